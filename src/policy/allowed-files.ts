@@ -11,11 +11,12 @@ import type { Allowed, MayAccess } from "./shell/touched.ts";
 type AllowedFilesState = Pick<PolicyState, "compiled" | "connectorFiles">;
 
 /** Creates the quick filters for many files: which of them rules do not restrict, so that they need no decision. */
-export function allowedFiles(state: AllowedFilesState, layers: Layers): Allowed {
+export function allowedFiles(state: AllowedFilesState, layers: Layers, readHints: Allowed["readHints"]): Allowed {
   return {
     read: mayAccess(state, layers, "read", PermissionAction.ALLOW),
     edit: mayAccess(state, layers, "edit", PermissionAction.ALLOW),
     notDeniedEdit: mayAccess(state, layers, "edit", PermissionAction.ASK),
+    readHints,
   };
 }
 

@@ -1,10 +1,15 @@
-import { PermissionAction, PermissionLayer, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  PermissionAction,
+  type PermissionDecision,
+  PermissionLayer,
+  PermissionReason,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type Ask, questionPermission } from "../core/ask.ts";
 import { type Address, isAmbiguous } from "./address.ts";
 import type { ConnectorFiles } from "./connector-files.ts";
 import { warningsAbout } from "./display.ts";
 import type { Opinion } from "./opinion.ts";
-import { protectedFile } from "./protected-files.ts";
+import { isGitSettings, protectedFile } from "./protected-files.ts";
 import { foldCase } from "./wildcard.ts";
 
 /** Returns the caution that forces an ask although rules or grants allow; undefined if there is none. `at` is the place in the patterns. */
@@ -16,10 +21,16 @@ export function caution(
   if (permission === questionPermission) return alwaysAsked("only a person can answer a question");
   const path = paths?.[at] ?? patterns[at] ?? "";
   const file = protectedFile(permission, path) ?? connectorFiles.describe(permission, path);
-  if (file !== undefined) return alwaysAsked(`${path} is ${file}`);
+  if (file !== undefined) return { ...alwaysAsked(""), reason: `engine: ${path} ${alwaysAskedFor(file)}` };
   const system = systemFile(permission, path);
   if (system !== undefined) return alwaysAsked(`${path} is ${system}`);
   return alwaysAsk === undefined ? undefined : alwaysAsked(`${path} ${alwaysAsk}`);
+}
+
+/** Checks if a decision asks because its path holds the settings of a repository, and for no other reason. */
+export function asksForGitSettings({ pattern, reason }: Pick<PermissionDecision, "pattern" | "reason">): boolean {
+  const what = protectedFile("edit", pattern);
+  return isGitSettings(pattern) && what !== undefined && reason.endsWith(`.git/config ${alwaysAskedFor(what)}`);
 }
 
 /** Returns the caution about text of which an approver would not see everything. */
@@ -42,6 +53,8 @@ function systemFile(permission: string, path: string): string | undefined {
   if (permission === "external_directory" || folded === "/dev/null") return undefined;
   return /^\/(proc|sys|dev)(\/|$)/.test(folded) ? "an interface of the kernel, not a plain file" : undefined;
 }
+
+const alwaysAskedFor = (file: string) => `is ${file}: always asked`;
 
 function alwaysAsked(why: string): Opinion {
   return {

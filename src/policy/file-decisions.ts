@@ -29,8 +29,15 @@ export interface FileDecisions {
   restriction(access: FileUse, file: ReadPlace): string | undefined;
   /** Describes a file that each edit asks for, whatever rules say; undefined for other files. */
   protection(path: string): string | undefined;
+  /**
+   * Returns the paths that rules deny to edit and name without wildcards, as far as they are below a directory: canonical paths
+   * if the directory is one. A later rule may allow one of them again.
+   */
+  deniedPaths(directory: ReadPlace): string[];
   /** Checks if every path below a directory is restricted, also those that do not exist yet. False if uncertain. */
   isClosed(access: FileUse, directory: ReadPlace): boolean;
+  /** Checks if a rule may exempt a file with such an end of its path from a restriction in some place. True if uncertain. */
+  mayBeExempt(access: FileUse, end: string): boolean;
 }
 
 /** Creates the decisions by these rules. */
@@ -75,7 +82,10 @@ export function createFileDecisions({ guard, home, connectorFiles, ...layers }: 
       return isRestricted ? (decision?.reason ?? "no rule matches") : undefined;
     },
     protection: (path) => protectedFile("edit", path) ?? connectors.describe("edit", path),
+    deniedPaths: (directory) => groupsOf("edit").flatMap(({ rules }) => literalDenials(rules, directory, home)),
     isClosed: (access, directory) => groupsOf(access).some(({ rules, worst }) => closes(rules, worst, directory, home)),
+    mayBeExempt: (access, end) =>
+      groupsOf(access).some(({ rules, worst }) => exempts(rules, worst, `/${foldCase(end)}`)),
   };
 }
 
@@ -91,6 +101,32 @@ function closes(rules: readonly Rule[], worst: PermissionAction, directory: Read
     const isStrict = rule.action > worst;
     if (isStrict && pattern.endsWith("*") && !pattern.endsWith(" *") && matcher(pattern)(start)) return true;
     if (!isStrict && mayMatchBelow(pattern, start)) return false;
+  }
+  return false;
+}
+
+/** Returns the paths below a directory that rules deny without wildcards, or with all that is below them. */
+function literalDenials(rules: readonly Rule[], { absolute, pattern: place }: ReadPlace, home: string): string[] {
+  return rules.flatMap(({ pattern, action }) => {
+    const path = expandHome(toSlashes(pattern), home).replace(/\/\*$/, "");
+    const isRelative = !path.startsWith("/");
+    if (action !== PermissionAction.DENY || (isRelative && place !== ".")) return [];
+    const whole = isRelative ? `${absolute}/${path}` : path;
+    const isPlain = !/[*?]|\/\.{0,2}(\/|$)/.test(whole);
+    return isPlain && whole.startsWith(`${absolute}/`) ? [whole] : [];
+  });
+}
+
+/** Checks if a path with this end may match a strict rule, and in another place a later one that is not stricter than `worst`. */
+function exempts(rules: readonly Rule[], worst: PermissionAction, end: string): boolean {
+  let isExempt = false;
+  for (const rule of rules.toReversed()) {
+    const pattern = foldCase(toSlashes(rule.pattern));
+    const tail = `/${pattern}`.replace(/^.*[*?]/s, "").trimEnd();
+    if (!end.endsWith(tail) && !tail.endsWith(end)) continue;
+    const isStrict = rule.action > worst;
+    if (isStrict && (isExempt || (pattern.startsWith("*") && matcher(pattern)(end)))) return isExempt;
+    isExempt ||= !isStrict;
   }
   return false;
 }

@@ -8,6 +8,8 @@ import type { Rule } from "./rules.ts";
 export interface ExpandedAsk extends Ask {
   /** For commands: the whole line that they are parts of, as the tool gave it. */
   line?: string;
+  /** For commands: a sandbox hides the files of the workspace that rules do not allow to read and that no ask of the call names. */
+  isConfined?: true;
   /** For commands: the canonical paths of the scripts that they run. An approval is bound to the content of these files. */
   runs?: readonly string[];
   /** For commands: the names of the programs that they run. */

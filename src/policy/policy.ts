@@ -34,9 +34,14 @@ export function createPolicy({
   const connectorFiles = createConnectorFiles(paths);
   const state: PolicyState = { compiled, guard: createFileGuard(guard, home), connectorFiles };
   const denied = deniedPaths(guard);
+  const hintsFor = (place: ReadPlace, layers: Layers) =>
+    readDoubts(place, layers, { about: rulesOf(compiled, "read"), denied, home, connectorFiles });
   return {
     /** Expands an ask into everything that it stands for; a command line into its commands and the files that they touch. */
-    expand: (ask: ExpandedAsk, layers: Layers, files: Files) => expand(ask, files, allowedFiles(state, layers), home),
+    expand(ask: ExpandedAsk, layers: Layers, files: Files): Promise<ExpandedAsk[]> {
+      const allowed = allowedFiles(state, layers, (directory) => hintsFor(directory, layers));
+      return expand(ask, files, allowed, home);
+    },
     /** Judges an ask: one decision for each pattern. An ask without patterns gets one, which is never ALLOW. */
     judge(ask: ExpandedAsk, layers: Layers): PermissionDecision[] {
       const steps = layers.steps ?? createMatchSteps();
@@ -45,8 +50,7 @@ export function createPolicy({
       return [...decisions, ...decideLine(state, ask, layers, steps)];
     },
     /** Returns the words that identify possibly restricted files below a directory; see `readDoubts`. */
-    readDoubts: (place: ReadPlace, layers: Layers) =>
-      readDoubts(place, layers, { about: rulesOf(compiled, "read"), denied, home, connectorFiles }),
+    readDoubts: hintsFor,
     /** Returns everything that decisions about files depend on, as data for another thread. */
     fileRules: ({ wide, narrow }: Layers): FileRules => ({ wide, narrow, guard, home, connectorFiles: paths() }),
     /** Lists the permissions that can end in an ask, of the known ones and those that rules name; `*` stands for any other. */

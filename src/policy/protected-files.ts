@@ -70,6 +70,16 @@ export const protectedNames: ReadonlySet<string> = new Set(
   ),
 );
 
+/** Checks for the settings of a repository, which ordinary git commands change, such as `git remote add`. */
+export const isGitSettings = (path: string) => /(^|\/)\.git\/config$/.test(path);
+
+/**
+ * Names of directories whose content a program that has the one above open applies at once. Only that program reads them, so an
+ * empty directory of such a name disturbs no other one.
+ */
+export const liveNames: readonly string[] =
+  ".vscode .idea .zed .claude .cursor .windsurf .codex .gemini .continue .roo .opencode".split(" ");
+
 interface Table {
   /** A path without any of these words has no match; most paths have none. */
   words: readonly string[];

@@ -75,6 +75,9 @@ function denials(rules: readonly Rule[]): Rule[] {
   return rules.slice(lifted + 1).filter(({ action }) => action === PermissionAction.DENY);
 }
 
+/** Names for which the substrings hold: printable ASCII without many spaces in a row. */
+export const plainName = /^(?!.* {8})[ -~]*$/;
+
 /** Directories below which paths are the kernel's, or may be. */
 const kernel = /^\/(\/|proc\/|sys\/|dev\/)/;
 

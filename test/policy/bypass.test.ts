@@ -8,6 +8,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import { beforeAll, describe, expect, test } from "vitest";
 import * as z from "zod";
 import { actions, fromConfig, type Rule } from "../../src/policy/rules.ts";
+import { isBroad } from "../breadth.ts";
 import { connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
 import { otherTools } from "./other-tools.ts";
@@ -93,8 +94,11 @@ test.each(cases.filter(({ race }) => race.length === 0))("$id is judged $expect"
   expect(accepted[one.expect]).toContain(await outcome(one.tool, one.input, rules));
 });
 
+/** All lines; `npm test` judges every third. */
+const judged = <Line>(lines: readonly Line[]) => lines.filter((_, index) => isBroad || index % 3 === 0);
+
 describe.each(Object.entries({ ...variants, ...moreVariants }))("%s", (_, lines) => {
-  test.each(lines)("%j is judged %s", async (command, expected, rules) => {
+  test.each(judged(lines))("%j is judged %s", async (command, expected, rules) => {
     expect(accepted[expected]).toContain(await outcome("bash", { command }, fromConfig(rules, "/home/u")));
   });
 });

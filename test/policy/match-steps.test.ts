@@ -74,7 +74,7 @@ test("tools stay listed where finding out whether all is denied takes too many s
 test("files count as restricted once rules of a session have used up their budget; rules of the operator have none", () => {
   const state = { compiled: createCompiledRules("/home/u"), connectorFiles: createConnectorFiles(() => []) };
   const allowed = (layer: PermissionLayer) => {
-    const may = allowedFiles(state, layersWith(hostile("read"), layer)).read;
+    const may = allowedFiles(state, layersWith(hostile("read"), layer), () => undefined).read;
     const file = { pattern: "b".repeat(200), absolute: `/srv/${"b".repeat(200)}` };
     return Array.from({ length: 200 }, () => may?.(file));
   };

@@ -101,7 +101,7 @@ export function unreadLine(line: string, why: string): Command[] {
       words: [],
       spellings: distinct([line, withoutDirectory(text)], text),
       dangers: [],
-      uses: [],
+      uses: [anyObjects],
       inner: [],
       scripts: [],
       programs: [],
@@ -111,6 +111,9 @@ export function unreadLine(line: string, why: string): Command[] {
     },
   ];
 }
+
+/** Git's objects, which no sandbox hides: a line that was not read may print each of them. */
+const anyObjects: Use = { path: ".", glob: false, as: "read", within: { as: "objects", objects: "history" } };
 
 const maxNesting = 100;
 /** A parser may take time that grows with the square of the depth; counts brackets also in quotes, where they are text. */
@@ -324,7 +327,7 @@ function withoutOptions([program, ...rest]: readonly Word[]): Word[][] {
 
 function opaqueLine(line: string, why: string): Command {
   const text = withoutSpace(line);
-  const { commands, sources, targets } = mentionedIn(line);
+  const { commands, sources, targets, isWhole } = mentionedIn(line);
   const mentioned = commands
     .map((values) => values.flatMap(alternatives).map((value) => ({ value, glob: false, status: false })))
     .map((words) => understood({ assignments: [], words, redirects: [] }, "", deepest - 1));
@@ -342,6 +345,7 @@ function opaqueLine(line: string, why: string): Command {
       ...mentioned.flatMap(({ uses }) => uses.filter(({ as, path }) => as !== "look" || mayLeave.test(path))),
       ...sources.map((path): Use => ({ path, glob: false, as: "read" })),
       ...targets.map((path): Use => ({ path, glob: false, as: "write" })),
+      ...(isWhole ? [] : [anyObjects]),
     ],
     inner: [],
     scripts: [],

@@ -21,13 +21,26 @@ export interface Use {
 
 /** The meaning of a path for git. */
 export interface Repository {
-  /** `top`: from its top directory. `whole`: all of it, unless one of `limits` exists. `source`: another repository, if it exists. */
-  as: "top" | "whole" | "source";
+  /**
+   * `top`: from its top directory. `whole`: all of it, unless one of `limits` exists. `source`: another repository, if it exists.
+   * `objects`: nothing of the work tree.
+   */
+  as: "top" | "whole" | "source" | "objects";
   /** Words that git takes for paths if they exist. */
   limits?: readonly string[];
   /** Includes files that git does not track. */
   untracked?: boolean;
+  /** The directory from which git looks for the repository, if its options name one. */
+  at?: string;
+  /** The content of objects that git reads, in addition to files of the work tree. */
+  objects?: GitObjects;
 }
+
+/**
+ * Objects of a repository whose content a command reads: those of the index, those of the index and the history, or, only if the
+ * line has other commands that may read them then, those that it restores to the work tree.
+ */
+export type GitObjects = "index" | "history" | "restored";
 
 /** Selection of the files below a directory that a command reaches. */
 export interface Below {

@@ -1,9 +1,11 @@
-import { dirname, join } from "node:path";
+import { join } from "node:path";
 import type { ExpandedAsk } from "../model.ts";
 import { mergeRisks, risksOfCommands } from "../risk.ts";
+import { addUse } from "./add-use.ts";
 import { type Command, readCommands, readingOf } from "./command.ts";
 import { madeNames, nameCaution } from "./glob-names.ts";
-import { type Allowed, addScript, addUse, asksOf, canBePath, createTouched, type Files } from "./touched.ts";
+import { repositoryAt } from "./repository.ts";
+import { type Allowed, addScript, asksOf, canBePath, createTouched, type Files } from "./touched.ts";
 
 /**
  * Expands an ask. A command line becomes its commands, the directories outside the workspace that they reach, the files
@@ -11,7 +13,7 @@ import { type Allowed, addScript, addUse, asksOf, canBePath, createTouched, type
  */
 export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, home: string): Promise<ExpandedAsk[]> {
   if (ask.permission !== "bash") return [ask];
-  const touched = createTouched(allowed);
+  const touched = createTouched(allowed, ask.isConfined === true);
   const programs = new Set<string>();
   const byPlace = new Map<string, ExpandedAsk>();
   const pipelines = new Map<string, string>();
@@ -22,7 +24,7 @@ export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, h
     for (const command of commands) {
       if (command.pipeline) pipelines.set(command.text, command.pipeline.text);
       const cwd = await place(command);
-      const repository = command.programs.some(isGit) ? await repositoryAt(cwd, files) : undefined;
+      const repository = usesGit(command) ? await repositoryAt(cwd, files) : undefined;
       const alwaysAsk =
         repository?.problem ??
         (await foreignSource(command, cwd, files)) ??
@@ -34,7 +36,8 @@ export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, h
         patterns: [...new Set([...before.patterns, command.text])],
         ...(alwaysAsk !== undefined && { alwaysAsk }),
       });
-      for (const use of command.uses) await addUse(touched, use, command, { cwd, top: repository?.top }, files, home);
+      const placed = { cwd, top: repository?.top, isAlone: isAlone(commands) };
+      for (const use of command.uses) await addUse(touched, use, command, placed, files, home);
       for (const script of command.scripts) await addScript(touched, script, cwd, files);
       for (const program of command.programs) programs.add(program);
     }
@@ -56,22 +59,12 @@ export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, h
   }));
 }
 
-const isGit = (program: string) => /(^|\/)git$/.test(program);
+/** Checks if a line is understood as one command that runs no other one. */
+const isAlone = ([first, ...others]: readonly Command[]) =>
+  others.length === 0 && first?.opaque === undefined && first?.inner.length === 0;
 
-/** Finds the repository of a directory as git does; `problem` says why it is none that a person set up. */
-async function repositoryAt(cwd: string, files: Files): Promise<{ top?: string; problem?: string }> {
-  for (let at = cwd; ; at = dirname(at)) {
-    const names = new Set((await files.list(at)).map(({ name }) => name));
-    if (names.has(".git")) return { top: at };
-    if (isBare(names)) return { problem: `runs in ${at}, which git takes for a repository although it is no .git` };
-    if (at === "/" || at === ".") return {};
-  }
-}
-
-/** A directory with these three is a repository for git, with settings that run programs. */
-function isBare(names: ReadonlySet<string>): boolean {
-  return names.has("HEAD") && (names.has("objects") || names.has("refs") || names.has("commondir"));
-}
+const usesGit = ({ programs, uses }: Command) =>
+  programs.some((program) => /(^|\/)git$/.test(program)) || uses.some(({ within }) => within !== undefined);
 
 async function foreignSource({ uses }: Command, cwd: string, files: Files): Promise<string | undefined> {
   for (const { path, within } of uses) {

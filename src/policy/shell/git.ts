@@ -1,4 +1,4 @@
-import { type Effects, usesIn } from "./effects.ts";
+import { type Effects, type GitObjects, type Use, usesIn } from "./effects.ts";
 import type { Word } from "./line.ts";
 import { dangersOf, type Operand, type Option, type OptionReader, type OptionTable, optionReader } from "./options.ts";
 
@@ -191,7 +191,7 @@ const subcommands: ReadonlyMap<string, OptionReader> = new Map(
 
 /** Options that make any sub-command print content of files, or find it. */
 const patches =
-  /^(-p|-u|--patch|--patch-with-raw|--patch-with-stat|-L|-S|-G|-U|--unified|--cc|-c|-m|-W|--function-context|--word-diff|--color-words|--word-diff-regex|--binary|--check|--find-object|-O)$/;
+  /^(-p|-u|--patch|--patch-with-raw|--patch-with-stat|-L|-S|-G|-U|--unified|--cc|-c|-m|-W|--function-context|--word-diff|--color-words|--word-diff-regex|--binary|--check|--find-object|-O|-I|--ignore-matching-lines)$/;
 /** Options in place of which a sub-command that prints content prints none. */
 const summaries =
   /^(-s|--no-patch|--stat|--numstat|--shortstat|--dirstat|--summary|--compact-summary|--name-only|--name-status|-q|--quiet)$/;
@@ -235,6 +235,26 @@ function printsContent(name: string, options: readonly Option[]): boolean {
   return has(/^(-p|--patch)$/) && !/^(cat-file|fetch|pull|clone)$/.test(name);
 }
 
+/** Sub-commands that neither print nor restore content of objects, apart from those whose options are known. */
+const withoutObjects = new Set("am apply gc help init maintenance var".split(" "));
+
+/** Returns the objects whose content a sub-command prints. Undefined for one that prints only their ids. */
+function printedObjects(name: string, options: readonly Option[], rest: readonly Operand[]): GitObjects | undefined {
+  if (name === "ls-files" || name === "ls-tree") return undefined;
+  if (name === "diff" || name === "diff-files" || name === "grep") {
+    const isOfWorkTree = rest.length === (name === "grep" ? 1 : 0);
+    return isOfWorkTree && !options.some(({ name }) => /^--(cached|staged|merge-base)$/.test(name))
+      ? "index"
+      : "history";
+  }
+  return "history";
+}
+
+/** Adds a read of what the objects of the repository hold. */
+function addObjects(objects: GitObjects, effects: Effects): void {
+  effects.uses.push({ path: ".", glob: false, as: "read", within: { as: "objects", objects } });
+}
+
 /** Adds the content that a sub-command prints: that of the paths among its words, otherwise of the whole repository. */
 function addPrinted(name: string, options: readonly Option[], rest: readonly Operand[], effects: Effects): void {
   const hasPattern = name === "grep" && !options.some(({ name }) => name === "-e" || name === "-f");
@@ -254,12 +274,13 @@ function addPrinted(name: string, options: readonly Option[], rest: readonly Ope
   // `REVISION:PATH` alone prints that path.
   if (all > 0 && all === operands.length + linesOf(options).length) return;
   const untracked = options.some(({ name }) => /^--(no-index|untracked)$/.test(name)) || rest.some(isNull);
+  const objects = printedObjects(name, options, rest);
   effects.uses.push({
     path: ".",
     glob: false,
     as: "read",
     below,
-    within: { as: "whole", limits, ...(untracked && { untracked }) },
+    within: { as: "whole", limits, ...(untracked && { untracked }), ...(objects && { objects }) },
   });
   for (const limit of limits) effects.uses.push({ path: limit, glob: false, as: name === "blame" ? "read" : "may" });
 }
@@ -295,6 +316,7 @@ function addChanged(name: string, options: readonly Option[], rest: readonly Ope
     effects.uses.push({ path: words[1]?.value ?? base ?? ".", glob: false, as: "write" });
   }
   if (!rewriting.has(name) || isDry(name, options, rest)) return;
+  if (name !== "clean") addObjects("restored", effects);
   const limits = name === "restore" || name === "checkout" || name === "clean" ? words.map(({ value }) => value) : [];
   const isPlain = limits.every((limit) => !/[*?[\\]|^:/.test(limit));
   effects.uses.push({
@@ -325,7 +347,30 @@ const secondary: ReadonlyMap<string, RegExp> = new Map([
 
 /** Adds the effects of a git command beyond the purpose of its sub-command. */
 export function runGit(words: readonly Word[], effects: Effects): void {
-  const { options: before, operands } = globals(words, 1, true);
+  const { options, operands } = globals(words, 1, true);
+  addSubcommand(words, options, operands, effects);
+  const at = directoryIn(options);
+  if (at === undefined) return;
+  effects.uses = effects.uses.map((use) => (use.within ? { ...use, within: { ...use.within, at } } : use));
+}
+
+/** Returns the directory from which git looks for the repository, if options name one. */
+function directoryIn(options: readonly Option[]): string | undefined {
+  const named = options.flatMap(({ name, value }) => {
+    if (value === undefined || !/^(-C|--git-dir)$/.test(name)) return [];
+    return [name === "-C" ? value.value : value.value.replace(/(^|\/)\.git\/*$/, "$1.")];
+  });
+  return named.length === 0
+    ? undefined
+    : named.reduce((base, next) => (next.startsWith("/") ? next : `${base}/${next}`));
+}
+
+function addSubcommand(
+  words: readonly Word[],
+  before: readonly Option[],
+  operands: readonly Operand[],
+  effects: Effects,
+): void {
   for (const { name, value, at } of before) {
     if (!harmlessGlobals.test(name))
       effects.dangers.push({ at, why: `option ${name} changes which repository or programs git uses` });
@@ -335,10 +380,12 @@ export function runGit(words: readonly Word[], effects: Effects): void {
   if (first === undefined) return;
   const name = first.word.value;
   if (name === "config" && readsConfig(words.slice(first.at + 1))) return;
+  if (name === "config" && changesOwnConfig(words.slice(first.at + 1))) effects.uses.push(ownConfig);
   const reader = subcommands.get(name);
   if (reader === undefined) {
     effects.dangers.push({ at: first.at, why: `git ${name} is not known to be harmless` });
     for (const word of words.slice(first.at + 1)) effects.uses.push(...usesIn(word, "may"));
+    if (!withoutObjects.has(name)) addObjects("history", effects);
     return;
   }
   const { options, operands: rest } = reader(words, first.at + 1);
@@ -351,22 +398,42 @@ export function runGit(words: readonly Word[], effects: Effects): void {
   const known = secondary.get(name);
   if (second && known && !known.test(second.word.value)) {
     effects.dangers.push({ at: second.at, why: `git ${name} ${second.word.value} is not known to be harmless` });
+    if (name === "worktree") addObjects("history", effects);
   }
   for (const { word, at } of rest) {
     if (word.value.includes("::")) effects.dangers.push({ at, why: "an address with :: names a program" });
     effects.uses.push(...usesIn(word, "look"));
   }
+  if (changesSettings(name, options, second?.word.value)) effects.uses.push(ownConfig);
   if (printsContent(name, options)) addPrinted(name, options, rest, effects);
   addChanged(name, options, rest, effects);
   if (transferring.has(name) && second) addSource(second, effects);
 }
 
+/** The settings of the repository, which git changes by itself. */
+const ownConfig: Use = { path: ".git/config", glob: false, as: "change", within: { as: "top" } };
+
+/** Checks if `git config` changes the settings of the repository, and no other file. */
+const changesOwnConfig = (words: readonly Word[]) =>
+  !words.some(({ value }) => /^(--global|--system|-f|--file(=.*)?|--blob(=.*)?)$/.test(value));
+
+/** Checks if a sub-command records something in the settings of the repository. */
+function changesSettings(name: string, options: readonly Option[], second = ""): boolean {
+  const has = (names: RegExp) => options.some(({ name }) => names.test(name));
+  if (name === "remote") return /^(add|rename|remove|rm|set-branches|set-url)$/.test(second);
+  if (name === "pull" || name === "fetch") return has(/^--set-upstream$/);
+  if (name === "push") return has(/^(-u|--set-upstream)$/);
+  if (name === "branch") return has(/^(-u|--set-upstream-to|--unset-upstream|-t|--track|-m|-M|--move|-c|-C|--copy)$/);
+  return (name === "checkout" || name === "switch") && has(/^(-t|--track)$/);
+}
+
 /** Adds the repository that a sub-command reaches: one in a directory runs what its own settings name. */
 function addSource({ word, at }: Operand, effects: Effects): void {
   const { value } = word;
-  if (/^(\.{0,2}\/|\.{1,2}$|~)/.test(value) || /^file:/i.test(value))
+  if (/^(\.{0,2}\/|\.{1,2}$|~)/.test(value) || /^file:/i.test(value)) {
     effects.dangers.push({ at, why: `${value} is a repository in a directory` });
-  else effects.uses.push({ path: value, glob: word.glob, as: "look", within: { as: "source" } });
+    addObjects("history", effects);
+  } else effects.uses.push({ path: value, glob: word.glob, as: "look", within: { as: "source" } });
 }
 
 /** Checks if a setting is only shown: queried, or named without a value. */

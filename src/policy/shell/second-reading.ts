@@ -32,6 +32,8 @@ export interface Mentioned {
   sources: string[];
   /** Files to which a redirect writes. */
   targets: string[];
+  /** False if the line may mention more. */
+  isWhole: boolean;
 }
 
 /** Finds what an opaque line mentions. It can only make a decision stricter. */
@@ -45,12 +47,13 @@ export function mentionedIn(text: string): Mentioned {
     if (node.type === "Redirect" && node.target && node.operator === "<") sources.push(textOf(node.target));
     if (commands.length < maxCommands) forEachChild(node, visit);
   };
+  let isWhole = text.length <= maxCharacters;
   try {
-    if (text.length <= maxCharacters) visit(parse(text));
+    if (isWhole) visit(parse(text));
   } catch {
-    // A line on which the parser fails mentions nothing; it is opaque already.
+    isWhole = false;
   }
-  return { commands, sources, targets };
+  return { commands, sources, targets, isWhole: isWhole && commands.length < maxCommands };
 }
 
 function textOf(word: Word | Assignment): string {

@@ -1,9 +1,9 @@
-import { basename, dirname, join, relative, resolve } from "node:path";
+import { dirname, join, relative } from "node:path";
 import type { ExpandedAsk } from "../model.ts";
 import { filesBelow } from "./below.ts";
-import type { Command } from "./command.ts";
-import type { Below, Repository, Use } from "./effects.ts";
-import { type ListDirectory, pathsOf } from "./glob.ts";
+import type { Below, Use } from "./effects.ts";
+import type { GitNames } from "./git-names.ts";
+import type { ListDirectory } from "./glob.ts";
 
 /** A path with links and `..` resolved. */
 export interface ExpandPlace {
@@ -19,6 +19,8 @@ export interface ExpandPlace {
 export interface Files {
   /** Checks if git tracks a path of the repository in a directory; absent if that is not known. */
   tracked?(directory: string): Promise<((path: string) => boolean) | undefined>;
+  /** Finds the names of the objects in the repository of a top directory; absent if that is not known. */
+  gitNames?(top: string): Promise<GitNames>;
   /** Resolves a path; throws if it cannot be resolved. */
   resolve(path: string, cwd: string): Promise<ExpandPlace>;
   list: ListDirectory;
@@ -32,11 +34,15 @@ export interface Allowed {
   read: MayAccess;
   edit: MayAccess;
   notDeniedEdit: MayAccess;
+  /** Returns the substrings of the names below a directory that rules may not allow to read; see `readDoubts`. */
+  readHints(directory: Pick<ExpandPlace, "absolute" | "pattern">): readonly string[] | undefined;
 }
 
 /** Collects the paths that the commands of a line access. */
 export interface Touched {
   readonly allowed: Allowed;
+  /** True if the sandbox hides what the commands find by themselves in the workspace and may not read. */
+  readonly isConfined: boolean;
   readonly outside: Set<string>;
   readonly read: Map<string, ExpandPlace>;
   readonly changed: Map<string, ExpandPlace>;
@@ -46,9 +52,10 @@ export interface Touched {
 }
 
 /** Creates an empty collection. */
-export function createTouched(allowed: Allowed): Touched {
+export function createTouched(allowed: Allowed, isConfined: boolean): Touched {
   return {
     allowed,
+    isConfined,
     outside: new Set(),
     read: new Map(),
     changed: new Map(),
@@ -57,74 +64,21 @@ export function createTouched(allowed: Allowed): Touched {
   };
 }
 
-function put({ outside, read, changed, written }: Touched, place: ExpandPlace, use: Use): void {
+/** Adds the access to one resolved path. */
+export function put(touched: Touched, place: ExpandPlace, use: Use): void {
+  const { outside, read, changed, written } = touched;
   if (place.external) outside.add(place.isDirectory ? place.absolute : dirname(place.absolute));
-  if (use.as === "read" || (use.as === "may" && isLikeFile(use.path))) read.set(place.absolute, place);
+  const isRead = use.as === "read" || (use.as === "may" && isLikeFile(use.path));
+  // A glob is no name: what it finds is hidden.
+  if (isRead && !(touched.isConfined && use.glob)) read.set(place.absolute, place);
   if (use.as === "change") changed.set(place.absolute, place);
   if (use.as !== "write") return;
   const targets = place.isDirectory && use.names ? use.names.map((name) => within(place, name)) : [place];
   for (const target of targets) written.set(target.absolute, target);
 }
 
-/** Adds a path that a command names. */
-export async function addUse(
-  touched: Touched,
-  use: Use,
-  { opaque }: Command,
-  { cwd, top }: Placed,
-  files: Files,
-  home: string,
-): Promise<void> {
-  if (harmlessFiles.has(use.path) || !canBePath(use.path) || use.within?.as === "source") return;
-  if (use.within) return await addInRepository(touched, use, use.within, { cwd, top }, files);
-  const path = opaque === undefined ? use.path : use.path.replace(/^(~|\$HOME|\$\{HOME\})(?=\/|$)/, home);
-  const paths = use.glob ? await pathsOf(path, cwd, files.list) : [path];
-  // Too many matches to judge: ask for their directory, inside the workspace or not.
-  if (paths === undefined) touched.outside.add(resolve(cwd, path.replace(/[^/]*[*?[].*$/, "")));
-  for (const one of paths ?? []) {
-    const place = await files.resolve(one, cwd).catch(() => undefined);
-    if (place) put(touched, place, use);
-    else touched.outside.add(join(cwd, dirname(one)));
-    if (!place || place.external) continue;
-    if (use.below && place.isDirectory) await addBelow(touched, place, use, files);
-    // A copy of a directory to a name that does not exist yet gets that name.
-    for (const { from, to } of use.trees ?? [])
-      await addCopies(touched, place, { from, to: place.isDirectory ? to : "" }, cwd, files);
-  }
-}
-
-/** Adds the paths that git finds by itself: in the top directory, or all of the repository. */
-async function addInRepository(
-  touched: Touched,
-  use: Use,
-  repository: Repository,
-  { cwd, top }: Placed,
-  files: Files,
-): Promise<void> {
-  // Outside of a repository git prints and changes nothing, unless it is to use plain files.
-  if (top === undefined && !repository.untracked) return;
-  const { within: _, ...plain } = use;
-  const found: ExpandPlace[] = [];
-  if (repository.as === "top") found.push(...(await placesOf([join(top ?? cwd, use.path)], cwd, files)));
-  for (const limit of repository.limits ?? []) {
-    const names = (await files.list(resolve(cwd, dirname(limit)))).map(({ name }) => name);
-    if (/^\.*$/.test(basename(limit)) || names.includes(basename(limit)))
-      found.push(...(await placesOf([limit], cwd, files)));
-  }
-  const isAll = repository.as === "whole" && found.length === 0;
-  const whole = isAll ? await placesOf([top ?? cwd], cwd, files) : [];
-  // A repository that begins outside the workspace: what is below this directory.
-  if (whole.some(({ external }) => external)) whole.splice(0, 1, ...(await placesOf([cwd], cwd, files)));
-  const tracked = top !== undefined && isAll && !repository.untracked ? await files.tracked?.(top) : undefined;
-  for (const place of [...found, ...whole]) {
-    if (!isAll) put(touched, place, plain);
-    if (place.isDirectory && !place.external)
-      await addBelow(touched, place, plain, files, isAll, tracked && { top: top ?? cwd, tracked });
-  }
-}
-
 /** Adds the files below a directory inside the workspace that rules restrict. Outside, the ask for the directory covers them. */
-async function addBelow(
+export async function addBelow(
   touched: Touched,
   directory: ExpandPlace,
   { as, below = everything }: Use,
@@ -135,8 +89,11 @@ async function addBelow(
   const changes = as === "change";
   const may = changes ? (isAll ? touched.allowed.notDeniedEdit : touched.allowed.edit) : touched.allowed.read;
   if (!may) return;
+  // Links may lead out of the workspace, where nothing is hidden.
+  const isHidden = touched.isConfined && !changes;
+  if (isHidden && !below.links) return;
   const found = await filesBelow(directory.absolute, below, files.list);
-  const barred = found.files
+  const barred = (isHidden ? [] : found.files)
     .map((name) => within(directory, name))
     .filter((file) => !may(file) && (!known || known.tracked(relative(known.top, file.absolute))));
   const places = changes ? touched.changed : touched.read;
@@ -147,12 +104,12 @@ async function addBelow(
   for (const file of barred) places.set(file.absolute, file);
   for (const path of found.links) {
     const place = await files.resolve(path, directory.absolute).catch(() => undefined);
-    if (place) put(touched, place, { path, glob: false, as: changes ? "change" : "read" });
+    if (place) put(touched, place, { path, glob: isHidden, as: changes ? "change" : "read" });
   }
 }
 
 /** Adds the files that a copy of a directory writes, where rules restrict them. */
-async function addCopies(
+export async function addCopies(
   touched: Touched,
   into: ExpandPlace,
   { from, to }: { from: string; to: string },
@@ -203,21 +160,9 @@ export function asksOf({ outside, read, changed, written }: Touched): ExpandedAs
   return asks.filter(({ patterns }) => patterns.length > 0);
 }
 
-/** The directory of a command, and the top directory of its repository. */
-interface Placed {
-  cwd: string;
-  /** Absent outside of repositories. */
-  top: string | undefined;
-}
-
-async function placesOf(paths: readonly string[], cwd: string, files: Files): Promise<ExpandPlace[]> {
-  const places = await Promise.all(paths.map((path) => files.resolve(path, cwd).catch(() => undefined)));
-  return places.filter((place) => place !== undefined);
-}
-
 const everything: Below = { hidden: true, links: false };
-const maxBarred = 100;
-const harmlessFiles = new Set(["/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/zero", ""]);
+/** Maximum number of files that rules restrict and that are judged one by one. */
+export const maxBarred = 100;
 
 /** Checks if a text is short enough to be a path for the kernel. */
 export function canBePath(text: string): boolean {
@@ -226,6 +171,12 @@ export function canBePath(text: string): boolean {
     !text.includes("\0") &&
     text.split("/").every((name) => Buffer.byteLength(name) <= 255)
   );
+}
+
+/** Resolves paths; leaves out those that cannot be resolved. */
+export async function placesOf(paths: readonly string[], cwd: string, files: Files): Promise<ExpandPlace[]> {
+  const places = await Promise.all(paths.map((path) => files.resolve(path, cwd).catch(() => undefined)));
+  return places.filter((place) => place !== undefined);
 }
 
 /** Checks if a word is probably a file, and not another kind of name. */

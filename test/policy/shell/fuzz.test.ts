@@ -3,6 +3,7 @@ import { type CommandLine, Opaque } from "../../../src/policy/shell/line.ts";
 import { readLine } from "../../../src/policy/shell/reader.ts";
 import { confirm } from "../../../src/policy/shell/second-reading.ts";
 import { spellCommand } from "../../../src/policy/shell/spelling.ts";
+import { seed } from "../../seed.ts";
 import { lineMaker, random } from "./lines.ts";
 import { type Given, runByBash, statusOf, stubs } from "./stubs.ts";
 
@@ -10,7 +11,6 @@ type Read = (text: string) => CommandLine;
 
 const long = process.env.TOOLGATE_LONG === "1";
 const count = long ? 1_000_000 : 20_000;
-const seed = Number(process.env.TOOLGATE_SEED ?? Date.now() % 1_000_000);
 const batch = 4_000;
 
 const both: Read = (text) => {
