@@ -18,19 +18,26 @@ export interface SandboxSettings extends Confinement {
   readonly agents: ReadonlyMap<string, Confinement>;
   /** True if the file asks for a sandbox: the service does not start without one. */
   readonly required: boolean;
+  /** Maximum memory of all processes of a command, in bytes; undefined: three quarters of that of this machine. */
+  readonly maxMemoryBytes: number | undefined;
+  /** True if no command may run without all parts of its sandbox. */
+  readonly requireAll: boolean;
   /** Maximum number of files that are hidden from a command one by one. */
   readonly maxMasks: number;
   /** True if the file gives `network` as a boolean, as earlier versions did. */
   readonly hasBooleanNetwork: boolean;
   /** Additional directories that are writable in `workspace-write`. */
   readonly writable: readonly string[];
+  /** Additional paths that commands can read. */
+  readonly readable: readonly string[];
   /** Canonical paths of the operator's files that no command may see, in addition to the data directory. */
   readonly hidden: readonly string[];
 }
 
 /** Reads the sandbox settings. `files` are further files to hide from commands. */
 export function readSandbox(settings: Settings, files: readonly string[]): SandboxSettings {
-  const { agent = {}, writable = [], require = false, masks_max: maxMasks = 100, ...own } = settings.sandbox ?? {};
+  const { agent = {}, writable = [], readable = [], ...others } = settings.sandbox ?? {};
+  const { require = false, masks_max: maxMasks = 100, memory_max: maxMemoryBytes, ...own } = others;
   const tables = [own, ...Object.values(agent)];
   const keys = settings.tls_key === undefined ? [] : [settings.tls_key];
   const tokens = (settings.token ?? []).flatMap(({ file }) => (file === undefined ? [] : [file]));
@@ -38,9 +45,12 @@ export function readSandbox(settings: Settings, files: readonly string[]): Sandb
     ...confinement(own),
     agents: new Map(Object.entries(agent).map(([name, other]) => [name, confinement({ ...own, ...other })])),
     maxMasks,
+    requireAll: require,
+    maxMemoryBytes,
     required: require || tables.some(({ profile }) => profile !== undefined && profile !== "off"),
     hasBooleanNetwork: tables.some(({ network }) => typeof network === "boolean"),
     writable: writable.map(canonicalPath),
+    readable: readable.map(canonicalPath),
     hidden: [...files, ...keys, ...tokens].map(canonicalPath),
   };
 }

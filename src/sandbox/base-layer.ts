@@ -1,37 +1,76 @@
-import { join } from "node:path";
-import type { SandboxConfinement, SandboxPlace } from "./confinement.ts";
+import { join, relative } from "node:path";
+import type { Hidden, SandboxConfinement, SandboxPlace } from "./confinement.ts";
+import type { Disk } from "./disk.ts";
+import { repositoryOfWorktree } from "./git-worktree.ts";
+import { isWithin } from "./is-within.ts";
 import type { LayerShare } from "./layers.ts";
 import { sharedTemporary } from "./session-directories.ts";
+import { kernelData } from "./system-directories.ts";
 
-/** A file or directory that is hidden; it must exist. */
-export interface Hidden {
-  path: string;
-  kind: "file" | "directory";
-}
-
-/** Settings of all commands: further directories that `workspace-write` leaves writable, and paths that no command can see. */
+/** Settings of all commands. */
 export interface BaseSettings {
+  /** Further directories that `workspace-write` leaves writable. */
   readonly writable: readonly string[];
+  /** Further paths that commands can read. */
+  readonly readable: readonly string[];
+  /** Paths that no command can see. */
   readonly hidden: readonly Hidden[];
 }
 
-/** Makes the namespaces, and mounts the disk read-only with the directories in which the profile allows to write. */
+/** Makes the namespaces, and mounts the parts of the disk that the command sees, those in which the profile allows to write as such. */
 export function baseLayer(
   confinement: SandboxConfinement,
   place: SandboxPlace,
-  { writable, hidden }: BaseSettings,
+  settings: BaseSettings,
+  disk: Disk,
 ): LayerShare {
+  const mounts = directoryMounts(confinement, place, settings);
+  const isWhole = mounts.has("/");
+  const covers = temporaryCovers(mounts);
+  const programs = isWhole ? [] : disk.programs(place);
+  const visible = isWhole ? ["/"] : [...disk.system.paths, ...programs, ...mounts.keys()];
+  const isVisible = ({ path }: Hidden) => visible.some((root) => isWithin(path, root));
+  const closed = (place.closed ?? []).filter((path) => !isWithin(place.workspace, path));
+  const hidden: Hidden[] = [
+    ...disk.system.secrets,
+    ...settings.hidden.filter(isVisible),
+    ...closed.map((path) => ({ path, kind: "directory" as const })),
+  ];
+  // A mount below it has to come later.
+  const isFree = ![...mounts.keys(), ...hidden.map(({ path }) => path)].some((path) => isWithin(path, kernelData));
+  const [early, late] = isFree ? [[], disk.system.lateArgs] : [disk.system.lateArgs, []];
   return {
+    layers: ["disk", "processes", ...(confinement.network === "none" ? (["network"] as const) : [])],
     args: {
       namespaces: namespaces(confinement),
-      base: ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"],
-      directories: directories(confinement, place, writable),
+      base: [
+        ...(isWhole ? ["--ro-bind", "/", "/"] : []),
+        // bubblewrap reads all mounts again for each one, so those of the devices come before others.
+        ...["--dev", "/dev", "--proc", "/proc"],
+        ...(isWhole ? [] : [...disk.system.args, ...early, ...homeArgs(disk)]),
+        ...programs.flatMap((path) => ["--ro-bind-try", path, path]),
+      ],
+      directories: [
+        ...covers.flatMap((path) => ["--tmpfs", path]),
+        ...[...mounts].flatMap(([path, isWritable]) =>
+          path === "/" ? [] : [isWritable ? "--bind-try" : "--ro-bind-try", path, path],
+        ),
+      ],
       // A plan of the files covers them, too.
       readOnly: place.files ? [] : serviceFiles.flatMap((name) => readOnly(join(place.workspace, name))),
       hidden: hidden.flatMap(({ path, kind }) =>
         kind === "directory" ? ["--tmpfs", path] : ["--ro-bind", "/dev/null", path],
       ),
+      root: isWhole ? [] : ["--remount-ro", "/", ...late],
       seccomp: ["--chdir", place.cwd],
+    },
+    inMemory: ["/dev", ...covers, ...(isWhole || disk.home === undefined ? [] : [disk.home])],
+    visible,
+    covered: {
+      ...{ hidden: [], absent: [] },
+      readOnly: place.directories
+        .filter(({ path, isWritable }) => !isWritable && path !== "/" && mounts.has(path))
+        .map(({ path }) => ({ path, reason: "only reads were allowed there" })),
     },
   };
 }
@@ -50,20 +89,50 @@ function namespaces({ network }: SandboxConfinement): string[] {
 
 const readOnly = (path: string) => ["--ro-bind-try", path, path];
 
-function directories(
+const homeArgs = ({ home, homeLink }: Disk) => [
+  ...(home === undefined ? [] : ["--tmpfs", home]),
+  ...(home === undefined || homeLink === undefined ? [] : ["--symlink", home, homeLink]),
+];
+
+/** Returns the directories in which work is done, and whether they are writable; what lies below another one comes later. */
+function directoryMounts(
   { profile }: SandboxConfinement,
   { workspace, directories }: SandboxPlace,
-  writable: readonly string[],
-): string[] {
+  { writable, readable }: BaseSettings,
+): Map<string, boolean> {
+  const canWrite = profile !== "read-only";
   // Those in the place of shared temporary directories belong to the session.
-  const own = directories.filter((directory) => !isKernelDirectory(directory) && !sharedTemporary.has(directory));
-  const bind = profile === "read-only" ? "--ro-bind-try" : "--bind-try";
-  const open = [...(profile === "read-only" ? [] : writable), workspace, ...own];
-  return open.flatMap((directory) => [bind, directory, directory]);
+  const own = directories.filter(({ path }) => !isKernelDirectory(path) && !sharedTemporary.has(path));
+  const repository = repositoryOfWorktree(workspace);
+  const named = new Map<string, boolean>([
+    ...[...readable, ...(repository === undefined ? [] : [repository])].map((path) => [path, false] as const),
+    ...own.map(({ path, isWritable }) => [path, isWritable && canWrite && path !== "/"] as const),
+    ...[...writable, workspace].map((path) => [path, canWrite] as const),
+  ]);
+  const open = [...named].filter(([, isWritable]) => isWritable).map(([path]) => path);
+  return new Map(
+    [...named]
+      .filter(([path, isWritable]) => isWritable || !open.some((above) => isWithin(path, above)))
+      .sort(([one], [other]) => one.length - other.length),
+  );
+}
+
+/**
+ * Returns the directories directly below the temporary ones that hold others which are mounted. Other commands of the session can
+ * replace these by links, and bubblewrap would follow them, so each command gets a private one.
+ */
+function temporaryCovers(mounts: ReadonlyMap<string, boolean>): string[] {
+  const names = [...mounts.keys()].flatMap((path) =>
+    [...sharedTemporary].flatMap((temporary) => {
+      const [name, ...rest] = isWithin(path, temporary) ? relative(temporary, path).split("/") : [];
+      return name === undefined || rest.length === 0 ? [] : [join(temporary, name)];
+    }),
+  );
+  return [...new Set(names)].filter((path) => !mounts.has(path));
 }
 
 /** Names of configuration and code of the service in a workspace. */
 const serviceFiles = [".opencode", "toolgate.toml"];
 
-/** Checks for the root of the disk, and directories that the sandbox mounts itself. */
-export const isKernelDirectory = (path: string) => /^\/$|^\/(dev|proc)(\/|$)/.test(path);
+/** Checks for directories that the sandbox mounts itself. */
+export const isKernelDirectory = (path: string) => /^\/(dev|proc)(\/|$)/.test(path);

@@ -24,14 +24,36 @@ export interface SandboxPlace {
   cwd: string;
   /** The canonical directory of the workspace. */
   workspace: string;
-  /** Canonical directories outside the workspace that the call may touch. */
-  directories: readonly string[];
+  /** Directories outside the workspace that the call may touch. */
+  directories: readonly PlaceDirectory[];
+  /** Canonical directories below these that rules close. */
+  closed?: readonly string[];
+  /** Directories of programs that run there and are not found by the search path. */
+  programs?: readonly string[];
   /** The rules that hold for the files inside; absent: only what the profile says. */
   files?: PlaceFiles;
   /** The root of its session tree, whose commands share temporary files; absent: they are empty at first. */
   session?: string;
+  /** True for a program that only reads: it changes nothing that lasts and has no network, whatever its agent may. */
+  readsOnly?: boolean;
+  /** True for a program that gets two private pipes, as descriptors 3 and 4. */
+  hasPipes?: boolean;
   /** Its network in the mode `proxy`; absent: one in which it reaches nothing. */
   network?: PlaceNetwork;
+}
+
+/** A directory outside the workspace. */
+export interface PlaceDirectory {
+  /** Its canonical path. */
+  readonly path: string;
+  /** True if the command may also change what is below. */
+  readonly isWritable: boolean;
+}
+
+/** A file or directory that is hidden; it must exist. */
+export interface Hidden {
+  path: string;
+  kind: "file" | "directory";
 }
 
 /** Rules about files, and what one command was allowed. */

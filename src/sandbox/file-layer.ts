@@ -1,16 +1,21 @@
-import { isKernelDirectory } from "./base-layer.ts";
+import { type ExpectedMounts, identityOf, uncoveredPath } from "./check-mounts.ts";
 import type { SandboxConfinement, SandboxPlace } from "./confinement.ts";
 import { isWithin } from "./is-within.ts";
-import type { LayerShare } from "./layers.ts";
-import { removeMountPoints } from "./mask-file.ts";
+import type { Covered, LayerShare } from "./layers.ts";
 import { mountArgs } from "./mount-layer.ts";
+import type { MountPlan } from "./mount-plan.ts";
 import type { MountPlanner } from "./mount-planner.ts";
-import type { PlanRequest } from "./plan-thread.ts";
-import { sharedTemporary } from "./session-directories.ts";
+import type { MountPoints } from "./mount-points.ts";
+import { coverable, type FileRequest, fileRequest, planFiles, planFilesOfStart } from "./plan-files.ts";
+import type { PlanRoot } from "./plan-input.ts";
+import type { Planned } from "./plan-messages.ts";
+import type { RunningCommands } from "./running-commands.ts";
 
 /** Dependencies and limit of the file layer. */
 export interface FileLayerParts {
   readonly planner: MountPlanner;
+  readonly mountPoints: MountPoints;
+  readonly running: RunningCommands;
   /** The file that is mounted over masked ones. */
   readonly maskFile: string;
   /** Paths that the base layer hides. */
@@ -19,58 +24,117 @@ export interface FileLayerParts {
   readonly maxMasks: number;
 }
 
-/** Thrown if a command would need more mounts than bubblewrap can make in reasonable time. */
-export class TooManyMounts extends Error {
-  readonly use: "read" | "edit";
-  /** Undefined if there are too many directories to count the files. */
-  readonly count: number | undefined;
-  readonly maxMasks: number;
-  constructor(use: "read" | "edit", count: number | undefined, maxMasks: number) {
-    super(
-      `${count ?? "an unknown number of"} files may not be ${use === "read" ? "read" : "changed"}, and the sandbox can cover ${maxMasks}`,
-    );
-    this.use = use;
-    this.count = count;
-    this.maxMasks = maxMasks;
+/** Makes the mounts by which rules about files hold for a command. */
+export async function fileLayer(
+  confinement: SandboxConfinement,
+  place: SandboxPlace,
+  parts: FileLayerParts,
+): Promise<LayerShare> {
+  const { mountPoints, running, maskFile } = parts;
+  const sinceMs = Date.now();
+  const { files, cwd } = place;
+  const request = fileRequest(confinement, place, parts);
+  if (files === undefined || request === undefined) return {};
+  const start = await planFilesOfStart(parts, request);
+  const plan = coverable(start.planned, files, parts.maxMasks);
+  const canWrite = confinement.profile !== "read-only";
+  const pathsOf = (covered: readonly Covered[]) => covered.map(({ path }) => path);
+  const absent = pathsOf(plan.absent);
+  const free = mountPoints.hold({ absent, mounted: pathsOf([...plan.masked, ...plan.emptied]), sinceMs });
+  const command = running.enter(files, [
+    ...pathsOf([...plan.masked, ...plan.readOnly]),
+    ...plan.shown,
+    ...plan.writable,
+  ]);
+  const args = mountArgs(plan, { cwd, maskFile, roots: request.roots });
+  return {
+    layers: ["files"],
+    args,
+    async check(pid) {
+      const { missed } = await start.verified;
+      const path = missed[0]?.path ?? uncoveredPath(pid, expectedMounts(plan, args, maskFile, request.roots));
+      if (path === undefined) return undefined;
+      return `nothing was run, since ${path} was moved while its mounts were made. Run it again.`;
+    },
+    covered: {
+      hidden: hiddenBy(plan),
+      readOnly: [...plan.sealed, ...plan.readOnly],
+      absent: plan.absent,
+    },
+    async created() {
+      if (!canWrite || plan.isPartial) return [];
+      const allowed = { read: files.read, edit: [...command.edit] };
+      const now = { ...request, allowed, editTrees: [...command.editTrees] };
+      const { present } = await start.verified;
+      return await createdPaths(parts, now, { ...plan, present });
+    },
+    uncovered: (rules) => uncoveredPaths(parts, { ...request, rules }, plan),
+    async release() {
+      command.leave();
+      free();
+    },
+  };
+}
+
+function expectedMounts(
+  { identities, masked, emptied, closed }: Planned,
+  args: ExpectedMounts["args"],
+  maskFile: string,
+  roots: readonly PlanRoot[],
+): ExpectedMounts {
+  const isClosed = (root: string) => closed.some(({ path }) => path === root);
+  return {
+    ...{ identities, args, maskIdentity: identityOf(maskFile) },
+    masked: masked.map(({ path }) => path),
+    emptied: emptied.map(({ path }) => path),
+    roots: roots.map(({ absolute }) => absolute).filter((root) => !isClosed(root)),
+  };
+}
+
+/** Returns the paths that a plan hides. */
+function hiddenBy({ closed, emptied, masked }: MountPlan): Covered[] {
+  return [...[...closed, ...emptied].map((one) => ({ ...one, isDirectory: true })), ...masked];
+}
+
+/** Returns the paths that a command would not see. Throws `TooManyMounts`. */
+export async function hiddenPathsOf(
+  confinement: SandboxConfinement,
+  place: SandboxPlace,
+  parts: FileLayerParts,
+): Promise<Covered[]> {
+  const { files } = place;
+  const request = fileRequest(confinement, place, parts);
+  if (files === undefined || request === undefined) return [];
+  return hiddenBy(coverable(await planFiles(parts, request), files, parts.maxMasks));
+}
+
+/** Lists what a command made although it may not; placeholders are none of it. */
+async function createdPaths(
+  { planner, mountPoints }: FileLayerParts,
+  request: FileRequest,
+  planned: Parameters<MountPlanner["created"]>[1],
+): Promise<Covered[]> {
+  const watch = mountPoints.watch();
+  try {
+    const created = await planner.created({ ...request, placeholders: [...watch.paths] }, planned);
+    return created.filter(({ path }) => !watch.paths.has(path));
+  } finally {
+    watch.stop();
   }
 }
 
-/** Makes the mounts by which rules about files hold for a command. */
-export async function fileLayer(
-  { profile }: SandboxConfinement,
-  place: SandboxPlace,
-  { planner, maskFile, hidden, maxMasks }: FileLayerParts,
-): Promise<LayerShare> {
-  const { files, workspace, directories, cwd } = place;
-  if (files === undefined) return {};
-  const isWritable = profile !== "read-only";
-  const outside = directories.filter(
-    (path) => !isKernelDirectory(path) && !sharedTemporary.has(path) && !isWithin(path, workspace),
-  );
-  const request: PlanRequest = {
-    rules: files.rules,
-    roots: [
-      { absolute: workspace, pattern: ".", isWritable },
-      ...outside.map((path) => ({ absolute: path, pattern: path, isWritable, except: workspace })),
-    ],
-    allowed: { read: files.read, edit: files.edit },
-    editTrees: files.editTrees ?? [],
-    hidden,
-    maxMasks,
-  };
-  const startedMs = Date.now();
-  const planned = await planner.plan(request);
-  const { excess } = planned;
-  if (planned.isPartial && !files.mayRead) throw new TooManyMounts("read", undefined, maxMasks);
-  if (excess.read > 0 && !files.mayRead) throw new TooManyMounts("read", excess.read, maxMasks);
-  if (excess.edit > 0 && !files.mayEdit) throw new TooManyMounts("edit", excess.edit, maxMasks);
-  const plan = excess.read > 0 ? { ...planned, masked: [] } : planned;
-  return {
-    args: mountArgs(plan, { cwd, maskFile, isWritable }),
-    covered: {
-      hidden: [...plan.closed, ...plan.emptied, ...plan.masked],
-      readOnly: [...plan.sealed, ...plan.readOnly],
-    },
-    release: async () => removeMountPoints(plan.masked, startedMs),
-  };
+/** Lists what is restricted now and was not when a plan was made, and hidden files that were replaced: the mount went with the old one. */
+async function uncoveredPaths(parts: FileLayerParts, request: FileRequest, before: Planned): Promise<Covered[]> {
+  const now = await planFiles(parts, request);
+  const isBelow = (places: readonly Covered[]) => (one: Covered) => places.some(({ path }) => isWithin(one.path, path));
+  const isHidden = isBelow([...before.closed, ...before.emptied, ...before.masked]);
+  const isReadOnly = isBelow([...before.sealed, ...before.readOnly, ...before.absent]);
+  const isInHidden = isBelow([...before.closed, ...before.emptied]);
+  const isReplaced = (one: Covered) =>
+    !isInHidden(one) && before.identities.get(one.path) !== now.identities.get(one.path);
+  return [
+    ...[...now.closed, ...now.emptied].filter((one) => !isHidden(one)),
+    ...now.masked.filter((one) => !isHidden(one) || isReplaced(one)),
+    ...[...now.sealed, ...now.readOnly].filter((one) => !isHidden(one) && !isReadOnly(one)),
+  ];
 }

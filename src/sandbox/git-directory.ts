@@ -5,11 +5,11 @@ export function pathInGitDirectory(path: string): string | undefined {
 }
 
 /**
- * Checks if git takes commands from a file of its directory, or from the files of a directory there. The other files change with
- * each commit, so commands may write them.
+ * Checks if git takes commands from a file of its directory, or from the files of a directory there; `commondir` names another
+ * directory with settings. The other files change with each commit, so commands may write them.
  */
 export function isGitCode(pathInside: string): boolean {
-  return /^(?!(refs|logs|objects|lfs)\/)(.*\/)?(config|config\.worktree|info\/attributes|hooks(\/.*)?)$/s.test(
+  return /^(?!(refs|logs|objects|lfs)\/)(.*\/)?(commondir|config|config\.worktree|info\/attributes|hooks(\/.*)?)$/s.test(
     pathInside,
   );
 }

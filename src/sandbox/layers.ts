@@ -1,6 +1,10 @@
+import type { FileRules } from "../policy/file-rules.ts";
+
 /** A path that is covered by a mount, and the reason. */
 export interface Covered {
   readonly path: string;
+  /** True if it covers everything below, too. */
+  readonly isDirectory?: boolean;
   readonly reason: string;
 }
 
@@ -16,32 +20,65 @@ export const layerOrder = [
   "readOnly",
   "masks",
   "hidden",
+  "root",
   "network",
   "seccomp",
 ] as const;
 
+/** A part of the sandbox that holds for a command, as results name it. */
+export type WallLayer = "disk" | "processes" | "files" | "network" | "system_calls" | "limits" | "cgroup";
+
 /** One part of bubblewrap's command line. */
 export type LayerName = (typeof layerOrder)[number];
 
-/** An open file that bubblewrap inherits, and the option that takes the number of its descriptor. */
-export interface InheritedFile {
-  descriptor: number;
-  option: string;
-  layer: LayerName;
+/** An open file that bubblewrap inherits, with the option that takes the number of its descriptor, or for the command: also a new pipe. */
+export type InheritedFile =
+  | { descriptor: number | "pipe"; option?: never }
+  | {
+      descriptor: number;
+      option: string;
+      /** The path inside, for an option that mounts the file. */
+      path?: string;
+      layer: LayerName;
+    };
+
+/** Limits of all processes of a command together, which the service watches. */
+export interface UsageLimits {
+  readonly maxMemoryBytes: number;
+  readonly maxProcesses: number;
+  /** Directories on disks of which a part is reserved for others. */
+  readonly directories: readonly string[];
+  /** Paths of file systems in memory that belong to the command alone, and count as its memory. */
+  readonly inMemory: readonly string[];
 }
 
 /** A share of the confinement of one command. */
 export interface LayerShare {
   args?: Partial<Record<LayerName, readonly string[]>>;
+  usage?: Omit<UsageLimits, "inMemory">;
+  /** Paths of file systems in memory that it mounts for the command alone. */
+  inMemory?: readonly string[];
+  /** The parts of the sandbox that it makes. */
+  layers?: readonly WallLayer[];
   /** A program that starts bubblewrap, with its arguments, such as nsenter. */
   enter?: readonly string[];
-  /** A program that starts the command inside, with its arguments. */
-  inside?: readonly string[];
+  /** A line for the shell that starts the command inside. Without any the command starts by itself. */
+  script?: string;
   /** Environment variables of the command. */
   env?: Readonly<Record<string, string>>;
   files?: readonly InheritedFile[];
   /** Paths that the command does not see, and those that it cannot change. */
   covered?: CoveredPaths;
+  /** Returns the limit that the kernel ended the command for; called after the command has ended, before `release`. */
+  exceeded?(): string | undefined;
+  /** Lists what the command made although it may not; called after the command has ended, before `release`. */
+  created?(): Promise<readonly Covered[]>;
+  /** Lists what rules restrict now and this share does not cover; for processes that outlive single calls. */
+  uncovered?(rules: FileRules): Promise<readonly Covered[]>;
+  /** Paths outside of which the command sees nothing of the disk. */
+  visible?: readonly string[];
+  /** Checks the mounts before the command starts: gets the ID of a process inside, returns the reason why it must not start. */
+  check?(pid: number): string | undefined | Promise<string | undefined>;
   /** Frees what the share holds; called once, after the command and its other processes have ended. */
   release?(): Promise<void>;
 }
@@ -50,6 +87,8 @@ export interface LayerShare {
 export interface CoveredPaths {
   readonly hidden: readonly Covered[];
   readonly readOnly: readonly Covered[];
+  /** Paths that do not exist and cannot be made; inside each of them is an empty directory. */
+  readonly absent: readonly Covered[];
 }
 
 /** A command line that runs confined. */
@@ -57,9 +96,21 @@ export interface Confined {
   argv: Argv;
   /** Environment variables to add. */
   env: Readonly<Record<string, string>>;
-  /** Open files that the program inherits, from descriptor 3 on. The caller closes none of them. */
-  descriptors: readonly number[];
+  /** Open files that the program inherits, from descriptor 3 on, as `spawn` takes them. The caller closes none of them. */
+  descriptors: readonly InheritedFile["descriptor"][];
   covered: CoveredPaths;
+  /** Limits that the caller watches while the command runs; undefined without a sandbox. */
+  usage: UsageLimits | undefined;
+  /** The parts of the sandbox that hold for the command; empty without one. */
+  layers: readonly WallLayer[];
+  /** Returns the limit that the kernel ended the command for; call it after the command has ended, before `release`. */
+  exceeded(): string | undefined;
+  /** Lists what the command made although it may not; call it after the command has ended, before `release`. */
+  created(): Promise<readonly Covered[]>;
+  /** Lists what rules restrict now and this confinement does not cover; for processes that outlive single calls. */
+  uncovered(rules: FileRules): Promise<readonly Covered[]>;
+  /** Paths outside of which the command sees nothing of the disk. */
+  visible: readonly string[];
   /** Frees what the confinement holds; call it once, after the command and its other processes have ended. */
   release(): Promise<void>;
 }
@@ -67,7 +118,11 @@ export interface Confined {
 /** Composes the shares into one command line: of each layer the arguments of all shares, in the order of the shares. */
 export function composeLayers(program: string, shares: readonly LayerShare[], argv: Argv): Confined {
   const files = shares.flatMap(({ files = [] }) => files);
-  const inherited = files.map(({ layer, option }, i) => ({ layer, args: [option, String(i + firstDescriptor)] }));
+  const inherited = files.flatMap((file, i) => {
+    if (file.option === undefined) return [];
+    const { layer, option, path } = file;
+    return [{ layer, args: [option, String(i + firstInheritedDescriptor), ...(path === undefined ? [] : [path])] }];
+  });
   const args = layerOrder.flatMap((layer) => [
     ...shares.flatMap((share) => share.args?.[layer] ?? []),
     ...inherited.flatMap((file) => (file.layer === layer ? file.args : [])),
@@ -75,9 +130,10 @@ export function composeLayers(program: string, shares: readonly LayerShare[], ar
   const [first = program, ...others] = [
     ...shares.flatMap(({ enter = [] }) => enter),
     ...[program, ...args, "--"],
-    ...shares.flatMap(({ inside = [] }) => inside),
+    ...shellFor(shares.flatMap(({ script = [] }) => script)),
     ...argv,
   ];
+  const usage = shares.find(({ usage }) => usage)?.usage;
   return {
     argv: [first, ...others],
     env: Object.assign({}, ...shares.map(({ env }) => env)),
@@ -85,10 +141,21 @@ export function composeLayers(program: string, shares: readonly LayerShare[], ar
     covered: {
       hidden: shares.flatMap(({ covered }) => covered?.hidden ?? []),
       readOnly: shares.flatMap(({ covered }) => covered?.readOnly ?? []),
+      absent: shares.flatMap(({ covered }) => covered?.absent ?? []),
     },
+    usage: usage && { ...usage, inMemory: shares.flatMap(({ inMemory = [] }) => inMemory) },
+    layers: shares.flatMap(({ layers = [] }) => layers),
+    exceeded: () => shares.map(({ exceeded }) => exceeded?.()).find((reason) => reason !== undefined),
+    created: async () => (await Promise.all(shares.map(({ created }) => created?.() ?? []))).flat(),
+    uncovered: async (rules) => (await Promise.all(shares.map(({ uncovered }) => uncovered?.(rules) ?? []))).flat(),
+    visible: shares.flatMap(({ visible = [] }) => visible),
     release: () => releaseShares(shares),
   };
 }
+
+/** Returns a shell that runs these lines, and then becomes the command: one for all, since each takes a millisecond to start. */
+const shellFor = (lines: readonly string[]) =>
+  lines.length === 0 ? [] : ["/bin/sh", "-c", [...lines, 'exec "$@"'].join("\n"), "sh"];
 
 /** Frees what shares hold, the last one first. */
 export async function releaseShares(shares: readonly LayerShare[]): Promise<void> {
@@ -96,4 +163,4 @@ export async function releaseShares(shares: readonly LayerShare[]): Promise<void
 }
 
 /** The first descriptor after those of stdin, stdout and stderr. */
-const firstDescriptor = 3;
+export const firstInheritedDescriptor = 3;

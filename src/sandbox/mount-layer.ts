@@ -1,19 +1,20 @@
 import { isWithin } from "./is-within.ts";
 import type { LayerShare } from "./layers.ts";
 import type { MountPlan } from "./mount-plan.ts";
+import type { PlanRoot } from "./plan-input.ts";
 
-/** Turns a plan into mounts. `maskFile` is mounted over masked files, `cwd` exists also where a root is closed. */
+/** Turns a plan for these roots into mounts. `maskFile` is mounted over masked files, `cwd` exists also where a root is closed. */
 export function mountArgs(
-  { closed, shown, sealed, writable, pins, readOnly, emptied, masked }: MountPlan,
-  { cwd, maskFile, isWritable }: { cwd: string; maskFile: string; isWritable: boolean },
+  { closed, shown, sealed, writable, pins, readOnly, absent, emptied, masked }: MountPlan,
+  { cwd, maskFile, roots: planned }: { cwd: string; maskFile: string; roots: readonly PlanRoot[] },
 ): NonNullable<LayerShare["args"]> {
-  const isSealed = sealed.length > 0 || !isWritable;
   const bound = (paths: readonly string[], option: string) => paths.flatMap((path) => [option, path, path]);
+  const isSealed = (path: string) => !isInWritable(planned, path) || sealed.some((root) => isWithin(path, root.path));
   const roots = closed.flatMap(({ path }) => ["--tmpfs", path, ...directoriesOf(cwd, path)]);
   return {
     directories: [
       ...roots,
-      ...bound(shown, isSealed ? "--ro-bind" : "--bind"),
+      ...shown.flatMap((path) => [isSealed(path) ? "--ro-bind" : "--bind", path, path]),
       ...closed.flatMap(({ path }) => ["--remount-ro", path]),
       ...bound(
         sealed.map(({ path }) => path).filter((path) => !closed.some((root) => root.path === path)),
@@ -22,19 +23,26 @@ export function mountArgs(
       ...bound(writable, "--bind"),
     ],
     // A pin makes its directory writable, which it is only outside of sealed roots.
+    // Any of them may have been removed since the plan was made.
     pins: bound(
-      pins.filter((path) => isWritable && (sealed.length === 0 || writable.some((open) => isWithin(path, open)))),
-      "--bind",
+      pins.filter((path) => !isSealed(path) || writable.some((open) => isWithin(path, open))),
+      "--bind-try",
     ),
     readOnly: bound(
-      readOnly.map(({ path }) => path),
-      "--ro-bind",
+      [...readOnly, ...absent].map(({ path }) => path),
+      "--ro-bind-try",
     ),
     masks: [
       ...emptied.flatMap(({ path }) => ["--perms", "0555", "--tmpfs", path, "--remount-ro", path]),
       ...masked.flatMap(({ path }) => ["--ro-bind", maskFile, path]),
     ],
   };
+}
+
+/** Checks if the innermost of the roots that hold a path is writable. */
+function isInWritable(roots: readonly PlanRoot[], path: string): boolean {
+  const holding = roots.filter(({ absolute }) => isWithin(path, absolute));
+  return holding.reduce((one, other) => (other.absolute.length > one.absolute.length ? other : one)).isWritable;
 }
 
 /** Makes a working directory below a closed root, which would not exist otherwise. */

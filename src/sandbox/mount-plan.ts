@@ -1,41 +1,24 @@
 import { basename, dirname } from "node:path";
-import type { FileDecisions, FileUse } from "../policy/file-decisions.ts";
-import type { ReadPlace } from "../policy/read-doubts.ts";
-import { isGitCode, isObjectStore, pathInGitDirectory } from "./git-directory.ts";
-import { isWithin } from "./is-within.ts";
+import type { FileUse } from "../policy/file-decisions.ts";
+import { absentPaths } from "./absent-paths.ts";
+import { isObjectStore, pathInGitDirectory } from "./git-directory.ts";
 import type { Covered } from "./layers.ts";
 import { createNameFilter, nameHits } from "./name-filter.ts";
-import type { NameFilter, NameTree } from "./name-tree.ts";
+import type { NameFilter } from "./name-tree.ts";
 import { openPaths } from "./open-paths.ts";
+import {
+  changeProblem,
+  childOf,
+  directoryProblem,
+  holdsAllowed,
+  isReadable,
+  packageDirectories,
+  rulePlaceOf,
+  unnamed,
+} from "./path-problems.ts";
+import type { PlanInput, PlanRoot } from "./plan-input.ts";
 
-/** A directory that a command can reach: its canonical path, and the form of its path that rules match. */
-export interface PlanRoot extends ReadPlace {
-  /** True if the profile lets the command write there. */
-  readonly isWritable: boolean;
-  /** A directory below that is another root. */
-  readonly except?: string;
-}
-
-/** Inputs of a plan. */
-export interface PlanInput {
-  readonly roots: readonly PlanRoot[];
-  readonly tree: NameTree;
-  readonly decisions: FileDecisions;
-  /** Canonical paths that this call was allowed, whatever rules say. */
-  readonly allowed: Record<FileUse, ReadonlySet<string>>;
-  /** Canonical paths that this call was allowed to edit with all that is below. */
-  readonly editTrees: readonly string[];
-  /** Paths that the sandbox hides from every command. */
-  readonly hidden: ReadonlySet<string>;
-  /** Checks if git tracks a file below a directory. True if that is not known. */
-  hasTrackedFiles(directory: string): boolean;
-  /** Maximum number of files that are masked, and of paths that are read-only. */
-  readonly maxMasks: number;
-  /** Maximum number of directories that are searched. */
-  readonly maxDirectories: number;
-}
-
-/** Mounts by which the kernel enforces what rules say about files. All paths are canonical and exist. */
+/** Mounts by which the kernel enforces what rules say about files. All paths are canonical, and exist but for `absent`. */
 export interface MountPlan {
   /** Directories that are replaced by an empty one, since nothing below may be read. */
   emptied: Covered[];
@@ -43,6 +26,8 @@ export interface MountPlan {
   masked: Covered[];
   /** Files and directories that cannot be changed. */
   readOnly: Covered[];
+  /** Paths that do not exist and cannot be made, directly below existing directories. */
+  absent: Covered[];
   /** Directories that cannot be renamed: a rule that restricts a file below names them. */
   pins: string[];
   /** Roots below which only `shown` exists, since rules allow to read only some files. */
@@ -53,14 +38,15 @@ export interface MountPlan {
   writable: string[];
   /** Numbers of files that may not be read, or changed, if they are too many to cover one by one; then only the first are. */
   excess: Record<FileUse, number>;
-  /** True if there are more directories than are searched; what is in the others is not covered. */
+  /** True if there are directories that are not searched, since they are too many or their names are not UTF-8; what is in them is not covered. */
   isPartial: boolean;
 }
 
 /** Plans the mounts of one command. Depends on its input alone. */
 export function planMounts(input: PlanInput): MountPlan {
   const plan: MountPlan = {
-    ...{ emptied: [], masked: [], readOnly: [], pins: [], closed: [], shown: [], sealed: [], writable: [] },
+    ...{ emptied: [], masked: [], readOnly: [], absent: [], pins: [] },
+    ...{ closed: [], shown: [], sealed: [], writable: [] },
     excess: { read: 0, edit: 0 },
     isPartial: false,
   };
@@ -129,6 +115,8 @@ function planRoot(input: PlanInput, plan: MountPlan, root: PlanRoot, searched: W
   const checks =
     (isReadReversed ? 0 : nameHits.read) |
     (root.isWritable && !isEditReversed ? nameHits.edit | nameHits.protected : 0);
+  const isReversed = [...plan.closed, ...plan.sealed].some(({ path }) => path === root.absolute);
+  if (root.isWritable && !isReversed) plan.absent.push(...absentPaths(input, root));
   if (checks === 0) return;
   const walk = { input, plan, root, checks, searched, filter: createNameFilter(decisions, root) };
   walkDirectory(walk, root.absolute, 0, checks);
@@ -144,11 +132,18 @@ function walkDirectory(walk: Walk, directory: string, inherited: number, checks:
   }
   const listing = tree.list(directory);
   if (listing === undefined) return;
+  if (listing.isUnreadable) {
+    walk.plan.emptied.push({ path: directory, reason: "what is in it cannot be judged, since it cannot be searched" });
+    return;
+  }
   const isGit = pathInGitDirectory(`${directory}/`) !== undefined;
   const all = inherited | (isGit ? nameHits.protected : 0);
   const selected = tree.select(directory, walk.filter);
-  for (const name of listing.directories)
-    visitDirectory(walk, `${directory}/${name}`, all | (selected.get(name) ?? 0), checks);
+  for (const name of listing.directories) {
+    // No argument can name it.
+    if (isUndecodable(name)) walk.plan.isPartial = true;
+    else visitDirectory(walk, `${directory}/${name}`, all | (selected.get(name) ?? 0), checks);
+  }
   const files = all === 0 ? selected.keys() : listing.files;
   for (const name of files) {
     const bits = (all | (selected.get(name) ?? 0)) & checks;
@@ -159,7 +154,7 @@ function walkDirectory(walk: Walk, directory: string, inherited: number, checks:
 function visitDirectory(walk: Walk, path: string, hits: number, checks: number): void {
   const { input, plan } = walk;
   if (input.hidden.has(path) || path === walk.root.except || isObjectStore(path)) return;
-  const place = placeOf(walk.root, path);
+  const place = rulePlaceOf(walk.root, path);
   const bits = hits & checks;
   let left = checks;
   if (bits & nameHits.read && input.decisions.isClosed("read", place) && !holdsAllowed(input, "read", path)) {
@@ -174,50 +169,21 @@ function visitDirectory(walk: Walk, path: string, hits: number, checks: number):
     left &= ~(nameHits.edit | nameHits.protected);
   }
   // Names that are protected elsewhere are frequent in installed packages, where no program looks for them.
-  const isInstalled = installed.has(basename(path));
+  const isInstalled = packageDirectories.has(basename(path));
   if (left !== 0) walkDirectory(walk, path, hits, isInstalled ? left & ~nameHits.protected : left);
 }
 
 function visitFile({ input, plan, root }: Walk, path: string, bits: number): void {
   if (input.hidden.has(path)) return;
-  const place = placeOf(root, path);
+  const place = rulePlaceOf(root, path);
   if (bits & nameHits.read && !isReadable(input, place)) {
+    if (isUndecodable(path)) plan.isPartial = true;
     plan.masked.push({ path, reason: input.decisions.restriction("read", place) ?? "" });
     return;
   }
   const problem = bits & (nameHits.edit | nameHits.protected) ? changeProblem(input, place) : undefined;
   if (problem !== undefined) plan.readOnly.push({ path, reason: problem });
 }
-
-function isReadable({ decisions, allowed }: PlanInput, place: ReadPlace): boolean {
-  return allowed.read.has(place.absolute) || decisions.restriction("read", place) === undefined;
-}
-
-/** Returns the reason why a file may not be changed; undefined if it may. */
-function changeProblem({ decisions, allowed, editTrees }: PlanInput, place: ReadPlace): string | undefined {
-  if (allowed.edit.has(place.absolute) || editTrees.some((tree) => isWithin(place.absolute, tree))) return undefined;
-  const denied = decisions.restriction("edit", place);
-  if (denied !== undefined) return denied;
-  const inGit = pathInGitDirectory(place.absolute);
-  const isGitData = inGit !== undefined && !isGitCode(inGit);
-  // What surrounds a repository may be protected as a whole.
-  const judged = isGitData ? `${place.absolute.slice(0, -inGit.length - "/.git/".length)}/${unnamed}` : place.absolute;
-  const what = decisions.protection(judged);
-  return what === undefined ? undefined : `${place.pattern} is ${what}`;
-}
-
-/** Returns the reason why nothing below a directory may be changed; undefined if something may, or if that is uncertain. */
-function directoryProblem({ decisions, editTrees }: PlanInput, place: ReadPlace): string | undefined {
-  if (editTrees.some((tree) => isWithin(place.absolute, tree) || isWithin(tree, place.absolute))) return undefined;
-  if (decisions.isClosed("edit", place)) return decisions.restriction("edit", childOf(place));
-  const inGit = pathInGitDirectory(childOf(place).absolute);
-  if (inGit !== undefined) return isGitCode(inGit) ? `${place.pattern} is a directory of hooks` : undefined;
-  const what = decisions.protection(childOf(place).absolute);
-  return what === undefined ? undefined : `${place.pattern} is ${what}`;
-}
-
-const holdsAllowed = ({ allowed }: PlanInput, access: FileUse, directory: string) =>
-  [...allowed[access]].some((path) => path.startsWith(`${directory}/`));
 
 /** Replaces masks of files by an empty directory where a directory holds nothing else. */
 function coverDirectories({ tree, hasTrackedFiles }: PlanInput, plan: MountPlan): void {
@@ -233,12 +199,12 @@ function coverDirectories({ tree, hasTrackedFiles }: PlanInput, plan: MountPlan)
 }
 
 /** Lists the directories above covered paths that a rule names: renamed, they would lead out of the rule. */
-function pinsOf(input: PlanInput, { emptied, masked, readOnly }: MountPlan): string[] {
+function pinsOf(input: PlanInput, { emptied, masked, readOnly, absent }: MountPlan): string[] {
   const pins = new Set<string>();
   const covered = [
     ...emptied.map(({ path }) => ({ path, access: "read" as const, isDirectory: true })),
     ...masked.map(({ path }) => ({ path, access: "read" as const, isDirectory: false })),
-    ...readOnly.map(({ path }) => ({ path, access: "edit" as const, isDirectory: false })),
+    ...[...readOnly, ...absent].map(({ path }) => ({ path, access: "edit" as const, isDirectory: false })),
   ];
   for (const root of input.roots) {
     const known = new Map<string, boolean>();
@@ -255,7 +221,7 @@ function pinsOf(input: PlanInput, { emptied, masked, readOnly }: MountPlan): str
   return [...pins].sort();
 }
 
-/** Checks if rules restrict a name in each directory, so that its parents may be renamed. */
+/** Checks if rules restrict a name in each directory, so that its parents may be renamed and moved. */
 function isCoveredAnywhere(
   input: PlanInput,
   root: PlanRoot,
@@ -263,25 +229,15 @@ function isCoveredAnywhere(
   access: FileUse,
   isDirectory: boolean,
 ): boolean {
+  const isProtected = access === "edit" && input.decisions.protection(`${root.absolute}/${name}`) !== undefined;
+  if (!isProtected && input.decisions.mayBeExempt(access, isDirectory ? `${name}/${unnamed}` : name)) return false;
   return ["", "other/place/"].every((above) => {
-    const place = placeOf(root, `${root.absolute}/${above}${name}`);
+    const place = rulePlaceOf(root, `${root.absolute}/${above}${name}`);
     if (access === "read" && isDirectory) return input.decisions.isClosed("read", place);
     if (access === "read") return !isReadable(input, place);
     return changeProblem(input, place) !== undefined;
   });
 }
 
-function placeOf(root: PlanRoot, absolute: string): ReadPlace {
-  const below = absolute.slice(root.absolute.length + 1);
-  return { absolute, pattern: root.pattern === "." ? below : `${root.pattern}/${below}` };
-}
-
-/** Returns a path below a directory that no rule names. */
-function childOf({ absolute, pattern }: ReadPlace): ReadPlace {
-  return { absolute: `${absolute}/${unnamed}`, pattern: `${pattern}/${unnamed}` };
-}
-
-const unnamed = "toolgate-any-file";
-
-/** Directories of installed packages. */
-const installed = new Set(["node_modules", "site-packages"]);
+/** Checks if a name contains bytes that are not UTF-8, which Node replaces. */
+const isUndecodable = (name: string) => name.includes("\uFFFD");

@@ -1,13 +1,32 @@
 import { once } from "node:events";
 import { Worker } from "node:worker_threads";
 import { assets } from "../core/assets.ts";
-import type { MountPlan } from "./mount-plan.ts";
-import type { PlanAnswer, PlanRequest } from "./plan-thread.ts";
+import type {
+  Planned,
+  PlanRequest,
+  RestrictedPath,
+  ThreadAnswer,
+  ThreadRequest,
+  VerifiedPlan,
+} from "./plan-messages.ts";
 
 /** Plans mounts in a thread, so that a large workspace delays no other caller. */
 export interface MountPlanner {
   /** Plans the mounts of one command; throws if that fails or takes too long. */
-  plan(request: PlanRequest): Promise<MountPlan>;
+  plan(request: PlanRequest): Promise<Planned>;
+  /** Plans the mounts of a command that starts now. The plan is verified while they are made; the command must not start before. */
+  planStart(request: PlanRequest): Promise<StartPlan>;
+  /** Lists what the command of a plan made although it may not. `request` may allow more than the plan did. */
+  created(
+    request: PlanRequest,
+    before: Pick<Planned, "open"> & Pick<VerifiedPlan, "present">,
+  ): Promise<RestrictedPath[]>;
+}
+
+/** A plan, and its verification. */
+export interface StartPlan {
+  planned: Planned;
+  verified: Promise<VerifiedPlan>;
 }
 
 /** Only the first plan for a huge workspace takes so long. */
@@ -20,29 +39,73 @@ let lastId = 0;
 export function createMountPlanner(): MountPlanner {
   return {
     async plan(request) {
-      const worker = await startedThread();
-      const { promise, resolve, reject } = Promise.withResolvers<MountPlan>();
-      const id = ++lastId;
-      const onAnswer = (answer: PlanAnswer) => {
-        if (answer.id !== id) return;
-        if ("plan" in answer) resolve(answer.plan);
-        else reject(new Error(answer.error));
-      };
-      const onExit = () => reject(new Error("the thread that plans mounts has ended"));
-      const timer = setTimeout(() => {
-        reject(new Error(`planning took longer than ${maxPlanMs} ms`));
-        void worker.terminate();
-      }, maxPlanMs);
-      worker.on("message", onAnswer).once("exit", onExit);
-      worker.postMessage({ id, request });
-      try {
-        return await promise;
-      } finally {
-        clearTimeout(timer);
-        worker.off("message", onAnswer).off("exit", onExit);
-      }
+      const [id, worker] = [++lastId, await startedThread()];
+      const planned = answerTo(worker, id);
+      send(worker, { id, plan: request });
+      return planIn(await planned);
+    },
+    async planStart(request) {
+      const [id, verifyId, worker] = [++lastId, ++lastId, await startedThread()];
+      const planned = answerTo(worker, id);
+      const verified = answerTo(worker, verifyId).then(verifiedIn);
+      // Its failure concerns only those who wait for it.
+      verified.catch(() => {});
+      send(worker, { id, plan: request, verifyId });
+      return { planned: planIn(await planned), verified };
+    },
+    async created(request, { open, present }) {
+      const [id, worker] = [++lastId, await startedThread()];
+      const listed = answerTo(worker, id);
+      send(worker, { id, restricted: request, open });
+      const answer = await listed;
+      if (!("restricted" in answer)) throw wrongAnswer();
+      const paths = new Map(present.map(({ path, identity }) => [path, identity]));
+      const identities = new Set(paths.values());
+      return answer.restricted.filter(
+        // What was moved with its directory is not new. A link may lead elsewhere now; other files are often saved by renaming.
+        ({ path, identity }) => !identities.has(identity) && (!paths.has(path) || isLink(identity)),
+      );
     },
   };
+}
+
+const isLink = (identity: string) => identity.includes(" ");
+const wrongAnswer = () => new Error("the thread that plans mounts gave the answer to another request");
+
+function planIn(answer: Answered): Planned {
+  if ("plan" in answer) return answer.plan;
+  throw wrongAnswer();
+}
+
+function verifiedIn(answer: Answered): VerifiedPlan {
+  if ("verified" in answer) return answer.verified;
+  throw wrongAnswer();
+}
+
+const send = (worker: Worker, request: ThreadRequest) => worker.postMessage(request);
+
+type Answered = Exclude<ThreadAnswer, { error: string }>;
+
+/** Waits for the answer of the thread to a request. */
+async function answerTo(worker: Worker, id: number): Promise<Answered> {
+  const { promise, resolve, reject } = Promise.withResolvers<Answered>();
+  const onAnswer = (answer: ThreadAnswer) => {
+    if (answer.id !== id) return;
+    if ("error" in answer) reject(new Error(answer.error));
+    else resolve(answer);
+  };
+  const onExit = () => reject(new Error("the thread that plans mounts has ended"));
+  const timer = setTimeout(() => {
+    reject(new Error(`planning took longer than ${maxPlanMs} ms`));
+    void worker.terminate();
+  }, maxPlanMs);
+  worker.on("message", onAnswer).once("exit", onExit);
+  try {
+    return await promise;
+  } finally {
+    clearTimeout(timer);
+    worker.off("message", onAnswer).off("exit", onExit);
+  }
 }
 
 function startedThread(): Promise<Worker> {

@@ -1,5 +1,5 @@
 import type { FileDecisions } from "../policy/file-decisions.ts";
-import type { ReadPlace } from "../policy/read-doubts.ts";
+import { plainName, type ReadPlace } from "../policy/read-doubts.ts";
 import type { NameFilter } from "./name-tree.ts";
 
 /** Reasons to check a name, as bits. */
@@ -13,7 +13,7 @@ export function createNameFilter(decisions: FileDecisions, directory: ReadPlace)
     key: JSON.stringify([read, edit]),
     test(name) {
       const folded = name.toLowerCase();
-      const isPlain = plain.test(name);
+      const isPlain = plainName.test(name);
       const hits = (hints: readonly string[] | undefined) =>
         !isPlain || hints === undefined || hints.some((hint) => folded.includes(hint));
       return (
@@ -24,6 +24,3 @@ export function createNameFilter(decisions: FileDecisions, directory: ReadPlace)
     },
   };
 }
-
-/** Names for which hints hold: printable ASCII without many spaces in a row. */
-const plain = /^(?!.* {8})[ -~]*$/;

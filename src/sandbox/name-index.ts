@@ -1,4 +1,4 @@
-import { lstatSync, readdirSync } from "node:fs";
+import { accessSync, type BigIntStats, constants, lstatSync, readdirSync } from "node:fs";
 import type { DirectoryNames, NameFilter, NameTree } from "./name-tree.ts";
 
 /** The names of one directory, as they were when its time of change was read. */
@@ -8,7 +8,7 @@ interface IndexedDirectory extends DirectoryNames {
   readonly device: bigint;
   /** False while a later change could have the same time. */
   readonly isSettled: boolean;
-  readonly selected: Map<string, ReadonlyMap<string, number>>;
+  readonly selected: Map<string, { filter: NameFilter; names: ReadonlyMap<string, number> }>;
 }
 
 /** Names by directory. Each look at a directory costs one lstat; its names are read again only after a change. */
@@ -17,9 +17,17 @@ export class NameIndex implements NameTree {
   /** Directories that were checked since the last `refresh`. */
   #checked = new Set<string>();
 
-  /** Lets the next look at each directory check again for changes. */
-  refresh(): void {
+  /** True if directories or selected names have come or gone so recently that others may have been missed since `refresh`. */
+  isMoving = false;
+  #ignored: ReadonlySet<string> = new Set();
+  /** Times at which a move was noticed, by directory. */
+  readonly #moved = new Map<string, number>();
+
+  /** Lets the next look at each directory check again for changes. Paths that are ignored do not count as moving. */
+  refresh(ignored: ReadonlySet<string> = new Set()): void {
     this.#checked = new Set();
+    this.isMoving = false;
+    this.#ignored = ignored;
     if (this.#directories.size > maxDirectories) this.#directories.clear();
   }
 
@@ -31,58 +39,144 @@ export class NameIndex implements NameTree {
     const found = this.#look(directory);
     if (found === undefined) return none;
     const known = found.selected.get(filter.key);
-    if (known) return known;
-    const selected = new Map<string, number>();
-    for (const name of [...found.directories, ...found.files]) {
-      const bits = filter.test(name);
-      if (bits !== 0) selected.set(name, bits);
-    }
+    if (known) return known.names;
+    const names = selectNames(found, filter);
     if (found.selected.size >= maxFilters) found.selected.clear();
-    found.selected.set(filter.key, selected);
-    return selected;
+    found.selected.set(filter.key, { filter, names });
+    return names;
+  }
+
+  /**
+   * Reads each directory again that was read since `refresh`, and notes in `isMoving` if directories or selected names have
+   * come or gone. Returns how many directories have changed. If that is at most one, and nothing has moved, all names were at one moment
+   * as they are listed: a move between two directories changes both.
+   */
+  recheck(): number {
+    this.isMoving = false;
+    let changedCount = 0;
+    for (const directory of this.#checked) {
+      const known = this.#directories.get(directory);
+      const now = nowNs();
+      const stats = statsOf(directory);
+      if (stats && known?.isSettled && isUnchanged(known, stats)) continue;
+      const read = stats && readDirectory(directory, stats, now);
+      if (read === undefined && known === undefined) continue;
+      changedCount += 1;
+      if (read === undefined) {
+        this.#gone(directory);
+        continue;
+      }
+      if (!this.#isSame(directory, known, read)) this.#noteMove(directory);
+      for (const { filter } of known?.selected.values() ?? [])
+        read.selected.set(filter.key, { filter, names: selectNames(read, filter) });
+      this.#directories.set(directory, read);
+    }
+    return changedCount;
   }
 
   #look(directory: string): IndexedDirectory | undefined {
     const known = this.#directories.get(directory);
     if (known && this.#checked.has(directory)) return known;
     this.#checked.add(directory);
-    const stats = lstatSync(directory, { bigint: true, throwIfNoEntry: false });
-    if (!stats?.isDirectory()) {
-      this.#directories.delete(directory);
-      return undefined;
-    }
-    const { mtimeNs: changed, ino: inode, dev: device } = stats;
-    if (known?.isSettled && known.changed === changed && known.inode === inode && known.device === device) return known;
-    const read = readNames(directory, { changed, inode, device });
-    if (read) this.#directories.set(directory, read);
-    else this.#directories.delete(directory);
+    const now = nowNs();
+    const stats = statsOf(directory);
+    if (stats && known?.isSettled && isUnchanged(known, stats)) return known;
+    const read = stats && readDirectory(directory, stats, now);
+    if (read === undefined) return this.#gone(directory);
+    this.#directories.set(directory, read);
+    if (!read.isSettled) this.#observe(directory, known, read);
     return read;
+  }
+
+  /** Notes if what a directory holds has moved. Where it did lately, each further change may have moved it there and back. */
+  #observe(directory: string, known: IndexedDirectory | undefined, read: IndexedDirectory): void {
+    if (!this.#isSame(directory, known, read)) this.#noteMove(directory);
+    else if (Date.now() - (this.#moved.get(directory) ?? 0) <= restlessMs) this.isMoving = true;
+  }
+
+  #noteMove(directory: string): void {
+    this.isMoving = true;
+    if (this.#moved.size > maxMoved) this.#moved.clear();
+    this.#moved.set(directory, Date.now());
+  }
+
+  /** Forgets a directory that is not there, although its parent listed it. */
+  #gone(directory: string): undefined {
+    this.isMoving = true;
+    this.#directories.delete(directory);
+  }
+
+  /** Compares the directories in a directory, and the names that filters selected, with those that were known. */
+  #isSame(directory: string, known: IndexedDirectory | undefined, read: IndexedDirectory): boolean {
+    if (known === undefined) return false;
+    const filters = [...known.selected.values()].map(({ filter }) => filter);
+    const namesOf = ({ directories, files }: DirectoryNames) =>
+      [...directories, ...files.filter((name) => filters.some((filter) => filter.test(name) !== 0))]
+        .filter((name) => !this.#ignored.has(`${directory}/${name}`))
+        .sort()
+        .join("/");
+    return namesOf(known) === namesOf(read);
   }
 }
 
-function readNames(
+const nowNs = () => BigInt(Date.now()) * 1_000_000n;
+
+/** Returns the state of a directory; undefined if there is none. */
+function statsOf(directory: string): BigIntStats | undefined {
+  const stats = lstatSync(directory, { bigint: true, throwIfNoEntry: false });
+  return stats?.isDirectory() ? stats : undefined;
+}
+
+/** Every change of the names sets the time of change, and no program can set it back, as it can the time of modification. */
+const isUnchanged = ({ changed, inode, device }: IndexedDirectory, { ctimeNs, ino, dev }: BigIntStats) =>
+  changed === ctimeNs && inode === ino && device === dev;
+
+/** Reads a directory; undefined if it is gone. `now` is a time before `stats` were read: what changes in between would pass for older than it is. */
+function readDirectory(
   directory: string,
-  state: Pick<IndexedDirectory, "changed" | "inode" | "device">,
+  { ctimeNs: changed, ino: inode, dev: device }: BigIntStats,
+  now: bigint,
 ): IndexedDirectory | undefined {
-  const now = BigInt(Date.now()) * 1_000_000n;
+  const names = readNames(directory);
+  return names && { ...names, changed, inode, device, isSettled: now - changed > minAgeNs, selected: new Map() };
+}
+
+/** Returns the names that a filter selects, with their bits. */
+function selectNames({ directories, files }: DirectoryNames, filter: NameFilter): Map<string, number> {
+  const selected = new Map<string, number>();
+  for (const name of [...directories, ...files]) {
+    const bits = filter.test(name);
+    if (bits !== 0) selected.set(name, bits);
+  }
+  return selected;
+}
+
+/** Reads the names of a directory; undefined if it is gone. One that may not be searched counts as unreadable: a command of its owner could change that. */
+function readNames(directory: string): DirectoryNames | undefined {
   try {
+    if (Buffer.byteLength(directory) > maxPathBytes) return unreadable;
+    accessSync(directory, constants.R_OK | constants.X_OK);
     const entries = readdirSync(directory, { withFileTypes: true });
     return {
-      ...state,
       directories: entries.filter((entry) => entry.isDirectory()).map(({ name }) => name),
       files: entries.filter((entry) => !entry.isDirectory() && !entry.isSymbolicLink()).map(({ name }) => name),
-      isSettled: now - state.changed > minAgeNs,
-      selected: new Map(),
+      links: entries.filter((entry) => entry.isSymbolicLink()).map(({ name }) => name),
     };
-  } catch {
-    // The command has the rights of the service, so it cannot read the directory either.
-    return undefined;
+  } catch (error) {
+    const isGone = error instanceof Error && "code" in error && (error.code === "ENOENT" || error.code === "ENOTDIR");
+    return isGone ? undefined : unreadable;
   }
 }
+
+const unreadable: DirectoryNames = { directories: [], files: [], links: [], isUnreadable: true };
+/** Longer paths could not be mounted on, and what is below could not be named. */
+const maxPathBytes = 3_500;
 
 const none: ReadonlyMap<string, number> = new Map();
 /** Kernels count changes in steps of up to 10 ms. */
 const minAgeNs = 20_000_000n;
+const restlessMs = 5_000;
+const maxMoved = 10_000;
 const maxFilters = 4;
 /** Memory for about a million names; an index that grows over it starts from scratch. */
 const maxDirectories = 100_000;

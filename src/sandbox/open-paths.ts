@@ -12,7 +12,7 @@ export interface OpenPaths {
 const maxJudged = 5_000;
 
 /** Objects of git have no names that rules could match: their directory counts as a whole. */
-const empty: DirectoryNames = { directories: [], files: [] };
+const empty: DirectoryNames = { directories: [], files: [], links: [] };
 
 /**
  * Finds the largest directories below which everything is open, and the open files elsewhere. A directory counts only if a
@@ -24,7 +24,7 @@ export function openPaths(root: ReadPlace, tree: NameTree, isOpen: (place: ReadP
   const visit = (directory: ReadPlace): OpenPaths => {
     if (++judged > maxJudged) return { isOpen: false, paths: [] };
     const listing = isObjectStore(directory.absolute) ? empty : tree.list(directory.absolute);
-    if (listing === undefined) return { isOpen: false, paths: [] };
+    if (listing === undefined || listing.isUnreadable) return { isOpen: false, paths: [] };
     const below = (name: string): ReadPlace => ({
       absolute: `${directory.absolute}/${name}`,
       pattern: directory.pattern === "." ? name : `${directory.pattern}/${name}`,

@@ -1,17 +1,36 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { tmpdir } from "node:os";
+import { homedir, tmpdir } from "node:os";
 import { text } from "node:stream/consumers";
 import { type BaseSettings, baseLayer } from "./base-layer.ts";
 import type { AgentConfinement, SandboxConfinement, SandboxPlace } from "./confinement.ts";
-import { fileLayer } from "./file-layer.ts";
-import { type Argv, type Confined, composeLayers, type LayerShare, releaseShares } from "./layers.ts";
+import type { ControlGroups } from "./control-groups.ts";
+import { type Disk, freeCaches, openDisk } from "./disk.ts";
+import { fileLayer, hiddenPathsOf } from "./file-layer.ts";
+import { type GatePipes, gateShare, pipesShare } from "./gate.ts";
+import { createGitSystemFile } from "./git-settings.ts";
+import { coverHostSockets } from "./host-sockets.ts";
+import { isWithin } from "./is-within.ts";
+import {
+  type Argv,
+  type Confined,
+  type Covered,
+  composeLayers,
+  type LayerShare,
+  releaseShares,
+  type UsageLimits,
+  type WallLayer,
+} from "./layers.ts";
 import { commandLimits, limitsShare } from "./limits.ts";
 import { findMaskFile } from "./mask-file.ts";
 import { createMountPlanner } from "./mount-planner.ts";
-import { createSessionNetworks } from "./network/session-networks.ts";
+import { createMountPoints } from "./mount-points.ts";
+import { createSessionNetworks, probeNetwork } from "./network/session-networks.ts";
+import { createRunningCommands, type RunningCommands } from "./running-commands.ts";
+import { filterArchitecture } from "./seccomp.ts";
 import { createSeccompFilters, type SeccompFilters } from "./seccomp-layer.ts";
-import { createSessionDirectories } from "./session-directories.ts";
+import { type CacheLinks, createSessionDirectories } from "./session-directories.ts";
+import { createUsageWatch } from "./usage-watch.ts";
 
 /** Enforces confinement in the kernel, after policy has allowed a command. */
 export interface Sandbox {
@@ -19,12 +38,26 @@ export interface Sandbox {
   readonly state: SandboxConfinement;
   /** Reason why it is off although it was configured, and the next step. */
   readonly problem: string | undefined;
+  /** Returns the parts that hold for agents without a specific setting; a network that cannot be opened is known after the first try. */
+  layers(): WallLayer[];
+  /** Returns why the networks of sessions cannot be opened; undefined if they can, or if none was needed yet. */
+  networkProblem(): string | undefined;
+  /** Reasons why not all parts of the configured sandbox work; only known if all are required. */
+  readonly incomplete: readonly string[];
   /** Returns the confinement of an agent's commands. */
   confinement(agent: string): SandboxConfinement;
   /** Returns the reason why an agent's commands run without the sandbox that is configured for them; undefined if they do not. */
   missing(agent: string): string | undefined;
+  /** Returns the path of git's system file if the host lacks it, so that only variables harden git; undefined otherwise. */
+  missingGitFile(): Promise<string | undefined>;
+  /** The commands that run, for the tools that change files meanwhile. */
+  readonly running: Pick<RunningCommands, "isMounted" | "wrote">;
+  /** Returns the paths that a command would not see. Throws `TooManyMounts`. */
+  hiddenFrom(place: SandboxPlace): Promise<readonly Covered[]>;
   /** Returns the command line that runs this one confined. Release it after the command has ended. */
   confine(argv: Argv, place: SandboxPlace): Promise<Confined>;
+  /** Watches the processes of a command that was started, by the limits of its confinement; see `UsageWatch`. */
+  watchUsage(first: number, limits: UsageLimits | undefined, onExceeded: (reason: string) => void): () => void;
   /** Removes temporary files of sessions that no longer exist. */
   sweep(exists: (session: string) => Promise<boolean>): Promise<void>;
   close(): void;
@@ -39,8 +72,18 @@ export async function openSandbox({
   agents,
   maxMasks = 100,
   temporary,
-  ...base
-}: BaseSettings & {
+  mountPoints: listOfMountPoints,
+  pipes,
+  groups,
+  home = homedir(),
+  searchPath = "",
+  readable = [],
+  requireAll = false,
+  maxMemoryBytes,
+  ...settings
+}: Omit<BaseSettings, "readable"> & {
+  /** Further paths that commands can read. */
+  readable?: readonly string[];
   wanted: AgentConfinement;
   /** Confinement of agents that differ. */
   agents: ReadonlyMap<string, AgentConfinement>;
@@ -48,42 +91,117 @@ export async function openSandbox({
   maxMasks?: number;
   /** Directory for the temporary files of session trees; absent: those of each command are empty at first. */
   temporary?: string;
+  /** Directory for the list of what mounts leave on the host after a crash; absent: there is no list. */
+  mountPoints?: string;
+  /** True if no command may run without all parts of its sandbox. */
+  requireAll?: boolean;
+  /** Maximum memory of all processes of a command; absent: three quarters of that of this machine. */
+  maxMemoryBytes?: number | undefined;
+  /** Home directory of the commands; absent: that of this process. */
+  home?: string;
+  /** Search path of the commands, whose directories they see. */
+  searchPath?: string;
+  /** Pipes by which commands wait until their mounts were checked; absent: they are not checked. */
+  pipes?: GatePipes;
+  /** Control groups of commands; absent: the service watches what they use, and nothing else limits it. They need `pipes`. */
+  groups?: ControlGroups | undefined;
 }): Promise<Sandbox> {
+  const base = { ...settings, readable };
   const wall = [wanted, ...agents.values()].some(({ profile }) => profile !== "off");
   const filters = createSeccompFilters();
-  const networks = createSessionNetworks();
+  const networks = createSessionNetworks({ isRequired: requireAll });
+  const gitFile = createGitSystemFile();
   const sessions = createSessionDirectories(temporary);
-  const problem = wall ? await startProblem(filters) : undefined;
+  let found: Disk | undefined;
+  const disk = () => (found ??= openDisk({ home, searchPath }));
+  const problem = wall ? await startProblem(filters, disk()) : undefined;
   // Only these two fields: results contain them, and callers must not see other configuration.
   const actual = ({ profile, network }: SandboxConfinement) =>
     problem === undefined ? { profile, network } : unconfined;
   const settingsOf = (agent: string) => agents.get(agent) ?? wanted;
+  const settingsIn = ({ agent, readsOnly }: SandboxPlace) =>
+    readsOnly ? { ...settingsOf(agent), ...onlyReading } : settingsOf(agent);
   const confinement = (agent: string) => actual(settingsOf(agent));
   const hidden = base.hidden.map(({ path }) => path);
-  const files = { planner: createMountPlanner(), maskFile: findMaskFile(), hidden, maxMasks };
+  const mountPoints = createMountPoints(listOfMountPoints);
+  mountPoints.recover();
+  const running = createRunningCommands();
+  const usage = createUsageWatch();
+  const limits = { ...commandLimits, ...(maxMemoryBytes !== undefined && { maxMemoryBytes }) };
+  const files = { planner: createMountPlanner(), maskFile: findMaskFile(), hidden, maxMasks, mountPoints, running };
   const sources: readonly LayerSource[] = [
-    (chosen, place) => baseLayer(chosen, place, base),
-    (chosen, { session }) => sessions.share(chosen, session),
-    (chosen, place) => fileLayer(chosen, place, files),
+    (chosen, place) =>
+      diskShare(baseLayer(chosen, place, base, disk()), disk(), (links) =>
+        sessions.share(chosen, place.session, links),
+      ),
+    async (chosen, place) => {
+      const share = await fileLayer(chosen, place, files);
+      return chosen.unixSockets ? coverHostSockets(share, place, mountPoints) : share;
+    },
+    () => gitFile.share(),
     ({ unixSockets = false, ptrace = false }) => filters.share({ unixSockets, ptrace }),
-    () => limitsShare(commandLimits),
+    (_, place) => limitsShare(limits, disksOf(place, temporary)),
+    () => (groups && pipes ? groups.share(limits) : {}),
     ({ network }, place) => (network === "proxy" ? networks.share(place.network) : {}),
   ];
+  const walled = [wanted, ...agents.values()].filter(({ profile }) => profile !== "off");
+  const incomplete = requireAll && problem === undefined ? await missingParts(walled) : [];
   return {
     state: actual(wanted),
     problem,
+    incomplete,
+    networkProblem: networks.problem,
+    layers: () => (confinement("").profile === "off" ? [] : layersOf(wanted, groups !== undefined)),
     confinement,
+    running,
     missing: (agent) => (settingsOf(agent).profile === "off" ? undefined : problem),
-    async confine(argv, place) {
-      if (confinement(place.agent).profile === "off") return unconfinedCommand(argv);
-      return composeLayers(program, await collectShares(sources, settingsOf(place.agent), place), argv);
+    missingGitFile: async () => (wall && problem === undefined ? await gitFile.missing() : undefined),
+    async hiddenFrom(place) {
+      const { profile } = confinement(place.agent);
+      return profile === "off" ? [] : await hiddenPathsOf(settingsIn(place), place, files);
     },
+    async confine(argv, place) {
+      if (confinement(place.agent).profile === "off") return unconfinedCommand(argv, place);
+      const shares = await collectShares(sources, settingsIn(place), place);
+      const gate = await openGate(shares, pipes);
+      return composeLayers(program, [...gate, ...(place.hasPipes ? [pipesShare(gate)] : []), ...shares], argv);
+    },
+    watchUsage: (first, limits, onExceeded) => (limits ? usage.watch(first, limits, onExceeded) : () => undefined),
     sweep: sessions.sweep,
     close() {
       filters.close();
+      gitFile.close();
       networks.close();
+      mountPoints.close();
     },
   };
+}
+
+/** Returns the parts that hold for a confinement on this machine. */
+function layersOf({ network }: SandboxConfinement, hasGroups: boolean): WallLayer[] {
+  return [
+    ...(["disk", "processes", "files"] as const),
+    ...(network === "open" ? [] : (["network"] as const)),
+    ...(filterArchitecture() === undefined ? [] : (["system_calls"] as const)),
+    "limits",
+    ...(hasGroups ? (["cgroup"] as const) : []),
+  ];
+}
+
+/** Returns the directories in which a command writes, for the space of their disks. */
+const disksOf = ({ workspace, directories }: SandboxPlace, temporary: string | undefined) => [
+  ...[workspace, ...(temporary === undefined ? [] : [temporary])],
+  ...directories.flatMap(({ path, isWritable }) => (isWritable ? [path] : [])),
+];
+
+/** Returns the reasons why parts of the sandbox do not work, although bubblewrap starts. */
+async function missingParts(walled: readonly SandboxConfinement[]): Promise<string[]> {
+  const hasProxy = walled.some(({ network }) => network === "proxy");
+  const network = hasProxy ? await probeNetwork() : undefined;
+  return [
+    ...(filterArchitecture() === undefined ? [`there is no filter of system calls for ${process.arch}`] : []),
+    ...(network === undefined ? [] : [`the network of a session cannot be opened: ${network}`]),
+  ];
 }
 
 /** Collects the shares in turn; frees those that exist if one fails. */
@@ -102,9 +220,54 @@ async function collectShares(
   }
 }
 
+/** Mounts the disk; caches of the home directory below which nothing else is mounted become links to those of the session. */
+function diskShare(
+  base: LayerShare,
+  disk: Disk,
+  sessionShare: (links: CacheLinks | undefined) => LayerShare,
+): LayerShare {
+  const { home } = disk;
+  const { args, visible = [] } = base;
+  // Where the home directory is shown, it is so with its caches.
+  const isShown = home === undefined || visible.some((path) => isWithin(home, path));
+  const session = sessionShare(isShown ? undefined : { home, caches: freeCaches(home, visible) });
+  return {
+    ...base,
+    args: { ...args, base: [...(args?.base ?? []), ...(session.args?.base ?? [])] },
+    inMemory: [...(base.inMemory ?? []), ...(session.inMemory ?? [])],
+  };
+}
+
+/** Opens the gate that holds the command until the checks of its shares have passed, if there are any; it is the first share. */
+async function openGate(shares: readonly LayerShare[], pipes: GatePipes | undefined): Promise<LayerShare[]> {
+  const checks = shares.flatMap(({ check }) => check ?? []);
+  if (checks.length === 0 || pipes === undefined) return [];
+  try {
+    const checkAll = (pid: number) => Promise.all(checks.map((check) => check(pid)));
+    return [await gateShare(pipes, async (pid) => (await checkAll(pid)).find((reason) => reason !== undefined))];
+  } catch (error) {
+    await releaseShares(shares);
+    throw error;
+  }
+}
+
 /** Returns a command line as it is. */
-function unconfinedCommand(argv: Argv): Confined {
-  return { argv, env: {}, descriptors: [], covered: { hidden: [], readOnly: [] }, release: async () => {} };
+function unconfinedCommand(argv: Argv, { hasPipes = false }: SandboxPlace): Confined {
+  const covered = { hidden: [], readOnly: [], absent: [] };
+  const [none, release] = [async () => [], async () => {}];
+  return {
+    argv,
+    env: {},
+    descriptors: hasPipes ? ["pipe", "pipe"] : [],
+    covered,
+    visible: ["/"],
+    layers: [],
+    usage: undefined,
+    exceeded: () => undefined,
+    created: none,
+    uncovered: none,
+    release,
+  };
 }
 
 const program = "bwrap";
@@ -112,12 +275,16 @@ const program = "bwrap";
 const maxProbeMs = 30_000;
 const unconfined: SandboxConfinement = { profile: "off", network: "open" };
 
+const onlyReading: SandboxConfinement = { profile: "read-only", network: "none" };
+
+const noSettings: BaseSettings = { writable: [], readable: [], hidden: [] };
+
 /** Probes the sandbox; returns the reason why it cannot start, undefined if it can. */
-async function startProblem(filters: SeccompFilters): Promise<string | undefined> {
+async function startProblem(filters: SeccompFilters, disk: Disk): Promise<string | undefined> {
   const place = { agent: "", cwd: "/", workspace: tmpdir(), directories: [] };
-  const base = baseLayer({ profile: "read-only", network: "none" }, place, { writable: [], hidden: [] });
+  const base = baseLayer({ profile: "read-only", network: "none" }, place, noSettings, disk);
   const filter = filters.share({ unixSockets: false, ptrace: false });
-  const probe = composeLayers(program, [base, filter, limitsShare(commandLimits)], ["true"]);
+  const probe = composeLayers(program, [base, filter, limitsShare(commandLimits, [])], ["true"]);
   try {
     const said = await failureOf(probe);
     if (said === undefined) return undefined;

@@ -1,8 +1,7 @@
-import { closeSync, mkdtempSync, openSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { closeSync } from "node:fs";
 import type { LayerShare } from "./layers.ts";
 import { assembleFilter, filterArchitecture, type SystemCallSwitches } from "./seccomp.ts";
+import { openUnnamed, reopenUnnamed } from "./unnamed-file.ts";
 
 /** The filters of system calls, each assembled when it is first used. */
 export interface SeccompFilters {
@@ -21,8 +20,9 @@ export function createSeccompFilters(): SeccompFilters {
       const key = `${unixSockets} ${ptrace}`;
       const file = files.get(key) ?? openUnnamed(assembleFilter(architecture, { unixSockets, ptrace }));
       files.set(key, file);
-      const descriptor = openSync(`/proc/self/fd/${file}`, "r");
+      const descriptor = reopenUnnamed(file);
       return {
+        layers: ["system_calls"],
         files: [{ descriptor, option: "--seccomp", layer: "seccomp" }],
         release: async () => closeSync(descriptor),
       };
@@ -32,15 +32,4 @@ export function createSeccompFilters(): SeccompFilters {
       files.clear();
     },
   };
-}
-
-function openUnnamed(content: Buffer): number {
-  const directory = mkdtempSync(join(tmpdir(), "toolgate-filter-"));
-  try {
-    const file = join(directory, "filter");
-    writeFileSync(file, content);
-    return openSync(file, "r");
-  } finally {
-    rmSync(directory, { recursive: true });
-  }
 }

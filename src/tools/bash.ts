@@ -10,11 +10,15 @@ import { externalAsks, pathAsks } from "../tool/path-asks.ts";
 import type { ResolvedPath } from "../tool/resolved-path.ts";
 import type { Tool, TraceContext } from "../tool/tool.ts";
 import { filePath, type Workspace } from "../tool/workspace.ts";
+import { environmentOf } from "./process/command-environment.ts";
 import { commandNetwork, explainNetwork, type NetworkUse, networkMetadata } from "./process/command-network.ts";
-import { confineCommand, explainRefusals, shownPaths } from "./process/confine-command.ts";
-import { gitEnvironment } from "./process/git-environment.ts";
+import { commandPlace } from "./process/command-place.ts";
+import { confineCommand, explainRefusals, hiddenPaths, shownPaths } from "./process/confine-command.ts";
+import { explainUnseen } from "./process/explain-unseen.ts";
 import type { Pipes } from "./process/pipe.ts";
+import type { Quarantine } from "./process/quarantine.ts";
 import { type EndOfCommand, runCommand } from "./process/run-command.ts";
+import { type SettledCreated, settleCreated, takeCreated } from "./process/settle-created.ts";
 import type { Supervisor } from "./process/supervisor.ts";
 
 /** Time from the command's timeout to the call's deadline, so that a command that ends slowly still completes its call. */
@@ -24,35 +28,40 @@ const maxEdits = 20;
 /** Maximum length of an argument in the kernel. */
 const maxCommandBytes = 131_071;
 
-/** Runs command lines, each in a new shell. Background processes run until the call is stopped or the service ends. */
+/** Runs command lines, each in a new shell. */
 export function createBash({
   supervisor,
   sandbox,
   pipes,
+  quarantine,
 }: {
   supervisor: Supervisor;
   sandbox: Sandbox;
   pipes: Pipes;
+  /** Takes what commands make although they may not; absent: it stays, and the result names it. */
+  quarantine?: Quarantine | undefined;
 }): Tool {
+  const parts = { sandbox, quarantine };
   return defineTool({
     name: "bash",
-    version: "2",
+    version: "5",
     description: [
       "Run a command line with bash and return what it prints, stdout and stderr together.",
       "Each call starts a new shell in the workspace; to run in another directory set workdir instead of using cd.",
-      "Input is empty. Of a long output the end is returned.",
+      "Input is empty. Of a long output the end is returned. Background processes end with the command.",
     ].join(" "),
     input,
     permissions: ["bash"],
     destructive: true,
     openWorld: true,
     keep: { end: "tail" },
-    async plan({ command, timeout, workdir, description, edits = [] }, { agent, workspace, environment }) {
+    async plan({ command, timeout, workdir, description, edits = [] }, { agent, workspace, environment, judge }) {
       const directory = await workspace.resolve(workdir ?? ".");
       const env = await environment(directory.absolute);
       const about = description === undefined ? {} : { description };
       const missing = sandbox.missing(agent);
       const changed = await Promise.all(edits.map((path) => workspace.resolve(path)));
+      const editTrees = changed.map(({ absolute }) => absolute);
       return {
         title: description || (command.trim().split("\n", 1)[0] ?? command),
         asks: [
@@ -72,10 +81,16 @@ export function createBash({
         timeoutMs: timeout + graceMs,
         reveals: directory.external ? [directory] : [],
         directory,
-        changed: changed.map(({ absolute }) => absolute),
+        editTrees,
         async inspect() {
           await checkDirectory(workspace, directory);
-          return { preview: () => ({ command, paths: [directory.pattern] }) };
+          return {
+            preview: () => ({ command, paths: [directory.pattern] }),
+            async hidden(call) {
+              const place = await commandPlace({ agent, workspace, judge }, call, { directory, editTrees });
+              return await hiddenPaths(sandbox, place);
+            },
+          };
         },
       };
     },
@@ -88,18 +103,14 @@ export function createBash({
       const cwd = ctx.plan.directory.absolute;
       const network = commandNetwork(ctx);
       const place: SandboxPlace = {
-        agent: ctx.agent,
-        cwd,
-        workspace: ctx.workspace.directory,
-        directories: ctx.outside,
+        ...(await commandPlace(ctx, ctx, ctx.plan)),
         session: ctx.rootSessionId,
         network,
-        files: { rules: ctx.judge.fileRules(), ...ctx.files, editTrees: ctx.plan.changed },
       };
       const shell = ["/bin/bash", "--noprofile", "--norc", "-c", command] as const;
       const confined = await confineCommand(sandbox, shell, place, ctx.ask);
       const tail = createTail();
-      const ended = await runCommand({
+      const running = runCommand({
         argv: confined.argv,
         cwd,
         env: { ...environmentOf(ctx.plan.env), ...confined.env, ...traced(ctx.trace), ...marks },
@@ -111,17 +122,23 @@ export function createBash({
           return ctx.output(chunk);
         },
         pipes,
+        watchUsage: (first, onExceeded) => sandbox.watchUsage(first, confined.usage, onExceeded),
         kill: (group) => supervisor.kill(ctx, group),
-      }).finally(confined.release);
+      });
+      await running.catch(() => undefined);
+      const exceeded = confined.exceeded();
+      const taken = await takeCreated(parts, confined, ctx).finally(confined.release);
+      const ended = { ...(exceeded !== undefined && { exceeded }), ...(await running) };
       if (await wasSupervised(supervisor, killsBefore, ended))
         throw new ExecutorLost(
           "The command was killed because the service did not respond, so its outcome is unknown. Check what it did before you call it again.",
         );
+      const created = await settleCreated(parts, taken, ctx);
       const { metadata, ...text } = resultOf(ended, {
-        ...{ timeout, confined, place, tail: tail.text(), use: network.use },
+        ...{ timeout, confined, place, tail: tail.text(), use: network.use, created },
         confinement: sandbox.confinement(ctx.agent),
       });
-      const { problem } = sandbox;
+      const problem = sandbox.problem ?? network.use.unavailable;
       const shown = { ...metadata.sandbox, ...(problem && { problem }) };
       return { ...text, metadata: { ...metadata, description, sandbox: shown } };
     },
@@ -133,10 +150,11 @@ function resultOf(
   ended: EndOfCommand,
   {
     timeout,
-    confined: { covered },
+    confined: { covered, visible, layers },
     place: { workspace },
     tail,
     use,
+    created,
     confinement,
   }: {
     timeout: number;
@@ -144,12 +162,14 @@ function resultOf(
     place: SandboxPlace;
     tail: string;
     use: NetworkUse;
+    created: SettledCreated;
     confinement: SandboxConfinement;
   },
 ) {
   const refusals = explainRefusals(tail, covered, workspace);
   const unreached = explainNetwork(use, confinement.network, { tail, failed: ended.code !== 0 });
-  const note = describeEnd(ended, timeout, refusals, unreached);
+  const unseen = ended.code === 0 ? undefined : explainUnseen(tail, visible);
+  const note = describeEnd(ended, timeout, refusals, created.note, unseen, unreached);
   const used = networkMetadata(use);
   const { hidden, readOnly } = covered;
   return {
@@ -161,8 +181,11 @@ function resultOf(
       ...(used && { network: used }),
       sandbox: {
         ...confinement,
+        ...(use.unavailable !== undefined && { network: "none" }),
+        layers: [...layers],
         ...(hidden.length > 0 && { hidden: { ...shownPaths(hidden, workspace) } }),
         ...(readOnly.length > 0 && { readOnly: { ...shownPaths(readOnly, workspace) } }),
+        ...(created.metadata.length > 0 && { created: created.metadata }),
       },
     },
   };
@@ -199,8 +222,13 @@ const input = z.object({
 });
 
 /** Checks if the supervisor killed a command: it reports that a moment after the kill. */
-async function wasSupervised(supervisor: Supervisor, before: number, { signal, code, timedOut }: EndOfCommand) {
-  if (timedOut || !(signal === "SIGKILL" || code === 128 + constants.signals.SIGKILL)) return false;
+async function wasSupervised(
+  supervisor: Supervisor,
+  before: number,
+  { signal, code, timedOut, exceeded }: EndOfCommand,
+) {
+  if (timedOut || exceeded !== undefined || !(signal === "SIGKILL" || code === 128 + constants.signals.SIGKILL))
+    return false;
   for (let round = 0; round < 20 && supervisor.kills() === before; round += 1) await delay(50);
   return supervisor.kills() > before;
 }
@@ -213,34 +241,6 @@ async function checkDirectory(workspace: Workspace, directory: ResolvedPath): Pr
   }
   if (!now.isDirectory)
     throw new ToolFailure(`workdir ${directory.absolute} is not a directory. Create it or name another one.`);
-}
-
-/** Returns the environment of a command. Drops relative parts of PATH, which would search whatever directory a command runs in. */
-function environmentOf(added: Readonly<Record<string, string>>) {
-  const env = { ...inherited(), ...added };
-  return {
-    ...env,
-    ...gitEnvironment(env),
-    PATH: env.PATH.split(":")
-      .filter((directory) => directory.startsWith("/"))
-      .join(":"),
-  };
-}
-
-/** Returns the search path of commands to which nobody adds variables. */
-export const commandSearchPath = () => environmentOf({}).PATH;
-
-/** Selects the variables of the service's environment that commands inherit: none that could hold a secret. */
-function inherited(): Record<string, string> & { PATH: string } {
-  const names = ["HOME", "LANG", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR", "PATH"];
-  const selected = Object.entries(process.env).flatMap(([name, value]) =>
-    value !== undefined && (names.includes(name) || name.startsWith("LC_")) ? [[name, value] as const] : [],
-  );
-  return {
-    PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    ...Object.fromEntries(selected),
-    TERM: "dumb",
-  };
 }
 
 /** Returns the variables by which programs find the trace that they belong to. */
@@ -256,7 +256,8 @@ function describeEnd(end: EndOfCommand, timeout: number, ...reasons: (string | u
   return text === "" ? undefined : `<bash_metadata>\n${text}\n</bash_metadata>`;
 }
 
-function endOf({ code, signal, timedOut }: EndOfCommand, timeout: number): string | undefined {
+function endOf({ code, signal, timedOut, exceeded }: EndOfCommand, timeout: number): string | undefined {
+  if (exceeded !== undefined) return `command was killed, since ${exceeded}`;
   if (timedOut) {
     return `shell tool terminated command after exceeding timeout ${timeout} ms. If this command is expected to take longer and is not waiting for interactive input, retry with a larger timeout value in milliseconds.`;
   }

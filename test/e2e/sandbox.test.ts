@@ -1,5 +1,6 @@
 import { once } from "node:events";
-import { mkdir, mkdtemp, readdir, realpath, rm, writeFile } from "node:fs/promises";
+import { existsSync } from "node:fs";
+import { mkdir, mkdtemp, readdir, readFile, realpath, rm, writeFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { homedir } from "node:os";
@@ -24,19 +25,23 @@ test("a command writes outside the workspace only where a person let it, and see
     sandboxNetwork: true,
     sandboxNetworkAccess: NetworkAccess.PROXY,
     sandboxProblem: "",
+    sandboxDetails: {
+      layers: ["disk", "processes", "files", "network", "system_calls", "limits"],
+      warnings: process.getuid?.() === 0 ? [expect.stringContaining("the service runs as root")] : [],
+    },
   });
   const sessionId = await agent.newSession();
-  const touch = { command: `touch ${outside}/mine/file` };
+  const touch = { command: `touch ${outside}/mine/file`, edits: [`${outside}/mine/file`] };
   const stream = read(agent.tools.executeTool({ sessionId, callId: "c1", tool: "bash", input: touch }));
   const approve = async ({ id: permissionId }: PermissionRequest) =>
     await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
-  await approve(await stream.until("permissionAsked"));
-  await approve(await stream.until("permissionAsked"));
+  for (const _ of ["external_directory", "bash", "edit"]) await approve(await stream.until("permissionAsked"));
   const { value } = (await stream.end()).state;
   expect(value).toMatchObject({ metadata: { exit: 0 } });
   expect(value && "metadata" in value && value.metadata?.sandbox).toEqual({
     profile: "workspace-write",
     network: "proxy",
+    layers: ["disk", "processes", "files", "system_calls", "limits", "network"],
   });
   expect(await readdir(join(outside, "mine"))).toEqual(["file"]);
 
@@ -48,10 +53,10 @@ test("a command writes outside the workspace only where a person let it, and see
   const asked = read(agent.tools.executeTool(call));
   await approve(await asked.until("permissionAsked"));
   const { state } = await asked.end();
-  expect(state.value).toMatchObject({ output: expect.stringContaining("Read-only file system") });
+  expect(state.value).toMatchObject({ output: expect.stringContaining("No such file or directory") });
   const shown = JSON.stringify(state.value);
-  expect(shown).toContain(service.data);
-  expect(shown).not.toContain(`${service.data}/`);
+  expect(shown).toContain(`${service.workspace}\\n`);
+  expect(shown).not.toContain(service.data);
   expect(shown).not.toContain("-token");
   expect(await readdir(outside)).toEqual(["mine"]);
 });
@@ -72,6 +77,74 @@ test("a command does not see what rules of the workspace and the session deny to
     metadata: { sandbox: { hidden: { count: 2, paths: ["a.key", "a.pem"] } } },
   });
   expect(JSON.stringify(part?.state.value)).not.toMatch(/in a.(key|pem)/);
+
+  // What a command makes although it may not waits in the quarantine for an approver, who sees its text.
+  const make = { command: "d=.vscode; mkdir -p pkg/$d; cp a.txt pkg/$d/tasks.json" };
+  const made = join(service.workspace, "pkg/.vscode/tasks.json");
+  const making = async (callId: string, reply: PermissionReply) => {
+    const stream = read(agent.tools.executeTool({ sessionId, callId, agent: "free", tool: "bash", input: make }));
+    const { id: permissionId, preview, decisions } = await stream.until("permissionAsked");
+    expect(preview).toMatchObject({ paths: ["pkg/.vscode"], diff: expect.stringContaining("+in a.txt"), additions: 1 });
+    expect(decisions).toMatchObject([
+      { permission: "edit", reason: expect.stringContaining("a setting of an editor") },
+    ]);
+    expect(existsSync(made)).toBe(false);
+    await connect(service, "approver").permissions.respondToPermission({ sessionId, permissionId, reply });
+    return (await stream.end()).state;
+  };
+  const refused = await making("c2", PermissionReply.REJECT);
+  expect([refused.case, existsSync(made)]).toEqual(["completed", false]);
+  expect(JSON.stringify(refused.value)).toContain("No approver allowed it. It is in quarantine (");
+  expect(JSON.stringify((await making("c3", PermissionReply.ONCE)).value)).toContain('"outcome":"restored"');
+  expect(await readFile(made, "utf8")).toBe("in a.txt\n");
+});
+
+test("plans and requests say what a command will not see, and what it finds by itself asks nothing", async () => {
+  const settings =
+    '[permission.read]\n"*.key" = "deny"\n"secrets/*" = "ask"\n[agent.tester.permission]\nbash = "allow"\n';
+  const service = await startService({ settings });
+  const [agent, person] = [connect(service, "caller"), connect(service, "approver")];
+  for (const name of ["src", "secrets"]) await mkdir(join(service.workspace, name));
+  for (const name of ["a.key", "src/b.key", "secrets/c", "src/d"])
+    await writeFile(join(service.workspace, name), "x\n");
+  const plan = (command: string, more = {}) =>
+    agent.tools.planTool({ agent: "tester", tool: "bash", input: { command }, ...more });
+  const hidden = { count: 3, paths: ["secrets/", "src/b.key", "a.key"] };
+
+  expect(await plan("grep -r x .")).toMatchObject({ action: PermissionAction.ALLOW, preview: { hidden } });
+  expect((await plan("cat *.key src/*")).action).toBe(PermissionAction.ALLOW);
+  expect((await plan("cat a.key")).action).toBe(PermissionAction.DENY);
+  // A file that the call asks to read is hidden no more once that is approved.
+  const named = await plan("cat secrets/c");
+  expect(named).toMatchObject({ action: PermissionAction.ASK, preview: { hidden: { count: 2 } } });
+  const rules = [
+    { permission: "bash", pattern: "*", action: PermissionAction.ALLOW },
+    { permission: "read", pattern: "*.key", action: PermissionAction.DENY },
+  ];
+  expect((await plan("grep -r x .", { rules, onlyRules: true })).action, "control: no sandbox").toBe(
+    PermissionAction.DENY,
+  );
+  const { action } = await agent.permissions.explainPermission({
+    agent: "tester",
+    permission: "bash",
+    patterns: ["grep -r x ."],
+  });
+  expect(action).toBe(PermissionAction.ALLOW);
+
+  const sessionId = await agent.newSession();
+  const stream = read(
+    agent.tools.executeTool({ sessionId, callId: "c1", tool: "bash", input: { command: "cat src/*" } }),
+  );
+  const asked = await stream.until("permissionAsked");
+  expect(asked).toMatchObject({ permission: "bash", preview: { command: "cat src/*", hidden } });
+  await person.permissions.respondToPermission({ sessionId, permissionId: asked.id, reply: PermissionReply.ONCE });
+  const { value } = (await stream.end()).state;
+  expect(value).toMatchObject({
+    output: expect.stringMatching(
+      /src\/b.key: Permission denied\nx\n[\s\S]*src\/b.key is hidden from this command: config rule/,
+    ),
+    metadata: { sandbox: { hidden } },
+  });
 });
 
 test("a connection to an unknown host waits for a person; refusals end it, and the audit has hosts and bytes", async () => {
@@ -127,6 +200,7 @@ test("where it cannot start, GetServerInfo says why, and each command asks; wher
   expect(await connect(service, "caller").tools.getServerInfo({})).toMatchObject({
     sandbox: SandboxState.UNAVAILABLE,
     sandboxProblem: expect.stringContaining("apt-get install bubblewrap"),
+    sandboxDetails: { layers: [] },
   });
   const call = { callId: "c1", agent: "free", tool: "bash", input: { command: "true" } };
   const { decisions } = await read(connect(service, "caller").tools.executeTool(call)).until("permissionAsked");

@@ -225,6 +225,38 @@ test("a command that names what it changes asks for that, and can change it", as
   expect(git("config", "a.b")).toBe("c\n");
 });
 
+describe("a directory that git takes for a repository although it is no .git", () => {
+  const config =
+    '[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = ..\n\tfsmonitor = "touch ran; false"\n';
+  const make = () => {
+    restore();
+    for (const name of ["objects", "refs"]) mkdirSync(join(site.directory, "evil", name), { recursive: true });
+    writeFileSync(join(site.directory, "evil/HEAD"), "ref: refs/heads/main\n");
+    writeFileSync(join(site.directory, "evil/config"), config);
+  };
+  const hasRun = () => existsSync(join(site.directory, "ran"));
+
+  test.each(["git status", "env -i git status", "env -u GIT_CONFIG_COUNT git diff"])(
+    "%s runs nothing there",
+    async (line) => {
+      make();
+      spawnSync("bash", ["-c", `cd evil; ${line}`], { cwd: site.directory, env: { PATH: process.env.PATH } });
+      expect(hasRun(), "control: outside the sandbox").toBe(true);
+      make();
+      const { written } = await callTool(site, bash(), { command: `cd evil; ${line}; echo done` });
+      expect(written).toMatch(/(cannot use bare|Not a git) repository[\s\S]*done\n$/);
+      expect(hasRun()).toBe(false);
+    },
+  );
+
+  test("the settings of the host stay, before those of the sandbox", async () => {
+    const own = execFileSync("git", ["config", "--system", "--list"]).toString();
+    const { printed } = await run("env -i git config --system --list");
+    expect(printed.startsWith(own)).toBe(true);
+    expect(printed.slice(own.length)).toMatch(/^safe.barerepository=explicit\ncore.fsmonitor=false\n/);
+  });
+});
+
 describe("ordinary work inside", () => {
   test("git adds, commits, branches, stashes and diffs", async () => {
     const { printed, metadata } = await run(
@@ -247,7 +279,7 @@ describe("ordinary work inside", () => {
 describe("the result of a command", () => {
   test("says how many files it did not see, and which", async () => {
     expect((await run("true")).metadata?.sandbox).toMatchObject({
-      hidden: { count: 5, paths: ["secrets", "conf/db.yaml", ".env", "id_rsa", "prod.env"] },
+      hidden: { count: 5, paths: ["secrets/", "conf/db.yaml", ".env", "id_rsa", "prod.env"] },
       readOnly: { count: 5 },
     });
   });
@@ -305,7 +337,7 @@ test("rules that allow to read only some files show those, and nothing else can 
     /^.\/public\/[\s\S]*cat: list: No such file[\s\S]*new: Read-only file system[\s\S]*a.txt\nnew\nsub\n$/,
   );
   expect(printed).not.toMatch(/secrets|\.git\//);
-  expect(metadata?.sandbox).toMatchObject({ hidden: { count: 1, paths: ["."] } });
+  expect(metadata?.sandbox).toMatchObject({ hidden: { count: 1, paths: ["./"] } });
 });
 
 test("rules that deny each edit make the workspace read-only", async () => {

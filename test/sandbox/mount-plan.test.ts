@@ -1,3 +1,4 @@
+import { dirname } from "node:path";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
@@ -6,11 +7,13 @@ import { createFileDecisions, type FileUse } from "../../src/policy/file-decisio
 import type { FileRules } from "../../src/policy/file-rules.ts";
 import type { LayerRules } from "../../src/policy/model.ts";
 import { createPolicy } from "../../src/policy/policy.ts";
-import { protectedFile } from "../../src/policy/protected-files.ts";
+import { liveNames, protectedFile } from "../../src/policy/protected-files.ts";
 import { fromConfig, type Rule, type RuleConfig } from "../../src/policy/rules.ts";
 import { isGitCode, pathInGitDirectory } from "../../src/sandbox/git-directory.ts";
 import { type MountPlan, planMounts } from "../../src/sandbox/mount-plan.ts";
 import type { NameTree } from "../../src/sandbox/name-tree.ts";
+import type { PlanInput } from "../../src/sandbox/plan-input.ts";
+import { restrictedPaths } from "../../src/sandbox/restricted-paths.ts";
 
 const root = "/project";
 const home = "/home/me";
@@ -40,7 +43,7 @@ function treeOf(files: readonly string[]): NameTree {
       .map((path) => path.slice(directory.length + 1));
     if (below.length === 0 && directory !== root) return undefined;
     const directories = below.filter((path) => path.includes("/")).map((path) => path.split("/", 1)[0] ?? "");
-    return { directories: [...new Set(directories)], files: below.filter((path) => !path.includes("/")) };
+    return { directories: [...new Set(directories)], files: below.filter((path) => !path.includes("/")), links: [] };
   };
   return {
     list,
@@ -52,7 +55,21 @@ function treeOf(files: readonly string[]): NameTree {
   };
 }
 
-function planOf(
+/** What a call was allowed, and settings of the plan. */
+interface PlanOptions {
+  read?: string[];
+  edit?: string[];
+  editTrees?: string[];
+  tracked?: string[];
+  maxMasks?: number;
+  maxDirectories?: number;
+  isWritable?: boolean;
+  tree?: NameTree;
+}
+
+const planOf = (...input: Parameters<typeof inputOf>): MountPlan => planMounts(inputOf(...input));
+
+function inputOf(
   rules: TestRules,
   files: readonly string[],
   {
@@ -63,20 +80,13 @@ function planOf(
     maxMasks = 100,
     maxDirectories = 1_000,
     isWritable = true,
-  }: {
-    read?: string[];
-    edit?: string[];
-    editTrees?: string[];
-    tracked?: string[];
-    maxMasks?: number;
-    maxDirectories?: number;
-    isWritable?: boolean;
-  } = {},
-): MountPlan {
+    tree = treeOf(files),
+  }: PlanOptions = {},
+): PlanInput {
   const absolute = (paths: readonly string[]) => new Set(paths.map((path) => `${root}/${path}`));
-  return planMounts({
+  return {
     roots: [{ absolute: root, pattern: ".", isWritable }],
-    tree: treeOf(files),
+    tree,
     decisions: createFileDecisions(fileRules(rules)),
     allowed: { read: absolute(read), edit: absolute(edit) },
     hidden: new Set(),
@@ -84,7 +94,7 @@ function planOf(
     hasTrackedFiles: (directory) => tracked.some((path) => `${root}/${path}`.startsWith(`${directory}/`)),
     maxMasks,
     maxDirectories,
-  });
+  };
 }
 
 const isAt = (path: string, place: string) => path === place || path.startsWith(`${place}/`);
@@ -155,36 +165,73 @@ const rule: fc.Arbitrary<Rule> = fc.record({
   action: fc.constantFrom(PermissionAction.ALLOW, PermissionAction.ASK, PermissionAction.DENY),
 });
 
+/** Rules, files and what the call was allowed, at random; allowed and tracked files are named by their place in the list. */
+const cases = fc
+  .record({
+    files: fileTree,
+    config: fc.array(rule, { maxLength: 5 }),
+    narrow: fc.array(rule, { maxLength: 2 }),
+    readsAt: fc.array(fc.nat(20), { maxLength: 2 }),
+    editsAt: fc.array(fc.nat(20), { maxLength: 2 }),
+    trackedAt: fc.array(fc.nat(20), { maxLength: 3 }),
+  })
+  .map(({ files, config, narrow, readsAt, editsAt, trackedAt }) => {
+    const pick = (indexes: readonly number[]) => indexes.flatMap((i) => files[i] ?? []);
+    const allowed = { read: pick(readsAt), edit: pick(editsAt) };
+    const layers = fileRules({ config, narrow });
+    const policy = createPolicy({ guard, home });
+    const actionOf = (permission: FileUse, file: string) =>
+      policy.judge({ permission, patterns: [file], paths: [`${root}/${file}`] }, layers)[0]?.action;
+    return {
+      ...{ files, rules: { config, narrow }, allowed, tracked: pick(trackedAt) },
+      /** What the policy says of a file, whether it exists or not. */
+      mayRead: (file: string) => allowed.read.includes(file) || actionOf("read", file) === PermissionAction.ALLOW,
+      mayEdit(file: string) {
+        const path = `${root}/${file}`;
+        const inGit = pathInGitDirectory(path);
+        const isGitData = inGit !== undefined && !isGitCode(inGit);
+        const isProtected = protectedFile("edit", isGitData ? path.replace(/\/\.git\/.*$/, "/x") : path) !== undefined;
+        return allowed.edit.includes(file) || (actionOf("edit", file) !== PermissionAction.DENY && !isProtected);
+      },
+    };
+  });
+
 test("inside a file can be read exactly if rules or the call allow it, and changed unless rules deny or protect it", () => {
   fc.assert(
-    fc.property(
-      fileTree,
-      fc.array(rule, { maxLength: 5 }),
-      fc.array(rule, { maxLength: 2 }),
-      fc.array(fc.nat(20), { maxLength: 2 }),
-      fc.array(fc.nat(20), { maxLength: 2 }),
-      fc.array(fc.nat(20), { maxLength: 3 }),
-      (files, config, narrow, reads, edits, trackedAt) => {
-        const pick = (indexes: readonly number[]) => indexes.flatMap((i) => files[i] ?? []);
-        const [read, edit, tracked] = [pick(reads), pick(edits), pick(trackedAt)];
-        const plan = planOf({ config, narrow }, files, { read, edit, tracked });
-        const policy = createPolicy({ guard, home });
-        const layers = fileRules({ config, narrow });
-        const actionOf = (permission: FileUse, file: string) =>
-          policy.judge({ permission, patterns: [file], paths: [`${root}/${file}`] }, layers)[0]?.action;
-        for (const file of files) {
-          const path = `${root}/${file}`;
-          const isReadable = read.includes(file) || actionOf("read", file) === PermissionAction.ALLOW;
-          const inGit = pathInGitDirectory(path);
-          const isGitData = inGit !== undefined && !isGitCode(inGit);
-          const isProtected =
-            protectedFile("edit", isGitData ? path.replace(/\/\.git\/.*$/, "/x") : path) !== undefined;
-          const isWritable = edit.includes(file) || (actionOf("edit", file) !== PermissionAction.DENY && !isProtected);
-          expect({ file, ...accessOf(plan, path) }).toEqual({ file, isReadable, isWritable: isReadable && isWritable });
-        }
-        for (const { path } of plan.emptied) expect(tracked.some((file) => isAt(`${root}/${file}`, path))).toBe(false);
-      },
-    ),
+    fc.property(cases, ({ files, rules, allowed, tracked, mayRead, mayEdit }) => {
+      const plan = planOf(rules, files, { ...allowed, tracked });
+      for (const file of files) {
+        const [isReadable, isWritable] = [mayRead(file), mayEdit(file)];
+        expect({ file, ...accessOf(plan, `${root}/${file}`) }).toEqual({
+          ...{ file, isReadable },
+          isWritable: isReadable && isWritable,
+        });
+      }
+      for (const { path } of plan.emptied) expect(tracked.some((file) => isAt(`${root}/${file}`, path))).toBe(false);
+    }),
+    { numRuns: 400 },
+  );
+});
+
+test("a new file is found after the command exactly if it may not be made, and a placeholder prevents only such files", () => {
+  fc.assert(
+    fc.property(cases, filePath, ({ files, rules, allowed, mayEdit }, file) => {
+      fc.pre(!files.some((other) => isAt(other, file) || isAt(file, other)));
+      const path = `${root}/${file}`;
+      const plan = planOf(rules, files, allowed);
+      const found = (tree: readonly string[]) => restrictedPaths(inputOf(rules, tree, allowed), [root]);
+      const before = found(files);
+      const isNew = (one: { path: string }) => !before.some((old) => old.path === one.path);
+      const isFound = covers(found([...files, file]).filter(isNew), path);
+      if (!covers(before, path)) expect({ file, isFound }).toEqual({ file, isFound: !mayEdit(file) });
+      for (const absent of plan.absent) {
+        const name = absent.path.slice(root.length + 1);
+        expect(files.some((other) => isAt(other, name))).toBe(false);
+        expect(files.some((other) => isAt(other, dirname(name))) || dirname(name) === ".").toBe(true);
+        // As a file, or as a directory below which nothing may be made.
+        expect({ name, mayEdit: mayEdit(name) && mayEdit(`${name}/below`) }).toEqual({ name, mayEdit: false });
+      }
+    }),
     { numRuns: 400 },
   );
 });
@@ -210,6 +257,27 @@ describe("a directory of which nothing may be read", () => {
 test("a directory that a rule names cannot be renamed, one whose name does not matter can", () => {
   const rules = rulesOf({ read: { "conf/db.yaml": "deny", "*.env": "deny" } });
   expect(planOf(rules, ["conf/db.yaml", "src/prod.env"]).pins).toEqual(["/project/conf"]);
+});
+
+test("a directory with a file that a rule allows elsewhere cannot be moved there", () => {
+  const rules = rulesOf({ read: { "*.env": "deny", "public/*": "allow" } });
+  const files = ["src/a/prod.env", "public/dev.env"];
+  expect(planOf(rules, files).pins).toEqual(["/project/src", "/project/src/a"]);
+  const others = rulesOf({ read: { "public/*": "allow", "*.env": "deny", "*.env.example": "allow" } });
+  expect(planOf(others, files).pins).toEqual([]);
+});
+
+test("a directory that cannot be searched is emptied, since a command of its owner could open it", () => {
+  const tree = treeOf(["src/x.ts", "shut/x.ts"]);
+  const list: NameTree["list"] = (directory) =>
+    directory.endsWith("shut") ? { directories: [], files: [], links: [], isUnreadable: true } : tree.list(directory);
+  const plan = planOf(rulesOf({}), [], { tree: { ...tree, list } });
+  expect(relative(plan.emptied)).toEqual(["shut"]);
+});
+
+test("a directory whose name is not UTF-8, and a restricted file with such a name, make a plan that covers not all", () => {
+  const isPartial = (file: string) => planOf(rulesOf({}), [file]).isPartial;
+  expect(["x.ts", "x\uFFFD.ts", "\uFFFD/x.ts", "x\uFFFD.env"].map(isPartial)).toEqual([false, false, true, true]);
 });
 
 test("rules that allow only some files close the workspace and show those", () => {
@@ -275,7 +343,28 @@ test("a plan that does not search all directories says so", () => {
   expect([isPartial(4), isPartial(3)]).toEqual([false, true]);
 });
 
-test("a workspace with nothing to cover has an empty plan", () => {
-  const { excess, isPartial: _, ...lists } = planOf(rulesOf({}), ["src/a.ts", "package.json"]);
+describe("paths that do not exist and may not be made", () => {
+  const absentIn = (config: RuleConfig, files: string[], options: PlanOptions = {}) =>
+    relative(planOf(rulesOf(config), files, options).absent);
+  test("are names that other programs apply at once, and literal paths of rules, directly below existing directories", () => {
+    const found = absentIn(
+      { edit: { "locked/new.txt": "deny", "gone/x": "deny", "out/*": "deny", "*.lock": "deny" } },
+      [...["locked/f.txt", ".vscode/a.json"]],
+    );
+    expect(found).toEqual(["locked/new.txt", "out", ...liveNames].filter((name) => name !== ".vscode").sort());
+  });
+  test("are none that the call may edit, nor those of a later rule that allows them", () => {
+    const rules: RuleConfig = { edit: { "a.txt": "deny", "b.txt": "deny", "*b.txt": "allow" } };
+    const found = absentIn(rules, ["x.ts"], { edit: [".claude/settings.json"], editTrees: [".idea"] });
+    expect(found).toEqual(["a.txt", ...liveNames].filter((name) => name !== ".claude" && name !== ".idea").sort());
+  });
+  test("are none in an empty directory, nor where the profile allows no changes", () => {
+    expect([absentIn({}, []), absentIn({}, ["x.ts"], { isWritable: false })]).toEqual([[], []]);
+  });
+});
+
+test("a workspace with nothing to cover has a plan of placeholders alone", () => {
+  const { excess, isPartial: _, absent, ...lists } = planOf(rulesOf({}), ["src/a.ts", "package.json"]);
   expect([excess.read, excess.edit, ...Object.values(lists).flat()]).toEqual([0, 0]);
+  expect(absent).toHaveLength(liveNames.length);
 });

@@ -7,6 +7,7 @@ import {
   renameSync,
   rmSync,
   symlinkSync,
+  utimesSync,
   writeFileSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
@@ -42,6 +43,22 @@ describe("the index of names", () => {
     expect(found()).toEqual([]);
   });
 
+  test("finds a change that was followed by setting back the time of modification", () => {
+    const index = new NameIndex();
+    utimesSync(directory, new Date(0), new Date(0));
+    mkdirSync(join(directory, "other"));
+    utimesSync(directory, new Date(0), new Date(0));
+    const moved = join(directory, "other/src");
+    const found = () => {
+      index.refresh();
+      return index.list(join(directory, "other"))?.directories;
+    };
+    expect(found()).toEqual([]);
+    renameSync(join(directory, "src"), moved);
+    utimesSync(join(directory, "other"), new Date(0), new Date(0));
+    expect(found()).toEqual(["src"]);
+  });
+
   test("lists neither links nor what is behind them", () => {
     symlinkSync("src", join(directory, "link"));
     symlinkSync("src/.env", join(directory, "other.env"));
@@ -52,7 +69,7 @@ describe("the index of names", () => {
 describe("files to mask", () => {
   test("that are gone meanwhile are left out", () => {
     const masked = ["src/.env", "src/gone.env"].map((path) => ({ path: join(directory, path), reason: "" }));
-    expect(resolveMasks(masked, [directory], new NameIndex()).map(({ path }) => path)).toEqual([
+    expect(resolveMasks({ masked, emptied: [] }, [directory], new NameIndex()).map(({ path }) => path)).toEqual([
       join(directory, "src/.env"),
     ]);
   });
@@ -60,10 +77,18 @@ describe("files to mask", () => {
   test("get their other names (hard links) masked, too", () => {
     linkSync(join(directory, "src/.env"), join(directory, "copy.txt"));
     const masked = [{ path: join(directory, "src/.env"), reason: "rule" }];
-    expect(resolveMasks(masked, [directory], new NameIndex())).toMatchObject([
+    expect(resolveMasks({ masked, emptied: [] }, [directory], new NameIndex())).toMatchObject([
       { path: join(directory, "src/.env"), reason: "rule" },
       { path: join(directory, "copy.txt"), reason: expect.stringContaining("same file") },
     ]);
+  });
+
+  test("are also the other names of files in an emptied directory", () => {
+    linkSync(join(directory, "src/.env"), join(directory, "copy.txt"));
+    linkSync(join(directory, "src/.env"), join(directory, "src/copy.txt"));
+    const emptied = [{ path: join(directory, "src"), reason: "rule" }];
+    const masked = resolveMasks({ masked: [], emptied }, [directory], new NameIndex());
+    expect(masked.map(({ path }) => path)).toEqual([join(directory, "copy.txt")]);
   });
 });
 

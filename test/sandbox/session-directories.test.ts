@@ -1,7 +1,7 @@
-import { mkdtempSync, readdirSync, rmSync, utimesSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, utimesSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { createSessionDirectories } from "../../src/sandbox/session-directories.ts";
@@ -30,10 +30,13 @@ afterAll(async () => {
 });
 
 /** Runs a command in a session, as an agent. */
-async function run(command: string, { session = "ses_one", agent = "build" } = {}): Promise<string> {
+async function run(
+  command: string,
+  { session = "ses_one", agent = "build", outside = [] as string[] } = {},
+): Promise<string> {
   const confine: typeof sandbox.confine = (argv, place) => sandbox.confine(argv, { ...place, session, agent });
   const bash = createBash({ supervisor, pipes, sandbox: { ...sandbox, confine } });
-  return (await callTool(site, bash, { command })).written;
+  return (await callTool(site, bash, { command }, { outside })).written;
 }
 
 describe("the commands of a session tree", () => {
@@ -55,6 +58,26 @@ describe("the commands of a session tree", () => {
     const said = await run(`cat ${file}; ${connect}; ls -A /run`);
     expect(said).not.toContain("of the host");
     expect(said).toMatch(/No such file or directory\n$/);
+  });
+
+  test("cannot move or replace the directory below /tmp in which their workspace lies", async () => {
+    const holder = dirname(site.directory);
+    expect(await run(`mv ${holder} ${holder}2; rmdir ${holder}; ln -sfT /etc ${holder}; ls ${site.directory}`)).toMatch(
+      /(busy[\s\S]*){2}cannot overwrite directory\n$/,
+    );
+  });
+
+  test("cannot lead the mounts of later ones to another place by a link in /tmp", async () => {
+    const [holder, target] = ["holder", "target"].map((name) => mkdtempSync(join(tmpdir(), `toolgate-${name}-`)));
+    onTestFinished(() => {
+      for (const path of [holder, target]) rmSync(path ?? "", { recursive: true });
+    });
+    const allowed = join(holder ?? "", "allowed");
+    mkdirSync(allowed);
+    // While bubblewrap makes the mounts, this leads to the disk of the host.
+    expect(await run(`ln -s /oldroot${target} ${holder}; echo linked`)).toBe("linked\n");
+    await run("true", { outside: [allowed] });
+    expect(readdirSync(target ?? "")).toEqual([]);
   });
 
   test("of an agent that may only read get empty temporary directories each time", async () => {

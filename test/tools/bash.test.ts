@@ -7,7 +7,7 @@ import { ChangedAfterApproval, InvalidInput, ToolFailure } from "../../src/tool/
 import { createBash } from "../../src/tools/bash.ts";
 import { createPipes } from "../../src/tools/process/pipe.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
-import { isAlive, untilDead } from "./processes.ts";
+import { untilDead } from "./processes.ts";
 
 const supervisor = createSupervisor({ replicaId: `bash-test-${process.pid}`, leaseMs: 15_000 });
 const pipes = createPipes();
@@ -111,12 +111,14 @@ describe("the end of a command", () => {
     expect(note).toContain("command was ended by SIGKILL");
   });
 
-  test("is the shell's exit; a silent background process that holds the pipe stays alive", async () => {
+  test("is the shell's exit; background processes of its group are killed", async () => {
     const { written } = await run("sleep 1000 & echo $!");
-    const [pid = 0] = printed(written);
-    expect(await isAlive(pid)).toBe(true);
-    process.kill(pid, "SIGKILL");
-    await untilDead(pid);
+    await untilDead(printed(written)[0] ?? 0);
+  });
+
+  test("leaves processes that read its last output time to end", async () => {
+    await run("exec > >(sleep 0.02; cat > log); seq 1 1000");
+    expect(await readFile(join(site.directory, "log"), "utf8")).toMatch(/\n1000\n$/);
   });
 
   test("comes even if a background process keeps writing", async () => {

@@ -56,6 +56,8 @@ async function run(
 }
 
 const written = async (...args: Parameters<typeof run>) => (await run(...args)).written;
+/** All of a command without a network. */
+const layers = ["disk", "processes", "network", "files", "system_calls", "limits"];
 const profiles: SandboxProfile[] = ["workspace-write", "read-only"];
 
 describe("workspace-write", () => {
@@ -129,7 +131,11 @@ describe.each(profiles)("%s", (profile) => {
   });
 
   test("is reported in the result", async () => {
-    expect((await run({ profile, network: "none" }, "true")).metadata?.sandbox).toEqual({ profile, network: "none" });
+    expect((await run({ profile, network: "none" }, "true")).metadata?.sandbox).toEqual({
+      profile,
+      network: "none",
+      layers,
+    });
   });
 });
 
@@ -150,13 +156,32 @@ test("the network can be disabled", async () => {
 test("an agent can have a separate profile", async () => {
   const agents = new Map([["build", { profile: "read-only", network: "open" } as const]]);
   expect(await written({}, "touch file", { agents })).toContain("Read-only file system");
-  expect((await run({}, "true", { agents })).metadata?.sandbox).toEqual({ profile: "read-only", network: "open" });
+  expect((await run({}, "true", { agents })).metadata?.sandbox).toEqual({
+    profile: "read-only",
+    network: "open",
+    layers: layers.filter((layer) => layer !== "network"),
+  });
 });
 
-test("output, exit code and background processes are as without a sandbox", async () => {
-  const { written, metadata } = await run({}, "echo a; echo b >&2; echo c > /dev/stdout; sleep 1000 & exit 3");
+test("output and exit code are as without a sandbox", async () => {
+  const { written, metadata } = await run({}, "echo a; echo b >&2; echo c > /dev/stdout; exit 3");
   expect(written).toBe("a\nb\nc\n");
   expect(metadata).toMatchObject({ exit: 3, signal: null });
+});
+
+test("all processes of a command end with it, also those that left group and session and ignore signals", async () => {
+  const mark = `left-${process.pid}-${Date.now()}`;
+  await writeFile(join(site.directory, "left"), "trap '' TERM HUP; until [ -e go ]; do sleep 0.02; done; touch done");
+  const { written } = await run(
+    {},
+    `(exec -a ${mark} bash left) & setsid bash -c "exec -a ${mark} bash left" & echo started`,
+  );
+  expect(written).toBe("started\n");
+  // What is left would write now.
+  await writeFile(join(site.directory, "go"), "");
+  for (const pid of await processesNamed(mark)) await untilDead(pid);
+  expect(await processesNamed(mark)).toEqual([]);
+  expect(await readdir(site.directory)).toEqual(["go", "left"]);
 });
 
 test("at the timeout all processes end, even those that left group and session and ignore SIGTERM", async () => {
@@ -188,7 +213,7 @@ test("if it cannot start, the reason names the next step, and results report tha
   });
   const bash = createBash({ supervisor, sandbox, pipes });
   const { metadata } = await callTool(site, bash, { command: "true" });
-  expect(metadata?.sandbox).toEqual({ profile: "off", network: "open", problem: sandbox.problem });
+  expect(metadata?.sandbox).toEqual({ profile: "off", network: "open", layers: [], problem: sandbox.problem });
   const { asks } = (await planCall(site, bash, { command: "true" })).plan;
   expect(asks).toMatchObject([{ alwaysAsk: `runs without a sandbox, since ${sandbox.problem}` }]);
 });

@@ -1,7 +1,8 @@
-import { type ChildProcess, spawn } from "node:child_process";
+import { type ChildProcess, execFile, spawn } from "node:child_process";
 import { closeSync, openSync } from "node:fs";
 import { Server } from "node:net";
 import { text } from "node:stream/consumers";
+import { promisify } from "node:util";
 import type { HostPort } from "./target.ts";
 
 /** A network namespace with nothing but its own loopback, which lives as long as its descriptors and its processes. */
@@ -27,15 +28,30 @@ export async function openNamespace(addresses: readonly HostPort[]): Promise<Net
     const user = isRoot ? undefined : openSync(`/proc/${pid}/ns/user`, "r");
     const path = (descriptor: number) => `/proc/${process.pid}/fd/${descriptor}`;
     const ofUser = user === undefined ? [] : [`--user=${path(user)}`, "--preserve-credentials"];
-    return {
-      servers,
-      enter: ["nsenter", ...ofUser, `--net=${path(net)}`, "--"],
-      close() {
-        for (const descriptor of [net, user]) if (descriptor !== undefined) closeSync(descriptor);
-      },
+    const enter = ["nsenter", ...ofUser, `--net=${path(net)}`, "--"];
+    const close = () => {
+      for (const descriptor of [net, user]) if (descriptor !== undefined) closeSync(descriptor);
     };
+    await checkEntry(enter).catch((error: unknown) => {
+      close();
+      for (const server of servers) server.close();
+      throw error;
+    });
+    return { servers, enter, close };
   } finally {
     holder.kill("SIGKILL");
+  }
+}
+
+/** Enters a network once, since each of its commands would fail otherwise. */
+async function checkEntry([program = "", ...args]: readonly string[]): Promise<void> {
+  try {
+    await promisify(execFile)(program, [...args, "true"]);
+  } catch (cause) {
+    const said = cause instanceof Error && "stderr" in cause ? String(cause.stderr).trim() : "";
+    throw new Error(`commands cannot enter it by ${program}, which util-linux brings: ${said || String(cause)}`, {
+      cause,
+    });
   }
 }
 

@@ -20,8 +20,13 @@ export interface PlaceNetwork extends NetworkRules {
 
 /** Networks of session trees. */
 export interface SessionNetworks {
-  /** Returns the share that puts a command into its network; without one, or if it cannot be opened, into an empty one. */
+  /**
+   * Returns the share that puts a command into its network; without one, or if it cannot be opened, into an empty one. Throws in
+   * the second case if each layer is required.
+   */
   share(network: PlaceNetwork | undefined): Promise<LayerShare>;
+  /** Returns the reason why the last network could not be opened; undefined if it could. */
+  problem(): string | undefined;
   close(): void;
 }
 
@@ -40,11 +45,16 @@ interface SessionNetwork {
 }
 
 /** Creates the networks. The proxy and each network are opened when they are first used, and again after they failed. */
-export function createSessionNetworks({ holdMs = maxHoldMs, idleMs = maxIdleMs } = {}): SessionNetworks {
+export function createSessionNetworks({
+  holdMs = maxHoldMs,
+  idleMs = maxIdleMs,
+  isRequired = false,
+} = {}): SessionNetworks {
   const networks = new Map<string, Promise<SessionNetwork>>();
   const byId = new Map<number, SessionNetwork>();
   let proxy: ProxyProcess | undefined;
   let lastId = 0;
+  let problem: string | undefined;
 
   function currentProxy(): ProxyProcess {
     if (proxy !== undefined) return proxy;
@@ -124,16 +134,21 @@ export function createSessionNetworks({ holdMs = maxHoldMs, idleMs = maxIdleMs }
         clearTimeout(network.idle);
         const command = { rules: place, asked: new Map() };
         network.commands.add(command);
+        problem = undefined;
         return {
+          layers: ["network"],
           enter: network.namespace.enter,
           env: proxyVariables,
           release: () => leave(place.name, network, command, place.used),
         };
       } catch (error) {
-        place.unavailable(error instanceof Error ? error.message : String(error));
+        problem = messageOf(error);
+        if (isRequired) throw new Error(`${required}: ${problem}`, { cause: error });
+        place.unavailable(problem);
         return emptyNetwork;
       }
     },
+    problem: () => problem,
     close() {
       for (const [name, opening] of networks)
         void opening.then(
@@ -145,7 +160,23 @@ export function createSessionNetworks({ holdMs = maxHoldMs, idleMs = maxIdleMs }
   };
 }
 
-const emptyNetwork: LayerShare = { args: { network: ["--unshare-net"] } };
+/** Opens a network and closes it again; returns the reason if that fails. */
+export async function probeNetwork(): Promise<string | undefined> {
+  try {
+    const { servers, close } = await openNamespace([proxyAddress]);
+    for (const server of servers) server.close();
+    close();
+    return undefined;
+  } catch (error) {
+    return messageOf(error);
+  }
+}
+
+const messageOf = (error: unknown) => (error instanceof Error ? error.message : String(error));
+
+const required = "its session has no network, and require = true under [sandbox] runs nothing without all layers";
+
+const emptyNetwork: LayerShare = { layers: ["network"], args: { network: ["--unshare-net"] } };
 
 /** Time without commands after which a network is closed. */
 const maxIdleMs = 600_000;

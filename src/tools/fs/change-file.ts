@@ -16,7 +16,7 @@ import {
   versionOf,
 } from "./existing-file.ts";
 import { createLeftovers } from "./leftovers.ts";
-import { replaceFile } from "./replace-file.ts";
+import { type CommandsMeanwhile, replaceFile } from "./replace-file.ts";
 
 const maxDiffLength = 16_384;
 
@@ -51,17 +51,30 @@ export type FileChanges = ReturnType<typeof createFileChanges>;
  * Plans and executes changes of single files for all tools. They ask `edit`, an existing file must have been read in its present
  * version, approvers see a diff, and only the version that they saw is replaced. Changes of one file run one after the other.
  */
-export function createFileChanges({ now = Date.now }: { now?: () => number } = {}) {
+export function createFileChanges({
+  now = Date.now,
+  running,
+  changed = () => {},
+}: {
+  now?: () => number;
+  running?: CommandsMeanwhile;
+  /** Called with each file that may have changed. */
+  changed?: (path: string) => void;
+} = {}) {
   const leftovers = createLeftovers({ now });
   const turns = createTurns();
 
   async function inTurn<Result>(path: string, work: () => Promise<Result>): Promise<Result> {
-    const result = await turns(path, work);
+    const result = await turns(path, work).finally(() => changed(path));
     await leftovers.removeFrom(dirname(path));
     return result;
   }
 
+  const replace: typeof replaceFile = (path, before, content, options) =>
+    replaceFile(path, before, content, { ...options, ...(running && { running }) });
+
   return {
+    replace,
     /** Runs work while no other call changes any of these files. */
     async inTurns<Result>(paths: readonly string[], work: () => Promise<Result>): Promise<Result> {
       // All calls lock files in the same order, so that no two wait for each other.
@@ -92,7 +105,7 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
     /** Executes the plan; returns the new version and the change, for the metadata. */
     async execute<M extends Made>(
       make: Make<M>,
-      { plan: { path, seen }, reads, signal }: ToolContext & { plan: Planned<M> },
+      { plan: { path, seen }, beforeWrite, reads, signal }: ToolContext & { plan: Planned<M> },
     ): Promise<{ made: M; metadata: JsonObject }> {
       return await inTurn(path.absolute, async () => {
         signal.throwIfAborted();
@@ -101,10 +114,11 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
         const next = seen.last ?? (await nextOf(path, file, make, reads));
         const content = Buffer.from(next.mark + next.made.text);
         let sha256 = "";
-        await replaceFile(path, file?.stats, content, {
+        await replace(path, file?.stats, content, {
           async meanwhile() {
             if (seen.last) await checkSame(path, file, seen.last, reads);
             sha256 = createHash("sha256").update(content).digest("hex");
+            await beforeWrite([{ path: path.absolute, sha256 }]);
             changeOf(path, next);
           },
         });

@@ -2,12 +2,16 @@ import { randomUUID } from "node:crypto";
 import {
   type BigIntStats,
   closeSync,
+  constants,
   fchmodSync,
   fchownSync,
+  fstatSync,
   fsync,
+  ftruncateSync,
   lstatSync,
   mkdirSync,
   openSync,
+  readFileSync,
   renameSync,
   writeFile,
   writeSync,
@@ -15,24 +19,46 @@ import {
 import { rm } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { promisify } from "node:util";
+import type { RunningCommands } from "../../sandbox/running-commands.ts";
 import { ChangedAfterApproval, ToolFailure } from "../../tool/errors.ts";
 import { inDirectory, maxSyncBytes, type OpenDirectory, openDirectory } from "../../tool/open-file.ts";
 import type { ResolvedPath } from "../../tool/resolved-path.ts";
 import { temporaryName } from "./leftovers.ts";
 
+/** Mode and owner of a file. */
+export type FileOwnership = Pick<BigIntStats, "mode" | "uid" | "gid">;
+
+/** Running commands, as far as changes of files have to do with them. */
+export type CommandsMeanwhile = Pick<RunningCommands, "isMounted" | "wrote">;
+
+/** Conditions of a replacement. */
+export interface Replacement {
+  /** File from which a moved one takes mode and owner. */
+  like?: FileOwnership | undefined;
+  /** Runs during the sync to disk; if it throws, nothing changes. */
+  meanwhile?(): Promise<void>;
+  running?: CommandsMeanwhile;
+}
+
 /**
  * Replaces a file in one step, with its mode and owner; creates missing directories. `before` is the state of the file when it
  * was read, undefined if there was none: if the file is another one now, nothing changes and it throws `ChangedAfterApproval`.
- * All work happens in the directory that was opened and checked, even if its path is replaced. A moved file takes mode and owner
- * from `like`. `meanwhile` runs during the sync to disk; if it throws, nothing changes.
+ * All work happens in the directory that was opened and checked, even if its path is replaced.
+ *
+ * A file that is mounted over for a running command is written in place, since the mount would stay with the former file and
+ * uncover the new one. That is not one step: a crash may leave both mixed.
  */
 export async function replaceFile(
   { absolute }: Pick<ResolvedPath, "absolute">,
   before: BigIntStats | undefined,
   content: Uint8Array,
-  { like = before, meanwhile = async () => {} }: { like?: BigIntStats; meanwhile?(): Promise<void> } = {},
+  { like = before, meanwhile = async () => {}, running = noCommands }: Replacement = {},
 ): Promise<void> {
+  const isMounted = () => before !== undefined && running.isMounted(absolute);
   try {
+    // First, so that no command that ends meanwhile takes the file for its own.
+    running.wrote(absolute);
+    if (before !== undefined && isMounted()) return await overwrite(absolute, before, content, { like, meanwhile });
     using directory = await makeDirectory(dirname(absolute));
     const target = inDirectory(directory, absolute);
     const temporary = inDirectory(directory, temporaryName(randomUUID()));
@@ -40,6 +66,11 @@ export async function replaceFile(
       await writeNew(temporary, like, content, meanwhile);
       checkUntouched(target, absolute, before);
       directory.check();
+      // A command may have started since.
+      if (before !== undefined && isMounted()) {
+        await rm(temporary);
+        return await overwrite(absolute, before, content, { like, meanwhile: async () => {} });
+      }
       renameSync(temporary, target);
     } catch (error) {
       await rm(temporary, { force: true }).catch(() => {});
@@ -51,6 +82,42 @@ export async function replaceFile(
     if (!(error instanceof Error && "code" in error)) throw error;
     throw new ToolFailure(`Cannot write ${absolute}: ${error.message}`, { cause: error });
   }
+}
+
+const noCommands: CommandsMeanwhile = { isMounted: () => false, wrote: () => {} };
+
+/** Writes a file in place. If that fails, the former content is written back. */
+async function overwrite(
+  absolute: string,
+  before: BigIntStats,
+  content: Uint8Array,
+  { like, meanwhile }: Required<Pick<Replacement, "like" | "meanwhile">>,
+): Promise<void> {
+  await meanwhile();
+  using directory = openDirectory(dirname(absolute));
+  const target = inDirectory(directory, absolute);
+  const fd = openSync(target, constants.O_RDWR | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+  try {
+    checkUntouched(target, absolute, before);
+    directory.check();
+    if (fstatSync(fd, { bigint: true }).ino !== before.ino) throw changedMeanwhile(absolute);
+    const former = readFileSync(fd);
+    try {
+      writeContent(fd, content);
+      if (like !== undefined) adopt(fd, like);
+      await sync(fd);
+    } catch (error) {
+      writeContent(fd, former);
+      throw error;
+    }
+  } finally {
+    closeSync(fd);
+  }
+}
+
+function writeContent(fd: number, content: Uint8Array): void {
+  for (let at = 0; at < content.length; ) at += writeSync(fd, content, at, content.length - at, at);
+  ftruncateSync(fd, content.length);
 }
 
 /** A file that was renamed aside, in the same directory. */
@@ -112,7 +179,7 @@ const writeLater = promisify(writeFile);
 
 async function writeNew(
   temporary: string,
-  like: BigIntStats | undefined,
+  like: FileOwnership | undefined,
   content: Uint8Array,
   meanwhile: () => Promise<void>,
 ): Promise<void> {
@@ -132,7 +199,7 @@ function writeWhole(fd: number, content: Uint8Array): void {
   for (let at = 0; at < content.length; ) at += writeSync(fd, content, at);
 }
 
-function adopt(fd: number, before: BigIntStats): void {
+function adopt(fd: number, before: FileOwnership): void {
   try {
     fchownSync(fd, Number(before.uid), Number(before.gid));
   } catch {
@@ -146,7 +213,10 @@ function checkUntouched(target: string, absolute: string, before: BigIntStats | 
   const now = lstatSync(target, { bigint: true, throwIfNoEntry: false });
   const fields = ["dev", "ino", "size", "mtimeNs", "ctimeNs"] as const;
   if (fields.every((field) => now?.[field] === before?.[field])) return;
-  throw new ChangedAfterApproval(
+  throw changedMeanwhile(absolute);
+}
+
+const changedMeanwhile = (absolute: string) =>
+  new ChangedAfterApproval(
     `${basename(absolute)} in ${dirname(absolute)} has changed since the call was approved. Read it and call the tool again.`,
   );
-}

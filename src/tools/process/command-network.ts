@@ -25,7 +25,10 @@ export function commandNetwork(
     judge: (url, leadsTo) =>
       ctx.judge({ permission: "webfetch", patterns: [url], ...(leadsTo !== undefined && { leadsTo }) }),
     ask: (url) =>
-      ctx.ask({ permission: "webfetch", patterns: [url], always: [`${url}*`], refusable: true, metadata: { url } }),
+      ctx.ask({
+        ...{ permission: "webfetch", patterns: [url], always: [`${url}*`], metadata: { url } },
+        ...{ refusable: true, whileWorking: true },
+      }),
     refused: (url, reason) => void use.refused.set(url, reason),
     used(traffic) {
       if (traffic.length === 0) return;
@@ -72,7 +75,7 @@ export function explainNetwork(
   if (reasons.length > 0) return `The network refused: ${reasons.join("\n")}`;
   if (!failed || !unreachable.test(tail)) return undefined;
   if (unavailable !== undefined)
-    return `The command had no network, since none could be opened: ${visible(unavailable)}`;
+    return `The command had no network, since none could be opened: ${visible(unavailable)}. The operator can correct that, or set network = "open" under [sandbox.agent.NAME], which checks no host.`;
   if (access === "none")
     return 'Commands have no network here. The operator can set network = "proxy" under [sandbox], or for one agent under [sandbox.agent.NAME].';
   if (access === "proxy")

@@ -1,10 +1,11 @@
 import { basename, relative } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import type { Ask } from "../../core/ask.ts";
 import { visible } from "../../core/visible.ts";
 import type { SandboxPlace } from "../../sandbox/confinement.ts";
-import { TooManyMounts } from "../../sandbox/file-layer.ts";
 import { isWithin } from "../../sandbox/is-within.ts";
 import type { Argv, Confined, Covered, CoveredPaths } from "../../sandbox/layers.ts";
+import { TooManyMounts } from "../../sandbox/plan-files.ts";
 import type { Sandbox } from "../../sandbox/sandbox.ts";
 import { ToolFailure } from "../../tool/errors.ts";
 
@@ -36,7 +37,7 @@ function askForAll({ use, count, maxMasks }: TooManyMounts, workspace: string): 
   const effect = use === "read" ? "can read all of them" : "can change the others";
   const what =
     count === undefined
-      ? "holds more directories than can be searched for files that may not be read"
+      ? "holds directories that cannot be searched for files that may not be read: they are too many, or a name is not UTF-8"
       : `holds ${count} files that may not be ${verb}, and the sandbox can cover ${maxMasks}`;
   return {
     permission: use,
@@ -55,17 +56,39 @@ export interface ShownCovered {
 
 const maxShown = 10;
 
-/** Describes hidden paths for results: relative to the workspace, with the invisible made visible. */
+/** Describes covered paths for people: relative to the workspace, with the invisible made visible; a directory ends with `/`. */
 export function shownPaths(covered: readonly Covered[], workspace: string): ShownCovered {
-  return { count: covered.length, paths: covered.slice(0, maxShown).map(({ path }) => shownPath(path, workspace)) };
+  const shown = covered
+    .slice(0, maxShown)
+    .map(({ path, isDirectory }) => `${shownPath(path, workspace)}${isDirectory ? "/" : ""}`);
+  return { count: covered.length, paths: shown };
 }
 
-function shownPath(path: string, workspace: string): string {
+/** Time in which a preview has to know what a command does not see. */
+const maxPreviewMs = 2_000;
+
+/** Returns what a command would not see, for its approver; undefined if that is nothing, or not known soon. */
+export async function hiddenPaths(
+  sandbox: Pick<Sandbox, "hiddenFrom">,
+  place: SandboxPlace,
+): Promise<ShownCovered | undefined> {
+  const waited = new AbortController();
+  const late = delay(maxPreviewMs, [], { signal: waited.signal }).catch(() => []);
+  // A command for which files cannot be hidden asks about that when it starts.
+  const hidden = await Promise.race([sandbox.hiddenFrom(place).catch(() => []), late]);
+  waited.abort();
+  return hidden.length === 0 ? undefined : shownPaths(hidden, place.workspace);
+}
+
+/** Describes a path for results: relative to the workspace, with the invisible made visible. */
+export function shownPath(path: string, workspace: string): string {
   return visible(isWithin(path, workspace) ? relative(workspace, path) || "." : path);
 }
 
 /** Errors by which programs report a covered path. */
 const refusals = /Permission denied|Read-only file system|Device or resource busy|EACCES|EROFS|EBUSY/;
+/** Errors by which they report a path that is absent outside, since inside an empty directory is there. */
+const absentRefusals = /Is a directory|File exists|EISDIR|EEXIST|not an empty directory/;
 const maxNoted = 3;
 
 /**
@@ -74,11 +97,13 @@ const maxNoted = 3;
  */
 export function explainRefusals(
   tail: string,
-  { hidden, readOnly }: CoveredPaths,
+  { hidden, readOnly, absent }: CoveredPaths,
   workspace: string,
 ): string | undefined {
-  if (!refusals.test(tail)) return undefined;
-  const named = (covered: readonly Covered[]) => covered.filter(({ path }) => tail.includes(basename(path)));
+  const isRefused = refusals.test(tail);
+  const named = (covered: readonly Covered[], isMeant = isRefused) =>
+    isMeant ? covered.filter(({ path }) => tail.includes(basename(path))) : [];
+  const next = (path: string) => `Call again with edits: [${JSON.stringify(shownPath(path, workspace))}], which asks.`;
   const lines = [
     ...named(hidden).map(
       ({ path, reason }) =>
@@ -86,7 +111,11 @@ export function explainRefusals(
     ),
     ...named(readOnly).map(
       ({ path, reason }) =>
-        `${shownPath(path, workspace)} is read-only for this command: ${visible(reason)}. Call again with edits: [${JSON.stringify(shownPath(path, workspace))}], which asks.`,
+        `${shownPath(path, workspace)} is read-only for this command: ${visible(reason)}. ${next(path)}`,
+    ),
+    ...named(absent, isRefused || absentRefusals.test(tail)).map(
+      ({ path, reason }) =>
+        `${shownPath(path, workspace)} does not exist, and this command may not make it (inside an empty directory takes its place): ${visible(reason)}. ${next(path)}`,
     ),
   ];
   return lines.length === 0 ? undefined : lines.slice(0, maxNoted).join("\n");

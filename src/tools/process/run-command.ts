@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { closeSync } from "node:fs";
+import { setTimeout as delay } from "node:timers/promises";
 import { ToolFailure } from "../../tool/errors.ts";
 import { forwardOutput, type Pipes } from "./pipe.ts";
 
@@ -11,13 +12,15 @@ export interface CommandRun {
   /** The whole environment. */
   env: Record<string, string>;
   /** Open files that it inherits, from descriptor 3 on; default none. */
-  descriptors?: readonly number[];
+  descriptors?: readonly (number | "pipe")[];
   /** Time until it is killed. */
   timeoutMs: number;
   /** Aborting it kills the command; the reason is thrown. */
   signal: AbortSignal;
   output(chunk: Uint8Array): Promise<void>;
   pipes: Pipes;
+  /** Calls back with the reason if all its processes together exceed a limit, for which it is killed; returns the function that ends the watch. */
+  watchUsage(first: number, onExceeded: (reason: string) => void): () => void;
   /** Kills the command's process group and its other processes. */
   kill(group: number): Promise<void>;
 }
@@ -27,19 +30,30 @@ export interface EndOfCommand {
   code: number | null;
   signal: NodeJS.Signals | null;
   timedOut: boolean;
+  /** The limit that its processes exceeded together, for which it was killed. */
+  exceeded?: string;
   /** Bytes of output. */
   bytes: number;
 }
 
-/** Runs a program in its own session. Returns when it has exited and its output is forwarded, even if others hold the pipe. */
+/**
+ * Runs a program in its own session. Returns when it has exited, its output is forwarded and the other processes of its group
+ * have ended, which are killed soon after it. In the sandbox that ends all that it started.
+ */
 export async function runCommand(run: CommandRun): Promise<EndOfCommand> {
   const { timeoutMs, signal, kill } = run;
   signal.throwIfAborted();
   const command = await start(run);
   const stop = AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]);
+  const over: { exceeded?: string } = {};
+  const endWatch = run.watchUsage(command.pid, (reason) => {
+    over.exceeded = reason;
+    // In the sandbox this ends all, since the reaper of its processes belongs to the group.
+    sendToGroup(command.pid, "SIGKILL");
+  });
   try {
-    await untilAborted(Promise.all([command.exited, command.forwarded]), stop);
-    return { ...command.exit, timedOut: false, bytes: await command.forwarded };
+    await untilAborted(Promise.all([command.exited, command.forwarded, command.othersEnded]), stop);
+    return { ...command.exit, ...over, timedOut: false, bytes: await command.forwarded };
   } catch (error) {
     await kill(command.pid);
     command.endOutput();
@@ -47,6 +61,8 @@ export async function runCommand(run: CommandRun): Promise<EndOfCommand> {
     signal.throwIfAborted();
     if (error !== stop.reason) throw error;
     return { ...command.exit, timedOut: true, bytes: await command.forwarded };
+  } finally {
+    endWatch();
   }
 }
 
@@ -75,6 +91,7 @@ async function start({ argv: [program, ...args], cwd, env, descriptors = [], out
       /** Set when `exited` resolves. */
       exit,
       exited,
+      othersEnded: exited.then(() => endGroup(pid)),
       forwarded: forwardOutput(reader, ended.signal, output),
       /** Stops waiting for output; what is in the pipe is still forwarded. */
       endOutput: () => ended.abort(),
@@ -84,6 +101,28 @@ async function start({ argv: [program, ...args], cwd, env, descriptors = [], out
     return cannotStart(program, cause);
   } finally {
     closeSync(writer);
+  }
+}
+
+/** Time in which the other processes of a command may end by themselves, such as a `tee` that reads its last output. */
+const lastWorkMs = 100;
+
+/** Kills what is left of a process group. */
+async function endGroup(group: number): Promise<void> {
+  for (let pauseMs = 1; isAlive(group); pauseMs *= 2) {
+    if (pauseMs > lastWorkMs) return void sendToGroup(group, "SIGKILL");
+    await delay(pauseMs);
+  }
+}
+
+const isAlive = (group: number) => sendToGroup(group, 0);
+
+/** Returns false if no process of the group exists any more. */
+function sendToGroup(group: number, signal: NodeJS.Signals | 0): boolean {
+  try {
+    return process.kill(-group, signal);
+  } catch {
+    return false;
   }
 }
 

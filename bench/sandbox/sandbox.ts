@@ -1,0 +1,173 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
+import type { SandboxPlace } from "../../src/sandbox/confinement.ts";
+import { createMountPlanner } from "../../src/sandbox/mount-planner.ts";
+import { openSandbox, type Sandbox } from "../../src/sandbox/sandbox.ts";
+import { judgeBy } from "../../src/testing.ts";
+import { createPipes } from "../../src/tools/process/pipe.ts";
+import { percentile, spread, table, target } from "../report.ts";
+import { makeTree } from "./tree.ts";
+
+/** Sizes of the measurements. */
+export interface SandboxPlan {
+  readonly rounds: number;
+  /** Files of the workspace in which commands are started. */
+  readonly files: number;
+  /** Files of the workspaces that are indexed. */
+  readonly sizes: readonly number[];
+}
+
+/** The start of a command line with everything on, in ms. */
+const maxStartMs = 15;
+
+/** Measures what the sandbox adds to the start of a command, and the index of names by the size of a workspace. */
+export async function measureSandbox(
+  folder: string,
+  { rounds, files, sizes }: SandboxPlan,
+  print: (text: string) => void,
+): Promise<void> {
+  const workspace = treeOf(folder, files);
+  const pipes = createPipes();
+  const settings = { pipes, agents: new Map(), writable: [], hidden: [], temporary: join(folder, "temporary") };
+  const sandboxOf = (network: "proxy" | "none") =>
+    openSandbox({ wanted: { profile: "workspace-write", network }, ...settings });
+  const [closed, proxied] = [await sandboxOf("none"), await sandboxOf("proxy")];
+  if (closed.problem !== undefined) throw new Error(closed.problem);
+  try {
+    const starts = startsOf({ closed, proxied, workspace });
+    const times = await measureStarts(starts, rounds);
+    print(
+      `Start and end of \`bash -c true\` in a workspace of ${count(files)} files, ${rounds} interleaved rounds, ms.`,
+    );
+    const row = (name: string) => {
+      const all = times.get(name) ?? [];
+      return [name, ...[0.5, 0.9].map((share) => percentile(all, share).toFixed(1)), spread(all, 1)];
+    };
+    print(table(["", "p50", "p90", "median (min–max)"], Object.keys(starts).map(row)));
+    const last = times.get(everything) ?? [];
+    print(target(`the start with everything on ${count(files)} files`, percentile(last, 0.5), maxStartMs, "ms", 1));
+    print(await measureFirst(proxied, workspace, Math.max(3, Math.ceil(rounds / 4))));
+  } finally {
+    closed.close();
+    proxied.close();
+    await pipes.close();
+  }
+  print(await measureIndex(folder, sizes, rounds));
+}
+
+const everything = "everything: masks, session's network and directories, filter, limits";
+
+type Start = () => Promise<unknown>;
+
+function startsOf({ closed, proxied, workspace }: { closed: Sandbox; proxied: Sandbox; workspace: string }) {
+  const bare = { agent: "build", cwd: workspace, workspace, directories: [] };
+  return {
+    "spawn, without a sandbox": () => run(["/bin/bash", "-c", "true"], []),
+    "bubblewrap alone, with one mount": () => run(["bwrap", "--ro-bind", "/", "/", "/bin/bash", "-c", "true"], []),
+    "plan of the mounts alone, nothing is started": () => closed.hiddenFrom(masksOf(bare)),
+    "sandbox without rules about files": () => confinedRun(closed, bare),
+    "sandbox with 4 hidden files": () => confinedRun(closed, masksOf(bare)),
+    [everything]: () => confinedRun(proxied, { ...masksOf(bare), ...sessionOf("ses_bench") }),
+  } satisfies Record<string, Start>;
+}
+
+const masksOf = (place: SandboxPlace): SandboxPlace => ({
+  ...place,
+  files: { rules: judgeBy({}).fileRules(), read: [], edit: [] },
+});
+
+const sessionOf = (session: string): Pick<SandboxPlace, "session" | "network"> => ({
+  session,
+  network: {
+    name: session,
+    judge: () => ({ action: "deny", reason: "nothing is reached" }),
+    refused: () => {},
+    used: () => {},
+    unavailable(reason) {
+      throw new Error(reason);
+    },
+  },
+});
+
+/** Runs each start once in a round, in turn; the first two rounds are not counted. */
+async function measureStarts(starts: Readonly<Record<string, Start>>, rounds: number) {
+  const times = new Map<string, number[]>(Object.keys(starts).map((name) => [name, []]));
+  for (let round = -2; round < rounds; round += 1)
+    for (const [name, start] of Object.entries(starts)) {
+      const ms = await timed(start);
+      if (round >= 0) times.get(name)?.push(ms);
+    }
+  return times;
+}
+
+/** Measures the first commands of sessions, which open their networks, beside the second ones. */
+async function measureFirst(sandbox: Sandbox, workspace: string, rounds: number): Promise<string> {
+  const [first, second]: [number[], number[]] = [[], []];
+  const bare = masksOf({ agent: "build", cwd: workspace, workspace, directories: [] });
+  for (let round = 0; round < rounds; round += 1) {
+    const place = { ...bare, ...sessionOf(`ses_first${round}`) };
+    first.push(await timed(() => confinedRun(sandbox, place)));
+    second.push(await timed(() => confinedRun(sandbox, place)));
+  }
+  return table(
+    ["ms", "median (min–max)"],
+    [
+      ["first command of a session", spread(first, 1)],
+      ["second command", spread(second, 1)],
+    ],
+  );
+}
+
+/** Measures the plan of mounts, of which the index is nearly all: for a new workspace, and for one that is known. */
+async function measureIndex(folder: string, sizes: readonly number[], rounds: number): Promise<string> {
+  const planner = createMountPlanner();
+  const rows: string[][] = [];
+  for (const files of sizes) {
+    const root = { absolute: treeOf(folder, files), pattern: ".", isWritable: true };
+    const request = {
+      ...{ rules: judgeBy({}).fileRules(), roots: [root], allowed: { read: [], edit: [] }, editTrees: [], hidden: [] },
+      ...{ placeholders: [], maxMasks: 100 },
+    };
+    const firstMs = await timed(() => planner.plan(request));
+    // Until the kernel's stamps of the new directories are settled, they are read again.
+    await planner.plan(request);
+    const known: number[] = [];
+    for (let round = 0; round < rounds; round += 1) known.push(await timed(() => planner.plan(request)));
+    rows.push([count(files), firstMs.toFixed(0), spread(known, 1)]);
+  }
+  return table(["index of names: files, ten in a directory", "first time, ms", "known, ms"], rows);
+}
+
+function treeOf(folder: string, files: number): string {
+  const directory = join(folder, `workspace-${files}`);
+  mkdirSync(directory, { recursive: true });
+  makeTree(directory, files);
+  return directory;
+}
+
+async function confinedRun(sandbox: Sandbox, place: SandboxPlace): Promise<void> {
+  const { argv, descriptors, env, release } = await sandbox.confine(["/bin/bash", "-c", "true"], place);
+  await run(argv, descriptors, env);
+  await release();
+}
+
+async function run(
+  [program, ...args]: readonly [string, ...string[]],
+  descriptors: readonly (number | "pipe")[],
+  env = {},
+) {
+  const stdio = ["ignore", "ignore", "inherit", ...descriptors] as const;
+  const child = spawn(program, args, { stdio: [...stdio], env: { PATH: process.env.PATH, ...env } });
+  const [code] = await once(child, "exit");
+  if (code !== 0) throw new Error(`${program} ended with ${code}`);
+}
+
+async function timed(work: () => Promise<unknown>): Promise<number> {
+  const before = performance.now();
+  await work();
+  return performance.now() - before;
+}
+
+const count = (number: number) => number.toLocaleString("en");

@@ -1,0 +1,253 @@
+import {
+  type BigIntStats,
+  closeSync,
+  ftruncateSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  rmdirSync,
+  rmSync,
+  writeSync,
+} from "node:fs";
+import { dirname, join } from "node:path";
+import { isOtherProcessAlive } from "../core/process-alive.ts";
+import { reachableStats } from "./git-directories.ts";
+
+/** Paths that the mounts of one command need or may leave on the host. */
+export interface MountTraces {
+  /** Paths that do not exist: the mounts need an empty directory there, as a placeholder. */
+  absent: readonly string[];
+  /** Masked files and emptied directories. bubblewrap makes those that have vanished. */
+  mounted: readonly string[];
+  /** Time before the plan was made, by the clock of this machine. */
+  sinceMs: number;
+}
+
+/** Files and directories on the host that exist only for the mounts of commands. */
+export interface MountPoints {
+  /**
+   * Collects the placeholders that exist, also those that are made meanwhile, until `stop` is called. Their paths count as absent:
+   * a placeholder disappears with the last command that uses it.
+   */
+  watch(): { paths: ReadonlySet<string>; stop(): void };
+  /** Makes the placeholders of one command that do not exist. Returns the function that removes what no command needs any more. */
+  hold(traces: MountTraces): () => void;
+  /** Removes what services left that ended without releasing it. */
+  recover(): void;
+  close(): void;
+}
+
+/** A placeholder and the number of commands that use it. */
+interface Placeholder {
+  users: number;
+  identity: string;
+}
+
+/**
+ * Creates the mount points. `directory` holds a list of them for each process, written before they are made, so that the next
+ * start can remove them after a crash. Only empty directories and files that were made for a mount are ever removed.
+ */
+export function createMountPoints(directory: string | undefined): MountPoints {
+  const placeholders = new Map<string, Placeholder>();
+  const watching = new Set<Set<string>>();
+  const list = directory === undefined ? undefined : openList(directory);
+
+  function use(path: string): boolean {
+    const known = placeholders.get(path);
+    if (known) known.users += 1;
+    else {
+      const identity = makePlaceholder(path);
+      if (identity === undefined) return false;
+      placeholders.set(path, { users: 1, identity });
+      for (const paths of watching) paths.add(path);
+    }
+    return true;
+  }
+
+  function leave(path: string): void {
+    const known = placeholders.get(path);
+    if (!known) return;
+    known.users -= 1;
+    if (known.users > 0) return;
+    placeholders.delete(path);
+    removePlaceholder(path, known.identity);
+  }
+
+  return {
+    watch() {
+      const paths = new Set(placeholders.keys());
+      watching.add(paths);
+      return { paths, stop: () => void watching.delete(paths) };
+    },
+    hold(traces) {
+      const entry = list?.add(traces);
+      // Without an entry in the list a crash would leave placeholders for ever.
+      const isStored = list === undefined || entry !== undefined;
+      const used = isStored ? traces.absent.filter(use) : [];
+      entry?.made(used.map((path) => [path, placeholders.get(path)?.identity ?? ""]));
+      return () => {
+        for (const path of used) leave(path);
+        removeMountPoints(traces);
+        entry?.remove();
+      };
+    },
+    recover() {
+      if (directory === undefined) return;
+      for (const name of readdirSync(directory)) {
+        const pid = Number.parseInt(name, 10);
+        if (Number.isNaN(pid) || isOtherProcessAlive(pid)) continue;
+        for (const traces of tracesIn(readFileSync(join(directory, name), "utf8"))) removeLeftovers(traces);
+        rmSync(join(directory, name), { force: true });
+      }
+    },
+    close: () => list?.close(),
+  };
+}
+
+/** Makes an empty directory; returns its identity, undefined if that is not possible: what exists by now is mounted as it is. */
+function makePlaceholder(path: string): string | undefined {
+  try {
+    mkdirSync(path);
+    return identityOf(path);
+  } catch {
+    return undefined;
+  }
+}
+
+function removePlaceholder(path: string, identity: string): void {
+  if (identityOf(path) !== identity) return;
+  try {
+    rmdirSync(path);
+  } catch {
+    // Somebody has put something into it, so it is theirs now.
+  }
+}
+
+/** Returns the identity of a directory; undefined for anything else. */
+function identityOf(path: string): string | undefined {
+  const stats = madeStats(path);
+  return stats?.isDirectory() ? `${stats.dev}:${stats.ino}` : undefined;
+}
+
+/** Returns undefined also for what a command has made unreachable: bubblewrap could reach it, so nothing was made there. */
+function madeStats(path: string): BigIntStats | undefined {
+  const stats = reachableStats(path);
+  return stats === "unreachable" ? undefined : stats;
+}
+
+/** Removes what bubblewrap made to mount on, where masked paths were gone when it started. */
+function removeMountPoints({ mounted, sinceMs }: MountTraces): void {
+  for (const path of mounted) {
+    const stats = madeStats(path);
+    if (stats === undefined || !isMadeForMount(Number(stats.birthtimeMs), sinceMs)) continue;
+    const isEmptyFile = stats.isFile() && stats.size === 0n && (stats.mode & 0o777n) === mountPointMode;
+    if (isEmptyFile) rmSync(path, { force: true });
+    else if (!stats.isDirectory()) continue;
+    removeEmptyDirectories(isEmptyFile ? dirname(path) : path, sinceMs);
+  }
+}
+
+/** Checks if something was made when bubblewrap made the mounts. What is made later is none of ours. */
+const isMadeForMount = (bornMs: number, sinceMs: number) => bornMs >= sinceMs && bornMs < sinceMs + maxSetupMs;
+/** Maximum time from the begin of a plan to its last mount. */
+const maxSetupMs = 60_000;
+
+/** The mode of files that bubblewrap makes. */
+const mountPointMode = 0o444n;
+
+/** Removes a directory and its parents, as far as they are empty and were made since then. */
+function removeEmptyDirectories(directory: string, sinceMs: number): void {
+  const stats = madeStats(directory);
+  if (!stats?.isDirectory() || !isMadeForMount(Number(stats.birthtimeMs), sinceMs)) return;
+  try {
+    rmdirSync(directory);
+  } catch {
+    // Something else is in it, so it is not ours alone.
+    return;
+  }
+  removeEmptyDirectories(dirname(directory), sinceMs);
+}
+
+/** The traces of a command as they are stored, with the placeholders that were made. */
+interface StoredTraces extends MountTraces {
+  made?: readonly (readonly [path: string, identity: string])[];
+}
+
+/** Removes what a command left whose service has ended. */
+function removeLeftovers({ made, ...traces }: StoredTraces): void {
+  for (const [path, identity] of made ?? []) removePlaceholder(path, identity);
+  // The service ended while it made them.
+  if (made === undefined) removeMountPoints({ ...traces, mounted: traces.absent });
+  removeMountPoints(traces);
+}
+
+/** The list of one process: lines of JSON, appended; the last one about a command counts. */
+function openList(directory: string) {
+  mkdirSync(directory, { recursive: true, mode: 0o700 });
+  const file = join(directory, `${process.pid}`);
+  const entries = new Map<number, StoredTraces>();
+  let descriptor: number | undefined;
+  let bytes = 0;
+  let lastId = 0;
+
+  function append(id: number, traces: StoredTraces): void {
+    descriptor ??= openSync(file, "a", 0o600);
+    bytes += writeSync(descriptor, `${JSON.stringify([id, traces])}\n`);
+    entries.set(id, traces);
+  }
+
+  /** Starts the list again when no command runs, or when it has grown. */
+  function shorten(): void {
+    if (descriptor === undefined || (entries.size > 0 && bytes < maxListBytes)) return;
+    ftruncateSync(descriptor);
+    bytes = 0;
+    for (const [id, traces] of entries) append(id, traces);
+  }
+
+  return {
+    /** Adds the traces of a command; undefined if they cannot be stored. */
+    add(traces: MountTraces) {
+      const id = ++lastId;
+      try {
+        append(id, traces);
+      } catch {
+        return undefined;
+      }
+      return {
+        made(made: StoredTraces["made"] & {}): void {
+          try {
+            append(id, { ...traces, made });
+          } catch {
+            // Then they are recognized by the time at which they were made.
+          }
+        },
+        remove(): void {
+          entries.delete(id);
+          shorten();
+        },
+      };
+    },
+    close(): void {
+      if (descriptor !== undefined) closeSync(descriptor);
+      descriptor = undefined;
+      if (entries.size === 0) rmSync(file, { force: true });
+    },
+  };
+}
+
+const maxListBytes = 1_048_576;
+
+/** Reads a list. A line that was cut off by a crash is left out. */
+function tracesIn(text: string): StoredTraces[] {
+  const entries = new Map<number, StoredTraces>();
+  for (const line of text.split("\n")) {
+    try {
+      const [id, traces] = JSON.parse(line) as [number, StoredTraces];
+      entries.set(id, traces);
+    } catch {
+      // The line before it was written whole, since each is written before its effects.
+    }
+  }
+  return [...entries.values()];
+}

@@ -1,0 +1,157 @@
+import { statfsSync } from "node:fs";
+import { comparedNext, type FreeSpace, freeSpaceOf, isScarce, lostReserve } from "./free-space.ts";
+import type { UsageLimits } from "./layers.ts";
+import { type ListedProcess, listProcesses, proportionalBytes } from "./list-processes.ts";
+
+/**
+ * Watches what the processes of each command use together. The kernel limits memory only of single processes, the number of
+ * processes not at all for root, and the space of a disk not at all.
+ */
+export interface UsageWatch {
+  /**
+   * Watches a process and all below it, a tree that none leaves in the sandbox. Calls `onExceeded` with the reason once they exceed
+   * a limit. Returns the function that ends the watch.
+   */
+  watch(first: number, limits: UsageLimits, onExceeded: (reason: string) => void): () => void;
+}
+
+interface Watched {
+  readonly first: number;
+  readonly limits: UsageLimits;
+  onExceeded(reason: string): void;
+  /** Time that its processes had spent in the kernel at the last look. */
+  kernelTicks: number;
+  /** Time that they spent there at the last looks, of which earlier ones count less. */
+  recentTicks: number;
+}
+
+interface WatchState {
+  readonly watched: Set<Watched>;
+  /** Free space by directory, with which the next look compares. */
+  readonly disks: Map<string, FreeSpace>;
+  timer: NodeJS.Timeout | undefined;
+}
+
+/** Use of one command at a look. */
+interface Use {
+  readonly one: Watched;
+  readonly processCount: number;
+  /** Memory of the processes, with pages that they share counted for each. */
+  readonly residentBytes: number;
+  /** Memory of files in file systems that belong to the command alone. */
+  readonly fileBytes: number;
+  readonly processes: readonly ListedProcess[];
+}
+
+/** Creates a watch; one look serves all commands. */
+export function createUsageWatch(): UsageWatch {
+  const state: WatchState = { watched: new Set(), disks: new Map(), timer: undefined };
+  return {
+    watch(first, limits, onExceeded) {
+      const one: Watched = { first, limits, onExceeded, kernelTicks: 0, recentTicks: 0 };
+      state.watched.add(one);
+      state.timer ??= setTimeout(look, lookMs, state);
+      return () => end(state, one);
+    },
+  };
+}
+
+const lookMs = 300;
+/** Time in which a program can take much. */
+const closeLookMs = 60;
+
+function end(state: WatchState, one: Watched): void {
+  state.watched.delete(one);
+  if (state.watched.size > 0) return;
+  clearTimeout(state.timer);
+  state.timer = undefined;
+  state.disks.clear();
+}
+
+function look(state: WatchState): void {
+  const uses = usesOf(state.watched);
+  const excesses = [
+    ...uses.map((use) => ({ use, reason: excess(use) })),
+    ...[...directoriesOf(uses)].map((directory) => shortage(state, directory, uses)),
+  ];
+  const isNear = uses.some(isNearLimit) || [...state.disks.values()].some(isScarce);
+  state.timer = setTimeout(look, isNear ? closeLookMs : lookMs, state);
+  for (const { use, reason } of excesses) {
+    if (use === undefined || reason === undefined || !state.watched.has(use.one)) continue;
+    end(state, use.one);
+    use.one.onExceeded(reason);
+  }
+}
+
+function usesOf(watched: Iterable<Watched>): Use[] {
+  const all = listProcesses();
+  const children = Map.groupBy(all, ({ parent }) => parent);
+  return [...watched].map((one) => {
+    const processes = all.filter(({ pid }) => pid === one.first);
+    for (const { pid } of processes) processes.push(...(children.get(pid) ?? []));
+    const ticks = sum(processes.map(({ kernelTicks }) => kernelTicks));
+    one.recentTicks = one.recentTicks * earlierPart + Math.max(0, ticks - one.kernelTicks);
+    one.kernelTicks = ticks;
+    return {
+      ...{ one, processes, processCount: processes.length },
+      residentBytes: sum(processes.map(({ residentBytes }) => residentBytes)),
+      fileBytes: bytesInMemory(processes.at(-1)?.pid, one.limits.inMemory),
+    };
+  });
+}
+
+/** The clock of the kernel is too coarse for a single look. */
+const earlierPart = 0.8;
+
+const sum = (numbers: readonly number[]) => numbers.reduce((total, number) => total + number, 0);
+
+/** Returns the memory that files take in file systems of a command, which one of its processes sees. */
+function bytesInMemory(pid: number | undefined, paths: readonly string[]): number {
+  return sum(
+    paths.map((path) => {
+      try {
+        const { type, bsize, blocks, bfree, files, ffree } = statfsSync(`/proc/${pid}/root${path}`);
+        return type === tmpfs ? (blocks - bfree) * bsize + (files - ffree) * fileEntryBytes : 0;
+      } catch {
+        return 0;
+      }
+    }),
+  );
+}
+
+const tmpfs = 0x01021994;
+/** Memory of the kernel for a file without content. */
+const fileEntryBytes = 1_024;
+
+function excess({ one, processes, processCount, residentBytes, fileBytes }: Use): string | undefined {
+  const { maxProcesses, maxMemoryBytes } = one.limits;
+  if (processCount > maxProcesses) return `it had more than ${maxProcesses} processes`;
+  // Pages that processes share count for each of them, so a look that costs more decides.
+  if (residentBytes + fileBytes <= maxMemoryBytes) return undefined;
+  if (sum(processes.map(proportionalBytes)) + fileBytes <= maxMemoryBytes) return undefined;
+  const files = fileBytes > 1024 ** 2 ? " and its files in memory" : "";
+  return `its processes${files} took more than ${mebibytes(maxMemoryBytes)} of memory; the operator can raise memory_max under [sandbox]`;
+}
+
+const mebibytes = (bytes: number) => `${Math.round(bytes / 1024 ** 2)} MiB`;
+
+const isNearLimit = ({ one: { limits }, processCount, residentBytes, fileBytes }: Use) =>
+  residentBytes + fileBytes > limits.maxMemoryBytes / 2 || processCount > limits.maxProcesses / 2;
+
+const directoriesOf = (uses: readonly Use[]) => new Set(uses.flatMap(({ one }) => one.limits.directories));
+
+/**
+ * Compares the free space of a disk with its reserve. Each time that it has lost some of that, the command that spent the most time in
+ * the kernel has exceeded its limit, since files are written there. Others go on.
+ */
+function shortage({ disks }: WatchState, directory: string, uses: readonly Use[]): { use?: Use; reason?: string } {
+  const before = disks.get(directory);
+  const now = freeSpaceOf(directory);
+  if (now === undefined) return {};
+  const loss = before && lostReserve(before, now);
+  const writers = uses.filter(({ one }) => one.limits.directories.includes(directory) && one.recentTicks > 0);
+  const [use] = writers.toSorted((a, b) => b.one.recentTicks - a.one.recentTicks);
+  const isFound = loss !== undefined && use !== undefined;
+  disks.set(directory, isFound ? now : comparedNext(before, now));
+  return isFound ? { use, reason: `the disk of ${directory} ${loss}, and it went on writing` } : {};
+}

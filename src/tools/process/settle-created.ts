@@ -1,0 +1,196 @@
+import { lstatSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { join, relative } from "node:path";
+import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
+import type { PreviewSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { visible } from "../../core/visible.ts";
+import type { Confined } from "../../sandbox/layers.ts";
+import type { Sandbox } from "../../sandbox/sandbox.ts";
+import { ToolFailure } from "../../tool/errors.ts";
+import type { ToolContext } from "../../tool/tool.ts";
+import { compare } from "../fs/diff.ts";
+import { shownPath } from "./confine-command.ts";
+import type { Quarantine, QuarantinedPath } from "./quarantine.ts";
+
+/** Outcome for a path that a command made although it may not. */
+interface SettledPath extends QuarantinedPath {
+  /** `restored` paths are in their place; of the others the text says what happened. */
+  readonly outcome: "restored" | "refused" | "denied" | "unasked" | "unmoved";
+  readonly text: string;
+}
+
+/** What a command made although it may not, for its result. */
+export interface SettledCreated {
+  /** Lines for the model; undefined if there is nothing. */
+  note: string | undefined;
+  metadata: JsonObject[];
+}
+
+/** The parts that settle what commands made. */
+export interface CreatedParts {
+  quarantine: Quarantine | undefined;
+  sandbox: Pick<Sandbox, "running">;
+}
+
+/** Maximum number of paths that an approver is asked about. */
+const maxAsked = 20;
+const maxNoted = 5;
+
+/** Moves what the command made although it may not into the quarantine. Call it when the command has ended, however it did. */
+export async function takeCreated(
+  { quarantine }: CreatedParts,
+  confined: Pick<Confined, "created">,
+  { sessionId, callId, workspace }: Pick<ToolContext, "sessionId" | "callId" | "workspace">,
+): Promise<QuarantinedPath[]> {
+  const created = await confined.created().catch((cause: unknown) => {
+    throw new ToolFailure(
+      `The command has ended, but it is unknown whether it made files that it may not make: ${String(cause)}. Look at what it made.`,
+      { cause },
+    );
+  });
+  if (created.length === 0) return [];
+  const source = { sessionId, callId, workspace: workspace.directory };
+  return (await quarantine?.take(created, source)) ?? created.map((covered) => ({ ...covered, place: undefined }));
+}
+
+/** Asks an approver about what was taken, unless rules deny it, and moves it back if that is allowed. */
+export async function settleCreated(
+  parts: CreatedParts,
+  taken: readonly QuarantinedPath[],
+  ctx: Pick<ToolContext, "ask" | "judge" | "signal" | "workspace">,
+): Promise<SettledCreated> {
+  const patternOf = ({ path }: QuarantinedPath) => patternIn(path, ctx.workspace.directory);
+  const isDenied = (one: QuarantinedPath) =>
+    ctx.judge({ permission: "edit", patterns: [patternOf(one)], paths: [one.path] }).action === "deny";
+  const moved = taken.filter(({ place }) => place !== undefined);
+  const allowable = moved.filter((one) => !isDenied(one));
+  const asked = allowable.length <= maxAsked ? allowable : [];
+  const isAllowed = asked.length > 0 && (await askAbout(asked, patternOf, ctx));
+  const settled: SettledPath[] = [];
+  for (const one of taken) {
+    const problem = isAllowed && asked.includes(one) ? await putBack(parts, one) : undefined;
+    settled.push({
+      ...one,
+      ...outcomeOf(one, { isAllowed, isAsked: asked.includes(one), isDenied: isDenied(one), problem }),
+    });
+  }
+  return resultOf(settled, ctx.workspace.directory);
+}
+
+async function putBack({ quarantine, sandbox }: CreatedParts, one: QuarantinedPath): Promise<string | undefined> {
+  // First, so that no command that ends now takes it again.
+  sandbox.running.wrote(one.path);
+  return quarantine ? await quarantine.putBack(one) : "there is no quarantine";
+}
+
+/** Asks once about all paths; returns false if that is refused or expires. */
+async function askAbout(
+  asked: readonly QuarantinedPath[],
+  patternOf: (one: QuarantinedPath) => string,
+  { ask, signal }: Pick<ToolContext, "ask" | "signal">,
+): Promise<boolean> {
+  try {
+    await ask(
+      {
+        permission: "edit",
+        patterns: asked.map(patternOf),
+        paths: asked.map(({ path }) => path),
+        alwaysAsk:
+          "was made by a command that may not make it, and is in quarantine; if you allow it, it is moved back",
+        refusable: true,
+      },
+      previewOf(asked, patternOf),
+    );
+    return true;
+  } catch (error) {
+    if (signal.aborted) throw error;
+    return false;
+  }
+}
+
+function outcomeOf(
+  { place }: QuarantinedPath,
+  about: { isAllowed: boolean; isAsked: boolean; isDenied: boolean; problem: string | undefined },
+): Pick<SettledPath, "outcome" | "text"> {
+  const where = `It is in quarantine (${place}), from which the operator can take it.`;
+  const edits = "To make such a file, name it in edits.";
+  if (place === undefined)
+    return {
+      outcome: "unmoved",
+      text: "It could not be moved into quarantine: remove it, or show it to the operator.",
+    };
+  if (about.isDenied) return { outcome: "denied", text: `Rules deny it. ${where}` };
+  if (!about.isAsked)
+    return { outcome: "unasked", text: `These are more than ${maxAsked}, so no approver was asked. ${where} ${edits}` };
+  if (!about.isAllowed) return { outcome: "refused", text: `No approver allowed it. ${where}` };
+  if (about.problem === undefined)
+    return { outcome: "restored", text: "An approver allowed it, and it is in its place again." };
+  return {
+    outcome: "refused",
+    text: `An approver allowed it, but it cannot be moved back: ${about.problem}. ${where}`,
+  };
+}
+
+function resultOf(settled: readonly SettledPath[], workspace: string): SettledCreated {
+  if (settled.length === 0) return { note: undefined, metadata: [] };
+  const lines = settled
+    .slice(0, maxNoted)
+    .map(
+      ({ path, reason, text }) =>
+        `${shownPath(path, workspace)} was made by this command, which may not make it: ${visible(reason)}. ${text}`,
+    );
+  const more = settled.length - lines.length;
+  return {
+    note: [...lines, ...(more > 0 ? [`The same holds for ${more} more, which the metadata lists.`] : [])].join("\n"),
+    metadata: settled.slice(0, maxListed).map(({ path, reason, outcome, place }) => ({
+      ...{ path: shownPath(path, workspace), reason: visible(reason), outcome },
+      ...(place !== undefined && outcome !== "restored" && { place }),
+    })),
+  };
+}
+
+const maxListed = 100;
+
+function patternIn(path: string, workspace: string): string {
+  const below = relative(workspace, path);
+  return below.startsWith("../") ? path : below;
+}
+
+/** Shows approvers the text of what was made. */
+function previewOf(
+  asked: readonly QuarantinedPath[],
+  patternOf: (one: QuarantinedPath) => string,
+): MessageInitShape<typeof PreviewSchema> {
+  const changes = asked.flatMap((one) =>
+    textsIn(one.place ?? "").map(({ below, text }) => compare(join(patternOf(one), below), undefined, text)),
+  );
+  return {
+    paths: asked.map(patternOf),
+    diff: changes.map(({ diff }) => diff).join(""),
+    additions: changes.reduce((sum, { additions }) => sum + additions, 0),
+  };
+}
+
+const maxShownFiles = 20;
+const maxShownBytes = 65_536;
+
+/** Reads the text of a path in the quarantine, or of the files below it. Links are not followed: they may lead anywhere. */
+function textsIn(place: string): { below: string; text: string }[] {
+  const isDirectory = lstatSync(place, { throwIfNoEntry: false })?.isDirectory();
+  const names = isDirectory ? readdirSync(place, { recursive: true, encoding: "utf8" }).sort() : [""];
+  const texts = names.flatMap((below) => {
+    const text = textOf(join(place, below));
+    return text === undefined ? [] : [{ below, text }];
+  });
+  return texts.slice(0, maxShownFiles);
+}
+
+function textOf(path: string): string | undefined {
+  try {
+    const stats = lstatSync(path);
+    if (stats.isSymbolicLink()) return `(a link to ${readlinkSync(path)})\n`;
+    if (!stats.isFile()) return undefined;
+    return stats.size > maxShownBytes ? `(${stats.size} bytes)\n` : readFileSync(path, "utf8");
+  } catch {
+    return "(cannot be read)\n";
+  }
+}

@@ -1,0 +1,89 @@
+import { spawnSync } from "node:child_process";
+import { chownSync, existsSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { describe, expect, test } from "vitest";
+import { connect } from "../e2e/clients.ts";
+import { startService } from "../e2e/service.ts";
+import { changes } from "./attempts/changes.ts";
+import { attemptRules, secret } from "./attempts/fixture.ts";
+import { reads } from "./attempts/reads.ts";
+import { removals } from "./attempts/removals.ts";
+import { runAttempts, startMark } from "./attempts/run-attempts.ts";
+import { newerBubblewrap } from "./newer-bubblewrap.ts";
+
+const isRoot = process.getuid?.() === 0;
+const bubblewraps = [
+  { program: "bubblewrap of the system", path: () => process.env.PATH ?? "" },
+  // Its package has a program for this architecture alone.
+  ...(process.arch === "x64"
+    ? [{ program: "a newer bubblewrap", path: () => `${newerBubblewrap()}:${process.env.PATH}` }]
+    : []),
+];
+const users = [
+  ...(isRoot ? [{ user: "root", uid: 0 }] : []),
+  { user: "another user than root", uid: isRoot ? 65_534 : undefined },
+];
+const pairs = users.flatMap((user) => bubblewraps.map((bubblewrap) => ({ ...user, ...bubblewrap })));
+// Each user and each program once takes two minutes; TOOLGATE_LONG=1 runs all pairs.
+const isChosen = ({ uid, program }: (typeof pairs)[number]) => (uid === 0) !== (program === bubblewraps[0]?.program);
+const runsAll = process.env.TOOLGATE_LONG === "1" || users.length === 1 || bubblewraps.length === 1;
+const settings = runsAll ? pairs : pairs.filter(isChosen);
+
+describe.each(settings)("commands of a service that runs as $user, in $program", ({ uid, path }) => {
+  const ran = async (attempts: typeof reads) => {
+    const service = await startService({
+      ...{ settings: attemptRules, env: { PATH: path() } },
+      ...(uid !== undefined && { uid }),
+    });
+    const outcomes = await runAttempts(service, attempts, uid);
+    for (const { control, masked } of outcomes)
+      for (const { attempt, printed } of [control, masked])
+        expect({ attempt, starts: printed.split(startMark).length - 1 }).toEqual({
+          attempt,
+          starts: attempt.split(" ⏎ ").length,
+        });
+    return outcomes;
+  };
+
+  test(`read no denied file: ${reads.length} attempts, each of which succeeds where nothing is denied`, async () => {
+    const outcomes = await ran(reads);
+    const leaking = (one: "control" | "masked") =>
+      outcomes.filter((outcome) => outcome[one].printed.includes(secret)).map((outcome) => outcome[one].attempt);
+    expect.soft(leaking("control")).toEqual(outcomes.map(({ control }) => control.attempt));
+    expect(leaking("masked")).toEqual([]);
+  });
+
+  test(`change nothing that is denied or protected: ${changes.length} attempts, each of which succeeds where nothing is`, async () => {
+    const outcomes = await ran(changes);
+    const changing = (one: "control" | "masked") =>
+      outcomes.filter((outcome) => outcome[one].hasChanged).map((outcome) => outcome[one].attempt);
+    expect.soft(changing("control")).toEqual(outcomes.map(({ control }) => control.attempt));
+    expect(changing("masked")).toEqual([]);
+  });
+
+  test(`remove nothing where rules deny rm: ${removals.length} lines, each of which does in a plain shell`, async () => {
+    const service = await startService({
+      settings: 'unattended = "deny"\n[permission.bash]\n"*" = "allow"\n"rm *" = "deny"\n',
+      env: { PATH: path() },
+      ...(uid !== undefined && { uid }),
+    });
+    const { tools } = connect(service, "caller");
+    const cwd = service.workspace;
+    const file = join(cwd, "x");
+    const make = () => {
+      writeFileSync(file, "");
+      if (uid !== undefined) chownSync(file, uid, uid);
+    };
+    for (const command of removals) {
+      make();
+      spawnSync("/bin/bash", ["-c", command], { cwd, ...(uid !== undefined && { uid, gid: uid }) });
+      const isRemovedPlainly = !existsSync(file);
+      make();
+      const { part } = await tools.callTool({ tool: "bash", input: { command } });
+      const outcome = { isRemovedPlainly, state: part?.state.case, isRemoved: !existsSync(file) };
+      expect
+        .soft({ command, ...outcome })
+        .toEqual({ command, isRemovedPlainly: true, state: "error", isRemoved: false });
+    }
+  });
+});

@@ -1,0 +1,120 @@
+import type { Attempts } from "./fixture.ts";
+
+const python = (line: string) => `python3 -c '${line}'`;
+
+/** Command lines that change what rules deny to edit. */
+const denied: Attempts = [
+  "echo X > locked/f.txt",
+  "echo X >> /proc/self/cwd/locked/f.txt",
+  "exec 3<locked; echo X > /dev/fd/3/f.txt",
+  "exec 3<>locked/f.txt; echo X >&3",
+  "echo X > locked/new.txt",
+  "mkdir locked/d; touch locked/d/x",
+  "sed -i s/locked/X/ locked/f.txt",
+  "perl -pi -e s/locked/X/ locked/f.txt",
+  "rm -rf locked",
+  "unlink locked/f.txt",
+  "find locked -delete",
+  "truncate -s0 locked/f.txt",
+  "fallocate -l 99 locked/f.txt",
+  "mv locked l2",
+  "mv locked /tmp/l2.$$",
+  "mv public/a.txt locked/f.txt",
+  ["mv locked aside; mv public locked"],
+  "ln -f public/a.txt locked/f.txt",
+  "ln -sfn /tmp locked; ln -sf ../public/a.txt locked/f.txt",
+  "ln -s locked l2; echo X > l2/f.txt",
+  "ln locked/f.txt h; echo X > h",
+  "cp public/a.txt locked/f.txt",
+  "cp -rT public locked",
+  "install -t locked public/a.txt",
+  "tee locked/f.txt < list",
+  "dd if=list of=locked/f.txt",
+  "shuf -eo locked/f.txt X; sort -o locked/f.txt list",
+  "mkdir -p public/locked; echo X > public/locked/f.txt; tar -C public -c locked | tar -x",
+  "printf -- '--- locked/f.txt\\n+++ locked/f.txt\\n@@ -1 +1 @@\\n-of locked/f.txt\\n+X\\n' | git apply -p0",
+  "chmod 600 locked/f.txt; chmod 700 locked",
+  ["git mv locked/f.txt public/f.txt"],
+  ["git rm -q locked/f.txt"],
+  ["git rm -rqf locked"],
+  ["git checkout -q HEAD~1"],
+  ["git reset -q --hard HEAD~1"],
+  ["git checkout -q HEAD~1 -- locked/f.txt"],
+  ["git revert --no-edit HEAD"],
+  "umount locked; mount -o remount,rw locked; mount --bind public locked; echo X > locked/f.txt",
+  "unshare -rm sh -c 'umount -l locked; echo X > locked/f.txt'; echo X > locked/f.txt",
+  python('import os; os.rename("locked", "x")'),
+  python('import ctypes; ctypes.CDLL(None).renameat2(-100, b"locked/f.txt", -100, b"public/a.txt", 2)'),
+  python('import os; os.truncate("locked/f.txt", 0)'),
+  python('import os; os.write(os.open("f.txt", 1, dir_fd=os.open("locked", 0)), b"X")'),
+  python('import mmap; f = open("locked/f.txt", "r+"); mmap.mmap(f.fileno(), 0)[:1] = b"X"'),
+  python('import shutil; shutil.rmtree("locked")'),
+];
+
+/** Command lines that remove what rules deny to edit, by other programs and spellings than the plain `rm`. */
+const removals: Attempts = [
+  "rm -f locked/f.txt",
+  "cd locked && rm -f *",
+  "/bin/rm -f locked/f.txt; command rm -f locked/f.txt; r''m -f locked/f.txt",
+  "shred -fu locked/f.txt",
+  "tar --remove-files -cf /dev/null locked",
+  "find locked -type f -exec unlink {} +; find locked -type f -execdir rm {} ';'",
+  "echo locked/f.txt | xargs rm -f",
+  "flock -n list -c 'true; rm -rf locked'",
+  "env -i - bash -c 'true; rm -rf locked'",
+  "env -S 'rm -rf locked'",
+  "bash /dev/stdin <<'END'\nrm -rf locked\nEND",
+  "unset 'a[$(rm -rf locked)]'; let 'a[$(rm -rf locked)]=1'",
+  "nohup setsid -w timeout 5 rm -rf locked",
+  'rm -rf /proc/self/cwd/locked; rm -rf "$PWD/public/../locked"; rm -rf link/../../locked',
+  "ln -s locked gone; rm -rf gone/*",
+  "perl -e 'unlink glob q(locked/*)'; perl -e 'rmdir q(locked)'",
+  python('import os; os.unlink("f.txt", dir_fd=os.open("locked", 0))'),
+  python('import pathlib; pathlib.Path("locked/f.txt").unlink()'),
+  python('import subprocess; subprocess.run(["rm", "-rf", "locked"])'),
+  "printf 'import os\\nos.remove(\"locked/f.txt\")\\n' | python3 -",
+  "git stash -q; cp -r public aside; rm -rf locked; mv aside locked",
+  ["git rm -q --cached -r locked; git clean -fdxq locked"],
+  ["git checkout -q --orphan other; git rm -rqf ."],
+];
+
+/** Command lines that change what is protected by its name. */
+const covered: Attempts = [
+  "shuf -eo .git/hooks/pre-push X",
+  "echo X >> .git/config",
+  "git config core.pager 'touch ran'",
+  "git config --file .git/config core.fsmonitor 'touch ran'",
+  "git remote add x y",
+  "mv .git g2; mkdir .git; cp -r g2/. .git; git config a.b c",
+  "rm -rf .git/hooks",
+  "echo X > .git/hooks/post-checkout",
+  "ln -sfn ../public .git/hooks",
+  "cp public/a.txt .git/hooks/pre-commit; chmod +x .git/hooks/*",
+  "git config -f sub/.git/config core.fsmonitor x; echo X > sub/.git/hooks/pre-commit",
+  "mv sub/.git/config sub/.git/c2; mv sub/.git/c2 sub/.git/config; echo X >> sub/.git/config",
+  "echo X > .opencode/config.toml; mkdir -p .opencode/tool; echo X > .opencode/tool/x.ts",
+  "mv .opencode o2",
+  "echo X > .vscode/settings.json; echo X > .vscode/tasks.json",
+  "truncate -s0 .vscode/settings.json; unlink .vscode/settings.json; rmdir .vscode",
+  "echo X > pkg/.vscode/tasks.json; rm -r pkg/.vscode",
+  "echo X > .github/workflows/ci.yml; echo X > .github/workflows/new.yml",
+  "echo X > .husky/pre-commit; rm -r .husky",
+  "echo X > .claude/settings.json; mv .claude c",
+  "for file in .npmrc .envrc .bashrc .mcp.json; do echo X > $file; done",
+  "rm -f .npmrc .envrc .bashrc .mcp.json",
+  "for file in .npmrc .envrc .bashrc .mcp.json; do mv list $file; cp public/a.txt list; done",
+];
+
+/** Command lines of several commands. */
+const steps: Attempts = [
+  ["chmod 000 .git", "chmod 755 .git; echo X > .git/hooks/pre-push"],
+  ["chmod 000 sub/.git; chmod 000 sub", "chmod 755 sub sub/.git; echo X > sub/.git/hooks/pre-push"],
+  [
+    "touch -d @1000000 hold",
+    "mv pkg hold/; touch -d @1000000 hold",
+    "echo X > hold/pkg/.vscode/tasks.json; mv hold/pkg .",
+  ],
+];
+
+/** Command lines that change, rename or remove what may not be changed. */
+export const changes: Attempts = [...denied, ...removals, ...covered, ...steps];

@@ -1,0 +1,152 @@
+import { execFileSync } from "node:child_process";
+import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { toJsonString } from "@bufbuild/protobuf";
+import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import { connect } from "../../e2e/clients.ts";
+import { read } from "../../e2e/reading.ts";
+import type { Service } from "../../e2e/service.ts";
+import { type Attempts, makeFixture, printState } from "./fixture.ts";
+
+/** What one attempt did. */
+export interface Attempted {
+  /** Its command lines. */
+  readonly attempt: string;
+  /** What it printed, with the mark of each command line that was started. */
+  readonly printed: string;
+  /** True if something that may not be changed is different after it. */
+  readonly hasChanged: boolean;
+}
+
+/** Printed first by each command line, inside: without it a sandbox that did not start would look like one that holds. */
+export const startMark = "attempt was started";
+
+/** Runs command lines of attempts, each in a new shell: `run NUMBER ID…` in the working directory, `control` each in its own copy of the fixture. */
+const scripts = {
+  state: printState,
+  run: `
+number=$1
+shift
+for id; do timeout -k 1 20 /bin/bash --noprofile --norc /tmp/attempts/$id/$number < /dev/null >> /tmp/out/$id 2>&1; done
+`,
+  control: `
+(cd template && bash /tmp/state > /tmp/before)
+for id in $(ls /tmp/attempts); do
+  rm -rf /tmp/case
+  cp -a template /tmp/case
+  (
+    cd /tmp/case
+    for number in $(ls /tmp/attempts/$id); do bash /tmp/run $number $id; done
+    bash /tmp/state | cmp -s - /tmp/before || touch /tmp/out/$id.changed
+  )
+done
+chmod -R u+rwX /tmp/case
+rm -rf /tmp/case
+`,
+} as const;
+
+/** The attempts in one service: the control by the agent `free`, which may do everything, then the real ones by `build`. */
+export async function runAttempts(service: Service, attempts: Attempts, uid = process.getuid?.() ?? 0) {
+  const all = attempts.map((attempt, i) => ({
+    id: String(i).padStart(3, "0"),
+    isSingle: typeof attempt === "string",
+    lines: [attempt].flat(),
+  }));
+  const controls = await openRun(service, "free", all, uid);
+  const template = join(service.data, "../template");
+  mkdirSync(template);
+  execFileSync("/bin/bash", ["-c", makeFixture], { cwd: template, stdio: ["ignore", "ignore", "inherit"] });
+  execFileSync("chown", ["-R", String(uid), template]);
+  copy(template, join(service.workspace, "template"));
+  await controls.run("bash /tmp/control");
+  const expected = await controls.outcomes();
+  const masked = await openRun(service, "build", all, uid);
+  const changed = new Map<string, boolean>();
+  const reset = () => {
+    clear(service.workspace);
+    copy(template, service.workspace);
+    return stateOf(service.workspace);
+  };
+  const step = (ids: readonly string[], number: number) => masked.run(`bash /tmp/run ${number} ${ids.join(" ")}`);
+  const singles = all.filter(({ isSingle }) => isSingle).map(({ id }) => id);
+  const before = reset();
+  await step(singles, 0);
+  const haveChanged = stateOf(service.workspace) !== before;
+  for (const { id, isSingle, lines } of all) {
+    if (isSingle) changed.set(id, haveChanged);
+    else {
+      const own = reset();
+      for (const number of lines.keys()) await step([id], number);
+      changed.set(id, stateOf(service.workspace) !== own);
+    }
+  }
+  const found = await masked.outcomes();
+  const outcomeOf = (id: string, { printed }: Outcomes): string => printed.get(id) ?? "";
+  return all.map(({ id, lines }) => {
+    const attempt = lines.join(" ⏎ ");
+    return {
+      control: { attempt, printed: outcomeOf(id, expected), hasChanged: expected.changed.has(id) },
+      masked: { attempt, printed: outcomeOf(id, found), hasChanged: changed.get(id) ?? false },
+    } satisfies Record<string, Attempted>;
+  });
+}
+
+const isEnd = (event: SessionEvent["event"]) =>
+  event.case === "part" && (event.value.state.case === "completed" || event.value.state.case === "error");
+
+/** What attempts printed, by ID, and the IDs of those that changed something. */
+interface Outcomes {
+  readonly printed: ReadonlyMap<string, string>;
+  readonly changed: ReadonlySet<string>;
+}
+
+/** Opens a session of an agent, and lays the attempts into its temporary directory, where no attempt finds them. */
+async function openRun(service: Service, agent: string, all: readonly { id: string; lines: string[] }[], uid: number) {
+  const { tools, newSession } = connect(service, "caller");
+  const sessionId = await newSession({ agent });
+  let calls = 0;
+  const run = async (command: string) => {
+    calls += 1;
+    const call = { sessionId, callId: `call${calls}`, agent, tool: "bash", input: { command } };
+    const events = read(tools.executeTool(call));
+    const last = await events.find(({ event }) => event.case === "permissionAsked" || isEnd(event));
+    const { state } = last.event.case === "part" ? last.event.value : {};
+    if (state?.case !== "completed")
+      throw new Error(`${command} did not run: ${toJsonString(SessionEventSchema, last)}`);
+  };
+  const { workspace } = service;
+  clear(workspace);
+  for (const [name, script] of Object.entries(scripts)) writeFileSync(join(workspace, name), script);
+  for (const { id, lines } of all) {
+    mkdirSync(join(workspace, "attempts", id), { recursive: true });
+    for (const [i, line] of lines.entries())
+      writeFileSync(join(workspace, "attempts", id, String(i)), `echo '${startMark}'\n${line}\n`);
+  }
+  execFileSync("chown", ["-R", String(uid), workspace]);
+  await run("cp -r * /tmp/ && mkdir /tmp/out");
+  clear(workspace);
+  return {
+    run,
+    async outcomes(): Promise<Outcomes> {
+      clear(workspace);
+      await run("cp -r /tmp/out out");
+      const names = readdirSync(join(workspace, "out"));
+      const texts = names.filter((name) => !name.endsWith(".changed"));
+      return {
+        printed: new Map(texts.map((name) => [name, readFileSync(join(workspace, "out", name), "latin1")])),
+        changed: new Set(names.filter((name) => name.endsWith(".changed")).map((name) => name.slice(0, -8))),
+      };
+    },
+  };
+}
+
+/** Removes all files of a directory, also those that an attempt shut. */
+function clear(directory: string): void {
+  for (const name of readdirSync(directory)) rmSync(join(directory, name), { recursive: true, force: true });
+}
+
+function copy(from: string, to: string): void {
+  execFileSync("cp", ["-a", `${from}/.`, to]);
+}
+
+const stateOf = (cwd: string) => execFileSync("/bin/bash", ["-c", printState], { cwd }).toString();
