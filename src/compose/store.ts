@@ -1,23 +1,33 @@
+import { join } from "node:path";
 import type { OutputStore, Retention, Store } from "../call/ports.ts";
+import { endOfRestored } from "../call/restored.ts";
 import type { Config } from "../config/config.ts";
-import type { ConnectorTable } from "../connector/ports.ts";
 import type { Logger } from "../core/logger.ts";
 import type { CredentialTable } from "../credential/ports.ts";
 import { openLoggedCredentialFile } from "../store/credential-file.ts";
+import type { RecordTables } from "../store/record-tables.ts";
 import { openRedisCredentials } from "../store/redis/credentials.ts";
 import { openRedisStore } from "../store/redis/store.ts";
+import { type RestoredStore, restoreBackup } from "../store/sqlite/restore.ts";
 import { openSqliteStore } from "../store/sqlite/store.ts";
 
-/** A store with the tables of credentials and connectors next to its records. */
-export interface ServiceStore extends Store {
+/** A store with the tables that people change next to its records of calls. */
+export interface ServiceStore extends Store, RecordTables {
   credentials: CredentialTable;
-  connectors: ConnectorTable;
+  /** Yields the bytes of a backup; refuses with BACKUP_UNSUPPORTED. */
+  backUp(): AsyncIterable<Uint8Array>;
 }
 
 /** Opens the store that the configuration names. */
 export async function openStore(config: Config, log: Logger): Promise<ServiceStore> {
-  if (config.store !== "sqlite") return await openRedisStore({ url: config.store, log });
-  return await openSqliteStore({ directory: config.dataDirectory, log, space: { minFreeBytes: config.storeMinFree } });
+  const { dataDirectory: directory, storeStrict: strict, storeCopies, storeMinFree: minFreeBytes } = config;
+  if (config.store !== "sqlite")
+    return await openRedisStore({
+      ...{ url: config.store, log, copies: { strict, copies: storeCopies } },
+      historyFile: join(directory, "redis-histories.json"),
+    });
+  const { newStore = false } = config;
+  return await openSqliteStore({ directory, log, space: { minFreeBytes }, endOpenCall: endOfRestored, newStore });
 }
 
 /** Opens only the table of credentials, next to a service that may be running. */
@@ -27,6 +37,11 @@ export async function openCredentials(
 ): Promise<{ table: CredentialTable; close(): Promise<void> }> {
   if (config.store !== "sqlite") return await openRedisCredentials({ url: config.store, log });
   return { table: openLoggedCredentialFile(config.dataDirectory, log), close: async () => {} };
+}
+
+/** Restores a backup into a data directory that no service uses. */
+export async function restoreInto(directory: string, file: string): Promise<RestoredStore> {
+  return await restoreBackup(file, directory, endOfRestored);
 }
 
 /** The limits in force: Redis holds output in memory, so its limit is lower. */

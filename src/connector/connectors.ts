@@ -6,8 +6,8 @@ import {
   type RegisterConnectorRequest,
 } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import type { RecordTable } from "../core/record-table.ts";
 import { RequestError } from "../core/request-error.ts";
-import type { ConnectorTable } from "./ports.ts";
 
 /** The registered connectors of agents. */
 export interface Connectors {
@@ -24,7 +24,7 @@ export interface Connectors {
 }
 
 /** Creates the connectors over a table; `now` is ms since the epoch. */
-export function createConnectors(table: ConnectorTable, now: () => number): Connectors {
+export function createConnectors(table: RecordTable<Connector>, now: () => number): Connectors {
   let read: readonly Connector[] = [];
   let files: readonly string[] = [];
 

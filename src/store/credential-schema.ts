@@ -17,5 +17,14 @@ export const credentialSchema: z.ZodType<Credential> = z.object({
   revoked: time,
   issuer: z.string().min(1).optional(),
   lineage: z.tuple([z.string().min(1)], z.string().min(1)).optional(),
+  worker: z
+    .object({
+      tools: z.array(z.string()),
+      permissions: z.array(z.string()),
+      calls: z.array(z.string()),
+      idempotent: z.boolean(),
+      pin: z.array(z.string()),
+    })
+    .optional(),
   uid: z.number().int().min(0).optional(),
 });

@@ -20,6 +20,14 @@ export function storeFull(cause?: unknown): RequestError {
   );
 }
 
+/** Refuses a backup of records in Redis, which makes its own. */
+export function refuseBackup(): never {
+  throw new RequestError(
+    ErrorReason.BACKUP_UNSUPPORTED,
+    "the records are in Redis, so this service makes no backup: run BGSAVE on each master, then copy its dump.rdb and its appendonlydir; copy toolgate.toml and the data directory of each replica as well",
+  );
+}
+
 /** Refuses another open call. */
 export function tooManyCalls(sessionId: string, limit: number): RequestError {
   return new RequestError(

@@ -20,7 +20,7 @@ export function createStoreMetrics() {
       try {
         return await work(...args);
       } catch (error) {
-        if (!(error instanceof RequestError) || error.reason === ErrorReason.STORE_UNAVAILABLE) operation.errors += 1;
+        if (!(error instanceof RequestError) || storeFailures.has(error.reason)) operation.errors += 1;
         throw error;
       } finally {
         operation.durations.add((performance.now() - began) / 1_000);
@@ -53,7 +53,7 @@ export function createStoreMetrics() {
         outputs: { ...outputs, append: time("append_output", outputs.append) },
       };
     },
-    families(): Family[] {
+    families(sizes: Readonly<Record<string, number>>): Family[] {
       const all = [...operations].map(([name, operation]) => ({ label: `operation="${name}"`, ...operation }));
       return [
         {
@@ -68,9 +68,17 @@ export function createStoreMetrics() {
           help: "Steps that failed because the store was not available or is defective, by operation.",
           samples: all.map(({ label, errors }) => `{${label}} ${errors}`),
         },
+        {
+          name: "toolgate_store_bytes",
+          type: "gauge",
+          help: "Bytes of the database, of its free pages and of its write-ahead log, by part; none with Redis.",
+          samples: Object.entries(sizes).map(([part, bytes]) => `{part="${part}"} ${bytes}`),
+        },
       ];
     },
   };
 }
 
+/** Reasons with which a store refuses because it failed itself. */
+const storeFailures: ReadonlySet<ErrorReason> = new Set([ErrorReason.STORE_UNAVAILABLE, ErrorReason.STORE_DAMAGED]);
 const bounds = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10];

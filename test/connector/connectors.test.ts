@@ -4,8 +4,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { createConnectors } from "../../src/connector/connectors.ts";
-import type { ConnectorTable } from "../../src/connector/ports.ts";
-import { openConnectorFile } from "../../src/store/connector-file.ts";
+import { openRecordTable } from "../../src/store/record-table-file.ts";
+import { type RecordTables, recordKinds } from "../../src/store/record-tables.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 import { type RedisServers, startRedis } from "../store/redis-server.ts";
 import { quiet } from "../store/redis-store.ts";
@@ -23,10 +23,10 @@ async function newDirectory(): Promise<string> {
 }
 
 /** Opens the same table as often as it is called: as replicas do, and as a restart does. */
-const tables: Record<string, () => Promise<() => Promise<ConnectorTable>>> = {
+const tables: Record<string, () => Promise<() => Promise<RecordTables["connectors"]>>> = {
   async file() {
     const directory = await newDirectory();
-    return async () => openConnectorFile(directory);
+    return async () => openRecordTable(directory, recordKinds.connectors);
   },
   async Redis() {
     const prefix = randomUUID();
@@ -98,9 +98,11 @@ test("another replica on the same Redis protects the files after its next refres
 test("the file is readable only by its owner, and one that is no table is refused with the next step", async () => {
   const directory = await newDirectory();
   const file = join(directory, "connectors.json");
-  await createConnectors(openConnectorFile(directory), () => 5).register(claude, "anna");
+  await createConnectors(openRecordTable(directory, recordKinds.connectors), () => 5).register(claude, "anna");
   expect((await stat(file)).mode & 0o777).toBe(0o600);
   expect(await readFile(file, "utf8")).toContain('"kind": "claude"');
   await writeFile(file, '{"connectors": [{"kind": 5}]}');
-  expect(() => openConnectorFile(directory)).toThrow(/is not a table of connectors .* run `toolgate connect` again/);
+  expect(() => openRecordTable(directory, recordKinds.connectors)).toThrow(
+    /is not a table of connectors .* run `toolgate connect` again/,
+  );
 });

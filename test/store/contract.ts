@@ -10,6 +10,7 @@ import { logContract } from "./contract/log.ts";
 import { membershipContract } from "./contract/membership.ts";
 import { outputContract } from "./contract/output.ts";
 import { recordsContract } from "./contract/records.ts";
+import { remoteContract } from "./contract/remote.ts";
 import { retentionContract } from "./contract/retention.ts";
 import { sessionsContract } from "./contract/sessions.ts";
 import { settleContract } from "./contract/settle.ts";
@@ -24,6 +25,7 @@ const suites = {
   "delegated calls": delegatedContract,
   CallRecordReader: recordsContract,
   LeaseStore: leasesContract,
+  "calls of workers": remoteContract,
   "AskOpener and AskStore": asksContract,
   "AskStore.settle": settleContract,
   GrantStore: grantsContract,

@@ -25,6 +25,7 @@ import type { PermissionStore, Settlement } from "../../src/approval/ports.ts";
 import type { CallRecord, CallSpec, CallStore, Delegation, Fence, OutputStore } from "../../src/call/ports.ts";
 import type { CallRef } from "../../src/core/call-ref.ts";
 import { RequestError } from "../../src/core/request-error.ts";
+import type { RemoteMark } from "../../src/tool/remote.ts";
 
 /** A store under test. Only `advance` moves its clock. */
 export interface OpenedStore {
@@ -159,6 +160,23 @@ export async function startCall(store: OpenedStore, ref: CallRef): Promise<Fence
   const record = await openCall(store, ref);
   const fence = fenceOf(record);
   await store.calls.startCall({ fence, version: record.version, part: running(ref) });
+  return fence;
+}
+
+/** The worker process that runs the bodies of a test. */
+export const remote: RemoteMark = {
+  principal: "ci",
+  instance: "wrk_1",
+  connection: 1,
+  assignment: "random/ses_root/call_1",
+  resumeMs: 30_000,
+};
+
+/** Opens a call whose body a worker runs, and starts it in a second step. */
+export async function startRemoteCall(store: OpenedStore, ref: CallRef): Promise<Fence> {
+  const record = await openCall(store, ref);
+  const fence = fenceOf(record);
+  await store.calls.startCall({ fence, version: record.version, part: running(ref), remote });
   return fence;
 }
 

@@ -11,6 +11,7 @@ import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts"
 import type { Settlement } from "../../src/approval/ports.ts";
 import type { Fence, FinishCallStep, OpenAsksStep, OpenCallStep, StartCallStep } from "../../src/call/ports.ts";
 import type { CallRef } from "../../src/core/call-ref.ts";
+import type { RemoteMark } from "../../src/tool/remote.ts";
 import {
   addSession,
   addTree,
@@ -35,10 +36,12 @@ import {
   owner,
   pending,
   recordOf,
+  remote,
   running,
   saveGrant,
   settled,
   startCall,
+  startRemoteCall,
 } from "./fixture.ts";
 
 /** A transition with a valid step, and the guards that the step can violate. */
@@ -333,6 +336,116 @@ async function startAndLapse(store: OpenedStore, maxAttempts: number): Promise<v
   await store.calls.startCall({ fence: fenceOf(claimed), version: claimed.version, part: running(ref) });
   store.advance(leaseMs);
 }
+
+/** Violations of the mark by which a worker names its run of a body. */
+function markGuards(refused: unknown): readonly Guard<{ ref: CallRef; mark: RemoteMark }>[] {
+  const change =
+    (field: keyof RemoteMark, value: string) => (_: OpenedStore, step: { ref: CallRef; mark: RemoteMark }) => ({
+      ...step,
+      mark: { ...step.mark, [field]: value },
+    });
+  return [
+    { guard: "mark", violation: "another principal names it", violate: change("principal", "eve"), answer: refused },
+    { guard: "mark", violation: "another process names it", violate: change("instance", "wrk_2"), answer: refused },
+    { guard: "mark", violation: "it is another run", violate: change("assignment", "other"), answer: refused },
+    {
+      guard: "connection",
+      violation: "the worker has connected again since",
+      violate: async ({ calls }) => void (await calls.adoptCall(ref, { ...remote, connection: 3 }, other, leaseMs)),
+      answer: refused,
+    },
+    {
+      guard: "call exists",
+      violation: "no call has this id",
+      violate: (_, step) => ({ ...step, ref: callRef("call_none") }),
+      answer: refused,
+    },
+    { guard: "call open", violation: "the call has ended", violate: (store) => end(store, ref), answer: refused },
+    {
+      guard: "started",
+      violation: "the call was given back",
+      violate: async ({ calls }) => void (await calls.restartCall(ref, remote)),
+      answer: refused,
+    },
+    {
+      guard: "started",
+      violation: "another replica has claimed the call",
+      violate: (store) => {
+        store.advance(remote.resumeMs);
+        return claim(store, ref, other, 2);
+      },
+      answer: refused,
+    },
+  ];
+}
+
+const adoptCall: GuardedTransition<{ ref: CallRef; mark: RemoteMark }> = {
+  transition: "adoptCall",
+  async prepare(store) {
+    await addTree(store);
+    await startRemoteCall(store, ref);
+    return { ref, mark: { ...remote, connection: 2 } };
+  },
+  run: ({ calls }, step) => calls.adoptCall(step.ref, step.mark, other, leaseMs),
+  accepted: { owner: other, epoch: 2, version: 3, attempts: 1, remote: { connection: 2 } },
+  guards: [
+    ...markGuards(undefined),
+    {
+      guard: "connection",
+      violation: "the connection is that of the start",
+      violate: (_, step) => ({ ...step, mark: remote }),
+      answer: undefined,
+    },
+    {
+      guard: "connection",
+      violation: "another replica was first",
+      violate: async ({ calls }, { mark }) => void (await calls.adoptCall(ref, mark, "replica_3", leaseMs)),
+      answer: undefined,
+    },
+  ],
+};
+
+const restartCall: GuardedTransition<{ ref: CallRef; mark: RemoteMark }> = {
+  transition: "restartCall",
+  async prepare(store) {
+    await addTree(store);
+    await startRemoteCall(store, ref);
+    return { ref, mark: remote };
+  },
+  run: ({ calls }, step) => calls.restartCall(step.ref, step.mark),
+  accepted: true,
+  guards: markGuards(false),
+};
+
+const claimRemoteCall: GuardedTransition<CallRef> = {
+  transition: "claimCall of a started call of a worker",
+  async prepare(store) {
+    await addTree(store);
+    await startRemoteCall(store, ref);
+    store.advance(leaseMs + remote.resumeMs);
+    return ref;
+  },
+  run: ({ calls }, call) => calls.claimCall(call, other, leaseMs, 3),
+  accepted: { owner: other, epoch: 2, attempts: 1 },
+  guards: [
+    {
+      guard: "worker away",
+      violation: "its owner renewed the lease one millisecond too late",
+      async violate(store) {
+        await store.calls.renewLeases(owner, leaseMs);
+        store.advance(leaseMs + remote.resumeMs - 1);
+      },
+      answer: undefined,
+    },
+    {
+      guard: "worker away",
+      violation: "another replica has adopted the call",
+      violate: async ({ calls }) =>
+        void (await calls.adoptCall(ref, { ...remote, connection: 2 }, "replica_3", leaseMs)),
+      answer: undefined,
+    },
+  ],
+};
 
 const parkCall: GuardedTransition<{ fence: Fence }> = {
   transition: "parkCall",
@@ -1097,6 +1210,9 @@ export const guardedTransitions: readonly GuardedTransition[] = [
   erase(claimCall),
   erase(parkCall),
   erase(resumeCall),
+  erase(adoptCall),
+  erase(restartCall),
+  erase(claimRemoteCall),
   erase(prepareCall),
   erase(noteCall),
   erase(startCallStep),

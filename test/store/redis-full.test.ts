@@ -35,12 +35,13 @@ async function fill(): Promise<void> {
   await redis.config("SET", "maxmemory", "4mb");
 }
 
-test("in a full Redis new work is refused, and rejects, expiries, ends and lease renewals succeed", async () => {
+test("in a full Redis new work is refused, and rejects, expiries, cancels, ends, and renewals and ends of leases succeed", async () => {
   const store = await openIn(server.url);
   const { credentials, calls } = await openRedisStore({ url: server.url, log: quiet });
   onTestFinished(() => calls.close());
   onTestFinished(store.close);
   await addSession(store);
+  await addSession(store, "ses_closed");
   for (const index of twenty) {
     await startCall(store, callRef(`run_${index}`));
     await openAskedCall(store, callRef(`reject_${index}`), [`per_r${index}`]);
@@ -78,11 +79,15 @@ test("in a full Redis new work is refused, and rejects, expiries, ends and lease
   for (const index of twenty) {
     const ref = callRef(`run_${index}`);
     expect(held).toContainEqual(ref);
+    await store.calls.requestCancel(ref, "stop");
     const fence = fenceOf(await recordOf(store, ref));
     expect(await store.calls.finishCall({ ref, guard: { fence }, part: completed(ref) })).toBeDefined();
   }
   store.advance(askMs);
   for (const index of twenty) expect(await settle("expire", index)).toEqual({ result: "won" });
+  await store.calls.releaseCalls(owner);
+  expect((await recordOf(store, callRef("before"))).owner).toBe("");
+  expect(await store.calls.closeSession("ses_closed")).toEqual([]);
 
   await redis.config("SET", "maxmemory", "0");
   expect(await store.calls.ready()).toBe(true);

@@ -45,7 +45,11 @@ function follow({ calls }: OpenedStore) {
   const seen: { seq: number; kind: string | undefined }[] = [];
   const stop = new AbortController();
   const reading = (async () => {
-    for await (const { event } of followLog(calls, { sessionId: "ses_root", afterSeq: 0 }, stop.signal))
+    for await (const { event } of followLog(
+      calls,
+      { sessionId: "ses_root", root: "ses_root", afterSeq: 0 },
+      stop.signal,
+    ))
       if (event) seen.push({ seq: Number(event.seq), kind: kinds([event])[0] });
   })().catch(() => undefined);
   onTestFinished(() => {

@@ -7,6 +7,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Redis } from "ioredis";
 import type { Certificates } from "../edge/certificates.ts";
+import { fakeTime } from "../faults/fake-time.ts";
 
 /** Redis processes of a test. */
 export interface RedisServers {
@@ -24,10 +25,12 @@ export interface RedisServers {
 type Node = { host: string; port: number; tls?: { ca: string } };
 
 /** Starts one Redis on a unix socket. */
-export async function startRedis(...settings: string[]): Promise<RedisServers> {
+export const startRedis = (...settings: string[]): Promise<RedisServers> => startRedisIn({}, ...settings);
+
+async function startRedisIn(env: NodeJS.ProcessEnv, ...settings: string[]): Promise<RedisServers> {
   const directory = await mkdtemp(join(tmpdir(), "toolgate-redis-"));
   const path = join(directory, "r.sock");
-  const start = () => startProcess(directory, ["--port", "0", "--unixsocket", path, ...settings]);
+  const start = () => startProcess(directory, ["--port", "0", "--unixsocket", path, ...settings], env);
   let server = await start();
   return {
     url: `redis+unix://${path}`,
@@ -41,6 +44,29 @@ export async function startRedis(...settings: string[]): Promise<RedisServers> {
       await rm(directory, { recursive: true, force: true });
     },
   };
+}
+
+/** A Redis whose clock can jump. */
+export interface RedisWithClock extends RedisServers {
+  /** Sets the difference between its clock and that of the machine, such as "+40d". */
+  setClock(offset: string): Promise<void>;
+}
+
+/** Starts one Redis on a unix socket, with a private clock. */
+export async function startRedisWithClock(): Promise<RedisWithClock> {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-redis-clock-"));
+  const clock = join(folder, "clock");
+  const setClock = (offset: string) => writeFile(clock, `${offset}\n`);
+  await setClock("+0");
+  const { LD_PRELOAD, ...faked } = fakeTime();
+  // Without the allocator of libc Redis hangs at its start: jemalloc asks for the time before the time can be asked for.
+  const env = { ...faked, LD_PRELOAD: `${LD_PRELOAD} libc.so.6`, FAKETIME_TIMESTAMP_FILE: clock };
+  const server = await startRedisIn(env);
+  const stop = async () => {
+    await server.stop();
+    await rm(folder, { recursive: true });
+  };
+  return { ...server, setClock, stop };
 }
 
 /** Stops a Redis process; returns the function that continues it. */
@@ -94,7 +120,7 @@ export async function startCluster(certificates?: Certificates): Promise<RedisSe
 }
 
 /** Assigns a third of the slots to each node and waits until all nodes agree. */
-async function unite(nodes: Node[]): Promise<void> {
+export async function unite(nodes: Node[]): Promise<void> {
   const slots = [
     [0, 5460],
     [5461, 10922],
@@ -121,7 +147,7 @@ async function untilWhole(nodes: Node[]): Promise<void> {
 }
 
 /** Options for TLS: with certificates there is no plain port, neither for clients nor for other servers. */
-function listenOn(port: number, certificates?: Certificates): string[] {
+export function listenOn(port: number, certificates?: Certificates): string[] {
   const own = ["--bind", "127.0.0.1"];
   if (certificates === undefined) return [...own, "--port", String(port)];
   const { server, ca } = certificates;
@@ -141,9 +167,16 @@ function nodeAt(port: number, certificates?: Certificates): Node {
   return { host: "127.0.0.1", port, ...(certificates && { tls: { ca: certificates.ca.cert } }) };
 }
 
-async function startProcess(directory: string, settings: string[]): Promise<ChildProcess> {
+export async function startProcess(
+  directory: string,
+  settings: string[],
+  env: NodeJS.ProcessEnv = {},
+): Promise<ChildProcess> {
   const fixed = ["--save", "", "--appendonly", "no", "--dir", directory, "--maxmemory-policy", "noeviction"];
-  const server = spawn("redis-server", [...fixed, ...settings], { stdio: ["ignore", "pipe", "inherit"] });
+  const server = spawn("redis-server", [...fixed, ...settings], {
+    stdio: ["ignore", "pipe", "inherit"],
+    env: { ...process.env, ...env },
+  });
   await new Promise<void>((resolve, reject) => {
     server.on("error", () => reject(new Error("apt-get install -y redis-server")));
     server.on("exit", (code) => reject(new Error(`redis-server ended with ${code} before it was ready`)));
@@ -156,14 +189,14 @@ async function startProcess(directory: string, settings: string[]): Promise<Chil
   return server;
 }
 
-async function stopProcess(server: ChildProcess): Promise<void> {
+export async function stopProcess(server: ChildProcess): Promise<void> {
   if (server.exitCode !== null || server.signalCode !== null) return;
   server.kill("SIGKILL");
   await once(server, "exit");
 }
 
 /** Finds free ports; the cluster bus also needs the port 10,000 above each. */
-async function freePorts(count: number): Promise<number[]> {
+export async function freePorts(count: number): Promise<number[]> {
   const ports: number[] = [];
   while (ports.length < count) {
     const server = createServer();
@@ -233,7 +266,10 @@ async function untilWatched(node: Node): Promise<void> {
 const maxWaitMs = 60_000;
 
 /** Polls until a state is reached; an error names the last one. */
-async function untilState(problem: string, look: () => Promise<{ isReached: boolean; state: string }>): Promise<void> {
+export async function untilState(
+  problem: string,
+  look: () => Promise<{ isReached: boolean; state: string }>,
+): Promise<void> {
   const end = performance.now() + maxWaitMs;
   for (;;) {
     const { isReached, state } = await look();

@@ -2,14 +2,27 @@ import { randomUUID } from "node:crypto";
 import { create } from "@bufbuild/protobuf";
 import { Redis } from "ioredis";
 import { afterAll, describe, expect, test } from "vitest";
-import { DecisionKind, DecisionRecordSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { DecisionKind, DecisionRecordSchema, GrantScope } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { linkHash } from "../../src/store/audit.ts";
 import { createKeys } from "../../src/store/redis/keys.ts";
 import type { Link } from "../../src/store/redis/link.ts";
-import { auditRetentionMs, recordRetentionMs } from "../../src/store/retention.ts";
-import { addTree, callRef, completed, day, fenceOf, type OpenedStore, openCall, running } from "./fixture.ts";
+import { openRedisStore } from "../../src/store/redis/store.ts";
+import {
+  addTree,
+  callRef,
+  completed,
+  day,
+  failed,
+  fenceOf,
+  grant,
+  type OpenedStore,
+  openAskedCall,
+  openCall,
+  running,
+  saveGrant,
+} from "./fixture.ts";
 import { startRedis } from "./redis-server.ts";
-import { openIn } from "./redis-store.ts";
+import { openIn, quiet } from "./redis-store.ts";
 
 const server = await startRedis();
 const redis = new Redis(server.nodes[0] ?? {});
@@ -33,64 +46,65 @@ async function recordOnce(store: OpenedStore, callId: string, sessionId = "ses_r
   await openCall(store, ref, { start: running(ref), end: completed(ref), decisions: [decided(callId)] });
 }
 
-/** Lets the TTLs of all keys run down by a time, which passes for the store as well. */
-async function pass(store: OpenedStore, prefix: string, ms: number): Promise<void> {
-  store.advance(ms);
-  for (const key of await redis.keys(`${prefix}:*`)) {
-    const ttl = await redis.pttl(key);
-    if (ttl >= 0) await redis.pexpire(key, ttl - ms);
-  }
-}
+/** Names the keys of a store that hold records. */
+const recordsIn = async (prefix: string) =>
+  (await redis.keys(`${prefix}:*`)).filter((name) => !/:operation:|\}:(store|live|clock|probe)$/.test(name));
 
-describe("TTLs", () => {
-  test("are set by a step that records a call once, on every key of its tree", async () => {
+describe("upkeep", () => {
+  test("removes the TTLs that an earlier version set, at the first sweep of a process", async () => {
     const { store, prefix } = await openOwn();
     await addTree(store);
     await recordOnce(store, "call_1");
-    const names = (await redis.keys(`${prefix}:{ses_root}:*`)).filter((name) => !name.includes(":operation:"));
-    expect(names).toEqual(
-      expect.arrayContaining([expect.stringMatching(/:calls:ses_root$/), expect.stringMatching(/:ended$/)]),
-    );
-    for (const name of names) expect(await redis.pttl(name), name).toBeGreaterThan(recordRetentionMs);
+    await openAskedCall(store, callRef("call_2"), ["per_1"]);
+    await saveGrant(store, grant("grt_1"));
+    await store.outputs.append("ses_root", "out_1", new Uint8Array(100_000));
+    // What has ended may keep its TTL; listings never had one.
+    const others = /:call:ses_root:call_1$|\{per_|\{\d+\}/;
+    const names = (await recordsIn(prefix)).filter((name) => !others.test(name));
+    for (const name of names) await redis.pexpire(name, day);
+    await store.calls.sweep();
+    for (const name of names) expect(await redis.pttl(name), name).toBe(-1);
     await store.close();
   });
 
-  test("outlast the retention while the tree is used and swept once a day", async () => {
-    const { store, prefix, tree } = await openOwn();
-    await addTree(store);
-    await recordOnce(store, "call_0");
-    for (let days = 1; days <= 35; days++) {
-      await pass(store, prefix, day);
-      await recordOnce(store, `call_${days}`);
-      await store.calls.sweep();
-      const kept = [
-        tree.tree,
-        tree.sessions,
-        tree.session("ses_root"),
-        tree.log("ses_root"),
-        tree.calls("ses_root"),
-        tree.ended,
-      ];
-      for (const key of kept)
-        expect(await redis.pttl(key), `${key} on day ${days}`).toBeGreaterThan(recordRetentionMs - day);
-      expect(await redis.pttl(tree.audit), `audit on day ${days}`).toBeGreaterThanOrEqual(auditRetentionMs - day / 24);
-    }
-    await store.close();
-  });
-
-  test("are set again on a set that was emptied", async () => {
-    const { store, prefix, tree } = await openOwn();
+  test("removes every key of what is past its retention, and counts that in the log", async () => {
+    const prefix = randomUUID();
+    const logged: string[] = [];
+    const note = (message: string) => void logged.push(message);
+    let time = Date.now();
+    const clock = () => time;
+    const calls = await openRedisStore({ url: server.url, prefix, log: { ...quiet, info: note }, clock });
+    const store = {
+      ...calls,
+      advance() {},
+      reopen: () => Promise.reject(new Error("not used")),
+      close: calls.calls.close,
+    };
     await addTree(store);
     await recordOnce(store, "call_1");
     await recordOnce(store, "call_2", "ses_child");
-    for (const ms of [recordRetentionMs - day, day]) {
-      await pass(store, prefix, ms);
-      await recordOnce(store, `call_child_${ms}`, "ses_child");
-      await store.calls.sweep();
+    await openAskedCall(store, callRef("call_3"), ["per_1"]);
+    const guard = { version: (await store.calls.getCall("ses_root", "call_3"))?.version ?? 0 };
+    await store.calls.finishCall({ ref: callRef("call_3"), guard, part: completed(callRef("call_3")) });
+    await saveGrant(store, grant("grt_1"));
+    await saveGrant(store, grant("grt_2", { scope: GrantScope.PROJECT, expires: time + day }));
+    const waiting = await store.calls.getCall("ses_root", "call_of_grt_1");
+    for (const id of ["call_of_grt_1", "call_of_grt_2"])
+      await store.calls.finishCall({
+        ref: callRef(id),
+        guard: { version: waiting?.version ?? 0 },
+        part: failed(callRef(id)),
+      });
+    await store.calls.sweep();
+    expect(logged).toEqual([]);
+    for (const days of [2, 8, 31, 32, 95, 96]) {
+      time += days * day;
+      for (const { root, id } of (await store.calls.sweep()).outputs) await store.outputs.remove(root, id);
     }
-    expect(await redis.exists(tree.calls("ses_root"))).toBe(0);
-    await recordOnce(store, "call_3");
-    expect(await redis.pttl(tree.calls("ses_root"))).toBeGreaterThan(recordRetentionMs);
+    expect(logged[0]).toBe("removed after their retention time: 2 logs");
+    expect(logged.join("\n")).toMatch(/5 results/);
+    expect(logged.join("\n")).toMatch(/1 trees/);
+    expect(await recordsIn(prefix)).toEqual([]);
     await store.close();
   });
 });

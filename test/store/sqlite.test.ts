@@ -66,8 +66,14 @@ test("migrates a store of an earlier version with its calls", async () => {
   await before.calls.close();
   const db = new DatabaseSync(join(directory, "toolgate.sqlite"));
   db.exec(`DROP INDEX calls_by_assignment; ALTER TABLE calls DROP COLUMN assignment; ALTER TABLE calls DROP COLUMN reported;
-    ALTER TABLE calls DROP COLUMN repeats; ALTER TABLE calls DROP COLUMN prepared; ALTER TABLE calls DROP COLUMN hooked; DROP TABLE states;
-    ALTER TABLE sessions DROP COLUMN asks_version; ALTER TABLE grants DROP COLUMN used; DROP TABLE decisions;
+    ALTER TABLE calls DROP COLUMN repeats; ALTER TABLE calls DROP COLUMN prepared; ALTER TABLE calls DROP COLUMN hooked; ALTER TABLE calls DROP COLUMN memo;
+    ALTER TABLE calls DROP COLUMN remote; ALTER TABLE calls DROP COLUMN queued_until;
+    DROP TABLE states;
+    ALTER TABLE sessions DROP COLUMN asks_version; ALTER TABLE grants DROP COLUMN used; ALTER TABLE grants DROP COLUMN suspended;
+    ALTER TABLE sessions DROP COLUMN session_crc; ALTER TABLE log DROP COLUMN event_crc; ALTER TABLE grants DROP COLUMN grant_crc;
+    ALTER TABLE calls DROP COLUMN spec_crc; ALTER TABLE calls DROP COLUMN snapshot_crc;
+    ALTER TABLE asks DROP COLUMN request_crc; ALTER TABLE asks DROP COLUMN settled_crc;
+    DROP TABLE decisions;
     PRAGMA user_version = 1`);
   db.close();
   const store = await openIn(directory);

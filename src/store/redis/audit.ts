@@ -27,11 +27,15 @@ export function createRedisAudit({ link, keys }: { link: Link; keys: Keys }) {
       return roots;
     },
 
-    /** Removes trees without an audit from the list. */
-    async sweep(): Promise<void> {
+    /** Trims the audits of removed trees, and removes those without one from the list. */
+    async sweep(trim: (root: string) => Promise<void>): Promise<void> {
       for await (const roots of removed.all()) {
         for (const root of roots) {
-          if ((await link.command("exists", keys.tree(root).audit)) === 0) await removed.remove(root);
+          const { audit } = keys.tree(root);
+          await trim(root);
+          if (number(await link.command("xlen", audit)) > 0) continue;
+          await link.command("unlink", audit);
+          await removed.remove(root);
         }
       }
     },

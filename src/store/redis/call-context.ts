@@ -1,5 +1,4 @@
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import type { HostStart } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { callName, type RedisCallRecords } from "./call-records.ts";
 import type { HeldCalls } from "./held-calls.ts";
@@ -19,15 +18,6 @@ export interface RedisCallContext {
   readonly now: () => number;
   readonly held: HeldCalls;
   readonly runStep: RunStep;
-}
-
-/** Points from an assignment to its tree, before the start: so a call is found by every assignment that is given out. */
-export async function pointToAssigned(
-  { link, keys }: Pick<RedisCallContext, "link" | "keys">,
-  root: string,
-  { assignment }: HostStart,
-): Promise<void> {
-  await link.run("point_to", { pointer: keys.root(assignment) }, { seen: "", target: root });
 }
 
 /** Returns the key of the parent of a call that ends, if that waits for it: the parent counts its open children. */

@@ -1,9 +1,11 @@
 import type { CallRecord, CallSpec } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
+import { DamagedRecord } from "../checksum.ts";
 import { decodeRedisPart } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
-import { type Fields, fields, text, texts } from "./reply.ts";
+import { type Fields, fields, replyList, text, texts } from "./reply.ts";
+import { decodeSealedJson } from "./sealed.ts";
 import type { Trees } from "./trees.ts";
 
 /** Reads of stored calls. */
@@ -24,8 +26,11 @@ export function createRedisCallRecords({ link, keys, trees }: { link: Link; keys
       repeats: call.has("repeats") ? call.number("repeats") : 0,
       ...(call.has("prepared") ? { prepared: true } : {}),
       ...(call.has("hooked") ? { hooked: call.text("hooked") } : {}),
+      ...(call.has("memo") ? { memo: call.text("memo") } : {}),
       ...(call.has("cancel") ? { cancel: call.text("cancel") } : {}),
       ...(call.has("assignment") ? { assignment: call.text("assignment") } : {}),
+      ...(call.has("remote") ? { remote: JSON.parse(call.text("remote")) } : {}),
+      ...(call.has("queuedUntil") ? { queuedUntil: call.number("queuedUntil") } : {}),
       ...(call.has("expired") ? { expired: true } : {}),
     };
   }
@@ -55,6 +60,19 @@ export function createRedisCallRecords({ link, keys, trees }: { link: Link; keys
         const found = fields(await link.read("read_assigned", [callOf], call(""), assignment));
         return found && decode(root, found);
       }),
+
+    findDelegated: async (sessionId: string, requestDigest: string): Promise<CallRecord[]> =>
+      (await trees.find(sessionId, async (root) => {
+        const { call, open } = keys.tree(root);
+        const callsOfSession = call(callName({ sessionId, callId: "" }));
+        const found = replyList(await link.read("read_delegated", [open(sessionId)], callsOfSession, requestDigest));
+        const records = found.flatMap((each) => {
+          const call = fields(each);
+          return call ? decode(root, call) : [];
+        });
+        // The session may have been removed and created again, in another tree.
+        return records.length === 0 ? undefined : records.filter(({ spec }) => spec.requestDigest === requestDigest);
+      })) ?? [],
 
     async list({ sessionId, open = false, after, limit }: ListFilter): Promise<CallRecord[]> {
       const found = await trees.find(sessionId, async (root) => {
@@ -96,7 +114,10 @@ export const callName = ({ sessionId, callId }: Pick<CallRef, "sessionId" | "cal
 /** Returns the last snapshot of a call, with the asks that are open now. */
 export function decodeSnapshot(call: Fields) {
   const revision = BigInt(call.text("revision"));
-  return { ...decodeRedisPart(call.bytes("part")), revision, permissionIds: ids(call.text("waiting")) };
+  const part = decodeRedisPart(call.bytes("part"));
+  if (part.callId !== call.text("callId"))
+    throw new DamagedRecord(`the record of call ${call.text("callId")} is that of another one`);
+  return { ...part, revision, permissionIds: ids(call.text("waiting")) };
 }
 
 /** Splits a field that lists ids. */
@@ -104,5 +125,5 @@ export const ids = (field: string): string[] => field.split(" ").filter((id) => 
 
 /** Parses a stored `CallSpec`. */
 export function decodeRedisSpec(spec: string): CallSpec {
-  return JSON.parse(spec);
+  return decodeSealedJson(spec, "the request of a call") as CallSpec;
 }

@@ -21,6 +21,8 @@ export function connectRedis(address: RedisAddress, use: "commands" | "news", lo
   };
   const options = {
     connectTimeout: 5_000,
+    // A frozen server does not answer the end of a connection.
+    disconnectTimeout: 200,
     reconnectOnError: (error: Error) => error.message.startsWith("READONLY"),
     ...(use === "commands" ? strict : { maxRetriesPerRequest: null }),
   };
@@ -31,6 +33,8 @@ export function connectRedis(address: RedisAddress, use: "commands" | "news", lo
     ...queue,
     retryStrategy,
     sentinelRetryStrategy: retryStrategy,
+    // Otherwise the connection stays at the old master until a sentinel demotes it, and all of that is lost.
+    failoverDetector: own.sentinels !== undefined,
   });
   const client =
     address.kind === "cluster"
@@ -41,8 +45,36 @@ export function connectRedis(address: RedisAddress, use: "commands" | "news", lo
         })
       : new Redis(single(address.options));
   logOutages(client, use, log);
+  if (client instanceof Redis) reconnectAfterEnd(client);
   return client;
 }
+
+/** Clients that are to stay disconnected. */
+const left = new WeakSet<Client>();
+
+/** Disconnects for good. */
+export function leaveRedis(client: Client): void {
+  left.add(client);
+  client.disconnect();
+}
+
+/** Waits for the replies under way, then disconnects for good. */
+export async function quitRedis(client: Client): Promise<void> {
+  left.add(client);
+  await client.quit().catch(() => client.disconnect());
+}
+
+/** Connects again where the driver stops trying: when a sentinel announces a failover while it looks for the master. */
+function reconnectAfterEnd(client: Redis): void {
+  client.on("end", () => {
+    if (left.has(client)) return;
+    setTimeout(() => {
+      if (!left.has(client) && client.status === "end") client.connect().catch(() => {});
+    }, reconnectMs);
+  });
+}
+
+const reconnectMs = 50;
 
 /** Logs that Redis does not answer, once and then each ten seconds, and that it answers again. */
 function logOutages(client: Client, use: string, log: Logger): void {

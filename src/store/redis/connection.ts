@@ -1,9 +1,10 @@
 import type { Logger } from "../../core/logger.ts";
 import { createRepeatedFailure } from "../../core/repeated-failure.ts";
 import { type Client, connectRedis, createCork } from "./client.ts";
-import type { Keys } from "./keys.ts";
+import { type Keys, shards } from "./keys.ts";
 import type { Reply } from "./reply.ts";
 import { loadScripts, type ReadName, type Script, type StepName } from "./scripts.ts";
+import { createRedisClock, type RedisClock } from "./store-clock.ts";
 import type { RedisAddress } from "./url.ts";
 
 /** State of the connection to Redis, and of the knowledge about its contents. */
@@ -26,17 +27,40 @@ export interface Connection {
   /** The value of `losses` at the last verification. */
   verifiedLosses: number;
   verifying: Promise<void> | undefined;
+  /** Names this replica. Undefined for a program that acknowledges nothing to clients. */
+  readonly replica: string | undefined;
+  /** File in which this replica stores what it knows of the histories. */
+  readonly historyFile: string | undefined;
+  /** Ids of the histories of writes of the masters, as of the last verification. */
+  histories: ReadonlySet<string>;
+  /** Offset up to which each history was acknowledged here. */
+  readonly acknowledged: Map<string, number>;
+  /** Generation of each shard: the number of times that it may have lost acknowledged work. */
+  readonly generations: number[];
+  /** Number of raises that were noticed here; no step is taken again across one. */
+  raises: number;
+  /** True once a master had copies. */
+  isReplicated: boolean;
+  /** True if only what enough copies have is acknowledged. */
+  isStrict: boolean;
+  /** Raised when another history begins: what was answered before may be lost. */
+  epoch: number;
   isClosed: boolean;
-  /** Difference between Redis' clock and `performance.now()`, in ms. */
-  clockOffsetMs: number;
+  readonly time: RedisClock;
 }
 
 /** An argument of a command, as the driver takes it. */
 export type Argument = string | number | Uint8Array;
 
 /** Starts to connect; the contents are not verified yet. */
-export function createConnection(options: { address: RedisAddress; keys: Keys; log: Logger }): Connection {
-  const { address, keys, log } = options;
+export function createConnection(options: {
+  address: RedisAddress;
+  keys: Keys;
+  log: Logger;
+  replica?: string;
+  historyFile?: string | undefined;
+}): Connection {
+  const { address, keys, log, replica, historyFile } = options;
   const client = connectRedis(address, "commands", log);
   const fullness = createRepeatedFailure<Error>((error, count) =>
     log.error(
@@ -47,7 +71,15 @@ export function createConnection(options: { address: RedisAddress; keys: Keys; l
   return {
     ...{ client, keys, log, scripts: loadScripts(), cork: createCork(client), fullness },
     ...{ breakListeners: [], lossListeners: [], storeId: "", losses: 0, verifiedLosses: -1 },
-    ...{ verifying: undefined, isClosed: false, clockOffsetMs: 0 },
+    ...{
+      verifying: undefined,
+      replica,
+      historyFile,
+      histories: new Set<string>(),
+      acknowledged: new Map<string, number>(),
+    },
+    ...{ generations: Array.from({ length: shards }, () => 0), raises: 0, isReplicated: false, isStrict: false },
+    ...{ epoch: 0, isClosed: false, time: createRedisClock() },
   };
 }
 

@@ -1,7 +1,9 @@
 import { Redis } from "ioredis";
-import { masters } from "./client.ts";
+import { agreeOnClock } from "./clock.ts";
 import { type Connection, encodeStep, evaluateScript, sendCommand } from "./connection.ts";
+import { agreeOnHistories, type FoundMaster, readMasters } from "./histories.ts";
 import { shards } from "./keys.ts";
+import { addressOf, type Replication } from "./replication.ts";
 import { replyList, text } from "./reply.ts";
 import { establishStoreId, type StoreIds } from "./store-id.ts";
 
@@ -18,29 +20,44 @@ export function verifyContents(connection: Connection): Promise<void> {
   return connection.verifying;
 }
 
-/** Verifies until no connection was lost meanwhile, then measures the clock. */
+/** Verifies until no connection was lost meanwhile, then agrees on the time. */
 async function establish(connection: Connection): Promise<void> {
   const { log, lossListeners } = connection;
   const ids = storeIds(connection);
   for (let seen = -1; seen !== connection.losses; ) {
     seen = connection.losses;
+    const found = await findMasters(connection);
     const id = await establishStoreId(ids);
     if (connection.storeId !== "" && id !== connection.storeId) {
       log.error("the Redis store lost all or a part of its contents; it has a new store id", { reason: id });
       for (const forget of lossListeners) forget();
     }
     connection.storeId = id;
+    await agreeOnHistories(connection, found);
     if (seen === connection.losses) connection.verifiedLosses = seen;
   }
-  await measureClock(connection);
+  await agreeOnClock(connection);
 }
 
-async function measureClock(connection: Connection): Promise<void> {
-  const before = performance.now();
-  const [seconds, micros] = (await masters(connection.client)[0]?.time()) ?? [];
-  const here = (before + performance.now()) / 2;
-  if (seconds !== undefined) connection.clockOffsetMs = Number(seconds) * 1_000 + Number(micros) / 1_000 - here;
+/** Reads the masters, and leaves a server that has become a copy: what it accepted since would be lost. */
+async function findMasters({ client }: Connection): Promise<FoundMaster[]> {
+  const found = await readMasters(client);
+  if (client instanceof Redis && found.some(({ isMaster }) => !isMaster)) {
+    if (client.status === "ready") client.disconnect(true);
+    throw new Error(`the Redis at ${addressOf(client)} is a copy`);
+  }
+  return found;
 }
+
+/** Throws if a server is no master, or does not continue a known history; then the contents are verified again. */
+export function checkHistory(connection: Connection, { isMaster, id }: Replication): void {
+  if (isMaster && connection.histories.has(id)) return;
+  void verifyContents(connection).catch(() => {});
+  throw failedOver();
+}
+
+/** Failure of a step whose answer a failover may have made void; it is taken again. */
+export const failedOver = () => new Error("Redis failed over meanwhile");
 
 function storeIds(connection: Connection): StoreIds {
   const { client, keys } = connection;

@@ -1,9 +1,10 @@
-import { create, fromBinary } from "@bufbuild/protobuf";
+import { create } from "@bufbuild/protobuf";
 import { type Grant, GrantSchema, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { createListing } from "./listing.ts";
 import { bytes, fields, number, pairs, type Reply, text } from "./reply.ts";
+import { decodeSealed } from "./sealed.ts";
 
 /** Storage of grants: those of a session tree in its slot, wider ones in the slot of their workspace. */
 export type GrantSlots = ReturnType<typeof createGrantSlots>;
@@ -13,6 +14,9 @@ export interface GrantPlace {
   root: string;
   workspace?: string;
 }
+
+/** Decodes a stored grant. */
+export const decodeGrant = (saved: Uint8Array): Grant => decodeSealed(GrantSchema, saved, "a grant");
 
 /** Reads and moves grants. The place of a grant is written before the grant, so that every grant has one. */
 export function createGrantSlots({ link, keys }: { link: Link; keys: Keys }) {
@@ -40,14 +44,14 @@ export function createGrantSlots({ link, keys }: { link: Link; keys: Keys }) {
       link.command("hget", slot.used, id),
     ]);
     const found = bytes(saved);
-    return found && { ...fromBinary(GrantSchema, found), revoked: number(revoked), lastUsed: number(used) };
+    return found && { ...decodeGrant(found), revoked: number(revoked), lastUsed: number(used) };
   }
 
   /** Moves a tree's wider grants from its outbox to their workspaces' slots. */
   async function drainOutbox(root: string): Promise<void> {
     const { outbox } = keys.tree(root);
     for (const [id, saved] of pairs((await link.hashes(outbox))[0])) {
-      const { workspace } = fromBinary(GrantSchema, saved);
+      const { workspace } = decodeGrant(saved);
       const { grants, users } = slotOf(id, { root, workspace });
       await link.run("save_grant", { grants, users }, { id, root }, { grant: saved });
       await link.command("hdel", outbox, id);
@@ -89,7 +93,7 @@ export function createGrantSlots({ link, keys }: { link: Link; keys: Keys }) {
       const [ends, last] = [fields(dead), fields(uses)];
       const decode = ([id, found]: [string, Buffer]) =>
         create(GrantSchema, {
-          ...fromBinary(GrantSchema, found),
+          ...decodeGrant(found),
           revoked: ends?.number(id) ?? 0,
           lastUsed: last?.number(id) ?? 0,
         });

@@ -1,13 +1,7 @@
-import { fromBinary } from "@bufbuild/protobuf";
-import {
-  type DecisionRecord,
-  type Grant,
-  GrantSchema,
-  GrantScope,
-} from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { type DecisionRecord, type Grant, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { GrantFilter, GrantStore } from "../../approval/ports.ts";
 import { encodeEvent } from "./events.ts";
-import type { GrantPlace, GrantSlots } from "./grant-slots.ts";
+import { decodeGrant, type GrantPlace, type GrantSlots } from "./grant-slots.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { fields, number, pairs, replyList, text, texts } from "./reply.ts";
@@ -34,7 +28,7 @@ export async function readServingGrants(
   const [inWorkspace] = await slots.readSlot(keys.workspace(tree.workspace));
   const inOutbox = pairs(outbox)
     .filter(([id]) => !inWorkspace.some((grant) => grant.id === id))
-    .map(([, saved]) => fromBinary(GrantSchema, saved));
+    .map(([, saved]) => decodeGrant(saved));
   const serves = ({ scope, agent }: Grant) => scope === GrantScope.PROJECT || agent === tree.agent;
   return {
     grants: [...inTree, ...[...inWorkspace, ...inOutbox].filter(serves)].filter((grant) => isLive(grant, link.now())),

@@ -14,9 +14,8 @@ export type Keys = ReturnType<typeof createKeys>;
 export type TreeKeys = ReturnType<Keys["tree"]>;
 
 /**
- * Creates the names. Every key has a TTL of about a month, which the sweep renews while the key is in use. Exceptions:
- * `storeId` (identifies the contents), `credentials`, `connectors`, `live` and `listing` (hints, removed with what they name) and
- * the grants of a workspace (the sweep removes them after they expire or are revoked).
+ * Creates the names. No key of a record has a TTL, since Redis' clock may jump: the sweep removes records by the time of the store.
+ * Only what is needed for moments has one: answers of operations, the policy, pointers to what is not created yet.
  */
 export function createKeys(prefix: string) {
   const slot = (tag: string) => `${prefix}:{${tag}}`;
@@ -37,12 +36,21 @@ export function createKeys(prefix: string) {
     grantPlace: (id: string) => `${slot(id)}:place`,
     /** STRING: the digest of the policy that the replicas agree on. */
     policy: `${slot("policy")}:policy`,
+    /** HASH: the generation of each shard that was raised. ZSET: the replicas, by the time of their last announcement. */
+    generations: `${slot("histories")}:generations`,
+    replicas: `${slot("histories")}:replicas`,
+    /** HASH: reports of the replicas on the history of a server, and the decision. */
+    agreement: (history: string) => `${slot("histories")}:agreement:${history}`,
+    /** HASH: how far the time of the store is behind the clock of each server, and when that was checked. */
+    clock: `${slot("clock")}:clock`,
     /** STRING: a value that each readiness probe changes. */
     probe: `${slot("probe")}:probe`,
+    /** STRING in the slot of a key: written before copies are counted. */
+    confirmation: (key: string) => `${slot(hashTag(key))}:confirmation`,
     /** HASH: credentials by id, as JSON. It has no TTL: the service removes credentials that ended long ago. */
     credentials: `${slot("credentials")}:credentials`,
-    /** HASH: connectors by id, as JSON. It has no TTL: `toolgate disconnect` removes them. */
-    connectors: `${slot("connectors")}:connectors`,
+    /** HASH: the records of a table by id, as JSON. It has no TTL: people add and remove them. */
+    records: (table: string) => `${slot(table)}:${table}`,
     /** The channel for news between replicas. */
     news: `${prefix}:news`,
 
@@ -92,7 +100,7 @@ function keysOfTree(slot: string) {
     outbox: name("outbox"),
     /** SET: users of the tree's grants, which can only be the tree itself. */
     users: name("users"),
-    /** STREAM: the chain of decisions, retained for 90 days after the last one, longer than the tree. */
+    /** STREAM: the chain of decisions, each retained for 90 days, longer than the tree. */
     audit: name("audit"),
     /** HASH: SHA-256 by canonical path. */
     reads: name("reads"),
@@ -129,6 +137,28 @@ function keysOfTree(slot: string) {
 }
 
 const maxTrees = 1_000;
+
+/** Returns the hash tag of a key that was built here. */
+const hashTag = (key: string) => key.slice(key.indexOf("{") + 1, key.indexOf("}"));
+
+/** Returns the slot of a key in a cluster: CRC16 (XMODEM) of its hash tag. */
+export function slotOf(key: string): number {
+  let crc = 0;
+  for (const byte of Buffer.from(hashTag(key))) {
+    crc ^= byte << 8;
+    for (let bit = 0; bit < 8; bit++) crc = (crc & 0x80_00 ? (crc << 1) ^ 0x10_21 : crc << 1) & 0xff_ff;
+  }
+  return crc % slotCount;
+}
+
+/** Slots of a cluster. */
+const slotCount = 16_384;
+
+/** Returns the shard of a slot: as many slots in a row for each. */
+export const shardOfSlot = (slot: number): number => Math.floor((slot * shards) / slotCount);
+
+/** Returns the shard of the slot in which the keys of a session tree are. */
+export const shardOfTree = (root: string): number => shardOfSlot(slotOf(`{${root}}`));
 
 /** Returns the shard of an id. */
 export const shardOf = (id: string): number => crc32(id) % shards;

@@ -40,13 +40,14 @@ export function createLeases(options: {
   async function orphansAmong(root: string, names: readonly string[]): Promise<OrphanedCall[]> {
     const states = replyList(await link.read("read_leases", names.map(keys.tree(root).call)));
     return names.flatMap((name, index) => {
-      const [lease, started, settled, ended, collectMs] = replyList(states[index]);
+      const [lease, started, settled, ended, collectMs, mark, until, definition] = replyList(states[index]);
       const isStarted = text(started) === "1";
       if (lease === undefined || number(lease) > link.now() || text(ended) !== "") return [];
       const delegated = text(collectMs) !== "";
-      return [
-        { ref: toRef(root, name), started: isStarted, delegated, since: Math.max(number(lease), number(settled)) },
-      ];
+      const orphan = { ref: toRef(root, name), started: isStarted, delegated };
+      const remote = text(mark) === "" ? {} : { remote: JSON.parse(text(mark)) };
+      const queued = text(until) === "" ? {} : { queued: { definitionId: text(definition), until: number(until) } };
+      return [{ ...orphan, since: Math.max(number(lease), number(settled)), ...remote, ...queued }];
     });
   }
 

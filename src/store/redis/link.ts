@@ -1,7 +1,19 @@
+import type { StoreSafety } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
-import { eachNode, whenReady } from "./client.ts";
-import { type Connection, createConnection, encodeStep, evaluateScript, sendCommand } from "./connection.ts";
-import { isVerified, verifyContents } from "./contents.ts";
+import { connectRedis, eachNode, leaveRedis, quitRedis, whenReady } from "./client.ts";
+import { adoptClock, behindAt, confirmedJump, isAlone, storeTime, timingOf } from "./clock.ts";
+import { type Confirmations, createConfirmations } from "./confirmations.ts";
+import {
+  type Argument,
+  type Connection,
+  createConnection,
+  encodeStep,
+  evaluateScript,
+  sendCommand,
+} from "./connection.ts";
+import { checkHistory, failedOver, isVerified, verifyContents } from "./contents.ts";
+import { type Copies, type CopySettings, createCopies } from "./copies.ts";
+import { generationOf, noteAcknowledged, withdrawReplica } from "./histories.ts";
 import type { Keys } from "./keys.ts";
 import { type Reply, replyList } from "./reply.ts";
 import { attemptCommand, noteRefusal, patienceMs } from "./retry.ts";
@@ -12,7 +24,9 @@ import type { RedisAddress } from "./url.ts";
 /** Access to Redis: every command goes through it, and only while the contents are known to be those of `storeId`. */
 export interface Link {
   readonly storeId: string;
-  /** Ms since the epoch by Redis' clock, estimated: no guard depends on it. */
+  /** Returns the generation of the shard of a session tree: another one means that acknowledged work of it may be lost. */
+  generationOf(root: string): number;
+  /** Ms since the epoch by the time of the store, estimated: no guard depends on it. */
   now(): number;
   /** Sends one repeatable command. */
   command(name: string, ...args: (string | number | Buffer)[]): Promise<Reply>;
@@ -26,7 +40,18 @@ export interface Link {
   onBreak(forget: () => void): void;
   /** Registers a callback for lost contents. */
   onLost(forget: () => void): void;
+  /** Returns true if a step is acknowledged only once enough copies have what it wrote. */
+  isStrict(): boolean;
+  /** Returns the jump of a clock that an earlier start found and that is still held; 0 if there is none. */
+  confirmedJump(): number;
+  /** Returns how far the time of the store is behind the clock of the server of a session tree, in ms. */
+  behindAt(root: string): number;
+  /** Returns true if no other replica runs. Takes some seconds. */
+  isAlone(): Promise<boolean>;
+  /** Takes the clock of Redis as the time of the store. */
+  adoptClock(): Promise<void>;
   ready(): Promise<boolean>;
+  safety(): StoreSafety;
   close(): Promise<void>;
 }
 
@@ -43,23 +68,36 @@ export async function openLink(options: {
   defaults: object;
   clock: (() => number) | undefined;
   log: Logger;
+  replica?: string;
+  historyFile?: string | undefined;
+  copies?: CopySettings;
 }): Promise<Link> {
+  const { address, keys, log } = options;
   const connection = createConnection(options);
-  const stopChecking = watchConnection(connection);
+  const copies = createCopies(connection, options.copies ?? { strict: false });
+  const confirmations = createConfirmations({
+    keys,
+    connect: () => connectRedis(address, "commands", log),
+    required: () => copies.safety().required,
+    observe: (found) => checkHistory(connection, found),
+    noteConfirmed: (found) => noteAcknowledged(connection, found),
+  });
+  const stopChecking = watchConnection(connection, copies);
   try {
     await whenReady(connection.client, 10_000);
     await checkServers(connection.client);
+    await copies.check();
     await verifyContents(connection);
   } catch (error) {
     stopChecking();
-    connection.client.disconnect();
+    leaveRedis(connection.client);
     throw error;
   }
-  return linkOver(connection, { ...options, stopChecking });
+  return linkOver(connection, { ...options, safety: copies.safety, confirmations, stopChecking });
 }
 
 /** Counts lost connections, and verifies the contents after each one and at intervals; returns the function that ends the intervals. */
-function watchConnection(connection: Connection): () => void {
+function watchConnection(connection: Connection, copies: Copies): () => void {
   const { client, log, breakListeners } = connection;
   eachNode(client, (node) => {
     node.on("close", () => {
@@ -76,35 +114,67 @@ function watchConnection(connection: Connection): () => void {
     if (client.status === "ready")
       void verifyContents(connection).catch((error: unknown) => log.warn("Redis does not answer", { error }));
   }, checkMs);
-  check.unref();
-  return () => clearInterval(check);
+  const count = setInterval(() => {
+    if (client.status === "ready")
+      void copies.check().catch((error: unknown) => log.warn("the copies of Redis cannot be counted", { error }));
+  }, countMs);
+  for (const timer of [check, count]) timer.unref();
+  return () => [check, count].forEach(clearInterval);
 }
 
 function linkOver(
   connection: Connection,
-  options: { defaults: object; clock: (() => number) | undefined; stopChecking: () => void },
+  options: {
+    defaults: object;
+    clock: (() => number) | undefined;
+    safety: () => StoreSafety;
+    confirmations: Confirmations;
+    stopChecking: () => void;
+  },
 ): Link {
   const { client } = connection;
-  const { defaults, clock, stopChecking } = options;
+  const { defaults, clock, safety, confirmations, stopChecking } = options;
+  const isStrict = () => safety().required > 0;
+
+  /** Runs a script. If copies count, waits until enough of them have what it wrote or read. */
+  async function evaluate(name: StepName | ReadName, key: string, args: Argument[]): Promise<Reply> {
+    if (!isStrict() || unconfirmed.has(name)) return evaluateScript(connection, name, args);
+    const { epoch } = connection;
+    const reply = await evaluateScript(connection, name, args);
+    await confirmations.confirm(key);
+    if (connection.epoch !== epoch) throw failedOver();
+    return reply;
+  }
 
   const read: Link["read"] = (name, names, ...args) =>
-    attemptCommand(connection, () => evaluateScript(connection, name, [names.length, ...names, ...args]));
+    attemptCommand(connection, () => evaluate(name, names[0] ?? "", [names.length, ...names, ...args]));
 
   return {
     get storeId() {
       return connection.storeId;
     },
-    now: () => clock?.() ?? Math.floor(performance.now() + connection.clockOffsetMs),
+    generationOf: (root) => generationOf(connection, root),
+    now: () => clock?.() ?? storeTime(connection),
     command: (name, ...args) => attemptCommand(connection, () => sendCommand(connection, name, ...args)),
     run(name, keys, values = {}, bytes = {}) {
-      const args = encodeStep(keys, { ...defaults, ...values, ...(clock && { clock: clock() }) }, bytes);
       const patience = stepsOfRunningCalls.has(name) ? runningPatienceMs : patienceMs;
-      return attemptCommand(connection, () => evaluateScript(connection, name, args), patience);
+      const [key = ""] = Object.values(keys);
+      const step = () => {
+        const timing = clock ? { clock: clock() } : timingOf(connection, key);
+        return evaluate(name, key, encodeStep(keys, { ...defaults, ...values, ...timing }, bytes));
+      };
+      return attemptCommand(connection, step, patience);
     },
     read,
     hashes: async (...hashKeys) => replyList(await read("read_hashes", hashKeys)),
     onBreak: (forget) => void connection.breakListeners.push(forget),
     onLost: (forget) => void connection.lossListeners.push(forget),
+    isStrict,
+    confirmedJump: () => confirmedJump(connection),
+    behindAt: (root) => behindAt(connection, connection.keys.tree(root).tree),
+    isAlone: () => isAlone(connection),
+    adoptClock: () => adoptClock(connection),
+    safety,
     async ready() {
       if (connection.isClosed || client.status !== "ready") return false;
       const slow = new Promise<boolean>((resolve) => setTimeout(resolve, 1_000, false).unref());
@@ -114,7 +184,9 @@ function linkOver(
     async close() {
       connection.isClosed = true;
       stopChecking();
-      await client.quit().catch(() => client.disconnect());
+      confirmations.close();
+      await withdrawReplica(connection);
+      await quitRedis(client);
     },
   };
 }
@@ -132,6 +204,24 @@ async function probe(connection: Connection): Promise<boolean> {
   return isVerified(connection);
 }
 
+/** Steps whose result no client sees before that of another, confirmed step. */
+const unconfirmed: ReadonlySet<StepName | ReadName> = new Set([
+  "agree_on_policy",
+  "append_output",
+  "bury_call",
+  "claim_call",
+  "drop_call",
+  "drop_log",
+  "drop_tree",
+  "enter_listing",
+  "look_at_tree",
+  "read_leases",
+  "release_calls",
+  "renew_leases",
+  "retire_tree",
+  "set_store_id",
+]);
+
 // A short outage must not end running calls. The reply of an operation is remembered for longer than this.
 const stepsOfRunningCalls: ReadonlySet<StepName> = new Set([
   "append_output",
@@ -143,3 +233,4 @@ const stepsOfRunningCalls: ReadonlySet<StepName> = new Set([
 ]);
 const runningPatienceMs = 10_000;
 const checkMs = 5_000;
+const countMs = 60_000;

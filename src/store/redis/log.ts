@@ -1,5 +1,6 @@
 import type { SessionEvent } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { LogPage } from "../../call/ports.ts";
+import { DamagedRecord } from "../checksum.ts";
 import { createRecentEvents } from "../recent-events.ts";
 import { decodeEvent } from "./events.ts";
 import type { Keys } from "./keys.ts";
@@ -56,9 +57,13 @@ export function createRedisLog({ link, keys, trees }: { link: Link; keys: Keys; 
       // News without an event name the next sequence number, but not while this was read.
       const known = head?.last === before ? lastSeq : Math.max(head?.last ?? 0, lastSeq);
       if (head) Object.assign(head, { first: firstSeq, last: known });
-      const events = inThrees(replyList(entries)).map(([seq, time, event]) =>
-        cache({ sessionId, seq: number(seq), bytes: bytes(event) ?? Buffer.alloc(0) }, number(time)),
-      );
+      let next = after + 1;
+      const events = inThrees(replyList(entries)).map(([seq, time, event]) => {
+        if (number(seq) !== next) throw eventGone(sessionId, next);
+        next += 1;
+        return cache({ sessionId, seq: number(seq), bytes: bytes(event) ?? Buffer.alloc(0) }, number(time));
+      });
+      if (events.length === 0 && after + 1 >= firstSeq && after < lastSeq) throw eventGone(sessionId, next);
       return { events, firstSeq, lastSeq };
     });
     return page ?? { events: [], firstSeq: 1, lastSeq: 0 };
@@ -106,6 +111,8 @@ export function createRedisLog({ link, keys, trees }: { link: Link; keys: Keys; 
     },
   };
 }
+
+const eventGone = (sessionId: string, seq: number) => new DamagedRecord(`event ${seq} of session ${sessionId} is gone`);
 
 // A decoded event takes about five times its bytes. One busy session may use most of the cache, for its slow readers.
 const recentLimits = { maxEvents: 4_096, maxBytes: 1024 * 1024, maxTotalBytes: 2 * 1024 * 1024 };

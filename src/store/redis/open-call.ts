@@ -2,14 +2,15 @@ import type { OpenCallStep, OpenedCall } from "../../call/ports.ts";
 import { noSuchSession } from "../../core/request-error.ts";
 import { checkEnded } from "../parts.ts";
 import { parentEnded, sessionClosed, tooManyCalls } from "../refusals.ts";
-import { callStepKeys, pointToAssigned, type RedisCallContext } from "./call-context.ts";
+import { callStepKeys, type RedisCallContext } from "./call-context.ts";
 import { callName } from "./call-records.ts";
 import { encodePart } from "./parts.ts";
 import { number, replyList, text } from "./reply.ts";
+import { encodeSealedJson } from "./sealed.ts";
 
 /** open_call: lists the tree as live, then accepts the call, or reads the existing one with that id. */
 export async function runOpenCall(context: RedisCallContext, opened: OpenCallStep): Promise<OpenedCall> {
-  const { keys, live, records, held, runStep } = context;
+  const { keys, trees, live, records, held, runStep } = context;
   const { ref, spec, owner, leaseMs, maxOpenCalls, unrecordedCalls = 0, maxRepeats } = opened;
   const { root, sessionId, callId } = ref;
   const tree = keys.tree(root);
@@ -31,13 +32,15 @@ export async function runOpenCall(context: RedisCallContext, opened: OpenCallSte
   const values = {
     ...{ session: sessionId, callId, name, owner, leaseMs, maxOpenCalls: maxOpenCalls - unrecordedCalls, maxRepeats },
     request: spec.requestDigest,
-    spec: JSON.stringify(spec),
+    spec: encodeSealedJson(spec),
     collectMs: spec.delegated?.collectMs,
     ...(reads.length > 0 && { reads }),
+    remote: opened.remote && JSON.stringify(opened.remote),
     ...opened.delegated,
   };
 
-  if (opened.delegated) await pointToAssigned(context, root, opened.delegated);
+  // Before the start, so that a call is found by every assignment that is given out.
+  if (opened.delegated) await trees.pointTo(opened.delegated.assignment, root);
   for (let generation = await live.enter(root); ; ) {
     const [result, value, last, repeats, begun] = replyList(
       await runStep("open_call", root, names, { ...values, generation }, bytes, opened.decisions),
@@ -48,13 +51,15 @@ export async function runOpenCall(context: RedisCallContext, opened: OpenCallSte
         const started = number(begun);
         const assignment = started === 1 ? opened.delegated?.assignment : undefined;
         const ended = started === 1 && end !== undefined;
-        if (assignment === undefined && !ended) held.add(owner, ref);
+        if (assignment !== undefined) await trees.keepPointer(assignment);
+        else if (!ended) held.add(owner, ref);
         const { part: written } = started === 1 ? (end ?? start ?? pending) : pending;
         const part = { ...written, revision: BigInt(number(last)) };
         const version = 1 + started + (ended ? 1 : 0);
         const versions = { version, epoch: 1, attempts: started, repeats: number(repeats) };
+        const remote = started === 1 && opened.remote ? { remote: opened.remote } : {};
         const holder = assignment !== undefined ? { owner: "", assignment } : { owner: ended ? "" : owner };
-        return { record: { ref, part, spec, openedSeq, ...holder, ...versions }, created: true };
+        return { record: { ref, part, spec, openedSeq, ...holder, ...versions, ...remote }, created: true };
       }
       case "generation":
         generation = await live.reenter(root, number(value));

@@ -1,10 +1,10 @@
 import { create } from "@bufbuild/protobuf";
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { encodeMessage } from "../../core/encode-message.ts";
 import { backgroundEndOf, tombstone, withoutLargeInput } from "../parts.ts";
 import { encodeEvent } from "./events.ts";
 import type { StepBytes } from "./link.ts";
+import { encodeSealed } from "./sealed.ts";
 
 /** A part as its record stores it, without the sequence number of its event; and the bytes that a step needs to write it. */
 export interface WrittenRedisPart {
@@ -29,5 +29,5 @@ export function encodeTombstone(part: ToolPart): Uint8Array {
 }
 
 function encodeWhole(part: ToolPart): Uint8Array {
-  return encodeMessage(SessionEventSchema, create(SessionEventSchema, { event: { case: "part", value: part } }));
+  return encodeSealed(SessionEventSchema, create(SessionEventSchema, { event: { case: "part", value: part } }));
 }

@@ -1,5 +1,5 @@
 import type { Logger } from "../../core/logger.ts";
-import { connectRedis } from "./client.ts";
+import { connectRedis, leaveRedis } from "./client.ts";
 import type { Followed } from "./followed.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
@@ -67,7 +67,7 @@ export async function listenToReplicas(options: {
     if (more.live !== undefined) live.hint(more.live);
     followed.add(more.follows ?? []);
     unclaimed.receive(more.unclaimed ?? []);
-    sessionLog.remember(more.time ?? 0, inThrees(more.events ?? []).map(decodeLogged));
+    if (!link.isStrict()) sessionLog.remember(more.time ?? 0, inThrees(more.events ?? []).map(decodeLogged));
     for (let index = 0; index < changes.length; index += 2) {
       const sessionId = String(changes[index]);
       follow(sessionId);
@@ -130,7 +130,7 @@ export async function listenToReplicas(options: {
     stopped = true;
     clearTimeout(timer);
     await polling;
-    subscriber.disconnect();
+    leaveRedis(subscriber);
   };
 }
 

@@ -1,5 +1,6 @@
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { RequestError } from "../../core/request-error.ts";
+import { agreeOnClock, isClockRefusal } from "./clock.ts";
 import type { Connection } from "./connection.ts";
 import { isVerified, verifyContents } from "./contents.ts";
 import type { Reply } from "./reply.ts";
@@ -14,16 +15,20 @@ export async function attemptCommand(
   patience = patienceMs,
 ): Promise<Reply> {
   const deadline = performance.now() + patience;
+  const { raises } = connection;
   for (let failures = 0, before = connection.storeId; ; failures++) {
     if (connection.isClosed) throw unavailable("it was closed");
     await untilVerified(connection, Math.max(deadline, performance.now() + patienceMs));
     if (failures > 0 && before !== connection.storeId) throw unavailable("it lost its contents");
+    // Who asked has compared the store id of before.
+    if (raises !== connection.raises) throw unavailable("a failover may have lost a part of its contents");
     before = connection.storeId;
     try {
       return await work();
     } catch (error) {
       if (isDefect(error)) throw error;
       noteRefusal(connection, error);
+      if (isClockRefusal(error)) await agreeOnClock(connection).catch(() => {});
       if (failures > 0 && performance.now() >= deadline) throw unavailable(error);
       await pause();
     }

@@ -5,8 +5,13 @@ import { assets } from "../../core/assets.ts";
 
 /** The scripts that write, each named after its transition and, but for `refuse_ask`, its file. */
 export const stepNames = [
+  "adopt_call",
+  "adopt_clock",
   "adopt_grant",
+  "agree_on_clock",
+  "agree_on_history",
   "agree_on_policy",
+  "announce_replica",
   "append_output",
   "bury_call",
   "claim_call",
@@ -32,12 +37,14 @@ export const stepNames = [
   "release_calls",
   "renew_leases",
   "request_cancel",
+  "restart_call",
   "resume_call",
   "retire_tree",
   "revoke_grant",
   "save_grant",
   "set_store_id",
   "settle_ask",
+  "shift_tree",
   "start_call",
 ] as const;
 
@@ -47,6 +54,7 @@ export const readNames = [
   "read_asks_of_call",
   "read_call_of_ask",
   "read_assigned",
+  "read_delegated",
   "read_hashes",
   "read_leases",
   "read_log",
@@ -59,7 +67,17 @@ export type ReadName = (typeof readNames)[number];
  * Steps that end open work, or hold it until it ends. A Redis that has reached maxmemory runs them too: they are bounded by what is
  * open. All other steps that write are refused there before their first write.
  */
-const stepsOnFullStore: ReadonlySet<StepName> = new Set(["finish_call", "refuse_ask", "renew_leases"]);
+const stepsOnFullStore: ReadonlySet<StepName> = new Set([
+  "bury_call",
+  "close_session",
+  "finish_call",
+  "park_call",
+  "refuse_ask",
+  "release_calls",
+  "renew_leases",
+  "request_cancel",
+  "retire_tree",
+]);
 
 /** A settlement that refuses is the same script as one that approves, which adds grants and inputs. */
 const fileOf = (name: StepName) => (name === "refuse_ask" ? "settle_ask" : name);

@@ -1,14 +1,13 @@
-import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { type Session, SessionSchema } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { SessionStore } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { noSuchSession } from "../../core/request-error.ts";
 import { sessionClosed } from "../refusals.ts";
-import { dayMs, recordRetentionMs } from "../retention.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { createListing, type Listing } from "./listing.ts";
 import { type Fields, fields, number, replyList, text, texts } from "./reply.ts";
+import { decodeSealed, encodeSealed } from "./sealed.ts";
 import { listSessionIds, maxSessionPage } from "./session-listing.ts";
 import type { RunStep } from "./steps.ts";
 import type { Trees } from "./trees.ts";
@@ -40,7 +39,7 @@ export function readSession(context: SessionContext, id: string): Promise<Sessio
 }
 
 async function loadSession({ link, keys }: SessionContext, root: string, id: string): Promise<Session | undefined> {
-  return decode(fields((await link.hashes(keys.tree(root).session(id)))[0]));
+  return decode(id, fields((await link.hashes(keys.tree(root).session(id)))[0]));
 }
 
 /** create_session: adds a session to its tree, or returns the existing one with that id. */
@@ -51,6 +50,7 @@ export async function runCreateSession(context: SessionContext, session: Session
   if (target === root) await addToTree(context, { ...session, rootSessionId: root }, root);
   const created = await readSession(context, id);
   if (created === undefined) throw noSuchSession(id);
+  await context.trees.keepPointer(id);
   return created;
 }
 
@@ -64,10 +64,8 @@ async function rootFor(context: SessionContext, { id, parentSessionId: parent }:
 
 /** Writes the pointer to a session's tree, before the session, so that every session has one; returns its target. */
 async function pointTo(context: SessionContext, id: string, root: string): Promise<string> {
-  const { link, keys } = context;
-  const pointer = keys.root(id);
   for (let seen = ""; ; ) {
-    const target = text(await link.run("point_to", { pointer }, { seen, target: root }));
+    const target = await context.trees.pointTo(id, root, seen);
     // A pointer to a session that was never created is replaced.
     if (target === root || (await loadSession(context, target, id)) !== undefined) return target;
     seen = target;
@@ -79,9 +77,7 @@ async function addToTree(context: SessionContext, session: Session, root: string
   const { id, parentSessionId: parent, owner } = session;
   const at = await listing.enter(id);
   await Promise.all([
-    link
-      .command("zadd", keys.owned(owner), "NX", at, id)
-      .then(() => link.command("pexpire", keys.owned(owner), recordRetentionMs + dayMs)),
+    link.command("zadd", keys.owned(owner), "NX", at, id),
     ...(root === id ? [rootListing.enter(root)] : []),
   ]);
   const tree = keys.tree(root);
@@ -92,7 +88,7 @@ async function addToTree(context: SessionContext, session: Session, root: string
       root,
       { ...names, ...(parent !== "" && { parent: tree.session(parent) }) },
       { session: id, parent, at },
-      { body: toBinary(SessionSchema, session) },
+      { body: encodeSealed(SessionSchema, session) },
     ),
   );
   if (result === "no parent") throw noSuchSession(parent);
@@ -158,9 +154,9 @@ export async function readRepeats(
   return found ?? 0;
 }
 
-function decode(found: Fields | undefined): Session | undefined {
+function decode(id: string, found: Fields | undefined): Session | undefined {
   if (found === undefined) return undefined;
-  const session = fromBinary(SessionSchema, found.bytes("body"));
+  const session = decodeSealed(SessionSchema, found.bytes("body"), `session ${id}`);
   return { ...session, closed: found.number("closed"), lastSeq: BigInt(found.text("seq")) };
 }
 

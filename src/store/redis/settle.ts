@@ -1,4 +1,3 @@
-import { toBinary } from "@bufbuild/protobuf";
 import { type Grant, GrantSchema, GrantScope, PermissionOutcome } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Settlement, SettleResult } from "../../approval/ports.ts";
@@ -15,6 +14,7 @@ import type { StepBytes, StepKeys } from "./link.ts";
 import type { Live } from "./live.ts";
 import { encodePart } from "./parts.ts";
 import { bytes, replyList, text, texts } from "./reply.ts";
+import { encodeSealed } from "./sealed.ts";
 import type { RunStep } from "./steps.ts";
 import type { Trees } from "./trees.ts";
 
@@ -142,7 +142,7 @@ function encode({ settled, calls, grants }: Settlement, now: number): StepBytes 
 
 function encodeGrant(grant: Grant): StepBytes {
   return {
-    [`grant ${grant.id}`]: toBinary(GrantSchema, grant),
+    [`grant ${grant.id}`]: encodeSealed(GrantSchema, grant),
     [`granted ${grant.id}`]: encodeEvent(grant.sessionId, { case: "granted", value: grant }),
   };
 }

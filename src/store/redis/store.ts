@@ -1,16 +1,19 @@
 import { randomUUID } from "node:crypto";
 import type { PermissionStore } from "../../approval/ports.ts";
 import type { CallStore, Store } from "../../call/ports.ts";
-import type { ConnectorTable } from "../../connector/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import type { CredentialTable } from "../../credential/ports.ts";
-import { auditRetentionMs, dayMs, recordRetentionMs } from "../retention.ts";
+import { createDamage, type Damage } from "../damage.ts";
+import { type RecordTables, recordKinds } from "../record-tables.ts";
+import { refuseBackup } from "../refusals.ts";
+import { adoptConfirmedClock } from "./adopt-clock.ts";
 import { createRedisAsks, type RedisAsks } from "./asks.ts";
 import { createRedisAudit, type RedisAudit } from "./audit.ts";
 import type { RedisCallContext } from "./call-context.ts";
 import { createRedisCallRecords } from "./call-records.ts";
-import { createRedisConnectors } from "./connectors.ts";
+import type { CopySettings } from "./copies.ts";
 import { createRedisCredentials } from "./credentials.ts";
+import { refusingDamage } from "./damaged-ports.ts";
 import { createFollowed } from "./followed.ts";
 import { createGrantSlots } from "./grant-slots.ts";
 import { type GrantContext, listStoredGrants, readServingGrants, runAdoptGrant, runRevokeGrant } from "./grants.ts";
@@ -23,6 +26,7 @@ import { createRedisLog, type RedisLog } from "./log.ts";
 import { createRedisNews, type RedisNews } from "./news.ts";
 import { runOpenCall } from "./open-call.ts";
 import { createRedisOutputs } from "./outputs.ts";
+import { createRedisTable } from "./record-table.ts";
 import { listenToReplicas } from "./replica-news.ts";
 import { text } from "./reply.ts";
 import {
@@ -39,6 +43,7 @@ import { createSteps } from "./steps.ts";
 import { createRedisSweep } from "./sweep.ts";
 import { createRedisToolMemory } from "./tool-memory.ts";
 import {
+  runAdoptCall,
   runClaimCall,
   runFinishCall,
   runNoteCall,
@@ -48,6 +53,7 @@ import {
   runPrepareCall,
   runRecordEvents,
   runRequestCancel,
+  runRestartCall,
   runResumeCall,
   runStartCall,
 } from "./transitions.ts";
@@ -65,6 +71,7 @@ interface RedisContext extends RedisCallContext, GrantContext, SessionContext {
   readonly unclaimed: UnclaimedNotices;
   readonly asks: RedisAsks;
   readonly audit: RedisAudit;
+  readonly damage: Damage;
   readonly stopListening: () => Promise<void>;
 }
 
@@ -79,24 +86,38 @@ export async function openRedisStore(options: {
   prefix?: string;
   log: Logger;
   limits?: { events: number; bytes: number };
+  copies?: CopySettings;
+  /** File in which this replica stores what it knows of the servers' histories. */
+  historyFile?: string;
   /** Replaces Redis' clock, in tests. */
   clock?: () => number;
   /** Wraps the link, in tests. */
   through?: (link: Link) => Link;
-}): Promise<Store & { credentials: CredentialTable; connectors: ConnectorTable }> {
+}): Promise<Store & RecordTables & { credentials: CredentialTable; backUp(): AsyncIterable<Uint8Array> }> {
   const { url, log, clock, limits = { events: 100_000, bytes: 16 * 1024 * 1024 } } = options;
   const address = parseRedisUrl(url);
   const keys = createKeys(options.prefix ?? "toolgate");
   const replica = randomUUID();
   const defaults = {
     ...{ replica, limits, channel: keys.news },
-    ...{ keepMs: recordRetentionMs + dayMs, auditMs: auditRetentionMs, rememberMs: operationMemoryMs },
+    rememberMs: operationMemoryMs,
   };
-  const opened = await openLink({ address, keys, defaults, clock, log });
+  const opened = await openLink({
+    address,
+    keys,
+    defaults,
+    clock,
+    log,
+    replica,
+    historyFile: options.historyFile,
+    copies: options.copies ?? {},
+  });
   const link = options.through?.(opened) ?? opened;
 
+  const damage = createDamage(log, "stop the service and restore the files of Redis from a backup");
   const trees = createTrees({ link, keys });
   const live = createLive({ link, keys, replica });
+  await adoptConfirmedClock({ link, keys, live, log });
   const sessionLog = createRedisLog({ link, keys, trees });
   const news = createRedisNews(sessionLog);
   const followed = createFollowed();
@@ -113,11 +134,25 @@ export async function openRedisStore(options: {
     slots: createGrantSlots({ link, keys }),
     asks: createRedisAsks({ link, keys, trees, live, records }),
     audit: createRedisAudit({ link, keys }),
+    damage,
   };
   const outputs = createRedisOutputs({ link, keys });
   const credentials = await createRedisCredentials({ link, keys });
-  const connectors = await createRedisConnectors({ link, keys });
-  return { calls: callStoreOf(context), permissions: permissionStoreOf(context), outputs, credentials, connectors };
+  const tables: RecordTables = {
+    connectors: await createRedisTable(link, keys.records("connectors"), recordKinds.connectors),
+    acceptedSources: await createRedisTable(link, keys.records("accepted-sources"), recordKinds.acceptedSources),
+    workerDeclarations: await createRedisTable(
+      link,
+      keys.records("worker-declarations"),
+      recordKinds.workerDeclarations,
+    ),
+  };
+  const ports = {
+    calls: refusingDamage(callStoreOf(context), damage),
+    permissions: refusingDamage(permissionStoreOf(context), damage),
+    outputs,
+  };
+  return { ...ports, credentials, ...tables, backUp: refuseBackup };
 }
 
 function callStoreOf(context: RedisContext): CallStore {
@@ -126,6 +161,11 @@ function callStoreOf(context: RedisContext): CallStore {
   return {
     get storeId() {
       return link.storeId;
+    },
+    storeIdOf(root) {
+      const generation = link.generationOf(root);
+      // Without a number at first, as versions wrote it that know no generations: replicas of both serve one store during an upgrade.
+      return generation === 0 ? link.storeId : `${link.storeId}.${generation}`;
     },
     isShared: true,
     now: link.now,
@@ -145,6 +185,8 @@ function callStoreOf(context: RedisContext): CallStore {
     claimCall: (...claim) => runClaimCall(context, ...claim),
     parkCall: (...parked) => runParkCall(context, ...parked),
     resumeCall: (...resumed) => runResumeCall(context, ...resumed),
+    adoptCall: (...adopted) => runAdoptCall(context, ...adopted),
+    restartCall: (...restarted) => runRestartCall(context, ...restarted),
     renewLeases: leases.renew,
     releaseCalls: leases.release,
     orphans: leases.orphans,
@@ -156,13 +198,16 @@ function callStoreOf(context: RedisContext): CallStore {
     getCallOfAsk: asks.callOf,
     findAssigned: records.findAssigned,
     repeatsOf: (sessionId, requestDigest) => readRepeats(context, sessionId, requestDigest),
+    findDelegated: records.findDelegated,
     listCalls: records.list,
     ...createRedisToolMemory({ link, keys }),
     // Redis stores events without the fields that the log's key and entry imply, so none is stored in one piece.
     bytesOf: () => undefined,
     readLog: sessionLog.read,
     onNews: news.subscribe,
-    ready: link.ready,
+    ready: async () => context.damage.first() === undefined && (await link.ready()),
+    safety: link.safety,
+    sizes: async () => ({}),
     async agrees(digest) {
       const held = await link.run("agree_on_policy", { policy: keys.policy }, { digest, holdMs: policyHoldMs });
       return text(held) === digest;
@@ -189,6 +234,8 @@ function permissionStoreOf(context: RedisContext): PermissionStore {
     getGrant: async (id) => (await slots.find(id))?.grant,
     listGrants: (filter) => listStoredGrants(context, filter),
     revokeGrant: (id, decisions) => runRevokeGrant(context, id, decisions),
+    // Only a restored file has suspended grants.
+    confirmGrant: async (id) => (await slots.find(id))?.grant,
     listDecisions: audit.list,
     listAudits: audit.gone,
   };

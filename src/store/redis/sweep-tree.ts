@@ -1,6 +1,9 @@
+import { DamagedRecord } from "../checksum.ts";
+import type { Damage } from "../damage.ts";
+import { countRemoved, type RemovedCounts } from "../removed.ts";
 import { auditRetentionMs, dayMs, logRetentionMs, partRetentionMs, recordRetentionMs } from "../retention.ts";
 import type { RedisAudit } from "./audit.ts";
-import { callName, type RedisCallRecords } from "./call-records.ts";
+import { callName, ids, type RedisCallRecords } from "./call-records.ts";
 import { decodeRedisPart } from "./events.ts";
 import { chunkCount } from "./outputs.ts";
 import { encodeTombstone } from "./parts.ts";
@@ -11,25 +14,34 @@ import { readSession, type SessionContext } from "./sessions.ts";
 export interface TreeSweepContext extends SessionContext {
   readonly records: RedisCallRecords;
   readonly audit: RedisAudit;
+  readonly damage: Damage;
 }
 
-/** Removes a tree's records past their retention, and renews the TTLs of the others; returns outputs past their retention. */
-export async function sweepTree(context: TreeSweepContext, root: string): Promise<{ root: string; id: string }[]> {
+/** Removes a tree's records past their retention and counts them; returns outputs past their retention. */
+export async function sweepTree(
+  context: TreeSweepContext,
+  root: string,
+  removed: RemovedCounts,
+  /** True at the first sweep of a process: records of versions before this one have TTLs. */
+  removesTtls: boolean,
+): Promise<{ root: string; id: string }[]> {
   const { link, keys, audit } = context;
   const tree = keys.tree(root);
   const sessionIds = texts(await link.command("zrange", tree.sessions, 0, -1));
-  await buryCalls(context, root);
-  await dropCalls(context, root);
-  await dropLogs(context, root, sessionIds);
-  await trimAudit(context, root);
+  if (sessionIds.length === 0) return await unlistEmpty(context, root);
+  await buryCalls(context, root, removed);
+  await dropCalls(context, root, removed);
+  await dropLogs(context, root, sessionIds, removed);
+  await trimAudit(context, root, removed);
   const found = await Promise.all(sessionIds.map((id) => readSession(context, id)));
   const owners = new Set(found.flatMap((session) => session?.owner ?? []));
-  if (sessionIds.length > 0 && (await dropTree(context, root, sessionIds))) {
+  if (await dropTree(context, root, sessionIds)) {
     await audit.listRemoved(root);
     await unlist(context, root, sessionIds, owners);
+    countRemoved(removed, "trees", 1);
     return [];
   }
-  await renew(context, root, sessionIds, owners);
+  if (removesTtls) await removeTtls(context, root, sessionIds, owners);
   const stale = texts(await link.command("zrangebyscore", tree.outputs, "-inf", link.now() - partRetentionMs));
   return stale.map((id) => ({ root, id }));
 }
@@ -40,7 +52,7 @@ async function endedBefore({ link, keys }: TreeSweepContext, root: string, befor
 }
 
 /** Replaces old ended calls by tombstones. */
-async function buryCalls(context: TreeSweepContext, root: string): Promise<void> {
+async function buryCalls(context: TreeSweepContext, root: string, removed: RemovedCounts): Promise<void> {
   const { link, keys, records } = context;
   const { call: callKey, asked, settled, callOf } = keys.tree(root);
   const before = link.now() - partRetentionMs;
@@ -51,15 +63,31 @@ async function buryCalls(context: TreeSweepContext, root: string): Promise<void>
       calls.map(async (call) => {
         if (call.has("expired")) return;
         const name = callName({ sessionId: call.text("session"), callId: call.text("callId") });
-        const tombstone = encodeTombstone(decodeRedisPart(call.bytes("part")));
+        const tombstone = tombstoneOf(context, call.bytes("part"));
+        if (tombstone === undefined) return;
+        // Before the call, which names them, so that a sweep that ends here finds them again.
+        const pointers = [...ids(call.text("asks")), ...(call.has("assignment") ? [call.text("assignment")] : [])];
+        for (const id of pointers) await link.command("unlink", keys.root(id));
         await link.run("bury_call", { call: callKey(name), asked, settled, callOf }, { before }, { tombstone });
+        countRemoved(removed, "results", 1);
       }),
     );
   }
 }
 
+/** Encodes the tombstone of a stored part. A damaged part stays: the rest of the tree has to be swept. */
+function tombstoneOf({ damage }: TreeSweepContext, stored: Uint8Array): Uint8Array | undefined {
+  try {
+    return encodeTombstone(decodeRedisPart(stored));
+  } catch (error) {
+    if (!(error instanceof DamagedRecord)) throw error;
+    damage.refusal(error);
+    return undefined;
+  }
+}
+
 /** Removes old tombstones. */
-async function dropCalls(context: TreeSweepContext, root: string): Promise<void> {
+async function dropCalls(context: TreeSweepContext, root: string, removed: RemovedCounts): Promise<void> {
   const { link, keys } = context;
   const tree = keys.tree(root);
   const before = link.now() - recordRetentionMs;
@@ -68,18 +96,29 @@ async function dropCalls(context: TreeSweepContext, root: string): Promise<void>
     const [sessionId, callId] = [name.slice(0, at), name.slice(at + 1)];
     const names = { call: tree.call(name), calls: tree.calls(sessionId), ended: tree.ended };
     await link.run("drop_call", names, { name, callId, before });
+    countRemoved(removed, "tombstones", 1);
   }
 }
 
 /** Removes the logs of idle sessions. */
-async function dropLogs({ link, keys }: TreeSweepContext, root: string, sessionIds: readonly string[]): Promise<void> {
+async function dropLogs(
+  { link, keys }: TreeSweepContext,
+  root: string,
+  sessionIds: readonly string[],
+  removed: RemovedCounts,
+): Promise<void> {
   const { session, log } = keys.tree(root);
   const before = link.now() - logRetentionMs;
-  await Promise.all(sessionIds.map((id) => link.run("drop_log", { session: session(id), log: log(id) }, { before })));
+  await Promise.all(
+    sessionIds.map(async (id) => {
+      const [result] = replyList(await link.run("drop_log", { session: session(id), log: log(id) }, { before }));
+      if (text(result) === "dropped") countRemoved(removed, "logs", 1);
+    }),
+  );
 }
 
 /** Removes decisions from the beginning of a tree's chain; the rest of the chain stays valid. */
-async function trimAudit({ link, keys }: TreeSweepContext, root: string): Promise<void> {
+export async function trimAudit({ link, keys }: TreeSweepContext, root: string, removed: RemovedCounts): Promise<void> {
   const { audit } = keys.tree(root);
   const before = link.now() - auditRetentionMs;
   for (;;) {
@@ -87,6 +126,7 @@ async function trimAudit({ link, keys }: TreeSweepContext, root: string): Promis
     const old = page.filter(([, entry]) => number(replyList(entry)[1]) <= before).map(([id]) => text(id));
     if (old.length === 0) return;
     await link.command("xdel", audit, ...old);
+    countRemoved(removed, "decisions", old.length);
   }
 }
 
@@ -112,7 +152,7 @@ async function outputChunks({ link, keys }: TreeSweepContext, root: string): Pro
   );
 }
 
-/** Removes the sessions of a removed tree from the listings; the pointers to them expire. */
+/** Removes the sessions of a removed tree from the listings, and the pointers to them. */
 async function unlist(
   { link, keys, trees, listing, rootListing }: TreeSweepContext,
   root: string,
@@ -123,23 +163,34 @@ async function unlist(
     trees.forget(id);
     for (const owner of owners) await link.command("zrem", keys.owned(owner), id);
     await listing.remove(id);
+    await link.command("unlink", keys.root(id));
   }
   await rootListing.remove(root);
 }
 
-/** Renews all TTLs of a tree, once a day. */
-async function renew(
-  { link, keys }: TreeSweepContext,
+/** Removes a listed root without a session from the listing, unless it may just be created. */
+async function unlistEmpty({ link, audit, rootListing }: TreeSweepContext, root: string): Promise<[]> {
+  const entered = (await rootListing.placeOf(root)) ?? 0;
+  if (entered / 1_000 > link.now() - dayMs) return [];
+  await audit.listRemoved(root);
+  await rootListing.remove(root);
+  return [];
+}
+
+/** Removes the TTLs that versions before this one have set on what a tree uses. */
+async function removeTtls(
+  context: TreeSweepContext,
   root: string,
   sessionIds: readonly string[],
   owners: ReadonlySet<string>,
 ): Promise<void> {
-  const { tree, leases, call, lasting } = keys.tree(root);
-  if (number(await link.command("pttl", tree)) > recordRetentionMs) return;
+  const { link, keys } = context;
+  const { leases, call, lasting, audit } = keys.tree(root);
   const open = texts(await link.command("zrange", leases, 0, -1));
   const leading = [...sessionIds.map(keys.root), ...[...owners].map(keys.owned)];
-  const renewed = [...lasting(sessionIds), ...open.map(call), ...leading];
-  await Promise.all(renewed.map((key) => link.command("pexpire", key, recordRetentionMs + dayMs)));
+  const chunks = await outputChunks(context, root);
+  const used = [...lasting(sessionIds), audit, ...chunks, ...open.map(call), ...leading];
+  await Promise.all(used.map((key) => link.command("persist", key)));
 }
 
 const portion = 50;

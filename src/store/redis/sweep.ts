@@ -1,31 +1,69 @@
 import type { Retention } from "../../call/ports.ts";
+import type { Logger } from "../../core/logger.ts";
+import { DamagedRecord } from "../checksum.ts";
+import { countRemoved, type RemovedCounts, removedInWords } from "../removed.ts";
 import { dayMs, recordRetentionMs } from "../retention.ts";
 import type { GrantContext } from "./grants.ts";
-import { sweepTree, type TreeSweepContext } from "./sweep-tree.ts";
+import { sweepTree, type TreeSweepContext, trimAudit } from "./sweep-tree.ts";
 
-/** Creates the function that removes records past their retention, and renews the TTLs of the others. */
-export function createRedisSweep(context: TreeSweepContext & Pick<GrantContext, "slots">): Retention["sweep"] {
+/** State that the sweep needs. */
+interface SweepContext extends TreeSweepContext, Pick<GrantContext, "slots"> {
+  readonly log: Logger;
+}
+
+/**
+ * Creates the function that removes records past their retention. No key of a record has a TTL: Redis' clock may jump, and the time of
+ * the store does not.
+ */
+export function createRedisSweep(context: SweepContext): Retention["sweep"] {
+  let isFirst = true;
   return async () => {
-    const outputs = [];
-    for await (const roots of context.rootListing.all()) {
-      for (const root of roots) outputs.push(...(await sweepTree(context, root)));
+    const { rootListing, slots, audit, log } = context;
+    const outputs: { root: string; id: string }[] = [];
+    const removed: RemovedCounts = {};
+    for await (const roots of rootListing.all()) {
+      for (const root of roots) {
+        const swept = await unlessDamaged(sweepTree(context, root, removed, isFirst), context);
+        outputs.push(...(swept ?? []));
+      }
     }
-    for await (const grantIds of context.slots.listing.all()) {
-      for (const id of grantIds) await sweepGrant(context, id);
+    for await (const grantIds of slots.listing.all()) {
+      for (const id of grantIds) await unlessDamaged(sweepGrant(context, id, removed, isFirst), context);
     }
-    await context.audit.sweep();
+    await audit.sweep(async (root) => trimAudit(context, root, removed));
+    isFirst = false;
+    removed.outputs = outputs.length;
+    const words = removedInWords(removed);
+    if (words !== "") log.info(`removed after their retention time: ${words}`);
     return { outputs };
   };
 }
 
-/** Removes a grant that has been dead for long, or a listed id without a grant; renews the TTL of the others. */
-async function sweepGrant({ link, keys, slots }: Pick<GrantContext, "link" | "keys" | "slots">, id: string) {
+/** Awaits a part of the sweep. Damage in it is logged and leaves it as it is; the other parts go on. */
+async function unlessDamaged<T>(part: Promise<T>, { damage }: Pick<SweepContext, "damage">): Promise<T | undefined> {
+  try {
+    return await part;
+  } catch (error) {
+    if (!(error instanceof DamagedRecord)) throw error;
+    damage.refusal(error);
+    return undefined;
+  }
+}
+
+/** Removes a grant that has been dead for long, or a listed id without a grant. */
+async function sweepGrant(
+  { link, keys, slots }: Pick<GrantContext, "link" | "keys" | "slots">,
+  id: string,
+  removed: RemovedCounts,
+  isFirst: boolean,
+): Promise<void> {
   const place = await slots.placeOf(id);
   const grant = place && (await slots.load(id, place));
   const before = link.now() - recordRetentionMs;
   const isOld = (time: number) => time > 0 && time <= before;
   if (place !== undefined && grant !== undefined && !isOld(grant.revoked) && !isOld(grant.expires)) {
-    await link.command("pexpire", keys.grantPlace(id), recordRetentionMs + dayMs);
+    // Versions before this one set a TTL.
+    if (isFirst) await link.command("persist", keys.grantPlace(id));
     return;
   }
   const entered = (await slots.listing.placeOf(id)) ?? 0;
@@ -36,6 +74,7 @@ async function sweepGrant({ link, keys, slots }: Pick<GrantContext, "link" | "ke
     await link.command("hdel", slot.revoked, id);
     await link.command("hdel", slot.used, id);
     if (place.workspace !== undefined) await link.command("del", slot.users);
+    countRemoved(removed, "grants", 1);
   }
   await slots.listing.remove(id);
   await link.command("del", keys.grantPlace(id));

@@ -5,6 +5,7 @@ import type {
   EventLog,
   FinishCallStep,
   LeaseStore,
+  NoteCallStep,
   OpenAsksStep,
   StartCallStep,
 } from "../../call/ports.ts";
@@ -12,7 +13,7 @@ import type { CallRef } from "../../core/call-ref.ts";
 import { checkEnded, withdrawalOf } from "../parts.ts";
 import { tooManyAsks } from "../refusals.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
-import { callStepKeys, parentKeys, pointToAssigned, type RedisCallContext } from "./call-context.ts";
+import { callStepKeys, parentKeys, type RedisCallContext } from "./call-context.ts";
 import { callName } from "./call-records.ts";
 import { encodeEvent } from "./events.ts";
 import type { StepBytes } from "./link.ts";
@@ -23,15 +24,13 @@ import { fields, number, replyList, text } from "./reply.ts";
 
 /** open_asks: withdraws some of a call's open asks and opens others. */
 export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksStep): Promise<boolean> {
-  const { link, keys, trees, live, now, runStep } = context;
+  const { keys, trees, live, now, runStep } = context;
   const { fence, version, rulesVersion, withdraw, message, maxOpenAsks } = opened;
   const { ref, owner, epoch } = fence;
   const { root, sessionId } = ref;
   const { leases, asked, settled, callOf, asks, deadlines } = keys.tree(root);
   // The pointers are written before the asks, so that every ask is found by its id.
-  const pointers = opened.asks.map(({ id }) =>
-    link.run("point_to", { pointer: keys.root(id) }, { seen: "", target: root }),
-  );
+  const pointers = opened.asks.map(({ id }) => trees.pointTo(id, root));
   const [lineage] = await Promise.all([trees.lineage(root, sessionId), ...pointers]);
   const result = await runStep(
     "open_asks",
@@ -44,7 +43,7 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
     {
       session: sessionId,
       name: callName(ref),
-      ...{ owner, epoch, version, rulesVersion, withdraw, maxOpenAsks, dueMs: opened.dueMs },
+      ...{ owner, epoch, version, rulesVersion, withdraw, maxOpenAsks, dueMs: opened.dueMs, queued: opened.queued },
       lineage: { [sessionId]: lineage },
       asks: opened.asks.map(({ id, expires }) => ({ id, expires })),
     },
@@ -59,8 +58,10 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
   );
   if (text(result) === "full") throw tooManyAsks(root, maxOpenAsks);
   if (text(result) !== "opened") return false;
+  await Promise.all(opened.asks.map(({ id }) => trees.keepPointer(id)));
   if (opened.dueMs !== undefined) context.held.drop(owner, ref);
-  await live.sooner(root, Math.min(...opened.asks.map(({ expires }) => expires)));
+  const dueAt = opened.dueMs === undefined ? [] : [now() + opened.dueMs];
+  await live.sooner(root, Math.min(...opened.asks.map(({ expires }) => expires), ...dueAt));
   return true;
 }
 
@@ -77,13 +78,13 @@ export async function runPrepareCall(
   return text(result) === "prepared";
 }
 
-/** note_call: replaces the hook state of an open call. */
+/** note_call: replaces the hook state or memo of an open call. */
 export async function runNoteCall(
   context: RedisCallContext,
-  { fence, hooked, decisions }: Parameters<CallTransitions["noteCall"]>[0],
+  { fence, hooked, memo, decisions }: NoteCallStep,
 ): Promise<boolean> {
   const { ref, owner, epoch } = fence;
-  const values = { name: callName(ref), owner, epoch, hooked };
+  const values = { name: callName(ref), owner, epoch, hooked, memo };
   const result = await context.runStep("note_call", ref.root, callStepKeys(context, ref), values, {}, decisions);
   return text(result) === "noted";
 }
@@ -94,15 +95,19 @@ export async function runStartCall(
   started: StartCallStep,
 ): Promise<Awaited<ReturnType<CallTransitions["startCall"]>>> {
   const { ref, owner, epoch } = started.fence;
-  const { version, rulesVersion, grantIds = [], delegated } = started;
+  const { version, rulesVersion, grantIds = [], delegated, remote } = started;
   const { grants, used, leases, callOf } = context.keys.tree(ref.root);
   const name = callName(ref);
-  if (delegated) await pointToAssigned(context, ref.root, delegated);
+  if (delegated) await context.trees.pointTo(delegated.assignment, ref.root);
   const { bytes } = encodePart(ref.sessionId, name, started.part);
-  const values = { session: ref.sessionId, name, owner, epoch, version, rulesVersion, grantIds, ...delegated };
+  const host = { ...delegated, remote: remote && JSON.stringify(remote) };
+  const values = { session: ref.sessionId, name, owner, epoch, version, rulesVersion, grantIds, ...host };
   const names = { ...callStepKeys(context, ref), grants, used, leases, ...(delegated && { callOf }) };
   const result = text(await context.runStep("start_call", ref.root, names, values, bytes, started.decisions));
-  if (delegated && result === "started") context.held.drop(owner, ref);
+  if (delegated && result === "started") {
+    context.held.drop(owner, ref);
+    await context.trees.keepPointer(delegated.assignment);
+  }
   return result === "started" || result === "retry" ? result : "fenced";
 }
 
@@ -192,7 +197,7 @@ export async function runClaimCall(
   return records.decode(ref.root, found);
 }
 
-/** park_call: ends the lease of a started call that waits for open children. */
+/** park_call: ends the lease of a started call that waits for open children, or is to be resumed at once. */
 export async function runParkCall(
   context: RedisCallContext,
   ...[{ ref, owner, epoch }, dueMs]: Parameters<LeaseStore["parkCall"]>
@@ -217,6 +222,33 @@ export async function runResumeCall(
   if (found === undefined) return undefined;
   held.add(owner, ref);
   return records.decode(ref.root, found);
+}
+
+/** adopt_call: takes over a started call whose worker has a higher connection, which is stored. */
+export async function runAdoptCall(
+  context: RedisCallContext,
+  ...[ref, mark, owner, leaseMs]: Parameters<LeaseStore["adoptCall"]>
+): Promise<CallRecord | undefined> {
+  const { keys, held, records, runStep } = context;
+  const names = { ...callStepKeys(context, ref), leases: keys.tree(ref.root).leases };
+  const values = { name: callName(ref), owner, leaseMs, mark, remote: JSON.stringify(mark) };
+  const found = fields(await runStep("adopt_call", ref.root, names, values));
+  if (found === undefined) return undefined;
+  held.add(owner, ref);
+  return records.decode(ref.root, found);
+}
+
+/** restart_call: takes back the start of a call whose body was not entered. */
+export async function runRestartCall(
+  context: RedisCallContext,
+  ...[ref, mark]: Parameters<LeaseStore["restartCall"]>
+): Promise<boolean> {
+  const { keys, live, now, runStep } = context;
+  const names = { ...callStepKeys(context, ref), leases: keys.tree(ref.root).leases };
+  const result = await runStep("restart_call", ref.root, names, { name: callName(ref), mark });
+  if (text(result) !== "restarted") return false;
+  await live.sooner(ref.root, now());
+  return true;
 }
 
 /** request_cancel: stores the first cancellation message and notifies the owner. */

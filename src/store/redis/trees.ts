@@ -1,3 +1,4 @@
+import { dayMs, recordRetentionMs } from "../retention.ts";
 import type { Keys } from "./keys.ts";
 import type { Link, StepKeys } from "./link.ts";
 import { text } from "./reply.ts";
@@ -39,6 +40,15 @@ export function createTrees({ link, keys }: { link: Link; keys: Keys }) {
     parentOf,
     lineage,
 
+    /** Points from the id of a session, ask or assignment to its tree, before that exists; returns the tree that it points to. */
+    pointTo: async (id: string, root: string, seen = ""): Promise<string> =>
+      text(await link.run("point_to", { pointer: keys.root(id) }, { seen, target: root, keepMs: pointerMs })),
+    /** Makes the pointer from an id that exists now last. The sweep removes it with what it points to. */
+    async keepPointer(id: string): Promise<void> {
+      // Otherwise it lasts for a month.
+      await link.command("persist", keys.root(id)).catch(() => null);
+    },
+
     /** Runs a lookup in the tree of a session; undefined also if the session is unknown. */
     async find<T>(sessionId: string, look: (root: string) => Promise<T | undefined>): Promise<T | undefined> {
       const remembered = known.get(sessionId)?.root;
@@ -62,4 +72,6 @@ export function createTrees({ link, keys }: { link: Link; keys: Keys }) {
   };
 }
 
+/** Time after which a pointer is removed whose target was never created. */
+const pointerMs = recordRetentionMs + dayMs;
 const maxSessions = 50_000;

@@ -8,6 +8,7 @@ import {
 import { type PermissionRequest, PermissionRequestSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord } from "../../approval/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
+import { sealed, unsealed } from "../checksum.ts";
 import { decodeSqliteSpec, type SqliteCallRecords } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
@@ -31,20 +32,20 @@ export function createSqliteAsks({
 
   /** Writes how an ask ended; emits it in its session and every ancestor. */
   function settle(step: Step, settled: PermissionSettled): void {
-    sql.settle.run(toBinary(PermissionSettledSchema, settled), settled.permissionId);
+    sql.settle.run(...sealed(toBinary(PermissionSettledSchema, settled)), settled.permissionId);
     log.appendUpwards(step, settled.sessionId, { case: "permissionSettled", value: settled });
   }
 
   function record(row: AskRow): AskRecord {
     const call = { root: row.root, sessionId: row.session, callId: row.callId };
-    const spec = decodeSqliteSpec(row.spec);
+    const spec = decodeSqliteSpec(row);
     return {
-      request: fromBinary(PermissionRequestSchema, row.request),
-      ...(row.settled === null ? {} : { settled: fromBinary(PermissionSettledSchema, row.settled) }),
+      request: requestOf(row),
+      ...settlementOf(row),
       principal: spec.principal,
       person: spec.person ?? spec.principal,
       call,
-      part: records.snapshot({ ordinal: row.call, snapshot: row.snapshot }),
+      part: records.snapshot({ ordinal: row.call, snapshot: row.snapshot, snapshotCrc: row.snapshotCrc }),
       version: row.version,
     };
   }
@@ -55,7 +56,7 @@ export function createSqliteAsks({
     open(step: Step, call: OpenCallRow, request: PermissionRequest): void {
       const { root, sessionId } = call.ref;
       const bytes = toBinary(PermissionRequestSchema, request);
-      sql.insert.run(request.id, root, sessionId, call.ordinal, request.expires, bytes);
+      sql.insert.run(request.id, root, sessionId, call.ordinal, request.expires, ...sealed(bytes));
       log.appendUpwards(step, sessionId, { case: "permissionAsked", value: request });
     },
 
@@ -79,8 +80,7 @@ export function createSqliteAsks({
     state(id: string): { expires: number; settled?: PermissionSettled } | undefined {
       const row = sql.state.get(id);
       if (row === undefined) return undefined;
-      const { expires, settled } = row;
-      return { expires, ...(settled === null ? {} : { settled: fromBinary(PermissionSettledSchema, settled) }) };
+      return { expires: row.expires, ...settlementOf(row) };
     },
 
     /** Returns the ids of the open asks of a call, by its ordinal. */
@@ -108,9 +108,16 @@ export function createSqliteAsks({
     countAll(): { count: number; oldest?: number } {
       const count = sql.countAll.get()?.count ?? 0;
       const [first] = count === 0 ? [] : sql.open.all({ after: "", limit: 1 });
-      return first === undefined
-        ? { count }
-        : { count, oldest: fromBinary(PermissionRequestSchema, first.request).created };
+      return first === undefined ? { count } : { count, oldest: requestOf(first).created };
+    },
+
+    /** Moves the deadlines of all open asks. */
+    postpone(ms: number): void {
+      for (const row of sql.openRequests.all()) {
+        const asked = requestOf(row);
+        const moved = { ...asked, expires: asked.expires + ms };
+        sql.postpone.run(moved.expires, ...sealed(toBinary(PermissionRequestSchema, moved)), row.ordinal);
+      }
     },
 
     expired: (now: number, limit: number): AskRecord[] => sql.expired.all(now, limit).map(record),
@@ -122,28 +129,52 @@ interface AskRow {
   session: string;
   call: number;
   request: Uint8Array;
+  requestCrc: number | null;
   settled: Uint8Array | null;
+  settledCrc: number | null;
   callId: string;
   version: number;
   spec: string;
+  specCrc: number | null;
   snapshot: Uint8Array;
+  snapshotCrc: number | null;
+}
+
+function requestOf({ request, requestCrc }: Pick<AskRow, "request" | "requestCrc">): PermissionRequest {
+  return fromBinary(PermissionRequestSchema, unsealed(request, requestCrc, "a permission request"));
+}
+
+function settlementOf({ settled, settledCrc }: Pick<AskRow, "settled" | "settledCrc">): {
+  settled?: PermissionSettled;
+} {
+  if (settled === null) return {};
+  return { settled: fromBinary(PermissionSettledSchema, unsealed(settled, settledCrc, "a settlement")) };
 }
 
 function prepare(db: DatabaseSync) {
-  const select = `SELECT asks.root, asks.session, call, request, settled, call_id AS callId, version, spec, snapshot
+  const select = `SELECT asks.root, asks.session, call, request, request_crc AS requestCrc, settled, settled_crc AS settledCrc,
+      call_id AS callId, version, spec, spec_crc AS specCrc, snapshot, snapshot_crc AS snapshotCrc
     FROM asks JOIN calls ON calls.ordinal = asks.call WHERE`;
   const page =
     "asks.ordinal > coalesce((SELECT ordinal FROM asks WHERE id = :after), 0) ORDER BY asks.ordinal LIMIT :limit";
   return {
-    insert: statement(db, "INSERT INTO asks (id, root, session, call, expires, request) VALUES (?, ?, ?, ?, ?, ?)"),
-    settle: statement(db, "UPDATE asks SET settled = ? WHERE id = ? AND settled IS NULL"),
+    insert: statement(
+      db,
+      "INSERT INTO asks (id, root, session, call, expires, request, request_crc) VALUES (?, ?, ?, ?, ?, ?, ?)",
+    ),
+    settle: statement(db, "UPDATE asks SET settled = ?, settled_crc = ? WHERE id = ? AND settled IS NULL"),
+    openRequests: statement<Pick<AskRow, "request" | "requestCrc"> & { ordinal: number }>(
+      db,
+      "SELECT ordinal, request, request_crc AS requestCrc FROM asks WHERE settled IS NULL",
+    ),
+    postpone: statement(db, "UPDATE asks SET expires = ?, request = ?, request_crc = ? WHERE ordinal = ?"),
     openOfCall: statement<{ id: string }>(
       db,
       "SELECT id FROM asks WHERE call = ? AND settled IS NULL ORDER BY ordinal",
     ),
-    state: statement<{ expires: number; settled: Uint8Array | null }>(
+    state: statement<Pick<AskRow, "settled" | "settledCrc"> & { expires: number }>(
       db,
-      "SELECT expires, settled FROM asks WHERE id = ?",
+      "SELECT expires, settled, settled_crc AS settledCrc FROM asks WHERE id = ?",
     ),
     countOpen: statement<{ count: number }>(
       db,

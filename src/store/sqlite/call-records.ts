@@ -4,8 +4,9 @@ import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRecord, CallSpec } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
+import { DamagedRecord, sealed, unsealed } from "../checksum.ts";
 import { statement } from "./database.ts";
-import type { OpenCallTable } from "./open-calls.ts";
+import type { OpenCallRow, OpenCallTable } from "./open-calls.ts";
 import type { SessionHead, SqliteSessions } from "./sessions.ts";
 
 /** A row of `calls`. */
@@ -19,16 +20,25 @@ export interface CallColumns {
   repeats: number;
   prepared: number;
   hooked: string | null;
+  memo: string | null;
   cancel: string | null;
   assignment: string | null;
+  remote: string | null;
+  queuedUntil: number | null;
   expired: number;
   spec: string;
+  specCrc: number | null;
   snapshot: Uint8Array;
+  snapshotCrc: number | null;
 }
+
+/** A stored spec, and a stored snapshot, with their checksums. */
+export type StoredSpec = Pick<CallColumns, "spec" | "specCrc">;
+type StoredSnapshot = Pick<CallColumns, "snapshot" | "snapshotCrc">;
 
 /** The selected columns of `CallColumns`. */
 export const callColumns =
-  "calls.ordinal, call_id AS callId, opened, version, epoch, attempts, repeats, prepared, hooked, cancel, assignment, expired, spec, snapshot";
+  "calls.ordinal, call_id AS callId, opened, version, epoch, attempts, repeats, prepared, hooked, memo, cancel, assignment, remote, queued_until AS queuedUntil, expired, spec, spec_crc AS specCrc, snapshot, snapshot_crc AS snapshotCrc";
 
 /** Reads of stored calls. */
 export type SqliteCallRecords = ReturnType<typeof createSqliteCallRecords>;
@@ -46,27 +56,35 @@ export function createSqliteCallRecords(options: {
     "ordinal > coalesce((SELECT ordinal FROM calls WHERE session = :session AND call_id = :after), 0) ORDER BY ordinal LIMIT :limit";
   const one = statement<CallColumns>(db, `${select} AND call_id = :callId`);
   const list = statement<CallColumns>(db, `${select} AND ${page}`);
-  const listOpen = statement<CallColumns>(db, `${select} AND expired = 0 AND ended IS NULL AND ${page}`);
+  const ordinalOf = statement<{ ordinal: number }>(
+    db,
+    "SELECT ordinal FROM calls WHERE session = :session AND call_id = :callId",
+  );
   const assigned = statement<CallColumns & { id: string; root: string }>(
     db,
     `SELECT ${callColumns}, id, root FROM calls JOIN sessions ON sessions.ordinal = calls.session WHERE assignment = ? AND expired = 0`,
   );
+  const specOf = statement<StoredSpec>(db, "SELECT spec, spec_crc AS specCrc FROM calls WHERE ordinal = ?");
+  const setSpec = statement(db, "UPDATE calls SET spec = ?, spec_crc = ? WHERE ordinal = ?");
   const openAsks = statement<{ id: string }>(
     db,
     "SELECT id FROM asks WHERE call = ? AND settled IS NULL ORDER BY ordinal",
   );
 
   /** Returns the last snapshot of a call, with the asks that are open now. */
-  function snapshot({ ordinal, snapshot }: Pick<CallColumns, "ordinal" | "snapshot">): ToolPart {
-    return { ...decodeSqlitePart(snapshot), permissionIds: openAsks.all(ordinal).map(({ id }) => id) };
+  function snapshot({ ordinal, ...stored }: Pick<CallColumns, "ordinal"> & StoredSnapshot): ToolPart {
+    return { ...decodeSqlitePart(stored), permissionIds: openAsks.all(ordinal).map(({ id }) => id) };
   }
 
   function record(ref: CallRef, row: CallColumns): CallRecord {
     const open = openCalls.get(ref);
+    const part = snapshot(row);
+    // A damaged index finds the record of another call.
+    if (part.callId !== ref.callId) throw new DamagedRecord(`the record of call ${ref.callId} is that of another one`);
     return {
       ref,
-      part: snapshot(row),
-      spec: decodeSqliteSpec(row.spec),
+      part,
+      spec: decodeSqliteSpec(row),
       openedSeq: row.opened,
       version: row.version,
       epoch: row.epoch,
@@ -75,8 +93,11 @@ export function createSqliteCallRecords(options: {
       repeats: row.repeats,
       ...(row.prepared === 1 ? { prepared: true } : {}),
       ...(row.hooked === null ? {} : { hooked: row.hooked }),
+      ...(row.memo === null ? {} : { memo: row.memo }),
       ...(row.cancel === null ? {} : { cancel: row.cancel }),
       ...(row.assignment === null ? {} : { assignment: row.assignment }),
+      ...(row.remote === null ? {} : { remote: JSON.parse(row.remote) }),
+      ...(row.queuedUntil === null ? {} : { queuedUntil: row.queuedUntil }),
       ...(row.expired === 1 ? { expired: true } : {}),
     };
   }
@@ -86,9 +107,28 @@ export function createSqliteCallRecords(options: {
     return row === undefined ? undefined : record({ root: head.root, sessionId: head.id, callId }, row);
   }
 
+  /** Lists open calls by the table in memory: rows of calls that have ended are not read, however many there are. */
+  function listOpen(head: SessionHead, { after, limit }: { after: string; limit: number }): CallRecord[] {
+    const from = after === "" ? 0 : (ordinalOf.get({ session: head.ordinal, callId: after })?.ordinal ?? 0);
+    const open = openCalls.inSession(head.id).filter(({ ordinal }) => ordinal > from);
+    return readAll(head, open.toSorted((one, other) => one.ordinal - other.ordinal).slice(0, limit));
+  }
+
+  function readAll(head: SessionHead, open: readonly OpenCallRow[]): CallRecord[] {
+    return open.flatMap(({ ref }) => find(head, ref.callId) ?? []);
+  }
+
   return {
     snapshot,
     find,
+
+    /** Moves the time from which the age of a call counts. */
+    postpone(ordinal: number, ms: number): void {
+      const row = specOf.get(ordinal);
+      if (row === undefined) return;
+      const spec = decodeSqliteSpec(row);
+      setSpec.run(...sealed(JSON.stringify({ ...spec, accepted: spec.accepted + ms })), ordinal);
+    },
 
     get(sessionId: string, callId: string): CallRecord | undefined {
       const head = sessions.find(sessionId);
@@ -103,8 +143,18 @@ export function createSqliteCallRecords(options: {
     list({ sessionId, open = false, after = "", limit }: ListFilter): CallRecord[] {
       const head = sessions.find(sessionId);
       if (head === undefined) return [];
-      const rows = (open ? listOpen : list).all({ session: head.ordinal, after, limit });
+      if (open) return listOpen(head, { after, limit });
+      const rows = list.all({ session: head.ordinal, after, limit });
       return rows.map((row) => record({ root: head.root, sessionId, callId: row.callId }, row));
+    },
+
+    findDelegated(sessionId: string, requestDigest: string): CallRecord[] {
+      const head = sessions.find(sessionId);
+      if (head === undefined) return [];
+      return readAll(
+        head,
+        openCalls.inSession(sessionId).filter(({ request }) => request === requestDigest),
+      );
     },
   };
 }
@@ -117,14 +167,14 @@ interface ListFilter {
 }
 
 /** Decodes the part in a snapshot, which is stored as the event that emitted it, so that it is encoded once. */
-export function decodeSqlitePart(bytes: Uint8Array): ToolPart {
-  const { event } = fromBinary(SessionEventSchema, bytes);
+export function decodeSqlitePart({ snapshot, snapshotCrc }: StoredSnapshot): ToolPart {
+  const { event } = fromBinary(SessionEventSchema, unsealed(snapshot, snapshotCrc, "the part of a call"));
   if (event.case !== "part")
     throw new Error(`a call's snapshot holds ${event.case ?? "nothing"} where a part should be`);
   return event.value;
 }
 
 /** Parses a stored `CallSpec`. */
-export function decodeSqliteSpec(text: string): CallSpec {
-  return JSON.parse(text);
+export function decodeSqliteSpec({ spec, specCrc }: StoredSpec): CallSpec {
+  return JSON.parse(unsealed(spec, specCrc, "the request of a call"));
 }

@@ -1,6 +1,7 @@
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { SettledStart } from "../../approval/ports.ts";
 import type { HostStart } from "../../call/ports.ts";
+import { sealed } from "../checksum.ts";
 import { backgroundEndOf, checkEnded } from "../parts.ts";
 import type { Step } from "./commit.ts";
 import type { OpenCallRow } from "./open-calls.ts";
@@ -41,7 +42,7 @@ export function settleCallRow(tables: Tables, step: Step, call: OpenCallRow, par
   if (part && call.started) throw new Error(`call ${call.ref.callId} is running: its input cannot be edited`);
   if (part) {
     const { snapshot } = writePart(step, tables.log, call.ref.sessionId, part);
-    tables.callSql.setSnapshot.run(snapshot, call.ordinal);
+    tables.callSql.setSnapshot.run(...sealed(snapshot), call.ordinal);
   }
   const isFree = call.owner === "" && tables.asks.openOfCall(call.ordinal).length === 0;
   const leaseUntil = isFree ? step.now + call.collectMs : call.leaseUntil;
@@ -55,9 +56,9 @@ export function startSettledCall(tables: Tables, step: Step, call: OpenCallRow, 
   const [version, epoch] = [call.version + 1, call.epoch + 1];
   callSql.claim.run(epoch, call.ordinal);
   const { snapshot } = writePart(step, log, call.ref.sessionId, start.part);
-  callSql.start.run(version, snapshot, call.ordinal);
+  callSql.start.run(version, ...sealed(snapshot), null, call.ordinal);
   const lease = { owner: start.owner, leaseUntil: step.now + start.leaseMs };
-  openCalls.set(step, { ...call, ...lease, version, epoch, started: true, settled: step.now });
+  openCalls.set(step, { ...call, ...lease, version, epoch, started: true, settled: step.now, queued: undefined });
 }
 
 /** Writes the terminal part, withdraws the call's open asks and closes the call. */
@@ -73,7 +74,7 @@ export function endCallRow(
   const { part, snapshot } = writePart(step, log, call.ref.sessionId, ended);
   const end = backgroundEndOf(part);
   if (end) log.append(step, call.ref.sessionId, end);
-  callSql.end.run(call.version + 1, step.now, snapshot, call.ordinal);
+  callSql.end.run(call.version + 1, step.now, ...sealed(snapshot), call.ordinal);
   openCalls.remove(step, call.ref);
   if (call.parent !== "") freeParent(openCalls, step, call);
   return part;

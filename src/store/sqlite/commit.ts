@@ -1,7 +1,7 @@
 import type { DatabaseSync } from "node:sqlite";
-import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Logger } from "../../core/logger.ts";
-import { RequestError } from "../../core/request-error.ts";
+import { codeOf, isDamageCode } from "./database.ts";
+import type { DatabaseHealth } from "./health.ts";
 
 /** Services of the running transaction that a transition may use in addition to its statements. */
 export interface Step {
@@ -21,6 +21,8 @@ export interface Commit {
   run<T>(transition: (step: Step) => T): Promise<T>;
   /** Returns true if the last commit failed. A probe that commits proves the contrary only after a while, since it needs less space. */
   hasFailed(): boolean;
+  /** Returns the number of commits, without those of probes. */
+  count(): number;
   /** Commits a small change of a value that always differs. */
   probe(change: (step: Step) => void): Promise<void>;
 }
@@ -37,8 +39,11 @@ export function createCommit(options: {
   log?: Logger | undefined;
   /** Makes space on a full disk; returns false if it cannot. */
   makeSpace?: () => boolean;
+  /** Called before each transaction. */
+  beforeTransaction: () => void;
+  health: Pick<DatabaseHealth, "stopped" | "refusalOf">;
 }): Commit {
-  const { db, now, notify, log, makeSpace = () => false } = options;
+  const { db, now, notify, log, makeSpace = () => false, beforeTransaction, health } = options;
   const begin = db.prepare("BEGIN");
   const rollBack = db.prepare("ROLLBACK");
   const save = db.prepare("SAVEPOINT transition");
@@ -48,13 +53,20 @@ export function createCommit(options: {
   let queue: Queued[] = [];
   // Time of the last failed commit, until a later one succeeds.
   let failedAt: number | undefined;
+  let count = 0;
 
   function flush(): void {
     const transitions = queue;
     queue = [];
+    const stopped = health.stopped();
+    if (stopped !== undefined) {
+      refuse(transitions, stopped);
+      return;
+    }
     const batch = createBatch();
     let settle: (() => void)[];
     try {
+      beforeTransaction();
       const step = batch.step(now());
       begin.run();
       settle = runTogether(transitions, step, batch) ?? runApart(transitions, step, batch);
@@ -68,13 +80,19 @@ export function createCommit(options: {
       }
       failedAt = now();
       log?.error("the store could not commit", { error: cause, count: transitions.length });
-      for (const transition of transitions) transition.reject(unavailable(cause));
+      refuse(transitions, health.refusalOf(cause));
       return;
     }
-    if (transitions.some(({ isProbe }) => !isProbe) || now() - (failedAt ?? 0) >= doubtMs) failedAt = undefined;
+    const isProof = transitions.some(({ isProbe }) => !isProbe);
+    if (isProof) count += 1;
+    if (isProof || now() - (failedAt ?? 0) >= doubtMs) failedAt = undefined;
     for (const publish of batch.publish) publish();
     for (const done of settle) done();
     for (const [sessionId, seq] of batch.firstNews()) notify(sessionId, seq);
+  }
+
+  function refuse(transitions: readonly Queued[], refusal: unknown): void {
+    for (const transition of transitions) transition.reject(refusal);
   }
 
   /** Puts transitions back to the head of the queue. */
@@ -107,12 +125,12 @@ export function createCommit(options: {
       release.run();
       return resolve;
     } catch (error) {
-      if (isFull(error)) throw error;
+      if (isFull(error) || isDamageCode(codeOf(error))) throw error;
       // If SQLite has already rolled back the whole transaction, this throws, and the whole batch is refused.
       rollBackTo.run();
       release.run();
       batch.undoTo(before);
-      return () => transition.reject(isSqliteError(error) ? unavailable(error) : error);
+      return () => transition.reject(health.refusalOf(error));
     }
   }
 
@@ -131,27 +149,8 @@ export function createCommit(options: {
     run: (transition) => enqueue(transition, false),
     probe: (change) => enqueue(change, true),
     hasFailed: () => failedAt !== undefined,
+    count: () => count,
   };
-}
-
-/** Runs a query on committed data. */
-export async function readNow<T>(query: () => T): Promise<T> {
-  try {
-    return query();
-  } catch (error) {
-    throw isSqliteError(error) ? unavailable(error) : error;
-  }
-}
-
-/** Refuses with STORE_UNAVAILABLE after a failure of the disk or the database. */
-export function unavailable(cause: unknown): RequestError {
-  const fact = cause instanceof Error ? cause.message : String(cause);
-  return new RequestError(
-    ErrorReason.STORE_UNAVAILABLE,
-    `the store is not available (${fact}): nothing was changed, try again with the same ids`,
-    {},
-    { cause },
-  );
 }
 
 interface Queued {
@@ -192,8 +191,5 @@ function createBatch() {
   };
 }
 
-// A closed database answers with the second one.
-const sqliteCodes: readonly unknown[] = ["ERR_SQLITE_ERROR", "ERR_INVALID_STATE"];
 /** Returns true if SQLite found no space: on the disk, or below a limit of the file size. */
-const isFull = (error: unknown) => error instanceof Error && "errcode" in error && error.errcode === 13;
-const isSqliteError = (error: unknown) => error instanceof Error && "code" in error && sqliteCodes.includes(error.code);
+const isFull = (error: unknown) => codeOf(error) === 13;

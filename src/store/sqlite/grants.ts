@@ -7,6 +7,7 @@ import {
   GrantScope,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { GrantFilter } from "../../approval/ports.ts";
+import { sealed, unsealed } from "../checksum.ts";
 import type { SqliteAudit } from "./audit.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
@@ -42,7 +43,7 @@ export function createSqliteGrants(options: {
     /** Saves a grant; the tree that created it becomes its first user. */
     save(step: Step, grant: Grant): void {
       const { id, scope, sessionId: root, workspace, agent, expires, revoked } = grant;
-      sql.insert.run(id, scope, root, workspace, agent, expires, revoked, toBinary(GrantSchema, grant));
+      sql.insert.run(id, scope, root, workspace, agent, expires, revoked, ...sealed(toBinary(GrantSchema, grant)));
       sql.adopt.run(id, root);
       sessions.raiseRulesVersion(root);
       emit(step, grant, "granted");
@@ -70,6 +71,24 @@ export function createSqliteGrants(options: {
       for (const id of ids) sql.use.run(step.now, id);
     },
 
+    /** Lets a suspended grant serve again. */
+    confirm(step: Step, id: string, decisions: readonly DecisionRecord[] = []): Grant | undefined {
+      const found = get(id);
+      if (found === undefined || found.suspended === 0) return found;
+      const grant = { ...found, suspended: 0 };
+      sql.suspend.run(0, id);
+      sql.raiseUsers.run(id);
+      emit(step, grant, "granted");
+      audit.append(step, grant.sessionId, decisions);
+      return grant;
+    },
+
+    /** Suspends all living grants; returns their number. */
+    suspendAll(step: Step): number {
+      sql.raiseAllUsers.run();
+      return Number(sql.suspendAll.run({ now: step.now }).changes);
+    },
+
     /** Revokes a grant. Invalidates the decisions of its users even if it is already dead. */
     revoke(step: Step, id: string, decisions: readonly DecisionRecord[] = []): Grant | undefined {
       const found = get(id);
@@ -77,7 +96,7 @@ export function createSqliteGrants(options: {
       sql.raiseUsers.run(id);
       if (found.revoked > 0) return found;
       const grant = { ...found, revoked: step.now };
-      sql.revoke.run(step.now, toBinary(GrantSchema, grant), id);
+      sql.revoke.run(step.now, ...sealed(toBinary(GrantSchema, grant)), id);
       emit(step, grant, "revoked");
       audit.append(step, grant.sessionId, decisions);
       return grant;
@@ -87,40 +106,52 @@ export function createSqliteGrants(options: {
 
 interface Row {
   used: number;
+  suspended: number;
   grant: Uint8Array;
+  crc: number | null;
 }
 
-const decode = ({ used, grant }: Row): Grant => ({ ...fromBinary(GrantSchema, grant), lastUsed: used });
+const decode = ({ used, suspended, grant, crc }: Row): Grant => ({
+  ...fromBinary(GrantSchema, unsealed(grant, crc, "a grant")),
+  ...{ lastUsed: used, suspended },
+});
 
 function prepare(db: DatabaseSync) {
   const { SESSION, AGENT, PROJECT } = GrantScope;
   const living = "revoked = 0 AND (expires = 0 OR expires > :now)";
+  const select = 'SELECT used, suspended, "grant", grant_crc AS crc FROM grants WHERE';
   const page = `(:includeDead = 1 OR ${living}) AND ordinal < coalesce((SELECT ordinal FROM grants WHERE id = :before), 9e18)
     ORDER BY ordinal DESC LIMIT :limit`;
   return {
-    one: statement<Row>(db, 'SELECT used, "grant" FROM grants WHERE id = ?'),
+    one: statement<Row>(db, `${select} id = ?`),
     insert: statement(
       db,
-      'INSERT INTO grants (id, scope, root, workspace, agent, expires, revoked, "grant") VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
+      'INSERT INTO grants (id, scope, root, workspace, agent, expires, revoked, "grant", grant_crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)',
     ),
     living: statement<{ id: string }>(
       db,
-      "SELECT id FROM grants WHERE id = ? AND revoked = 0 AND (expires = 0 OR expires > ?)",
+      "SELECT id FROM grants WHERE id = ? AND suspended = 0 AND revoked = 0 AND (expires = 0 OR expires > ?)",
     ),
     serving: statement<Row>(
       db,
-      `SELECT used, "grant" FROM grants WHERE ${living} AND (root = :root AND scope = ${SESSION} OR workspace = :workspace
+      `${select} suspended = 0 AND ${living} AND (root = :root AND scope = ${SESSION} OR workspace = :workspace
          AND (scope = ${PROJECT} OR scope = ${AGENT} AND agent = :agent)) ORDER BY ordinal`,
     ),
-    list: statement<Row>(db, `SELECT used, "grant" FROM grants WHERE ${page}`),
+    list: statement<Row>(db, `${select} ${page}`),
     listOfTree: statement<Row>(
       db,
-      `SELECT used, "grant" FROM grants WHERE (root = :root AND scope = ${SESSION}
+      `${select} (root = :root AND scope = ${SESSION}
          OR workspace = :workspace AND scope IN (${AGENT}, ${PROJECT})) AND ${page}`,
     ),
     adopt: statement(db, "INSERT OR IGNORE INTO grant_users (grant_id, root) VALUES (?, ?)"),
     use: statement(db, "UPDATE grants SET used = ? WHERE id = ?"),
-    revoke: statement(db, 'UPDATE grants SET revoked = ?, "grant" = ? WHERE id = ?'),
+    revoke: statement(db, 'UPDATE grants SET revoked = ?, "grant" = ?, grant_crc = ? WHERE id = ?'),
+    suspend: statement(db, "UPDATE grants SET suspended = ? WHERE id = ?"),
+    suspendAll: statement(db, `UPDATE grants SET suspended = :now WHERE suspended = 0 AND ${living}`),
+    raiseAllUsers: statement(
+      db,
+      "UPDATE sessions SET rules_version = rules_version + 1 WHERE id IN (SELECT root FROM grant_users)",
+    ),
     raiseUsers: statement(
       db,
       `UPDATE sessions SET rules_version = rules_version + 1

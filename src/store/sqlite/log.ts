@@ -5,6 +5,7 @@ import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/too
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { LogPage } from "../../call/ports.ts";
 import { encodeMessage } from "../../core/encode-message.ts";
+import { DamagedRecord, sealed, unsealed } from "../checksum.ts";
 import { createRecentEvents } from "../recent-events.ts";
 import { eventTooLarge } from "../refusals.ts";
 import type { Step } from "./commit.ts";
@@ -31,7 +32,7 @@ export function createSqliteLog({
   limits: LogLimits;
 }) {
   const sql = prepare(db);
-  const recent = createRecentEvents({ maxEvents: 256, maxBytes: 512 * 1024, maxTotalBytes: 32 * 1024 * 1024 });
+  const recent = createRecentEvents({ maxEvents: 256, maxBytes: 512 * 1024, maxTotalBytes: 4 * 1024 * 1024 });
 
   /** Appends an event under the session's next sequence number and returns its binary form. */
   function append(step: Step, sessionId: string, event: SessionEvent["event"]): Uint8Array {
@@ -40,7 +41,7 @@ export function createSqliteLog({
     const entry = create(SessionEventSchema, { seq: BigInt(seq), time: step.now, sessionId, event });
     const bytes = encodeMessage(SessionEventSchema, entry);
     if (bytes.byteLength > maxEventBytes) throw eventTooLarge(sessionId, bytes.byteLength, maxEventBytes);
-    sql.insert.run(head.ordinal, seq, head.totalBytes + bytes.byteLength, bytes);
+    sql.insert.run(head.ordinal, seq, head.totalBytes + bytes.byteLength, ...sealed(bytes));
     head.lastSeq = seq;
     head.totalBytes += bytes.byteLength;
     if (!head.logged || step.now - head.active > activityGrainMs) {
@@ -78,11 +79,16 @@ export function createSqliteLog({
   function stored(head: SessionHead, afterSeq: number, maxBytes: number): SessionEvent[] {
     const events: SessionEvent[] = [];
     let bytes = 0;
-    for (const row of sql.after.iterate(head.ordinal, afterSeq)) {
-      bytes += row.event.byteLength;
-      if (events.length > 0 && bytes > maxBytes) break;
-      events.push(fromBinary(SessionEventSchema, row.event));
+    let next = afterSeq + 1;
+    for (const { seq, event, crc } of sql.after.iterate(head.ordinal, afterSeq)) {
+      bytes += event.byteLength;
+      if (events.length > 0 && bytes > maxBytes) return events;
+      const decoded = fromBinary(SessionEventSchema, unsealed(event, crc, `event ${seq} of session ${head.id}`));
+      if (seq !== next || Number(decoded.seq) !== next) throw eventGone(head, next);
+      events.push(decoded);
+      next += 1;
     }
+    if (next <= head.lastSeq) throw eventGone(head, next);
     return events;
   }
 
@@ -146,11 +152,16 @@ const activityGrainMs = 3_600_000;
 const maxEventBytes = 1024 * 1024;
 const retainedShare = 63 / 64;
 
+const eventGone = ({ id }: SessionHead, seq: number) => new DamagedRecord(`event ${seq} of session ${id} is gone`);
+
 function prepare(db: DatabaseSync) {
   return {
-    insert: statement(db, "INSERT INTO log (session, seq, total, event) VALUES (?, ?, ?, ?)"),
+    insert: statement(db, "INSERT INTO log (session, seq, total, event, event_crc) VALUES (?, ?, ?, ?, ?)"),
     touch: statement(db, "UPDATE sessions SET active = ?, logged = 1 WHERE ordinal = ?"),
-    after: statement<{ event: Uint8Array }>(db, "SELECT event FROM log WHERE session = ? AND seq > ? ORDER BY seq"),
+    after: statement<{ seq: number; event: Uint8Array; crc: number | null }>(
+      db,
+      "SELECT seq, event, event_crc AS crc FROM log WHERE session = ? AND seq > ? ORDER BY seq",
+    ),
     firstBeyond: statement<{ seq: number }>(
       db,
       "SELECT seq FROM log WHERE session = ? AND seq > ? AND total > ? ORDER BY seq LIMIT 1",

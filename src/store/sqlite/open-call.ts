@@ -1,5 +1,6 @@
 import type { OpenCallStep, OpenedCall } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
+import { sealed } from "../checksum.ts";
 import { checkEnded } from "../parts.ts";
 import { parentEnded, sessionClosed, tooManyCalls } from "../refusals.ts";
 import { decodeSqliteSpec } from "./call-records.ts";
@@ -33,6 +34,7 @@ export function applyOpenCall(tables: SqliteTables, step: Step, opened: OpenCall
   if (end) checkEnded(end);
   const { part, snapshot } = end ? writePart(step, log, sessionId, end) : running;
   const started = start === undefined ? 0 : 1;
+  const remote = start && opened.remote;
   const openedSeq = Number(pending.part.revision);
   const versions = { version: 1 + started + (end ? 1 : 0), epoch: 1 };
   const ordinal = Number(
@@ -44,8 +46,9 @@ export function applyOpenCall(tables: SqliteTables, step: Step, opened: OpenCall
       versions.version,
       started,
       repeats,
-      JSON.stringify(spec),
-      snapshot,
+      ...sealed(JSON.stringify(spec)),
+      ...sealed(snapshot),
+      remote ? JSON.stringify(remote) : null,
       end ? step.now : null,
     ).lastInsertRowid,
   );
@@ -55,7 +58,7 @@ export function applyOpenCall(tables: SqliteTables, step: Step, opened: OpenCall
     audit.append(step, ref.root, opened.decisions);
     for (const [path, sha256] of opened.reads ?? []) sessions.recordRead(ref.root, path, sha256);
   }
-  const result = { ref, part, spec, openedSeq, ...versions, attempts: started, repeats };
+  const result = { ref, part, spec, openedSeq, ...versions, attempts: started, repeats, ...(remote && { remote }) };
   if (end) return { record: { ...result, owner: "" }, created: true };
   const leaseUntil = step.now + leaseMs;
   const collectMs = spec.delegated?.collectMs ?? 0;
@@ -70,7 +73,9 @@ export function applyOpenCall(tables: SqliteTables, step: Step, opened: OpenCall
     ...held,
     settled: 0,
     collectMs,
+    request: spec.delegated ? spec.requestDigest : "",
     parent,
+    remote,
   });
   const assigned = delegated && { assignment: delegated.assignment };
   return { record: { ...result, owner: held.owner, ...assigned }, created: true };
@@ -91,5 +96,5 @@ function loadLatest({ callSql }: SqliteTables, { ordinal }: SessionHead): { requ
   const row = callSql.latest.get(ordinal);
   return row === undefined
     ? { request: "", repeats: 0 }
-    : { request: decodeSqliteSpec(row.spec).requestDigest, repeats: row.repeats };
+    : { request: decodeSqliteSpec(row).requestDigest, repeats: row.repeats };
 }

@@ -1,5 +1,5 @@
 import type { DatabaseSync } from "node:sqlite";
-import type { Fence } from "../../call/ports.ts";
+import type { Fence, QueuedCall, RemoteMark } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
@@ -19,10 +19,16 @@ export interface OpenCallRow {
   readonly leaseUntil: number;
   /** For a delegated call the time in which an approval must be collected; otherwise 0. */
   readonly collectMs: number;
+  /** Request digest of a delegated call; otherwise empty. */
+  readonly request: string;
   /** Time of the last settlement of one of its asks. */
   readonly settled: number;
   /** Id of the call that made it and waits for it; empty without one. */
   readonly parent: string;
+  /** The worker process that runs the body of a started call. */
+  readonly remote?: RemoteMark | undefined;
+  /** The wait for a worker. */
+  readonly queued?: QueuedCall | undefined;
 }
 
 /** The open calls of a store. */
@@ -36,10 +42,15 @@ export type OpenCallTable = ReturnType<typeof createOpenCallTable>;
 export function createOpenCallTable(db: DatabaseSync, now: number) {
   const sessions = new Map<string, Map<string, OpenCallRow>>();
   for (const row of loadOpenCalls(db)) {
-    const { root, sessionId, callId, started, asked, waits, ...columns } = row;
+    const { root, sessionId, callId, started, asked, waits, remote, queuedUntil, definitionId, ...columns } = row;
     const ref = { root, sessionId, callId };
+    const waiting = {
+      remote: remote === null ? undefined : JSON.parse(remote),
+      queued: queuedUntil === null ? undefined : { definitionId, until: queuedUntil },
+    };
     const leaseUntil = waits === 1 && started === 0 ? Number.POSITIVE_INFINITY : now;
-    put({ ...columns, ref, started: started === 1, asked: asked === 1, owner: "", leaseUntil, settled: 0 });
+    const lease = { owner: "", leaseUntil, settled: 0 };
+    put({ ...columns, ref, started: started === 1, asked: asked === 1, ...lease, ...waiting });
   }
 
   function put(call: OpenCallRow): void {
@@ -110,6 +121,15 @@ export function createOpenCallTable(db: DatabaseSync, now: number) {
       return held.map((call) => call.ref);
     },
 
+    /** Moves all leases and times of settlements, after the clock jumped. */
+    postpone(ms: number): void {
+      for (const call of [...all()]) {
+        const settled = call.settled === 0 ? 0 : call.settled + ms;
+        const queued = call.queued && { ...call.queued, until: call.queued.until + ms };
+        put({ ...call, leaseUntil: call.leaseUntil + ms, settled, queued });
+      }
+    },
+
     /** Ends the leases of this owner on calls that are not started. */
     release(owner: string, now: number): void {
       const released = [...all()].filter((call) => call.owner === owner && !call.started);
@@ -120,12 +140,18 @@ export function createOpenCallTable(db: DatabaseSync, now: number) {
 
 function loadOpenCalls(db: DatabaseSync) {
   return statement<
-    Pick<OpenCallRow, "ordinal" | "version" | "epoch" | "collectMs" | "parent"> &
-      CallRef & { started: number; asked: number; waits: number }
+    Pick<OpenCallRow, "ordinal" | "version" | "epoch" | "collectMs" | "request" | "parent"> &
+      CallRef & { started: number; asked: number; waits: number } & {
+        remote: string | null;
+        queuedUntil: number | null;
+        definitionId: string;
+      }
   >(
     db,
     `SELECT calls.ordinal, version, epoch, started, coalesce(json_extract(spec, '$.delegated.collectMs'), 0) AS collectMs,
+       iif(json_extract(spec, '$.delegated') IS NULL, '', json_extract(spec, '$.requestDigest')) AS request,
        coalesce(json_extract(spec, '$.parent'), '') AS parent,
+       remote, queued_until AS queuedUntil, json_extract(spec, '$.definitionId') AS definitionId,
        EXISTS (SELECT 1 FROM asks WHERE call = calls.ordinal) AS asked,
        EXISTS (SELECT 1 FROM asks WHERE call = calls.ordinal AND settled IS NULL) AS waits, call_id AS callId, id AS sessionId, root
      FROM calls JOIN sessions ON sessions.ordinal = calls.session WHERE expired = 0 AND ended IS NULL ORDER BY calls.ordinal`,

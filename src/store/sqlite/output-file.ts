@@ -1,6 +1,6 @@
 import { type FileHandle, mkdir, open } from "node:fs/promises";
 import { dirname } from "node:path";
-import { unavailable } from "./commit.ts";
+import { unavailable } from "./health.ts";
 
 /** One output. Opened at the first use, created at the first append. */
 export interface OutputFile {

@@ -2,7 +2,7 @@ import { readdir, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { OutputStore } from "../../call/ports.ts";
 import { storeFull } from "../refusals.ts";
-import { unavailable } from "./commit.ts";
+import { unavailable } from "./health.ts";
 import { type OutputFile, openOutputFile } from "./output-file.ts";
 
 /** Outputs as files, with the operations that the sweep needs. */
@@ -11,6 +11,8 @@ export interface OutputFiles extends OutputStore {
   unwrittenSince(time: number): Promise<{ root: string; id: string }[]>;
   /** Removes all outputs of a session tree. */
   removeTree(root: string): Promise<void>;
+  /** Keeps all outputs until the returned function is called: removals do nothing, and the next sweep repeats them. */
+  hold(): () => void;
   close(): Promise<void>;
 }
 
@@ -18,6 +20,7 @@ export interface OutputFiles extends OutputStore {
 export function createSqliteOutputs(directory: string, holds: (bytes: number) => boolean): OutputFiles {
   // In order of use, the latest last.
   const files = new Map<string, OutputFile>();
+  const holders = new Set<symbol>();
 
   function use(path: string): OutputFile {
     const file = files.get(path) ?? openOutputFile(path);
@@ -61,15 +64,23 @@ export function createSqliteOutputs(directory: string, holds: (bytes: number) =>
     },
 
     async remove(root, id) {
+      if (holders.size > 0) return;
       const path = pathOf(root, id);
       await forget(path);
       await rm(path, { force: true });
     },
 
     async removeTree(root) {
+      if (holders.size > 0) return;
       const treeDirectory = join(directory, root, "/");
       await Promise.all([...files.keys()].filter((path) => path.startsWith(treeDirectory)).map(forget));
       await rm(treeDirectory, { recursive: true, force: true });
+    },
+
+    hold() {
+      const holder = Symbol();
+      holders.add(holder);
+      return () => void holders.delete(holder);
     },
 
     async unwrittenSince(time) {

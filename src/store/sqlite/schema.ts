@@ -1,5 +1,5 @@
 /** Version of the schema below, stored in `user_version`. */
-export const schemaVersion = 7;
+export const schemaVersion = 11;
 
 const decisions = `
   -- The audit: the decisions of each tree, as a hash chain. It outlives the sessions.
@@ -31,11 +31,23 @@ export const migrations: readonly string[] = [
   `ALTER TABLE calls ADD COLUMN assignment TEXT;
    ALTER TABLE calls ADD COLUMN reported INTEGER NOT NULL DEFAULT 0;
    ${assignments}`,
+  "ALTER TABLE calls ADD COLUMN memo TEXT",
+  "ALTER TABLE grants ADD COLUMN suspended REAL NOT NULL DEFAULT 0",
+  `ALTER TABLE sessions ADD COLUMN session_crc INTEGER;
+   ALTER TABLE log ADD COLUMN event_crc INTEGER;
+   ALTER TABLE calls ADD COLUMN spec_crc INTEGER;
+   ALTER TABLE calls ADD COLUMN snapshot_crc INTEGER;
+   ALTER TABLE asks ADD COLUMN request_crc INTEGER;
+   ALTER TABLE asks ADD COLUMN settled_crc INTEGER;
+   ALTER TABLE grants ADD COLUMN grant_crc INTEGER`,
+  `ALTER TABLE calls ADD COLUMN remote TEXT;
+   ALTER TABLE calls ADD COLUMN queued_until REAL`,
 ];
 
 /**
  * The tables of an empty store. Rows are identified by small numbers (`ordinal`, in order of creation). The contract's
- * messages are stored in binary form; the other columns repeat only the fields that queries search by.
+ * messages are stored in binary form, each with its CRC-32, which is null where an earlier version wrote the message; the other
+ * columns repeat only the fields that queries search by.
  */
 export const schema = `
   CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -55,7 +67,8 @@ export const schema = `
     trimmed_bytes INTEGER NOT NULL DEFAULT 0,
     logged INTEGER NOT NULL DEFAULT 0,
     active REAL NOT NULL,
-    session BLOB NOT NULL
+    session BLOB NOT NULL,
+    session_crc INTEGER
   );
   CREATE INDEX sessions_by_root ON sessions (root);
   CREATE INDEX sessions_by_parent ON sessions (parent);
@@ -69,11 +82,13 @@ export const schema = `
     seq INTEGER NOT NULL,
     total INTEGER NOT NULL,
     event BLOB NOT NULL,
+    event_crc INTEGER,
     PRIMARY KEY (session, seq)
   );
 
   -- "opened" is the number of its first event; "snapshot" is the event that holds the part; "ended" is null while the call is open; "expired" marks a tombstone.
   -- "assignment" is the hash with which the host of a delegated call reports; "reported" marks a report after the end.
+  -- "remote" is the worker process that runs the body, as JSON; "queued_until" ends the wait for one.
   CREATE TABLE calls (
     ordinal INTEGER PRIMARY KEY,
     session INTEGER NOT NULL,
@@ -86,13 +101,18 @@ export const schema = `
     repeats INTEGER NOT NULL DEFAULT 0,
     prepared INTEGER NOT NULL DEFAULT 0,
     hooked TEXT,
+    memo TEXT,
     cancel TEXT,
     assignment TEXT,
     reported INTEGER NOT NULL DEFAULT 0,
+    remote TEXT,
+    queued_until REAL,
     ended REAL,
     expired INTEGER NOT NULL DEFAULT 0,
     spec TEXT NOT NULL,
+    spec_crc INTEGER,
     snapshot BLOB NOT NULL,
+    snapshot_crc INTEGER,
     UNIQUE (session, call_id)
   );
   CREATE INDEX calls_by_session ON calls (session);
@@ -106,7 +126,9 @@ export const schema = `
     call INTEGER NOT NULL,
     expires REAL NOT NULL,
     request BLOB NOT NULL,
-    settled BLOB
+    request_crc INTEGER,
+    settled BLOB,
+    settled_crc INTEGER
   );
   CREATE INDEX asks_by_call ON asks (call);
   CREATE INDEX open_asks ON asks (ordinal) WHERE settled IS NULL;
@@ -123,7 +145,9 @@ export const schema = `
     expires REAL NOT NULL,
     revoked REAL NOT NULL,
     used REAL NOT NULL DEFAULT 0,
-    "grant" BLOB NOT NULL
+    suspended REAL NOT NULL DEFAULT 0,
+    "grant" BLOB NOT NULL,
+    grant_crc INTEGER
   );
   CREATE INDEX grants_by_root ON grants (root);
   CREATE INDEX grants_by_workspace ON grants (workspace);

@@ -2,6 +2,7 @@ import type { DatabaseSync } from "node:sqlite";
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { type Session, SessionSchema } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { noSuchSession } from "../../core/request-error.ts";
+import { sealed, unsealed } from "../checksum.ts";
 import { sessionClosed } from "../refusals.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
@@ -52,8 +53,9 @@ export function createSqliteSessions(db: DatabaseSync, checkSpace: () => void) {
   function load(id: string): SessionHead | undefined {
     const row = sql.load.get(id);
     if (row === undefined) return undefined;
-    const session = fromBinary(SessionSchema, row.session);
-    return { ...row, session, logged: row.logged === 1 };
+    const { crc, ...columns } = row;
+    const session = fromBinary(SessionSchema, unsealed(row.session, crc, `session ${id}`));
+    return { ...columns, session, logged: row.logged === 1 };
   }
 
   function need(id: string): SessionHead {
@@ -86,7 +88,7 @@ export function createSqliteSessions(db: DatabaseSync, checkSpace: () => void) {
       if (above !== undefined && above.closed > 0) throw sessionClosed(parent);
       const root = above?.root ?? id;
       const stored = { ...session, rootSessionId: root };
-      sql.insert.run(id, root, parent, owner, session.created, toBinary(SessionSchema, stored));
+      sql.insert.run(id, root, parent, owner, session.created, ...sealed(toBinary(SessionSchema, stored)));
       return snapshot(change(step, id));
     },
 
@@ -138,7 +140,7 @@ function snapshot(head: SessionHead): Session {
   return { ...head.session, closed: head.closed, lastSeq: BigInt(head.lastSeq) };
 }
 
-type Row = Omit<SessionHead, "session" | "logged"> & { session: Uint8Array; logged: number };
+type Row = Omit<SessionHead, "session" | "logged"> & { session: Uint8Array; crc: number | null; logged: number };
 
 function prepare(db: DatabaseSync) {
   const page =
@@ -146,13 +148,16 @@ function prepare(db: DatabaseSync) {
   return {
     load: statement<Row>(
       db,
-      `SELECT ordinal, id, root, parent, s.session, closed, trimmed, trimmed_bytes AS trimmedBytes, logged, active,
+      `SELECT ordinal, id, root, parent, s.session, session_crc AS crc, closed, trimmed, trimmed_bytes AS trimmedBytes, logged, active,
          coalesce(seq, trimmed) AS lastSeq, coalesce(total, trimmed_bytes) AS totalBytes
        FROM sessions s LEFT JOIN log ON log.session = s.ordinal
          AND seq = (SELECT max(seq) FROM log WHERE log.session = s.ordinal)
        WHERE id = ?`,
     ),
-    insert: statement(db, "INSERT INTO sessions (id, root, parent, owner, active, session) VALUES (?, ?, ?, ?, ?, ?)"),
+    insert: statement(
+      db,
+      "INSERT INTO sessions (id, root, parent, owner, active, session, session_crc) VALUES (?, ?, ?, ?, ?, ?, ?)",
+    ),
     list: statement<{ id: string }>(db, `SELECT id FROM sessions WHERE ${page}`),
     listByOwner: statement<{ id: string }>(
       db,

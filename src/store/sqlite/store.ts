@@ -1,59 +1,97 @@
+import { rmSync } from "node:fs";
 import { join } from "node:path";
 import type { DatabaseSync } from "node:sqlite";
-import type { PermissionStore } from "../../approval/ports.ts";
-import type { CallStore, Store } from "../../call/ports.ts";
-import type { ConnectorTable } from "../../connector/ports.ts";
+import type { Store } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
+import { RequestError } from "../../core/request-error.ts";
 import type { CredentialTable } from "../../credential/ports.ts";
-import { openConnectorFile } from "../connector-file.ts";
+import { DamagedRecord } from "../checksum.ts";
+import { sleepOfMachine } from "../clock-jump.ts";
 import { openLoggedCredentialFile } from "../credential-file.ts";
-import { createNewsListeners, type NewsListeners } from "../news-listeners.ts";
+import { StoreUnusable } from "../errors.ts";
+import { createNewsListeners } from "../news-listeners.ts";
+import { openRecordTable } from "../record-table-file.ts";
+import { type RecordTables, recordKinds } from "../record-tables.ts";
 import { storeFull } from "../refusals.ts";
+import { type AdoptedCopy, applyAdoptCopy, type EndOpenCall } from "./adopt-copy.ts";
+import { adoptJump } from "./adopt-jump.ts";
 import { createSqliteAsks } from "./asks.ts";
 import { createSqliteAudit } from "./audit.ts";
+import { backUpSqlite, copiesOf } from "./backup.ts";
+import { databaseName, outputDirectory } from "./backup-form.ts";
 import { createSqliteCallRecords } from "./call-records.ts";
 import { prepareCallStatements } from "./call-statements.ts";
-import { type Commit, createCommit, readNow } from "./commit.ts";
-import { openDatabase, statement } from "./database.ts";
+import { openSqliteClock } from "./clock.ts";
+import { type Commit, createCommit } from "./commit.ts";
+import { codeOf, type Database, damagedDatabase, isDamageCode, openDatabase } from "./database.ts";
 import { type DiskSpace, unlimitedSpace, watchDiskSpace } from "./disk-space.ts";
+import { makeShrinkable, truncateLog } from "./free-pages.ts";
 import { createSqliteGrants } from "./grants.ts";
-import { applyClaimCall, applyParkCall, applyResumeCall, listOrphans } from "./leases.ts";
+import { guardOf, maintainGuard, openGuard } from "./guard.ts";
+import { createDatabaseHealth } from "./health.ts";
 import { createSqliteLog, type LogLimits } from "./log.ts";
-import { applyOpenCall, repeatsOfNext } from "./open-call.ts";
 import { createOpenCallTable } from "./open-calls.ts";
-import { createSqliteOutputs, type OutputFiles } from "./outputs.ts";
+import { createSqliteOutputs } from "./outputs.ts";
+import { type OpenedSqlite, sqliteCallStore, sqlitePermissionStore } from "./ports.ts";
 import { createSqliteSessions } from "./sessions.ts";
-import { applySettlement } from "./settle.ts";
-import { createSqliteSweep } from "./sweep.ts";
 import type { SqliteTables } from "./tables.ts";
-import {
-  applyCloseSession,
-  applyFinishCall,
-  applyNoteCall,
-  applyNoteReport,
-  applyOpenAsks,
-  applyPrepareCall,
-  applyRecordEvents,
-  applyRequestCancel,
-  applyStartCall,
-} from "./transitions.ts";
 
 /**
  * Opens the embedded store in a data directory, which no other process can use meanwhile. Its clock is this machine's. Reads
  * see committed data only; each write is one transition.
  */
-export async function openSqliteStore(options: {
+export async function openSqliteStore(options: SqliteOptions): Promise<SqliteStore> {
+  const database = openDatabase(options.directory, options);
+  try {
+    return await openOn(database, options);
+  } catch (error) {
+    database.close();
+    const path = join(options.directory, databaseName);
+    const cause = error instanceof RequestError ? error.cause : error;
+    const isDamage = cause instanceof DamagedRecord || isDamageCode(codeOf(cause));
+    throw isDamage ? damagedDatabase(path, cause instanceof Error ? cause.message : "", cause) : error;
+  }
+}
+
+/** Options of the embedded store. */
+interface SqliteOptions {
   directory: string;
+  /** Time of day, in ms since the epoch, which may jump. */
   clock?: () => number;
+  /** Measures time, in ms. Default: a clock of the system that does not jump, or `clock`, if that is given. */
+  uptime?: () => number;
+  /** Time for which the machine slept so far, in ms. Default: that of the system, or none if `clock` is given. */
+  sleep?: () => number;
   log?: Logger;
   limits?: LogLimits;
   /** Watches the free space of the disk and holds a reserve. Absent: neither. */
   space?: { minFreeBytes?: number | undefined };
-}): Promise<Store & { credentials: CredentialTable; connectors: ConnectorTable }> {
-  const { directory, log, clock: now = Date.now, limits = { events: 100_000, bytes: 16 * 1024 * 1024 } } = options;
-  const { db, storeId, close } = openDatabase(directory);
+  /** Returns the ends of the open calls of a copied database. Absent: such a database is refused. */
+  endOpenCall?: EndOpenCall;
+  /** Treats the database as a copy in any case. */
+  isRestored?: boolean;
+  /** Begins a new store although the directory has traces of another one. */
+  newStore?: boolean;
+}
+
+async function openOn({ db, storeId, close }: Database, options: SqliteOptions): Promise<SqliteStore> {
+  const { directory, log, limits = { events: 100_000, bytes: 16 * 1024 * 1024 } } = options;
+  const { clock: wall = Date.now, uptime = options.clock ?? (() => performance.now()) } = options;
+  const { sleep = options.clock ? () => 0 : sleepOfMachine } = options;
+  makeShrinkable(db, directory);
+  const guard = openGuard(db, directory);
+  const isCopy = guard.isCopy || (options.isRestored ?? false);
+  const { endOpenCall } = options;
+  if (isCopy && endOpenCall === undefined) {
+    const path = join(directory, databaseName);
+    throw new StoreUnusable(`${path} does not match ${guardOf(directory)}: it was copied back`);
+  }
   const credentials = openLoggedCredentialFile(directory, log);
-  const connectors = openConnectorFile(directory);
+  const records: RecordTables = {
+    connectors: openRecordTable(directory, recordKinds.connectors),
+    acceptedSources: openRecordTable(directory, recordKinds.acceptedSources),
+    workerDeclarations: openRecordTable(directory, recordKinds.workerDeclarations),
+  };
   const news = createNewsListeners();
   const space: DiskSpace =
     options.space === undefined
@@ -62,34 +100,62 @@ export async function openSqliteStore(options: {
           ...{ directory, minFreeBytes: options.space.minFreeBytes, log },
           onRelease: () => shrinkLog(db),
         });
-  const commit = createCommit({ db, now, notify: news.notify, log, makeSpace: space.releaseReserve });
+  const adoptJumps = () => void commit.run(() => {}).catch(() => {});
+  const clock = openSqliteClock({ db, wall, uptime, sleep, onJump: () => setImmediate(adoptJumps) });
+  const { now } = clock;
   const tables = openTables(db, limits, now, () => {
     if (space.isLow()) throw storeFull();
   });
-  const outputs = createSqliteOutputs(join(directory, "output"), space.holds);
-  const opened: OpenedSqlite = { storeId, tables, commit, now, news, outputs, space, closeDatabase: close };
-  return { calls: callStoreOf(opened), permissions: permissionStoreOf(opened), outputs, credentials, connectors };
+  const beforeTransaction = () => adoptJump(tables, clock, log);
+  const makeSpace = space.releaseReserve;
+  const health = createDatabaseHealth(log);
+  const commit = createCommit({ db, now, notify: news.notify, log, makeSpace, beforeTransaction, health });
+  if (clock.jump() !== 0) await commit.run(() => {});
+  const adopted = isCopy && endOpenCall ? await adoptCopy(tables, commit, endOpenCall, log) : undefined;
+  const stopGuard = maintainGuard({ db, guard, commitCount: commit.count, save: clock.save, log });
+  rmSync(copiesOf(directory), { recursive: true, force: true });
+  const outputs = createSqliteOutputs(join(directory, outputDirectory), space.holds);
+  const opened: OpenedSqlite = {
+    ...{ storeId: adopted?.storeId ?? storeId, tables, commit, health, clock, log, news, outputs, space, directory },
+    closeDatabase() {
+      stopGuard();
+      close();
+    },
+  };
+  return {
+    ...{ calls: sqliteCallStore(opened), permissions: sqlitePermissionStore(opened), outputs, credentials, ...records },
+    backUp: () => backUpSqlite({ health, db, directory, storeId: opened.storeId, now, holdOutputs: outputs.hold }),
+    ...(adopted && { adopted }),
+  };
 }
 
-/** An open database with everything that the ports need. */
-interface OpenedSqlite {
-  storeId: string;
-  tables: SqliteTables;
-  commit: Commit;
-  now: () => number;
-  news: NewsListeners;
-  outputs: OutputFiles;
-  space: DiskSpace;
-  closeDatabase(): void;
+/** The embedded store. */
+export interface SqliteStore extends Store, RecordTables {
+  credentials: CredentialTable;
+  /** Yields the bytes of a backup. */
+  backUp(): AsyncIterable<Uint8Array>;
+  /** Set if the database was a copy. */
+  adopted?: AdoptedCopy;
 }
 
-/** Moves the write-ahead log into the database and truncates it, if there is space for that, and does so more often from now on. */
+async function adoptCopy(
+  tables: SqliteTables,
+  commit: Commit,
+  endOpenCall: EndOpenCall,
+  log: Logger | undefined,
+): Promise<AdoptedCopy> {
+  const adopted = await commit.run((step) => applyAdoptCopy(tables, step, endOpenCall));
+  const { storeId, calls, grants } = adopted;
+  log?.error(
+    `the database is not the one that was last used here: it was restored, copied back or moved. It is the store ${storeId} now; ${calls} open calls ended, ${grants} grants are suspended until \`toolgate grants confirm\` confirms them`,
+  );
+  return adopted;
+}
+
+/** Truncates the write-ahead log, if there is space for that, and does so more often from now on. */
 function shrinkLog(db: DatabaseSync): void {
-  try {
-    db.exec("PRAGMA wal_autocheckpoint = 100; PRAGMA wal_checkpoint(TRUNCATE)");
-  } catch {
-    // The log stays as it is; the next checkpoint tries again.
-  }
+  db.exec("PRAGMA wal_autocheckpoint = 100");
+  truncateLog(db);
 }
 
 function openTables(db: DatabaseSync, limits: LogLimits, now: () => number, checkSpace: () => void): SqliteTables {
@@ -101,101 +167,4 @@ function openTables(db: DatabaseSync, limits: LogLimits, now: () => number, chec
   const audit = createSqliteAudit(db, sessions);
   const grants = createSqliteGrants({ db, sessions, log, audit });
   return { db, sessions, log, openCalls, records, asks, audit, grants, callSql: prepareCallStatements(db), checkSpace };
-}
-
-function callStoreOf({ storeId, tables, commit, now, news, outputs, space, closeDatabase }: OpenedSqlite): CallStore {
-  const { sessions, log, openCalls, records, asks } = tables;
-  // SQLite does not write a row that does not change.
-  const probe = statement(
-    tables.db,
-    "INSERT INTO meta (key, value) VALUES ('probe', ?) ON CONFLICT DO UPDATE SET value = excluded.value",
-  );
-  let probes = 0;
-  return {
-    storeId,
-    isShared: false,
-    now,
-    createSession: (session) => commit.run((step) => sessions.create(step, session)),
-    getSession: (id) => readNow(() => sessions.get(id)),
-    listSessions: (filter) => readNow(() => sessions.list(filter)),
-    closeSession: (id) => commit.run((step) => applyCloseSession(tables, step, id)),
-    openCall: (opened) => commit.run((step) => applyOpenCall(tables, step, opened)),
-    openAsks: (opened) => commit.run((step) => applyOpenAsks(tables, step, opened)),
-    prepareCall: (prepared) => commit.run((step) => applyPrepareCall(tables, step, prepared)),
-    noteCall: (noted) => commit.run((step) => applyNoteCall(tables, step, noted)),
-    startCall: (started) => commit.run((step) => applyStartCall(tables, step, started)),
-    recordEvents: (fence, events) => commit.run((step) => applyRecordEvents(tables, step, fence, events)),
-    finishCall: (finished) => commit.run((step) => applyFinishCall(tables, step, finished)),
-    requestCancel: (...cancel) => commit.run((step) => applyRequestCancel(tables, step, ...cancel)),
-    noteReport: (ref, decisions) => commit.run((step) => applyNoteReport(tables, step, ref, decisions)),
-    claimCall: (...claim) => commit.run((step) => applyClaimCall(tables, step, ...claim)),
-    parkCall: (...parked) => commit.run((step) => applyParkCall(tables, step, ...parked)),
-    resumeCall: (...resumed) => commit.run((step) => applyResumeCall(tables, step, ...resumed)),
-    renewLeases: async (owner, leaseMs) => openCalls.renew(owner, now() + leaseMs),
-    releaseCalls: async (owner) => openCalls.release(owner, now()),
-    orphans: () => readNow(() => listOrphans(tables, now())),
-    // No other replica shares this store.
-    announceUnclaimed: async () => {},
-    onUnclaimed: () => () => {},
-    sweep: createSqliteSweep({ tables, commit, outputs, now }),
-    getCall: (sessionId, callId) => readNow(() => records.get(sessionId, callId)),
-    getCallWithAsks: (ref) =>
-      readNow(() => {
-        const record = records.get(ref.sessionId, ref.callId);
-        return record && { record, asks: asks.ofCall(ref) };
-      }),
-    getCallOfAsk: (sessionId, askId) =>
-      readNow(() => {
-        const ask = asks.get(sessionId, askId);
-        const record = ask && records.get(sessionId, ask.call.callId);
-        return record && { record, asks: asks.ofCall(record.ref) };
-      }),
-    findAssigned: (assignment) => readNow(() => records.findAssigned(assignment)),
-    repeatsOf: (sessionId, requestDigest) => readNow(() => repeatsOfNext(tables, sessionId, requestDigest)),
-    listCalls: (filter) => readNow(() => records.list(filter)),
-    getRead: (root, path) => readNow(() => sessions.getRead(root, path)),
-    recordRead: (root, path, sha256) => commit.run(() => sessions.recordRead(root, path, sha256)),
-    getState: ({ sessionId }, name) => readNow(() => sessions.getState(sessionId, name)),
-    setState: ({ sessionId }, name, value) => commit.run(() => sessions.setState(sessionId, name, value)),
-    bytesOf: log.bytesOf,
-    readLog: (sessionId, afterSeq, maxBytes) => readNow(() => log.read(sessionId, afterSeq, maxBytes)),
-    onNews: news.subscribe,
-    async ready() {
-      space.measure();
-      try {
-        await commit.probe((step) => probe.run(`${step.now}.${probes++}`));
-        return !space.isLow() && !commit.hasFailed();
-      } catch {
-        return false;
-      }
-    },
-    // No other replica shares this store.
-    agrees: async () => true,
-    async close() {
-      await commit.run(() => {});
-      await outputs.close();
-      await space.close();
-      closeDatabase();
-    },
-  };
-}
-
-function permissionStoreOf({ tables, commit, now }: OpenedSqlite): PermissionStore {
-  const { sessions, asks, grants, audit } = tables;
-  return {
-    getAsk: (sessionId, id) => readNow(() => asks.get(sessionId, id)),
-    findAsk: (id) => readNow(() => asks.find(id)),
-    asksOf: (call) => readNow(() => asks.ofCall(call)),
-    openAsks: (filter) => readNow(() => asks.listOpen(filter)),
-    countOpenAsks: () => readNow(asks.countAll),
-    expiredAsks: (limit) => readNow(() => asks.expired(now(), limit)),
-    settle: (settlement) => commit.run((step) => applySettlement(tables, step, settlement)),
-    grantsFor: (tree) => readNow(() => ({ grants: grants.serving(now(), tree), ...sessions.versions(tree.root) })),
-    adoptGrant: (root, id) => commit.run((step) => grants.adopt(step, root, id)),
-    getGrant: (id) => readNow(() => grants.get(id)),
-    listGrants: (filter) => readNow(() => grants.list(now(), filter)),
-    revokeGrant: (id, decisions) => commit.run((step) => grants.revoke(step, id, decisions)),
-    listDecisions: (page) => readNow(() => audit.list(page)),
-    listAudits: (page) => readNow(() => audit.gone(page)),
-  };
 }

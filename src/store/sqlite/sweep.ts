@@ -2,11 +2,16 @@ import type { DatabaseSync } from "node:sqlite";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import { GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Logger } from "../../core/logger.ts";
+import { sealed } from "../checksum.ts";
 import { tombstone } from "../parts.ts";
+import { countRemoved, type RemovedCounts, removedInWords, removedKinds } from "../removed.ts";
 import { auditRetentionMs, logRetentionMs, partRetentionMs, recordRetentionMs } from "../retention.ts";
 import { decodeSqlitePart } from "./call-records.ts";
+import type { SqliteClock } from "./clock.ts";
 import type { Commit, Step } from "./commit.ts";
 import { statement } from "./database.ts";
+import { giveBackPages, truncateLog } from "./free-pages.ts";
 import type { OutputFiles } from "./outputs.ts";
 import type { SqliteTables } from "./tables.ts";
 
@@ -15,54 +20,58 @@ export function createSqliteSweep(options: {
   tables: Pick<SqliteTables, "db" | "sessions" | "log">;
   commit: Commit;
   outputs: OutputFiles;
-  now: () => number;
+  clock: Pick<SqliteClock, "retentionNow" | "save">;
+  log?: Logger | undefined;
 }): () => Promise<{ outputs: { root: string; id: string }[] }> {
-  const { commit, outputs, now } = options;
+  const { commit, outputs, clock } = options;
+  const now = clock.retentionNow;
   const { db, sessions, log } = options.tables;
   const sql = prepare(db);
 
-  // Each function returns true if there may be more to remove.
-
-  function dropParts(step: Step): boolean {
-    const rows = sql.endedBefore.all(step.now - partRetentionMs, portion);
-    for (const { ordinal, snapshot } of rows) {
+  function dropParts(): Removed {
+    const rows = sql.endedBefore.all(now() - partRetentionMs, portion);
+    for (const { ordinal, ...stored } of rows) {
       sql.dropAsks.run(ordinal);
-      const event = { case: "part" as const, value: tombstone(decodeSqlitePart(snapshot)) };
-      sql.bury.run(toBinary(SessionEventSchema, create(SessionEventSchema, { event })), ordinal);
+      const event = { case: "part" as const, value: tombstone(decodeSqlitePart(stored)) };
+      sql.bury.run(...sealed(toBinary(SessionEventSchema, create(SessionEventSchema, { event }))), ordinal);
     }
-    return rows.length === portion;
+    return { results: rows.length, hasMore: rows.length === portion };
   }
 
-  function dropTombstones(step: Step): boolean {
-    return sql.dropTombstones.run(step.now - recordRetentionMs, portion).changes === portion;
+  function dropTombstones(): Removed {
+    const tombstones = Number(sql.dropTombstones.run(now() - recordRetentionMs, portion).changes);
+    return { tombstones, hasMore: tombstones === portion };
   }
 
-  function trimIdleLog(step: Step): boolean {
-    const idle = sql.idle.get(step.now - logRetentionMs);
-    if (idle === undefined) return false;
+  function trimIdleLog(step: Step): Removed {
+    const before = now() - logRetentionMs;
+    const idle = sql.idle.get(before);
+    if (idle === undefined) return { hasMore: false };
     const head = sessions.change(step, idle.id);
     head.active = log.timeOfLast(head);
-    if (head.active <= step.now - logRetentionMs) log.trim(head, Math.min(head.trimmed + logPortion, head.lastSeq));
+    const { trimmed } = head;
+    if (head.active <= before) log.trim(head, Math.min(trimmed + logPortion, head.lastSeq));
     head.logged = head.trimmed < head.lastSeq;
     if (!head.logged) log.forget(head.id);
     sql.setActivity.run(head.active, head.logged ? 1 : 0, head.ordinal);
-    return true;
+    return { events: head.trimmed - trimmed, hasMore: true };
   }
 
-  function dropDeadGrants(step: Step): boolean {
-    sql.dropDeadGrants.run({ before: step.now - recordRetentionMs });
+  function dropDeadGrants(): Removed {
+    const { changes } = sql.dropDeadGrants.run({ before: now() - recordRetentionMs });
     sql.dropUsersOfNone.run();
-    return false;
+    return { grants: Number(changes), hasMore: false };
   }
 
   /** Removes decisions from the beginning of their chains; the rest of a chain stays valid. */
-  function trimAudit(step: Step): boolean {
-    return sql.trimAudit.run(step.now - auditRetentionMs, portion).changes === portion;
+  function trimAudit(): Removed {
+    const decisions = Number(sql.trimAudit.run(now() - auditRetentionMs, portion).changes);
+    return { decisions, hasMore: decisions === portion };
   }
 
   /** Removes a session tree that contains nothing but idle sessions; returns its root. */
-  function dropTree(step: Step): string | undefined {
-    const root = sql.deadTree.get({ before: step.now - recordRetentionMs })?.root;
+  function dropTree(): string | undefined {
+    const root = sql.deadTree.get({ before: now() - recordRetentionMs })?.root;
     if (root === undefined) return undefined;
     for (const { id } of sql.sessionsOf.all(root)) {
       sessions.forget(id);
@@ -73,27 +82,44 @@ export function createSqliteSweep(options: {
   }
 
   return async () => {
+    const total: RemovedCounts = {};
     for (const drop of [dropParts, dropTombstones, trimIdleLog, dropDeadGrants, trimAudit]) {
-      while (await commit.run(drop));
+      for (let goesOn = true; goesOn; ) {
+        const { hasMore, ...counts } = await commit.run(drop);
+        for (const kind of removedKinds) countRemoved(total, kind, counts[kind] ?? 0);
+        goesOn = hasMore;
+      }
     }
     for (let root = await commit.run(dropTree); root !== undefined; root = await commit.run(dropTree)) {
       await outputs.removeTree(root);
+      countRemoved(total, "trees", 1);
     }
-    return { outputs: await outputs.unwrittenSince(now() - partRetentionMs) };
+    let gavePages = false;
+    while (await commit.run(() => giveBackPages(db))) gavePages = true;
+    if (gavePages) truncateLog(db);
+    const unwritten = await outputs.unwrittenSince(now() - partRetentionMs);
+    total.outputs = unwritten.length;
+    await commit.run(clock.save);
+    const words = removedInWords(total);
+    if (words !== "") options.log?.info(`removed after their retention time: ${words}`);
+    return { outputs: unwritten };
   };
 }
+
+/** Numbers of records that a transition removed, and whether there may be more of them. */
+type Removed = RemovedCounts & { hasMore: boolean };
 
 const portion = 200;
 const logPortion = 5_000;
 
 function prepare(db: DatabaseSync) {
   return {
-    endedBefore: statement<{ ordinal: number; snapshot: Uint8Array }>(
+    endedBefore: statement<{ ordinal: number; snapshot: Uint8Array; snapshotCrc: number | null }>(
       db,
-      "SELECT ordinal, snapshot FROM calls WHERE expired = 0 AND ended <= ? ORDER BY ended LIMIT ?",
+      "SELECT ordinal, snapshot, snapshot_crc AS snapshotCrc FROM calls WHERE expired = 0 AND ended <= ? ORDER BY ended LIMIT ?",
     ),
     dropAsks: statement(db, "DELETE FROM asks WHERE call = ?"),
-    bury: statement(db, "UPDATE calls SET expired = 1, snapshot = ? WHERE ordinal = ?"),
+    bury: statement(db, "UPDATE calls SET expired = 1, snapshot = ?, snapshot_crc = ? WHERE ordinal = ?"),
     dropTombstones: statement(
       db,
       "DELETE FROM calls WHERE ordinal IN (SELECT ordinal FROM calls WHERE expired = 1 AND ended <= ? ORDER BY ended LIMIT ?)",

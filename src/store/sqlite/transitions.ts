@@ -1,6 +1,14 @@
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import type { CallTransitions, EventLog, FinishCallStep, OpenAsksStep, StartCallStep } from "../../call/ports.ts";
+import type {
+  CallTransitions,
+  EventLog,
+  FinishCallStep,
+  NoteCallStep,
+  OpenAsksStep,
+  StartCallStep,
+} from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
+import { sealed } from "../checksum.ts";
 import { withdrawalOf } from "../parts.ts";
 import { tooManyAsks } from "../refusals.ts";
 import { endCallRow, hasRulesVersion, raiseCallVersion, startAtHost } from "./call-rows.ts";
@@ -23,8 +31,10 @@ export function applyOpenAsks(tables: SqliteTables, step: Step, opened: OpenAsks
   for (const request of opened.asks) asks.open(step, call, request);
   if (opened.asks.length > 0) sessions.raiseAsksVersion(call.ref.root);
   if (opened.progress) tables.log.append(step, call.ref.sessionId, { case: "progress", value: opened.progress });
+  const queued = opened.asks.length > 0 ? undefined : (call.queued ?? opened.queued);
+  if (queued !== call.queued) tables.callSql.queue.run(queued?.until ?? null, call.ordinal);
   const waits = opened.dueMs === undefined ? {} : { owner: "", leaseUntil: step.now + opened.dueMs };
-  raiseCallVersion(tables, step, call, { asked: true, ...waits });
+  raiseCallVersion(tables, step, call, { asked: true, queued, ...waits });
   audit.append(step, call.ref.root, opened.decisions);
   return true;
 }
@@ -38,20 +48,20 @@ export function applyPrepareCall(
   const { openCalls, callSql, log } = tables;
   const call = openCalls.fenced(fence);
   if (call === undefined || call.started || callSql.prepare.run(call.ordinal).changes === 0) return false;
-  if (part) callSql.setSnapshot.run(writePart(step, log, call.ref.sessionId, part).snapshot, call.ordinal);
+  if (part) callSql.setSnapshot.run(...sealed(writePart(step, log, call.ref.sessionId, part).snapshot), call.ordinal);
   raiseCallVersion(tables, step, call);
   return true;
 }
 
-/** note_call: replaces the hook state of an open call. */
+/** note_call: replaces the hook state or memo of an open call. */
 export function applyNoteCall(
   { openCalls, callSql, audit }: SqliteTables,
   step: Step,
-  { fence, hooked, decisions }: Parameters<CallTransitions["noteCall"]>[0],
+  { fence, hooked, memo, decisions }: NoteCallStep,
 ): boolean {
   const call = openCalls.fenced(fence);
   if (call === undefined) return false;
-  if (hooked !== undefined) callSql.note.run(hooked, call.ordinal);
+  if (hooked !== undefined || memo !== undefined) callSql.note.run(hooked ?? null, memo ?? null, call.ordinal);
   audit.append(step, call.ref.root, decisions);
   return true;
 }
@@ -70,10 +80,10 @@ export function applyStartCall(
 
   const version = call.version + 1;
   const { snapshot } = writePart(step, log, call.ref.sessionId, started.part);
-  callSql.start.run(version, snapshot, call.ordinal);
-  const { delegated } = started;
+  const { delegated, remote } = started;
+  callSql.start.run(version, ...sealed(snapshot), remote ? JSON.stringify(remote) : null, call.ordinal);
   const runsElsewhere = delegated ? startAtHost(tables, step, call.ordinal, delegated) : {};
-  openCalls.set(step, { ...call, version, started: true, ...runsElsewhere });
+  openCalls.set(step, { ...call, version, started: true, remote, queued: undefined, ...runsElsewhere });
   grants.use(step, started.grantIds ?? []);
   audit.append(step, call.ref.root, started.decisions);
   return "started";
@@ -126,7 +136,7 @@ export function applyRequestCancel(
   const { openCalls, callSql, log } = tables;
   const call = openCalls.get(ref);
   if (call === undefined || callSql.cancel.run(message, call.ordinal).changes === 0) return;
-  if (part) callSql.setSnapshot.run(writePart(step, log, ref.sessionId, part).snapshot, call.ordinal);
+  if (part) callSql.setSnapshot.run(...sealed(writePart(step, log, ref.sessionId, part).snapshot), call.ordinal);
   raiseCallVersion(tables, step, call);
   step.notify(ref.sessionId, log.nextSeq(ref.sessionId));
 }

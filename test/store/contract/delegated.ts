@@ -96,6 +96,33 @@ export function delegatedContract(open: OpenStore): void {
     expect(await store.calls.orphans()).toContainEqual(expect.objectContaining({ ref, started: true }));
   });
 
+  test("finds the open delegated calls of a session by their request, in the order of acceptance", async () => {
+    const store = await open();
+    await addSession(store);
+    await addSession(store, "ses_other");
+    const request = (requestDigest: string) => callSpec({ requestDigest, delegated: delegation });
+    const accepted: [callId: string, sessionId: string, spec: CallRecord["spec"]][] = [
+      ["call_b", "ses_root", request("d1")],
+      ["call_a", "ses_root", request("d1")],
+      ["call_c", "ses_root", request("d2")],
+      ["call_d", "ses_root", callSpec({ requestDigest: "d1" })],
+      ["call_e", "ses_other", request("d1")],
+      ["call_f", "ses_root", request("d1")],
+    ];
+    for (const [callId, id, spec] of accepted) await openCall(store, callRef(callId, id, id), { spec });
+    const ended = callRef("call_f");
+    await store.calls.finishCall({ ref: ended, guard: { version: 1 }, part: failed(ended) });
+    const expected = await Promise.all(["call_b", "call_a"].map((id) => recordOf(store, callRef(id))));
+    expect(await store.calls.findDelegated("ses_root", "d1")).toEqual(expected);
+    expect(await store.calls.findDelegated("ses_root", "d3")).toEqual([]);
+    expect(await store.calls.findDelegated("ses_none", "d1")).toEqual([]);
+    const again = await store.reopen();
+    expect((await again.calls.findDelegated("ses_root", "d1")).map((record) => record.ref.callId)).toEqual([
+      "call_b",
+      "call_a",
+    ]);
+  });
+
   test("finds a delegated call by its assignment, also after its end and after it was opened again", async () => {
     const store = await open();
     const { version } = await openStarted(store);

@@ -90,6 +90,16 @@ export function leasesContract(open: OpenStore): void {
     expect(await reopened.calls.resumeCall(ref, "replica_2", leaseMs)).toMatchObject({ epoch: 2, attempts: 1 });
   });
 
+  test("parks a started call without children only as one that is orphaned at once", async () => {
+    const store = await open();
+    await addSession(store);
+    const fence = await startCall(store, ref);
+    expect(await store.calls.parkCall(fence, leaseMs)).toBe(false);
+    expect(await store.calls.parkCall(fence, 0)).toBe(true);
+    expect(await recordOf(store, ref)).toMatchObject({ owner: "", part: { state: { case: "running" } } });
+    expect(await store.calls.orphans()).toMatchObject([{ ref, started: true, since: store.calls.now() }]);
+  });
+
   test("lists a call that waits for an ask as orphaned once its last ask is settled, or if it was started", async () => {
     const store = await open();
     await addSession(store);

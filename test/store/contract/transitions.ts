@@ -283,19 +283,22 @@ export function transitionsContract(open: OpenStore): void {
     expect((await (await store.reopen()).calls.getCall("ses_root", "call_1"))?.prepared).toBe(true);
   });
 
-  test("stores hook state for a new owner, until the call ends", async () => {
+  test("stores hook state and memo for a new owner, each apart from the other, until the call ends", async () => {
     const store = await open();
     await addSession(store);
     const fence = fenceOf(await openCall(store, ref));
     expect(await store.calls.noteCall({ fence, hooked: '{"a":1}' })).toBe(true);
+    expect(await store.calls.noteCall({ fence, memo: '{"m":1}' })).toBe(true);
     expect(await store.calls.noteCall({ fence, hooked: '{"b":2}' })).toBe(true);
-    expect(await recordOf(store, ref)).toMatchObject({ hooked: '{"b":2}', version: 1 });
+    expect(await recordOf(store, ref)).toMatchObject({ hooked: '{"b":2}', memo: '{"m":1}', version: 1 });
+    expect(await store.calls.noteCall({ fence, memo: '{"m":2}' })).toBe(true);
     expect(kinds(await logOf(store))).toEqual(["call_1 pending"]);
     store.advance(leaseMs);
     const claimed = await store.calls.claimCall(ref, "replica_2", leaseMs);
-    expect(claimed?.hooked).toBe('{"b":2}');
+    expect(claimed).toMatchObject({ hooked: '{"b":2}', memo: '{"m":2}' });
     if (claimed) await store.calls.finishCall({ ref, guard: { fence: fenceOf(claimed) }, part: failed(ref) });
-    expect((await recordOf(store, ref)).hooked).toBeUndefined();
+    const { hooked, memo } = await recordOf(store, ref);
+    expect([hooked, memo]).toEqual([undefined, undefined]);
   });
 
   test("starts a call", async () => {

@@ -8,5 +8,4 @@ end
 if step.expires > 0 and step.expires <= now then return answer('dead') end
 redis.call('SADD', K.users, step.root)
 redis.call('HSET', K.used, step.id, now)
-if step.inTree then keep(K.users) keep(K.used) end
 return answer('adopted')

@@ -6,12 +6,9 @@ local offset = step.offset
 for index = 1, step.count do
   local chunk = K['chunk ' .. index]
   redis.call('SETRANGE', chunk, offset, B['piece ' .. index])
-  keep(chunk)
   offset = 0
 end
 local length = math.max(step.length, tonumber(redis.call('HGET', K.lengths, step.id) or 0))
 redis.call('HSET', K.lengths, step.id, length)
 redis.call('ZADD', K.outputs, now, step.id)
-keep(K.lengths)
-keep(K.outputs)
 return length

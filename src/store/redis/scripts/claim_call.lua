@@ -3,12 +3,15 @@
 -- ARGV   name, owner, leaseMs, maxAttempts
 -- Output "nothing" | the fields and values of the call
 local key = K['call ' .. step.name]
-local call = fields(key, 'attempts', 'lease', 'owner', 'ended')
+local call = fields(key, 'attempts', 'lease', 'owner', 'ended', 'remote')
 if not call.lease or call.ended then return answer('nothing') end
 if call.owner ~= '' and tonumber(call.lease) > now then return answer('nothing') end
+-- The worker may still come back to the body.
+if call.remote and tonumber(call.lease) + cjson.decode(call.remote).resumeMs > now then return answer('nothing') end
 if tonumber(call.attempts) >= step.maxAttempts then return answer('nothing') end
 redis.call('HINCRBY', key, 'epoch', 1)
 redis.call('HINCRBY', key, 'version', 1)
 redis.call('HSET', key, 'owner', step.owner, 'lease', now + step.leaseMs, 'started', 0)
+if call.remote then redis.call('HDEL', key, 'remote') end
 redis.call('ZADD', K.leases, now + step.leaseMs, step.name)
 return commit(redis.call('HGETALL', key))

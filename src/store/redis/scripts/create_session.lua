@@ -13,5 +13,4 @@ redis.call('HSET', session, 'body', B.body, 'parent', step.parent, 'closed', 0, 
   'seq', 0, 'total', 0, 'first', 1, 'cut', 0, 'rings', 0)
 redis.call('ZADD', K.sessions, step.at, step.session)
 redis.call('HSETNX', K.tree, 'generation', 0)
-for _, key in ipairs({ session, K.sessions, K.tree }) do keep(key) end
 return commit('created')

@@ -4,5 +4,5 @@
 -- Output "dropped" | "nothing"
 local active = redis.call('HGET', K.session, 'active')
 if not active or tonumber(active) > step.before then return answer('nothing') end
-redis.call('UNLINK', K.log)
+if redis.call('UNLINK', K.log) == 0 then return answer('nothing') end
 return answer('dropped')

@@ -5,7 +5,7 @@
 --        (its name) }, each after its parent); bytes: event <name>, snapshot <name>, withdrawn <name>
 -- Output { "finished", sequence number of the part's event } | { "refused" } | { "open children" }
 local key = K['call ' .. step.name]
-local call = fields(key, 'owner', 'epoch', 'ended', 'version', 'waiting', 'op', 'children')
+local call = fields(key, 'owner', 'epoch', 'ended', 'version', 'waiting', 'op', 'children', 'collectMs', 'hooked', 'memo')
 local answered = answer_of(call)
 if answered then return answered end
 if not call.version or call.ended then return answer({ 'refused' }) end
@@ -15,7 +15,7 @@ if not step.version and not fenced(call) then return answer({ 'refused' }) end
 -- What is left of the counted children of each call that ends.
 local ending, left = {}, { [step.name] = tonumber(call.children or 0) }
 for _, child in ipairs(step.children) do
-  local found = fields(K['call ' .. child.name], 'version', 'ended', 'waiting', 'children')
+  local found = fields(K['call ' .. child.name], 'version', 'ended', 'waiting', 'children', 'collectMs', 'hooked', 'memo')
   if found.ended or tonumber(found.version) ~= child.version then return answer({ 'open children' }) end
   if not left[child.parent] then return answer({ 'open children' }) end
   left[child.parent] = left[child.parent] - 1
@@ -28,9 +28,6 @@ end
 -- The youngest first, so that each ends before its parent.
 for index = #step.children, 1, -1 do
   local child = step.children[index]
-  redis.call('HSET', K['call ' .. child.name], 'version', ending[child.name].version + 1)
-  end_call(step.session, child.callId, child.name, ending[child.name].waiting)
+  end_call(step.session, child.callId, child.name, ending[child.name])
 end
-local finished = { 'finished', end_call(step.session, step.callId, step.name, call.waiting) }
-redis.call('HSET', key, 'version', call.version + 1, 'op', remembered(finished))
-return commit(finished)
+return commit(end_call(step.session, step.callId, step.name, call, 'finished'))

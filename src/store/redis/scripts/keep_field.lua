@@ -3,5 +3,4 @@
 -- ARGV   field, value
 -- Output "kept"
 redis.call('HSET', K.hash, step.field, step.value)
-keep(K.hash)
 return answer('kept')

@@ -1,10 +1,10 @@
 -- open_asks: withdraws some of a call's open asks and opens others.
 -- KEYS   op, tree, leases, asked, settled, callOf, asks, deadlines, call <name>, session/log <id> of the session and its ancestors
 -- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were consulted), lineage, asks ({ id, expires }),
---        withdraw (ids), maxOpenAsks, dueMs (where the lease ends); bytes: asked <id>, withdrawn (the settlement that all withdrawn asks share), progress (where the call waits for something else)
+--        withdraw (ids), maxOpenAsks, dueMs (where the lease ends), queued ({ definitionId, until }, where the call waits for a worker); bytes: asked <id>, withdrawn (the settlement that all withdrawn asks share), progress (where the call waits for something else)
 -- Output "opened" | "refused" | "full"
 local key = K['call ' .. step.name]
-local call = fields(key, 'owner', 'epoch', 'ended', 'version', 'asks', 'waiting')
+local call = fields(key, 'owner', 'epoch', 'ended', 'version', 'asks', 'waiting', 'queuedUntil')
 if not fenced(call) or tonumber(call.version) ~= step.version then return answer('refused') end
 local rules = tonumber(redis.call('HGET', K.tree, 'rules') or 0)
 if step.rulesVersion and step.rulesVersion ~= rules then return answer('refused') end
@@ -27,10 +27,14 @@ for index, ask in ipairs(step.asks) do
   append_upwards(step.session, B['asked ' .. id])
   waiting, asks = waiting .. ' ' .. id, asks .. ' ' .. id
 end
-for _, each in ipairs({ K.asked, K.settled, K.callOf, K.asks, K.deadlines }) do keep(each) end
 if B.progress then append(step.session, B.progress) end
 if #step.asks > 0 then redis.call('HINCRBY', K.tree, 'asks', 1) end
 redis.call('HSET', key, 'waiting', waiting, 'asks', asks, 'version', call.version + 1)
+if #step.asks > 0 then
+  if call.queuedUntil then redis.call('HDEL', key, 'queuedUntil', 'queuedFor') end
+elseif step.queued and not call.queuedUntil then
+  redis.call('HSET', key, 'queuedUntil', step.queued['until'], 'queuedFor', step.queued.definitionId)
+end
 if step.dueMs then
   redis.call('HSET', key, 'owner', '', 'lease', now + step.dueMs)
   redis.call('ZADD', K.leases, now + step.dueMs, step.name)

@@ -1,7 +1,7 @@
 -- open_call: accepts a call under a lease.
 -- KEYS   tree, session <id>, log <id>, calls, open, leases, call <name>, callOf (for an assignment), ended (for an end), reads, parent
 -- ARGV   session, callId, name, generation, owner, leaseMs, maxOpenCalls, maxRepeats, request (digest), spec, and of a
---        delegated call collectMs, and assignment and reportMs where it may start; reads (path, SHA-256, ...); bytes: event
+--        delegated call collectMs, and assignment and reportMs where it may start; reads (path, SHA-256, ...); of a call of a worker remote (its mark as JSON); bytes: event
 --        <name>, and (where it may start in the same step) event start, snapshot start, and (where it then ends) event end, snapshot end
 -- Output { "opened", sequence number of its first event, of its last, repeats, 1 if it started } | { "known" } |
 --        { "no session" } | { "closed" } | { "no parent" } | { "full" } | { "generation", generation of the tree }
@@ -16,7 +16,8 @@ if K.parent then
   local parent = fields(K.parent, 'version', 'ended')
   if not parent.version or parent.ended then return answer({ 'no parent' }) end
 end
-if not step.collectMs and redis.call('ZCARD', K.open) - (head.delegated or 0) >= step.maxOpenCalls then return answer({ 'full' }) end
+local open = redis.call('ZCARD', K.open)
+if not step.collectMs and open - (head.delegated or 0) >= step.maxOpenCalls then return answer({ 'full' }) end
 local generation = tree_head().generation
 if tonumber(generation) ~= step.generation then return answer({ 'generation', generation }) end
 
@@ -29,11 +30,13 @@ local last, part = seq, step.name
 if started == 1 then last, part = append(step.session, B['event start']), 'start' end
 if ended then last, part = append(step.session, B['event end']), 'end' end
 local opened = { 'opened', seq, last, repeats, started }
+local more = ended and { 'ended', now } or {}
+if started == 1 and step.remote then more[#more + 1], more[#more + 2] = 'remote', step.remote end
 redis.call('HSET', call, 'op', remembered(opened), 'part', B['snapshot ' .. part] or B['event ' .. part], 'revision', last, 'session', step.session,
   'callId', step.callId, 'opened', seq, 'spec', step.spec, 'version', 1 + started + (ended and 1 or 0), 'epoch', 1,
   'owner', ended and '' or step.owner, 'lease', ended and 0 or lease, 'started', started, 'attempts', started,
-  'repeats', repeats, 'settled', 0, 'asks', '', 'waiting', '')
-head.more = { 'latest', step.request, 'repeats', repeats }
+  'repeats', repeats, 'settled', 0, 'asks', '', 'waiting', '', unpack(more))
+mark_head(step.session, 'latest', step.request, 'repeats', repeats)
 if step.collectMs then
   redis.call('HSET', call, 'collectMs', step.collectMs)
   redis.call('HINCRBY', K['session ' .. step.session], 'delegated', 1)
@@ -41,24 +44,15 @@ end
 redis.call('ZADD', K.calls, seq, step.callId)
 if started == 1 and step.reads then
   redis.call('HSET', K.reads, unpack(step.reads))
-  keep(K.reads)
 end
 if ended then
-  redis.call('HSET', call, 'ended', now)
   redis.call('ZADD', K.ended, now, step.name)
-  keep(call)
-  if now - (head.kept or 0) >= day_ms then
-    -- Either set can be empty, and then missing, only if no call has ended for longer than this.
-    for _, key in ipairs({ K.calls, K.ended }) do keep(key) end
-    head.more[#head.more + 1], head.more[#head.more + 2] = 'kept', now
-  end
   return commit(opened)
 end
 redis.call('ZADD', K.open, seq, step.callId)
 if K.parent then redis.call('HINCRBY', K.parent, 'children', 1) end
 redis.call('ZADD', K.leases, lease, step.name)
 if started == 1 and step.assignment then start_at_host(call, step.name) end
-for _, key in ipairs({ call, K.calls, K.open, K.leases }) do keep(key) end
 -- The decisions are those of the start.
 if started == 0 then step.decided = {} end
 return commit(opened)

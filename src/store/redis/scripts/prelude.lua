@@ -20,23 +20,21 @@ if K.op then
 end
 
 local time = redis.call('TIME')
--- Orders entries across trees.
-local micros = time[1] * 1000000 + time[2]
+-- Orders entries across trees. The time of the store is behind the clock of this server once that has jumped.
+local micros = time[1] * 1000000 + time[2] - (step.behind or 0) * 1000
 -- Decides leases and deadlines; tests set `step.clock`.
 local now = step.clock or math.floor(micros / 1000)
+-- If this clock has jumped, or the replica was stopped, the replicas agree on the time before the step is taken again.
+if step.near and not step.clock and math.abs(now - step.near) > step.minJumpMs then
+  return redis.error_reply('CLOCK the clock of the server is ' .. math.floor(now - step.near) .. ' ms from the time of the store')
+end
 local news, notified = {}, {}
-local day_ms = 86400000
 -- The appended events, where they are needed: session, sequence number, event, ...
 local echo, echoed = (step.echo or step.carry) and {}, 0
 -- Heads of sessions (the position of the log, and what open_call needs): a step reads each once, and writes it once in commit().
 local heads = {}
 -- Head of the tree: its generation, and the last link of its audit. A step reads and writes it once.
 local tree_fields
-
--- Sets the TTL of a key that may be new. The sweep renews the TTL of keys in use.
-local function keep(key)
-  redis.call('PEXPIRE', key, step.keepMs, 'NX')
-end
 
 -- Reads the named fields of a hash; missing ones are nil.
 local function fields(key, ...)
@@ -61,14 +59,14 @@ end
 local function head_of(session)
   local head = heads[session]
   if not head then
-    head = fields(K['session ' .. session], 'seq', 'total', 'first', 'cut', 'closed', 'latest', 'repeats', 'delegated', 'kept')
+    head = fields(K['session ' .. session], 'seq', 'total', 'first', 'cut', 'closed', 'latest', 'repeats', 'delegated')
     heads[session] = head
   end
   return head
 end
 
 local function tree_head()
-  tree_fields = tree_fields or fields(K.tree, 'generation', 'news', 'audited', 'auditHash', 'auditKept')
+  tree_fields = tree_fields or fields(K.tree, 'generation', 'news', 'audited', 'auditHash')
   return tree_fields
 end
 
@@ -117,11 +115,11 @@ local function append(session, event)
   local entry = { seq .. '-0', 't', now, 'n', head.total, 'e', event }
   if not redis.call('XADD', log, 'NOMKSTREAM', unpack(entry)) then
     redis.call('XADD', log, unpack(entry))
-    keep(log)
-    head.first, head.cut = seq, head.total
+    head.first, head.cut, head.trimmed = seq, head.total, true
   end
   if seq - head.first + 1 > step.limits.events or total - head.cut > step.limits.bytes then
     head.first, head.cut = shorten(log, head, seq, total)
+    head.trimmed = true
   end
   head.seq, head.total, head.changed = seq, total, true
   notify(session, seq)
@@ -142,6 +140,14 @@ local function fenced(call)
   return call.owner == step.owner and tonumber(call.epoch) == step.epoch and not call.ended
 end
 
+-- Returns the stored mark of a started call if a worker's mark names the same run of its body.
+local function run_of(call, mark)
+  if not call.remote or call.started ~= '1' or call.ended then return nil end
+  local stored = cjson.decode(call.remote)
+  local is_same = stored.assignment == mark.assignment and stored.instance == mark.instance and stored.principal == mark.principal
+  return is_same and stored or nil
+end
+
 -- Writes the settlement of an ask of a call in this session; emits it in the session and its ancestors.
 local function settle(session, id, event)
   redis.call('HSET', K.settled, id, event)
@@ -160,10 +166,33 @@ local function field(tag, value)
   return varint(tag * 8 + 2) .. varint(#value) .. value
 end
 
+local crc_of_nibble
+
+-- Adds the checksum to a message that a script has composed, as the service does to the others: CRC-32 in a field that no message has.
+local function sealed(message)
+  if not crc_of_nibble then
+    crc_of_nibble = {}
+    for nibble = 0, 15 do
+      local crc = nibble
+      for _ = 1, 4 do crc = bit.bxor(bit.rshift(crc, 1), bit.band(crc, 1) * 0xedb88320) end
+      crc_of_nibble[nibble] = crc
+    end
+  end
+  local crc = 0xffffffff
+  for index = 1, #message do
+    crc = bit.bxor(crc, string.byte(message, index))
+    for _ = 1, 2 do crc = bit.bxor(bit.rshift(crc, 4), crc_of_nibble[bit.band(crc, 15)]) end
+  end
+  crc = bit.bnot(crc)
+  local bytes = { 253, 127 }
+  for shift = 0, 24, 8 do bytes[#bytes + 1] = bit.band(bit.rshift(crc, shift), 255) end
+  return message .. string.char(unpack(bytes))
+end
+
 -- Withdraws asks. `settled` is the part that their settlements share, a PermissionSettled without permission_id (1); the
 -- event has it as permission_settled (8).
 local function withdraw(session, asks, settled)
-  for _, id in ipairs(asks) do settle(session, id, field(8, field(1, id) .. settled)) end
+  for _, id in ipairs(asks) do settle(session, id, sealed(field(8, field(1, id) .. settled))) end
 end
 
 local function without(waiting, gone)
@@ -174,12 +203,23 @@ local function without(waiting, gone)
   return table.concat(left, ' ')
 end
 
--- Writes the part of a call: the event, and (where the event omits something) the whole snapshot; `part` is their name.
-local function write_part(session, name, part)
-  local event, snapshot = B['event ' .. (part or name)], B['snapshot ' .. (part or name)]
-  local seq = append(session, event)
-  redis.call('HSET', K['call ' .. name], 'part', snapshot or event, 'revision', seq)
-  return seq
+-- Appends the event of a call's part; returns its sequence number and the snapshot, which is whole where the event omits something.
+local function append_part(session, name)
+  local event = B['event ' .. name]
+  return append(session, event), B['snapshot ' .. name] or event
+end
+
+-- Writes the part of a call.
+local function write_part(session, name)
+  local seq, part = append_part(session, name)
+  redis.call('HSET', K['call ' .. name], 'part', part, 'revision', seq)
+end
+
+-- Adds fields to what write_heads() writes of a session to which this step appends.
+local function mark_head(session, ...)
+  local head = head_of(session)
+  head.more = head.more or {}
+  for _, value in ipairs({ ... }) do head.more[#head.more + 1] = value end
 end
 
 -- Counts an open child of a call less. A parked call is an orphan when its last child has ended.
@@ -191,22 +231,23 @@ local function drop_child(key)
   redis.call('ZADD', K.leases, now, call.session .. ':' .. call.callId)
 end
 
--- Withdraws a call's open asks and ends the call; returns the sequence number of its last event.
-local function end_call(session, call_id, name, waiting)
-  local call = K['call ' .. name]
-  withdraw(session, words(waiting), B['withdrawn ' .. name])
-  local seq = write_part(session, name)
+-- Withdraws a call's open asks and ends the call. `call` has its version, waiting, collectMs, hooked and memo. Returns the result
+-- of the step, `word` and the sequence number of the part's event; with a `word` the call stores that answer.
+local function end_call(session, call_id, name, call, word)
+  local key = K['call ' .. name]
+  withdraw(session, words(call.waiting), B['withdrawn ' .. name])
+  local seq, part = append_part(session, name)
   if B['background ' .. name] then append(session, B['background ' .. name]) end
-  redis.call('HSET', call, 'ended', now, 'owner', '', 'lease', 0, 'waiting', '')
-  redis.call('HDEL', call, 'hooked')
-  if redis.call('HEXISTS', call, 'collectMs') == 1 then redis.call('HINCRBY', K['session ' .. session], 'delegated', -1) end
-  redis.call('PEXPIRE', call, step.keepMs)
+  local written = { 'part', part, 'revision', seq, 'version', call.version + 1, 'ended', now, 'owner', '', 'lease', 0, 'waiting', '' }
+  if word then written[#written + 1], written[#written + 2] = 'op', remembered({ word, seq }) end
+  redis.call('HSET', key, unpack(written))
+  if call.hooked or call.memo then redis.call('HDEL', key, 'hooked', 'memo') end
+  if call.collectMs then redis.call('HINCRBY', K['session ' .. session], 'delegated', -1) end
   redis.call('ZREM', K['open ' .. session], call_id)
   if K['parent ' .. name] then drop_child(K['parent ' .. name]) end
   redis.call('ZREM', K.leases, name)
   redis.call('ZADD', K.ended, now, name)
-  keep(K.ended)
-  return seq
+  return { word, seq }
 end
 
 -- Ends the lease of a delegated call that starts, and stores the hash of its assignment.
@@ -215,7 +256,6 @@ local function start_at_host(call, name)
   redis.call('HSET', call, 'assignment', step.assignment, 'owner', '', 'lease', due)
   redis.call('ZADD', K.leases, due, name)
   redis.call('HSET', K.callOf, step.assignment, name)
-  keep(K.callOf)
 end
 
 -- Answers a step that wrote nothing.
@@ -248,10 +288,6 @@ local function decide()
     end
   end
   head.changed = true
-  -- The chain is retained for `step.auditMs` after its last link, and up to a day longer.
-  if now - (head.auditKept or 0) < day_ms then return end
-  redis.call('PEXPIRE', K.audit, step.auditMs + day_ms)
-  head.auditKept = now
 end
 
 -- Writes the head of the tree. A tree that was removed is not created again.
@@ -264,10 +300,10 @@ local function write_tree_head()
   local head = tree_fields
   if not head.generation or not (rang or head.changed) then return end
   local written = { 'news', (head.news or 0) + (rang and 1 or 0) }
+  local function write(name, value) written[#written + 1], written[#written + 2] = name, value end
   if head.changed then
-    for _, name in ipairs({ 'audited', 'auditHash', 'auditKept' }) do
-      written[#written + 1], written[#written + 2] = name, head[name]
-    end
+    write('audited', head.audited)
+    write('auditHash', head.auditHash)
   end
   redis.call('HSET', K.tree, unpack(written))
 end
@@ -276,8 +312,8 @@ end
 local function write_heads()
   for session, head in pairs(heads) do
     if head.changed then
-      redis.call('HSET', K['session ' .. session], 'seq', head.seq, 'total', head.total, 'first', head.first, 'cut', head.cut,
-        'active', now, unpack(head.more or {}))
+      if head.trimmed then mark_head(session, 'first', head.first, 'cut', head.cut) end
+      redis.call('HSET', K['session ' .. session], 'seq', head.seq, 'total', head.total, 'active', now, unpack(head.more or {}))
     end
   end
 end

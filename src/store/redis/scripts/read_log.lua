@@ -8,7 +8,10 @@ local seq, first, max_bytes = tonumber(head[1]), tonumber(head[2]), tonumber(ARG
 if redis.call('EXISTS', KEYS[2]) == 0 then first = seq + 1 end
 local events, bytes, from = {}, 0, ARGV[1] + 1
 while from > 0 and from >= first and from <= seq do
-  for _, entry in ipairs(redis.call('XRANGE', KEYS[2], from, '+', 'COUNT', 16)) do
+  local page = redis.call('XRANGE', KEYS[2], from, '+', 'COUNT', 16)
+  -- An entry is missing: the service finds that.
+  if #page == 0 then break end
+  for _, entry in ipairs(page) do
     local number, event = tonumber(string.match(entry[1], '^%d+')), entry[2][6]
     bytes = bytes + #event
     if #events > 0 and bytes > max_bytes then return { first, seq, events } end

@@ -3,5 +3,4 @@
 -- ARGV   id, inTree
 -- Output { time of the revocation, users }
 if redis.call('HEXISTS', K.grants, step.id) == 1 then redis.call('HSETNX', K.revoked, step.id, now) end
-if step.inTree then keep(K.revoked) end
 return { redis.call('HGET', K.revoked, step.id) or 0, redis.call('SMEMBERS', K.users) }

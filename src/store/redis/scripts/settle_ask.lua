@@ -18,7 +18,7 @@ for _, ask in ipairs(step.settled) do
   if not redis.call('ZSCORE', K.asks, ask.id) then return answer({ 'retry' }) end
 end
 for _, each in ipairs(step.calls) do
-  local call = fields(K['call ' .. each.name], 'version', 'ended', 'waiting', 'owner', 'collectMs', 'lease', 'started', 'attempts', 'epoch')
+  local call = fields(K['call ' .. each.name], 'version', 'ended', 'waiting', 'owner', 'collectMs', 'lease', 'started', 'attempts', 'epoch', 'hooked', 'memo')
   if call.ended or not call.version or tonumber(call.version) ~= each.version then return answer({ 'retry' }) end
   call.left = without(call.waiting, settled)
   local is_owned = call.owner ~= '' and tonumber(call.lease) > now
@@ -27,23 +27,21 @@ for _, each in ipairs(step.calls) do
 end
 
 for _, ask in ipairs(step.settled) do settle(ask.session, ask.id, B['settled ' .. ask.id]) end
-keep(K.settled)
 for _, grant in ipairs(step.grants) do
   local place = K[grant.wide and 'outbox' or 'grants']
   redis.call('HSET', place, grant.id, B['grant ' .. grant.id])
-  keep(place)
   redis.call('HINCRBY', K.tree, 'rules', 1)
   if K['session ' .. grant.session] then append(grant.session, B['granted ' .. grant.id]) end
 end
 local result = { 'won' }
 for _, each in ipairs(step.calls) do
   local key, call = K['call ' .. each.name], calls[each.name]
-  redis.call('HSET', key, 'version', call.version + 1)
   if each.ended then
-    end_call(each.session, each.callId, each.name, call.left)
+    call.waiting = call.left
+    end_call(each.session, each.callId, each.name, call)
   else
     if each.edited or each.owner then write_part(each.session, each.name) end
-    redis.call('HSET', key, 'settled', now, 'waiting', call.left)
+    redis.call('HSET', key, 'version', call.version + 1, 'settled', now, 'waiting', call.left)
     if each.owner then
       redis.call('HSET', key, 'owner', each.owner, 'lease', now + each.leaseMs, 'epoch', call.epoch + 1, 'started', 1, 'attempts', call.attempts + 1)
       redis.call('ZADD', K.leases, now + each.leaseMs, each.name)

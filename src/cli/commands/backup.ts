@@ -1,0 +1,61 @@
+import { open, rename, rm } from "node:fs/promises";
+import type { Command } from "commander";
+import { withServer } from "../command.ts";
+import type { ServerConnection } from "../connection/connection.ts";
+import type { CliContext } from "../context.ts";
+import { UsageError } from "../failure/failure.ts";
+
+/** Defines `toolgate backup`. */
+export function defineBackup(command: Command, context: CliContext): void {
+  command
+    .description(
+      "Write the records and outputs of a running service to a file. The service goes on meanwhile. It takes a token with the role admin",
+    )
+    .argument("<file>", "the backup, a tar file; it must not exist")
+    .addHelpText("after", backupHelp)
+    .action((file: string, _options: object) =>
+      withServer(context, command, "approver", async (server, screen) => {
+        const bytes = await writeBackup(server, file);
+        if (screen.json) screen.write(`${JSON.stringify({ file, bytes })}\n`);
+        else screen.write(`${file}: ${bytes} bytes\n`);
+        return undefined;
+      }),
+    );
+}
+
+/** Writes the backup under another name first, so that a file of this name is whole. */
+async function writeBackup({ operator }: ServerConnection, file: string): Promise<number> {
+  const reserved = await open(file, "wx", 0o600).catch((cause: unknown) => {
+    if (!(cause instanceof Error && "code" in cause && cause.code === "EEXIST")) throw cause;
+    throw new UsageError(`${file} exists already`, "name a file that does not exist", { cause });
+  });
+  const partial = `${file}.partial`;
+  let bytes = 0;
+  try {
+    await reserved.close();
+    const written = await open(partial, "w", 0o600);
+    try {
+      for await (const { data } of operator.backup({}, { timeoutMs: 0 })) {
+        await written.writeFile(data);
+        bytes += data.byteLength;
+      }
+      await written.sync();
+    } finally {
+      await written.close();
+    }
+    await rename(partial, file);
+  } catch (error) {
+    await Promise.all([rm(file, { force: true }), rm(partial, { force: true })]);
+    throw error;
+  }
+  return bytes;
+}
+
+const backupHelp = `
+Examples:
+  toolgate token create --role admin --label backup --data /var/lib/toolgate > admin.token
+  toolgate backup --token-file admin.token toolgate-monday.tar
+  toolgate restore toolgate-monday.tar --data /var/lib/toolgate
+
+The file has the database and the outputs. Copy toolgate.toml as well; credentials, logs and trusted workspaces stay in the data
+directory. Records in Redis are backed up there: the error names the commands.`;

@@ -1,0 +1,47 @@
+import type { DescMessage, MessageShape } from "@bufbuild/protobuf";
+import { type Connector, ConnectorSchema } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
+import { type AcceptedSource, AcceptedSourceSchema } from "../../gen/opencode/tool/v1/source_service_pb.ts";
+import { type WorkerDeclaration, WorkerDeclarationSchema } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
+import type { RecordTable } from "../core/record-table.ts";
+
+/** Tables of records that change rarely, next to the credentials. */
+export interface RecordTables {
+  readonly connectors: RecordTable<Connector>;
+  readonly acceptedSources: RecordTable<AcceptedSource>;
+  readonly workerDeclarations: RecordTable<WorkerDeclaration>;
+}
+
+/** A kind of records. */
+export interface RecordKind<Schema extends DescMessage> {
+  /** Name of the table: that of its file, and of its hash in Redis. */
+  readonly name: string;
+  readonly schema: Schema;
+  /** What its records are, and the command that makes them again. */
+  readonly one: string;
+  readonly command: string;
+}
+
+/** Message with the ID under which a table stores it. */
+export type RecordOf<Schema extends DescMessage> = MessageShape<Schema> & { id: string };
+
+/** The kinds of records. */
+export const recordKinds = {
+  connectors: {
+    name: "connectors",
+    schema: ConnectorSchema,
+    one: "connector",
+    command: "toolgate connect",
+  },
+  acceptedSources: {
+    name: "accepted-sources",
+    schema: AcceptedSourceSchema,
+    one: "accepted source",
+    command: "toolgate upstream accept",
+  },
+  workerDeclarations: {
+    name: "worker-declarations",
+    schema: WorkerDeclarationSchema,
+    one: "declaration of workers",
+    command: "the worker",
+  },
+} as const satisfies Record<keyof RecordTables, RecordKind<DescMessage>>;

@@ -1,0 +1,136 @@
+import { Cluster, type Redis } from "ioredis";
+import { type Client, masters } from "./client.ts";
+import { type Connection, encodeStep, evaluateScript } from "./connection.ts";
+import { recallHistories, storeHistories } from "./history-file.ts";
+import { shardOfSlot, shardOfTree, shards } from "./keys.ts";
+import { type Replication, readReplication } from "./replication.ts";
+import { replyList, text } from "./reply.ts";
+
+/** A master with the shards that it serves. */
+export interface FoundMaster extends Replication {
+  readonly node: Redis;
+  readonly shards: readonly number[];
+}
+
+/** Reads which histories the masters write, and which shards they serve. */
+export async function readMasters(client: Client): Promise<FoundMaster[]> {
+  return await Promise.all(
+    masters(client).map(async (node) => ({ ...(await readReplication(node)), node, shards: shardsOf(client, node) })),
+  );
+}
+
+/** Notes that all of a history up to its offset was acknowledged, or may have been. */
+export function noteAcknowledged(
+  { acknowledged }: Connection,
+  { id, offset }: Pick<Replication, "id" | "offset">,
+): void {
+  if ((acknowledged.get(id) ?? -1) < offset) acknowledged.set(id, offset);
+}
+
+/**
+ * Checks that the histories of masters continue what this replica has acknowledged, and agrees on that with the other replicas. If
+ * one of them lacks something, or cannot be compared, the generation of its shards is raised, so the store ids of their sessions
+ * change. Resolves once that is decided: until then nothing is read or written.
+ */
+export async function agreeOnHistories(connection: Connection, found: readonly FoundMaster[]): Promise<void> {
+  const { acknowledged, breakListeners } = connection;
+  if (connection.histories.size === 0) recallHistories(connection);
+  const { histories } = connection;
+  connection.isReplicated ||= found.some(({ copies }) => copies > 0);
+  const others = found.filter(({ id }) => !histories.has(id));
+  if (connection.replica !== undefined && connection.isReplicated) {
+    if (histories.size > 0) for (const master of others) await decide(connection, master);
+    adopt(connection, await announce(connection));
+  }
+  connection.histories = new Set(found.map(({ id }) => id));
+  for (const id of acknowledged.keys()) if (!connection.histories.has(id)) acknowledged.delete(id);
+  await storeHistories(connection);
+  if (histories.size === 0 || others.length === 0) return;
+  connection.epoch += 1;
+  for (const forget of breakListeners) forget();
+}
+
+/** Returns the generation of the shard of a session tree. */
+export function generationOf({ generations }: Connection, root: string): number {
+  return generations[shardOfTree(root)] ?? 0;
+}
+
+/** Removes this replica from those whose report a failover waits for. */
+export async function withdrawReplica(connection: Connection): Promise<void> {
+  const { client, keys, replica = "", isReplicated } = connection;
+  await storeHistories(connection);
+  if (isReplicated && client.status === "ready") await client.zrem(keys.replicas, replica).catch(() => {});
+}
+
+/** Reports what this replica knows about the history of a master, until all replicas have reported or were waited for. */
+async function decide(connection: Connection, master: FoundMaster): Promise<void> {
+  const { keys, log, generations, replica } = connection;
+  const verdict = hasAcknowledged(connection, master) ? "kept" : "lost";
+  const names = { generations: keys.generations, replicas: keys.replicas, agreement: keys.agreement(master.id) };
+  const values = { replica, verdict, shards: master.shards, known: knownOf(generations), waitMs, liveMs };
+  for (;;) {
+    const reply = replyList(await evaluateScript(connection, "agree_on_history", encodeStep(names, values, {})));
+    const [state, ...raised] = reply.map(text);
+    if (state === "open") {
+      await new Promise((resolve) => setTimeout(resolve, pauseMs));
+      continue;
+    }
+    if (state === "raised")
+      log.error(
+        `a failover of Redis has lost acknowledged work, or it cannot be ruled out: the store ids of the sessions in ${master.shards.length} of ${shards} shards change, and retries that name the former ids get STORE_CHANGED`,
+        { reason: verdict },
+      );
+    return adopt(connection, raised);
+  }
+}
+
+/** Returns true if a master's history holds everything that this replica has acknowledged. */
+function hasAcknowledged(
+  { acknowledged, histories, isStrict }: Connection,
+  { formerId, formerOffset }: Replication,
+): boolean {
+  // Without confirmations the copies may lack anything; without a common past the histories cannot be compared.
+  if (!isStrict || !histories.has(formerId)) return false;
+  return (acknowledged.get(formerId) ?? -1) < formerOffset;
+}
+
+/** Registers this replica as one that acknowledges; returns the generations. */
+async function announce(connection: Connection): Promise<string[]> {
+  const { keys, generations, replica } = connection;
+  const names = { generations: keys.generations, replicas: keys.replicas };
+  const step = encodeStep(names, { replica, known: knownOf(generations) }, {});
+  return replyList(await evaluateScript(connection, "announce_replica", step)).map(text);
+}
+
+/** Takes over the generations of a reply (shard, generation, shard, ...). After a raise, what is cached here may be lost. */
+function adopt(connection: Connection, reply: readonly string[]): void {
+  const { generations, lossListeners } = connection;
+  const before = generations.join();
+  for (let index = 0; index < reply.length; index += 2) {
+    const shard = Number(reply[index]);
+    generations[shard] = Math.max(generations[shard] ?? 0, Number(reply[index + 1]));
+  }
+  if (generations.join() === before) return;
+  connection.raises += 1;
+  for (const forget of lossListeners) forget();
+}
+
+/** Returns the generations that were raised: shard -> generation. */
+const knownOf = (generations: readonly number[]): Record<string, number> =>
+  Object.fromEntries(generations.flatMap((generation, shard) => (generation > 0 ? [[shard, generation]] : [])));
+
+/** Returns the shards of which a master serves a part; all, if that is not known. */
+function shardsOf(client: Client, { options: { host, port } }: Redis): number[] {
+  const all = Array.from({ length: shards }, (_, shard) => shard);
+  if (!(client instanceof Cluster)) return all;
+  const served = new Set<number>();
+  for (const [slot, nodes] of client.slots.entries())
+    if (nodes?.[0] === `${host}:${port}`) served.add(shardOfSlot(slot));
+  return served.size > 0 ? [...served] : all;
+}
+
+/** Time that the other replicas have to report. */
+const waitMs = 5_000;
+/** A replica that was announced within this time before the last announcement is expected to report. */
+const liveMs = 60_000;
+const pauseMs = 100;

@@ -1,0 +1,52 @@
+import { type DescMessage, fromJsonString, toJsonString } from "@bufbuild/protobuf";
+import type { RecordTable } from "../../core/record-table.ts";
+import { StoreUnusable } from "../errors.ts";
+import type { RecordKind, RecordOf } from "../record-tables.ts";
+import type { Link } from "./link.ts";
+import { text, texts } from "./reply.ts";
+
+/** Opens a table in a hash of Redis, where all replicas share it. Records of other replicas are known after `refresh`. */
+export async function createRedisTable<Schema extends DescMessage>(
+  link: Pick<Link, "command">,
+  key: string,
+  { schema, one, command }: RecordKind<Schema>,
+): Promise<RecordTable<RecordOf<Schema>>> {
+  let read = "";
+  let records: readonly RecordOf<Schema>[] = [];
+
+  function readRecord(json: string): RecordOf<Schema> {
+    try {
+      return fromJsonString(schema, json, { ignoreUnknownFields: true }) as RecordOf<Schema>;
+    } catch (cause) {
+      const fact = cause instanceof Error ? cause.message : String(cause);
+      throw new StoreUnusable(
+        `the hash ${key} in Redis has a record that is no ${one} (${fact}); remove it, then run \`${command}\` again`,
+        { cause },
+      );
+    }
+  }
+
+  async function refresh(): Promise<void> {
+    const found = texts(await link.command("hvals", key)).toSorted();
+    if (found.join("\n") === read) return;
+    records = found.map(readRecord);
+    read = found.join("\n");
+  }
+
+  await refresh();
+  return {
+    current: () => records,
+    refresh,
+    async put(record) {
+      await link.command("hset", key, record.id, toJsonString(schema, record));
+      await refresh();
+    },
+    async remove(id) {
+      const found = await link.command("hget", key, id);
+      if (found === null) return undefined;
+      await link.command("hdel", key, id);
+      await refresh();
+      return readRecord(text(found));
+    },
+  };
+}

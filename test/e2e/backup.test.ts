@@ -1,0 +1,105 @@
+import { mkdir, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { Code } from "@connectrpc/connect";
+import { expect, test } from "vitest";
+import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { toolgate } from "../cli/toolgate.ts";
+import { main } from "../main.ts";
+import { connect, refusal } from "./clients.ts";
+import { ledger } from "./ledger.ts";
+import { read } from "./reading.ts";
+import { startService } from "./service.ts";
+
+test("the drill: back up under load, kill, restore, compare, confirm", async () => {
+  const service = await startService();
+  const [agent, person] = [connect(service, "caller"), connect(service, "approver")];
+  const runs = ledger(service);
+  const sessionId = await agent.newSession();
+  const bash = (callId: string, command: string, as = "free") => ({
+    ...{ sessionId, callId, agent: as, tool: "bash", input: { command } },
+  });
+  const pay = bash("pay", `${runs.append("paid")}; seq 20000`);
+  await agent.tools.callTool(pay);
+  const granted = bash("granted", `${runs.append("granted")}`, "build");
+  const stream = read(agent.tools.executeTool(granted));
+  const ask = await stream.until("permissionAsked");
+  await person.permissions.respondToPermission({ sessionId, permissionId: ask.id, reply: PermissionReply.ALWAYS });
+  await stream.end();
+  const waits = read(agent.tools.executeTool(bash("waits", `${runs.append("waited")}; date`, "build")));
+  const open = await waits.until("permissionAsked");
+  const running = read(agent.tools.executeTool(bash("runs", "sleep 60")));
+  await running.until("part");
+  const cut = expect(running.end()).rejects.toThrow();
+
+  // Load: calls that go on while the backup is made.
+  let isStopped = false;
+  let made = 0;
+  const load = (async () => {
+    for (; !isStopped; made++)
+      await agent.tools.callTool({ sessionId, callId: `e${made}`, tool: "echo", input: { text: `${made}` } });
+  })();
+  await expect.poll(() => made).toBeGreaterThan(20);
+  const before = made;
+  const { storeId } = await agent.tools.getServerInfo({});
+  const file = join(service.data, "..", "backup.tar");
+  const env = { HOME: service.workspace, TOOLGATE_URL: service.url };
+  const refused = await toolgate(["backup", file, "--token", "approver-token-for-tests"], env);
+  expect(refused).toMatchObject({ code: 6, stderr: expect.stringContaining("it needs the role admin") });
+  expect(await toolgate(["backup", file, "--token", "admin-token-for-tests"], env)).toMatchObject({ code: 0 });
+  const twice = await toolgate(["backup", file, "--token", "admin-token-for-tests"], env);
+  expect(twice).toMatchObject({ code: 2, stderr: expect.stringContaining("exists already") });
+  isStopped = true;
+  await load;
+  await agent.tools.callTool(bash("later", runs.append("later")));
+  const { session } = await agent.sessions.getSession({ sessionId });
+  const partsBefore = (await agent.tools.listToolParts({ sessionId, pageSize: 500 })).parts;
+  const answered = { sessionId, permissionId: open.id, reply: PermissionReply.REJECT };
+  await person.permissions.respondToPermission(answered);
+  await waits.end();
+  await service.kill();
+  await cut;
+
+  await rm(service.data, { recursive: true });
+  await mkdir(service.data);
+  const restored = await main(["restore", file, "--data", service.data], env);
+  expect(restored).toMatchObject({ code: 0, stdout: expect.stringContaining("2 open calls ended") });
+  await service.start();
+  const [agent2, person2] = [connect(service, "caller"), connect(service, "approver")];
+  const partsAfter = new Map(
+    (await agent2.tools.listToolParts({ sessionId, pageSize: 500 })).parts.map((part) => [part.callId, part]),
+  );
+  const ended = [...["pay", "granted"], ...Array.from({ length: before }, (_, index) => `e${index}`)];
+  for (const id of ended) expect(partsAfter.get(id)).toEqual(partsBefore.find(({ callId }) => callId === id));
+  const output = `toolgate-output:${/toolgate-output:([A-Za-z0-9_-]+)/.exec(JSON.stringify(partsAfter.get("pay")?.state.value))?.[1]}`;
+  const { data } = await agent2.tools.readToolOutput({ sessionId, output });
+  expect(Buffer.from(data).toString()).toContain("19999\n");
+  for (const id of ["waits", "runs"]) {
+    const state = { case: "error", value: { reason: ToolErrorReason.EXECUTOR_LOST, effects: ToolEffects.UNKNOWN } };
+    expect(partsAfter.get(id)?.state).toMatchObject(state);
+  }
+  expect((await person2.permissions.listPermissions({ sessionId })).permissions).toEqual([]);
+
+  // What happened after the backup is unknown, and clients of the old store learn it.
+  const lost = { code: Code.DataLoss, reason: "STORE_CHANGED" };
+  expect(partsAfter.has("later")).toBe(false);
+  const retry = { ...bash("later", runs.append("later")), expectedStoreId: storeId };
+  expect(await refusal(agent2.tools.callTool(retry))).toMatchObject(lost);
+  const watched = read(agent2.tools.watchSession({ sessionId, afterSeq: session?.lastSeq ?? 0n }));
+  expect(await refusal(watched.end())).toMatchObject(lost);
+  expect(await runs.lines()).toEqual(["paid", "granted", "later"]);
+
+  // A grant of the backup may have been revoked after it.
+  const again = read(agent2.tools.executeTool({ ...granted, callId: "again" }));
+  await again.until("permissionAsked");
+  const env2 = { ...env, TOOLGATE_URL: service.url };
+  const listed = await toolgate(["grants", "--token", "approver-token-for-tests"], env2);
+  expect(listed.stdout).toContain("suspended by a restore");
+  const confirmed = await toolgate(["grants", "confirm", "--token", "approver-token-for-tests"], env2);
+  expect(confirmed).toMatchObject({ code: 0, stdout: expect.stringContaining("until revoked") });
+  await agent2.tools.callTool({ ...granted, callId: "confirmed" });
+  expect((await runs.lines()).filter((line) => line === "granted")).toHaveLength(2);
+  const audit = await person2.permissions.listDecisions({ sessionId, pageSize: 500 });
+  expect(audit.entries.at(-2)?.record?.grants[0]?.tool).toBe("bash");
+  const none = await refusal(person2.permissions.confirmGrant({ grantId: "grt_none" }));
+  expect(none).toMatchObject({ code: Code.NotFound, reason: "NO_SUCH_GRANT" });
+});
