@@ -106,7 +106,9 @@ function listEncoder(field: DescField & { fieldKind: "list" }): EncodeField {
 }
 
 function mapEncoder(field: DescField & { fieldKind: "map" }): EncodeField {
-  if (field.mapKey !== ScalarType.STRING) throw unsupported(field);
+  const { mapKey } = field;
+  if (mapKey !== ScalarType.STRING && mapKey !== ScalarType.UINT32) throw unsupported(field);
+  const encodeKey = scalarEncoder(field, 1, mapKey);
   const { localName: name } = field;
   const tag = tagOf(field.number, WireType.LengthDelimited);
   const encode = valueEncoder(field, 2, field.mapKind === "scalar" ? field.scalar : undefined);
@@ -117,8 +119,7 @@ function mapEncoder(field: DescField & { fieldKind: "map" }): EncodeField {
     for (const key of Object.keys(entries)) {
       buffer.varint(tag);
       const start = buffer.open();
-      buffer.varint(keyTag);
-      buffer.text(key);
+      encodeKey(target, mapKey === ScalarType.STRING ? key : Number(key));
       encode(target, entries[key]);
       buffer.close(start);
     }

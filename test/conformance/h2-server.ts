@@ -18,11 +18,22 @@ if (process.argv[2] === "edge") {
       limits: readLimits(),
     },
     // h2spec asks for /healthz only.
-    services: () => ({ tools: {}, permissions: {}, sessions: {}, credentials: {}, agents: {} }) as never,
+    services: () =>
+      ({
+        tools: {},
+        permissions: {},
+        sessions: {},
+        credentials: {},
+        agents: {},
+        sources: {},
+        operator: {},
+        workers: {},
+      }) as never,
     credentials: {} as never,
     storeId: () => "sto_test",
     encoded: { bytesOf: () => undefined },
     ready: async () => true,
+    safety: () => ({ copies: 0, required: 0, warnings: [] }),
     agrees: () => true,
     metrics: () => "",
     consoleDirectory: import.meta.dirname,

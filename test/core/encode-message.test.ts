@@ -12,6 +12,8 @@ import {
   file_opencode_tool_v1_tool_service,
   LimitsSchema,
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { file_opencode_tool_v1_worker } from "../../gen/opencode/tool/v1/worker_pb.ts";
+import { file_opencode_tool_v1_worker_service } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
 import { encodeMessage } from "../../src/core/encode-message.ts";
 import { anyMessage } from "./messages.ts";
 
@@ -22,6 +24,8 @@ const files: readonly DescFile[] = [
   file_opencode_tool_v1_session_service,
   file_opencode_tool_v1_tool,
   file_opencode_tool_v1_tool_service,
+  file_opencode_tool_v1_worker,
+  file_opencode_tool_v1_worker_service,
 ];
 const schemas = files.flatMap(({ messages }) => messages);
 

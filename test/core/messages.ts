@@ -42,7 +42,10 @@ function fieldValue(field: DescField, depth: number): fc.Arbitrary<unknown> {
   const one = single(field, depth);
   if (field.fieldKind === "list")
     return depth === 0 && field.message ? fc.constant([]) : fc.array(one, { maxLength: 3 });
-  if (field.fieldKind === "map") return fc.dictionary(text, one, { maxKeys: depth === 0 && field.message ? 0 : 3 });
+  if (field.fieldKind === "map")
+    return fc.dictionary(field.mapKey === ScalarType.STRING ? text : fc.nat(300).map(String), one, {
+      maxKeys: depth === 0 && field.message ? 0 : 3,
+    });
   return one;
 }
 

@@ -374,7 +374,10 @@ test("one probe of the store answers all that ask meanwhile, and the next questi
     probes.push(probe);
     return probe.promise;
   };
-  const readiness = createReadiness({ ready, agrees: () => true }, new AbortController().signal);
+  const readiness = createReadiness(
+    { ready, safety: () => ({ copies: 0, required: 0, warnings: [] }), agrees: () => true },
+    new AbortController().signal,
+  );
   const asked = Array.from({ length: 200 }, () => readiness.problem());
   expect(probes.length).toBe(1);
   probes[0]?.resolve(true);
@@ -386,7 +389,10 @@ test("one probe of the store answers all that ask meanwhile, and the next questi
   // Without the shared probe each question is a write to the store.
   probes.length = 0;
   for (let asked = 0; asked < 200; asked += 1)
-    void createReadiness({ ready, agrees: () => true }, new AbortController().signal).problem();
+    void createReadiness(
+      { ready, safety: () => ({ copies: 0, required: 0, warnings: [] }), agrees: () => true },
+      new AbortController().signal,
+    ).problem();
   expect(probes.length).toBe(200);
 });
 

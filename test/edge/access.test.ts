@@ -6,9 +6,12 @@ import { expect, test } from "vitest";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
 import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
+import { OperatorService } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { SourceService } from "../../gen/opencode/tool/v1/source_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { WorkerService } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
 import { createAccessGate, rolesFor } from "../../src/edge/api/access.ts";
 import { createAuthenticate } from "../../src/edge/api/authenticate.ts";
 import { clientOf, refusal } from "../e2e/clients.ts";
@@ -21,6 +24,11 @@ const pinned: Record<string, string> = {
   "AgentService/ListConnectors": "-awA-",
   "AgentService/ListAgents": "cawAh",
   "AgentService/RunAgents": "c--A-",
+  "OperatorService/Backup": "---A-",
+  "WorkerService/Work": "-----",
+  "WorkerService/ListWorkers": "-awA-",
+  "SourceService/ListSources": "-awA-",
+  "SourceService/AcceptSource": "-a-A-",
   "CredentialService/SignIn": "cawAh",
   "CredentialService/CreateCode": "-a-A-",
   "CredentialService/CreateToken": "-a-A-",
@@ -33,6 +41,7 @@ const pinned: Record<string, string> = {
   "PermissionService/WatchPermissions": "cawAh",
   "PermissionService/ListGrants": "-awA-",
   "PermissionService/RevokeGrant": "-a-A-",
+  "PermissionService/ConfirmGrant": "-a-A-",
   "PermissionService/ListAudits": "-awA-",
   "PermissionService/ListDecisions": "cawAh",
   "PermissionService/ExplainPermission": "cawA-",
@@ -41,6 +50,7 @@ const pinned: Record<string, string> = {
   "ToolService/PlanTool": "ca-A-",
   "ToolService/CallTool": "c--A-",
   "ToolService/ExecuteTool": "c--A-",
+  "ToolService/StreamTools": "c--A-",
   "ToolService/BeginCall": "---Ah",
   "ToolService/FinishCall": "---Ah",
   "ToolService/CancelTool": "c--A-",
@@ -57,9 +67,16 @@ const pinned: Record<string, string> = {
   "SessionService/CloseSession": "c--A-",
 };
 
-const rpcs = [AgentService, CredentialService, PermissionService, ToolService, SessionService].flatMap((service) =>
-  service.methods.map((method) => ({ path: `${method.parent.name}/${method.name}`, method })),
-);
+const rpcs = [
+  AgentService,
+  OperatorService,
+  SourceService,
+  CredentialService,
+  PermissionService,
+  ToolService,
+  SessionService,
+  WorkerService,
+].flatMap((service) => service.methods.map((method) => ({ path: `${method.parent.name}/${method.name}`, method })));
 
 test("the table lists every rpc and no others", () => {
   expect(rpcs.map(({ path }) => path).toSorted()).toEqual(Object.keys(pinned).toSorted());
@@ -71,7 +88,7 @@ test("each role may call exactly the rpcs of the table, over the wire", async ()
     const allowed = await Promise.all(
       roles.map(async (role) => {
         // Over HTTP/1.1 it is refused before its token is read.
-        if (method.methodKind === "bidi_streaming") return !(await isRoleMissing(server, role));
+        if (method.methodKind === "bidi_streaming") return !(await isRoleMissing(server, role, path));
         const json = method.methodKind === "unary" ? "application/json" : "application/connect+json";
         const response = await fetch(`${server.url}/opencode.tool.v1.${path}`, {
           method: "POST",
@@ -87,9 +104,12 @@ test("each role may call exactly the rpcs of the table, over the wire", async ()
   }
 });
 
-/** Returns true if RunAgents, over HTTP/2, refuses the role. */
-async function isRoleMissing({ url }: { url: string }, role: string): Promise<boolean> {
-  const stream = clientOf(AgentService, url, `${role}-token`).runAgents((async function* () {})());
+/** Returns true if RunAgents or Work, over HTTP/2, refuses the role. */
+async function isRoleMissing({ url }: { url: string }, role: string, path: string): Promise<boolean> {
+  const nothing = (async function* () {})();
+  const stream: AsyncIterable<unknown> = path.startsWith("Worker")
+    ? clientOf(WorkerService, url, `${role}-token`).work(nothing)
+    : clientOf(AgentService, url, `${role}-token`).runAgents(nothing);
   return (await refusal(Array.fromAsync(stream))).reason === "ROLE_MISSING";
 }
 

@@ -52,12 +52,12 @@ test("headers that one byte each repeats reach no handler beyond 128", async () 
   expect(await unlimited.headerCount).toBeGreaterThan(1_000);
 });
 
-test("open streams of a connection are at most 100", async () => {
+test("open calls of a connection are at most 1,000", async () => {
   const [limited, unlimited] = [await startServer(), await startBare({ settings: { maxConcurrentStreams: 10_000 } })];
   const openStreams = async (url: string) => {
     const session = open(url);
     await once(session, "remoteSettings");
-    for (let count = 0; count < 500; count += 1)
+    for (let count = 0; count < 1_500; count += 1)
       session
         .request(posting)
         .on("error", () => undefined)
@@ -66,11 +66,11 @@ test("open streams of a connection are at most 100", async () => {
   };
   const session = await openStreams(limited.url);
   // Each stream has one byte, which counts until its body ends.
-  await until(async () => (await bufferedBytes(limited.url)) === 100);
+  await until(async () => (await bufferedBytes(limited.url)) === 1_000);
   await new Promise((resolve) => session.ping(resolve));
-  expect(await bufferedBytes(limited.url)).toBe(100);
+  expect(await bufferedBytes(limited.url)).toBe(1_000);
   await openStreams(unlimited.url);
-  await until(async () => unlimited.requestCount() === 500);
+  await until(async () => unlimited.requestCount() === 1_500);
 });
 
 test("a body that is decompressed beyond the limit is refused, and its message reaches no rpc", async () => {

@@ -65,9 +65,12 @@ describe("health needs no token", () => {
       "",
       "opencode.tool.v1.AgentService",
       "opencode.tool.v1.CredentialService",
+      "opencode.tool.v1.OperatorService",
       "opencode.tool.v1.PermissionService",
       "opencode.tool.v1.SessionService",
+      "opencode.tool.v1.SourceService",
       "opencode.tool.v1.ToolService",
+      "opencode.tool.v1.WorkerService",
     ]);
   });
 

@@ -3,6 +3,7 @@ import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { onTestFinished } from "vitest";
+import type { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { SandboxState, type ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { createLogger } from "../../src/core/logger.ts";
 import { createCredentials } from "../../src/credential/credentials.ts";
@@ -28,6 +29,7 @@ export async function startServer(
     consoleDirectory?: string;
     headersMs?: number;
     idleMs?: number;
+    agents?: Partial<ServiceFunctions<typeof AgentService>>;
   } = {},
 ): Promise<Listener & { logged(): Promise<string> }> {
   const directory = await mkdtemp(join(tmpdir(), "toolgate-rpc-"));
@@ -40,7 +42,10 @@ export async function startServer(
     permissions: {},
     sessions: {},
     credentials: {},
-    agents: {},
+    agents: given.agents ?? {},
+    sources: {},
+    operator: {},
+    workers: {},
   } as Services;
   const listener = await startEdge({
     config,
@@ -53,6 +58,7 @@ export async function startServer(
     storeId: () => "sto_test",
     encoded: { bytesOf: () => undefined },
     ready: given.ready ?? (async () => true),
+    safety: () => ({ copies: 0, required: 0, warnings: [] }),
     agrees: given.agrees ?? (() => true),
     metrics: () => "metrics\n",
     consoleDirectory: given.consoleDirectory ?? directory,

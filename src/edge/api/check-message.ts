@@ -1,7 +1,8 @@
 import type { DescMessage, Message } from "@bufbuild/protobuf";
-import { createValidator, violationsToProto } from "@bufbuild/protovalidate";
+import { violationsToProto } from "@bufbuild/protovalidate";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
-import { createNumberCheck } from "./finite-numbers.ts";
+import { createContractValidator } from "../../core/contract-validator.ts";
+import { createNumberCheck } from "../../core/finite-numbers.ts";
 import { RequestFailure } from "./request-failure.ts";
 
 /** Refuses a request that breaks a validation rule of the contract. */
@@ -9,7 +10,7 @@ export type CheckMessage = (schema: DescMessage, message: Message) => void;
 
 /** Creates the check. */
 export function createMessageCheck(): CheckMessage {
-  const validator = createValidator({ regexMatch: createMatcher() });
+  const validator = createContractValidator();
   const findUnwritable = createNumberCheck();
   return (schema, message) => {
     const path = findUnwritable(schema, message);
@@ -30,15 +31,5 @@ export function createMessageCheck(): CheckMessage {
       metadata: field === "" ? {} : { field },
       details: [{ desc, value }],
     });
-  };
-}
-
-/** Caches the contract's few patterns as regular expressions: five times as fast as the validator's default. */
-function createMatcher() {
-  const compiled = new Map<string, RegExp>();
-  return (pattern: string, text: string) => {
-    const matcher = compiled.get(pattern) ?? new RegExp(pattern, "u");
-    compiled.set(pattern, matcher);
-    return matcher.test(text);
   };
 }

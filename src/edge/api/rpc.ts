@@ -47,25 +47,38 @@ export type Rpc = { method: DescMethod } & RpcAccess &
 export interface RpcAccess {
   /** True if the rpc needs no token. Its requests are small, and its response is the same for every client. */
   isPublic: boolean;
+  /** Maximum size of one request message of a stream in both directions; absent: that of requests. */
+  messageBytes?: number;
 }
 
 /** Rpc that takes one request message. */
 export type SingleRequestRpc = Extract<Rpc, { kind: "unary" | "server_streaming" }>;
 
+/** Rpc that streams in both directions. */
+export type BidiRpc = Extract<Rpc, { kind: "bidi_streaming" }>;
+
 type AnyMessage = MessageInitShape<DescMessage>;
 type AnyFunction<Request, Response> = (request: Request, context: EdgeContext) => Response;
+
+/** Access to the rpcs of a service; they are public together, and each stream has its own maximum size of a message. */
+interface RpcsAccess<Service extends DescService> {
+  isPublic?: boolean;
+  messageBytes?: { readonly [Name in keyof Service["method"]]?: number };
+}
 
 /** Lists the rpcs of a service with their functions; one without a function fails as unimplemented. */
 export function rpcsOf<Service extends DescService>(
   service: Service,
   functions: ServiceFunctions<Service>,
-  { isPublic }: RpcAccess = { isPublic: false },
+  { isPublic = false, messageBytes = {} }: RpcsAccess<Service> = {},
 ): Rpc[] {
+  const maxBytes: Readonly<Record<string, number | undefined>> = messageBytes;
   // The type of each function follows from the method's descriptor, which TypeScript cannot relate by name here.
   const byName = functions as unknown as Readonly<Record<string, AnyFunction<never, never> | undefined>>;
   return service.methods.map((method): Rpc => {
     const run = byName[method.localName] ?? unimplemented(nameOfRpc(method));
-    return { kind: method.methodKind, method, isPublic, run } as unknown as Rpc;
+    const access = { isPublic, messageBytes: maxBytes[method.localName] };
+    return { kind: method.methodKind, method, ...access, run } as unknown as Rpc;
   });
 }
 

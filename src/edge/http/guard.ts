@@ -72,6 +72,7 @@ function allowOrigin({ headers }: Request, response: Response, origins: Readonly
 /** Headers that requests of a page may have in addition to those of Connect. */
 const ownHeaders = [
   ...["authorization", "traceparent", "tracestate", "toolgate-session"],
+  ...["x-opencode-directory", "x-opencode-workspace", "last-event-id"],
   ...["mcp-protocol-version", "mcp-method", "mcp-name", "mcp-session-id"],
 ];
 
@@ -80,7 +81,7 @@ function preflight(response: Response, isAllowed: boolean): void {
     sendWhole(response, 403, "text/plain", "this origin may not call; add it to origins in toolgate.toml\n");
     return;
   }
-  response.setHeader("access-control-allow-methods", "POST");
+  response.setHeader("access-control-allow-methods", "POST, PATCH, DELETE");
   response.setHeader("access-control-allow-headers", [...cors.allowedHeaders, ...ownHeaders].join(", "));
   response.setHeader("access-control-max-age", "7200");
   response.statusCode = 204;

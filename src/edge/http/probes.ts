@@ -45,5 +45,7 @@ async function sendMetrics(response: Response, metrics: () => string | Promise<s
 
 async function sendReadiness(response: Response, readiness: Readiness): Promise<void> {
   const problem = await readiness.problem();
-  sendWhole(response, problem === undefined ? 200 : 503, "text/plain", `${problem ?? "ok"}\n`);
+  const warning = readiness.warning();
+  const lines = [problem ?? "ok", ...(warning === undefined ? [] : [`warning: ${warning}`])];
+  sendWhole(response, problem === undefined ? 200 : 503, "text/plain", `${lines.join("\n")}\n`);
 }

@@ -1,14 +1,18 @@
+import type { StoreMembership } from "../../call/ports.ts";
+
 /** Readiness of this replica, as orchestrators and load balancers ask for it. */
 export interface Readiness {
   /** Returns why the replica cannot serve now; undefined if it can. */
   problem(): Promise<string | undefined>;
+  /** Returns why this replica serves less safely than it could; undefined if nothing is known. */
+  warning(): string | undefined;
   /** Aborted when the replica drains. */
   readonly draining: AbortSignal;
 }
 
 /** Creates the readiness: a replica is not ready while it drains, its store does not answer, or its policy differs. */
 export function createReadiness(
-  { ready, agrees }: { ready: () => Promise<boolean>; agrees: () => boolean },
+  { ready, safety, agrees }: Pick<StoreMembership, "ready" | "safety"> & { agrees: () => boolean },
   draining: AbortSignal,
 ): Readiness {
   let probing: Promise<boolean> | undefined;
@@ -23,9 +27,15 @@ export function createReadiness(
   };
   return {
     draining,
+    // Anyone may ask, so the facts are left to the log and GetServerInfo.
+    warning: () =>
+      safety().warnings.length === 0
+        ? undefined
+        : "a failover of the store may lose what was acknowledged: the log and GetServerInfo say why",
     async problem() {
       if (draining.aborted) return "draining";
-      if (!(await probe())) return "the store cannot write: it does not answer, or it is full; the log says which";
+      if (!(await probe()))
+        return "the store cannot write: it does not answer, is full or is damaged; the log says which";
       if (agrees()) return undefined;
       return "policy mismatch: this replica's rules differ from those of other replicas on this store; give all the same rules";
     },

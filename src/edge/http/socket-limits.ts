@@ -35,9 +35,9 @@ export const http1Limits = ({ headersMs, bodyMs, idleMs }: ConnectionTimes) => (
   keepAliveInitialDelay: 30_000,
 });
 
-/** Limits of an HTTP/2 server. */
+/** Limits of an HTTP/2 server. A client may have a thousand streams that wait, and as many short requests beside them as the rest. */
 export const http2Limits = {
-  settings: { maxConcurrentStreams: 100, maxHeaderListSize: 16_384, initialWindowSize: 65_535, enablePush: false },
+  settings: { maxConcurrentStreams: 1_100, maxHeaderListSize: 16_384, initialWindowSize: 65_535, enablePush: false },
   maxSessionMemory: 10,
   maxSessionInvalidFrames: 100,
   maxSessionRejectedStreams: 50,

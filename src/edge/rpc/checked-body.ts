@@ -2,9 +2,10 @@ import type { DescMethod } from "@bufbuild/protobuf";
 import { type Compression, compressedFlag } from "@connectrpc/connect/protocol";
 import { notOneMessage } from "../api/request-failure.ts";
 import type { Request } from "../http/handler.ts";
+import { envelopeBytes } from "./envelope.ts";
 import { parseMessage } from "./parse-message.ts";
 import { type BodyLimits, readBody, streamBody } from "./request-body.ts";
-import { announcedBytes, envelopeBytes, singleMessage } from "./single-message.ts";
+import { announcedBytes, singleMessage } from "./single-message.ts";
 import type { JsonOptions } from "./wire.ts";
 
 /** An rpc whose requests Connect's router reads. */

@@ -10,7 +10,7 @@ import {
 } from "@connectrpc/connect";
 import type { UniversalHandler, UniversalServerResponse } from "@connectrpc/connect/protocol";
 import { universalRequestFromNodeRequest, universalResponseToNodeResponse } from "@connectrpc/connect-node";
-import { peerOf, type SocketEnds } from "../../core/peer-uid.ts";
+import { peerOf } from "../../core/peer-uid.ts";
 import type { Principal } from "../../core/principal.ts";
 import { type AccessGate, publicPrincipal } from "../api/access.ts";
 import type { CheckMessage } from "../api/check-message.ts";
@@ -19,14 +19,15 @@ import type { Failures } from "../api/failures.ts";
 import { clientLeft, notServed, RequestFailure, unreadableRequest } from "../api/request-failure.ts";
 import { nameOfRpc, type Rpc } from "../api/rpc.ts";
 import { traceContextOf } from "../api/trace-context.ts";
+import { connectionPeer } from "../http/connection-peer.ts";
 import type { Handler, Request, Response } from "../http/handler.ts";
 import { checkedBody, isSingleRequest, type RoutedRpc } from "./checked-body.ts";
-import type { RpcOptions } from "./direct.ts";
+import { envelopeBytes } from "./envelope.ts";
 import { toConnectError } from "./errors.ts";
 import { linkedSignal } from "./linked-signal.ts";
 import { sendRefusal } from "./refusal.ts";
 import { checkCompression, checkTimeout, refuseLarge, reportUnreadable } from "./router-refusals.ts";
-import { envelopeBytes } from "./single-message.ts";
+import type { RpcOptions } from "./rpc-options.ts";
 
 /** Creates a handler for all forms that Connect's router serves: Connect, gRPC and gRPC-Web. */
 export function createConnectHandler(options: RpcOptions): Handler {
@@ -50,7 +51,7 @@ export function createConnectHandler(options: RpcOptions): Handler {
     const body = reportErrors(checkedBody(request, route), (error) =>
       toConnectError(failures.failureOf(error, nameOfRpc(handler.method))),
     );
-    const values = createContextValues().set(socketKey, request.socket);
+    const values = createContextValues().set(peerKey, () => connectionPeer(request));
     handler({ ...universalRequestFromNodeRequest(request, response, undefined, values), body })
       .then((answer) => {
         const fact = refusedForms.get(answer.status);
@@ -90,7 +91,7 @@ function sendNotServed(request: Request, response: Response, { failureOf }: Fail
 const refusedForms: ReadonlyMap<number, string> = new Map([
   [405, "an rpc is called by POST"],
   [415, "the rpc is not served by this content type; use application/json, or the one of gRPC, gRPC-Web or Connect"],
-  [505, "the rpc is not served over this version of HTTP; use HTTP/2"],
+  [505, "the rpc streams in both directions and needs HTTP/2; this request came over HTTP/1.1"],
 ]);
 
 /** A handler of Connect's router and how the bodies of its requests are read. */
@@ -139,7 +140,7 @@ function createRoutes(
 
 const principalKey = createContextKey<Principal | undefined>(undefined, { description: "principal" });
 
-const socketKey = createContextKey<SocketEnds>({}, { description: "ends of the connection" });
+const peerKey = createContextKey<EdgeContext["peer"]>(() => peerOf({}), { description: "other end of the connection" });
 
 async function* reportErrors(
   body: AsyncIterable<Uint8Array>,
@@ -170,7 +171,7 @@ function edgeContextOf(handler: HandlerContext, limits: EdgeLimits): EdgeContext
   const response = { headers: responseHeader, trailers: responseTrailer };
   return {
     ...{ principal, roles: principal.roles, signal, deadline, trace, headers, response, limits },
-    peer: () => peerOf(values.get(socketKey)),
+    peer: values.get(peerKey),
   };
 }
 

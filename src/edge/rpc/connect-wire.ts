@@ -6,16 +6,16 @@ import {
   parseTimeout,
 } from "@connectrpc/connect/protocol-connect";
 import { readBody } from "./request-body.ts";
-import { headerValue, negotiateCompression, type Wire } from "./wire.ts";
+import { headerValue, negotiateCompression, type SingleWire } from "./wire.ts";
 
 /** Unary rpcs by Connect with binary messages. */
-export const connectProtoWire: Wire = unaryWire(true);
+export const connectProtoWire: SingleWire = unaryWire(true);
 
 /** Unary rpcs by Connect with JSON messages. */
-export const connectJsonWire: Wire = unaryWire(false);
+export const connectJsonWire: SingleWire = unaryWire(false);
 
 /** Creates the wire of unary rpcs, as https://connectrpc.com/docs/protocol specifies it. */
-function unaryWire(isBinary: boolean): Wire {
+function unaryWire(isBinary: boolean): SingleWire {
   const type = isBinary ? contentTypeUnaryProto : contentTypeUnaryJson;
   return {
     isBinary,

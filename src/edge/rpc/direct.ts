@@ -1,48 +1,27 @@
-import { create, type DescMessage, type Message, type MessageInitShape, toJsonString } from "@bufbuild/protobuf";
-import { encodeMessage, type KnownBytes } from "../../core/encode-message.ts";
-import type { Logger } from "../../core/logger.ts";
-import { peerOf } from "../../core/peer-uid.ts";
-import { type AccessGate, publicPrincipal } from "../api/access.ts";
-import type { CheckMessage } from "../api/check-message.ts";
-import type { EdgeContext, EdgeLimits, ListedHeaders } from "../api/edge-context.ts";
-import type { Failures } from "../api/failures.ts";
+import { constants } from "node:http2";
+import { publicPrincipal } from "../api/access.ts";
+import type { ListedHeaders } from "../api/edge-context.ts";
 import { clientLeft, deadlinePassed } from "../api/request-failure.ts";
 import { ResponseMetadata } from "../api/response-metadata.ts";
-import { nameOfRpc, type Rpc, type SingleRequestRpc } from "../api/rpc.ts";
+import { nameOfRpc, type Rpc } from "../api/rpc.ts";
 import { traceContextOf } from "../api/trace-context.ts";
-import type { ByteBudget } from "../http/byte-budget.ts";
+import { connectionPeer } from "../http/connection-peer.ts";
 import type { Request, Response } from "../http/handler.ts";
+import { refusedStreamMs } from "../http/socket-limits.ts";
 import { toConnectError } from "./errors.ts";
-import { parseMessage } from "./parse-message.ts";
-import { selectWire } from "./select-wire.ts";
-import type { JsonOptions, ResponseCompression, Wire, WireResponse } from "./wire.ts";
-
-/** Options of both ways in which rpcs are served. */
-export interface RpcOptions {
-  rpcs: readonly Rpc[];
-  gate: AccessGate;
-  checkMessage: CheckMessage;
-  failures: Failures;
-  limits: EdgeLimits;
-  /** Binary forms that need not be encoded again. */
-  known: KnownBytes;
-  compression: ResponseCompression;
-  jsonOptions: JsonOptions;
-  /** Budget of the bytes of requests that have not arrived whole. */
-  budget: ByteBudget;
-  /** Aborts every request when it is aborted, with the same reason. */
-  shutdownSignal: AbortSignal;
-  log: Logger;
-}
+import type { RpcOptions } from "./rpc-options.ts";
+import { runRpc, type Selected } from "./run-rpc.ts";
+import { selectStreamWire, selectWire } from "./select-wire.ts";
+import type { ResponseCompression } from "./wire.ts";
 
 /**
- * Creates a handler for the forms that most clients use, those of `selectWire`. It returns false for any other request and
+ * Creates a handler for the forms that most clients use, those of `select-wire.ts`. It returns false for any other request and
  * leaves it untouched. Connect's router creates a chain of generators, a dozen Headers and linked signals for each request;
  * without them a durable unary call by gRPC takes two fifths less time.
  */
 export function createDirectHandler(options: RpcOptions): (request: Request, response: Response) => boolean {
   const { shutdownSignal, log } = options;
-  const rpcs = new Map(options.rpcs.filter(isSingle).map((rpc) => [`/${nameOfRpc(rpc.method)}`, rpc]));
+  const rpcs = new Map(options.rpcs.map((rpc) => [`/${nameOfRpc(rpc.method)}`, rpc]));
   const open = new Set<AbortController>();
   shutdownSignal.addEventListener("abort", () => {
     for (const aborting of open) aborting.abort(shutdownSignal.reason);
@@ -50,14 +29,14 @@ export function createDirectHandler(options: RpcOptions): (request: Request, res
 
   return (request, response) => {
     const rpc = rpcs.get(request.url ?? "");
-    const wire = rpc && selectWire(request, rpc.kind);
-    if (rpc === undefined || wire === undefined) return false;
+    const selected = rpc && select(rpc, request, options.compression);
+    if (selected === undefined) return false;
     const aborting = new AbortController();
     open.add(aborting);
     if (shutdownSignal.aborted) aborting.abort(shutdownSignal.reason);
-    serveRpc(options, { rpc, wire, request, response, aborting })
+    serveRpc(options, { ...selected, request, response, aborting })
       .catch((error: unknown) => {
-        log.error("a response broke off", { error, rpc: nameOfRpc(rpc.method) });
+        log.error("a response broke off", { error, rpc: nameOfRpc(selected.rpc.method) });
         response.destroy();
       })
       .finally(() => open.delete(aborting));
@@ -65,22 +44,25 @@ export function createDirectHandler(options: RpcOptions): (request: Request, res
   };
 }
 
-function isSingle(rpc: Rpc): rpc is SingleRequestRpc {
-  return rpc.kind === "unary" || rpc.kind === "server_streaming";
+/** Selects the wire of a request; undefined for a form that the router serves. */
+function select(rpc: Rpc, request: Request, { acceptCompression }: ResponseCompression): Selected | undefined {
+  if (rpc.kind === "client_streaming") return undefined;
+  if (rpc.kind === "bidi_streaming") {
+    // The limits of a public stream are those of the whole stream, which only the router counts.
+    const wire = rpc.isPublic ? undefined : selectStreamWire(request, acceptCompression);
+    return wire && { takes: "a stream", rpc, wire };
+  }
+  const wire = selectWire(request, rpc.kind);
+  return wire && { takes: "one message", rpc, wire };
 }
 
 /** An rpc that is being served. */
-interface Exchange {
-  rpc: SingleRequestRpc;
-  wire: Wire;
-  request: Request;
-  response: Response;
-  aborting: AbortController;
-}
+type Exchange = Selected & { request: Request; response: Response; aborting: AbortController };
 
 /** Serves one rpc: gate, deadline, read, check, run, respond. */
-async function serveRpc(options: RpcOptions, { rpc, wire, request, response, aborting }: Exchange): Promise<void> {
-  const { gate, checkMessage, failures, limits, budget } = options;
+async function serveRpc(options: RpcOptions, exchange: Exchange): Promise<void> {
+  const { gate, failures, limits } = options;
+  const { rpc, wire, request, response, aborting } = exchange;
   const { signal } = aborting;
   const { method, isPublic } = rpc;
   const metadata = new ResponseMetadata();
@@ -100,48 +82,37 @@ async function serveRpc(options: RpcOptions, { rpc, wire, request, response, abo
     if (error !== undefined) throw error;
     if (timeoutMs !== undefined) timer = setTimeout(() => aborting.abort(deadlinePassed()), timeoutMs);
     const deadline = timeoutMs === undefined ? undefined : Date.now() + timeoutMs;
-    const maxBytes = isPublic ? limits.publicRequestBytes : limits.requestBytes;
-    const body = await wire.read(request, { maxBytes, maxMs: limits.bodyMs, budget });
-    const { isBinary } = wire;
-    const message = parseMessage(method.input, body, { isBinary, jsonOptions: options.jsonOptions });
-    checkMessage(method.input, message);
     const trace = traceContextOf(headers);
     const context = {
       ...{ principal, roles: principal.roles, signal, deadline, trace, headers, response: metadata, limits },
-      peer: () => peerOf(request.socket),
+      peer: () => connectionPeer(request),
     };
-    await respond({ rpc, message, context }, sent, (message) => encode(method.output, wire, message, options));
+    await runRpc(options, exchange, context, sent);
   } catch (error) {
+    // The stream of a client that left is destroyed before its response emits `close`.
+    if (isBroken(response)) aborting.abort(clientLeft());
     sent.fail(toConnectError(failures.failureOf(error, nameOfRpc(method), signal)));
+    // The end of a drain cuts what its clients leave unread.
+    if (signal.aborted && !options.shutdownSignal.aborted) cutUnread(response);
   } finally {
     clearTimeout(timer);
     ended?.removeEventListener("abort", endRequest);
   }
 }
 
-/** Runs the rpc and sends its response message or messages. */
-async function respond(
-  { rpc, message, context }: { rpc: SingleRequestRpc; message: Message; context: EdgeContext },
-  sent: WireResponse,
-  encode: (message: MessageInitShape<DescMessage>) => Uint8Array,
-): Promise<void> {
-  if (rpc.kind === "unary") return await sent.end(encode(await rpc.run(message, context)));
-  for await (const response of rpc.run(message, context)) {
-    await sent.send(encode(response));
-    context.signal.throwIfAborted();
-  }
-  await sent.end();
+/** Returns true if nothing more can be sent. */
+function isBroken(response: Response): boolean {
+  return "stream" in response ? response.stream.destroyed : response.destroyed;
 }
 
-function encode(
-  schema: DescMessage,
-  { isBinary }: Wire,
-  given: MessageInitShape<DescMessage>,
-  { known, jsonOptions }: Pick<RpcOptions, "known" | "jsonOptions">,
-): Uint8Array {
-  const message = create(schema, given);
-  if (!isBinary) return Buffer.from(toJsonString(schema, message, jsonOptions));
-  return known(message) ?? encodeMessage(schema, message, known);
+/** Cuts an aborted response that its client does not read: it would stay open for as long as the client does. */
+function cutUnread(response: Response): void {
+  const cut = () => {
+    if ("stream" in response) response.stream.close(constants.NGHTTP2_CANCEL);
+    else response.destroy();
+  };
+  const timer = setTimeout(cut, refusedStreamMs);
+  response.once("close", () => clearTimeout(timer));
 }
 
 function headersOf({ headers }: Request): ListedHeaders {

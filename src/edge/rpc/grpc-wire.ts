@@ -1,75 +1,63 @@
-import { type Compression, compressedFlag } from "@connectrpc/connect/protocol";
-import { contentTypeProto, grpcStatusOk, parseTimeout, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
+import {
+  contentTypeJson,
+  contentTypeProto,
+  grpcStatusOk,
+  parseTimeout,
+  setTrailerStatus,
+} from "@connectrpc/connect/protocol-grpc";
+import { createEnvelopeSender, envelope, envelopeBytes } from "./envelope.ts";
 import { readBody } from "./request-body.ts";
-import { announcedBytes, envelopeBytes, singleMessage } from "./single-message.ts";
-import { headerValue, negotiateCompression, type Sink, type Wire } from "./wire.ts";
+import { announcedBytes, singleMessage } from "./single-message.ts";
+import { headerValue, negotiateCompression, type SingleWire, type StreamWire } from "./wire.ts";
 
-/** gRPC over HTTP, as https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md specifies it. */
-export const grpcWire: Wire = {
-  isBinary: true,
-  timeoutOf: ({ headers }, maxMs) => parseTimeout(headerValue(headers["grpc-timeout"]), maxMs),
+/** gRPC with binary messages. */
+export const grpcProtoWire = grpcWire(true);
 
-  async read(request, limits) {
-    const body = await readBody(request, limits, { envelopeBytes, announcedIn: announcedBytes });
-    return singleMessage(body, false).message;
-  },
+/** gRPC with JSON messages. */
+export const grpcJsonWire = grpcWire(false);
 
-  respond({ request: { headers }, response, signal, metadata }, { compression: offered }) {
-    const { acceptCompression, compressMinBytes } = offered;
-    const compression = negotiateCompression(acceptCompression, headers["grpc-accept-encoding"]);
-    const options = { compression, compressMinBytes };
+/** Creates the wire of gRPC, as https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md specifies it. */
+function grpcWire(isBinary: boolean): SingleWire & StreamWire {
+  const type = isBinary ? contentTypeProto : contentTypeJson;
+  return {
+    isBinary,
+    encodingHeader: "grpc-encoding",
+    timeoutOf: ({ headers }, maxMs) => parseTimeout(headerValue(headers["grpc-timeout"]), maxMs),
 
-    function sendHeaders(): void {
-      if (response.headersSent) return;
-      const encoding = compression && { "grpc-encoding": compression.name };
-      response.writeHead(200, { ...metadata.headerFields(), "content-type": contentTypeProto, ...encoding });
-    }
+    async read(request, limits) {
+      const body = await readBody(request, limits, { envelopeBytes, announcedIn: announcedBytes });
+      return singleMessage(body, false).message;
+    },
 
-    return {
-      async send(message) {
-        const bytes = await envelope(message, options);
-        sendHeaders();
-        if (!response.write(bytes) && !signal.aborted) await drained(response);
-      },
-      async end(message) {
-        const bytes = message && (await envelope(message, options));
-        sendHeaders();
-        response.addTrailers({ ...metadata.trailerFields(), "grpc-status": grpcStatusOk });
-        if (bytes) response.end(bytes);
-        else response.end();
-      },
-      fail(error) {
-        sendHeaders();
-        response.addTrailers({
-          ...metadata.trailerFields(),
-          ...Object.fromEntries(setTrailerStatus(new Headers(), error)),
-        });
-        response.end();
-      },
-    };
-  },
-};
+    respond({ request: { headers }, response, signal, metadata }, { compression: offered }) {
+      const { acceptCompression, compressMinBytes } = offered;
+      const compression = negotiateCompression(acceptCompression, headers["grpc-accept-encoding"]);
+      const options = { compression, compressMinBytes };
 
-async function envelope(
-  message: Uint8Array,
-  { compression, compressMinBytes }: { compression: Compression | null; compressMinBytes: number },
-): Promise<Buffer> {
-  const isCompressed = compression !== null && message.length >= compressMinBytes;
-  const data = isCompressed ? await compression.compress(message) : message;
-  const bytes = Buffer.allocUnsafe(envelopeBytes + data.length);
-  bytes.writeUInt8(isCompressed ? compressedFlag : 0);
-  bytes.writeUInt32BE(data.length, 1);
-  bytes.set(data, envelopeBytes);
-  return bytes;
-}
+      function sendHeaders(): void {
+        if (response.headersSent) return;
+        const encoding = compression && { "grpc-encoding": compression.name };
+        response.writeHead(200, { ...metadata.headerFields(), "content-type": type, ...encoding });
+      }
 
-/** Resolves when the response can be written to again, or will never be. */
-function drained(response: Sink): Promise<void> {
-  return new Promise((resolve) => {
-    const done = () => {
-      response.off("drain", done).off("error", done).off("close", done);
-      resolve();
-    };
-    response.on("drain", done).on("error", done).on("close", done);
-  });
+      return {
+        send: createEnvelopeSender(response, { ...options, signal, sendHeaders }),
+        async end(message) {
+          const bytes = message && (await envelope(message, options));
+          sendHeaders();
+          response.addTrailers({ ...metadata.trailerFields(), "grpc-status": grpcStatusOk });
+          if (bytes) response.end(bytes);
+          else response.end();
+        },
+        fail(error) {
+          sendHeaders();
+          response.addTrailers({
+            ...metadata.trailerFields(),
+            ...Object.fromEntries(setTrailerStatus(new Headers(), error)),
+          });
+          response.end();
+        },
+      };
+    },
+  };
 }

@@ -12,10 +12,11 @@ import { rpcsOfServices, type Services } from "../api/services.ts";
 import type { Mount } from "../http/mounts.ts";
 import type { Readiness } from "../http/readiness.ts";
 import { createConnectHandler } from "./connect-router.ts";
-import { createDirectHandler, type RpcOptions } from "./direct.ts";
+import { createDirectHandler } from "./direct.ts";
 import { healthService } from "./health.ts";
 import { createKnownBytes } from "./known-bytes.ts";
 import { reflectionService } from "./reflection.ts";
+import type { RpcOptions } from "./rpc-options.ts";
 
 /** Options of every door that serves rpcs. */
 type ServeOptions = Omit<RpcOptions, "checkMessage" | "known" | "compression" | "jsonOptions">;

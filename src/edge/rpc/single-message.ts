@@ -1,8 +1,6 @@
 import { compressedFlag } from "@connectrpc/connect/protocol";
 import { notOneMessage } from "../api/request-failure.ts";
-
-/** Size of what precedes each message of gRPC, gRPC-Web and Connect's streams: a byte of flags, then the length in four bytes. */
-export const envelopeBytes = 5;
+import { envelopeBytes } from "./envelope.ts";
 
 /** Returns the size of the message that the first chunk of a body announces. */
 export function announcedBytes(begin: Buffer): number {

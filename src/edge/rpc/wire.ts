@@ -12,8 +12,6 @@ export interface Wire {
   readonly isBinary: boolean;
   /** Reads the time that the client waits from the headers. */
   timeoutOf(request: Request, maxMs: number): { timeoutMs?: number; error?: ConnectError | undefined };
-  /** Reads the only message of a request. */
-  read(request: Request, limits: BodyLimits): Promise<Buffer>;
   /** Prepares a response, of which nothing is sent yet; `signal` is aborted when the client no longer wants it. */
   respond(
     to: { request: Request; response: Sink; signal: AbortSignal; metadata: ResponseMetadata },
@@ -21,10 +19,22 @@ export interface Wire {
   ): WireResponse;
 }
 
+/** Wire of rpcs that take one message. */
+export interface SingleWire extends Wire {
+  /** Reads the only message of a request. */
+  read(request: Request, limits: BodyLimits): Promise<Buffer>;
+}
+
+/** Wire of rpcs that take a stream, in which each message has an envelope. */
+export interface StreamWire extends Wire {
+  /** Header that names the compression of request messages. */
+  readonly encodingHeader: string;
+}
+
 /** A response that is being sent. It ends or fails once. */
 export interface WireResponse {
-  /** Sends one message of a stream; resolves when the buffer has space for the next. */
-  send(message: Uint8Array): Promise<void>;
+  /** Sends one message of a stream; resolves when the buffer has space for the next, undefined if it has. */
+  send(message: Uint8Array): Promise<void> | undefined;
   /** Ends the response, with a last message if there is one. */
   end(message?: Uint8Array): Promise<void>;
   fail(error: ConnectError): void;

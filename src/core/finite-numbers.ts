@@ -9,7 +9,7 @@ export function createNumberCheck(): (schema: DescMessage, message: Message) => 
   return (schema, message) => {
     const holdsJson = holders.get(schema) ?? canHoldJson(schema, new Set());
     holders.set(schema, holdsJson);
-    return holdsJson ? findUnwritable(message, "") : undefined;
+    return holdsJson ? findUnwritable(message) : undefined;
   };
 }
 
@@ -20,7 +20,8 @@ function canHoldJson({ typeName, fields }: DescMessage, seen: Set<string>): bool
   return fields.some(({ message }) => message !== undefined && canHoldJson(message, seen));
 }
 
-function findUnwritable(value: unknown, path: string): string | undefined {
+/** Returns the path of the first number that JSON cannot write; undefined if there is none. */
+export function findUnwritable(value: unknown, path = ""): string | undefined {
   if (typeof value === "number") return Number.isFinite(value) ? undefined : path;
   if (typeof value !== "object" || value === null || value instanceof Uint8Array) return undefined;
   for (const [key, inner] of Object.entries(value)) {
