@@ -6,6 +6,8 @@ export interface RunnerRegistry {
   add(runner: AgentRunner): () => void;
   /** Runners that take runs of sessions of a principal, or all, in the order in which they were added. */
   of(principal?: string): readonly AgentRunner[];
+  /** Returns the runner that holds a run. */
+  holderOf(run: string): AgentRunner | undefined;
   /** Picks the runner of an agent with the most free capacity; `problem` says why there is none and what to do. */
   pick(agent: string, principal: string): { runner: AgentRunner } | { problem: string };
 }
@@ -23,6 +25,7 @@ export function createRunnerRegistry(): RunnerRegistry {
       };
     },
     of,
+    holderOf: (run) => runners.find(({ surviving }) => surviving?.holds(run)),
     pick(agent, principal) {
       const own = of(principal);
       const able = own.filter((runner) => runner.agents().includes(agent));

@@ -13,10 +13,20 @@ export interface AgentRunner {
   /** Number of runs that it can start now. */
   freeCapacity(): number;
   /**
-   * Starts a run. Yields its updates, of which `done` or `failed` is the last. When the run's signal is aborted, the agent is
-   * stopped, nothing that it does afterwards has an effect here, and the iteration ends.
+   * Starts a run, or goes on with one that it holds. Yields its updates, of which `done` or `failed` is the last. When the run's
+   * signal is aborted, the agent is stopped, nothing that it does afterwards has an effect here, and the iteration ends.
    */
   start(run: AgentRun): AsyncIterable<RunUpdate>;
+  /** Set for a runner whose runs go on without this replica. */
+  readonly surviving?: SurvivingRuns;
+}
+
+/** Runs that go on without the replica that started them. */
+export interface SurvivingRuns {
+  /** Returns true if the runner has this run: it was started here, or the runner reported it when it connected. */
+  holds(run: string): boolean;
+  /** Reports that the end of the run's call is recorded: the runner may forget the run. */
+  settled(run: string): void;
 }
 
 /** A run of an agent, for one call of `task`. */

@@ -1,13 +1,14 @@
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { newId } from "../core/ids.ts";
+import type { Durability, DurableState } from "../core/durability.ts";
 import { ToolFailure } from "../tool/errors.ts";
+import type { SessionCall } from "./background-calls.ts";
+import { newRunId, runOf } from "./run-id.ts";
 import type { AgentRunner, RunUpdate } from "./runner.ts";
 import type { RunnerRegistry } from "./runner-registry.ts";
 
 /** Sessions and calls of the service, as far as subagents need them. */
 export interface SubagentHost {
-  now(): number;
   /** Names and descriptions of the configured agents. */
   agents(): ReadonlyMap<string, string>;
   /** Returns true if the token of this principal may act as the agent. */
@@ -24,6 +25,8 @@ export interface SubagentHost {
   openCalls(sessionId: string): Promise<ToolPart[]>;
   /** Cancels the open calls of a session and its descendants. */
   cancelCallsOf(sessionId: string, reason: string): Promise<void>;
+  /** Resolves when a call has ended. */
+  ended(call: SessionCall): Promise<void>;
 }
 
 /** Bounds on subagents. */
@@ -32,6 +35,8 @@ export interface SubagentLimits {
   taskDepth: number;
   /** Tasks of one session tree that run at this replica at once. */
   runningTasks: number;
+  /** Time within which the runner of a task whose replica is lost must connect again, in ms. */
+  resumeMs: number;
 }
 
 /** A subagent to start. */
@@ -111,6 +116,16 @@ export function createSubagents({
     throw refused(`Session ${childSession} is at work for another task. Wait until that has ended, then call again.`);
   }
 
+  /**
+   * A task at a connected runner is resumed by the replica to which the runner connects with the run; one at a configured program
+   * ends with its replica, as the program does.
+   */
+  const durability: Durability = {
+    survives: (call) => runOf(call) !== undefined,
+    canResume: (call) => runners.holderOf(runOf(call) ?? "") !== undefined,
+    waitMs: limits.resumeMs,
+  };
+
   return {
     check,
     /** Returns the agents that a task of this principal can start now, with their descriptions. */
@@ -118,41 +133,86 @@ export function createSubagents({
       const served = new Set(runners.of(principal).flatMap((runner) => runner.agents()));
       return [...host.agents()].filter(([name]) => served.has(name) && host.mayActAs(principal, name));
     },
+    durability,
     /**
-     * Runs a subagent and returns its answer. Whatever ends it, no call of its session stays open: leftovers are cancelled. Throws
-     * `ToolFailure` if it fails, and the signal's reason if that is aborted.
+     * Runs a subagent, or goes on with the run of a call that is resumed, and returns its answer. Whatever ends it, no call of its
+     * session stays open: leftovers are cancelled, unless another run of the call goes on. Throws `ToolFailure` if it fails, and the
+     * signal's reason if that is aborted.
      */
     async run(
       request: SubagentRequest,
-      { description, prompt, cwd }: SubagentWork,
-      signal: AbortSignal,
+      work: SubagentWork,
+      { durable, signal }: { durable: DurableState; signal: AbortSignal },
       onUpdate: (update: Extract<RunUpdate, { type: "progress" }> | { type: "started"; runner: AgentRunner }) => void,
     ): Promise<{ text: string; runner: AgentRunner }> {
-      const { agent, childSession: id, callId, sessionId, isResumed } = request;
-      const { parent, runner } = await check(request);
-      const root = parent.rootSessionId;
-      const count = running.get(root) ?? 0;
-      if (count >= limits.runningTasks) throw refused(tooMany(limits.runningTasks));
-      running.set(root, count + 1);
+      const { childSession, callId, sessionId } = request;
+      const former = durable.isResumed ? runOf(durable) : undefined;
+      const { parent, runner } =
+        former === undefined ? await check(request) : await findHolder(host, runners, request, former);
+      // A task that is resumed was admitted before.
+      const leave = countTask(
+        running,
+        parent.rootSessionId,
+        former === undefined ? limits.runningTasks : Number.MAX_VALUE,
+      );
+      const id = former ?? newRunId(sessionId);
+      const stop = new AbortController();
       try {
-        const title = `${description} (@${agent} subagent)`;
-        await host.openChildSession({ id, parent, agent, title, startedBy: request.callingAgent });
+        if (former === undefined) await prepare(host, request, work, { parent, runner, durable, id });
+        signal.throwIfAborted();
         onUpdate({ type: "started", runner });
-        const updates = runner.start({
-          id: newId("run", host.now()),
-          childSession: id,
-          parentCall: { root, sessionId, callId },
-          ...{ agent, prompt, cwd, isResumed, principal: parent.owner, signal },
-        });
-        return { text: await answerOf(updates, id, signal, onUpdate), runner };
+        const { agent, isResumed } = request;
+        const parentCall = { root: parent.rootSessionId, sessionId, callId };
+        const run = { id, childSession, parentCall, agent, isResumed, prompt: work.prompt, cwd: work.cwd };
+        const updates = runner.start({ ...run, principal: parent.owner, signal: stop.signal });
+        return { text: await answerOf(updates, childSession, signal, onUpdate), runner };
       } finally {
-        const left = (running.get(root) ?? 1) - 1;
-        if (left > 0) running.set(root, left);
-        else running.delete(root);
-        // While the store is away nothing can be cancelled; then the deadlines of the calls end them.
-        await host.cancelCallsOf(id, "The subagent's task has ended.").catch(() => undefined);
+        leave();
+        const { surviving } = runner;
+        const settle = () => surviving?.settled(id);
+        if (surviving) host.ended(request).then(settle, () => undefined);
+        if (!surviving || !(await durable.isLeft())) {
+          if (signal.aborted) stop.abort(signal.reason);
+          // While the store is away nothing can be cancelled; then the deadlines of the calls end them.
+          await host.cancelCallsOf(childSession, "The subagent's task has ended.").catch(() => undefined);
+        }
       }
     },
+  };
+}
+
+/** Finds the runner that holds the run of a call that is resumed. */
+async function findHolder(
+  host: SubagentHost,
+  runners: RunnerRegistry,
+  { sessionId, childSession }: SubagentRequest,
+  run: string,
+): Promise<{ parent: Session; runner: AgentRunner }> {
+  const [parent, runner] = [await host.findSession(sessionId), runners.holderOf(run)];
+  if (!parent || !runner) throw new ToolFailure(failureOf(childSession, "its agent runner disconnected again."));
+  return { parent: parent.session, runner };
+}
+
+/** Creates the session of the subagent. What survives this replica is stored before the runner gets the run. */
+async function prepare(
+  host: SubagentHost,
+  { agent, callingAgent: startedBy, childSession: id }: SubagentRequest,
+  { description }: SubagentWork,
+  { parent, runner, durable, id: run }: { parent: Session; runner: AgentRunner; durable: DurableState; id: string },
+): Promise<void> {
+  await host.openChildSession({ id, parent, agent, title: `${description} (@${agent} subagent)`, startedBy });
+  if (runner.surviving) await durable.store({ run });
+}
+
+/** Counts a task of a session tree, which may have `max`; returns the function that ends it. */
+function countTask(running: Map<string, number>, root: string, max: number): () => void {
+  const count = running.get(root) ?? 0;
+  if (count >= max) throw refused(tooMany(max));
+  running.set(root, count + 1);
+  return () => {
+    const left = (running.get(root) ?? 1) - 1;
+    if (left > 0) running.set(root, left);
+    else running.delete(root);
   };
 }
 

@@ -1,15 +1,17 @@
-import { type ChildProcess, spawn } from "node:child_process";
-import type { AcpHost, AgentProcess } from "../agents/acp/acp-host.ts";
+import type { AcpHost } from "../agents/acp/acp-host.ts";
 import { createAcpRunner } from "../agents/acp/acp-runner.ts";
+import { AgentFailure } from "../agents/acp/agent-failure.ts";
 import type { RunnerRegistry } from "../agents/runner-registry.ts";
 import type { Calls } from "../call/calls.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import type { RunTokens } from "../credential/run-tokens.ts";
 import type { PlaceNetwork } from "../sandbox/network/session-networks.ts";
+import { TooManyMounts } from "../sandbox/plan-files.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
 import type { Judge } from "../tool/tool.ts";
 import type { Supervisor } from "../tools/process/supervisor.ts";
+import { startLastingProgram } from "./lasting-program.ts";
 
 /** The parts of a replica that run agents' programs. */
 interface AcpParts {
@@ -61,26 +63,31 @@ export function createAcpHost({ calls, judgeFor, runTokens, sandbox, supervisor,
       if (profile === "off") return "without a sandbox";
       return `in the sandbox profile ${profile}, ${networkWords[network]}`;
     },
-    async start({ argv, cwd, env }, { agent, childSession: sessionId, parentCall: { callId }, cwd: workspace }) {
+    async start({ argv, cwd, env }, run, onStale) {
+      const { agent, childSession: sessionId, cwd: workspace } = run;
+      const { callId } = run.parentCall;
       const call = { sessionId, callId };
-      const marks = await supervisor.watch(call);
-      const confined = await sandbox.confine(argv, {
-        agent,
-        cwd,
-        workspace,
-        directories: [],
-        session: sessionId,
-        network: networkOf(agent, `${sessionId}/${callId}`),
+      const place = { agent, cwd, workspace, directories: [], session: sessionId };
+      const files = {
+        rules: () => ownTools.fileRulesOf(run, agent),
+        onStale(problem: string) {
+          log.warn("rules or files changed while an agent's program runs", { agent, reason: problem });
+          onStale(`${problem} Cancel the task and start it again.`);
+        },
+        onProblem: (error: unknown) => log.warn("it is unknown what an agent's program reaches", { agent, error }),
+      };
+      const program = startLastingProgram(
+        { sandbox, supervisor },
+        { call, argv, env, files },
+        { ...place, network: networkOf(agent, `${sessionId}/${callId}`) },
+      );
+      return await program.catch((cause: unknown) => {
+        if (!(cause instanceof TooManyMounts)) throw cause;
+        throw new AgentFailure(
+          `it was not started, since ${cause.message}; the operator raises masks_max, or lets rules name whole directories`,
+          { cause },
+        );
       });
-      const [program, ...args] = confined.argv;
-      const child = spawn(program, args, {
-        cwd,
-        env: { ...env, ...confined.env, ...marks },
-        detached: true,
-        stdio: ["pipe", "pipe", "pipe", ...confined.descriptors],
-      });
-      child.once("close", () => void confined.release());
-      return await processOf(child, (pid) => supervisor.kill(call, pid));
     },
     async openTools(run) {
       const caller = await ownTools.principalOf(run);
@@ -107,21 +114,3 @@ const networkWords = {
 };
 
 const isLoopback = (hostname: string) => hostname === "[::1]" || hostname.startsWith("127.");
-
-/** Time in which what a program printed before its end is read, even if another process holds its stdout. */
-const lastOutputMs = 500;
-
-/** Returns a started program; throws if it could not be started. */
-async function processOf(child: ChildProcess, kill: (pid: number) => Promise<void>): Promise<AgentProcess> {
-  const { stdin, stdout, stderr } = child;
-  if (stdin === null || stdout === null || stderr === null) throw new Error("an agent's program has no pipes");
-  const { promise: exited, resolve } = Promise.withResolvers<string>();
-  child.once("exit", (code, signal) => {
-    resolve(signal === null ? `exit code ${code}` : `killed by ${signal}`);
-    setTimeout(() => stdout.destroy(), lastOutputMs).unref();
-  });
-  // Writing to a program that has ended; its end is reported by itself.
-  stdin.on("error", () => undefined);
-  const pid = child.pid ?? (await new Promise<never>((_, reject) => child.once("error", reject)));
-  return { stdin, stdout, stderr, exited, kill: () => kill(pid) };
-}

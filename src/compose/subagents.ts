@@ -1,7 +1,12 @@
+import type { SessionCall } from "../agents/background-calls.ts";
+import { runOf, sessionOfRun } from "../agents/run-id.ts";
 import { createRunnerRegistry } from "../agents/runner-registry.ts";
 import { type AgentStreams, createAgentStreams } from "../agents/stream/agent-streams.ts";
 import { createSubagents, type SubagentHost } from "../agents/subagents.ts";
+import { startedCall } from "../call/durable-state.ts";
+import { maxLifeMs } from "../call/ends.ts";
 import type { Store } from "../call/ports.ts";
+import { isTerminal } from "../call/state.ts";
 import type { Config } from "../config/config.ts";
 import type { Credentials } from "../credential/credentials.ts";
 import { byName } from "../tool/registry.ts";
@@ -12,6 +17,8 @@ import type { Replica } from "./replica.ts";
 export interface SubagentParts {
   runners: ReturnType<typeof createRunnerRegistry>;
   streams: AgentStreams;
+  /** Ends the streams, and all waiting for the ends of tasks. */
+  close(): void;
 }
 
 /** Composes the subagents of a replica, and registers the tools that start them. */
@@ -27,8 +34,9 @@ export function startSubagents({
   credentials: Pick<Credentials, "principalWithId">;
 }): SubagentParts {
   const runners = createRunnerRegistry();
+  const closed = new AbortController();
+  const ended = async (call: SessionCall) => void (await calls.background.wait(call, maxLifeMs, closed.signal));
   const host: SubagentHost = {
-    now: store.now,
     agents: () => new Map([...agents].map((name) => [name, config.policy.agents.get(name)?.description ?? ""])),
     mayActAs(principal, agent) {
       if (config.insecureNoAuth) return true;
@@ -39,14 +47,33 @@ export function startSubagents({
     openChildSession: calls.openChildSession,
     openCalls: calls.background.openCalls,
     cancelCallsOf: calls.cancelCallsOf,
+    ended,
   };
-  const subagents = createSubagents({ host, runners, limits: config.limits });
+  const limits = { ...config.limits, resumeMs: config.limits.runnerResumeMs };
+  const subagents = createSubagents({ host, runners, limits });
   registry.register(byName(subagentTools({ background: calls.background, subagents })));
   const streams = createAgentStreams({
     runners,
     storeId: () => store.storeId,
     times: { beatMs: config.limits.runnerBeatMs, resumeMs: config.limits.runnerResumeMs },
     checkAgent: (principal, agent) => void sessions.agentFor(principal, agent),
+    calls: {
+      async find(run, principal) {
+        const sessionId = sessionOfRun(run);
+        const found = sessionId === "" ? undefined : await sessions.find(sessionId);
+        if (found?.session.owner !== principal) return undefined;
+        const open = await store.listCalls({ sessionId, open: true, limit: 10_000 });
+        return open.find((record) => !isTerminal(record.part) && runOf(startedCall(record)) === run)?.ref;
+      },
+      ended,
+    },
   });
-  return { runners, streams };
+  return {
+    runners,
+    streams,
+    close() {
+      closed.abort();
+      streams.close();
+    },
+  };
 }

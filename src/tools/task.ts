@@ -10,7 +10,11 @@ import { childSessionOf, type TaskInput, taskInput } from "./task/task-input.ts"
 const timeoutMs = 4 * 3_600_000;
 
 /** Starts a subagent in a child session, and returns its answer. */
-export function createTask({ subagents }: { subagents: Pick<Subagents, "check" | "run" | "startable"> }): Tool {
+export function createTask({
+  subagents,
+}: {
+  subagents: Pick<Subagents, "check" | "durability" | "run" | "startable">;
+}): Tool {
   return defineTool({
     name: "task",
     version: "1",
@@ -24,6 +28,7 @@ export function createTask({ subagents }: { subagents: Pick<Subagents, "check" |
     openWorld: true,
     destructive: true,
     timeoutMs,
+    durable: subagents.durability,
     offer: async (ctx) => describeAgents(subagents, ctx),
     plan(input, ctx) {
       const request = requestOf(input, ctx);
@@ -51,7 +56,7 @@ export function createTask({ subagents }: { subagents: Pick<Subagents, "check" |
       const progress = createShownProgress((now) => ctx.metadata({ ...now, metadata: { ...shown, ...now.metadata } }));
       const work = { description, prompt, cwd: ctx.workspace.directory };
       try {
-        const { text, runner } = await subagents.run(request, work, ctx.signal, (update) => {
+        const { text, runner } = await subagents.run(request, work, ctx, (update) => {
           if (update.type === "started") shown.runner = update.runner.name;
           progress.show(update.type === "started" ? {} : update);
         });

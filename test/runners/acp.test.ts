@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, rmSync, symlinkSync } from "node:fs";
+import { existsSync, mkdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { create } from "@bufbuild/protobuf";
 import { afterEach, beforeAll, describe, expect, test, vi } from "vitest";
@@ -250,6 +250,23 @@ test("the client announces no files and no terminal, and serves none", async () 
   ]);
   expect(resultsOf(ended)).toEqual([-32_601, -32_601, -32_601]);
   expect(existsSync(path)).toBe(false);
+});
+
+test("the program reads and changes only what rules allow without an ask, whatever an approver would allow", async () => {
+  writeFileSync(inWorkspace(".env"), "secret\n");
+  writeFileSync(inWorkspace("plain.txt"), "plain\n");
+  // Programs of earlier tests are still ending: while one runs, an empty directory keeps others from making this one.
+  await vi.waitFor(() => expect(existsSync(inWorkspace(".vscode"))).toBe(false), { timeout: 20_000 });
+  mkdirSync(inWorkspace(".vscode"));
+  writeFileSync(inWorkspace(".vscode/settings.json"), "{}");
+  const ended = await run([
+    { do: "open", path: ".env" },
+    { do: "open", path: "plain.txt", append: "more\n" },
+    { do: "open", path: ".vscode/settings.json", append: "X" },
+    { do: "open", path: ".vscode/settings.json" },
+  ]);
+  expect(resultsOf(ended)).toEqual(["EACCES", "plain\nmore\n", "EROFS", "{}"]);
+  for (const name of [".env", "plain.txt", ".vscode"]) rmSync(inWorkspace(name), { recursive: true });
 });
 
 test("the program sees the variables that the configuration names, and works where it says", async () => {

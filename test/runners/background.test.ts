@@ -6,7 +6,7 @@ import { read } from "../e2e/reading.ts";
 import { unconfined, useService } from "../e2e/service.ts";
 import { connectRunner, type RunnerOptions } from "./runner-program.ts";
 
-const settings = '[permission.task]\n"explore" = "allow"\n"plan" = "ask"\n';
+const settings = '[limits]\nrunner_resume_ms = 4000\n[permission.task]\n"explore" = "allow"\n"plan" = "ask"\n';
 const service = useService({ settings: `${unconfined}${settings}` });
 
 async function runnerFor(options: RunnerOptions = {}) {
@@ -38,17 +38,23 @@ const outputOf = ({ state }: ToolPart) => (state.case === "completed" ? state.va
 const errorOf = ({ state }: ToolPart) => (state.case === "error" ? state.value.error : "");
 
 // First, since no stream of another test is open yet: an abandoned one delays a stop.
-test("a service that is stopped does not wait for its tasks: they fail, and their sessions go on", async () => {
+test("a service that is stopped does not wait for its tasks: each goes on when its runner returns", async () => {
   const { sessionId, use } = await openSession();
   const runner = await runnerFor();
   await use("background_task", work);
-  const { childSession } = await runner.next("start");
+  const { run } = await runner.next("start");
   expect(await service.stop()).toBe(0);
   await service.start();
-  const { part } = await connect(service, "caller").tools.getToolPart({ sessionId, callId: "c1.1" });
-  expect(part && errorOf(part)).toMatch(
-    new RegExp(`the service was stopped[\\s\\S]*call task with session_id "${childSession}"`),
-  );
+  const { tools } = connect(service, "caller");
+  const log = read(tools.watchSession({ sessionId }));
+  const again = await runnerFor({ instanceId: runner.instanceId, held: [run] });
+  again.send({ case: "progress", value: { run, title: "still at work", text: "I look." } });
+  await log.find(({ event }) => event.case === "progress" && event.value.title === "still at work");
+  again.send({ case: "done", value: { run, text: "There are tests." } });
+  expect(await log.until("backgroundEnded")).toMatchObject({ callId: "c1.1", reason: 0 });
+  expect(await again.next("ended")).toMatchObject({ run });
+  const { part } = await tools.getToolPart({ sessionId, callId: "c1.1" });
+  expect(part && outputOf(part)).toContain("There are tests.");
 });
 
 describe("background_task", () => {
@@ -142,32 +148,50 @@ describe("background_cancel", () => {
 });
 
 describe("after kill -9 and a restart", () => {
-  test("a task that waited starts when it is approved; one that ran is lost, and its session goes on", async () => {
+  test("a task that waited starts when it is approved; one that ran goes on with its runner, or is lost without it", async () => {
     const { sessionId, use } = await openSession();
     const runner = await runnerFor({ agents: ["explore", "plan"] });
     await use("background_task", { ...work, agent: "plan" });
     const pending = read(connect(service, "caller").tools.watchSession({ sessionId, snapshot: true }));
     const { id: permissionId } = await pending.until("permissionAsked");
     await use("background_task", work);
-    const { run, childSession } = await runner.next("start");
+    const { run } = await runner.next("start");
+    await use("background_task", work);
+    const { run: lostRun, childSession } = await runner.next("start");
     await service.kill();
     await service.start();
 
     const [caller, person] = [connect(service, "caller"), connect(service, "approver")];
     const log = read(caller.tools.watchSession({ sessionId }));
-    const lost = await log.find(({ event }) => event.case === "backgroundEnded" && event.value.callId === "c2.1");
-    expect(lost.event.value).toMatchObject({ childSessionId: childSession, reason: ToolErrorReason.EXECUTOR_LOST });
-    const { part } = await caller.tools.getToolPart({ sessionId, callId: "c2.1" });
-    expect(part && errorOf(part)).toMatch(
+    const endOf = async (callId: string) =>
+      (await log.find(({ event }) => event.case === "backgroundEnded" && event.value.callId === callId)).event.value;
+    const partOf = async (callId: string) => (await caller.tools.getToolPart({ sessionId, callId })).part as ToolPart;
+    const held = [run, "run_unknown"];
+    const again = await runnerFor({ agents: ["explore", "plan"], instanceId: runner.instanceId, held });
+    expect(await again.next("cancel")).toMatchObject({ run: "run_unknown" });
+    // Sent twice, as by a runner that has not received the confirmation.
+    for (const text of ["went on", "again"]) again.send({ case: "done", value: { run, text } });
+    expect(await endOf("c2.1")).toMatchObject({ reason: 0 });
+    expect(await again.next("ended")).toMatchObject({ run });
+    expect(outputOf(await partOf("c2.1"))).toContain("\nwent on\n");
+    const isEnd = ({ event }: (typeof log.seen)[number]) =>
+      event.case === "part" && event.value.callId === "c2.1" && event.value.state.case !== "running";
+    expect(log.seen.filter(isEnd).map(({ event }) => event.case === "part" && event.value.state.case)).toEqual([
+      "pending",
+      "completed",
+    ]);
+
+    expect(await endOf("c3.1")).toMatchObject({ childSessionId: childSession, reason: ToolErrorReason.EXECUTOR_LOST });
+    expect(errorOf(await partOf("c3.1"))).toMatch(
       new RegExp(`^The executor stopped responding[\\s\\S]*call task with session_id "${childSession}"`),
     );
+    const late = await runnerFor({ instanceId: "late-runner", held: [lostRun] });
+    expect(await late.next("cancel")).toMatchObject({ run: lostRun });
+    late.kill();
 
-    const again = await runnerFor({ agents: ["explore", "plan"], instanceId: runner.instanceId, held: [run] });
-    expect(await again.next("cancel")).toMatchObject({ run });
     await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
     expect(await again.serve(() => "planned")).toMatchObject({ agent: "plan", parentCall: "c1.1" });
-    const planned = await log.find(({ event }) => event.case === "backgroundEnded" && event.value.callId === "c1.1");
-    expect(planned.event.value).toMatchObject({ reason: 0 });
+    expect(await endOf("c1.1")).toMatchObject({ reason: 0 });
 
     const resumed = caller.tools.callTool({
       ...{ sessionId, callId: "c9", tool: "task", waitMs: 60_000 },
@@ -175,5 +199,36 @@ describe("after kill -9 and a restart", () => {
     });
     expect(await again.serve(() => "went on")).toMatchObject({ childSession, resume: true });
     expect(outputOf((await resumed).part as ToolPart)).toContain("went on");
+  });
+
+  test("a task is cancelled while its runner is away, and the runner is asked to stop when it returns", async () => {
+    const { sessionId, use } = await openSession();
+    const runner = await runnerFor();
+    await use("background_task", work);
+    const { run } = await runner.next("start");
+    await service.kill();
+    await service.start();
+    const { tools } = connect(service, "caller");
+    const { part } = await tools.cancelTool({ sessionId, callId: "c1.1", message: "Enough." });
+    expect(part && errorOf(part)).toMatch(/^Enough\./);
+    const again = await runnerFor({ instanceId: runner.instanceId, held: [run] });
+    expect(await again.next("cancel")).toMatchObject({ run });
+  });
+
+  test("a runner of another principal cannot take over a run", async () => {
+    const { sessionId, use } = await openSession();
+    const runner = await runnerFor();
+    await use("background_task", work);
+    const { run } = await runner.next("start");
+    await service.kill();
+    await service.start();
+    const stranger = await runnerFor({ token: "stranger-token-for-tests", held: [run] });
+    stranger.send({ case: "done", value: { run, text: "forged" } });
+    expect(await stranger.next("cancel")).toMatchObject({ run });
+    const again = await runnerFor({ instanceId: runner.instanceId, held: [run] });
+    again.send({ case: "done", value: { run, text: "true" } });
+    await again.next("ended");
+    const { part } = await connect(service, "caller").tools.getToolPart({ sessionId, callId: "c1.1" });
+    expect(part && outputOf(part)).toContain("\ntrue\n");
   });
 });

@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { writeFileSync } from "node:fs";
+import { appendFileSync, readFileSync, writeFileSync } from "node:fs";
 import { Readable, Writable } from "node:stream";
 import { type AgentContext, agent, ndJsonStream, RequestError } from "@agentclientprotocol/sdk";
 
@@ -20,6 +20,8 @@ export type AcpStep =
   | { do: "fetch"; path: string; body: unknown }
   | { do: "look"; at: "env" | "cwd" | "token" }
   | { do: "spawn" }
+  /** Opens a file of its directory by itself; brings its text or the error's code. */
+  | { do: "open"; path: string; append?: string }
   | { do: "hang" | "die" | "exit" }
   | { do: "await cancel"; stop: string }
   | { do: "stop"; reason: string };
@@ -27,6 +29,15 @@ export type AcpStep =
 const modes = new Set(process.argv.slice(2));
 const cancelled = Promise.withResolvers<void>();
 let server: { url: string; headers: { name: string; value: string }[] } | undefined;
+
+function openFile({ path, append }: Extract<AcpStep, { do: "open" }>): unknown {
+  try {
+    if (append !== undefined) appendFileSync(path, append);
+    return readFileSync(path, "utf8");
+  } catch (error) {
+    return error instanceof Error && "code" in error ? error.code : String(error);
+  }
+}
 
 async function take(step: AcpStep, client: AgentContext, sessionId: string): Promise<unknown> {
   switch (step.do) {
@@ -66,6 +77,8 @@ async function take(step: AcpStep, client: AgentContext, sessionId: string): Pro
     case "look":
       if (step.at === "token") return server?.headers[0]?.value;
       return step.at === "cwd" ? process.cwd() : Object.keys(process.env).toSorted();
+    case "open":
+      return openFile(step);
     case "spawn":
       return (await import("node:child_process")).spawn("sleep", ["0600.25"], { detached: true }).pid;
     case "hang":

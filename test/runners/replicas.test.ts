@@ -19,7 +19,7 @@ let runner: RunnerProgram;
 beforeAll(async () => {
   redis = await startRedis();
   workspace = await realpath(await mkdtemp(join(tmpdir(), "toolgate-shared-")));
-  const settings = `store = "${redis.url}"\nlease_ms = 2000\n${unconfined}[permission.task]\n"explore" = "allow"\n`;
+  const settings = `store = "${redis.url}"\nlease_ms = 2000\n${unconfined}[limits]\nrunner_resume_ms = 2000\n[permission.task]\n"explore" = "allow"\n`;
   const create = () => createService({ settings, flags: ["--workspace", workspace] });
   replicas = [create(), create()];
   await Promise.all(replicas.map((replica) => replica.start()));
@@ -76,17 +76,30 @@ test("a task of one replica is read, watched and cancelled at the other one", as
   expect(await log.until("backgroundEnded")).toMatchObject({ callId: "b2.1", reason: ToolErrorReason.CANCELLED });
 });
 
-test("a task whose replica dies is lost, and the other replica names the session to continue", async () => {
+test("a task whose replica dies goes on at the one to which its runner connects; without the runner it is lost", async () => {
   const sessionId = await connect(replicas[0], "caller").newSession();
   const log = read(connect(replicas[1], "caller").tools.watchSession({ sessionId }));
-  await at(replicas[0], sessionId)("b1", "background_task", work);
-  const { childSession } = await runner.next("start");
+  const begin = async (callId: string) => {
+    await at(replicas[0], sessionId)(callId, "background_task", work);
+    return await runner.next("start");
+  };
+  const [{ run }, { childSession }] = [await begin("b1"), await begin("b2")];
   await replicas[0].kill();
+  // Before the lease of the lost replica has lapsed.
+  const again = await connectRunner(replicas[1], { instanceId: runner.instanceId, held: [run] });
+  again.send({ case: "done", value: { run, text: "There it is." } });
+  expect(await log.until("backgroundEnded")).toMatchObject({ callId: "b1.1", reason: 0 });
+  expect(await again.next("ended")).toMatchObject({ run });
   expect(await log.until("backgroundEnded")).toMatchObject({
-    callId: "b1.1",
+    callId: "b2.1",
     childSessionId: childSession,
     reason: ToolErrorReason.EXECUTOR_LOST,
   });
-  const after = await at(replicas[1], sessionId)("o1", "background_output", { task_id: "b1.1" });
+  const ends = log.seen.filter(({ event }) => event.case === "part" && event.value.state.case === "completed");
+  expect(ends.map(({ event }) => event.case === "part" && event.value.callId)).toEqual(["b1", "b2", "b1.1"]);
+  const output = at(replicas[1], sessionId);
+  expect(outputOf(await output("o1", "background_output", { task_id: "b1.1" }))).toContain("\nThere it is.\n");
+  const after = await output("o2", "background_output", { task_id: "b2.1" });
   expect(outputOf(after)).toContain(`call task with session_id "${childSession}"`);
+  again.kill();
 });

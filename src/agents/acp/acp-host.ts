@@ -6,8 +6,11 @@ import type { AgentRun } from "../runner.ts";
 export interface AcpHost {
   /** Describes the confinement of an agent's program, for people. */
   confinement(agent: string): string;
-  /** Starts a program in its own process group, confined to the run's directory. It ends with the service, however that ends. */
-  start(program: ProgramStart, run: AgentRun): Promise<AgentProcess>;
+  /**
+   * Starts a program in its own process group, confined to the run's directory by the rules that hold now. It ends with the
+   * service, however that ends. `onStale` is called if rules or files change so that its confinement does not suffice any more.
+   */
+  start(program: ProgramStart, run: AgentRun, onStale: (problem: string) => void): Promise<AgentProcess>;
   /** Makes a token for the tools of Toolgate, bound to the child session of a run. */
   openTools(run: AgentRun): Promise<ToolAccess>;
   /** Judges a use of one of the agent's own tools in the child session, and waits for the answer if it asks. */

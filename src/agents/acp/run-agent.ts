@@ -39,7 +39,7 @@ async function withProgram(
     throw new AgentFailure(`its program ${command} is not installed; the operator installs it, or corrects command`);
   const tools = await host.openTools(run);
   try {
-    const process = await host.start({ argv: [file, ...args], cwd, env }, run);
+    const process = await host.start({ argv: [file, ...args], cwd, env }, run, (title) => onProgress({ title }));
     const stderr = keepTail(process.stderr);
     try {
       return await converse(runtime, { run, cwd, process, tools, onProgress });

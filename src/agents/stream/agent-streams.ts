@@ -6,11 +6,17 @@ import {
   RunnerWelcomeSchema,
 } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { createOutbox } from "../../core/outbox.ts";
 import type { Principal } from "../../core/principal.ts";
 import { RequestError } from "../../core/request-error.ts";
 import type { RunnerRegistry } from "../runner-registry.ts";
-import { createOutbox, type Outbox, type RunnerMessage } from "./outbox.ts";
-import { createStreamRunner, type StreamRunner } from "./stream-runner.ts";
+import {
+  createStreamRunner,
+  type RunnerMessage,
+  type RunnerOutbox,
+  type StreamRunner,
+  type TaskCalls,
+} from "./stream-runner.ts";
 
 /** Times of the runner's protocol. */
 export interface StreamTimes {
@@ -33,6 +39,7 @@ export interface AgentStreamsParts {
   storeId(): string;
   /** Throws UNKNOWN_AGENT unless the principal may act as the agent. */
   checkAgent(principal: Principal, agent: string): void;
+  calls: TaskCalls;
   times: StreamTimes;
 }
 
@@ -43,13 +50,13 @@ export type AgentStreams = ReturnType<typeof createAgentStreams>;
 interface Known {
   principal: string;
   runner: StreamRunner;
-  outbox: Outbox | undefined;
+  outbox: RunnerOutbox | undefined;
   remove(): void;
   timer?: NodeJS.Timeout;
 }
 
 /** Creates the streams without a runner. */
-export function createAgentStreams({ runners, storeId, checkAgent, times }: AgentStreamsParts) {
+export function createAgentStreams({ runners, storeId, checkAgent, calls, times }: AgentStreamsParts) {
   const known = new Map<string, Known>();
   let isClosed = false;
 
@@ -60,7 +67,7 @@ export function createAgentStreams({ runners, storeId, checkAgent, times }: Agen
     if (found) return found;
     const count = [...known.values()].filter((other) => other.principal === principal).length;
     if (count >= maxRunners) throw tooManyRunners(principal);
-    const runner = createStreamRunner(principal, instanceId);
+    const runner = createStreamRunner(principal, instanceId, calls);
     const removeRunner = runners.add(runner);
     const entry: Known = {
       ...{ principal, runner, outbox: undefined },
@@ -73,18 +80,18 @@ export function createAgentStreams({ runners, storeId, checkAgent, times }: Agen
     return entry;
   }
 
-  function attach(entry: Known, outbox: Outbox, hello: RunnerHello): void {
+  async function attach(entry: Known, outbox: RunnerOutbox, hello: RunnerHello): Promise<void> {
     clearTimeout(entry.timer);
     const { instanceId } = hello;
     entry.outbox?.end(replaced(instanceId));
     entry.outbox = outbox;
     const { beatMs, resumeMs } = times;
     outbox.send({ case: "welcome", value: create(RunnerWelcomeSchema, { storeId: storeId(), beatMs, resumeMs }) });
-    entry.runner.attach(outbox, hello);
+    await entry.runner.attach(outbox, hello);
   }
 
   /** Ends the stream of a runner, which may return while it has runs. */
-  function leave(entry: Known, outbox: Outbox): void {
+  function leave(entry: Known, outbox: RunnerOutbox): void {
     if (entry.outbox !== outbox) return;
     entry.outbox = undefined;
     entry.runner.detach();
@@ -101,12 +108,6 @@ export function createAgentStreams({ runners, storeId, checkAgent, times }: Agen
     entry.timer.unref();
   }
 
-  function take({ runner }: Known, { message }: RunAgentsRequest): void {
-    if (message.case === "hello") throw secondHello();
-    if (message.case === "progress") runner.progress(message.value);
-    else if (message.case === "done" || message.case === "failed") runner.finish(message.value);
-  }
-
   return {
     /** Serves one stream: yields the messages to the runner until it leaves, is silent, is replaced, or the signal is aborted. */
     async *connect(
@@ -115,7 +116,7 @@ export function createAgentStreams({ runners, storeId, checkAgent, times }: Agen
       signal: AbortSignal,
     ): AsyncGenerator<RunnerMessage> {
       if (isClosed) throw draining();
-      const outbox = createOutbox();
+      const outbox = createOutbox<RunnerMessage>();
       let entry: Known | undefined;
       let watchdog = setTimeout(() => outbox.end(silent(helloMs)), helloMs);
       const beat = setInterval(() => entry && outbox.send({ case: "beat", value: create(BeatSchema) }), times.beatMs);
@@ -125,6 +126,8 @@ export function createAgentStreams({ runners, storeId, checkAgent, times }: Agen
 
       async function read(): Promise<void> {
         for await (const request of requests) {
+          // Otherwise a late message would set the watchdog again, which delays the end of the process.
+          if (outbox.hasEnded) return;
           clearTimeout(watchdog);
           watchdog = setTimeout(() => outbox.end(silent(3 * times.beatMs)), 3 * times.beatMs);
           if (entry) take(entry, request);
@@ -132,7 +135,7 @@ export function createAgentStreams({ runners, storeId, checkAgent, times }: Agen
             const hello = helloOf(request);
             for (const agent of hello.agents) checkAgent(principal, agent);
             entry = enter(principal, hello);
-            attach(entry, outbox, hello);
+            await attach(entry, outbox, hello);
           }
           await outbox.drained(maxWaiting);
         }
@@ -152,7 +155,11 @@ export function createAgentStreams({ runners, storeId, checkAgent, times }: Agen
         if (entry) leave(entry, outbox);
       }
     },
-    /** Ends all streams, accepts no more, and forgets the runners; their runs fail. */
+    /** Accepts no more streams. */
+    drain(): void {
+      isClosed = true;
+    },
+    /** Ends all streams, accepts no more, and forgets the runners; runs for which a call still waits here fail. */
     close(): void {
       isClosed = true;
       for (const { timer, remove, runner, outbox } of known.values()) {
@@ -163,6 +170,13 @@ export function createAgentStreams({ runners, storeId, checkAgent, times }: Agen
       }
     },
   };
+}
+
+/** Takes a message of a runner after its hello. */
+function take({ runner }: Known, { message }: RunAgentsRequest): void {
+  if (message.case === "hello") throw secondHello();
+  if (message.case === "progress") runner.progress(message.value);
+  else if (message.case === "done" || message.case === "failed") runner.finish(message.value);
 }
 
 function helloOf({ message }: RunAgentsRequest): RunnerHello {
