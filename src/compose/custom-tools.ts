@@ -1,48 +1,51 @@
-import { dirname, join } from "node:path";
+import { dirname } from "node:path";
 import { type Config, ConfigError } from "../config/config.ts";
 import { isWorkspaceFile } from "../config/workspace-rules.ts";
-import type { Logger } from "../core/logger.ts";
 import { type CustomTools, createCustomTools } from "../tool/files/custom-tools.ts";
-import { createModules } from "../tool/files/modules.ts";
 import { createTrust } from "../tool/files/trust.ts";
 import type { HookChain } from "../tool/hooks.ts";
+import type { UpstreamSources } from "../tool/mcp/upstream-sources.ts";
 import type { Registry } from "../tool/registry.ts";
+import { createToolProcessStarter, type ToolProcessParts } from "./tool-processes.ts";
 
-/** Loads tool files and plugins. Refuses to start if a plugin of the configuration cannot be loaded and is not optional, since it may guard calls. */
+/** Offers tool files and plugins. Refuses to start if a plugin of the configuration cannot be loaded and is not optional, since it may guard calls. */
 export async function openCustomTools(
-  { file, workspaces, plugins, workspacePlugins, trustDirectory }: Config,
-  registry: Registry,
-  hooks: HookChain,
-  log: Logger,
+  config: Config,
+  { registry, hooks, ...parts }: ToolProcessParts & { registry: Registry; hooks: HookChain },
 ): Promise<CustomTools> {
+  const { file, workspaces, plugins, workspacePlugins, trustDirectory } = config;
+  const { log } = parts;
   const user = dirname(file);
   const isInWorkspace = [...workspaces.values()].some((root) => user === root || user.startsWith(`${root}/`));
-  const [first = "/"] = workspaces.values();
-  const custom = createCustomTools({
-    directories: [
+  const custom = createCustomTools(
+    {
+      ...{ workspaces, plugins },
       // Tools must not load from a directory that tools can write to.
-      ...(isInWorkspace ? [] : [{ path: user }]),
-      ...[...workspaces].map(([name, directory]) => ({
-        path: join(directory, ".opencode"),
-        workspace: { name, directory },
-      })),
-    ],
-    plugins,
-    workspacePlugins: (workspace) => workspacePlugins[workspace] ?? "require",
-    pluginInput: { directory: first, worktree: first },
-    registry,
-    hooks,
-    modules: createModules(),
-    trust: createTrust(trustDirectory),
-    report: ({ path, line, reason }) => {
-      const what = isWorkspaceFile(path) ? "a policy file only narrows" : "a tool or plugin file is not loaded";
-      log.warn(what, { path, line, reason });
+      userDirectory: isInWorkspace ? undefined : user,
+      workspacePlugins: (workspace) => workspacePlugins[workspace] ?? "require",
     },
-  });
-  await custom.refresh();
+    {
+      ...{ registry, hooks },
+      starter: createToolProcessStarter(config, parts),
+      trust: createTrust(trustDirectory),
+      report: ({ path, line, reason }) => {
+        const what = isWorkspaceFile(path) ? "a policy file only narrows" : "a tool or plugin file is not loaded";
+        log.warn(what, { path, line, reason });
+      },
+    },
+  );
   registry.addProvider(custom);
-  const problem = custom.pluginProblem();
+  const [first] = workspaces.keys();
+  const problem = first === undefined ? undefined : await custom.checkPlugins(first);
   if (problem === undefined) return custom;
-  custom.close();
+  await custom.close();
   throw new ConfigError(`${file}: ${problem}`);
+}
+
+/** Lists the processes of tool files and plugins behind the MCP servers. */
+export function withToolProcesses(
+  { accept, list }: Pick<UpstreamSources, "accept" | "list">,
+  custom: Pick<CustomTools, "list">,
+): Pick<UpstreamSources, "accept" | "list"> {
+  return { accept, list: async () => [...(await list()), ...(await custom.list())] };
 }

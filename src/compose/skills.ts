@@ -37,16 +37,16 @@ export async function checkUserSkills(directories: readonly string[]): Promise<F
   return findings;
 }
 
+/** Problems that keep files and servers from being offered, read again before a list of tools. */
+export type ToolProblems = Pick<Skills, "refresh"> & Pick<CustomTools, "problems">;
+
 /** Adds the problems of skills to those of tool files and plugins. */
 export function withSkillProblems(
-  custom: Pick<CustomTools, "refresh" | "problems">,
+  custom: Pick<CustomTools, "problems">,
   skills: Pick<Skills, "refresh" | "problems">,
-): Pick<CustomTools, "refresh" | "problems"> {
+): ToolProblems {
   return {
-    async refresh() {
-      await custom.refresh();
-      await skills.refresh();
-    },
+    refresh: skills.refresh,
     problems: (workspace) => [...custom.problems(workspace), ...skills.problems(workspace)],
   };
 }

@@ -47,15 +47,16 @@ export interface HookTypes {
 /** The name of a hook. */
 export type HookName = keyof HookTypes;
 
+/** Reports whether a plugin's function of this name is a hook that Toolgate runs. */
+export const isHookName = (name: string): name is HookName => Object.hasOwn(shapes, name);
+
 /** The hooks of one plugin. */
 export type Hooks = {
   [Name in HookName]?: (input: HookTypes[Name]["input"], output: HookTypes[Name]["output"]) => Promise<void> | void;
 };
 
-/** The hooks of all plugins. They run one after the other, each on the output of the one before; one that fails stops the call. */
-export interface HookChain {
-  /** Adds a plugin's hooks, and returns the function that removes them. */
-  add(plugin: string, hooks: Hooks): () => void;
+/** The hooks that run in one workspace root, one after the other, each on the output of the one before; one that fails stops the call. */
+export interface WorkspaceHooks {
   has(...names: HookName[]): boolean;
   /** Runs the hooks of a name and returns the changed output. Throws `HookFailure`. */
   run<Name extends HookName>(
@@ -65,33 +66,71 @@ export interface HookChain {
   ): Promise<HookTypes[Name]["output"]>;
 }
 
+/** The hooks of all plugins. */
+export interface HookChain {
+  /**
+   * Adds a plugin's hooks, for one workspace root or for all, and returns the function that removes them. Those of a lower rank
+   * run first, of one rank those that were added first.
+   */
+  add(plugin: string, hooks: Hooks, workspace?: string, rank?: number): () => void;
+  /** Reports whether there is a hook of one of these names for any workspace root. */
+  has(...names: HookName[]): boolean;
+  /** Returns the hooks of a workspace root, always as they are now. */
+  in(workspace: string): WorkspaceHooks;
+}
+
+/** The hooks of one plugin. */
+interface PluginHooks {
+  readonly name: string;
+  readonly hooks: Hooks;
+  /** The workspace root; undefined: all. */
+  readonly workspace: string | undefined;
+  readonly rank: number;
+}
+
 /** Creates a chain without hooks; each hook may take `timeoutMs`. */
 export function createHooks({ timeoutMs = 10_000 }: { timeoutMs?: number } = {}): HookChain {
-  let plugins: readonly { name: string; hooks: Hooks }[] = [];
+  let plugins: readonly PluginHooks[] = [];
+  const hasHook = ({ hooks }: PluginHooks, wanted: readonly HookName[]) =>
+    wanted.some((name) => hooks[name] !== undefined);
   return {
-    add(name, hooks) {
+    add(name, hooks, workspace, rank = 0) {
       // A copy, so that later changes of the plugin's object have no effect.
-      const plugin = { name, hooks: { ...hooks } };
-      plugins = [...plugins, plugin];
+      const plugin = { name, hooks: { ...hooks }, workspace, rank };
+      plugins = [...plugins, plugin].sort((one, other) => one.rank - other.rank);
       return () => {
         plugins = plugins.filter((other) => other !== plugin);
       };
     },
-    has: (...names) => plugins.some(({ hooks }) => names.some((name) => hooks[name] !== undefined)),
-    async run(name, input, output) {
-      for (const { name: plugin, hooks } of plugins) {
-        const hook = hooks[name];
-        if (hook === undefined) continue;
-        const problem = await within(timeoutMs, async () => {
-          await hook(input, output);
-          return outputProblem(name, output);
-        });
-        if (problem) throw new HookFailure(name, plugin, problem.why, { cause: problem.cause });
-      }
-      // A JSON copy, so that later changes of the plugin's objects have no effect.
-      return JSON.parse(JSON.stringify(output));
+    has: (...wanted) => plugins.some((plugin) => hasHook(plugin, wanted)),
+    in(root) {
+      const serving = () => plugins.filter(({ workspace = root }) => workspace === root);
+      return {
+        has: (...wanted) => serving().some((plugin) => hasHook(plugin, wanted)),
+        run: (name, input, output) => runHooks(serving(), name, input, output, timeoutMs),
+      };
     },
   };
+}
+
+async function runHooks<Name extends HookName>(
+  plugins: readonly PluginHooks[],
+  name: Name,
+  input: HookTypes[Name]["input"],
+  output: HookTypes[Name]["output"],
+  timeoutMs: number,
+): Promise<HookTypes[Name]["output"]> {
+  for (const { name: plugin, hooks } of plugins) {
+    const hook = hooks[name];
+    if (hook === undefined) continue;
+    const problem = await within(timeoutMs, async () => {
+      await hook(input, output);
+      return outputProblem(name, output);
+    });
+    if (problem) throw new HookFailure(name, plugin, problem.why, { cause: problem.cause });
+  }
+  // A JSON copy, so that later changes of the plugin's objects have no effect.
+  return JSON.parse(JSON.stringify(output));
 }
 
 interface Problem {

@@ -1,8 +1,8 @@
-import { lstat as lstatWith, type Stats } from "node:fs";
+import { lstatSync, type Stats } from "node:fs";
 import { readlink, realpath, stat } from "node:fs/promises";
 import { homedir } from "node:os";
 import { basename, dirname, isAbsolute, join, relative } from "node:path";
-import { promisify } from "node:util";
+import { setImmediate } from "node:timers/promises";
 import * as z from "zod";
 import type { Ask } from "../core/ask.ts";
 import { ToolFailure } from "./errors.ts";
@@ -67,22 +67,21 @@ export const filePath = z
   .refine((path) => !path.includes("\0"), "contains a NUL character; remove it");
 
 const maxLinks = 40;
-const maxAhead = 32;
-/** Takes half the time of `lstat` of fs/promises; every call resolves paths. */
-const lstat = promisify(lstatWith);
+/** Parts of a path after which other work has a turn. */
+const maxParts = 256;
 
 /** Follows a path from a canonical directory part by part, as the kernel does, so that `..` after a link leaves the link's target. */
 async function canonical(from: string, path: string): Promise<Omit<ResolvedPath, "pattern" | "external">> {
   const parts = path.split("/").reverse();
-  const ahead = statAhead(from, path);
   let at = from;
   let found: Stats | undefined;
   let links = 0;
-  while (parts.length > 0) {
+  for (let count = 1; parts.length > 0; count += 1) {
+    if (count % maxParts === 0) await setImmediate();
     const part = parts.pop();
     if (part === undefined || part === "" || part === ".") continue;
     const next = part === ".." ? dirname(at) : join(at, part);
-    const stats = await (ahead.get(next) ?? statOf(next, path));
+    const stats = statOf(next, path);
     if (!stats?.isSymbolicLink()) {
       at = next;
       found = stats;
@@ -97,7 +96,7 @@ async function canonical(from: string, path: string): Promise<Omit<ResolvedPath,
     found = undefined;
   }
   // An empty path is the directory where it started.
-  found ??= await statOf(at, path);
+  found ??= statOf(at, path);
   const isDirectory = found?.isDirectory() ?? false;
   return {
     absolute: at,
@@ -107,29 +106,14 @@ async function canonical(from: string, path: string): Promise<Omit<ResolvedPath,
   };
 }
 
-/** Reads all parts of a path at once, assuming that none is a link: each `lstat` waits for a thread, and paths are long. */
-function statAhead(from: string, path: string): ReadonlyMap<string, Promise<Stats | undefined>> {
-  const found = new Map<string, Promise<Stats | undefined>>();
-  let at = from;
-  for (const part of path.split("/")) {
-    if (part === ".." || found.size === maxAhead) break;
-    if (part === "" || part === ".") continue;
-    at = join(at, part);
-    const stats = statOf(at, path);
-    // A failure matters only if the path really leads there.
-    stats.catch(() => undefined);
-    found.set(at, stats);
-  }
-  return found;
-}
-
-async function statOf(next: string, path: string) {
+/** Reads a part of a path; undefined if there is none. Every call resolves paths, and a thread that does it takes ten times as long. */
+function statOf(next: string, path: string): Stats | undefined {
   try {
-    return await lstat(next);
+    return lstatSync(next, { throwIfNoEntry: false });
   } catch (cause) {
     const code = cause instanceof Error && "code" in cause ? cause.code : undefined;
-    // Nothing exists below a file or below a missing part.
-    if (code === "ENOENT" || code === "ENOTDIR") return undefined;
+    // Nothing exists below a file.
+    if (code === "ENOTDIR") return undefined;
     throw new ToolFailure(`Cannot resolve ${path}: ${next} cannot be read (${String(code)})`, { cause });
   }
 }

@@ -15,14 +15,15 @@ import { createService, type Service, type ServiceOptions, startService, useServ
 const root = join(import.meta.dirname, "../..");
 
 /** The service of all tests that need no settings and no restart. */
-const shared = useService();
+// Packages that links in a configuration's node_modules lead to.
+const shared = useService({ settings: `[sandbox]\nreadable = [${JSON.stringify(join(root, "node_modules"))}]\n` });
 /** The tools without any file. */
 const builtIn = new Set<string>();
 beforeAll(async () => {
   for (const { name } of (await connect(shared, "caller").tools.listTools({})).tools) builtIn.add(name);
 });
 afterEach(async () => {
-  await removeFiles(dirname(shared.config), ["data", "toolgate.toml", "workspace"]);
+  await removeFiles(dirname(shared.config), [".config", "data", "toolgate.toml", "workspace"]);
   await removeFiles(shared.workspace);
 });
 
@@ -196,9 +197,9 @@ export default Tool.define("my_custom_tool", async () => ({
   test("that is broken is listed with its line, and the other tools stay", async () => {
     const service = await serveWith({
       "tool/greet.ts": hello,
-      "tool/syntax.ts": "export const a = 1;\nexport const b = {;\n",
+      "tool/syntax.ts": "export const a = 1;\nexport const b = );\n",
       "tool/throws.ts": 'const a = 1;\n\nthrow new Error("no database");\n',
-      "tool/import.ts": '\nimport { x } from "./lib/missing.ts";\n',
+      "tool/import.ts": '\nimport { x } from "./lib/missing.ts";\nexport default x;\n',
       "tool/deep.ts": 'import "./lib/deep.ts";\n',
       "tool/lib/deep.ts": "\n\n\nfail();\n",
       "tool/empty.ts": "export const a = 1;\n",
@@ -212,7 +213,7 @@ export default Tool.define("my_custom_tool", async () => ({
     expect(problems.map(({ path, line, reason }) => [path.slice(folder.length + 1), line, reason])).toEqual([
       ["lib/deep.ts", 4, "fail is not defined"],
       ["empty.ts", 0, expect.stringMatching(/^it exports no tool/)],
-      ["import.ts", 2, expect.stringMatching(/^Cannot find module .*missing\.ts/)],
+      ["import.ts", 2, "there is no file ./lib/missing.ts"],
       ["mixed.ts", 0, expect.stringContaining("args of both zod and JSON Schema")],
       ["not a name.ts", 0, expect.stringContaining('"not a name" cannot be a tool\'s name')],
       ["syntax.ts", 2, expect.stringContaining("Unexpected token")],
@@ -373,7 +374,7 @@ describe("a workspace's own tools", () => {
   test("run only as they were when they were trusted, and stand before others of their name", async () => {
     const service = await serveWith({ "tool/greet.ts": hello });
     const theirs = (word: string) => ({
-      ".opencode/tool/greet.ts": `import { writeFileSync } from "node:fs"; writeFileSync(${JSON.stringify(service.data)} + "/ran-${word}", "");
+      ".opencode/tool/greet.ts": `import { writeFileSync } from "node:fs"; writeFileSync(${JSON.stringify(service.workspace)} + "/ran-${word}", "");
 export default { description: "Theirs.", args: {}, execute: () => "${word}" };`,
     });
     await writeFiles(service.workspace, theirs("first"));
@@ -384,7 +385,7 @@ export default { description: "Theirs.", args: {}, execute: () => "${word}" };`,
       },
     ]);
     expect(await call(service, "greet", { name: "Ada" })).toMatchObject({ output: "hello Ada" });
-    await expect(readFile(join(service.data, "ran-first"))).rejects.toThrow("ENOENT");
+    await expect(readFile(join(service.workspace, "ran-first"))).rejects.toThrow("ENOENT");
 
     expect(await trust(service)).toBe(`${service.workspace} is trusted\n  .opencode/tool/greet.ts\n`);
     expect(await list(service)).toMatchObject({ names: ["greet"], problems: [] });
@@ -396,7 +397,7 @@ export default { description: "Theirs.", args: {}, execute: () => "${word}" };`,
       { reason: expect.stringContaining("has changed since it was trusted") },
     ]);
     expect(await call(service, "greet")).toMatchObject({ output: "first" });
-    await expect(readFile(join(service.data, "ran-second"))).rejects.toThrow("ENOENT");
+    await expect(readFile(join(service.workspace, "ran-second"))).rejects.toThrow("ENOENT");
 
     await trust(service);
     expect(await call(service, "greet")).toMatchObject({ output: "second" });
@@ -585,11 +586,12 @@ describe("a guard that is not loaded", () => {
   };
   const echo = (service: Service) => call(service, "echo", { text: "x" });
 
-  async function serveWorkspace(settings?: string): Promise<Service> {
+  async function serveWorkspace(settings?: string, guard = plugin): Promise<Service> {
     const service = settings === undefined ? shared : await startService({ settings });
-    await writeFiles(service.workspace, { ".opencode/plugin/notify.ts": plugin, ".opencode/plugins/guard.js": plugin });
+    await writeFiles(service.workspace, { ".opencode/plugin/notify.ts": plugin, ".opencode/plugins/guard.js": guard });
     return service;
   }
+  const broken = "export default {;";
 
   test("of an untrusted workspace is listed, and denies nothing", async () => {
     const service = await serveWorkspace();
@@ -601,7 +603,7 @@ describe("a guard that is not loaded", () => {
   });
 
   test("of a trusted workspace denies each call, plan and explanation, until it is gone", async () => {
-    const service = await serveWorkspace("");
+    const service = await serveWorkspace("", broken);
     await trust(service);
     expect(await echo(service)).toMatchObject(denied);
     const { tools, permissions } = connect(service, "caller");
@@ -615,7 +617,8 @@ describe("a guard that is not loaded", () => {
       action: PermissionAction.DENY,
       decisions: [{ reasonCode: PermissionReason.GUARD_NOT_LOADED, reason: denied.error }],
     });
-    expect((await list(service)).problems).toHaveLength(2);
+    const guard = join(service.workspace, ".opencode/plugins/guard.js");
+    expect((await list(service)).problems).toMatchObject([{ path: guard }]);
     await rm(join(service.workspace, ".opencode"), { recursive: true });
     expect(await echo(service)).toMatchObject({ output: "x" });
   });
@@ -642,11 +645,26 @@ describe("a guard that is not loaded", () => {
     expect(await answered(guard)).toMatchObject(denied);
   });
 
+  test("of a trusted workspace is loaded as it was trusted, and denies each call after a change until it is trusted again", async () => {
+    const guards = (word: string) =>
+      `export default { name: "own", "tool.execute.before": (_, { args }) => { if (args.text === "${word}") throw new Error("stopped"); } };`;
+    const service = await serveWorkspace("", guards("x"));
+    await trust(service);
+    expect(await echo(service)).toMatchObject({
+      error: "The hook tool.execute.before of the plugin own stopped this: stopped.",
+    });
+    await writeFiles(service.workspace, { ".opencode/plugins/guard.js": guards("y") });
+    expect(await echo(service)).toMatchObject(denied);
+    await trust(service);
+    expect(await echo(service)).toMatchObject({ output: "x" });
+    expect((await list(service)).problems).toEqual([]);
+  });
+
   test.each([
-    ["optional", 2],
+    ["optional", 1],
     ["off", 0],
   ])("of a trusted workspace where plugins are %s denies nothing", async (mode, problems) => {
-    const service = await serveWorkspace(`[workspace_plugins]\ndefault = "${mode}"\n`);
+    const service = await serveWorkspace(`[workspace_plugins]\ndefault = "${mode}"\n`, broken);
     await trust(service);
     expect(await echo(service)).toMatchObject({ output: "x" });
     expect((await list(service)).problems).toHaveLength(problems);

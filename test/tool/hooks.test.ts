@@ -431,7 +431,9 @@ describe("a hook", () => {
   test("that does not end times out", async () => {
     const hooks = createHooks({ timeoutMs: 1 });
     hooks.add("slow", { "tool.execute.before": () => new Promise(() => undefined) });
-    const run = hooks.run("tool.execute.before", { tool: "t", sessionID: "s", callID: "c" }, { args: {} });
+    const run = hooks
+      .in("default")
+      .run("tool.execute.before", { tool: "t", sessionID: "s", callID: "c" }, { args: {} });
     await expect(run).rejects.toThrow(
       "The hook tool.execute.before of the plugin slow stopped this: it did not end within 1 ms",
     );
@@ -444,7 +446,9 @@ describe("a hook", () => {
         Object.assign(output, { args: "text" });
       },
     });
-    const run = hooks.run("tool.execute.before", { tool: "t", sessionID: "s", callID: "c" }, { args: {} });
+    const run = hooks
+      .in("default")
+      .run("tool.execute.before", { tool: "t", sessionID: "s", callID: "c" }, { args: {} });
     await expect(run).rejects.toThrow("it left an unusable value in args");
   });
 });

@@ -2,12 +2,13 @@ import { stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import * as z from "zod";
-import type { Ask } from "../../core/ask.ts";
 import { isZod, type ValueSchema } from "../codec.ts";
 import { bindTool, defineTool, isTool, wholeInput } from "../define-tool.ts";
 import { ToolFailure } from "../errors.ts";
+import { resolvedAsks } from "../path-asks.ts";
+import { plainJson } from "../plain-json.ts";
 import type { Attachment, Plan, Tool, ToolContext, ToolResult } from "../tool.ts";
-import { within } from "./modules.ts";
+import { within } from "../within.ts";
 
 /** Context of a tool from a file or a plugin, with the field names of opencode. */
 export interface ForeignContext {
@@ -56,25 +57,64 @@ const result = z.object({
   attachments: z.array(z.object({ mime: z.string(), url: z.string(), filename: z.string().optional() })).optional(),
 });
 
+/** A tool that a file or a plugin exports. */
+export interface ExportedTool {
+  readonly tool: Tool;
+  /** It has a form of opencode: an approval of a call covers what its body asks. */
+  readonly isForeign: boolean;
+  /** Makes the tool as it is for an agent; absent if it is the same for all. */
+  forAgent?(agent: string): Promise<Tool>;
+}
+
 /**
- * Makes a tool of an export of a file or a plugin: of `defineTool`, `Tool.define` in each of its forms, or opencode's `tool`.
- * Returns undefined if the export does not look like a tool. `source` identifies its code in its definition
- * ID.
+ * Makes a tool of an export of a file or a plugin, see `exportedTool`. `source` identifies its code in its definition ID.
  */
 export async function toolOf(name: string, exported: unknown, source: string): Promise<Tool | undefined> {
+  const found = await exportedTool(name, exported);
+  return found && bindTool(found.tool.name, found.tool, source);
+}
+
+/**
+ * Makes a tool of an export: of `defineTool`, `Tool.define` in each of its forms, or opencode's `tool`. Returns undefined if the
+ * export does not look like a tool.
+ */
+export async function exportedTool(name: string, exported: unknown): Promise<ExportedTool | undefined> {
   if (typeof exported !== "object" || exported === null) return undefined;
-  if (isTool(exported)) return bindTool(exported.name || name, exported, source);
-  if ("init" in exported) return await toolOf(idOf(exported) ?? name, await initialised(exported.init), source);
+  if (isTool(exported)) return { tool: bindTool(exported.name || name, exported), isForeign: false };
+  if ("init" in exported) return await initialisedTool(idOf(exported) ?? name, exported.init);
   if (!("execute" in exported)) return undefined;
+  return { tool: bindTool(name, foreignTool(name, exported)), isForeign: true };
+}
+
+/** Makes a tool of `init`, which opencode calls for each agent. One that reads nothing of the agent makes the same for all. */
+async function initialisedTool(name: string, init: unknown): Promise<ExportedTool | undefined> {
+  if (typeof init !== "function") return await exportedTool(name, init);
+  const made = async (ctx: { agent?: { name: string } }) =>
+    await exportedTool(name, await within(10_000, Promise.resolve(init(ctx))));
+  const tool = await made({});
+  if (!tool || init.length === 0) return tool;
+  return {
+    ...tool,
+    async forAgent(agent) {
+      const found = await made({ agent: { name: agent } });
+      if (found) return found.tool;
+      throw new Error(
+        `init of the tool ${name} returned no tool for the agent ${agent}: return { description, parameters, execute }`,
+      );
+    },
+  };
+}
+
+/** Makes a tool of `{ description, args or parameters, execute }`. */
+function foreignTool(name: string, exported: object): Tool {
   const read = foreign.safeParse(exported);
   if (!read.success) {
     throw new Error(
       `${name} is not a tool: ${read.error.issues.map(({ path, message }) => `${path.join(".")}: ${message}`).join("; ")}`,
     );
   }
-  const { description, args, parameters } = read.data;
-  const { execute } = read.data;
-  const tool = defineTool({
+  const { description, args, parameters, execute } = read.data;
+  return defineTool({
     name,
     description,
     input: inputOf(name, args ?? parameters),
@@ -92,7 +132,6 @@ export async function toolOf(name: string, exported: unknown, source: string): P
       }
     },
   });
-  return bindTool(name, tool, source);
 }
 
 /** Plans a call that asks for its whole input. What its body asks is known only later: an approver is asked once. */
@@ -103,10 +142,6 @@ function planOf(name: string, input: unknown): Plan {
 
 function idOf(exported: object): string | undefined {
   return "id" in exported && typeof exported.id === "string" ? exported.id : undefined;
-}
-
-async function initialised(init: unknown): Promise<unknown> {
-  return typeof init === "function" ? await within(10_000, Promise.resolve(init({}))) : init;
 }
 
 /** Returns the schema of arguments: zod fields, a zod object, properties of a JSON Schema, or a JSON Schema. */
@@ -156,8 +191,8 @@ async function contextOf(ctx: ToolContext) {
     },
     async ask({ permission, patterns, always = [], metadata }) {
       try {
-        for (const ask of await asksOf(ctx, { permission, patterns, always, metadata: plainJson(metadata ?? {}) }))
-          await ctx.ask(ask);
+        const made = { permission, patterns, always, metadata: plainJson(metadata ?? {}) };
+        for (const ask of await resolvedAsks(ctx.workspace, made)) await ctx.ask(ask);
       } catch (refusal) {
         refusals.add(refusal);
         throw refusal;
@@ -165,18 +200,6 @@ async function contextOf(ctx: ToolContext) {
     },
   };
   return { context, isRefusal: (error: unknown) => refusals.has(error) };
-}
-
-/** Makes the asks of a body. Rules match the resolved path, however the tool writes it. */
-async function asksOf(
-  { workspace }: ToolContext,
-  { permission, patterns, always, metadata }: Ask & { metadata: JsonObject; always: readonly string[] },
-): Promise<Ask[]> {
-  if (!["read", "edit", "list", "lsp"].includes(permission)) return [{ permission, patterns, always, metadata }];
-  const paths = await Promise.all(patterns.map((pattern) => workspace.resolve(pattern)));
-  return paths.flatMap((path) =>
-    path.asks(permission, metadata).map((ask) => (ask.permission === permission ? { ...ask, always } : ask)),
-  );
 }
 
 async function worktreeOf(directory: string): Promise<string> {
@@ -210,8 +233,6 @@ function attachmentOf(
   }
   return { mime, data: Buffer.from(base64, "base64"), ...(filename !== undefined && { filename }) };
 }
-
-const plainJson = (value: object): JsonObject => JSON.parse(JSON.stringify(value));
 
 function isObject(value: unknown): value is { [key: string]: JsonValue } {
   return typeof value === "object" && value !== null && !Array.isArray(value);

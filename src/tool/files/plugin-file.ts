@@ -1,10 +1,9 @@
-import { readFile } from "node:fs/promises";
-import type { HookChain } from "../hooks.ts";
-import { byName, type Registry } from "../registry.ts";
+import { WorkerFileKind } from "../../../gen/opencode/tool/v1/worker_pb.ts";
+import { hashFiles } from "./file-hashes.ts";
 import { createFileStamp } from "./file-stamp.ts";
-import { type Modules, type Problem, sha256 } from "./modules.ts";
-import { type PluginInput, readPlugin } from "./plugins.ts";
-import { type ToolSource, versionDigest } from "./tool-source.ts";
+import type { Problem } from "./problem.ts";
+import { createProcessSource, type ProcessParts } from "./process-source.ts";
+import type { ToolSource } from "./tool-source.ts";
 
 /** A plugin that the configuration names. */
 export interface ConfiguredPlugin {
@@ -13,80 +12,38 @@ export interface ConfiguredPlugin {
   readonly optional: boolean;
 }
 
-/** The parts that load a plugin and register its tools and hooks. */
-export interface PluginParts {
-  registry: Registry;
-  hooks: HookChain;
-  modules: Modules;
-  pluginInput: PluginInput;
-  report(problem: Problem): void;
-}
-
-/** Creates the source of a plugin file; nothing is loaded before its first refresh. */
-export function pluginSource({ path, optional }: ConfiguredPlugin, parts: PluginParts): ToolSource {
+/** Creates the source of a plugin file in one workspace; nothing is loaded before its first refresh. */
+export function pluginSource(
+  { path, optional }: ConfiguredPlugin,
+  workspace: { readonly name: string; readonly directory: string },
+  rank: number,
+  parts: ProcessParts,
+): ToolSource {
   const stamp = createFileStamp();
-  let loaded: LoadedPlugin | undefined;
-  const takeStamp = (readSince: number) => stamp.take([path, ...parts.modules.importsOf([path])], readSince);
-  const source: ToolSource = {
-    path,
-    workspace: undefined,
-    problems: [],
+  const loaded = createProcessSource({ path, workspace }, { kind: WorkerFileKind.PLUGIN, rank }, parts);
+  let wasTried = false;
+  return {
+    workspace: workspace.name,
+    isConfigured: true,
+    problems: loaded.problems,
     guardProblem() {
-      const [problem] = source.problems;
+      const problem = wasTried ? loaded.missing() : { path, line: 0, reason: "it was not loaded yet" };
       return optional || !problem ? undefined : denial(path, problem);
     },
-    isCurrent: stamp.isCurrent,
+    isCurrent: (seen) => stamp.isCurrent(seen) && !loaded.isDue(),
     async refresh() {
       const readSince = Date.now();
-      takeStamp(readSince);
-      if (loaded && (await isUnchanged(loaded.files))) {
-        source.problems = [];
-        return;
-      }
-      try {
-        loaded = await loadPlugin(path, parts, loaded);
-        source.problems = [];
-      } finally {
-        // Its imports are known only now.
-        takeStamp(readSince);
-      }
+      stamp.take([path, ...loaded.loadedFiles()], readSince);
+      await loaded.load({ files: [path], hashes: await hashFiles([path]) });
+      wasTried = true;
+      // Its imports are known only now.
+      stamp.take([path, ...loaded.loadedFiles()], readSince);
     },
+    describe: loaded.describe,
+    close: loaded.close,
   };
-  return source;
-}
-
-/** A loaded version, with the SHA-256 of each of its files. */
-interface LoadedPlugin {
-  files: ReadonlyMap<string, string>;
-  close(): void;
-}
-
-async function isUnchanged(files: ReadonlyMap<string, string>): Promise<boolean> {
-  const same = [...files].map(async ([file, hash]) => hash === (await readFile(file).then(sha256, () => undefined)));
-  return (await Promise.all(same)).every(Boolean);
 }
 
 function denial(path: string, { line, reason }: Problem): string {
   return `the plugin ${path}${line > 0 ? `, line ${line},` : ""} is not loaded and may guard calls: ${reason}. Correct it, take it out of plugin in toolgate.toml, or write { path = ${JSON.stringify(path)}, optional = true } there`;
-}
-
-/** Loads the present version in place of the one before; reports hooks of unknown names. */
-async function loadPlugin(
-  path: string,
-  { registry, hooks, modules, pluginInput, report }: PluginParts,
-  before: LoadedPlugin | undefined,
-): Promise<LoadedPlugin> {
-  const paths = [path, ...modules.importsOf([path])];
-  const version = versionDigest(...(await Promise.all(paths.map((file) => readFile(file)))));
-  const { exports, digest, files } = await modules.load(path, version, version);
-  const plugin = await readPlugin(path, exports, digest, pluginInput);
-  const closers = [
-    registry.register(byName(plugin.tools)),
-    ...plugin.hooks.map((each) => hooks.add(plugin.name, each)),
-  ];
-  before?.close();
-  for (const name of plugin.unknown) {
-    report({ path, line: 0, reason: `the hook ${name} is unknown to Toolgate: it is never run` });
-  }
-  return { files, close: () => closers.forEach((close) => void close()) };
 }

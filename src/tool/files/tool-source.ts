@@ -1,30 +1,23 @@
-import { createHash } from "node:crypto";
-import type { Problem } from "./modules.ts";
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import type { SourceSchema } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
+import type { PathStamps } from "./file-stamp.ts";
+import type { Problem } from "./problem.ts";
 
-/** A directory of tool files or a plugin file, loaded again whenever it changes. */
+/** A directory of tool files, or plugins, in one workspace; loaded again whenever it changes. */
 export interface ToolSource {
-  readonly path: string;
-  /** The workspace root in which its tools serve; undefined: everywhere. */
-  readonly workspace: string | undefined;
-  /** Files that could not be loaded at the last refresh. */
-  problems: Problem[];
+  /** The workspace root in which its tools and hooks serve. */
+  readonly workspace: string;
+  /** True for a plugin that the configuration names. */
+  readonly isConfigured: boolean;
+  /** Files that could not be loaded at the last refresh, and processes that ended. */
+  problems(): Problem[];
   /** The reason to deny all calls that it would guard; undefined if it is loaded, or not required. */
   guardProblem(): string | undefined;
-  /** Reports whether nothing has changed since the last refresh; synchronous, since each call asks. */
-  isCurrent(): boolean;
-  /** Loads what has changed. Throws if the whole source cannot be loaded. */
+  /** Reports whether nothing has changed since the last refresh; synchronous, since each call asks. See `FileStamp`. */
+  isCurrent(seen?: PathStamps): boolean;
+  /** Loads what has changed. It never throws: what cannot be loaded is a problem. */
   refresh(): Promise<void>;
-}
-
-/** A loaded version of a file; `close` removes its tools and hooks. */
-export interface LoadedFile {
-  readonly version: string;
-  close(): void;
-}
-
-/** Digests the parts of a version. */
-export function versionDigest(...parts: (string | Uint8Array)[]): string {
-  const hash = createHash("sha256");
-  for (const part of parts) hash.update(part);
-  return hash.digest("hex").slice(0, 32);
+  /** Describes its process; undefined if it needs none. */
+  describe(): Promise<MessageInitShape<typeof SourceSchema> | undefined>;
+  close(): Promise<void>;
 }

@@ -1,5 +1,6 @@
 import { join } from "node:path";
 import { createFileStamp } from "./file-stamp.ts";
+import type { Problem } from "./problem.ts";
 import type { ToolSource } from "./tool-source.ts";
 import type { Trust } from "./trust.ts";
 import { policyDigestIn } from "./trust-workspace.ts";
@@ -12,10 +13,11 @@ export function workspacePolicySource(workspace: { name: string; directory: stri
   const codeDirectory = join(workspace.directory, ".opencode");
   const path = join(codeDirectory, "config.toml");
   const stamp = createFileStamp();
-  const source: ToolSource = {
-    path,
+  let problems: Problem[] = [];
+  return {
     workspace: workspace.name,
-    problems: [],
+    isConfigured: false,
+    problems: () => problems,
     guardProblem: () => undefined,
     isCurrent: stamp.isCurrent,
     async refresh() {
@@ -24,10 +26,11 @@ export function workspacePolicySource(workspace: { name: string; directory: stri
       const present = await policyDigestIn(codeDirectory);
       const trusted = await trust.policyOf(workspace.directory);
       const isStale = isTrusted && present !== undefined && present !== trusted;
-      source.problems = isStale ? [{ path, line: 0, reason: staleReason(workspace.directory, trusted) }] : [];
+      problems = isStale ? [{ path, line: 0, reason: staleReason(workspace.directory, trusted) }] : [];
     },
+    describe: async () => undefined,
+    close: async () => {},
   };
-  return source;
 }
 
 function staleReason(directory: string, trusted: string | undefined): string {

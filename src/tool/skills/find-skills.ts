@@ -1,7 +1,7 @@
 import { lstat, readdir, realpath } from "node:fs/promises";
 import { basename, join, relative } from "node:path";
 import { ChangedAfterApproval, ToolFailure } from "../errors.ts";
-import type { Problem } from "../files/modules.ts";
+import type { Problem } from "../files/problem.ts";
 import { openFile } from "../open-file.ts";
 import { maxSkillBytes, parseSkill, type SkillFile, SkillProblem, skillTooLarge } from "./skill-file.ts";
 

@@ -1,6 +1,6 @@
 import { relative } from "node:path";
 import { createFileStamp } from "../files/file-stamp.ts";
-import type { Problem } from "../files/modules.ts";
+import type { Problem } from "../files/problem.ts";
 import type { Trust } from "../files/trust.ts";
 import { type FoundSkill, findSkills, placesIn, readSkill } from "./find-skills.ts";
 import { type SkillFile, SkillProblem } from "./skill-file.ts";

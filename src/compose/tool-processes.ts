@@ -1,0 +1,147 @@
+import { realpathSync } from "node:fs";
+import { homedir } from "node:os";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import type { Config } from "../config/config.ts";
+import { assets, isCheckout } from "../core/assets.ts";
+import { locateProgram } from "../core/locate-program.ts";
+import type { Logger } from "../core/logger.ts";
+import { visible } from "../core/visible.ts";
+import { isWithin } from "../sandbox/is-within.ts";
+import type { Sandbox } from "../sandbox/sandbox.ts";
+import type { StartedToolProcess, ToolProcessPlace, ToolProcessStarter } from "../tool/files/tool-process.ts";
+import { createLastWords } from "../tool/last-words.ts";
+import type { Judge } from "../tool/tool.ts";
+import { toolProcessArgs } from "../tool/worker/tool-process-args.ts";
+import { environmentOf } from "../tools/process/command-environment.ts";
+import type { Supervisor } from "../tools/process/supervisor.ts";
+import { hostNetwork, hostWords } from "./host-network.ts";
+import { type LastingProgram, startLastingProgram } from "./lasting-program.ts";
+import { createPrintedLog } from "./printed-log.ts";
+import { residentBytes } from "./resident-bytes.ts";
+
+/** The parts of a replica that run tool processes. */
+export interface ToolProcessParts {
+  sandbox: Sandbox;
+  supervisor: Supervisor;
+  /** Returns the function that evaluates the rules of a workspace for no agent in particular. */
+  judgeIn(workspace: string, directory: string): Judge;
+  log: Logger;
+}
+
+const idleMs = 300_000;
+
+/** Creates what starts the processes of tool files and plugins, in the sandbox and with the masks of the configured rules. */
+export function createToolProcessStarter(
+  {
+    toolProcesses: { hosts, env: named, bun },
+    file,
+    workspaces,
+  }: Pick<Config, "toolProcesses" | "file" | "workspaces">,
+  { sandbox, supervisor, judgeIn, log }: ToolProcessParts,
+): ToolProcessStarter {
+  const env = environmentOf(named);
+  const configDirectory = dirname(file);
+  // Those of a checkout may be a link.
+  const packages = isCheckout ? [realpathSync(join(assets.root, "node_modules"))] : [];
+  let count = 0;
+
+  async function start(place: ToolProcessPlace, onStale: () => void): Promise<StartedToolProcess> {
+    const { path, workspace } = place;
+    const args = { path, workspace: workspace.name };
+    const bunPath = findBun({
+      named: bun,
+      configDirectory,
+      searchPath: env.PATH,
+      workspaces: [...workspaces.values()],
+    });
+    const runtime = bunPath ?? process.execPath;
+    // They may lie in a directory that commands do not see.
+    const code = [codeRootOf(path, configDirectory), assets.root, ...packages, runtime, realpathSync(runtime)];
+    count += 1;
+    const program = await startLastingProgram(
+      { sandbox, supervisor },
+      {
+        call: { sessionId: "tools", callId: `${workspace.name}-${count}` },
+        argv: [runtime, ...toolProcessArgs(bunPath ? "bun" : "node"), fileURLToPath(assets.toolProcess)],
+        env,
+        files: {
+          rules: async () => judgeIn(workspace.name, workspace.directory).fileRules(),
+          onStale(reason) {
+            log.warn("a tool process is started again, since rules or files changed", { args, reason });
+            onStale();
+          },
+          onProblem: (error) => log.warn("files of a tool process cannot be checked", { args, error }),
+        },
+      },
+      {
+        ...{ agent: "", cwd: workspace.directory, workspace: workspace.directory, hasPipes: true },
+        directories: code.map((each) => ({ path: each, isWritable: false })),
+        network: hostNetwork(
+          { name: `tools ${count}`, title: `the tool process of ${path}`, table: "[tools]", hosts },
+          { log, args },
+        ),
+      },
+    );
+    return startedProcess(program, createPrintedLog(log, args));
+  }
+
+  return {
+    ...{ start, idleMs, now: Date.now },
+    confinement: sandbox.state.profile === "off" ? "without a sandbox" : `in the sandbox, with ${hostWords(hosts)}`,
+    crashed: ({ path, workspace }, reason) =>
+      log.warn("a tool process ended", { path, reason: visible(reason), workspace: workspace.name }),
+  };
+}
+
+/** Connects a started program: its pipes speak the protocol, and what it prints goes to the log. */
+function startedProcess(
+  { pid, pipes: [toWorker, fromWorker], stdin, stdout, stderr, exited, kill }: LastingProgram,
+  print: ReturnType<typeof createPrintedLog>,
+): StartedToolProcess {
+  if (toWorker === undefined || fromWorker === undefined) throw new Error("a tool process has no pipes");
+  stdin.end();
+  const words = createLastWords();
+  stdout.setEncoding("utf8").on("data", (text: string) => print("stdout", text));
+  stderr.setEncoding("utf8").on("data", (text: string) => {
+    words.add(text);
+    print("stderr", text);
+  });
+  return {
+    ...{ toWorker, fromWorker, exited, kill },
+    lastWords: () => visible(words.text()),
+    memory: () => residentBytes(pid),
+  };
+}
+
+/**
+ * Finds Bun: where the configuration says, beside it, or in PATH. One in a workspace is not run, since agents can replace it, and
+ * the process answers for hooks.
+ */
+function findBun({
+  named,
+  configDirectory,
+  searchPath,
+  workspaces,
+}: {
+  named: string | undefined;
+  configDirectory: string;
+  searchPath: string;
+  workspaces: readonly string[];
+}): string | undefined {
+  const beside = locateProgram(join(configDirectory, "node_modules/.bin/bun"), undefined);
+  const found = named ?? beside ?? locateProgram("bun", searchPath);
+  if (found === undefined) return undefined;
+  const real = realpathSync(found);
+  return workspaces.some((root) => isWithin(found, root) || isWithin(real, root)) ? undefined : found;
+}
+
+/** Returns the path that a process sees of the code which it loads: with a file of the configuration all that lies beside that. */
+function codeRootOf(path: string, configDirectory: string): string {
+  if (isWithin(path, configDirectory)) return configDirectory;
+  const packages = path.indexOf("/node_modules/");
+  if (packages >= 0) return join(path.slice(0, packages), "node_modules");
+  const directory = dirname(path);
+  // A home directory holds too much.
+  return isWithin(homedir(), directory) ? path : directory;
+}

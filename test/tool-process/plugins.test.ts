@@ -1,0 +1,4 @@
+import { node } from "./driver.ts";
+import { describePlugins } from "./plugin-suite.ts";
+
+describePlugins(node);

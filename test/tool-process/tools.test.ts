@@ -1,0 +1,4 @@
+import { node } from "./driver.ts";
+import { describeTools } from "./tool-suite.ts";
+
+describeTools(node);
