@@ -1,16 +1,12 @@
 import { execFile } from "node:child_process";
-import { copyFile, mkdir, readFile, writeFile } from "node:fs/promises";
+import { mkdir, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { createService, unconfined } from "../e2e/service.ts";
+import { inModules, pinned, python } from "./mcp-programs.ts";
 
 const root = join(import.meta.dirname, "../..");
-const pinned = join(import.meta.dirname, "mcp");
-/** The programs are installed here once for each version of their lock files. */
-const installed = join(root, ".cache/mcp-clients");
-const python = join(installed, "venv/bin/python");
-const inModules = (path: string) => join(installed, "node_modules/@modelcontextprotocol", path);
 
 /** Tools that the conformance suite expects of a server. */
 const tools = {
@@ -33,29 +29,13 @@ const service = createService({
 });
 
 beforeAll(async () => {
-  await Promise.all([install(), service.start()]);
+  await service.start();
   const folder = join(dirname(service.config), "tool");
   await mkdir(folder, { recursive: true });
   const head = 'import { defineTool, ToolFailure, z } from "toolgate/plugin";\nexport default ';
   for (const [name, tool] of Object.entries(tools)) await writeFile(join(folder, `${name}.ts`), `${head}${tool};\n`);
 });
 afterAll(service.close);
-
-/** Installs the programs by their lock files, unless these are the ones that are installed. */
-async function install(): Promise<void> {
-  const files = ["package.json", "package-lock.json", "requirements.txt"];
-  const read = (folder: string) => Promise.all(files.map((file) => readFile(join(folder, file), "utf8")));
-  const [wanted, there] = await Promise.all([read(pinned), read(installed).catch(() => [])]);
-  if (there.join() === wanted.join()) return;
-  await mkdir(installed, { recursive: true });
-  const [requirements = "", ...others] = files.toReversed();
-  for (const file of others) await copyFile(join(pinned, file), join(installed, file));
-  await run("npm", ["ci", "--ignore-scripts", "--no-audit", "--no-fund"], { cwd: installed });
-  await run("python3", ["-m", "venv", "venv"], { cwd: installed });
-  await run(python, ["-m", "pip", "install", "--quiet", "--requirement", join(pinned, requirements)]);
-  // Last, so that an installation that broke off is repeated.
-  await copyFile(join(pinned, requirements), join(installed, requirements));
-}
 
 async function run(program: string, args: readonly string[], { cwd = root }: { cwd?: string } = {}): Promise<string> {
   const env = { ...process.env, TOOLGATE_URL: service.url, NO_COLOR: "1" };

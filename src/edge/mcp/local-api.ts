@@ -1,5 +1,6 @@
 import { create } from "@bufbuild/protobuf";
 import type { CallOptions, Client } from "@connectrpc/connect";
+import { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { checkRole, rolesFor } from "../api/access.ts";
@@ -20,6 +21,7 @@ export type LocalSender = Pick<EdgeContext, "principal" | "peer">;
 export interface LocalApi {
   readonly tools: Client<typeof ToolService>;
   readonly sessions: Client<typeof SessionService>;
+  readonly permissions: Client<typeof PermissionService>;
 }
 
 /** Options of direct access to the services. */
@@ -38,6 +40,7 @@ export function createLocalApi({ services, failures, limits }: LocalApiOptions):
   const rpcs = {
     tools: rpcsOf(ToolService, services.tools),
     sessions: rpcsOf(SessionService, services.sessions),
+    permissions: rpcsOf(PermissionService, services.permissions),
   };
 
   function callable(rpc: Rpc, { principal, peer }: LocalSender) {
@@ -67,6 +70,9 @@ export function createLocalApi({ services, failures, limits }: LocalApiOptions):
     // The type of each function follows from the method's descriptor, which TypeScript cannot relate by name here.
     tools: byName(rpcs.tools, (rpc) => callable(rpc, sender)) as unknown as Client<typeof ToolService>,
     sessions: byName(rpcs.sessions, (rpc) => callable(rpc, sender)) as unknown as Client<typeof SessionService>,
+    permissions: byName(rpcs.permissions, (rpc) => callable(rpc, sender)) as unknown as Client<
+      typeof PermissionService
+    >,
   });
 }
 

@@ -1,12 +1,12 @@
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { peerOf } from "../../core/peer-uid.ts";
 import { RequestError } from "../../core/request-error.ts";
 import { checkRole, rolesFor } from "../api/access.ts";
 import type { Authenticate } from "../api/authenticate.ts";
-import { checkOwnPage } from "../api/browser-sign-in.ts";
 import { clientLeft } from "../api/request-failure.ts";
 import type { ByteBudget } from "../http/byte-budget.ts";
+import { checkOrigin, headerOf } from "../http/check-origin.ts";
+import { connectionPeer } from "../http/connection-peer.ts";
 import type { Request, Response } from "../http/handler.ts";
 import { type Mount, sendWhole } from "../http/mounts.ts";
 import { httpStatusOf } from "../rpc/errors.ts";
@@ -54,7 +54,7 @@ async function serve(
   shutdownSignal.throwIfAborted();
   response.setHeader("cache-control", "no-store");
   response.setHeader("x-accel-buffering", "no");
-  checkOrigin(options, request);
+  checkOrigin(options.origins, request, "/mcp");
   const principal = authenticate({ get: (name) => (name === "authorization" ? headerOf(request, name) : null) });
   checkRole(principal, rolesFor(ToolService.method.callTool), "/mcp");
   const left = new AbortController();
@@ -68,7 +68,7 @@ async function serve(
       : undefined;
   const exchange: McpExchange = {
     principal,
-    peer: () => peerOf(request.socket),
+    peer: () => connectionPeer(request),
     pinned,
     mcpSessionId: headerOf(request, "mcp-session-id") ?? "",
     url: `${isTls ? "https" : "http"}://${headerOf(request, "host") ?? ""}`,
@@ -78,18 +78,6 @@ async function serve(
   const { web, json } = webRequestOf(request, body, signal);
   const { serveExchange } = await load();
   await sendWebResponse(await serveExchange(exchange, web, json), response);
-}
-
-/** Refuses a page of another origin: it could reach a service on the machine of its reader. */
-function checkOrigin({ origins }: Pick<McpDoorOptions, "origins">, request: Request): void {
-  const origin = headerOf(request, "origin");
-  if (origin === null || origins.includes(origin)) return;
-  try {
-    checkOwnPage({ get: (name) => headerOf(request, name) });
-  } catch {
-    const fact = `pages of ${JSON.stringify(origin)} may not call /mcp; add the origin to origins in toolgate.toml`;
-    throw new RequestError(ErrorReason.ORIGIN_REFUSED, fact, { origin });
-  }
 }
 
 /** Returns the session that the path or the header names. */
@@ -116,9 +104,4 @@ function refuseMcp({ failures, log }: McpDoorOptions, error: unknown, response: 
   if (status === 401) response.setHeader("www-authenticate", "Bearer");
   const body = { jsonrpc: "2.0", id: null, error: { code: -32_000, message: failure.message } };
   sendWhole(response, status, "application/json", JSON.stringify(body));
-}
-
-function headerOf({ headers }: Request, name: string): string | null {
-  const value = headers[name];
-  return Array.isArray(value) ? (value[0] ?? null) : (value ?? null);
 }

@@ -1,0 +1,137 @@
+import { mkdtemp, realpath, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Config, UpstreamProgram, UpstreamServerSettings } from "../config/config.ts";
+import type { Logger } from "../core/logger.ts";
+import type { Sandbox } from "../sandbox/sandbox.ts";
+import type { OpenedTransport, UpstreamOpener } from "../tool/mcp/upstream.ts";
+import { createUpstreamSources, type UpstreamServer, type UpstreamSources } from "../tool/mcp/upstream-sources.ts";
+import type { Registry } from "../tool/registry.ts";
+import type { Judge } from "../tool/tool.ts";
+import { compare } from "../tools/fs/diff.ts";
+import type { Supervisor } from "../tools/process/supervisor.ts";
+import { hostNetwork, hostWords } from "./host-network.ts";
+import { type LastingProgram, startLastingProgram } from "./lasting-program.ts";
+import { residentBytes } from "./resident-bytes.ts";
+import type { ToolProblems } from "./skills.ts";
+import type { ServiceStore } from "./store.ts";
+
+/** The parts of a replica that run MCP servers. */
+interface UpstreamParts {
+  sandbox: Sandbox;
+  supervisor: Supervisor;
+  /** Returns the function that evaluates the configured rules for an agent. */
+  judgeFor(agent: string): Judge;
+  log: Logger;
+}
+
+/** Connects to the configured MCP servers and offers what was accepted of their tools. */
+export function openUpstreams(
+  { upstreamServers }: Pick<Config, "upstreamServers">,
+  {
+    registry,
+    store,
+    ...parts
+  }: UpstreamParts & { registry: Registry; store: Pick<ServiceStore, "calls" | "acceptedSources"> },
+): { sources: UpstreamSources; replace(servers: readonly UpstreamServerSettings[]): Promise<void> } {
+  const { log } = parts;
+  const sources = createUpstreamSources({
+    registry,
+    accepted: store.acceptedSources,
+    writeDiff: (name, before, after) => compare(name, before === undefined ? before : { text: before }, after).diff,
+    now: store.calls.now,
+    warn: (message, { name, reason }) => log.warn(message, { args: { mcp: name }, reason }),
+  });
+  registry.addProvider(sources);
+  const replace = (servers: readonly UpstreamServerSettings[]) =>
+    sources.replace(servers.map((server) => withOpener(server, parts)));
+  void replace(upstreamServers);
+  return { sources, replace };
+}
+
+/** Adds the problems of MCP servers to those of files; `file` is the configuration, which names the servers. */
+export function withUpstreamProblems(
+  custom: ToolProblems,
+  sources: Pick<UpstreamSources, "problems">,
+  file: string,
+): ToolProblems {
+  return {
+    refresh: custom.refresh,
+    problems: (workspace) => [
+      ...custom.problems(workspace),
+      ...sources.problems().map(({ name, reason }) => ({ path: file, line: 0, reason: `[mcp.${name}]: ${reason}` })),
+    ],
+  };
+}
+
+function withOpener(server: UpstreamServerSettings, parts: UpstreamParts): UpstreamServer {
+  const { program, remote } = server;
+  return { ...server, opener: program ? programOpener(server.name, program, parts) : remoteOpener(remote) };
+}
+
+function remoteOpener(
+  { url, headers }: NonNullable<UpstreamServerSettings["remote"]> = { url: "", headers: {} },
+): UpstreamOpener {
+  return {
+    confinement: "runs elsewhere",
+    async open() {
+      const { SSEClientTransport, StreamableHTTPClientTransport } = await import("@modelcontextprotocol/client");
+      const options = { requestInit: { headers } };
+      return {
+        transport: new StreamableHTTPClientTransport(new URL(url), options),
+        olderTransport: new SSEClientTransport(new URL(url), options),
+        ...{ lastWords: () => "", memory: async () => 0 },
+      };
+    },
+  };
+}
+
+function programOpener(
+  name: string,
+  program: UpstreamProgram,
+  { sandbox, supervisor, judgeFor, log }: UpstreamParts,
+): UpstreamOpener {
+  const network = hostNetwork(
+    { name: `mcp ${name}`, title: `the MCP server ${name}`, table: `[mcp.${name}]`, hosts: program.hosts },
+    { log, args: { mcp: name } },
+  );
+
+  async function start(): Promise<LastingProgram> {
+    const [first, ...others] = program.folders;
+    const directories = others.map((path) => ({ path, isWritable: true }));
+    // A program without folders gets an empty one.
+    const own = first === undefined ? await realpath(await mkdtemp(join(tmpdir(), "toolgate-mcp-"))) : undefined;
+    const cwd = first ?? own ?? "/";
+    const files = {
+      rules: async () => judgeFor("").fileRules(),
+      onStale(reason: string) {
+        log.warn("an MCP server is started again, since rules or files changed", { args: { mcp: name }, reason });
+        void started.kill();
+      },
+      onProblem: (error: unknown) =>
+        log.warn("files of an MCP server cannot be checked", { args: { mcp: name }, error }),
+    };
+    const started = await startLastingProgram(
+      { sandbox, supervisor },
+      { call: { sessionId: "mcp", callId: name }, argv: [program.command, ...program.args], env: program.env, files },
+      { agent: "", cwd, workspace: cwd, directories, network },
+    );
+    if (own !== undefined) void started.exited.then(() => rm(own, { recursive: true, force: true }));
+    return started;
+  }
+
+  return {
+    confinement:
+      sandbox.state.profile === "off" ? "without a sandbox" : `in the sandbox, with ${hostWords(program.hosts)}`,
+    async open(): Promise<OpenedTransport> {
+      const { ProgramTransport } = await import("../tool/mcp/program-transport.ts");
+      let pid = 0;
+      const transport = new ProgramTransport(async () => {
+        const started = await start();
+        pid = started.pid;
+        return started;
+      });
+      return { transport, lastWords: () => transport.lastWords(), memory: () => residentBytes(pid) };
+    },
+  };
+}

@@ -1,0 +1,84 @@
+import type { Readable, Writable } from "node:stream";
+import { type JSONRPCMessage, ReadBuffer, serializeMessage, type Transport } from "@modelcontextprotocol/client";
+import { createLastWords } from "../last-words.ts";
+
+/** A started program. */
+export interface McpProgram {
+  stdin: Writable;
+  stdout: Readable;
+  stderr: Readable;
+  /** Resolves with a description of its end, such as `exit code 1`. */
+  exited: Promise<string>;
+  kill(): Promise<void>;
+}
+
+/** Speaks MCP with a program over its stdin and stdout, a line for each message. Of lines that are no message only the fact is retained. */
+export class ProgramTransport implements Transport {
+  onclose?: () => void;
+  onerror?: (error: Error) => void;
+  onmessage?: Transport["onmessage"];
+  readonly #start: () => Promise<McpProgram>;
+  readonly #words = createLastWords();
+  #program: McpProgram | undefined;
+
+  constructor(start: () => Promise<McpProgram>) {
+    this.#start = start;
+  }
+
+  async start(): Promise<void> {
+    const program = await this.#start();
+    this.#program = program;
+    const buffer = new ReadBuffer({ maxBufferSize: maxMessageBytes });
+    program.stderr.setEncoding("utf8").on("data", this.#words.add);
+    program.stdout.on("data", (chunk: Buffer) => {
+      try {
+        buffer.append(chunk);
+      } catch (error) {
+        // A line without end.
+        this.#words.add(String(error));
+        void program.kill();
+        return;
+      }
+      this.#read(buffer);
+    });
+    void program.exited.then((how) => {
+      this.#words.add(`\n${how}`);
+      this.onclose?.();
+    });
+  }
+
+  #read(buffer: ReadBuffer): void {
+    for (;;) {
+      try {
+        const message = buffer.readMessage();
+        if (message === null) return;
+        this.onmessage?.(message);
+      } catch {
+        // A line that is no message: programs print for people, too.
+        this.#words.add("\n(a line on stdout that is no message)");
+      }
+    }
+  }
+
+  /** Returns the end of what the program printed for people, and how it ended. */
+  lastWords(): string {
+    return this.#words.text();
+  }
+
+  async send(message: JSONRPCMessage): Promise<void> {
+    const { stdin } = this.#program ?? {};
+    if (stdin === undefined || stdin.destroyed) throw new Error("the program does not run");
+    await new Promise<void>((resolve, reject) => {
+      stdin.write(serializeMessage(message), (error) => (error ? reject(error) : resolve()));
+    });
+  }
+
+  async close(): Promise<void> {
+    const program = this.#program;
+    this.#program = undefined;
+    program?.stdin.end();
+    await program?.kill();
+  }
+}
+
+const maxMessageBytes = 16 * 1024 * 1024;
