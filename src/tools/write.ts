@@ -3,9 +3,10 @@ import { defineTool } from "../tool/define-tool.ts";
 import type { Tool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import type { FileChanges } from "./fs/change-file.ts";
+import { type NewErrors, noNewErrors } from "./lsp/new-errors.ts";
 
 /** Writes whole files. An existing file must have been read in its present version, so that no work is overwritten unseen. */
-export function createWrite({ changes }: { changes: FileChanges }): Tool {
+export function createWrite({ changes, errors = noNewErrors }: { changes: FileChanges; errors?: NewErrors }): Tool {
   return defineTool({
     name: "write",
     version: "1",
@@ -22,8 +23,9 @@ export function createWrite({ changes }: { changes: FileChanges }): Tool {
     destructive: true,
     plan: (input, ctx) => changes.plan(input.filePath, (before) => newText(before, input.content), ctx),
     async execute({ content }, ctx) {
+      const newErrors = await errors.before(ctx.plan.path, ctx);
       const { metadata } = await changes.execute((before) => newText(before, content), ctx);
-      return { output: "Wrote file successfully.", metadata };
+      return { output: "Wrote file successfully.", metadata, ...(await newErrors()) };
     },
   });
 }

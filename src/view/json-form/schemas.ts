@@ -86,8 +86,10 @@ export const toolStateError = named(
         "cancelled",
         "executor_lost",
         "changed_after_approval",
+        "unavailable",
         "not_reported",
         "guard_not_loaded",
+        "result_not_stored",
       ])
       .optional(),
     effects: z
@@ -129,6 +131,8 @@ export const toolPart = named(
       .enum(["unspecified", "local", "tool_process", "worker", "delegated"])
       .optional()
       .describe("What runs it"),
+    worker: z.string().optional().describe("The fleet whose worker runs it"),
+    buildID: z.string().optional().describe("The code of that worker"),
     reportedBy: z.string().optional().describe("The principal that reported the result of a delegated call"),
     reportedInputDigest: z.string().optional().describe("The digest of the input that ran, as reported"),
     cancelRequested: z.boolean().optional().describe("The agent that runs it was asked to stop"),
@@ -306,6 +310,7 @@ const grant = z.object({
   revoked: moment,
   agent: z.string(),
   lastUsed: moment.optional(),
+  suspended: moment.optional().describe("When a restore suspended it"),
 });
 
 const backgroundEnded = z.object({

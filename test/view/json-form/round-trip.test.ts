@@ -83,6 +83,8 @@ test("keys, replies, states and numbers follow the ordered JSON", () => {
     inputElided: false,
     editedBy: "",
     executor: "unspecified",
+    worker: "",
+    buildID: "",
     reportedBy: "",
     reportedInputDigest: "",
     cancelRequested: false,

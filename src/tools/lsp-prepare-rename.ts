@@ -1,0 +1,49 @@
+import type { PrepareRenameResult } from "vscode-languageserver-protocol";
+import * as z from "zod";
+import { visible } from "../core/visible.ts";
+import { defineTool } from "../tool/define-tool.ts";
+import type { Tool } from "../tool/tool.ts";
+import { filePath } from "../tool/workspace.ts";
+import { openQuestion, planQuestion } from "./lsp/code-call.ts";
+import { askAbout } from "./lsp/language-client.ts";
+import type { LanguageServers } from "./lsp/language-servers.ts";
+import { rangeText } from "./lsp/places.ts";
+import { hasOneColumn, oneColumn, positionFields, protocolPosition } from "./lsp/position.ts";
+
+/** Reports whether the symbol at a position can be renamed. */
+export function createLspPrepareRename({ servers }: { servers: LanguageServers }): Tool {
+  return defineTool({
+    name: "lsp_prepare_rename",
+    version: "1",
+    description: "Check whether the symbol at a position can be renamed. Changes nothing.",
+    input: z
+      .object({ filePath: filePath.describe("File in the workspace"), ...positionFields })
+      .refine(hasOneColumn, oneColumn),
+    permissions: ["lsp", "lsp_server"],
+    readOnly: true,
+    idempotent: true,
+    plan: ({ filePath }, ctx) => planQuestion(servers, filePath, ctx),
+    async execute(input, ctx) {
+      const { client, file } = await openQuestion(servers, ctx, ctx.plan);
+      const { renameProvider } = client.capabilities;
+      if (renameProvider === true)
+        return {
+          output: `The language server ${client.server.name} renames symbols, and does not check positions before.`,
+        };
+      const params = { position: protocolPosition(input) };
+      const method = "textDocument/prepareRename";
+      const found = await askAbout<PrepareRenameResult | null>(client, method, file, params, ctx.signal);
+      return { output: renameText(found) };
+    },
+  });
+}
+
+function renameText(found: PrepareRenameResult | null): string {
+  if (found === null || (!("range" in found) && !("start" in found))) {
+    const isDefault = found !== null && "defaultBehavior" in found && found.defaultBehavior;
+    return isDefault ? "The symbol at this position can be renamed" : "Cannot rename at this position";
+  }
+  const range = "range" in found ? found.range : found;
+  const name = "placeholder" in found ? ` "${visible(found.placeholder)}"` : "";
+  return `The symbol${name} at ${rangeText(range)} can be renamed`;
+}
