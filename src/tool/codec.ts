@@ -2,9 +2,10 @@ import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { Ajv, type ValidateFunction } from "ajv";
 import { Ajv2020 } from "ajv/dist/2020.js";
 import * as z from "zod";
+import { canonicalJson } from "../core/canonical-json.ts";
 import { coerceScalars } from "./coerce.ts";
 import { InvalidInput, InvalidOutput } from "./errors.ts";
-import { linearPattern } from "./linear-pattern.ts";
+import { linearPattern, maxPatternWork, type PatternBudget } from "./linear-pattern.ts";
 
 /** A schema of values: of zod, or a JSON Schema where the tool was not written for zod. */
 export type ValueSchema = z.ZodType | JsonObject;
@@ -30,7 +31,8 @@ export function inputCodec(tool: string, schema: ValueSchema): InputCodec {
   const check = compile(tool, schema);
   return lenient(tool, schema, (value) => {
     const filled = structuredClone(value);
-    return check(filled) ? { decoded: filled } : { issues: ajvIssues(check) };
+    const issues = check(filled);
+    return issues.length === 0 ? { decoded: filled } : { issues };
   });
 }
 
@@ -65,13 +67,25 @@ export interface OutputCodec {
 }
 
 /** Creates the codec of a tool's output. */
-export function outputCodec(tool: string, schema: z.ZodType): OutputCodec {
+export function outputCodec(tool: string, schema: ValueSchema): OutputCodec {
+  if (isZod(schema)) {
+    return {
+      schema: toJsonSchema(schema),
+      encode(value) {
+        const result = z.safeEncode(schema, value);
+        if (!result.success) throw new InvalidOutput(tool, zodIssues(result.error));
+        return asJson(tool, result.data);
+      },
+    };
+  }
+  const check = compile(tool, schema);
   return {
-    schema: toJsonSchema(schema),
+    schema,
     encode(value) {
-      const result = z.safeEncode(schema, value);
-      if (!result.success) throw new InvalidOutput(tool, zodIssues(result.error));
-      return asJson(tool, result.data);
+      const json = asJson(tool, value);
+      const issues = check(json);
+      if (issues.length > 0) throw new InvalidOutput(tool, issues);
+      return json;
     },
   };
 }
@@ -106,6 +120,7 @@ function checkSchema(tool: string, schema: JsonObject): void {
     if (typeof value !== "object" || value === null) continue;
     if (depth > maxSchemaDepth) throw refuse(`it has more than ${maxSchemaDepth} levels; define parts under $defs`);
     for (const [name, inner] of Object.entries(value)) {
+      if (name === "$async") throw refuse("$async is not supported; leave it out");
       if (/^\$(dynamic|recursive)?[rR]ef$/.test(name) && typeof inner === "string" && !inner.startsWith("#"))
         throw refuse(`${name} ${JSON.stringify(inner)} leads to another document; write that part under $defs`);
       ahead.push({ value: inner, depth: depth + 1 });
@@ -115,24 +130,45 @@ function checkSchema(tool: string, schema: JsonObject): void {
   if (length > maxSchemaLength) throw refuse(`it has ${length} characters, at most ${maxSchemaLength} are allowed`);
 }
 
-function compile(tool: string, schema: JsonObject): ValidateFunction {
+/** Compiles a schema to a function that fills defaults into a value, and returns what does not fit. */
+function compile(tool: string, schema: JsonObject): (value: JsonValue) => Issue[] {
   checkSchema(tool, schema);
   // Without $schema the current draft is meant; draft-07 is the only older one in use.
   const isOld = typeof schema.$schema === "string" && schema.$schema.includes("draft-07");
-  const regExp = Object.assign((pattern: string) => linearPattern(pattern), { code: "linearPattern" });
+  const budget: PatternBudget = { left: maxPatternWork };
+  const regExp = Object.assign((pattern: string) => linearPattern(pattern, budget), { code: "linearPattern" });
   const options = {
     allErrors: true,
     strict: false,
     useDefaults: true,
     validateFormats: false,
+    // Otherwise a schema that refers to a large part many times becomes much more code.
+    inlineRefs: false,
     code: { regExp },
   } as const;
   try {
-    return (isOld ? new Ajv(options) : new Ajv2020(options)).compile(schema);
+    const compiled = withLinearUniqueness(isOld ? new Ajv(options) : new Ajv2020(options)).compile(schema);
+    return (value) => {
+      budget.left = maxPatternWork;
+      return compiled(value) ? [] : ajvIssues(compiled);
+    };
   } catch (cause) {
     const why = cause instanceof Error ? cause.message : String(cause);
     throw new Error(`tool "${tool}" has an invalid JSON Schema: ${why}`, { cause });
   }
+}
+
+/** Replaces the check of `uniqueItems`, which compares every two items. */
+function withLinearUniqueness(ajv: Ajv): Ajv {
+  ajv.removeKeyword("uniqueItems");
+  return ajv.addKeyword({
+    keyword: "uniqueItems",
+    type: "array",
+    schemaType: "boolean",
+    error: { message: "must NOT have duplicate items" },
+    validate: (isWanted: boolean, items: JsonValue[]) =>
+      !isWanted || new Set(items.map(canonicalJson)).size === items.length,
+  });
 }
 
 /** Checks that a value is the same after a round trip through JSON, since output is stored and sent as JSON. */

@@ -1,0 +1,89 @@
+import { create } from "@bufbuild/protobuf";
+import { ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
+import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallRef } from "../core/call-ref.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
+import type { Tool } from "../tool/tool.ts";
+import { refreshCall } from "./call-record.ts";
+import { endCall } from "./end-call.ts";
+import { CallEnd, CallGone } from "./ends.ts";
+import type { Engine } from "./engine.ts";
+import type { CallRecord, QueuedCall } from "./ports.ts";
+import type { Running } from "./running.ts";
+import { addWaiting } from "./slots.ts";
+import { failed, isTerminal } from "./state.ts";
+
+/** Leaves the call to the replica whose worker has capacity first; ends it if it may not wait. */
+export async function leaveForWorker(engine: Engine, call: Running, tool: Tool): Promise<never> {
+  const { gate } = call;
+  const { ref, spec } = call.record;
+  const waitMs = spec.queueMs ?? tool.remote?.queueMs ?? 0;
+  // The gate of an atomic batch is in memory, so its calls cannot wait without an owner.
+  if (waitMs === 0 || gate) throw new CallEnd(ToolErrorReason.UNAVAILABLE, noWorkerText(tool));
+  const { definitionId } = tool.definition;
+  const queued = { definitionId, until: engine.store.now() + waitMs };
+  const title = `Waiting for a worker that runs ${tool.name}`;
+  const progress = create(ToolProgressSchema, { callId: ref.callId, title });
+  const release = () => {
+    const at = { fence: call.fence, version: call.record.version };
+    const nothing = { asks: [], withdraw: [], message: "", maxOpenAsks: Number.MAX_SAFE_INTEGER };
+    return engine.store.openAsks({ ...at, ...nothing, dueMs: 0, progress, queued });
+  };
+  while (!(await release())) await refreshCall(engine, call);
+  call.queuedFor = definitionId;
+  await engine.store.announceUnclaimed([ref]);
+  throw new CallGone();
+}
+
+const noWorkerText = ({ name, remote }: Tool) =>
+  `The tool "${name}" was not run: ${remote?.unavailable() ?? "no worker that runs it is connected"}.`;
+
+/** Remembers a call that waits for a worker, and claims it if one has capacity by now. */
+export function waitForWorker(engine: Engine, definitionId: string, ref: CallRef): void {
+  const waiting = engine.workerQueue.get(definitionId) ?? new Map<string, CallRef[]>();
+  engine.workerQueue.set(definitionId, waiting);
+  if (addWaiting(waiting, ref)) engine.whenWorkerFree();
+}
+
+/** Returns the tool of a definition: the one that serves its name now, or one that workers served before. */
+export function findDefinition(
+  { registry, remoteTools }: Pick<Engine, "registry" | "remoteTools">,
+  { part, spec }: Pick<CallRecord, "part" | "spec">,
+  workspace: string,
+): Tool | undefined {
+  const tool = registry.get(part.tool, workspace);
+  return tool?.definition.definitionId === spec.definitionId
+    ? tool
+    : (remoteTools?.find(spec.definitionId, workspace) ?? tool);
+}
+
+/** Reserves capacity for the body of a call, unless it has some. Returns false if no worker of this replica has any. */
+export function reserveWorker(call: Running, { remote }: Tool): boolean {
+  call.reservation ??= remote?.reserve(call.record.ref);
+  return call.reservation !== undefined;
+}
+
+/** Ends a call that no worker took in time; otherwise remembers it. */
+export async function recoverQueued(engine: Engine, ref: CallRef, { definitionId, until }: QueuedCall): Promise<void> {
+  const { store } = engine;
+  if (store.now() < until) return waitForWorker(engine, definitionId, ref);
+  const record = await store.getCall(ref.sessionId, ref.callId);
+  if (record?.queuedUntil === undefined || record.owner !== "" || isTerminal(record.part)) return;
+  const opened = await engine.sessions.load(ref.sessionId).catch(() => undefined);
+  const workspace = opened && workspaceRoot(opened.workspace.name);
+  const serving = workspace === undefined ? undefined : engine.registry.get(record.part.tool, workspace);
+  const end = endOfWait(record, serving, workspace && findDefinition(engine, record, workspace));
+  // A body that was entered before, by a worker that is lost, may have had effects.
+  const effects = record.attempts > 0 ? ToolEffects.UNKNOWN : ToolEffects.NONE;
+  const part = failed(record.part, { ...end, effects }, store.now());
+  await endCall(engine, { ref, guard: { version: record.version }, part });
+}
+
+function endOfWait({ part: { tool: name }, spec }: CallRecord, serving: Tool | undefined, own: Tool | "" | undefined) {
+  if (serving && serving.definition.definitionId !== spec.definitionId) {
+    const error = `The tool "${name}" has changed since it was offered, and no worker that has it as it was took the call. List the tools again and repeat the call as it is now.`;
+    return { reason: ToolErrorReason.STALE_TOOL, error };
+  }
+  const why = own ? noWorkerText(own) : `The tool "${name}" was not run: no worker that runs it is connected.`;
+  return { reason: ToolErrorReason.UNAVAILABLE, error: why };
+}

@@ -1,0 +1,24 @@
+import type { Role, WorkerRights } from "./principal.ts";
+
+/** Finds out why rights are no valid ones of a worker; undefined if they are, or if they are those of other roles. */
+export function workerRightsProblem({
+  roles,
+  worker,
+}: {
+  roles: readonly Role[];
+  worker?: WorkerRights | undefined;
+}): { field: "roles" | "worker" | "tools"; message: string } | undefined {
+  if (!roles.includes("worker")) {
+    if (worker === undefined) return undefined;
+    return { field: "worker", message: "tools, permissions, calls, idempotent and pin are only for the role worker" };
+  }
+  const others = roles.filter((role) => role !== "worker");
+  if (others.length > 0)
+    return {
+      field: "roles",
+      message: `the role worker excludes ${others.join(", ")}: the principal that runs a tool must neither call nor approve it; create another token`,
+    };
+  if (worker === undefined || worker.tools.length === 0)
+    return { field: "tools", message: "the role worker needs the names of the tools that it may bring, such as ci_*" };
+  return undefined;
+}

@@ -1,0 +1,75 @@
+import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import type { Ask } from "../core/ask.ts";
+
+/**
+ * Fills the holes of a template, `{env}` or `{target.host}`, with fields of the input. A list makes a text of each element. In a
+ * value each `%`, `{`, wildcard, control character and character of the template's own text is written `%XX`, so that no two inputs
+ * make one text by accident, and none that of a whole input. A text for people
+ * has the values as they are. Returns undefined if a field is absent or no text, number, boolean or list of these.
+ */
+export function fillTemplate(
+  template: string,
+  input: JsonObject,
+  { isForPeople = false }: { isForPeople?: boolean } = {},
+): string[] | undefined {
+  const pieces = template.split(hole);
+  const special = new Set(["%", "{", "*", "?", ...pieces.filter((_, index) => index % 2 === 0).join("")]);
+  let texts: string[] = [""];
+  for (const [index, piece] of pieces.entries()) {
+    const write = (value: string) => (isForPeople ? value : escaped(value, special));
+    const values = index % 2 === 0 ? [piece] : valuesAt(input, piece)?.map(write);
+    if (values === undefined || values.length * texts.length > maxTexts) return undefined;
+    texts = texts.flatMap((text) => values.map((value) => text + value));
+  }
+  return texts;
+}
+
+/** Fills the templates of an ask; undefined if the input lacks a field of its patterns. */
+export function fillAsk(template: Ask, input: JsonObject): Ask | undefined {
+  const { patterns, always = [], ...rest } = template;
+  const filled = patterns.map((pattern) => fillTemplate(pattern, input));
+  if (filled.includes(undefined)) return undefined;
+  const wildcards = always.flatMap((pattern) => fillTemplate(pattern, input) ?? []);
+  return {
+    ...rest,
+    patterns: [...new Set(filled.flatMap((texts) => texts ?? []))],
+    ...(wildcards.length > 0 && { always: wildcards }),
+  };
+}
+
+function valuesAt(input: JsonObject, path: string): string[] | undefined {
+  let value: JsonValue | undefined = input;
+  for (const key of path.split(".")) {
+    if (typeof value !== "object" || value === null || Array.isArray(value) || !Object.hasOwn(value, key))
+      return undefined;
+    value = value[key];
+  }
+  const values = Array.isArray(value) ? value : [value];
+  if (values.length === 0 || !values.every(isScalar)) return undefined;
+  return values.map(String);
+}
+
+const isScalar = (value: JsonValue | undefined) =>
+  typeof value === "string" || typeof value === "number" || typeof value === "boolean";
+
+function escaped(value: string, special: ReadonlySet<string>): string {
+  return [...value]
+    .map((character) => (special.has(character) || isControl(character) ? hex(character) : character))
+    .join("");
+}
+
+const isControl = (character: string) => /\p{Cc}/u.test(character);
+const hex = (character: string) =>
+  [...Buffer.from(character)].map((byte) => `%${byte.toString(16).toUpperCase().padStart(2, "0")}`).join("");
+const hole = /\{([A-Za-z0-9_.-]+)\}/g;
+const maxTexts = 64;
+
+/** Finds out why two inputs could fill a template to one text; undefined if they cannot. */
+export function templateFault(template: string): string | undefined {
+  const pieces = template.split(hole);
+  if (pieces.some((piece, index) => index % 2 === 0 && /[{}]/.test(piece)))
+    return "has a brace that belongs to no hole; a hole is {FIELD} or {FIELD.FIELD}";
+  if (pieces.some((piece, index) => index % 2 === 0 && piece === "" && index > 0 && index < pieces.length - 1))
+    return "has two holes with nothing between them; write a character such as / between them";
+  return undefined;
+}

@@ -1,0 +1,91 @@
+import type { RegisteredTool, WorkerHello, WorkerPlanned, WorkerReport } from "../../gen/opencode/tool/v1/worker_pb.ts";
+import type { WorkerRights } from "../core/principal.ts";
+import type { RemoteRun } from "../tool/remote.ts";
+import type { ToolContext, ToolResult } from "../tool/tool.ts";
+import type { ReceivedFiles } from "../tool/worker/body-result.ts";
+import type { WorkerMessage } from "../tool/worker/worker-connection.ts";
+import type { IsClosed } from "./declared-tool.ts";
+
+/** The open connection of a worker. */
+export interface WorkerLink {
+  /** Its number, as the worker counts. */
+  readonly connection: number;
+  send(message: WorkerMessage): void;
+  /** Ends it, with an error if there is one. */
+  end(error?: Error): void;
+}
+
+/** A worker process that is connected to this replica, or that may return. */
+export interface WorkerProcess {
+  readonly principal: string;
+  rights: WorkerRights;
+  /** Its last hello. */
+  hello: WorkerHello;
+  /** Number of its last connection. */
+  connection: number;
+  /** Absent while it is away. */
+  link: WorkerLink | undefined;
+  /** Capacity as it declared it last. */
+  capacity: number;
+  isDraining: boolean;
+  /** Its tools, with the outcome of their declaration. */
+  tools: readonly RegisteredTool[];
+  /** IDs of the definitions that it serves. */
+  definitions: ReadonlySet<string>;
+  /** Names of the workspaces that it serves. */
+  workspaces: ReadonlySet<string>;
+  /** Definitions of the bodies for which capacity is taken, by assignment. */
+  readonly taken: Map<string, string>;
+  /** Bodies that were started or adopted, by assignment, until their calls have ended. */
+  readonly bodies: Map<string, RemoteBody>;
+  /** Reports that came while their bodies were being adopted, by assignment. */
+  readonly adopting: Map<string, WorkerReport[]>;
+  /** Waits for answers to `plan`, by plan id. */
+  readonly plans: Map<string, (planned: WorkerPlanned) => void>;
+  /** Time of its last message, in ms since the epoch. */
+  seen: number;
+  /** Runs while it is away. */
+  timer: NodeJS.Timeout | undefined;
+}
+
+/** A body that a worker runs, from the start or the adoption of its call to the recorded end. It outlives connections. */
+export interface RemoteBody extends ReceivedFiles {
+  readonly process: WorkerProcess;
+  readonly tool: string;
+  readonly ctx: ToolContext;
+  readonly remote: RemoteRun;
+  readonly isClosed: IsClosed;
+  /** Resolves when all reports so far are handled: output, progress and result are handled in order. */
+  handled: Promise<void>;
+  /** Bytes of reports that are not handled yet. */
+  waitingBytes: number;
+  /** A receipt is being waited for; output that comes meanwhile needs another one. */
+  receipt: "none" | "waiting" | "again";
+  /** Answers by the number of the request; undefined while it is open. */
+  readonly answers: Map<number, WorkerMessage | undefined>;
+  hasResult: boolean;
+  resolve(result: ToolResult): void;
+  reject(error: unknown): void;
+}
+
+/** Returns the ID of a process, which contains its principal: another one may choose the same instance ID. */
+export function processKeyOf(principal: string, instance: string): string {
+  return `${principal} ${instance}`;
+}
+
+/** Sends a message to a process; one that is away gets nothing. */
+export function sendTo({ link }: Pick<WorkerProcess, "link">, message: WorkerMessage): void {
+  link?.send(message);
+}
+
+/** Returns how many more bodies a process takes, of a definition that it may limit. */
+export function capacityFor(
+  { link, isDraining, capacity, taken, hello: { tools }, definitions }: WorkerProcess,
+  definitionId: string,
+  tool: string,
+): number {
+  if (link === undefined || isDraining || !definitions.has(definitionId)) return 0;
+  const max = tools.find(({ name }) => name === tool)?.maxConcurrent ?? 0;
+  const same = [...taken.values()].filter((each) => each === definitionId).length;
+  return Math.min(capacity - taken.size, max === 0 ? Number.POSITIVE_INFINITY : max - same);
+}

@@ -1,0 +1,131 @@
+import { expect, onTestFinished, test } from "vitest";
+import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { connect } from "../e2e/clients.ts";
+import { type Service, startService } from "../e2e/service.ts";
+import { connectWorker, echoTool, newInstance, type RawHello } from "./raw-worker.ts";
+
+const settings = `
+[permission.ci_echo]
+"*" = "allow"
+[permission.ci_ask]
+"*" = "ask"
+[[token]]
+id = "ci-worker"
+roles = ["worker"]
+tools = ["ci_*"]
+permissions = ["rollout"]
+value = "ci-worker-token-for-tests"
+`;
+
+async function workerFor(service: Service, hello: RawHello = {}) {
+  const worker = await connectWorker(service, hello);
+  onTestFinished(worker.cut);
+  return worker;
+}
+
+test("a call goes on after kill -9 of the service: its body is not entered again, and its output is whole", async () => {
+  const service = await startService({ settings });
+  const instanceId = newInstance();
+  const before = await workerFor(service, { instanceId });
+  const { tools, newSession } = connect(service, "caller");
+  const sessionId = await newSession();
+  await tools.callTool({ sessionId, callId: "long", tool: "ci_echo", input: { text: "long" }, waitMs: 0 });
+  const start = await before.next("start");
+  before.report(start, { case: "output", value: { blob: 0, offset: 0n, data: Buffer.from("before ") } });
+  await expect.poll(async () => (await before.next("receipt")).stored[0]).toBe(7n);
+  const ask = { permission: "rollout", patterns: ["prod"] };
+  before.report(start, { case: "request", value: { number: 1, request: { case: "ask", value: ask } } });
+  const person = () => connect(service, "approver").permissions;
+  const open = async () => (await person().listPermissions({ sessionId })).permissions;
+  await expect.poll(open).toHaveLength(1);
+  await service.kill();
+  await service.start();
+  const worker = await workerFor(service, { instanceId, connection: 2n, held: [start.assignment] });
+  expect((await worker.next("receipt")).stored[0]).toBe(7n);
+  worker.report(start, { case: "output", value: { blob: 0, offset: 0n, data: Buffer.from("before after") } });
+  worker.report(start, { case: "request", value: { number: 1, request: { case: "ask", value: ask } } });
+  const [request] = await open();
+  await person().respondToPermission({ sessionId, permissionId: request?.id ?? "", reply: PermissionReply.ONCE });
+  expect(await worker.next("answer")).toMatchObject({ number: 1, answer: { case: undefined } });
+  worker.report(start, { case: "result", value: { outcome: { case: "completed", value: {} } } });
+  const { part } = await connect(service, "caller").tools.callTool({
+    ...{ sessionId, callId: "long", tool: "ci_echo", input: { text: "long" }, waitMs: 60_000 },
+  });
+  expect(part?.state).toMatchObject({ case: "completed", value: { output: "before after" } });
+  expect(await worker.next("ended")).toMatchObject({ assignment: start.assignment, recorded: true });
+  expect(worker.untaken("start")).toBe(0);
+});
+
+test("while no worker is connected a call asks, and it runs once when one comes", async () => {
+  const service = await startService({ settings });
+  const first = await workerFor(service, { tools: [echoTool("ci_ask")], resumeMs: 0 });
+  first.cut();
+  await first.ended;
+  // What workers declared is still known after a restart.
+  await service.stop();
+  await service.start();
+  const { tools, newSession } = connect(service, "caller");
+  const sessionId = await newSession();
+  await tools.callTool({ sessionId, callId: "asked", tool: "ci_ask", input: { text: "prod" }, waitMs: 0 });
+  const { permissions } = connect(service, "approver");
+  const open = async () => (await permissions.listPermissions({ sessionId })).permissions;
+  await expect.poll(open).toMatchObject([{ permission: "ci_ask", patterns: ["prod"] }]);
+  const [request] = await open();
+  await permissions.respondToPermission({ sessionId, permissionId: request?.id ?? "", reply: PermissionReply.ONCE });
+  const worker = await workerFor(service, { tools: [echoTool("ci_ask")] });
+  worker.complete(await worker.next("start"), "once");
+  const call = { sessionId, callId: "asked", tool: "ci_ask", input: { text: "prod" }, waitMs: 60_000 };
+  expect((await tools.callTool(call)).part?.state).toMatchObject({ case: "completed", value: { output: "once" } });
+});
+
+test("the definition of the highest generation serves; always does not cover a changed description", async () => {
+  const service = await startService({ settings });
+  const { tools, newSession } = connect(service, "caller");
+  const { permissions } = connect(service, "approver");
+  const describe = (description: string) => [echoTool("ci_ask", { description })];
+  const old = await workerFor(service, { tools: describe("Old."), generation: 1n });
+  const listed = async () => (await tools.listTools({})).tools.find(({ name }) => name === "ci_ask");
+  const before = await listed();
+  expect(before).toMatchObject({ description: "Old.", worker: "ci" });
+  const sessionId = await newSession();
+  const call = (callId: string, definitionId = "") =>
+    tools.callTool({
+      sessionId,
+      callId,
+      definitionId,
+      tool: "ci_ask",
+      input: { text: "prod", callId },
+      waitMs: 60_000,
+      queueMs: 500,
+    });
+  const open = async () => (await permissions.listPermissions({ sessionId })).permissions;
+  const first = call("one");
+  await expect.poll(open).toHaveLength(1);
+  const [request] = await open();
+  const reply = { sessionId, permissionId: request?.id ?? "", reply: PermissionReply.ALWAYS };
+  await permissions.respondToPermission(reply);
+  old.complete(await old.next("start"));
+  await first;
+  const covered = call("two");
+  old.complete(await old.next("start"));
+  expect((await covered).part?.state.case).toBe("completed");
+
+  const next = await workerFor(service, { tools: describe("New."), generation: 2n });
+  expect(await listed()).toMatchObject({ description: "New." });
+  // A call of the old definition goes to a worker that has it, as long as there is one.
+  const bound = call("three", before?.definitionId);
+  old.complete(await old.next("start"));
+  expect((await bound).part?.state.case).toBe("completed");
+  old.cut();
+  await old.ended;
+  expect((await call("stale", before?.definitionId)).part?.state).toMatchObject({
+    value: { reason: ToolErrorReason.STALE_TOOL },
+  });
+  const changed = call("four");
+  await expect.poll(open).toHaveLength(1);
+  const [again] = await open();
+  await permissions.respondToPermission({ sessionId, permissionId: again?.id ?? "", reply: PermissionReply.ONCE });
+  next.complete(await next.next("start"));
+  expect((await changed).part?.state.case).toBe("completed");
+  expect(old.untaken("start")).toBe(0);
+});
