@@ -55,6 +55,11 @@ export function revocationRecord(grant: Grant, by: string): DecisionRecord {
   return create(DecisionRecordSchema, { kind: DecisionKind.REVOKED, sessionId, tool, agent, by, grants: [grant] });
 }
 
+/** Builds the record of a confirmed grant. */
+export function confirmationRecord(grant: Grant, by: string): DecisionRecord {
+  return { ...revocationRecord(grant, by), kind: DecisionKind.CONFIRMED };
+}
+
 const maxPatternLength = 2_000;
 
 function readable(decision: PermissionDecision): PermissionDecision {

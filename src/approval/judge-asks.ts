@@ -57,7 +57,7 @@ export async function judgeAsks(
     unapproved: mergeAsks(
       unapproved.map(({ ask, decisions }) => ({
         ...(ask.restricts ? onlyAsking(ask, decisions) : ask),
-        ...(isOnceOnly({ ask, decisions }) && { onceOnly: true }),
+        ...(isOnceOnly({ ask, decisions }, subject) && { onceOnly: true }),
       })),
     ),
     ...(rulesVersion !== undefined && { rulesVersion }),

@@ -7,6 +7,7 @@ import {
   OfferSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { isVisible } from "../policy/display.ts";
+import { isGitSettings } from "../policy/protected-files.ts";
 import { prefixOf } from "../policy/shell/prefix.ts";
 import { wildcard } from "../policy/wildcard.ts";
 
@@ -27,20 +28,24 @@ type Match = GrantMatch["match"];
 
 /**
  * Builds the offers of an ask, narrowest first: its exact patterns, commands with the same first words, and the wildcards of
- * its tool that cover them; each for the session, the agent and the workspace. None if the text cannot be displayed as it is.
+ * its tool that cover them; each for the session, the agent and the workspace. Settings of git are offered for the session alone,
+ * since they can name programs. None if the text cannot be displayed as it is.
  */
 export function offersFor({ permission, patterns, wildcards, agent, workspace, binding }: Savable): Offer[] {
   if (patterns.length === 0 || patterns.length > maxPatterns || !patterns.every(isShowable)) return [];
+  const scopes = permission === "edit" && patterns.some(isGitSettings) ? 1 : undefined;
   const offers = matchesFor(permission, patterns, wildcards).flatMap(({ matches: [match, ...also], what }) =>
     [
       { scope: GrantScope.SESSION, whom: "in this session and its children" },
       { scope: GrantScope.AGENT, whom: `for agent ${agent} in workspace ${workspace}, until revoked` },
       { scope: GrantScope.PROJECT, whom: `for every session in workspace ${workspace}, until revoked` },
-    ].map(({ scope, whom }) => ({
-      ...{ scope, binding, text: `Allow ${what} ${whom}` },
-      ...(match && { match: { match } }),
-      also: also.map((each) => ({ match: each })),
-    })),
+    ]
+      .slice(0, scopes)
+      .map(({ scope, whom }) => ({
+        ...{ scope, binding, text: `Allow ${what} ${whom}` },
+        ...(match && { match: { match } }),
+        also: also.map((each) => ({ match: each })),
+      })),
   );
   return offers.map((offer, i) => create(OfferSchema, { ...offer, id: `o${i + 1}` }));
 }

@@ -13,7 +13,7 @@ import type { ExpandedAsk, Layers } from "../policy/model.ts";
 import type { Policy } from "../policy/policy.ts";
 import type { Subject } from "../policy/subject.ts";
 import type { AnswerEffects } from "./answer-effects.ts";
-import { revocationRecord } from "./decisions.ts";
+import { confirmationRecord, revocationRecord } from "./decisions.ts";
 import { type JudgedBy, judgeAsks, type UnapprovedAsk, type Verdict } from "./judge-asks.ts";
 import { listOpenAsks } from "./open-asks.ts";
 import { toPermissionRequest } from "./permission-request.ts";
@@ -87,7 +87,18 @@ export function createPermissions({
       const found = await store.getGrant(grantId);
       const grant = found && (await store.revokeGrant(grantId, [revocationRecord(found, by)]));
       if (grant) return grant;
-      throw new RequestError(ErrorReason.NO_SUCH_GRANT, `grant ${grantId} is not known`, { grant_id: grantId });
+      throw noSuchGrant(grantId);
+    },
+    /** Lets a grant serve again that a restore suspended. */
+    async confirm(by: string, grantId: string): Promise<Grant> {
+      const found = await store.getGrant(grantId);
+      const grant = found && (await store.confirmGrant(grantId, [confirmationRecord(found, by)]));
+      if (grant) return grant;
+      throw noSuchGrant(grantId);
     },
   };
+}
+
+function noSuchGrant(grantId: string): RequestError {
+  return new RequestError(ErrorReason.NO_SUCH_GRANT, `grant ${grantId} is not known`, { grant_id: grantId });
 }

@@ -5,6 +5,7 @@ import {
   PermissionLayer,
   PermissionReason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { asksForGitSettings } from "../policy/caution.ts";
 import type { ExpandedAsk } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
 import type { Subject } from "../policy/subject.ts";
@@ -25,7 +26,7 @@ export function withGrants(
   const used = new Set<Grant>();
   const judged = byRules.map(({ ask, decisions }) => {
     const asking = decisions.filter(({ action }) => action === PermissionAction.ASK);
-    const isFinal = strictest(decisions) === PermissionAction.DENY || isOnceOnly({ ask, decisions });
+    const isFinal = strictest(decisions) === PermissionAction.DENY || isOnceOnly({ ask, decisions }, subject);
     const needed = isFinal ? undefined : neededFor(ask, asking, subject);
     const covering = needed && grantsFor(grants, needed);
     if (!covering) return { ask, decisions };
@@ -40,14 +41,19 @@ export function bindingOf(subject: Subject, ask: ExpandedAsk): string {
   return ask.cwd === undefined ? subject.binding : `${subject.binding}:${ask.cwd}`;
 }
 
-/** Checks if no grant may answer: the engine itself asks, a policy file could not be read, or a pipe feeds the command its program. */
-export function isOnceOnly({ ask, decisions }: JudgedAsk): boolean {
+/**
+ * Checks if no grant may answer: the engine itself asks, a policy file could not be read, or a pipe feeds the command its program.
+ * The settings of a repository are an exception for commands, since `git config` and `git remote add` change them all the time.
+ */
+export function isOnceOnly({ ask, decisions }: JudgedAsk, { tool }: Pick<Subject, "tool">): boolean {
+  const maySave = (decision: PermissionDecision) =>
+    tool === "bash" && ask.permission === "edit" && ask.alwaysAsk === undefined && asksForGitSettings(decision);
   return decisions.some(
-    ({ action, layer, reasonCode, pattern }) =>
-      action === PermissionAction.ASK &&
-      (layer === PermissionLayer.ENGINE ||
-        reasonCode === PermissionReason.BROKEN_POLICY ||
-        ask.pipelines?.has(pattern) === true),
+    (decision) =>
+      decision.action === PermissionAction.ASK &&
+      ((decision.layer === PermissionLayer.ENGINE && !maySave(decision)) ||
+        decision.reasonCode === PermissionReason.BROKEN_POLICY ||
+        ask.pipelines?.has(decision.pattern) === true),
   );
 }
 

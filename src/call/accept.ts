@@ -7,7 +7,7 @@ import type { CallRef } from "../core/call-ref.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import { newId } from "../core/ids.ts";
 import type { Principal } from "../core/principal.ts";
-import { RequestError } from "../core/request-error.ts";
+import { isStoreUnavailable, RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
 import { cancelCall } from "./cancel.ts";
@@ -20,12 +20,12 @@ import {
   runChildren,
   type StartGate,
 } from "./children.ts";
-import { maxLifeMs } from "./ends.ts";
+import { CallGone, maxLifeMs } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { waitForEnd } from "./follow.ts";
-import { launchAtGate } from "./gated-calls.ts";
+import { launchAtGate, leaveAtOpenGate, readFormerGate, releaseAtGate } from "./gated-calls.ts";
 import { launchCall } from "./launch.ts";
-import { createParking } from "./parking.ts";
+import { createParking, leaveToRecovery } from "./parking.ts";
 import type { CallRecord, CallSpec, OpenCallStep, OpenedCall } from "./ports.ts";
 import { prepareStart } from "./prepare.ts";
 import { countUnrecorded, mayRecordOnce, recordOnce } from "./record-once.ts";
@@ -34,7 +34,8 @@ import type { Ready } from "./running.ts";
 import { beforeDrain, checkNotDraining, draining, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
 import { freeSlot, needsSlot, takeSlot } from "./slots.ts";
-import { pendingPart } from "./state.ts";
+import { pendingPart, runningAt } from "./state.ts";
+import { endUnentered, untilUnenteredEnded } from "./unentered.ts";
 
 /** Fields that CallTool and ExecuteTool have in common. */
 export type CallRequest = Pick<
@@ -47,6 +48,7 @@ export type CallRequest = Pick<
   | "input"
   | "metadata"
   | "timeoutMs"
+  | "queueMs"
   | "providerId"
   | "modelId"
   | "definitionId"
@@ -83,9 +85,8 @@ export async function acceptCall(
 async function attachOnly(engine: Engine, principal: Principal, request: CallRequest): Promise<Accepted> {
   const { sessions, store } = engine;
   const { sessionId, callId, tool, input = {} } = request;
-  sessions.checkStore(request.expectedStoreId);
   if (sessionId === "" || callId === "") throw draining();
-  const opened = await sessions.open(principal, sessionId, "call");
+  const opened = await sessions.openExpected(principal, sessionId, request.expectedStoreId);
   const record = await store.getCall(sessionId, callId);
   if (!record) throw draining();
   checkAttach(record, digestOfRequest(tool, canonicalJson(input)));
@@ -99,11 +100,12 @@ async function openAndEnter(
   trace?: TraceContext,
 ): Promise<Accepted> {
   const { sessions } = engine;
-  sessions.checkStore(request.expectedStoreId);
   engine.lines.checkBudget(principal.id);
   checkKeys("metadata", request.metadata);
   checkSize("metadata", request.metadata, 64 * 1024);
-  const opened = await sessions.open(principal, request.sessionId || (await newSession(engine, principal)), "call");
+  sessions.checkStore(request.expectedStoreId);
+  const sessionId = request.sessionId || (await newSession(engine, principal));
+  const opened = await sessions.openExpected(principal, sessionId, request.expectedStoreId);
   const agent = sessions.agentFor(principal, request.agent, opened.session);
   return await enterCall(engine, { ...request, agent }, opened, callerOfRequest(principal), { trace });
 }
@@ -129,10 +131,15 @@ async function enterCall(
   caller: Caller,
   { gate, trace, background = false, parentCallId = "" }: EntryOptions = {},
 ): Promise<Accepted> {
+  const { callId } = request;
+  if (callId)
+    await untilUnenteredEnded(engine, { root: opened.session.rootSessionId, sessionId: opened.session.id, callId });
   // A saved file of tools or of a plugin is what this call meets.
   await engine.registry.refresh(workspaceRoot(opened.workspace.name));
   const call = describeCall(engine, request, opened, caller, { trace, background, parentCallId });
   let ready = gate ? undefined : await prepareStart(engine, call, opened);
+  // A failover while this was prepared may have lost the call to which the request would attach.
+  engine.sessions.checkStore(request.expectedStoreId, call.ref.root);
   let entered: OpenedCall | undefined;
   if (ready && mayRecordOnce(engine, call, ready)) {
     entered = await recordOnce(engine, opened, ready, openStep(engine, call, ready));
@@ -153,19 +160,28 @@ async function openAndLaunch(
 ): Promise<OpenedCall> {
   const isCounted = ready !== undefined && needsSlot(engine, ready.tool, ready.plan);
   const hasSlot = isCounted && takeSlot(engine, call.ref);
-  // Without a slot the call is only accepted, and waits for one.
-  const startable = hasSlot || !isCounted ? ready : undefined;
+  const reservation = ready?.tool.remote?.reserve(call.ref);
+  // Without a slot, or capacity of a worker, the call is only accepted, and waits for it.
+  const mayStart = (hasSlot || !isCounted) && (!ready?.tool.remote || reservation);
+  const startable = mayStart && ready ? { ...ready, start: runningAt(ready.start, reservation) } : undefined;
   const sent = performance.now();
-  const step = openStep(engine, call, startable);
+  const step = { ...openStep(engine, call, startable), remote: reservation?.mark };
   let isLaunched = false;
   try {
     const { record, created } = await whileClaiming(engine, call.ref, () => engine.store.openCall(step));
     isLaunched = created;
     const isStarted = record.attempts > 0;
-    if (created) launchCall(engine, record, opened, sent, { ready: isStarted ? startable : undefined, gate, hasSlot });
+    const given = { ready: isStarted ? startable : undefined, gate, hasSlot, reservation };
+    if (created) launchCall(engine, record, opened, sent, given);
     return { record, created };
+  } catch (cause) {
+    const { replicaId } = engine;
+    if (startable && isStoreUnavailable(cause))
+      endUnentered(engine, { ref: call.ref, owner: replicaId, epoch: 1 }, call.part);
+    throw cause;
   } finally {
     if (hasSlot && !isLaunched) freeSlot(engine);
+    if (!isLaunched) reservation?.free();
   }
 }
 
@@ -223,6 +239,7 @@ function describeCall(
       ...(tool?.durable && { durable: true }),
       requestDigest: digestOfRequest(request.tool, canonical),
       timeoutMs: request.timeoutMs,
+      ...(request.queueMs !== undefined && { queueMs: request.queueMs }),
       providerId: request.providerId,
       modelId: request.modelId,
       definitionId: request.definitionId || (tool?.definition.definitionId ?? ""),
@@ -259,21 +276,39 @@ export async function makeCalls(
   children: readonly ChildCall[],
   options: Parameters<Engine["makeCalls"]>[3],
 ): Promise<ChildResult[]> {
-  const gate = options.atomic ? createStartGate(children.length, options.changes) : undefined;
-  const leave = new AbortController();
   const { run } = parent;
-  const parking = run?.record.spec.durable && createParking(engine, run, { callCount: children.length, gate, leave });
+  const callCount = children.length;
+  const former = options.atomic && run?.isResumed ? await readFormerGate(engine, parent, callCount) : undefined;
+  if (run && former?.isHeld && !former.wasOpen) {
+    await releaseAtGate(engine, former);
+    await leaveToRecovery(engine, run);
+  }
+  const gate = options.atomic && !former?.wasOpen ? createStartGate(callCount, options.changes) : undefined;
+  const leave = new AbortController();
+  const leaveIfGone = () => parent.signal.reason instanceof CallGone && leave.abort(parent.signal.reason);
+  parent.signal.addEventListener("abort", leaveIfGone, { once: true });
+  if (parent.signal.aborted) leaveIfGone();
+  const parking = run?.record.spec.durable && createParking(engine, run, { callCount, gate, leave });
   try {
-    return await runChildren(parent, children, gate, {
-      enter(request) {
-        const entry = enterChild(engine, parent, request);
-        return parking ? parking.accepted(entry) : entry;
+    return await runChildren(
+      parent,
+      children,
+      gate,
+      {
+        enter(request) {
+          const entry = former?.wasOpen
+            ? leaveAtOpenGate(engine, former, request.callId)
+            : enterChild(engine, parent, request);
+          return parking ? parking.accepted(entry) : entry;
+        },
+        ended: async (ref) => (await waitForEnd(engine, { ref }, maxLifeMs, leave.signal)).part,
+        cancel: (ref, message) => cancelCall(engine, ref, message),
+        isLeft: () => leave.signal.aborted,
       },
-      ended: async (ref) => (await waitForEnd(engine, { ref }, maxLifeMs, leave.signal)).part,
-      cancel: (ref, message) => cancelCall(engine, ref, message),
-      isLeft: () => leave.signal.aborted,
-    });
+      options.key,
+    );
   } finally {
+    parent.signal.removeEventListener("abort", leaveIfGone);
     if (parking) parking.end();
   }
 }

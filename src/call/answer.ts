@@ -4,6 +4,7 @@ import type { PermissionResponse } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AnswerSteps } from "../approval/permissions.ts";
 import type { AskRecord, Settlement, SettleResult } from "../approval/ports.ts";
 import type { Principal } from "../core/principal.ts";
+import { isStoreUnavailable } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { answersTo, nothingAsked } from "./asks.ts";
 import { startsWithOthers } from "./children.ts";
@@ -21,6 +22,7 @@ import { beforeDrain, isLeaseValid, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
 import { freeSlot, hasFreeSlot, needsSlot, takeSlot } from "./slots.ts";
 import { inputOf, running } from "./state.ts";
+import { endUnentered } from "./unentered.ts";
 
 /** Time that a call may be judged before its last ask is settled. */
 const maxJudgingMs = 50;
@@ -104,6 +106,10 @@ async function settleWithStart(
     isLaunched = result.result === "won";
     if (isLaunched) launchCall(engine, started, opened, sent, { ready, asks, hasSlot });
     return result;
+  } catch (cause) {
+    const { ref, owner, epoch } = started;
+    if (isStoreUnavailable(cause)) endUnentered(engine, { ref, owner, epoch }, record.part);
+    throw cause;
   } finally {
     if (hasSlot && !isLaunched) freeSlot(engine);
   }
@@ -170,6 +176,8 @@ async function judgeAnswered(
   if (!opened) return undefined;
   await engine.registry.refresh(workspaceRoot(opened.workspace.name));
   const tool = resolveTool(engine, record, opened);
+  // Its run reserves a worker first.
+  if (tool.remote) return undefined;
   if (needsSlot(engine, tool) && !hasFreeSlot(engine)) return undefined;
   const input = decodeInput(engine, tool, record);
   const subject = subjectFor(opened, record.part.agent, tool);

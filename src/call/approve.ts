@@ -3,6 +3,7 @@ import { ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { JudgedBy } from "../approval/judge-asks.ts";
+import { isStoreUnavailable } from "../core/request-error.ts";
 import type { Subject } from "../policy/subject.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import { answersTo, isOnce, nothingAsked, openMissingAsks, waitUntilSettled } from "./asks.ts";
@@ -18,7 +19,9 @@ import { releaseCall } from "./release.ts";
 import { type Approved, type Running, subjectOf } from "./running.ts";
 import { isLeaseValid } from "./runs.ts";
 import { freeSlot, needsSlot, takeSlot } from "./slots.ts";
-import { inputOf, running } from "./state.ts";
+import { inputOf, running, runningAt } from "./state.ts";
+import { isConfirming, startUnconfirmed } from "./unentered.ts";
+import { leaveForWorker, reserveWorker } from "./worker-queue.ts";
 
 /** State of the approval loop of one call. */
 interface Approval {
@@ -94,6 +97,7 @@ async function attemptStart(
     return undefined;
   }
   if (!secureSlot(engine, call, tool, judged)) return await leaveForSlot(engine, call);
+  if (tool.remote && !reserveWorker(call, tool)) return await leaveForWorker(engine, call, tool);
   if (await writeStartMark(engine, call, judged, answers.approved))
     return { ...judged, input, answers: answers.answers };
   await refreshCall(engine, call);
@@ -151,17 +155,24 @@ export async function writeStartMark(
   if (!isLeaseValid(engine, call)) throw new CallGone();
   call.isStarting = true;
   const { attempts } = call.record;
-  const part = running(call.record.part, plan, store.now());
-  const outcome = await store.startCall({
+  const part = runningAt(running(call.record.part, plan, store.now()), call.reservation);
+  const remote = call.reservation?.mark;
+  const step = store.startCall({
     fence: call.fence,
     version: call.record.version,
     ...(verdict.rulesVersion !== undefined && { rulesVersion: verdict.rulesVersion }),
     grantIds: [...new Set(verdict.decisions.flatMap(({ grantId }) => grantId || []))],
     part,
+    remote,
     decisions: [allowedRecord(call.record, judged, approved)],
     ...(call.assignment !== undefined && {
       delegated: { assignment: call.assignment, reportMs: limits.reportMs },
     }),
+  });
+  const outcome = await step.catch((cause: unknown) => {
+    // A delegated call has no lease any more: a later request finds out if its host may run it.
+    const isUnconfirmed = isStoreUnavailable(cause) && isConfirming(engine) && call.assignment === undefined;
+    throw isUnconfirmed ? startUnconfirmed() : cause;
   });
   if (outcome === "retry") return false;
   if (outcome === "fenced") {
@@ -170,6 +181,6 @@ export async function writeStartMark(
     if (call.record.attempts === attempts) throw new CallGone();
     return true;
   }
-  call.record = { ...call.record, part, attempts: attempts + 1 };
+  call.record = { ...call.record, part, attempts: attempts + 1, ...(remote && { remote }) };
   return true;
 }

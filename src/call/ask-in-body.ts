@@ -1,8 +1,12 @@
+import { createHash } from "node:crypto";
+import type { MessageInitShape } from "@bufbuild/protobuf";
 import {
   PermissionAction,
   type PermissionDecision,
   PermissionReason,
+  type QuestionAnswer,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionRequest, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { UnapprovedAsk } from "../approval/judge-asks.ts";
 import type { Ask } from "../core/ask.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
@@ -20,25 +24,49 @@ import { noteCall, refreshCall } from "./call-record.ts";
 import { allowedRecord } from "./decision-records.ts";
 import { denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
+import { visiblePreview } from "./inspect.ts";
 import { expandAsks } from "./planning.ts";
 import { type Running, subjectOf } from "./running.ts";
 import { outsideSlot } from "./slots.ts";
+import { storePreview } from "./spill.ts";
 import { inputOf } from "./state.ts";
 
-/** Decides an ask from a running body and waits for its settlement. The ask ends with this replica, as the call does. */
-export async function askInBody(engine: Engine, call: Running, tool: Tool, approved: Plan, ask: Ask): Promise<void> {
+/** An ask from a running body, what approvers see of its effect, and its questions if it is one for the permission `question`. */
+export interface AskOfBody extends Pick<Plan, "questions"> {
+  ask: Ask;
+  /** Names the ask in its body: asked again with the same key, it is the same ask. */
+  key?: string | undefined;
+  preview?: MessageInitShape<typeof PreviewSchema> | undefined;
+}
+
+/**
+ * Decides an ask from a running body and waits for its settlement. Returns the answers to its questions. Without a key the ask ends
+ * with this replica, as the call does.
+ */
+export async function askInBody(
+  engine: Engine,
+  call: Running,
+  { tool, plan: approved }: { tool: Tool; plan: Plan },
+  { ask, key, preview, questions }: AskOfBody,
+): Promise<readonly QuestionAnswer[]> {
+  const prefix = key === undefined ? undefined : keyedPrefix(call, key);
+  const before = prefix === undefined ? [] : await engine.asksOf(call.record.ref);
+  const known = before.flatMap(({ request }) => (prefix && request.id.startsWith(prefix) ? request : []));
+  if (known.length > 0) return await awaitAnswers(engine, call, ask, known);
   const { workspace } = call.opened;
   const subject = subjectOf(call, tool);
   const layers = engine.layersFor(subject);
   const plan = await resolvePlanPaths(
-    { title: "", asks: [ask], ...(ask.cwd !== undefined && { cwd: ask.cwd }) },
+    { title: "", asks: [ask], ...(questions && { questions }), ...(ask.cwd !== undefined && { cwd: ask.cwd }) },
     workspace,
   );
   const asks = await expandAsks(engine, call.record.spec.principal, plan.asks, layers, workspace);
   const verdict = await engine.permissions.decide(asks, subject, { layers });
   if (verdict.action === PermissionAction.DENY) throw denied(verdict);
-  const recordAllowed = (why?: string) =>
-    noteCall(engine, call.fence, { decisions: [allowedRecord(call.record, { verdict }, [], why)] });
+  const recordAllowed = async (why?: string) => {
+    await noteCall(engine, call.fence, { decisions: [allowedRecord(call.record, { verdict }, [], why)] });
+    return [];
+  };
   if (verdict.action === PermissionAction.ALLOW) return await recordAllowed();
   const whole = approved.asks.filter(({ wholeCall }) => wholeCall).map(({ permission }) => permission);
   const isCovered = coversBody(call, approved)
@@ -49,13 +77,35 @@ export async function askInBody(engine: Engine, call: Running, tool: Tool, appro
   const digest = await approvalDigest(engine, tool, inputOf(call.record.part), plan, call.opened);
   const unasked = await askHooks(call, unapproved, plan, digest);
   if (unasked.length === 0) return await recordAllowed();
-  const requests = unasked.map((each) => requestFor(engine, call, { ask: each, plan, verdict }, { subject, digest }));
+  const shown = preview && (await storePreview(engine, call, visiblePreview(preview)));
+  const requests = unasked.map((each, index) => {
+    const id = prefix && `${prefix}${index}`;
+    return requestFor(engine, call, { ask: each, plan, verdict }, { preview: shown, subject, digest, id });
+  });
   do await refreshCall(engine, call);
   while (!(await openPermissionRequests(engine, call, requests, { ...verdict, rulesVersion: undefined }, [])));
+  return await awaitAnswers(engine, call, ask, requests);
+}
+
+/** Returns the beginning of the ids of the permission requests of an ask with a key. */
+function keyedPrefix({ record: { ref, attempts } }: Running, key: string): string {
+  const name = JSON.stringify([ref.sessionId, ref.callId, attempts, key]);
+  return `per_${createHash("sha256").update(name).digest("base64url").slice(0, 22)}_`;
+}
+
+/** Waits until permission requests of a body are settled; throws if one is refused. */
+async function awaitAnswers(
+  engine: Engine,
+  call: Running,
+  ask: Ask,
+  requests: readonly PermissionRequest[],
+): Promise<readonly QuestionAnswer[]> {
   const wait = () => waitUntilSettled(engine, call);
-  // A body that may be refused works meanwhile, and may end before the answer.
-  await (ask.refusable ? wait() : outsideSlot(engine, call, wait));
+  // A body that works meanwhile may end before the answer.
+  await (ask.whileWorking ? wait() : outsideSlot(engine, call, wait));
   for (const request of requests) checkApproved(call, request, { endsCall: !ask.refusable });
+  const opened = new Set(requests.map(({ id }) => id));
+  return (call.asks ?? []).flatMap(({ request, settled }) => (opened.has(request.id) ? (settled?.answers ?? []) : []));
 }
 
 /** True if an approver answered an ask of this call that covers what its body asks. */

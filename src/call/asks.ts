@@ -95,7 +95,7 @@ export async function openMissingAsks(
   const unopened = missing.filter((ask) => !isOpen(ask));
   const unasked = await askHooks(call, unopened, judged.plan, digest);
   if (stale.length === 0 && unasked.length === 0) return false;
-  const shown = preview && (await storePreview(engine, call, preview()));
+  const shown = preview && (await storePreview(engine, call, await preview()));
   const requests = unasked.map((ask) =>
     requestFor(engine, call, { ...judged, ask }, { preview: shown, subject, digest }),
   );
@@ -127,7 +127,12 @@ export function requestFor(
   { limits, permissions, store }: Engine,
   call: Running,
   { ask, plan, verdict }: Pick<Judged, "plan" | "verdict"> & { ask: ExpandedAsk },
-  { preview, subject, digest }: { preview?: Preview | undefined; subject: Subject; digest: string },
+  {
+    preview,
+    subject,
+    digest,
+    id = newId("per", store.now()),
+  }: { preview?: Preview | undefined; subject: Subject; digest: string; id?: string | undefined },
 ): PermissionRequest {
   const { part } = call.record;
   const metadata = plan.asks.find(({ permission }) => permission === ask.permission)?.metadata;
@@ -145,7 +150,7 @@ export function requestFor(
       tool: create(PermissionToolContextSchema, { messageId: part.messageId, callId: part.callId }),
     },
     subject,
-    newId("per", store.now()),
+    id,
   );
 }
 

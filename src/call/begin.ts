@@ -5,7 +5,7 @@ import type { BeginCallRequest } from "../../gen/opencode/tool/v1/tool_service_p
 import type { AskRecord } from "../approval/ports.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import type { Principal } from "../core/principal.ts";
-import { RequestError } from "../core/request-error.ts";
+import { lostCall, RequestError } from "../core/request-error.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import { checkAttach } from "./accept.ts";
 import { type Assignment, attemptDelegated, newAssignment } from "./attempt-delegated.ts";
@@ -48,12 +48,14 @@ export async function beginCall(
   request: BeginCallRequest,
   signal: AbortSignal,
   trace?: TraceContext,
-): Promise<BeginOutcome> {
+): Promise<BeginOutcome & { root: string }> {
   checkNotDraining(engine);
   engine.sessions.checkStore(request.expectedStoreId);
   engine.lines.checkBudget(principal.id);
   const hosted = await openHostedSession(engine, principal, request);
-  return await beginHosted(engine, principal, hosted, request, signal, trace);
+  const root = hosted.opened.session.rootSessionId;
+  engine.sessions.checkStore(request.expectedStoreId, root);
+  return { ...(await beginHosted(engine, principal, hosted, request, signal, trace)), root };
 }
 
 /** Like `beginCall`, in a session that was opened. */
@@ -85,7 +87,7 @@ async function decideWithin(engine: Engine, begin: Begin, ms: number): Promise<B
     for (;;) {
       signal.throwIfAborted();
       const found = await engine.store.getCallWithAsks(ref);
-      if (!found) throw new Error(`call ${ref.callId} is gone while it was waited for`);
+      if (!found) throw lostCall(ref, engine.store.storeIdOf(ref.root));
       const { record, asks } = found;
       const decided = decisionOf(record, begin.assignment);
       if (decided) return decided;

@@ -1,11 +1,16 @@
 import type { ToolOutput, ToolProgress } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { questionPermission } from "../core/ask.ts";
 import { newId } from "../core/ids.ts";
 import type { Tool, ToolContext, ToolResult, TraceContext } from "../tool/tool.ts";
+import { createPauses, pausedMsOf } from "./adopted-body.ts";
 import { askInBody } from "./ask-in-body.ts";
 import { hookEnvironment } from "./call-hooks.ts";
+import { whileStoreAway } from "./call-record.ts";
+import { stopIfCancelled } from "./cancel.ts";
 import { createDeadline, orAborted } from "./deadline.ts";
 import { trafficRecord } from "./decision-records.ts";
+import { durableState } from "./durable-state.ts";
 import { CallEnd, CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { ensureRecorded, recordInBackground } from "./first-step.ts";
@@ -35,6 +40,9 @@ interface Body {
   readonly output: CallOutput;
 }
 
+/** Bytes of a stored output that are copied at a time. */
+const copiedBytes = 256 * 1024;
+
 /** Step 8, execute: enters the body under the call's own signal and deadline; the request that made the call may end. */
 export async function executeBody(engine: Engine, call: Running, tool: Tool, approved: EnteredWith): Promise<Returned> {
   // The lease of a process that was suspended after the start mark may have lapsed; nothing may run then.
@@ -43,10 +51,13 @@ export async function executeBody(engine: Engine, call: Running, tool: Tool, app
   call.progress = body.progress;
   call.output = body.output;
   try {
+    const former = call.former?.output;
+    if (former) await continueOutput(engine, call, body.output, former);
     const result = await call.observed.step("execute", (trace) =>
       orAborted(tool.execute(approved.input, approved.plan, toolContext(engine, call, body, trace)), call.signal),
     );
     call.signal.throwIfAborted();
+    if (call.isResumed) await whileStoreAway(engine, call, () => stopIfCancelled(engine, call));
     await body.output.end();
     return { result, output: body.output };
   } finally {
@@ -55,17 +66,37 @@ export async function executeBody(engine: Engine, call: Running, tool: Tool, app
   }
 }
 
+/** Continues the output of an earlier run in another one, since a replica that was suspended may still append to that. */
+async function continueOutput(
+  { outputs }: Engine,
+  { record: { ref } }: Running,
+  output: CallOutput,
+  { id, bytes }: { id: string; bytes: number },
+): Promise<void> {
+  for (let at = 0; at < bytes; ) {
+    const found = await outputs.read(ref.root, id, at, Math.min(bytes - at, copiedBytes));
+    if (!found || found.data.length === 0) throw new Error(`output ${id} ends at ${at} of ${bytes} bytes`);
+    await output.restore(found.data);
+    at += found.data.length;
+  }
+}
+
 /** Starts the deadline, and opens output and progress, which abort the call if its events are fenced off. */
-function openBody({ limits, outputs, store }: Engine, call: Running, tool: Tool, approved: EnteredWith): Body {
+function openBody(engine: Engine, call: Running, tool: Tool, approved: EnteredWith): Body {
+  const { limits, outputs, store } = engine;
   const { ref, spec } = call.record;
-  const deadline = createDeadline(spec.timeoutMs || approved.plan.timeoutMs || limits.timeoutMs, (ms) =>
+  const timeoutMs = spec.timeoutMs || approved.plan.timeoutMs || limits.timeoutMs;
+  const passed = (ms: number) =>
     call.controller.abort(
       new CallEnd(
         ToolErrorReason.TIMEOUT,
         `The call took longer than ${ms} ms and was stopped. Give it a longer timeout_ms, or less to do.`,
       ),
-    ),
-  );
+    );
+  const timer = createDeadline(timeoutMs, passed, spentMs(engine, call, tool));
+  const pauses = call.record.remote && createPauses(engine, call);
+  const whilePaused: typeof timer.whilePaused = (work) => timer.whilePaused(() => (pauses ? pauses(work) : work()));
+  const deadline = { ...timer, whilePaused };
   const record = async (events: (ToolOutput | ToolProgress)[]) => {
     await ensureRecorded(call);
     if (await store.recordEvents(call.fence, events)) return;
@@ -86,7 +117,17 @@ function openBody({ limits, outputs, store }: Engine, call: Running, tool: Tool,
     keep: tool.keep,
     record,
   });
-  return { tool, approved, deadline, progress: createProgress(ref.callId, (event) => record([event])), output };
+  const progress = createProgress(ref.callId, (event) => record([event]));
+  Object.assign(progress.shown, call.former?.shown);
+  return { tool, approved, deadline, progress, output };
+}
+
+/** Returns the part of its deadline that a call has spent before it was resumed. The deadline of a body that only makes calls is paused meanwhile. */
+function spentMs({ store }: Engine, { isResumed, record }: Running, tool: Tool): number {
+  const { part } = record;
+  if (!isResumed || !(record.remote || tool.durable?.survives) || part.state.case !== "running") return 0;
+  const pausedMs = record.remote ? pausedMsOf(record, store.now()) : 0;
+  return store.now() - (part.state.value.time?.start ?? store.now()) - pausedMs;
 }
 
 /** Context in which a body runs. */
@@ -108,23 +149,24 @@ function toolContext(
     outside: approved.outside,
     files: approved.files,
     reads: {
-      get: (path) => store.getRead(ref.root, path),
+      get: (path) => whileStoreAway(engine, call, () => store.getRead(ref.root, path)),
       async record(path, sha256) {
-        // First, so that the batch can restore the file also if the step below fails.
-        if (tool.changeForm !== undefined) call.gate?.wrote(path, sha256);
+        if (tool.changeForm !== undefined) await call.gate?.beforeWrite([{ path, sha256 }]);
         if (call.firstStep && !call.firstStep.taken) return void call.firstStep.reads.set(path, sha256);
         await ensureRecorded(call);
-        await store.recordRead(ref.root, path, sha256);
+        await whileStoreAway(engine, call, () => store.recordRead(ref.root, path, sha256));
       },
     },
+    beforeWrite: async (writes) => await call.gate?.beforeWrite(writes),
+    durable: durableState(engine, call),
     state: {
       async get(name) {
-        const value = await store.getState(ref, name);
+        const value = await whileStoreAway(engine, call, () => store.getState(ref, name));
         return value === undefined ? undefined : JSON.parse(value);
       },
       async set(name, value) {
         await ensureRecorded(call);
-        await store.setState(ref, name, JSON.stringify(value));
+        await whileStoreAway(engine, call, () => store.setState(ref, name, JSON.stringify(value)));
       },
     },
     outputs: {
@@ -151,13 +193,37 @@ function toolContext(
         deadline.whilePaused(() => engine.makeCalls(engine, parent, children, options)),
       );
     },
-    async ask(ask) {
+    async ask(ask, preview, key) {
       await ensureRecorded(call);
-      await deadline.whilePaused(() => askInBody(engine, call, tool, approved.plan, ask));
+      await deadline.whilePaused(() => askInBody(engine, call, { tool, plan: approved.plan }, { ask, key, preview }));
+    },
+    async question(questions) {
+      await ensureRecorded(call);
+      const patterns = [...new Set(questions.map(({ question = "" }) => question))];
+      const ask = { permission: questionPermission, patterns, refusable: true } as const;
+      try {
+        return await deadline.whilePaused(() =>
+          askInBody(engine, call, { tool, plan: approved.plan }, { ask, questions }),
+        );
+      } catch (error) {
+        if (error instanceof CallEnd && !call.signal.aborted) return undefined;
+        throw error;
+      }
     },
     recordTraffic(traffic) {
       call.reports = [...(call.reports ?? []), trafficRecord(call.record, traffic)];
     },
+    ...(call.record.remote && {
+      remote: {
+        mark: call.record.remote,
+        isAdopted: call.isResumed === true,
+        storedBytes: call.former?.output?.bytes ?? 0,
+        async stored() {
+          await output.end();
+          return output.size();
+        },
+      },
+    }),
     extra: part.metadata ?? {},
     ...(trace && { trace }),
   };

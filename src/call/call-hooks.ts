@@ -1,7 +1,7 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ExpandedAsk } from "../policy/model.ts";
-import type { HookChain } from "../tool/hooks.ts";
+import type { WorkspaceHooks } from "../tool/hooks.ts";
 import type { Plan } from "../tool/tool.ts";
 import { inputOf } from "./state.ts";
 
@@ -22,7 +22,7 @@ interface HookAnswers {
 
 /** Hooks of one call. Hooks that run before the body run once per call: their answers are stored, for whichever replica runs it. */
 export interface CallHooks {
-  readonly chain: HookChain;
+  readonly chain: WorkspaceHooks;
   readonly call: { tool: string; sessionID: string; callID: string };
   readonly messageId: string;
   readonly answered: HookAnswers;
@@ -36,7 +36,7 @@ export interface CallHooks {
 
 /** Creates the hooks of a call from its stored answers. */
 export function createCallHooks(
-  chain: HookChain,
+  chain: WorkspaceHooks,
   { tool, sessionId, messageId, callId }: ToolPart,
   { stored, ...steps }: Pick<CallHooks, "store" | "newId" | "now"> & { stored: string | undefined },
 ): CallHooks {

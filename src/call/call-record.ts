@@ -1,10 +1,8 @@
 import { setTimeout as delay } from "node:timers/promises";
-import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import type { DecisionRecord } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { RequestError } from "../core/request-error.ts";
+import { isStoreUnavailable } from "../core/request-error.ts";
 import { CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
-import type { Fence } from "./ports.ts";
+import type { Fence, NoteCallStep } from "./ports.ts";
 import type { Running } from "./running.ts";
 import { isLeaseValid } from "./runs.ts";
 import { isTerminal } from "./state.ts";
@@ -20,12 +18,26 @@ export async function refreshCall({ store }: Engine, call: Running): Promise<voi
   if (now.record.epoch !== call.fence.epoch || now.record.owner !== call.fence.owner) throw new CallGone();
 }
 
-/** Stores what changes no state: answers of hooks, or decisions made while the body runs. Throws `CallGone` if fenced off. */
-export async function noteCall(
-  { store }: Engine,
-  fence: Fence,
-  noted: { hooked?: string; decisions?: readonly DecisionRecord[] },
-): Promise<void> {
+/**
+ * Takes a step of a call whose body was entered. While the store is unavailable it takes the step again, until it may no longer rely
+ * on its lease or has tried for the time of one; then it throws the last failure.
+ */
+export async function whileStoreAway<T>(engine: Engine, call: Running, step: () => Promise<T>): Promise<T> {
+  for (const until = performance.now() + engine.limits.leaseMs; ; ) {
+    try {
+      return await step();
+    } catch (cause) {
+      const isOver =
+        !isLeaseValid(engine, call) || performance.now() >= until || call.signal.reason instanceof CallGone;
+      if (!isStoreUnavailable(cause) || isOver) throw cause;
+      engine.log.warn("a call that ran waits for the store", { error: cause, callId: call.record.ref.callId });
+      await delay(retryMs);
+    }
+  }
+}
+
+/** Stores what changes no state: answers of hooks, memos, or decisions made while the body runs. Throws `CallGone` if fenced off. */
+export async function noteCall({ store }: Engine, fence: Fence, noted: Omit<NoteCallStep, "fence">): Promise<void> {
   if (!(await store.noteCall({ fence, ...noted }))) throw new CallGone();
 }
 
@@ -34,7 +46,7 @@ export async function noteCall(
  * any other failure. Nothing has run yet, so every step may be repeated while the lease is valid.
  */
 export async function pauseIfUnavailable(engine: Engine, call: Running, cause: unknown): Promise<undefined> {
-  if (!(cause instanceof RequestError) || cause.reason !== ErrorReason.STORE_UNAVAILABLE) throw cause;
+  if (!isStoreUnavailable(cause)) throw cause;
   if (!isLeaseValid(engine, call)) throw new CallGone();
   engine.log.warn("a call waits for the store", { error: cause, callId: call.record.ref.callId });
   await delay(retryMs, undefined, { signal: call.signal });

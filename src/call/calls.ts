@@ -3,14 +3,16 @@ import type { PermissionResponse, ToolPart } from "../../gen/opencode/tool/v1/to
 import type { BeginCallRequest, FinishCallRequest } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
+import type { RemoteCall, RemoteMark } from "../tool/remote.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import { type Accepted, acceptCall, type CallRequest, makeCalls } from "./accept.ts";
+import { type Adoption, adoptCall, restartUnentered } from "./adopt.ts";
 import { answerAsk } from "./answer.ts";
 import { backgroundCallsOf } from "./background-calls.ts";
 import { beginCall } from "./begin.ts";
 import { cancelCall, closeSession, handleCancels } from "./cancel.ts";
 import { cancelCallsOf, type NewChildSession, openChildSession } from "./child-sessions.ts";
-import { claimAnnounced, claimWaiting } from "./claims.ts";
+import { claimAnnounced, claimQueued, claimWaiting } from "./claims.ts";
 import type { Engine, EngineParts } from "./engine.ts";
 import { finishDelegated } from "./finish-delegated.ts";
 import { callEvents, type WatchOptions, waitForEnd, watchSession } from "./follow.ts";
@@ -43,6 +45,9 @@ export function createEngine(parts: EngineParts): Engine {
     runs: new Map(),
     claiming: new Map(),
     unrecorded: new Map(),
+    unentered: new Map(),
+    unsettled: new Set(),
+    unstored: new Set(),
     launching: new Set(),
     sessionsWithNews,
     stopNews() {
@@ -52,7 +57,10 @@ export function createEngine(parts: EngineParts): Engine {
     filling: createFilling(outputs),
     waits: createWaits(store),
     slots: createSlots(),
+    workerQueue: new Map(),
+    claimingQueued: new Map(),
     whenFree: () => claimWaiting(engine),
+    whenWorkerFree: () => claimQueued(engine),
     makeCalls,
     resumeParent,
   };
@@ -81,6 +89,12 @@ export function createCalls(parts: EngineParts) {
     return { record, opened };
   }
 
+  /** Returns a call of a session that the principal owns, or as an admin, once it is recorded. */
+  async function getOwn(principal: Principal, sessionId: string, callId: string): Promise<CallRecord> {
+    await untilRecorded(engine, sessionId, callId);
+    return (await getRecord(principal, sessionId, callId, "control")).record;
+  }
+
   return {
     open: (principal: Principal, request: CallRequest, trace?: TraceContext) =>
       acceptCall(engine, principal, request, trace),
@@ -92,13 +106,31 @@ export function createCalls(parts: EngineParts) {
     /** Settles an ask with an approver's answer; starts the call in the same step where that is possible. */
     answer: (principal: Principal, workspace: string, response: PermissionResponse) =>
       answerAsk(engine, principal, workspace, response),
+    /** Goes on with a call whose body a worker has entered that is connected to this replica. */
+    adopt: (call: RemoteCall, mark: RemoteMark): Promise<Adoption> => adoptCall(engine, call, mark),
+    /** Gives a call back whose body its worker has not entered; returns false if the worker's run is not the call's any more. */
+    restartUnentered: (call: RemoteCall, mark: RemoteMark) => restartUnentered(engine, call, mark),
+    /** Claims calls that wait for a worker; called when one of this replica may have capacity. */
+    takeQueued: () => claimQueued(engine),
     /** Calls of agents that this service started. */
     ownTools: ownToolCallsOf(engine),
     getRecord,
+    /** Finds a call of a session that the principal owns, in the store that the caller expects. */
+    async find(
+      principal: Principal,
+      { sessionId, callId, expectedStoreId }: Pick<CallRequest, "sessionId" | "callId" | "expectedStoreId">,
+    ): Promise<CallRecord> {
+      await sessions.openExpected(principal, sessionId, expectedStoreId);
+      return await getOwn(principal, sessionId, callId);
+    },
     wait: (call: Pick<CallRecord, "ref" | "part">, ms: number, signal: AbortSignal) =>
       waitForEnd(engine, call, ms, signal),
     events: (call: Pick<Accepted, "record">, afterSeq: number, signal: AbortSignal) =>
       callEvents(engine, call, afterSeq, signal),
+    /** Returns the root of the tree of a session that the principal may read. */
+    async rootOf(principal: Principal, sessionId: string): Promise<string> {
+      return (await sessions.look(principal, sessionId, "read")).session.rootSessionId;
+    },
     async *watch(
       principal: Principal,
       watch: WatchOptions,
@@ -117,9 +149,7 @@ export function createCalls(parts: EngineParts) {
     },
     /** Cancels a call of a session that the principal owns, or as an admin. */
     async cancel(principal: Principal, sessionId: string, callId: string, message: string): Promise<ToolPart> {
-      await untilRecorded(engine, sessionId, callId);
-      const { record } = await getRecord(principal, sessionId, callId, "control");
-      return await cancelCall(engine, record.ref, message);
+      return await cancelCall(engine, (await getOwn(principal, sessionId, callId)).ref, message);
     },
     async closeSession(principal: Principal, sessionId: string): Promise<void> {
       await sessions.look(principal, sessionId, "control");

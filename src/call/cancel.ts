@@ -1,12 +1,13 @@
 import { create } from "@bufbuild/protobuf";
 import { ToolErrorReason, type ToolPart, ToolPartSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
+import { lostCall } from "../core/request-error.ts";
 import { endCall } from "./end-call.ts";
 import { CallEnd, CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { waitForEnd } from "./follow.ts";
 import type { CallRecord } from "./ports.ts";
-import { runKeyOf } from "./running.ts";
+import { type Running, runKeyOf } from "./running.ts";
 import { failed, isTerminal } from "./state.ts";
 
 /** Ends a call with CANCELLED and returns the stored part; returns a call that has ended as it is. */
@@ -15,7 +16,7 @@ export async function cancelCall(engine: Engine, ref: CallRef, message: string):
   const reason = message === "" ? "The call was cancelled." : message;
   for (;;) {
     const record = await store.getCall(ref.sessionId, ref.callId);
-    if (!record) throw new Error(`call ${ref.callId} is gone while it was cancelled`);
+    if (!record) throw lostCall(ref, store.storeIdOf(ref.root));
     if (isTerminal(record.part)) return record.part;
     if (record.spec.delegated && record.part.state.case === "running")
       return await wishCancelled(engine, record, reason);
@@ -27,6 +28,8 @@ export async function cancelCall(engine: Engine, ref: CallRef, message: string):
       continue;
     }
     if (run) {
+      // If this replica loses the call now, another one goes on with it, and has to know.
+      if ((record.spec.durable || record.remote) && record.cancel === undefined) await store.requestCancel(ref, reason);
       run.call.controller.abort(new CallEnd(ToolErrorReason.CANCELLED, reason));
       await run.done;
       continue;
@@ -51,6 +54,17 @@ export async function cancelCall(engine: Engine, ref: CallRef, message: string):
 async function wishCancelled({ store }: Engine, { ref, part }: CallRecord, reason: string): Promise<ToolPart> {
   await store.requestCancel(ref, reason, create(ToolPartSchema, { ...part, cancelRequested: true }));
   return (await store.getCall(ref.sessionId, ref.callId))?.part ?? part;
+}
+
+/**
+ * Stops a resumed parent whose body has returned, if it was to be cancelled: the replica that ran it before may have cancelled its
+ * calls, and their ends must not complete it.
+ */
+export async function stopIfCancelled({ store }: Engine, { controller, record: { ref } }: Running): Promise<void> {
+  const { cancel } = (await store.getCall(ref.sessionId, ref.callId)) ?? {};
+  if (cancel === undefined) return;
+  controller.abort(new CallEnd(ToolErrorReason.CANCELLED, cancel));
+  controller.signal.throwIfAborted();
 }
 
 /** Aborts runs of this replica that another replica was asked to cancel. Calls that have not started were ended there. */

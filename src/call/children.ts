@@ -3,7 +3,7 @@ import { ToolEffects, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.t
 import type { CallRef } from "../core/call-ref.ts";
 import { commandFailureOf, commandFailureWords } from "../core/command-failure.ts";
 import { RequestError } from "../core/request-error.ts";
-import type { ChangeObserver, ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
+import type { ChangeObserver, ChildCall, ChildResult, FileWrite, TraceContext } from "../tool/tool.ts";
 import type { CallRecord, Fence } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";
 
@@ -12,8 +12,8 @@ export interface StartGate {
   readonly isOpen: boolean;
   /** Resolves when all have arrived; `files` are those that the call will change. Throws the signal's reason if that is aborted first. */
   arrive(files: readonly string[], signal: AbortSignal): Promise<void>;
-  /** Reports a file that one of the calls wrote. */
-  wrote(file: string, sha256: string): void;
+  /** Reports what one of the calls is about to write. */
+  beforeWrite(writes: readonly FileWrite[]): Promise<void>;
 }
 
 /** Creates a gate for `count` calls, which opens after `beforeStart` of the observer. */
@@ -34,7 +34,7 @@ export function createStartGate(count: number, changes: ChangeObserver = ignored
     get isOpen() {
       return isOpen;
     },
-    wrote: changes.wrote,
+    beforeWrite: changes.beforeWrite,
     async arrive(changed, signal) {
       for (const file of changed) files.add(file);
       missing -= 1;
@@ -52,13 +52,13 @@ export function createStartGate(count: number, changes: ChangeObserver = ignored
   };
 }
 
-const ignored: ChangeObserver = { beforeStart: async () => {}, wrote: () => {} };
+const ignored: ChangeObserver = { beforeStart: async () => {}, beforeWrite: async () => {} };
 
 /** The run of a parent, as far as parking it changes that. */
 export interface ParentRun {
   readonly record: CallRecord;
   readonly fence: Fence;
-  /** Set for a durable parent whose body is entered again. */
+  /** Set for a call whose body is entered again, or goes on in its worker. */
   readonly isResumed?: true;
   /** Parks a durable parent that waits for its calls. */
   park?: () => Promise<void>;
@@ -90,19 +90,20 @@ export interface ChildSteps {
   enter(request: ChildRequest): Promise<CallRef>;
   ended(ref: CallRef): Promise<ToolPart>;
   cancel(ref: CallRef, message: string): Promise<unknown>;
-  /** True if another replica resumes the parent: its calls stay open then. */
+  /** True if the parent is no longer this run's: its calls stay as they are then. */
   isLeft(): boolean;
 }
 
 /**
  * Runs calls for a body at the same time and returns their results. Each is judged, asked for and recorded like any other
- * call, and is cancelled when the parent is aborted. With a gate none starts before all may.
+ * call, and is cancelled when the parent is aborted. With a gate none starts before all may. The `key` names the calls in their body.
  */
 export async function runChildren(
   parent: Parent,
   children: readonly ChildCall[],
   gate: StartGate | undefined,
   { enter, ended, cancel, isLeft }: ChildSteps,
+  key?: string,
 ): Promise<ChildResult[]> {
   const entered = new Map<string, CallRef>();
   /** Reason for which open children end, and later ones end at once. */
@@ -114,12 +115,14 @@ export async function runChildren(
   }
 
   const stop = () => {
+    // Another run of the parent goes on with them, or they have ended with it.
+    if (isLeft()) return;
     // A child that cannot be cancelled now is stopped by its own deadline.
     endAll("The call that made this one was stopped.").catch(() => {});
   };
 
   async function run(child: ChildCall, number: number): Promise<ChildResult> {
-    const callId = childCallId(parent.record.ref.callId, number);
+    const callId = childCallId(parent.record.ref.callId, key === undefined ? number : `r${key}.${number}`);
     try {
       const ref = await enter({ ...child, callId, gate });
       entered.set(callId, ref);
@@ -150,8 +153,9 @@ export function startsWithOthers({ metadata }: ToolPart): boolean {
 }
 
 /** Returns the id of a child call, which has at most 128 characters. */
-export function childCallId(parentId: string, number: number): string {
-  const prefix = parentId.length <= 120 ? parentId : createHash("sha256").update(parentId).digest("hex");
+export function childCallId(parentId: string, number: number | string): string {
+  const isShort = parentId.length <= 120 && parentId.length + `.${number}`.length <= 128;
+  const prefix = isShort ? parentId : createHash("sha256").update(parentId).digest("hex");
   return `${prefix}.${number}`;
 }
 

@@ -1,19 +1,20 @@
+import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord } from "../approval/ports.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
+import type { Reservation } from "../tool/remote.ts";
 import { startsWithOthers } from "./children.ts";
 import { endCall } from "./end-call.ts";
-import { isTooOld, tooOld } from "./ends.ts";
+import { isTooOld, maxIdempotentAttempts, tooOld } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { launchCall } from "./launch.ts";
 import type { CallRecord } from "./ports.ts";
 import { runKeyOf } from "./running.ts";
 import { beforeDrain, whileClaiming } from "./runs.ts";
-import { freeSlot, hasFreeSlot, needsSlot, nextWaiting, takeSlot, waitForSlot } from "./slots.ts";
+import { freeSlot, hasFreeSlot, needsSlot, nextWaiting, takeSlot, takeWaiting, waitForSlot } from "./slots.ts";
 import { failed, isTerminal } from "./state.ts";
+import { findDefinition, waitForWorker } from "./worker-queue.ts";
 
-/** Times that the body of an idempotent tool may be entered. */
-const maxIdempotentAttempts = 3;
 /** Calls that are claimed at the same time after one settlement. */
 const maxClaims = 16;
 
@@ -23,6 +24,12 @@ export interface CallWithAsks {
   asks: readonly AskRecord[];
 }
 
+/** Facts about a claim: a call that waited for a slot, or one for which capacity of a worker is reserved. */
+interface ClaimOptions {
+  isNext?: boolean;
+  reservation?: Reservation | undefined;
+}
+
 /** Outcome of a claim: "left" if the call stays as it is, "no slot" if this replica could run it and may not now. */
 export type Claim = "done" | "left" | "no slot";
 
@@ -30,22 +37,40 @@ export type Claim = "done" | "left" | "no slot";
  * Claims an orphaned call and launches it, if this replica serves its workspace and definition, has a free slot, and the body may
  * be entered once more. Ends a call that was not started within its life. `isNext` for a call that waited for a slot.
  */
-export async function claimCall(engine: Engine, { record, asks }: CallWithAsks, isNext = false): Promise<Claim> {
-  const { limits, log, registry, replicaId, sessions, store } = engine;
+export async function claimCall(
+  engine: Engine,
+  { record, asks }: CallWithAsks,
+  { isNext = false, reservation: given }: ClaimOptions = {},
+): Promise<Claim> {
+  const { limits, log, replicaId, sessions, store } = engine;
   const { ref, part, spec, attempts, version } = record;
-  if (attempts === 0 && isTooOld(engine, record)) return (await endTooOld(engine, record)) ? "done" : "left";
+  if (attempts === 0 && isTooOld(engine, record)) {
+    given?.free();
+    return (await endTooOld(engine, record)) ? "done" : "left";
+  }
   if (engine.isDraining || !engine.agreesOnPolicy()) return "left";
   if (attempts >= maxIdempotentAttempts || startsWithOthers(part)) return "left";
   const opened = await sessions.load(ref.sessionId).catch((cause: unknown) => {
     log.warn("a call cannot be claimed: its workspace is not served here", { error: cause, callId: ref.callId });
     return undefined;
   });
-  const tool = opened && registry.get(part.tool, workspaceRoot(opened.workspace.name));
+  const tool = opened && findDefinition(engine, record, workspaceRoot(opened.workspace.name));
   const maxAttempts = tool?.idempotent ? maxIdempotentAttempts : 1;
   if (tool?.definition.definitionId !== spec.definitionId || attempts >= maxAttempts) return "left";
+  // It was running when that was asked: its start was taken back since, or its body may be entered once more.
+  if (record.cancel !== undefined) {
+    given?.free();
+    return (await endCancelled(engine, record, record.cancel)) ? "done" : "left";
+  }
   const hasSlot = needsSlot(engine, tool);
   if (hasSlot && !takeSlot(engine, ref, isNext)) {
     waitForSlot(engine, ref);
+    return "no slot";
+  }
+  const reservation = given ?? tool.remote?.reserve(ref);
+  // Its run leaves it to wait until a time that is stored with the call; it has left it once already.
+  if (tool.remote && !reservation && record.queuedUntil !== undefined) {
+    waitForWorker(engine, spec.definitionId, ref);
     return "no slot";
   }
   const sent = performance.now();
@@ -54,9 +79,10 @@ export async function claimCall(engine: Engine, { record, asks }: CallWithAsks, 
     claimed = await whileClaiming(engine, ref, () => store.claimCall(ref, replicaId, limits.leaseMs, maxAttempts));
     // An ask that was opened or settled since has raised the version.
     const known = claimed?.version === version + 1 ? { asks } : {};
-    if (claimed && opened) launchCall(engine, claimed, opened, sent, { ...known, hasSlot });
+    if (claimed && opened) launchCall(engine, claimed, opened, sent, { ...known, hasSlot, reservation });
   } finally {
     if (hasSlot && !claimed) freeSlot(engine);
+    if (!claimed) reservation?.free();
   }
   return claimed ? "done" : "left";
 }
@@ -72,13 +98,64 @@ async function claimInTurn(engine: Engine): Promise<void> {
   engine.slots.isClaiming = true;
   try {
     while (!engine.isDraining && hasFreeSlot(engine)) {
-      const next = nextWaiting(engine);
+      const next = nextWaiting(engine.slots.waiting);
       if (!next) return;
-      await claimOne(engine, next, true);
+      await claimOne(engine, next, { isNext: true });
     }
   } finally {
     engine.slots.isClaiming = false;
   }
+}
+
+/** Claims calls that wait for a worker, while workers of this replica have capacity; those of a definition one after the other. */
+export function claimQueued(engine: Engine): void {
+  const { claimingQueued, workerQueue } = engine;
+  for (const definitionId of workerQueue.keys()) {
+    const isBusy = claimingQueued.has(definitionId);
+    // Capacity that appears meanwhile may come too late for the attempt that is under way.
+    claimingQueued.set(definitionId, true);
+    if (isBusy) continue;
+    beforeDrain(engine, claimForWorkers(engine, definitionId)).catch((error: unknown) =>
+      engine.log.warn("calls that wait for a worker are claimed by recovery", { error }),
+    );
+  }
+}
+
+async function claimForWorkers(engine: Engine, definitionId: string): Promise<void> {
+  const { claimingQueued, workerQueue } = engine;
+  try {
+    while (claimingQueued.get(definitionId) && !engine.isDraining) {
+      claimingQueued.set(definitionId, false);
+      for (;;) {
+        const waiting = workerQueue.get(definitionId);
+        const next = waiting && (await reserveNext(engine, definitionId, waiting));
+        if (!next) break;
+        await claimOne(engine, next.ref, next);
+      }
+    }
+  } finally {
+    claimingQueued.delete(definitionId);
+  }
+}
+
+/** Finds the first session tree whose next call a worker has capacity for, and removes that call from the queue. */
+async function reserveNext(engine: Engine, definitionId: string, waiting: Map<string, CallRef[]>) {
+  // Workers may serve some workspaces only.
+  for (const [root, [ref]] of [...waiting].slice(0, maxClaims)) {
+    const reservation = ref && (await reserveFor(engine, definitionId, ref));
+    if (!reservation) continue;
+    takeWaiting(waiting, root);
+    if (waiting.size === 0 && engine.workerQueue.get(definitionId) === waiting) engine.workerQueue.delete(definitionId);
+    return { ref, reservation };
+  }
+  return undefined;
+}
+
+/** Reserves capacity for a call that waits, before it is read. */
+async function reserveFor(engine: Engine, definitionId: string, ref: CallRef): Promise<Reservation | undefined> {
+  const opened = await engine.sessions.load(ref.sessionId).catch(() => undefined);
+  const workspace = opened && workspaceRoot(opened.workspace.name);
+  return workspace === undefined ? undefined : engine.remoteTools?.find(definitionId, workspace)?.remote?.reserve(ref);
 }
 
 /** Claims calls that a settlement of this replica left without an owner, and notifies the other replicas of the rest. */
@@ -107,17 +184,32 @@ async function claimAll(engine: Engine, refs: readonly CallRef[]): Promise<void>
 }
 
 /** Claims a call, if it needs an owner. Returns false if another replica has to claim it. */
-async function claimOne(engine: Engine, ref: CallRef, isNext = false): Promise<boolean> {
+async function claimOne(engine: Engine, ref: CallRef, options: ClaimOptions = {}): Promise<boolean> {
+  const claim = await claimIfFree(engine, ref, options);
+  // Frees what no run has taken over; `claimCall` has freed it unless it launched one.
+  if (claim !== "done") options.reservation?.free();
+  return claim !== "left";
+}
+
+async function claimIfFree(engine: Engine, ref: CallRef, options: ClaimOptions): Promise<Claim | "not free"> {
   // A run whose step has released the call ends in a moment, and so does the claim of an answer that has lost.
   const busy = engine.runs.get(runKeyOf(ref))?.done ?? engine.claiming.get(runKeyOf(ref));
   if (busy) {
     void busy.then(() => claimSettled(engine, [ref]));
-    return true;
+    return "not free";
   }
   const found = await engine.store.getCallWithAsks(ref);
-  if (found?.record.owner !== "" || isTerminal(found.record.part) || found.record.spec.delegated) return true;
-  if (found.record.part.permissionIds.length > 0) return true;
-  return (await claimCall(engine, found, isNext)) === "done";
+  if (found?.record.owner !== "" || isTerminal(found.record.part) || found.record.spec.delegated) return "not free";
+  if (found.record.part.permissionIds.length > 0) return "not free";
+  const claim = await claimCall(engine, found, options);
+  return claim === "no slot" ? "left" : claim;
+}
+
+async function endCancelled(engine: Engine, record: CallRecord, error: string): Promise<boolean> {
+  const { ref, part, version, attempts } = record;
+  const effects = attempts > 0 ? ToolEffects.UNKNOWN : ToolEffects.NONE;
+  const ended = failed(part, { reason: ToolErrorReason.CANCELLED, error, effects }, engine.store.now());
+  return (await endCall(engine, { ref, guard: { version }, part: ended })) !== undefined;
 }
 
 async function endTooOld(engine: Engine, { ref, part, version }: CallRecord): Promise<boolean> {

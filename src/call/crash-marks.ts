@@ -10,6 +10,7 @@ import {
   writeSync,
 } from "node:fs";
 import { join } from "node:path";
+import { isOtherProcessAlive } from "../core/process-alive.ts";
 
 /**
  * Marks of the requests whose body runs before its call is recorded. They are outside the store, cost no sync, and survive a
@@ -99,7 +100,7 @@ function collectCrashes(directory: string): string[] {
   const list = join(directory, "crashes");
   const files = readdirSync(directory);
   const known = files.includes("crashes") ? readFileSync(list, "latin1").split("\n").filter(Boolean) : [];
-  const left = files.filter((name) => /^\d+-/.test(name) && !isAlive(Number.parseInt(name, 10)));
+  const left = files.filter((name) => /^\d+-/.test(name) && !isOtherProcessAlive(Number.parseInt(name, 10)));
   const marks = left.flatMap((name) => marksIn(readFileSync(join(directory, name), "latin1")));
   const crashes = [...known, ...marks].slice(-maxStoredCrashes);
   if (marks.length > 0) {
@@ -112,15 +113,4 @@ function collectCrashes(directory: string): string[] {
 
 function marksIn(text: string): string[] {
   return text.match(/[\w-]+/g) ?? [];
-}
-
-/** Checks if a process exists. The service of a container has the id of the one before it, so its own id counts as ended. */
-function isAlive(pid: number): boolean {
-  if (pid === process.pid) return false;
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return error instanceof Error && "code" in error && error.code === "EPERM";
-  }
 }

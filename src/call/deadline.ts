@@ -17,9 +17,9 @@ export async function orAborted<T>(work: Promise<T>, signal: AbortSignal): Promi
   }
 }
 
-/** Creates a deadline that is paused while the body waits for approvers or child calls. */
-export function createDeadline(ms: number, passed: (ms: number) => void) {
-  let left = ms;
+/** Creates a deadline of which some time may be spent already. It is paused while the body waits for approvers or child calls. */
+export function createDeadline(ms: number, passed: (ms: number) => void, spentMs = 0) {
+  let left = Math.max(0, ms - spentMs);
   let since = performance.now();
   let timer: NodeJS.Timeout | undefined = setTimeout(passed, left, ms);
   let pauses = 0;

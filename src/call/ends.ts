@@ -3,7 +3,7 @@ import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { PermissionAction, type PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Logger } from "../core/logger.ts";
-import { RequestError } from "../core/request-error.ts";
+import { isStoreUnavailable, RequestError } from "../core/request-error.ts";
 import {
   ChangedAfterApproval,
   ExecutorLost,
@@ -38,6 +38,9 @@ export class CallGone extends Error {
 /** Longest life of a call, waits for approvers included. */
 export const maxLifeMs = 24 * 3_600_000;
 
+/** Times that the body of an idempotent tool may be entered. */
+export const maxIdempotentAttempts = 3;
+
 /** True if a call is older than a call may become. */
 export function isTooOld({ store }: Pick<Engine, "store">, { spec }: Pick<CallRecord, "spec">): boolean {
   return store.now() - spec.accepted > maxLifeMs;
@@ -59,6 +62,12 @@ export function denied({ decisions }: { decisions: readonly PermissionDecision[]
     decisions,
   );
 }
+
+/** The error of a call that ran, and whose result is lost since the store was away. */
+export const notStoredText =
+  "The tool ran, but the store was not available, so its result could not be recorded. It is not run again: look at what it did before you repeat it.";
+
+const notRunText = "The store was not available, so the call was not run. Try it again as a new call.";
 
 /** Failure to report to the caller. */
 export interface CallFailure {
@@ -95,6 +104,11 @@ export function callFailure(cause: unknown, { record, tool }: Running, log: Logg
     return { reason: ToolErrorReason.FAILED, error: `The call could not go on: ${cause.message}.`, effects };
   }
   const { callId, sessionId } = record.ref;
+  if (isStoreUnavailable(cause)) {
+    log.warn("the store was away while a call ran", { error: cause, callId, sessionId, tool: record.part.tool });
+    if (record.part.state.case !== "running") return { reason: ToolErrorReason.FAILED, error: notRunText };
+    return { reason: ToolErrorReason.RESULT_NOT_STORED, error: notStoredText, effects };
+  }
   log.error("defect in a tool call", { error: cause, callId, sessionId, tool: record.part.tool });
   return {
     reason: ToolErrorReason.FAILED,

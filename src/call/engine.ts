@@ -4,6 +4,7 @@ import type { Logger } from "../core/logger.ts";
 import type { ForeignTools } from "../tool/foreign-tools.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
+import type { RemoteMark } from "../tool/remote.ts";
 import type { ChildCall, ChildResult, Tool, ToolContext } from "../tool/tool.ts";
 import type { Parent } from "./children.ts";
 import type { CrashMarks } from "./crash-marks.ts";
@@ -55,7 +56,7 @@ export type EngineStore = SessionStore &
   EventLog &
   ToolMemory &
   StoreClock &
-  Pick<StoreMembership, "storeId" | "isShared">;
+  Pick<StoreMembership, "storeIdOf" | "isShared" | "safety">;
 
 /** Dependencies of the engine. */
 export interface EngineParts extends Planning {
@@ -75,6 +76,8 @@ export interface EngineParts extends Planning {
   readOnlyTools: ReadonlySet<Tool>;
   crashMarks: CrashMarks;
   foreign: ForeignTools;
+  /** Absent where no workers can connect. */
+  remoteTools?: RemoteTools | undefined;
   hooks: HookChain;
   observer: CallObserver;
   limits: CallLimits;
@@ -82,6 +85,14 @@ export interface EngineParts extends Planning {
   unattended: "wait" | "deny";
   replicaId: string;
   log: Logger;
+}
+
+/** The provider of tools whose bodies workers run. */
+export interface RemoteTools {
+  /** Returns the tool of a definition that workers serve or have served, although another one may serve its name now. */
+  find(definitionId: string, workspace: string): Tool | undefined;
+  /** Called by recovery about once a second for a started call without a live lease: its worker may be connected here. */
+  onOrphan(ref: CallRef, mark: RemoteMark): void;
 }
 
 /** State of one replica's engine: its dependencies and the calls that it runs. The other modules of this directory are functions over it. */
@@ -92,6 +103,12 @@ export interface Engine extends EngineParts {
   readonly claiming: Map<string, Promise<void>>;
   /** Calls whose body runs and that are not recorded yet, by session and call id. */
   readonly unrecorded: Map<string, Map<string, UnrecordedCall>>;
+  /** Ends of calls that were accepted or approved here, but whose start mark was not confirmed, by `runKeyOf`. */
+  readonly unentered: Map<string, Promise<void>>;
+  /** Calls that ran here and whose end could not be recorded, by `runKeyOf`. */
+  readonly unsettled: Set<string>;
+  /** Those of them whose body had come to its end, and calls whose end is being recorded. */
+  readonly unstored: Set<string>;
   /** Work that may launch a call. A drain waits for it first, so that it sees every run. */
   readonly launching: Set<Promise<unknown>>;
   /** Sessions with news since cancel requests were last read. */
@@ -101,8 +118,14 @@ export interface Engine extends EngineParts {
   readonly filling: ReturnType<typeof createFilling>;
   readonly waits: Waits;
   readonly slots: Slots;
+  /** Calls that wait for a worker, by definition and root session; those of a tree in the order in which they came. */
+  readonly workerQueue: Map<string, Map<string, CallRef[]>>;
+  /** Definitions of which calls are being claimed for workers; true if capacity has appeared since. */
+  readonly claimingQueued: Map<string, boolean>;
   /** `claimWaiting` of claims.ts, called when a slot is free. A claim leads to a run, which frees a slot: a field avoids the circular import. */
   readonly whenFree: () => void;
+  /** `claimQueued` of claims.ts, called when a worker may have capacity; a field for the same reason. */
+  readonly whenWorkerFree: () => void;
   /** `makeCalls` of accept.ts. A body may make calls, and a call leads to a body: a field avoids the circular import. */
   readonly makeCalls: MakeCalls;
   /** `resumeParent` of parents.ts; a field for the same reason. */

@@ -162,10 +162,9 @@ async function findApproved(
   { session }: OpenSession,
   { digest }: ForeignUse,
 ): Promise<CallRecord | undefined> {
-  for (const record of await store.listCalls({ sessionId: session.id, open: true, limit: 1_000 })) {
-    const { owner, part, ref, spec } = record;
-    if (spec.requestDigest !== digest || part.state.case !== "pending") continue;
-    if (owner !== "" || part.permissionIds.length > 0) continue;
+  for (const record of await store.findDelegated(session.id, digest)) {
+    const { owner, part, ref } = record;
+    if (part.state.case !== "pending" || owner !== "" || part.permissionIds.length > 0) continue;
     const asks = await asksOf(ref);
     const isAnswered = asks.some(
       (ask) => isAskApproved(ask, asks) || ask.settled?.outcome === PermissionOutcome.EDITED,

@@ -32,11 +32,13 @@ export async function explainPermission(
     return { action: PermissionAction.DENY, decisions };
   }
   const steps = createMatchSteps();
-  const layers = { ...questionLayers(parts, ruleSubject(parts, principal, scope, request.agent), request), steps };
+  const subject = ruleSubject(parts, principal, scope, request.agent);
+  const { agent } = subject;
+  const layers = { ...questionLayers(parts, subject, request), steps };
   const hint = nearestPermission(parts, request.permission, layers);
   const decisions: PermissionDecision[] = [];
   for (const pattern of request.patterns)
-    decisions.push(...(await explainPattern(parts, scope, principal.id, request.permission, pattern, layers)));
+    decisions.push(...(await explainPattern(parts, scope, principal.id, { ...request, agent }, pattern, layers)));
   parts.lines.charge(principal.id, steps.used() / stepsPerMs);
   for (const decision of decisions) decision.reason += hint;
   return { action: decisions.length === 0 ? PermissionAction.ASK : strictest(decisions), decisions };
@@ -47,7 +49,7 @@ async function explainPattern(
   parts: PlannerParts,
   { workspace }: Scope,
   principal: string,
-  permission: string,
+  { permission, agent, onlyRules }: Pick<ExplainPermissionRequest, "permission" | "agent" | "onlyRules">,
   pattern: string,
   layers: Layers,
 ): Promise<PermissionDecision[]> {
@@ -61,7 +63,9 @@ async function explainPattern(
   const resolved = isPattern
     ? { asks: [ask] }
     : await resolvePlanPaths({ asks: [ask] }, workspace).catch(() => ({ asks: [ask] }));
-  const asks = await expandAsks(parts, principal, resolved.asks, layers, workspace);
+  const isConfined = !onlyRules && parts.confines?.(agent);
+  const planned = isConfined ? resolved.asks.map((ask) => ({ ...ask, isConfined })) : resolved.asks;
+  const asks = await expandAsks(parts, principal, planned, layers, workspace);
   await readLines(parts, principal, asks);
   const judged = asks.flatMap((one) =>
     parts.policy.judge(one, layers).filter(({ action }) => !one.restricts || action !== PermissionAction.ALLOW),
@@ -73,7 +77,7 @@ async function explainPattern(
 /** Names the nearest permission for one that no tool asks and no rule names; empty if there is none. */
 function nearestPermission({ registry }: PlannerParts, permission: string, { wide, narrow }: Layers): string {
   const named = [...wide, ...narrow].flatMap(({ rules }) => rules.map((rule) => rule.permission));
-  const known = knownPermissions(registry.common());
+  const known = knownPermissions(registry.all());
   if (known.includes(permission) || named.includes(permission) || isForeignPermission(permission)) return "";
   const [nearest] = similar(permission, known, 1);
   return nearest === undefined ? "" : `; no tool asks for the permission "${permission}": did you mean "${nearest}"?`;
@@ -95,7 +99,7 @@ export async function listRules(
 /** Lists the permissions that can ask for an agent, by the configured rules alone. */
 export function askablePermissions({ policy, layersFor, registry }: PlannerParts, agent: string): string[] {
   const layers = layersFor({ session: undefined, ancestors: [], agent });
-  return policy.asking(layers, knownPermissions(registry.common()));
+  return policy.asking(layers, knownPermissions(registry.all()));
 }
 
 function ruleSubject({ sessions }: PlannerParts, principal: Principal, scope: Scope, agent: string) {

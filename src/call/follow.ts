@@ -1,4 +1,5 @@
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
+import { lostCall } from "../core/request-error.ts";
 import type { Engine } from "./engine.ts";
 import { type FollowedEvent, followLog, snapshotEvent } from "./log.ts";
 import type { CallRecord } from "./ports.ts";
@@ -22,7 +23,7 @@ export async function waitForEnd(
   try {
     for (;;) {
       const record = await store.getCall(ref.sessionId, ref.callId);
-      if (!record) throw new Error(`call ${ref.callId} is gone while it was waited for`);
+      if (!record) throw lostCall(ref, store.storeIdOf(ref.root));
       const left = until - performance.now();
       if (isTerminal(record.part) || left <= 0) return record;
       await wait.news(signal, left);
@@ -45,7 +46,10 @@ export async function* callEvents(
   }
   const { sessionId, callId, root } = record.ref;
   const from = Math.max(afterSeq, record.openedSeq - 1);
-  for await (const followed of filling.from(followLog(store, { sessionId, afterSeq: from, callId }, signal), root)) {
+  for await (const followed of filling.from(
+    followLog(store, { sessionId, root, afterSeq: from, callId }, signal),
+    root,
+  )) {
     yield followed;
     if (isEnd(followed.event)) return;
   }
@@ -76,7 +80,7 @@ export async function* watchSession(
     yield* snapshotOf(engine, sessionId, callId, from);
     yield { lastSeq: from, snapshotEnd: true };
   }
-  yield* filling.from(followLog(store, { sessionId, afterSeq: from, callId }, signal), root);
+  yield* filling.from(followLog(store, { sessionId, root, afterSeq: from, callId }, signal), root);
 }
 
 async function* snapshotOf(

@@ -1,6 +1,6 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { type Preview, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { HiddenPathsSchema, type Preview, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { visible } from "../core/visible.ts";
 import type { Layers } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
@@ -12,7 +12,7 @@ import { type Judged, type Planning, withinPlanningTime } from "./planning.ts";
 /** Result of a tool's own checks before a call runs. */
 export interface Inspected {
   /** Builds the preview; absent if the call is denied or if a preview would reveal what `read` does not allow. */
-  preview?(): Preview;
+  preview?(): Promise<Preview>;
   /** The tool's check that failed. */
   problem?: ToolFailure;
 }
@@ -22,13 +22,19 @@ const maxDiffBytes = 128 * 1024;
 /** Runs the tool's checks and prepares the preview, unless the call is denied or they would reveal what may not be read. */
 export async function inspectCall(
   { policy }: Pick<Planning, "policy">,
-  { plan, verdict }: Judged,
+  { plan, verdict, outside, files }: Judged,
   layers: Layers,
 ): Promise<Inspected> {
   if (verdict.action === PermissionAction.DENY || !plan.inspect || !mayReveal(policy, plan, layers)) return {};
   try {
-    const { preview } = await withinPlanningTime(plan.inspect());
-    return preview ? { preview: () => visiblePreview(preview()) } : {};
+    const { preview, hidden } = await withinPlanningTime(plan.inspect());
+    if (!preview) return {};
+    return {
+      async preview() {
+        const found = await hidden?.({ outside, files });
+        return Object.assign(visiblePreview(preview()), found && { hidden: create(HiddenPathsSchema, found) });
+      },
+    };
   } catch (cause) {
     if (cause instanceof ToolFailure) return { problem: cause };
     // A file changed during the inspection. Nothing is approved yet, so it is a failed check like any other.
@@ -53,7 +59,7 @@ export function cutPreview(preview: Preview, url = ""): Preview {
 }
 
 /** Makes invisible characters of a preview visible to approvers. */
-function visiblePreview({
+export function visiblePreview({
   diff = "",
   command = "",
   paths = [],

@@ -1,5 +1,7 @@
 import type { AskRecord } from "../approval/ports.ts";
 import { newId } from "../core/ids.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
+import type { Reservation } from "../tool/remote.ts";
 import { createCallHooks } from "./call-hooks.ts";
 import { noteCall } from "./call-record.ts";
 import type { StartGate } from "./children.ts";
@@ -10,6 +12,8 @@ import { runCall } from "./run.ts";
 import { fenceOf, type Running, runKeyOf, type Startable } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
 import { freeSlot, waitForSlot } from "./slots.ts";
+import { isTerminal } from "./state.ts";
+import { waitForWorker } from "./worker-queue.ts";
 
 /** Facts about a launched call that need not be found out again. */
 export interface Launch {
@@ -20,6 +24,8 @@ export interface Launch {
   asks?: readonly AskRecord[] | undefined;
   /** A slot was taken for it, which the end of its run frees. */
   hasSlot?: boolean;
+  /** Capacity of a worker that was reserved for it, which the end of its run frees. */
+  reservation?: Reservation | undefined;
 }
 
 /** Starts the run of a call that this replica holds the lease of. The run has its own signal: the request that made the call may end. */
@@ -28,16 +34,20 @@ export function launchCall(
   record: CallRecord,
   opened: OpenSession,
   leaseConfirmed: number,
-  { ready, gate, asks, hasSlot = false }: Launch = {},
+  { ready, gate, asks, hasSlot = false, reservation }: Launch = {},
 ): void {
   const { runs } = engine;
   const key = runKeyOf(record.ref);
   const call = newRunning(engine, record, opened, leaseConfirmed, { gate, asks });
   call.hasSlot = hasSlot;
+  call.reservation = reservation;
   const done = runCall(engine, call, ready).finally(() => {
+    if (call.isStarting && !isTerminal(call.record.part)) engine.unsettled.add(key);
     if (runs.get(key)?.call === call) runs.delete(key);
     if (call.hasSlot) freeSlot(engine);
+    call.reservation?.free();
     if (call.isTurnedAway) waitForSlot(engine, record.ref);
+    if (call.queuedFor !== undefined) waitForWorker(engine, call.queuedFor, record.ref);
   });
   runs.set(key, { call, done });
 }
@@ -52,26 +62,26 @@ export function newRunning(
 ): Running {
   const { hooks, observer, store } = engine;
   const controller = new AbortController();
-  const fence = fenceOf(record);
-  return {
+  const call: Running = {
     record,
     opened,
     controller,
     signal: controller.signal,
-    fence,
+    fence: fenceOf(record),
     leaseConfirmed,
     isStarting: record.part.state.case !== "pending",
     gate,
     ...(assignment !== undefined && { assignment }),
     ...(asks && { asks }),
     observed: observer.began(record, asks && waitOf(asks)),
-    hooks: createCallHooks(hooks, record.part, {
+    hooks: createCallHooks(hooks.in(workspaceRoot(opened.workspace.name)), record.part, {
       stored: record.hooked,
-      store: (hooked) => noteCall(engine, fence, { hooked }),
+      store: (hooked) => noteCall(engine, call.fence, { hooked }),
       newId: () => newId("per", store.now()),
       now: store.now,
     }),
   };
+  return call;
 }
 
 /** Returns the time in which a call waited for these asks; undefined if it waited for none. */

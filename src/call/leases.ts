@@ -1,13 +1,14 @@
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
+import { adoptOwn } from "./adopt.ts";
 import { noteOfChildSession } from "./child-sessions.ts";
 import { startsWithOthers } from "./children.ts";
 import { claimCall } from "./claims.ts";
 import { endCall } from "./end-call.ts";
-import { CallEnd, CallGone, isTooOld, tooOld } from "./ends.ts";
+import { CallEnd, CallGone, isTooOld, notStoredText, tooOld } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { launchCall } from "./launch.ts";
-import { resumeOwnParent, resumeParent } from "./parents.ts";
+import { durabilityOf, parkSurviving, resumeOwnParent, resumeParent } from "./parents.ts";
 import type { CallRecord, OrphanedCall } from "./ports.ts";
 import { recoverDelegated } from "./recover-delegated.ts";
 import { releaseCall } from "./release.ts";
@@ -15,6 +16,7 @@ import { runKeyOf } from "./running.ts";
 import { beforeDrain, isLeaseValid, isTaken } from "./runs.ts";
 import { hasFreeSlot, waitForSlot } from "./slots.ts";
 import { failed, isTerminal } from "./state.ts";
+import { recoverQueued } from "./worker-queue.ts";
 
 /** An orphaned call that no replica claims for this long ends. */
 const maxUnclaimedMs = 60_000;
@@ -23,6 +25,9 @@ const unresumedText =
   "No replica took the call up again after its calls had ended. Each of these calls has its own result: look at them before you repeat anything.";
 const lostText = (attempts: number) =>
   `The executor stopped responding while the tool ran. It ran at most ${attempts > 1 ? `${attempts} times` : "once"}; it may have had none, some or all of its effects. It is not run again: look at what it did before you repeat it.`;
+
+const workerLostText =
+  "The worker that ran the tool did not come back in time. The tool may have had none, some or all of its effects. It is not run again: look at what it did before you repeat it.";
 
 /** Renews this replica's leases. Aborts runs whose call it no longer owns or that are older than a day. */
 export async function renewLeases(engine: Engine): Promise<void> {
@@ -53,6 +58,9 @@ async function resumeCall(engine: Engine, ref: CallRef, leaseConfirmed: number):
   if (record.spec.delegated) return await releaseCall(engine, record);
   if (record.spec.durable && record.part.state.case === "running")
     return await resumeOwnParent(engine, record, leaseConfirmed);
+  if (record.part.state.case === "running" && engine.unstored.has(runKeyOf(ref)))
+    return await loseResult(engine, record);
+  if (record.remote) return await adoptOwn(engine, record, leaseConfirmed);
   if (record.part.state.case === "running") return await loseCall(engine, record, lostText(record.attempts));
   if (startsWithOthers(record.part)) return await loseCall(engine, record, unclaimedText);
   const opened = await sessions.load(ref.sessionId);
@@ -76,41 +84,60 @@ export async function recoverCalls(engine: Engine): Promise<void> {
   // Calls that ran first: they take those along that they made, which would otherwise be claimed only to be withdrawn.
   const orphans = (await store.orphans()).toSorted((one, other) => Number(other.started) - Number(one.started));
   engine.slots.waiting.clear();
+  engine.workerQueue.clear();
   for (const orphan of orphans) {
+    // The run of a call of a worker may still be about to send the start.
     if (isTaken(engine, orphan.ref)) continue;
     // Calls that could not run now are not read, since there can be many.
-    if (!orphan.started && !orphan.delegated && !hasFreeSlot(engine)) waitForSlot(engine, orphan.ref);
+    const needsSlot = !orphan.started && !orphan.delegated && !orphan.queued;
+    if (needsSlot && !hasFreeSlot(engine)) waitForSlot(engine, orphan.ref);
     else await attempt(recoverCall(engine, orphan));
   }
   if (failures.length > 0) throw failures[0];
 }
 
-async function recoverCall(engine: Engine, { ref, started, since }: OrphanedCall): Promise<void> {
+async function recoverCall(engine: Engine, { ref, started, since, remote, queued }: OrphanedCall): Promise<void> {
   const { store } = engine;
+  if (remote && started && store.now() < since + remote.resumeMs) {
+    if (!engine.isDraining) engine.remoteTools?.onOrphan(ref, remote);
+    return;
+  }
+  if (queued && !started) return await recoverQueued(engine, ref, queued);
   const found = await store.getCallWithAsks(ref);
   if (found?.record.owner !== "" || isTerminal(found.record.part)) return;
   const { record } = found;
   if (record.spec.delegated) return await recoverDelegated(engine, record);
   if (record.spec.durable && started) return await recoverParent(engine, record, since);
+  // Its batch resumes it, or takes it along when it ends.
+  if (!started && startsWithOthers(record.part)) return;
   if ((await beforeDrain(engine, claimCall(engine, found))) !== "left") return;
-  if (started) await loseCall(engine, record, lostText(record.attempts));
+  if (started) await loseCall(engine, record, remote ? workerLostText : lostText(record.attempts));
   // Nothing is claimed during a drain, however long that takes.
   else if (!engine.isDraining && store.now() - since > maxUnclaimedMs)
     await loseCall(engine, record, record.attempts > 0 ? lostText(record.attempts) : unclaimedText);
 }
 
-/** Resumes an orphaned durable parent, or ends it as lost when no replica resumes it. */
+/** Resumes an orphaned durable parent, or ends it as lost when its work has ended with its replica or no replica resumes it. */
 async function recoverParent(engine: Engine, record: CallRecord, since: number): Promise<void> {
-  if (await beforeDrain(engine, resumeParent(engine, record))) return;
-  if (!engine.isDraining && engine.store.now() - since > maxUnclaimedMs) await loseCall(engine, record, unresumedText);
+  if ((await beforeDrain(engine, resumeParent(engine, record))) || engine.isDraining) return;
+  const { survives, onlyMakesCalls, waitMs = maxUnclaimedMs, lossNote } = await durabilityOf(engine, record);
+  if (survives && engine.store.now() - since <= waitMs) return;
+  await loseCall(engine, record, onlyMakesCalls ? unresumedText : lostText(record.attempts), lossNote);
 }
 
 /** Ends a call with EXECUTOR_LOST, unless it has changed since it was read. */
-async function loseCall(engine: Engine, { ref, part, version }: CallRecord, fact: string): Promise<void> {
+async function loseCall(engine: Engine, { ref, part, version }: CallRecord, ...facts: string[]): Promise<void> {
   const { store } = engine;
-  const error = [fact, await noteOfChildSession(engine, part)].filter(Boolean).join("\n\n");
+  const error = [...facts, await noteOfChildSession(engine, part)].filter(Boolean).join("\n\n");
   const lost = failed(part, { reason: ToolErrorReason.EXECUTOR_LOST, error }, store.now());
   await endCall(engine, { ref, guard: { version }, part: lost });
+}
+
+/** Ends a call with RESULT_NOT_STORED: its body came to its end here, and the store was away until the lease was over. */
+async function loseResult(engine: Engine, { ref, part, version }: CallRecord): Promise<void> {
+  const lost = failed(part, { reason: ToolErrorReason.RESULT_NOT_STORED, error: notStoredText }, engine.store.now());
+  await endCall(engine, { ref, guard: { version }, part: lost });
+  engine.unstored.delete(runKeyOf(ref));
 }
 
 /**
@@ -128,12 +155,14 @@ export async function drainCalls(engine: Engine, ms: number): Promise<boolean> {
     // A start mark that comes after the release is refused, and the run ends by itself.
     if (!call.isStarting) call.controller.abort(new CallGone());
     else {
-      await call.park?.();
+      await (call.park?.() ?? parkSurviving(engine, call));
       hasRun ||= call.isParked !== true;
     }
   }
   await endedWithin(ms, engine);
   for (const { call } of runs.values()) {
+    // It was just starting before.
+    if (call.record.remote) await parkSurviving(engine, call);
     call.controller.abort(new CallEnd(ToolErrorReason.CANCELLED, "The service was stopped while the call ran."));
   }
   await Promise.allSettled([...runs.values()].map(({ done }) => done));

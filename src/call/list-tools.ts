@@ -29,6 +29,7 @@ export async function listTools(
   const { session, ancestors = [] } = opened ?? {};
   const agent = sessions.agentFor(principal, request.agent, session);
   const workspace = workspaceRoot(opened?.workspace.name ?? "default");
+  await registry.refresh(workspace);
   const steps = createMatchSteps();
   const layers = {
     ...layersFor({ session, ancestors, agent, ...(opened && { workspace, directory: opened.workspace.directory }) }),
@@ -38,25 +39,28 @@ export async function listTools(
   const visible = offered.filter((tool) => isListed(tool, (permission) => policy.hides(layers, permission)));
   const offer: OfferContext = {
     ...{ agent, workspace, principal: session?.owner ?? principal.id },
-    judge: createToolJudge(policy, layers),
+    judge: createToolJudge(policy, () => layers),
   };
-  const tools = await Promise.all(visible.map((tool) => definitionFor(parts, request, tool, offer)));
+  const definitions = await Promise.all(visible.map((tool) => definitionFor(parts, request, tool, offer)));
+  const tools = definitions.filter((definition) => definition !== undefined);
   lines.charge(principal.id, steps.used() / stepsPerMs);
   return { tools, workspace };
 }
 
-/** Returns a tool's definition for the requested model, with what it offers to the agent, as hooks rewrite it. */
+/** Returns a tool's definition for the requested model, with what it offers to the agent, as hooks rewrite it; undefined if that agent is not offered it. */
 async function definitionFor(
   { hooks }: PlannerParts,
   request: ListToolsRequest,
   tool: Tool,
   offer: OfferContext,
-): Promise<ToolDefinition> {
+): Promise<ToolDefinition | undefined> {
   const { definition } = tool;
   const { name: toolID, inputSchema = {} } = definition;
-  const description = [definition.description, await tool.offer?.(offer)].filter(Boolean).join("\n\n");
+  const described = tool.describe ? await tool.describe(offer) : definition.description;
+  if (described === undefined) return undefined;
+  const description = [described, await tool.offer?.(offer)].filter(Boolean).join("\n\n");
   const offered = { description, parameters: structuredClone(inputSchema) };
-  const rewritten = await hooks.run("tool.definition", { toolID }, offered).catch(refuse);
+  const rewritten = await hooks.in(offer.workspace).run("tool.definition", { toolID }, offered).catch(refuse);
   return create(ToolDefinitionSchema, {
     ...definition,
     description: rewritten.description,

@@ -2,7 +2,7 @@ import { clone, create } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { RequestError } from "../core/request-error.ts";
-import type { EventLog, OutputStore } from "./ports.ts";
+import type { EventLog, OutputStore, StoreMembership } from "./ports.ts";
 
 /** The next event, or without one a heartbeat of a quiet log; a reader resumes after `lastSeq`. */
 export interface FollowedEvent {
@@ -19,19 +19,32 @@ const heartbeatMs = 15_000;
  * calls only advance `lastSeq`. Output events name their bytes; `createFilling` adds them.
  */
 export async function* followLog(
-  calls: EventLog,
-  { sessionId, afterSeq, callId }: { sessionId: string; afterSeq: number; callId?: string | undefined },
+  calls: EventLog & Pick<StoreMembership, "storeIdOf">,
+  {
+    sessionId,
+    root,
+    afterSeq,
+    callId,
+  }: { sessionId: string; root: string; afterSeq: number; callId?: string | undefined },
   signal: AbortSignal,
 ): AsyncGenerator<FollowedEvent, never> {
   const bell = createBell();
+  const storeId = calls.storeIdOf(root);
+  const checkStore = () => {
+    if (calls.storeIdOf(root) !== storeId) throw changed(sessionId, storeId, calls.storeIdOf(root));
+  };
   const off = calls.onNews(sessionId, bell.ring);
   // A reader that resumes a quiet log gets a heartbeat at once, so that it knows that it is connected.
   let hasYielded = false;
   try {
     for (let lastSeq = afterSeq; ; ) {
       signal.throwIfAborted();
+      // Before as well: while a failover is under way the log cannot be read.
+      checkStore();
       const page = await calls.readLog(sessionId, lastSeq, pageBytes);
-      if (lastSeq + 1 < page.firstSeq || lastSeq > page.lastSeq) throw trimmed(sessionId, lastSeq, page);
+      checkStore();
+      if (lastSeq > page.lastSeq) throw beyondEnd(sessionId, lastSeq, page, storeId);
+      if (lastSeq + 1 < page.firstSeq) throw trimmed(sessionId, lastSeq, page);
       for (const event of page.events) {
         lastSeq = Number(event.seq);
         if (callId !== undefined && callOf(event) !== callId) continue;
@@ -142,6 +155,23 @@ function trimmed(sessionId: string, afterSeq: number, { firstSeq, lastSeq }: { f
     ErrorReason.HISTORY_TRIMMED,
     `the log of session ${sessionId} has numbers ${firstSeq} to ${lastSeq}, nothing to go on from after ${afterSeq}; watch with snapshot, or after ${Math.max(0, firstSeq - 1)}`,
     { first_seq: String(firstSeq), last_seq: String(lastSeq) },
+  );
+}
+
+/** Refuses a reader that has seen more events than there are: a backup was restored, or another store has the session. */
+function changed(sessionId: string, before: string, now: string) {
+  return new RequestError(
+    ErrorReason.STORE_CHANGED,
+    `the store of session ${sessionId} is ${now}, not ${before}: a failover may have lost events that were sent. Watch again with snapshot`,
+    { session_id: sessionId, store_id: now },
+  );
+}
+
+function beyondEnd(sessionId: string, afterSeq: number, { lastSeq }: { lastSeq: number }, storeId: string) {
+  return new RequestError(
+    ErrorReason.STORE_CHANGED,
+    `the log of session ${sessionId} ends at ${lastSeq}, before ${afterSeq}: events were lost, and later ones have their numbers; watch with snapshot`,
+    { session_id: sessionId, last_seq: String(lastSeq), store_id: storeId },
   );
 }
 

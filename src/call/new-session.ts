@@ -16,7 +16,7 @@ import type { SessionStore, StoreClock } from "./ports.ts";
 interface NewSessionParts {
   store: Pick<SessionStore, "createSession"> & StoreClock;
   agentFor(principal: Principal, requested: string): string;
-  checkStore(expected: string): void;
+  checkStore(expected: string, root?: string): void;
   look(principal: Principal, id: string, access: "call"): Promise<{ session: Session; ancestors: readonly Session[] }>;
   openNamed(principal: Principal, workspace: string): Promise<unknown>;
   /** Returns the name of the innermost root, of those that the principal may use, that contains a directory. */
@@ -54,6 +54,7 @@ export async function createSession(
     created: now,
     requester: request.requester ?? parent?.session.requester,
   });
+  checkStore(request.expectedStoreId, wanted.rootSessionId);
   const session = await store.createSession(wanted);
   // The owner is compared first, so that other fields reveal nothing about a foreign session.
   for (const field of ["owner", "parentSessionId", "workspace"] as const) {

@@ -15,6 +15,10 @@ export interface CallOutput {
   write(chunk: Uint8Array): Promise<void>;
   /** Resolves when everything written is stored and emitted. */
   end(): Promise<void>;
+  /** Takes bytes that an earlier run has emitted: stores them without an event. Called before the first write. */
+  restore(data: Uint8Array): Promise<void>;
+  /** Returns the number of bytes that are stored and emitted. */
+  size(): number;
   /** Returns what the model sees of everything written. */
   written(): Bounded;
   /** Returns what the model sees of a text that the tool returned at once; a text that is cut is stored first. */
@@ -58,7 +62,8 @@ export function createCallOutput({
   async function flush(): Promise<void> {
     clearTimeout(timer);
     timer = undefined;
-    while (backlog.size > 0) {
+    // After a failure the rest would be emitted behind a gap.
+    while (backlog.size > 0 && failure === undefined) {
       const data = backlog.take();
       await store.append(root, id, data);
       backlog.release();
@@ -108,9 +113,15 @@ export function createCallOutput({
       check();
     },
     async end() {
-      while (backlog.size > 0 || flushing) await startFlush();
+      while ((backlog.size > 0 && failure === undefined) || flushing) await startFlush();
       check();
     },
+    async restore(data) {
+      window.push(data);
+      await store.append(root, id, data);
+      stored += data.length;
+    },
+    size: () => stored,
     written: () => window.bound(stored + backlog.size > 0 ? path : null),
     async whole(text) {
       const data = Buffer.from(text);

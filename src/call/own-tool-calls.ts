@@ -4,6 +4,8 @@ import { BeginCallRequestSchema, FinishCallRequestSchema } from "../../gen/openc
 import type { CallRef } from "../core/call-ref.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { Principal } from "../core/principal.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
+import type { FileRules } from "../policy/file-rules.ts";
 import { type BeginOutcome, beginHosted } from "./begin.ts";
 import { cancelCall } from "./cancel.ts";
 import type { Engine } from "./engine.ts";
@@ -29,7 +31,7 @@ interface OwnUse {
 
 /** Delegated calls of agents that this service started: they see the same files, and their session exists. */
 export function ownToolCallsOf(engine: Engine) {
-  const { sessions, store } = engine;
+  const { layersFor, policy, sessions, store } = engine;
 
   /** Returns the caller of the call that started the agent: calls of the agent are that principal's. */
   async function principalOf({ parentCall: { sessionId, callId } }: StartedAgent): Promise<Principal> {
@@ -43,6 +45,23 @@ export function ownToolCallsOf(engine: Engine) {
 
   return {
     principalOf,
+    /** Returns the rules about files in the agent's session, without anything that a single call was allowed. */
+    async fileRulesOf(agent: StartedAgent, name: string): Promise<FileRules> {
+      const { session, ancestors, workspace } = await sessions.open(
+        await principalOf(agent),
+        agent.childSession,
+        "call",
+      );
+      const { directory } = workspace;
+      const layers = layersFor({
+        session,
+        ancestors,
+        agent: name,
+        workspace: workspaceRoot(workspace.name),
+        directory,
+      });
+      return policy.fileRules(layers);
+    },
     /** Accepts a use and waits for the decision, until the signal is aborted. */
     async begin(
       agent: StartedAgent,

@@ -1,21 +1,28 @@
-import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Durability } from "../core/durability.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { Tool } from "../tool/tool.ts";
+import { readFormerRun } from "./adopted-body.ts";
 import { executeBody } from "./body.ts";
 import { hookEnvironment } from "./call-hooks.ts";
+import { whileStoreAway } from "./call-record.ts";
+import { startedCall } from "./durable-state.ts";
+import { CallEnd, CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { newRunning } from "./launch.ts";
 import type { CallRecord } from "./ports.ts";
 import { decodeInput, planContext } from "./prepare.ts";
-import { type Running, runKeyOf } from "./running.ts";
+import { fenceOf, type Running, runKeyOf } from "./running.ts";
 import { beforeDrain, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
-import { failCall, settleCall } from "./settle.ts";
+import { settleCall } from "./settle.ts";
 import { isTerminal } from "./state.ts";
+import { endOrLeave } from "./unfinished.ts";
+import { findDefinition } from "./worker-queue.ts";
 
 /**
- * Resumes a durable parent that has no owner, if this replica serves its workspace and definition: enters its body again, which
- * finds the calls that it made. Returns false if the call stays as it is.
+ * Resumes a durable parent that has no owner, if this replica serves its workspace and definition and can enter its body now: it
+ * finds the calls that it made, or the work that it waits for. Returns false if the call stays as it is.
  */
 export async function resumeParent(engine: Engine, record: CallRecord): Promise<boolean> {
   const { limits, replicaId, store } = engine;
@@ -25,14 +32,41 @@ export async function resumeParent(engine: Engine, record: CallRecord): Promise<
   const sent = performance.now();
   const resumed = await whileClaiming(engine, ref, () => store.resumeCall(ref, replicaId, limits.leaseMs));
   if (!resumed) return false;
-  launchParent(engine, resumed, served, sent);
+  launchAgain(engine, resumed, served, sent);
   return true;
 }
 
-/** Enters the body of a durable parent again whose lease is ours, but that has no run. */
+/** Enters the body of a durable parent again whose lease is ours, but that has no run; otherwise leaves it to recovery. */
 export async function resumeOwnParent(engine: Engine, record: CallRecord, leaseConfirmed: number): Promise<void> {
   const served = await servedParent(engine, record);
-  if (served) launchParent(engine, record, served, leaseConfirmed);
+  if (served) launchAgain(engine, record, served, leaseConfirmed);
+  else await engine.store.parkCall(fenceOf(record), 0);
+}
+
+/** Leaves a call whose work goes on elsewhere to the replica that resumes it, at a drain of this one. */
+export async function parkSurviving({ log, store }: Engine, call: Running): Promise<void> {
+  const { fence, record, tool } = call;
+  if (!record.remote && !tool?.durable?.survives?.(startedCall(record))) return;
+  call.isParked = true;
+  const isLeft = await store.parkCall(fence, 0).catch((error: unknown) => {
+    log.warn("a call keeps its owner during the drain", { error, callId: record.ref.callId });
+    return false;
+  });
+  if (isLeft) call.controller.abort(new CallGone());
+  else call.isParked = false;
+}
+
+/** Returns how a durable parent is resumed, and whether its work goes on without an owner. Unknown tools are resumed elsewhere. */
+export async function durabilityOf(engine: Engine, record: CallRecord) {
+  const found = await findTool(engine, record);
+  const { survives, canResume, waitMs, lossNote }: Durability = found?.tool.durable ?? {};
+  const call = startedCall(record);
+  return {
+    survives: survives?.(call) ?? true,
+    onlyMakesCalls: canResume === undefined,
+    waitMs,
+    lossNote: lossNote?.(call) ?? "",
+  };
 }
 
 /** Resumes the parent of a call whose end this replica recorded, if it is parked and none of its calls is open any more. */
@@ -52,36 +86,52 @@ async function resumeFreed(engine: Engine, sessionId: string, callId: string): P
   if (!open.some(({ part, spec }) => spec.parent === callId && !isTerminal(part))) await resumeParent(engine, parent);
 }
 
-/** A durable parent that this replica serves. */
-interface ServedParent {
+/** The tool and the session of a call that this replica serves. */
+interface ServedCall {
   tool: Tool;
   opened: OpenSession;
 }
 
-async function servedParent(engine: Engine, { part, ref, spec }: CallRecord): Promise<ServedParent | undefined> {
-  const { log, registry, sessions } = engine;
-  if (engine.isDraining || !spec.durable) return undefined;
+async function servedParent(engine: Engine, record: CallRecord): Promise<ServedCall | undefined> {
+  if (engine.isDraining || !record.spec.durable) return undefined;
+  const found = await findTool(engine, record);
+  if (found?.tool.definition.definitionId !== record.spec.definitionId) return undefined;
+  const { survives, canResume } = found.tool.durable ?? {};
+  const call = startedCall(record);
+  return (survives?.(call) ?? true) && (canResume?.(call) ?? true) ? found : undefined;
+}
+
+async function findTool(engine: Engine, record: CallRecord) {
+  const { log, sessions } = engine;
+  const { ref } = record;
   const opened = await sessions.load(ref.sessionId).catch((cause: unknown) => {
     log.warn("a call cannot be resumed: its workspace is not served here", { error: cause, callId: ref.callId });
     return undefined;
   });
-  const tool = opened && registry.get(part.tool, workspaceRoot(opened.workspace.name));
-  return opened && tool?.definition.definitionId === spec.definitionId ? { tool, opened } : undefined;
+  const tool = opened && findDefinition(engine, record, workspaceRoot(opened.workspace.name));
+  return opened && tool && { opened, tool };
 }
 
-function launchParent(
+/** Launches the run of a started call whose lease is ours. Its body is entered again, or goes on in its worker. */
+export function launchAgain(
   engine: Engine,
   record: CallRecord,
-  { tool, opened }: ServedParent,
+  { tool, opened }: ServedCall,
   leaseConfirmed: number,
 ): void {
   const { runs } = engine;
   const key = runKeyOf(record.ref);
-  const call = { ...newRunning(engine, record, opened, leaseConfirmed), isResumed: true as const };
+  runs.get(key)?.call.controller.abort(new CallGone());
+  const call: Running = newRunning(engine, record, opened, leaseConfirmed);
+  call.isResumed = true;
   const done = runAgain(engine, call, tool).finally(() => {
     if (runs.get(key)?.call === call) runs.delete(key);
   });
   runs.set(key, { call, done });
+  // A wish that was recorded after the call was read found no run here; the next round looks again.
+  engine.sessionsWithNews.add(record.ref.sessionId);
+  // The replica to which the wish was addressed is gone.
+  if (record.cancel !== undefined) call.controller.abort(new CallEnd(ToolErrorReason.CANCELLED, record.cancel));
 }
 
 /** Enters the body again, under the start mark that the call has. It was judged before that and is not judged again. */
@@ -91,10 +141,11 @@ async function runAgain(engine: Engine, call: Running, tool: Tool): Promise<Tool
     const input = decodeInput(engine, tool, call.record);
     const environment = (cwd: string) => hookEnvironment(call.hooks, cwd);
     const plan = await tool.plan(input, planContext(engine, call.record, call.opened, environment));
+    if (call.record.remote) call.former = await whileStoreAway(engine, call, () => readFormerRun(engine, call.record));
     const returned = await executeBody(engine, call, tool, { input, plan, outside: [], files: { read: [], edit: [] } });
     return await settleCall(engine, call, plan, returned);
   } catch (cause) {
-    return await failCall(engine, call, cause);
+    return await endOrLeave(engine, call, cause);
   } finally {
     call.observed.over(call.record.part);
   }

@@ -18,7 +18,7 @@ const parkAfterMs = 1_000;
  * Parks a durable parent when its calls have been accepted and have not ended soon, or when the replica drains. `leave` is then
  * aborted with `CallGone`: the replica that records the end of the last call resumes the parent. The calls of an atomic batch meet
  * at a gate in memory, so such a parent keeps its owner until a drain, and another replica resumes it at once; after its gate has
- * opened it is not parked.
+ * opened it is not parked, since its calls run here.
  */
 export function createParking(
   engine: Engine,
@@ -69,4 +69,12 @@ export function createParking(
       resolve();
     },
   };
+}
+
+/** Ends the lease of a durable parent that cannot go on yet, and its run: recovery resumes it soon. */
+export async function leaveToRecovery(engine: Engine, run: ParentRun): Promise<never> {
+  run.isParked = true;
+  // If this fails, the lease stays ours without a run, which `renewLeases` observes.
+  await engine.store.parkCall(run.fence, 0).catch(() => false);
+  throw new CallGone();
 }

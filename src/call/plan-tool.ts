@@ -63,7 +63,7 @@ export async function planTool(
   }
   const { plan, verdict } = judged;
   const { preview: whole, problem } = await inspectCall(parts, judged, layers);
-  const preview = whole && cutPreview(whole());
+  const preview = whole && cutPreview(await whole());
   const asks = await unopenedRequests(parts, request, scope, tool, subject, judged, preview);
   return {
     title: plan.title,
@@ -105,7 +105,7 @@ async function judgeRequest(
     workspace,
     environment: async () => ({}),
     reads: { get: async (path) => (root === undefined ? undefined : await store.getRead(root, path)) },
-    judge: createToolJudge(policy, layers),
+    judge: createToolJudge(policy, () => layers),
   };
   // As in BeginCall, whose digest covers the directory.
   const place = isForeignPermission(tool.name) ? `\n${workspace.directory}` : "";
@@ -117,6 +117,7 @@ async function judgeRequest(
     layers,
     grants: request.onlyRules ? "none" : "look",
     principal,
+    onlyRules: request.onlyRules,
   } as const;
   try {
     return await judgeCall(parts, tool, decodeRequest(tool, request), ctx, subject, options);

@@ -3,13 +3,13 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { JudgedBy, Verdict } from "../approval/judge-asks.ts";
 import type { Permissions } from "../approval/permissions.ts";
-import type { Ask } from "../core/ask.ts";
 import { trackedFiles } from "../core/tracked-files.ts";
 import { visible } from "../core/visible.ts";
 import type { LayersFor } from "../policy/layers.ts";
 import { createMatchSteps, stepsPerMs } from "../policy/match-steps.ts";
 import type { ExpandedAsk, Layers } from "../policy/model.ts";
 import type { Policy } from "../policy/policy.ts";
+import type { GitNames } from "../policy/shell/git-names.ts";
 import type { Entry } from "../policy/shell/glob.ts";
 import type { Subject } from "../policy/subject.ts";
 import { ToolFailure } from "../tool/errors.ts";
@@ -26,6 +26,10 @@ export interface PlanningParts {
   permissions: Permissions;
   policy: Policy;
   layersFor(subject: LayersFor): Layers;
+  /** Finds the names of the objects in a repository; absent: only the work tree is judged. */
+  gitNames?(top: string): Promise<GitNames>;
+  /** Checks if the sandbox hides files from the commands of an agent that a tool runs, without one those of bash; absent: from none. */
+  confines?(agent: string, tool?: Tool): boolean;
   /** Returns the digest of the configured rules in force. */
   policyDigest(): string;
 }
@@ -76,14 +80,17 @@ export async function judgeCall(
     grants,
     layers: collected = planning.layersFor(subject),
     principal,
-  }: JudgedBy & Repetition & { principal: string },
+    onlyRules = false,
+  }: JudgedBy & Repetition & { principal: string; onlyRules?: boolean },
 ): Promise<Judged> {
   const steps = createMatchSteps();
   const layers = { ...collected, steps };
   const { workspace, files } = rememberPaths(ctx.workspace);
   const made = await makePlan(tool, input, { ...ctx, workspace }, { repeats, request });
   const plan = await withinPlanningTime(resolvePlanPaths(made, files));
-  const asks = await expandAsks(planning, principal, plan.asks, layers, workspace);
+  const isConfined = !onlyRules && planning.confines?.(ctx.agent, tool);
+  const planned = isConfined ? plan.asks.map((ask) => ({ ...ask, isConfined })) : plan.asks;
+  const asks = await expandAsks(planning, principal, planned, layers, workspace);
   // Meanwhile other lines may have taken the place of these.
   await readLines(planning, principal, asks);
   const pathsOf = (wanted: string) =>
@@ -125,9 +132,9 @@ function shownInput(input: JsonObject): JsonObject | string {
 
 /** Expands asks whose paths are resolved into everything that they stand for. */
 export async function expandAsks(
-  { policy, lines }: Pick<Planning, "policy" | "lines">,
+  { policy, lines, gitNames }: Pick<Planning, "policy" | "lines" | "gitNames">,
   principal: string,
-  planned: readonly Ask[],
+  planned: readonly ExpandedAsk[],
   layers: Layers,
   workspace: PathResolver,
 ): Promise<ExpandedAsk[]> {
@@ -138,6 +145,7 @@ export async function expandAsks(
     },
     list: listDirectory,
     tracked: trackedFiles,
+    ...(gitNames && { gitNames }),
   };
   const asks: ExpandedAsk[] = [];
   for (const ask of planned) {

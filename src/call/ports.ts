@@ -9,10 +9,11 @@ import type { SessionStore } from "./ports/sessions.ts";
 import type { ToolMemory } from "./ports/tool-memory.ts";
 import type { CallTransitions } from "./ports/transitions.ts";
 
+export type { RemoteMark } from "../tool/remote.ts";
 export type { AskOpener, OpenAsksStep } from "./ports/asks.ts";
-export type { LeaseStore, OrphanedCall } from "./ports/leases.ts";
+export type { LeaseStore, OrphanedCall, QueuedCall } from "./ports/leases.ts";
 export type { EncodedMessages, EventLog, LogPage } from "./ports/log.ts";
-export type { Retention, StoreClock, StoreMembership } from "./ports/membership.ts";
+export type { Retention, StoreClock, StoreMembership, StoreSafety } from "./ports/membership.ts";
 export type { OutputStore } from "./ports/output.ts";
 export type { CallRecord, CallSpec, Delegation, Fence } from "./ports/record.ts";
 export type { CallRecordReader } from "./ports/records.ts";
@@ -23,6 +24,7 @@ export type {
   EndedChild,
   FinishCallStep,
   HostStart,
+  NoteCallStep,
   OpenCallStep,
   OpenedCall,
   StartCallStep,

@@ -16,6 +16,7 @@ import { type Ready, type Running, subjectFor } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
 import { inputOf, prepared, running } from "./state.ts";
 import { createToolJudge } from "./tool-judge.ts";
+import { findDefinition } from "./worker-queue.ts";
 
 /** A call before or after it was accepted. */
 type Described = Pick<CallRecord, "ref" | "part" | "spec">;
@@ -54,10 +55,12 @@ export async function prepareStart(engine: Engine, call: Described, opened: Open
 }
 
 /** Step 1, resolve: returns the registration that serves now. Later registrations do not affect the call. */
-export function resolveTool({ foreign, registry }: Engine, { part, spec }: Described, opened: OpenSession): Tool {
+export function resolveTool(engine: Engine, call: Described, opened: OpenSession): Tool {
+  const { foreign, registry } = engine;
+  const { part, spec } = call;
   const workspace = workspaceRoot(opened.workspace.name);
   checkGuards(registry, workspace);
-  const tool = spec.delegated ? foreign.tool(part.tool, spec.delegated) : registry.get(part.tool, workspace);
+  const tool = spec.delegated ? foreign.tool(part.tool, spec.delegated) : findDefinition(engine, call, workspace);
   if (!tool) {
     const known = registry.list(workspace).map(({ name }) => name);
     const [meant] = similar(part.tool, known, 1);
@@ -124,8 +127,7 @@ export function planContext(
     agent: part.agent,
     workspace: opened.workspace,
     reads: { get: (path) => store.getRead(ref.root, path) },
-    judge: createToolJudge(
-      policy,
+    judge: createToolJudge(policy, () =>
       layersFor({
         session: opened.session,
         ancestors: opened.ancestors,

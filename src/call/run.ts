@@ -5,7 +5,8 @@ import { executeBody } from "./body.ts";
 import type { Engine } from "./engine.ts";
 import { resolveTool, runBeforeHooks } from "./prepare.ts";
 import type { Running, Startable } from "./running.ts";
-import { failCall, settleCall } from "./settle.ts";
+import { settleCall } from "./settle.ts";
+import { endOrLeave } from "./unfinished.ts";
 
 /**
  * Runs a call that this replica holds the lease of, from resolving its tool to its terminal state. Never throws: every failure
@@ -21,7 +22,7 @@ export async function runCall(engine: Engine, call: Running, ready?: Startable):
     const returned = await executeBody(engine, call, tool, approved);
     return await settleCall(engine, call, approved.plan, returned);
   } catch (cause) {
-    return await failCall(engine, call, cause);
+    return await endOrLeave(engine, call, cause);
   } finally {
     call.observed.over(call.record.part);
   }

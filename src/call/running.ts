@@ -1,3 +1,4 @@
+import type { JsonObject } from "@bufbuild/protobuf";
 import type { DecisionRecord, QuestionAnswer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord } from "../approval/ports.ts";
@@ -5,6 +6,7 @@ import type { CallRef } from "../core/call-ref.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { Layers } from "../policy/model.ts";
 import type { Subject } from "../policy/subject.ts";
+import type { Reservation } from "../tool/remote.ts";
 import type { Tool } from "../tool/tool.ts";
 import type { CallHooks } from "./call-hooks.ts";
 import type { ParentRun, StartGate } from "./children.ts";
@@ -16,10 +18,22 @@ import type { CallRecord, Fence } from "./ports.ts";
 import type { createProgress } from "./progress.ts";
 import type { OpenSession } from "./sessions.ts";
 
+/** Record of what earlier runs of a body emitted. */
+export interface FormerRun {
+  /** The output that it emitted: the id under which it is stored, and its size. */
+  output: { id: string; bytes: number } | undefined;
+  /** The title and metadata that it showed last. */
+  shown: { title?: string; metadata?: JsonObject };
+}
+
 /** State of one running call, shared by the steps of its life. */
 export interface Running extends ParentRun {
   /** The call as last read or written. */
   record: CallRecord;
+  fence: Fence;
+  isResumed?: true;
+  /** Set for a body that goes on in its worker: the record of its earlier runs. */
+  former?: FormerRun;
   readonly opened: OpenSession;
   /** Aborts the call's own signal; the reason is a `CallEnd`, or a `CallGone` for a call that is no longer ours. */
   readonly controller: AbortController;
@@ -34,6 +48,10 @@ export interface Running extends ParentRun {
   hasSlot?: boolean;
   /** It was released since no slot was free. */
   isTurnedAway?: boolean;
+  /** Capacity of the worker that runs its body. */
+  reservation?: Reservation | undefined;
+  /** It was released since no worker had capacity: the definition that it waits for. */
+  queuedFor?: string;
   /** Set for a call whose body runs before the call is recorded. */
   firstStep?: FirstStep;
   /** Hash of the assignment that the start of a delegated call gives out. */

@@ -22,7 +22,7 @@ export interface OpenSession extends KnownSession {
 
 /** Dependencies of sessions. */
 export interface SessionsParts {
-  store: SessionStore & StoreClock & Pick<StoreMembership, "storeId">;
+  store: SessionStore & StoreClock & Pick<StoreMembership, "storeId" | "storeIdOf">;
   /** Directory by name of the workspace root. */
   workspaces: Readonly<Record<string, string>>;
   agents: ReadonlySet<string>;
@@ -42,8 +42,10 @@ export interface Sessions {
   load(id: string): Promise<OpenSession | undefined>;
   /** Returns the agent that a request names, otherwise the session's, otherwise `build`; throws if the principal may not use it. */
   agentFor(principal: Principal, requested: string, session?: Session): string;
-  /** Throws STORE_CHANGED if the store is not the one that the caller expects. */
-  checkStore(expected: string): void;
+  /** Like `open`; throws STORE_CHANGED if the store is not the one that the caller expects, also of a session that it has lost. */
+  openExpected(principal: Principal, id: string, expected: string): Promise<OpenSession>;
+  /** Throws STORE_CHANGED if the store is not the one that the caller expects or, of this tree, may have lost acknowledged work. */
+  checkStore(expected: string, root?: string): void;
   /** Throws if the principal may not act in the workspace. */
   checkWorkspace(principal: Principal, workspace: string): void;
   /** Returns the root among those of the principal that contains a directory, the deepest if several do; throws UNKNOWN_WORKSPACE. */
@@ -102,7 +104,10 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
     return opened;
   }
 
-  const checkStore = (expected: string) => checkStoreId(store.storeId, expected);
+  const checkStore = (expected: string, root?: string) =>
+    root === undefined
+      ? checkStoreId(store.storeId, expected, expected.split(".")[0])
+      : checkStoreId(store.storeIdOf(root), expected);
   const usableBy = (principal: Principal) =>
     Object.entries(workspaces).filter(([name]) => mayUseWorkspace(principal, name));
   const rootOf = (principal: Principal, directory: string) => rootContaining(usableBy(principal), directory);
@@ -116,6 +121,16 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
       return found !== undefined && mayAccess(principal, found.session, "read");
     },
     open,
+    async openExpected(principal, id, expected) {
+      checkStore(expected);
+      const opened = await open(principal, id, "call").catch((error: unknown) => {
+        // The root of a session that is gone is not known; mostly it is its own.
+        checkStore(expected, id);
+        throw error;
+      });
+      checkStore(expected, opened.session.rootSessionId);
+      return opened;
+    },
     find,
     load,
     agentFor,
@@ -178,8 +193,9 @@ function outsideWorkspaces(
   );
 }
 
-function checkStoreId(storeId: string, expected: string): void {
-  if (expected === "" || expected === storeId) return;
+/** Compares store ids; while the session is not known, by `compared`, the expected id without its generation. */
+function checkStoreId(storeId: string, expected: string, compared = expected): void {
+  if (expected === "" || storeId === compared) return;
   throw new RequestError(
     ErrorReason.STORE_CHANGED,
     `the store is ${storeId}, not ${expected}: the outcome of earlier calls is unknown. Nothing was run; check their effects, then send the new store id`,

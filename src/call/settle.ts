@@ -5,6 +5,7 @@ import { HookFailure } from "../tool/errors.ts";
 import type { Plan, ToolResult } from "../tool/tool.ts";
 import type { Returned } from "./body.ts";
 import { runAfterHooks } from "./call-hooks.ts";
+import { whileStoreAway } from "./call-record.ts";
 import { noteOfChildSession } from "./child-sessions.ts";
 import { deniedRecord } from "./decision-records.ts";
 import { noteOfEdit } from "./edit.ts";
@@ -15,7 +16,7 @@ import { fileParts } from "./file-parts.ts";
 import { recordWithEnd } from "./first-step.ts";
 import type { CallOutput } from "./output.ts";
 import type { Bounded } from "./output-window.ts";
-import type { Running } from "./running.ts";
+import { type Running, runKeyOf } from "./running.ts";
 import { storeError, storeOutput, storeStructured } from "./spill.ts";
 import { completed, failed, isTerminal } from "./state.ts";
 
@@ -27,7 +28,7 @@ export async function settleCall(
   { result, output }: Returned,
 ): Promise<ToolPart | undefined> {
   const { text, ...sizes } = await boundOutput(result, output);
-  const structured = await storeStructured(engine, call, result.structured);
+  const structured = await whileStoreAway(engine, call, () => storeStructured(engine, call, result.structured));
   const metadata: JsonObject = {
     ...call.progress?.shown.metadata,
     ...result.metadata,
@@ -35,7 +36,9 @@ export async function settleCall(
     ...structured.metadata,
     truncated: sizes.truncated || result.metadata?.truncated === true,
   };
-  const attachments = await fileParts(result.attachments ?? [], (bytes) => storeOutput(engine, call, bytes));
+  const attachments = await fileParts(result.attachments ?? [], (bytes) =>
+    whileStoreAway(engine, call, () => storeOutput(engine, call, bytes)),
+  );
   const shown = await runAfterHooks(call.hooks, call.record.part, "completed", {
     title: result.title ?? call.progress?.shown.title ?? plan.title,
     output: [text, result.note, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n"),
@@ -112,7 +115,10 @@ async function failureAfterHooks(
   }
 }
 
-/** Step 11, settle: one atomic step writes the terminal part, its event and the end of the lease. Undefined if fenced off. */
+/**
+ * Step 11, settle: one atomic step writes the terminal part, its event and the end of the lease. Undefined if fenced off. A store that
+ * is away for a moment loses no result: the step is taken again while the lease is valid.
+ */
 async function writeEnd(
   engine: Engine,
   call: Running,
@@ -121,7 +127,11 @@ async function writeEnd(
 ): Promise<ToolPart | undefined> {
   if (await recordWithEnd(call, { part, decisions })) return call.record.part;
   const step = { ref: call.record.ref, guard: { fence: call.fence }, part };
-  const written = await endCall(engine, { ...step, decisions: [...decisions, ...(call.reports ?? [])] });
+  const withDecisions = { ...step, decisions: [...decisions, ...(call.reports ?? [])] };
+  const key = runKeyOf(call.record.ref);
+  engine.unstored.add(key);
+  const written = await whileStoreAway(engine, call, () => endCall(engine, withDecisions));
+  engine.unstored.delete(key);
   if (written) call.record = { ...call.record, part: written };
   return written;
 }

@@ -15,10 +15,10 @@ export function hasFreeSlot({ limits, slots }: Pick<Engine, "limits" | "slots">)
 
 /**
  * True for a call whose body counts. Built-in tools that only read are short, and calls that start a subagent mostly wait for the
- * calls of that, which need slots themselves.
+ * calls of that, which need slots themselves. Bodies of workers need capacity of theirs instead.
  */
 export function needsSlot({ readOnlyTools }: Engine, tool: Tool, plan?: Pick<Plan, "childSession">): boolean {
-  return !readOnlyTools.has(tool) && (plan?.childSession ?? "") === "";
+  return !readOnlyTools.has(tool) && !tool.remote && (plan?.childSession ?? "") === "";
 }
 
 /** Takes a slot for a call. A call of a tree whose calls wait for one is not served before those; `isNext` for the first of them. */
@@ -53,19 +53,29 @@ export async function outsideSlot<T>(
 
 /** Remembers a call that waits for a slot, or for its turn. */
 export function waitForSlot(engine: Engine, ref: CallRef): void {
-  const { slots } = engine;
-  const calls = slots.waiting.get(ref.root) ?? [];
-  slots.waiting.set(ref.root, calls);
-  if (!calls.some(({ sessionId, callId }) => sessionId === ref.sessionId && callId === ref.callId)) calls.push(ref);
+  addWaiting(engine.slots.waiting, ref);
   if (hasFreeSlot(engine)) engine.whenFree();
 }
 
+/** Adds a call to those that wait, by root session. Returns false if it waits already. */
+export function addWaiting(waiting: Map<string, CallRef[]>, ref: CallRef): boolean {
+  const calls = waiting.get(ref.root) ?? [];
+  waiting.set(ref.root, calls);
+  if (calls.some(({ sessionId, callId }) => sessionId === ref.sessionId && callId === ref.callId)) return false;
+  calls.push(ref);
+  return true;
+}
+
 /** Removes the next call from the queue: the trees take turns. */
-export function nextWaiting({ slots: { waiting } }: Pick<Engine, "slots">): CallRef | undefined {
-  const [root, calls] = waiting.entries().next().value ?? [];
-  if (root === undefined || calls === undefined) return undefined;
+export function nextWaiting(waiting: Map<string, CallRef[]>): CallRef | undefined {
+  const [root] = waiting.keys();
+  return root === undefined ? undefined : takeWaiting(waiting, root);
+}
+
+/** Removes the next call of a tree from the queue; the other trees are served before its next one. */
+export function takeWaiting(waiting: Map<string, CallRef[]>, root: string): CallRef | undefined {
+  const [next, ...others] = waiting.get(root) ?? [];
   waiting.delete(root);
-  const next = calls.shift();
-  if (calls.length > 0) waiting.set(root, calls);
+  if (others.length > 0) waiting.set(root, others);
   return next;
 }

@@ -4,7 +4,7 @@ import {
   type FilePart,
   ToolEffects,
   type ToolErrorReason,
-  type ToolExecutor,
+  ToolExecutor,
   type ToolPart,
   ToolPartSchema,
   ToolStateCompletedSchema,
@@ -90,6 +90,12 @@ export function running(
     }),
   });
   return childSession === "" ? started : create(ToolPartSchema, { ...started, childSessionId: childSession });
+}
+
+/** Returns the running part with the worker that runs the body; without one, as it is. */
+export function runningAt(part: ToolPart, at: { worker: string; buildId: string } | undefined): ToolPart {
+  if (at === undefined) return part;
+  return create(ToolPartSchema, { ...part, executor: ToolExecutor.WORKER, worker: at.worker, buildId: at.buildId });
 }
 
 /** Returns the terminal part of a call with a result. */

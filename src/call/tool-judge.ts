@@ -6,17 +6,22 @@ import type { Policy } from "../policy/policy.ts";
 import type { ReadPlace } from "../policy/read-doubts.ts";
 import type { Judge, Judgement } from "../tool/tool.ts";
 
-/** Creates the function with which a tool evaluates the rules of its call. */
-export function createToolJudge(policy: Pick<Policy, "judge" | "readDoubts" | "fileRules">, layers: Layers): Judge {
+/** Creates the function with which a tool evaluates the rules of its call. They are collected when it first does: most do not. */
+export function createToolJudge(
+  policy: Pick<Policy, "judge" | "readDoubts" | "fileRules">,
+  collect: () => Layers,
+): Judge {
+  let collected: Layers | undefined;
+  const layers = () => (collected ??= collect());
   const judge = (ask: Ask): Judgement => {
-    const decisions = policy.judge(ask, layers);
+    const decisions = policy.judge(ask, layers());
     const action = strictest(decisions);
     const { reason = "", rule } = decisions.find((decision) => decision.action === action) ?? {};
     return { action: wordFor(action), reason, ...(rule && { rule: rule.pattern }) };
   };
   return Object.assign(judge, {
-    restrictedNameHints: (place: ReadPlace) => policy.readDoubts(place, layers),
-    fileRules: () => policy.fileRules(layers),
+    restrictedNameHints: (place: ReadPlace) => policy.readDoubts(place, layers()),
+    fileRules: () => policy.fileRules(layers()),
   });
 }
 

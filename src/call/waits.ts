@@ -1,6 +1,6 @@
 import type { CallRef } from "../core/call-ref.ts";
 import { callOf, createBell, followLog } from "./log.ts";
-import type { EventLog, SessionStore } from "./ports.ts";
+import type { EventLog, SessionStore, StoreMembership } from "./ports.ts";
 
 /** One wait for news of a call. */
 export interface Wait {
@@ -30,10 +30,12 @@ interface Reader {
 }
 
 /** Creates waits over the logs of a store. */
-export function createWaits(calls: EventLog & Pick<SessionStore, "getSession">): Waits {
+export function createWaits(
+  calls: EventLog & Pick<SessionStore, "getSession"> & Pick<StoreMembership, "storeIdOf">,
+): Waits {
   const readers = new Map<string, Reader>();
 
-  function startReading({ sessionId }: CallRef): Reader {
+  function startReading({ sessionId, root }: CallRef): Reader {
     const { promise: begun, resolve: begin } = Promise.withResolvers<void>();
     const reader: Reader = { waiting: new Set(), begun, stop: new AbortController() };
     // A single waiter checks its record at once, without waiting for the reader.
@@ -41,7 +43,7 @@ export function createWaits(calls: EventLog & Pick<SessionStore, "getSession">):
       const [first, ...others] = reader.waiting;
       if (others.length === 0) first?.bell.ring();
     });
-    readEvents(calls, sessionId, reader, begin).catch((cause: unknown) => {
+    readEvents(calls, { sessionId, root }, reader, begin).catch((cause: unknown) => {
       // Each waiter handles the failure; a later wait starts another reader.
       off();
       forget(sessionId, reader);
@@ -81,14 +83,14 @@ export function createWaits(calls: EventLog & Pick<SessionStore, "getSession">):
 
 /** Reads the log from its end on and wakes the calls that an event is about. */
 async function readEvents(
-  calls: EventLog & Pick<SessionStore, "getSession">,
-  sessionId: string,
+  calls: EventLog & Pick<SessionStore, "getSession"> & Pick<StoreMembership, "storeIdOf">,
+  { sessionId, root }: Pick<CallRef, "sessionId" | "root">,
   { waiting, stop }: Reader,
   begin: () => void,
 ): Promise<void> {
   const afterSeq = Number((await calls.getSession(sessionId))?.lastSeq ?? 0n);
   begin();
-  for await (const { event } of followLog(calls, { sessionId, afterSeq }, stop.signal)) {
+  for await (const { event } of followLog(calls, { sessionId, root, afterSeq }, stop.signal)) {
     const about = event && callOf(event);
     for (const { callId, bell } of waiting) if (callId === about) bell.ring();
   }

@@ -2,7 +2,7 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import type { Tool } from "../tool/tool.ts";
-import { createBeforeImages } from "./batch/before-images.ts";
+import { createBeforeImages, unrestoredNote } from "./batch/before-images.ts";
 import { type BatchResult, endAtomicBatch, hasFailed, isFinal } from "./batch/end-of-batch.ts";
 import type { FileChanges } from "./fs/change-file.ts";
 
@@ -44,7 +44,7 @@ const input = z.preprocess(
 );
 
 /** Makes several calls at the same time; each is a separate call, with separate asks and a separate result. */
-export function createBatch({ changes }: { changes: Pick<FileChanges, "inTurns"> }): Tool {
+export function createBatch({ changes }: { changes: Pick<FileChanges, "inTurns" | "replace"> }): Tool {
   return defineTool({
     name: "batch",
     version: "1",
@@ -58,7 +58,7 @@ export function createBatch({ changes }: { changes: Pick<FileChanges, "inTurns">
     permissions: ["batch"],
     openWorld: true,
     destructive: true,
-    durable: true,
+    durable: { lossNote: unrestoredNote },
     plan: ({ tools, atomic }) => {
       const names = [...new Set(tools.map(({ tool }) => tool))];
       const final = atomic ? names.filter(isFinal) : [];

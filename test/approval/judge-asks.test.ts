@@ -69,6 +69,7 @@ async function judge(
     getGrant: unused,
     listGrants: unused,
     revokeGrant: unused,
+    confirmGrant: unused,
     listDecisions: unused,
     listAudits: unused,
   };

@@ -11,6 +11,7 @@ import {
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Store } from "../../src/call/ports.ts";
+import { failed } from "../../src/call/state.ts";
 import type { Principal } from "../../src/core/principal.ts";
 import { workspaceRoot } from "../../src/core/workspace-root.ts";
 import { defineTool } from "../../src/tool/define-tool.ts";
@@ -131,6 +132,42 @@ describe.each(places)("on %s", (_, contentsOf) => {
     const [ask] = await replicas.any().store.permissions.asksOf(ref);
     expect(ask?.settled).toMatchObject({ outcome: PermissionOutcome.WITHDRAWN, message: withdrawn.error });
     expect(await openAsks()).toEqual([]);
+    await replicas.stop();
+  });
+
+  test("a call that ends while its parent's open calls are listed ends once", async () => {
+    // The list of open calls is no snapshot: it may hold one that another replica has ended since.
+    const tamper = (store: Store): Store => ({
+      ...store,
+      calls: {
+        ...store.calls,
+        async listCalls(filter) {
+          const listed = await store.calls.listCalls(filter);
+          const child = listed.find(({ part, ref }) => ref.callId === "c1.2" && part.state.case === "running");
+          if (!child) return listed;
+          const end = { reason: ToolErrorReason.EXECUTOR_LOST, error: "Another replica was first." };
+          const part = failed(child.part, end, store.calls.now());
+          await store.calls.finishCall({ ref: child.ref, guard: { version: child.version }, part });
+          const now = await store.calls.getCall("ses_a", "c1.2");
+          return listed.map((each) => (each === child ? (now ?? each) : each));
+        },
+      },
+    });
+    const setting = { newContents: contentsOf(redis.url), pace: [0], tamper };
+    const replicas = await startReplicas(setting, { toolsOf: () => family({ waits: true }), onNews() {} });
+    const [first = ""] = replicas.names();
+    const { calls, sessions } = replicas.at(first);
+    await sessions.create(agent, create(CreateSessionRequestSchema, { sessionId: "ses_a" }));
+    await calls.open(agent, create(CallToolRequestSchema, { sessionId: "ses_a", callId: "c1", tool: "make" }));
+    const partOf = async (callId: string) => (await replicas.any().store.calls.getCall("ses_a", callId))?.part;
+    await expect.poll(async () => (await partOf("c1.1"))?.permissionIds).toHaveLength(1);
+    await expect.poll(async () => (await partOf("c1.2"))?.state.case).toBe("running");
+    await replicas.kill(first);
+    await replicas.outliveTheDead();
+    await replicas.each(({ calls }) => calls.recover());
+    for (const callId of ["c1", "c1.2"])
+      expect((await partOf(callId))?.state.value).toMatchObject({ reason: ToolErrorReason.EXECUTOR_LOST });
+    expect((await partOf("c1.1"))?.state.value).toMatchObject({ reason: ToolErrorReason.CANCELLED });
     await replicas.stop();
   });
 

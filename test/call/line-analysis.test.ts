@@ -29,7 +29,8 @@ test("a line that takes too long is not understood, and the log names its princi
   await lines.read("a", [hostile(4)]);
   expect(readCommands(hostile(4))).toMatchObject([{ opaque: "its analysis takes longer than 0 ms" }]);
   expect(warnings).toHaveLength(1);
-  await createLineAnalysis({ log }).read("a", ["git status && rm x # (again)"]);
+  const limits = { lineMs: 60_000, budgetMs: 60_000, windowMs: 60_000 };
+  await createLineAnalysis({ log, limits }).read("a", ["git status && rm x # (again)"]);
   expect(readCommands("git status && rm x # (again)")).toHaveLength(2);
 });
 

@@ -22,7 +22,7 @@ test("a quiet log yields a heartbeat at once and then every 15 s, with the numbe
   });
   await store.calls.createSession(create(SessionSchema, { id: "ses_1", rootSessionId: "ses_1", created: 1 }));
   const leave = new AbortController();
-  const frames = followLog(store.calls, { sessionId: "ses_1", afterSeq: 0 }, leave.signal);
+  const frames = followLog(store.calls, { sessionId: "ses_1", root: "ses_1", afterSeq: 0 }, leave.signal);
   expect(await frames.next()).toEqual({ done: false, value: { lastSeq: 0 } });
   const first = frames.next();
   await vi.waitFor(() => expect(vi.getTimerCount()).toBe(1), { timeout: 10_000 });
@@ -35,7 +35,8 @@ test("a quiet log yields a heartbeat at once and then every 15 s, with the numbe
 
 test("a log that lacks its last event fails its readers instead of being read for ever", async () => {
   const log = { readLog: async () => ({ events: [], firstSeq: 1, lastSeq: 7 }), onNews: () => () => undefined };
-  const frames = followLog({ ...log, recordEvents: async () => true }, { sessionId: "ses_1", afterSeq: 6 }, never);
+  const parts = { ...log, recordEvents: async () => true, storeIdOf: () => "sto_1" };
+  const frames = followLog(parts, { sessionId: "ses_1", root: "ses_1", afterSeq: 6 }, never);
   await expect(frames.next()).rejects.toThrow("the log of session ses_1 ends at 7, and has no event after 6");
 });
 

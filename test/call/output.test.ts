@@ -34,6 +34,25 @@ const texts = fc
   .array(fc.constantFrom("a", "bc", "é", "→", "😀", "\n", "\n\n", " "), { maxLength: 60 })
   .map((parts) => parts.join(""));
 
+test("after a piece that could not be emitted, no later one is emitted behind the gap", async () => {
+  const offsets: bigint[] = [];
+  let failures = 0;
+  const output = createCallOutput({
+    ...{ root: "ses_1", callId: "c1", id: "out_1", limit: 1_000_000, keep: { end: "head", lines: 5, bytes: 100 } },
+    store: { append: async () => {} },
+    async record(pieces) {
+      if (failures++ === 0) throw new Error("the store is away");
+      offsets.push(...pieces.map(({ offset }) => offset));
+    },
+  });
+  // Over the size from which on a piece is stored at once.
+  const writing = output.write(Buffer.alloc(40_000));
+  await output.write(Buffer.from("the rest"));
+  await writing;
+  await expect(output.end()).rejects.toThrow("the store is away");
+  expect(offsets).toEqual([]);
+});
+
 test("an output is emitted once its bytes are stored, and not at all if storing them fails", async () => {
   const steps: string[] = [];
   const fields = { root: "ses_1", callId: "c1", id: "out_1", limit: 100 };

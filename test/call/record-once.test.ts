@@ -4,7 +4,7 @@ import { readdir } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { create } from "@bufbuild/protobuf";
-import { describe, expect, test, vi } from "vitest";
+import { describe, expect, onTestFinished, test, vi } from "vitest";
 import * as z from "zod";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
@@ -187,15 +187,24 @@ describe("a call without effects", () => {
   test("counts towards the limit of open calls before it is recorded", async () => {
     const stop = Promise.withResolvers<ToolResult>();
     const entered: string[] = [];
-    const { open } = await start(({ callId }) => {
+    const { open, steps } = await start(({ callId }) => {
       entered.push(callId);
       return stop.promise;
     });
+    // None is recorded because its body took long.
+    vi.useFakeTimers({ toFake: ["setTimeout"] });
+    onTestFinished(() => void vi.useRealTimers());
     // The limit of this replica is 10.
-    const opened = await Promise.allSettled(Array.from({ length: 12 }, (_, i) => open(`c${i}`, { at: `${i}` })));
-    stop.resolve({ output: "done" });
-    expect(opened.filter(({ status }) => status === "rejected")).toHaveLength(2);
+    const refused = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const left = refused.values();
+    const ids = Array.from({ length: 12 }, (_, i) => `c${i}`);
+    const opened = ids.map((id) => open(id, { at: id }).catch(() => left.next().value?.resolve()));
+    await Promise.all(refused.map(({ promise }) => promise));
     expect(entered).toHaveLength(10);
+    // These two were recorded first, so the store refused them.
+    expect(steps).toHaveLength(2);
+    stop.resolve({ output: "done" });
+    await Promise.all(opened);
   });
 
   test("in a session that is closed meanwhile is refused, and leaves no record", async () => {

@@ -157,7 +157,7 @@ test("a call that another replica claimed while it asked neither asks again nor 
   expect([asks.mock.calls.length, startCall.mock.calls.length]).toEqual([1, 0]);
 });
 
-test("a started call whose end could not be recorded is lost at the next renewal, and not run again", async () => {
+test("a started call whose end could not be recorded ends RESULT_NOT_STORED at the next renewal, and is not run again", async () => {
   let failures = 0;
   const { call, calls, over, record, entries } = await start(({ calls }) => ({
     async finishCall(step) {
@@ -172,7 +172,7 @@ test("a started call whose end could not be recorded is lost at the next renewal
   await calls.renew();
   expect((await record()).part.state).toMatchObject({
     case: "error",
-    value: { reason: ToolErrorReason.EXECUTOR_LOST },
+    value: { reason: ToolErrorReason.RESULT_NOT_STORED },
   });
   expect(entries).toEqual(["entered"]);
 });

@@ -1,7 +1,9 @@
-import { writeFile } from "node:fs/promises";
+import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { isDeepStrictEqual } from "node:util";
+import type { JsonObject } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect, refusal } from "./clients.ts";
 import { ledger } from "./ledger.ts";
@@ -109,20 +111,70 @@ test("an atomic batch whose calls have not started is resumed after a stop and a
   expect(await runs.lines()).toHaveLength(1);
 });
 
-test("an atomic batch whose calls had started before kill -9 is lost, and none of its calls starts afterwards", async () => {
-  const service = await startService();
-  const { sessions, tools } = connect(service, "caller");
-  const sessionId = (await sessions.createSession({})).session?.id ?? "";
+describe("an atomic batch whose calls had started before kill -9", () => {
   const shell = (command: string) => ({ tool: "bash", args: { command } });
-  const input = { tools: [shell("echo begun; sleep 600"), shell("echo begun; sleep 600")], atomic: true };
-  const call = { sessionId, callId: "c1", agent: "free", tool: "batch", input };
-  const log = read(tools.watchSession({ sessionId }));
-  await tools.callTool({ ...call, waitMs: 0 });
-  await log.until("output");
-  await service.kill();
-  await service.start();
-  const lost = { reason: ToolErrorReason.EXECUTOR_LOST, effects: ToolEffects.UNKNOWN };
-  expect(await endOf(service, call)).toMatchObject(lost);
-  const { parts } = await connect(service, "caller").tools.listToolParts({ sessionId });
-  expect(parts.map(({ state }) => state.case)).toEqual(["error", "error", "error"]);
+  const write = (filePath: string, content: string) => ({ tool: "write", args: { filePath, content } });
+
+  /** Starts an atomic batch over files that the session has read, and kills the service when a command of the batch says so. */
+  async function interrupt(files: Record<string, string>, tools: object[]) {
+    const service = await startService();
+    const { sessions, tools: calls } = connect(service, "caller");
+    const sessionId = (await sessions.createSession({})).session?.id ?? "";
+    for (const [name, content] of Object.entries(files)) {
+      await writeFile(join(service.workspace, name), content);
+      await calls.callTool({ sessionId, tool: "read", input: { filePath: name } });
+    }
+    const call = {
+      sessionId,
+      callId: "c1",
+      agent: "free",
+      tool: "batch",
+      input: { tools, atomic: true } as JsonObject,
+    };
+    const log = read(calls.watchSession({ sessionId }));
+    await calls.callTool({ ...call, waitMs: 0 });
+    await log.until("output");
+    await service.kill();
+    const contentOf = (name: string) => readFile(join(service.workspace, name), "utf8").catch(() => undefined);
+    const partsOf = async () => (await connect(service, "caller").tools.listToolParts({ sessionId })).parts;
+    return { service, call, contentOf, partsOf, pathOf: (name: string) => join(service.workspace, name) };
+  }
+
+  test("is resumed with the results of its calls, and restores what they wrote, only where it is still that", async () => {
+    const patchText = "*** Begin Patch\n*** Delete File: gone.txt\n*** End Patch";
+    const written = "until grep -q after kept.txt && grep -q after touched.txt && [ ! -e gone.txt ] && [ -e new.txt ]";
+    const { service, call, contentOf, partsOf, pathOf } = await interrupt(
+      { "kept.txt": "before\n", "touched.txt": "before\n", "gone.txt": "before\n" },
+      [
+        write("kept.txt", "after\n"),
+        write("touched.txt", "after\n"),
+        write("new.txt", "after\n"),
+        { tool: "apply_patch", args: { patchText } },
+        shell(`${written}; do sleep 0.02; done; echo seen; sleep 600`),
+      ],
+    );
+    await writeFile(pathOf("touched.txt"), "by a person\n");
+    await service.start();
+    const end = await endOf(service, call);
+    expect(end).toMatchObject({
+      reason: ToolErrorReason.FAILED,
+      effects: ToolEffects.UNKNOWN,
+      error: expect.stringContaining(`Not restored: ${pathOf("touched.txt")} (it does not hold what the batch wrote)`),
+      metadata: {
+        restored: expect.toSatisfy((files: string[]) =>
+          isDeepStrictEqual(files.toSorted(), ["gone.txt", "kept.txt", "new.txt"].map(pathOf)),
+        ),
+        cannotBeTakenBack: [{ callId: "c1.5", tool: "bash" }],
+      },
+    });
+    expect(await contentOf("kept.txt")).toBe("before\n");
+    expect(await contentOf("gone.txt")).toBe("before\n");
+    expect(await contentOf("new.txt")).toBeUndefined();
+    expect(await contentOf("touched.txt")).toBe("by a person\n");
+    const parts = await partsOf();
+    expect(parts.find(({ callId }) => callId === "c1.5")?.state.value).toMatchObject({
+      reason: ToolErrorReason.EXECUTOR_LOST,
+    });
+    expect(parts.filter(({ state }) => state.case === "pending" || state.case === "running")).toEqual([]);
+  });
 });

@@ -19,7 +19,7 @@ const execute = fc
     at: index,
     session,
     id: fc.constantFrom("call_1", "call_2", "call_3"),
-    tool: fc.constantFrom<Call["tool"][]>("ask", "ask", "open", "hold", "look"),
+    tool: fc.constantFrom<Call["tool"][]>("ask", "ask", "open", "hold", "look", "parent"),
     key: fc.constantFrom("x", "x", "y"),
     afterSeq: index,
   })

@@ -9,12 +9,16 @@ export function brokenPromises(log: readonly SessionEvent[]): string[] {
   const states = new Map<string, string[]>();
   const asks = new Map<string, string[]>();
   const last = new Map<string, SessionEvent>();
+  const endedParents = new Set<string>();
   const add = (lists: Map<string, string[]>, id: string, word: string) =>
     lists.set(id, [...(lists.get(id) ?? []), word]);
 
   for (const [index, event] of log.entries()) {
     if (event.seq !== BigInt(index + 1)) broken.push(`number ${event.seq} stands where ${index + 1} belongs`);
     const { case: kind, value } = event.event;
+    if (kind === "part" && value.parentCallId !== "" && endedParents.has(value.parentCallId))
+      broken.push(`call ${value.callId} was ${value.state.case} after the end of the call that made it`);
+    if (kind === "part" && isTerminal(value)) endedParents.add(value.callId);
     if (kind === "part") add(states, value.callId, value.state.case ?? "nothing");
     if (kind === "permissionAsked") add(asks, value.id, "asked");
     if (kind === "permissionSettled") add(asks, value.permissionId, "settled");

@@ -18,7 +18,7 @@ export function createLedger(onEntry: () => void) {
 
     /**
      * Returns the tools of one replica: `open` is allowed, `ask` asks, `hold` is allowed and waits to be released. `look` has no
-     * effects: its entries are not in the ledger, since it may be entered for calls that are refused.
+     * effects: its entries are not in the ledger, since it may be entered for calls that are refused. `parent` makes a call of `ask`.
      */
     tools(gone: AbortSignal): Tool[] {
       const tool = (
@@ -51,6 +51,17 @@ export function createLedger(onEntry: () => void) {
           idempotent: true,
           plan: ({ key }) => ({ title: key, asks: [] }),
           execute: () => ({ output: "done" }),
+        }),
+        defineTool({
+          name: "parent",
+          description: "Makes a call. Its entries are not in the ledger, since it may be entered again.",
+          input: z.object({ key: z.string() }),
+          durable: true,
+          plan: ({ key }) => ({ title: key, asks: [] }),
+          async execute({ key }, ctx) {
+            const [made] = await ctx.calls([{ tool: "ask", input: { key } }], { atomic: false });
+            return { output: made?.text ?? "" };
+          },
         }),
         tool("hold", [], (ctx) => hold(`${ctx.sessionId}/${ctx.callId}`, AbortSignal.any([ctx.signal, gone]))),
       ];

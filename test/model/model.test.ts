@@ -2,6 +2,7 @@ import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { Store } from "../../src/call/ports.ts";
 import { casesOf, isBroad } from "../breadth.ts";
+import { seed } from "../seed.ts";
 import { type RedisServers, startRedis } from "../store/redis-server.ts";
 import { runs } from "./commands.ts";
 import type { Act } from "./model.ts";
@@ -10,9 +11,7 @@ import { inRedis, inSqlite, type NewContents } from "./stores.ts";
 import { createWorld, type World } from "./world.ts";
 
 // TOOLGATE_LONG=1 takes an hour or two and shrinks what it finds; TOOLGATE_SEED repeats the runs of a seed.
-const { TOOLGATE_LONG, TOOLGATE_SEED = Date.now() } = process.env;
-const isLong = TOOLGATE_LONG === "1";
-const seed = Number(TOOLGATE_SEED);
+const isLong = process.env.TOOLGATE_LONG === "1";
 /** `npm test` makes a quarter of the runs. */
 const runsOf = (numRuns: number) => ({
   seed,
@@ -64,6 +63,31 @@ const death = always([
   [{ do: "recover", calls: [call] }],
 ]);
 
+const asked = [{ ...asking, call, tool: "parent" }] as const;
+const answered = {
+  do: "reply",
+  call: `${call}.1`,
+  nth: 0,
+  by: "ann",
+  answer: "ONCE",
+  isWide: false,
+  replyId: "",
+} as const;
+const parent = always([
+  asked,
+  [{ do: "kill", replica: at, next: "r2" }],
+  [{ do: "recover", calls: [call] }],
+  [{ ...answered, at: "r2" }],
+]);
+const cancelledParent = always([
+  asked,
+  [
+    { do: "freeze", calls: [call, `${call}.1`] },
+    { do: "cancel", at, call },
+  ],
+]);
+const frozenParent = always([asked, [{ do: "freeze", calls: [call, `${call}.1`] }], [{ ...answered, at }]]);
+
 async function inWorld(setting: Setting, work: (world: World) => Promise<void>): Promise<void> {
   const world = await createWorld(setting);
   try {
@@ -77,6 +101,8 @@ async function inWorld(setting: Setting, work: (world: World) => Promise<void>):
 describe("under concurrent acts and replica deaths the service does what its model allows", () => {
   test("a grant that is revoked starts nothing", () => fc.assert(revocation(inSqlite), runsOf(40)), timeout);
 
+  test("a parent whose replica dies ends with its call", () => fc.assert(parent(inSqlite), runsOf(20)), timeout);
+
   test("on SQLite", () => fc.assert(anything(inSqlite), runsOf(100)), timeout);
 
   describe("with three replicas", () => {
@@ -85,6 +111,16 @@ describe("under concurrent acts and replica deaths the service does what its mod
       redis = await startRedis();
     });
     afterAll(() => redis.stop());
+    test(
+      "a replica that loses a parent to another one leaves its calls alone",
+      () => fc.assert(frozenParent(inRedis(redis.url)), runsOf(40)),
+      timeout,
+    );
+    test(
+      "a parent that is cancelled while another replica takes it over ends as cancelled",
+      () => fc.assert(cancelledParent(inRedis(redis.url)), runsOf(40)),
+      timeout,
+    );
     test("on Redis", () => fc.assert(anything(inRedis(redis.url)), runsOf(80)), timeout);
   });
 });
@@ -120,6 +156,7 @@ const broken: readonly [string, typeof anything | typeof death, (ports: Store) =
       calls: over(calls, { startCall: ({ rulesVersion: _, ...step }) => calls.startCall(step) }),
     }),
   ],
+  ["a parent is not resumed", parent, ({ calls }) => ({ calls: over(calls, { resumeCall: async () => undefined }) })],
   ["leases of the living lapse", anything, ({ calls }) => ({ calls: over(calls, { renewLeases: async () => [] }) })],
   [
     "an event is left out",
@@ -136,7 +173,7 @@ const broken: readonly [string, typeof anything | typeof death, (ports: Store) =
 ];
 
 describe("a store that breaks a promise is detected", () => {
-  test.each(casesOf(broken, broken.slice(1, 3)))("%s", async (_promise, property, breaks) => {
+  test.each(casesOf(broken, broken.slice(1, 4)))("%s", async (_promise, property, breaks) => {
     const tampered = property(inSqlite, (ports) => ({ ...ports, ...breaks(ports) }));
     const { failed } = await fc.check<unknown[]>(tampered, { seed, numRuns: 1_000, endOnFailure: true });
     expect(failed).toBe(true);

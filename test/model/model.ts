@@ -15,8 +15,11 @@ export interface Ask {
 /** A call. Clients see `new`, `asking`, `asked` and `approved` as pending. */
 export interface Call {
   session: string;
-  /** A call of `look` is recorded once: it is accepted, started and ended in one step. */
-  tool: "open" | "ask" | "hold" | "look";
+  /**
+   * A call of `look` is recorded once: it is accepted, started and ended in one step. One of `parent` makes a call of `ask`, may be
+   * entered again, and ends with it.
+   */
+  tool: "open" | "ask" | "hold" | "look" | "parent";
   key: string;
   phase: "new" | "asking" | "asked" | "approved" | "running" | "ended";
   end?: End | undefined;
@@ -91,7 +94,8 @@ export function outcomes(before: readonly Model[], done: readonly Deed[]): Model
     const { model, deeds: todo } = at;
     const steps = ownSteps(model);
     if (steps.length === 0 && todo.length === 0) rest.push(model);
-    for (const next of steps) left.push({ model: next, deeds: todo });
+    for (const next of [...steps, ...parentSteps(model, (owner) => owner === "")])
+      left.push({ model: next, deeds: todo });
     for (const deed of todo) {
       const others = todo.filter((other) => other !== deed);
       for (const next of apply(model, deed)) left.push({ model: next, deeds: others });
@@ -107,17 +111,21 @@ export function view({ calls, grants, closed }: Model): string {
   return [...shown, ...given, ...closed.map(viewClosed)].sort().join("\n");
 }
 
-/** Returns the line of a call in a view. The owner of a call that waits for approval is left out: any replica may claim it. */
+/**
+ * Returns the line of a call in a view. The owner of a call that waits for approval is left out: any replica may claim it; so is that
+ * of a parent, which may wait for its call without one.
+ */
 export function viewCall(
   id: string,
-  { state, owner, entered, asks }: Pick<Call, "owner" | "entered"> & { state: string; asks: readonly Asked[] },
+  { state, owner, entered, asks, tool }: Pick<Call, "owner" | "entered"> & Viewed,
 ): string {
-  const isHeld = state === "running" || (state === "pending" && asks.at(-1)?.outcome !== "open");
+  const isHeld = (state === "running" && tool !== "parent") || (state === "pending" && asks.at(-1)?.outcome !== "open");
   const asked = asks.map(({ outcome, by, replyId }) => `, ask ${outcome} ${by} ${replyId}`.trimEnd()).join("");
   return `call ${id} ${state}${isHeld ? ` at ${owner || "nobody"}` : ""}, entered ${entered}${asked}`;
 }
 
 type Asked = Pick<Ask, "by" | "replyId"> & { outcome: string };
+type Viewed = { state: string; asks: readonly Asked[]; tool: string };
 
 /** Returns the line of a grant in a view. */
 export function viewGrant(id: string, isWide: boolean, isAlive: boolean): string {
@@ -129,9 +137,35 @@ export const viewClosed = (session: string): string => `session ${session} close
 
 const stateOf = ({ phase }: Call) => (phase === "running" ? "running" : "pending");
 
-/** Returns every step that the engine may take by itself now. */
+/**
+ * Returns every step of started parents whose owner is as given. One without an owner may in fact have one, or be resumed by the
+ * replica that records the end of its call; otherwise recovery resumes it.
+ */
+function parentSteps(model: Model, isMeant: (owner: string) => boolean): Model[] {
+  return Object.entries(model.calls).flatMap(([id, call]) => {
+    if (call.tool !== "parent" || call.phase !== "running" || !isMeant(call.owner)) return [];
+    const child = model.calls[`${id}.1`];
+    const steps = call.cancel === "requested" ? [endParent(model, id, "CANCELLED")] : [];
+    if (child ? child.phase === "ended" : model.closed.includes(call.session))
+      return [...steps, endParent(model, id, "completed")];
+    if (child) return steps;
+    const { session, key, owner } = call;
+    const made: Call = { session, key, tool: "ask", phase: "new", owner, entered: 0, asks: [] };
+    return [...steps, { ...model, calls: { ...model.calls, [`${id}.1`]: made } }];
+  });
+}
+
+/** Ends a parent, and its open call in the same step. */
+function endParent(model: Model, id: string, end: End): Model {
+  return changeAll(model, (call, other) => {
+    if (other === id) return ended(call, end);
+    return other === `${id}.1` && call.phase !== "ended" ? ended(call, "CANCELLED") : {};
+  });
+}
+
+/** Returns every step that the engine takes by itself now. */
 function ownSteps(model: Model): Model[] {
-  const steps: Model[] = [];
+  const steps = parentSteps(model, (owner) => owner !== "");
   for (const [id, call] of Object.entries(model.calls)) {
     const to = (change: Partial<Call>) => steps.push(withCall(model, id, change));
     if (call.phase === "ended") continue;
@@ -146,7 +180,7 @@ function ownSteps(model: Model): Model[] {
       to(isCoveredHere(model, call) ? { phase: "new" } : { phase: "asked", owner: "", asks: [...call.asks, opened] });
     if (call.phase === "approved")
       to({ phase: call.asks.at(-1)?.isCovered && !isCovered(model, call) ? "asking" : "running" });
-    if (call.phase !== "running") continue;
+    if (call.phase !== "running" || call.tool === "parent") continue;
     if (call.entered === 0) to({ entered: 1 });
     else {
       if (call.cancel === "requested") to(ended(call, "CANCELLED"));
@@ -210,7 +244,10 @@ function apply(model: Model, { act, response }: Deed): Model[] {
     }
     case "kill": {
       const live = [...model.live.filter((name) => name !== act.replica), act.next];
-      return [{ ...changeAll(model, (call) => (call.owner === act.replica ? { owner: "" } : {})), live }];
+      // A parent may have been parked, and the replica that would have resumed it may be dead.
+      const isOrphaned = (call: Call) =>
+        call.owner === act.replica || (call.tool === "parent" && call.phase === "running");
+      return [{ ...changeAll(model, (call) => (isOrphaned(call) ? { owner: "" } : {})), live }];
     }
     case "recover":
       return recovered(model, act.calls[0] ?? "");
@@ -258,8 +295,8 @@ function toLateReply({ outcome, by, replyId, isWide }: Ask, reply: Act & { do: "
 function recovered(model: Model, id: string): Model[] {
   const call = model.calls[id];
   if (!call || call.phase === "ended" || call.phase === "asked" || call.owner !== "") return [model];
-  if (call.phase === "running") return [withCall(model, id, ended(call, "EXECUTOR_LOST"))];
-  const phase = call.phase === "approved" ? "approved" : "new";
+  if (call.phase === "running" && call.tool !== "parent") return [withCall(model, id, ended(call, "EXECUTOR_LOST"))];
+  const phase = call.phase === "approved" || call.phase === "running" ? call.phase : "new";
   return model.live.map((owner) => withCall(model, id, { owner, phase, claimer: undefined }));
 }
 

@@ -49,6 +49,7 @@ export function createObserver({
     for (const each of ids) calls.set(each, id);
     return viewCall(id, {
       state: stateOf(part),
+      tool: part.tool,
       owner: replicas.names().includes(owner) ? owner : "",
       entered: part.tool === "look" ? attempts : ledger.entries.filter((entry) => entry === id).length,
       asks: asked.map(({ settled }) => {

@@ -51,7 +51,7 @@ export function createReach({ calls, permissions, outputs }: Store, turns: () =>
         const member: unknown = Reflect.get(target, name, target);
         if (name === "onNews") return onNews;
         if (name === "onUnclaimed") return onUnclaimed;
-        if (typeof member !== "function" || name === "now") return member;
+        if (typeof member !== "function" || name === "now" || name === "storeIdOf") return member;
         return (...given: unknown[]) => step(() => Reflect.apply(member, target, given));
       },
     });

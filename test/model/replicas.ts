@@ -2,6 +2,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { openCrashMarks } from "../../src/call/crash-marks.ts";
+import type { RemoteTools } from "../../src/call/engine.ts";
 import type { Store } from "../../src/call/ports.ts";
 import { createReplica } from "../../src/compose/replica.ts";
 import type { Logger } from "../../src/core/logger.ts";
@@ -49,7 +50,15 @@ const limits = {
 /** Starts replicas over one store, without timers and network: time passes only when a test advances it. */
 export async function startReplicas(
   { newContents, pace, tamper = (ports) => ports, agreesOnPolicy = () => true, replicaRunning }: Setting,
-  { toolsOf, onNews }: { toolsOf(gone: AbortSignal, replica: string): Tool[]; onNews(): void },
+  {
+    toolsOf,
+    remoteToolsOf,
+    onNews,
+  }: {
+    toolsOf(gone: AbortSignal, replica: string): Tool[];
+    remoteToolsOf?(tools: readonly Tool[]): RemoteTools;
+    onNews(): void;
+  },
 ) {
   let time = 1_800_000_000_000;
   let [turn, started] = [0, 0];
@@ -72,6 +81,7 @@ export async function startReplicas(
     const store = await contents.open();
     const reach = createReach(tamper(store, name), () => pace[turn++ % pace.length] ?? 0);
     const crashMarks = openCrashMarks(join(tmpdir(), "toolgate-model"), name);
+    const tools = toolsOf(reach.gone, name);
     const replica = createReplica({
       config: {
         askMs: 86_400_000,
@@ -89,7 +99,8 @@ export async function startReplicas(
       },
       store: reach.ports,
       replicaId: name,
-      tools: toolsOf(reach.gone, name),
+      tools,
+      remoteTools: remoteToolsOf?.(tools),
       crashMarks,
       observer: {
         began: () => ({ step: (_, work) => work(undefined), over() {} }),

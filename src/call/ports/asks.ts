@@ -1,6 +1,7 @@
 import type { ToolProgress } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { DecisionRecord } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { QueuedCall } from "./leases.ts";
 import type { Fence } from "./record.ts";
 
 /** Opening of asks by the call that makes them; `AskStore` reads and settles them. */
@@ -29,6 +30,8 @@ export interface OpenAsksStep {
   decisions?: readonly DecisionRecord[];
   /** Ends the lease: the time until recovery checks the call, unless its last ask is settled before. */
   dueMs?: number;
+  /** Set for a call that waits for a worker. The first time counts, until the call asks or starts. */
+  queued?: QueuedCall;
   /** The event that says for what the call waits, if for no ask. */
   progress?: ToolProgress;
 }

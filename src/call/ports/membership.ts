@@ -2,14 +2,33 @@
 export interface StoreMembership {
   /** Identifies the store's contents; a new id means that all earlier contents are lost. */
   readonly storeId: string;
+  /**
+   * Identifies the contents of a session tree: the store id, and after a dot the generation of its shard, if a failover can raise
+   * that. Another one means that acknowledged work of the tree may be lost.
+   */
+  storeIdOf(root: string): string;
   /** True if other replicas may take over calls whose lease has lapsed. */
   readonly isShared: boolean;
   /** Announces the digest of this replica's policy; returns false if replicas that share the store have another one. */
   agrees(policy: string): Promise<boolean>;
   /** Returns true if the store answers. */
   ready(): Promise<boolean>;
+  /** Durability of acknowledged writes when a server of the store is lost, as of the last check. */
+  safety(): StoreSafety;
+  /** Bytes of the files of the store by part, now; none of a store that another program holds. */
+  sizes(): Promise<Readonly<Record<string, number>>>;
   /** Closes the store with all of its ports. */
   close(): Promise<void>;
+}
+
+/** Durability of acknowledged writes when a server of the store is lost. */
+export interface StoreSafety {
+  /** Connected copies of the server that has fewest; 0 for a store without copies. */
+  readonly copies: number;
+  /** Copies that have what a step wrote before it is acknowledged; 0 if it is acknowledged at once. */
+  readonly required: number;
+  /** Facts for which a failover may lose more than it has to, each with the next step. */
+  readonly warnings: readonly string[];
 }
 
 /** The clock that decides leases and deadlines. */

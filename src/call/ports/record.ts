@@ -1,5 +1,6 @@
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../../core/call-ref.ts";
+import type { RemoteMark } from "../../tool/remote.ts";
 import type { TraceContext } from "../../tool/tool.ts";
 
 /** Request data of a call, stored as JSON next to the part: enough for any replica to run the call. */
@@ -12,6 +13,8 @@ export interface CallSpec {
   requestDigest: string;
   /** Time limit in ms; 0 selects the tool's default. */
   timeoutMs: number;
+  /** Time for which the call may wait for a worker with capacity, in ms; absent: the tool's default. */
+  queueMs?: number;
   providerId: string;
   modelId: string;
   /** The definition that the call is bound to: the caller's, otherwise the one resolved at acceptance. */
@@ -65,10 +68,16 @@ export interface CallRecord {
   prepared?: true;
   /** State of other hooks, as JSON; deleted when the call ends. */
   hooked?: string;
+  /** Value, as JSON, with which a replica enters the body of a started durable call again; deleted when the call ends. */
+  memo?: string;
   /** Set when the cancellation of a running call was requested: the message for the model. */
   cancel?: string;
   /** Hash of the assignment with which the host of a delegated call reports; set by the start. */
   assignment?: string;
+  /** The worker process that runs the body; set by the start, replaced by each adoption. */
+  remote?: RemoteMark;
+  /** Set while a call waits for a worker: the time at which it ends without one, in ms since the epoch. */
+  queuedUntil?: number;
   /** Set on a tombstone: the call ended, and only its id, digest and terminal state remain. */
   expired?: true;
 }

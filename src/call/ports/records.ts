@@ -11,6 +11,8 @@ export interface CallRecordReader {
   getCallOfAsk(sessionId: string, askId: string): Promise<{ record: CallRecord; asks: AskRecord[] } | undefined>;
   /** Finds the delegated call that was started with an assignment of this hash. */
   findAssigned(assignment: string): Promise<CallRecord | undefined>;
+  /** Lists the open delegated calls of a session with this request digest, in the order of acceptance. */
+  findDelegated(sessionId: string, requestDigest: string): Promise<CallRecord[]>;
   /** Predicts `repeats` of the session's next call, if it is this request. */
   repeatsOf(sessionId: string, requestDigest: string): Promise<number>;
   /** Lists calls in the order of acceptance; `after` is the call id of the last one of the previous page. */

@@ -1,6 +1,7 @@
 import type { DecisionRecord } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../../core/call-ref.ts";
+import type { RemoteMark } from "../../tool/remote.ts";
 import type { CallRecord, CallSpec, Fence } from "./record.ts";
 
 /** Transitions of a call, from acceptance to its terminal state. */
@@ -19,10 +20,10 @@ export interface CallTransitions {
    */
   prepareCall(step: { fence: Fence; part?: ToolPart | undefined }): Promise<boolean>;
   /**
-   * note_call: replaces the stored hook state of an open call, and adds decisions made during its run to the audit. Emits no
-   * event. Returns false if the fence does not hold.
+   * note_call: replaces the stored hook state or memo of an open call, and adds decisions made during its run to the audit.
+   * Emits no event. Returns false if the fence does not hold.
    */
-  noteCall(step: { fence: Fence; hooked?: string; decisions?: readonly DecisionRecord[] }): Promise<boolean>;
+  noteCall(step: NoteCallStep): Promise<boolean>;
   /**
    * start_call: writes the start mark. Requires a live lease, and the version and (where grants were consulted) the rules
    * version of the decision. "fenced": another owner has the call, or it has ended; "retry": evaluate policy again. With
@@ -74,6 +75,16 @@ export interface OpenCallStep {
   decisions?: readonly DecisionRecord[] | undefined;
   /** For a delegated call that may start in the same step. */
   delegated?: HostStart | undefined;
+  /** For a call that may start in the same step and whose body a worker runs. */
+  remote?: RemoteMark | undefined;
+}
+
+/** Arguments of `noteCall`: what is left out stays as it is. */
+export interface NoteCallStep {
+  fence: Fence;
+  hooked?: string;
+  memo?: string;
+  decisions?: readonly DecisionRecord[];
 }
 
 /** Start of a delegated call: the hash of its assignment, and the time until recovery checks it. */
@@ -95,6 +106,8 @@ export interface StartCallStep {
   decisions?: readonly DecisionRecord[];
   /** For a delegated call. */
   delegated?: HostStart;
+  /** For a call whose body a worker runs. */
+  remote?: RemoteMark | undefined;
 }
 
 /** Arguments of `finishCall`. */

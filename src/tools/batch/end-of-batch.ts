@@ -1,4 +1,4 @@
-import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import type { JsonObject } from "@bufbuild/protobuf";
 import { ToolFailure } from "../../tool/errors.ts";
 import type { ChildResult } from "../../tool/tool.ts";
 import type { BeforeImages, Restored } from "./before-images.ts";
@@ -29,7 +29,6 @@ export async function endAtomicBatch(
 ): Promise<void> {
   try {
     if (!results.some(hasFailed)) return;
-    for (const file of results.flatMap(removedFiles)) images.removed(file);
     const outcome = images.hasStarted ? await images.restore() : { restored: [], left: [] };
     const final = results.filter(({ tool, mayHaveEffects }) => mayHaveEffects === true && isFinal(tool));
     show({
@@ -65,15 +64,3 @@ function summary(
 
 const nameOf = ({ callId, tool }: BatchResult) => `${callId} (${tool})`;
 const why = ({ commandFailure }: ChildResult) => (commandFailure === undefined ? "" : ` ended with ${commandFailure}`);
-
-/** Files that a patch removed or moved away. */
-function removedFiles({ tool, metadata }: BatchResult): string[] {
-  const files = tool === "apply_patch" ? metadata?.files : undefined;
-  return Array.isArray(files) ? files.flatMap(removedFile) : [];
-}
-
-function removedFile(file: JsonValue): string[] {
-  if (typeof file !== "object" || file === null || Array.isArray(file)) return [];
-  const isGone = file.type === "delete" || file.movePath !== undefined;
-  return isGone && typeof file.filepath === "string" ? [file.filepath] : [];
-}

@@ -1,0 +1,181 @@
+import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import type { Principal } from "../core/principal.ts";
+import type { FeedPages } from "./feed-pages.ts";
+import { advancePosition, type FeedPosition } from "./feed-position.ts";
+import { createBell } from "./log.ts";
+import type { EventLog } from "./ports.ts";
+import { mayAccess } from "./session-access.ts";
+import type { Sessions } from "./sessions.ts";
+
+/** Feed of the events of all sessions. */
+export interface Feed<T> {
+  store: EventLog;
+  sessions: Pick<Sessions, "find" | "list">;
+  pages: FeedPages<T>;
+  /** Listeners of the readers for what no log has; `announceInFeed` calls them. */
+  readonly listeners: Set<(session: Session, value: T) => void>;
+}
+
+/** Reader of a feed. */
+export interface FeedReader {
+  principal: Principal;
+  /** Selects sessions, of those that the principal may read. */
+  wants: (session: Session) => boolean;
+  /** Position, which moves on with each event. */
+  position: FeedPosition;
+  /** True if the reader goes on from a position, which may be long ago. */
+  isResuming: boolean;
+}
+
+/**
+ * An item of a feed: an event in the form in which it is sent, a session that was created, a gap (events of a session are not
+ * stored any more, or the store has lost some), the begin, after which no event is missed, a pause, in which nothing is left to
+ * yield, or a beat at a fixed interval.
+ */
+export type FeedItem<T> =
+  | { kind: "event"; session: Session; value: T }
+  | { kind: "created"; session: Session }
+  | { kind: "gap"; session: Session }
+  | { kind: "begin" }
+  | { kind: "pause" }
+  | { kind: "beat" };
+
+/** Sends all readers a value that is in no log, so a reader that is away misses it. */
+export function announceInFeed<T>({ listeners }: Feed<T>, session: Session, value: T): void {
+  for (const listener of listeners) listener(session, value);
+}
+
+/**
+ * Yields the events of all sessions that a reader may read and wants, in the order of each log, after its position and until the
+ * signal is aborted; then it throws the reason. Readers pull, so a slow one costs one page of memory and delays no other.
+ */
+export async function* followFeed<T>(
+  feed: Feed<T>,
+  reader: FeedReader,
+  { beatMs, signal }: { beatMs: number; signal: AbortSignal },
+): AsyncGenerator<FeedItem<T>, never> {
+  const { position } = reader;
+  const bell = createBell();
+  /** Sessions with unread events, and the number after which these begin. */
+  const unread = new Map<string, number>();
+  const announced: FeedItem<T>[] = [];
+  const following: Following = { began: position.floor, storeIds: new Map() };
+  const off = feed.store.onNews(undefined, (id, seq) => {
+    unread.set(id, Math.min(seq - 1, unread.get(id) ?? seq));
+    bell.ring();
+  });
+  const listener = (session: Session, value: T) => {
+    if (!isSeen(reader, session)) return;
+    announced.push({ kind: "event", session, value });
+    bell.ring();
+  };
+  feed.listeners.add(listener);
+  try {
+    yield { kind: "begin" };
+    if (reader.isResuming) yield* missedSessions(feed, reader, unread);
+    for (let beatAt = performance.now() + beatMs; ; ) {
+      signal.throwIfAborted();
+      yield* announced.splice(0);
+      for (const [id, after] of [...unread]) {
+        unread.delete(id);
+        const session = (await feed.sessions.find(id))?.session;
+        if (session && isSeen(reader, session)) yield* newEvents(feed, reader, following, session, after);
+      }
+      if (unread.size > 0) continue;
+      // News of sessions that the reader does not see must not delay it.
+      yield { kind: "pause" };
+      if (unread.size > 0 || announced.length > 0) continue;
+      const left = beatAt - performance.now();
+      if (left > 0 && (await bell.wait(left, signal)) === "news") continue;
+      beatAt = performance.now() + beatMs;
+      yield { kind: "beat" };
+    }
+  } finally {
+    off();
+    feed.listeners.delete(listener);
+  }
+}
+
+/** State of one reading, beside its position. */
+interface Following {
+  /** Floor at the begin. */
+  readonly began: number;
+  /** Store of the log of each session that was read. */
+  readonly storeIds: Map<string, string>;
+}
+
+function isSeen({ principal, wants }: FeedReader, session: Session): boolean {
+  return mayAccess(principal, session, "read") && wants(session);
+}
+
+/** Yields a session's events after the position, or after a number if the position does not name the session. */
+async function* newEvents<T>(
+  { pages }: Feed<T>,
+  { position }: FeedReader,
+  { began, storeIds }: Following,
+  session: Session,
+  after: number,
+): AsyncGenerator<FeedItem<T>, void> {
+  const { id } = session;
+  for (let from = position.read.get(id)?.seq ?? after; ; ) {
+    const { events, firstSeq, lastSeq, storeId } = await pages.after(session, from);
+    const hasChanged = storeId !== (storeIds.get(id) ?? storeId);
+    storeIds.set(id, storeId);
+    if (hasChanged || from > lastSeq || from + 1 < firstSeq) {
+      yield { kind: "gap", session };
+      from = hasChanged || from > lastSeq ? lastSeq : firstSeq - 1;
+      // The reader starts again from what is stored, so nothing before counts as missed.
+      advancePosition(position, id, from, position.floor + 1);
+      if (from >= lastSeq) return;
+      continue;
+    }
+    for (const { seq, time, value } of events) {
+      from = seq;
+      // News may name an earlier number than the first new one.
+      if (!position.read.has(id) && time <= began) continue;
+      advancePosition(position, id, seq, time);
+      if (value !== undefined) yield { kind: "event", session, value };
+    }
+    if (from >= lastSeq) return;
+  }
+}
+
+/** Finds what a reader missed while it was away: yields the sessions that have no event yet, and adds the others to `unread`. */
+async function* missedSessions<T>(
+  { store, sessions }: Feed<T>,
+  reader: FeedReader,
+  unread: Map<string, number>,
+): AsyncGenerator<FeedItem<T>, void> {
+  const { floor, read } = reader.position;
+  for (const [id, { seq }] of read) unread.set(id, seq);
+  for (let before: string | undefined; ; ) {
+    const page = await sessions.list(reader.principal, { limit: listedSessions, ...(before && { before }) });
+    for (const session of page) {
+      if (read.has(session.id) || !isSeen(reader, session)) continue;
+      const lastSeq = Number(session.lastSeq);
+      if (lastSeq === 0 && session.created > floor) yield { kind: "created", session };
+      const after = lastSeq === 0 ? 0 : await lastSeqUpTo(store, session.id, floor, lastSeq);
+      if (after < lastSeq) unread.set(session.id, Math.min(after, unread.get(session.id) ?? after));
+    }
+    before = page.at(-1)?.id;
+    if (page.length < listedSessions) return;
+  }
+}
+
+const listedSessions = 500;
+
+/** Returns the number of a session's last event up to a time; 0 if all stored ones are later. */
+async function lastSeqUpTo(store: EventLog, id: string, time: number, lastSeq: number): Promise<number> {
+  const eventAfter = async (seq: number) => (await store.readLog(id, seq, 1)).events[0];
+  const { events, firstSeq } = await store.readLog(id, lastSeq - 1, 1);
+  if (events[0] === undefined || events[0].time <= time) return lastSeq;
+  let [earlier, later] = [0, lastSeq];
+  while (later - earlier > 1) {
+    const middle = (earlier + later) >> 1;
+    const event = await eventAfter(middle - 1);
+    // Numbers before the first stored one have no event.
+    if (event === undefined || event.time <= time) earlier = middle;
+    else later = middle;
+  }
+  return later === firstSeq ? 0 : later - 1;
+}
