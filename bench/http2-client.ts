@@ -35,6 +35,11 @@ export interface Http2Client {
     request: MessageInitShape<I>,
     onMessage: (message: Buffer) => void,
   ): Stream;
+  /** A stream in both directions by the gRPC protocol; what `send` returns has been encoded, not sent. */
+  duplex<I extends DescMessage, O extends DescMessage>(
+    method: Rpc<I, O>,
+    onMessage: (message: Buffer) => void,
+  ): { send(...requests: MessageInitShape<I>[]): void };
   /** Ends the connection, with what is still open on it. */
   close(): void;
 }
@@ -105,6 +110,16 @@ export function createHttp2Client(url: string, headers: Readonly<Record<string, 
           left = true;
           stream.close(constants.NGHTTP2_CANCEL);
         },
+      };
+    },
+    duplex({ parent, name, input }, onMessage) {
+      const stream = session.request({
+        ...{ ":method": "POST", ":path": `/${parent.typeName}/${name}`, ...grpcHeaders, ...headers },
+      });
+      stream.on("data", createUnframer(onMessage));
+      return {
+        send: (...requests) =>
+          void stream.write(Buffer.concat(requests.map((request) => frame(toBinary(input, create(input, request)))))),
       };
     },
     close: () => session.destroy(),

@@ -1,0 +1,119 @@
+import { once } from "node:events";
+import { constants } from "node:http2";
+import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
+import { type Feed, followFeed } from "../../call/feed.ts";
+import { parsePosition, positionAt, positionText } from "../../call/feed-position.ts";
+import type { StoreClock, StoreMembership } from "../../call/ports.ts";
+import type { Principal } from "../../core/principal.ts";
+import { workspaceRoot } from "../../core/workspace-root.ts";
+import type { Response } from "../http/handler.ts";
+import { type EventFrames, framesOf, projectPlaceOf, type StreamForm } from "./event-frames.ts";
+import { type EventSources, sessionChange } from "./event-json.ts";
+
+/** State that all streams of a replica share. */
+export interface EventStreams {
+  feed: Feed<EventFrames>;
+  sources: EventSources;
+  store: StoreClock & Pick<StoreMembership, "storeId">;
+}
+
+/** A request for a stream. */
+export interface EventStreamRequest {
+  principal: Principal;
+  form: StreamForm;
+  /** Workspace root whose sessions are sent; undefined: all that the principal may read. */
+  workspace: string | undefined;
+  /** Id of the last event that the client has. */
+  lastEventId: string | undefined;
+}
+
+/** Interval of heartbeats, which is that of opencode's server: its clients count on it. */
+const beatMs = 10_000;
+/** Pause after which a client connects again, in ms. Clients double it with each attempt. */
+const retryMs = 250;
+
+/** Length of the text of events that are sent together. */
+const maxUnsentLength = 65_536;
+
+/** Sends events until the client leaves, or the signal is aborted: then the stream is reset, since clients resume only after an error. */
+export async function sendEventStream(
+  { feed, sources, store }: EventStreams,
+  { principal, form, workspace, lastEventId }: EventStreamRequest,
+  response: Response,
+  signal: AbortSignal,
+): Promise<void> {
+  const resumed = lastEventId === undefined ? undefined : parsePosition(lastEventId, store.storeId);
+  const position = resumed ?? positionAt(store.now() - 1);
+  const { storeId } = store;
+  let unsent = "";
+  const flush = async () => {
+    const text = unsent;
+    unsent = "";
+    if (text !== "") await sendText(response, text, signal);
+  };
+  const send = async (frames: EventFrames) => {
+    unsent += `${frames.text(form)}id: ${positionText(position, storeId)}\n\n`;
+    if (unsent.length > maxUnsentLength) await flush();
+  };
+  const everywhere = form === "global" ? "global" : (sources.roots.get(workspace ?? "") ?? "");
+  const server = (type: string, directory = everywhere) =>
+    framesOf(
+      [{ type: `server.${type}`, properties: type === "instance.disposed" ? { directory } : {} }],
+      `server_${nextServerEvent()}`,
+      { directory },
+    );
+  response.statusCode = 200;
+  for (const [name, value] of Object.entries(headers)) response.setHeader(name, value);
+  try {
+    unsent = `retry: ${retryMs}\n\n`;
+    const wants = (session: Session) => workspace === undefined || workspaceRoot(session.workspace) === workspace;
+    const reader = { principal, wants, position, isResuming: resumed !== undefined };
+    for await (const item of followFeed(feed, reader, { beatMs, signal })) {
+      if (item.kind === "begin") {
+        await send(server("connected"));
+        // Clients read everything again after this event.
+        if (lastEventId !== undefined && resumed === undefined) await send(server("instance.disposed"));
+      } else if (item.kind === "beat") await send(server("heartbeat"));
+      else if (item.kind === "pause") await flush();
+      else if (item.kind === "event") await send(item.value);
+      else if (item.kind === "created") await send(createdFrames(sources, item.session));
+      else await send(server("instance.disposed", projectPlaceOf(sources, item.session).directory));
+    }
+  } finally {
+    resetStream(response);
+  }
+}
+
+/** Creates the frames for a session that has no event yet. */
+export function createdFrames(sources: EventSources, session: Session): EventFrames {
+  return framesOf(
+    [sessionChange("session.created", session, sources.roots)],
+    `${session.id}_0`,
+    projectPlaceOf(sources, session),
+  );
+}
+
+const headers = {
+  "content-type": "text/event-stream",
+  "cache-control": "no-cache, no-transform",
+  "x-accel-buffering": "no",
+};
+
+let serverEventCount = 0;
+function nextServerEvent(): number {
+  serverEventCount += 1;
+  return serverEventCount;
+}
+
+/** Sends text, and waits until the client has taken most of it. */
+async function sendText(response: Response, text: string, signal: AbortSignal): Promise<void> {
+  signal.throwIfAborted();
+  const isTaken = "stream" in response ? response.write(text) : response.write(text);
+  if (!isTaken) await once(response, "drain", { signal });
+}
+
+/** Breaks a response off, so that the client does not take it for complete. */
+function resetStream(response: Response): void {
+  if ("stream" in response) response.stream.close(constants.NGHTTP2_CANCEL);
+  else response.destroy();
+}

@@ -1,0 +1,22 @@
+import { createFeedPages } from "../../call/feed-pages.ts";
+import type { Store } from "../../call/ports.ts";
+import type { Sessions } from "../../call/sessions.ts";
+import { sessionFrames } from "./event-frames.ts";
+import type { EventSources } from "./event-json.ts";
+import type { RestDoorOptions } from "./rest-door.ts";
+import type { RootDirectories } from "./shapes.ts";
+
+/** Creates the domain of the door over a store. */
+export function createRestDomain({
+  store: { calls, permissions: asks, outputs },
+  sessions,
+  roots,
+}: {
+  store: Store;
+  sessions: Sessions;
+  roots: RootDirectories;
+}): NonNullable<RestDoorOptions["rest"]> {
+  const sources: EventSources = { calls, asks, outputs, roots };
+  const pages = createFeedPages(calls, (event, session) => sessionFrames(sources, event, session));
+  return { sources, sessions, store: calls, feed: { store: calls, sessions, pages, listeners: new Set() } };
+}

@@ -1,0 +1,189 @@
+import { isAbsolute, resolve } from "node:path";
+import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { StoreClock, StoreMembership } from "../../call/ports.ts";
+import type { Logger } from "../../core/logger.ts";
+import type { Principal } from "../../core/principal.ts";
+import { checkRole, rolesFor } from "../api/access.ts";
+import type { Authenticate } from "../api/authenticate.ts";
+import { clientLeft, RequestFailure } from "../api/request-failure.ts";
+import type { ByteBudget } from "../http/byte-budget.ts";
+import { checkOrigin, headerOf } from "../http/check-origin.ts";
+import { connectionPeer } from "../http/connection-peer.ts";
+import type { Request, Response } from "../http/handler.ts";
+import { type Mount, sendWhole } from "../http/mounts.ts";
+import { createLocalApi, type LocalApiOptions } from "../mcp/local-api.ts";
+import { readBody } from "../rpc/request-body.ts";
+import { absentRoutes } from "./absent.ts";
+import { catalogRoutes } from "./catalog.ts";
+import { sendEventStream } from "./event-stream.ts";
+import { failureJson } from "./failure-json.ts";
+import { createRouteTable, type MatchedRoute } from "./match-route.ts";
+import { messageRoutes } from "./messages.ts";
+import { permissionRoutes } from "./permissions.ts";
+import { invalidRequest, type RestDomain } from "./route.ts";
+import { sessionRoutes } from "./sessions.ts";
+
+/** Options of the door. */
+export interface RestDoorOptions extends LocalApiOptions {
+  authenticate: Authenticate;
+  budget: ByteBudget;
+  /** Web origins whose pages may call. */
+  origins: readonly string[];
+  /** Domain of the routes; undefined: the door is closed. */
+  rest: (RestDomain & { store: StoreClock & Pick<StoreMembership, "storeId"> }) | undefined;
+  /** Aborted when the replica drains. */
+  shutdownSignal: AbortSignal;
+  log: Logger;
+}
+
+type OpenDoor = RestDoorOptions & { rest: NonNullable<RestDoorOptions["rest"]> } & {
+  apiOf: ReturnType<typeof createLocalApi>;
+};
+
+const streams = { "/event": "event", "/global/event": "global" } as const;
+const isStream = (path: string): path is keyof typeof streams => Object.hasOwn(streams, path);
+
+/** Opens the door for clients of opencode's HTTP API, if it is enabled. What it serves maps to the services' functions. */
+export function restDoor(options: RestDoorOptions): Mount[] {
+  const { rest, failures, log } = options;
+  if (rest === undefined) return [];
+  const door = { ...options, rest, apiOf: createLocalApi(options) };
+  const routes = createRouteTable([
+    ...sessionRoutes,
+    ...messageRoutes,
+    ...permissionRoutes,
+    ...catalogRoutes,
+    ...absentRoutes,
+  ]);
+  const handle = (request: Request, response: Response) => {
+    const [path = ""] = (request.url ?? "").split("?", 1);
+    const matched = routes.match(request.method ?? "", path);
+    const served =
+      isStream(path) && request.method === "GET"
+        ? serveStream(door, path, request, response)
+        : serveRoute(door, matched, request, response);
+    served
+      .catch((error: unknown) => {
+        if (response.headersSent) return;
+        const failure = failures.failureOf(error, path);
+        const { status, body } = failureJson(failure, path, matched?.parts.request ?? "");
+        if (status === 401) response.setHeader("www-authenticate", "Bearer");
+        sendWhole(response, status, "application/json", JSON.stringify(body));
+      })
+      .catch((error: unknown) => {
+        log.error("a response broke off", { error, path });
+        response.destroy();
+      });
+  };
+  return [...routes.mounts(), ...Object.keys(streams)].map((path) => ({ path, handle }));
+}
+
+/** Serves a stream of events. */
+async function serveStream(
+  door: OpenDoor,
+  path: keyof typeof streams,
+  request: Request,
+  response: Response,
+): Promise<void> {
+  const { principal, query, signal } = enter(door, request, response);
+  checkRole(principal, rolesFor(ToolService.method.watchMany), path);
+  const workspace = workspaceOf(door, principal, request, query);
+  const lastEventId = headerOf(request, "last-event-id") ?? undefined;
+  const { feed, sources, store } = door.rest;
+  await sendEventStream(
+    { feed, sources, store },
+    { principal, form: streams[path], workspace, lastEventId },
+    response,
+    signal,
+  );
+}
+
+/** Serves a route: the token first, so that the body of a refused request is never read. */
+async function serveRoute(
+  door: OpenDoor,
+  matched: MatchedRoute | undefined,
+  request: Request,
+  response: Response,
+): Promise<void> {
+  const { principal, query, signal } = enter(door, request, response);
+  if (matched === undefined) throw unknownRoute(request);
+  const workspace = workspaceOf(door, principal, request, query);
+  const { route, parts } = matched;
+  const body = route.method === "GET" ? undefined : await jsonOf(door, request);
+  const { sources, sessions, feed } = door.rest;
+  const api = door.apiOf({ principal, peer: () => connectionPeer(request) });
+  const part = (name: string) => parts[name] ?? "";
+  const answer = await route.run({ sources, sessions, feed, principal, api, part, query, body, workspace, signal });
+  sendWhole(response, 200, "application/json", JSON.stringify(answer));
+}
+
+/** Checks what every request has to meet, and returns its sender. */
+function enter({ origins, authenticate, shutdownSignal }: OpenDoor, request: Request, response: Response) {
+  shutdownSignal.throwIfAborted();
+  response.setHeader("cache-control", "no-store");
+  checkOrigin(origins, request, "opencode's API");
+  const query = new URL(request.url ?? "", "http://localhost").searchParams;
+  const secret = ["token", "auth_token", "access_token", "password", "authorization"].find((name) => query.has(name));
+  if (secret !== undefined)
+    throw invalidRequest(secret, "addresses end in logs; send the token as the header authorization");
+  const authorization = bearerOf(headerOf(request, "authorization"));
+  const principal = authenticate({ get: (name) => (name === "authorization" ? authorization : null) });
+  const left = new AbortController();
+  response.once("close", () => {
+    if (!response.writableEnded) left.abort(clientLeft());
+  });
+  const ends = [left.signal, shutdownSignal, ...(principal.ended === undefined ? [] : [principal.ended])];
+  return { principal, query, signal: AbortSignal.any(ends) };
+}
+
+/** Returns the header with the password of HTTP basic as the token: opencode's clients send theirs in this form. */
+function bearerOf(authorization: string | null): string | null {
+  const [, basic] = /^Basic +([A-Za-z0-9+/=]+)$/i.exec(authorization ?? "") ?? [];
+  if (basic === undefined) return authorization;
+  const pair = Buffer.from(basic, "base64").toString();
+  const colon = pair.indexOf(":");
+  return colon === -1 ? authorization : `Bearer ${pair.slice(colon + 1)}`;
+}
+
+/** Returns the workspace root of the directory that the request names; undefined if it names none. */
+function workspaceOf(
+  { rest }: OpenDoor,
+  principal: Principal,
+  request: Request,
+  query: URLSearchParams,
+): string | undefined {
+  const named = query.get("directory") ?? decoded(headerOf(request, "x-opencode-directory"));
+  if (named === null || named === "") return undefined;
+  if (!isAbsolute(named) || named.includes("\0")) throw invalidRequest("directory", "write an absolute path");
+  return rest.sessions.workspaceAt(principal, resolve(named));
+}
+
+function decoded(header: string | null): string | null {
+  try {
+    return header === null ? null : decodeURIComponent(header);
+  } catch {
+    throw invalidRequest("x-opencode-directory", "write it percent-encoded");
+  }
+}
+
+/** Reads a body as JSON. A form of another origin could send other types, and none without a body. */
+async function jsonOf({ limits, budget }: OpenDoor, request: Request): Promise<unknown> {
+  const [type = ""] = (headerOf(request, "content-type") ?? "").split(";", 1);
+  const isJson = type.trim().toLowerCase() === "application/json";
+  if (!isJson && type !== "") throw invalidRequest("content-type", "it must be application/json");
+  const body = await readBody(request, { maxBytes: limits.requestBytes, maxMs: limits.bodyMs, budget });
+  if (body.length === 0) return undefined;
+  if (!isJson) throw invalidRequest("content-type", "it is missing; it must be application/json");
+  try {
+    return JSON.parse(body.toString());
+  } catch {
+    throw invalidRequest("", "it is no JSON");
+  }
+}
+
+function unknownRoute({ method, url = "" }: Request): Error {
+  const [path] = url.split("?", 1);
+  const message = `${method} ${path} is not served here; docs/clients/opencode.md lists what is`;
+  return new RequestFailure("not_found", message, { reason: ErrorReason.NOT_SERVED });
+}

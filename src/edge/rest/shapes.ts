@@ -1,0 +1,198 @@
+import type { Question } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionAction, PermissionOutcome } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
+import {
+  type FilePart,
+  type PermissionRequest,
+  ToolEffects,
+  ToolErrorReason,
+  type ToolPart,
+} from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import packageJson from "../../../package.json" with { type: "json" };
+import { workspaceRoot } from "../../core/workspace-root.ts";
+
+/** Directories of the workspace roots, by name. */
+export type RootDirectories = ReadonlyMap<string, string>;
+
+/** Version of the service, which sessions and the health check name. */
+export const restVersion = packageJson.version;
+
+const noTokens = { input: 0, output: 0, reasoning: 0, cache: { read: 0, write: 0 } };
+
+/** Returns a session in opencode's form. Its project is the workspace root; what a model would cost is zero. */
+export function sessionJson(session: Session, roots: RootDirectories) {
+  const { id, workspace, parentSessionId, title, agent, metadata, rules, created, closed } = session;
+  const root = workspaceRoot(workspace);
+  return {
+    id,
+    slug: id,
+    projectID: root,
+    directory: roots.get(root) ?? "",
+    path: workspace.slice(root.length + 1),
+    ...(parentSessionId !== "" && { parentID: parentSessionId }),
+    title: title || id,
+    agent,
+    version: restVersion,
+    cost: 0,
+    tokens: noTokens,
+    ...(metadata !== undefined && Object.keys(metadata).length > 0 && { metadata }),
+    ...(rules.length > 0 && { permission: rules.map(ruleJson) }),
+    time: { created, updated: closed || created, ...(closed !== 0 && { archived: closed }) },
+  };
+}
+
+function ruleJson({ permission, pattern, action }: Session["rules"][number]) {
+  return { permission, pattern, action: nameOf(actions, action) };
+}
+
+const actions = { allow: PermissionAction.ALLOW, ask: PermissionAction.ASK, deny: PermissionAction.DENY } as const;
+
+/** Returns the action of a rule that a client sends. */
+export function actionOf(word: keyof typeof actions): PermissionAction {
+  return actions[word];
+}
+
+/** Returns a project: a workspace root. */
+export function projectJson(name: string, directory: string) {
+  return { id: name, worktree: directory, time: { created: 0, updated: 0 }, sandboxes: [] };
+}
+
+/** Progress of a running call, which its record does not have. */
+export interface LiveReport {
+  title?: string | undefined;
+  metadata?: object | undefined;
+}
+
+/** Returns a call as a part of a message. Fields that opencode does not have are in `metadata.toolgate`. */
+export function partJson(part: ToolPart, live?: LiveReport) {
+  const { id, sessionId: sessionID, messageId: messageID, callId: callID, tool } = part;
+  return {
+    ...{ id, sessionID, messageID, type: "tool" as const, callID, tool },
+    state: stateJson(part, live),
+    ...(part.metadata !== undefined && { metadata: part.metadata }),
+  };
+}
+
+function stateJson(part: ToolPart, live: LiveReport = {}) {
+  const { state } = part;
+  switch (state.case) {
+    case "running": {
+      const { input = {}, title = live.title, metadata, time } = state.value;
+      return {
+        ...{ status: "running" as const, input },
+        ...(title !== undefined && { title: live.title ?? title }),
+        ...{ metadata: { ...metadata, ...live.metadata }, time: { start: time?.start ?? 0 } },
+      };
+    }
+    case "completed": {
+      const { input = {}, output, title, metadata = {}, time, attachments } = state.value;
+      return {
+        ...{ status: "completed" as const, input, output, title, metadata, time: timeJson(time) },
+        ...(attachments.length > 0 && { attachments: attachments.map((file, index) => fileJson(part, file, index)) }),
+      };
+    }
+    case "error": {
+      const { input = {}, error, metadata, time, reason, effects } = state.value;
+      const toolgate = { reason: nameOf(ToolErrorReason, reason), effects: nameOf(ToolEffects, effects) };
+      return { status: "error" as const, input, error, metadata: { ...metadata, toolgate }, time: timeJson(time) };
+    }
+    default:
+      return { status: "pending" as const, input: state.value?.input ?? {}, raw: state.value?.raw ?? "" };
+  }
+}
+
+const nameOf = (names: Readonly<Record<string, number>>, value: number) =>
+  Object.entries(names).find(([, named]) => named === value)?.[0] ?? "";
+
+const timeJson = (time: { start: number; end: number } | undefined) => ({
+  start: time?.start ?? 0,
+  end: time?.end ?? 0,
+});
+
+function fileJson({ id, sessionId: sessionID, messageId: messageID }: ToolPart, file: FilePart, index: number) {
+  const { mime, filename, url } = file;
+  const named = filename !== undefined && { filename };
+  return { id: `${id}_${index}`, sessionID, messageID, type: "file" as const, mime, ...named, url };
+}
+
+/** Returns the message of an assistant that contains calls: Toolgate has no messages, only their ids. */
+export function messageJson(
+  { sessionId: sessionID, messageId: id, agent }: ToolPart,
+  directory: string,
+  time: { created: number; completed?: number },
+) {
+  return {
+    ...{ id, sessionID, role: "assistant" as const, time, parentID: "", modelID: "", providerID: "toolgate" },
+    ...{ mode: agent, agent, path: { cwd: directory, root: directory }, cost: 0, tokens: noTokens },
+  };
+}
+
+/** Returns an open permission request. */
+export function permissionJson({
+  id,
+  sessionId: sessionID,
+  permission,
+  patterns,
+  metadata,
+  always,
+  ...more
+}: PermissionRequest) {
+  return {
+    id,
+    sessionID,
+    permission,
+    patterns,
+    metadata: { ...metadata, toolgate: shownJson(more) },
+    always,
+    ...toolJson(more),
+  };
+}
+
+/** Returns a permission request as clients of the first version of the API read it. */
+export function oldPermissionJson(request: PermissionRequest) {
+  const { id, sessionId: sessionID, permission: type, patterns: pattern, metadata, tool, created, display } = request;
+  return {
+    ...{ id, type, pattern, sessionID, messageID: tool?.messageId ?? "", callID: tool?.callId ?? "" },
+    title: display.join("\n") || type,
+    metadata: { ...metadata, toolgate: shownJson(request) },
+    time: { created },
+  };
+}
+
+/** Returns what an approver should see in addition: how it is displayed, warnings, the deadline, and what "always" saves. */
+function shownJson({
+  display,
+  warnings,
+  agent,
+  expires,
+  offers,
+}: Pick<PermissionRequest, "display" | "warnings" | "agent" | "expires" | "offers">) {
+  const [offer] = offers;
+  return { agent, display, warnings, expires, ...(offer && { always: { text: offer.text, expires: offer.expires } }) };
+}
+
+function toolJson({ tool }: Pick<PermissionRequest, "tool">) {
+  return tool && { tool: { messageID: tool.messageId, callID: tool.callId } };
+}
+
+/** Returns an open permission request that asks a person questions. */
+export function questionJson({ id, sessionId: sessionID, question, tool }: PermissionRequest) {
+  return { id, sessionID, questions: question.map(oneQuestionJson), ...toolJson({ ...(tool && { tool }) }) };
+}
+
+function oneQuestionJson({ question, header, options, multiple, custom }: Question) {
+  return {
+    question,
+    header,
+    options: options.map(({ label, description }) => ({ label, description })),
+    multiple,
+    custom,
+  };
+}
+
+/** Returns the reply that a client shows for an outcome. */
+export function replyOf(outcome: PermissionOutcome): "once" | "always" | "reject" {
+  if (outcome === PermissionOutcome.ALWAYS) return "always";
+  const goesOn = outcome === PermissionOutcome.ONCE || outcome === PermissionOutcome.EDITED;
+  return goesOn ? "once" : "reject";
+}
