@@ -19,6 +19,7 @@ process.exitCode = await runCli(process.argv.slice(2), {
       checkConfig: local.checkConfiguration,
       trust: local.trustDirectory,
       openCredentials: local.openLocalCredentials,
+      restore: local.restoreDirectory,
     };
   },
 });

@@ -7,6 +7,7 @@ import { PermissionLayer, QuestionAnswerSchema } from "../gen/opencode/tool/v1/p
 import { resolvePlanPaths } from "./call/ask-paths.ts";
 import { createToolJudge } from "./call/tool-judge.ts";
 import type { Ask } from "./core/ask.ts";
+import type { DurableState } from "./core/durability.ts";
 import { defaultRules } from "./policy/default-rules.ts";
 import { enginePermissions } from "./policy/known-permissions.ts";
 import { createPolicy } from "./policy/policy.ts";
@@ -64,10 +65,10 @@ export async function openTestWorkspace(files: Readonly<Record<string, string>> 
 export function judgeBy(rules: RuleConfig): Judge {
   const policy = createPolicy({ guard: { dataDirectory: "/nowhere" }, home: homedir() });
   const config = { layer: PermissionLayer.CONFIG, rules: fromConfig(rules, homedir()) };
-  return createToolJudge(policy, {
+  return createToolJudge(policy, () => ({
     wide: [{ layer: PermissionLayer.DEFAULTS, rules: defaultRules }, config],
     narrow: [],
-  });
+  }));
 }
 
 /** Makes a tool of an export of a tool file, as the service does: of `defineTool`, `tool()` or `Tool.define`. */
@@ -196,6 +197,8 @@ function contextFor(
         site.reads.set(path, sha256);
       },
     },
+    beforeWrite: async () => {},
+    durable: durableInMemory(),
     state: {
       get: async (name) => site.state.get(name),
       async set(name, value) {
@@ -230,8 +233,24 @@ function contextFor(
       asked.push(ask);
       await onAsk?.(ask);
     },
+    question: async () => undefined,
     recordTraffic: () => {},
     extra: {},
   };
   return { context, emitted: () => ({ written: written(), progress, asked }) };
+}
+
+/** Returns the state of a durable call that is not resumed. */
+function durableInMemory(): DurableState {
+  let memo: JsonValue | undefined;
+  return {
+    isResumed: false,
+    get memo() {
+      return memo;
+    },
+    async store(value) {
+      memo = value;
+    },
+    isLeft: async () => false,
+  };
 }

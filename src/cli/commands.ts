@@ -129,6 +129,21 @@ export const commands: readonly CommandEntry[] = [
     load: async () => (await import("./commands/tools.ts")).defineTools,
   },
   {
+    name: "sources",
+    summary: "list MCP servers and tool processes with their tools, or show one",
+    load: async () => (await import("./commands/sources.ts")).defineSources,
+  },
+  {
+    name: "workers",
+    summary: "list the worker processes that bring tools",
+    load: async () => (await import("./commands/workers.ts")).defineWorkers,
+  },
+  {
+    name: "upstream",
+    summary: "accept the tools of an MCP server",
+    load: async () => (await import("./commands/upstream.ts")).defineUpstream,
+  },
+  {
     name: "plan",
     summary: "show what a call would do and ask, without running it",
     load: async () => (await import("./commands/plan.ts")).definePlan,
@@ -162,6 +177,16 @@ export const commands: readonly CommandEntry[] = [
     name: "mcp-approve",
     summary: "answer the permission prompts of `claude -p`, as an MCP server",
     load: async () => (await import("./commands/mcp-approve.ts")).defineMcpApprove,
+  },
+  {
+    name: "backup",
+    summary: "write a backup of a running service to a file",
+    load: async () => (await import("./commands/backup.ts")).defineBackup,
+  },
+  {
+    name: "restore",
+    summary: "restore a backup into the data directory of a stopped service",
+    load: async () => (await import("./commands/restore.ts")).defineRestore,
   },
   {
     name: "completion",

@@ -26,6 +26,8 @@ export interface ServeFlags {
   tlsClientCa?: string;
   insecureNoAuth?: boolean;
   allowInsecureListen?: boolean;
+  newStore?: boolean;
+  opencode?: boolean;
   unattended?: "wait" | "deny";
   logLevel?: "debug" | "info" | "warn" | "error";
 }
@@ -41,6 +43,8 @@ export interface Served {
   unattended: "wait" | "deny";
   /** The file of the generated caller token, if there is one. */
   callerTokenFile?: string;
+  /** Facts about this machine that weaken the sandbox of commands. */
+  warnings: readonly string[];
   /** True if this start replaced the approver token of an earlier version by its hash. */
   adoptedApprover: boolean;
   /** Creates a one-time code with which a person signs in; undefined without authentication. */
@@ -74,6 +78,16 @@ export interface StoredCredential {
   roles: readonly string[];
   agents: readonly string[];
   workspaces: readonly string[];
+  /** The limits of the role worker. */
+  worker?:
+    | {
+        tools: readonly string[];
+        permissions: readonly string[];
+        calls: readonly string[];
+        idempotent: boolean;
+        pin: readonly string[];
+      }
+    | undefined;
   label: string;
   created: number;
   expires: number;
@@ -89,6 +103,7 @@ export interface LocalCredentials {
     roles: readonly string[];
     agents: readonly string[];
     workspaces: readonly string[];
+    worker?: NonNullable<StoredCredential["worker"]>;
     label: string;
     expires: number;
   }): Promise<{ token: string; credential: StoredCredential }>;
@@ -102,6 +117,19 @@ export interface TrustFlags {
   data?: string;
   config?: string;
   remove?: boolean;
+}
+
+/** The result of a restore. */
+export interface RestoredBackup {
+  /** Time of the backup, in ms since the epoch. */
+  created: number;
+  storeId: string;
+  /** Numbers of stored outputs, of open calls, which ended, and of grants, which are suspended. */
+  outputs: number;
+  calls: number;
+  grants: number;
+  /** The directory that holds the store that was there before. */
+  before?: string;
 }
 
 /** The result of a configuration check. */
@@ -127,6 +155,8 @@ export interface LocalService {
   checkConfig(file?: string): Promise<CheckedConfig>;
   /** Opens the table of credentials of a data directory, or of the Redis that the configuration names. */
   openCredentials(flags: TableFlags): Promise<LocalCredentials>;
+  /** Restores a backup into a data directory that no service uses. */
+  restore(file: string, data: string): Promise<RestoredBackup>;
   /** Lets the code in a workspace's `.opencode` run in the service and its skills be used, or stops that; returns their files. */
   trust(directory: string, flags: TrustFlags): Promise<{ directory: string; tools: string[]; skills: string[] }>;
 }

@@ -1,29 +1,39 @@
 import { closeSync, existsSync, mkdirSync, openSync } from "node:fs";
 import { dirname, join } from "node:path";
+import type { PlanningParts } from "../call/planning.ts";
 import { type Config, ConfigError } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import type { SearchSettings } from "../core/search-providers.ts";
+import { openControlGroups } from "../sandbox/control-groups.ts";
+import { createGitHistory, type GitHistory } from "../sandbox/git-history.ts";
 import { openSandbox, type Sandbox } from "../sandbox/sandbox.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { Skills } from "../tool/skills/skills.ts";
 import type { Tool } from "../tool/tool.ts";
 import { builtInTools, searchTools, subagentTools } from "../tools/index.ts";
+import type { LanguageServers } from "../tools/lsp/language-servers.ts";
+import { commandSearchPath, environmentOf } from "../tools/process/command-environment.ts";
 import { createPipes } from "../tools/process/pipe.ts";
+import { createQuarantine } from "../tools/process/quarantine.ts";
 import { createSupervisor, type Supervisor } from "../tools/process/supervisor.ts";
+import { openLanguageServers } from "./language-servers.ts";
 
 /** Opens the configured sandbox. If it cannot start: refuses where the configuration requires it, otherwise logs a warning. */
 export async function startSandbox(
   { sandbox: wanted, dataDirectory, serviceDirectory, loginFile }: Config,
   log: Logger,
-): Promise<Sandbox> {
+): Promise<{ sandbox: Sandbox; warnings: string[] }> {
   const hasLoginFile = loginFile !== undefined && createEmptyFile(loginFile);
   const hasServiceDirectory = serviceDirectory !== undefined && existsSync(serviceDirectory);
-  const sandbox = await openSandbox({
-    wanted,
+  const pipes = createPipes();
+  const opened = await openSandbox({
+    ...{ wanted, pipes, groups: openControlGroups() },
     agents: wanted.agents,
-    writable: wanted.writable,
-    maxMasks: wanted.maxMasks,
+    ...{ writable: wanted.writable, readable: wanted.readable },
+    searchPath: commandSearchPath(),
+    ...{ maxMasks: wanted.maxMasks, requireAll: wanted.requireAll, maxMemoryBytes: wanted.maxMemoryBytes },
     temporary: join(dataDirectory, "tmp"),
+    mountPoints: join(dataDirectory, "mounts"),
     hidden: [
       { path: dataDirectory, kind: "directory" as const },
       ...(hasServiceDirectory ? [{ path: serviceDirectory, kind: "directory" as const }] : []),
@@ -31,21 +41,41 @@ export async function startSandbox(
       ...wanted.hidden.map((path) => ({ path, kind: "file" as const })),
     ],
   });
-  if (wanted.hasBooleanNetwork) log.warn(booleanNetwork);
+  const close = () => {
+    opened.close();
+    void pipes.close();
+  };
+  const sandbox: Sandbox = { ...opened, close };
+  const warnings = await sandboxWarnings(sandbox);
+  for (const warning of [...(wanted.hasBooleanNetwork ? [booleanNetwork] : []), ...warnings]) log.warn(warning);
   if (sandbox.problem === undefined) {
-    if (process.getuid?.() === 0 && sandbox.state.profile !== "off") log.warn(rootWarning);
-    return sandbox;
+    if (sandbox.incomplete.length > 0)
+      throw new ConfigError(`require = true under [sandbox], and ${sandbox.incomplete.join("; ")}`);
+    const { profile, network } = sandbox.state;
+    const layers = sandbox.layers();
+    if (layers.length > 0)
+      log.info(`commands run in the sandbox ${profile}, network ${network}, layers ${layers.join(", ")}`);
+    return { sandbox, warnings };
   }
   if (wanted.required) throw new ConfigError(`the sandbox that is configured cannot start: ${sandbox.problem}`);
   log.warn(`commands run without a sandbox: ${sandbox.problem}`);
-  return sandbox;
+  return { sandbox, warnings };
 }
 
 const booleanNetwork =
   'network under [sandbox] is no boolean any more: true now means "proxy", which reaches only hosts that rules or a person allow, and false means "none". Write one of "proxy", "none" and "open"';
 
+/** Returns the facts about this machine that weaken the sandbox, each with the next step. */
+async function sandboxWarnings(sandbox: Sandbox): Promise<string[]> {
+  const missing = await sandbox.missingGitFile();
+  return [...(process.getuid?.() === 0 ? [rootWarning] : []), ...(missing === undefined ? [] : [gitWarning(missing)])];
+}
+
 const rootWarning =
-  "the service runs as root: the kernel does not limit the number of processes of commands. Run it as a user, as toolgate install does";
+  "the service runs as root: a command that leaves its sandbox owns this machine, and the kernel does not limit the number of its processes. Run it as a user, as toolgate install and the image do";
+
+const gitWarning = (path: string) =>
+  `git has no system file ${path} over which the sandbox could put its settings: a command that drops its environment (env -i) drops them. Create an empty one as root: touch ${path}`;
 
 /** Creates a file for this user alone if it does not exist, since the sandbox can only hide what exists; returns false if it cannot. */
 function createEmptyFile(path: string): boolean {
@@ -58,29 +88,66 @@ function createEmptyFile(path: string): boolean {
   }
 }
 
+/** The built-in tools, and what planning has to know of them. */
+export interface BuiltInTools {
+  tools: Tool[];
+  supervisor: Supervisor;
+  gitNames: GitHistory["namesOf"];
+  confines: NonNullable<PlanningParts["confines"]>;
+  close(): Promise<void>;
+}
+
 /** Creates the built-in tools with the processes that they share. */
 export function startBuiltInTools({
   sandbox,
+  dataDirectory,
   replicaId,
   leaseMs,
   skills,
   agentNames,
+  judgeIn,
+  log,
+  reportsDiagnostics,
+  ...code
 }: {
   sandbox: Sandbox;
+  dataDirectory: string;
   replicaId: string;
   leaseMs: number;
   skills: Skills;
+  judgeIn: Parameters<typeof openLanguageServers>[1]["judgeIn"];
+  log: Pick<Logger, "warn">;
   /** Returns the names of the agents, which are no skills. */
   agentNames(): readonly string[];
-}): { tools: Tool[]; supervisor: Supervisor; close(): Promise<void> } {
+  reportsDiagnostics: boolean;
+} & Parameters<typeof openLanguageServers>[0]): BuiltInTools {
   const supervisor = createSupervisor({ replicaId, leaseMs });
   const pipes = createPipes();
+  const history = createGitHistory({ sandbox, env: () => environmentOf({}) });
+  const quarantine = createQuarantine(join(dataDirectory, "quarantine"));
+  const servers = openLanguageServers(code, { sandbox, supervisor, judgeIn, log });
+  const tools = builtInTools({
+    supervisor,
+    sandbox,
+    pipes,
+    quarantine,
+    skills,
+    agentNames,
+    servers,
+    reportsDiagnostics,
+  });
+  const bash = tools.find(({ name }) => name === "bash");
   return {
-    tools: builtInTools({ supervisor, sandbox, pipes, skills, agentNames }),
+    gitNames: history.namesOf,
+    // A tool file may have the name of a built-in tool.
+    confines: (agent, tool = bash) => tool === bash && sandbox.confinement(agent).profile !== "off",
+    tools,
     supervisor,
     async close() {
+      await servers.close();
       await supervisor.close();
       await pipes.close();
+      history.close();
       sandbox.close();
     },
   };
@@ -113,8 +180,11 @@ export async function declaredTools(): Promise<Tool[]> {
     supervisor: createSupervisor({ replicaId: "", leaseMs: 0 }),
     sandbox: await openSandbox({ wanted: off, agents: new Map(), writable: [], hidden: [] }),
     pipes: createPipes(),
+    quarantine: undefined,
     skills: noSkills,
     agentNames: () => [],
+    servers: unusedServers,
+    reportsDiagnostics: false,
   });
   return [
     ...builtIn,
@@ -135,7 +205,11 @@ function unused(): never {
   throw new Error("this tool is only declared, and cannot be called");
 }
 
-const unusedSubagents = { check: unused, run: unused, startable: unused };
+const unusedServers: LanguageServers = {
+  ...{ all: [], placeOf: unused, placeIn: unused, isRunning: unused, commandOf: unused, startAsks: unused },
+  ...{ client: unused, running: unused, changed: unused, states: unused, close: unused },
+};
+const unusedSubagents = { check: unused, run: unused, startable: unused, durability: {} };
 const unusedCalls = {
   ...{ start: unused, find: unused, wait: unused, shown: unused },
   ...{ lastTool: unused, openCalls: unused, cancel: unused },

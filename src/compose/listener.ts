@@ -11,12 +11,18 @@ import type { Logger } from "../core/logger.ts";
 import type { Credentials } from "../credential/credentials.ts";
 import type { RunTokens } from "../credential/run-tokens.ts";
 import { createServices } from "../edge/api/services.ts";
+import { shownProcess } from "../edge/api/worker-service.ts";
 import { startEdge } from "../edge/edge.ts";
 import type { Listener } from "../edge/http/listener.ts";
+import { createRestDomain } from "../edge/rest/rest-domain.ts";
+import { sourceMetrics } from "../telemetry/source-metrics.ts";
 import type { Telemetry } from "../telemetry/telemetry.ts";
-import type { CustomTools } from "../tool/files/custom-tools.ts";
+import { workerMetrics } from "../telemetry/worker-metrics.ts";
+import type { UpstreamSources } from "../tool/mcp/upstream-sources.ts";
+import type { Workers } from "../worker/workers.ts";
 import type { Replica } from "./replica.ts";
 import type { serverInfo } from "./server-info.ts";
+import type { ToolProblems } from "./skills.ts";
 import type { SubagentParts } from "./subagents.ts";
 
 /** Serves a replica over the network: the three services, health, metrics and the console on one port. */
@@ -31,7 +37,10 @@ export function startListener({
   credentials,
   runTokens,
   connectors,
+  sources,
+  backUp,
   subagents,
+  workers,
   enforcement,
   log,
 }: {
@@ -39,21 +48,25 @@ export function startListener({
   store: Store;
   replica: Replica;
   telemetry: Pick<Telemetry, "metrics" | "stats">;
-  custom: Pick<CustomTools, "refresh" | "problems">;
+  custom: ToolProblems;
   agreement: { agrees(): boolean };
   about: ReturnType<typeof serverInfo>;
   credentials: Credentials;
   runTokens: RunTokens;
   connectors: Connectors;
+  sources: Pick<UpstreamSources, "list" | "accept">;
+  backUp: () => AsyncIterable<Uint8Array>;
   subagents: SubagentParts;
+  workers: Workers;
   enforcement: EnforcementCheck;
   log: Logger;
 }): Promise<Listener> {
   const { calls: callStore, permissions: asks, outputs } = store;
+  const rest = config.servesOpencode ? createRestDomain({ store, sessions, roots: config.workspaces }) : undefined;
   return startEdge({
     config,
     log,
-    services: (failures) =>
+    services: (failures, budget) =>
       createServices(
         {
           calls,
@@ -61,7 +74,10 @@ export function startListener({
           sessions,
           credentials,
           connectors,
+          sources,
+          backUp,
           ...subagents,
+          workers,
           enforcement,
           planner,
           reader: createStoredOutputs({ sessions, outputs }),
@@ -75,16 +91,23 @@ export function startListener({
           stats: telemetry.stats,
           custom,
           about,
+          encoded: callStore,
         },
         failures,
+        budget,
       ),
     credentials,
     runTokens,
+    ...(rest && { rest }),
     storeId: () => callStore.storeId,
     encoded: callStore,
     ready: callStore.ready,
+    safety: callStore.safety,
     agrees: agreement.agrees,
-    metrics: telemetry.metrics,
+    metrics: async () =>
+      (await telemetry.metrics()) +
+      sourceMetrics(await sources.list()) +
+      workerMetrics(workers.list().map(shownProcess)),
     consoleDirectory: assets.console,
   });
 }

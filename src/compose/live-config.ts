@@ -2,17 +2,17 @@ import { type Config, configuredRules } from "../config/config.ts";
 import type { ConfiguredRules } from "../policy/layers.ts";
 
 /** The settings that a reload puts in force. */
-export const reloadedSettings = ["tokens", "policy", "websearch", "codesearch"] as const;
+export const reloadedSettings = ["tokens", "policy", "websearch", "codesearch", "upstreamServers"] as const;
 
 type ReloadedSetting = (typeof reloadedSettings)[number];
 
-/** Creates a view of a configuration of which a reload replaces tokens, policy and search providers; all else stays until the next start. */
+/** Creates a view of a configuration of which a reload replaces tokens, policy, search providers and MCP servers; all else stays until the next start. */
 export function liveConfig(first: Config): {
   config: Config;
   rules: ConfiguredRules;
   replace(next: Pick<Config, ReloadedSetting>): void;
 } {
-  let { tokens, policy, websearch, codesearch } = first;
+  let { tokens, policy, websearch, codesearch, upstreamServers } = first;
   let configured = configuredRules(policy);
   return {
     config: {
@@ -29,6 +29,9 @@ export function liveConfig(first: Config): {
       get codesearch() {
         return codesearch;
       },
+      get upstreamServers() {
+        return upstreamServers;
+      },
     },
     rules: {
       get config() {
@@ -39,7 +42,7 @@ export function liveConfig(first: Config): {
       },
     },
     replace(next) {
-      ({ tokens, policy, websearch, codesearch } = next);
+      ({ tokens, policy, websearch, codesearch, upstreamServers } = next);
       configured = configuredRules(policy);
     },
   };

@@ -2,7 +2,7 @@ import { createHash, randomBytes } from "node:crypto";
 import { once } from "node:events";
 import { mkdir, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { join, resolve } from "node:path";
 import { checkConfig, checkPluginFiles } from "../config/check-config.ts";
 import {
   type Config,
@@ -29,6 +29,8 @@ export interface StartedServer {
   isOpenToAll: boolean;
   unattended: "wait" | "deny";
   callerTokenFile?: string;
+  /** Facts about this machine that weaken the sandbox of commands. */
+  warnings: readonly string[];
   /** True if this start replaced the approver token of an earlier version by its hash. */
   adoptedApprover: boolean;
   /** Creates a one-time code with which a person signs in; undefined without authentication. */
@@ -120,6 +122,12 @@ export async function trustDirectory(
   return await trustWorkspace(config.trustDirectory, config.workspaces.get("default") ?? directory, remove ?? false);
 }
 
+/** Restores a backup into the data directory of a service that is stopped. */
+export async function restoreDirectory(file: string, data: string) {
+  const { restoreInto } = await import("./store.ts");
+  return await restoreInto(resolve(data), resolve(file));
+}
+
 /** Opens the table of credentials for the operator, who may write to the data directory. */
 export async function openLocalCredentials(flags: { data?: string; config?: string }) {
   const place = findStore(flags, readEnvironment());
@@ -162,7 +170,7 @@ async function configOfEmbedded(data: string, flags: Flags): Promise<Config> {
   };
 }
 
-function describeServer(config: Config, { url, adoptedApprover, createSignInCode }: Server): StartedServer {
+function describeServer(config: Config, { url, warnings, adoptedApprover, createSignInCode }: Server): StartedServer {
   const { dataDirectory, workspaces, tls, insecureNoAuth, unattended, callerTokenFile } = config;
   return {
     url,
@@ -172,6 +180,7 @@ function describeServer(config: Config, { url, adoptedApprover, createSignInCode
     isOpenToAll: insecureNoAuth,
     unattended,
     ...(callerTokenFile !== undefined && { callerTokenFile }),
+    warnings,
     adoptedApprover,
     createSignInCode,
   };

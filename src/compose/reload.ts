@@ -5,7 +5,7 @@ import { reloadedSettings } from "./live-config.ts";
 import type { Server } from "./server.ts";
 
 /**
- * Creates the handler of SIGHUP: it opens the log file again and applies tokens, policy and search providers of the configuration
+ * Creates the handler of SIGHUP: it opens the log file again and applies tokens, policy, search providers and MCP servers of the configuration
  * as it is then. A configuration that a start would refuse changes nothing. Reloads run one after the other.
  */
 export function createReload({
@@ -26,7 +26,7 @@ export function createReload({
     try {
       const next = load();
       await server.reload(next);
-      log.info("configuration reloaded: its tokens, rules and search providers are in force");
+      log.info("configuration reloaded: its tokens, rules, search providers and MCP servers are in force");
       const others = Object.keys(next).filter(
         (key) =>
           !reloadedSettings.some((name) => name === key) && !isDeepStrictEqual(get(next, key), get(started, key)),
@@ -34,7 +34,7 @@ export function createReload({
       if (others.length > 0) log.warn(`settings changed that need a restart: ${others.join(", ")}`);
     } catch (error) {
       log.error(
-        "configuration not reloaded: tokens, rules and search providers stay as they were; correct it and send SIGHUP again",
+        "configuration not reloaded: tokens, rules, search providers and MCP servers stay as they were; correct it and send SIGHUP again",
         {
           error,
         },

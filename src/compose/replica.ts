@@ -3,10 +3,11 @@ import { createPermissions } from "../approval/permissions.ts";
 import { createCalls } from "../call/calls.ts";
 import type { CrashMarks } from "../call/crash-marks.ts";
 import { createInputEdit } from "../call/edit.ts";
+import type { RemoteTools } from "../call/engine.ts";
 import { createLineAnalysis } from "../call/line-analysis.ts";
 import { type CallObserver, notifyEnds } from "../call/observer.ts";
 import { createPlanner } from "../call/planner.ts";
-import { createPlanning } from "../call/planning.ts";
+import { createPlanning, type PlanningParts } from "../call/planning.ts";
 import type { Store } from "../call/ports.ts";
 import { createSessions } from "../call/sessions.ts";
 import { failed } from "../call/state.ts";
@@ -37,8 +38,11 @@ export function createReplica({
   store,
   replicaId,
   tools,
+  gitNames,
+  confines,
   crashMarks,
   observer,
+  remoteTools,
   agreesOnPolicy = () => true,
   log,
 }: {
@@ -50,8 +54,12 @@ export function createReplica({
   replicaId: string;
   /** The built-in tools. */
   tools: readonly Tool[];
+  gitNames?: PlanningParts["gitNames"];
+  confines?: PlanningParts["confines"];
   crashMarks: CrashMarks;
   observer: CallObserver;
+  /** Tools whose bodies workers run. */
+  remoteTools?: RemoteTools | undefined;
   agreesOnPolicy?: () => boolean;
   log: Logger;
 }) {
@@ -85,7 +93,11 @@ export function createReplica({
       replaceInput: createInputEdit({ registry, foreign, inputBytes: config.limits.inputBytes }),
     },
   });
-  const planning = createPlanning({ permissions, policy, layersFor, policyDigest, lines: createLineAnalysis({ log }) });
+  const planning = createPlanning({
+    ...{ permissions, policy, layersFor, policyDigest, lines: createLineAnalysis({ log }) },
+    ...(gitNames && { gitNames }),
+    ...(confines && { confines }),
+  });
   const agents = new Set<string>();
   /** Takes the names of the agents from the rules in force. */
   function nameAgents(): void {
@@ -108,6 +120,7 @@ export function createReplica({
     readOnlyTools: new Set(tools.filter(({ definition }) => definition.annotations?.readOnly === true)),
     crashMarks,
     foreign,
+    remoteTools,
     hooks,
     observer,
     limits: { ...config.limits, askMs: config.askMs, leaseMs: config.leaseMs },
@@ -124,8 +137,9 @@ export function createReplica({
     store: callStore,
     askMs: config.askMs,
   });
-  /** Evaluates the configured rules for an agent, apart from any session. */
-  const judgeFor = (agent: string) => createToolJudge(policy, layersFor({ session: undefined, ancestors: [], agent }));
+  /** Evaluates the configured rules for an agent, apart from any session; those of a workspace too if it is named. */
+  const judgeFor = (agent: string, place: { workspace: string; directory: string } | object = {}) =>
+    createToolJudge(policy, () => layersFor({ session: undefined, ancestors: [], agent, ...place }));
   return { calls, permissions, sessions, planner, registry, hooks, agents, nameAgents, judgeFor };
 }
 

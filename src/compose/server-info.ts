@@ -1,5 +1,10 @@
 import { create } from "@bufbuild/protobuf";
-import { LimitsSchema, NetworkAccess, SandboxState } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import {
+  LimitsSchema,
+  NetworkAccess,
+  SandboxDetailsSchema,
+  SandboxState,
+} from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import packageJson from "../../package.json" with { type: "json" };
 import type { Config } from "../config/config.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
@@ -8,17 +13,12 @@ import type { Sandbox } from "../sandbox/sandbox.ts";
 export const { version } = packageJson;
 
 /** Collects what GetServerInfo reports about this replica. */
-export function serverInfo(config: Config, sandbox: Sandbox) {
+export function serverInfo(config: Config, sandbox: Sandbox, warnings: readonly string[]) {
   const { workspaces, unattended, askMs, limits, mcpHolds } = config;
   return {
     version,
     workspaces: [...workspaces.keys()],
-    sandbox: {
-      sandbox: sandboxState(sandbox),
-      sandboxNetwork: sandbox.state.network !== "none",
-      sandboxNetworkAccess: networkAccess[sandbox.state.network],
-      sandboxProblem: sandbox.problem ?? "",
-    },
+    sandbox: () => describeSandbox(sandbox, warnings),
     agentsOf: (principal: { agents: readonly string[] }) =>
       agentNames(config, principal).map((agent) => ({
         agent,
@@ -47,6 +47,27 @@ function agentNames({ policy }: Config, { agents }: { agents: readonly string[] 
 }
 
 const networkAccess = { proxy: NetworkAccess.PROXY, none: NetworkAccess.NONE, open: NetworkAccess.OPEN };
+
+/** Describes the sandbox as it is now: that sessions have no network shows at the first command. */
+function describeSandbox(sandbox: Sandbox, warnings: readonly string[]) {
+  const withoutNetwork = sandbox.networkProblem();
+  const network = withoutNetwork === undefined ? sandbox.state.network : "none";
+  return {
+    sandbox: sandboxState(sandbox),
+    sandboxNetwork: network !== "none",
+    sandboxNetworkAccess: networkAccess[network],
+    sandboxProblem: sandbox.problem ?? "",
+    sandboxDetails: create(SandboxDetailsSchema, {
+      layers: sandbox.layers(),
+      warnings: [
+        ...warnings,
+        ...(withoutNetwork === undefined
+          ? []
+          : [`commands have no network, since none can be opened: ${withoutNetwork}`]),
+      ],
+    }),
+  };
+}
 
 function sandboxState({ state, problem }: Sandbox): SandboxState {
   if (problem !== undefined) return SandboxState.UNAVAILABLE;

@@ -18,7 +18,7 @@ import { createInvalid } from "../tools/invalid.ts";
 import { addAcpRunners } from "./acp-runners.ts";
 import { offerSearchTools, startBuiltInTools, startSandbox } from "./built-in-tools.ts";
 import { openCredentialParts } from "./credentials.ts";
-import { openCustomTools } from "./custom-tools.ts";
+import { openCustomTools, withToolProcesses } from "./custom-tools.ts";
 import { startListener } from "./listener.ts";
 import { liveConfig } from "./live-config.ts";
 import { checkConfiguredPolicy, createPolicyAgreement } from "./policy.ts";
@@ -28,6 +28,8 @@ import { openSkills, withSkillProblems } from "./skills.ts";
 import { limitsOf, openStore, sweepStore } from "./store.ts";
 import { startSubagents } from "./subagents.ts";
 import { startTimers } from "./timers.ts";
+import { openUpstreams, withUpstreamProblems } from "./upstreams.ts";
+import { startWorkers, workerParts } from "./workers.ts";
 
 /** Time in which clients that wait for the last calls of a drain read how they ended. */
 const lastEventsMs = 100;
@@ -46,6 +48,8 @@ export interface Server {
   reload(next: Config): Promise<void>;
   /** Creates a one-time code with which a person signs in as approver; undefined without authentication. */
   createSignInCode(): string | undefined;
+  /** Facts about this machine that weaken the sandbox of commands. */
+  readonly warnings: readonly string[];
   /** True if this start replaced the approver token of an earlier version by its hash. */
   readonly adoptedApprover: boolean;
   /**
@@ -68,7 +72,7 @@ export async function startServer(
   await checkConfiguredPolicy(configured, log);
   const { config, rules, replace } = liveConfig({ ...configured, limits: limitsOf(configured) });
   const replicaId = randomUUID();
-  const sandbox = await startSandbox(config, log);
+  const { sandbox, warnings } = await startSandbox(config, log);
   const opened = await open(config, log);
   const { credentials, adoptedApprover } = await openCredentialParts(config, opened, log);
   const connectors = createConnectors(opened.connectors, opened.calls.now);
@@ -76,8 +80,16 @@ export async function startServer(
   const { store } = telemetry;
   const crashMarks = openCrashMarks(join(config.dataDirectory, "entered"), replicaId);
   const skills = await openSkills(config, log);
-  const agentNames = () => [...builtInAgents.keys(), ...rules.agents.keys()];
-  const builtIn = startBuiltInTools({ sandbox, replicaId, leaseMs: config.leaseMs, skills, agentNames });
+  const judgeIn = (workspace: string, directory: string) => replica.judgeFor("", { workspace, directory });
+  const builtIn = startBuiltInTools({
+    ...config,
+    sandbox,
+    replicaId,
+    skills,
+    judgeIn,
+    log,
+    agentNames: () => agentNamesOf(rules),
+  });
   const agreement = await createPolicyAgreement(store.calls, rules, log);
   const replica = createReplica({
     config,
@@ -86,24 +98,30 @@ export async function startServer(
     store,
     replicaId,
     tools: builtIn.tools,
+    gitNames: builtIn.gitNames,
+    confines: builtIn.confines,
     crashMarks,
-    observer: telemetry.observer,
+    ...workerParts(() => workers, telemetry.observer),
     agreesOnPolicy: agreement.agrees,
     log,
   });
   const { calls, registry, hooks, judgeFor } = replica;
+  const workers = startWorkers(config, { replica, store: opened, credentials, builtIn: builtIn.tools, log });
   const subagents = startSubagents({ config, replica, store, credentials });
   const compareSearchTools = offerSearchTools(registry, config);
   const register = embeddedTools(registry, { buildId, warn: log.warn });
   register(tools);
   // Registered apart from the built-in tools, since it lists tools of files and plugins too.
-  const namesIn = (workspace: string) => registry.list(workspaceRoot(workspace)).map(({ name }) => name);
-  registry.register({ invalid: createInvalid({ namesIn }) });
-  const custom = await openCustomTools(config, registry, hooks, log).catch(async (error: unknown) => {
-    await store.calls.close();
-    throw error;
-  });
-  const hasSession = async (id: string) => (await store.calls.getSession(id)) !== undefined;
+  registry.register({ invalid: createInvalid({ namesIn: (name) => namesOfTools(registry, name) }) });
+  const processes = { sandbox, supervisor: builtIn.supervisor, judgeFor, log };
+  const custom = await openCustomTools(config, { registry, hooks, judgeIn, ...processes }).catch(
+    async (error: unknown) => {
+      await builtIn.close();
+      await store.calls.close();
+      throw error;
+    },
+  );
+  const upstreams = openUpstreams(config, { registry, store: opened, ...processes });
   const stopTimers = startTimers(
     [
       { everyMs: 1_000, work: calls.recover },
@@ -112,33 +130,31 @@ export async function startServer(
       { everyMs: 500, work: calls.handleCancels },
       { everyMs: 1_000, work: credentials.refresh },
       { everyMs: 1_000, work: connectors.refresh },
+      { everyMs: 1_000, work: opened.acceptedSources.refresh },
+      { everyMs: 1_000, work: workers.refresh },
       { everyMs: 10_000, work: agreement.compare },
       { everyMs: 3_600_000, work: () => sweepStore(store) },
-      { everyMs: 3_600_000, work: () => sandbox.sweep(hasSession) },
+      { everyMs: 3_600_000, work: () => sandbox.sweep(async (id) => (await store.calls.getSession(id)) !== undefined) },
     ],
     log,
   );
-  const about = serverInfo(config, sandbox);
   const runTokens = createRunTokens();
   const listener = await startListener({
     config,
     store,
     replica,
     telemetry,
-    custom: withSkillProblems(custom, skills),
+    custom: withUpstreamProblems(withSkillProblems(custom, skills), upstreams.sources, config.file),
     agreement,
-    about,
-    credentials,
-    runTokens,
-    connectors,
-    subagents,
+    about: serverInfo(config, sandbox, warnings),
+    ...{ credentials, runTokens, connectors },
+    sources: withToolProcesses(upstreams.sources, custom),
+    ...{ subagents, workers, backUp: opened.backUp },
     enforcement: createEnforcement({ ...config, serviceUid: process.getuid?.(), credentials }),
     log,
   });
-  const { supervisor } = builtIn;
   addAcpRunners(config, subagents.runners, {
-    ...{ calls, judgeFor, runTokens, sandbox, supervisor },
-    ...{ url: listener.url, log },
+    ...{ ...processes, calls, runTokens, url: listener.url },
   });
   return {
     url: listener.url,
@@ -150,23 +166,69 @@ export async function startServer(
       credentials.endInvalid();
       replica.nameAgents();
       compareSearchTools();
+      await upstreams.replace(next.upstreamServers);
       await agreement.compare();
     },
     createSignInCode: () => (config.insecureNoAuth ? undefined : credentials.createCode().code),
-    adoptedApprover,
-    async close() {
-      listener.drain();
-      // The calls of their subagents are refused from now on.
-      subagents.streams.close();
-      const hasRun = await calls.drain(config.drainMs);
-      if (hasRun) await delay(lastEventsMs);
-      await listener.close(cutMs);
-      await stopTimers();
-      custom.close();
-      await builtIn.close();
-      crashMarks.close();
-      await telemetry.close();
-      await store.calls.close();
-    },
+    ...{ warnings, adoptedApprover },
+    close: () =>
+      stop(
+        { listener, subagents, workers, replica, stopTimers, custom, upstreams, builtIn, crashMarks, telemetry },
+        config,
+      ),
   };
 }
+
+/** The parts of a service that a stop ends. */
+interface StoppedParts {
+  listener: Awaited<ReturnType<typeof startListener>>;
+  subagents: ReturnType<typeof startSubagents>;
+  workers: ReturnType<typeof startWorkers>;
+  replica: ReturnType<typeof createReplica>;
+  stopTimers(): Promise<void>;
+  custom: Awaited<ReturnType<typeof openCustomTools>>;
+  upstreams: ReturnType<typeof openUpstreams>;
+  builtIn: ReturnType<typeof startBuiltInTools>;
+  crashMarks: ReturnType<typeof openCrashMarks>;
+  telemetry: Awaited<ReturnType<typeof createTelemetry>>;
+}
+
+async function stop(
+  {
+    listener,
+    subagents,
+    workers,
+    replica,
+    stopTimers,
+    custom,
+    upstreams,
+    builtIn,
+    crashMarks,
+    telemetry,
+  }: StoppedParts,
+  { drainMs }: Pick<Config, "drainMs">,
+): Promise<void> {
+  listener.drain();
+  subagents.streams.drain();
+  workers.drain(drainMs);
+  const hasRun = await replica.calls.drain(drainMs);
+  // The drain has left their runs to the replica to which their runners connect next.
+  subagents.close();
+  workers.close();
+  if (hasRun) await delay(lastEventsMs);
+  await listener.close(cutMs);
+  await stopTimers();
+  await custom.close();
+  await upstreams.sources.close();
+  await builtIn.close();
+  crashMarks.close();
+  await telemetry.close();
+  await telemetry.store.calls.close();
+}
+
+const agentNamesOf = ({ agents }: { agents: ReadonlyMap<string, unknown> }) => [
+  ...builtInAgents.keys(),
+  ...agents.keys(),
+];
+const namesOfTools = (registry: Registry, workspace: string) =>
+  registry.list(workspaceRoot(workspace)).map(({ name }) => name);

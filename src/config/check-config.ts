@@ -5,9 +5,12 @@ import { checkPolicy, type Finding } from "./check-policy.ts";
 import { type Config, configFile, defaultData, type Environment, loadConfigForCheck } from "./config.ts";
 import { ConfigError } from "./errors.ts";
 import { readSettings } from "./file.ts";
+import { languageServerWarnings } from "./language-servers.ts";
 import { readPolicy } from "./policy.ts";
 import { notOffered, searchWarnings } from "./search.ts";
 import { tokenWarnings } from "./tokens.ts";
+import { toolProcessWarnings } from "./tool-processes.ts";
+import { upstreamWarnings } from "./upstream-servers.ts";
 import { isWorkspaceFile, readWorkspaceSettings } from "./workspace-rules.ts";
 
 /** Checks a configuration file: refuses what a start with it refuses, and finds problems of its rules. Creates and starts nothing. */
@@ -59,5 +62,22 @@ function checkService(
     line: lineOf(["agent_runner", name]),
     message,
   }));
-  return [...ofTokens, ...ofSearch, ...ofRunners].map((warning) => ({ severity: "warning", ...warning }));
+  const ofServers = upstreamWarnings(config.upstreamServers).map(({ name, message }) => ({
+    line: lineOf(["mcp", name]),
+    message,
+  }));
+  const ofTools = toolProcessWarnings(config.toolProcesses).map((message) => ({
+    line: lineOf(["tools", "env"]),
+    message,
+  }));
+  const ofLanguages = languageServerWarnings(readSettings(file, environment.home)?.settings.lsp, environment.env).map(
+    ({ name, message }) => ({
+      line: lineOf(["lsp", name]),
+      message,
+    }),
+  );
+  return [...ofTokens, ...ofSearch, ...ofRunners, ...ofServers, ...ofTools, ...ofLanguages].map((warning) => ({
+    severity: "warning",
+    ...warning,
+  }));
 }

@@ -1,11 +1,13 @@
 import { existsSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join, resolve } from "node:path";
+import type { CodeSettings } from "../core/language-server.ts";
 import type { LogRotation } from "../core/log-file.ts";
 import type { SearchSettings } from "../core/search-providers.ts";
 import { type AgentRunnerSettings, readAgentRunners } from "./agent-runners.ts";
 import { ConfigError } from "./errors.ts";
 import { readSettings, type Settings } from "./file.ts";
+import { readLanguageServers } from "./language-servers.ts";
 import { type ConfigLimits, readLimits } from "./limits.ts";
 import { checkListen, type ListenAddress, parseAddress } from "./listen-address.ts";
 import { type McpHoldTime, readMcpHolds } from "./mcp-holds.ts";
@@ -17,7 +19,9 @@ import { readSandbox, type SandboxSettings } from "./sandbox.ts";
 import { readSearch } from "./search.ts";
 import { readTls, type Tls } from "./tls.ts";
 import { readTokens, type Token } from "./tokens.ts";
+import { readToolProcesses, type ToolProcessSettings } from "./tool-processes.ts";
 import { readTracing } from "./tracing.ts";
+import { readUpstreamServers, type UpstreamServerSettings } from "./upstream-servers.ts";
 
 export type { AgentRunnerSettings } from "./agent-runners.ts";
 export { checkPolicy, type Finding } from "./check-policy.ts";
@@ -30,10 +34,12 @@ export type { Confinement, SandboxSettings } from "./sandbox.ts";
 export { searchWarnings } from "./search.ts";
 export type { Tls } from "./tls.ts";
 export { type Token, tokenWarnings } from "./tokens.ts";
+export type { ToolProcessSettings } from "./tool-processes.ts";
+export type { UpstreamProgram, UpstreamServerSettings } from "./upstream-servers.ts";
 export { createWorkspaceRules } from "./workspace-rules.ts";
 
 /** The complete configuration of a service. No other part reads flags, environment or the file. */
-export interface Config extends SearchSettings {
+export interface Config extends SearchSettings, CodeSettings {
   /** The canonical path of the configuration file, which may not exist: the engine denies it to every tool. */
   readonly file: string;
   /** Contains the store, outputs, tokens and logs (canonical, 0700). */
@@ -46,6 +52,12 @@ export interface Config extends SearchSettings {
   readonly store: string;
   /** Free bytes of the data directory below which new work is refused. Undefined: 64 MiB, or 5 % of a smaller disk. */
   readonly storeMinFree?: number;
+  /** Acknowledge only what enough copies of Redis have. By default: where there are copies. */
+  readonly storeStrict?: boolean;
+  /** Copies of each master of Redis. By default they are counted. */
+  readonly storeCopies?: number;
+  /** True to begin without records beside the traces of a store that was lost. */
+  readonly newStore?: boolean;
   readonly listen: Readonly<ListenAddress>;
   /** Undefined: no encryption. */
   readonly tls: Tls | undefined;
@@ -75,6 +87,8 @@ export interface Config extends SearchSettings {
   readonly drainMs: number;
   /** Times for which calls of MCP clients are held; the first entry, without a name, is for all other clients. */
   readonly mcpHolds: readonly McpHoldTime[];
+  /** True if the door for clients of opencode is open. */
+  readonly servesOpencode: boolean;
   readonly logLevel: "debug" | "info" | "warn" | "error";
   readonly logRotation: LogRotation;
   /** True if OpenTelemetry spans are exported. */
@@ -87,6 +101,10 @@ export interface Config extends SearchSettings {
   readonly skillDirectories: readonly string[];
   /** Programs that run agents for `task`. */
   readonly agentRunners: readonly AgentRunnerSettings[];
+  /** Settings of the processes that run tool files and plugins. */
+  readonly toolProcesses: ToolProcessSettings;
+  /** MCP servers whose tools are offered. */
+  readonly upstreamServers: readonly UpstreamServerSettings[];
   /** The experimental tools that are offered, by name. */
   readonly experimental: readonly string[];
   readonly limits: Readonly<ConfigLimits>;
@@ -146,7 +164,10 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     dataDirectory,
     trustDirectory: trustIn(dataDirectory),
     store,
+    ...(settings.store_strict !== undefined && { storeStrict: settings.store_strict }),
+    ...(settings.store_copies !== undefined && { storeCopies: settings.store_copies }),
     ...(settings.store_min_free !== undefined && { storeMinFree: settings.store_min_free }),
+    ...(flags.newStore && { newStore: true }),
     listen,
     tls: readTls(settings, workspaces),
     hosts: settings.hosts ?? [],
@@ -164,6 +185,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     leaseMs: settings.lease_ms ?? 15_000,
     drainMs: settings.drain_ms ?? 30_000,
     mcpHolds: readMcpHolds(settings),
+    servesOpencode: flags.opencode ?? settings.rest?.enabled ?? false,
     logLevel: settings.log_level ?? "info",
     logRotation: readRotation(settings.log),
     tracing: readTracing(env),
@@ -171,6 +193,9 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     workspacePlugins: settings.workspace_plugins ?? {},
     skillDirectories: userSkillDirectories(canonicalPath(file), home),
     agentRunners: readAgentRunners(settings, env, workspaces),
+    toolProcesses: readToolProcesses(settings.tools ?? {}, env, workspaces),
+    upstreamServers: readUpstreamServers(settings.mcp ?? {}, env, workspaces),
+    ...readLanguageServers(settings.lsp, env, workspaces),
     experimental: settings.experimental ?? [],
     ...readSearch(settings, { env, workspaces }),
     limits: readLimits(settings.limits),

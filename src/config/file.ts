@@ -5,10 +5,13 @@ import { z } from "zod";
 import { roleNames } from "../core/principal.ts";
 import { check, checkToml, strictTable } from "./check.ts";
 import { ConfigError } from "./errors.ts";
+import { lspTable, withServerPaths } from "./language-servers.ts";
 import { configuredPlugin } from "./plugin-file.ts";
 import { name, permissionTest, policyTables } from "./policy-tables.ts";
 import { searchTables, withSearchPaths } from "./search.ts";
 import type { Toml } from "./toml.ts";
+import { toolsTable } from "./tool-processes.ts";
+import { upstreamTable, withAbsolutePaths } from "./upstream-servers.ts";
 
 const day = 86_400_000;
 const listen = z.string().regex(/^(\[[0-9a-fA-F:.]+\]|[^\s:[\]]+):\d{1,5}$/, {
@@ -52,6 +55,13 @@ const token = strictTable({
   roles: z.array(z.enum(roleNames)).min(1),
   agents: z.array(z.string().min(1)).optional(),
   workspaces: z.array(z.string().min(1)).optional(),
+  tools: z
+    .array(z.string().regex(/^[A-Za-z0-9_*-]{1,64}$/, { error: "a tool's name, or a pattern such as ci_*" }))
+    .optional(),
+  permissions: z.array(z.string().min(1)).optional(),
+  calls: z.array(z.string().min(1)).optional(),
+  idempotent: z.boolean().optional(),
+  pin: z.array(z.string().regex(/^[0-9a-f]{32}$/, { error: "the ID of a definition has 32 hex digits" })).optional(),
   value: z.string().optional(),
   file: z.string().optional(),
   env: z.string().optional(),
@@ -98,6 +108,8 @@ const settings = strictTable({
   ...policyTables,
   ...scalars,
   require_other_user: z.boolean().optional(),
+  store_strict: z.boolean().optional(),
+  store_copies: z.int().min(1).max(100).optional(),
   store_min_free: z.int().min(1).max(1_099_511_627_776).optional(),
   hosts: z.array(z.string().min(1)).optional(),
   origins: z.array(origin).optional(),
@@ -105,6 +117,9 @@ const settings = strictTable({
   plugin: z.array(z.union([z.string().min(1), optionalPlugin])).optional(),
   workspace_plugins: z.record(name, z.enum(["require", "optional", "off"])).optional(),
   agent_runner: z.record(name, agentRunner).optional(),
+  mcp: z.record(name, upstreamTable).optional(),
+  tools: toolsTable.optional(),
+  lsp: lspTable.optional(),
   experimental: z.array(z.string().min(1)).optional(),
   ...searchTables,
   workspace: z.record(name, z.string().min(1)).optional(),
@@ -112,8 +127,10 @@ const settings = strictTable({
   sandbox: strictTable({
     ...confinement,
     writable: z.array(z.string().min(1)).optional(),
+    readable: z.array(z.string().min(1)).optional(),
     require: z.boolean().optional(),
     masks_max: z.int().min(0).max(1_000).optional(),
+    memory_max: z.int().min(16_777_216).max(17_592_186_044_416).optional(),
     agent: z.record(name, strictTable(confinement)).optional(),
   }).optional(),
   log: strictTable({
@@ -122,6 +139,7 @@ const settings = strictTable({
     max_files: z.int().min(1).max(1_000).optional(),
   }).optional(),
   mcp_hold: z.record(z.string().min(1), mcpHold).optional(),
+  rest: strictTable({ enabled: z.boolean().optional() }).optional(),
   token: z.array(token).optional(),
   limits: strictTable({
     request_bytes: bytes(67_108_864).optional(),
@@ -169,13 +187,14 @@ export function readSettings(file: string, home: string): { settings: Settings; 
     ...withPaths(read, absolute),
     ...withSearchPaths(read, absolute),
     ...(read.workspace === undefined ? {} : { workspace: mapValues(read.workspace, absolute) }),
-    ...(read.sandbox?.writable === undefined
-      ? {}
-      : { sandbox: { ...read.sandbox, writable: read.sandbox.writable.map(absolute) } }),
+    ...(read.sandbox && { sandbox: withSandboxPaths(read.sandbox, absolute) }),
     ...(read.plugin === undefined
       ? {}
       : { plugin: read.plugin.map((named) => configuredPlugin(named, file, absolute)) }),
     ...(read.agent_runner === undefined ? {} : { agent_runner: withPrograms(read.agent_runner, absolute) }),
+    ...(read.mcp === undefined ? {} : { mcp: mapValues(read.mcp, (table) => withAbsolutePaths(table, absolute)) }),
+    ...(read.lsp === undefined ? {} : { lsp: withServerPaths(read.lsp, absolute) }),
+    ...(read.tools?.bun === undefined ? {} : { tools: { ...read.tools, bun: absolute(read.tools.bun) } }),
     ...(read.token === undefined
       ? {}
       : { token: read.token.map((one) => (one.file === undefined ? one : { ...one, file: absolute(one.file) })) }),
@@ -211,8 +230,9 @@ export function readIfThere(file: string): string | undefined {
   }
 }
 
-const mapValues = (table: Readonly<Record<string, string>>, change: (value: string) => string) =>
-  Object.fromEntries(Object.entries(table).map(([key, value]) => [key, change(value)]));
+function mapValues<T>(table: Readonly<Record<string, T>>, change: (value: T) => T): Record<string, T> {
+  return Object.fromEntries(Object.entries(table).map(([key, value]) => [key, change(value)]));
+}
 
 /** Makes the paths of programs absolute; a name without a slash is looked up in PATH. */
 function withPrograms(
@@ -224,4 +244,16 @@ function withPrograms(
     return [key, { ...runner, command: command.includes("/") ? absolute(command) : command }];
   });
   return Object.fromEntries(entries);
+}
+
+/** Makes the paths of the sandbox absolute. */
+function withSandboxPaths(
+  { writable, readable, ...others }: NonNullable<Settings["sandbox"]>,
+  absolute: (path: string) => string,
+): NonNullable<Settings["sandbox"]> {
+  return {
+    ...others,
+    ...(writable && { writable: writable.map(absolute) }),
+    ...(readable && { readable: readable.map(absolute) }),
+  };
 }

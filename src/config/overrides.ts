@@ -14,6 +14,8 @@ export interface Flags {
   logLevel?: string;
   insecureNoAuth?: boolean;
   allowInsecureListen?: boolean;
+  newStore?: boolean;
+  opencode?: boolean;
 }
 
 /** Reads the settings of `TOOLGATE_*`; relative paths start at `directory`. */

@@ -1,7 +1,8 @@
 import { createHash, randomBytes } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import type { Role } from "../core/principal.ts";
+import type { Role, WorkerRights } from "../core/principal.ts";
+import { workerRightsProblem } from "../core/worker-rights.ts";
 import { ConfigError } from "./errors.ts";
 import type { Settings } from "./file.ts";
 import { checkOutside, createPrivateDirectory } from "./paths.ts";
@@ -14,6 +15,8 @@ export interface Token {
   agents: readonly string[];
   /** The workspace roots in which it may act; `*` means all. */
   workspaces: readonly string[];
+  /** Set for the role worker. */
+  worker?: WorkerRights;
   /** SHA-256 of the token, hex. */
   sha256: string;
 }
@@ -48,9 +51,23 @@ export function readTokens(given: {
   throw new ConfigError("replicas on a shared store need the same tokens; configure each [[token]] with file or env");
 }
 
-function rightsOf({ id, roles, agents = ["*"], workspaces = ["*"] }: TokenSettings): Omit<Token, "sha256"> {
-  return { id, roles, agents, workspaces };
+function rightsOf(settings: TokenSettings): Omit<Token, "sha256"> {
+  const { id, roles, agents = ["*"], workspaces = ["*"] } = settings;
+  const worker = workerRightsOf(settings);
+  return { id, roles, agents, workspaces, ...(worker && { worker }) };
 }
+
+/** Reads the limits of a worker, and refuses those that other roles do not have. */
+function workerRightsOf(settings: TokenSettings): WorkerRights | undefined {
+  const { id, roles, tools = [], permissions = [], calls = [], idempotent = false, pin = [] } = settings;
+  const isNamed = workerKeys.some((key) => settings[key] !== undefined);
+  const worker = isNamed ? { tools, permissions, calls, idempotent, pin } : undefined;
+  const problem = workerRightsProblem({ roles, worker });
+  if (problem !== undefined) throw new ConfigError(`token "${id}": ${problem.message}`);
+  return worker;
+}
+
+const workerKeys = ["tools", "permissions", "calls", "idempotent", "pin"] as const;
 
 /** Refuses workspaces that are unknown, and workspaces of a role that they do not limit. */
 function checkTokenWorkspaces(

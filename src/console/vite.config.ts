@@ -4,7 +4,7 @@ import { defineConfig, type Plugin } from "vite";
 import { neededContract } from "./prune-contract.ts";
 
 export default defineConfig({
-  plugins: [prunedContract(), withoutJson(), withoutPreload()],
+  plugins: [prunedContract(), withoutJson(), withoutUnused(), withoutOptions(), withoutPreload()],
   build: {
     outDir: "../../dist/console",
     emptyOutDir: true,
@@ -40,6 +40,53 @@ function withoutJson(): Plugin {
       if (!/@bufbuild\/protobuf\/dist\/esm\/(?:from|to)-json\.js$/.test(id)) return null;
       const names = [...readFileSync(id, "utf8").matchAll(/^export function (\w+)/gm)].map(([, name]) => name);
       return names.map((name) => `export function ${name}() { throw new Error("${name} is left out"); }`).join("\n");
+    },
+  };
+}
+
+/** Leaves out code of protobuf that never runs here: integers without BigInt, which every ES2022 has, and defaults of bytes in proto2. */
+function withoutUnused(): Plugin {
+  const cuts: readonly [file: RegExp, code: RegExp, by: string][] = [
+    [/@bufbuild\/protobuf\/dist\/esm\/proto-int64\.js$/, /(?<=const ok = )[^;]+/, "true"],
+    [/@bufbuild\/protobuf\/dist\/esm\/wire\/text-format\.js$/, /unescapeBytesDefaultValue\(value\)/, "false"],
+  ];
+  return {
+    name: "without-unused",
+    transform(code, id) {
+      const [, cut, by = ""] = cuts.find(([file]) => file.test(id)) ?? [];
+      if (cut === undefined) return null;
+      if (!cut.test(code)) throw new Error(`${id} has no ${cut}: adapt src/console/vite.config.ts`);
+      return code.replace(cut, by);
+    },
+  };
+}
+
+/** A message in the description of descriptors. */
+interface DescribedMessage {
+  name: string;
+  field?: unknown[];
+  nestedType?: DescribedMessage[];
+}
+
+/** Leaves out the fields of most options and of source information in the description of descriptors: those of the contract have none. */
+function withoutOptions(): Plugin {
+  const isUnused =
+    /^(?:FileDescriptorSet|(?:File|Service|Enum|EnumValue|Oneof|ExtensionRange)Options|UninterpretedOption|FeatureSet.*|.*CodeInfo)$/;
+  const withoutFields = ({ name, nestedType = [] }: DescribedMessage): DescribedMessage => ({
+    name,
+    nestedType: nestedType.map(withoutFields),
+  });
+  return {
+    name: "without-options",
+    transform(code, id) {
+      if (!/@bufbuild\/protobuf\/dist\/esm\/wkt\/.*\/descriptor_pb\.js$/.test(id)) return null;
+      return code.replace(/(?<=boot\()\{.*\}(?=\);$)/m, (json) => {
+        const file: { messageType: DescribedMessage[] } = JSON.parse(json);
+        const messageType = file.messageType.map((message) =>
+          isUnused.test(message.name) ? { ...message, ...withoutFields(message), field: [] } : message,
+        );
+        return JSON.stringify({ ...file, messageType });
+      });
     },
   };
 }

@@ -25,6 +25,8 @@ export interface Ask {
   isConfigured?: true;
   /** A refusal of this ask by a person or the deadline ends the ask alone: the tool body that asked goes on. */
   refusable?: true;
+  /** The body works while this ask of it is open, so the call keeps its slot. */
+  whileWorking?: true;
   /** Shown by user interfaces. */
   metadata?: JsonObject;
   /** Approval covers later asks of the same permission made by the tool body; denials still apply. */

@@ -23,6 +23,8 @@ export const assets = {
   supervisorThread: pathToFileURL(place("src/tools/process/supervisor-thread.ts", "supervisor-thread.js")),
   /** Entry of the process that connects commands to hosts. */
   proxyProcess: pathToFileURL(place("src/sandbox/network/proxy-process.ts", "proxy-process.js")),
+  /** Entry of the processes that run the tools and plugins of files, under Node or Bun. */
+  toolProcess: pathToFileURL(place("src/tool-process/main.ts", "tool-process.js")),
   /** Entry of the thread that converts HTML. */
   htmlWorker: pathToFileURL(place("src/tools/web/html-worker.ts", "html-worker.js")),
   /** Entry of the thread that reads command lines. */

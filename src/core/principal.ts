@@ -11,6 +11,20 @@ export const roleNames = [
   "worker",
 ] as const satisfies readonly Role[];
 
+/** Limits of a token with the role worker. */
+export interface WorkerRights {
+  /** Names of the tools that its processes may bring; `*` matches any run of characters. */
+  readonly tools: readonly string[];
+  /** Permissions that these tools may ask in addition to their own names; `*` matches any run of characters. */
+  readonly permissions: readonly string[];
+  /** Names of the tools that their bodies may call. */
+  readonly calls: readonly string[];
+  /** True if a tool may declare that it can be run again after its worker was lost. */
+  readonly idempotent: boolean;
+  /** The definition IDs that are served; empty: any. */
+  readonly pin: readonly string[];
+}
+
 /** The principal of a request, derived from its token and never from its content. */
 export interface Principal {
   /** The ID of the token. */
@@ -34,6 +48,8 @@ export interface Principal {
   user?: number | "hidden";
   /** The only session in which it may act, for the agent of one run; absent: all sessions that it owns. */
   session?: string;
+  /** Set for the role worker. */
+  worker?: WorkerRights;
   /** Aborted when the credential is revoked, expires, or a reload removes or changes it; absent without authentication. */
   ended?: AbortSignal;
 }

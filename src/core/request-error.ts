@@ -21,6 +21,20 @@ export class RequestError extends Error {
   }
 }
 
+/** True for the failure of a step that may be taken again, since the store was away. */
+export function isStoreUnavailable(error: unknown): error is RequestError {
+  return error instanceof RequestError && error.reason === ErrorReason.STORE_UNAVAILABLE;
+}
+
+/** Reports the loss of a call that the store had accepted. */
+export function lostCall({ sessionId, callId }: { sessionId: string; callId: string }, storeId: string): RequestError {
+  return new RequestError(
+    ErrorReason.STORE_CHANGED,
+    `call ${callId} of session ${sessionId} is gone: the store has lost what it had acknowledged, such as in a failover. The outcome of the call is unknown: check its effects before you run it again as a new call`,
+    { store_id: storeId, session_id: sessionId, call_id: callId },
+  );
+}
+
 /** Refuses an unknown session. A session of another principal gets the same error, so that its existence stays hidden. */
 export function noSuchSession(sessionId: string): RequestError {
   return new RequestError(

@@ -1,5 +1,5 @@
 import { createHash, randomBytes, randomInt } from "node:crypto";
-import type { Principal, Role } from "../core/principal.ts";
+import type { Principal, Role, WorkerRights } from "../core/principal.ts";
 
 /** Rights of a credential. */
 export interface CredentialRights {
@@ -8,6 +8,8 @@ export interface CredentialRights {
   readonly agents: readonly string[];
   /** The workspace roots in which it may act; `*` means all. */
   readonly workspaces: readonly string[];
+  /** Set for the role worker, and only for that. */
+  readonly worker?: WorkerRights | undefined;
 }
 
 /** A record of the table of credentials. Times are in ms since the epoch. */
@@ -51,7 +53,7 @@ export function hashOfSecret(secret: string): string {
 /** Creates the record of a token, without issuer. Its id is the label in the form of a name, and random characters. */
 export function newCredential(
   token: string,
-  { roles, agents, workspaces }: CredentialRights,
+  { roles, agents, workspaces, worker }: CredentialRights,
   { label, created, expires }: Pick<Credential, "label" | "created" | "expires">,
 ): Credential {
   const name = label
@@ -60,7 +62,8 @@ export function newCredential(
     .slice(0, 40)
     .replaceAll(/^-|-$/g, "");
   const id = `${name === "" ? (roles[0] ?? "token") : name}-${randomText(8)}`;
-  return { id, roles, agents, workspaces, sha256: hashOfSecret(token), label, created, expires, revoked: 0 };
+  const rights = { roles, agents, workspaces, ...(worker && { worker }) };
+  return { id, ...rights, sha256: hashOfSecret(token), label, created, expires, revoked: 0 };
 }
 
 /** The creator of a credential or of a code. */

@@ -83,16 +83,18 @@ export function createKnownCredentials(
 
 /** Returns a secret in memory; requests of a former record with the same rights go on. */
 function knownOf(record: SecretRecord, former: KnownSecret | undefined): KnownSecret {
-  const { id, roles, agents, workspaces, sha256, lineage = [id] as const } = record;
+  const { id, roles, agents, workspaces, worker, sha256, lineage = [id] as const } = record;
   const goesOn =
     former && !former.ending.signal.aborted && isDeepStrictEqual(rightsOf(former.record), rightsOf(record));
   const ending = goesOn ? former.ending : new AbortController();
-  const rights = { id, roles: new Set(roles), agents, workspaces, lineage };
+  const rights = { id, roles: new Set(roles), agents, workspaces, lineage, ...(worker && { worker }) };
   const principal = { ...rights, answersOwn: false, ended: ending.signal };
   return { record, digest: Buffer.from(sha256, "hex"), principal, ending };
 }
 
-const rightsOf = ({ id, roles, agents, workspaces }: SecretRecord) => ({ id, roles, agents, workspaces });
+const rightsOf = ({ id, roles, agents, workspaces, worker }: SecretRecord) => ({
+  ...{ id, roles, agents, workspaces, worker },
+});
 
 const isValid = ({ expires = 0, revoked = 0 }: SecretRecord, time: number) => endOf({ expires, revoked }) > time;
 

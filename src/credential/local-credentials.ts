@@ -1,4 +1,5 @@
 import { roleNames } from "../core/principal.ts";
+import { workerRightsProblem } from "../core/worker-rights.ts";
 import { type Credential, type CredentialRights, newCredential, newToken } from "./credential.ts";
 import type { CredentialTable } from "./ports.ts";
 
@@ -17,7 +18,10 @@ export function createLocalCredentials(table: CredentialTable) {
         roles: roleNames.filter((role) => roles.includes(role)),
         agents: orAll(wanted.agents),
         workspaces: orAll(wanted.workspaces),
+        ...(wanted.worker && { worker: wanted.worker }),
       };
+      const problem = workerRightsProblem(rights);
+      if (problem !== undefined) throw new Error(problem.message);
       const named = label || rights.roles.join("-");
       const credential = newCredential(token, rights, { label: named, created: Date.now(), expires });
       await table.add(credential);

@@ -6,10 +6,15 @@ import type { Mount } from "./http/mounts.ts";
 import { probeDoor } from "./http/probes.ts";
 import { type SignInDoorOptions, signInDoor } from "./http/sign-in.ts";
 import { type McpDoorOptions, mcpDoor } from "./mcp/mcp-door.ts";
+import { type RestDoorOptions, restDoor } from "./rest/rest-door.ts";
 import { type RpcDoorOptions, rpcDoor } from "./rpc/rpc-door.ts";
 
 /** Options of all doors. */
-export interface DoorOptions extends RpcDoorOptions, McpDoorOptions, Omit<SignInDoorOptions, "limits"> {
+export interface DoorOptions
+  extends RpcDoorOptions,
+    McpDoorOptions,
+    RestDoorOptions,
+    Omit<SignInDoorOptions, "limits"> {
   authenticate: Authenticate;
   /** Takes the tokens of agents' runs as well. */
   authenticateMcp: Authenticate;
@@ -29,6 +34,7 @@ export function openDoors(options: DoorOptions): Mount[] {
     ...rpcDoor(options),
     ...mcpDoor({ ...options, authenticate: options.authenticateMcp }),
     ...hookDoor(options),
+    ...restDoor(options),
     ...probeDoor(options),
     ...signInDoor(options),
     ...consoleDoor(options.consoleDirectory),

@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import type { EncodedMessages } from "../call/ports.ts";
+import type { EncodedMessages, StoreMembership } from "../call/ports.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import { RequestError } from "../core/request-error.ts";
@@ -11,18 +11,21 @@ import { type Authenticate, createAuthenticate } from "./api/authenticate.ts";
 import { createBrowserSignIn } from "./api/browser-sign-in.ts";
 import { createEdgeLimits } from "./api/edge-context.ts";
 import { createFailures, type Failures } from "./api/failures.ts";
+import { overloaded } from "./api/request-failure.ts";
 import type { Services } from "./api/services.ts";
+import { isWaitingRpc, maxWaitingRpcs } from "./api/waiting-rpcs.ts";
 import { openDoors } from "./doors.ts";
 import { edgeMetrics } from "./edge-metrics.ts";
-import { createByteBudget } from "./http/byte-budget.ts";
+import { type ByteBudget, createByteBudget } from "./http/byte-budget.ts";
 import { createConnectionCaps } from "./http/connection-caps.ts";
 import { createHttpGuard } from "./http/guard.ts";
 import type { Request } from "./http/handler.ts";
 import { createListener, type Listener } from "./http/listener.ts";
 import { dispatch } from "./http/mounts.ts";
-import { capPublicRequests } from "./http/public-requests.ts";
+import { capOpenRequests } from "./http/open-requests.ts";
 import { createReadiness } from "./http/readiness.ts";
 import { createMcpMetrics } from "./mcp/mcp-metrics.ts";
+import type { RestDoorOptions } from "./rest/rest-door.ts";
 import { connectFailure } from "./rpc/errors.ts";
 import { createRefuse } from "./rpc/refusal.ts";
 
@@ -33,8 +36,10 @@ export interface EdgeOptions {
     "listen" | "tls" | "hosts" | "origins" | "trustedProxies" | "tokens" | "insecureNoAuth" | "limits"
   >;
   /** Creates the services that the doors call. */
-  services: (failures: Failures) => Services;
+  services: (failures: Failures, budget: ByteBudget) => Services;
   credentials: Credentials;
+  /** Domain of the door for clients of opencode; undefined: it is closed. */
+  rest?: RestDoorOptions["rest"];
   /** Tokens of agents that this service started, which only the MCP door takes. */
   runTokens?: Pick<RunTokens, "principalOf">;
   /** Identifies the contents of the store. */
@@ -45,6 +50,8 @@ export interface EdgeOptions {
   ready: () => Promise<boolean>;
   /** Returns whether the replicas that share the store have the same policy. */
   agrees: () => boolean;
+  /** Returns how what the store acknowledges survives the loss of one of its servers. */
+  safety: StoreMembership["safety"];
   /** Returns the metrics in the text format of Prometheus. */
   metrics: () => string | Promise<string>;
   /** Directory of the built console; it may be absent. */
@@ -74,7 +81,8 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
   const mcpMetrics = createMcpMetrics();
   const mounts = openDoors({
     ...options,
-    services: options.services(failures),
+    services: options.services(failures, budget),
+    rest: options.rest,
     gate: createAccessGate(authenticate),
     authenticate,
     authenticateMcp,
@@ -91,10 +99,18 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
     isTls: config.tls !== undefined,
   });
   const hasToken = createTokenCheck(authenticateMcp);
-  const served = capPublicRequests(
-    { maxCount: config.limits.requestsWithoutToken, hasToken, refuse },
-    dispatch(mounts, refuse),
-  );
+  const { requestsWithoutToken } = config.limits;
+  const withoutToken = {
+    ...{ maxCount: requestsWithoutToken, counts: (request: Request) => !hasToken(request), refuse },
+    refusal: () =>
+      overloaded("requests_without_token", `this connection has ${requestsWithoutToken} open requests without a token`),
+  };
+  const waiting = {
+    ...{ maxCount: maxWaitingRpcs, counts: ({ url }: Request) => isWaitingRpc(url), refuse },
+    refusal: () =>
+      overloaded("streams", `this connection has ${maxWaitingRpcs} open streams and calls; open another connection`),
+  };
+  const served = capOpenRequests(withoutToken, capOpenRequests(waiting, dispatch(mounts, refuse)));
   const handler = createHttpGuard(config, refuse, served);
   const { bodyMs } = config.limits;
   const onDrain = () => drain.abort();

@@ -77,7 +77,7 @@ export async function createTelemetry({
         ...requests,
         running,
         ...agents.families(),
-        ...steps.families(),
+        ...steps.families(await store.calls.sizes().catch(() => ({}))),
         ...logFamilies(log),
         ...ownProcess.families(),
       ];

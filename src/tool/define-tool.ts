@@ -3,8 +3,39 @@ import { create, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 import type * as z from "zod";
 import { type ToolDefinition, ToolDefinitionSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
-import { type Decoded, inputCodec, isZod, outputCodec, type ValueSchema } from "./codec.ts";
+import type { Durability } from "../core/durability.ts";
+import { type Decoded, inputCodec, isZod, type OutputCodec, outputCodec, type ValueSchema } from "./codec.ts";
+import { fillAsk } from "./permission-template.ts";
+import { plainJson } from "./plain-json.ts";
+import type { RemoteBodies } from "./remote.ts";
 import type { Attachment, ChangeForm, OfferContext, Plan, PlanContext, Tool, ToolContext, ToolResult } from "./tool.ts";
+
+/**
+ * What a call asks for, with holes for fields of the input: `{env}/{service}`. A field that is absent makes it an ask for the whole
+ * input. See PermissionTemplate in worker.proto.
+ */
+export interface AskTemplate {
+  /** Default: the tool's name. */
+  permission?: string;
+  patterns: readonly string[];
+  /** Wildcards that are offered to approvers for "always". */
+  always?: readonly string[];
+  metadata?: JsonObject;
+}
+
+/** Settings of a tool for the worker that serves it. */
+export interface WorkerSettings {
+  /** A template of the title, such as `{service} to {env}`. Default: the name. */
+  title?: string;
+  /** How long a call waits for a worker with room. Default: 60,000. */
+  queueMs?: number;
+  /** Maximum number of bodies of this tool in one process. Default: the capacity of the process. */
+  maxConcurrent?: number;
+  /** Prefers the process of the session's last call. */
+  prefersSession?: boolean;
+  /** Keys of the caller's metadata that the body gets as `ctx.extra`. Default: none. */
+  metadataKeys?: readonly string[];
+}
 
 /** A piece of structured output as models see it. */
 export type Content = { type: "text"; text: string } | ({ type: "media" } & Attachment);
@@ -18,6 +49,8 @@ export interface ToolConfig<Input extends ValueSchema, P extends Plan, Output ex
   input: Input;
   /** With it, `execute` returns a value that fits it instead of a `ToolResult`; a value that does not fit fails the call. */
   output?: Output;
+  /** JSON Schema of `structured` in the `ToolResult`; a result that does not fit it fails the call. For tools without `output`. */
+  outputSchema?: JsonObject;
   /** Raise it when behaviour changes: it changes `definition_id`, as name, description, schemas and hints do. */
   version?: string;
   /** Raise it when earlier "always" approvals must no longer hold: earlier grants stop matching. */
@@ -25,16 +58,22 @@ export interface ToolConfig<Input extends ValueSchema, P extends Plan, Output ex
   readOnly?: boolean;
   /** Running it twice has the effect of running it once: it may be run again after a crash. */
   idempotent?: boolean;
-  /** True for a body that only makes calls and computes its result from theirs; see `Tool.durable`. */
-  durable?: boolean;
+  /** Set it for a body that may be entered again after its replica is lost; `true` for one that only makes calls. See `Tool.durable`. */
+  durable?: true | Durability;
+  /** Set it for a tool whose bodies run in workers. */
+  remote?: RemoteBodies;
+  /** Name of the fleet of these workers. The definition ID does not cover it. */
+  fleet?: string;
   destructive?: boolean;
   openWorld?: boolean;
   /**
    * Permissions that its calls can ask, without wildcards and without those of the engine (`external_directory`,
    * `doom_loop`); empty if they ask for none. An agent sees the tool unless all of them are denied to it. It grants nothing:
    * an ask of another permission is judged like any other. Default: anything, and the tool is listed by its own name.
+   *
+   * A template is also what a call asks, in place of `plan`: workers declare it, so that a call asks while none is connected.
    */
-  permissions?: readonly string[];
+  permissions?: readonly (string | AskTemplate)[];
   /** Set it on a tool that changes files: a model is offered the form that it was trained on. */
   changeForm?: ChangeForm;
   /** Providers whose models are offered the tool; default all. */
@@ -45,11 +84,18 @@ export interface ToolConfig<Input extends ValueSchema, P extends Plan, Output ex
   keep?: { end?: "head" | "tail" | "both"; lines?: number; bytes?: number };
   /** Maximum duration of a run, unless the call or the plan sets one. */
   timeoutMs?: number;
+  /** Settings for workers; without effect elsewhere. */
+  worker?: WorkerSettings;
   /**
    * Returns text that ListTools appends to the description for an agent in a workspace: the data that the tool offers there. It
    * changes without notice, so the definition ID does not cover it.
    */
   offer?(ctx: OfferContext): Promise<string>;
+  /**
+   * Returns the description for an agent in place of `description`, which the definition ID covers; undefined if the tool is not
+   * offered to that agent.
+   */
+  describe?(ctx: OfferContext): Promise<string | undefined>;
   /** Default: asks for the permission named like the tool, with the whole input as its pattern. */
   plan?(input: Decoded<Input>, ctx: PlanContext): Promise<P> | P;
   execute(input: Decoded<Input>, ctx: ToolContext & { plan: P }): Promise<ReturnedBy<Output>> | ReturnedBy<Output>;
@@ -80,9 +126,19 @@ interface Binding {
 
 /** A tool as `defineTool` made it. */
 interface Made {
-  declaredName: string | undefined;
-  declaredVersion: string | undefined;
+  declared: Declaration;
   bind(binding: Binding): Tool;
+}
+
+/** Declarations of a tool that its definition does not contain. */
+export interface Declaration
+  extends Pick<
+    ToolConfig<ValueSchema, Plan, z.ZodType>,
+    "name" | "version" | "permissionVersion" | "timeoutMs" | "worker"
+  > {
+  /** It declares a plan, instead of the default one. */
+  hasPlan: boolean;
+  templates: readonly AskTemplate[];
 }
 
 /** Every tool that `defineTool` made: a copy of one, or any other object, is none. */
@@ -95,7 +151,14 @@ export function isTool(value: unknown): value is Tool {
 
 /** Reports whether a tool declares its version. */
 export function hasVersion(tool: Tool): boolean {
-  return made.get(tool)?.declaredVersion !== undefined;
+  return made.get(tool)?.declared.version !== undefined;
+}
+
+/** Returns what a tool declares beside its definition. */
+export function declarationOf(tool: Tool): Declaration {
+  const known = made.get(tool);
+  if (!known) throw new TypeError(`"${tool.name}" is not a tool that defineTool made`);
+  return known.declared;
 }
 
 /**
@@ -107,7 +170,7 @@ export function bindTool(name: string, value: unknown, source?: string): Tool {
   if (!known || !isTool(value)) {
     throw new TypeError(`"${name}" is not a tool: register what defineTool returned, not a copy of it`);
   }
-  const { declaredName } = known;
+  const { name: declaredName } = known.declared;
   if (declaredName !== undefined && declaredName !== name) {
     throw new TypeError(
       `the tool "${declaredName}" cannot serve as "${name}": register it under its own name, or leave out name in defineTool`,
@@ -120,7 +183,7 @@ export function bindTool(name: string, value: unknown, source?: string): Tool {
 /** Returns a tool that `defineTool` made without a name as the tool of an agent, under a name such as `KIND:Tool`. */
 export function bindForeignTool(name: string, tool: Tool): Tool {
   const known = made.get(tool);
-  if (known === undefined || known.declaredName !== undefined) throw new TypeError(`"${name}" is no unnamed tool`);
+  if (known === undefined || known.declared.name !== undefined) throw new TypeError(`"${name}" is no unnamed tool`);
   return known.bind({ name, isForeign: true });
 }
 
@@ -130,13 +193,16 @@ function makeTool<Input extends ValueSchema, P extends Plan, Output extends z.Zo
 ): Tool {
   const { permissionVersion = "1", timeoutMs, execute, toModelOutput } = config;
   const name = boundName ?? "";
-  const plan = config.plan ?? ((input) => wholeInput(name, input));
+  const templates = (config.permissions ?? []).filter((permission) => typeof permission !== "string");
+  const permissions = permissionNames(name, config.permissions);
+  const plan = config.plan ?? ((input) => templatePlan(name, templates, input));
   if (boundName !== undefined) {
     if (!isForeign) checkName(name);
-    checkPermissions({ ...config, name });
+    checkPermissions({ name, permissions, templates, hasPlan: config.plan !== undefined });
   }
   const input = inputCodec(name, config.input);
-  const output = config.output && outputCodec(name, config.output);
+  const schema = config.output ?? config.outputSchema;
+  const output = schema && outputCodec(name, schema);
   const definition = definitionOf(
     config,
     name,
@@ -147,14 +213,16 @@ function makeTool<Input extends ValueSchema, P extends Plan, Output extends z.Zo
     name,
     definition: deepFreeze(definition),
     idempotent: config.idempotent ?? false,
-    durable: config.durable ?? false,
+    durable: config.durable === true ? {} : config.durable,
+    remote: config.remote,
     providers: config.providers && [...config.providers],
     experimental: config.experimental ?? false,
-    permissions: config.permissions && Object.freeze([...config.permissions]),
+    permissions: permissions && Object.freeze(permissions),
     changeForm: config.changeForm,
     permissionBinding: sha256(canonicalJson({ input: input.schema, permissionVersion })).slice(0, 32),
     keep: { end: "head", lines: 2_000, bytes: 51_200, ...config.keep } as const,
     ...(config.offer && { offer: config.offer }),
+    ...(config.describe && { describe: config.describe }),
     decode: input.decode,
     // The engine passes values that decode() and plan() of this same tool returned; their types were erased in between.
     async plan(value: unknown, ctx: PlanContext): Promise<Plan> {
@@ -164,14 +232,22 @@ function makeTool<Input extends ValueSchema, P extends Plan, Output extends z.Zo
     async execute(value: unknown, plan: Plan, ctx: ToolContext): Promise<ToolResult> {
       const returned = await execute(value as Decoded<Input>, { ...ctx, plan: plan as P });
       if (!output) return returned as ToolResult;
+      if (!config.output) return checkStructured(output, returned as ToolResult);
       const structured = output.encode(returned);
       const shown = toModelOutput?.({ input: value as Decoded<Input>, output: structured as z.input<Output> });
       return { structured, ...contentsOf(shown ?? [textOf(structured)]) };
     },
   });
   made.set(tool, {
-    declaredName: config.name,
-    declaredVersion: config.version,
+    declared: {
+      hasPlan: config.plan !== undefined,
+      templates,
+      ...(config.worker && { worker: config.worker }),
+      ...(config.name !== undefined && { name: config.name }),
+      ...(config.version !== undefined && { version: config.version }),
+      ...(config.permissionVersion !== undefined && { permissionVersion: config.permissionVersion }),
+      ...(timeoutMs !== undefined && { timeoutMs }),
+    },
     bind: (binding) => makeTool(config, binding),
   });
   return tool;
@@ -179,7 +255,12 @@ function makeTool<Input extends ValueSchema, P extends Plan, Output extends z.Zo
 
 /** Makes the definition that models see. Its ID names everything in it, the declared version, and the code if `source` identifies it. */
 function definitionOf(
-  { description, version, ...hints }: Pick<ToolConfig<ValueSchema, Plan, z.ZodType>, "description" | "version" | Hint>,
+  {
+    description,
+    version,
+    fleet = "",
+    ...hints
+  }: Pick<ToolConfig<ValueSchema, Plan, z.ZodType>, "description" | "version" | "fleet" | Hint>,
   name: string,
   { input, output }: { input: JsonObject; output?: JsonObject },
   source: string | undefined,
@@ -199,6 +280,7 @@ function definitionOf(
     inputSchema: structuredClone(input),
     ...(output && { outputSchema: structuredClone(output) }),
     annotations,
+    worker: fleet,
   });
 }
 
@@ -211,18 +293,45 @@ function checkName(name: string): void {
   );
 }
 
+/** Returns the names of the permissions that a tool declares; undefined if it declares none. Templates add that of the tool. */
+function permissionNames(
+  name: string,
+  permissions: readonly (string | AskTemplate)[] | undefined,
+): string[] | undefined {
+  const names = permissions?.flatMap((each) => (typeof each === "string" ? each : [each.permission ?? name, name]));
+  return names && [...new Set(names)];
+}
+
 /** Throws if a tool declares what it cannot ask. */
 function checkPermissions({
   name,
   permissions,
-  plan,
-}: Pick<ToolConfig<never, Plan, never>, "permissions" | "plan"> & { name: string }) {
+  templates,
+  hasPlan,
+}: Pick<Declaration, "hasPlan" | "templates"> & { name: string; permissions: readonly string[] | undefined }) {
   const wrong = permissions?.find((permission) => permission === "" || /[*?]/.test(permission));
   if (wrong !== undefined) {
     throw new Error(`tool "${name}" declares the permission "${wrong}"; name each one, without wildcards`);
   }
-  if (plan || permissions === undefined || permissions.includes(name)) return;
+  if (hasPlan && templates.length > 0) {
+    throw new Error(`tool "${name}" has a plan and templates of permissions; let the plan ask, or leave it out`);
+  }
+  if (hasPlan || permissions === undefined || permissions.includes(name)) return;
   throw new Error(`tool "${name}" has no plan, so it asks "${name}": add that to its permissions, or write a plan`);
+}
+
+/** Makes the plan of templates: each one filled, and the tool's own permission for the whole input if none of them is of that. */
+function templatePlan(name: string, templates: readonly AskTemplate[], input: unknown): Plan {
+  const whole = wholeInput(name, input);
+  if (templates.length === 0) return whole;
+  const fields = plainJson(Object(input));
+  const asks = templates.flatMap((template) => {
+    const { permission = name } = template;
+    return fillAsk({ ...template, permission }, fields) ?? whole.asks.map((ask) => ({ ...ask, permission }));
+  });
+  return asks.some(({ permission }) => permission === name)
+    ? { ...whole, asks }
+    : { ...whole, asks: [...asks, ...whole.asks] };
 }
 
 /** Makes the default plan: one ask for the whole input. */
@@ -233,6 +342,10 @@ export function wholeInput(name: string, input: unknown): Plan {
   // Asks are shown and stored whole. A hash stands for the truncated part, so that the pattern still means this input alone.
   const pattern = text.length <= maxPatternLength ? text : `${text.slice(0, maxPatternLength)}… sha256:${sha256(text)}`;
   return { title: name, asks: [{ permission: name, patterns: [pattern], wholeCall: true }] };
+}
+
+function checkStructured(output: OutputCodec, result: ToolResult): ToolResult {
+  return { ...result, structured: output.encode(result.structured ?? null) };
 }
 
 const textOf = (output: JsonValue): Content => ({

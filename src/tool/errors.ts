@@ -57,3 +57,13 @@ export class OutputLimit extends Error {
 export class ExecutorLost extends Error {
   override name = "ExecutorLost";
 }
+
+/** The worker did not enter the body and never will, so the call may be started again, also by another worker. */
+export class NotEntered extends Error {
+  override name = "NotEntered";
+}
+
+/** The worker of a started call is connected to another replica, which goes on with the call. */
+export class WorkerElsewhere extends Error {
+  override name = "WorkerElsewhere";
+}

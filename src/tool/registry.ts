@@ -13,15 +13,17 @@ export function byName(tools: readonly Tool[]): ToolsByName {
 export interface Registry {
   /**
    * Adds tools by name, for one workspace root or for all, and returns the function that removes exactly this registration. Of
-   * several tools with one name the latest registration serves. Throws if one of them is not a tool, or not one of this name.
+   * several tools with one name that of the highest rank serves, of those the latest. A negative rank never takes the place of a
+   * tool that serves everywhere. Throws if one of them is not a tool, or
+   * not one of this name.
    */
-  register(tools: ToolsByName, workspace?: string): () => void;
+  register(tools: ToolsByName, workspace?: string, rank?: number): () => void;
   /** Returns the tool that serves under a name in a workspace root. A call keeps it, whatever is registered or removed later. */
   get(name: string, workspace: string): Tool | undefined;
   /** Reports whether a tool serves under a name in any workspace. */
   knows(name: string): boolean;
-  /** Tools that serve in every workspace root, sorted by name. */
-  common(): Tool[];
+  /** Tools that serve in any workspace root, sorted by name. */
+  all(): Tool[];
   /** Tools that serve in a workspace root, sorted by name. */
   list(workspace: string): Tool[];
   /** Adds a provider, which is refreshed before a tool is resolved. */
@@ -53,18 +55,24 @@ export function createRegistry({ experimental = [] }: { experimental?: readonly 
     return layer;
   }
 
-  const get = (name: string, workspace: string) => last(workspaces.get(workspace), name) ?? last(everywhere, name);
+  function get(name: string, workspace: string): Tool | undefined {
+    const own = workspaces.get(workspace)?.get(name)?.at(-1);
+    const shared = everywhere.get(name)?.at(-1);
+    // A tool of a workspace takes precedence, except one of a lower rank than the default.
+    return own && shared && own.rank < Math.min(0, shared.rank) ? shared.tool : (own ?? shared)?.tool;
+  }
   return {
-    register(tools, workspace) {
+    register(tools, workspace, rank = 0) {
       const bound = Object.entries(tools).map(([name, tool]) => bindTool(name, tool));
       const layer = layerOf(workspace);
       // One object for each registration, so that two registrations of the same tool can be removed separately.
       const registrations = bound
         .filter((tool) => !tool.experimental || experimental.includes(tool.name))
-        .map((tool) => ({ tool }));
+        .map((tool) => ({ tool, rank }));
       for (const registration of registrations) {
         const { name } = registration.tool;
-        layer.set(name, [...(layer.get(name) ?? []), registration]);
+        const [below, above] = splitByRank(layer.get(name) ?? [], rank);
+        layer.set(name, [...below, registration, ...above]);
       }
       return () => {
         for (const registration of registrations) {
@@ -75,7 +83,11 @@ export function createRegistry({ experimental = [] }: { experimental?: readonly 
     },
     get,
     knows: (name) => [everywhere, ...workspaces.values()].some((layer) => last(layer, name) !== undefined),
-    common: () => [...everywhere.keys()].sort().flatMap((name) => last(everywhere, name) ?? []),
+    all() {
+      const layers = [everywhere, ...workspaces.values()];
+      const names = new Set(layers.flatMap((layer) => [...layer.keys()]));
+      return [...names].sort().flatMap((name) => layers.flatMap((layer) => last(layer, name) ?? []));
+    },
     list(workspace) {
       const names = new Set([...everywhere.keys(), ...(workspaces.get(workspace)?.keys() ?? [])]);
       return [...names].sort().flatMap((name) => get(name, workspace) ?? []);
@@ -89,7 +101,22 @@ export function createRegistry({ experimental = [] }: { experimental?: readonly 
   };
 }
 
-type Layer = Map<string, readonly { readonly tool: Tool }[]>;
+interface Registration {
+  readonly tool: Tool;
+  readonly rank: number;
+}
+
+/** Registrations by the name of their tool: the last one serves. */
+type Layer = Map<string, readonly Registration[]>;
+
+/** Splits registrations into those up to a rank and those above it. */
+function splitByRank(
+  registrations: readonly Registration[],
+  rank: number,
+): [readonly Registration[], readonly Registration[]] {
+  const above = registrations.findIndex((other) => other.rank > rank);
+  return above < 0 ? [registrations, []] : [registrations.slice(0, above), registrations.slice(above)];
+}
 
 function last(layer: Layer | undefined, name: string): Tool | undefined {
   return layer?.get(name)?.at(-1)?.tool;

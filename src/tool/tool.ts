@@ -1,9 +1,11 @@
 import type { JsonObject, JsonValue, MessageInitShape } from "@bufbuild/protobuf";
 import type { HostTrafficSchema, QuestionAnswer, QuestionSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { FilePart, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { FilePart, HiddenPathsSchema, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Ask } from "../core/ask.ts";
+import type { Durability, DurableState } from "../core/durability.ts";
 import type { FileRules } from "../policy/file-rules.ts";
+import type { RemoteBodies, RemoteRun } from "./remote.ts";
 import type { ResolvedPath } from "./resolved-path.ts";
 import type { Workspace } from "./workspace.ts";
 
@@ -52,12 +54,22 @@ export interface Plan {
    * Checks that the call can succeed: throws `ToolFailure` if not. Returns the preview, which is made only if it is shown. It has
    * no side effects and may be repeated.
    */
-  inspect?(): Promise<{ preview?(): MessageInitShape<typeof PreviewSchema> }>;
+  inspect?(): Promise<Inspection>;
   /** Session in which the subagent that the call starts makes its calls. */
   childSession?: string;
   /** Maximum duration of the run, where the input decides it. */
   timeoutMs?: number;
 }
+
+/** The result of a tool's own checks. */
+export interface Inspection {
+  preview?(): MessageInitShape<typeof PreviewSchema>;
+  /** Finds what the call's command will not see; undefined if that is nothing or not known. */
+  hidden?(call: CallPaths): Promise<MessageInitShape<typeof HiddenPathsSchema> | undefined>;
+}
+
+/** The paths that a call may touch once what it asks is allowed. */
+export type CallPaths = Pick<ToolContext, "outside" | "files">;
 
 /** Context of planning a call. */
 export interface PlanContext {
@@ -110,6 +122,8 @@ export interface ToolContext extends Omit<PlanContext, "environment" | "reads"> 
     /** Records that the session tree has seen this content. */
     record(path: string, sha256: string): Promise<void>;
   };
+  /** Reports files that the call is about to write or remove, so that an atomic batch can restore them. Await it first. */
+  beforeWrite(writes: readonly FileWrite[]): Promise<void>;
   /** JSON values that tools store for this session, by name; a subagent's session has separate ones. */
   state: {
     get(name: string): Promise<JsonValue | undefined>;
@@ -129,13 +143,27 @@ export interface ToolContext extends Omit<PlanContext, "environment" | "reads"> 
   /**
    * Makes calls in this session at the same time, for the same principal; policy is evaluated for each like for any other call.
    * With `atomic` none starts before all are allowed, and if one is refused none starts; `changes` then observes the files that
-   * they change. The deadline is paused meanwhile.
+   * they change. The deadline is paused meanwhile. A body that goes on elsewhere finds its calls again by their `key`.
    */
-  calls(children: readonly ChildCall[], options: { atomic: boolean; changes?: ChangeObserver }): Promise<ChildResult[]>;
-  /** Asks while the tool runs; throws if it is refused. Prefer asks in `plan`: this one is lost with its replica. */
-  ask(ask: Ask): Promise<void>;
+  calls(
+    children: readonly ChildCall[],
+    options: { atomic: boolean; changes?: ChangeObserver; key?: string },
+  ): Promise<ChildResult[]>;
+  /**
+   * Asks while the tool runs; throws if it is refused. Prefer asks in `plan`: this one is lost with its replica, unless the body
+   * goes on elsewhere and asks again with the same `key`.
+   */
+  ask(ask: Ask, preview?: MessageInitShape<typeof PreviewSchema>, key?: string): Promise<void>;
+  /** Asks a person questions while the tool runs, and returns an answer for each; undefined if the person refuses. */
+  question(
+    questions: readonly MessageInitShape<typeof QuestionSchema>[],
+  ): Promise<readonly QuestionAnswer[] | undefined>;
   /** Adds what the call sent to hosts and received to the audit; written with the end of the call. */
   recordTraffic(traffic: readonly MessageInitShape<typeof HostTrafficSchema>[]): void;
+  /** For a durable tool. */
+  durable: DurableState;
+  /** For a tool whose bodies run in workers. */
+  remote?: RemoteRun;
   /** The caller's metadata for tools. */
   extra: JsonObject;
   /** Trace of the run, to send along with requests. Absent if tracing is off. */
@@ -146,8 +174,16 @@ export interface ToolContext extends Omit<PlanContext, "environment" | "reads"> 
 export interface ChangeObserver {
   /** Called when all calls may start, with the canonical paths of the files that they will change. If it throws, none starts. */
   beforeStart(files: readonly string[]): Promise<void>;
-  /** Called when a call has written a file. */
-  wrote(file: string, sha256: string): void;
+  /** Called before a call writes or removes files; resolves when that is stored. */
+  beforeWrite(writes: readonly FileWrite[]): Promise<void>;
+}
+
+/** A file that a call is about to write or remove. */
+export interface FileWrite {
+  /** Canonical path. */
+  path: string;
+  /** SHA-256 (hex) of its new content; undefined if it is removed. */
+  sha256: string | undefined;
 }
 
 /** A call that a tool makes. */
@@ -204,10 +240,12 @@ export interface Tool {
   readonly definition: ToolDefinition;
   readonly idempotent: boolean;
   /**
-   * True for a body that only makes calls, by `ctx.calls`, and computes its result from theirs. Any replica may enter it again: it
-   * finds the same calls, and none of them runs twice.
+   * Set for a body that may be entered again: it only makes calls, by `ctx.calls`, which are found again and none of which runs
+   * twice, or it waits for work that `ctx.durable` names.
    */
-  readonly durable: boolean;
+  readonly durable: Durability | undefined;
+  /** Set for a tool whose bodies run in workers: the engine reserves capacity before the start mark, and names the run in it. */
+  readonly remote: RemoteBodies | undefined;
   readonly providers: readonly string[] | undefined;
   readonly experimental: boolean;
   /** Permissions that its calls can ask; undefined if it declares none: then anything, first of all its own name. */
@@ -218,6 +256,8 @@ export interface Tool {
   readonly keep: { end: "head" | "tail" | "both"; lines: number; bytes: number };
   /** Returns text that ListTools appends to the description; `definition` and its ID do not cover it. */
   offer?(ctx: OfferContext): Promise<string>;
+  /** Returns the description for an agent, in place of that of `definition`; undefined if the tool is not offered to it. */
+  describe?(ctx: OfferContext): Promise<string | undefined>;
   /** Parses input; throws `InvalidInput` with the path of each field that does not fit. */
   decode(input: JsonObject): unknown;
   plan(input: unknown, ctx: PlanContext): Promise<Plan>;

@@ -17,8 +17,23 @@ import { createFileChanges } from "./fs/change-file.ts";
 import { glob } from "./glob.ts";
 import { grep } from "./grep.ts";
 import { listTool } from "./list.ts";
+import type { LanguageServers } from "./lsp/language-servers.ts";
+import { createNewErrors, noNewErrors } from "./lsp/new-errors.ts";
+import { createLsp } from "./lsp.ts";
+import { createLspCodeActionResolve } from "./lsp-code-action-resolve.ts";
+import { createLspCodeActions } from "./lsp-code-actions.ts";
+import { createLspDiagnostics } from "./lsp-diagnostics.ts";
+import { createLspDocumentSymbols } from "./lsp-document-symbols.ts";
+import { createLspFindReferences } from "./lsp-find-references.ts";
+import { createLspGotoDefinition } from "./lsp-goto-definition.ts";
+import { createLspHover } from "./lsp-hover.ts";
+import { createLspPrepareRename } from "./lsp-prepare-rename.ts";
+import { createLspRename } from "./lsp-rename.ts";
+import { createLspServers } from "./lsp-servers.ts";
+import { createLspWorkspaceSymbols } from "./lsp-workspace-symbols.ts";
 import { createMultiEdit } from "./multiedit.ts";
 import type { Pipes } from "./process/pipe.ts";
+import type { Quarantine } from "./process/quarantine.ts";
 import type { Supervisor } from "./process/supervisor.ts";
 import { question } from "./question.ts";
 import { readTool } from "./read.ts";
@@ -35,21 +50,38 @@ export function builtInTools(parts: {
   supervisor: Supervisor;
   sandbox: Sandbox;
   pipes: Pipes;
+  quarantine: Quarantine | undefined;
   skills: Skills;
   agentNames(): readonly string[];
+  servers: LanguageServers;
+  /** True if `edit` and `write` report new errors. */
+  reportsDiagnostics: boolean;
 }): Tool[] {
   // Shared, so that changes of one file by different tools take turns.
-  const changes = createFileChanges();
+  const changes = createFileChanges({ running: parts.sandbox.running, changed: parts.servers.changed });
+  const errors = parts.reportsDiagnostics ? createNewErrors(parts.servers) : noNewErrors;
   return [
     createApplyPatch({ changes }),
     createBatch({ changes }),
     createBash(parts),
-    createEditTool({ changes }),
-    createWrite({ changes }),
+    createEditTool({ changes, errors }),
+    createWrite({ changes, errors }),
     echo,
     glob,
     grep,
     listTool,
+    createLsp(parts),
+    createLspCodeActionResolve({ ...parts, changes }),
+    createLspCodeActions(parts),
+    createLspDiagnostics(parts),
+    createLspDocumentSymbols(parts),
+    createLspFindReferences(parts),
+    createLspGotoDefinition(parts),
+    createLspHover(parts),
+    createLspPrepareRename(parts),
+    createLspRename({ ...parts, changes }),
+    createLspServers(parts),
+    createLspWorkspaceSymbols(parts),
     createMultiEdit({ changes }),
     question,
     readTool,

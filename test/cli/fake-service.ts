@@ -19,6 +19,7 @@ export function fakeService({ env, stdout, stderr }: CliProcess): () => Promise<
     },
     checkConfig: async (file = "none") => ({ file, rules: 0, tests: 0, findings: [], notes: [] }),
     openCredentials: () => Promise.reject(new Error("not used")),
+    restore: () => Promise.reject(new Error("not used")),
     async trust(directory, flags) {
       const { trustDirectory } = await import("../../src/compose/local-service.ts");
       return await trustDirectory(directory, flags);

@@ -1,3 +1,6 @@
+import { hostname } from "node:os";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
 import { create } from "@bufbuild/protobuf";
 import { describe, expect, test } from "vitest";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
@@ -13,6 +16,7 @@ import { parseRule } from "../../src/cli/commands/rule-option.ts";
 import { askLines } from "../../src/cli/view/ask-view.ts";
 import { partLines } from "../../src/cli/view/call-view.ts";
 import { remainingOutput } from "../../src/cli/view/live-output.ts";
+import { linkPlaces } from "../../src/cli/view/place-links.ts";
 import { commandLine } from "../../src/cli/view/words.ts";
 
 const plain = (_: unknown, text: string) => text;
@@ -42,6 +46,15 @@ describe("an ask", () => {
       "  why      no rule matches",
       "  always   1  `npm test` in this session",
       "           2  what starts with npm",
+    ]);
+  });
+
+  test("shows what the command does not see", () => {
+    const preview = { command: "ls", hidden: { count: 12, paths: [".env", "secrets/"] } };
+    expect(askLines(create(PermissionRequestSchema, { permission: "bash", preview }), plain, { now: 0 })).toEqual([
+      "? bash",
+      "  command  ls",
+      "  sandbox  12 paths hidden: .env, secrets/, …",
     ]);
   });
 
@@ -228,4 +241,29 @@ test("a printed command can be pasted: odd words are quoted", () => {
   expect(commandLine("toolgate", "call", "bash", `{"command":"echo 'hi'; rm x"}`)).toBe(
     `toolgate call bash '{"command":"echo '\\''hi'\\''; rm x"}'`,
   );
+});
+
+test("places in an output are links to files of this machine, those of missing files are text", () => {
+  const directory = join(import.meta.dirname, "..");
+  const place = (path: string, line: number, column: number) => ({ path, line, column });
+  const places = [
+    ...[place("cli/views.test.ts", 1, 1), place("cli/views.test.ts", 1, 10), place("cli/a b.ts", 2, 1)],
+    ...[place("e2e/lsp.test.ts", 3, 2), place("cli/entry.ts", 4, 1)],
+  ];
+  const part = create(ToolPartSchema, { state: { case: "completed", value: { metadata: { directory, places } } } });
+  const output = [
+    ...["cli/views.test.ts:1:10: cli/views.test.ts:1:1", "cli/a b.ts:2:1: x", "error at 3:2: no \\x1b"],
+    '"path": "cli/entry.ts",',
+  ].join("\n");
+  const link = (file: string, line: number, text: string) =>
+    `\x1b]8;;${pathToFileURL(join(directory, file)).href.replace("//", `//${hostname()}`)}#${line}\x1b\\${text}\x1b]8;;\x1b\\`;
+  expect(linkPlaces(output, part)).toBe(
+    [
+      `cli/views.test.ts:1:10: ${link("cli/views.test.ts", 1, "cli/views.test.ts:1:1")}`,
+      "cli/a b.ts:2:1: x",
+      `error ${link("e2e/lsp.test.ts", 3, "at 3:2")}: no \\x1b`,
+      `${link("cli/entry.ts", 4, '"path": "cli/entry.ts"')},`,
+    ].join("\n"),
+  );
+  expect(linkPlaces(output, create(ToolPartSchema, {}))).toBe(output);
 });

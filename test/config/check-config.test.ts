@@ -28,7 +28,36 @@ const refused: readonly [what: string, settings: string, reason: string][] = [
     `[workspace]\nmain = "/usr"\n${runner()}`,
     "lies inside the workspace",
   ],
+  ["a Bun that does not exist", '[tools]\nbun = "./missing"', "bun under [tools] names"],
+  ["a variable of tools with a value", '[tools]\nenv = ["A=b"]', "the name of a variable"],
   ["a runner without agents", '[agent_runner.r]\ncommand = "sh"', "agent_runner.r.agents"],
+  [
+    "an MCP server that is a program and an address",
+    '[mcp.m]\ncommand = "sh"\nurl = "https://a.example"',
+    "exactly one of",
+  ],
+  [
+    "an MCP server with an address that has folders",
+    '[mcp.m]\nurl = "https://a.example"\nfolders = ["."]',
+    "are for a command",
+  ],
+  [
+    "an MCP server with a program that tools could change",
+    `[workspace]\nmain = "/usr"\n[mcp.m]\ncommand = "/usr/bin/env"`,
+    "lies inside the workspace",
+  ],
+  ["a language server of which nothing is known", "[lsp.zig]\nlanguages = { '.zig' = 'zig' }", "command is missing"],
+  [
+    "an extension without its dot",
+    "[lsp.bash]\nlanguages = { sh = 'shellscript' }",
+    "name each extension with its dot",
+  ],
+  ["an unknown key of a language server", "[lsp.bash]\nroots = []", 'unknown key "roots"'],
+  [
+    "a language server with a program that tools could change",
+    `[workspace]\nmain = "/usr"\n[lsp.bash]\ncommand = "/usr/bin/env"`,
+    "lies inside the workspace",
+  ],
   ["a token of one character", token("a", 'value = "x"'), 'token "a" has 1 characters'],
 ];
 
@@ -73,6 +102,37 @@ describe("check-config", () => {
       [6, expect.stringContaining("the variable NOT_SET is not set")],
       [11, expect.stringMatching(/the program .*missing is not found/)],
       [11, expect.stringContaining("no network")],
+    ]);
+  });
+
+  test("warns of MCP servers whose program, folder or variable is missing, with their lines", async () => {
+    const { check } = machine(
+      [
+        token("a", `value = "${one}"`),
+        '[mcp.notes]\ncommand = "./missing"\nfolders = ["./nowhere"]\nenv = ["NOT_SET"]',
+        '[mcp.remote]\nurl = "https://a.example/mcp"\nheader_env = { Authorization = "UNSET" }',
+      ].join("\n"),
+    );
+    expect((await check()).findings.map(({ line, message }) => [line, message])).toEqual([
+      [6, expect.stringMatching(/mcp "notes": the program .*missing is not found/)],
+      [6, expect.stringMatching(/the folder .*nowhere does not exist/)],
+      [6, expect.stringContaining("the variable NOT_SET is not set")],
+      [10, expect.stringContaining('mcp "remote": the variable UNSET is not set')],
+    ]);
+  });
+
+  test("warns of a variable of tool processes that is not set, with its line", async () => {
+    const { check } = machine(`${token("a", `value = "${one}"`)}[tools]\nhosts = ["a.example"]\nenv = ["NOT_SET"]`);
+    expect((await check()).findings.map(({ line, message }) => [line, message])).toEqual([
+      [7, expect.stringContaining("env under [tools] names the variable NOT_SET, which is not set")],
+    ]);
+  });
+
+  test("warns of language servers whose program or variable is missing, with their lines", async () => {
+    const { check } = machine(`${token("a", `value = "${one}"`)}[lsp.bash]\ncommand = "./missing"\nenv = ["NOT_SET"]`);
+    expect((await check()).findings.map(({ line, message }) => [line, message])).toEqual([
+      [5, expect.stringMatching(/lsp "bash": the program .*missing is not found/)],
+      [5, expect.stringContaining('lsp "bash": the variable NOT_SET is not set')],
     ]);
   });
 

@@ -65,8 +65,16 @@ describe("without any setting", () => {
     expect([...config.policy.agents.keys()]).toEqual(["build", "plan", "explore"]);
     expect([config.policy.config.rules, config.policy.tests]).toEqual([[], []]);
     const confinement = { profile: "workspace-write", network: "proxy", unixSockets: false, ptrace: false };
-    const sandbox = { ...confinement, agents: new Map(), required: false, maxMasks: 100, hasBooleanNetwork: false };
-    expect(config.sandbox).toEqual({ ...sandbox, writable: [], hidden: [] });
+    const sandbox = {
+      ...confinement,
+      agents: new Map(),
+      required: false,
+      requireAll: false,
+      maxMemoryBytes: undefined,
+      maxMasks: 100,
+      hasBooleanNetwork: false,
+    };
+    expect(config.sandbox).toEqual({ ...sandbox, writable: [], readable: [], hidden: [] });
   });
 
   test("the data directory and the caller's token are created for this user alone, and read again", () => {
@@ -168,7 +176,9 @@ describe("the file", () => {
       [sandbox]
       profile = "read-only"
       writable = ["~/cache"]
+      readable = ["~/.ssh", "sets"]
       masks_max = 7
+      memory_max = 1_073_741_824
       [sandbox.agent.plan]
       network = "none"
       ptrace = true
@@ -189,15 +199,18 @@ describe("the file", () => {
       ...switches,
       agents,
       required: true,
+      requireAll: false,
+      maxMemoryBytes: 1_073_741_824,
       maxMasks: 7,
       hasBooleanNetwork: false,
       writable,
+      readable: [join(home, ".ssh"), join(own, "sets")],
       hidden,
     });
   });
 
   test("requires a sandbox if it says so, also with the default profile", () => {
-    expect(machine("[sandbox]\nrequire = true").load().sandbox).toMatchObject({ required: true });
+    expect(machine("[sandbox]\nrequire = true").load().sandbox).toMatchObject({ required: true, requireAll: true });
   });
 
   test("gives tokens by value, by file, by environment and by hash", () => {
@@ -218,15 +231,34 @@ describe("the file", () => {
       env = "OPS_TOKEN"
       [[token]]
       id = "hook"
-      roles = ["host", "worker"]
-      sha256 = "${sha256("ddd")}"`);
+      roles = ["host"]
+      sha256 = "${sha256("ddd")}"
+      [[token]]
+      id = "ci"
+      roles = ["worker"]
+      tools = ["ci_*"]
+      permissions = ["deploy_*"]
+      sha256 = "${sha256("eee")}"`);
     writeFileSync(join(home, ".config/toolgate/anna.token"), `${"b".repeat(20)}\n`);
     expect(load({}, { OPS_TOKEN: "c".repeat(20) }).tokens).toEqual([
       { id: "host", roles: ["caller"], agents: ["build"], workspaces: ["default"], sha256: sha256("a".repeat(20)) },
       { id: "anna", roles: ["approver", "watcher"], agents: ["*"], workspaces: ["*"], sha256: sha256("b".repeat(20)) },
       { id: "ops", roles: ["admin"], agents: ["*"], workspaces: ["*"], sha256: sha256("c".repeat(20)) },
-      { id: "hook", roles: ["host", "worker"], agents: ["*"], workspaces: ["*"], sha256: sha256("ddd") },
+      { id: "hook", roles: ["host"], agents: ["*"], workspaces: ["*"], sha256: sha256("ddd") },
+      {
+        ...{ id: "ci", roles: ["worker"], agents: ["*"], workspaces: ["*"], sha256: sha256("eee") },
+        worker: { tools: ["ci_*"], permissions: ["deploy_*"], calls: [], idempotent: false, pin: [] },
+      },
     ]);
+  });
+
+  test.each([
+    ['roles = ["worker"]', "needs the names of the tools"],
+    ['roles = ["worker", "caller"]\ntools = ["ci"]', "the role worker excludes caller"],
+    ['roles = ["caller"]\ntools = ["ci"]', "only for the role worker"],
+    ['roles = ["worker"]\ntools = ["ci"]\npin = ["latest"]', "32 hex digits"],
+  ])("refuses the token %s", (rights, problem) => {
+    expect(machine(`[[token]]\nid = "ci"\n${rights}\nsha256 = "${sha256("eee")}"`).load).toThrow(problem);
   });
 
   test("is read from the path of --config, which must exist", () => {

@@ -20,11 +20,12 @@ test("all pages together are at most 90 kB; pages other than the inbox load when
 
 const kB = (bytes: number) => `${(bytes / 1_000).toFixed(1)} kB`;
 
-test("the page contains no validation rules and no inline script", () => {
+test("the page contains no validation rules, no options of generators and no inline script", () => {
   const code = names
     .filter((name) => name.endsWith(".js"))
     .map((name) => text(name).toString())
     .join("\n");
   expect(code).not.toContain("buf.validate");
+  expect(code).not.toContain("java_package");
   expect(readFileSync(join(built, "index.html"), "utf8")).not.toMatch(/<script(?![^>]*src=)/);
 });

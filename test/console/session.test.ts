@@ -8,10 +8,17 @@ import { useBrowsers } from "./browser.ts";
 import { storesOf, useServiceOn } from "./stores.ts";
 
 const browsers = useBrowsers();
-const free = '[permission]\n"*" = "allow"\n';
+const settings = `
+[lsp.fake]
+command = ${JSON.stringify(process.execPath)}
+args = [${JSON.stringify(join(import.meta.dirname, "../e2e/language-server.ts"))}]
+languages = { ".fake" = "fake" }
+[permission]
+"*" = "allow"
+`;
 
 describe.each(storesOf("Redis"))("a session, on %s", (store) => {
-  const service = useServiceOn(store, { settings: free });
+  const service = useServiceOn(store, { settings });
 
   async function begin(input: { command: string }, waitMs = 30_000) {
     const agent = connect(service(), "caller");
@@ -32,6 +39,23 @@ describe.each(storesOf("Redis"))("a session, on %s", (store) => {
     await expect.poll(() => rows.last().innerText()).toMatch(/^read\s*failed/);
     await rows.last().click();
     await page.getByText("Nothing was changed.").waitFor();
+  });
+
+  test("places that a language server found are links, and each line unfolds to the lines around it", async () => {
+    const agent = connect(service(), "caller");
+    const sessionId = await agent.newSession({ title: "Places" });
+    await writeFile(join(service().workspace, "a#1.fake"), "def <b>apple\none\n  apple\nthree\n");
+    const input = { filePath: "a#1.fake", line: 3, column: 4 };
+    await agent.tools.callTool({ sessionId, callId: "l1", tool: "lsp_find_references", input });
+    const page = await browsers.open(service(), "watcher", { path: `/sessions/${sessionId}/l1` });
+    const link = page.getByRole("link", { name: "a#1.fake:3:3" });
+    expect(await link.getAttribute("href")).toBe(`vscode://file${service().workspace}/a%231.fake:3:3`);
+    const place = page.getByRole("listitem").filter({ has: link });
+    await place.getByText("apple", { exact: true }).click();
+    await expect
+      .poll(() => place.locator("pre").innerText())
+      .toBe("  1  def <b>apple\n  2  one\n> 3    apple\n  4  three\n  5  ");
+    await page.getByText("def <b>apple", { exact: true }).waitFor();
   });
 
   test("a task links the session of its subagent", async () => {

@@ -171,7 +171,7 @@ test("SignIn refuses more than 4 KiB by every protocol", async () => {
 test("approvers give the roles of programs, admins every role, others none", async () => {
   const attempt = async (token: string, roles: string[]) =>
     await as(token)
-      .createToken({ roles })
+      .createToken({ roles, ...(roles.includes("worker") && { worker: { tools: ["ci_*"] } }) })
       .then(
         () => "created",
         async (error: unknown) => (await refusal(Promise.reject(error))).reason,
@@ -203,12 +203,31 @@ test("an approver does not revoke an admin", async () => {
 
 test("a host and a worker call no tools here", async () => {
   for (const role of ["host", "worker"]) {
-    const { token } = await as("approver-token-for-tests").createToken({ roles: [role] });
+    const limits = role === "worker" ? { worker: { tools: ["ci_*"] } } : {};
+    const { token } = await as("approver-token-for-tests").createToken({ roles: [role], ...limits });
     expect((await infoOf(token)).roles).toEqual([role]);
     expect(await refusal(clientOf(ToolService, service.url, token).callTool({ tool: "echo" }))).toMatchObject({
       reason: "ROLE_MISSING",
     });
   }
+});
+
+test("a token of a worker has limits and no other role", async () => {
+  const worker = { tools: ["ci_*"], permissions: ["deploy_*"], calls: ["read"], idempotent: true };
+  const { credential } = await as("approver-token-for-tests").createToken({ roles: ["worker"], worker });
+  expect(credential?.worker).toMatchObject({ ...worker, pin: [] });
+  const { credentials } = await as("approver-token-for-tests").listCredentials({});
+  expect(credentials.find(({ id }) => id === credential?.id)?.worker).toMatchObject(worker);
+  const refused = [
+    [{ roles: ["worker", "caller"], worker }, "roles"],
+    [{ roles: ["worker"] }, "worker.tools"],
+    [{ roles: ["caller"], worker }, "worker"],
+  ] as const;
+  for (const [{ roles, ...limits }, field] of refused)
+    expect(await refusal(as("approver-token-for-tests").createToken({ roles: [...roles], ...limits }))).toMatchObject({
+      reason: "INVALID_MESSAGE",
+      metadata: { field },
+    });
 });
 
 test("a token acts only in its workspaces", async () => {

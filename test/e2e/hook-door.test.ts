@@ -38,6 +38,12 @@ async function approveNext(): Promise<void> {
   }
 }
 
+test("opencode's API is closed unless the configuration opens it", async () => {
+  const headers = { authorization: "Bearer approver-token-for-tests" };
+  for (const path of ["/session", "/event", "/permission"])
+    expect((await fetch(`${service.url}${path}`, { headers })).status).toBe(404);
+});
+
 test("a use is decided by rules and by approvers, and its result is reported", async () => {
   const denied = hook("PreToolUse", { tool_input: { command: "rm -rf build" }, tool_use_id: "toolu_2" });
   expect(await post(denied)).toEqual(decided("deny", expect.stringContaining("rm")));

@@ -61,7 +61,7 @@ test("search tools appear and go with their provider at SIGHUP, and the key is n
   await reload(service, (text) => text.replace(brave.replace(url, other.url), local));
   expect(await offered(service)).toEqual(["codesearch"]);
   const log = await readFile(join(service.data, "log", "toolgate.log"), "utf8");
-  expect(log).toContain("search providers are in force");
+  expect(log).toContain("search providers and MCP servers are in force");
   expect(log).not.toContain("settings changed that need a restart");
   expect(log).not.toContain(searchKey);
 });

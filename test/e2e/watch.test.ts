@@ -50,12 +50,13 @@ test("a watcher of one call learns the numbers of the others without their event
   expect(own.seen[0]?.seq).toBeGreaterThan(1n);
 });
 
-test("a number beyond the end is out_of_range and names what there is", async () => {
+test("a number beyond the end is data_loss and names what there is", async () => {
   const agent = connect(service, "caller");
   const sessionId = await sessionWithHistory(agent);
   const { session } = await agent.sessions.getSession({ sessionId });
-  const beyond = { code: Code.OutOfRange, reason: "HISTORY_TRIMMED" };
-  const metadata = { first_seq: "1", last_seq: String(session?.lastSeq) };
+  const beyond = { code: Code.DataLoss, reason: "STORE_CHANGED" };
+  const { storeId } = await agent.tools.getServerInfo({});
+  const metadata = { session_id: sessionId, last_seq: String(session?.lastSeq), store_id: storeId };
   const watched = read(agent.tools.watchSession({ sessionId, afterSeq: 1_000n }));
   expect(await refusal(watched.end())).toMatchObject({ ...beyond, metadata });
   const call = { sessionId, callId: "waits", tool: "bash", input: { command: "true" } };

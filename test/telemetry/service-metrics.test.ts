@@ -53,6 +53,8 @@ test("the metrics have the build, the process and the event loop", async () => {
   for (const name of ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"]) {
     expect(values[name]).toBeGreaterThan(0);
   }
+  expect(values['toolgate_store_bytes{part="database"}']).toBeGreaterThan(0);
+  for (const part of ["free", "log"]) expect(values[`toolgate_store_bytes{part="${part}"}`]).toBeGreaterThanOrEqual(0);
   for (const stat of ["mean", "p99", "max"]) {
     expect(values[`nodejs_eventloop_lag_seconds{stat="${stat}"}`]).toBeGreaterThanOrEqual(0);
   }
@@ -65,7 +67,7 @@ test("a store that is not available is an error of its operation, a refusal by a
   const store = metrics.measure(await openSqliteStore({ directory }));
   const errors = () =>
     metrics
-      .families()
+      .families({})
       .find(({ name }) => name === "toolgate_store_errors_total")
       ?.samples.find((sample) => sample.includes("open_call"));
   await addSession(store);

@@ -4,8 +4,8 @@ import { ValueSchema } from "@bufbuild/protobuf/wkt";
 import { describe, expect, test } from "vitest";
 import * as z from "zod";
 import { PermissionReply, ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { defineTool } from "../../src/tool/define-tool.ts";
-import type { Tool } from "../../src/tool/tool.ts";
+import { defineTool, type ToolConfig } from "../../src/tool/define-tool.ts";
+import type { Plan, Tool } from "../../src/tool/tool.ts";
 import { serve } from "../call/server.ts";
 
 const sum = defineTool({
@@ -300,3 +300,33 @@ const planContext = {
   }),
   reads: { get: async () => undefined },
 };
+
+describe("templates of permissions", () => {
+  const fields = { name: "deploy", description: "Deploys.", input: z.object({ env: z.string().optional() }) };
+  const make = (permissions: ToolConfig<typeof fields.input, Plan, never>["permissions"]) =>
+    defineTool({ ...fields, ...(permissions && { permissions }), execute: () => ({ output: "" }) });
+
+  test("a call asks for its templates, filled with fields of the input", async () => {
+    const tool = make([{ patterns: ["{env}/*"] }, { permission: "traffic", patterns: ["{env}"] }]);
+    const { asks } = await tool.plan(tool.decode({ env: "a/b" }), planContext);
+    expect(asks).toMatchObject([
+      { permission: "deploy", patterns: ["a%2Fb/*"] },
+      { permission: "traffic", patterns: ["a/b"] },
+    ]);
+    expect(tool.permissions).toEqual(["deploy", "traffic"]);
+  });
+
+  test("a template whose field is absent asks for the whole input, and so does the tool's own permission", async () => {
+    const tool = make([{ permission: "traffic", patterns: ["{env}"] }]);
+    const { asks } = await tool.plan(tool.decode({}), planContext);
+    expect(asks).toMatchObject([
+      { permission: "traffic", patterns: ["{}"] },
+      { permission: "deploy", patterns: ["{}"], wholeCall: true },
+    ]);
+  });
+
+  test("templates beside a plan are refused", () => {
+    const config = { ...fields, permissions: [{ patterns: ["{env}"] }], execute: () => ({ output: "" }) };
+    expect(() => defineTool({ ...config, plan: () => ({ title: "", asks: [] }) })).toThrow("a plan and templates");
+  });
+});

@@ -3,14 +3,16 @@ import { ConnectError } from "@connectrpc/connect";
 import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ExecuteToolRequestSchema, ExecuteToolResponse } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { isCut } from "../../client/resume-stream.ts";
 import type { ServerConnection } from "../connection/connection.ts";
-import { isCut, type Position, resume } from "../connection/resume.ts";
+import { type Position, resume } from "../connection/resume.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError, commandFailure } from "../failure/failure.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { partLines } from "../view/call-view.ts";
 import { createLiveOutput } from "../view/live-output.ts";
+import { linkPlaces } from "../view/place-links.ts";
 import { durationOf } from "../view/words.ts";
 import { type Answering, createAskPrompt } from "./ask-prompt.ts";
 import { exitCodeOf } from "./exit-code-of.ts";
@@ -132,7 +134,9 @@ function createCallView(screen: Screen, url: string | undefined): { show(event: 
   function state(part: ToolPart): void {
     const { state, tool } = part;
     if (!screen.json && state.case === "completed")
-      output.end(state.value.output, state.value.metadata?.truncated === true);
+      output.end(state.value.output, state.value.metadata?.truncated === true, (text) =>
+        screen.coloured ? linkPlaces(text, part) : text,
+      );
     if (!screen.json && state.case === "error") output.end("", true);
     screen.status(undefined);
     for (const line of partLines(part, { paint: screen.paint.err, ...(url !== undefined && { url }) }))

@@ -27,4 +27,5 @@ const byReason = new Map<ToolErrorReason, number>([
   [ToolErrorReason.CANCELLED, exitCodes.cancelled],
   [ToolErrorReason.EXECUTOR_LOST, exitCodes.lost],
   [ToolErrorReason.NOT_REPORTED, exitCodes.lost],
+  [ToolErrorReason.RESULT_NOT_STORED, exitCodes.lost],
 ]);

@@ -1,4 +1,3 @@
-import { createInterface } from "node:readline/promises";
 import { Argument, type Command } from "commander";
 import { ConnectorSchema } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import type { Enforcement } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -28,10 +27,10 @@ import {
   type ServerConnection,
   serverUrl,
 } from "../connection/connection.ts";
-import type { CliContext, CliProcess } from "../context.ts";
+import type { CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { commandFailure, UsageError } from "../failure/failure.ts";
-import { hasTerminal } from "../terminal/prompt.ts";
+import { confirmAtTerminal } from "../terminal/confirm.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 
@@ -109,7 +108,7 @@ async function connectAgent(
     diffOf({ path: file, before: undefined, after: "", isSecret: true }),
   );
   for (const text of [...planned.changes.map(diffOf), ...secrets]) screen.note(text.trimEnd());
-  if (!flags.yes && !(await confirm(screen.io))) return exitCodes.cancelled;
+  if (!flags.yes && !(await confirmAtTerminal(screen.io, "write these changes?"))) return exitCodes.cancelled;
   const { record, enforcement } = await makeConnector(options, planned);
   const canary = await canaryOf(record, { user, approver, screen, flags });
   if (canary !== undefined) writeRecord(kind, user, { ...record, canary });
@@ -132,17 +131,6 @@ function mcpEntry(
 ): { mcpServers: Record<string, { command: string; args: string[] }> } {
   const [command = "", ...args] = mcpCommand({ program, server: approver.url, ca, mcpTokenFile });
   return { mcpServers: { [mcpName]: { command, args } } };
-}
-
-async function confirm(io: CliProcess): Promise<boolean> {
-  if (!hasTerminal(io))
-    throw new UsageError("there is no terminal to confirm the changes at", "add --yes to write them");
-  const reader = createInterface({ input: io.stdin, output: io.stderr });
-  try {
-    return /^y(es)?$/i.test((await reader.question("write these changes? [y/N] ")).trim());
-  } finally {
-    reader.close();
-  }
 }
 
 /** Runs the canary of a connected agent; undefined if it cannot be run. */

@@ -7,7 +7,7 @@ import type { Paint, Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { momentOf, wordOf } from "../view/words.ts";
 
-/** Defines `toolgate grants` and `toolgate grants revoke`. */
+/** Defines `toolgate grants`, `toolgate grants revoke` and `toolgate grants confirm`. */
 export function defineGrants(command: Command, context: CliContext): void {
   command
     .option("--all", "also what was revoked or has expired")
@@ -26,6 +26,27 @@ export function defineGrants(command: Command, context: CliContext): void {
         return undefined;
       }),
     );
+  command
+    .command("confirm")
+    .description("let grants serve again that a restore suspended; without an id all of them")
+    .argument("[ids...]", "the grants")
+    .action((ids: string[]) =>
+      withServer(context, command, "approver", async (server, screen) => {
+        const suspended = ids.length > 0 ? ids : await suspendedGrants(server);
+        for (const grantId of suspended) {
+          const { grant } = await server.permissions.confirmGrant({ grantId });
+          if (grant) screen.show(GrantSchema, grant, (paint) => grantLines(grant, paint));
+        }
+        if (suspended.length === 0) screen.note("no grant is suspended");
+        return undefined;
+      }),
+    );
+}
+
+async function suspendedGrants(server: ServerConnection): Promise<string[]> {
+  const ids: string[] = [];
+  for await (const { id, suspended } of eachGrant(server, {})) if (suspended > 0) ids.push(id);
+  return ids;
 }
 
 interface GrantsOptions {
@@ -33,20 +54,25 @@ interface GrantsOptions {
   session?: string;
 }
 
-async function list(
-  { permissions }: ServerConnection,
-  screen: Screen,
-  { all = false, session = "" }: GrantsOptions,
-): Promise<undefined> {
-  let pageToken = "";
+async function list(server: ServerConnection, screen: Screen, options: GrantsOptions): Promise<undefined> {
   let count = 0;
+  for await (const grant of eachGrant(server, options)) {
+    screen.show(GrantSchema, grant, (paint) => grantLines(grant, paint));
+    count += 1;
+  }
+  if (count === 0) screen.note("nothing is granted");
+}
+
+async function* eachGrant(
+  { permissions }: ServerConnection,
+  { all = false, session = "" }: GrantsOptions,
+): AsyncGenerator<Grant> {
+  let pageToken = "";
   do {
     const page = await permissions.listGrants({ includeDead: all, sessionId: session, pageToken });
-    for (const grant of page.grants) screen.show(GrantSchema, grant, (paint) => grantLines(grant, paint));
-    count += page.grants.length;
+    yield* page.grants;
     pageToken = page.nextPageToken;
   } while (pageToken !== "");
-  if (count === 0) screen.note("nothing is granted");
 }
 
 function grantLines(grant: Grant, paint: Paint): string[] {
@@ -61,8 +87,9 @@ function grantLines(grant: Grant, paint: Paint): string[] {
   ];
 }
 
-function lifeOf({ revoked, expires }: Grant, paint: Paint): string {
+function lifeOf({ revoked, suspended, expires }: Grant, paint: Paint): string {
   if (revoked > 0) return paint("red", `revoked at ${momentOf(revoked)}`);
+  if (suspended > 0) return paint("yellow", `suspended by a restore at ${momentOf(suspended)}: confirm or revoke it`);
   if (expires === 0) return paint("green", "until revoked");
   if (expires <= Date.now()) return paint("red", `expired at ${momentOf(expires)}`);
   return paint("green", `until ${momentOf(expires)}`);

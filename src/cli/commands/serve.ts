@@ -18,6 +18,8 @@ export function defineServe(command: Command, context: CliContext): void {
     .option("--tls-client-ca <file>", "require client certificates (as well as tokens) signed by this authority, PEM")
     .option("--insecure-no-auth", "require no token: anyone on this machine, the agent included, can call and approve")
     .option("--allow-insecure-listen", "listen beyond this machine without TLS, for use behind a proxy that has it")
+    .option("--opencode", "answer clients of opencode's HTTP API too, as `[rest] enabled = true` does")
+    .option("--new-store", "begin without records although the data directory has traces of a store that was lost")
     .addOption(
       new Option("--unattended <policy>", "permission requests wait for a person, or are denied at once").choices([
         "wait",

@@ -23,6 +23,16 @@ export function defineToken(command: Command, context: CliContext): void {
     )
     .option("--agent <name>", "an agent as which it may act (repeatable; default: all)", collect, [])
     .option("--workspace <name>", "a workspace root in which it may act (repeatable; default: all)", collect, [])
+    .option("--tool <name>", "a tool that a worker may bring; * matches any characters (repeatable)", collect, [])
+    .option("--permission <name>", "what these tools may ask beside their names (repeatable)", collect, [])
+    .option("--may-call <name>", "a tool that the bodies of a worker may call (repeatable; default: none)", collect, [])
+    .option("--idempotent", "the tools of a worker may be run again after it was lost, where they say so")
+    .option(
+      "--pin <id>",
+      "the only definition of a tool that a worker may bring (repeatable; default: any)",
+      collect,
+      [],
+    )
     .option("--label <text>", "a text for people")
     .option("--days <count>", "its lifetime (default: until it is revoked)", wholeNumber)
     .addHelpText("after", createHelp)
@@ -63,6 +73,11 @@ interface CreateOptions extends TableFlags {
   role: string[];
   agent: string[];
   workspace: string[];
+  tool: string[];
+  permission: string[];
+  mayCall: string[];
+  idempotent?: boolean;
+  pin: string[];
   label?: string;
   days?: number;
 }
@@ -76,7 +91,8 @@ function withTable(command: Command): Command {
 async function createToken(context: CliContext, command: Command, options: CreateOptions): Promise<void> {
   const { role: roles, agent: agents, workspace: workspaces, label = "", days = 0 } = options;
   const expires = days === 0 ? 0 : Date.now() + days * 86_400_000;
-  const wanted = { roles, agents, workspaces, label, expires };
+  const worker = workerRightsOf(options);
+  const wanted = { roles, agents, workspaces, label, expires, ...(worker && { worker }) };
   await onTable(context, command, options, {
     served: ({ credentials }) => credentials.createToken(wanted),
     async local(table) {
@@ -90,6 +106,12 @@ async function createToken(context: CliContext, command: Command, options: Creat
       screen.write(`${token}\n`);
     },
   });
+}
+
+/** Returns the limits of a worker; undefined if no option names one. */
+function workerRightsOf({ tool: tools, permission: permissions, mayCall: calls, idempotent, pin }: CreateOptions) {
+  const isNamed = [tools, permissions, calls, pin].some(({ length }) => length > 0) || idempotent !== undefined;
+  return isNamed ? { tools, permissions, calls, idempotent: idempotent ?? false, pin } : undefined;
 }
 
 /** The two ways to the table: by the service, or by its files for the operator. */
@@ -123,16 +145,26 @@ async function onTable<T>(context: CliContext, command: Command, flags: TableFla
   });
 }
 
-function toMessage({ roles, agents, workspaces, issuer = "", uid, ...rest }: StoredCredential): Credential {
+function toMessage({ roles, agents, workspaces, worker, issuer = "", uid, ...rest }: StoredCredential): Credential {
   const lists = { roles: [...roles], agents: [...agents], workspaces: [...workspaces] };
-  return create(CredentialSchema, { ...rest, ...lists, issuer, ...(uid !== undefined && { uid }) });
+  const limits = worker && { worker: workerMessage(worker) };
+  return create(CredentialSchema, { ...rest, ...lists, ...limits, issuer, ...(uid !== undefined && { uid }) });
 }
 
+const workerMessage = ({ tools, permissions, calls, pin, idempotent }: NonNullable<StoredCredential["worker"]>) => ({
+  ...{ tools: [...tools], permissions: [...permissions], calls: [...calls], pin: [...pin], idempotent },
+});
+
 function credentialLines(credential: Credential, paint: Paint): string[] {
-  const { id, roles, label, created, agents, workspaces, issuer } = credential;
+  const { id, roles, label, created, agents, workspaces, issuer, worker } = credential;
   const bound = [
     ...(agents.includes("*") ? [] : [`agents ${agents.join(", ")}`]),
     ...(workspaces.includes("*") ? [] : [`workspaces ${workspaces.join(", ")}`]),
+    ...(worker ? [`tools ${worker.tools.join(", ")}`] : []),
+    ...(worker && worker.permissions.length > 0 ? [`permissions ${worker.permissions.join(", ")}`] : []),
+    ...(worker && worker.calls.length > 0 ? [`may call ${worker.calls.join(", ")}`] : []),
+    ...(worker?.idempotent ? ["may repeat idempotent tools"] : []),
+    ...(worker && worker.pin.length > 0 ? [`only definitions ${worker.pin.join(", ")}`] : []),
   ];
   const words = [`"${label}"`, ...bound, `created at ${momentOf(created)}${issuer === "" ? "" : ` by ${issuer}`}`].join(
     "; ",
@@ -155,6 +187,7 @@ Examples:
   toolgate token create --role approver                     on the service's machine, where no one is signed in
   toolgate token create --role caller --agent build --label ci --days 90
   toolgate token create --role approver --data /var/lib/toolgate
+  toolgate token create --role worker --tool 'ci_*' --workspace default
 
 Signed in, it asks the service. With --data, or where no one is signed in, it adds the hash to the table itself; a running
 service accepts the token at once. That takes write access to the data directory. Only the hash is stored.`;

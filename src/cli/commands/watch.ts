@@ -1,5 +1,6 @@
 import type { Command } from "commander";
 import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { WatchSessionResponse } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { toJsonForm } from "../../view/json-form/convert.ts";
 import { withServer } from "../command.ts";
@@ -10,6 +11,7 @@ import type { Paint, Screen } from "../terminal/screen.ts";
 import { createSafeDecoder, terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
 import { partLines } from "../view/call-view.ts";
+import { linkPlaces } from "../view/place-links.ts";
 import { settledWords } from "../view/settled.ts";
 import { wholeNumber } from "./call.ts";
 
@@ -68,6 +70,7 @@ function createEventView(screen: Screen, url: string): (event: SessionEvent) => 
     const text = decoder.push(bytes).replace(/\n$/, "");
     return text.split("\n").map((line) => `${paint("dim", "│")} ${line}`);
   }
+  const withLinks = (text: string, part: ToolPart) => (screen.coloured ? linkPlaces(text, part) : text);
   return ({ event }) => {
     if (event.case === "output") return outputLines(event.value.callId, event.value.data);
     if (event.case !== "part") return eventLines(event, paint);
@@ -78,7 +81,7 @@ function createEventView(screen: Screen, url: string): (event: SessionEvent) => 
     return streamed
       ? lines
       : [
-          ...terminalSafe(state.value.output)
+          ...withLinks(terminalSafe(state.value.output), event.value)
             .trimEnd()
             .split("\n")
             .map((line) => `${paint("dim", "│")} ${line}`),

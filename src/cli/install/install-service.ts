@@ -5,7 +5,14 @@ import { shellCommand } from "../../view/words.ts";
 import { resolvedPath } from "../connect/file-change.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError, UsageError } from "../failure/failure.ts";
-import { aclCommands, configText, type InstalledWorkspace, installed, unitText } from "./service-files.ts";
+import {
+  aclCommands,
+  configText,
+  gitSettingsText,
+  type InstalledWorkspace,
+  installed,
+  unitText,
+} from "./service-files.ts";
 
 /** What `toolgate install` works with. */
 export interface InstallOptions {
@@ -39,6 +46,7 @@ export function installService({ program, directories, root }: InstallOptions): 
   const files = [
     { path: place(installed.config), text: configText(workspaces), mode: 0o640 },
     { path: place(installed.unit), text: unitText(program, workspaces), mode: 0o644 },
+    { path: place(installed.gitSettings), text: gitSettingsText, mode: 0o644 },
   ];
   const [kept, written] = [files.filter(({ path }) => existsSync(path)), files.filter(({ path }) => !existsSync(path))];
   for (const { path, text, mode } of written) {

@@ -6,7 +6,12 @@ export const installed = {
   config: "/etc/toolgate/toolgate.toml",
   unit: "/etc/systemd/system/toolgate.service",
   data: "/var/lib/toolgate",
+  gitSettings: "/etc/gitconfig",
 } as const;
+
+/** Content of git's system file where there is none. */
+export const gitSettingsText =
+  "# Written by `toolgate install`: in the sandbox of commands Toolgate adds settings to this file, which must exist for that.\n";
 
 /** A workspace root of the service. */
 export interface InstalledWorkspace {
@@ -51,6 +56,8 @@ export function unitText(program: readonly string[], workspaces: readonly Instal
     "StateDirectory=toolgate",
     "StateDirectoryMode=0700",
     "UMask=0007",
+    "# The service limits memory and processes of each command by a control group below the one of this unit.",
+    "Delegate=memory pids",
     "",
     "# Commands of tools run in a sandbox of their own, which needs user namespaces and an unmasked /proc: settings that change",
     "# those (ProtectKernelTunables, ProtectKernelLogs, ProtectHostname, ProtectProc, RestrictNamespaces) are left out.",
@@ -61,7 +68,6 @@ export function unitText(program: readonly string[], workspaces: readonly Instal
     ...writable,
     "PrivateTmp=yes",
     "ProtectClock=yes",
-    "ProtectControlGroups=yes",
     "ProtectKernelModules=yes",
     "LockPersonality=yes",
     "RestrictRealtime=yes",

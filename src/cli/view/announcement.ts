@@ -17,6 +17,7 @@ export function announcement(
     `  data       ${dataDirectory}`,
     ...consoleLines(served, io.stderr.isTTY === true),
     ...(served.adoptedApprover ? [adopted] : []),
+    ...served.warnings.map((warning) => `  warning    ${warning}`),
     ...(unattended === "deny" ? ["  unattended calls that need approval are denied"] : []),
     ...(isOpenToAll ? [paint.err("red", openToAll)] : []),
     "",

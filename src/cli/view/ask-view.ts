@@ -1,6 +1,7 @@
 import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { repetitionWords } from "../../view/asks.ts";
+import { hiddenWords } from "../../view/hidden.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
 import { riskLines } from "../../view/risks.ts";
@@ -70,11 +71,12 @@ function reasonsFor({ decisions }: PermissionRequest): string[] {
 /** The preview of a call as lines. */
 export function previewLines(preview: Preview | undefined, paint: Paint): string[] {
   if (!preview) return [];
-  const { command, paths, hosts, diff, url, additions, deletions, text } = preview;
+  const { command, paths, hosts, diff, url, additions, deletions, text, hidden } = preview;
   return [
     ...field("command", command === "" ? [] : [command], paint),
     ...field("paths", paths, paint),
     ...field("hosts", hosts, paint),
+    ...field("sandbox", [hiddenWords(hidden)].filter(Boolean), paint),
     ...field("text", text === "" ? [] : [text], paint),
     ...field("change", additions + deletions > 0 ? [`+${additions} −${deletions} lines`] : [], paint),
     ...diffLines(diff, paint),

@@ -62,6 +62,7 @@ export function nextStepOf(tool: string, reason: ToolErrorReason): string {
     case ToolErrorReason.TIMEOUT:
       return "give it longer with --timeout MS";
     case ToolErrorReason.EXECUTOR_LOST:
+    case ToolErrorReason.RESULT_NOT_STORED:
       return "check what it did before you call it again: a new call runs it again";
     case ToolErrorReason.NOT_REPORTED:
       return "check what the agent did: it was allowed to run this and did not say how it ended";

@@ -4,8 +4,8 @@ import { createSafeDecoder, terminalSafe } from "../terminal/terminal-safe.ts";
 /** Writes a call's output to stdout: pieces as they arrive, and at the end only the rest. */
 export interface LiveOutput {
   piece(bytes: Uint8Array): void;
-  /** Writes the rest of the output that the call returned. */
-  end(output: string, truncated: boolean): void;
+  /** Writes the rest of the output that the call returned; `decorate` adds links to the safe text. */
+  end(output: string, truncated: boolean, decorate?: (safeText: string) => string): void;
 }
 
 /** Creates the output of one call. */
@@ -19,9 +19,9 @@ export function createLiveOutput(screen: Screen): LiveOutput {
       if (shown.length < maxComparedLength) shown += decoder.decode(bytes, { stream: true });
       screen.write(safeDecoder.push(bytes));
     },
-    end(output, truncated) {
+    end(output, truncated, decorate = (safeText) => safeText) {
       screen.write(safeDecoder.end());
-      screen.write(terminalSafe(remainingOutput(output, shown, truncated), safe));
+      screen.write(decorate(terminalSafe(remainingOutput(output, shown, truncated), safe)));
     },
   };
 }

@@ -1,6 +1,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { hiddenWords } from "../../view/hidden.ts";
 import { sizeOf } from "../../view/quantities.ts";
 import { maxChangeBytes, readWhole } from "../../view/read-output.ts";
 import { DiffView } from "../parts/diff-view.tsx";
@@ -37,6 +38,7 @@ export function AskPreview({
     );
   }
   const { command, diff, hosts, paths, text } = preview;
+  const hidden = hiddenWords(preview.hidden);
   const workdir = request.metadata?.workdir;
   return (
     <>
@@ -49,6 +51,7 @@ export function AskPreview({
               wholeCommand.value = "";
             }}
           />
+          {hidden !== "" && <p class="hint">{visibleText(hidden)}</p>}
         </section>
       )}
       {hosts.length > 0 && (

@@ -19,6 +19,7 @@ export const outcomeFilters: Readonly<Record<string, (record: DecisionRecord) =>
   reported: ({ kind }) => kind === DecisionKind.REPORTED,
   connected: ({ kind }) => kind === DecisionKind.CONNECTED,
   revoked: ({ kind }) => kind === DecisionKind.REVOKED,
+  confirmed: ({ kind }) => kind === DecisionKind.CONFIRMED,
 };
 
 /** Returns true if a record matches the filter. A principal matches as caller and as approver. */

@@ -119,8 +119,12 @@ function scopeWords({ scope, agent }: Grant): string {
   return "every session of the workspace";
 }
 
-function lifeOf({ revoked, expires }: Grant, now: number): { isOver: boolean; words: string } {
+function lifeOf({ revoked, suspended, expires }: Grant, now: number): { isOver: boolean; words: string } {
   if (revoked > 0) return { isOver: true, words: `revoked ${momentOf(revoked)}` };
+  if (suspended > 0) {
+    const command = "toolgate grants confirm";
+    return { isOver: false, words: `suspended by a restore ${momentOf(suspended)}, until \`${command}\` confirms it` };
+  }
   if (expires === 0) return { isOver: false, words: "when it is revoked, or when its session ends" };
   if (expires <= now) return { isOver: true, words: `expired ${momentOf(expires)}` };
   return { isOver: false, words: momentOf(expires) };

@@ -1,6 +1,7 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import type { FilePart, ToolPart, ToolStateError } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { effectsWords } from "../../view/calls.ts";
+import { namedPlacesOf, placeText } from "../../view/places.ts";
 import { capitalized } from "../../view/words.ts";
 import { Pre } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
@@ -34,6 +35,32 @@ export function Input({ input }: { input: JsonObject | undefined }) {
           </div>
         ))}
       </dl>
+    </section>
+  );
+}
+
+/** The places that the output names: each opens in an editor, and its line unfolds to the lines around it. */
+export function Places({ part }: { part: ToolPart }) {
+  const { directory, places } = namedPlacesOf(part);
+  if (places.length === 0) return null;
+  return (
+    <section class="block">
+      <h3>Places, to open in VS Code</h3>
+      <ul class="places mono">
+        {places.map((place, i) => (
+          <li key={i}>
+            <a href={encodeURI(`vscode://file${directory}/${placeText(place)}`).replaceAll("#", "%23")}>
+              {visibleText(placeText(place))}
+            </a>
+            {place.preview && (
+              <details>
+                <summary>{visibleText(/^> +\d+ (.*)/m.exec(place.preview)?.[1] ?? "")}</summary>
+                <Pre text={visibleLines(place.preview)} />
+              </details>
+            )}
+          </li>
+        ))}
+      </ul>
     </section>
   );
 }

@@ -11,7 +11,7 @@ import { visibleText } from "../parts/visible-text.ts";
 import { Empty } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import { Attachments, Failure, Input, Metadata, visibleJson } from "./call-sections.tsx";
+import { Attachments, Failure, Input, Metadata, Places, visibleJson } from "./call-sections.tsx";
 import { OutputView } from "./output-view.tsx";
 import type { SessionFeed } from "./session-feed.ts";
 
@@ -97,6 +97,7 @@ export function CallView({
           Edited by <b>{visibleText(call.editedBy)}</b>; the agent sent <code>{visibleJson(call.originalInput)}</code>
         </p>
       )}
+      <Places part={call} />
       <OutputView part={call} connection={connection} feed={feed} />
       {state.case === "completed" && <Attachments files={state.value.attachments} {...{ sessionId, connection }} />}
       <Metadata part={call} />

@@ -18,12 +18,14 @@ const later = () => import("./later-pages.ts");
 const Sessions = lazyPage(async () => (await later()).SessionsPage);
 const Policy = lazyPage(async () => (await later()).PolicyPage);
 const Tools = lazyPage(async () => (await later()).Tools);
+const Sources = lazyPage(async () => (await later()).SourcesPage);
 
 const pages: Readonly<Record<string, { title: string; icon: string; Page: FunctionComponent<PageProps> }>> = {
   inbox: { title: "Inbox", icon: "M3 13h5l1.5 3h5L16 13h5M5 5h14l2 8v6H3v-6z", Page: InboxPage },
   sessions: { title: "Sessions", icon: "M4 6h10M4 12h16M4 18h7M18 5v2M15 17v2", Page: Sessions },
   policy: { title: "Policy", icon: "M12 3l8 3v6c0 5-3.5 8-8 9-4.5-1-8-4-8-9V6zM9 12l2 2 4-4", Page: Policy },
   tools: { title: "Tools", icon: "M14 7a4 4 0 0 1 5-4l-2.5 3 1.5 1.5 3-2.5a4 4 0 0 1-5 5L7 19l-2-2z", Page: Tools },
+  sources: { title: "Sources", icon: "M4 5h16v5H4zM4 14h16v5H4zM8 7.5v.1M8 16.5v.1", Page: Sources },
 };
 
 /** The console: the sign-in page or, when signed in, the pages. */

@@ -3,6 +3,7 @@ import { createConnectTransport } from "@connectrpc/connect-web";
 import { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
+import { SourceService } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
 import { type GetServerInfoResponse, ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { createStream, type Stream } from "./stream.ts";
 
@@ -12,6 +13,7 @@ export interface ConsoleConnection {
   readonly permissions: Client<typeof PermissionService>;
   readonly sessions: Client<typeof SessionService>;
   readonly credentials: Client<typeof CredentialService>;
+  readonly sources: Client<typeof SourceService>;
   /** The service's description, with the principal and roles of this connection. */
   readonly server: GetServerInfoResponse;
   /** The shared stream of live events. */
@@ -48,6 +50,7 @@ export async function connectConsole(proof: SignInProof | undefined): Promise<Co
     permissions: createClient(PermissionService, transport),
     sessions: createClient(SessionService, transport),
     credentials: createClient(CredentialService, transport),
+    sources: createClient(SourceService, transport),
     server,
     stream: createStream(tools, server),
     may: (...roles) => roles.some((role) => server.roles.includes(role)),

@@ -2,9 +2,12 @@ import type { DescMethod } from "@bufbuild/protobuf";
 import { AgentService } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { OperatorService } from "../../../gen/opencode/tool/v1/operator_service_pb.ts";
 import { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
+import { SourceService } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { WorkerService } from "../../../gen/opencode/tool/v1/worker_service_pb.ts";
 import { type Principal, type Role, roleNames } from "../../core/principal.ts";
 import { RequestError } from "../../core/request-error.ts";
 import type { Authenticate } from "./authenticate.ts";
@@ -58,6 +61,7 @@ const hosts: readonly Role[] = ["host", "admin"];
 const planners: readonly Role[] = ["caller", "approver", "admin"];
 const callers: readonly Role[] = ["caller", "admin"];
 const approvers: readonly Role[] = ["approver", "admin"];
+const operators: readonly Role[] = ["admin"];
 const overseers: readonly Role[] = ["approver", "watcher", "admin"];
 
 const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>> = {
@@ -76,6 +80,9 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     listCredentials: approvers,
     revokeCredential: approvers,
   } satisfies Record<keyof typeof CredentialService.method, readonly Role[]>,
+  [OperatorService.typeName]: {
+    backup: operators,
+  } satisfies Record<keyof typeof OperatorService.method, readonly Role[]>,
   [PermissionService.typeName]: {
     respondToPermission: approvers,
     rejectPermissions: approvers,
@@ -84,17 +91,27 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     watchPermissions: readers,
     listGrants: overseers,
     revokeGrant: approvers,
+    confirmGrant: approvers,
     listDecisions: readers,
     listAudits: overseers,
     explainPermission: allRoles,
     listRules: overseers,
   } satisfies Record<keyof typeof PermissionService.method, readonly Role[]>,
+  [SourceService.typeName]: {
+    listSources: overseers,
+    acceptSource: approvers,
+  } satisfies Record<keyof typeof SourceService.method, readonly Role[]>,
+  [WorkerService.typeName]: {
+    work: ["worker"],
+    listWorkers: overseers,
+  } satisfies Record<keyof typeof WorkerService.method, readonly Role[]>,
   [ToolService.typeName]: {
     // A host compares names with those of our MCP server.
     listTools: readers,
     planTool: planners,
     callTool: callers,
     executeTool: callers,
+    streamTools: callers,
     beginCall: hosts,
     finishCall: hosts,
     cancelTool: callers,

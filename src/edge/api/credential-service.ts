@@ -1,9 +1,11 @@
 import type { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { StoreMembership } from "../../call/ports.ts";
-import { type Principal, type Role, roleNames } from "../../core/principal.ts";
-import { actingRoles, type Credential } from "../../credential/credential.ts";
+import { type Principal, type Role, roleNames, type WorkerRights } from "../../core/principal.ts";
+import { workerRightsProblem } from "../../core/worker-rights.ts";
+import { actingRoles, type Credential, type CredentialRights } from "../../credential/credential.ts";
 import type { Credentials } from "../../credential/credentials.ts";
+
 import { checkRole } from "./access.ts";
 import { RequestFailure } from "./request-failure.ts";
 import type { ServiceFunctions } from "./rpc.ts";
@@ -25,7 +27,7 @@ export function credentialService(domain: CredentialServiceDomain): ServiceFunct
       return { token, credential: recordOf(credential), storeId: store.storeId };
     },
     createCode: async (_request, context) => credentials.createCode(await approverOf(domain, context)),
-    async createToken({ roles: named, agents, workspaces, label, expires }, context) {
+    async createToken({ roles: named, agents, workspaces, label, expires, worker }, context) {
       const principal = await approverOf(domain, context);
       const roles = roleNames.filter((role) => named.includes(role));
       checkMayGive(principal, roles, "CreateToken");
@@ -34,7 +36,9 @@ export function credentialService(domain: CredentialServiceDomain): ServiceFunct
         roles,
         agents: narrowed("agents", agents, principal.agents),
         workspaces: narrowed("workspaces", workspaces, principal.workspaces),
+        ...(worker && { worker: workerRights(worker) }),
       };
+      checkWorkerRights(rights);
       const { token, credential } = await credentials.create(principal, rights, {
         label: label || roles.join("-"),
         expires,
@@ -71,6 +75,19 @@ function checkWorkspacesFit(roles: readonly Role[], workspaces: readonly string[
   );
 }
 
+function checkWorkerRights(rights: CredentialRights): void {
+  const problem = workerRightsProblem(rights);
+  if (problem === undefined) return;
+  throw new RequestFailure("invalid_argument", problem.message, {
+    reason: ErrorReason.INVALID_MESSAGE,
+    metadata: { field: problem.field === "tools" ? "worker.tools" : problem.field },
+  });
+}
+
+const workerRights = ({ tools, permissions, calls, idempotent, pin }: WorkerRights) => ({
+  ...{ tools: [...tools], permissions: [...permissions], calls: [...calls], idempotent, pin: [...pin] },
+});
+
 /** Returns the wanted names if the creator has them all, or the creator's own if none are wanted. */
 function narrowed(field: string, wanted: readonly string[], own: readonly string[]): readonly string[] {
   if (wanted.length === 0) return own;
@@ -83,7 +100,8 @@ function narrowed(field: string, wanted: readonly string[], own: readonly string
   );
 }
 
-function recordOf({ id, roles, agents, workspaces, label, created, expires, revoked, issuer = "", uid }: Credential) {
+function recordOf(credential: Credential) {
+  const { id, roles, agents, workspaces, worker, label, created, expires, revoked, issuer = "", uid } = credential;
   return {
     id,
     roles: [...roles],
@@ -94,6 +112,7 @@ function recordOf({ id, roles, agents, workspaces, label, created, expires, revo
     expires,
     revoked,
     issuer,
+    ...(worker && { worker: workerRights(worker) }),
     ...(uid !== undefined && { uid }),
   };
 }

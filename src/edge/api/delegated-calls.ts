@@ -24,7 +24,7 @@ export async function beginCallRpc(
   const { signal, trace } = context;
   const decided = await domain.calls.begin(await callerOf(domain, context), request, signal, trace);
   const outcome = await outcomeOf(domain, decided);
-  return create(BeginCallResponseSchema, { outcome, storeId: domain.store.storeId });
+  return create(BeginCallResponseSchema, { outcome, storeId: domain.store.storeIdOf(decided.root) });
 }
 
 async function outcomeOf(

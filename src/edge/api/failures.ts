@@ -103,7 +103,14 @@ const statuses: Readonly<Record<ReasonName, Status>> = {
   RUNNER_SILENT: "deadline_exceeded",
   RUNNER_REPLACED: "aborted",
   NO_SUCH_CONNECTOR: "not_found",
+  NO_SUCH_SOURCE: "not_found",
+  SOURCE_CHANGED: "failed_precondition",
   DEADLINE_PASSED: "deadline_exceeded",
+  STORE_DAMAGED: "data_loss",
+  BACKUP_UNSUPPORTED: "failed_precondition",
+  WORKER_PROTOCOL: "failed_precondition",
+  WORKER_SUPERSEDED: "aborted",
+  WORKER_SILENT: "deadline_exceeded",
 };
 
 function refusal(error: RequestError): RequestFailure {

@@ -76,6 +76,10 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
       return { grant: await permissions.revoke(principal.id, grantId) };
     },
 
+    async confirmGrant({ grantId }, { principal }) {
+      return { grant: await permissions.confirm(principal.id, grantId) };
+    },
+
     async listDecisions(request, context) {
       const { sessionId, afterSeq } = request;
       const page = { sessionId, afterSeq: Number(afterSeq), limit: pageLimit(request, context) };
@@ -103,7 +107,7 @@ async function* watchPermissions(
   { sessionId }: WatchPermissionsRequest,
   { principal, signal }: EdgeContext,
 ): AsyncGenerator<WatchPermissionsResponse> {
-  const storeMark = createStoreMark(store);
+  const storeMark = createStoreMark(store.storeId);
   for await (const { event, snapshotEnd = false } of watcher.watch(principal, sessionId, signal)) {
     yield create(WatchPermissionsResponseSchema, { ...(event && { event }), snapshotEnd, storeId: storeMark() });
   }

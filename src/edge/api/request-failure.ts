@@ -79,6 +79,15 @@ export function requestTooLarge(maxBytes: number): RequestFailure {
   );
 }
 
+/** Returns the refusal of a message that is over the size limit of its stream. */
+export function messageTooLarge(maxBytes: number): RequestFailure {
+  return new RequestFailure(
+    "resource_exhausted",
+    `a message of the stream is over the limit of ${maxBytes} bytes; open the stream again and send smaller messages`,
+    { reason: ErrorReason.REQUEST_TOO_LARGE, metadata: { limit: String(maxBytes) } },
+  );
+}
+
 /** Returns the refusal of a request whose body did not arrive in time. */
 export function bodyTimedOut(maxMs: number): RequestFailure {
   return new RequestFailure(
@@ -121,5 +130,11 @@ export function unreadableRequest(cause: unknown): RequestFailure {
  */
 export function notOneMessage(status: "invalid_argument" | "unimplemented" | "internal", fact: string): RequestFailure {
   const message = `the request must be one message, but ${fact}; send exactly one`;
+  return new RequestFailure(status, message, { reason: ErrorReason.INVALID_MESSAGE });
+}
+
+/** Returns the refusal of a stream whose bytes are not messages. gRPC's status for a message without its encoding is internal. */
+export function unreadableStream(status: "invalid_argument" | "internal", fact: string): RequestFailure {
+  const message = `the stream of requests cannot be read: ${fact}; open it again and send whole messages`;
   return new RequestFailure(status, message, { reason: ErrorReason.INVALID_MESSAGE });
 }

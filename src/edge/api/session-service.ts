@@ -9,7 +9,7 @@ import type { ServiceFunctions } from "./rpc.ts";
 export interface SessionServiceDomain {
   sessions: Sessions;
   calls: Calls;
-  store: Pick<StoreMembership, "storeId">;
+  store: Pick<StoreMembership, "storeIdOf">;
 }
 
 /** Returns the functions of SessionService. */
@@ -20,7 +20,8 @@ export function sessionService({
 }: SessionServiceDomain): ServiceFunctions<typeof SessionService> {
   return {
     async createSession(request, { principal }) {
-      return { session: await sessions.create(principal, request), storeId: store.storeId };
+      const session = await sessions.create(principal, request);
+      return { session, storeId: store.storeIdOf(session.rootSessionId) };
     },
     async getSession({ sessionId }, { principal }) {
       return { session: await sessions.get(principal, sessionId) };

@@ -1,7 +1,5 @@
-import type { StoreMembership } from "../../call/ports.ts";
-
-/** Returns the store's id for the first message of a stream and "" for the others. */
-export function createStoreMark({ storeId }: Pick<StoreMembership, "storeId">): () => string {
+/** Returns a store's id for the first message of a stream and "" for the others. */
+export function createStoreMark(storeId: string): () => string {
   let next = storeId;
   return () => {
     const mark = next;

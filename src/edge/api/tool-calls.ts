@@ -12,6 +12,7 @@ import {
   type ListToolPartsRequest,
   OnDisconnect,
 } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { Accepted } from "../../call/accept.ts";
 import { isTerminal } from "../../call/state.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { RequestError } from "../../core/request-error.ts";
@@ -32,9 +33,11 @@ export async function callToolRpc(
   const { record } = await calls.open(await callerOf(domain, context), request, trace);
   const stopWatching = cancelOnLeave(calls, record.ref, request.onDisconnect, context);
   try {
+    // As of when the call was known: a failover since then has to be noticed by the client's next request.
+    const storeId = store.storeIdOf(record.ref.root);
     const { ref, part } = await calls.wait(record, request.waitMs ?? 30_000, signal);
     const permissions = isTerminal(part) || part.permissionIds.length === 0 ? [] : await openPermissions(asksOf, ref);
-    return create(CallToolResponseSchema, { part, permissions, lastSeq: part.revision, storeId: store.storeId });
+    return create(CallToolResponseSchema, { part, permissions, lastSeq: part.revision, storeId });
   } finally {
     stopWatching();
   }
@@ -46,11 +49,20 @@ export async function* executeToolRpc(
   request: ExecuteToolRequest,
   context: EdgeContext,
 ): AsyncGenerator<ExecuteToolResponse> {
-  const { calls, store } = domain;
-  const { signal, trace } = context;
-  const call = await calls.open(await callerOf(domain, context), request, trace);
+  const call = await domain.calls.open(await callerOf(domain, context), request, context.trace);
+  yield* followCall(domain, call, request, context);
+}
+
+/** Streams the events of a call until it ends, and cancels it when the client leaves, if the request wants that. */
+export async function* followCall(
+  { calls, store }: Pick<ToolServiceDomain, "calls" | "store">,
+  call: Pick<Accepted, "record">,
+  request: Pick<ExecuteToolRequest, "onDisconnect" | "afterSeq">,
+  context: Pick<EdgeContext, "principal" | "signal">,
+): AsyncGenerator<ExecuteToolResponse> {
+  const { signal } = context;
   const stopWatching = cancelOnLeave(calls, call.record.ref, request.onDisconnect, context);
-  const storeMark = createStoreMark(store);
+  const storeMark = createStoreMark(store.storeIdOf(call.record.ref.root));
   try {
     for await (const { event, lastSeq } of calls.events(call, Number(request.afterSeq), signal)) {
       yield create(ExecuteToolResponseSchema, {
@@ -100,7 +112,7 @@ function cancelOnLeave(
   calls: ToolServiceDomain["calls"],
   { sessionId, callId }: CallRef,
   onDisconnect: OnDisconnect,
-  { principal, signal }: EdgeContext,
+  { principal, signal }: Pick<EdgeContext, "principal" | "signal">,
 ): () => void {
   if (onDisconnect !== OnDisconnect.CANCEL) return () => undefined;
   const leave = () => {
@@ -109,6 +121,8 @@ function cancelOnLeave(
     calls.cancel(principal, sessionId, callId, "The caller disconnected.").catch(() => undefined);
   };
   signal.addEventListener("abort", leave, { once: true });
+  // The client may have left while the call was accepted.
+  if (signal.aborted) leave();
   return () => signal.removeEventListener("abort", leave);
 }
 

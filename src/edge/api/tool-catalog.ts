@@ -11,8 +11,10 @@ import {
   type PlanToolRequest,
   type PlanToolResponse,
   PlanToolResponseSchema,
+  StoreDetailsSchema,
   UnattendedPolicy,
 } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { StoreSafety } from "../../call/ports.ts";
 import type { EdgeContext } from "./edge-context.ts";
 import type { ToolServiceDomain } from "./tool-domain.ts";
 
@@ -51,6 +53,10 @@ export function getToolStatsRpc({ stats }: Pick<ToolServiceDomain, "stats">): Ge
   return create(GetToolStatsResponseSchema, stats());
 }
 
+function detailsOf({ copies, required, warnings }: StoreSafety) {
+  return create(StoreDetailsSchema, { copies, requiredCopies: required, warnings: [...warnings] });
+}
+
 /** Returns the service, its limits and the sender of the request. */
 export async function getServerInfoRpc(
   { about, planner, store, enforcement }: Pick<ToolServiceDomain, "about" | "planner" | "store" | "enforcement">,
@@ -63,7 +69,7 @@ export async function getServerInfoRpc(
   return create(GetServerInfoResponseSchema, {
     version: about.version,
     storeId: store.storeId,
-    ...about.sandbox,
+    ...about.sandbox(),
     limits: about.limits,
     workspaces: about.workspaces.filter((name) => workspaces.includes("*") || workspaces.includes(name)),
     agents: agents.map(({ agent }) => agent),
@@ -72,6 +78,7 @@ export async function getServerInfoRpc(
     principal: principal.id,
     roles: [...roles],
     enforcement: enforcement.judge(sender.uid),
+    storeDetails: detailsOf(store.safety()),
     mcpHolds: about.mcpHolds.map((hold) => create(McpHoldSchema, hold)),
   });
 }

@@ -18,7 +18,7 @@ export interface ToolServiceDomain extends SenderDomain {
   calls: Calls;
   planner: Planner;
   reader: StoredOutputs;
-  store: Pick<StoreMembership, "storeId">;
+  store: Pick<StoreMembership, "storeId" | "storeIdOf" | "safety">;
   asksOf(call: CallRef): Promise<AskRecord[]>;
   stats(): MessageInitShape<typeof GetToolStatsResponseSchema>;
   custom: {
@@ -32,6 +32,9 @@ export interface ToolServiceDomain extends SenderDomain {
     limits: Limits;
     unattended: "wait" | "deny";
     mcpHolds: readonly { readonly client: string; readonly httpMs: number; readonly stdioMs: number }[];
-    sandbox: Pick<GetServerInfoResponse, "sandbox" | "sandboxNetwork" | "sandboxNetworkAccess" | "sandboxProblem">;
+    sandbox(): Pick<
+      GetServerInfoResponse,
+      "sandbox" | "sandboxNetwork" | "sandboxNetworkAccess" | "sandboxProblem" | "sandboxDetails"
+    >;
   };
 }

@@ -6,8 +6,10 @@ import { getServerInfoRpc, getToolStatsRpc, listToolsRpc, planToolRpc } from "./
 import type { ToolServiceDomain } from "./tool-domain.ts";
 import { watchSessionRpc } from "./watch-session.ts";
 
-/** Returns the functions of ToolService, except WatchMany, which also needs PermissionService. */
-export function toolService(domain: ToolServiceDomain): Omit<ServiceFunctions<typeof ToolService>, "watchMany"> {
+/** Returns the functions of ToolService, except WatchMany and StreamTools, which need more than its domain. */
+export function toolService(
+  domain: ToolServiceDomain,
+): Omit<ServiceFunctions<typeof ToolService>, "watchMany" | "streamTools"> {
   return {
     listTools: (request, context) => listToolsRpc(domain, request, context),
     planTool: (request, context) => planToolRpc(domain, request, context),

@@ -14,7 +14,7 @@ export async function* watchSessionRpc(
   { sessionId, afterSeq, callId, snapshot }: WatchSessionRequest,
   { principal, signal }: EdgeContext,
 ): AsyncGenerator<WatchSessionResponse> {
-  const storeMark = createStoreMark(store);
+  const storeMark = createStoreMark(store.storeIdOf(await calls.rootOf(principal, sessionId)));
   // A number above the largest safe integer is beyond the end of every log, also after it is rounded.
   const watch = { sessionId, afterSeq: Number(afterSeq), snapshot, callId: callId || undefined };
   for await (const { event, lastSeq, snapshotEnd = false } of calls.watch(principal, watch, signal)) {

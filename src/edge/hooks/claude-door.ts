@@ -1,6 +1,5 @@
 import type { Client } from "@connectrpc/connect";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { peerOf } from "../../core/peer-uid.ts";
 import { answerClaude, denyClaude, ownClaudeTool } from "../../dialect/claude.ts";
 import { type ClaudeHook, readClaudeHook } from "../../dialect/claude-hook.ts";
 import { AlreadyBegunError, type DecisionMemory, type DelegatedCalls } from "../../dialect/delegate.ts";
@@ -10,6 +9,7 @@ import { checkRole, rolesFor } from "../api/access.ts";
 import type { Authenticate } from "../api/authenticate.ts";
 import { clientLeft } from "../api/request-failure.ts";
 import type { ByteBudget } from "../http/byte-budget.ts";
+import { connectionPeer } from "../http/connection-peer.ts";
 import type { Request, Response } from "../http/handler.ts";
 import { type Mount, sendWhole } from "../http/mounts.ts";
 import { createLocalApi, type LocalApiOptions } from "../mcp/local-api.ts";
@@ -22,7 +22,7 @@ export interface HookDoorOptions extends LocalApiOptions {
   budget: ByteBudget;
 }
 
-/** What all requests of the door share. */
+/** State that all requests of the door share. */
 interface HookDoor extends HookDoorOptions {
   apiOf: ReturnType<typeof createLocalApi>;
   memoryOf: (principalId: string) => DecisionMemory;
@@ -70,7 +70,7 @@ async function answerHook(
   });
   const hook = read(await readBody(request, { maxBytes: limits.requestBytes, maxMs: limits.bodyMs, budget }));
   const signal = AbortSignal.any([left.signal, ...(principal.ended === undefined ? [] : [principal.ended])]);
-  const { tools } = apiOf({ principal, peer: () => peerOf(request.socket) });
+  const { tools } = apiOf({ principal, peer: () => connectionPeer(request) });
   const query = new URL(request.url ?? "", "http://localhost").searchParams;
   const context = {
     calls: callsOf(tools, signal),

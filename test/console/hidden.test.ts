@@ -1,0 +1,20 @@
+import { mkdir, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { test } from "vitest";
+import { useService } from "../e2e/service.ts";
+import { ask } from "./ask.ts";
+import { answer, untilLive, useBrowsers } from "./browser.ts";
+
+const browsers = useBrowsers();
+const service = useService({ settings: '[permission.read]\n"secrets/*" = "deny"\n' });
+
+test("an ask for a command says what the command will not see", async () => {
+  await mkdir(join(service.workspace, "secrets"));
+  for (const name of [".env", "secrets/key"]) await writeFile(join(service.workspace, name), "TOKEN=x\n");
+  const page = await browsers.open(service, "approver");
+  await untilLive(page);
+  const call = await ask(service, { command: "ls -a" });
+  await page.getByRole("article").getByText("2 paths hidden: secrets/, .env").waitFor();
+  await answer(page, /Approve once/);
+  await call.end();
+});
