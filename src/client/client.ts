@@ -9,3 +9,6 @@ export * from "../../gen/opencode/tool/v1/tool_pb.ts";
 export * from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 export { type ConnectOptions, connect, type ToolgateClient } from "./connect.ts";
 export { findToken, type TokenRole } from "./find-token.ts";
+export { CallFailed, type ClientCallOptions } from "./make-call.ts";
+export type { AnswerOptions, AskOptions } from "./open-asks.ts";
+export { StoreChanged } from "./resume-stream.ts";

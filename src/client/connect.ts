@@ -1,11 +1,19 @@
 import type { Socket } from "node:net";
+import type { JsonObject } from "@bufbuild/protobuf";
 import { type Client, createClient, type Interceptor } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
 import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
+import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
+import { OperatorService } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { SourceService } from "../../gen/opencode/tool/v1/source_service_pb.ts";
+import type { PermissionRequest, ToolStateCompleted } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { WorkerService } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
+import { type ClientCallOptions, callToEnd, streamCall } from "./make-call.ts";
+import { type AnswerOptions, type AskOptions, replyToAsk, watchAsks } from "./open-asks.ts";
 import { openVerifiedSocket, PeerError, type PeerProof } from "./verified-socket.ts";
 
 /** Address, credentials and certificates of a connection. */
@@ -21,7 +29,7 @@ export interface ConnectOptions {
   key?: string;
 }
 
-/** The generated clients over one HTTP/2 connection. */
+/** The generated clients over one HTTP/2 connection, and what most programs need of them. */
 export interface ToolgateClient {
   readonly url: string;
   readonly tools: Client<typeof ToolService>;
@@ -29,6 +37,21 @@ export interface ToolgateClient {
   readonly permissions: Client<typeof PermissionService>;
   readonly credentials: Client<typeof CredentialService>;
   readonly agents: Client<typeof AgentService>;
+  readonly sources: Client<typeof SourceService>;
+  readonly operator: Client<typeof OperatorService>;
+  readonly workers: Client<typeof WorkerService>;
+  /** Makes a call and waits for its end, across restarts of the service. Throws `CallFailed` if it ends without a result. */
+  call(tool: string, input: JsonObject, options?: ClientCallOptions): Promise<ToolStateCompleted>;
+  /** Makes a call and yields its events, each once, up to its terminal state, across restarts of the service. */
+  stream(tool: string, input: JsonObject, options?: ClientCallOptions): AsyncGenerator<SessionEvent>;
+  /** Yields open permission requests as they come, each once, across restarts of the service. */
+  asks(options?: AskOptions): AsyncGenerator<PermissionRequest>;
+  /** Answers a permission request as it was shown; once it returns, this answer has won. */
+  reply(
+    ask: Pick<PermissionRequest, "sessionId" | "id" | "digest">,
+    reply: "once" | "always" | "reject",
+    options?: AnswerOptions,
+  ): Promise<void>;
   /** Ends the connection and all streams on it. */
   close(): void;
 }
@@ -61,13 +84,19 @@ function clientOver(sessionManager: Http2SessionManager, url: string, token: str
     interceptors: token === undefined ? [] : [bearer(token)],
     defaultTimeoutMs: 30_000,
   });
+  const [tools, sessions] = [createClient(ToolService, transport), createClient(SessionService, transport)];
+  const permissions = createClient(PermissionService, transport);
   return {
-    url,
-    tools: createClient(ToolService, transport),
-    sessions: createClient(SessionService, transport),
-    permissions: createClient(PermissionService, transport),
+    ...{ url, tools, sessions, permissions },
     credentials: createClient(CredentialService, transport),
     agents: createClient(AgentService, transport),
+    sources: createClient(SourceService, transport),
+    operator: createClient(OperatorService, transport),
+    workers: createClient(WorkerService, transport),
+    call: (tool, input, options) => callToEnd({ tools, sessions }, tool, input, options),
+    stream: (tool, input, options) => streamCall({ tools, sessions }, tool, input, options),
+    asks: (options) => watchAsks(permissions, options),
+    reply: (ask, reply, options) => replyToAsk(permissions, ask, reply, options),
     close: () => sessionManager.abort(),
   };
 }

@@ -1,0 +1,146 @@
+import { randomBytes } from "node:crypto";
+import type { JsonObject } from "@bufbuild/protobuf";
+import type { Client } from "@connectrpc/connect";
+import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
+import type { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import type {
+  ToolEffects,
+  ToolErrorReason,
+  ToolPart,
+  ToolStateCompleted,
+  ToolStateError,
+} from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { backoffMs, resumeStream, untilAnswered } from "./resume-stream.ts";
+
+/** Names a call, and what it runs with. */
+export interface ClientCallOptions {
+  /** The session; it is created if it does not exist. Default: a new one. */
+  sessionId?: string;
+  /** Names the call in its session: a program that starts again with the same ids attaches to its call. Default: a new one. */
+  callId?: string;
+  /** The session from which it was started, for a session that is a child of another one. */
+  parentSessionId?: string;
+  /** `NAME` or `NAME/directory`, for a session that is created. */
+  workspace?: string;
+  agent?: string;
+  /** Maximum duration of the run, without the wait for an approver. */
+  timeoutMs?: number;
+  metadata?: JsonObject;
+  /** The definition that the model was shown. If the tool has another one by then, the call ends STALE_TOOL. */
+  definitionId?: string;
+  /** The calling model and its provider, for tools that depend on it. */
+  providerId?: string;
+  modelId?: string;
+  /** Ends the wait. The call goes on; `tools.cancelTool` cancels it. */
+  signal?: AbortSignal;
+}
+
+/** A call ended without a result. */
+export class CallFailed extends Error {
+  override name = "CallFailed";
+  readonly part: ToolPart;
+  readonly reason: ToolErrorReason;
+  /** Effects of the tool: `NONE` if it has changed nothing. */
+  readonly effects: ToolEffects;
+  constructor(part: ToolPart, { error, reason, effects }: ToolStateError) {
+    super(error);
+    this.part = part;
+    this.reason = reason;
+    this.effects = effects;
+  }
+}
+
+/** The generated clients that calls need. */
+export interface CallClients {
+  readonly tools: Client<typeof ToolService>;
+  readonly sessions: Client<typeof SessionService>;
+}
+
+/** A call with its ids, and the store of its session. */
+interface NamedCall {
+  readonly sessionId: string;
+  readonly callId: string;
+  readonly tool: string;
+  readonly input: JsonObject;
+  readonly storeId: string;
+  readonly signal: AbortSignal;
+  readonly fields: Pick<
+    ClientCallOptions,
+    "agent" | "timeoutMs" | "metadata" | "definitionId" | "providerId" | "modelId"
+  >;
+}
+
+/** Time that one request waits for the end of its call. */
+const waitMs = 60_000;
+
+/** Makes a call and waits for its end, across restarts of the service. Throws `CallFailed` if it ends without a result. */
+export async function callToEnd(
+  clients: CallClients,
+  tool: string,
+  input: JsonObject,
+  options: ClientCallOptions = {},
+): Promise<ToolStateCompleted> {
+  const { storeId: expectedStoreId, signal, fields, ...ids } = await nameCall(clients, tool, input, options);
+  const request = { ...ids, ...fields, expectedStoreId, waitMs };
+  for (;;) {
+    const send = () => clients.tools.callTool(request, { signal, timeoutMs: 0 });
+    const { part } = await untilAnswered(send, { signal, isReached: true });
+    if (part?.state.case === "completed") return part.state.value;
+    if (part?.state.case === "error") throw new CallFailed(part, part.state.value);
+  }
+}
+
+/**
+ * Makes a call and yields its events up to the terminal state, across restarts of the service, each once. The last event is a part;
+ * a failed call does not throw.
+ */
+export async function* streamCall(
+  clients: CallClients,
+  tool: string,
+  input: JsonObject,
+  options: ClientCallOptions = {},
+): AsyncGenerator<SessionEvent> {
+  const { storeId, signal, fields, ...ids } = await nameCall(clients, tool, input, options);
+  const frames = resumeStream({
+    start: { afterSeq: 0n, storeId },
+    signal,
+    pauseMs: backoffMs,
+    open: ({ afterSeq, storeId: expectedStoreId }) =>
+      clients.tools.executeTool({ ...ids, ...fields, afterSeq, expectedStoreId }, { signal, timeoutMs: 0 }),
+    isLast: ({ event }) => event !== undefined && isTerminal(event),
+  });
+  for await (const { event } of frames) if (event) yield event;
+}
+
+function isTerminal({ event }: SessionEvent): boolean {
+  return event.case === "part" && (event.value.state.case === "completed" || event.value.state.case === "error");
+}
+
+/** Gives a call its ids, and creates its session if it does not exist, so that each later request may be repeated. */
+async function nameCall(
+  { sessions }: CallClients,
+  tool: string,
+  input: JsonObject,
+  options: ClientCallOptions,
+): Promise<NamedCall> {
+  const { sessionId = `ses_${randomBytes(16).toString("hex")}`, callId = `call_${randomBytes(16).toString("hex")}` } =
+    options;
+  const { signal = new AbortController().signal, workspace, parentSessionId } = options;
+  const { agent, timeoutMs, metadata, definitionId, providerId, modelId } = options;
+  const fields = {
+    ...(agent !== undefined && { agent }),
+    ...(timeoutMs !== undefined && { timeoutMs }),
+    ...(metadata && { metadata }),
+    ...(definitionId !== undefined && { definitionId }),
+    ...(providerId !== undefined && { providerId }),
+    ...(modelId !== undefined && { modelId }),
+  };
+  const session = {
+    sessionId,
+    ...(workspace !== undefined && { workspace }),
+    ...(parentSessionId !== undefined && { parentSessionId }),
+  };
+  const { storeId } = await untilAnswered(() => sessions.createSession(session, { signal }), { signal });
+  return { sessionId, callId, tool, input, storeId, signal, fields };
+}

@@ -1,0 +1,84 @@
+import { randomUUID } from "node:crypto";
+import type { JsonObject } from "@bufbuild/protobuf";
+import type { Client } from "@connectrpc/connect";
+import type { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { PermissionReply, type PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { backoffMs, resumeStream, untilAnswered } from "./resume-stream.ts";
+
+/** Selects permission requests. */
+export interface AskOptions {
+  /** Limits them to this session and its descendants. Default: every session that the token may see. */
+  sessionId?: string;
+  /** Ends the stream. */
+  signal?: AbortSignal;
+}
+
+/** An answer to a permission request, beside the reply. */
+export interface AnswerOptions {
+  /** For the model; only with `reject`. */
+  message?: string;
+  /** The offer to save; only with `always`. Default: the first one, which is the narrowest. */
+  offerId?: string;
+  /** Other arguments for the call; only with `once`. */
+  input?: JsonObject;
+  /** Values for each question of the request; only with `once`. */
+  answers?: readonly (readonly string[])[];
+  /** Answers all open requests of the call. */
+  wholeCall?: boolean;
+}
+
+/** Yields open permission requests as they come, across restarts of the service, each once. */
+export async function* watchAsks(
+  permissions: Client<typeof PermissionService>,
+  { sessionId = "", signal = new AbortController().signal }: AskOptions = {},
+): AsyncGenerator<PermissionRequest> {
+  let open = new Set<string>();
+  let snapshot: Set<string> | undefined;
+  const frames = resumeStream({
+    start: { afterSeq: 0n, storeId: "" },
+    signal,
+    pauseMs: backoffMs,
+    open() {
+      // Each stream starts with all requests that are open: the others of an earlier stream are settled.
+      snapshot = new Set();
+      return permissions.watchPermissions({ sessionId }, { signal, timeoutMs: 0 });
+    },
+    isLast: () => false,
+  });
+  for await (const { event, snapshotEnd } of frames) {
+    if (snapshotEnd && snapshot) {
+      open = snapshot;
+      snapshot = undefined;
+    }
+    if (event?.event.case === "permissionSettled") open.delete(event.event.value.permissionId);
+    if (event?.event.case !== "permissionAsked") continue;
+    const ask = event.event.value;
+    snapshot?.add(ask.id);
+    if (open.has(ask.id)) continue;
+    open.add(ask.id);
+    yield ask;
+  }
+}
+
+/** Answers a permission request as it was shown. A lost reply is repeated until it is answered: its id makes that safe. */
+export async function replyToAsk(
+  permissions: Client<typeof PermissionService>,
+  ask: Pick<PermissionRequest, "sessionId" | "id" | "digest">,
+  reply: "once" | "always" | "reject",
+  options: AnswerOptions = {},
+): Promise<void> {
+  const { answers, ...rest } = options;
+  const response = {
+    ...rest,
+    ...(answers && { answers: answers.map((values) => ({ values: [...values] })) }),
+    ...{ sessionId: ask.sessionId, permissionId: ask.id, expectedDigest: ask.digest, replyId: randomUUID() },
+    reply: replies[reply],
+  };
+  await untilAnswered(() => permissions.respondToPermission(response));
+}
+
+const replies = {
+  once: PermissionReply.ONCE,
+  always: PermissionReply.ALWAYS,
+  reject: PermissionReply.REJECT,
+} as const;
