@@ -1,0 +1,33 @@
+import { execFileSync } from "node:child_process";
+import { copyFileSync, existsSync, readFileSync } from "node:fs";
+import { join, resolve } from "node:path";
+
+const root = resolve(import.meta.dirname, "..");
+
+/** The directory of the Python package. */
+export const pythonPackage = join(root, "sdk/python");
+
+/** Installs the generators and linters of the Python package, unless they are there, and returns the directory of their programs. */
+export function installPythonTools(): string {
+  const wanted = join(pythonPackage, "requirements.txt");
+  const directory = join(root, ".cache/python-tools");
+  const installed = join(directory, "requirements.txt");
+  const bin = join(directory, "bin");
+  if (existsSync(installed) && readFileSync(installed, "utf8") === readFileSync(wanted, "utf8")) return bin;
+  run("python3", "-m", "venv", "--clear", directory);
+  run(join(bin, "pip"), "install", "--quiet", "--disable-pip-version-check", "--requirement", wanted);
+  // Last, so that an installation that broke off is repeated.
+  copyFileSync(wanted, installed);
+  return bin;
+}
+
+/** Generates the messages and stubs of the Python package from the contract. */
+export function generatePython(): void {
+  run(join(installPythonTools(), "python"), join(pythonPackage, "generate.py"));
+}
+
+function run(program: string, ...args: string[]): void {
+  execFileSync(program, args, { stdio: ["ignore", "ignore", "inherit"] });
+}
+
+if (import.meta.main) generatePython();

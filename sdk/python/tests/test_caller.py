@@ -1,0 +1,156 @@
+"""The caller's side against a real service."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from service import Service, Wire, free_port, token_of
+
+from toolgate import (
+    AsyncClient,
+    CallError,
+    Client,
+    RequestError,
+    UnreachableError,
+    WaitTimeoutError,
+)
+from toolgate._gen.tool_pb2 import PermissionRequest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def opened(approver: Client, session: str) -> PermissionRequest:
+    """Waits for the permission request of a session."""
+    return next(ask for ask in approver.watch_asks() if ask.session_id == session)
+
+
+def test_a_call_returns_its_result(caller: Client) -> None:
+    result = caller.call("bash", {"command": "echo hello; exit 3"}, agent="free")
+    assert (result.output.splitlines()[0], result.exit) == ("hello", 3)
+    assert result.metadata["truncated"] is False
+
+
+def test_the_example_survives_a_kill_of_the_service_while_it_waits_for_a_person(
+    service: Service, approver: Client
+) -> None:
+    ledger = service.workspace / "ledger"
+    program = subprocess.Popen(
+        [sys.executable, EXAMPLES / "call.py", f"echo ran >> {ledger}; echo done", "call_1"],
+        env={**os.environ, "TOOLGATE_URL": service.url, "TOOLGATE_TOKEN": token_of("caller")},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    ask = opened(approver, "ses_example")
+    service.kill()
+    service.start()
+    approver.reply(ask, "once", whole_call=True)
+    output, _ = program.communicate(timeout=60)
+    assert (output.strip(), program.returncode) == ("done", 0)
+    assert ledger.read_text() == "ran\n"
+
+
+def test_a_stream_goes_on_after_a_cut_with_each_event_once(service: Service, session: str) -> None:
+    wire = Wire(service.port)
+    seen: list[tuple[int, str]] = []
+    with Client(wire.url, token_of("caller")) as client:
+        command = f"echo one; until [ -e {service.workspace}/go ]; do sleep 0.05; done; echo two"
+        for event in client.stream("bash", {"command": command}, agent="free", session=session):
+            kind = event.WhichOneof("event") or ""
+            seen.append((event.seq, kind))
+            if kind == "output" and event.output.data == b"one\n":
+                wire.cut()
+                (service.workspace / "go").touch()
+    assert [seq for seq, _ in seen] == list(range(1, len(seen) + 1))
+    assert [kind for _, kind in seen] == ["part", "part", "output", "output", "part"]
+    wire.close()
+
+
+def test_a_refused_call_raises_its_reason_with_the_next_step(caller: Client, approver: Client, session: str) -> None:
+    def refuse() -> None:
+        approver.reply(opened(approver, session), "reject", message="use the other branch")
+
+    with ThreadPoolExecutor() as people, pytest.raises(CallError, match="use the other branch") as refused:
+        people.submit(refuse)
+        caller.call("bash", {"command": "git push"}, session=session)
+    assert (refused.value.reason, refused.value.effects) == ("REJECTED", "NONE")
+    assert refused.value.next_step.startswith("follow the advice")
+
+
+def test_a_time_limit_of_the_client_leaves_the_call_to_be_attached_to(
+    caller: Client, approver: Client, session: str
+) -> None:
+    with pytest.raises(WaitTimeoutError) as late:
+        caller.call("bash", {"command": "echo late"}, session=session, call_id="c1", timeout=0.2)
+    assert (late.value.session_id, late.value.call_id) == (session, "c1")
+    approver.reply(opened(approver, session), "once")
+    assert caller.call("bash", {"command": "echo late"}, session=session, call_id="c1").output == "late\n"
+
+
+def test_an_answer_by_id_may_change_the_input(caller: Client, approver: Client, session: str) -> None:
+    def change() -> None:
+        first = opened(approver, session)
+        approver.reply(first.id, "once", input={"command": "echo changed"})
+        second = next(ask for ask in approver.watch_asks(session) if ask.id != first.id)
+        approver.reply(second, "once")
+
+    with ThreadPoolExecutor() as people:
+        people.submit(change)
+        result = caller.call("bash", {"command": "echo original"}, session=session)
+    assert "changed" in result.output
+    assert caller.get(session, result.call_id).edited_by == "approver"
+
+
+def test_a_cancelled_task_cancels_its_call_on_request(service: Service, session: str) -> None:
+    async def main() -> str:
+        async with AsyncClient(service.url, token_of("caller")) as client:
+            call = client.call("bash", {"command": "true"}, session=session, call_id="c1", cancel_on_abort=True)
+            task = asyncio.create_task(call)
+            async with AsyncClient(service.url, token_of("approver")) as approver:
+                await anext(ask async for ask in approver.watch_asks() if ask.session_id == session)
+            task.cancel()
+            await asyncio.wait([task])
+            part = await client.get(session, "c1")
+            return part.error.error
+
+    assert "ancelled" in asyncio.run(main())
+
+
+def test_a_long_output_is_read_in_full(caller: Client) -> None:
+    result = caller.call("bash", {"command": "seq 300000"}, agent="free")
+    assert result.metadata["truncated"] is True
+    whole = caller.read_output(result.session_id, result.metadata["outputPath"])
+    assert whole == "".join(f"{number}\n" for number in range(1, 300_001)).encode()
+
+
+def test_two_clients_in_two_threads_do_not_disturb_each_other(service: Service) -> None:
+    def work(name: str, outputs: list[str]) -> None:
+        with Client(service.url, token_of("caller")) as client:
+            for number in range(5):
+                outputs.append(client.call("bash", {"command": f"echo {name}{number}"}, agent="free").output.strip())
+
+    found: dict[str, list[str]] = {"a": [], "b": []}
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(work, found.keys(), found.values()))
+    assert found == {name: [f"{name}{number}" for number in range(5)] for name in "ab"}
+
+
+def test_a_refused_request_names_its_reason(service: Service) -> None:
+    with Client(service.url, "wrong") as client, pytest.raises(RequestError) as refused:
+        client.call("bash", {"command": "true"})
+    assert refused.value.reason == "UNAUTHENTICATED"
+    assert "TOOLGATE_TOKEN" in str(refused.value)
+
+
+def test_an_address_without_a_service_is_reported_in_time() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with Client(url, "token", connect_timeout=0.2) as client, pytest.raises(UnreachableError, match="toolgate serve"):
+        client.tools()
+
+
+def test_tools_have_schemas(caller: Client) -> None:
+    tools = {tool.name: tool for tool in caller.tools()}
+    assert "command" in tools["bash"].input_schema["properties"]

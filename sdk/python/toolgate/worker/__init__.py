@@ -1,0 +1,1 @@
+"""The worker's side: a process that brings tools and runs their bodies."""

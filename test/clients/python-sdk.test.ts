@@ -1,0 +1,64 @@
+import { execFile } from "node:child_process";
+import { mkdir, readdir, readFile, rm } from "node:fs/promises";
+import { join, resolve } from "node:path";
+import { promisify } from "node:util";
+import { beforeAll, describe, expect, test } from "vitest";
+import { installPythonTools, pythonPackage } from "../../build/python-tools.ts";
+
+const root = resolve(import.meta.dirname, "../..");
+/** Holds the wheel, and an environment with the wheel, the frameworks of its adapters, and pytest. */
+const directory = join(root, ".cache/python-sdk");
+const installed = join(directory, "venv/bin");
+let tools: string;
+
+beforeAll(async () => {
+  tools = installPythonTools();
+  await rm(directory, { recursive: true, force: true });
+  await mkdir(directory, { recursive: true });
+  await run(join(tools, "hatchling"), ["build", "--target", "wheel", "--directory", directory]);
+  const [wheel = ""] = (await readdir(directory)).filter((name) => name.endsWith(".whl"));
+  await run("python3", ["-m", "venv", join(directory, "venv")]);
+  const pip = ["install", "--constraint", "requirements.txt", "--quiet", "--disable-pip-version-check", "--no-compile"];
+  await run(join(installed, "pip"), [...pip, join(directory, wheel)]);
+  // With nothing but what the wheel itself depends on.
+  await run(join(installed, "python"), ["-P", "-c", "import toolgate.testing"]);
+  await run(join(installed, "pip"), [...pip, "--requirement", "tests/requirements.txt"]);
+});
+
+/** Runs a program in the package's directory, and returns what it prints. */
+async function run(program: string, args: readonly string[]): Promise<string> {
+  const command = `${process.execPath} ${join(root, "src/main.ts")}`;
+  const env = { ...process.env, TOOLGATE_TEST_COMMAND: command, TOOLGATE_URL: "", TOOLGATE_TOKEN: "" };
+  const options = { cwd: pythonPackage, env, maxBuffer: 16 * 1_048_576 };
+  try {
+    return (await promisify(execFile)(program, [...args], options)).stdout;
+  } catch (error) {
+    const { stdout = "", stderr = "" } = error as { stdout?: string; stderr?: string };
+    throw new Error(`${program} failed:\n${stdout}${stderr}`, { cause: error });
+  }
+}
+
+describe("the Python package", () => {
+  test("has strict types and one format", async () => {
+    expect(await run(join(tools, "mypy"), [])).toContain("no issues found");
+    await run(join(tools, "ruff"), ["check", "."]);
+    await run(join(tools, "ruff"), ["format", "--check", "."]);
+  });
+
+  test("passes its tests from an installed wheel, against a real service", async () => {
+    // This program of pytest does not look for packages in the working directory.
+    expect(await run(join(installed, "pytest"), ["-q"])).toMatch(/^\d+ passed/m);
+  });
+
+  test.each([
+    ["python.md", "call.py"],
+    ["python.md", "worker.py"],
+    ["openai-agents.md", "frameworks/openai_agents_program.py"],
+    ["langchain.md", "frameworks/langchain_program.py"],
+    ["pydantic-ai.md", "frameworks/pydantic_ai_program.py"],
+    ["anthropic.md", "frameworks/anthropic_program.py"],
+  ])("shows in %s the program that is tested", async (page, example) => {
+    const shown = await readFile(join(root, "docs/clients", page), "utf8");
+    expect(shown).toContain(`\`\`\`python\n${await readFile(join(pythonPackage, "examples", example), "utf8")}\`\`\``);
+  });
+});
