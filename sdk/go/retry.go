@@ -1,0 +1,87 @@
+package toolgate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// untilAnswered sends a request until it is answered. It fails if the service was never reached, or refuses.
+func untilAnswered[T any](ctx context.Context, wasReached bool, send func() (T, error)) (T, error) {
+	for attempt := 0; ; attempt++ {
+		answer, err := send()
+		if err == nil {
+			return answer, nil
+		}
+		wasReached = wasReached || !isUnreachable(err)
+		if !wasReached {
+			return answer, err
+		}
+		if err := pauseAfter(ctx, err, attempt); err != nil {
+			return answer, err
+		}
+	}
+}
+
+// pauseAfter waits before the next attempt after a lost connection; any other error is returned. A nil error is a stream that the
+// service ended.
+func pauseAfter(ctx context.Context, err error, attempt int) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil && !isCut(err) {
+		return err
+	}
+	return sleep(ctx, backoff(attempt))
+}
+
+// isCut reports a lost connection, which no server reported, or a service that asks to retry; any other refusal is final.
+func isCut(err error) bool {
+	return !connect.IsWireError(err) || connect.CodeOf(err) == connect.CodeUnavailable
+}
+
+// isUnreachable reports a connection that was never made, so that nothing was sent.
+func isUnreachable(err error) bool {
+	var dns *net.DNSError
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &dns)
+}
+
+const maxBackoff = 5 * time.Second
+
+// backoff is the pause before a retry, counted from 0: it doubles up to a maximum, and is random so that programs do not return at
+// once.
+func backoff(attempt int) time.Duration {
+	pause := min(250*time.Millisecond<<min(attempt, 10), maxBackoff)
+	return time.Duration(float64(pause) * (0.5 + rand.Float64()/2))
+}
+
+func sleep(ctx context.Context, pause time.Duration) error {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// structOf encodes a value that is a JSON object; nil stays nil.
+func structOf(value any) (*structpb.Struct, error) {
+	if value == nil {
+		return nil, nil
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	made := new(structpb.Struct)
+	return made, made.UnmarshalJSON(text)
+}

@@ -1,0 +1,119 @@
+import { execFile, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { text } from "node:stream/consumers";
+import { promisify } from "node:util";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { connect, type PermissionRequest, type ToolgateClient } from "../../src/client/client.ts";
+import { useService } from "../e2e/service.ts";
+import { layWire, type Wire } from "./wire.ts";
+
+const root = join(import.meta.dirname, "../..");
+const sdk = join(root, "sdk/go");
+const page = await readFile(join(root, "docs/clients/go.md"), "utf8");
+const service = useService({
+  settings: `
+[[token]]
+id = "worker"
+roles = ["worker"]
+tools = ["deploy"]
+value = "worker-token-for-tests"
+[permission.deploy]
+"dev/*" = "allow"
+`,
+});
+let wire: Wire;
+let folder: string;
+
+beforeAll(async () => {
+  wire = await layWire(service);
+  folder = await mkdtemp(join(tmpdir(), "toolgate-go-"));
+});
+afterAll(async () => {
+  await wire.close();
+  await rm(folder, { recursive: true, force: true });
+});
+
+async function run(command: string, args: readonly string[], cwd: string): Promise<string> {
+  const env = { ...process.env, TOOLGATE_URL: wire.url };
+  // What fails tests is on stdout.
+  const whole = `exec ${[command, ...args.map((arg) => `'${arg}'`)].join(" ")} 2>&1`;
+  const { stdout } = await promisify(execFile)("sh", ["-c", whole], { cwd, env }).catch((error) => {
+    throw new Error(`${command} ${args.join(" ")} failed:\n${error.stdout}`);
+  });
+  return stdout;
+}
+
+/** Makes a module of a program of the page, with the commands of the page, and builds it. */
+async function build(name: string): Promise<string> {
+  const [, program = ""] = new RegExp(`^\`\`\`go\\n// ${name}.go\\n([\\s\\S]*?)^\`\`\``, "m").exec(page) ?? [];
+  const [, commands = ""] = /^```sh\n([\s\S]*?)^```/m.exec(page) ?? [];
+  const place = join(folder, name);
+  await run("mkdir", [place], folder);
+  await writeFile(join(place, `${name}.go`), program);
+  await run("sh", ["-ec", commands.replace("/path/to/the/checkout", root)], place);
+  await run("go", ["build", "-o", "program", "."], place);
+  return join(place, "program");
+}
+
+function start(program: string, token: string) {
+  const env = { PATH: process.env.PATH, TOOLGATE_URL: wire.url, TOOLGATE_TOKEN: token };
+  return spawn(program, { env, stdio: ["ignore", "pipe", "pipe"] });
+}
+
+async function restart(): Promise<void> {
+  await service.kill();
+  wire.cut();
+  await service.start();
+}
+
+async function nextAsk({ asks }: ToolgateClient, sessionId: string): Promise<PermissionRequest> {
+  for await (const ask of asks()) if (ask.sessionId === sessionId) return ask;
+  throw new Error("the stream ended");
+}
+
+test("the tests of the Go module pass without a data race", async () => {
+  expect(await run("go", ["test", "-race", "-count=1", "./..."], sdk)).toMatch(/^ok\s+toolgate\s/m);
+  expect(await run("gofmt", ["-l", "."], sdk)).toBe("");
+});
+
+test("the committed code is what the generators make", async () => {
+  const listed = () => run("sh", ["-c", "find sdk/go/gen -type f -exec sha256sum {} + | sort"], root);
+  const before = await listed();
+  await run("npm", ["run", "-s", "generate:go"], root);
+  expect(await listed()).toBe(before);
+});
+
+test("the caller of the page gets its output after kill -9 of the service in the wait for an approver", async () => {
+  const printed = text(start(await build("call"), "caller-token-for-tests").stdout);
+  const approver = connect({ url: wire.url, token: "approver-token-for-tests" });
+  await nextAsk(approver, "ses_example");
+  await restart();
+  await approver.reply(await nextAsk(approver, "ses_example"), "once", { wholeCall: true });
+  expect(await printed).toMatch(/^git version \d/);
+  approver.close();
+});
+
+test("the worker of the page goes on with a body after kill -9 of the service, and drains", async () => {
+  const worker = start(await build("worker"), "worker-token-for-tests");
+  const ended = once(worker, "exit");
+  await once(createInterface({ input: worker.stderr }), "line");
+  const caller = connect({ url: wire.url, token: "caller-token-for-tests" });
+  const seen: string[] = [];
+  for await (const { event } of caller.stream("deploy", { env: "dev", service: "shop" })) {
+    if (event.case === "output") {
+      seen.push(Buffer.from(event.value.data).toString());
+      await restart();
+    }
+    if (event.case !== "part") continue;
+    seen.push(event.value.state.case ?? "");
+    if (event.value.state.case === "completed") expect(event.value.state.value.output).toBe("shop runs in dev");
+  }
+  expect(seen.filter((each) => each !== "pending")).toEqual(["running", "rolling\n", "completed"]);
+  caller.close();
+  worker.kill("SIGTERM");
+  expect(await ended).toEqual([0, null]);
+});
