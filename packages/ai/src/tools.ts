@@ -1,0 +1,150 @@
+import { dynamicTool, jsonSchema, type ToolSet } from "ai";
+import {
+  type ClientCallOptions,
+  connect,
+  PermissionAction,
+  type ToolDefinition,
+  type ToolgateClient,
+} from "toolgate/client";
+import { modelOutputOf } from "./model-output.ts";
+import { type CallOutput, createOutputFollower } from "./output.ts";
+
+type JsonObject = Parameters<ToolgateClient["stream"]>[1];
+
+/** Options of `toolgateTools`. */
+export interface ToolgateToolsOptions {
+  /** Address of the service, such as `http://127.0.0.1:7420`. Default: TOOLGATE_URL. */
+  baseUrl?: string;
+  /** Token with the role caller. Default: TOOLGATE_TOKEN. */
+  token?: string;
+  /** Session of the calls; it is created if it does not exist. A tool call of the same ID attaches to its call. Default: a new one. */
+  sessionId?: string;
+  /** Agent that calls; the rules of this agent apply. */
+  agent?: string;
+  /** The model's provider, such as `anthropic`: schemas are adapted to it. */
+  provider?: string;
+  /** The model, which selects between equivalent tools. */
+  model?: string;
+  /** Cancels the call when the model's `abortSignal` aborts. Default: true. Otherwise it goes on at the service. */
+  cancelOnAbort?: boolean;
+}
+
+/** Tools for `generateText`, `streamText` and agents. */
+export interface ToolgateTools {
+  /** By name. Each call is evaluated, asked and run by the service; `needsApproval` is not set, since people answer there. */
+  tools: ToolSet;
+  sessionId: string;
+  /**
+   * For `toolApproval` of AI SDK 7, in a chat that has to show itself that a call will ask. It decides nothing: a call that is approved
+   * in the chat asks at the service all the same, so people answer twice. Leave it out unless your chat needs it.
+   */
+  explainApproval(options: { toolCall: { toolName: string; input: unknown } }): Promise<ExplainedApproval | undefined>;
+  /** Ends the connection, after the cancels of aborted calls. Other calls go on at the service. */
+  close(): Promise<void>;
+}
+
+/** Status of a call, in the form of AI SDK 7. */
+export type ExplainedApproval =
+  | { type: "not-applicable" }
+  | {
+      type: "user-approval" | "denied";
+      /** Title of the call, for people. */
+      reason: string;
+    };
+
+/** State that the tools of one connection share. */
+interface Connected {
+  readonly client: ToolgateClient;
+  readonly sessionId: string;
+  /** Cancels whose requests are not answered. */
+  readonly cancels: Set<Promise<unknown>>;
+  readonly cancelOnAbort: boolean;
+  /** Fields of each call. */
+  readonly fields: Pick<ClientCallOptions, "agent" | "providerId" | "modelId">;
+}
+
+/**
+ * Lists the tools of a service for the AI SDK. The ID of a call is that of the model's tool call; its results before the end are
+ * preliminary ones. A call that a person refuses is no exception: the model reads why.
+ */
+export async function toolgateTools(options: ToolgateToolsOptions = {}): Promise<ToolgateTools> {
+  const { baseUrl = process.env.TOOLGATE_URL ?? "http://127.0.0.1:7420", token = process.env.TOOLGATE_TOKEN } = options;
+  const { agent = "", provider: providerId = "", model: modelId = "", cancelOnAbort = true } = options;
+  const client = connect({ url: baseUrl, ...(token !== undefined && { token }) });
+  try {
+    const { session } = await client.sessions.createSession({ sessionId: options.sessionId ?? "", agent });
+    const sessionId = session?.id ?? "";
+    const fields = { agent, providerId, modelId };
+    const { tools } = await client.tools.listTools({ sessionId, ...fields });
+    const connected: Connected = { client, sessionId, cancels: new Set(), cancelOnAbort, fields };
+    return {
+      tools: Object.fromEntries(tools.map((definition) => [definition.name, toolOf(connected, definition)])),
+      sessionId,
+      async explainApproval({ toolCall: { toolName, input } }) {
+        if (!tools.some(({ name }) => name === toolName)) return undefined;
+        return await explain(connected, toolName, input as JsonObject);
+      },
+      async close() {
+        await Promise.all(connected.cancels);
+        client.close();
+      },
+    };
+  } catch (error) {
+    client.close();
+    throw error;
+  }
+}
+
+function toolOf(connected: Connected, definition: ToolDefinition): ToolSet[string] {
+  const { name, definitionId, description, inputSchema, annotations } = definition;
+  const { $schema: _, ...schema } = inputSchema ?? {};
+  const { readOnly = false, idempotent = false, destructive = false, openWorld = false } = annotations ?? {};
+  return dynamicTool({
+    description,
+    inputSchema: jsonSchema(schema),
+    metadata: { source: "toolgate", definitionId, annotations: { readOnly, idempotent, destructive, openWorld } },
+    execute: (input, { toolCallId, abortSignal }) =>
+      runCall(connected, { name, definitionId, callId: toolCallId }, input as JsonObject, abortSignal),
+    toModelOutput: ({ output }) => modelOutputOf(output as CallOutput),
+  });
+}
+
+/** Plans a call, without making it. */
+async function explain({ client, sessionId, fields }: Connected, tool: string, input: JsonObject) {
+  const { action, title } = await client.tools.planTool({ sessionId, agent: fields.agent ?? "", tool, input });
+  if (action === PermissionAction.DENY)
+    return { type: "denied", reason: `${title}: a rule of the service denies it` } as const;
+  if (action === PermissionAction.ASK) return { type: "user-approval", reason: title } as const;
+  return { type: "not-applicable" } as const;
+}
+
+/** Makes a call, or attaches to it, and yields what to show of it up to its end. */
+async function* runCall(
+  connected: Connected,
+  { name, ...ids }: { name: string; definitionId: string; callId: string },
+  input: JsonObject,
+  signal: AbortSignal | undefined,
+): AsyncGenerator<CallOutput> {
+  const { client, sessionId, cancelOnAbort, fields } = connected;
+  signal?.throwIfAborted();
+  const cancel = () => cancelCall(connected, ids.callId);
+  if (cancelOnAbort) signal?.addEventListener("abort", cancel, { once: true });
+  try {
+    const leave = cancelOnAbort || !signal ? {} : { signal };
+    const follow = createOutputFollower(ids.callId);
+    for await (const event of client.stream(name, input, { sessionId, ...ids, ...fields, ...leave })) {
+      const output = follow(event);
+      if (output) yield output;
+    }
+  } finally {
+    signal?.removeEventListener("abort", cancel);
+  }
+}
+
+function cancelCall({ client, sessionId, cancels }: Connected, callId: string): void {
+  const cancel = client.tools.cancelTool({ sessionId, callId }).catch(() => {
+    // The call has ended, or the service is away: then the call's own time limit ends it.
+  });
+  cancels.add(cancel);
+  void cancel.then(() => cancels.delete(cancel));
+}
