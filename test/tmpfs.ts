@@ -13,11 +13,13 @@ export interface SmallDisk {
   empty(): void;
 }
 
-/** Mounts a tmpfs of that size; it is unmounted after the test, before the clean-ups that were registered earlier. */
-export function mountSmallDisk(path: string, megabytes: number): SmallDisk {
+/** Mounts a tmpfs of that size, for any number of files or at most this one; it is unmounted after the test, before the clean-ups that were registered earlier. */
+export function mountSmallDisk(path: string, megabytes: number, maxFiles = 0): SmallDisk {
   mkdirSync(path, { recursive: true });
   try {
-    execFileSync("mount", ["-t", "tmpfs", "-o", `size=${megabytes}m`, "tmpfs", path], { stdio: "pipe" });
+    execFileSync("mount", ["-t", "tmpfs", "-o", `size=${megabytes}m,nr_inodes=${maxFiles}`, "tmpfs", path], {
+      stdio: "pipe",
+    });
   } catch (cause) {
     throw new Error(`this test mounts a tmpfs at ${path}, which needs root and CAP_SYS_ADMIN: run it as root`, {
       cause,

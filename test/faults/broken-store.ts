@@ -82,7 +82,10 @@ const changes: Readonly<Record<string, (store: ServiceStore) => ServiceStore>> =
       },
     }),
   }),
-  "the store id never changes": (store) => ({ ...store, calls: replace(store.calls, { storeId: "sto_same" }) }),
+  "the store id never changes": (store) => ({
+    ...store,
+    calls: replace(store.calls, { storeId: "sto_same", storeIdOf: () => "sto_same" }),
+  }),
   "leases are not watched": (store) => ({ ...store, calls: assumeLeases(store.calls) }),
   "an event is left out": (store) => ({
     ...store,

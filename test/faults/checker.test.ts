@@ -54,15 +54,18 @@ const goodLog = () =>
   logOf(part(story[0]), asked, settled("r1"), part(story[1]), output(0, "a"), output(1, "b"), part(completed));
 const line = (word: "start" | "tick" | "end", time: number) => ({ word, callId, pid: 1, time });
 
+const read = (at: number, last: number) => ({ sessionId, from: at, to: at, last, isWhole: false });
+
 /** Builds a history without violations, except forged entries. */
 function history(forged: Partial<History> & { log?: SessionEvent[]; parts?: ToolPart[] } = {}): History {
   const { log = goodLog(), parts = [pending, running, completed], ...rest } = forged;
   return {
-    calls: [{ sessionId, callId, asks: true, parts }],
+    calls: [{ sessionId, callId, asks: true, parts, ended: { from: 900, to: 7_100 } }],
     answers: [
-      { sessionId, permissionId, replyId: "r1", result: "won" },
-      { sessionId, permissionId, replyId: "r2", result: "lost", winner: "r1" },
+      { sessionId, permissionId, replyId: "r1", result: "won", from: 2_100, to: 3_200 },
+      { sessionId, permissionId, replyId: "r2", result: "lost", winner: "r1", from: 2_200, to: 3_100 },
     ],
+    reads: [read(2_050, 2), { ...read(7_200, 7), from: 7_150, isWhole: true }],
     watches: [{ sessionId, events: goodLog().slice(0, 5) }],
     logs: new Map([[sessionId, log]]),
     ledger: [line("start", 4_100), line("end", 6_900)],
@@ -75,6 +78,13 @@ const without = (log: SessionEvent[], at: number) => renumbered(log.filter((_, i
 
 test("a good history has no violation", () => {
   expect(violations(history())).toEqual([]);
+});
+
+test("an answer without a response may have won, or not", () => {
+  const unknown = { result: "unknown" as const, to: Number.POSITIVE_INFINITY };
+  const answers = history().answers.map((answer) => ({ ...answer, ...unknown }));
+  expect(violations(history({ answers }))).toEqual([]);
+  expect(violations(history({ answers: answers.slice(0, 1) }))).toEqual([]);
 });
 
 test("a call without an acknowledged end counts as recorded", () => {
@@ -165,6 +175,26 @@ describe("what is forged is found:", () => {
     "one id that became two calls": [
       "I7: c1 was acknowledged as prt_1 and prt_2",
       { parts: [pending, { ...running, id: "prt_2" }, completed] },
+    ],
+    "a loser that had its answer before the winner answered": [
+      "I11: no order of the operations on per_1 explains",
+      { answers: answers.map((answer) => (answer.result === "won" ? { ...answer, from: 3_150 } : answer)) },
+    ],
+    "an answer that found the ask closed before another one won": [
+      "I11: no order of the operations on per_1 explains",
+      { answers: answers.map((answer) => (answer.result === "lost" ? { ...answer, result: "closed" } : answer)) },
+    ],
+    "a run after the acknowledged end": [
+      "I12: no order of the operations on c1 explains",
+      { ledger: [line("start", 7_200), line("end", 7_300)] },
+    ],
+    "a run in two processes": [
+      "I12: no order of the operations on c1 explains",
+      { ledger: [line("start", 4_100), line("start", 4_200), line("end", 5_000)] },
+    ],
+    "a log that was shorter for a later reader": [
+      "I13: the log of ses_1 had 7 events for a reader, after another one had seen 8",
+      { reads: [read(7_140, 8), { ...read(7_200, 7), from: 7_150, isWhole: true }] },
     ],
     "a command that goes on after its end": [
       'I9: c1 wrote "end" 2000 ms after its end',

@@ -4,6 +4,7 @@ import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolEffects, ToolPartSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { isTerminal } from "../../src/call/state.ts";
 import type { AcknowledgedCall, Answer, History, Watch } from "./history.ts";
+import { disorders } from "./orders.ts";
 
 /** Time for which a command may still write after its call's end: from the last check of the lease to the kill. */
 export const stopMs = 1_000;
@@ -25,6 +26,7 @@ export function violations(history: History): string[] {
     ),
     ...[...history.logs].flatMap(([sessionId, log]) => hasNoGap(sessionId, log)),
     ...history.watches.flatMap((watch) => sawTheLog(history, watch)),
+    ...disorders(history),
   ];
 }
 

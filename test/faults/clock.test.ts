@@ -1,9 +1,14 @@
-import { execFileSync } from "node:child_process";
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
+import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { connect } from "../e2e/clients.ts";
+import { ledger } from "../e2e/ledger.ts";
+import { read } from "../e2e/reading.ts";
+import { startService } from "../e2e/service.ts";
+import { fakeTime } from "./fake-time.ts";
 import { createHosts } from "./hosts.ts";
 import { endsOf, work } from "./load.ts";
 import { isLong } from "./report.ts";
@@ -40,14 +45,35 @@ test("F9 replicas whose clocks are years apart, or jump, serve as one", async ()
   await conclude(system, hosts, { fault, faults: rounds * jumps.length * 2, seen: endsOf(parts) });
 });
 
-/** Builds the environment in which a process has another wall clock, but the same timers. */
-function fakeTime(): Record<string, string> {
-  const library = (() => {
-    try {
-      return execFileSync("faketime", ["-f", "+0s", "printenv", "LD_PRELOAD"], { encoding: "utf8" }).trim();
-    } catch (cause) {
-      throw new Error("apt-get install -y faketime", { cause });
-    }
-  })();
-  return { LD_PRELOAD: library, FAKETIME_DONT_FAKE_MONOTONIC: "1", FAKETIME_NO_CACHE: "1" };
-}
+test("F1b a start with a clock that is 40 days ahead removes nothing, runs nothing twice and expires nothing", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-clock-"));
+  onTestFinished(() => rm(folder, { recursive: true }));
+  const clock = join(folder, "clock");
+  const set = (offset: string) => writeFile(clock, `${offset}\n`);
+  await set("+0");
+  const service = await startService({ env: { ...fakeTime(), FAKETIME_TIMESTAMP_FILE: clock } });
+  const runs = ledger(service);
+  const agent = connect(service, "caller");
+  const sessionId = await agent.newSession();
+  const pay = { sessionId, callId: "pay", agent: "free", tool: "bash", input: { command: runs.append("paid") } };
+  await agent.tools.callTool(pay);
+  const asks = { sessionId, callId: "asks", tool: "bash", input: { command: `${runs.append("asked")}; date` } };
+  const { id: permissionId } = await read(agent.tools.executeTool(asks)).until("permissionAsked");
+  await service.stop();
+
+  await set("+40d");
+  await service.start();
+  const log = () => readFile(join(service.data, "log", "toolgate.log"), "utf8");
+  await expect.poll(log).toContain("Nothing is removed because of 40.0 days of it");
+  await service.stop();
+
+  await set("+0");
+  await service.start();
+  const again = connect(service, "caller");
+  expect((await again.tools.callTool(pay)).part?.state.case).toBe("completed");
+  const stream = read(again.tools.executeTool(asks));
+  const answered = { sessionId, permissionId, reply: PermissionReply.ONCE };
+  await connect(service, "approver").permissions.respondToPermission(answered);
+  expect((await stream.end()).state.case).toBe("completed");
+  expect(await runs.lines()).toEqual(["paid", "asked"]);
+});

@@ -51,7 +51,7 @@ test("without the memory of operations, a lost answer makes output appear twice 
   // Lost answers are random.
   for (let round = 0; round < 20 && found.length === 0; round += 1) {
     const sessionId = await hosts.newSession();
-    for (const { wire } of system.replicas) wire.loseAnswers(10);
+    for (const { wire } of system.replicas) wire.loseAnswers(25);
     const calls = Array.from({ length: 20 }, (_, i) =>
       hosts.call({ sessionId, callId: `c${round}-${i}`, at: i, ticks: 1 }),
     );

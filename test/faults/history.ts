@@ -7,6 +7,8 @@ export interface History {
   calls: AcknowledgedCall[];
   answers: Answer[];
   watches: Watch[];
+  /** What readers learned of the length of logs, and when. */
+  reads: LogRead[];
   /** The whole log of each session, read at the end. */
   logs: Map<string, readonly SessionEvent[]>;
   ledger: LedgerLine[];
@@ -20,6 +22,8 @@ export interface AcknowledgedCall {
   asks: boolean;
   /** Every snapshot in an acknowledgement. */
   parts: ToolPart[];
+  /** Times of its request and of the response with its end. */
+  ended?: { from: number; to: number };
 }
 
 /** An answer to an ask under one reply id, sent any number of times. */
@@ -27,10 +31,22 @@ export interface Answer {
   sessionId: string;
   permissionId: string;
   replyId: string;
+  /** Time of the request, and of its response: infinite without one. */
+  from: number;
+  to: number;
   /** `unknown`: without acknowledgement. */
   result: "won" | "lost" | "closed" | "unknown";
   /** For a lost answer: the reply id of the winner that it got. */
   winner?: string;
+}
+
+/** A reader got an event of this number, or a whole log that ended with it. */
+export interface LogRead {
+  sessionId: string;
+  from: number;
+  to: number;
+  last: number;
+  isWhole: boolean;
 }
 
 /** Events that a watcher saw of a session, or of one call, across its reconnects. */
@@ -42,5 +58,5 @@ export interface Watch {
 
 /** Creates an empty history. */
 export function newHistory(): History {
-  return { calls: [], answers: [], watches: [], logs: new Map(), ledger: [] };
+  return { calls: [], answers: [], watches: [], reads: [], logs: new Map(), ledger: [] };
 }

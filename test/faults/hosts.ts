@@ -27,10 +27,14 @@ export interface Wish {
 
 export type Hosts = ReturnType<typeof createHosts>;
 
-/** Creates clients that retry failures at the next replica, with the same ids, and record everything. */
-export function createHosts(system: System) {
+/**
+ * Creates clients that retry failures at the next replica, with the same ids, and record everything. With `mayLose` the store may
+ * lose what it acknowledged: they name the store of each session, and an answer to a request that is gone counts as closed.
+ */
+export function createHosts(system: Pick<System, "at" | "workspace">, { mayLose = false } = {}) {
   const history = newHistory();
   const ledger = createLedger(system.workspace);
+  const storeIds = new Map<string, string>();
   const seenFirst = new Map<string, SessionEvent>();
   let ended = 0;
 
@@ -51,7 +55,10 @@ export function createHosts(system: System) {
 
   async function newSession(at = 0): Promise<string> {
     const sessionId = `ses_${crypto.randomUUID()}`;
-    await insist(at, (index) => system.at(index).as("caller").sessions.createSession({ sessionId }, { timeoutMs }));
+    const { storeId } = await insist(at, (index) =>
+      system.at(index).as("caller").sessions.createSession({ sessionId }, { timeoutMs }),
+    );
+    if (mayLose) storeIds.set(sessionId, storeId);
     return sessionId;
   }
 
@@ -63,11 +70,12 @@ export function createHosts(system: System) {
     history.calls.push(acknowledged);
     history.watches.push(watch);
     const answering: Promise<unknown>[] = [];
+    const from = Date.now();
     const request = {
       ...{ sessionId, callId, tool: "bash", agent: asks ? "build" : "free" },
       input: { command: ledger.command(callId, ticks) },
     };
-    let [afterSeq, expectedStoreId] = [0n, ""];
+    let [afterSeq, expectedStoreId] = [0n, storeIds.get(sessionId) ?? ""];
     const end = await insist(at, async (index) => {
       const { tools } = system.at(index).as("caller");
       const stream = tools.executeTool({ ...request, afterSeq, expectedStoreId }, { timeoutMs });
@@ -75,13 +83,19 @@ export function createHosts(system: System) {
         expectedStoreId ||= storeId;
         afterSeq = lastSeq;
         if (event) watch.events.push(event);
+        if (event) sawEvent(event);
         const part = partOf(event);
         if (part) acknowledged.parts.push(part);
-        if (event?.event.case === "permissionAsked") answering.push(answerTwice(event.event.value, index, wish));
+        if (event?.event.case === "permissionAsked") {
+          const answers = answerTwice(event.event.value, index, wish);
+          answers.catch(() => undefined);
+          answering.push(answers);
+        }
         if (part && isTerminal(part)) return part;
       }
       throw new ConnectError("the stream ended before the call", Code.Unavailable);
     });
+    acknowledged.ended = { from, to: Date.now() };
     await Promise.all(answering);
     ended += 1;
     return end;
@@ -95,19 +109,29 @@ export function createHosts(system: System) {
 
   /** Sends one answer, under one reply id, until it is acknowledged or refused. */
   async function answer({ id, sessionId }: PermissionRequest, who: "approver" | "deputy", at: number): Promise<Answer> {
-    const given: Answer = { sessionId, permissionId: id, replyId: `${who} ${id}`, result: "unknown" };
+    const times = { from: Date.now(), to: Number.POSITIVE_INFINITY };
+    const given: Answer = { sessionId, permissionId: id, replyId: `${who} ${id}`, result: "unknown", ...times };
     history.answers.push(given);
     const response = { sessionId, permissionId: id, reply: PermissionReply.ONCE, replyId: given.replyId };
     try {
       await insist(at, (index) => system.at(index).as(who).permissions.respondToPermission(response, { timeoutMs }));
-      given.result = "won";
+      Object.assign(given, { result: "won", to: Date.now() });
     } catch (error) {
+      const isGone = mayLose && error instanceof ConnectError && gone.has(error.code);
+      given.to = Date.now();
+      if (isGone) given.result = "closed";
+      if (isGone) return given;
       if (!(error instanceof ConnectError) || error.code !== Code.FailedPrecondition) throw error;
       const [settled] = error.findDetails(PermissionSettledSchema);
       given.result = settled === undefined || settled.replyId === "" ? "closed" : "lost";
       if (settled) given.winner = settled.replyId;
     }
     return given;
+  }
+
+  function sawEvent({ sessionId, seq }: SessionEvent): void {
+    const now = Date.now();
+    history.reads.push({ sessionId, from: now, to: now, last: Number(seq), isWhole: false });
   }
 
   /** Returns the first of equal events, so that many watchers do not fill the memory. */
@@ -139,6 +163,7 @@ export function createHosts(system: System) {
           afterSeq = lastSeq;
           if (!event) continue;
           seen.events.push(shared(event));
+          sawEvent(event);
           onEvent?.(seen.events.length);
           if (seen.events.length >= until) leaving.abort();
         }
@@ -150,16 +175,22 @@ export function createHosts(system: System) {
 
   /** Reads the whole log of a session from a replica. */
   async function logOf(sessionId: string, at = 0): Promise<SessionEvent[]> {
-    return await insist(at, async (index) => {
+    const read = insist(at, async (index) => {
+      const from = Date.now();
       const { sessions, tools } = system.at(index).as("watcher");
       const last = (await sessions.getSession({ sessionId }, { timeoutMs: hopeMs })).session?.lastSeq ?? 0n;
       const events: SessionEvent[] = [];
+      history.reads.push({ sessionId, from, to: Date.now(), last: Number(last), isWhole: true });
       if (last === 0n) return events;
       for await (const { event, lastSeq } of tools.watchSession({ sessionId }, { timeoutMs: hopeMs })) {
         if (event) events.push(event);
         if (lastSeq >= last) return events;
       }
       throw new ConnectError("the stream ended before the log", Code.Unavailable);
+    });
+    return await read.catch((error: unknown) => {
+      if (mayLose && error instanceof ConnectError && gone.has(error.code)) return [];
+      throw error;
     });
   }
 
@@ -184,6 +215,9 @@ export function createHosts(system: System) {
     },
   };
 }
+
+/** Codes of requests about what a store has lost. */
+const gone: ReadonlySet<Code> = new Set([Code.NotFound, Code.DataLoss]);
 
 /** Time limit of one attempt: a frozen or disconnected replica does not report an error. */
 const timeoutMs = 4_000;

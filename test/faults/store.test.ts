@@ -50,7 +50,8 @@ test("F3 an emptied Redis: each retry is refused with STORE_CHANGED, running cal
   }
   const starts = (await ledger.lines()).filter(({ word }) => word === "start").map(({ callId }) => callId);
   const expected = Array.from({ length: rounds }, (_, round) => [`ended${round}`, `running${round}`]).flat();
-  expect(starts).toEqual(expected);
+  // The calls of a round start at the same time.
+  expect(starts.toSorted()).toEqual(expected.toSorted());
   const seen = "each retry DATA_LOSS";
   report({ fault: "F3 Redis emptied", faults: rounds, calls, answers, runs: starts.length, violations: 0, seen });
 });

@@ -48,13 +48,17 @@ export interface SystemOptions {
   settings?: string;
   /** Breaks, by replica. */
   breaks?: readonly (readonly Break[])[];
+  /** URL of a store that the test has started; the replicas reach it directly. By default: a Redis, each over its wire. */
+  store?: string;
   /** Additional environment variables, by replica. */
   env?: readonly Readonly<Record<string, string>>[];
+  /** Entry points of replicas of another version; undefined: this one. */
+  entries?: readonly (string | undefined)[];
 }
 
 /** Starts a system for one test. */
 export async function startSystem(options: SystemOptions = {}): Promise<System> {
-  const { count = 3, leaseMs = 2_000, settings = "", breaks = [], env = [] } = options;
+  const { count = 3, leaseMs = 2_000, settings = "", breaks = [], env = [], entries = [], store } = options;
   const server = await startRedis();
   onTestFinished(server.stop);
   const [node] = server.nodes;
@@ -69,11 +73,12 @@ export async function startSystem(options: SystemOptions = {}): Promise<System> 
     const wire = await startWire(node && "path" in node ? node.path : "");
     onTestFinished(wire.close);
     const broken = breaks[index];
+    const entry = broken ? "test/faults/replica.ts" : entries[index];
     const service = createService({
-      settings: `store = "${wire.url}"\nlease_ms = ${leaseMs}\n${settings}\n${unconfined}`,
+      settings: `store = "${store ?? wire.url}"\nlease_ms = ${leaseMs}\n${settings}\n${unconfined}`,
       flags: ["--workspace", workspace],
       env: { ...env[index], ...(broken && { TOOLGATE_BREAK: broken.join(",") }) },
-      ...(broken && { entry: "test/faults/replica.ts" }),
+      ...(entry !== undefined && { entry }),
     });
     onTestFinished(service.close);
     await service.start();

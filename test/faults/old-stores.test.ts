@@ -1,0 +1,92 @@
+import { execFileSync } from "node:child_process";
+import { readdirSync, readFileSync } from "node:fs";
+import { mkdtemp, readdir, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
+import { type JsonValue, toJson } from "@bufbuild/protobuf";
+import { expect, onTestFinished, test } from "vitest";
+import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
+import { PermissionReply, ToolEffects, ToolErrorReason, ToolPartSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { connect, refusal } from "../e2e/clients.ts";
+import { startService } from "../e2e/service.ts";
+
+// Made by old-stores/make.ts, each with the code of the commit that it is named after; their schemas are 1, 5, 6, 7, 8 and 9.
+const folder = join(import.meta.dirname, "old-stores");
+const commits = readdirSync(folder).flatMap((name) => (name.endsWith(".tar.xz") ? name.replace(".tar.xz", "") : []));
+
+/** What the old service reported of its store. */
+interface Expected {
+  sessionId: string;
+  storeId: string;
+  permissionIds: string[];
+  parts: { callId: string }[];
+  events: JsonValue[];
+  grants: string[];
+}
+
+test("stores of six versions are pinned", () => expect(commits).toHaveLength(6));
+
+test.each(commits)("the store of %s, which was killed, goes on", async (commit) => {
+  const data = await mkdtemp(join(tmpdir(), "toolgate-old-"));
+  onTestFinished(() => rm(data, { recursive: true, force: true }));
+  execFileSync("tar", ["-xJf", join(folder, `${commit}.tar.xz`), "-C", data]);
+  const { sessionId, ...old }: Expected = JSON.parse(readFileSync(join(data, "expected.json"), "utf8"));
+  const approved = definitionOf(data, "waits");
+  const service = await startService({ flags: ["--data", data] });
+  const [agent, person] = [connect(service, "caller"), connect(service, "approver")];
+  expect((await agent.tools.getServerInfo({})).storeId).toBe(old.storeId);
+
+  // What had ended is as it was, and the log begins with the same events.
+  const { parts } = await agent.tools.listToolParts({ sessionId });
+  const unended = ["waits", "runs"];
+  const ended = (listed: { callId: string }[]) => listed.filter(({ callId }) => !unended.includes(callId));
+  expect(ended(parts).map((part) => toJson(ToolPartSchema, part as never))).toEqual(ended(old.parts));
+  const events: SessionEvent[] = [];
+  for await (const { event } of agent.tools.watchSession({ sessionId })) {
+    if (event) events.push(event);
+    if (events.length === old.events.length) break;
+  }
+  expect(events.map((event) => toJson(SessionEventSchema, event))).toEqual(old.events);
+  expect((await person.permissions.listGrants({})).grants.map(({ id }) => id)).toEqual(old.grants);
+
+  // A retry attaches, also with the id of the store; what ran when the service was killed does not run again.
+  const bash = (callId: string, command: string, as = "free") => ({
+    ...{ sessionId, callId, agent: as, tool: "bash", input: { command }, expectedStoreId: old.storeId },
+  });
+  const { part } = await agent.tools.callTool(bash("done", "echo done"));
+  expect(toJson(ToolPartSchema, part as never)).toEqual(old.parts.find(({ callId }) => callId === "done"));
+  expect(await refusal(agent.tools.callTool(bash("done", "echo other")))).toMatchObject({ reason: "CALL_ID_REUSED" });
+  const lost = (await agent.tools.callTool(bash("runs", "sleep 60"))).part;
+  expect(lost?.state).toMatchObject({ case: "error", value: { reason: ToolErrorReason.EXECUTOR_LOST } });
+
+  // The open request is answered. Its call runs if the tool is the one that was approved; otherwise no replica takes it.
+  const waits = bash("waits", "mkdir waited", "build");
+  const open = (await person.permissions.listPermissions({ sessionId })).permissions.map(({ id }) => id);
+  expect(open).toEqual(old.permissionIds);
+  for (const permissionId of open)
+    await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
+  const { tools } = await agent.tools.listTools({ sessionId, agent: "build" });
+  if (tools.some(({ definitionId }) => definitionId === approved)) {
+    // What the plan asks may have changed, too.
+    const later = await agent.tools.callTool({ ...waits, waitMs: 3_000 });
+    for (const { id: permissionId } of later.permissions)
+      await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
+    expect((await agent.tools.callTool(waits)).part?.state.case).toBe("completed");
+    expect(await readdir(service.workspace)).toEqual(["waited"]);
+  } else {
+    await agent.tools.cancelTool({ sessionId, callId: "waits" });
+    const { part: cancelled } = await agent.tools.callTool(waits);
+    expect(cancelled?.state).toMatchObject({ case: "error", value: { effects: ToolEffects.NONE } });
+    expect(await readdir(service.workspace)).toEqual([]);
+  }
+  expect((await agent.tools.callTool(bash("new", "echo new"))).part?.state.case).toBe("completed");
+});
+
+/** Reads the definition id to which a call is bound. */
+function definitionOf(data: string, callId: string): string {
+  const db = new DatabaseSync(join(data, "toolgate.sqlite"));
+  const row = db.prepare("SELECT spec ->> '$.definitionId' AS id FROM calls WHERE call_id = ?").get(callId);
+  db.close();
+  return String(row?.id);
+}
