@@ -1,11 +1,15 @@
 /** `npm run bench`: measures the cost of a call here and at other servers, side by side on this machine. */
 import { parseArgs } from "node:util";
+import { measureAiSdk } from "./ai-sdk.ts";
+import { measureAsks } from "./asks.ts";
 import { type AttacksPlan, measureAttacks } from "./attacks/attacks.ts";
 import { type ComparePlan, compareCommits } from "./commits/compare.ts";
 import { ours, peers } from "./competitors.ts";
 import { type EnginePlan, measureEngine } from "./engine/engine.ts";
+import { type EventsPlan, measureEvents } from "./events.ts";
 import { type HooksPlan, measureHooks } from "./hooks.ts";
 import { type LinesPlan, measureLines } from "./lines.ts";
+import { type LspPlan, measureLsp } from "./lsp.ts";
 import { measureMcp } from "./mcp.ts";
 import { writeSection } from "./page.ts";
 import { measurePermission, type PermissionPlan } from "./permission.ts";
@@ -14,9 +18,12 @@ import { createProcesses, type Processes } from "./processes.ts";
 import { profile } from "./profile.ts";
 import { machineLine, ratesTable, ratiosTable, targetsList } from "./report.ts";
 import { runRounds } from "./rounds.ts";
+import { measureSandbox, type SandboxPlan } from "./sandbox/sandbox.ts";
 import { measureScale, type ScalePlan } from "./scale/scale.ts";
 import { measureStart } from "./start.ts";
+import { measureStreams } from "./streams.ts";
 import { measureTests } from "./tests.ts";
+import { measureToolProcess } from "./tool-process.ts";
 import { measureTools, type ToolsPlan } from "./tools/tools.ts";
 import { measureWaits } from "./waits.ts";
 
@@ -27,9 +34,16 @@ npm run bench -- --scale            only replicas, permission requests, watchers
 npm run bench -- --attacks          only a healthy caller during attacks, beside bare node:http2: a minute
 npm run bench -- --pipeline         only the pipeline around a function that does nothing, with a profile
 npm run bench -- --lines            only hostile command lines, and another caller beside them: half a minute
+npm run bench -- --asks             only the number of command lines that ask, without the sandbox and behind it
+npm run bench -- --sandbox          only the start of a command in the sandbox, and the index of names: a minute
 npm run bench -- --start            only the CPU time of short command lines
 npm run bench -- --mcp              only tools/call over MCP, beside the SDK's own server
+npm run bench -- --streams          only calls on one stream, beside CallTool and a bare stream
+npm run bench -- --tool-process     only calls of a tool file, beside the built-in echo
+npm run bench -- --ai-sdk           only runs of the AI SDK with one tool call, beside a local tool
 npm run bench -- --hooks            only the hooks of Claude Code, beside an empty program and a bare HTTP exchange
+npm run bench -- --events           only the events of opencode's API to 200 clients, beside a bare server: half a minute
+npm run bench -- --lsp              only questions and renames of language servers, beside a bare client and apply_patch
 npm run bench -- --waits            only waits of ten minutes with the real agents: about 14 minutes
 npm run bench -- --tests            only npm test: files, tests, wall and CPU time
 npm run bench -- --compare COMMIT   this checkout and a commit, interleaved; --rounds N (10): about 12 minutes
@@ -70,22 +84,33 @@ const shortPermission: PermissionPlan = { decisions: 1_000, readings: 20 };
 const fullLines: LinesPlan = { rounds: 5, besideMs: 10_000 };
 const shortLines: LinesPlan = { rounds: 1, besideMs: 300 };
 
+const fullEvents: EventsPlan = { rounds: 9, calls: 100, clients: 200 };
+const shortEvents: EventsPlan = { rounds: 1, calls: 5, clients: 10 };
 const fullHooks: HooksPlan = { rounds: 9, programs: 10, requests: 200 };
 const shortHooks: HooksPlan = { rounds: 1, programs: 1, requests: 10 };
+
+const fullAiSdk = { rounds: 9, calls: 300 };
+const shortAiSdk = { rounds: 2, calls: 10 };
+
+const fullLsp: LspPlan = { rounds: 15, calls: 200 };
+const shortLsp: LspPlan = { rounds: 2, calls: 10 };
+
+const fullSandbox: SandboxPlan = { rounds: 41, files: 18_000, sizes: [1_000, 10_000, 50_000, 200_000] };
+const shortSandbox: SandboxPlan = { rounds: 2, files: 500, sizes: [200, 1_000] };
 
 const fullCompare: ComparePlan = { warmUp: 4_000, ms: 1_500, toolMs: 600, files: 2_000, asks: 400 };
 const shortCompare: ComparePlan = { warmUp: 100, ms: 200, toolMs: 100, files: 200, asks: 40 };
 
 const fullEngine: EnginePlan = {
-  ...{ warmUp: 4_000, ms: 1_500, asks: 2_000 },
+  ...{ warmUp: 4_000, ms: 1_500, asks: 5_000 },
   answers: { warmUp: 50, answers: 300 },
-  race: { sessions: 200, asksEach: 50, idleMs: 2_000 },
+  race: { sessions: 200, asksEach: 50, idleMs: 2_000, every: 10 },
   recovery: { asks: 5_000, rounds: 9 },
 };
 const shortEngine: EnginePlan = {
   ...{ warmUp: 100, ms: 200, asks: 40 },
   answers: { warmUp: 5, answers: 20 },
-  race: { sessions: 8, asksEach: 10, idleMs: 500 },
+  race: { sessions: 8, asksEach: 10, idleMs: 500, every: 1 },
   recovery: { asks: 100, rounds: 2 },
 };
 
@@ -131,9 +156,16 @@ function selectSections(): Section[] {
     ["compare", compare],
     ["engine", compareEngines],
     ["lines", (processes, print) => measureLines(processes, quick ? shortLines : fullLines, print)],
+    ["asks", (processes, print) => measureAsks(processes, print)],
+    ["sandbox", ({ folder }, print) => measureSandbox(folder, quick ? shortSandbox : fullSandbox, print)],
     ["start", async (_, print) => measureStart(quick ? 2 : 20, print)],
     ["mcp", (processes, print) => measureMcp(processes, quick ? short : full, print)],
+    ["streams", (processes, print) => measureStreams(processes, quick ? short : full, print)],
+    ["tool-process", (processes, print) => measureToolProcess(processes, quick ? short : full, print)],
+    ["events", (processes, print) => measureEvents(processes, quick ? shortEvents : fullEvents, print)],
+    ["ai-sdk", (processes, print) => measureAiSdk(processes, quick ? shortAiSdk : fullAiSdk, print)],
     ["hooks", (processes, print) => measureHooks(processes, quick ? shortHooks : fullHooks, print)],
+    ["lsp", (processes, print) => measureLsp(processes, quick ? shortLsp : fullLsp, print)],
     ["waits", (_, print) => measureWaits(print)],
     ["tests", (_, print) => measureTests(print)],
   ];
@@ -198,12 +230,19 @@ function readOptions() {
       tools: flag,
       permission: flag,
       attacks: flag,
+      asks: flag,
       scale: flag,
       pipeline: flag,
       lines: flag,
+      sandbox: flag,
       start: flag,
       mcp: flag,
+      events: flag,
       hooks: flag,
+      lsp: flag,
+      streams: flag,
+      "tool-process": flag,
+      "ai-sdk": flag,
       waits: flag,
       tests: flag,
       peers: flag,

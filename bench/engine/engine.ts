@@ -33,7 +33,13 @@ export interface EnginePlan {
   /** Permission requests that are opened to measure their memory. */
   readonly asks: number;
   readonly answers: { readonly warmUp: number; readonly answers: number };
-  readonly race: { readonly sessions: number; readonly asksEach: number; readonly idleMs: number };
+  /** The race takes minutes, so it runs in every `every`th round. */
+  readonly race: {
+    readonly sessions: number;
+    readonly asksEach: number;
+    readonly idleMs: number;
+    readonly every: number;
+  };
   readonly recovery: { readonly asks: number; readonly rounds: number };
 }
 
@@ -147,9 +153,11 @@ async function measureWaiting(
     name: `answer-${side.name}-${round}`,
   });
   add(labels.answer, "×", side, percentile(running, 0.5) / percentile(floor, 0.5));
-  const asked = await measureOpenAsks(processes, { ...race, main, name: `race-${side.name}-${round}` });
-  add(labels.race, "s", side, asked.replySeconds);
-  add(labels.redisAsk, "KiB", side, asked.heap / 1_024);
+  if (round % race.every === 0) {
+    const asked = await measureOpenAsks(processes, { ...race, main, name: `race-${side.name}-${round}` });
+    add(labels.race, "s", side, asked.replySeconds);
+    add(labels.redisAsk, "KiB", side, asked.heap / 1_024);
+  }
   const args = [join(import.meta.dirname, "recovery.ts"), join(main, "../.."), recovery.asks, recovery.rounds].map(
     String,
   );
