@@ -10,10 +10,11 @@ RUN npm pack --pack-destination /tmp && mv /tmp/toolgate-*.tgz /tmp/toolgate.tgz
 
 FROM node:24-bookworm-slim
 # What agents' commands need beyond this (compilers, languages) belongs in your own image, built FROM this one.
-# tini forwards signals and reaps the processes that commands leave behind.
+# tini forwards signals and reaps the processes that commands leave behind. The sandbox mounts its settings over /etc/gitconfig.
 RUN apt-get update \
   && apt-get install -y --no-install-recommends bubblewrap ca-certificates git ripgrep tini \
   && rm -rf /var/lib/apt/lists/* \
+  && touch /etc/gitconfig \
   && useradd --uid 10001 --user-group --create-home --shell /bin/bash toolgate \
   && install -d -o toolgate -g toolgate -m 0700 /data \
   && install -d -o toolgate -g toolgate /workspace

@@ -18,5 +18,6 @@ const typed = writeDeclarations(root, join(dist, "types"), [
   entries.client,
   entries.plugin,
   entries.testing,
+  entries.worker,
 ]);
 writeFileSync(join(dist, "THIRD_PARTY"), licencesOf([...program, ...page, ...typed]));

@@ -25,20 +25,25 @@ const allowed: Record<string, readonly string[]> = {
     "telemetry",
     "tool",
     "tools",
+    "worker",
   ],
   config: ["core", "policy"],
-  edge: ["agents", "approval", "call", "config", "connector", "core", "credential", "dialect", "mcp", "tool/tool.ts"],
-  mcp: ["core/canonical-json.ts", "view"],
-  telemetry: ["call/observer.ts", "call/ports.ts", "call/ports", "core", "tool/tool.ts"],
-  store: [
-    "approval/ports.ts",
-    "approval/ports",
-    "call/ports.ts",
-    "call/ports",
-    "connector/ports.ts",
+  edge: [
+    "agents",
+    "approval",
+    "call",
+    "config",
+    "connector",
     "core",
     "credential",
+    "dialect",
+    "mcp",
+    "tool/tool.ts",
+    "worker",
   ],
+  mcp: ["core/canonical-json.ts", "view"],
+  telemetry: ["call/observer.ts", "call/ports.ts", "call/ports", "core", "tool/tool.ts"],
+  store: ["approval/ports.ts", "approval/ports", "call/ports.ts", "call/ports", "core", "credential"],
   call: ["approval", "core", "policy", "tool"],
   approval: ["core", "policy"],
   agents: ["core", "tool/errors.ts"],
@@ -49,6 +54,10 @@ const allowed: Record<string, readonly string[]> = {
   tools: ["agents", "core", "sandbox", "tool"],
   sandbox: ["core", "policy"],
   tool: ["core", "policy/file-rules.ts"],
+  body: ["core", "tool"],
+  "worker-client": ["body", "client", "core", "tool"],
+  "tool-process": ["body", "core", "tool"],
+  worker: ["core", "policy/wildcard.ts", "tool"],
   core: [],
   view: ["core/command-failure.ts"],
   client: ["core/peer-uid.ts"],
@@ -77,9 +86,9 @@ test.each(files)("src/%s imports only what its place allows", (file) => {
   expect(wrong).toEqual([]);
 });
 
-test("only config and bash read the environment", () => {
+test("only config, and what commands inherit, read the environment", () => {
   const readers = files.filter((file) => readFileSync(join(root, "src", file), "utf8").includes("process.env"));
-  expect(readers.toSorted()).toEqual(["config/config.ts", "tools/bash.ts"]);
+  expect(readers.toSorted()).toEqual(["config/config.ts", "tools/process/command-environment.ts"]);
 });
 
 test("nothing of OpenTelemetry is loaded until it is asked for", () => {
@@ -92,7 +101,7 @@ test("nothing of OpenTelemetry is loaded until it is asked for", () => {
 
 test("only edge/rpc/errors.ts makes errors of the wire", () => {
   const makers = files.filter((file) => readFileSync(join(root, "src", file), "utf8").includes("new ConnectError("));
-  expect(makers.filter((file) => !file.startsWith("cli/"))).toEqual(["edge/rpc/errors.ts"]);
+  expect(makers.filter((file) => !/^(cli|client)\//.test(file))).toEqual(["edge/rpc/errors.ts"]);
 });
 
 test("only keys.ts makes names of keys in Redis", () => {

@@ -1,4 +1,5 @@
 import { spawnSync } from "node:child_process";
+import { existsSync, writeFileSync } from "node:fs";
 
 /** Programs of Debian's that the tests use as they are, by package. */
 const programs = [
@@ -19,6 +20,15 @@ const programs = [
 /** Before all tests. */
 export default function setup(): void {
   needPrograms(programs);
+  needGitSystemFile();
+}
+
+/** Creates git's system file where it is missing, as `toolgate install` does: the sandbox mounts its settings over it. */
+function needGitSystemFile(): void {
+  const file = "/etc/gitconfig";
+  if (existsSync(file)) return;
+  if (process.getuid?.() !== 0) throw new Error(`the tests need a system file of git: touch ${file}`);
+  writeFileSync(file, "");
 }
 
 /** Installs what is missing, by program and package, where that is ours to do (root on Debian), else says which line does. */

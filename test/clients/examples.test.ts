@@ -86,7 +86,7 @@ describe.each(languages)("the example in $language", ({ language, run }) => {
   ];
 
   test("executes, approves with a second token, and goes on after a cut: each event once, in order", async () => {
-    const wire = await layWire(service.url);
+    const wire = await layWire(service);
     try {
       const client = start(run, name, wire.url);
       await client.prints("#4 running");

@@ -1,9 +1,15 @@
 import { needPrograms } from "../programs.ts";
+import { installPrograms } from "./mcp-programs.ts";
 
-/** Programs that build the examples in other languages, by Debian's package. */
-export default function setup(): void {
+/** Programs that build the examples in other languages, and the sandbox with the clients of registries in it, by Debian's package. */
+export default async function setup(): Promise<void> {
   needPrograms([
     ["python3", "python3-venv"],
     ["go", "golang-go"],
+    ["cargo", "cargo"],
+    ["curl", "curl"],
+    ["bwrap", "bubblewrap"],
   ]);
+  // Two files need these, and run at the same time.
+  await installPrograms();
 }

@@ -4,6 +4,8 @@ export default defineConfig({
   test: {
     include: ["test/clients/*.test.ts"],
     globalSetup: ["test/clients/programs.ts"],
+    // They wait for registries and programs more than they compute.
+    maxWorkers: 3,
     // Packages are fetched and generators compiled before the first test, Go programs when they are run first.
     hookTimeout: 300_000,
     testTimeout: 180_000,

@@ -9,15 +9,15 @@ export interface Wire {
   close(): Promise<void>;
 }
 
-/** Lays a wire to a server. */
-export async function layWire(serverUrl: string): Promise<Wire> {
-  const { hostname, port } = new URL(serverUrl);
+/** Lays a wire to a server. After a restart of the server, new connections reach its new address. */
+export async function layWire(server: { readonly url: string }): Promise<Wire> {
   const sockets = new Set<Socket>();
   function keep(socket: Socket): Socket {
     sockets.add(socket);
     return socket.on("error", () => undefined).on("close", () => sockets.delete(socket));
   }
   const wire = createServer((near) => {
+    const { hostname, port } = new URL(server.url);
     const far = keep(connect(Number(port), hostname));
     keep(near).pipe(far).pipe(near);
     near.on("close", () => far.destroy());
