@@ -11,7 +11,7 @@ import { PermissionReply, ToolEffects, ToolErrorReason, ToolPartSchema } from ".
 import { connect, refusal } from "../e2e/clients.ts";
 import { startService } from "../e2e/service.ts";
 
-// Made by old-stores/make.ts, each with the code of the commit that it is named after; their schemas are 1, 5, 6, 7, 8 and 9.
+// Made by old-stores/make.ts, each with the code of the commit in its name, all of this history; schemas 1, 5, 6, 6, 7 and 7.
 const folder = join(import.meta.dirname, "old-stores");
 const commits = readdirSync(folder).flatMap((name) => (name.endsWith(".tar.xz") ? name.replace(".tar.xz", "") : []));
 
