@@ -1,0 +1,108 @@
+import { randomBytes } from "node:crypto";
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import {
+  WorkerAffinity,
+  type WorkerCallSchema,
+  type WorkerPlanned,
+  type WorkerTool,
+} from "../../gen/opencode/tool/v1/worker_pb.ts";
+import { assignmentOf, type RemoteCall, type Reservation } from "../tool/remote.ts";
+import { markOf } from "./assignments.ts";
+import type { RemoteHost } from "./remote-tool.ts";
+import type { WorkersState } from "./state.ts";
+import { capacityFor, processKeyOf, sendTo, type WorkerProcess } from "./worker-process.ts";
+
+const maxSessions = 10_000;
+const planMs = 10_000;
+const maxPlans = 8;
+
+/** Makes the part of a tool that finds its workers in a workspace. */
+export function workersOfTool(
+  state: WorkersState,
+  {
+    definitionId,
+    declared,
+    worker,
+    workspace,
+  }: { definitionId: () => string; declared: WorkerTool; worker: string; workspace: string },
+): RemoteHost {
+  const able = () =>
+    [...state.processes.values()].filter(
+      (process) => process.workspaces.has(workspace) && capacityFor(process, definitionId(), declared.name) > 0,
+    );
+  return {
+    queueMs: declared.queueMs ?? 60_000,
+    isClosed: state.isClosed,
+    reserve(call) {
+      const process = pick(state, able(), definitionId(), declared, call);
+      return process && reserve(state, process, definitionId(), call);
+    },
+    unavailable() {
+      const seen = state.definitions.lastSeen(definitionId());
+      const connected = [...state.processes.values()].some(
+        ({ link, definitions }) => link && definitions.has(definitionId()),
+      );
+      const when = connected ? "is busy" : `is not connected; it was last seen at ${new Date(seen).toISOString()}`;
+      return `No worker took the call in time, so it was not run: the fleet "${worker}" ${when}. Try again later, or start a worker.`;
+    },
+    processOf: ({ mark }) => state.processes.get(processKeyOf(mark.principal, mark.instance)),
+    async plan(call) {
+      const process = [...state.processes.values()].find(
+        ({ link, definitions, workspaces, plans }) =>
+          link && definitions.has(definitionId()) && workspaces.has(workspace) && plans.size < maxPlans,
+      );
+      return process && (await planBy(process, call));
+    },
+  };
+}
+
+function pick(
+  { lastOf }: WorkersState,
+  able: readonly WorkerProcess[],
+  definitionId: string,
+  { affinity, name }: WorkerTool,
+  { sessionId }: RemoteCall,
+): WorkerProcess | undefined {
+  const last = affinity === WorkerAffinity.PREFER_SESSION ? lastOf.get(sessionId) : undefined;
+  const preferred = able.find(({ principal, hello }) => processKeyOf(principal, hello.instanceId) === last);
+  if (preferred) return preferred;
+  return able.toSorted(
+    (a, b) =>
+      Number(b.hello.generation - a.hello.generation) ||
+      capacityFor(b, definitionId, name) - capacityFor(a, definitionId, name),
+  )[0];
+}
+
+function reserve(state: WorkersState, process: WorkerProcess, definitionId: string, call: RemoteCall): Reservation {
+  const assignment = assignmentOf(randomBytes(16).toString("base64url"), call);
+  const { taken, hello } = process;
+  taken.set(assignment, definitionId);
+  state.lastOf.delete(call.sessionId);
+  state.lastOf.set(call.sessionId, processKeyOf(process.principal, hello.instanceId));
+  const [oldest] = state.lastOf.keys();
+  if (state.lastOf.size > maxSessions && oldest !== undefined) state.lastOf.delete(oldest);
+  return {
+    mark: markOf(process, assignment),
+    worker: hello.worker,
+    buildId: hello.buildId,
+    free() {
+      if (taken.delete(assignment)) state.calls.takeQueued();
+    },
+  };
+}
+
+/** Lets a worker plan a call; undefined if it does not answer in time. */
+async function planBy(
+  process: WorkerProcess,
+  call: MessageInitShape<typeof WorkerCallSchema>,
+): Promise<WorkerPlanned | undefined> {
+  const { promise, resolve } = Promise.withResolvers<WorkerPlanned | undefined>();
+  const planId = randomBytes(16).toString("base64url");
+  process.plans.set(planId, resolve);
+  const timer = setTimeout(() => resolve(undefined), planMs);
+  sendTo(process, { case: "plan", value: { planId, call } });
+  return await promise.finally(() => {
+    clearTimeout(timer);
+    process.plans.delete(planId);
+  });
+}

@@ -1,0 +1,43 @@
+import type { WorkerDeclaration } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
+import type { Logger } from "../core/logger.ts";
+import type { WorkerRights } from "../core/principal.ts";
+import type { RecordTable } from "../core/record-table.ts";
+import type { Registry } from "../tool/registry.ts";
+import type { RemoteCall, RemoteMark } from "../tool/remote.ts";
+import type { IsClosed } from "./declared-tool.ts";
+import type { Definitions } from "./definitions.ts";
+import type { WorkerProcess } from "./worker-process.ts";
+
+/** Steps of the engine that workers cause. */
+export interface WorkerCalls {
+  /** Continues a started call here, whose body a worker holds. */
+  adopt(call: RemoteCall, mark: RemoteMark): Promise<"adopted" | "ended" | "foreign">;
+  /** Starts a call again whose body was never entered. */
+  restartUnentered(call: RemoteCall, mark: RemoteMark): Promise<boolean>;
+  /** Claims calls that wait for capacity. */
+  takeQueued(): void;
+}
+
+/** Parts of a replica that workers need. */
+export interface WorkersParts {
+  registry: Pick<Registry, "get" | "register" | "refresh">;
+  declarations: RecordTable<WorkerDeclaration>;
+  calls: WorkerCalls;
+  rightsOf(principal: string): WorkerRights | undefined;
+  isClosed: IsClosed;
+  /** Names of all workspaces. */
+  workspaces: readonly string[];
+  storeId(): string;
+  beatMs: number;
+  now(): number;
+  log: Logger;
+}
+
+/** State of the workers of one replica. */
+export interface WorkersState extends WorkersParts {
+  readonly processes: Map<string, WorkerProcess>;
+  /** Process of the last call of a session, for tools that prefer it. */
+  readonly lastOf: Map<string, string>;
+  readonly definitions: Definitions;
+  isDraining: boolean;
+}
