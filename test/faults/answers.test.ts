@@ -15,7 +15,7 @@ import { isLong, report } from "./report.ts";
 import { type System, startSystem } from "./system.ts";
 
 test("F11 of two concurrent answers to each of many asks, at three replicas, exactly one wins", async () => {
-  const asks = isLong ? 10_000 : 500;
+  const asks = isLong ? 10_000 : 300;
   const sessions = asks / 100;
   const settings = "[limits]\nopen_asks = 200\nrunning_calls = 200\n";
   const system = await startSystem({ leaseMs: 15_000, settings: `ask_ms = 3600000\n${settings}` });

@@ -30,7 +30,8 @@ test("F15 replicas are restarted one after the other under load, and no call fai
 });
 
 test("I10 after the load there are as many open files as before it, and no processes", async () => {
-  const system = await startSystem();
+  // One replica gets all calls, so that a leak of one file a call exceeds the number of pipes.
+  const system = await startSystem({ count: 1 });
   const hosts = createHosts(system);
   const openFiles = () =>
     Promise.all(system.replicas.map(async ({ pid }) => (await readdir(`/proc/${pid}/fd`)).length));

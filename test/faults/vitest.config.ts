@@ -1,13 +1,27 @@
 import { defineConfig } from "vitest/config";
+import { BaseSequencer, type TestSpecification } from "vitest/node";
+import { isLong } from "./report.ts";
+
+/** Files that take longest. One of them that began last would leave a core idle. */
+const longest = ["controls", "network", "failover", "kills", "lost-work", "answers", "rolling"];
+
+class LongestFirst extends BaseSequencer {
+  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
+    const rankOf = ({ moduleId }: TestSpecification) =>
+      longest.findLastIndex((name) => moduleId.endsWith(`/${name}.test.ts`)) + 1 || longest.length + 1;
+    return files.toSorted((one, other) => rankOf(one) - rankOf(other));
+  }
+}
 
 export default defineConfig({
   test: {
     include: ["test/faults/*.test.ts"],
-    globalSetup: ["test/programs.ts", "test/faults/report.ts"],
-    // These tests measure and break the whole machine, so they run one at a time.
-    fileParallelism: false,
+    globalSetup: ["test/programs.ts", "test/builds.ts", "test/faults/report.ts"],
+    // These tests wait more than they compute, so two cores serve two files. The long run measures: one at a time.
+    maxWorkers: isLong ? 1 : 2,
+    sequence: { sequencer: LongestFirst },
     // Tests check deadlines themselves, and a machine may be slow, so only a hang is cut off.
-    testTimeout: process.env.TOOLGATE_LONG === "1" ? 3_600_000 : 300_000,
+    testTimeout: isLong ? 3_600_000 : 300_000,
     hookTimeout: 120_000,
   },
 });
