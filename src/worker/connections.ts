@@ -5,13 +5,14 @@ import {
   type WorkerHello,
   type WorkRequest,
 } from "../../gen/opencode/tool/v1/worker_pb.ts";
+import { silenceOf } from "../core/beating-stream.ts";
 import type { Outbox } from "../core/outbox.ts";
 import type { Principal, WorkerRights } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import { ExecutorLost } from "../tool/errors.ts";
 import type { WorkerMessage } from "../tool/worker/worker-connection.ts";
 import { resumeAssignments, takeAssignmentReport, takeKnown } from "./assignments.ts";
-import { invalidMessage, serveWorker, silenceOf } from "./link.ts";
+import { invalidMessage, serveWorker } from "./link.ts";
 import { leavingReplica, maxProcesses, storeChanged, superseded, tooManyProcesses } from "./refusals.ts";
 import { windowBytes } from "./remote-body.ts";
 import type { WorkersState } from "./state.ts";

@@ -1,7 +1,8 @@
 import { toBinary } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { type WorkerHello, WorkerHelloSchema, type WorkRequest } from "../../gen/opencode/tool/v1/worker_pb.ts";
-import { createOutbox, type Outbox } from "../core/outbox.ts";
+import { serveBeatingStream } from "../core/beating-stream.ts";
+import type { Outbox } from "../core/outbox.ts";
 import { RequestError } from "../core/request-error.ts";
 import type { WorkerMessage } from "../tool/worker/worker-connection.ts";
 
@@ -16,57 +17,24 @@ export interface WorkerPeer {
 /** Protocol that this service speaks. */
 const protocol = 1;
 const maxHelloBytes = 512 * 1024;
-const helloMs = 10_000;
 /** Messages that may wait for a worker until its own are no longer read. */
 const maxWaiting = 4_096;
 
 /** Serves one connection: yields the messages to the worker until it leaves, is silent, is superseded, or the signal is aborted. */
-export async function* serveWorker(
+export function serveWorker(
   requests: AsyncIterable<WorkRequest>,
   peer: WorkerPeer,
   beatMs: number,
   signal: AbortSignal,
 ): AsyncGenerator<WorkerMessage> {
-  const outbox = createOutbox<WorkerMessage>();
-  const silenceMs = silenceOf(beatMs);
-  let watchdog = setTimeout(() => outbox.end(silent(helloMs)), helloMs);
-  let take: ((message: WorkRequest["message"]) => void) | undefined;
-  // The first message is welcome.
-  const beat = setInterval(() => take && outbox.send({ case: "beat", value: {} }), beatMs);
-  const abort = () => outbox.end(signal.reason instanceof Error ? signal.reason : undefined);
-  signal.addEventListener("abort", abort, { once: true });
-  if (signal.aborted) abort();
-
-  async function read(): Promise<void> {
-    for await (const { message } of requests) {
-      // Otherwise a late message would set the watchdog again.
-      if (outbox.hasEnded) return;
-      clearTimeout(watchdog);
-      watchdog = setTimeout(() => outbox.end(silent(silenceMs)), silenceMs);
-      if (take === undefined) take = await peer.greet(checkedHello(message), outbox);
-      else take(message);
-      await outbox.drained(maxWaiting);
-    }
-  }
-
-  read().then(
-    () => outbox.end(),
-    (error: unknown) => outbox.end(error instanceof Error ? error : new Error(String(error))),
-  );
-  try {
-    yield* outbox.messages();
-  } finally {
-    clearTimeout(watchdog);
-    clearInterval(beat);
-    signal.removeEventListener("abort", abort);
-    outbox.end();
-    peer.left();
-  }
-}
-
-/** Returns the time without a message after which a connection counts as dead. */
-export function silenceOf(beatMs: number): number {
-  return 3 * beatMs;
+  return serveBeatingStream<WorkRequest, WorkerMessage>({
+    ...{ requests, signal, beatMs, maxWaiting, silent, beat: { case: "beat", value: {} } },
+    async greet({ message }, outbox) {
+      const take = await peer.greet(checkedHello(message), outbox);
+      return (request) => take(request.message);
+    },
+    ended: () => peer.left(),
+  });
 }
 
 function checkedHello(message: WorkRequest["message"]): WorkerHello {

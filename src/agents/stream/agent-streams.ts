@@ -6,7 +6,7 @@ import {
   RunnerWelcomeSchema,
 } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
-import { createOutbox } from "../../core/outbox.ts";
+import { serveBeatingStream } from "../../core/beating-stream.ts";
 import type { Principal } from "../../core/principal.ts";
 import { RequestError } from "../../core/request-error.ts";
 import type { RunnerRegistry } from "../runner-registry.ts";
@@ -26,8 +26,6 @@ export interface StreamTimes {
   resumeMs: number;
 }
 
-/** Time in which `hello` must arrive. */
-const helloMs = 10_000;
 /** Number of runners that a principal may have at a replica. */
 const maxRunners = 32;
 /** Messages that may wait for a runner until its own are no longer read. */
@@ -116,44 +114,20 @@ export function createAgentStreams({ runners, storeId, checkAgent, calls, times 
       signal: AbortSignal,
     ): AsyncGenerator<RunnerMessage> {
       if (isClosed) throw draining();
-      const outbox = createOutbox<RunnerMessage>();
       let entry: Known | undefined;
-      let watchdog = setTimeout(() => outbox.end(silent(helloMs)), helloMs);
-      const beat = setInterval(() => entry && outbox.send({ case: "beat", value: create(BeatSchema) }), times.beatMs);
-      const abort = () => outbox.end(signal.reason instanceof Error ? signal.reason : undefined);
-      signal.addEventListener("abort", abort, { once: true });
-      if (signal.aborted) abort();
-
-      async function read(): Promise<void> {
-        for await (const request of requests) {
-          // Otherwise a late message would set the watchdog again, which delays the end of the process.
-          if (outbox.hasEnded) return;
-          clearTimeout(watchdog);
-          watchdog = setTimeout(() => outbox.end(silent(3 * times.beatMs)), 3 * times.beatMs);
-          if (entry) take(entry, request);
-          else {
-            const hello = helloOf(request);
-            for (const agent of hello.agents) checkAgent(principal, agent);
-            entry = enter(principal, hello);
-            await attach(entry, outbox, hello);
-          }
-          await outbox.drained(maxWaiting);
-        }
-      }
-
-      read().then(
-        () => outbox.end(),
-        (error: unknown) => outbox.end(error instanceof Error ? error : new Error(String(error))),
-      );
-      try {
-        yield* outbox.messages();
-      } finally {
-        clearTimeout(watchdog);
-        clearInterval(beat);
-        signal.removeEventListener("abort", abort);
-        outbox.end();
-        if (entry) leave(entry, outbox);
-      }
+      yield* serveBeatingStream<RunAgentsRequest, RunnerMessage>({
+        ...{ requests, signal, beatMs: times.beatMs, maxWaiting, silent },
+        beat: { case: "beat", value: create(BeatSchema) },
+        async greet(request, outbox) {
+          const hello = helloOf(request);
+          for (const agent of hello.agents) checkAgent(principal, agent);
+          const entered = enter(principal, hello);
+          entry = entered;
+          await attach(entered, outbox, hello);
+          return (next) => take(entered, next);
+        },
+        ended: (outbox) => entry && leave(entry, outbox),
+      });
     },
     /** Accepts no more streams. */
     drain(): void {
