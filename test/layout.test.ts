@@ -62,7 +62,7 @@ const allowed: Record<string, readonly string[]> = {
   view: ["core/command-failure.ts"],
   client: ["core/peer-uid.ts"],
   dialect: ["core"],
-  cli: ["client", "core/assets.ts", "core/locate-program.ts", "dialect", "mcp", "view"],
+  cli: ["client", "core/assets.ts", "core/locate-program.ts", "core/read-if-exists.ts", "dialect", "mcp", "view"],
   console: ["view"],
 };
 

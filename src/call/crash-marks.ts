@@ -1,16 +1,7 @@
-import {
-  closeSync,
-  mkdirSync,
-  openSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  writeFileSync,
-  writeSync,
-} from "node:fs";
+import { closeSync, mkdirSync, openSync, readdirSync, renameSync, rmSync, writeFileSync, writeSync } from "node:fs";
 import { join } from "node:path";
 import { isOtherProcessAlive } from "../core/process-alive.ts";
+import { readIfExists } from "../core/read-if-exists.ts";
 
 /**
  * Marks of the requests whose body runs before its call is recorded. They are outside the store, cost no sync, and survive a
@@ -99,13 +90,15 @@ export function openCrashMarks(directory: string, replicaId: string): CrashMarks
 function collectCrashes(directory: string): string[] {
   const list = join(directory, "crashes");
   const files = readdirSync(directory);
-  const known = files.includes("crashes") ? readFileSync(list, "latin1").split("\n").filter(Boolean) : [];
+  const known = marksIn(readIfExists(list) ?? "");
   const left = files.filter((name) => /^\d+-/.test(name) && !isOtherProcessAlive(Number.parseInt(name, 10)));
-  const marks = left.flatMap((name) => marksIn(readFileSync(join(directory, name), "latin1")));
+  const marks = left.flatMap((name) => marksIn(readIfExists(join(directory, name)) ?? ""));
   const crashes = [...known, ...marks].slice(-maxStoredCrashes);
   if (marks.length > 0) {
-    writeFileSync(`${list}.new`, crashes.join("\n"), { mode: 0o600 });
-    renameSync(`${list}.new`, list);
+    // Replicas that share the directory may start at the same time.
+    const written = `${list}.new-${process.pid}`;
+    writeFileSync(written, crashes.join("\n"), { mode: 0o600 });
+    renameSync(written, list);
   }
   for (const name of left) rmSync(join(directory, name), { force: true });
   return crashes;

@@ -1,7 +1,8 @@
-import { readFileSync, rmSync } from "node:fs";
+import { rmSync } from "node:fs";
 import { join } from "node:path";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
+import { readIfExists } from "../core/read-if-exists.ts";
 import { credentialOf, hashOfSecret } from "../credential/credential.ts";
 import { createCredentials } from "../credential/credentials.ts";
 import type { ServiceStore } from "./store.ts";
@@ -23,7 +24,7 @@ async function adoptApprover(
   log: Logger,
 ): Promise<boolean> {
   const file = join(dataDirectory, "tokens", "approver");
-  const token = readIfThere(file);
+  const token = readIfExists(file)?.trim();
   if (token === undefined) return false;
   const isAccepted = callerTokenFile !== undefined || (insecureNoAuth && tokens.length === 0);
   const isNew = !table.current().some(({ sha256 }) => sha256 === hashOfSecret(token));
@@ -39,13 +40,4 @@ async function adoptApprover(
     { path: file },
   );
   return isAccepted;
-}
-
-function readIfThere(file: string): string | undefined {
-  try {
-    return readFileSync(file, "utf8").trim();
-  } catch (error) {
-    if (error instanceof Error && "code" in error && error.code === "ENOENT") return undefined;
-    throw error;
-  }
 }

@@ -5,13 +5,13 @@ import {
   mkdirSync,
   openSync,
   readdirSync,
-  readFileSync,
   rmdirSync,
   rmSync,
   writeSync,
 } from "node:fs";
 import { dirname, join } from "node:path";
 import { isOtherProcessAlive } from "../core/process-alive.ts";
+import { readIfExists } from "../core/read-if-exists.ts";
 import { reachableStats } from "./git-directories.ts";
 
 /** Paths that the mounts of one command need or may leave on the host. */
@@ -97,7 +97,8 @@ export function createMountPoints(directory: string | undefined): MountPoints {
       for (const name of readdirSync(directory)) {
         const pid = Number.parseInt(name, 10);
         if (Number.isNaN(pid) || isOtherProcessAlive(pid)) continue;
-        for (const traces of tracesIn(readFileSync(join(directory, name), "utf8"))) removeLeftovers(traces);
+        // Another process that starts now may have removed it.
+        for (const traces of tracesIn(readIfExists(join(directory, name)) ?? "")) removeLeftovers(traces);
         rmSync(join(directory, name), { force: true });
       }
     },

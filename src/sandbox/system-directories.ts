@@ -19,9 +19,10 @@ export function findSystemDirectories(): SystemDirectories {
   const args: string[] = [];
   for (const name of readdirSync("/")) {
     const path = `/${name}`;
-    const stats = lstatSync(path);
-    if (stats.isSymbolicLink()) args.push("--symlink", readlinkSync(path), path);
-    else if (stats.isDirectory() && systemNames.has(name)) paths.push(path);
+    // A file of another program may vanish after it was listed.
+    const stats = lstatSync(path, { throwIfNoEntry: false });
+    if (stats?.isSymbolicLink()) args.push("--symlink", readlinkSync(path), path);
+    else if (stats?.isDirectory() && systemNames.has(name)) paths.push(path);
   }
   paths.push(...systemData.filter((path) => existsSync(path)));
   const bound = (path: string) => ["--ro-bind", path, path];

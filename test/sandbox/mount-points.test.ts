@@ -1,6 +1,6 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdirSync, mkdtempSync, readdirSync, realpathSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, realpathSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
@@ -74,4 +74,12 @@ test("after kill -9 what has been put into a placeholder or a mount point stays"
   writeFileSync(place("gone.env"), "");
   createMountPoints(list).recover();
   expect(readdirSync(directory).sort()).toEqual([".claude", "gone.env", "secret"]);
+});
+
+test("a list that another starting process removes meanwhile counts as empty", () => {
+  mkdirSync(list);
+  // A dead link is listed and cannot be read, as a file that vanished.
+  symlinkSync(join(root, "gone"), join(list, `${process.pid}`));
+  createMountPoints(list).recover();
+  expect(readdirSync(list)).toEqual([]);
 });

@@ -1,10 +1,11 @@
 import type { Enforcement } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { connectVerified } from "../../client/connect.ts";
 import { openVerifiedSocket } from "../../client/verified-socket.ts";
+import { readIfExists } from "../../core/read-if-exists.ts";
 import type { Certificates, ServerConnection } from "../connection/connection.ts";
 import { commandFailure } from "../failure/failure.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
-import { digestOfText, readIfExists } from "./file-change.ts";
+import { digestOfText } from "./file-change.ts";
 import { hasEntry } from "./json-entries.ts";
 import type { ConnectRecord, WrittenFile } from "./record.ts";
 

@@ -4,12 +4,13 @@ import { dirname, join } from "node:path";
 import type { Enforcement } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { findServiceUid } from "../../client/find-peer-proof.ts";
 import type { PeerProof } from "../../client/verified-socket.ts";
+import { readIfExists } from "../../core/read-if-exists.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError } from "../failure/failure.ts";
 import { agentFiles } from "./agent-files.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
-import { applyChanges, digestOfText, type PlannedChange, readIfExists, resolvedPath } from "./file-change.ts";
+import { applyChanges, digestOfText, type PlannedChange, resolvedPath } from "./file-change.ts";
 import { addEntries } from "./json-entries.ts";
 import { type AgentKind, type ConnectRecord, recordFile, type WrittenFile, writeRecord } from "./record.ts";
 

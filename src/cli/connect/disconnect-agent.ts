@@ -1,7 +1,8 @@
 import { Code, ConnectError } from "@connectrpc/connect";
+import { readIfExists } from "../../core/read-if-exists.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
-import { applyChanges, digestOfText, type PlannedChange, readIfExists } from "./file-change.ts";
+import { applyChanges, digestOfText, type PlannedChange } from "./file-change.ts";
 import { hasEntry, removeEntries } from "./json-entries.ts";
 import { type ConnectRecord, type WrittenFile, writeRecord } from "./record.ts";
 

@@ -1,16 +1,8 @@
 import { createHash, randomBytes } from "node:crypto";
-import {
-  existsSync,
-  mkdirSync,
-  readFileSync,
-  realpathSync,
-  renameSync,
-  rmSync,
-  statSync,
-  writeFileSync,
-} from "node:fs";
+import { existsSync, mkdirSync, realpathSync, renameSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import { createTwoFilesPatch } from "diff";
+import { readIfExists } from "../../core/read-if-exists.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError } from "../failure/failure.ts";
 import { terminalSafe } from "../terminal/terminal-safe.ts";
@@ -32,16 +24,6 @@ export function resolvedPath(path: string): string {
   if (existsSync(path)) return realpathSync(path);
   const parent = dirname(path);
   return parent === path ? path : join(resolvedPath(parent), basename(path));
-}
-
-/** Reads a text; undefined if the file does not exist. */
-export function readIfExists(path: string): string | undefined {
-  try {
-    return readFileSync(path, "utf8");
-  } catch (error) {
-    if (error instanceof Error && "code" in error && error.code === "ENOENT") return undefined;
-    throw error;
-  }
 }
 
 /** Describes a change as a unified diff that is harmless to the terminal; of a secret only its path. */

@@ -1,9 +1,10 @@
 import { join } from "node:path";
 import { z } from "zod";
+import { readIfExists } from "../../core/read-if-exists.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError } from "../failure/failure.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
-import { applyChanges, readIfExists, resolvedPath } from "./file-change.ts";
+import { applyChanges, resolvedPath } from "./file-change.ts";
 
 /** The kinds of agents that can be connected. */
 export const agentKinds = ["claude", "opencode", "mcp"] as const;

@@ -98,7 +98,9 @@ export async function readSkill(
   if (!isUser && canonical !== file) throw new SkillProblem("is or lies behind a link; put the file itself there");
   const root = isUser && roots.find((root) => isWithin(canonical, root));
   if (root) throw new SkillProblem(`leads to the workspace ${root}, where tools may write; copy it instead`);
-  const stats = await lstat(canonical);
+  const stats = await lstat(canonical).catch((cause: Error) => {
+    throw new SkillProblem(`cannot be read (${cause.message}); list the tools again`);
+  });
   if (stats.isDirectory()) throw new SkillProblem("is a directory; make it a file");
   if (!isUser && stats.nlink > 1) throw new SkillProblem("has other names (hard links); put a copy there");
   return { ...(await parseSkill(await bytesOf(canonical, isUser), directory)), file: canonical, isUser };
