@@ -1,4 +1,4 @@
-import { mkdir, readdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
+import { mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import {
@@ -9,6 +9,7 @@ import {
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { toolgate } from "../cli/toolgate.ts";
+import { emptyDirectory } from "../empty-directory.ts";
 import { connect } from "./clients.ts";
 import { createService, type Service, type ServiceOptions, startService, useService } from "./service.ts";
 
@@ -22,16 +23,10 @@ const builtIn = new Set<string>();
 beforeAll(async () => {
   for (const { name } of (await connect(shared, "caller").tools.listTools({})).tools) builtIn.add(name);
 });
-afterEach(async () => {
-  await removeFiles(dirname(shared.config), [".config", "data", "toolgate.toml", "workspace"]);
-  await removeFiles(shared.workspace);
+afterEach(() => {
+  emptyDirectory(dirname(shared.config), [".config", "data", "toolgate.toml", "workspace"]);
+  emptyDirectory(shared.workspace);
 });
-
-/** Empties a folder. */
-async function removeFiles(folder: string, except: readonly string[] = []): Promise<void> {
-  for (const name of await readdir(folder))
-    if (!except.includes(name)) await rm(join(folder, name), { recursive: true });
-}
 
 /** Writes files into the folder of the user's own configuration. */
 async function writeTools(service: Pick<Service, "config">, files: Record<string, string>): Promise<void> {

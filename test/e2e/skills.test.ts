@@ -1,4 +1,4 @@
-import { link, mkdir, readdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
+import { link, mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { afterEach, describe, expect, onTestFinished, test } from "vitest";
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
@@ -6,6 +6,7 @@ import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { checkConfiguration } from "../../src/compose/local-service.ts";
 import { toolgate } from "../cli/toolgate.ts";
+import { emptyDirectory } from "../empty-directory.ts";
 import { connectHttp } from "../mcp/clients.ts";
 import { connect, refusal } from "./clients.ts";
 import { read } from "./reading.ts";
@@ -22,7 +23,7 @@ afterEach(async () => {
   await toolgate(["trust", service.workspace, "--remove", "--data", service.data, "--config", service.config]);
   for (const path of [join(user(), "skill"), join(user(), "skills"), join(user(), ".opencode")])
     await rm(path, { recursive: true, force: true });
-  for (const name of await readdir(service.workspace)) await rm(join(service.workspace, name), { recursive: true });
+  emptyDirectory(service.workspace);
 });
 
 async function put(folder: string, files: Readonly<Record<string, string>>): Promise<void> {

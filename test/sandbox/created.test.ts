@@ -21,6 +21,7 @@ import { createPipes } from "../../src/tools/process/pipe.ts";
 import { createQuarantine } from "../../src/tools/process/quarantine.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import { isBroad } from "../breadth.ts";
+import { emptyDirectory } from "../empty-directory.ts";
 
 const supervisor = createSupervisor({ replicaId: `created-test-${process.pid}`, leaseMs: 15_000 });
 const pipes = createPipes();
@@ -40,7 +41,7 @@ beforeAll(async () => {
   site.judge = judgeBy(rules);
 });
 beforeEach(() => {
-  for (const name of readdirSync(site.directory)) rmSync(join(site.directory, name), { recursive: true });
+  emptyDirectory(site.directory);
   writeFileSync(join(site.directory, "a.txt"), "a\n");
   rmSync(quarantined, { recursive: true, force: true });
 });

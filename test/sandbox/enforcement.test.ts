@@ -1,5 +1,5 @@
 import { execFileSync, spawnSync } from "node:child_process";
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { RuleConfig } from "../../src/policy/rules.ts";
@@ -16,6 +16,7 @@ import { createBash } from "../../src/tools/bash.ts";
 import { createPipes } from "../../src/tools/process/pipe.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import { casesOf } from "../breadth.ts";
+import { emptyDirectory } from "../empty-directory.ts";
 
 const supervisor = createSupervisor({ replicaId: `wall-test-${process.pid}`, leaseMs: 15_000 });
 const pipes = createPipes();
@@ -71,7 +72,7 @@ afterAll(async () => {
 
 /** Gives the workspace the state of the fixture again. */
 function restore(): void {
-  for (const name of readdirSync(site.directory)) rmSync(join(site.directory, name), { recursive: true });
+  emptyDirectory(site.directory);
   execFileSync("cp", ["-a", `${site.outside}/template/.`, site.directory]);
 }
 

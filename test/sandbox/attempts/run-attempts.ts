@@ -1,11 +1,12 @@
 import { execFileSync } from "node:child_process";
-import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { toJsonString } from "@bufbuild/protobuf";
 import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import { connect } from "../../e2e/clients.ts";
 import { read } from "../../e2e/reading.ts";
 import type { Service } from "../../e2e/service.ts";
+import { emptyDirectory } from "../../empty-directory.ts";
 import { type Attempts, makeFixture, printState } from "./fixture.ts";
 
 /** What one attempt did. */
@@ -63,7 +64,7 @@ export async function runAttempts(service: Service, attempts: Attempts, uid = pr
   const masked = await openRun(service, "build", all, uid);
   const changed = new Map<string, boolean>();
   const reset = () => {
-    clear(service.workspace);
+    emptyDirectory(service.workspace);
     copy(template, service.workspace);
     return stateOf(service.workspace);
   };
@@ -115,7 +116,7 @@ async function openRun(service: Service, agent: string, all: readonly { id: stri
       throw new Error(`${command} did not run: ${toJsonString(SessionEventSchema, last)}`);
   };
   const { workspace } = service;
-  clear(workspace);
+  emptyDirectory(workspace);
   for (const [name, script] of Object.entries(scripts)) writeFileSync(join(workspace, name), script);
   for (const { id, lines } of all) {
     mkdirSync(join(workspace, "attempts", id), { recursive: true });
@@ -124,11 +125,11 @@ async function openRun(service: Service, agent: string, all: readonly { id: stri
   }
   execFileSync("chown", ["-R", String(uid), workspace]);
   await run("cp -r * /tmp/ && mkdir /tmp/out");
-  clear(workspace);
+  emptyDirectory(workspace);
   return {
     run,
     async outcomes(): Promise<Outcomes> {
-      clear(workspace);
+      emptyDirectory(workspace);
       await run("cp -r /tmp/out out");
       const names = readdirSync(join(workspace, "out"));
       const texts = names.filter((name) => !name.endsWith(".changed"));
@@ -138,11 +139,6 @@ async function openRun(service: Service, agent: string, all: readonly { id: stri
       };
     },
   };
-}
-
-/** Removes all files of a directory, also those that an attempt shut. */
-function clear(directory: string): void {
-  for (const name of readdirSync(directory)) rmSync(join(directory, name), { recursive: true, force: true });
 }
 
 function copy(from: string, to: string): void {
