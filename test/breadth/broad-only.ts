@@ -71,6 +71,8 @@ export const broadOnly = [
   "test/worker-client/serve.test.ts",
   "test/tool-process/foreign-files.test.ts",
   "test/tool-process/foreign-plugins.test.ts",
+  // Each test runs vitest several times.
+  "test/second-run.test.ts",
   // Debian's searx takes seconds of CPU to start.
   "test/tools/searx.test.ts",
 ];

@@ -1,7 +1,9 @@
 import { defineConfig } from "vitest/config";
+import FailedFiles from "../failed-files.ts";
 
 export default defineConfig({
   test: {
+    reporters: ["default", new FailedFiles()],
     include: ["test/clients/*.test.ts"],
     globalSetup: ["test/clients/programs.ts"],
     // They wait for registries and programs more than they compute.

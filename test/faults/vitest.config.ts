@@ -1,5 +1,6 @@
 import { defineConfig } from "vitest/config";
 import { BaseSequencer, type TestSpecification } from "vitest/node";
+import FailedFiles from "../failed-files.ts";
 import { isLong } from "./report.ts";
 
 /** Files that take longest. One of them that began last would leave a core idle. */
@@ -15,6 +16,7 @@ class LongestFirst extends BaseSequencer {
 
 export default defineConfig({
   test: {
+    reporters: ["default", new FailedFiles()],
     include: ["test/faults/*.test.ts"],
     globalSetup: ["test/programs.ts", "test/builds.ts", "test/faults/report.ts"],
     // These tests wait more than they compute, so two cores serve two files. The long run measures: one at a time.
