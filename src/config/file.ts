@@ -109,7 +109,7 @@ const settings = strictTable({
   ...scalars,
   require_other_user: z.boolean().optional(),
   store_strict: z.boolean().optional(),
-  store_copies: z.int().min(1).max(100).optional(),
+  store_copies: z.int().min(0).max(100).optional(),
   store_min_free: z.int().min(1).max(1_099_511_627_776).optional(),
   hosts: z.array(z.string().min(1)).optional(),
   origins: z.array(origin).optional(),

@@ -26,6 +26,7 @@ export const broadOnly = [
   "test/e2e/drift.test.ts",
   "test/store/redis-address.test.ts",
   "test/store/redis-cluster.test.ts",
+  "test/store/redis-missing-copies.test.ts",
   // Hundreds of hostile command lines, and commands that start while files move; test/sandbox/enforcement runs always.
   "test/sandbox/attempts.test.ts",
   "test/sandbox/races.test.ts",

@@ -33,7 +33,7 @@ if (process.argv[2] === "edge") {
     storeId: () => "sto_test",
     encoded: { bytesOf: () => undefined },
     ready: async () => true,
-    safety: () => ({ copies: 0, required: 0, warnings: [] }),
+    safety: () => ({ copies: 0, expected: 0, required: 0, warnings: [] }),
     agrees: () => true,
     metrics: () => "",
     consoleDirectory: import.meta.dirname,

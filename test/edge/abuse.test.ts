@@ -375,7 +375,7 @@ test("one probe of the store answers all that ask meanwhile, and the next questi
     return probe.promise;
   };
   const readiness = createReadiness(
-    { ready, safety: () => ({ copies: 0, required: 0, warnings: [] }), agrees: () => true },
+    { ready, safety: () => ({ copies: 0, expected: 0, required: 0, warnings: [] }), agrees: () => true },
     new AbortController().signal,
   );
   const asked = Array.from({ length: 200 }, () => readiness.problem());
@@ -390,7 +390,7 @@ test("one probe of the store answers all that ask meanwhile, and the next questi
   probes.length = 0;
   for (let asked = 0; asked < 200; asked += 1)
     void createReadiness(
-      { ready, safety: () => ({ copies: 0, required: 0, warnings: [] }), agrees: () => true },
+      { ready, safety: () => ({ copies: 0, expected: 0, required: 0, warnings: [] }), agrees: () => true },
       new AbortController().signal,
     ).problem();
   expect(probes.length).toBe(200);

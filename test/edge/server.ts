@@ -58,7 +58,7 @@ export async function startServer(
     storeId: () => "sto_test",
     encoded: { bytesOf: () => undefined },
     ready: given.ready ?? (async () => true),
-    safety: () => ({ copies: 0, required: 0, warnings: [] }),
+    safety: () => ({ copies: 0, expected: 0, required: 0, warnings: [] }),
     agrees: given.agrees ?? (() => true),
     metrics: () => "metrics\n",
     consoleDirectory: given.consoleDirectory ?? directory,

@@ -24,13 +24,14 @@ test("a master that accepts writes without a copy is reported in the log, in rea
   const { storeDetails } = await connect(service, "caller").tools.getServerInfo({});
   expect(storeDetails).toMatchObject({
     copies: 1,
+    expectedCopies: 1,
     requiredCopies: 1,
     warnings: [expect.stringContaining("min-replicas-to-write 0")],
   });
   const ready = await fetch(`${service.url}/readyz`);
   expect(ready.status).toBe(200);
   expect(await ready.text()).toBe(
-    "ok\nwarning: a failover of the store may lose what was acknowledged: the log and GetServerInfo say why\n",
+    "ok\nwarning: the store has fewer copies than it should, or a failover may lose what was acknowledged: the log and GetServerInfo say why\n",
   );
 });
 

@@ -32,7 +32,10 @@ const isTransition = (name: string) =>
   name === "refuse_ask" || /^-- KEYS +op,|answer_of\(/m.test(readFileSync(join(folder, `${name}.lua`), "utf8"));
 const transitions = steps.filter(isTransition).sort();
 /** Scripts that run before the store is open or after a failover. */
-const ofLink = ["adopt_clock", "agree_on_clock", "agree_on_history", "announce_replica", "set_store_id", "shift_tree"];
+const ofLink = [
+  ...["adopt_clock", "agree_on_clock", "agree_on_history", "announce_replica"],
+  ...["expect_copies", "set_store_id", "shift_tree"],
+];
 /** Scripts that are repeatable without an operation id, except those of the link. */
 const repeatable = steps.filter((name) => !isTransition(name) && !ofLink.includes(name)).sort();
 

@@ -25,6 +25,8 @@ export interface StoreMembership {
 export interface StoreSafety {
   /** Connected copies of the server that has fewest; 0 for a store without copies. */
   readonly copies: number;
+  /** Copies that each server should have: the most that were counted, or the number of the settings. */
+  readonly expected: number;
   /** Copies that have what a step wrote before it is acknowledged; 0 if it is acknowledged at once. */
   readonly required: number;
   /** Facts for which a failover may lose more than it has to, each with the next step. */

@@ -53,8 +53,9 @@ export function getToolStatsRpc({ stats }: Pick<ToolServiceDomain, "stats">): Ge
   return create(GetToolStatsResponseSchema, stats());
 }
 
-function detailsOf({ copies, required, warnings }: StoreSafety) {
-  return create(StoreDetailsSchema, { copies, requiredCopies: required, warnings: [...warnings] });
+function detailsOf({ copies, expected, required, warnings }: StoreSafety) {
+  const counts = { copies, expectedCopies: expected, requiredCopies: required };
+  return create(StoreDetailsSchema, { ...counts, warnings: [...warnings] });
 }
 
 /** Returns the service, its limits and the sender of the request. */

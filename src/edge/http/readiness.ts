@@ -31,11 +31,11 @@ export function createReadiness(
     warning: () =>
       safety().warnings.length === 0
         ? undefined
-        : "a failover of the store may lose what was acknowledged: the log and GetServerInfo say why",
+        : "the store has fewer copies than it should, or a failover may lose what was acknowledged: the log and GetServerInfo say why",
     async problem() {
       if (draining.aborted) return "draining";
       if (!(await probe()))
-        return "the store cannot write: it does not answer, is full or is damaged; the log says which";
+        return "the store cannot write: it does not answer, is full, is damaged or lacks copies; the log says which";
       if (agrees()) return undefined;
       return "policy mismatch: this replica's rules differ from those of other replicas on this store; give all the same rules";
     },

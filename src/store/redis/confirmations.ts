@@ -98,7 +98,9 @@ export function createConfirmations(options: {
 class TooFewCopies extends Error {
   override name = "TooFewCopies";
   constructor(count: number, required: number) {
-    super(`${count} of ${required} required copies of Redis have the write`);
+    super(
+      `${count} of ${required} required copies of Redis have the write, and a failover could lose it: bring the other copies back, or set store_copies if they are gone for good`,
+    );
   }
 }
 

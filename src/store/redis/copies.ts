@@ -1,8 +1,9 @@
-import type { Redis } from "ioredis";
+import { Cluster, type Redis } from "ioredis";
 import type { StoreSafety } from "../../call/ports.ts";
 import { masters } from "./client.ts";
-import type { Connection } from "./connection.ts";
-import { addressOf, readReplication } from "./replication.ts";
+import { type Connection, encodeStep, evaluateScript } from "./connection.ts";
+import { addressOf, type Replication, readReplication } from "./replication.ts";
+import { number } from "./reply.ts";
 
 /** The copies of the masters, and the settings by which a master without them refuses writes. */
 export interface Copies {
@@ -10,51 +11,79 @@ export interface Copies {
   safety(): StoreSafety;
   /** Counts the copies and reads the settings; logs what has changed. */
   check(): Promise<void>;
+  /** Takes note of the copies of one master, so that another copy counts before the next check. */
+  observe(found: Pick<Replication, "copies">): void;
 }
 
 /** Settings of the copies. */
 export interface CopySettings {
   /** Acknowledge only what enough copies have. By default: where there are copies. */
   strict?: boolean | undefined;
-  /** Copies of each master. By default they are counted. */
+  /** Copies of each master. By default the highest number that was counted. */
   copies?: number | undefined;
 }
 
-/** Creates the check of the copies; nothing is checked yet. */
-export function createCopies(
-  connection: Pick<Connection, "client" | "log" | "isStrict">,
-  settings: CopySettings,
-): Copies {
+/**
+ * Creates the check of the copies; nothing is checked yet. The number that is expected rises with what is counted, and falls only by
+ * the setting: a copy that is away may lack what others have confirmed, and a failover may promote it when it is back.
+ */
+export function createCopies(connection: Connection, settings: CopySettings): Copies {
   const { client, log } = connection;
-  let state: StoreSafety = { copies: 0, required: 0, warnings: [] };
+  let state: StoreSafety = { copies: 0, expected: 0, required: 0, warnings: [] };
 
-  /** Returns how many copies must have a write: a majority, and at least one once there were copies. */
-  function requiredOf(copies: number): number {
-    const expected = settings.copies ?? copies;
-    const isStrict = settings.strict ?? (expected > 0 || state.required > 0);
+  /** Returns how many copies must have a write: a majority. */
+  function requiredOf(expected: number): number {
+    const isStrict = settings.strict ?? expected > 0;
     return isStrict ? Math.floor(expected / 2) + 1 : 0;
+  }
+
+  /** Returns the number of copies that each master should have, as all replicas of the store know it. */
+  async function agreeOn(counted: number): Promise<number> {
+    const highest = Math.max(counted, state.expected);
+    if (settings.strict === false) return settings.copies ?? highest;
+    const step = encodeStep({ copies: connection.keys.copies }, { counted: highest, set: settings.copies }, {});
+    return number(await evaluateScript(connection, "expect_copies", step));
+  }
+
+  function apply(found: Omit<StoreSafety, "required">): void {
+    const required = requiredOf(found.expected);
+    if (required !== state.required)
+      log.info(`a write is acknowledged once ${required} of ${found.expected} copies of Redis have it`);
+    state = { ...found, required };
+    connection.isStrict = required > 0;
   }
 
   return {
     safety: () => state,
     async check() {
       const nodes = await Promise.all(masters(client).map(checkMaster));
-      const warnings = new Set<string>();
-      for (const { warning, address } of nodes) {
-        if (warning === undefined) continue;
-        if (!state.warnings.includes(warning)) log.warn(warning, { reason: address });
-        warnings.add(warning);
-      }
-      if (state.warnings.length > 0 && warnings.size === 0)
-        log.info("the masters of Redis refuse writes that no copy would get");
       const copies = Math.min(...nodes.map((node) => node.copies));
-      const required = requiredOf(copies);
-      if (required !== state.required)
-        log.info(`a write is acknowledged once ${required} of ${settings.copies ?? copies} copies of Redis have it`);
-      state = { copies, required, warnings: [...warnings] };
-      connection.isStrict = required > 0;
+      const expected = await agreeOn(copies);
+      const warnings = new Map(nodes.flatMap(({ warning, address }) => (warning ? [[warning, address]] : [])));
+      const gap = gapOf(copies, expected, requiredOf(expected));
+      if (gap !== undefined) warnings.set(gap, nodes.find((node) => node.copies === copies)?.address ?? "");
+      for (const [warning, address] of warnings)
+        if (!state.warnings.includes(warning)) log.warn(warning, { reason: address });
+      if (state.warnings.length > 0 && warnings.size === 0)
+        log.info("the masters of Redis have all their copies, and refuse writes that no copy would get");
+      apply({ copies, expected, warnings: [...warnings.keys()] });
+    },
+    observe({ copies }) {
+      // In a cluster the master with fewest counts.
+      if (client instanceof Cluster || settings.copies !== undefined || copies <= state.expected) return;
+      apply({ ...state, copies, expected: copies });
     },
   };
+}
+
+/** Describes a number of copies that is not the expected one, and the next step. */
+function gapOf(copies: number, expected: number, required: number): string | undefined {
+  if (required === 0 || copies === expected) return undefined;
+  const setting = (count: number) => `set store_copies = ${count} and restart every replica`;
+  if (copies > expected)
+    return `Redis has ${copies} copies of a master, and store_copies is ${expected}: a failover may promote one that lacks what was acknowledged; ${setting(copies)}`;
+  const refused = copies < required ? ", and requests are refused, since a failover could lose what they write" : "";
+  return `${copies} of ${expected} copies of Redis are connected${refused}: start the others; if they are gone for good, ${setting(copies)}`;
 }
 
 /** Findings about one master. */

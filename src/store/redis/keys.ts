@@ -39,6 +39,8 @@ export function createKeys(prefix: string) {
     /** HASH: the generation of each shard that was raised. ZSET: the replicas, by the time of their last announcement. */
     generations: `${slot("histories")}:generations`,
     replicas: `${slot("histories")}:replicas`,
+    /** STRING: the copies that each master should have. */
+    copies: `${slot("histories")}:copies`,
     /** HASH: reports of the replicas on the history of a server, and the decision. */
     agreement: (history: string) => `${slot("histories")}:agreement:${history}`,
     /** HASH: how far the time of the store is behind the clock of each server, and when that was checked. */

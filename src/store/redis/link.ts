@@ -79,7 +79,10 @@ export async function openLink(options: {
     keys,
     connect: () => connectRedis(address, "commands", log),
     required: () => copies.safety().required,
-    observe: (found) => checkHistory(connection, found),
+    observe(found) {
+      checkHistory(connection, found);
+      copies.observe(found);
+    },
     noteConfirmed: (found) => noteAcknowledged(connection, found),
   });
   const stopChecking = watchConnection(connection, copies);
@@ -115,9 +118,9 @@ function watchConnection(connection: Connection, copies: Copies): () => void {
       void verifyContents(connection).catch((error: unknown) => log.warn("Redis does not answer", { error }));
   }, checkMs);
   const count = setInterval(() => {
-    if (client.status === "ready")
+    if (isVerified(connection))
       void copies.check().catch((error: unknown) => log.warn("the copies of Redis cannot be counted", { error }));
-  }, countMs);
+  }, checkMs);
   for (const timer of [check, count]) timer.unref();
   return () => [check, count].forEach(clearInterval);
 }
@@ -187,6 +190,7 @@ function linkOver(
       confirmations.close();
       await withdrawReplica(connection);
       await quitRedis(client);
+      if (safety().copies < safety().required) return false;
     },
   };
 }
@@ -233,4 +237,3 @@ const stepsOfRunningCalls: ReadonlySet<StepName> = new Set([
 ]);
 const runningPatienceMs = 10_000;
 const checkMs = 5_000;
-const countMs = 60_000;

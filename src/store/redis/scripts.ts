@@ -21,6 +21,7 @@ export const stepNames = [
   "drop_log",
   "drop_tree",
   "enter_listing",
+  "expect_copies",
   "finish_call",
   "keep_field",
   "look_at_tree",
@@ -65,11 +66,13 @@ export type ReadName = (typeof readNames)[number];
 
 /**
  * Steps that end open work, or hold it until it ends. A Redis that has reached maxmemory runs them too: they are bounded by what is
- * open. All other steps that write are refused there before their first write.
+ * open. So does the step that counts copies, which writes one number. All other steps that write are refused there before their first
+ * write.
  */
 const stepsOnFullStore: ReadonlySet<StepName> = new Set([
   "bury_call",
   "close_session",
+  "expect_copies",
   "finish_call",
   "park_call",
   "refuse_ask",

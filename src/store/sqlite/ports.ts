@@ -136,7 +136,7 @@ export function sqliteCallStore({
     },
     // No other replica shares this store.
     agrees: async () => true,
-    safety: () => ({ copies: 0, required: 0, warnings: [] }),
+    safety: () => ({ copies: 0, expected: 0, required: 0, warnings: [] }),
     sizes: () => read(() => sizesOf(tables.db, directory)),
     async close() {
       // A failure is logged; the store closes anyway.

@@ -2224,13 +2224,14 @@ Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
 @_typing.final
 class StoreDetails(_message.Message):
     """StoreDetails describe how what the store acknowledges survives the loss of one of its servers. They are checked at the
-    start and every minute.
+    start and every five seconds.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     COPIES_FIELD_NUMBER: _builtins.int
     REQUIRED_COPIES_FIELD_NUMBER: _builtins.int
+    EXPECTED_COPIES_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     copies: _builtins.int
     """copies is the number of connected copies of the server of Redis that has fewest. 0: a server has none, or the store is
@@ -2240,20 +2241,27 @@ class StoreDetails(_message.Message):
     """required_copies is the number of copies that have what a step wrote before it is acknowledged. 0: it is acknowledged at
     once.
     """
+    expected_copies: _builtins.int
+    """expected_copies is the number of copies that each server should have: the highest number that was counted, or that of
+    the settings. While fewer than required_copies are connected, requests that write get STORE_UNAVAILABLE.
+    """
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """warnings are the facts for which a failover of Redis may lose more than it has to, each with the next step."""
+        """warnings are the facts for which a failover of Redis may lose more than it has to, or for which requests are refused,
+        each with the next step.
+        """
 
     def __init__(
         self,
         *,
         copies: _builtins.int = ...,
         required_copies: _builtins.int = ...,
+        expected_copies: _builtins.int = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "required_copies", b"required_copies", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "expected_copies", b"expected_copies", "required_copies", b"required_copies", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

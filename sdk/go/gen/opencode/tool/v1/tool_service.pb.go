@@ -4381,7 +4381,7 @@ func (x *GetServerInfoResponse) GetStoreDetails() *StoreDetails {
 }
 
 // StoreDetails describe how what the store acknowledges survives the loss of one of its servers. They are checked at the
-// start and every minute.
+// start and every five seconds.
 type StoreDetails struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// copies is the number of connected copies of the server of Redis that has fewest. 0: a server has none, or the store is
@@ -4390,7 +4390,11 @@ type StoreDetails struct {
 	// required_copies is the number of copies that have what a step wrote before it is acknowledged. 0: it is acknowledged at
 	// once.
 	RequiredCopies uint32 `protobuf:"varint,3,opt,name=required_copies,json=requiredCopies,proto3" json:"required_copies,omitempty"`
-	// warnings are the facts for which a failover of Redis may lose more than it has to, each with the next step.
+	// expected_copies is the number of copies that each server should have: the highest number that was counted, or that of
+	// the settings. While fewer than required_copies are connected, requests that write get STORE_UNAVAILABLE.
+	ExpectedCopies uint32 `protobuf:"varint,4,opt,name=expected_copies,json=expectedCopies,proto3" json:"expected_copies,omitempty"`
+	// warnings are the facts for which a failover of Redis may lose more than it has to, or for which requests are refused,
+	// each with the next step.
 	Warnings      []string `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4436,6 +4440,13 @@ func (x *StoreDetails) GetCopies() uint32 {
 func (x *StoreDetails) GetRequiredCopies() uint32 {
 	if x != nil {
 		return x.RequiredCopies
+	}
+	return 0
+}
+
+func (x *StoreDetails) GetExpectedCopies() uint32 {
+	if x != nil {
+		return x.ExpectedCopies
 	}
 	return 0
 }
@@ -5157,10 +5168,11 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\x16sandbox_network_access\x18\x13 \x01(\x0e2\x1f.opencode.tool.v1.NetworkAccessR\x14sandboxNetworkAccess\x126\n" +
 	"\tmcp_holds\x18\x14 \x03(\v2\x19.opencode.tool.v1.McpHoldR\bmcpHolds\x12I\n" +
 	"\x0fsandbox_details\x18\x15 \x01(\v2 .opencode.tool.v1.SandboxDetailsR\x0esandboxDetails\x12C\n" +
-	"\rstore_details\x18\x16 \x01(\v2\x1e.opencode.tool.v1.StoreDetailsR\fstoreDetails\"k\n" +
+	"\rstore_details\x18\x16 \x01(\v2\x1e.opencode.tool.v1.StoreDetailsR\fstoreDetails\"\x94\x01\n" +
 	"\fStoreDetails\x12\x16\n" +
 	"\x06copies\x18\x01 \x01(\rR\x06copies\x12'\n" +
-	"\x0frequired_copies\x18\x03 \x01(\rR\x0erequiredCopies\x12\x1a\n" +
+	"\x0frequired_copies\x18\x03 \x01(\rR\x0erequiredCopies\x12'\n" +
+	"\x0fexpected_copies\x18\x04 \x01(\rR\x0eexpectedCopies\x12\x1a\n" +
 	"\bwarnings\x18\x02 \x03(\tR\bwarnings\"D\n" +
 	"\x0eSandboxDetails\x12\x16\n" +
 	"\x06layers\x18\x01 \x03(\tR\x06layers\x12\x1a\n" +
