@@ -136,10 +136,13 @@ async function enterCall(
     await untilUnenteredEnded(engine, { root: opened.session.rootSessionId, sessionId: opened.session.id, callId });
   // A saved file of tools or of a plugin is what this call meets.
   await engine.registry.refresh(workspaceRoot(opened.workspace.name));
-  const call = describeCall(engine, request, opened, caller, { trace, background, parentCallId });
+  const call = {
+    ...describeCall(engine, request, opened, caller, { trace, background, parentCallId }),
+    // A failover while this is prepared may lose the call to which the request would attach.
+    checkStore: () => engine.sessions.checkStore(request.expectedStoreId, opened.session.rootSessionId),
+  };
   let ready = gate ? undefined : await prepareStart(engine, call, opened);
-  // A failover while this was prepared may have lost the call to which the request would attach.
-  engine.sessions.checkStore(request.expectedStoreId, call.ref.root);
+  call.checkStore();
   let entered: OpenedCall | undefined;
   if (ready && mayRecordOnce(engine, call, ready)) {
     entered = await recordOnce(engine, opened, ready, openStep(engine, call, ready));
@@ -150,10 +153,13 @@ async function enterCall(
   return { record: entered.record, opened };
 }
 
+/** A call as its request describes it. */
+type CallToOpen = Pick<OpenCallStep, "ref" | "part" | "spec" | "checkStore">;
+
 /** Accepts a call, and starts it in the same step if it is ready; launches it unless it exists. */
 async function openAndLaunch(
   engine: Engine,
-  call: Pick<CallRecord, "ref" | "part" | "spec">,
+  call: CallToOpen,
   opened: OpenSession,
   ready: Ready | undefined,
   gate: StartGate | undefined,
@@ -185,11 +191,7 @@ async function openAndLaunch(
   }
 }
 
-function openStep(
-  engine: Engine,
-  call: Pick<CallRecord, "ref" | "part" | "spec">,
-  ready: Ready | undefined,
-): OpenCallStep {
+function openStep(engine: Engine, call: CallToOpen, ready: Ready | undefined): OpenCallStep {
   const { limits, replicaId } = engine;
   return {
     ...call,

@@ -160,7 +160,7 @@ async function judgeBefore(
 function mayStartAtOnce(engine: Engine, record: CallRecord): boolean {
   const { hooks, isDraining } = engine;
   const { part, spec, owner, attempts, hooked } = record;
-  if (isDraining || !engine.agreesOnPolicy() || isTooOld(engine, record)) return false;
+  if (isDraining || !engine.agreesOnPolicy() || isTooOld(engine, record) || record.mayHaveRun) return false;
   if (spec.delegated || startsWithOthers(part) || part.state.case !== "pending" || owner !== "" || attempts > 0)
     return false;
   return hooked === undefined && !hooks.has("tool.execute.before", "shell.env", "permission.ask");

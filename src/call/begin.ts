@@ -9,6 +9,7 @@ import { lostCall, RequestError } from "../core/request-error.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import { checkAttach } from "./accept.ts";
 import { type Assignment, attemptDelegated, newAssignment } from "./attempt-delegated.ts";
+import { endFailedOver } from "./claims.ts";
 import { type HostedSession, openHostedSession } from "./delegated-session.ts";
 import type { Engine } from "./engine.ts";
 import { enterDelegated } from "./enter-delegated.ts";
@@ -129,6 +130,7 @@ async function takeUp(
   asks: readonly AskRecord[],
 ): Promise<boolean> {
   const { limits, replicaId, store } = engine;
+  if (record.mayHaveRun) return await endFailedOver(engine, record);
   if (collectableUntil(record, asks) <= store.now()) return await expireUncollected(engine, record);
   const sent = performance.now();
   const attempt = await beforeDrain(

@@ -9,6 +9,7 @@ import { isTooOld, maxIdempotentAttempts, tooOld } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { launchCall } from "./launch.ts";
 import type { CallRecord } from "./ports.ts";
+import { endOfFailedOver } from "./restored.ts";
 import { runKeyOf } from "./running.ts";
 import { beforeDrain, whileClaiming } from "./runs.ts";
 import { freeSlot, hasFreeSlot, needsSlot, nextWaiting, takeSlot, takeWaiting, waitForSlot } from "./slots.ts";
@@ -47,6 +48,10 @@ export async function claimCall(
   if (attempts === 0 && isTooOld(engine, record)) {
     given?.free();
     return (await endTooOld(engine, record)) ? "done" : "left";
+  }
+  if (record.mayHaveRun) {
+    given?.free();
+    return (await endFailedOver(engine, record)) ? "done" : "left";
   }
   if (engine.isDraining || !engine.agreesOnPolicy()) return "left";
   if (attempts >= maxIdempotentAttempts || startsWithOthers(part)) return "left";
@@ -209,6 +214,12 @@ async function endCancelled(engine: Engine, record: CallRecord, error: string): 
   const { ref, part, version, attempts } = record;
   const effects = attempts > 0 ? ToolEffects.UNKNOWN : ToolEffects.NONE;
   const ended = failed(part, { reason: ToolErrorReason.CANCELLED, error, effects }, engine.store.now());
+  return (await endCall(engine, { ref, guard: { version }, part: ended })) !== undefined;
+}
+
+/** Ends a call whose start mark a failover may have lost, unless it has changed since it was read. */
+export async function endFailedOver(engine: Engine, { ref, part, version }: CallRecord): Promise<boolean> {
+  const ended = endOfFailedOver(part, engine.store.now());
   return (await endCall(engine, { ref, guard: { version }, part: ended })) !== undefined;
 }
 

@@ -3,7 +3,7 @@ import type { CallRef } from "../core/call-ref.ts";
 import { adoptOwn } from "./adopt.ts";
 import { noteOfChildSession } from "./child-sessions.ts";
 import { startsWithOthers } from "./children.ts";
-import { claimCall } from "./claims.ts";
+import { claimCall, endFailedOver } from "./claims.ts";
 import { endCall } from "./end-call.ts";
 import { CallEnd, CallGone, isTooOld, notStoredText, tooOld } from "./ends.ts";
 import type { Engine } from "./engine.ts";
@@ -55,6 +55,7 @@ async function resumeCall(engine: Engine, ref: CallRef, leaseConfirmed: number):
   const record = await store.getCall(ref.sessionId, ref.callId);
   if (!record || isTerminal(record.part) || record.owner !== replicaId) return;
   if (isTaken(engine, ref) || engine.isDraining) return;
+  if (record.mayHaveRun && !engine.unstored.has(runKeyOf(ref))) return void (await endFailedOver(engine, record));
   if (record.spec.delegated) return await releaseCall(engine, record);
   if (record.spec.durable && record.part.state.case === "running")
     return await resumeOwnParent(engine, record, leaseConfirmed);
@@ -106,6 +107,7 @@ async function recoverCall(engine: Engine, { ref, started, since, remote, queued
   const found = await store.getCallWithAsks(ref);
   if (found?.record.owner !== "" || isTerminal(found.record.part)) return;
   const { record } = found;
+  if (record.mayHaveRun) return void (await endFailedOver(engine, record));
   if (record.spec.delegated) return await recoverDelegated(engine, record);
   if (record.spec.durable && started) return await recoverParent(engine, record, since);
   // Its batch resumes it, or takes it along when it ends.

@@ -6,6 +6,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { Redis } from "ioredis";
 import { expect, onTestFinished, test, vi } from "vitest";
+import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 import { refusal } from "../e2e/clients.ts";
 import { startSentinelWithCopies } from "../store/redis-failover.ts";
@@ -43,6 +44,24 @@ test("F0 a copy that lacks acknowledged work becomes the master: retries and wat
   })();
   const ending = refusal(watched);
 
+  // It is approved, starts and ends while only one copy follows, so the other one has it with its request open.
+  const approvedCall = {
+    ...{ sessionId, callId: "approved", tool: "bash", agent: "build", expectedStoreId: storeId, waitMs: 0 },
+    input: { command: "echo ran >> ledger-approved" },
+  };
+  await agent.tools.callTool(approvedCall);
+  const partOf = () => agent.tools.getToolPart({ sessionId, callId: "approved" });
+  const permissionId = await vi.waitUntil(async () => (await partOf()).permissions[0]?.id, { timeout: 60_000 });
+  const approve = (index: number) =>
+    system
+      .at(index)
+      .as("approver")
+      .permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
+  const direct = new Redis({ host: "127.0.0.1", port: master });
+  await direct.set("written-last", "");
+  expect(await direct.wait(2, 60_000)).toBe(2);
+  direct.disconnect();
+
   servers.signal(late, "SIGSTOP");
   // Otherwise it finds the rest in the buffer of its connection when it goes on.
   const client = new Redis({ host: "127.0.0.1", port: master });
@@ -50,6 +69,8 @@ test("F0 a copy that lacks acknowledged work becomes the master: retries and wat
   client.disconnect();
   const made = () => agent.tools.callTool(call).catch(() => undefined);
   await vi.waitUntil(async () => (await made())?.part?.state.case === "completed", { timeout: 60_000 });
+  await approve(0);
+  await vi.waitUntil(async () => (await partOf()).part?.state.case === "completed", { timeout: 60_000 });
   for (const port of [master, copy]) servers.signal(port, "SIGSTOP");
   servers.signal(late, "SIGCONT");
   for (const replica of system.replicas) {
@@ -67,13 +88,21 @@ test("F0 a copy that lacks acknowledged work becomes the master: retries and wat
   const { storeId: now } = await agent.sessions.createSession({ sessionId });
   expect(now).not.toBe(storeId);
   expect((await agent.tools.callTool({ ...call, expectedStoreId: now })).part?.state.case).toBe("completed");
+  // The request is open again. Its answer does not run the call a second time.
+  await approve(1);
+  const again = await agent.tools.callTool({ ...approvedCall, expectedStoreId: now, waitMs: 60_000 });
+  expect(again.part?.state).toMatchObject({
+    case: "error",
+    value: { reason: ToolErrorReason.EXECUTOR_LOST, effects: ToolEffects.UNKNOWN },
+  });
+  expect(await readFile(join(system.workspace, "ledger-approved"), "utf8")).toBe("ran\n");
   report({
     ...{
       fault: "F0 a copy without acknowledged work is promoted",
       faults: 1,
-      calls: 2,
-      answers: 0,
-      runs: 2,
+      calls: 3,
+      answers: 2,
+      runs: 3,
       violations: 0,
     },
     seen: "the retry and the watcher STORE_CHANGED",

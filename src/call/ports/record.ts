@@ -78,6 +78,8 @@ export interface CallRecord {
   remote?: RemoteMark;
   /** Set while a call waits for a worker: the time at which it ends without one, in ms since the epoch. */
   queuedUntil?: number;
+  /** Set if a failover since the call was accepted may have lost its start mark: its body must not be entered. */
+  mayHaveRun?: true;
   /** Set on a tombstone: the call ended, and only its id, digest and terminal state remain. */
   expired?: true;
 }

@@ -77,6 +77,8 @@ export interface OpenCallStep {
   delegated?: HostStart | undefined;
   /** For a call that may start in the same step and whose body a worker runs. */
   remote?: RemoteMark | undefined;
+  /** Called last before the step is sent; throws if the store is no longer the one that the request names. */
+  checkStore?: () => void;
 }
 
 /** Arguments of `noteCall`: what is left out stays as it is. */

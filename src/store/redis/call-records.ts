@@ -32,6 +32,7 @@ export function createRedisCallRecords({ link, keys, trees }: { link: Link; keys
       ...(call.has("remote") ? { remote: JSON.parse(call.text("remote")) } : {}),
       ...(call.has("queuedUntil") ? { queuedUntil: call.number("queuedUntil") } : {}),
       ...(call.has("expired") ? { expired: true } : {}),
+      ...(call.has("history") && call.number("history") < link.generationOf(root) ? { mayHaveRun: true } : {}),
     };
   }
 

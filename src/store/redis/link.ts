@@ -14,7 +14,7 @@ import {
 import { checkHistory, failedOver, isVerified, verifyContents } from "./contents.ts";
 import { type Copies, type CopySettings, createCopies } from "./copies.ts";
 import { generationOf, noteAcknowledged, withdrawReplica } from "./histories.ts";
-import type { Keys } from "./keys.ts";
+import { type Keys, shardOfSlot, slotOf } from "./keys.ts";
 import { type Reply, replyList } from "./reply.ts";
 import { attemptCommand, noteRefusal, patienceMs } from "./retry.ts";
 import type { ReadName, StepName } from "./scripts.ts";
@@ -164,7 +164,8 @@ function linkOver(
       const [key = ""] = Object.values(keys);
       const step = () => {
         const timing = clock ? { clock: clock() } : timingOf(connection, key);
-        return evaluate(name, key, encodeStep(keys, { ...defaults, ...values, ...timing }, bytes));
+        const history = connection.generations[shardOfSlot(slotOf(key))] ?? 0;
+        return evaluate(name, key, encodeStep(keys, { ...defaults, ...values, ...timing, history }, bytes));
       };
       return attemptCommand(connection, step, patience);
     },

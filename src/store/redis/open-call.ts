@@ -42,6 +42,8 @@ export async function runOpenCall(context: RedisCallContext, opened: OpenCallSte
   // Before the start, so that a call is found by every assignment that is given out.
   if (opened.delegated) await trees.pointTo(opened.delegated.assignment, root);
   for (let generation = await live.enter(root); ; ) {
+    // From here on a failover that loses work refuses the step.
+    opened.checkStore?.();
     const [result, value, last, repeats, begun] = replyList(
       await runStep("open_call", root, names, { ...values, generation }, bytes, opened.decisions),
     );

@@ -1,6 +1,6 @@
 -- open_call: accepts a call under a lease.
 -- KEYS   tree, session <id>, log <id>, calls, open, leases, call <name>, callOf (for an assignment), ended (for an end), reads, parent
--- ARGV   session, callId, name, generation, owner, leaseMs, maxOpenCalls, maxRepeats, request (digest), spec, and of a
+-- ARGV   history (the generation of the shard), session, callId, name, generation, owner, leaseMs, maxOpenCalls, maxRepeats, request (digest), spec, and of a
 --        delegated call collectMs, and assignment and reportMs where it may start; reads (path, SHA-256, ...); of a call of a worker remote (its mark as JSON); bytes: event
 --        <name>, and (where it may start in the same step) event start, snapshot start, and (where it then ends) event end, snapshot end
 -- Output { "opened", sequence number of its first event, of its last, repeats, 1 if it started } | { "known" } |
@@ -13,8 +13,9 @@ local known = fields(call, 'version', 'op')
 if known.version then return answer_of(known) or answer({ 'known' }) end
 if tonumber(closed) > 0 then return answer({ 'closed' }) end
 if K.parent then
-  local parent = fields(K.parent, 'version', 'ended')
-  if not parent.version or parent.ended then return answer({ 'no parent' }) end
+  local parent = fields(K.parent, 'version', 'ended', 'history')
+  -- A failover may have lost calls that it made before.
+  if not parent.version or parent.ended or may_have_run(parent) then return answer({ 'no parent' }) end
 end
 local open = redis.call('ZCARD', K.open)
 if not step.collectMs and open - (head.delegated or 0) >= step.maxOpenCalls then return answer({ 'full' }) end
@@ -35,7 +36,7 @@ if started == 1 and step.remote then more[#more + 1], more[#more + 2] = 'remote'
 redis.call('HSET', call, 'op', remembered(opened), 'part', B['snapshot ' .. part] or B['event ' .. part], 'revision', last, 'session', step.session,
   'callId', step.callId, 'opened', seq, 'spec', step.spec, 'version', 1 + started + (ended and 1 or 0), 'epoch', 1,
   'owner', ended and '' or step.owner, 'lease', ended and 0 or lease, 'started', started, 'attempts', started,
-  'repeats', repeats, 'settled', 0, 'asks', '', 'waiting', '', unpack(more))
+  'history', step.history, 'repeats', repeats, 'settled', 0, 'asks', '', 'waiting', '', unpack(more))
 mark_head(step.session, 'latest', step.request, 'repeats', repeats)
 if step.collectMs then
   redis.call('HSET', call, 'collectMs', step.collectMs)

@@ -140,6 +140,11 @@ local function fenced(call)
   return call.owner == step.owner and tonumber(call.epoch) == step.epoch and not call.ended
 end
 
+-- Returns true if a failover since the call was accepted may have lost its start mark. Versions before that wrote no history.
+local function may_have_run(call)
+  return call.history and tonumber(call.history) ~= step.history
+end
+
 -- Returns the stored mark of a started call if a worker's mark names the same run of its body.
 local function run_of(call, mark)
   if not call.remote or call.started ~= '1' or call.ended then return nil end

@@ -1,7 +1,7 @@
 -- settle_ask: decides the race for an ask and writes every change of the winner.
 -- KEYS   op, tree, leases, ended, settled, asks, deadlines, grants, outbox, call <name>, open <session> and (where
 --        a child ends) parent <name> of their calls, session/log <id> of all sessions in question and their ancestors
--- ARGV   ask, settled ({ id, session }), expired, asksVersion (where grants are saved), lineage,
+-- ARGV   history, ask, settled ({ id, session }), expired, asksVersion (where grants are saved), lineage,
 --        calls ({ name, session, callId, version, ended, edited, and of one that starts owner and leaseMs }),
 --        grants ({ id, session, wide }); bytes: settled <id>, event <name>, snapshot <name>, withdrawn <name>, grant <id>, granted <id>
 -- Output { "won", names of the calls that a replica has to claim } | { "lost", the settlement of the winner or "" } | { "retry" }
@@ -18,11 +18,11 @@ for _, ask in ipairs(step.settled) do
   if not redis.call('ZSCORE', K.asks, ask.id) then return answer({ 'retry' }) end
 end
 for _, each in ipairs(step.calls) do
-  local call = fields(K['call ' .. each.name], 'version', 'ended', 'waiting', 'owner', 'collectMs', 'lease', 'started', 'attempts', 'epoch', 'hooked', 'memo')
+  local call = fields(K['call ' .. each.name], 'version', 'ended', 'waiting', 'owner', 'collectMs', 'lease', 'started', 'attempts', 'epoch', 'hooked', 'memo', 'history')
   if call.ended or not call.version or tonumber(call.version) ~= each.version then return answer({ 'retry' }) end
   call.left = without(call.waiting, settled)
   local is_owned = call.owner ~= '' and tonumber(call.lease) > now
-  if each.owner and (is_owned or call.started == '1' or call.left ~= '') then return answer({ 'retry' }) end
+  if each.owner and (is_owned or call.started == '1' or call.left ~= '' or may_have_run(call)) then return answer({ 'retry' }) end
   calls[each.name] = call
 end
 

@@ -1,13 +1,13 @@
 -- start_call: writes the start mark.
 -- KEYS   tree, leases, callOf, grants, used, session <id>, log <id>, call <name>
--- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were consulted), grantIds, of a
+-- ARGV   history, session, name, owner, epoch, version, rulesVersion (where grants were consulted), grantIds, of a
 --        delegated call assignment and reportMs, and of a call of a worker remote (its mark as JSON); bytes: event <name>, snapshot <name>
 -- Output "started" | "fenced" | "retry"
 local key = K['call ' .. step.name]
-local call = fields(key, 'owner', 'epoch', 'ended', 'started', 'lease', 'version', 'attempts', 'op', 'queuedUntil')
+local call = fields(key, 'owner', 'epoch', 'ended', 'started', 'lease', 'version', 'attempts', 'op', 'queuedUntil', 'history')
 local answered = answer_of(call)
 if answered then return answered end
-if not fenced(call) or call.started == '1' or tonumber(call.lease) <= now then return answer('fenced') end
+if not fenced(call) or call.started == '1' or tonumber(call.lease) <= now or may_have_run(call) then return answer('fenced') end
 if tonumber(call.version) ~= step.version then return answer('retry') end
 local rules = step.rulesVersion and tonumber(redis.call('HGET', K.tree, 'rules') or 0)
 if step.rulesVersion and step.rulesVersion ~= rules then return answer('retry') end
