@@ -17,7 +17,7 @@ const identity = { sessionId, callId, id: "prt_1" };
 
 const pending = create(ToolPartSchema, { ...identity, state: { case: "pending", value: {} } });
 const running = create(ToolPartSchema, { ...identity, state: { case: "running", value: {} } });
-const completed = create(ToolPartSchema, { ...identity, state: { case: "completed", value: { output: "done" } } });
+const completed = create(ToolPartSchema, { ...identity, state: { case: "completed", value: { output: "ab" } } });
 const lost = create(ToolPartSchema, {
   ...identity,
   state: { case: "error", value: { reason: ToolErrorReason.EXECUTOR_LOST, effects: ToolEffects.UNKNOWN } },
@@ -160,6 +160,10 @@ describe("what is forged is found:", () => {
     "a watcher of one call that missed an event": [
       "I5: a watcher of c1",
       { watches: [{ sessionId, callId, events: goodLog().slice(1) }] },
+    ],
+    "output whose bytes are lost": [
+      'I5: output of c1 is "a\\u0000", and its result shows "ab"',
+      { ...noWatch, log: renumbered([...goodLog().slice(0, 5), ...logOf(output(1, "\0")), ...goodLog().slice(6)]) },
     ],
     "output that was recorded twice": [
       "I5: output of c1 at 0, not at 1",

@@ -126,14 +126,21 @@ function stopsWithItsEnd(history: History, { sessionId, callId }: AcknowledgedCa
   return [`I9: ${callId} wrote "${last.word}" ${Math.round(last.time - end.time)} ms after its end`];
 }
 
-/** I5: output is emitted once, each piece where the previous one ended. */
-function sendsOutputOnce(history: History, { sessionId, callId }: AcknowledgedCall): string[] {
+/** I5: output is emitted once, each piece where the previous one ended; that of a completed call is what its result shows. */
+function sendsOutputOnce(history: History, { sessionId, callId, parts }: AcknowledgedCall): string[] {
   let offset = 0n;
+  let text = "";
   for (const { event } of eventsOf(history, sessionId, callId)) {
     if (event.case !== "output") continue;
     if (event.value.offset !== offset) return [`I5: output of ${callId} at ${event.value.offset}, not at ${offset}`];
     offset += BigInt(event.value.data.length);
+    text += Buffer.from(event.value.data).toString();
   }
+  const { state } = parts.findLast(isTerminal) ?? {};
+  if (state?.case === "completed" && text !== state.value.output)
+    return [
+      `I5: output of ${callId} is ${JSON.stringify(text)}, and its result shows ${JSON.stringify(state.value.output)}`,
+    ];
   return [];
 }
 

@@ -44,10 +44,12 @@ export async function agreeOnHistories(connection: Connection, found: readonly F
   }
   connection.histories = new Set(found.map(({ id }) => id));
   for (const id of acknowledged.keys()) if (!connection.histories.has(id)) acknowledged.delete(id);
+  if (histories.size > 0 && others.length > 0) {
+    // At once: a confirmation by the new history must not acknowledge what was answered before it.
+    connection.epoch += 1;
+    for (const forget of breakListeners) forget();
+  }
   await storeHistories(connection);
-  if (histories.size === 0 || others.length === 0) return;
-  connection.epoch += 1;
-  for (const forget of breakListeners) forget();
 }
 
 /** Returns the generation of the shard of a session tree. */

@@ -212,7 +212,6 @@ async function probe(connection: Connection): Promise<boolean> {
 /** Steps whose result no client sees before that of another, confirmed step. */
 const unconfirmed: ReadonlySet<StepName | ReadName> = new Set([
   "agree_on_policy",
-  "append_output",
   "bury_call",
   "claim_call",
   "drop_call",
