@@ -12,7 +12,7 @@ export async function createRedisCredentials({
   link,
   keys,
 }: {
-  link: Pick<Link, "command">;
+  link: Pick<Link, "command" | "write">;
   keys: Pick<Keys, "credentials">;
 }): Promise<CredentialTable> {
   let read = "";
@@ -26,7 +26,7 @@ export async function createRedisCredentials({
     read = found.join("\n");
   }
   async function write(credential: Credential): Promise<void> {
-    await link.command("hset", keys.credentials, credential.id, JSON.stringify(credential));
+    await link.write("hset", keys.credentials, credential.id, JSON.stringify(credential));
     await refresh();
   }
 
@@ -44,7 +44,7 @@ export async function createRedisCredentials({
       return records.find((each) => each.id === id);
     },
     async remove(ids) {
-      await link.command("hdel", keys.credentials, ...ids);
+      await link.write("hdel", keys.credentials, ...ids);
       await refresh();
     },
   };

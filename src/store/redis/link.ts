@@ -28,8 +28,10 @@ export interface Link {
   generationOf(root: string): number;
   /** Ms since the epoch by the time of the store, estimated: no guard depends on it. */
   now(): number;
-  /** Sends one repeatable command. */
+  /** Sends one repeatable command. Copies may still lack what it wrote. */
   command(name: string, ...args: (string | number | Buffer)[]): Promise<Reply>;
+  /** Sends one repeatable command that writes; resolves like a step, once enough copies have it. The key comes first. */
+  write(name: string, key: string, ...args: (string | number | Buffer)[]): Promise<Reply>;
   /** Runs a script that writes; sent again if the connection is lost before the reply. */
   run(name: StepName, keys: StepKeys, values?: object, bytes?: StepBytes): Promise<Reply>;
   /** Runs a script that only reads. */
@@ -139,14 +141,19 @@ function linkOver(
   const { defaults, clock, safety, confirmations, stopChecking } = options;
   const isStrict = () => safety().required > 0;
 
-  /** Runs a script. If copies count, waits until enough of them have what it wrote or read. */
-  async function evaluate(name: StepName | ReadName, key: string, args: Argument[]): Promise<Reply> {
-    if (!isStrict() || unconfirmed.has(name)) return evaluateScript(connection, name, args);
+  /** Sends a command or script. If copies count, waits until enough of them have what the server of the key wrote or read for it. */
+  async function confirmed(key: string, send: () => Promise<Reply>): Promise<Reply> {
+    if (!isStrict()) return send();
     const { epoch } = connection;
-    const reply = await evaluateScript(connection, name, args);
+    const reply = await send();
     await confirmations.confirm(key);
     if (connection.epoch !== epoch) throw failedOver();
     return reply;
+  }
+
+  function evaluate(name: StepName | ReadName, key: string, args: Argument[]): Promise<Reply> {
+    const send = () => evaluateScript(connection, name, args);
+    return unconfirmed.has(name) ? send() : confirmed(key, send);
   }
 
   const read: Link["read"] = (name, names, ...args) =>
@@ -159,6 +166,8 @@ function linkOver(
     generationOf: (root) => generationOf(connection, root),
     now: () => clock?.() ?? storeTime(connection),
     command: (name, ...args) => attemptCommand(connection, () => sendCommand(connection, name, ...args)),
+    write: (name, key, ...args) =>
+      attemptCommand(connection, () => confirmed(key, () => sendCommand(connection, name, key, ...args))),
     run(name, keys, values = {}, bytes = {}) {
       const patience = stepsOfRunningCalls.has(name) ? runningPatienceMs : patienceMs;
       const [key = ""] = Object.values(keys);
@@ -181,6 +190,7 @@ function linkOver(
     safety,
     async ready() {
       if (connection.isClosed || client.status !== "ready") return false;
+      if (safety().copies < safety().required) return false;
       const slow = new Promise<boolean>((resolve) => setTimeout(resolve, 1_000, false).unref());
       const found = probe(connection).catch(() => false);
       return Promise.race([found, slow]);
@@ -191,7 +201,6 @@ function linkOver(
       confirmations.close();
       await withdrawReplica(connection);
       await quitRedis(client);
-      if (safety().copies < safety().required) return false;
     },
   };
 }
@@ -217,7 +226,6 @@ const unconfirmed: ReadonlySet<StepName | ReadName> = new Set([
   "drop_call",
   "drop_log",
   "drop_tree",
-  "enter_listing",
   "look_at_tree",
   "read_leases",
   "release_calls",

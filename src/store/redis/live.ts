@@ -40,7 +40,7 @@ export function createLive({ link, keys, replica }: { link: Link; keys: Keys; re
   }
 
   async function listUnder(root: string, generation: number): Promise<number> {
-    await link.command("zadd", keys.live(shardOf(root)), "LT", link.now(), `${root}:${generation}`);
+    await link.write("zadd", keys.live(shardOf(root)), "LT", link.now(), `${root}:${generation}`);
     remember(root, generation);
     announce(root);
     return generation;

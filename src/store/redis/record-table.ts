@@ -7,7 +7,7 @@ import { text, texts } from "./reply.ts";
 
 /** Opens a table in a hash of Redis, where all replicas share it. Records of other replicas are known after `refresh`. */
 export async function createRedisTable<Schema extends DescMessage>(
-  link: Pick<Link, "command">,
+  link: Pick<Link, "command" | "write">,
   key: string,
   { schema, one, command }: RecordKind<Schema>,
 ): Promise<RecordTable<RecordOf<Schema>>> {
@@ -38,13 +38,13 @@ export async function createRedisTable<Schema extends DescMessage>(
     current: () => records,
     refresh,
     async put(record) {
-      await link.command("hset", key, record.id, toJsonString(schema, record));
+      await link.write("hset", key, record.id, toJsonString(schema, record));
       await refresh();
     },
     async remove(id) {
       const found = await link.command("hget", key, id);
       if (found === null) return undefined;
-      await link.command("hdel", key, id);
+      await link.write("hdel", key, id);
       await refresh();
       return readRecord(text(found));
     },

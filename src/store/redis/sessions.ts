@@ -77,7 +77,7 @@ async function addToTree(context: SessionContext, session: Session, root: string
   const { id, parentSessionId: parent, owner } = session;
   const at = await listing.enter(id);
   await Promise.all([
-    link.command("zadd", keys.owned(owner), "NX", at, id),
+    link.write("zadd", keys.owned(owner), "NX", at, id),
     ...(root === id ? [rootListing.enter(root)] : []),
   ]);
   const tree = keys.tree(root);
