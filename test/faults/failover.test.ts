@@ -30,6 +30,8 @@ async function failOverUnderLoad(servers: CopiedServers, fault: string, kinds: r
   stop.abort();
   const { ends, reported } = await working;
   await vi.waitUntil(async () => (await system.children()).length === 0, { timeout: 60_000 });
+  // A session that no host went back to has to report its loss as well.
+  for (const sessionId of await hosts.changedSessions()) reported.add(sessionId);
   const history = await hosts.finish();
   const found = violations(withoutReported(history, reported));
   report({

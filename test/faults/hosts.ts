@@ -206,6 +206,21 @@ export function createHosts(system: Pick<System, "at" | "workspace">, { mayLose 
     insist,
     logOf,
     ledger,
+    /** Asks for each session again by the store id that its clients know; returns the sessions of which a loss is reported. */
+    async changedSessions(): Promise<string[]> {
+      const changed: string[] = [];
+      for (const [sessionId, expectedStoreId] of storeIds) {
+        const request = { sessionId, expectedStoreId };
+        const asked = insist(0, (index) =>
+          system.at(index).as("caller").sessions.createSession(request, { timeoutMs }),
+        );
+        await asked.catch((error: unknown) => {
+          if (!(error instanceof ConnectError) || error.code !== Code.DataLoss) throw error;
+          changed.push(sessionId);
+        });
+      }
+      return changed;
+    },
     /** Reads logs and ledger, at the end. */
     async finish(): Promise<History> {
       for (const sessionId of new Set([...history.calls, ...history.watches].map((each) => each.sessionId)))
