@@ -130,6 +130,16 @@ function checkSchema(tool: string, schema: JsonObject): void {
   if (length > maxSchemaLength) throw refuse(`it has ${length} characters, at most ${maxSchemaLength} are allowed`);
 }
 
+const common = { strict: false, validateFormats: false } as const;
+const metaSchemasByDraft = new Map<boolean, Ajv>();
+
+/** Returns what checks schemas of a draft, which is compiled once. */
+function metaSchemas(isOld: boolean): Ajv {
+  const known = metaSchemasByDraft.get(isOld) ?? withLinearUniqueness(isOld ? new Ajv(common) : new Ajv2020(common));
+  metaSchemasByDraft.set(isOld, known);
+  return known;
+}
+
 /** Compiles a schema to a function that fills defaults into a value, and returns what does not fit. */
 function compile(tool: string, schema: JsonObject): (value: JsonValue) => Issue[] {
   checkSchema(tool, schema);
@@ -138,15 +148,18 @@ function compile(tool: string, schema: JsonObject): (value: JsonValue) => Issue[
   const budget: PatternBudget = { left: maxPatternWork };
   const regExp = Object.assign((pattern: string) => linearPattern(pattern, budget), { code: "linearPattern" });
   const options = {
+    ...common,
+    // `metaSchemas` checks the schema: compiling its meta-schema again for each tool takes ten times as long as all else.
+    meta: false,
+    validateSchema: false,
     allErrors: true,
-    strict: false,
     useDefaults: true,
-    validateFormats: false,
     // Otherwise a schema that refers to a large part many times becomes much more code.
     inlineRefs: false,
     code: { regExp },
   } as const;
   try {
+    void metaSchemas(isOld).validateSchema(schema, true);
     const compiled = withLinearUniqueness(isOld ? new Ajv(options) : new Ajv2020(options)).compile(schema);
     return (value) => {
       budget.left = maxPatternWork;
