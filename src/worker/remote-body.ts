@@ -187,6 +187,7 @@ function takeResult(body: RemoteBody, { outcome }: WorkerResult): void {
     return;
   }
   body.hasResult = true;
+  if (outcome.case === "failed") outcome.value.message = visible(outcome.value.message);
   const result = workerResultOf(outcome, body, body.ctx.signal);
   body.resolve({ ...result, ...(result.title !== undefined && { title: visible(result.title) }) });
 }

@@ -1,7 +1,9 @@
 import { createHash } from "node:crypto";
 import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
+import type { Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { WorkerCallSchema, WorkerPlanned, WorkerTool } from "../../gen/opencode/tool/v1/worker_pb.ts";
 import type { WorkerRights } from "../core/principal.ts";
+import { visible } from "../core/visible.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ExecutorLost, NotEntered, ToolFailure } from "../tool/errors.ts";
 import type { RemoteBodies, RemoteRun } from "../tool/remote.ts";
@@ -114,7 +116,7 @@ function planOf(
   isClosed: IsClosed,
 ): RemotePlan {
   const refuse = (why: string) => new ToolFailure(why, { hadNoEffects: true });
-  if (planned.problem !== "") throw refuse(planned.problem);
+  if (planned.problem !== "") throw refuse(visible(planned.problem));
   if (planned.binds.length > 0)
     throw refuse(`The worker ${worker} binds its plan to files, which only tool processes can.`);
   const wrong = planned.asks.find(({ permission }) => !mayAsk(permission, name, rights, isClosed));
@@ -131,7 +133,12 @@ function planOf(
     ],
     ...{ detail, isPlanned: true },
     ...(detail.length > 0 && { contentDigest: createHash("sha256").update(detail).digest("hex") }),
-    ...(preview && { inspect: async () => ({ preview: () => preview }) }),
+    ...(preview && { inspect: async () => ({ preview: () => asSaidBy(worker, preview) }) }),
     ...(timeoutMs > 0 && { timeoutMs }),
   };
+}
+
+/** Marks a preview as the word of a worker: the service has not checked it. */
+function asSaidBy(worker: string, preview: Preview): Preview {
+  return { ...preview, text: `As ${worker} says:\n${preview.text}`.trimEnd() };
 }
