@@ -67,6 +67,7 @@ export const broadOnly = [
   "test/tool-process/bun.test.ts",
   // Workers over the wire; test/call/remote.test.ts has the engine's part.
   "test/worker/work.test.ts",
+  "test/worker/border.test.ts",
   "test/worker/restart.test.ts",
   // Speaks to a service that the test plays; test/clients and test/package run the SDK against the real one.
   "test/worker-client/serve.test.ts",
