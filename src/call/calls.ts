@@ -26,6 +26,7 @@ import type { SessionAccess } from "./session-access.ts";
 import type { KnownSession } from "./sessions.ts";
 import { createSlots } from "./slots.ts";
 import { createWaits } from "./waits.ts";
+import { countQueued } from "./worker-queue.ts";
 
 /** Calls of one replica, as the edge and the timers use them. */
 export type Calls = ReturnType<typeof createCalls>;
@@ -58,6 +59,7 @@ export function createEngine(parts: EngineParts): Engine {
     waits: createWaits(store),
     slots: createSlots(),
     workerQueue: new Map(),
+    queuedCounts: { now: new Map(), before: new Map() },
     claimingQueued: new Map(),
     whenFree: () => claimWaiting(engine),
     whenWorkerFree: () => claimQueued(engine),
@@ -112,6 +114,7 @@ export function createCalls(parts: EngineParts) {
     restartUnentered: (call: RemoteCall, mark: RemoteMark) => restartUnentered(engine, call, mark),
     /** Claims calls that wait for a worker; called when one of this replica may have capacity. */
     takeQueued: () => claimQueued(engine),
+    countQueued: (definitionId: string) => countQueued(engine, definitionId),
     /** Calls of agents that this service started. */
     ownTools: ownToolCallsOf(engine),
     getRecord,

@@ -120,6 +120,11 @@ export interface Engine extends EngineParts {
   readonly slots: Slots;
   /** Calls that wait for a worker, by definition and root session; those of a tree in the order in which they came. */
   readonly workerQueue: Map<string, Map<string, CallRef[]>>;
+  /**
+   * Number of calls of all replicas that waited for a worker, by definition, at the last recovery and the one before: a tree that
+   * another replica is checking is missing in one of them.
+   */
+  queuedCounts: { now: ReadonlyMap<string, number>; before: ReadonlyMap<string, number> };
   /** Definitions of which calls are being claimed for workers; true if capacity has appeared since. */
   readonly claimingQueued: Map<string, boolean>;
   /** `claimWaiting` of claims.ts, called when a slot is free. A claim leads to a run, which frees a slot: a field avoids the circular import. */

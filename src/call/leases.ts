@@ -86,6 +86,7 @@ export async function recoverCalls(engine: Engine): Promise<void> {
   const orphans = (await store.orphans()).toSorted((one, other) => Number(other.started) - Number(one.started));
   engine.slots.waiting.clear();
   engine.workerQueue.clear();
+  engine.queuedCounts = { now: countByDefinition(orphans), before: engine.queuedCounts.now };
   for (const orphan of orphans) {
     // The run of a call of a worker may still be about to send the start.
     if (isTaken(engine, orphan.ref)) continue;
@@ -95,6 +96,12 @@ export async function recoverCalls(engine: Engine): Promise<void> {
     else await attempt(recoverCall(engine, orphan));
   }
   if (failures.length > 0) throw failures[0];
+}
+
+function countByDefinition(orphans: readonly OrphanedCall[]): ReadonlyMap<string, number> {
+  const queued = orphans.filter(({ started, queued }) => !started && queued);
+  const byDefinition = Map.groupBy(queued, (orphan) => orphan.queued?.definitionId ?? "");
+  return new Map([...byDefinition].map(([definitionId, calls]) => [definitionId, calls.length]));
 }
 
 async function recoverCall(engine: Engine, { ref, started, since, remote, queued }: OrphanedCall): Promise<void> {

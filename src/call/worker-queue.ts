@@ -19,7 +19,7 @@ export async function leaveForWorker(engine: Engine, call: Running, tool: Tool):
   const { ref, spec } = call.record;
   const waitMs = spec.queueMs ?? tool.remote?.queueMs ?? 0;
   // The gate of an atomic batch is in memory, so its calls cannot wait without an owner.
-  if (waitMs === 0 || gate) throw new CallEnd(ToolErrorReason.UNAVAILABLE, noWorkerText(tool));
+  if (waitMs === 0 || gate) throw new CallEnd(ToolErrorReason.UNAVAILABLE, await noWorkerText(tool));
   const { definitionId } = tool.definition;
   const queued = { definitionId, until: engine.store.now() + waitMs };
   const title = `Waiting for a worker that runs ${tool.name}`;
@@ -35,8 +35,8 @@ export async function leaveForWorker(engine: Engine, call: Running, tool: Tool):
   throw new CallGone();
 }
 
-const noWorkerText = ({ name, remote }: Tool) =>
-  `The tool "${name}" was not run: ${remote?.unavailable() ?? "no worker that runs it is connected"}.`;
+const noWorkerText = async ({ name, remote }: Tool) =>
+  `The tool "${name}" was not run: ${(await remote?.unavailable()) ?? "no worker that runs it is connected"}.`;
 
 /** Remembers a call that waits for a worker, and claims it if one has capacity by now. */
 export function waitForWorker(engine: Engine, definitionId: string, ref: CallRef): void {
@@ -63,6 +63,11 @@ export function reserveWorker(call: Running, { remote }: Tool): boolean {
   return call.reservation !== undefined;
 }
 
+/** Returns the number of calls that wait for a worker with a definition, at any replica, as of the last recoveries. */
+export function countQueued({ queuedCounts: { now, before } }: Engine, definitionId: string): number {
+  return Math.max(now.get(definitionId) ?? 0, before.get(definitionId) ?? 0);
+}
+
 /** Ends a call that no worker took in time; otherwise remembers it. */
 export async function recoverQueued(engine: Engine, ref: CallRef, { definitionId, until }: QueuedCall): Promise<void> {
   const { store } = engine;
@@ -72,18 +77,22 @@ export async function recoverQueued(engine: Engine, ref: CallRef, { definitionId
   const opened = await engine.sessions.load(ref.sessionId).catch(() => undefined);
   const workspace = opened && workspaceRoot(opened.workspace.name);
   const serving = workspace === undefined ? undefined : engine.registry.get(record.part.tool, workspace);
-  const end = endOfWait(record, serving, workspace && findDefinition(engine, record, workspace));
+  const end = await endOfWait(record, serving, workspace && findDefinition(engine, record, workspace));
   // A body that was entered before, by a worker that is lost, may have had effects.
   const effects = record.attempts > 0 ? ToolEffects.UNKNOWN : ToolEffects.NONE;
   const part = failed(record.part, { ...end, effects }, store.now());
   await endCall(engine, { ref, guard: { version: record.version }, part });
 }
 
-function endOfWait({ part: { tool: name }, spec }: CallRecord, serving: Tool | undefined, own: Tool | "" | undefined) {
+async function endOfWait(
+  { part: { tool: name }, spec }: CallRecord,
+  serving: Tool | undefined,
+  own: Tool | "" | undefined,
+) {
   if (serving && serving.definition.definitionId !== spec.definitionId) {
     const error = `The tool "${name}" has changed since it was offered, and no worker that has it as it was took the call. List the tools again and repeat the call as it is now.`;
     return { reason: ToolErrorReason.STALE_TOOL, error };
   }
-  const why = own ? noWorkerText(own) : `The tool "${name}" was not run: no worker that runs it is connected.`;
+  const why = own ? await noWorkerText(own) : `The tool "${name}" was not run: no worker that runs it is connected.`;
   return { reason: ToolErrorReason.UNAVAILABLE, error: why };
 }

@@ -11,7 +11,6 @@ import type { Logger } from "../core/logger.ts";
 import type { Credentials } from "../credential/credentials.ts";
 import type { RunTokens } from "../credential/run-tokens.ts";
 import { createServices } from "../edge/api/services.ts";
-import { shownProcess } from "../edge/api/worker-service.ts";
 import { startEdge } from "../edge/edge.ts";
 import type { Listener } from "../edge/http/listener.ts";
 import { createRestDomain } from "../edge/rest/rest-domain.ts";
@@ -105,9 +104,7 @@ export function startListener({
     safety: callStore.safety,
     agrees: agreement.agrees,
     metrics: async () =>
-      (await telemetry.metrics()) +
-      sourceMetrics(await sources.list()) +
-      workerMetrics(workers.list().map(shownProcess)),
+      (await telemetry.metrics()) + sourceMetrics(await sources.list()) + workerMetrics(workers.list()),
     consoleDirectory: assets.console,
   });
 }

@@ -106,7 +106,7 @@ export async function startServer(
     log,
   });
   const { calls, registry, hooks, judgeFor } = replica;
-  const workers = startWorkers(config, { replica, store: opened, credentials, builtIn: builtIn.tools, log });
+  const workers = startWorkers(config, { replica, replicaId, store: opened, credentials, builtIn: builtIn.tools, log });
   const subagents = startSubagents({ config, replica, store, credentials });
   const compareSearchTools = offerSearchTools(registry, config);
   const register = embeddedTools(registry, { buildId, warn: log.warn });
@@ -132,6 +132,7 @@ export async function startServer(
       { everyMs: 1_000, work: connectors.refresh },
       { everyMs: 1_000, work: opened.acceptedSources.refresh },
       { everyMs: 1_000, work: workers.refresh },
+      { everyMs: 5_000, work: workers.announce },
       { everyMs: 10_000, work: agreement.compare },
       { everyMs: 3_600_000, work: () => sweepStore(store) },
       { everyMs: 3_600_000, work: () => sandbox.sweep(async (id) => (await store.calls.getSession(id)) !== undefined) },
@@ -214,7 +215,7 @@ async function stop(
   const hasRun = await replica.calls.drain(drainMs);
   // The drain has left their runs to the replica to which their runners connect next.
   subagents.close();
-  workers.close();
+  await workers.close();
   if (hasRun) await delay(lastEventsMs);
   await listener.close(cutMs);
   await stopTimers();

@@ -3,6 +3,7 @@ import type { OutputStore, Retention, Store } from "../call/ports.ts";
 import { endOfRestored } from "../call/restored.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
+import type { WorkerDirectory } from "../core/worker-directory.ts";
 import type { CredentialTable } from "../credential/ports.ts";
 import { openLoggedCredentialFile } from "../store/credential-file.ts";
 import type { RecordTables } from "../store/record-tables.ts";
@@ -14,6 +15,7 @@ import { openSqliteStore } from "../store/sqlite/store.ts";
 /** A store with the tables that people change next to its records of calls. */
 export interface ServiceStore extends Store, RecordTables {
   credentials: CredentialTable;
+  workerDirectory: WorkerDirectory;
   /** Yields the bytes of a backup; refuses with BACKUP_UNSUPPORTED. */
   backUp(): AsyncIterable<Uint8Array>;
 }

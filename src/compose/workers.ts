@@ -14,12 +14,14 @@ export function startWorkers(
   { workspaces, limits }: Pick<Config, "workspaces" | "limits">,
   {
     replica: { calls, registry },
+    replicaId,
     store,
     credentials,
     builtIn,
     log,
   }: {
     replica: Replica;
+    replicaId: string;
     store: ServiceStore;
     credentials: Pick<Credentials, "principalWithId">;
     builtIn: readonly Tool[];
@@ -29,7 +31,7 @@ export function startWorkers(
   const closed = new Set([...knownPermissions(builtIn), ...builtIn.map(({ name }) => name), ...alwaysClosed]);
   return createWorkers({
     ...{ registry, calls, log },
-    declarations: store.workerDeclarations,
+    ...{ declarations: store.workerDeclarations, workerDirectory: store.workerDirectory, replicaId },
     rightsOf: (principal) => credentials.principalWithId(principal)?.worker,
     isClosed: (permission) => closed.has(permission) || isForeignPermission(permission),
     workspaces: [...workspaces.keys()],

@@ -35,7 +35,7 @@ export interface RemoteBodies {
   /** Reserves capacity of a worker that is connected to this replica; undefined if none has any now. */
   reserve(call: RemoteCall): Reservation | undefined;
   /** Reports why no worker takes a call, for its error. */
-  unavailable(): string;
+  unavailable(): Promise<string>;
 }
 
 /** The run of a remote body, for its `execute`. */

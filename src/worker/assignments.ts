@@ -1,10 +1,11 @@
 import type { WorkerReport } from "../../gen/opencode/tool/v1/worker_pb.ts";
+import { workerIdOf } from "../core/worker-directory.ts";
 import { NotEntered } from "../tool/errors.ts";
 import { callOfAssignment, type RemoteCall, type RemoteMark } from "../tool/remote.ts";
 import { leavingReplica } from "./refusals.ts";
 import { resumeBody, takeReport } from "./remote-body.ts";
 import type { WorkersState } from "./state.ts";
-import { processKeyOf, sendTo, type WorkerProcess } from "./worker-process.ts";
+import { sendTo, type WorkerProcess } from "./worker-process.ts";
 
 /** Goes on with the bodies that a process holds; those that it does not hold were never entered. */
 export function resumeAssignments(state: WorkersState, process: WorkerProcess): void {
@@ -39,7 +40,7 @@ export function takeAssignmentReport(process: WorkerProcess, report: WorkerRepor
 
 /** Asks a process about a call whose replica was lost after its start mark. */
 export function probe({ processes }: WorkersState, _call: RemoteCall, mark: RemoteMark): void {
-  const process = processes.get(processKeyOf(mark.principal, mark.instance));
+  const process = processes.get(workerIdOf(mark.principal, mark.instance));
   if (process?.link === undefined || process.connection < mark.connection || process.bodies.has(mark.assignment))
     return;
   sendTo(process, { case: "probe", value: mark.assignment });

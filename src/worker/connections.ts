@@ -9,6 +9,7 @@ import { silenceOf } from "../core/beating-stream.ts";
 import type { Outbox } from "../core/outbox.ts";
 import type { Principal, WorkerRights } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
+import { workerIdOf } from "../core/worker-directory.ts";
 import { ExecutorLost } from "../tool/errors.ts";
 import type { WorkerMessage } from "../tool/worker/worker-connection.ts";
 import { resumeAssignments, takeAssignmentReport, takeKnown } from "./assignments.ts";
@@ -16,7 +17,7 @@ import { invalidMessage, serveWorker } from "./link.ts";
 import { leavingReplica, maxProcesses, storeChanged, superseded, tooManyProcesses } from "./refusals.ts";
 import { windowBytes } from "./remote-body.ts";
 import type { WorkersState } from "./state.ts";
-import { processKeyOf, sendTo, type WorkerProcess } from "./worker-process.ts";
+import { sendTo, type WorkerProcess } from "./worker-process.ts";
 
 /** Serves one connection of a worker, from its hello to its end. */
 export async function* connectWorker(
@@ -55,7 +56,7 @@ async function enter(
   const { expectedStoreId, instanceId } = hello;
   if (expectedStoreId !== "" && expectedStoreId !== state.storeId()) throw storeChanged(state.storeId());
   const workspaces = workspacesOf(state, principal, hello);
-  const key = processKeyOf(principal.id, instanceId);
+  const key = workerIdOf(principal.id, instanceId);
   checkNewer(state.processes.get(key), hello);
   const outcomes = await state.definitions.declare({ principal: principal.id, rights, workspaces }, hello);
   const known = state.processes.get(key);
@@ -87,6 +88,7 @@ async function enter(
   state.definitions.update();
   resumeAssignments(state, process);
   state.calls.takeQueued();
+  state.directory.changed();
   return process;
 }
 
@@ -107,6 +109,7 @@ function take(state: WorkersState, process: WorkerProcess, message: WorkRequest[
       Object.assign(process, { capacity, isDraining });
       state.definitions.update();
       state.calls.takeQueued();
+      state.directory.changed();
       break;
     }
     case "planned":
@@ -134,12 +137,14 @@ function leave(state: WorkersState, process: WorkerProcess, outbox: Outbox<Worke
     .seen(principal, definitions)
     .catch((error: unknown) => state.log.warn("the last sign of a worker could not be stored", { error, principal }));
   state.definitions.update();
+  state.directory.changed();
   process.timer = setTimeout(() => lose(state, process), process.hello.resumeMs).unref();
 }
 
 function lose(state: WorkersState, process: WorkerProcess): void {
   const { hello, principal, bodies } = process;
-  state.processes.delete(processKeyOf(principal, hello.instanceId));
+  state.processes.delete(workerIdOf(principal, hello.instanceId));
+  state.directory.forget(process);
   const why = `The worker ${hello.worker} did not return within ${hello.resumeMs} ms. What the call did is not known.`;
   for (const body of bodies.values()) if (!body.hasResult) body.reject(new ExecutorLost(why));
 }

@@ -27,10 +27,24 @@ export interface Definitions {
   tool(definitionId: string, workspace: string): Tool | undefined;
   /** Selects again which definitions serve: workers came or went, or other replicas stored declarations. */
   update(): void;
-  /** Stores that the workers of a principal with these definitions were seen now, and forgets what was not seen for long. */
-  seen(principal: string, definitionIds: ReadonlySet<string>): Promise<void>;
+  /**
+   * Stores that the workers of a principal with these definitions were seen now, unless that is stored of the last `minAgeMs`;
+   * forgets what was not seen for long.
+   */
+  seen(principal: string, definitionIds: ReadonlySet<string>, minAgeMs?: number): Promise<void>;
+  /** Returns the fleets of the stored declarations. */
+  fleets(): DeclaredFleet[];
   /** Returns the time at which workers with a definition were last seen, in ms since the epoch; 0 if it is not known. */
   lastSeen(definitionId: string): number;
+}
+
+/** What the workers of a token that share a name declared. */
+export interface DeclaredFleet {
+  worker: string;
+  principal: string;
+  definitions: { id: string; name: string }[];
+  /** Time at which one of them was last seen, in ms since the epoch. */
+  seen: number;
 }
 
 /** The principal of a worker, and the workspaces that it serves. */
@@ -82,7 +96,8 @@ export function createDefinitions(parts: DefinitionsParts): Definitions {
     declare: (worker, hello) => declare(state, worker, hello),
     tool: (definitionId, workspace) => state.definitions.find(({ id }) => id === definitionId)?.tools.get(workspace),
     update: () => update(state),
-    seen: (principal, definitionIds) => storeSeen(state, principal, definitionIds),
+    seen: (principal, definitionIds, minAgeMs = 0) => storeSeen(state, principal, definitionIds, minAgeMs),
+    fleets: () => fleetsOf(state),
     lastSeen: (definitionId) =>
       Math.max(0, ...state.definitions.flatMap(({ id, record }) => (id === definitionId ? record.seen : []))),
   };
@@ -215,6 +230,16 @@ function takenBy(
   return [...workspaces].some((workspace) => !isOwn(registry.get(name, workspace))) ? "the service" : undefined;
 }
 
+function fleetsOf({ definitions }: State): DeclaredFleet[] {
+  const byFleet = Map.groupBy(definitions, ({ record: { worker, principal } }) => `${worker} ${principal}`);
+  return [...byFleet.values()].flatMap((own) => {
+    const [first] = own;
+    if (first === undefined) return [];
+    const { worker, principal } = first.record;
+    return { worker, principal, definitions: own, seen: Math.max(...own.map(({ record }) => record.seen)) };
+  });
+}
+
 /** Stores what a worker declared, unless it is stored. */
 async function store(
   { declarations, now }: State,
@@ -243,10 +268,12 @@ async function storeSeen(
   { declarations, definitions, now }: State,
   principal: string,
   definitionIds: ReadonlySet<string>,
+  minAgeMs: number,
 ): Promise<void> {
   for (const record of declarations.current()) {
     const isDefined = definitions.some((each) => each.record.id === record.id && definitionIds.has(each.id));
     const isOwn = record.principal === principal && isDefined;
+    if (isOwn && record.seen + minAgeMs > now()) continue;
     if (isOwn) await declarations.put(create(WorkerDeclarationSchema, { ...record, seen: now() }));
     else if (record.seen + memoryMs < now()) await declarations.remove(record.id);
   }

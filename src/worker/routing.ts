@@ -6,11 +6,13 @@ import {
   type WorkerPlanned,
   type WorkerTool,
 } from "../../gen/opencode/tool/v1/worker_pb.ts";
+import { workerIdOf } from "../core/worker-directory.ts";
 import { assignmentOf, type RemoteCall, type Reservation } from "../tool/remote.ts";
 import { markOf } from "./assignments.ts";
+import { brings } from "./directory.ts";
 import type { RemoteHost } from "./remote-tool.ts";
 import type { WorkersState } from "./state.ts";
-import { capacityFor, processKeyOf, sendTo, type WorkerProcess } from "./worker-process.ts";
+import { capacityFor, sendTo, type WorkerProcess } from "./worker-process.ts";
 
 const maxSessions = 10_000;
 const planMs = 10_000;
@@ -37,15 +39,16 @@ export function workersOfTool(
       const process = pick(state, able(), definitionId(), declared, call);
       return process && reserve(state, process, definitionId(), call);
     },
-    unavailable() {
-      const seen = state.definitions.lastSeen(definitionId());
-      const connected = [...state.processes.values()].some(
-        ({ link, definitions }) => link && definitions.has(definitionId()),
-      );
-      const when = connected ? "is busy" : `is not connected; it was last seen at ${new Date(seen).toISOString()}`;
+    async unavailable() {
+      const known = await state.directory.list().catch(() => []);
+      const own = known.filter((process) => brings(process, definitionId()));
+      const seen = Math.max(state.definitions.lastSeen(definitionId()), ...own.map((process) => process.seen));
+      const when = own.some(({ connected }) => connected)
+        ? "is busy"
+        : `is not connected; it was last seen at ${new Date(seen).toISOString()}`;
       return `No worker took the call in time, so it was not run: the fleet "${worker}" ${when}. Try again later, or start a worker.`;
     },
-    processOf: ({ mark }) => state.processes.get(processKeyOf(mark.principal, mark.instance)),
+    processOf: ({ mark }) => state.processes.get(workerIdOf(mark.principal, mark.instance)),
     async plan(call) {
       const process = [...state.processes.values()].find(
         ({ link, definitions, workspaces, plans }) =>
@@ -64,7 +67,7 @@ function pick(
   { sessionId }: RemoteCall,
 ): WorkerProcess | undefined {
   const last = affinity === WorkerAffinity.PREFER_SESSION ? lastOf.get(sessionId) : undefined;
-  const preferred = able.find(({ principal, hello }) => processKeyOf(principal, hello.instanceId) === last);
+  const preferred = able.find(({ principal, hello }) => workerIdOf(principal, hello.instanceId) === last);
   if (preferred) return preferred;
   return able.toSorted(
     (a, b) =>
@@ -78,7 +81,7 @@ function reserve(state: WorkersState, process: WorkerProcess, definitionId: stri
   const { taken, hello } = process;
   taken.set(assignment, definitionId);
   state.lastOf.delete(call.sessionId);
-  state.lastOf.set(call.sessionId, processKeyOf(process.principal, hello.instanceId));
+  state.lastOf.set(call.sessionId, workerIdOf(process.principal, hello.instanceId));
   const [oldest] = state.lastOf.keys();
   if (state.lastOf.size > maxSessions && oldest !== undefined) state.lastOf.delete(oldest);
   return {

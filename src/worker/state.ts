@@ -2,10 +2,12 @@ import type { WorkerDeclaration } from "../../gen/opencode/tool/v1/worker_servic
 import type { Logger } from "../core/logger.ts";
 import type { WorkerRights } from "../core/principal.ts";
 import type { RecordTable } from "../core/record-table.ts";
+import type { WorkerDirectory } from "../core/worker-directory.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { RemoteCall, RemoteMark } from "../tool/remote.ts";
 import type { IsClosed } from "./declared-tool.ts";
 import type { Definitions } from "./definitions.ts";
+import type { Directory } from "./directory.ts";
 import type { WorkerProcess } from "./worker-process.ts";
 
 /** Steps of the engine that workers cause. */
@@ -16,12 +18,17 @@ export interface WorkerCalls {
   restartUnentered(call: RemoteCall, mark: RemoteMark): Promise<boolean>;
   /** Claims calls that wait for capacity. */
   takeQueued(): void;
+  /** Returns the number of calls that wait for a worker with a definition, at any replica. */
+  countQueued(definitionId: string): number;
 }
 
 /** Parts of a replica that workers need. */
 export interface WorkersParts {
   registry: Pick<Registry, "get" | "register" | "refresh">;
   declarations: RecordTable<WorkerDeclaration>;
+  /** Where all replicas announce their processes, and the ID of this one. */
+  workerDirectory: WorkerDirectory;
+  replicaId: string;
   calls: WorkerCalls;
   rightsOf(principal: string): WorkerRights | undefined;
   isClosed: IsClosed;
@@ -39,5 +46,6 @@ export interface WorkersState extends WorkersParts {
   /** Process of the last call of a session, for tools that prefer it. */
   readonly lastOf: Map<string, string>;
   readonly definitions: Definitions;
+  readonly directory: Directory;
   isDraining: boolean;
 }

@@ -68,11 +68,6 @@ export interface RemoteBody extends ReceivedFiles {
   reject(error: unknown): void;
 }
 
-/** Returns the ID of a process, which contains its principal: another one may choose the same instance ID. */
-export function processKeyOf(principal: string, instance: string): string {
-  return `${principal} ${instance}`;
-}
-
 /** Sends a message to a process; one that is away gets nothing. */
 export function sendTo({ link }: Pick<WorkerProcess, "link">, message: WorkerMessage): void {
   link?.send(message);

@@ -1,4 +1,5 @@
 import type { WorkRequest } from "../../gen/opencode/tool/v1/worker_pb.ts";
+import type { WorkerProcess as ListedWorker, WorkerFleet } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
 import type { Principal } from "../core/principal.ts";
 import type { RemoteCall, RemoteMark } from "../tool/remote.ts";
 import type { Tool } from "../tool/tool.ts";
@@ -6,11 +7,13 @@ import type { WorkerMessage } from "../tool/worker/worker-connection.ts";
 import { probe } from "./assignments.ts";
 import { connectWorker } from "./connections.ts";
 import { createDefinitions } from "./definitions.ts";
+import { createDirectory, entryOf } from "./directory.ts";
+import { fleetsOf } from "./fleets.ts";
 import { leavingReplica } from "./refusals.ts";
 import { endBody } from "./remote-body.ts";
 import { workersOfTool } from "./routing.ts";
 import type { WorkersParts, WorkersState } from "./state.ts";
-import { sendTo, type WorkerProcess } from "./worker-process.ts";
+import { sendTo } from "./worker-process.ts";
 
 /** The workers of one replica. */
 export interface Workers {
@@ -28,13 +31,20 @@ export interface Workers {
   ended(call: RemoteCall): void;
   /** Registers the tools of stored declarations as they are now. */
   refresh(): Promise<void>;
-  /** Processes that are connected to this replica, or that may return. */
-  list(): readonly WorkerProcess[];
+  /** Announces the processes of this replica to the others; to be called every few seconds. */
+  announce(): Promise<void>;
+  /** Returns the processes that are connected to this replica, or that may return. */
+  list(): readonly ListedWorker[];
+  /** Returns the processes of all replicas, and the fleets. */
+  listAll(): Promise<{ workers: ListedWorker[]; fleets: WorkerFleet[] }>;
   /** Accepts no more connections, and lets workers connect elsewhere. */
   drain(withinMs: number): void;
   /** Forgets all workers; their calls stay as they are. */
-  close(): void;
+  close(): Promise<void>;
 }
+
+/** Age from which the last sign of connected workers is stored again, for the case that this replica is killed. */
+const seenMs = 300_000;
 
 /** Creates the workers of a replica, with the tools that are stored. */
 export function createWorkers(parts: WorkersParts): Workers {
@@ -51,6 +61,10 @@ export function createWorkers(parts: WorkersParts): Workers {
             link !== undefined && !isDraining && definitions.has(definitionId) && workspaces.has(workspace),
         ),
     }),
+    directory: createDirectory({
+      ...{ store: parts.workerDirectory, replica: parts.replicaId, now: parts.now, log: parts.log },
+      processes: () => state.processes.values(),
+    }),
   };
   state.definitions.update();
   return {
@@ -66,19 +80,43 @@ export function createWorkers(parts: WorkersParts): Workers {
       await parts.declarations.refresh();
       state.definitions.update();
     },
-    list: () => [...state.processes.values()],
+    async announce() {
+      await state.directory.announce();
+      for (const [principal, definitions] of connectedDefinitions(state))
+        await state.definitions.seen(principal, definitions, seenMs);
+    },
+    list: () => [...state.processes.values()].map((process) => entryOf(process, parts.replicaId)),
+    async listAll() {
+      const workers = await state.directory.list();
+      return { workers, fleets: fleetsOf(state, workers) };
+    },
     drain(withinMs) {
       state.isDraining = true;
       for (const process of state.processes.values())
         sendTo(process, { case: "leave", value: { stop: false, withinMs } });
     },
-    close() {
+    async close() {
       state.isDraining = true;
       for (const { link, timer } of state.processes.values()) {
         clearTimeout(timer);
         link?.end(leavingReplica());
       }
       state.processes.clear();
+      await state.directory
+        .leave()
+        .catch((error: unknown) => parts.log.warn("the workers of this replica are listed for a while", { error }));
     },
   };
+}
+
+/** Returns the definitions that connected workers bring, by principal. */
+function connectedDefinitions({ processes }: WorkersState): ReadonlyMap<string, ReadonlySet<string>> {
+  const connected = [...processes.values()].filter(({ link }) => link !== undefined);
+  const byPrincipal = Map.groupBy(connected, ({ principal }) => principal);
+  return new Map(
+    [...byPrincipal].map(([principal, own]) => [
+      principal,
+      new Set(own.flatMap(({ definitions }) => [...definitions])),
+    ]),
+  );
 }

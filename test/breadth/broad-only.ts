@@ -68,6 +68,7 @@ export const broadOnly = [
   // Workers over the wire; test/call/remote.test.ts has the engine's part.
   "test/worker/work.test.ts",
   "test/worker/border.test.ts",
+  "test/worker/directory.test.ts",
   "test/worker/restart.test.ts",
   // Speaks to a service that the test plays; test/clients and test/package run the SDK against the real one.
   "test/worker-client/serve.test.ts",

@@ -74,7 +74,7 @@ export function createTestWorker({ capacity = 10, queueMs = 60_000, idempotent =
         remote: {
           queueMs,
           reserve: (call) => reserve(replica, call),
-          unavailable: () => "no worker of ci runs",
+          unavailable: async () => "no worker of ci runs",
         },
         execute: (_input, { plan: _plan, ...ctx }) => run(ctx, gone),
       }),

@@ -11,17 +11,59 @@ import {
   ToolErrorReason,
   ToolPartSchema,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { ToolRegistration } from "../../gen/opencode/tool/v1/worker_pb.ts";
+import { ListWorkersResponseSchema } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
 import { exitCodeOf } from "../../src/cli/call/exit-code-of.ts";
 import { parseRule } from "../../src/cli/commands/rule-option.ts";
+import { workerLines } from "../../src/cli/commands/workers.ts";
 import { askLines } from "../../src/cli/view/ask-view.ts";
 import { partLines } from "../../src/cli/view/call-view.ts";
 import { remainingOutput } from "../../src/cli/view/live-output.ts";
 import { linkPlaces } from "../../src/cli/view/place-links.ts";
-import { commandLine } from "../../src/cli/view/words.ts";
+import { commandLine, momentOf } from "../../src/cli/view/words.ts";
 
 const plain = (_: unknown, text: string) => text;
 const failed = (reason: ToolErrorReason, effects: ToolEffects = ToolEffects.NONE) =>
   create(ToolPartSchema, { tool: "bash", state: { case: "error", value: { reason, effects, error: "It broke" } } });
+
+test("workers are shown by fleet, with what waits for them, and what is refused", () => {
+  const registered = { name: "ci_deploy", registration: ToolRegistration.REGISTERED };
+  const refused = {
+    name: "bash",
+    registration: ToolRegistration.NAME_TAKEN,
+    message: 'the name "bash" belongs to the service',
+  };
+  const own = { worker: "ci", principal: "ci-worker", workspaces: ["default"], replica: "r1", capacity: 4, seen: 5 };
+  const { fleets, workers } = create(ListWorkersResponseSchema, {
+    fleets: [
+      { worker: "ci", principal: "ci-worker", tools: ["ci_deploy"], waiting: 2, seen: 5 },
+      { worker: "old", principal: "ci-worker", tools: ["ci_old"], seen: 1_000 },
+    ],
+    workers: [
+      {
+        ...own,
+        instanceId: "wrk_1",
+        connected: true,
+        running: 3,
+        buildId: "b2",
+        generation: 2n,
+        tools: [registered, refused],
+      },
+      { ...own, instanceId: "wrk_2", sdk: "toolgate-go" },
+    ],
+  });
+  expect(workerLines({ fleets, workers }, plain)).toEqual([
+    "ci  1 connected, 1 away, runs 3 of 4, 2 calls wait  token ci-worker",
+    "  tools ci_deploy",
+    "  connected  wrk_1",
+    `    runs 3 of 4, build b2, generation 2, workspaces default, last seen at ${momentOf(5)}, replica r1`,
+    '    bash  the name "bash" belongs to the service',
+    "  away  wrk_2",
+    `    runs 0 of 4, workspaces default, toolgate-go, last seen at ${momentOf(5)}, replica r1`,
+    `old  no process  token ci-worker, last seen at ${momentOf(1_000)}`,
+    "  tools ci_old",
+  ]);
+});
 
 describe("an ask", () => {
   const ask = create(PermissionRequestSchema, {

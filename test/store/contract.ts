@@ -16,6 +16,7 @@ import { sessionsContract } from "./contract/sessions.ts";
 import { settleContract } from "./contract/settle.ts";
 import { toolMemoryContract } from "./contract/tool-memory.ts";
 import { transitionsContract } from "./contract/transitions.ts";
+import { workerDirectoryContract } from "./contract/worker-directory.ts";
 import type { OpenedStore, OpenStore } from "./fixture.ts";
 
 /** One suite per family of ports, and one for the guards of all transitions. */
@@ -35,6 +36,7 @@ const suites = {
   ToolMemory: toolMemoryContract,
   StoreMembership: membershipContract,
   Retention: retentionContract,
+  WorkerDirectory: workerDirectoryContract,
   guards: guardsContract,
 };
 
@@ -47,6 +49,7 @@ export const everyStep: readonly Suite[] = [
   "AskStore.settle",
   "StoreMembership",
   "Retention",
+  "WorkerDirectory",
   "guards",
 ];
 

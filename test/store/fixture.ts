@@ -25,6 +25,7 @@ import type { PermissionStore, Settlement } from "../../src/approval/ports.ts";
 import type { CallRecord, CallSpec, CallStore, Delegation, Fence, OutputStore } from "../../src/call/ports.ts";
 import type { CallRef } from "../../src/core/call-ref.ts";
 import { RequestError } from "../../src/core/request-error.ts";
+import type { WorkerDirectory } from "../../src/core/worker-directory.ts";
 import type { RemoteMark } from "../../src/tool/remote.ts";
 
 /** A store under test. Only `advance` moves its clock. */
@@ -32,6 +33,7 @@ export interface OpenedStore {
   calls: CallStore;
   permissions: PermissionStore;
   outputs: OutputStore;
+  workerDirectory: WorkerDirectory;
   advance(ms: number): void;
   /** Closes the store and opens it again with the same contents. */
   reopen(): Promise<OpenedStore>;

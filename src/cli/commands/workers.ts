@@ -1,6 +1,12 @@
 import type { Command } from "commander";
 import { ToolRegistration } from "../../../gen/opencode/tool/v1/worker_pb.ts";
-import { type WorkerProcess, WorkerProcessSchema } from "../../../gen/opencode/tool/v1/worker_service_pb.ts";
+import {
+  type ListWorkersResponse,
+  ListWorkersResponseSchema,
+  type WorkerFleet,
+  type WorkerProcess,
+} from "../../../gen/opencode/tool/v1/worker_service_pb.ts";
+import { fleetSummary, processesOf, workerState, workerTokenCommand } from "../../view/workers.ts";
 import { withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
 import type { Paint } from "../terminal/screen.ts";
@@ -10,41 +16,57 @@ import { momentOf } from "../view/words.ts";
 /** Defines `toolgate workers`. */
 export function defineWorkers(command: Command, context: CliContext): void {
   command
-    .description("list the processes on other machines that bring tools, with their builds and what they run")
+    .description("list the fleets of processes on other machines that bring tools, with their builds and what they run")
     .action(() =>
       withServer(context, command, "approver", async ({ workers: service }, screen) => {
-        const { workers } = await service.listWorkers({});
-        for (const worker of workers) screen.show(WorkerProcessSchema, worker, (paint) => processLines(worker, paint));
-        if (workers.length === 0)
+        const listed = await service.listWorkers({});
+        screen.show(ListWorkersResponseSchema, listed, (paint) => workerLines(listed, paint));
+        if (listed.fleets.length === 0)
           screen.note(
-            "no worker is connected; create a token with `toolgate token create --role worker --tool NAME`, and start a worker with it",
+            `no worker was connected yet; create a token with \`${workerTokenCommand}\`, and start a worker with it`,
           );
         return undefined;
       }),
     );
 }
 
-/** Writes a process for people. */
+/** Writes the fleets with their processes for people. */
+export function workerLines({ fleets, workers }: Pick<ListWorkersResponse, "fleets" | "workers">, paint: Paint) {
+  return fleets.flatMap((fleet) => {
+    const own = processesOf(fleet, workers);
+    return [...fleetLines(fleet, own, paint), ...own.flatMap((process) => processLines(process, paint))];
+  });
+}
+
+function fleetLines(fleet: WorkerFleet, own: readonly WorkerProcess[], paint: Paint): string[] {
+  const { worker, principal, tools, seen } = fleet;
+  const isServed = own.some((process) => workerState(process) === "connected");
+  const summary = paint(isServed ? "green" : "yellow", fleetSummary(fleet, own));
+  const facts = [`token ${principal}`, ...(own.length === 0 ? [`last seen at ${momentOf(seen)}`] : [])].join(", ");
+  return [
+    `${paint("bold", terminalLine(worker))}  ${summary}  ${paint("dim", terminalLine(facts))}`,
+    ...(tools.length === 0 ? [] : [`  tools ${terminalLine(tools.join(", "))}`]),
+  ];
+}
+
+const colors = { connected: "green", draining: "yellow", away: "red" } as const;
+
 function processLines(process: WorkerProcess, paint: Paint): string[] {
-  const { worker, instanceId, buildId, generation, principal, sdk, capacity, running, seen, tools } = process;
-  const { connected: isConnected, draining: isDraining, workspaces } = process;
-  const [word, color] = isConnected ? (isDraining ? ["draining", "yellow"] : ["connected", "green"]) : ["away", "red"];
+  const { instanceId, buildId, generation, sdk, capacity, running, seen, tools, replica, workspaces } = process;
+  const state = workerState(process);
   const facts = [
     `runs ${running} of ${capacity}`,
     ...(buildId === "" ? [] : [`build ${buildId}`]),
     ...(generation === 0n ? [] : [`generation ${generation}`]),
-    `token ${principal}`,
     `workspaces ${workspaces.join(", ")}`,
     ...(sdk === "" ? [] : [sdk]),
-    `seen at ${momentOf(seen)}`,
+    `last seen at ${momentOf(seen)}`,
+    `replica ${replica}`,
   ];
+  const refused = tools.filter(({ registration }) => registration !== ToolRegistration.REGISTERED);
   return [
-    `${paint("bold", terminalLine(worker))}  ${paint(color as "green" | "yellow" | "red", word)}  ${terminalLine(instanceId)}`,
-    `  ${paint("dim", terminalLine(facts.join(", ")))}`,
-    ...tools.map(({ name, registration, message }) =>
-      registration === ToolRegistration.REGISTERED
-        ? `  ${paint("green", terminalLine(name))}`
-        : `  ${paint("red", terminalLine(name))}  ${terminalLine(message)}`,
-    ),
+    `  ${paint(colors[state], state)}  ${terminalLine(instanceId)}`,
+    `    ${paint("dim", terminalLine(facts.join(", ")))}`,
+    ...refused.map(({ name, message }) => `    ${paint("red", terminalLine(name))}  ${terminalLine(message)}`),
   ];
 }

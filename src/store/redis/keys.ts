@@ -53,6 +53,9 @@ export function createKeys(prefix: string) {
     credentials: `${slot("credentials")}:credentials`,
     /** HASH: the records of a table by id, as JSON. It has no TTL: people add and remove them. */
     records: (table: string) => `${slot(table)}:${table}`,
+    /** HASH: worker processes, each with its connection and replica. ZSET: the replicas that announce them, by the end of that. */
+    workers: `${slot("workers")}:workers`,
+    workerReplicas: `${slot("workers")}:replicas`,
     /** The channel for news between replicas. */
     news: `${prefix}:news`,
 

@@ -221,11 +221,13 @@ async function probe(connection: Connection): Promise<boolean> {
 /** Steps whose result no client sees before that of another, confirmed step. */
 const unconfirmed: ReadonlySet<StepName | ReadName> = new Set([
   "agree_on_policy",
+  "announce_workers",
   "bury_call",
   "claim_call",
   "drop_call",
   "drop_log",
   "drop_tree",
+  "forget_worker",
   "look_at_tree",
   "read_leases",
   "release_calls",

@@ -2,6 +2,7 @@ import { randomUUID } from "node:crypto";
 import type { PermissionStore } from "../../approval/ports.ts";
 import type { CallStore, Store } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
+import type { WorkerDirectory } from "../../core/worker-directory.ts";
 import type { CredentialTable } from "../../credential/ports.ts";
 import { createDamage, type Damage } from "../damage.ts";
 import { type RecordTables, recordKinds } from "../record-tables.ts";
@@ -60,6 +61,7 @@ import {
 import { createTrees } from "./trees.ts";
 import { createUnclaimedNotices, type UnclaimedNotices } from "./unclaimed.ts";
 import { parseRedisUrl } from "./url.ts";
+import { createRedisDirectory } from "./worker-directory.ts";
 
 /** State of an open Redis store. */
 interface RedisContext extends RedisCallContext, GrantContext, SessionContext {
@@ -93,7 +95,14 @@ export async function openRedisStore(options: {
   clock?: () => number;
   /** Wraps the link, in tests. */
   through?: (link: Link) => Link;
-}): Promise<Store & RecordTables & { credentials: CredentialTable; backUp(): AsyncIterable<Uint8Array> }> {
+}): Promise<
+  Store &
+    RecordTables & {
+      credentials: CredentialTable;
+      workerDirectory: WorkerDirectory;
+      backUp(): AsyncIterable<Uint8Array>;
+    }
+> {
   const { url, log, clock, limits = { events: 100_000, bytes: 16 * 1024 * 1024 } } = options;
   const address = parseRedisUrl(url);
   const keys = createKeys(options.prefix ?? "toolgate");
@@ -152,7 +161,8 @@ export async function openRedisStore(options: {
     permissions: refusingDamage(permissionStoreOf(context), damage),
     outputs,
   };
-  return { ...ports, credentials, ...tables, backUp: refuseBackup };
+  const workerDirectory = createRedisDirectory({ link, keys });
+  return { ...ports, credentials, ...tables, workerDirectory, backUp: refuseBackup };
 }
 
 function callStoreOf(context: RedisContext): CallStore {

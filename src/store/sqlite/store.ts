@@ -4,6 +4,7 @@ import type { DatabaseSync } from "node:sqlite";
 import type { Store } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import { RequestError } from "../../core/request-error.ts";
+import type { WorkerDirectory } from "../../core/worker-directory.ts";
 import type { CredentialTable } from "../../credential/ports.ts";
 import { DamagedRecord } from "../checksum.ts";
 import { sleepOfMachine } from "../clock-jump.ts";
@@ -35,6 +36,7 @@ import { createSqliteOutputs } from "./outputs.ts";
 import { type OpenedSqlite, sqliteCallStore, sqlitePermissionStore } from "./ports.ts";
 import { createSqliteSessions } from "./sessions.ts";
 import type { SqliteTables } from "./tables.ts";
+import { createMemoryDirectory } from "./worker-directory.ts";
 
 /**
  * Opens the embedded store in a data directory, which no other process can use meanwhile. Its clock is this machine's. Reads
@@ -124,6 +126,7 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
   };
   return {
     ...{ calls: sqliteCallStore(opened), permissions: sqlitePermissionStore(opened), outputs, credentials, ...records },
+    workerDirectory: createMemoryDirectory(now),
     backUp: () => backUpSqlite({ health, db, directory, storeId: opened.storeId, now, holdOutputs: outputs.hold }),
     ...(adopted && { adopted }),
   };
@@ -132,6 +135,7 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
 /** The embedded store. */
 export interface SqliteStore extends Store, RecordTables {
   credentials: CredentialTable;
+  workerDirectory: WorkerDirectory;
   /** Yields the bytes of a backup. */
   backUp(): AsyncIterable<Uint8Array>;
   /** Set if the database was a copy. */

@@ -14,7 +14,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/worker_service.proto.
  */
 export const file_opencode_tool_v1_worker_service: GenFile = /*@__PURE__*/
-  fileDesc("CiVvcGVuY29kZS90b29sL3YxL3dvcmtlcl9zZXJ2aWNlLnByb3RvEhBvcGVuY29kZS50b29sLnYxIhQKEkxpc3RXb3JrZXJzUmVxdWVzdCJHChNMaXN0V29ya2Vyc1Jlc3BvbnNlEjAKB3dvcmtlcnMYASADKAsyHy5vcGVuY29kZS50b29sLnYxLldvcmtlclByb2Nlc3MitwEKEVdvcmtlckRlY2xhcmF0aW9uEgoKAmlkGAEgASgJEhEKCXByaW5jaXBhbBgCIAEoCRIOCgZ3b3JrZXIYAyABKAkSEgoKZ2VuZXJhdGlvbhgEIAEoBBISCgp3b3Jrc3BhY2VzGAUgAygJEisKBXRvb2xzGAYgAygLMhwub3BlbmNvZGUudG9vbC52MS5Xb3JrZXJUb29sEhAKCGRlY2xhcmVkGAcgASgBEgwKBHNlZW4YCCABKAEipgIKDVdvcmtlclByb2Nlc3MSEwoLaW5zdGFuY2VfaWQYASABKAkSDgoGd29ya2VyGAIgASgJEhAKCGJ1aWxkX2lkGAMgASgJEhIKCmdlbmVyYXRpb24YBCABKAQSCwoDc2RrGAUgASgJEhEKCXByaW5jaXBhbBgGIAEoCRISCgp3b3Jrc3BhY2VzGAcgAygJEi8KBXRvb2xzGAggAygLMiAub3BlbmNvZGUudG9vbC52MS5SZWdpc3RlcmVkVG9vbBIQCghjYXBhY2l0eRgJIAEoDRIPCgdydW5uaW5nGAogASgNEhAKCGRyYWluaW5nGAsgASgIEhEKCWNvbm5lY3RlZBgMIAEoCBIMCgRzZWVuGA0gASgBEg8KB3JlcGxpY2EYDiABKAkytgEKDVdvcmtlclNlcnZpY2USSQoEV29yaxIdLm9wZW5jb2RlLnRvb2wudjEuV29ya1JlcXVlc3QaHi5vcGVuY29kZS50b29sLnYxLldvcmtSZXNwb25zZSgBMAESWgoLTGlzdFdvcmtlcnMSJC5vcGVuY29kZS50b29sLnYxLkxpc3RXb3JrZXJzUmVxdWVzdBolLm9wZW5jb2RlLnRvb2wudjEuTGlzdFdvcmtlcnNSZXNwb25zZWIGcHJvdG8z", [file_opencode_tool_v1_worker]);
+  fileDesc("CiVvcGVuY29kZS90b29sL3YxL3dvcmtlcl9zZXJ2aWNlLnByb3RvEhBvcGVuY29kZS50b29sLnYxIhQKEkxpc3RXb3JrZXJzUmVxdWVzdCJ2ChNMaXN0V29ya2Vyc1Jlc3BvbnNlEjAKB3dvcmtlcnMYASADKAsyHy5vcGVuY29kZS50b29sLnYxLldvcmtlclByb2Nlc3MSLQoGZmxlZXRzGAIgAygLMh0ub3BlbmNvZGUudG9vbC52MS5Xb3JrZXJGbGVldCJeCgtXb3JrZXJGbGVldBIOCgZ3b3JrZXIYASABKAkSEQoJcHJpbmNpcGFsGAIgASgJEg0KBXRvb2xzGAMgAygJEg8KB3dhaXRpbmcYBCABKA0SDAoEc2VlbhgFIAEoASK3AQoRV29ya2VyRGVjbGFyYXRpb24SCgoCaWQYASABKAkSEQoJcHJpbmNpcGFsGAIgASgJEg4KBndvcmtlchgDIAEoCRISCgpnZW5lcmF0aW9uGAQgASgEEhIKCndvcmtzcGFjZXMYBSADKAkSKwoFdG9vbHMYBiADKAsyHC5vcGVuY29kZS50b29sLnYxLldvcmtlclRvb2wSEAoIZGVjbGFyZWQYByABKAESDAoEc2VlbhgIIAEoASK6AgoNV29ya2VyUHJvY2VzcxITCgtpbnN0YW5jZV9pZBgBIAEoCRIOCgZ3b3JrZXIYAiABKAkSEAoIYnVpbGRfaWQYAyABKAkSEgoKZ2VuZXJhdGlvbhgEIAEoBBILCgNzZGsYBSABKAkSEQoJcHJpbmNpcGFsGAYgASgJEhIKCndvcmtzcGFjZXMYByADKAkSLwoFdG9vbHMYCCADKAsyIC5vcGVuY29kZS50b29sLnYxLlJlZ2lzdGVyZWRUb29sEhAKCGNhcGFjaXR5GAkgASgNEg8KB3J1bm5pbmcYCiABKA0SEAoIZHJhaW5pbmcYCyABKAgSEQoJY29ubmVjdGVkGAwgASgIEgwKBHNlZW4YDSABKAESDwoHcmVwbGljYRgOIAEoCRISCgpjb25uZWN0aW9uGA8gASgEMrYBCg1Xb3JrZXJTZXJ2aWNlEkkKBFdvcmsSHS5vcGVuY29kZS50b29sLnYxLldvcmtSZXF1ZXN0Gh4ub3BlbmNvZGUudG9vbC52MS5Xb3JrUmVzcG9uc2UoATABEloKC0xpc3RXb3JrZXJzEiQub3BlbmNvZGUudG9vbC52MS5MaXN0V29ya2Vyc1JlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkxpc3RXb3JrZXJzUmVzcG9uc2ViBnByb3RvMw", [file_opencode_tool_v1_worker]);
 
 /**
  * ListWorkersRequest asks for the workers.
@@ -38,11 +38,18 @@ export const ListWorkersRequestSchema: GenMessage<ListWorkersRequest> = /*@__PUR
  */
 export type ListWorkersResponse = Message<"opencode.tool.v1.ListWorkersResponse"> & {
   /**
-   * workers are the processes.
+   * workers are the processes, by fleet.
    *
    * @generated from field: repeated opencode.tool.v1.WorkerProcess workers = 1;
    */
   workers: WorkerProcess[];
+
+  /**
+   * fleets are the fleets whose tools are known, also those of which no process is connected.
+   *
+   * @generated from field: repeated opencode.tool.v1.WorkerFleet fleets = 2;
+   */
+  fleets: WorkerFleet[];
 };
 
 /**
@@ -51,6 +58,55 @@ export type ListWorkersResponse = Message<"opencode.tool.v1.ListWorkersResponse"
  */
 export const ListWorkersResponseSchema: GenMessage<ListWorkersResponse> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_worker_service, 1);
+
+/**
+ * WorkerFleet is the worker processes of a token that share a name.
+ *
+ * @generated from message opencode.tool.v1.WorkerFleet
+ */
+export type WorkerFleet = Message<"opencode.tool.v1.WorkerFleet"> & {
+  /**
+   * worker is its name.
+   *
+   * @generated from field: string worker = 1;
+   */
+  worker: string;
+
+  /**
+   * principal is the principal of its token.
+   *
+   * @generated from field: string principal = 2;
+   */
+  principal: string;
+
+  /**
+   * tools are the names of its tools, which can be called and asked for also while no process is connected.
+   *
+   * @generated from field: repeated string tools = 3;
+   */
+  tools: string[];
+
+  /**
+   * waiting is how many calls of its tools wait for a process that has room.
+   *
+   * @generated from field: uint32 waiting = 4;
+   */
+  waiting: number;
+
+  /**
+   * seen is the time at which a process of it was last seen, in ms since the epoch.
+   *
+   * @generated from field: double seen = 5;
+   */
+  seen: number;
+};
+
+/**
+ * Describes the message opencode.tool.v1.WorkerFleet.
+ * Use `create(WorkerFleetSchema)` to create a new message.
+ */
+export const WorkerFleetSchema: GenMessage<WorkerFleet> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_worker_service, 2);
 
 /**
  * WorkerDeclaration is what workers of a fleet declared. The service stores it for 30 days after such a worker was last seen, so
@@ -121,7 +177,7 @@ export type WorkerDeclaration = Message<"opencode.tool.v1.WorkerDeclaration"> & 
  * Use `create(WorkerDeclarationSchema)` to create a new message.
  */
 export const WorkerDeclarationSchema: GenMessage<WorkerDeclaration> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_worker_service, 2);
+  messageDesc(file_opencode_tool_v1_worker_service, 3);
 
 /**
  * WorkerProcess is a process that is connected or may return.
@@ -214,18 +270,25 @@ export type WorkerProcess = Message<"opencode.tool.v1.WorkerProcess"> & {
   connected: boolean;
 
   /**
-   * seen is the time of its last sign of life, in ms since the epoch.
+   * seen is the time of its last sign of life, in ms since the epoch. What another replica reports may be up to 30 s old.
    *
    * @generated from field: double seen = 13;
    */
   seen: number;
 
   /**
-   * replica is the replica of its last connection. Not sent yet.
+   * replica is the replica of its last connection: a random id, another one after each start.
    *
    * @generated from field: string replica = 14;
    */
   replica: string;
+
+  /**
+   * connection is the number of its last connection, as it counts them.
+   *
+   * @generated from field: uint64 connection = 15;
+   */
+  connection: bigint;
 };
 
 /**
@@ -233,7 +296,7 @@ export type WorkerProcess = Message<"opencode.tool.v1.WorkerProcess"> & {
  * Use `create(WorkerProcessSchema)` to create a new message.
  */
 export const WorkerProcessSchema: GenMessage<WorkerProcess> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_worker_service, 3);
+  messageDesc(file_opencode_tool_v1_worker_service, 4);
 
 /**
  * WorkerService connects workers. A worker registers its tools over one stream and runs the calls that it is given. It approves
@@ -275,8 +338,8 @@ export const WorkerService: GenService<{
     output: typeof WorkResponseSchema;
   },
   /**
-   * ListWorkers returns the worker processes that are connected to this replica, or may return to it. Roles: approver, watcher,
-   * admin.
+   * ListWorkers returns the worker processes of all replicas that share the store: those that are connected, and those that may
+   * return. A process disappears at most 30 s after its replica was killed. Roles: approver, watcher, admin.
    *
    * @generated from rpc opencode.tool.v1.WorkerService.ListWorkers
    */

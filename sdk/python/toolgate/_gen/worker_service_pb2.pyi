@@ -43,22 +43,68 @@ class ListWorkersResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKERS_FIELD_NUMBER: _builtins.int
+    FLEETS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerProcess]:
-        """workers are the processes."""
+        """workers are the processes, by fleet."""
+
+    @_builtins.property
+    def fleets(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerFleet]:
+        """fleets are the fleets whose tools are known, also those of which no process is connected."""
 
     def __init__(
         self,
         *,
         workers: _abc.Iterable[Global___WorkerProcess] | None = ...,
+        fleets: _abc.Iterable[Global___WorkerFleet] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fleets", b"fleets", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListWorkersResponse: _TypeAlias = ListWorkersResponse  # noqa: Y015
+
+@_typing.final
+class WorkerFleet(_message.Message):
+    """WorkerFleet is the worker processes of a token that share a name."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    SEEN_FIELD_NUMBER: _builtins.int
+    worker: _builtins.str
+    """worker is its name."""
+    principal: _builtins.str
+    """principal is the principal of its token."""
+    waiting: _builtins.int
+    """waiting is how many calls of its tools wait for a process that has room."""
+    seen: _builtins.float
+    """seen is the time at which a process of it was last seen, in ms since the epoch."""
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """tools are the names of its tools, which can be called and asked for also while no process is connected."""
+
+    def __init__(
+        self,
+        *,
+        worker: _builtins.str = ...,
+        principal: _builtins.str = ...,
+        tools: _abc.Iterable[_builtins.str] | None = ...,
+        waiting: _builtins.int = ...,
+        seen: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["principal", b"principal", "seen", b"seen", "tools", b"tools", "waiting", b"waiting", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerFleet: _TypeAlias = WorkerFleet  # noqa: Y015
 
 @_typing.final
 class WorkerDeclaration(_message.Message):
@@ -136,6 +182,7 @@ class WorkerProcess(_message.Message):
     CONNECTED_FIELD_NUMBER: _builtins.int
     SEEN_FIELD_NUMBER: _builtins.int
     REPLICA_FIELD_NUMBER: _builtins.int
+    CONNECTION_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """instance_id names the process."""
     worker: _builtins.str
@@ -157,9 +204,11 @@ class WorkerProcess(_message.Message):
     connected: _builtins.bool
     """connected: it has a connection now."""
     seen: _builtins.float
-    """seen is the time of its last sign of life, in ms since the epoch."""
+    """seen is the time of its last sign of life, in ms since the epoch. What another replica reports may be up to 30 s old."""
     replica: _builtins.str
-    """replica is the replica of its last connection. Not sent yet."""
+    """replica is the replica of its last connection: a random id, another one after each start."""
+    connection: _builtins.int
+    """connection is the number of its last connection, as it counts them."""
     @_builtins.property
     def workspaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """workspaces are the workspaces that it serves; empty: all."""
@@ -185,10 +234,11 @@ class WorkerProcess(_message.Message):
         connected: _builtins.bool = ...,
         seen: _builtins.float = ...,
         replica: _builtins.str = ...,
+        connection: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_id", b"build_id", "capacity", b"capacity", "connected", b"connected", "draining", b"draining", "generation", b"generation", "instance_id", b"instance_id", "principal", b"principal", "replica", b"replica", "running", b"running", "sdk", b"sdk", "seen", b"seen", "tools", b"tools", "worker", b"worker", "workspaces", b"workspaces"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_id", b"build_id", "capacity", b"capacity", "connected", b"connected", "connection", b"connection", "draining", b"draining", "generation", b"generation", "instance_id", b"instance_id", "principal", b"principal", "replica", b"replica", "running", b"running", "sdk", b"sdk", "seen", b"seen", "tools", b"tools", "worker", b"worker", "workspaces", b"workspaces"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

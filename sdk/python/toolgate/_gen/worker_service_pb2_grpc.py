@@ -84,8 +84,8 @@ class WorkerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkers(self, request, context):
-        """ListWorkers returns the worker processes that are connected to this replica, or may return to it. Roles: approver, watcher,
-        admin.
+        """ListWorkers returns the worker processes of all replicas that share the store: those that are connected, and those that may
+        return. A process disappears at most 30 s after its replica was killed. Roles: approver, watcher, admin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

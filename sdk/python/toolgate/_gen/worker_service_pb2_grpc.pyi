@@ -62,8 +62,8 @@ class WorkerServiceStub:
     effect and is answered with `ended`. Any other bad message ends the stream with INVALID_MESSAGE, and resume_ms begins.
     """
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.ListWorkersRequest, _worker_service_pb2.ListWorkersResponse]
-    """ListWorkers returns the worker processes that are connected to this replica, or may return to it. Roles: approver, watcher,
-    admin.
+    """ListWorkers returns the worker processes of all replicas that share the store: those that are connected, and those that may
+    return. A process disappears at most 30 s after its replica was killed. Roles: approver, watcher, admin.
     """
 
 @_typing.type_check_only
@@ -99,8 +99,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     effect and is answered with `ended`. Any other bad message ends the stream with INVALID_MESSAGE, and resume_ms begins.
     """
     ListWorkers: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.ListWorkersRequest, _worker_service_pb2.ListWorkersResponse]  # type: ignore[assignment]
-    """ListWorkers returns the worker processes that are connected to this replica, or may return to it. Roles: approver, watcher,
-    admin.
+    """ListWorkers returns the worker processes of all replicas that share the store: those that are connected, and those that may
+    return. A process disappears at most 30 s after its replica was killed. Roles: approver, watcher, admin.
     """
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -145,8 +145,8 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _worker_service_pb2.ListWorkersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_worker_service_pb2.ListWorkersResponse, _abc.Awaitable[_worker_service_pb2.ListWorkersResponse]]:
-        """ListWorkers returns the worker processes that are connected to this replica, or may return to it. Roles: approver, watcher,
-        admin.
+        """ListWorkers returns the worker processes of all replicas that share the store: those that are connected, and those that may
+        return. A process disappears at most 30 s after its replica was killed. Roles: approver, watcher, admin.
         """
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

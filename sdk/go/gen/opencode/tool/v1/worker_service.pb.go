@@ -63,8 +63,10 @@ func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
 // ListWorkersResponse has the workers.
 type ListWorkersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// workers are the processes.
-	Workers       []*WorkerProcess `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
+	// workers are the processes, by fleet.
+	Workers []*WorkerProcess `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
+	// fleets are the fleets whose tools are known, also those of which no process is connected.
+	Fleets        []*WorkerFleet `protobuf:"bytes,2,rep,name=fleets,proto3" json:"fleets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -106,6 +108,95 @@ func (x *ListWorkersResponse) GetWorkers() []*WorkerProcess {
 	return nil
 }
 
+func (x *ListWorkersResponse) GetFleets() []*WorkerFleet {
+	if x != nil {
+		return x.Fleets
+	}
+	return nil
+}
+
+// WorkerFleet is the worker processes of a token that share a name.
+type WorkerFleet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// worker is its name.
+	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	// principal is the principal of its token.
+	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
+	// tools are the names of its tools, which can be called and asked for also while no process is connected.
+	Tools []string `protobuf:"bytes,3,rep,name=tools,proto3" json:"tools,omitempty"`
+	// waiting is how many calls of its tools wait for a process that has room.
+	Waiting uint32 `protobuf:"varint,4,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// seen is the time at which a process of it was last seen, in ms since the epoch.
+	Seen          float64 `protobuf:"fixed64,5,opt,name=seen,proto3" json:"seen,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkerFleet) Reset() {
+	*x = WorkerFleet{}
+	mi := &file_opencode_tool_v1_worker_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerFleet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerFleet) ProtoMessage() {}
+
+func (x *WorkerFleet) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_worker_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerFleet.ProtoReflect.Descriptor instead.
+func (*WorkerFleet) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_worker_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *WorkerFleet) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *WorkerFleet) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *WorkerFleet) GetTools() []string {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+func (x *WorkerFleet) GetWaiting() uint32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *WorkerFleet) GetSeen() float64 {
+	if x != nil {
+		return x.Seen
+	}
+	return 0
+}
+
 // WorkerDeclaration is what workers of a fleet declared. The service stores it for 30 days after such a worker was last seen, so
 // that calls of its tools can be made, asked for and approved while none is connected. No rpc returns it.
 type WorkerDeclaration struct {
@@ -132,7 +223,7 @@ type WorkerDeclaration struct {
 
 func (x *WorkerDeclaration) Reset() {
 	*x = WorkerDeclaration{}
-	mi := &file_opencode_tool_v1_worker_service_proto_msgTypes[2]
+	mi := &file_opencode_tool_v1_worker_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -144,7 +235,7 @@ func (x *WorkerDeclaration) String() string {
 func (*WorkerDeclaration) ProtoMessage() {}
 
 func (x *WorkerDeclaration) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_worker_service_proto_msgTypes[2]
+	mi := &file_opencode_tool_v1_worker_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -157,7 +248,7 @@ func (x *WorkerDeclaration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerDeclaration.ProtoReflect.Descriptor instead.
 func (*WorkerDeclaration) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_worker_service_proto_rawDescGZIP(), []int{2}
+	return file_opencode_tool_v1_worker_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *WorkerDeclaration) GetId() string {
@@ -243,17 +334,19 @@ type WorkerProcess struct {
 	Draining bool `protobuf:"varint,11,opt,name=draining,proto3" json:"draining,omitempty"`
 	// connected: it has a connection now.
 	Connected bool `protobuf:"varint,12,opt,name=connected,proto3" json:"connected,omitempty"`
-	// seen is the time of its last sign of life, in ms since the epoch.
+	// seen is the time of its last sign of life, in ms since the epoch. What another replica reports may be up to 30 s old.
 	Seen float64 `protobuf:"fixed64,13,opt,name=seen,proto3" json:"seen,omitempty"`
-	// replica is the replica of its last connection. Not sent yet.
-	Replica       string `protobuf:"bytes,14,opt,name=replica,proto3" json:"replica,omitempty"`
+	// replica is the replica of its last connection: a random id, another one after each start.
+	Replica string `protobuf:"bytes,14,opt,name=replica,proto3" json:"replica,omitempty"`
+	// connection is the number of its last connection, as it counts them.
+	Connection    uint64 `protobuf:"varint,15,opt,name=connection,proto3" json:"connection,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WorkerProcess) Reset() {
 	*x = WorkerProcess{}
-	mi := &file_opencode_tool_v1_worker_service_proto_msgTypes[3]
+	mi := &file_opencode_tool_v1_worker_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -265,7 +358,7 @@ func (x *WorkerProcess) String() string {
 func (*WorkerProcess) ProtoMessage() {}
 
 func (x *WorkerProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_worker_service_proto_msgTypes[3]
+	mi := &file_opencode_tool_v1_worker_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -278,7 +371,7 @@ func (x *WorkerProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerProcess.ProtoReflect.Descriptor instead.
 func (*WorkerProcess) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_worker_service_proto_rawDescGZIP(), []int{3}
+	return file_opencode_tool_v1_worker_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *WorkerProcess) GetInstanceId() string {
@@ -379,14 +472,28 @@ func (x *WorkerProcess) GetReplica() string {
 	return ""
 }
 
+func (x *WorkerProcess) GetConnection() uint64 {
+	if x != nil {
+		return x.Connection
+	}
+	return 0
+}
+
 var File_opencode_tool_v1_worker_service_proto protoreflect.FileDescriptor
 
 const file_opencode_tool_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
 	"%opencode/tool/v1/worker_service.proto\x12\x10opencode.tool.v1\x1a\x1dopencode/tool/v1/worker.proto\"\x14\n" +
-	"\x12ListWorkersRequest\"P\n" +
+	"\x12ListWorkersRequest\"\x87\x01\n" +
 	"\x13ListWorkersResponse\x129\n" +
-	"\aworkers\x18\x01 \x03(\v2\x1f.opencode.tool.v1.WorkerProcessR\aworkers\"\xfd\x01\n" +
+	"\aworkers\x18\x01 \x03(\v2\x1f.opencode.tool.v1.WorkerProcessR\aworkers\x125\n" +
+	"\x06fleets\x18\x02 \x03(\v2\x1d.opencode.tool.v1.WorkerFleetR\x06fleets\"\x87\x01\n" +
+	"\vWorkerFleet\x12\x16\n" +
+	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x1c\n" +
+	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x14\n" +
+	"\x05tools\x18\x03 \x03(\tR\x05tools\x12\x18\n" +
+	"\awaiting\x18\x04 \x01(\rR\awaiting\x12\x12\n" +
+	"\x04seen\x18\x05 \x01(\x01R\x04seen\"\xfd\x01\n" +
 	"\x11WorkerDeclaration\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x16\n" +
@@ -399,7 +506,7 @@ const file_opencode_tool_v1_worker_service_proto_rawDesc = "" +
 	"workspaces\x122\n" +
 	"\x05tools\x18\x06 \x03(\v2\x1c.opencode.tool.v1.WorkerToolR\x05tools\x12\x1a\n" +
 	"\bdeclared\x18\a \x01(\x01R\bdeclared\x12\x12\n" +
-	"\x04seen\x18\b \x01(\x01R\x04seen\"\xa9\x03\n" +
+	"\x04seen\x18\b \x01(\x01R\x04seen\"\xc9\x03\n" +
 	"\rWorkerProcess\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x12\x16\n" +
@@ -420,7 +527,10 @@ const file_opencode_tool_v1_worker_service_proto_rawDesc = "" +
 	"\bdraining\x18\v \x01(\bR\bdraining\x12\x1c\n" +
 	"\tconnected\x18\f \x01(\bR\tconnected\x12\x12\n" +
 	"\x04seen\x18\r \x01(\x01R\x04seen\x12\x18\n" +
-	"\areplica\x18\x0e \x01(\tR\areplica2\xb6\x01\n" +
+	"\areplica\x18\x0e \x01(\tR\areplica\x12\x1e\n" +
+	"\n" +
+	"connection\x18\x0f \x01(\x04R\n" +
+	"connection2\xb6\x01\n" +
 	"\rWorkerService\x12I\n" +
 	"\x04Work\x12\x1d.opencode.tool.v1.WorkRequest\x1a\x1e.opencode.tool.v1.WorkResponse(\x010\x01\x12Z\n" +
 	"\vListWorkers\x12$.opencode.tool.v1.ListWorkersRequest\x1a%.opencode.tool.v1.ListWorkersResponseB\xb2\x01\n" +
@@ -438,30 +548,32 @@ func file_opencode_tool_v1_worker_service_proto_rawDescGZIP() []byte {
 	return file_opencode_tool_v1_worker_service_proto_rawDescData
 }
 
-var file_opencode_tool_v1_worker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_opencode_tool_v1_worker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_opencode_tool_v1_worker_service_proto_goTypes = []any{
 	(*ListWorkersRequest)(nil),  // 0: opencode.tool.v1.ListWorkersRequest
 	(*ListWorkersResponse)(nil), // 1: opencode.tool.v1.ListWorkersResponse
-	(*WorkerDeclaration)(nil),   // 2: opencode.tool.v1.WorkerDeclaration
-	(*WorkerProcess)(nil),       // 3: opencode.tool.v1.WorkerProcess
-	(*WorkerTool)(nil),          // 4: opencode.tool.v1.WorkerTool
-	(*RegisteredTool)(nil),      // 5: opencode.tool.v1.RegisteredTool
-	(*WorkRequest)(nil),         // 6: opencode.tool.v1.WorkRequest
-	(*WorkResponse)(nil),        // 7: opencode.tool.v1.WorkResponse
+	(*WorkerFleet)(nil),         // 2: opencode.tool.v1.WorkerFleet
+	(*WorkerDeclaration)(nil),   // 3: opencode.tool.v1.WorkerDeclaration
+	(*WorkerProcess)(nil),       // 4: opencode.tool.v1.WorkerProcess
+	(*WorkerTool)(nil),          // 5: opencode.tool.v1.WorkerTool
+	(*RegisteredTool)(nil),      // 6: opencode.tool.v1.RegisteredTool
+	(*WorkRequest)(nil),         // 7: opencode.tool.v1.WorkRequest
+	(*WorkResponse)(nil),        // 8: opencode.tool.v1.WorkResponse
 }
 var file_opencode_tool_v1_worker_service_proto_depIdxs = []int32{
-	3, // 0: opencode.tool.v1.ListWorkersResponse.workers:type_name -> opencode.tool.v1.WorkerProcess
-	4, // 1: opencode.tool.v1.WorkerDeclaration.tools:type_name -> opencode.tool.v1.WorkerTool
-	5, // 2: opencode.tool.v1.WorkerProcess.tools:type_name -> opencode.tool.v1.RegisteredTool
-	6, // 3: opencode.tool.v1.WorkerService.Work:input_type -> opencode.tool.v1.WorkRequest
-	0, // 4: opencode.tool.v1.WorkerService.ListWorkers:input_type -> opencode.tool.v1.ListWorkersRequest
-	7, // 5: opencode.tool.v1.WorkerService.Work:output_type -> opencode.tool.v1.WorkResponse
-	1, // 6: opencode.tool.v1.WorkerService.ListWorkers:output_type -> opencode.tool.v1.ListWorkersResponse
-	5, // [5:7] is the sub-list for method output_type
-	3, // [3:5] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	4, // 0: opencode.tool.v1.ListWorkersResponse.workers:type_name -> opencode.tool.v1.WorkerProcess
+	2, // 1: opencode.tool.v1.ListWorkersResponse.fleets:type_name -> opencode.tool.v1.WorkerFleet
+	5, // 2: opencode.tool.v1.WorkerDeclaration.tools:type_name -> opencode.tool.v1.WorkerTool
+	6, // 3: opencode.tool.v1.WorkerProcess.tools:type_name -> opencode.tool.v1.RegisteredTool
+	7, // 4: opencode.tool.v1.WorkerService.Work:input_type -> opencode.tool.v1.WorkRequest
+	0, // 5: opencode.tool.v1.WorkerService.ListWorkers:input_type -> opencode.tool.v1.ListWorkersRequest
+	8, // 6: opencode.tool.v1.WorkerService.Work:output_type -> opencode.tool.v1.WorkResponse
+	1, // 7: opencode.tool.v1.WorkerService.ListWorkers:output_type -> opencode.tool.v1.ListWorkersResponse
+	6, // [6:8] is the sub-list for method output_type
+	4, // [4:6] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_worker_service_proto_init() }
@@ -476,7 +588,7 @@ func file_opencode_tool_v1_worker_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_opencode_tool_v1_worker_service_proto_rawDesc), len(file_opencode_tool_v1_worker_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -68,8 +68,8 @@ type WorkerServiceClient interface {
 	// Broken workers. A report that breaks a rule ends its call FAILED. A report of an assignment that is not the worker's has no
 	// effect and is answered with `ended`. Any other bad message ends the stream with INVALID_MESSAGE, and resume_ms begins.
 	Work(context.Context) *connect.BidiStreamForClient[v1.WorkRequest, v1.WorkResponse]
-	// ListWorkers returns the worker processes that are connected to this replica, or may return to it. Roles: approver, watcher,
-	// admin.
+	// ListWorkers returns the worker processes of all replicas that share the store: those that are connected, and those that may
+	// return. A process disappears at most 30 s after its replica was killed. Roles: approver, watcher, admin.
 	ListWorkers(context.Context, *connect.Request[v1.ListWorkersRequest]) (*connect.Response[v1.ListWorkersResponse], error)
 }
 
@@ -141,8 +141,8 @@ type WorkerServiceHandler interface {
 	// Broken workers. A report that breaks a rule ends its call FAILED. A report of an assignment that is not the worker's has no
 	// effect and is answered with `ended`. Any other bad message ends the stream with INVALID_MESSAGE, and resume_ms begins.
 	Work(context.Context, *connect.BidiStream[v1.WorkRequest, v1.WorkResponse]) error
-	// ListWorkers returns the worker processes that are connected to this replica, or may return to it. Roles: approver, watcher,
-	// admin.
+	// ListWorkers returns the worker processes of all replicas that share the store: those that are connected, and those that may
+	// return. A process disappears at most 30 s after its replica was killed. Roles: approver, watcher, admin.
 	ListWorkers(context.Context, *connect.Request[v1.ListWorkersRequest]) (*connect.Response[v1.ListWorkersResponse], error)
 }
 
