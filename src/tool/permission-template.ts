@@ -13,10 +13,11 @@ export function fillTemplate(
   { isForPeople = false }: { isForPeople?: boolean } = {},
 ): string[] | undefined {
   const pieces = template.split(hole);
-  const special = new Set(["%", "{", "*", "?", ...pieces.filter((_, index) => index % 2 === 0).join("")]);
+  if (pieces.length === 1) return pieces;
+  const own = [...new Set(pieces.filter((_, index) => index % 2 === 0).join(""))];
   let texts: string[] = [""];
   for (const [index, piece] of pieces.entries()) {
-    const write = (value: string) => (isForPeople ? value : escaped(value, special));
+    const write = (value: string) => (isForPeople ? value : escaped(value, own));
     const values = index % 2 === 0 ? [piece] : valuesAt(input, piece)?.map(write);
     if (values === undefined || values.length * texts.length > maxTexts) return undefined;
     texts = texts.flatMap((text) => values.map((value) => text + value));
@@ -52,13 +53,15 @@ function valuesAt(input: JsonObject, path: string): string[] | undefined {
 const isScalar = (value: JsonValue | undefined) =>
   typeof value === "string" || typeof value === "number" || typeof value === "boolean";
 
-function escaped(value: string, special: ReadonlySet<string>): string {
+function escaped(value: string, own: readonly string[]): string {
+  // Few values have such a character.
+  if (!special.test(value) && !own.some((character) => value.includes(character))) return value;
   return [...value]
-    .map((character) => (special.has(character) || isControl(character) ? hex(character) : character))
+    .map((character) => (special.test(character) || own.includes(character) ? hex(character) : character))
     .join("");
 }
 
-const isControl = (character: string) => /\p{Cc}/u.test(character);
+const special = /[%{*?\p{Cc}]/u;
 const hex = (character: string) =>
   [...Buffer.from(character)].map((byte) => `%${byte.toString(16).toUpperCase().padStart(2, "0")}`).join("");
 const hole = /\{([A-Za-z0-9_.-]+)\}/g;
