@@ -16,7 +16,7 @@ import { resumeAssignments, takeAssignmentReport, takeKnown } from "./assignment
 import { invalidMessage, serveWorker } from "./link.ts";
 import { leavingReplica, maxProcesses, storeChanged, superseded, tooManyProcesses } from "./refusals.ts";
 import { windowBytes } from "./remote-body.ts";
-import type { WorkersState } from "./state.ts";
+import { setDefinitions, type WorkersState } from "./state.ts";
 import { sendTo, type WorkerProcess } from "./worker-process.ts";
 
 /** Serves one connection of a worker, from its hello to its end. */
@@ -75,15 +75,16 @@ async function enter(
     ),
   );
   const seen = state.now();
-  const facts = { rights, hello, connection, link, capacity, tools: outcomes, definitions, workspaces, seen };
+  const facts = { rights, hello, connection, link, capacity, tools: outcomes, workspaces, seen };
   const changes = { ...facts, isDraining: false };
   const process: WorkerProcess = known
     ? Object.assign(known, changes, { timer: undefined })
     : {
-        ...{ principal: principal.id, ...changes, timer: undefined },
+        ...{ principal: principal.id, ...changes, definitions: new Set(), timer: undefined },
         ...{ taken: new Map(), bodies: new Map(), adopting: new Map(), plans: new Map() },
       };
   state.processes.set(key, process);
+  setDefinitions(state, process, definitions);
   welcome(state, process, outcomes);
   state.definitions.update();
   resumeAssignments(state, process);
@@ -145,6 +146,7 @@ function lose(state: WorkersState, process: WorkerProcess): void {
   const { hello, principal, bodies } = process;
   state.processes.delete(workerIdOf(principal, hello.instanceId));
   state.directory.forget(process);
+  setDefinitions(state, process, new Set());
   const why = `The worker ${hello.worker} did not return within ${hello.resumeMs} ms. What the call did is not known.`;
   for (const body of bodies.values()) if (!body.hasResult) body.reject(new ExecutorLost(why));
 }

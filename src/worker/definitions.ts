@@ -82,8 +82,9 @@ interface Definition {
 /** State of the definitions of one replica. */
 interface State extends DefinitionsParts {
   /** Definitions by the ID of their declaration and the rights of its token. */
-  readonly made: Map<string, readonly Definition[]>;
+  made: ReadonlyMap<string, readonly Definition[]>;
   definitions: readonly Definition[];
+  byId: ReadonlyMap<string, readonly Definition[]>;
   /** The tools that serve, by workspace and name. */
   serving: ReadonlyMap<string, Tool>;
   unregister: readonly (() => void)[];
@@ -91,28 +92,33 @@ interface State extends DefinitionsParts {
 
 /** Creates the definitions, with those that are stored. */
 export function createDefinitions(parts: DefinitionsParts): Definitions {
-  const state: State = { ...parts, made: new Map(), definitions: [], serving: new Map(), unregister: [] };
+  const state: State = {
+    ...parts,
+    ...{ made: new Map(), definitions: [], byId: new Map(), serving: new Map(), unregister: [] },
+  };
   return {
     declare: (worker, hello) => declare(state, worker, hello),
-    tool: (definitionId, workspace) => state.definitions.find(({ id }) => id === definitionId)?.tools.get(workspace),
+    tool: (definitionId, workspace) => state.byId.get(definitionId)?.[0]?.tools.get(workspace),
     update: () => update(state),
     seen: (principal, definitionIds, minAgeMs = 0) => storeSeen(state, principal, definitionIds, minAgeMs),
     fleets: () => fleetsOf(state),
-    lastSeen: (definitionId) =>
-      Math.max(0, ...state.definitions.flatMap(({ id, record }) => (id === definitionId ? record.seen : []))),
+    lastSeen: (definitionId) => Math.max(0, ...(state.byId.get(definitionId) ?? []).map(({ record }) => record.seen)),
   };
 }
 
 /** Makes the tools of stored declarations; those whose token is not valid any more are left out. */
 function refresh(state: State): void {
+  const made = new Map<string, readonly Definition[]>();
   state.definitions = state.declarations.current().flatMap((record) => {
     const rights = state.rightsOf(record.principal);
     if (rights === undefined) return [];
     const key = `${record.id} ${JSON.stringify(rights)}`;
     const known = state.made.get(key) ?? record.tools.flatMap((declared) => define(state, record, declared, rights));
-    state.made.set(key, known);
+    made.set(key, known);
     return known;
   });
+  state.made = made;
+  state.byId = Map.groupBy(state.definitions, ({ id }) => id);
 }
 
 function define(
@@ -141,9 +147,9 @@ function define(
 function update(state: State): void {
   refresh(state);
   const next = new Map<string, Tool>();
-  for (const { name, tools } of state.definitions) {
-    for (const workspace of tools.keys()) {
-      const tool = selected(state, name, workspace)?.tools.get(workspace);
+  for (const [name, same] of Map.groupBy(state.definitions, ({ name }) => name)) {
+    for (const workspace of new Set(same.flatMap(({ tools }) => [...tools.keys()]))) {
+      const tool = selected(state, same, workspace)?.tools.get(workspace);
       if (tool) next.set(`${workspace} ${name}`, tool);
     }
   }
@@ -157,9 +163,9 @@ function update(state: State): void {
 }
 
 /** Returns the definition that serves under a name: of those with a connected worker the one of the highest generation. */
-function selected({ definitions, isServed }: State, name: string, workspace: string): Definition | undefined {
-  const able = definitions
-    .filter((each) => each.name === name && each.tools.has(workspace))
+function selected({ isServed }: State, same: readonly Definition[], workspace: string): Definition | undefined {
+  const able = same
+    .filter(({ tools }) => tools.has(workspace))
     .map((definition) => ({ definition, isReady: isServed(definition.id, workspace) }));
   return able.toSorted(
     (a, b) =>

@@ -15,8 +15,8 @@ import type { ToolContext, ToolResult } from "../tool/tool.ts";
 import { answerRequest } from "../tool/worker/body-request.ts";
 import { receiveBytes, workerResultOf } from "../tool/worker/body-result.ts";
 import type { WorkerMessage } from "../tool/worker/worker-connection.ts";
-import { askProblem, type IsClosed, matches, mayAsk } from "./declared-tool.ts";
-import { type RemoteBody, sendTo, type WorkerProcess } from "./worker-process.ts";
+import { askProblem, matches, mayAsk } from "./declared-tool.ts";
+import { keyOfCall, type RemoteBody, sendTo, type WorkerProcess } from "./worker-process.ts";
 
 /** A body to enter, or to continue. */
 export interface BodyStart {
@@ -43,17 +43,18 @@ export async function runRemoteBody(
   process: WorkerProcess,
   start: BodyStart,
   ctx: ToolContext & { remote: RemoteRun },
-  isClosed: IsClosed,
+  { isClosed, bodies }: Pick<RemoteBody, "isClosed" | "bodies">,
 ): Promise<ToolResult> {
   const { promise, resolve, reject } = Promise.withResolvers<ToolResult>();
   const { remote, signal } = ctx;
   const { assignment } = remote.mark;
   const body: RemoteBody = {
-    ...{ process, tool: start.tool, ctx, remote, isClosed, resolve, reject },
+    ...{ process, tool: start.tool, ctx, remote, isClosed, bodies, resolve, reject },
     ...{ handled: Promise.resolve(), waitingBytes: 0, receipt: "none", answers: new Map(), hasResult: false },
     ...{ parts: new Map(), blobs: new Map(), received: new Map([[0, remote.storedBytes]]) },
   };
   process.bodies.set(assignment, body);
+  bodies.set(keyOfCall(ctx), body);
   const onAbort = () => {
     // Another run goes on with the call: its body is not stopped.
     if (!isEnd(signal.reason)) return reject(signal.reason);
@@ -75,7 +76,7 @@ export async function runRemoteBody(
   try {
     return await promise;
   } catch (error) {
-    if (signal.aborted && !isEnd(signal.reason)) process.bodies.delete(assignment);
+    if (signal.aborted && !isEnd(signal.reason)) forgetBody(body);
     throw error;
   } finally {
     signal.removeEventListener("abort", onAbort);
@@ -92,10 +93,19 @@ export function resumeBody(body: RemoteBody): void {
 }
 
 /** Ends a body whose call has ended, or goes on as another run. */
-export function endBody({ process, ctx, hasResult, remote: { mark } }: RemoteBody): void {
-  process.bodies.delete(mark.assignment);
+export function endBody(body: RemoteBody): void {
+  const { process, ctx, hasResult, remote } = body;
+  const { mark } = remote;
+  forgetBody(body);
   const value = { assignment: mark.assignment, recorded: hasResult && !ctx.signal.aborted };
   sendTo(process, { case: "ended", value });
+}
+
+function forgetBody(body: RemoteBody): void {
+  const { process, ctx, bodies, remote } = body;
+  process.bodies.delete(remote.mark.assignment);
+  // Another run of the call may have taken its place.
+  if (bodies.get(keyOfCall(ctx)) === body) bodies.delete(keyOfCall(ctx));
 }
 
 /** The reason of an abort that ends the call names it; any other one leaves the call to another run. */

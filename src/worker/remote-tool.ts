@@ -12,7 +12,7 @@ import { keepOfWorker } from "../tool/worker/worker-tool.ts";
 import { askProblem, type IsClosed, mayAsk, textOfDeclaration } from "./declared-tool.ts";
 import { runRemoteBody } from "./remote-body.ts";
 import { templateAsks, titleOf } from "./templates.ts";
-import type { WorkerProcess } from "./worker-process.ts";
+import type { RemoteBody, WorkerProcess } from "./worker-process.ts";
 
 /** The declaration of a tool, and the worker that made it. */
 export interface DeclaredTool {
@@ -25,6 +25,8 @@ export interface DeclaredTool {
 /** Finds the processes that run the bodies of a tool. */
 export interface RemoteHost extends RemoteBodies {
   readonly isClosed: IsClosed;
+  /** Bodies by the call that they run for; see `keyOfCall`. */
+  readonly bodies: Map<string, RemoteBody>;
   /** Returns the process that runs, or is to run, a body; undefined if it is not known here. */
   processOf(run: RemoteRun): WorkerProcess | undefined;
   /** Lets a worker plan a call; undefined if none that is connected here does. */
@@ -87,7 +89,7 @@ export function remoteTool({ declared, worker, rights }: DeclaredTool, host: Rem
         process,
         { tool: name, definitionId: tool.definition.definitionId, call, title, detail, timeoutMs },
         { ...ctx, remote },
-        host.isClosed,
+        host,
       );
     },
   });

@@ -11,7 +11,7 @@ import { assignmentOf, type RemoteCall, type Reservation } from "../tool/remote.
 import { markOf } from "./assignments.ts";
 import { brings } from "./directory.ts";
 import type { RemoteHost } from "./remote-tool.ts";
-import type { WorkersState } from "./state.ts";
+import { serversOf, type WorkersState } from "./state.ts";
 import { capacityFor, sendTo, type WorkerProcess } from "./worker-process.ts";
 
 const maxSessions = 10_000;
@@ -28,15 +28,13 @@ export function workersOfTool(
     workspace,
   }: { definitionId: () => string; declared: WorkerTool; worker: string; workspace: string },
 ): RemoteHost {
-  const able = () =>
-    [...state.processes.values()].filter(
-      (process) => process.workspaces.has(workspace) && capacityFor(process, definitionId(), declared.name) > 0,
-    );
+  const servers = () => serversOf(state, definitionId(), workspace);
   return {
     queueMs: declared.queueMs ?? 60_000,
     isClosed: state.isClosed,
+    bodies: state.bodies,
     reserve(call) {
-      const process = pick(state, able(), definitionId(), declared, call);
+      const process = pick(state, servers(), definitionId(), declared, call);
       return process && reserve(state, process, definitionId(), call);
     },
     async unavailable() {
@@ -50,10 +48,7 @@ export function workersOfTool(
     },
     processOf: ({ mark }) => state.processes.get(workerIdOf(mark.principal, mark.instance)),
     async plan(call) {
-      const process = [...state.processes.values()].find(
-        ({ link, definitions, workspaces, plans }) =>
-          link && definitions.has(definitionId()) && workspaces.has(workspace) && plans.size < maxPlans,
-      );
+      const process = servers().find(({ link, plans }) => link && plans.size < maxPlans);
       return process && (await planBy(process, call));
     },
   };
@@ -61,19 +56,22 @@ export function workersOfTool(
 
 function pick(
   { lastOf }: WorkersState,
-  able: readonly WorkerProcess[],
+  servers: readonly WorkerProcess[],
   definitionId: string,
   { affinity, name }: WorkerTool,
   { sessionId }: RemoteCall,
 ): WorkerProcess | undefined {
   const last = affinity === WorkerAffinity.PREFER_SESSION ? lastOf.get(sessionId) : undefined;
-  const preferred = able.find(({ principal, hello }) => workerIdOf(principal, hello.instanceId) === last);
-  if (preferred) return preferred;
-  return able.toSorted(
-    (a, b) =>
-      Number(b.hello.generation - a.hello.generation) ||
-      capacityFor(b, definitionId, name) - capacityFor(a, definitionId, name),
-  )[0];
+  let best: { process: WorkerProcess; capacity: number } | undefined;
+  for (const process of servers) {
+    const { principal, hello } = process;
+    const capacity = capacityFor(process, definitionId, name);
+    if (capacity <= 0) continue;
+    if (last !== undefined && workerIdOf(principal, hello.instanceId) === last) return process;
+    const newer = best === undefined ? 1n : hello.generation - best.process.hello.generation;
+    if (newer > 0n || (newer === 0n && capacity > (best?.capacity ?? 0))) best = { process, capacity };
+  }
+  return best?.process;
 }
 
 function reserve(state: WorkersState, process: WorkerProcess, definitionId: string, call: RemoteCall): Reservation {

@@ -8,7 +8,7 @@ import type { RemoteCall, RemoteMark } from "../tool/remote.ts";
 import type { IsClosed } from "./declared-tool.ts";
 import type { Definitions } from "./definitions.ts";
 import type { Directory } from "./directory.ts";
-import type { WorkerProcess } from "./worker-process.ts";
+import type { RemoteBody, WorkerProcess } from "./worker-process.ts";
 
 /** Steps of the engine that workers cause. */
 export interface WorkerCalls {
@@ -43,9 +43,32 @@ export interface WorkersParts {
 /** State of the workers of one replica. */
 export interface WorkersState extends WorkersParts {
   readonly processes: Map<string, WorkerProcess>;
+  /** Processes by the ID of each definition that they serve. */
+  readonly servers: Map<string, Set<WorkerProcess>>;
+  /** Bodies by the call that they run for; see `keyOfCall`. */
+  readonly bodies: Map<string, RemoteBody>;
   /** Process of the last call of a session, for tools that prefer it. */
   readonly lastOf: Map<string, string>;
   readonly definitions: Definitions;
   readonly directory: Directory;
   isDraining: boolean;
+}
+
+/** Replaces the definitions that a process serves; none for a process that is lost. */
+export function setDefinitions({ servers }: WorkersState, process: WorkerProcess, next: ReadonlySet<string>): void {
+  for (const id of process.definitions) {
+    const same = servers.get(id);
+    same?.delete(process);
+    if (same?.size === 0) servers.delete(id);
+  }
+  process.definitions = next;
+  for (const id of next) {
+    const same = servers.get(id) ?? new Set();
+    servers.set(id, same.add(process));
+  }
+}
+
+/** Returns the processes that serve a definition in a workspace. */
+export function serversOf({ servers }: WorkersState, definitionId: string, workspace: string): WorkerProcess[] {
+  return [...(servers.get(definitionId) ?? [])].filter(({ workspaces }) => workspaces.has(workspace));
 }

@@ -1,6 +1,6 @@
 import type { RegisteredTool, WorkerHello, WorkerPlanned, WorkerReport } from "../../gen/opencode/tool/v1/worker_pb.ts";
 import type { WorkerRights } from "../core/principal.ts";
-import type { RemoteRun } from "../tool/remote.ts";
+import type { RemoteCall, RemoteRun } from "../tool/remote.ts";
 import type { ToolContext, ToolResult } from "../tool/tool.ts";
 import type { ReceivedFiles } from "../tool/worker/body-result.ts";
 import type { WorkerMessage } from "../tool/worker/worker-connection.ts";
@@ -30,7 +30,7 @@ export interface WorkerProcess {
   isDraining: boolean;
   /** Its tools, with the outcome of their declaration. */
   tools: readonly RegisteredTool[];
-  /** IDs of the definitions that it serves. */
+  /** IDs of the definitions that it serves; `setDefinitions` replaces them. */
   definitions: ReadonlySet<string>;
   /** Names of the workspaces that it serves. */
   workspaces: ReadonlySet<string>;
@@ -55,6 +55,8 @@ export interface RemoteBody extends ReceivedFiles {
   readonly ctx: ToolContext;
   readonly remote: RemoteRun;
   readonly isClosed: IsClosed;
+  /** All bodies of the replica, by call. */
+  readonly bodies: Map<string, RemoteBody>;
   /** Resolves when all reports so far are handled: output, progress and result are handled in order. */
   handled: Promise<void>;
   /** Bytes of reports that are not handled yet. */
@@ -66,6 +68,11 @@ export interface RemoteBody extends ReceivedFiles {
   hasResult: boolean;
   resolve(result: ToolResult): void;
   reject(error: unknown): void;
+}
+
+/** Returns the key of a call among the bodies of a replica. */
+export function keyOfCall({ sessionId, callId }: RemoteCall): string {
+  return `${sessionId}/${callId}`;
 }
 
 /** Sends a message to a process; one that is away gets nothing. */
@@ -81,6 +88,7 @@ export function capacityFor(
 ): number {
   if (link === undefined || isDraining || !definitions.has(definitionId)) return 0;
   const max = tools.find(({ name }) => name === tool)?.maxConcurrent ?? 0;
+  if (max === 0) return capacity - taken.size;
   const same = [...taken.values()].filter((each) => each === definitionId).length;
-  return Math.min(capacity - taken.size, max === 0 ? Number.POSITIVE_INFINITY : max - same);
+  return Math.min(capacity - taken.size, max - same);
 }

@@ -12,8 +12,8 @@ import { fleetsOf } from "./fleets.ts";
 import { leavingReplica } from "./refusals.ts";
 import { endBody } from "./remote-body.ts";
 import { workersOfTool } from "./routing.ts";
-import type { WorkersParts, WorkersState } from "./state.ts";
-import { sendTo } from "./worker-process.ts";
+import { serversOf, type WorkersParts, type WorkersState } from "./state.ts";
+import { keyOfCall, sendTo } from "./worker-process.ts";
 
 /** The workers of one replica. */
 export interface Workers {
@@ -50,16 +50,13 @@ const seenMs = 300_000;
 export function createWorkers(parts: WorkersParts): Workers {
   const state: WorkersState = {
     ...parts,
-    ...{ processes: new Map(), lastOf: new Map(), isDraining: false },
+    ...{ processes: new Map(), servers: new Map(), bodies: new Map(), lastOf: new Map(), isDraining: false },
     definitions: createDefinitions({
       ...parts,
       hostOf: (definitionId, declared, worker, workspace) =>
         workersOfTool(state, { definitionId, declared, worker, workspace }),
       isServed: (definitionId, workspace) =>
-        [...state.processes.values()].some(
-          ({ link, isDraining, definitions, workspaces }) =>
-            link !== undefined && !isDraining && definitions.has(definitionId) && workspaces.has(workspace),
-        ),
+        serversOf(state, definitionId, workspace).some(({ link, isDraining }) => link !== undefined && !isDraining),
     }),
     directory: createDirectory({
       ...{ store: parts.workerDirectory, replica: parts.replicaId, now: parts.now, log: parts.log },
@@ -71,10 +68,9 @@ export function createWorkers(parts: WorkersParts): Workers {
     connect: (principal, requests, signal) => connectWorker(state, principal, requests, signal),
     tool: state.definitions.tool,
     orphan: (call, mark) => probe(state, call, mark),
-    ended: ({ sessionId, callId }) => {
-      for (const { bodies } of state.processes.values())
-        for (const body of bodies.values())
-          if (body.ctx.sessionId === sessionId && body.ctx.callId === callId) endBody(body);
+    ended(call) {
+      const body = state.bodies.get(keyOfCall(call));
+      if (body) endBody(body);
     },
     async refresh() {
       await parts.declarations.refresh();
@@ -102,6 +98,7 @@ export function createWorkers(parts: WorkersParts): Workers {
         link?.end(leavingReplica());
       }
       state.processes.clear();
+      state.servers.clear();
       await state.directory
         .leave()
         .catch((error: unknown) => parts.log.warn("the workers of this replica are listed for a while", { error }));
