@@ -31,7 +31,6 @@ export async function leaveForWorker(engine: Engine, call: Running, tool: Tool):
   };
   while (!(await release())) await refreshCall(engine, call);
   call.queuedFor = definitionId;
-  await engine.store.announceUnclaimed([ref]);
   throw new CallGone();
 }
 

@@ -1,8 +1,11 @@
 import { randomUUID } from "node:crypto";
+import { create } from "@bufbuild/protobuf";
 import fc from "fast-check";
 import { Redis } from "ioredis";
 import { afterAll, afterEach, describe, expect, onTestFinished, test, vi } from "vitest";
+import { ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { followLog } from "../../src/call/log.ts";
+import { fenceOf } from "../../src/call/running.ts";
 import type { Link } from "../../src/store/redis/link.ts";
 import { isBroad } from "../breadth.ts";
 import {
@@ -194,4 +197,25 @@ describe("an idle replica", () => {
     await here.calls.releaseCalls(owner);
     await vi.waitUntil(async () => (await there.calls.orphans()).length === 1);
   });
+});
+
+test("the step that leaves a call to wait for a worker notifies the other replicas of it", async () => {
+  const { here, there } = await openTwo();
+  const ref = callRef("call_waits");
+  const record = await openCall(here, ref);
+  const notified: unknown[] = [];
+  there.calls.onUnclaimed((call) => notified.push(call));
+  const queued = { definitionId: "definition", until: here.calls.now() + 60_000 };
+  const progress = create(ToolProgressSchema, { callId: ref.callId, title: "Waiting for a worker" });
+  const step = {
+    fence: fenceOf(record),
+    version: record.version,
+    asks: [],
+    withdraw: [],
+    message: "",
+    maxOpenAsks: 10,
+  };
+  expect(await here.calls.openAsks({ ...step, dueMs: 0, queued, progress })).toBe(true);
+  await vi.waitUntil(() => notified.length > 0, { timeout: 30_000 });
+  expect(notified).toEqual([ref]);
 });

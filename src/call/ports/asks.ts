@@ -30,7 +30,10 @@ export interface OpenAsksStep {
   decisions?: readonly DecisionRecord[];
   /** Ends the lease: the time until recovery checks the call, unless its last ask is settled before. */
   dueMs?: number;
-  /** Set for a call that waits for a worker. The first time counts, until the call asks or starts. */
+  /**
+   * Set, with `progress`, for a call that waits for a worker, which the other replicas are notified of. The first time counts, until the
+   * call asks or starts.
+   */
   queued?: QueuedCall;
   /** The event that says for what the call waits, if for no ask. */
   progress?: ToolProgress;

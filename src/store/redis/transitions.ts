@@ -46,6 +46,7 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
       ...{ owner, epoch, version, rulesVersion, withdraw, maxOpenAsks, dueMs: opened.dueMs, queued: opened.queued },
       lineage: { [sessionId]: lineage },
       asks: opened.asks.map(({ id, expires }) => ({ id, expires })),
+      ...(opened.queued && { unclaimed: [[root, sessionId, ref.callId]] }),
     },
     {
       withdrawn: encodeWithdrawal(ref, message, now()),

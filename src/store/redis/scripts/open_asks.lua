@@ -1,7 +1,8 @@
 -- open_asks: withdraws some of a call's open asks and opens others.
 -- KEYS   op, tree, leases, asked, settled, callOf, asks, deadlines, call <name>, session/log <id> of the session and its ancestors
 -- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were consulted), lineage, asks ({ id, expires }),
---        withdraw (ids), maxOpenAsks, dueMs (where the lease ends), queued ({ definitionId, until }, where the call waits for a worker); bytes: asked <id>, withdrawn (the settlement that all withdrawn asks share), progress (where the call waits for something else)
+--        withdraw (ids), maxOpenAsks, dueMs (where the lease ends), queued ({ definitionId, until }, where the call waits for a worker),
+--        unclaimed (the call as { { root, session, callId } }, where it waits for a worker); bytes: asked <id>, withdrawn (the settlement that all withdrawn asks share), progress (where the call waits for something else)
 -- Output "opened" | "refused" | "full"
 local key = K['call ' .. step.name]
 local call = fields(key, 'owner', 'epoch', 'ended', 'version', 'asks', 'waiting', 'queuedUntil')

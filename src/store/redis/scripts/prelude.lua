@@ -331,7 +331,8 @@ local function to_text(bytes)
   end))
 end
 
--- Publishes the news to all replicas, with the events if they have at most `step.carry` bytes.
+-- Publishes the news to all replicas, with the events if they have at most `step.carry` bytes, and with the calls that the step leaves
+-- unclaimed.
 local function publish()
   if #news == 0 then return end
   local message = { step.replica, news }
@@ -339,6 +340,10 @@ local function publish()
     local events = {}
     for index, value in ipairs(echo) do events[index] = index % 3 == 0 and to_text(value) or value end
     message[3] = { time = now, events = events }
+  end
+  if step.unclaimed then
+    message[3] = message[3] or {}
+    message[3].unclaimed = step.unclaimed
   end
   redis.call('PUBLISH', step.channel, cjson.encode(message))
 end
