@@ -20,12 +20,17 @@ export const callNamed =
 /** CallTool by the Connect protocol. */
 export const callByConnect: Protocol = callNamed("echo");
 
+/** CallTool by the gRPC protocol, of a tool that returns its text. */
+export const grpcNamed =
+  (tool: string, bytes?: number): Protocol =>
+  (client, sessionId) =>
+    numbered(async (call) => {
+      const [response] = await client.grpc(ToolService.method.callTool, { sessionId, ...call, tool });
+      return outputOf(response?.part);
+    }, bytes);
+
 /** CallTool by the gRPC protocol. */
-export const callByGrpc: Protocol = (client, sessionId) =>
-  numbered(async (call) => {
-    const [response] = await client.grpc(ToolService.method.callTool, { sessionId, ...call });
-    return outputOf(response?.part);
-  });
+export const callByGrpc: Protocol = grpcNamed("echo");
 
 /** ExecuteTool by the gRPC protocol, its stream read to the end. */
 export const executeByGrpc: Protocol = (client, sessionId) =>
@@ -63,19 +68,24 @@ export async function openSession(client: Http2Client): Promise<string> {
   return session.id;
 }
 
-function numbered(call: (request: ReturnType<typeof requestOf>, number: number) => Promise<unknown>): Echo {
+function numbered(
+  call: (request: ReturnType<typeof requestOf>, number: number) => Promise<unknown>,
+  bytes = 1_024,
+): Echo {
   let calls = 0;
   return async () => {
     calls += 1;
-    const request = requestOf(calls);
+    const request = requestOf(calls, bytes);
     const answer = await call(request, calls);
     if (answer !== request.input.text) throw new Error(`call ${calls} came back with another text: ${answer}`);
   };
 }
 
-/** 1 KiB of text that no other call has. */
-function requestOf(number: number) {
-  const text = String(number).padStart(8, "0").repeat(128);
+/** A text that no other call has. */
+function requestOf(number: number, bytes: number) {
+  const text = String(number)
+    .padStart(8, "0")
+    .repeat(bytes / 8);
   return { messageId: "msg_bench", callId: `call_${number}`, tool: "echo", input: { text } };
 }
 

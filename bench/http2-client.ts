@@ -35,10 +35,11 @@ export interface Http2Client {
     request: MessageInitShape<I>,
     onMessage: (message: Buffer) => void,
   ): Stream;
-  /** A stream in both directions by the gRPC protocol; what `send` returns has been encoded, not sent. */
+  /** A stream in both directions by the gRPC protocol; what `send` returns has been encoded, not sent. `onEnd` gets its status. */
   duplex<I extends DescMessage, O extends DescMessage>(
     method: Rpc<I, O>,
     onMessage: (message: Buffer) => void,
+    onEnd?: (status: IncomingHttpHeaders) => void,
   ): { send(...requests: MessageInitShape<I>[]): void };
   /** Ends the connection, with what is still open on it. */
   close(): void;
@@ -112,11 +113,12 @@ export function createHttp2Client(url: string, headers: Readonly<Record<string, 
         },
       };
     },
-    duplex({ parent, name, input }, onMessage) {
+    duplex({ parent, name, input }, onMessage, onEnd = () => undefined) {
       const stream = session.request({
         ...{ ":method": "POST", ":path": `/${parent.typeName}/${name}`, ...grpcHeaders, ...headers },
       });
       stream.on("data", createUnframer(onMessage));
+      stream.on("trailers", onEnd);
       return {
         send: (...requests) =>
           void stream.write(Buffer.concat(requests.map((request) => frame(toBinary(input, create(input, request)))))),

@@ -41,3 +41,14 @@ export async function measure({ pids, echo }: Target, extent: Extent, width = 16
 function cpuTimeOf(pids: readonly number[]): number {
   return pids.reduce((sum, pid) => sum + cpuTime(pid), 0);
 }
+
+/** Calls one after the other for so many milliseconds; resolves to the time of each, in ms. */
+export async function timesOf(echo: Echo, ms: number): Promise<number[]> {
+  const times: number[] = [];
+  for (const began = performance.now(); performance.now() - began < ms; ) {
+    const start = performance.now();
+    await echo();
+    times.push(performance.now() - start);
+  }
+  return times;
+}

@@ -26,6 +26,7 @@ import { measureTests } from "./tests.ts";
 import { measureToolProcess } from "./tool-process.ts";
 import { measureTools, type ToolsPlan } from "./tools/tools.ts";
 import { measureWaits } from "./waits.ts";
+import { measureWorkers, type WorkersPlan } from "./workers/workers.ts";
 
 const usage = `npm run bench                       tools, permission, peers, scale, then attacks: about 20 minutes
 npm run bench -- --tools            only the tools, beside the least that does the same
@@ -44,6 +45,7 @@ npm run bench -- --ai-sdk           only runs of the AI SDK with one tool call, 
 npm run bench -- --hooks            only the hooks of Claude Code, beside an empty program and a bare HTTP exchange
 npm run bench -- --events           only the events of opencode's API to 200 clients, beside a bare server: half a minute
 npm run bench -- --lsp              only questions and renames of language servers, beside a bare client and apply_patch
+npm run bench -- --workers          only calls of workers, idle workers, and calls after a replica was killed: about 6 minutes
 npm run bench -- --waits            only waits of ten minutes with the real agents: about 14 minutes
 npm run bench -- --tests            only npm test: files, tests, wall and CPU time
 npm run bench -- --compare COMMIT   this checkout and a commit, interleaved; --rounds N (10): about 12 minutes
@@ -117,6 +119,17 @@ const shortEngine: EnginePlan = {
 const fullAttacks: AttacksPlan = { quietMs: 1_000, attackMs: 2_500, restMs: 1_000 };
 const shortAttacks: AttacksPlan = { quietMs: 100, attackMs: 500, restMs: 200 };
 
+const fullWorkers: WorkersPlan = {
+  calls: { ...full, warmUp: 4_000 },
+  idle: { workers: 1_000, idleMs: 30_000, warmUp: 4_000, ms: 3_000 },
+  adoption: { rounds: 5, calls: 1_000 },
+};
+const shortWorkers: WorkersPlan = {
+  calls: short,
+  idle: { workers: 60, idleMs: 500, warmUp: 100, ms: 300 },
+  adoption: { rounds: 1, calls: 150 },
+};
+
 type Print = (text: string) => void;
 
 const options = readOptions();
@@ -166,6 +179,7 @@ function selectSections(): Section[] {
     ["ai-sdk", (processes, print) => measureAiSdk(processes, quick ? shortAiSdk : fullAiSdk, print)],
     ["hooks", (processes, print) => measureHooks(processes, quick ? shortHooks : fullHooks, print)],
     ["lsp", (processes, print) => measureLsp(processes, quick ? shortLsp : fullLsp, print)],
+    ["workers", (processes, print) => measureWorkers(processes, quick ? shortWorkers : fullWorkers, print)],
     ["waits", (_, print) => measureWaits(print)],
     ["tests", (_, print) => measureTests(print)],
   ];
@@ -244,6 +258,7 @@ function readOptions() {
       "tool-process": flag,
       "ai-sdk": flag,
       waits: flag,
+      workers: flag,
       tests: flag,
       peers: flag,
     };

@@ -20,6 +20,8 @@ export interface Processes {
   start(args: readonly string[]): Promise<ServerProcess>;
   /** Runs another program until its output matches `ready`; `missing` is the hint if it is not installed. */
   run(program: string, args: readonly string[], ready: RegExp, missing: string): Promise<{ readonly pid: number }>;
+  /** Kills a server with SIGKILL, and resolves when it has ended. */
+  kill(pid: number): Promise<void>;
   /** Stops all servers, the last one first since it may need the others, and resolves when they have ended. */
   stopAll(): Promise<void>;
 }
@@ -69,6 +71,13 @@ export function createProcesses(): Processes {
       const { pid, printed } = launch(program, args, missing);
       await printed(ready);
       return { pid };
+    },
+    async kill(pid) {
+      const child = [...children].find((each) => each.pid === pid);
+      if (child === undefined) return;
+      const gone = once(child, "exit");
+      child.kill("SIGKILL");
+      await gone;
     },
     async stopAll() {
       for (const child of [...children].reverse()) await stop(child);

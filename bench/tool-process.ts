@@ -2,7 +2,7 @@ import { mkdir, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { SourceService } from "../gen/opencode/tool/v1/source_service_pb.ts";
 import { callNamed, openSession } from "./echoes.ts";
-import { type Echo, measure } from "./load.ts";
+import { type Echo, measure, timesOf } from "./load.ts";
 import type { Processes } from "./processes.ts";
 import { percentile, spread, table } from "./report.ts";
 import { startToolgate } from "./toolgate.ts";
@@ -37,7 +37,7 @@ export async function measureToolProcess(
   for (let round = 0; round < rounds; round += 1) {
     for (const { target, cpu, p50 } of kinds) {
       cpu.push((await measure(target, { ms })).cpuPerCall);
-      p50.push(await medianTime(target.echo, ms));
+      p50.push(percentile(await timesOf(target.echo, ms), 0.5));
     }
   }
   print(
@@ -57,10 +57,4 @@ async function timeOf(echo: Echo): Promise<number> {
   const began = performance.now();
   await echo();
   return performance.now() - began;
-}
-
-async function medianTime(echo: Echo, ms: number): Promise<number> {
-  const times: number[] = [];
-  for (const began = performance.now(); performance.now() - began < ms; ) times.push(await timeOf(echo));
-  return percentile(times, 0.5);
 }

@@ -24,7 +24,10 @@ export interface ServiceVersion {
   readonly name?: string;
 }
 
-/** Starts the service as users do. `rules` are lines of its `[permission]`; `main` is the entry point of another version. */
+/**
+ * Starts the service as users do. `rules` are lines of its `[permission]`, `settings` come behind its tokens; `main` is the entry point
+ * of another version.
+ */
 export async function startToolgate(
   { folder, start }: Processes,
   {
@@ -32,15 +35,16 @@ export async function startToolgate(
     store = "sqlite",
     flags = [],
     rules = "",
+    settings = "",
     main = join(import.meta.dirname, "../src/main.ts"),
-  }: { name: string; store?: string; flags?: readonly string[]; rules?: string; main?: string },
+  }: { name: string; store?: string; flags?: readonly string[]; rules?: string; settings?: string; main?: string },
 ): Promise<Toolgate> {
   const own = join(folder, name);
   const workspace = join(folder, "workspace");
   await Promise.all([own, workspace].map((path) => mkdir(path, { recursive: true })));
   await writeFile(
     join(own, "toolgate.toml"),
-    `store = "${store}"\n[permission]\ndoom_loop = "allow"\n${rules}\n${tokens}`,
+    `store = "${store}"\n[permission]\ndoom_loop = "allow"\n${rules}\n${tokens}${settings}`,
   );
   const paths = ["--data", join(own, "data"), "--workspace", workspace, "--config", join(own, "toolgate.toml")];
   const server = await start([...flags, main, "serve", "--listen", "127.0.0.1:0", ...paths]);
