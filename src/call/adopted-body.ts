@@ -1,4 +1,6 @@
+import { setImmediate } from "node:timers/promises";
 import { z } from "zod";
+import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { noteCall } from "./call-record.ts";
 import type { Engine } from "./engine.ts";
 import { callOf } from "./log.ts";
@@ -7,26 +9,54 @@ import type { FormerRun, Running } from "./running.ts";
 
 const pageBytes = 1024 * 1024;
 
+/** A read of the log of a session for the calls that are adopted in one turn of the event loop: a lost replica may leave many. */
+export interface FormerRead {
+  /** The sequence number after which it begins. */
+  after: number;
+  /** What the runs of each call have emitted. */
+  readonly former: Map<string, FormerRun>;
+  readonly done: Promise<void>;
+}
+
 /** Reads from the log what the runs of a call have emitted so far. */
-export async function readFormerRun({ store }: Engine, { ref, openedSeq }: CallRecord): Promise<FormerRun> {
-  const former: FormerRun = { output: undefined, shown: {} };
-  for (let after = openedSeq; ; ) {
-    const { events } = await store.readLog(ref.sessionId, after, pageBytes);
-    const last = events.at(-1);
-    if (!last) return former;
-    after = Number(last.seq);
-    for (const each of events) {
-      if (callOf(each) !== ref.callId) continue;
-      const { event } = each;
-      if (event.case === "output") {
-        const { output, offset, length } = event.value;
-        former.output = { id: output.slice(output.indexOf(":") + 1), bytes: Number(offset) + length };
+export async function readFormerRun(
+  engine: Pick<Engine, "formerReads" | "store">,
+  { ref: { sessionId, callId }, openedSeq }: CallRecord,
+): Promise<FormerRun> {
+  const read = engine.formerReads.get(sessionId) ?? startRead(engine, sessionId);
+  read.after = Math.min(read.after, openedSeq);
+  const former = { output: undefined, shown: {} };
+  read.former.set(callId, former);
+  await read.done;
+  return former;
+}
+
+function startRead({ formerReads, store }: Pick<Engine, "formerReads" | "store">, sessionId: string): FormerRead {
+  const done = setImmediate().then(async () => {
+    formerReads.delete(sessionId);
+    for (let { after } = read; ; ) {
+      const { events, lastSeq } = await store.readLog(sessionId, after, pageBytes);
+      for (const each of events) {
+        const former = read.former.get(callOf(each) ?? "");
+        if (former) addEmitted(former, each);
       }
-      if (event.case === "progress") {
-        const { title, metadata } = event.value;
-        former.shown = { ...former.shown, ...(title !== undefined && { title }), ...(metadata && { metadata }) };
-      }
+      after = Number(events.at(-1)?.seq ?? lastSeq);
+      if (after >= lastSeq) return;
     }
+  });
+  const read: FormerRead = { after: Number.POSITIVE_INFINITY, former: new Map(), done };
+  formerReads.set(sessionId, read);
+  return read;
+}
+
+function addEmitted(former: FormerRun, { event }: SessionEvent): void {
+  if (event.case === "output") {
+    const { output, offset, length } = event.value;
+    former.output = { id: output.slice(output.indexOf(":") + 1), bytes: Number(offset) + length };
+  }
+  if (event.case === "progress") {
+    const { title, metadata } = event.value;
+    former.shown = { ...former.shown, ...(title !== undefined && { title }), ...(metadata && { metadata }) };
   }
 }
 

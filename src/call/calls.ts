@@ -59,6 +59,7 @@ export function createEngine(parts: EngineParts): Engine {
     waits: createWaits(store),
     slots: createSlots(),
     workerQueue: new Map(),
+    formerReads: new Map(),
     queuedCounts: { now: new Map(), before: new Map() },
     claimingQueued: new Map(),
     whenFree: () => claimWaiting(engine),

@@ -6,6 +6,7 @@ import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { RemoteMark } from "../tool/remote.ts";
 import type { ChildCall, ChildResult, Tool, ToolContext } from "../tool/tool.ts";
+import type { FormerRead } from "./adopted-body.ts";
 import type { Parent } from "./children.ts";
 import type { CrashMarks } from "./crash-marks.ts";
 import type { createFilling } from "./log.ts";
@@ -125,6 +126,8 @@ export interface Engine extends EngineParts {
    * another replica is checking is missing in one of them.
    */
   queuedCounts: { now: ReadonlyMap<string, number>; before: ReadonlyMap<string, number> };
+  /** Reads for calls that are being adopted, by session, until they begin. */
+  readonly formerReads: Map<string, FormerRead>;
   /** Definitions of which calls are being claimed for workers; true if capacity has appeared since. */
   readonly claimingQueued: Map<string, boolean>;
   /** `claimWaiting` of claims.ts, called when a slot is free. A claim leads to a run, which frees a slot: a field avoids the circular import. */
