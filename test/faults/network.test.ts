@@ -1,6 +1,11 @@
+import { once } from "node:events";
+import { connect, createServer } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
-import { expect, test, vi } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { openRedisStore } from "../../src/store/redis/store.ts";
+import { startSentinelWithCopies } from "../store/redis-failover.ts";
+import { quiet } from "../store/redis-store.ts";
 import { createHosts, type Hosts } from "./hosts.ts";
 import { endsOf, work } from "./load.ts";
 import { isLong } from "./report.ts";
@@ -132,6 +137,28 @@ test("F7 a step whose answer was lost is applied once", async () => {
   const lost = lostSoFar();
   expect(endsOf(parts)).toBe(`${parts.length} completed`);
   await conclude(system, hosts, { fault: "F7 each 60th answer of Redis lost", faults: lost, seen: endsOf(parts) });
+});
+
+test("F6 a sentinel that falls silent while it is asked for the master is asked again", async () => {
+  const servers = await startSentinelWithCopies(1);
+  onTestFinished(servers.stop);
+  let asked = 0;
+  const sentinel = createServer((client) => {
+    asked += 1;
+    if (asked === 1) return;
+    const line = connect(Number(new URL(servers.url).port), "127.0.0.1");
+    client.pipe(line).pipe(client);
+    for (const socket of [client, line]) socket.on("error", () => socket.destroy());
+  });
+  sentinel.listen(0, "127.0.0.1");
+  await once(sentinel, "listening");
+  onTestFinished(() => void sentinel.close());
+  const address = sentinel.address();
+  const url = `redis+sentinel://127.0.0.1:${typeof address === "object" ? address?.port : ""}/main`;
+  const { calls } = await openRedisStore({ url, log: quiet });
+  expect(await calls.ready()).toBe(true);
+  expect(asked).toBeGreaterThan(1);
+  await calls.close();
 });
 
 /** Counts the starts of this call's command. */

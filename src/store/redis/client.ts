@@ -33,6 +33,8 @@ export function connectRedis(address: RedisAddress, use: "commands" | "news", lo
     ...queue,
     retryStrategy,
     sentinelRetryStrategy: retryStrategy,
+    // Without it a sentinel that falls silent while it is asked for the master keeps the connection away for ever.
+    sentinelCommandTimeout: 2_000,
     // Otherwise the connection stays at the old master until a sentinel demotes it, and all of that is lost.
     failoverDetector: own.sentinels !== undefined,
   });
