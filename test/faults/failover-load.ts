@@ -13,21 +13,35 @@ export interface FailoverWork {
 
 /**
  * Runs hosts that make one call after the other until the signal, in sessions of a few calls, since a lost session has to be
- * noticed. A host that gets STORE_CHANGED, or finds its session gone, goes on in another session.
+ * noticed. A host that gets STORE_CHANGED, or finds its session gone, goes on in another session. With `isWatched` each session
+ * has a watcher that often connects again. Commands take up to `maxTicks` times 50 ms.
  */
-export async function workThroughFailovers(hosts: Hosts, workers: number, stop: AbortSignal): Promise<FailoverWork> {
+export async function workThroughFailovers(
+  hosts: Hosts,
+  workers: number,
+  stop: AbortSignal,
+  { isWatched = false, maxTicks = 2 } = {},
+): Promise<FailoverWork> {
   const work: FailoverWork = { ends: [], reported: new Set() };
   const one = async (worker: number) => {
     for (let round = 0; !stop.aborted; round += 1) {
       const sessionId = await hosts.newSession(worker + round);
+      const leave = new AbortController();
+      const watching = isWatched
+        ? hosts
+            .watch(sessionId, worker + round, leave.signal, { leavesAfter: 7 })
+            .catch((error: unknown) => lossOf(error))
+        : undefined;
       for (let i = 0; i < 6 && !stop.aborted; i += 1) {
         const callId = `${sessionId.slice(-12)}-${i}`;
-        const wish = { sessionId, callId, at: worker + i, asks: i % 2 === 0, ticks: worker % 3 };
+        const wish = { sessionId, callId, at: worker + i, asks: i % 2 === 0, ticks: (worker + i) % (maxTicks + 1) };
         const end = await hosts.call(wish).catch((error: unknown) => lossOf(error));
         if (end === "lost") work.reported.add(sessionId);
         if (typeof end === "string") break;
         work.ends.push(end);
       }
+      leave.abort();
+      if ((await watching) === "lost") work.reported.add(sessionId);
     }
   };
   await Promise.all(Array.from({ length: workers }, (_, worker) => one(worker)));

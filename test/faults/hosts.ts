@@ -168,7 +168,9 @@ export function createHosts(system: Pick<System, "at" | "workspace">, { mayLose 
           if (seen.events.length >= until) leaving.abort();
         }
       } catch (error) {
-        if (!options.signal.aborted && !mayPass(error)) throw error;
+        if (options.signal.aborted) continue;
+        if (!mayPass(error)) throw error;
+        await delay(50);
       }
     }
   }

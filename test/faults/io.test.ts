@@ -1,9 +1,10 @@
-import { execFile, execFileSync } from "node:child_process";
+import { execFile } from "node:child_process";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, expect, test } from "vitest";
+import { buildPreload, diskFaults, lostWrites } from "./io/control.ts";
 import type { Outcome } from "./io/work.ts";
 import { isLong, report } from "./report.ts";
 
@@ -12,17 +13,7 @@ let library = "";
 
 beforeAll(async () => {
   folder = await mkdtemp(join(tmpdir(), "toolgate-io-"));
-  library = join(folder, "preload.so");
-  execFileSync("gcc", [
-    "-shared",
-    "-fPIC",
-    "-O1",
-    "-Wall",
-    "-o",
-    library,
-    join(import.meta.dirname, "io/preload.c"),
-    "-ldl",
-  ]);
+  library = buildPreload(folder);
 });
 afterAll(() => rm(folder, { recursive: true }));
 
@@ -39,11 +30,7 @@ async function workWith(kind: number, stride: number): Promise<Outcome[]> {
     .map((line) => JSON.parse(line));
 }
 
-test.each([
-  ["fails once with EIO", 1],
-  ["finds no space from then on", 2],
-  ["is short, and the next finds no space", 3],
-])(
+test.each(diskFaults)(
   "a write or sync of the database that %s, at each step, loses nothing that was acknowledged",
   async (fault, kind) => {
     const outcomes = await workWith(kind, isLong ? 1 : 7);
@@ -69,6 +56,6 @@ test.each([
 );
 
 test("control: a disk that loses writes is noticed", async () => {
-  const outcomes = await workWith(4, 20);
+  const outcomes = await workWith(lostWrites, 20);
   expect(outcomes.flatMap(({ violations }) => violations)).not.toEqual([]);
 });

@@ -48,15 +48,20 @@ export interface SystemOptions {
   settings?: string;
   /** Breaks, by replica. */
   breaks?: readonly (readonly Break[])[];
-  /** URL of a store that the test has started; the replicas reach it directly. By default: a Redis, each over its wire. */
+  /**
+   * URL of a store that the test has started, which the replicas reach directly, or `sqlite` for a database in the data directory
+   * of one replica. By default: a Redis, which each replica reaches over its wire.
+   */
   store?: string;
+  /** Opens the wire of a replica to a store that the test has started. */
+  openWire?: () => Promise<Wire>;
   /** Additional environment variables, by replica. */
   env?: readonly Readonly<Record<string, string>>[];
   /** Entry points of replicas of another version; undefined: this one. */
   entries?: readonly (string | undefined)[];
 }
 
-/** Where Node stores compiled source. */
+/** Where Node stores compiled source; it checks each file's content. */
 const compiled = join(import.meta.dirname, "../../node_modules/.cache/compiled");
 
 /** Starts a system for one test. */
@@ -66,6 +71,7 @@ export async function startSystem(options: SystemOptions = {}): Promise<System> 
   onTestFinished(server.stop);
   const [node] = server.nodes;
   if (node === undefined || !("path" in node)) throw new Error("Redis does not listen on a socket");
+  const { openWire = () => startWire(node) } = options;
   const redis = new Redis({ ...node, maxRetriesPerRequest: null });
   redis.on("error", () => undefined);
   onTestFinished(() => redis.disconnect());
@@ -73,12 +79,12 @@ export async function startSystem(options: SystemOptions = {}): Promise<System> 
   onTestFinished(() => rm(workspace, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 }));
 
   async function start(index: number): Promise<Replica> {
-    const wire = await startWire(node && "path" in node ? node.path : "");
+    const wire = await openWire();
     onTestFinished(wire.close);
     const broken = breaks[index];
     const entry = broken ? "test/faults/replica.ts" : entries[index];
     const service = createService({
-      settings: `store = "${store ?? wire.url}"\nlease_ms = ${leaseMs}\n${settings}\n${unconfined}`,
+      settings: `${placeOf(store ?? wire.url)}lease_ms = ${leaseMs}\n${settings}\n${unconfined}`,
       flags: ["--workspace", workspace],
       // A broken replica starts from source, which takes half of the time if its compiled form is stored.
       env: { ...env[index], ...(broken && { TOOLGATE_BREAK: broken.join(","), NODE_COMPILE_CACHE: compiled }) },
@@ -108,6 +114,8 @@ export async function startSystem(options: SystemOptions = {}): Promise<System> 
     supervisorOf: (index) => childOf(replicas[index]?.pid, "supervisor.sh"),
   };
 }
+
+const placeOf = (store: string) => (store === "sqlite" ? "" : `store = "${store}"\n`);
 
 function createReplica(service: Service, wire: Wire): Replica {
   const connected = new Map<string, Clients>();

@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { createServer, connect as open, type Socket } from "node:net";
+import { createServer, type NetConnectOpts, connect as open, type Socket } from "node:net";
 
 /**
  * Mode of the connection between a replica and its Redis: `open` forwards everything; `reset` cuts every connection and
@@ -19,8 +19,11 @@ export interface Wire {
   close(): Promise<void>;
 }
 
-/** Listens on a free port and forwards to the Redis at this socket. */
-export async function startWire(target: string): Promise<Wire> {
+/** Listens on a free port and forwards to the Redis at this address; `translate` changes its replies. */
+export async function startWire(
+  target: NetConnectOpts,
+  translate: (reply: Buffer) => Buffer = (reply) => reply,
+): Promise<Wire> {
   const pairs = new Set<readonly [client: Socket, redis: Socket]>();
   const forgotten = new WeakSet<Socket>();
   let line: Line = "open";
@@ -41,7 +44,7 @@ export async function startWire(target: string): Promise<Wire> {
     client.on("data", (bytes) => redis.write(bytes));
     redis.on("data", (bytes) => {
       answers += 1;
-      if (every === 0 || answers % every !== 0) return void client.write(bytes);
+      if (every === 0 || answers % every !== 0) return void client.write(translate(bytes));
       lost += 1;
       client.resetAndDestroy();
     });

@@ -1,14 +1,4 @@
-import {
-  closeSync,
-  cpSync,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  openSync,
-  readFileSync,
-  rmSync,
-  writeSync,
-} from "node:fs";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
@@ -25,6 +15,7 @@ import {
   openCall,
   startCall,
 } from "../../store/fixture.ts";
+import { arm } from "./control.ts";
 
 // node work.ts FOLDER KIND FROM STRIDE: works on a new store once for each place of a fault, under preload.c, and prints one line
 // of JSON for each.
@@ -46,10 +37,10 @@ async function workWithFault(at: number): Promise<Outcome> {
   const directory = mkdtempSync(join(folder, "store-"));
   const store = await openIn(directory);
   await addSession(store);
-  arm(at);
+  arm(controlFile, at, Number(kind));
   const done = await work(store);
   const fired = readFileSync(controlFile).readInt32LE(12);
-  arm(0);
+  arm(controlFile, 0, Number(kind));
   const violations = [...done.violations, ...(await check(store, done.acknowledged, "as it runs"))];
   if (!(await succeeds(openCall(store, callRef("after"))))) violations.push("the store refuses after the fault");
   if (!(await store.calls.ready())) violations.push("the store is not ready after the fault");
@@ -58,16 +49,6 @@ async function workWithFault(at: number): Promise<Outcome> {
   violations.push(...(await checkReopened(directory, done.acknowledged, "after a restart")));
   rmSync(directory, { recursive: true });
   return { at, fired, acknowledged: done.acknowledged.size, refused: done.refused, violations };
-}
-
-/** Arms the fault; 0 disarms it. */
-function arm(at: number): void {
-  const bytes = Buffer.alloc(16);
-  bytes.writeInt32LE(at, 4);
-  bytes.writeInt32LE(Number(kind), 8);
-  const file = openSync(controlFile, "r+");
-  writeSync(file, bytes, 0, 16, 0);
-  closeSync(file);
 }
 
 async function openIn(directory: string): Promise<OpenedStore> {

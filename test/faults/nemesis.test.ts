@@ -1,0 +1,176 @@
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { Redis } from "ioredis";
+import { expect, onTestFinished, test, vi } from "vitest";
+import { seed as fixedSeed } from "../seed.ts";
+import { type CopiedServers, startSentinelWithCopies } from "../store/redis-failover.ts";
+import type { Break } from "./broken-store.ts";
+import { violations } from "./checker.ts";
+import { type FailoverWork, withoutReported, workThroughFailovers } from "./failover-load.ts";
+import { fakeTime } from "./fake-time.ts";
+import type { History } from "./history.ts";
+import { createHosts, type Hosts } from "./hosts.ts";
+import { buildPreload } from "./io/control.ts";
+import { endsOf } from "./load.ts";
+import {
+  faultOfClock,
+  faultsOfDisk,
+  faultsOfLine,
+  faultsOfProcess,
+  faultsOfServers,
+  injectFaults,
+  type Lane,
+  within,
+} from "./nemesis.ts";
+import { isLong, report } from "./report.ts";
+import { startSentinelWire } from "./sentinel-wire.ts";
+import { type System, startSystem } from "./system.ts";
+
+/** The long run draws another seed each time. */
+const seed = isLong && process.env.TOOLGATE_SEED === undefined ? Date.now() % 1_000_000 : fixedSeed;
+
+/** Replicas and what can happen to them, in lanes of one fault at a time. */
+interface Target {
+  system: System;
+  hosts: Hosts;
+  lanes: readonly Lane[];
+}
+
+/** Three replicas on a Redis with Sentinel and two copies. Each replica has its own lines to it, and its own clock. */
+async function startOnRedis(): Promise<Target> {
+  const servers = await startSentinelWithCopies(2);
+  onTestFinished(servers.stop);
+  await hurry(servers);
+  const clocks = await Promise.all([0, 1, 2].map(newClock));
+  const system = await startSystem({
+    leaseMs: 4_000,
+    openWire: () => startSentinelWire(servers),
+    // Otherwise a count that finds a copy away lets one copy be enough.
+    settings: "store_copies = 2",
+    env: clocks.map((FAKETIME_TIMESTAMP_FILE) => ({ ...fakeTime(), FAKETIME_TIMESTAMP_FILE })),
+  });
+  const replicas = system.replicas.map((replica, index) => [
+    faultsOfProcess(replica),
+    faultsOfLine(replica),
+    [faultOfClock(clocks[index] ?? "")],
+  ]);
+  return { system, hosts: createHosts(system, { mayLose: true }), lanes: [faultsOfServers(servers), ...replicas] };
+}
+
+/** Lets the sentinel look after its servers each half second, in place of each ten. */
+async function hurry({ url }: CopiedServers): Promise<void> {
+  const { hostname: host, port } = new URL(url);
+  const sentinel = new Redis({ host, port: Number(port) });
+  await sentinel.call("sentinel", "debug", "info-period", "500", "publish-period", "200");
+  sentinel.disconnect();
+}
+
+/** A service with a database, on a disk that fails. */
+async function startOnDisk(...breaks: Break[]): Promise<Target> {
+  const folder = await newFolder();
+  const control = join(folder, "control");
+  await writeFile(control, Buffer.alloc(16));
+  const env = { LD_PRELOAD: buildPreload(folder), FAULT_CONTROL: control };
+  const system = await startSystem({
+    store: "sqlite",
+    count: 1,
+    leaseMs: 4_000,
+    env: [env],
+    breaks: breaks.length > 0 ? [breaks] : [],
+  });
+  const service = system.at(0);
+  const lanes = [[faultsOfProcess(service)], [faultsOfDisk(control)]];
+  return { system, hosts: createHosts(system), lanes };
+}
+
+async function newFolder(): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-nemesis-"));
+  onTestFinished(() => rm(folder, { recursive: true, force: true }));
+  return folder;
+}
+
+async function newClock(): Promise<string> {
+  const clock = join(await newFolder(), "clock");
+  await writeFile(clock, "+0\n");
+  return clock;
+}
+
+/** Works on a target while faults happen to it; they are healed at the end, and everything has to come to rest. */
+async function torment({ system, hosts, lanes }: Target, fault: string, count: number): Promise<string[]> {
+  const stop = new AbortController();
+  const working = workThroughFailovers(hosts, 4, stop.signal, { isWatched: true, maxTicks: 12 });
+  working.catch(() => stop.abort());
+  const injected = await injectFaults(lanes, { seed, count, pause: () => someCalls(hosts), stop: stop.signal });
+  const ended = hosts.ended;
+  const goesOn = vi.waitUntil(() => hosts.ended >= ended + 8 || stop.signal.aborted, { timeout: 100_000 });
+  await within("calls to end after the faults", goesOn);
+  stop.abort();
+  const work = await within("the last calls and watchers", working);
+  // A session to which no host went back has to report its loss as well.
+  for (const sessionId of await hosts.changedSessions()) work.reported.add(sessionId);
+  const history = await rest(system, hosts);
+  const found = violations(withoutReported(history, work.reported));
+  note(fault, injected, { history, work, found });
+  return found;
+}
+
+/** Lets a few calls end; while other faults last none may. */
+async function someCalls(hosts: Hosts): Promise<void> {
+  const enough = hosts.ended + 3;
+  await vi.waitUntil(() => hosts.ended >= enough, { timeout: 2_000 }).catch(() => undefined);
+}
+
+/** Waits until every replica is ready and no command is left; returns the history. */
+async function rest(system: System, hosts: Hosts): Promise<History> {
+  const isReady = async (url: string) => (await fetch(`${url}/readyz`)).status === 200;
+  const ready = () => Promise.all(system.replicas.map(({ url }) => isReady(url).catch(() => false)));
+  await within(
+    "every replica to be ready",
+    vi.waitUntil(async () => !(await ready()).includes(false), { timeout: 100_000 }),
+  );
+  const isQuiet = async () => (await system.children()).length === 0;
+  await within("all commands to end", vi.waitUntil(isQuiet, { timeout: 100_000 }));
+  return await within("the logs of all sessions", hosts.finish());
+}
+
+function note(
+  fault: string,
+  injected: readonly string[],
+  { history, work, found }: { history: History; work: FailoverWork; found: readonly string[] },
+): void {
+  report({
+    ...{ fault, faults: injected.length, calls: history.calls.length, answers: history.answers.length },
+    runs: history.ledger.filter(({ word }) => word === "start").length,
+    violations: found.length,
+    seen: `seed ${seed}; ${endsOf(work.ends)}; ${work.reported.size} sessions STORE_CHANGED`,
+  });
+}
+
+test("Q7 kills, freezes, partitions, failovers, disks and clocks at random: nothing is lost, nothing runs twice", async () => {
+  console.log(`nemesis with TOOLGATE_SEED=${seed}`);
+  const [onRedis, onDisk] = await Promise.all([startOnRedis(), startOnDisk()]);
+  const found = await Promise.all([
+    torment(onRedis, "Q7 nemesis: Redis with Sentinel", isLong ? 60 : 3),
+    torment(onDisk, "Q7 nemesis: a database", isLong ? 120 : 3),
+  ]);
+  expect(found.flat()).toEqual([]);
+});
+
+test("Q7 control: without the rule that a started call is never started again, the nemesis finds a call that ran twice", async () => {
+  const { system, hosts, lanes } = await startOnDisk("lost calls run again");
+  const stop = new AbortController();
+  const working = workThroughFailovers(hosts, 6, stop.signal, { maxTicks: 12 }).catch(() => undefined);
+  const twice = async () => {
+    const starts = (await hosts.ledger.lines()).filter(({ word }) => word === "start").map(({ callId }) => callId);
+    return starts.length > new Set(starts).size;
+  };
+  const found = vi.waitUntil(twice, { timeout: 240_000, interval: 100 }).finally(() => stop.abort());
+  const kills = lanes.flat(2).filter(({ name }) => name === "kill -9");
+  await injectFaults([[kills]], { seed, count: 100, pause: () => someCalls(hosts), stop: stop.signal });
+  await found;
+  await within("the last calls", working);
+  expect(violations(await rest(system, hosts))).toEqual(
+    expect.arrayContaining([expect.stringMatching(/^I1: .* ran \d+ times/)]),
+  );
+});
