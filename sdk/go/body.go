@@ -24,7 +24,7 @@ type body struct {
 	// isEntered is false for a body that never will be entered.
 	isEntered bool
 	progress  *toolv1.WorkerProgress
-	// output has no receipt; unstored is its length.
+	// output has no receipt; unstored is its length without the attachments, which get none.
 	output   []*toolv1.WorkerOutput
 	unstored int
 	// sent is the number of bytes of each blob.
@@ -85,7 +85,7 @@ func (b *body) write(blob uint32, data []byte) error {
 		output := &toolv1.WorkerOutput{Blob: blob, Offset: b.sent[blob], Data: piece}
 		b.sent[blob] += uint64(len(piece))
 		b.output = append(b.output, output)
-		b.unstored += len(piece)
+		b.unstored += unstoredOf(output)
 		b.send(&toolv1.WorkerReport{Report: &toolv1.WorkerReport_Output{Output: output}})
 		for b.unstored > b.worker.window && b.ctx.Err() == nil && b.result == nil && !b.isOver {
 			b.worker.changed.Wait()
@@ -286,11 +286,19 @@ func (b *body) receive(stored map[uint32]uint64) {
 	for _, output := range b.output {
 		if output.Offset+uint64(len(output.Data)) > stored[output.Blob] {
 			kept = append(kept, output)
-			b.unstored += len(output.Data)
+			b.unstored += unstoredOf(output)
 		}
 	}
 	b.output = kept
 	b.worker.changed.Broadcast()
+}
+
+// unstoredOf returns how much of the window a piece takes: attachments are kept until the call has ended, and take none of it.
+func unstoredOf(output *toolv1.WorkerOutput) int {
+	if output.Blob != 0 {
+		return 0
+	}
+	return len(output.Data)
 }
 
 // answered hands an answer to the request that waits for it. The worker's mutex is held.

@@ -339,6 +339,32 @@ func TestABodyThatHasWrittenTheWindowWaitsForAReceipt(t *testing.T) {
 	next(second, result)
 }
 
+func TestAttachmentsDoNotCountForTheWindowAndAreSentAgain(t *testing.T) {
+	service := startFakeService(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	tool := Tool("deploy", "Deploys a service.", func(ctx *Context, in deploy) (Result, error) {
+		file := Attachment{MIME: "text/plain", Data: make([]byte, 400), Filename: "a.txt"}
+		return Result{Output: "done", Attachments: []Attachment{file}}, nil
+	})
+	options := WorkerOptions{Options: Options{URL: service.url, Token: "t"}, Worker: "ci", Log: func(string) {}}
+	go func() { _ = ServeWith(ctx, options, tool) }()
+	first := service.accept(limits{window: 150})
+	first.start("a1", "shop")
+	next(first, output)
+	next(first, result)
+	receipt := &toolv1.WorkerReceipt{Assignment: "a1", Stored: map[uint32]uint64{0: 400}}
+	first.send(&toolv1.WorkResponse{Message: &toolv1.WorkResponse_Receipt{Receipt: receipt}})
+	first.cut()
+	second := service.accept(limits{window: 150})
+	if again := next(second, output); again.Blob != 1 || again.Offset != 0 || len(again.Data) != 400 {
+		t.Fatalf("got blob %d at %d with %d bytes", again.Blob, again.Offset, len(again.Data))
+	}
+	if got := next(second, result).GetCompleted().Attachments[0]; got.Blob != 1 || got.Filename != "a.txt" {
+		t.Fatalf("got %v", got)
+	}
+}
+
 func TestAnAskInABodyIsAnsweredOnALaterConnection(t *testing.T) {
 	service := startFakeService(t)
 	serveBody(t, service, func(ctx *Context, in deploy) (string, error) {

@@ -15,7 +15,7 @@ type Report = MessageInitShape<typeof WorkerReportSchema>;
 interface HeldAssignment {
   readonly isEntered: boolean;
   progress: Report | undefined;
-  /** Output without a receipt, in order. */
+  /** Output without a receipt, and all of the attachments, in order. */
   output: { blob: number; end: number; length: number; report: Report }[];
   /** Requests without an answer, by number. */
   readonly requests: Map<number, Report>;
@@ -121,7 +121,9 @@ function progressOf(...reports: readonly (Report | undefined)[]): { title?: stri
   return fields;
 }
 
-const unstoredBytes = ({ output }: HeldAssignment) => output.reduce((sum, { length }) => sum + length, 0);
+/** Attachments have no receipts, so a body does not wait for those. */
+const unstoredBytes = ({ output }: HeldAssignment) =>
+  output.reduce((sum, { blob, length }) => (blob === 0 ? sum + length : sum), 0);
 
 /** In the order in which the service has to see them: nothing follows a result. */
 function reportsOf({ progress, output, requests, result }: HeldAssignment): Report[] {

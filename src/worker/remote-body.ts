@@ -50,7 +50,13 @@ export async function runRemoteBody(
   const { assignment } = remote.mark;
   const body: RemoteBody = {
     ...{ process, tool: start.tool, ctx, remote, isClosed, bodies, resolve, reject },
-    ...{ handled: Promise.resolve(), waitingBytes: 0, receipt: "none", answers: new Map(), hasResult: false },
+    ...{
+      handled: Promise.resolve(),
+      waiting: { output: 0, files: 0 },
+      receipt: "none",
+      answers: new Map(),
+      hasResult: false,
+    },
     ...{ parts: new Map(), blobs: new Map(), received: new Map([[0, remote.storedBytes]]) },
   };
   process.bodies.set(assignment, body);
@@ -124,14 +130,16 @@ export function takeReport(body: RemoteBody, { report }: WorkerReport): void {
   if (body.hasResult) return;
   if (report.case === "request") return void answerBody(body, report.value);
   const size = report.case === "output" ? report.value.data.length : 0;
-  body.waitingBytes += size;
-  if (body.waitingBytes > 2 * windowBytes)
+  const kind = report.case === "output" && report.value.blob > 0 ? "files" : "output";
+  body.waiting[kind] += size;
+  if (body.waiting.output > 2 * windowBytes)
     body.reject(new ToolFailure(`The worker sent more than ${windowBytes} bytes of output without a receipt.`));
+  if (body.waiting.files > maxFileBytes) body.reject(tooManyFileBytes());
   body.handled = body.handled
     .then(() => handleReport(body, report))
     .catch((error: unknown) => body.reject(error))
     .finally(() => {
-      body.waitingBytes -= size;
+      body.waiting[kind] -= size;
     });
 }
 
@@ -163,9 +171,11 @@ async function takeOutput(body: RemoteBody, output: WorkerOutput): Promise<void>
   const fresh = data.subarray(before - Number(offset));
   if (fresh.length > 0) await receiveBytes(body, { ...output, offset: BigInt(before), data: fresh }, body.ctx);
   const inMemory = [...body.received].reduce((sum, [each, bytes]) => (each === 0 ? sum : sum + bytes), 0);
-  if (inMemory > maxFileBytes) throw new ToolFailure(`The worker sent more than ${maxFileBytes} bytes of attachments.`);
+  if (inMemory > maxFileBytes) throw tooManyFileBytes();
   if (blob === 0) sendReceipt(body);
 }
+
+const tooManyFileBytes = () => new ToolFailure(`The worker sent more than ${maxFileBytes} bytes of attachments.`);
 
 /** Sends what is stored of the output, as soon as it is. Attachments are in memory and get no receipt. */
 function sendReceipt(body: RemoteBody): void {

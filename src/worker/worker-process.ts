@@ -59,8 +59,8 @@ export interface RemoteBody extends ReceivedFiles {
   readonly bodies: Map<string, RemoteBody>;
   /** Resolves when all reports so far are handled: output, progress and result are handled in order. */
   handled: Promise<void>;
-  /** Bytes of reports that are not handled yet. */
-  waitingBytes: number;
+  /** Bytes of output and of attachments in reports that are not handled yet. */
+  readonly waiting: { output: number; files: number };
   /** A receipt is being waited for; output that comes meanwhile needs another one. */
   receipt: "none" | "waiting" | "again";
   /** Answers by the number of the request; undefined while it is open. */

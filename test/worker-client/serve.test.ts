@@ -1,6 +1,13 @@
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import { WorkerFailure, type WorkerReport } from "../../gen/opencode/tool/v1/worker_pb.ts";
-import { defineTool, type ServeOptions, serve, type ToolContext, z } from "../../src/worker-client/worker.ts";
+import {
+  defineTool,
+  type ServeOptions,
+  serve,
+  type ToolContext,
+  type ToolResult,
+  z,
+} from "../../src/worker-client/worker.ts";
 import { type FakeService, startFakeService, type WorkerLine } from "./fake-service.ts";
 
 let service: FakeService;
@@ -9,7 +16,7 @@ beforeAll(async () => {
 });
 afterAll(() => service.close());
 
-type Body = (ctx: ToolContext, service: string) => Promise<string> | string;
+type Body = (ctx: ToolContext, service: string) => Promise<string> | string | ToolResult;
 
 /** Serves one tool, `deploy`, whose body is the test's; returns what drains the worker, and its entered bodies. */
 function serveBody(body: Body, options: ServeOptions = {}) {
@@ -22,7 +29,8 @@ function serveBody(body: Body, options: ServeOptions = {}) {
     permissions: [{ patterns: ["{env}/{service}"], always: ["{env}/*"] }],
     async execute(input, ctx) {
       entered.push(input.service);
-      return { output: await body(ctx, input.service) };
+      const result = await body(ctx, input.service);
+      return typeof result === "string" ? { output: result } : result;
     },
   });
   const served = serve([deploy], {
@@ -158,6 +166,26 @@ test("a body that has written the window waits for a receipt, also across connec
   second.send({ case: "receipt", value: { assignment: "a1", stored: { 0: 200n } } });
   await report(second, "result");
   expect(written).toEqual([0, 1, 2]);
+});
+
+test("attachments do not count for the window, and are sent again until the end is recorded", async () => {
+  serveBody(() => ({
+    output: "done",
+    attachments: [{ mime: "text/plain", data: Buffer.alloc(400), filename: "a.txt" }],
+  }));
+  const first = await service.accept({ windowBytes: 150 });
+  start(first, "a1");
+  expect((await report(first, "output")).value).toMatchObject({ blob: 1, offset: 0n });
+  await report(first, "result");
+  first.send({ case: "receipt", value: { assignment: "a1", stored: { 0: 400n } } });
+  first.cut();
+  const second = await service.accept({ windowBytes: 150 });
+  expect(second.hello.held).toEqual(["a1"]);
+  const again = await report(second, "output");
+  expect(again.value).toMatchObject({ blob: 1, offset: 0n });
+  expect(again.value.data).toHaveLength(400);
+  const result = await report(second, "result");
+  expect(result.value).toMatchObject({ outcome: { value: { attachments: [{ blob: 1, filename: "a.txt" }] } } });
 });
 
 test("an ask in a body waits for its answer, which may come on a later connection", async () => {

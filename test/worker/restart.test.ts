@@ -2,7 +2,7 @@ import { expect, onTestFinished, test } from "vitest";
 import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "../e2e/clients.ts";
 import { type Service, startService } from "../e2e/service.ts";
-import { connectWorker, echoTool, newInstance, type RawHello } from "./raw-worker.ts";
+import { connectWorker, echoTool, newInstance, type RawHello, type RawWorker } from "./raw-worker.ts";
 
 const settings = `
 [permission.ci_echo]
@@ -21,6 +21,21 @@ async function workerFor(service: Service, hello: RawHello = {}) {
   const worker = await connectWorker(service, hello);
   onTestFinished(worker.cut);
   return worker;
+}
+
+/** Reads all bytes of a stored output. */
+async function wholeOutput(service: Service, sessionId: string, output: string): Promise<Buffer> {
+  const { tools } = connect(service, "caller");
+  const pieces: Uint8Array[] = [];
+  for (let offset = 0n; ; ) {
+    const { data, end } = await tools.readToolOutput({
+      ...{ sessionId, output },
+      range: { case: "bytes", value: { offset, limit: 262_144 } },
+    });
+    pieces.push(data);
+    offset += BigInt(data.length);
+    if (end || data.length === 0) return Buffer.concat(pieces);
+  }
 }
 
 test("a call goes on after kill -9 of the service: its body is not entered again, and its output is whole", async () => {
@@ -54,6 +69,52 @@ test("a call goes on after kill -9 of the service: its body is not entered again
   expect(part?.state).toMatchObject({ case: "completed", value: { output: "before after" } });
   expect(await worker.next("ended")).toMatchObject({ assignment: start.assignment, recorded: true });
   expect(worker.untaken("start")).toBe(0);
+});
+
+test("attachments are sent again after kill -9 of the service, and after a cut line only what had not come is taken", async () => {
+  const service = await startService({ settings });
+  const instanceId = newInstance();
+  const { tools, newSession } = connect(service, "caller");
+  const sessionId = await newSession();
+  const before = await workerFor(service, { instanceId });
+  await tools.callTool({ sessionId, callId: "files", tool: "ci_echo", input: { text: "files" }, waitMs: 0 });
+  const start = await before.next("start");
+  // More than the window of the output: attachments have no receipts.
+  const file = Buffer.alloc(700_000, "attached ");
+  const pieces = [0, 250_000, 500_000].map((offset) => ({
+    ...{ blob: 1, offset: BigInt(offset) },
+    data: file.subarray(offset, offset + 250_000),
+  }));
+  const sendAll = (worker: RawWorker, last = pieces.length) => {
+    worker.report(start, { case: "output", value: { blob: 0, offset: 0n, data: Buffer.from("text") } });
+    for (const value of pieces.slice(0, last)) worker.report(start, { case: "output", value });
+  };
+  sendAll(before, 2);
+  await expect.poll(async () => (await before.next("receipt")).stored[0]).toBe(4n);
+  before.cut();
+  const second = await workerFor(service, { instanceId, connection: 2n, held: [start.assignment] });
+  expect(await second.next("receipt")).toMatchObject({ stored: { 0: 4n } });
+  sendAll(second);
+  // Everything that was sent has come once this is answered.
+  second.report(start, { case: "request", value: { number: 1, request: { case: "getState", value: "none" } } });
+  await second.next("answer");
+  await service.kill();
+  await service.start();
+  const third = await workerFor(service, { instanceId, connection: 3n, held: [start.assignment] });
+  expect(await third.next("receipt")).toMatchObject({ stored: { 0: 4n } });
+  sendAll(third);
+  const attachments = [{ blob: 1, mime: "text/plain", filename: "attached.txt" }];
+  third.report(start, { case: "result", value: { outcome: { case: "completed", value: { attachments } } } });
+  const { part } = await connect(service, "caller").tools.callTool({
+    ...{ sessionId, callId: "files", tool: "ci_echo", input: { text: "files" }, waitMs: 60_000 },
+  });
+  expect(part?.state).toMatchObject({
+    case: "completed",
+    value: { output: "text", attachments: [{ mime: "text/plain", filename: "attached.txt" }] },
+  });
+  const stored = part?.state.case === "completed" ? part.state.value.attachments[0] : undefined;
+  expect(await wholeOutput(service, sessionId, stored?.url ?? "")).toEqual(file);
+  expect(third.untaken("start")).toBe(0);
 });
 
 test("while no worker is connected a call asks, and it runs once when one comes", async () => {

@@ -10,6 +10,7 @@ import pytest
 from peer import Connection, Peer
 
 from toolgate import (
+    Attachment,
     ChangedError,
     Context,
     Plan,
@@ -62,6 +63,12 @@ async def write(pieces: int, ctx: Context) -> None:
 
 
 @tool
+def attach() -> ToolResult:
+    """Returns a file that is longer than the window."""
+    return ToolResult("attached", "done", attachments=[Attachment(b"a" * 2000, "text/plain", "a.txt")])
+
+
+@tool
 async def ask(ctx: Context) -> str:
     """Asks, and returns."""
     await ctx.ask("ask", ["it"])
@@ -92,7 +99,9 @@ def check(ctx: SyncContext) -> str:
 
 @pytest.fixture
 def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
-    peer = Peer(record, write, ask, block, sleep, check, fail, planning, capacity=4, **getattr(request, "param", {}))
+    peer = Peer(
+        record, write, ask, block, sleep, check, fail, planning, attach, capacity=4, **getattr(request, "param", {})
+    )
     yield peer
     peer.close()
 
@@ -154,6 +163,19 @@ def test_a_body_waits_while_too_much_output_has_no_receipt(connection: Connectio
     connection.send(receipt=WorkerReceipt(assignment="a", stored={0: 1200}))
     assert connection.report("output").output.offset == 1200
     connection.report("result")
+
+
+def test_attachments_do_not_count_for_the_window_and_are_sent_again(peer: Peer, connection: Connection) -> None:
+    connection.start("a", attach)
+    assert connection.report("output").output.blob == 1
+    connection.report("result")
+    connection.send(receipt=WorkerReceipt(assignment="a", stored={0: 2000}))
+    connection.end()
+    again = peer.connection()
+    again.welcome()
+    output = again.report("output").output
+    assert (output.blob, output.offset, len(output.data)) == (1, 0, 2000)
+    assert again.report("result").result.completed.attachments[0].filename == "a.txt"
 
 
 def test_a_request_survives_a_cut_under_its_number(peer: Peer, connection: Connection) -> None:

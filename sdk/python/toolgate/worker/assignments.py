@@ -82,7 +82,7 @@ class Assignment:
         self._report(WorkerReport(progress=progress))
 
     def write(self, number: int, data: bytes, done: Future[None]) -> None:
-        """Sends output; it is kept until its receipt."""
+        """Sends output, which is kept until its receipt, or an attachment, which is kept until `ended`."""
         if self.result is not None or self._is_over:
             fail(done)
             return
@@ -150,7 +150,9 @@ class Assignment:
         self._send(WorkRequest(report=report))
 
     def _release(self) -> None:
-        if sum(blob.end - blob.start for blob in self._blobs.values()) > self.window:
+        # Attachments have no receipts, so a body does not wait for those.
+        output = self._blobs.get(0)
+        if output is not None and output.end - output.start > self.window:
             return
         while self._waiting:
             settle(self._waiting.popleft(), None)
