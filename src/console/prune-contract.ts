@@ -73,9 +73,15 @@ function prune(
   removeOptions(file);
   for (const service of file.service) service.method = service.method.filter(({ name }) => methods.has(name));
   for (const type of file.messageType) removeFields(`.${file.package}`, type, messages, types);
+  // The page has the names of values in the generated enums; enums of proto3 take any number.
+  for (const { value } of file.enumType) value.splice(1);
+  const kept = [...file.messageType.entries()].filter(([, type]) => isNeeded(`.${file.package}`, type, types));
+  file.messageType = kept.map(([, type]) => type);
+  const indices = new Map(kept.map(([before], now) => [before, now]));
   const base64 = base64Encode(toBinary(FileDescriptorProtoSchema, file), "std_raw");
   return code
     .replace(embedded, (_, __, imports = "") => `fileDesc("${base64}", [${imports.replace(validation, "")}])`)
+    .replace(/(?<=messageDesc\(\w+, )\d+/g, (index) => String(indices.get(Number(index)) ?? -1))
     .replace(/^import \{ file_buf_validate_validate \} from .*$/m, "");
 }
 
@@ -98,7 +104,13 @@ function removeOptions(message: Message): void {
   }
 }
 
-/** Removes unused fields. Unused messages stay in place, empty, since generated code refers to messages by index. */
+/** Checks if a message or one in it is used: the others are removed, which changes the indices by which generated code refers to messages. */
+function isNeeded(scope: string, { name, nestedType }: DescriptorProto, types: ReadonlySet<string>): boolean {
+  const own = `${scope}.${name}`;
+  return types.has(own) || nestedType.some((type) => isNeeded(own, type, types));
+}
+
+/** Removes unused fields. Unused messages in others stay in place, empty. */
 function removeFields(
   scope: string,
   type: DescriptorProto,

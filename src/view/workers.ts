@@ -30,5 +30,5 @@ export function fleetSummary({ waiting }: Pick<WorkerFleet, "waiting">, own: rea
   ].join(", ");
 }
 
-/** The command that creates the token of a first worker. */
-export const workerTokenCommand = "toolgate token create --role worker --tool NAME";
+/** The arguments of the command that creates the token of a first worker. */
+export const workerTokenWords = ["token", "create", "--role", "worker", "--tool", "NAME"] as const;

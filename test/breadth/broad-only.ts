@@ -14,6 +14,7 @@ export const broadOnly = [
   "test/console/tour.test.ts",
   "test/console/whole-change.test.ts",
   "test/console/windows.test.ts",
+  "test/console/workers.test.ts",
   "test/e2e/claude-runner.test.ts",
   "test/e2e/enforced-agent.test.ts",
   "test/e2e/hook-environment.test.ts",

@@ -41,6 +41,9 @@ test("pruned code exports the same names, and its descriptor has no validation r
   expect(exported(pruned)).toEqual(exported(code));
   expect(pruned).not.toContain("file_buf_validate_validate");
   expect(pruned.length).toBeLessThan(code.length);
+  const descriptor = Buffer.from(/fileDesc\("([^"]+)"/.exec(pruned)?.[1] ?? "", "base64").toString("latin1");
+  expect(descriptor).toContain("GetToolPartRequest");
+  expect(descriptor).not.toContain("ExecuteToolRequest");
 });
 
 test("the console needs the stream that it watches, but not the rpcs of callers and audits", () => {

@@ -6,12 +6,12 @@ import {
   type WorkerFleet,
   type WorkerProcess,
 } from "../../../gen/opencode/tool/v1/worker_service_pb.ts";
-import { fleetSummary, processesOf, workerState, workerTokenCommand } from "../../view/workers.ts";
+import { fleetSummary, processesOf, workerState, workerTokenWords } from "../../view/workers.ts";
 import { withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
-import { momentOf } from "../view/words.ts";
+import { commandLine, momentOf } from "../view/words.ts";
 
 /** Defines `toolgate workers`. */
 export function defineWorkers(command: Command, context: CliContext): void {
@@ -23,7 +23,7 @@ export function defineWorkers(command: Command, context: CliContext): void {
         screen.show(ListWorkersResponseSchema, listed, (paint) => workerLines(listed, paint));
         if (listed.fleets.length === 0)
           screen.note(
-            `no worker was connected yet; create a token with \`${workerTokenCommand}\`, and start a worker with it`,
+            `no worker was connected yet; create a token with \`${commandLine("toolgate", ...workerTokenWords)}\`, and start a worker with it`,
           );
         return undefined;
       }),

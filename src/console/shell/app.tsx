@@ -19,6 +19,7 @@ const Sessions = lazyPage(async () => (await later()).SessionsPage);
 const Policy = lazyPage(async () => (await later()).PolicyPage);
 const Tools = lazyPage(async () => (await later()).Tools);
 const Sources = lazyPage(async () => (await later()).SourcesPage);
+const Workers = lazyPage(async () => (await later()).WorkersPage);
 
 const pages: Readonly<Record<string, { title: string; icon: string; Page: FunctionComponent<PageProps> }>> = {
   inbox: { title: "Inbox", icon: "M3 13h5l1.5 3h5L16 13h5M5 5h14l2 8v6H3v-6z", Page: InboxPage },
@@ -26,6 +27,7 @@ const pages: Readonly<Record<string, { title: string; icon: string; Page: Functi
   policy: { title: "Policy", icon: "M12 3l8 3v6c0 5-3.5 8-8 9-4.5-1-8-4-8-9V6zM9 12l2 2 4-4", Page: Policy },
   tools: { title: "Tools", icon: "M14 7a4 4 0 0 1 5-4l-2.5 3 1.5 1.5 3-2.5a4 4 0 0 1-5 5L7 19l-2-2z", Page: Tools },
   sources: { title: "Sources", icon: "M4 5h16v5H4zM4 14h16v5H4zM8 7.5v.1M8 16.5v.1", Page: Sources },
+  workers: { title: "Workers", icon: "M5 4h6v6H5zM13 14h6v6h-6zM8 10v7h5M16 14V7h-5", Page: Workers },
 };
 
 /** The console: the sign-in page or, when signed in, the pages. */

@@ -3,3 +3,4 @@ export { PolicyPage } from "../policy/policy.tsx";
 export { SessionsPage } from "../session/sessions.tsx";
 export { SourcesPage } from "../sources/sources.tsx";
 export { Tools } from "../tools/tools.tsx";
+export { WorkersPage } from "../workers/workers.tsx";

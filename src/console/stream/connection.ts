@@ -1,4 +1,4 @@
-import { type Client, createClient } from "@connectrpc/connect";
+import { type Client, createClient, type Transport } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-web";
 import { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
@@ -14,6 +14,8 @@ export interface ConsoleConnection {
   readonly sessions: Client<typeof SessionService>;
   readonly credentials: Client<typeof CredentialService>;
   readonly sources: Client<typeof SourceService>;
+  /** For the services that a page calls once it is shown. */
+  readonly transport: Transport;
   /** The service's description, with the principal and roles of this connection. */
   readonly server: GetServerInfoResponse;
   /** The shared stream of live events. */
@@ -51,7 +53,7 @@ export async function connectConsole(proof: SignInProof | undefined): Promise<Co
     sessions: createClient(SessionService, transport),
     credentials: createClient(CredentialService, transport),
     sources: createClient(SourceService, transport),
-    server,
+    ...{ server, transport },
     stream: createStream(tools, server),
     may: (...roles) => roles.some((role) => server.roles.includes(role)),
   };
