@@ -1,5 +1,7 @@
 import { spawnSync } from "node:child_process";
 import { existsSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 
 /** Programs of Debian's that the tests use as they are, by package. */
 const programs = [
@@ -38,8 +40,10 @@ export function needPrograms(programs: readonly (readonly [program: string, name
   const line = `apt-get install -y ${missing.join(" ")}`;
   if (process.getuid?.() !== 0 || !isThere("apt-get")) throw new Error(`the tests need more programs: ${line}`);
   console.log(`the tests need more programs: ${line}`);
+  // Two runs of tests at the same time install one after the other: apt fails where another one holds its locks.
+  const lock = join(tmpdir(), "toolgate-tests-apt.lock");
   for (const step of ["apt-get update -q", line]) {
-    const { status } = spawnSync("sh", ["-c", step], {
+    const { status } = spawnSync("flock", [lock, "sh", "-c", step], {
       stdio: ["ignore", "ignore", "inherit"],
       env: { ...process.env, DEBIAN_FRONTEND: "noninteractive" },
     });
