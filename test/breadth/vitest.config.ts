@@ -1,17 +1,7 @@
 import { defineConfig } from "vitest/config";
-import { BaseSequencer, type TestSpecification } from "vitest/node";
 import base from "../../vitest.config.ts";
+import { filesFirst } from "../files-first.ts";
 import { broadOnly } from "./broad-only.ts";
-
-/** Files that take minutes. One of them that began last would keep one core busy while the other is idle. */
-const longest = ["sandbox/attempts", "sandbox/races", "e2e/custom-tools", "sandbox/file-fuzz"];
-
-class LongestFirst extends BaseSequencer {
-  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
-    const isLong = ({ moduleId }: TestSpecification) => longest.some((name) => moduleId.endsWith(`${name}.test.ts`));
-    return [...files.filter(isLong), ...files.filter((file) => !isLong(file))];
-  }
-}
 
 /** Runs the files that `npm test` leaves out, and those that call `casesOf` or `isBroad` of test/breadth.ts with all of their cases. */
 export default defineConfig({
@@ -30,6 +20,10 @@ export default defineConfig({
     ],
     exclude: [],
     provide: { isBroad: true },
-    sequence: { sequencer: LongestFirst },
+    sequence: {
+      sequencer: filesFirst(["sandbox/attempts", "e2e/custom-tools", "sandbox/races", "sandbox/file-fuzz"]),
+    },
+    // Some tests take half a minute on an idle machine.
+    testTimeout: 600_000,
   },
 });

@@ -46,21 +46,30 @@ rm -rf /tmp/case
 `,
 } as const;
 
-/** The attempts in one service: the control by the agent `free`, which may do everything, then the real ones by `build`. */
-export async function runAttempts(service: Service, attempts: Attempts, uid = process.getuid?.() ?? 0) {
+/** How attempts are run. */
+export interface AttemptOptions {
+  /** The user of the service. */
+  uid?: number | undefined;
+  /** Runs the attempts as the agent `free` as well, which may do everything. */
+  hasControl: boolean;
+}
+
+/** Runs the attempts in one service by the agent `build`, and before them the control; without a control it is empty. */
+export async function runAttempts(
+  service: Service,
+  attempts: Attempts,
+  { uid = process.getuid?.() ?? 0, hasControl }: AttemptOptions,
+) {
   const all = attempts.map((attempt, i) => ({
     id: String(i).padStart(3, "0"),
     isSingle: typeof attempt === "string",
     lines: [attempt].flat(),
   }));
-  const controls = await openRun(service, "free", all, uid);
   const template = join(service.data, "../template");
   mkdirSync(template);
   execFileSync("/bin/bash", ["-c", makeFixture], { cwd: template, stdio: ["ignore", "ignore", "inherit"] });
   execFileSync("chown", ["-R", String(uid), template]);
-  copy(template, join(service.workspace, "template"));
-  await controls.run("bash /tmp/control");
-  const expected = await controls.outcomes();
+  const expected = hasControl ? await runControls(service, template, all, uid) : undefined;
   const masked = await openRun(service, "build", all, uid);
   const changed = new Map<string, boolean>();
   const reset = () => {
@@ -82,14 +91,27 @@ export async function runAttempts(service: Service, attempts: Attempts, uid = pr
     }
   }
   const found = await masked.outcomes();
-  const outcomeOf = (id: string, { printed }: Outcomes): string => printed.get(id) ?? "";
-  return all.map(({ id, lines }) => {
-    const attempt = lines.join(" ⏎ ");
-    return {
-      control: { attempt, printed: outcomeOf(id, expected), hasChanged: expected.changed.has(id) },
-      masked: { attempt, printed: outcomeOf(id, found), hasChanged: changed.get(id) ?? false },
-    } satisfies Record<string, Attempted>;
+  const outcome = (id: string, lines: readonly string[], { printed, changed }: Outcomes): Attempted => ({
+    attempt: lines.join(" ⏎ "),
+    printed: printed.get(id) ?? "",
+    hasChanged: changed.has(id),
   });
+  return {
+    control: expected ? all.map(({ id, lines }) => outcome(id, lines, expected)) : [],
+    masked: all.map(({ id, lines }) => ({ ...outcome(id, lines, found), hasChanged: changed.get(id) ?? false })),
+  };
+}
+
+async function runControls(service: Service, template: string, all: readonly NumberedAttempt[], uid: number) {
+  const controls = await openRun(service, "free", all, uid);
+  copy(template, join(service.workspace, "template"));
+  await controls.run("bash /tmp/control");
+  return await controls.outcomes();
+}
+
+interface NumberedAttempt {
+  readonly id: string;
+  readonly lines: readonly string[];
 }
 
 const isEnd = (event: SessionEvent["event"]) =>
@@ -102,13 +124,15 @@ interface Outcomes {
 }
 
 /** Opens a session of an agent, and lays the attempts into its temporary directory, where no attempt finds them. */
-async function openRun(service: Service, agent: string, all: readonly { id: string; lines: string[] }[], uid: number) {
+async function openRun(service: Service, agent: string, all: readonly NumberedAttempt[], uid: number) {
   const { tools, newSession } = connect(service, "caller");
   const sessionId = await newSession({ agent });
   let calls = 0;
   const run = async (command: string) => {
     calls += 1;
-    const call = { sessionId, callId: `call${calls}`, agent, tool: "bash", input: { command } };
+    // All attempts of a kind are one command, which takes minutes on a busy machine.
+    const input = { command, timeout: 500_000 };
+    const call = { sessionId, callId: `call${calls}`, agent, tool: "bash", input };
     const events = read(tools.executeTool(call));
     const last = await events.find(({ event }) => event.case === "permissionAsked" || isEnd(event));
     const { state } = last.event.case === "part" ? last.event.value : {};
