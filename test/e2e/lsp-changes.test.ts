@@ -20,6 +20,9 @@ args = ["language-server.ts"]
 languages = { ".fake" = "fake" }
 [permission]
 lsp_server = "allow"
+# Rules of all agents would hide the file from the server.
+[agent.build.permission.read]
+"private.fake" = "ask"
 `,
 });
 const at = (name: string) => join(service.workspace, name);
@@ -153,9 +156,9 @@ test("an edit outside the workspace, of a file that may not be read, or for an o
     "/etc/passwd, which lies outside the workspace. Nothing was changed",
   );
   expect((await rename("old")).error).toContain("is not ready yet");
-  await write(".env.fake", "apple\n");
+  await write("private.fake", "apple\n");
   const { error } = await rename("pear", "build");
-  expect(error).toContain(".env.fake, which rules do not allow to read without asking");
+  expect(error).toContain("private.fake, which rules do not allow to read without asking");
   expect(await content("m0.fake")).toBe("def apple\n");
 });
 

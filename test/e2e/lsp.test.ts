@@ -30,6 +30,9 @@ languages = { ".own" = "own" }
 [lsp.absent]
 command = "no-such-program"
 languages = { ".absent" = "absent" }
+# Rules of all agents would hide the file from the server, which is stopped when one appears that it can still reach.
+[agent.build.permission.read]
+"private.fake" = "ask"
 `;
 const service = createService({ settings });
 
@@ -187,15 +190,15 @@ test("in a terminal that knows hyperlinks, places open their file", async () => 
 
 test("results in files that rules do not allow to read are left out and counted", async () => {
   await write("a.fake", "def plum\n");
-  await write(".env.fake", "plum\n");
+  await write("private.fake", "plum\n");
   const { output, metadata } = await call("lsp_find_references", { filePath: "a.fake", line: 1, column: 5 }, "build");
   expect(output).toContain("a.fake:1:5: def plum");
-  expect(output).not.toContain(".env.fake");
+  expect(output).not.toContain("private.fake");
   expect(output).toContain("(1 result is left out");
   expect(metadata).toMatchObject({ count: 1, leftOut: 1 });
-  expect((await hover(1, ".env.fake")).error ?? "").toBe("");
-  const own = await call("lsp_hover", { filePath: ".env.fake", line: 1, column: 1 }, "build");
-  expect(own.error).toContain("Rules do not allow to read .env.fake without asking");
+  expect((await hover(1, "private.fake")).error ?? "").toBe("");
+  const own = await call("lsp_hover", { filePath: "private.fake", line: 1, column: 1 }, "build");
+  expect(own.error).toContain("Rules do not allow to read private.fake without asking");
 });
 
 test("diagnostics are those of the present content, or the server is not ready", async () => {
