@@ -13,7 +13,7 @@ export default defineConfig({
     // npm run test:breadth runs these, and all cases of the files that take only samples here.
     provide: { isBroad: false },
     globalSetup: ["test/programs.ts", "test/builds.ts"],
-    setupFiles: ["test/seed.ts"],
+    setupFiles: ["test/seed.ts", "test/patience.ts"],
     // The tests share no module state, and loading everything for each file would take most of the time.
     isolate: false,
     // Tests wait for processes and browsers more than they compute, so two cores serve four workers.

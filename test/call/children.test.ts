@@ -182,7 +182,7 @@ describe.each(places)("on %s", (_, contentsOf) => {
       await replicas.outliveTheDead();
       await replicas.each(({ calls }) => calls.recover());
     }
-    await expect.poll(async () => (await recordOf("c1"))?.owner, { timeout: 10_000 }).toBe("");
+    await expect.poll(async () => (await recordOf("c1"))?.owner, { timeout: 60_000 }).toBe("");
     expect((await partOf("c1"))?.state.case).toBe("running");
     await replicas.each(({ calls }) => calls.recover());
     expect((await recordOf("c1"))?.owner).toBe("");
@@ -211,7 +211,7 @@ describe.each(places)("on %s", (_, contentsOf) => {
       },
     });
     const { replicas, partOf, recordOf } = await startGather(contentsOf(redis.url), tamper);
-    await expect.poll(async () => (await recordOf("c1"))?.owner, { timeout: 10_000 }).toBe("");
+    await expect.poll(async () => (await recordOf("c1"))?.owner, { timeout: 60_000 }).toBe("");
     await approve(replicas);
     await expect.poll(async () => (await partOf("c1.1"))?.state.case).toBe("completed");
     await replicas.each(({ calls }) => calls.recover());

@@ -25,7 +25,7 @@ test("a quiet log yields a heartbeat at once and then every 15 s, with the numbe
   const frames = followLog(store.calls, { sessionId: "ses_1", root: "ses_1", afterSeq: 0 }, leave.signal);
   expect(await frames.next()).toEqual({ done: false, value: { lastSeq: 0 } });
   const first = frames.next();
-  await vi.waitFor(() => expect(vi.getTimerCount()).toBe(1), { timeout: 10_000 });
+  await vi.waitFor(() => expect(vi.getTimerCount()).toBe(1), { timeout: 60_000 });
   vi.advanceTimersByTime(15_000);
   expect(await first).toEqual({ done: false, value: { lastSeq: 0 } });
   const second = frames.next();

@@ -5,6 +5,7 @@ export default defineConfig({
   test: {
     reporters: ["default", new FailedFiles()],
     include: ["test/clients/*.test.ts"],
+    setupFiles: ["test/patience.ts"],
     globalSetup: ["test/clients/programs.ts"],
     // They wait for registries and programs more than they compute.
     maxWorkers: 3,

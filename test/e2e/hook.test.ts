@@ -160,12 +160,12 @@ test("a use that is repeated while its request is open waits for the same reques
 
 test("a use that is repeated after a late rejection is denied with its reason, and asks again after that", async () => {
   const { hook, use } = claudeSession();
-  const repeat = () => hook("PreToolUse", "Bash", use("make never"), ["--timeout", "6"]);
-  expect((await repeat()).answer).toMatchObject(notAnswered);
+  const repeat = (...flags: string[]) => hook("PreToolUse", "Bash", use("make never"), flags);
+  expect((await repeat("--timeout", "6")).answer).toMatchObject(notAnswered);
   await answer("make never", PermissionReply.REJECT, { message: "Use the cache." });
   const denied = { permissionDecision: "deny", permissionDecisionReason: expect.stringContaining("Use the cache.") };
   expect((await repeat()).answer).toMatchObject({ hookSpecificOutput: denied });
-  expect((await repeat()).answer).toMatchObject(notAnswered);
+  expect((await repeat("--timeout", "6")).answer).toMatchObject(notAnswered);
 });
 
 const notAnswered = {

@@ -119,7 +119,7 @@ test("a call is taken over by a replica that serves its workspace, and by no oth
   await connect(b, "approver").permissions.respondToPermission(answer);
   const log = join(b.data, "log", "toolgate.log");
   const isLeft = async () => (await readFile(log, "utf8").catch(() => "")).includes("its workspace is not served here");
-  await vi.waitUntil(isLeft, { timeout: 20_000 });
+  await vi.waitUntil(isLeft, { timeout: 60_000 });
   await own.start();
   const rest = read(connect(own, "caller").tools.executeTool({ ...call, afterSeq: stream.lastSeq }));
   expect((await rest.end()).state.value).toMatchObject({ output: `${other}\n` });
@@ -229,7 +229,7 @@ test("the health of a replica follows its connection to Redis", async () => {
   const { all, redis } = replicas();
   const health = createClient(Health, createGrpcTransport({ baseUrl: all[0].url }));
   const becomes = (status: Status) =>
-    vi.waitUntil(async () => (await health.check({})).status === status, { timeout: 20_000 });
+    vi.waitUntil(async () => (await health.check({})).status === status, { timeout: 60_000 });
   await becomes(Status.SERVING);
   const thaw = await freezeRedis(redis);
   await becomes(Status.NOT_SERVING);

@@ -49,7 +49,7 @@ export function upstreamClients(service: Service) {
   }
 
   async function accept(name: string): Promise<void> {
-    await vi.waitFor(async () => expect((await sourceOf(name))?.digest).not.toBe(""), { timeout: 20_000 });
+    await vi.waitFor(async () => expect((await sourceOf(name))?.digest).not.toBe(""), { timeout: 60_000 });
     await sources().acceptSource({ name, digest: (await sourceOf(name))?.digest ?? "" });
   }
 

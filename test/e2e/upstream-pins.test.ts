@@ -50,7 +50,7 @@ async function runningServers(): Promise<string[]> {
 async function change(more: object): Promise<void> {
   const digest = (await sourceOf("pins"))?.digest;
   await offer("pins", [tool("echo", "echo", more)]);
-  await vi.waitFor(async () => expect((await sourceOf("pins"))?.digest).not.toBe(digest), { timeout: 20_000 });
+  await vi.waitFor(async () => expect((await sourceOf("pins"))?.digest).not.toBe(digest), { timeout: 60_000 });
 }
 
 test("a change of the text of a schema counts like one of the description", async () => {
@@ -66,7 +66,7 @@ test("a change of the text of a schema counts like one of the description", asyn
     expect(await namesOf("pins")).toEqual([]);
   }
   await offer("pins", offers.pins ?? []);
-  await vi.waitFor(async () => expect(await namesOf("pins")).toContain("pins_echo"), { timeout: 20_000 });
+  await vi.waitFor(async () => expect(await namesOf("pins")).toContain("pins_echo"), { timeout: 60_000 });
 });
 
 test("what was always allowed ends with the definition for which it was", async () => {
@@ -125,7 +125,7 @@ test("a question of a server of the present version of MCP is one to a person", 
 
 test("a list of tools that a server of the present version announces is read again", async () => {
   expect(await call("modern_grow")).toMatchObject({ output: "grown" });
-  await vi.waitFor(async () => expect((await sourceOf("modern"))?.tools).toHaveLength(3), { timeout: 20_000 });
+  await vi.waitFor(async () => expect((await sourceOf("modern"))?.tools).toHaveLength(3), { timeout: 60_000 });
 });
 
 test("a service that is killed takes its servers along, and a call that ran is lost and not repeated", async () => {
@@ -136,7 +136,7 @@ test("a service that is killed takes its servers along, and a call that ran is l
   const running = { sessionId, callId: "c1", tool: "some_get_one", input: {}, agent: "free" };
   const broken = tools.callTool(running).catch(() => undefined);
   const entered = `${fileOf("some")}.entered`;
-  await vi.waitFor(() => expect(existsSync(entered)).toBe(true), { timeout: 20_000 });
+  await vi.waitFor(() => expect(existsSync(entered)).toBe(true), { timeout: 60_000 });
   const pids = await runningServers();
   expect(pids.length).toBeGreaterThanOrEqual(5);
   await service.kill();
@@ -157,12 +157,12 @@ test("a service that is killed takes its servers along, and a call that ran is l
 });
 
 test("a server whose table is removed is gone after a reload", async () => {
-  await vi.waitFor(async () => expect((await sourceOf("a_b"))?.state).toBe(SourceState.READY), { timeout: 20_000 });
+  await vi.waitFor(async () => expect((await sourceOf("a_b"))?.state).toBe(SourceState.READY), { timeout: 60_000 });
   const before = await sourceOf("a_b");
   const text = await readFile(service.config, "utf8");
   await writeFile(service.config, text.replace(/\[mcp\.a\]\n(?:.+\n)+/, ""));
   process.kill(service.pid ?? 0, "SIGHUP");
-  await vi.waitFor(async () => expect(await sourceOf("a")).toBeUndefined(), { timeout: 20_000 });
+  await vi.waitFor(async () => expect(await sourceOf("a")).toBeUndefined(), { timeout: 60_000 });
   // The others keep running.
   expect(await sourceOf("a_b")).toMatchObject({ since: before?.since, restarts: 0 });
 });

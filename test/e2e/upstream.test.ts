@@ -48,7 +48,7 @@ beforeAll(async () => {
   for (const [name, tools] of Object.entries(offers))
     await offer(name, tools, name === "broken" ? "exit" : name === "mute" ? "mute" : "noise");
   await service.start();
-  await vi.waitFor(async () => expect((await sourceOf("notes"))?.state).toBe(SourceState.READY), { timeout: 20_000 });
+  await vi.waitFor(async () => expect((await sourceOf("notes"))?.state).toBe(SourceState.READY), { timeout: 60_000 });
   await accept("notes");
 });
 afterAll(async () => {
@@ -57,7 +57,7 @@ afterAll(async () => {
 });
 
 test("nothing of a server is offered before a person accepted it, and a changed tool no longer", async () => {
-  await vi.waitFor(async () => expect((await sourceOf("pulled"))?.state).toBe(SourceState.READY), { timeout: 20_000 });
+  await vi.waitFor(async () => expect((await sourceOf("pulled"))?.state).toBe(SourceState.READY), { timeout: 60_000 });
   expect(await namesOf("pulled")).toEqual([]);
   expect((await listed()).problems.map(({ reason }) => reason)).toContainEqual(
     expect.stringContaining("`toolgate upstream accept pulled`"),
@@ -92,7 +92,7 @@ test("nothing of a server is offered before a person accepted it, and a changed 
 test("an acceptance survives a restart", async () => {
   await service.kill();
   await service.start();
-  await vi.waitFor(async () => expect(await namesOf("notes")).toContain("notes_echo"), { timeout: 20_000 });
+  await vi.waitFor(async () => expect(await namesOf("notes")).toContain("notes_echo"), { timeout: 60_000 });
   expect(await call("notes_echo", { text: "again" })).toMatchObject({ output: '{"text":"again"}' });
 });
 
@@ -220,7 +220,7 @@ test("a server that is silent for too long fails the call, and one that dies los
   });
   expect(await call("notes_progress")).toMatchObject({ output: "done" });
   expect(await call("notes_crash")).toMatchObject({ reason: ToolErrorReason.EXECUTOR_LOST });
-  await vi.waitFor(async () => expect(await call("notes_echo")).toMatchObject({ output: "{}" }), { timeout: 20_000 });
+  await vi.waitFor(async () => expect(await call("notes_echo")).toMatchObject({ output: "{}" }), { timeout: 60_000 });
   expect(await sourceOf("notes")).toMatchObject({ restarts: 1 });
 });
 

@@ -18,6 +18,7 @@ export default defineConfig({
   test: {
     reporters: ["default", new FailedFiles()],
     include: ["test/faults/*.test.ts"],
+    setupFiles: ["test/patience.ts"],
     globalSetup: ["test/programs.ts", "test/builds.ts", "test/faults/report.ts"],
     // These tests wait more than they compute, so two cores serve two files. The long run measures: one at a time.
     maxWorkers: isLong ? 1 : 2,

@@ -212,7 +212,7 @@ describe("a permission request", () => {
     const task = await start([{ do: "withdraw", params: use("touch marker"), afterMs: 1_500 }, { do: "hang" }]);
     const { id: permissionId } = await asked(task);
     const { permissions, tools } = approver();
-    await vi.waitUntil(async () => (await permissions.getPermission({ permissionId })).settled, { timeout: 20_000 });
+    await vi.waitUntil(async () => (await permissions.getPermission({ permissionId })).settled, { timeout: 60_000 });
     const { part } = await tools.getToolPart({ sessionId: task.parent, callId: task.callId });
     expect(part?.state.case).toBe("running");
     await caller().tools.cancelTool({ sessionId: task.parent, callId: task.callId });
@@ -256,7 +256,7 @@ test("the program reads and changes only what rules allow without an ask, whatev
   writeFileSync(inWorkspace(".env"), "secret\n");
   writeFileSync(inWorkspace("plain.txt"), "plain\n");
   // Programs of earlier tests are still ending: while one runs, an empty directory keeps others from making this one.
-  await vi.waitFor(() => expect(existsSync(inWorkspace(".vscode"))).toBe(false), { timeout: 20_000 });
+  await vi.waitFor(() => expect(existsSync(inWorkspace(".vscode"))).toBe(false), { timeout: 60_000 });
   mkdirSync(inWorkspace(".vscode"));
   writeFileSync(inWorkspace(".vscode/settings.json"), "{}");
   const ended = await run([

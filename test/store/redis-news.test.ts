@@ -134,7 +134,7 @@ describe("small events in messages", () => {
       }
       for (const { message } of held) await sender.publish(`${prefix}:news`, message);
       const log = await logOf(here);
-      await vi.waitUntil(() => seen.length >= log.length, { timeout: 10_000 });
+      await vi.waitUntil(() => seen.length >= log.length, { timeout: 60_000 });
       for (const client of [relay, sender]) client.disconnect();
       expect(seen).toEqual(log.map((event, index) => ({ seq: index + 1, kind: kinds([event])[0] })));
       return carried;

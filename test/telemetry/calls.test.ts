@@ -163,7 +163,7 @@ async function everyEnd(service: Service): Promise<void> {
 async function logOf({ data }: Service, ended: number) {
   const file = join(data, "log", "toolgate.log");
   const count = async () => (await readFile(file, "utf8").catch(() => "")).split('"call ended"').length - 1;
-  await vi.waitUntil(async () => (await count()) >= ended, { timeout: 10_000 });
+  await vi.waitUntil(async () => (await count()) >= ended, { timeout: 60_000 });
   const text = await readFile(file, "utf8");
   return text
     .trimEnd()
