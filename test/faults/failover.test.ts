@@ -20,7 +20,8 @@ async function failOverUnderLoad(servers: CopiedServers, fault: string, kinds: r
   const stop = new AbortController();
   const working = workThroughFailovers(hosts, 6, stop.signal);
   working.catch(() => stop.abort());
-  const untilBusy = (ended = hosts.ended) => vi.waitUntil(() => hosts.ended >= ended + 24, { timeout: 60_000 });
+  const untilBusy = (ended = hosts.ended) =>
+    Promise.race([vi.waitUntil(() => hosts.ended >= ended + 24, { timeout: 150_000 }), working]);
   for (const kind of kinds) {
     await untilBusy();
     await servers.failOver(kind);

@@ -250,6 +250,9 @@ function mayPass(error: unknown): boolean {
   if (!(error instanceof ConnectError)) return false;
   // HTTP/2: a stream after GOAWAY was not processed.
   if (error.message.includes("REFUSED_STREAM")) return true;
-  const passing: readonly Code[] = [Code.Unavailable, Code.Aborted, Code.Canceled, Code.DeadlineExceeded];
+  // On a busy machine the analysis of a few command lines takes the time that a caller may use.
+  const passing: readonly Code[] = [
+    ...[Code.Unavailable, Code.Aborted, Code.Canceled, Code.DeadlineExceeded, Code.ResourceExhausted],
+  ];
   return passing.includes(error.code);
 }
