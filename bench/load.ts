@@ -38,7 +38,8 @@ export async function measure({ pids, echo }: Target, extent: Extent, width = 16
   return { calls, callsPerSecond: calls / seconds, cpuPerCall: (cpuTimeOf(pids) - cpuBefore) / calls };
 }
 
-function cpuTimeOf(pids: readonly number[]): number {
+/** Returns the CPU time of processes and their children, in µs. */
+export function cpuTimeOf(pids: readonly number[]): number {
   return pids.reduce((sum, pid) => sum + cpuTime(pid), 0);
 }
 

@@ -5,6 +5,7 @@ import { measureAsks } from "./asks.ts";
 import { type AttacksPlan, measureAttacks } from "./attacks/attacks.ts";
 import { type ComparePlan, compareCommits } from "./commits/compare.ts";
 import { ours, peers } from "./competitors.ts";
+import { measureCopies } from "./copies.ts";
 import { type EnginePlan, measureEngine } from "./engine/engine.ts";
 import { type EventsPlan, measureEvents } from "./events.ts";
 import { type HooksPlan, measureHooks } from "./hooks.ts";
@@ -39,6 +40,7 @@ npm run bench -- --asks             only the number of command lines that ask, w
 npm run bench -- --sandbox          only the start of a command in the sandbox, and the index of names: a minute
 npm run bench -- --start            only the CPU time of short command lines
 npm run bench -- --mcp              only tools/call over MCP, beside the SDK's own server
+npm run bench -- --copies           only calls that wait for copies of Redis, beside those that do not: two minutes
 npm run bench -- --streams          only calls on one stream, beside CallTool and a bare stream
 npm run bench -- --tool-process     only calls of a tool file, beside the built-in echo
 npm run bench -- --ai-sdk           only runs of the AI SDK with one tool call, beside a local tool
@@ -58,6 +60,9 @@ npm run bench -- --profile NAME     CPU profile of one: ${[...ours, ...peers].ma
 // What does more takes longer until all of it is compiled.
 const full = { warmUp: 12_000, rounds: 5, ms: 1_500 };
 const short = { warmUp: 300, rounds: 2, ms: 300 };
+
+// Clients of the other setups are idle meanwhile, and their connections are closed after two minutes.
+const fullCopies = { ...full, warmUp: 2_000 };
 
 const fullScale: ScalePlan = {
   rates: { ...full, warmUp: 4_000 },
@@ -173,6 +178,7 @@ function selectSections(): Section[] {
     ["sandbox", ({ folder }, print) => measureSandbox(folder, quick ? shortSandbox : fullSandbox, print)],
     ["start", async (_, print) => measureStart(quick ? 2 : 20, print)],
     ["mcp", (processes, print) => measureMcp(processes, quick ? short : full, print)],
+    ["copies", (processes, print) => measureCopies(processes, quick ? short : fullCopies, print)],
     ["streams", (processes, print) => measureStreams(processes, quick ? short : full, print)],
     ["tool-process", (processes, print) => measureToolProcess(processes, quick ? short : full, print)],
     ["events", (processes, print) => measureEvents(processes, quick ? shortEvents : fullEvents, print)],
@@ -251,6 +257,7 @@ function readOptions() {
       sandbox: flag,
       start: flag,
       mcp: flag,
+      copies: flag,
       events: flag,
       hooks: flag,
       lsp: flag,

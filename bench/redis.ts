@@ -12,14 +12,21 @@ export interface RedisServer {
   readonly client: Redis;
 }
 
-/** Starts an empty one on a unix socket, which writes to disk as the one in compose.yaml does. */
-export async function startRedis(processes: Processes): Promise<RedisServer> {
+/**
+ * Starts an empty one on a unix socket, which writes to disk as the one in compose.yaml does; with a port it can have copies, and be one
+ * of the server at another port.
+ */
+export async function startRedis(
+  processes: Processes,
+  { port = 0, copyOf }: { port?: number; copyOf?: number } = {},
+): Promise<RedisServer> {
   const folder = await mkdtemp(join(processes.folder, "redis-"));
   const path = join(folder, "r.sock");
   const { pid } = await processes.run(
     "redis-server",
     [
-      ...["--port", "0", "--unixsocket", path, "--dir", folder, "--save", ""],
+      ...["--port", `${port}`, "--bind", "127.0.0.1", "--unixsocket", path, "--dir", folder, "--save", ""],
+      ...(copyOf === undefined ? [] : ["--replicaof", "127.0.0.1", `${copyOf}`]),
       ...["--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction"],
     ],
     /ready to accept connections/i,

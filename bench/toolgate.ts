@@ -33,18 +33,28 @@ export async function startToolgate(
   {
     name,
     store = "sqlite",
+    storeStrict,
     flags = [],
     rules = "",
     settings = "",
     main = join(import.meta.dirname, "../src/main.ts"),
-  }: { name: string; store?: string; flags?: readonly string[]; rules?: string; settings?: string; main?: string },
+  }: {
+    name: string;
+    store?: string;
+    storeStrict?: boolean;
+    flags?: readonly string[];
+    rules?: string;
+    settings?: string;
+    main?: string;
+  },
 ): Promise<Toolgate> {
   const own = join(folder, name);
   const workspace = join(folder, "workspace");
   await Promise.all([own, workspace].map((path) => mkdir(path, { recursive: true })));
+  const strict = storeStrict === undefined ? "" : `store_strict = ${storeStrict}\n`;
   await writeFile(
     join(own, "toolgate.toml"),
-    `store = "${store}"\n[permission]\ndoom_loop = "allow"\n${rules}\n${tokens}${settings}`,
+    `store = "${store}"\n${strict}[permission]\ndoom_loop = "allow"\n${rules}\n${tokens}${settings}`,
   );
   const paths = ["--data", join(own, "data"), "--workspace", workspace, "--config", join(own, "toolgate.toml")];
   const server = await start([...flags, main, "serve", "--listen", "127.0.0.1:0", ...paths]);
