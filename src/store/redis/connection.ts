@@ -31,8 +31,8 @@ export interface Connection {
   readonly replica: string | undefined;
   /** File in which this replica stores what it knows of the histories. */
   readonly historyFile: string | undefined;
-  /** Ids of the histories of writes of the masters, as of the last verification. */
-  histories: ReadonlySet<string>;
+  /** Ids of the histories of writes of the masters with the shards of each; one whose master is away stays until another serves these. */
+  histories: ReadonlyMap<string, readonly number[]>;
   /** Offset up to which each history was acknowledged here. */
   readonly acknowledged: Map<string, number>;
   /** Generation of each shard: the number of times that it may have lost acknowledged work. */
@@ -75,7 +75,7 @@ export function createConnection(options: {
       verifying: undefined,
       replica,
       historyFile,
-      histories: new Set<string>(),
+      histories: new Map<string, readonly number[]>(),
       acknowledged: new Map<string, number>(),
     },
     ...{ generations: Array.from({ length: shards }, () => 0), raises: 0, isReplicated: false, isStrict: false },

@@ -2,7 +2,7 @@ import { Cluster, type Redis } from "ioredis";
 import { type Client, masters } from "./client.ts";
 import { type Connection, encodeStep, evaluateScript } from "./connection.ts";
 import { recallHistories, storeHistories } from "./history-file.ts";
-import { shardOfSlot, shardOfTree, shards } from "./keys.ts";
+import { allShards, shardOfSlot, shardOfTree, shards } from "./keys.ts";
 import { type Replication, readReplication } from "./replication.ts";
 import { replyList, text } from "./reply.ts";
 
@@ -12,11 +12,19 @@ export interface FoundMaster extends Replication {
   readonly shards: readonly number[];
 }
 
-/** Reads which histories the masters write, and which shards they serve. */
+/**
+ * Reads which histories the masters write, and which shards they serve. A server of a cluster that serves none, such as one that has just
+ * started again, has no say.
+ */
 export async function readMasters(client: Client): Promise<FoundMaster[]> {
-  return await Promise.all(
+  const found = await Promise.all(
     masters(client).map(async (node) => ({ ...(await readReplication(node)), node, shards: shardsOf(client, node) })),
   );
+  const serving = found.filter(({ isMaster, shards }) => isMaster && shards.length > 0);
+  if (!(client instanceof Cluster)) return found;
+  if (serving.length > 0) return serving;
+  // The cluster names its servers otherwise than they were reached.
+  return found.map((master) => ({ ...master, shards: allShards }));
 }
 
 /** Notes that all of a history up to its offset was acknowledged, or may have been. */
@@ -42,7 +50,7 @@ export async function agreeOnHistories(connection: Connection, found: readonly F
     if (histories.size > 0) for (const master of others) await decide(connection, master);
     adopt(connection, await announce(connection));
   }
-  connection.histories = new Set(found.map(({ id }) => id));
+  connection.histories = continueHistories(histories, found);
   for (const id of acknowledged.keys()) if (!connection.histories.has(id)) acknowledged.delete(id);
   if (histories.size > 0 && others.length > 0) {
     // At once: a confirmation by the new history must not acknowledge what was answered before it.
@@ -50,6 +58,16 @@ export async function agreeOnHistories(connection: Connection, found: readonly F
     for (const forget of breakListeners) forget();
   }
   await storeHistories(connection);
+}
+
+/** Returns the histories of the found masters, and those of which some shard has no master now: a copy may continue them. */
+export function continueHistories(
+  histories: Connection["histories"],
+  found: readonly Pick<FoundMaster, "id" | "shards">[],
+): Map<string, readonly number[]> {
+  const served = new Set(found.flatMap((master) => master.shards));
+  const open = [...histories].filter(([, own]) => own.some((shard) => !served.has(shard)));
+  return new Map([...open, ...found.map((master) => [master.id, master.shards] as const)]);
 }
 
 /** Returns the generation of the shard of a session tree. */
@@ -121,14 +139,13 @@ function adopt(connection: Connection, reply: readonly string[]): void {
 const knownOf = (generations: readonly number[]): Record<string, number> =>
   Object.fromEntries(generations.flatMap((generation, shard) => (generation > 0 ? [[shard, generation]] : [])));
 
-/** Returns the shards of which a master serves a part; all, if that is not known. */
-function shardsOf(client: Client, { options: { host, port } }: Redis): number[] {
-  const all = Array.from({ length: shards }, (_, shard) => shard);
-  if (!(client instanceof Cluster)) return all;
+/** Returns the shards of which a master serves a part. */
+function shardsOf(client: Client, { options: { host, port } }: Redis): readonly number[] {
+  if (!(client instanceof Cluster)) return allShards;
   const served = new Set<number>();
   for (const [slot, nodes] of client.slots.entries())
     if (nodes?.[0] === `${host}:${port}`) served.add(shardOfSlot(slot));
-  return served.size > 0 ? [...served] : all;
+  return [...served];
 }
 
 /** Time that the other replicas have to report. */

@@ -2,6 +2,7 @@ import { readFileSync } from "node:fs";
 import { rename, writeFile } from "node:fs/promises";
 import { z } from "zod";
 import type { Connection } from "./connection.ts";
+import { allShards } from "./keys.ts";
 
 const form = z.object({
   storeId: z.string(),
@@ -25,7 +26,7 @@ export function recallHistories(connection: Connection): void {
   }
   if (stored.storeId !== storeId) return;
   for (const [id, offset] of Object.entries(stored.acknowledged)) acknowledged.set(id, offset);
-  connection.histories = new Set(acknowledged.keys());
+  connection.histories = new Map([...acknowledged.keys()].map((id) => [id, allShards]));
   connection.isReplicated = true;
   connection.isStrict ||= stored.isStrict;
 }
@@ -34,7 +35,7 @@ export function recallHistories(connection: Connection): void {
 export async function storeHistories(connection: Connection): Promise<void> {
   const { historyFile, storeId, histories, acknowledged, isReplicated, isStrict, log } = connection;
   if (historyFile === undefined || !isReplicated) return;
-  const offsets = Object.fromEntries([...histories].map((id) => [id, acknowledged.get(id) ?? -1]));
+  const offsets = Object.fromEntries([...histories.keys()].map((id) => [id, acknowledged.get(id) ?? -1]));
   const text = JSON.stringify({ storeId, isStrict, acknowledged: offsets } satisfies z.infer<typeof form>);
   try {
     await writeFile(`${historyFile}.new`, text, { mode: 0o600 });

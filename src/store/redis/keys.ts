@@ -3,6 +3,7 @@ import { crc32 } from "node:zlib";
 
 /** Number of slots that an index is spread over. */
 export const shards = 64;
+export const allShards: readonly number[] = Array.from({ length: shards }, (_, shard) => shard);
 
 /** The listings: sessions, their trees, grants, and removed trees whose audit is retained. */
 export type ListingName = "sessions" | "trees" | "grants" | "audits";
