@@ -96,7 +96,8 @@ export async function untilAnswered<T>(
 export function isCut(error: ConnectError): boolean {
   const [info] = error.findDetails(ErrorInfoSchema);
   if (info) return error.code === Code.Unavailable;
-  return lostConnection.includes(error.code);
+  // HTTP/2: the server did not process the request, for example because it is going away.
+  return lostConnection.includes(error.code) || error.rawMessage.includes("NGHTTP2_REFUSED_STREAM");
 }
 
 /** Checks for a connection that was never made, so that nothing was sent. */
