@@ -1,5 +1,5 @@
 import type { WorkerStart, WorkResponse } from "../../gen/opencode/tool/v1/worker_pb.ts";
-import { drainWorker, leaveIfDrained, sendKept, type Worker } from "./worker-state.ts";
+import { dismissWorker, drainWorker, leaveIfDrained, sendKept, type Worker } from "./worker-state.ts";
 
 /** Assignments that are remembered after their end, so that a late message about one is answered truthfully. */
 const maxKnown = 100_000;
@@ -34,7 +34,8 @@ export function handleMessage(worker: Worker, message: WorkResponse["message"]):
       return true;
     case "leave":
       if (!message.value.stop) return false;
-      drainWorker(worker);
+      if (worker.isDraining) dismissWorker(worker);
+      else drainWorker(worker);
       return true;
     default:
       // A later version of the service may send more.

@@ -38,6 +38,8 @@ export interface Worker extends WorkerStartup {
   /** Stops the bodies when the service is away for too long. */
   selfStop: NodeJS.Timeout | undefined;
   isDraining: boolean;
+  /** The service has confirmed that it sends no more work. */
+  isDismissed: boolean;
   hasDrained: boolean;
   /** The last line of the log, so that it is not repeated. */
   lastLine: string;
@@ -62,7 +64,14 @@ export function createWorker(tools: readonly Tool[], startup: WorkerStartup): Wo
       if (message) await sendKept(worker, message);
     }),
     ...{ connection: 0, storeId: "", resumeMs: startup.hello.resumeMs ?? 0, lastLine: "" },
-    ...{ send: undefined, previous: undefined, selfStop: undefined, isDraining: false, hasDrained: false },
+    ...{
+      send: undefined,
+      previous: undefined,
+      selfStop: undefined,
+      isDraining: false,
+      isDismissed: false,
+      hasDrained: false,
+    },
   };
   return worker;
 }
@@ -85,12 +94,28 @@ export function drainWorker(worker: Worker): void {
 /** Reports that this worker takes no more work. */
 export const drainMessage = { case: "capacity", value: { capacity: 0, draining: true } } as const;
 
-/** Ends the work of a worker that drains and holds nothing any more. */
+/** Takes the confirmation that no more work comes. */
+export function dismissWorker(worker: Worker): void {
+  worker.isDismissed = true;
+  leaveIfDrained(worker);
+}
+
+/**
+ * Ends the work of a worker that drains and holds nothing any more. It waits for the service to confirm that, for a while: a call whose
+ * start is still under way would wait for this process in vain.
+ */
 export function leaveIfDrained(worker: Worker): void {
   if (!worker.isDraining || worker.held.size > 0) return;
+  // Without a store it was never connected.
+  if (!worker.isDismissed && worker.storeId !== "") {
+    setTimeout(() => dismissWorker(worker), dismissalMs).unref();
+    return;
+  }
   worker.hasDrained = true;
   worker.drained.resolve();
 }
+
+const dismissalMs = 5_000;
 
 /** Logs a line, unless it is the last one again. */
 export function logOnce(worker: Worker, line: string): void {

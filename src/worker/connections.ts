@@ -17,7 +17,7 @@ import { invalidMessage, serveWorker } from "./link.ts";
 import { leavingReplica, maxProcesses, storeChanged, superseded, tooManyProcesses } from "./refusals.ts";
 import { windowBytes } from "./remote-body.ts";
 import { setDefinitions, type WorkersState } from "./state.ts";
-import { sendTo, type WorkerProcess } from "./worker-process.ts";
+import { dismissDrained, sendTo, type WorkerProcess } from "./worker-process.ts";
 
 /** Serves one connection of a worker, from its hello to its end. */
 export async function* connectWorker(
@@ -111,6 +111,7 @@ function take(state: WorkersState, process: WorkerProcess, message: WorkRequest[
       state.definitions.update();
       state.calls.takeQueued();
       state.directory.changed();
+      dismissDrained(process);
       break;
     }
     case "planned":

@@ -27,6 +27,8 @@ export interface RemoteHost extends RemoteBodies {
   readonly isClosed: IsClosed;
   /** Bodies by the call that they run for; see `keyOfCall`. */
   readonly bodies: Map<string, RemoteBody>;
+  /** True once workers were asked to leave this replica: they read nothing more from it. */
+  isLeaving(): boolean;
   /** Returns the process that runs, or is to run, a body; undefined if it is not known here. */
   processOf(run: RemoteRun): WorkerProcess | undefined;
   /** Lets a worker plan a call; undefined if none that is connected here does. */
@@ -83,6 +85,7 @@ export function remoteTool({ declared, worker, rights }: DeclaredTool, host: Rem
       if (remote.isAdopted && process === undefined) throw new ExecutorLost(`Its worker ${worker} is away.`);
       if (process === undefined || !(plan.isPlanned || remote.isAdopted))
         throw new NotEntered("its worker has not planned it");
+      if (host.isLeaving() && !remote.isAdopted) throw new NotEntered("this replica is going away");
       const call = { ...callOf(declared, tool.definition.definitionId, input, ctx), ...runFields(declared, ctx) };
       const { title, detail, timeoutMs = 0 } = plan;
       return await runRemoteBody(

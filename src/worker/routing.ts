@@ -12,7 +12,7 @@ import { markOf } from "./assignments.ts";
 import { brings } from "./directory.ts";
 import type { RemoteHost } from "./remote-tool.ts";
 import { serversOf, type WorkersState } from "./state.ts";
-import { capacityFor, sendTo, type WorkerProcess } from "./worker-process.ts";
+import { capacityFor, dismissDrained, sendTo, type WorkerProcess } from "./worker-process.ts";
 
 const maxSessions = 10_000;
 const planMs = 10_000;
@@ -33,7 +33,9 @@ export function workersOfTool(
     queueMs: declared.queueMs ?? 60_000,
     isClosed: state.isClosed,
     bodies: state.bodies,
+    isLeaving: () => state.isDraining,
     reserve(call) {
+      if (state.isDraining) return undefined;
       const process = pick(state, servers(), definitionId(), declared, call);
       return process && reserve(state, process, definitionId(), call);
     },
@@ -88,6 +90,7 @@ function reserve(state: WorkersState, process: WorkerProcess, definitionId: stri
     buildId: hello.buildId,
     free() {
       if (taken.delete(assignment)) state.calls.takeQueued();
+      dismissDrained(process);
     },
   };
 }

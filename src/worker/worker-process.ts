@@ -80,6 +80,16 @@ export function sendTo({ link }: Pick<WorkerProcess, "link">, message: WorkerMes
   link?.send(message);
 }
 
+/**
+ * Lets a process that drains leave, if nothing of it is under way: from then on it gets no body. It waits for this, since nobody could
+ * tell later that a body whose start was lost with its connection had never been entered.
+ */
+export function dismissDrained(process: WorkerProcess): void {
+  const { isDraining, taken, bodies } = process;
+  if (isDraining && taken.size === 0 && bodies.size === 0)
+    sendTo(process, { case: "leave", value: { stop: true, withinMs: 0 } });
+}
+
 /** Returns how many more bodies a process takes, of a definition that it may limit. */
 export function capacityFor(
   { link, isDraining, capacity, taken, hello: { tools }, definitions }: WorkerProcess,

@@ -13,7 +13,7 @@ import { leavingReplica } from "./refusals.ts";
 import { endBody } from "./remote-body.ts";
 import { workersOfTool } from "./routing.ts";
 import { serversOf, type WorkersParts, type WorkersState } from "./state.ts";
-import { keyOfCall, sendTo } from "./worker-process.ts";
+import { dismissDrained, keyOfCall, sendTo } from "./worker-process.ts";
 
 /** The workers of one replica. */
 export interface Workers {
@@ -70,7 +70,9 @@ export function createWorkers(parts: WorkersParts): Workers {
     orphan: (call, mark) => probe(state, call, mark),
     ended(call) {
       const body = state.bodies.get(keyOfCall(call));
-      if (body) endBody(body);
+      if (body === undefined) return;
+      endBody(body);
+      dismissDrained(body.process);
     },
     async refresh() {
       await parts.declarations.refresh();

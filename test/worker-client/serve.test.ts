@@ -80,6 +80,8 @@ test("a tool is declared with its templates, and a body's result is reported", a
   expect(outputOf((await report(line, "result")).value)).toBe("did shop");
   ended(line, "a1");
   drain();
+  await line.next("capacity");
+  line.send({ case: "leave", value: { stop: true } });
   await served;
 });
 
@@ -287,6 +289,11 @@ test("a worker that drains finishes its bodies, refuses new ones, and leaves whe
   await next.next("capacity");
   await report(next, "result");
   ended(next, "a1");
+  // A start may be under way until the service has confirmed that none is.
+  start(next, "a3", "later");
+  expect((await report(next, "result")).value).toMatchObject({ outcome: { case: "notEntered" } });
+  ended(next, "a3");
+  next.send({ case: "leave", value: { stop: true } });
   await served;
   expect(entered).toEqual(["shop"]);
 });
