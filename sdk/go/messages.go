@@ -39,7 +39,7 @@ func (w *worker) handle(response *toolv1.WorkResponse) bool {
 		if !message.Leave.Stop {
 			return false
 		}
-		w.drain()
+		w.askedToStop()
 	}
 	// A later version of the service may send more.
 	return true

@@ -88,9 +88,11 @@ type worker struct {
 	// selfStop stops the bodies when the service is away for too long.
 	selfStop   *time.Timer
 	isDraining bool
-	hasDrained bool
-	drained    chan struct{}
-	lastLine   string
+	// isDismissed: the service has confirmed that it sends no more work.
+	isDismissed bool
+	hasDrained  bool
+	drained     chan struct{}
+	lastLine    string
 }
 
 func newWorker(options WorkerOptions, tools []Definition) (*worker, error) {
@@ -365,12 +367,40 @@ func (w *worker) drain() {
 	w.leaveIfDrained()
 }
 
-// leaveIfDrained ends the work of a worker that drains and holds nothing any more. The mutex is held.
-func (w *worker) leaveIfDrained() {
-	if w.isDraining && len(w.bodies) == 0 && !w.hasDrained {
-		w.hasDrained = true
-		close(w.drained)
+// askedToStop drains; for a worker that drains it is the confirmation that no more work comes.
+func (w *worker) askedToStop() {
+	w.mu.Lock()
+	isDraining := w.isDraining
+	w.mu.Unlock()
+	if isDraining {
+		w.dismiss()
+	} else {
+		w.drain()
 	}
+}
+
+func (w *worker) dismiss() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.isDismissed = true
+	w.leaveIfDrained()
+}
+
+const dismissal = 5 * time.Second
+
+// leaveIfDrained ends the work of a worker that drains and holds nothing any more. It waits for the service to confirm that, for a
+// while: a call whose start is still under way would wait for this process in vain. The mutex is held.
+func (w *worker) leaveIfDrained() {
+	if !w.isDraining || len(w.bodies) > 0 || w.hasDrained {
+		return
+	}
+	// Without a store it was never connected.
+	if !w.isDismissed && w.storeID != "" {
+		time.AfterFunc(dismissal, w.dismiss)
+		return
+	}
+	w.hasDrained = true
+	close(w.drained)
 }
 
 func drainMessage() *toolv1.WorkRequest {

@@ -461,6 +461,13 @@ func TestAWorkerThatDrainsFinishesItsBodiesAndRefusesNewOnes(t *testing.T) {
 	close(proceed)
 	next(line, result)
 	line.ended("a1")
+	// A start may be under way until the service has confirmed that none is.
+	line.start("a3", "later")
+	if got := next(line, result); got.GetNotEntered() == "" {
+		t.Fatalf("got %v", got)
+	}
+	line.ended("a3")
+	line.send(&toolv1.WorkResponse{Message: &toolv1.WorkResponse_Leave{Leave: &toolv1.WorkerLeave{Stop: true}}})
 	if err := <-left; err != nil {
 		t.Fatal(err)
 	}
