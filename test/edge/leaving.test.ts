@@ -33,18 +33,18 @@ const leave = {
   },
 };
 
-/** Starts a server whose stream goes on until nobody takes it, and resolves `ended` once this many have ended. */
-async function startStreams(atEnd: () => void = () => undefined) {
+/** Starts a server whose stream goes on whether anybody reads it or not; `ended` resolves once those of all clients have ended. */
+async function startStreams(atAbort: () => void = () => undefined) {
   const ended = Promise.withResolvers<void>();
   let count = 0;
   const server = await startServer({
     async *watchSession(_, { signal }) {
       try {
-        while (!signal.aborted) {
+        for (;;) {
           yield { storeId: "s".repeat(9_000) };
           await setImmediate();
+          if (signal.aborted) atAbort();
         }
-        atEnd();
       } finally {
         count += 1;
         if (count === clients) ended.resolve();
