@@ -5,6 +5,7 @@ import { callOfAssignment, type RemoteCall, type RemoteMark } from "../tool/remo
 import { leavingReplica } from "./refusals.ts";
 import { resumeBody, takeReport } from "./remote-body.ts";
 import type { WorkersState } from "./state.ts";
+import { createAdoptingReports, holdReport } from "./waiting-reports.ts";
 import { sendTo, type WorkerProcess } from "./worker-process.ts";
 
 /** Goes on with the bodies that a process holds; those that it does not hold were never entered. */
@@ -35,7 +36,7 @@ export function takeAssignmentReport(process: WorkerProcess, report: WorkerRepor
   }
   const waiting = process.adopting.get(assignment);
   if (waiting === undefined) sendTo(process, { case: "ended", value: { assignment, recorded: false } });
-  else waiting.push(report);
+  else holdReport(waiting, report);
 }
 
 /** Asks a process about a call whose replica was lost after its start mark. */
@@ -75,7 +76,7 @@ function moveCall({ calls, log }: WorkersState, process: WorkerProcess, assignme
 
 async function adopt({ calls }: WorkersState, process: WorkerProcess, assignment: string): Promise<void> {
   const call = callOfAssignment(assignment);
-  if (!process.adopting.has(assignment)) process.adopting.set(assignment, []);
+  if (!process.adopting.has(assignment)) process.adopting.set(assignment, createAdoptingReports());
   const outcome = call && (await calls.adopt(call, markOf(process, assignment)));
   if (outcome === "adopted") return;
   process.adopting.delete(assignment);

@@ -15,8 +15,8 @@ import type { WorkerMessage } from "../tool/worker/worker-connection.ts";
 import { resumeAssignments, takeAssignmentReport, takeKnown } from "./assignments.ts";
 import { invalidMessage, serveWorker } from "./link.ts";
 import { leavingReplica, maxProcesses, storeChanged, superseded, tooManyProcesses } from "./refusals.ts";
-import { windowBytes } from "./remote-body.ts";
 import { setDefinitions, type WorkersState } from "./state.ts";
+import { windowBytes } from "./waiting-reports.ts";
 import { dismissDrained, sendTo, type WorkerProcess } from "./worker-process.ts";
 
 /** Serves one connection of a worker, from its hello to its end. */

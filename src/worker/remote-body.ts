@@ -16,6 +16,7 @@ import { answerRequest } from "../tool/worker/body-request.ts";
 import { receiveBytes, workerResultOf } from "../tool/worker/body-result.ts";
 import type { WorkerMessage } from "../tool/worker/worker-connection.ts";
 import { askProblem, matches, mayAsk } from "./declared-tool.ts";
+import { bytesOfReport, filesProblem, maxFileBytes, waitingProblem } from "./waiting-reports.ts";
 import { keyOfCall, type RemoteBody, sendTo, type WorkerProcess } from "./worker-process.ts";
 
 /** A body to enter, or to continue. */
@@ -29,14 +30,10 @@ export interface BodyStart {
   readonly timeoutMs: number;
 }
 
-/** Output of a body that may lack a receipt, in bytes. */
-export const windowBytes = 262_144;
 /** Time in which the result of a cancelled body counts; the engine waits for it no longer. */
 const graceMs = 4_000;
 const maxRequests = 10_000;
 const maxOpenRequests = 64;
-/** Bytes of all attachments of a body, which are in memory until its result. */
-const maxFileBytes = 32 * 1024 * 1024;
 
 /** Enters a body in a worker, or continues it, and waits for its result, however often the worker connects again. */
 export async function runRemoteBody(
@@ -71,8 +68,10 @@ export async function runRemoteBody(
   if (remote.isAdopted) {
     process.taken.set(assignment, start.definitionId);
     sendReceipt(body);
-    for (const report of process.adopting.get(assignment) ?? []) takeReport(body, report);
+    const held = process.adopting.get(assignment);
     process.adopting.delete(assignment);
+    if (held?.problem !== undefined) reject(new ToolFailure(held.problem));
+    else for (const report of held?.reports ?? []) takeReport(body, report);
   } else {
     const { call, title, detail, timeoutMs } = start;
     const value = { assignment, call, title, detail, timeoutMs, attempt: 1, ...ctx.trace };
@@ -129,17 +128,15 @@ function cancelBody({ process, ctx: { signal }, remote: { mark } }: RemoteBody):
 export function takeReport(body: RemoteBody, { report }: WorkerReport): void {
   if (body.hasResult) return;
   if (report.case === "request") return void answerBody(body, report.value);
-  const size = report.case === "output" ? report.value.data.length : 0;
-  const kind = report.case === "output" && report.value.blob > 0 ? "files" : "output";
-  body.waiting[kind] += size;
-  if (body.waiting.output > 2 * windowBytes)
-    body.reject(new ToolFailure(`The worker sent more than ${windowBytes} bytes of output without a receipt.`));
-  if (body.waiting.files > maxFileBytes) body.reject(tooManyFileBytes());
+  const { kind, bytes } = bytesOfReport({ report });
+  body.waiting[kind] += bytes;
+  const problem = waitingProblem(body.waiting);
+  if (problem !== undefined) body.reject(new ToolFailure(problem));
   body.handled = body.handled
     .then(() => handleReport(body, report))
     .catch((error: unknown) => body.reject(error))
     .finally(() => {
-      body.waiting[kind] -= size;
+      body.waiting[kind] -= bytes;
     });
 }
 
@@ -171,11 +168,9 @@ async function takeOutput(body: RemoteBody, output: WorkerOutput): Promise<void>
   const fresh = data.subarray(before - Number(offset));
   if (fresh.length > 0) await receiveBytes(body, { ...output, offset: BigInt(before), data: fresh }, body.ctx);
   const inMemory = [...body.received].reduce((sum, [each, bytes]) => (each === 0 ? sum : sum + bytes), 0);
-  if (inMemory > maxFileBytes) throw tooManyFileBytes();
+  if (inMemory > maxFileBytes) throw new ToolFailure(filesProblem);
   if (blob === 0) sendReceipt(body);
 }
-
-const tooManyFileBytes = () => new ToolFailure(`The worker sent more than ${maxFileBytes} bytes of attachments.`);
 
 /** Sends what is stored of the output, as soon as it is. Attachments are in memory and get no receipt. */
 function sendReceipt(body: RemoteBody): void {

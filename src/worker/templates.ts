@@ -1,8 +1,9 @@
 import type { JsonObject } from "@bufbuild/protobuf";
-import type { PermissionTemplate, WorkerTool } from "../../gen/opencode/tool/v1/worker_pb.ts";
+import type { WorkerTool } from "../../gen/opencode/tool/v1/worker_pb.ts";
 import type { Ask } from "../core/ask.ts";
 import { wholeInput } from "../tool/define-tool.ts";
 import { fillAsk, fillTemplate, templateFault } from "../tool/permission-template.ts";
+import { askOfMessage } from "../tool/worker/worker-tool.ts";
 
 /** What a worker's tool declares about its asks. */
 type Declared = Pick<WorkerTool, "name" | "permissions" | "title">;
@@ -22,7 +23,9 @@ export function templateProblem({ permissions, title }: Declared): string | unde
  * whatever the worker declares.
  */
 export function templateAsks({ name, permissions }: Declared, input: JsonObject): readonly Ask[] {
-  const asks = permissions.map((template) => askOf(template, input) ?? wholeAsk(template.permission, name, input));
+  const asks = permissions.map(
+    (template) => fillAsk(askOfMessage(template), input) ?? wholeAsk(template.permission, name, input),
+  );
   if (permissions.some(({ permission }) => permission === name)) return asks;
   return [...asks, wholeAsk(name, name, input)];
 }
@@ -30,11 +33,6 @@ export function templateAsks({ name, permissions }: Declared, input: JsonObject)
 /** Makes the title of a call. */
 export function titleOf({ name, title }: Pick<Declared, "name" | "title">, input: JsonObject): string {
   return fillTemplate(title, input, { isForPeople: true })?.join(", ") || name;
-}
-
-/** Fills a template; undefined if the input lacks a field of it. */
-function askOf({ permission, patterns, always, metadata }: PermissionTemplate, input: JsonObject): Ask | undefined {
-  return fillAsk({ permission, patterns, always, ...(metadata && { metadata }) }, input);
 }
 
 function wholeAsk(permission: string, name: string, input: JsonObject): Ask {

@@ -1,10 +1,11 @@
-import type { RegisteredTool, WorkerHello, WorkerPlanned, WorkerReport } from "../../gen/opencode/tool/v1/worker_pb.ts";
+import type { RegisteredTool, WorkerHello, WorkerPlanned } from "../../gen/opencode/tool/v1/worker_pb.ts";
 import type { WorkerRights } from "../core/principal.ts";
 import type { RemoteCall, RemoteRun } from "../tool/remote.ts";
 import type { ToolContext, ToolResult } from "../tool/tool.ts";
 import type { ReceivedFiles } from "../tool/worker/body-result.ts";
 import type { WorkerMessage } from "../tool/worker/worker-connection.ts";
 import type { IsClosed } from "./declared-tool.ts";
+import type { AdoptingReports, WaitingBytes } from "./waiting-reports.ts";
 
 /** The open connection of a worker. */
 export interface WorkerLink {
@@ -39,7 +40,7 @@ export interface WorkerProcess {
   /** Bodies that were started or adopted, by assignment, until their calls have ended. */
   readonly bodies: Map<string, RemoteBody>;
   /** Reports that came while their bodies were being adopted, by assignment. */
-  readonly adopting: Map<string, WorkerReport[]>;
+  readonly adopting: Map<string, AdoptingReports>;
   /** Waits for answers to `plan`, by plan id. */
   readonly plans: Map<string, (planned: WorkerPlanned) => void>;
   /** Time of its last message, in ms since the epoch. */
@@ -60,7 +61,7 @@ export interface RemoteBody extends ReceivedFiles {
   /** Resolves when all reports so far are handled: output, progress and result are handled in order. */
   handled: Promise<void>;
   /** Bytes of output and of attachments in reports that are not handled yet. */
-  readonly waiting: { output: number; files: number };
+  readonly waiting: WaitingBytes;
   /** A receipt is being waited for; output that comes meanwhile needs another one. */
   receipt: "none" | "waiting" | "again";
   /** Answers by the number of the request; undefined while it is open. */

@@ -111,7 +111,7 @@ async function plannedBy(
 function planOf(name: string, { title, asks, preview, binds, detail, timeoutMs }: WorkerPlanned): DetailedPlan {
   return {
     title: title || name,
-    asks: asks.map(askOf),
+    asks: asks.map(askOfMessage),
     detail,
     ...(binds.length > 0 && { binds: binds.map((absolute) => ({ absolute })) }),
     ...(detail.length > 0 && { contentDigest: createHash("sha256").update(detail).digest("hex") }),
@@ -120,7 +120,13 @@ function planOf(name: string, { title, asks, preview, binds, detail, timeoutMs }
   };
 }
 
-function askOf({ permission, patterns, always, metadata }: WorkerAsk): Ask {
+/** Returns the ask that a message of a worker states, or its template. */
+export function askOfMessage({
+  permission,
+  patterns,
+  always,
+  metadata,
+}: Pick<WorkerAsk, "permission" | "patterns" | "always" | "metadata">): Ask {
   return { permission, patterns, ...(always.length > 0 && { always }), ...(metadata && { metadata }) };
 }
 
