@@ -6,7 +6,7 @@ import { fillAsk, fillTemplate, templateFault } from "../tool/permission-templat
 import { askOfMessage } from "../tool/worker/worker-tool.ts";
 
 /** What a worker's tool declares about its asks. */
-type Declared = Pick<WorkerTool, "name" | "permissions" | "title">;
+type Declared = Pick<WorkerTool, "name" | "permissions" | "title" | "inputSchema">;
 
 /** Finds a template of a tool that two inputs could fill to one text; undefined if there is none. */
 export function templateProblem({ permissions, title }: Declared): string | undefined {
@@ -22,9 +22,9 @@ export function templateProblem({ permissions, title }: Declared): string | unde
  * Makes what a call asks: each template, filled, and always the permission of the tool's own name, so that a rule about it holds
  * whatever the worker declares.
  */
-export function templateAsks({ name, permissions }: Declared, input: JsonObject): readonly Ask[] {
+export function templateAsks({ name, permissions, inputSchema = {} }: Declared, input: JsonObject): readonly Ask[] {
   const asks = permissions.map(
-    (template) => fillAsk(askOfMessage(template), input) ?? wholeAsk(template.permission, name, input),
+    (template) => fillAsk(askOfMessage(template), input, inputSchema) ?? wholeAsk(template.permission, name, input),
   );
   if (permissions.some(({ permission }) => permission === name)) return asks;
   return [...asks, wholeAsk(name, name, input)];

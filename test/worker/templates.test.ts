@@ -1,4 +1,4 @@
-import { create, type JsonObject } from "@bufbuild/protobuf";
+import { create, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { WorkerToolSchema } from "../../gen/opencode/tool/v1/worker_pb.ts";
@@ -9,6 +9,7 @@ const declared = (...patterns: string[]) =>
 const value = fc.oneof(
   fc.string(),
   fc.constantFrom("", "/", "a/b", "%2F", "*", "{", '{"env":"x"}', "\n", "prod", "pröd"),
+  fc.constantFrom<JsonValue[]>(1, "1", true, "true", -0.5, "-0.5", '%"1"', '"1"', "1e21", 1e21),
 );
 /** Fields may be absent. */
 const input = fc.record({ env: value, target: fc.record({ service: value }) }, { requiredKeys: [] });
@@ -27,6 +28,17 @@ test("two different inputs never ask alike", () => {
     }),
     { numRuns: 1_000 },
   );
+});
+
+test("a text that reads as a number is marked only where the schema allows both", () => {
+  const typed = { type: "object", properties: { env: { type: "string" } } };
+  const mixed = { type: "object", properties: { env: { type: ["string", "number"] } } };
+  const asked = (inputSchema: JsonObject, env: JsonValue) =>
+    templateAsks(create(WorkerToolSchema, { ...declared("{env}"), inputSchema }), { env })[0]?.patterns;
+  expect(asked(typed, "1")).toEqual(["1"]);
+  expect(asked(mixed, "1")).toEqual(['%"1"']);
+  expect(asked(mixed, 1)).toEqual(["1"]);
+  expect(asked({}, ["true", "yes"])).toEqual(['%"true"', "yes"]);
 });
 
 test("an input that lacks a field of the template asks for the whole input", () => {

@@ -1535,7 +1535,8 @@ func (x *WorkerTool) GetFile() string {
 
 // PermissionTemplate is an ask with holes: `{env}` or `{target.host}` is that field of the input; a list makes one pattern of each
 // element. In a value each `%`, `{`, control character, `*`, `?` and character of the template's own text is written `%XX` for each
-// byte of its UTF-8, so that two inputs never make the same pattern. If a field is absent, or neither a string, a number, a
+// byte of its UTF-8, so that two inputs never make the same pattern. Where the schema does not give a field one `type`, a string
+// that reads as a number or a boolean is written `%"1"`. If a field is absent, or neither a string, a number, a
 // boolean nor a list of these, the template asks for the whole input instead.
 type PermissionTemplate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
