@@ -50,7 +50,7 @@ const hello = {
   tools: [tool],
 };
 
-test("a worker that sends no hello for ten seconds is told that it is silent", async () => {
+test("a worker that sends no hello for ten seconds ends with WORKER_SILENT", async () => {
   const link = openLink();
   await vi.advanceTimersByTimeAsync(9_999);
   expect(link.isOver()).toBe(false);
@@ -58,7 +58,7 @@ test("a worker that sends no hello for ten seconds is told that it is silent", a
   expect(await link.ended).toMatchObject({ reason: ErrorReason.WORKER_SILENT });
 });
 
-test("a worker that sends nothing for three beats is told so; a beat in time keeps the connection", async () => {
+test("a worker that sends nothing for three beats ends so, too; a beat in time keeps the connection", async () => {
   const link = openLink();
   link.send({ message: { case: "hello", value: hello } });
   await vi.advanceTimersByTimeAsync(3 * beatMs - 1);
