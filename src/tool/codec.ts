@@ -156,7 +156,7 @@ function compile(tool: string, schema: JsonObject): (value: JsonValue) => Issue[
   const regExp = Object.assign((pattern: string) => linearPattern(pattern, budget), { code: "linearPattern" });
   const options = {
     ...common,
-    // `metaSchemas` checks the schema: compiling its meta-schema again for each tool takes ten times as long as all else.
+    // `metaSchemas` checks the schema: compiling its meta-schema for each tool takes ten times as long as the tool.
     meta: false,
     validateSchema: false,
     allErrors: true,
