@@ -70,6 +70,7 @@ export const broadOnly = [
   "test/worker/work.test.ts",
   "test/worker/border.test.ts",
   "test/worker/directory.test.ts",
+  "test/worker/replicas.test.ts",
   "test/worker/restart.test.ts",
   // Speaks to a service that the test plays; test/clients and test/package run the SDK against the real one.
   "test/worker-client/serve.test.ts",

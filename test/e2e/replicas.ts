@@ -13,14 +13,14 @@ export interface Replicas {
 }
 
 /** Three replicas with short leases for all tests of a file; those that a test ended are back before the next one. */
-export function useReplicas(): () => Replicas {
+export function useReplicas(settings = ""): () => Replicas {
   let replicas: Replicas | undefined;
   beforeAll(async () => {
     const redis = await startRedis();
     const workspace = await realpath(await mkdtemp(join(tmpdir(), "toolgate-shared-")));
     const create = () =>
       createService({
-        settings: `store = "${redis.url}"\nlease_ms = 2000\n${unconfined}`,
+        settings: `store = "${redis.url}"\nlease_ms = 2000\n${unconfined}${settings}`,
         flags: ["--workspace", workspace],
       });
     replicas = { redis, workspace, all: [create(), create(), create()] };
