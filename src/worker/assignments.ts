@@ -1,12 +1,16 @@
 import type { WorkerReport } from "../../gen/opencode/tool/v1/worker_pb.ts";
 import { workerIdOf } from "../core/worker-directory.ts";
-import { NotEntered } from "../tool/errors.ts";
+import { ExecutorLost, NotEntered } from "../tool/errors.ts";
 import { callOfAssignment, type RemoteCall, type RemoteMark } from "../tool/remote.ts";
 import { leavingReplica } from "./refusals.ts";
 import { resumeBody, takeReport } from "./remote-body.ts";
 import type { WorkersState } from "./state.ts";
 import { createAdoptingReports, holdReport } from "./waiting-reports.ts";
 import { sendTo, type WorkerProcess } from "./worker-process.ts";
+
+const unheld = "its worker has connected again without it";
+const forgotten =
+  "The worker has connected again without the body of which it had reported. What the call did is not known.";
 
 /** Goes on with the bodies that a process holds; those that it does not hold were never entered. */
 export function resumeAssignments(state: WorkersState, process: WorkerProcess): void {
@@ -15,7 +19,7 @@ export function resumeAssignments(state: WorkersState, process: WorkerProcess): 
     if (held.has(assignment)) {
       moveCall(state, process, assignment);
       resumeBody(body);
-    } else if (!body.hasResult) body.reject(new NotEntered("its worker has connected again without it"));
+    } else if (!body.hasResult) body.reject(body.isEntered ? new ExecutorLost(forgotten) : new NotEntered(unheld));
   }
   for (const assignment of held) {
     if (process.bodies.has(assignment)) continue;

@@ -53,6 +53,7 @@ export async function runRemoteBody(
       receipt: "none",
       answers: new Map(),
       hasResult: false,
+      isEntered: remote.isAdopted,
     },
     ...{ parts: new Map(), blobs: new Map(), received: new Map([[0, remote.storedBytes]]) },
   };
@@ -127,6 +128,7 @@ function cancelBody({ process, ctx: { signal }, remote: { mark } }: RemoteBody):
 /** Takes a report. A report that breaks a rule ends the call; this never throws. */
 export function takeReport(body: RemoteBody, { report }: WorkerReport): void {
   if (body.hasResult) return;
+  body.isEntered ||= !(report.case === "result" && report.value.outcome.case === "notEntered");
   if (report.case === "request") return void answerBody(body, report.value);
   const { kind, bytes } = bytesOfReport({ report });
   body.waiting[kind] += bytes;
@@ -197,6 +199,8 @@ function sendReceipt(body: RemoteBody): void {
 
 function takeResult(body: RemoteBody, { outcome }: WorkerResult): void {
   if (outcome.case === "notEntered") {
+    // Otherwise the body would run twice.
+    if (body.isEntered) throw new ToolFailure("The worker reported of the body, and then that it had not entered it.");
     endBody(body);
     body.reject(new NotEntered(visible(outcome.value)));
     return;

@@ -67,6 +67,8 @@ export interface RemoteBody extends ReceivedFiles {
   /** Answers by the number of the request; undefined while it is open. */
   readonly answers: Map<number, WorkerMessage | undefined>;
   hasResult: boolean;
+  /** The worker has reported of it, so it cannot say later that it never entered it. */
+  isEntered: boolean;
   resolve(result: ToolResult): void;
   reject(error: unknown): void;
 }
