@@ -166,7 +166,7 @@ async function openAndLaunch(
 ): Promise<OpenedCall> {
   const isCounted = ready !== undefined && needsSlot(engine, ready.tool, ready.plan);
   const hasSlot = isCounted && takeSlot(engine, call.ref);
-  const reservation = ready?.tool.remote?.reserve(call.ref);
+  const reservation = ready?.plan.waitsForWorker ? undefined : ready?.tool.remote?.reserve(call.ref);
   // Without a slot, or capacity of a worker, the call is only accepted, and waits for it.
   const mayStart = (hasSlot || !isCounted) && (!ready?.tool.remote || reservation);
   const startable = mayStart && ready ? { ...ready, start: runningAt(ready.start, reservation) } : undefined;

@@ -97,7 +97,8 @@ async function attemptStart(
     return undefined;
   }
   if (!secureSlot(engine, call, tool, judged)) return await leaveForSlot(engine, call);
-  if (tool.remote && !reserveWorker(call, tool)) return await leaveForWorker(engine, call, tool);
+  if (tool.remote && (judged.plan.waitsForWorker || !reserveWorker(call, tool)))
+    return await leaveForWorker(engine, call, tool, judged.plan);
   if (await writeStartMark(engine, call, judged, answers.approved))
     return { ...judged, input, answers: answers.answers };
   await refreshCall(engine, call);

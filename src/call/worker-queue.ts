@@ -3,7 +3,7 @@ import { ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { Plan, Tool } from "../tool/tool.ts";
 import { refreshCall } from "./call-record.ts";
 import { endCall } from "./end-call.ts";
 import { CallEnd, CallGone } from "./ends.ts";
@@ -14,7 +14,12 @@ import { addWaiting } from "./slots.ts";
 import { failed, isTerminal } from "./state.ts";
 
 /** Leaves the call to the replica whose worker has capacity first; ends it if it may not wait. */
-export async function leaveForWorker(engine: Engine, call: Running, tool: Tool): Promise<never> {
+export async function leaveForWorker(
+  engine: Engine,
+  call: Running,
+  tool: Tool,
+  { waitsForWorker: isUnplanned }: Pick<Plan, "waitsForWorker">,
+): Promise<never> {
   const { gate } = call;
   const { ref, spec } = call.record;
   const waitMs = spec.queueMs ?? tool.remote?.queueMs ?? 0;
@@ -30,6 +35,8 @@ export async function leaveForWorker(engine: Engine, call: Running, tool: Tool):
     return engine.store.openAsks({ ...at, ...nothing, dueMs: 0, progress, queued });
   };
   while (!(await release())) await refreshCall(engine, call);
+  // A worker that has not planned it may have capacity, and would get it again at once: recovery asks once a second.
+  if (isUnplanned) throw new CallGone();
   call.queuedFor = definitionId;
   throw new CallGone();
 }

@@ -59,6 +59,8 @@ export interface Plan {
   childSession?: string;
   /** Maximum duration of the run, where the input decides it. */
   timeoutMs?: number;
+  /** A worker has to plan the call, and none has: the call waits for one. */
+  waitsForWorker?: boolean;
 }
 
 /** The result of a tool's own checks. */

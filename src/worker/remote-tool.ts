@@ -38,8 +38,6 @@ export interface RemoteHost extends RemoteBodies {
 /** A plan with what the worker wants back at the start. */
 interface RemotePlan extends Plan {
   detail: Uint8Array;
-  /** False for a tool whose worker plans calls, and did not plan this one. */
-  isPlanned: boolean;
 }
 
 const noDetail = new Uint8Array();
@@ -73,9 +71,9 @@ export function remoteTool({ declared, worker, rights }: DeclaredTool, host: Rem
     ...(keep && { keep: keepOfWorker(keep) }),
     async plan(input: JsonObject, ctx): Promise<RemotePlan> {
       const asked = { title: titleOf(declared, input), asks: templateAsks(declared, input) };
-      if (!declared.plans) return { ...asked, detail: noDetail, isPlanned: true };
+      if (!declared.plans) return { ...asked, detail: noDetail };
       const planned = await host.plan(callOf(declared, tool.definition.definitionId, input, ctx));
-      if (planned === undefined) return { ...asked, detail: noDetail, isPlanned: false };
+      if (planned === undefined) return { ...asked, detail: noDetail, waitsForWorker: true };
       return planOf({ declared, worker, rights }, asked, planned, host.isClosed);
     },
     async execute(input, { plan, ...ctx }) {
@@ -83,8 +81,7 @@ export function remoteTool({ declared, worker, rights }: DeclaredTool, host: Rem
       if (remote === undefined) throw new Error("the call of a worker's tool has no run of a worker");
       const process = host.processOf(remote);
       if (remote.isAdopted && process === undefined) throw new ExecutorLost(`Its worker ${worker} is away.`);
-      if (process === undefined || !(plan.isPlanned || remote.isAdopted))
-        throw new NotEntered("its worker has not planned it");
+      if (process === undefined) throw new NotEntered("its worker is away");
       if (host.isLeaving() && !remote.isAdopted) throw new NotEntered("this replica is going away");
       const call = { ...callOf(declared, tool.definition.definitionId, input, ctx), ...runFields(declared, ctx) };
       const { title, detail, timeoutMs = 0 } = plan;
@@ -136,7 +133,7 @@ function planOf(
         ...(always.length > 0 && { always }),
       })),
     ],
-    ...{ detail, isPlanned: true },
+    detail,
     ...(detail.length > 0 && { contentDigest: createHash("sha256").update(detail).digest("hex") }),
     ...(preview && { inspect: async () => ({ preview: () => asSaidBy(worker, preview) }) }),
     ...(timeoutMs > 0 && { timeoutMs }),
