@@ -72,6 +72,7 @@ export const broadOnly = [
   "test/worker/directory.test.ts",
   "test/worker/replicas.test.ts",
   "test/worker/restart.test.ts",
+  "test/worker/routing.test.ts",
   // Speaks to a service that the test plays; test/clients and test/package run the SDK against the real one.
   "test/worker-client/serve.test.ts",
   "test/tool-process/foreign-files.test.ts",
