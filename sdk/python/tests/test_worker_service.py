@@ -1,6 +1,7 @@
 """Workers against a real service."""
 
 import asyncio
+import ctypes
 import os
 import signal
 import subprocess
@@ -56,6 +57,26 @@ async def nap() -> str:
     return "woke up"
 
 
+@tool
+def grind(ctx: SyncContext) -> str:
+    """Works until it is cancelled."""
+    entered.append("grind")
+    try:
+        while True:
+            ctx.check()
+            time.sleep(0.001)
+    finally:
+        entered.append("grind stopped")
+
+
+@tool
+def hold_interpreter(seconds: int) -> str:
+    """Keeps the interpreter to itself, as an extension in C may: nothing else of the process runs."""
+    entered.append("hold_interpreter")
+    ctypes.PyDLL(None).sleep(seconds)
+    return "over"
+
+
 @tool(permission="{path}", metadata_keys=["ticket"])
 def inspect_file(path: str, ctx: SyncContext) -> dict[str, Any]:
     """Reads a file with a call, and counts the calls of the session."""
@@ -67,7 +88,7 @@ def inspect_file(path: str, ctx: SyncContext) -> dict[str, Any]:
     return {"has": "hello" in found.text, "count": count, "ticket": ctx.extra.get("ticket")}
 
 
-TOOLS: list[Tool[..., Any]] = [flood, wait_and_ask, nap, inspect_file, read_tool]
+TOOLS: list[Tool[..., Any]] = [flood, wait_and_ask, nap, grind, hold_interpreter, inspect_file, read_tool]
 
 
 @contextmanager
@@ -180,19 +201,34 @@ def test_a_call_waits_for_a_worker(
             assert called.result(timeout=60).output == "<file>\n    1→one\n    2→two\n</file>"
 
 
+@pytest.mark.parametrize("name", ["nap", "grind"])
 def test_a_cancelled_call_stops_its_body(
-    service: Service, caller: Client, people: list[PermissionRequest], session: str
+    service: Service, caller: Client, people: list[PermissionRequest], session: str, name: str
 ) -> None:
     with serving(service.url, *TOOLS), ThreadPoolExecutor() as threads:
-        called = threads.submit(lambda: caller.call("nap", {}, session=session, call_id="c1"))
-        while "nap" not in entered:
+        called = threads.submit(lambda: caller.call(name, {}, session=session, call_id="c1"))
+        while name not in entered:
             time.sleep(0.01)
         caller.cancel(session, "c1")
         with pytest.raises(CallError) as cancelled:
             called.result(timeout=60)
         assert cancelled.value.reason == "CANCELLED"
-        while "nap stopped" not in entered:
+        while f"{name} stopped" not in entered:
             time.sleep(0.01)
+
+
+@pytest.mark.skipif(os.environ.get("TOOLGATE_LONG") != "1", reason="takes 45 s")
+def test_a_blocked_interpreter_loses_no_call(
+    service: Service, caller: Client, people: list[PermissionRequest], session: str
+) -> None:
+    with serving(service.url, *TOOLS), ThreadPoolExecutor() as threads:
+        other = threads.submit(lambda: caller.call("wait_and_ask", {}, session=f"{session}_other"))
+        while not entered:
+            time.sleep(0.01)
+        assert caller.call("hold_interpreter", {"seconds": 45}, session=session).output == "over"
+        gate.set()
+        assert other.result(timeout=60).output == "after"
+    assert entered == ["wait_and_ask", "hold_interpreter"]
 
 
 def test_a_body_makes_calls_and_stores_state(
