@@ -84,8 +84,8 @@ export function sendTo({ link }: Pick<WorkerProcess, "link">, message: WorkerMes
 }
 
 /**
- * Lets a process that drains leave, if nothing of it is under way: from then on it gets no body. It waits for this, since nobody could
- * tell later that a body whose start was lost with its connection had never been entered.
+ * Lets a process that drains leave, if nothing of it is under way: from then on it gets no body. It waits for this, since no record would
+ * show later that a body whose start was lost with its connection had never been entered.
  */
 export function dismissDrained(process: WorkerProcess): void {
   const { isDraining, taken, bodies } = process;
