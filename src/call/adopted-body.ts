@@ -5,18 +5,9 @@ import { noteCall } from "./call-record.ts";
 import type { Engine } from "./engine.ts";
 import { callOf } from "./log.ts";
 import type { CallRecord } from "./ports.ts";
-import type { FormerRun, Running } from "./running.ts";
+import type { FormerRead, FormerRun, Running } from "./running.ts";
 
 const pageBytes = 1024 * 1024;
-
-/** A read of the log of a session for the calls that are adopted in one turn of the event loop: a lost replica may leave many. */
-export interface FormerRead {
-  /** The sequence number after which it begins. */
-  after: number;
-  /** What the runs of each call have emitted. */
-  readonly former: Map<string, FormerRun>;
-  readonly done: Promise<void>;
-}
 
 /** Reads from the log what the runs of a call have emitted so far. */
 export async function readFormerRun(

@@ -6,7 +6,6 @@ import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { RemoteMark } from "../tool/remote.ts";
 import type { ChildCall, ChildResult, Tool, ToolContext } from "../tool/tool.ts";
-import type { FormerRead } from "./adopted-body.ts";
 import type { Parent } from "./children.ts";
 import type { CrashMarks } from "./crash-marks.ts";
 import type { createFilling } from "./log.ts";
@@ -25,7 +24,7 @@ import type {
   StoreMembership,
   ToolMemory,
 } from "./ports.ts";
-import type { Run } from "./running.ts";
+import type { FormerRead, Run } from "./running.ts";
 import type { Sessions } from "./sessions.ts";
 import type { Waits } from "./waits.ts";
 

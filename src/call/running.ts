@@ -26,6 +26,15 @@ export interface FormerRun {
   shown: { title?: string; metadata?: JsonObject };
 }
 
+/** A read of the log of a session for the calls that are adopted in one turn of the event loop: a lost replica may leave many. */
+export interface FormerRead {
+  /** The sequence number after which it begins. */
+  after: number;
+  /** What the runs of each call have emitted. */
+  readonly former: Map<string, FormerRun>;
+  readonly done: Promise<void>;
+}
+
 /** State of one running call, shared by the steps of its life. */
 export interface Running extends ParentRun {
   /** The call as last read or written. */
