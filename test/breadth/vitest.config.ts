@@ -9,7 +9,7 @@ export default defineConfig({
     ...base.test,
     include: [
       ...broadOnly,
-      "test/console/{inbox,links,policy,session,tools,windows}.test.ts",
+      "test/console/{inbox,session}.test.ts",
       "test/e2e/{delegated,question}.test.ts",
       "test/model/model.test.ts",
       "test/policy/bypass.test.ts",

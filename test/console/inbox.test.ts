@@ -5,11 +5,11 @@ import { connect } from "../e2e/clients.ts";
 import { startFront } from "../e2e/front.ts";
 import { ask } from "./ask.ts";
 import { answer, passTime, untilArmed, untilLive, untilQuiet, useBrowsers } from "./browser.ts";
-import { storesOf, useServiceOn } from "./stores.ts";
+import { testedStores, useServiceOn } from "./stores.ts";
 
 const browsers = useBrowsers();
 
-describe.each(storesOf("Redis"))("the inbox, on %s", (store) => {
+describe.each(testedStores)("the inbox, on %s", (store) => {
   const service = useServiceOn(store);
 
   test("the link signs in, and its token leaves the address and the history", async () => {

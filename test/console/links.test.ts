@@ -8,7 +8,7 @@ import { connect, refusal } from "../e2e/clients.ts";
 import type { Service } from "../e2e/service.ts";
 import { type Asking, ask } from "./ask.ts";
 import { answer, answersOf, passTime, untilArmed, untilLive, useBrowsers } from "./browser.ts";
-import { storesOf, useServiceOn } from "./stores.ts";
+import { useServiceOn } from "./stores.ts";
 
 const browsers = useBrowsers();
 
@@ -28,8 +28,8 @@ async function reply(service: Service, asking: Asking, how: PermissionReply, mes
   return permissionId;
 }
 
-describe.each(storesOf("SQLite"))("a link to a request, on %s", (store) => {
-  const service = useServiceOn(store);
+describe("a link to a request", () => {
+  const service = useServiceOn("SQLite");
 
   test("names it by its id alone, while it is open and after its settlement, for those who may read its session", async () => {
     const asking = await ask(service(), { command: "echo found" });

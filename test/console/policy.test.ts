@@ -6,7 +6,7 @@ import { connect } from "../e2e/clients.ts";
 import { read } from "../e2e/reading.ts";
 import { useBrowsers } from "./browser.ts";
 import { findings, sticksOut } from "./findings.ts";
-import { storesOf, useServiceOn } from "./stores.ts";
+import { useServiceOn } from "./stores.ts";
 
 const settings = `
 [permission.bash]
@@ -15,8 +15,8 @@ const settings = `
 `;
 const browsers = useBrowsers();
 
-describe.each(storesOf("SQLite"))("the policy pages, on %s", (store) => {
-  const service = useServiceOn(store, { settings });
+describe("the policy pages", () => {
+  const service = useServiceOn("SQLite", { settings });
   const write = (filePath: string) => ({ tool: "write", input: { filePath, content: "x\n" } });
 
   /** Makes a call that asks and answers it; returns its session. */

@@ -5,7 +5,7 @@ import { connect } from "../e2e/clients.ts";
 import { startFront } from "../e2e/front.ts";
 import { connectRunner } from "../runners/runner-program.ts";
 import { useBrowsers } from "./browser.ts";
-import { storesOf, useServiceOn } from "./stores.ts";
+import { testedStores, useServiceOn } from "./stores.ts";
 
 const browsers = useBrowsers();
 const settings = `
@@ -17,7 +17,7 @@ languages = { ".fake" = "fake" }
 "*" = "allow"
 `;
 
-describe.each(storesOf("Redis"))("a session, on %s", (store) => {
+describe.each(testedStores)("a session, on %s", (store) => {
   const service = useServiceOn(store, { settings });
 
   async function begin(input: { command: string }, waitMs = 30_000) {

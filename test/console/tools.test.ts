@@ -5,12 +5,12 @@ import { beforeAll, describe, expect, test } from "vitest";
 import { connect } from "../e2e/clients.ts";
 import { answer, useBrowsers } from "./browser.ts";
 import { findings, sticksOut } from "./findings.ts";
-import { storesOf, useServiceOn } from "./stores.ts";
+import { useServiceOn } from "./stores.ts";
 
 const browsers = useBrowsers();
 
-describe.each(storesOf("SQLite"))("the tools pages, on %s", (store) => {
-  const service = useServiceOn(store);
+describe("the tools pages", () => {
+  const service = useServiceOn("SQLite");
 
   /** A tool with every kind of input; it returns its input. */
   const shape = `

@@ -7,12 +7,12 @@ import { WatchManyRequestSchema } from "../../gen/opencode/tool/v1/tool_service_
 import { connect } from "../e2e/clients.ts";
 import { ask } from "./ask.ts";
 import { answer, passTime, streamsOf, untilLive, useBrowsers } from "./browser.ts";
-import { storesOf, useServiceOn } from "./stores.ts";
+import { useServiceOn } from "./stores.ts";
 
 const browsers = useBrowsers();
 
-describe.each(storesOf("SQLite"))("visible windows of one browser, on %s", (store) => {
-  const service = useServiceOn(store);
+describe("visible windows of one browser", () => {
+  const service = useServiceOn("SQLite");
   const numbers = [1, 2, 3, 4];
 
   /** A running call without output until the test lets it continue. */
