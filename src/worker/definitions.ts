@@ -98,7 +98,12 @@ export function createDefinitions(parts: DefinitionsParts): Definitions {
   };
   return {
     declare: (worker, hello) => declare(state, worker, hello),
-    tool: (definitionId, workspace) => state.byId.get(definitionId)?.[0]?.tools.get(workspace),
+    // Workers of one definition may have declared it for other workspaces.
+    tool: (definitionId, workspace) =>
+      state.byId
+        .get(definitionId)
+        ?.find(({ tools }) => tools.has(workspace))
+        ?.tools.get(workspace),
     update: () => update(state),
     seen: (principal, definitionIds, minAgeMs = 0) => storeSeen(state, principal, definitionIds, minAgeMs),
     fleets: () => fleetsOf(state),
