@@ -239,7 +239,9 @@ class Link:
             patience = max(self._hello.resume_ms / 1000, self._silence)
             if self._assignments.running and time.monotonic() - self._heard > patience:
                 log.error("nothing was heard for %g s: the bodies are stopped, their calls are over", patience)
-                self._forget_service()
+                # They stay held until the service reports their end: a missing one counts as never entered.
+                self._stop_bodies()
+                self._heard = time.monotonic()
 
     def _forget_service(self) -> None:
         self._assignments.end_all()
