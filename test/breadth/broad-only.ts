@@ -73,6 +73,7 @@ export const broadOnly = [
   "test/worker/replicas.test.ts",
   "test/worker/restart.test.ts",
   "test/worker/routing.test.ts",
+  "test/worker-kit/controls.test.ts",
   // Speaks to a service that the test plays; test/clients and test/package run the SDK against the real one.
   "test/worker-client/serve.test.ts",
   "test/tool-process/foreign-files.test.ts",

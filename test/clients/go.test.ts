@@ -10,6 +10,7 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { connect, type PermissionRequest, type ToolgateClient } from "../../src/client/client.ts";
 import { useService } from "../e2e/service.ts";
 import { layWire, type Wire } from "./wire.ts";
+import { kitWorkers, runKit } from "./worker-kit.ts";
 
 const root = join(import.meta.dirname, "../..");
 const sdk = join(root, "sdk/go");
@@ -116,4 +117,10 @@ test("the worker of the page goes on with a body after kill -9 of the service, a
   caller.close();
   worker.kill("SIGTERM");
   expect(await ended).toEqual([0, null]);
+});
+
+test("the Go SDK passes the conformance kit for workers", async () => {
+  const program = join(folder, "kit-worker");
+  await run("go", ["build", "-o", program, "."], join(kitWorkers, "go"));
+  expect(await runKit([program])).toBe("24 passed, 0 failed");
 });

@@ -7,6 +7,8 @@ export default async function setup(): Promise<void> {
     ["python3", "python3-venv"],
     ["go", "golang-go"],
     ["cargo", "cargo"],
+    ["javac", "default-jdk-headless"],
+    ["mvn", "maven"],
     ["curl", "curl"],
     ["bwrap", "bubblewrap"],
   ]);

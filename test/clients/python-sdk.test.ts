@@ -4,6 +4,7 @@ import { join, resolve } from "node:path";
 import { promisify } from "node:util";
 import { beforeAll, describe, expect, test } from "vitest";
 import { installPythonTools, pythonPackage } from "../../build/python-tools.ts";
+import { kitWorkers, runKit } from "./worker-kit.ts";
 
 const root = resolve(import.meta.dirname, "../..");
 /** Holds the wheel, and an environment with the wheel, the frameworks of its adapters, and pytest. */
@@ -48,6 +49,11 @@ describe("the Python package", () => {
   test("passes its tests from an installed wheel, against a real service", async () => {
     // This program of pytest does not look for packages in the working directory.
     expect(await run(join(installed, "pytest"), ["-q"])).toMatch(/^\d+ passed/m);
+  });
+
+  test("passes the conformance kit for workers", async () => {
+    const command = [join(installed, "python"), join(kitWorkers, "python.py")];
+    expect(await runKit(command)).toBe("24 passed, 0 failed");
   });
 
   test.each([

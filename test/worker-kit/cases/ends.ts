@@ -1,0 +1,155 @@
+import type { KitCall } from "../kit.ts";
+import { check, checkExit, checkLedger, checkOutput, type Kit, type KitCase, untilLedger, untilSeen } from "../kit.ts";
+import type { KitWorker } from "../kit-worker.ts";
+
+/** Starts a body that runs until it is released. */
+async function startBody(kit: Kit, worker: KitWorker, text: string): Promise<KitCall> {
+  const call = kit.call("kit_wait", { text });
+  await untilLedger(kit, worker, `entered ${text}`);
+  return call;
+}
+
+/** Asks the worker to finish and stop, and waits until it takes no more work. */
+async function drain(kit: Kit, worker: KitWorker, ask: () => void): Promise<void> {
+  ask();
+  await untilSeen(kit, worker, "worker", "capacity", ({ draining }) => draining);
+}
+
+const leaveOf = (worker: KitWorker) => () =>
+  worker.wire.connections.at(-1)?.toWorker({ case: "leave", value: { stop: true, withinMs: 600_000 } });
+
+async function notEntered(kit: Kit): Promise<void> {
+  const worker = await kit.startWorker();
+  const running = await startBody(kit, worker, "running");
+  worker.wire.rules.fromService = ({ case: name }) => (name === "start" ? "hold" : "pass");
+  const moved = kit.call("kit_echo", { text: "moved" });
+  const { assignment } = await untilSeen(kit, worker, "service", "start", ({ call }) => call?.input?.text === "moved");
+  await drain(kit, worker, leaveOf(worker));
+  worker.wire.release();
+  const { report } = await untilSeen(kit, worker, "worker", "report", (each) => each.assignment === assignment);
+  const isRefusal = report.case === "result" && report.value.outcome.case === "notEntered";
+  check(isRefusal, "the result not_entered for a start after `draining`", report);
+  await kit.startWorker();
+  await checkOutput(moved, "moved");
+  await worker.release("running");
+  await checkOutput(running, "running");
+  await checkExit(kit, worker);
+  checkLedger(worker, ["entered running"]);
+}
+
+async function drainWithBody(kit: Kit): Promise<void> {
+  const worker = await kit.startWorker();
+  const call = await startBody(kit, worker, "drained");
+  await drain(kit, worker, leaveOf(worker));
+  await worker.release("drained");
+  await checkOutput(call, "drained");
+  await checkExit(kit, worker);
+  checkLedger(worker, ["entered drained"]);
+}
+
+async function sigterm(kit: Kit): Promise<void> {
+  const worker = await kit.startWorker();
+  const call = await startBody(kit, worker, "ended");
+  await drain(kit, worker, worker.terminate);
+  worker.wire.cut();
+  const isAgain = () => {
+    const drains = worker.wire.seen.filter(({ message }) => message.case === "capacity" && message.value.draining);
+    return drains.length > 1;
+  };
+  await kit.until("`draining` again on the next connection", worker, isAgain);
+  await worker.release("ended");
+  await checkOutput(call, "ended");
+  await checkExit(kit, worker);
+  checkLedger(worker, ["entered ended"]);
+}
+
+async function storeChanged(kit: Kit): Promise<void> {
+  const worker = await kit.startWorker();
+  const lost = await startBody(kit, worker, "lost");
+  await kit.withOther(async (service) => {
+    worker.wire.rules.target = service.url;
+    worker.wire.cut();
+    const next = await kit.until("a welcome by the other store", worker, () =>
+      worker.wire.connections.slice(1).find(({ isWelcome }) => isWelcome),
+    );
+    const { held, expectedStoreId } = next.hello;
+    check(held.length === 0 && expectedStoreId === "", "a hello without `held` and a store", { held, expectedStoreId });
+    const refused = worker.wire.connections[1]?.hello;
+    check(refused?.expectedStoreId !== "", "hello.expected_store_id of the first store", "an empty one");
+    await untilLedger(kit, worker, "stopped lost");
+    await checkOutput(kit.call("kit_echo", { text: "new" }, { service }), "new");
+  });
+  const { sessionId, callId } = lost;
+  await kit.client("caller").tools.cancelTool({ sessionId, callId });
+  checkLedger(worker, ["entered lost", "stopped lost", "entered new"]);
+}
+
+const beatMs = 400;
+
+async function silence(kit: Kit): Promise<void> {
+  const worker = await kit.startWorker(({ rules }) => {
+    rules.changeForWorker = (message) => {
+      if (message.case === "welcome") Object.assign(message.value, { beatMs, silenceMs: 4_000, resumeMs: 1_000 });
+    };
+  });
+  const [first] = worker.wire.connections;
+  // The service beats less often than this worker expects.
+  let sent = 0;
+  const beats = setInterval(() => {
+    sent += 1;
+    first?.toWorker({ case: "beat", value: {} });
+  }, beatMs);
+  try {
+    const count = () =>
+      worker.wire.seen.filter(({ from, message }) => from === "worker" && message.case === "beat").length;
+    await kit.until("a beat each beat_ms", worker, () => {
+      check(sent < 50, "a beat each beat_ms", `${count()} beats in ${sent * beatMs} ms`);
+      return count() >= 3;
+    });
+    await startBody(kit, worker, "silent");
+  } finally {
+    clearInterval(beats);
+  }
+  const { rules } = worker.wire;
+  Object.assign(rules, { isClosed: true, fromService: () => "drop" });
+  // To the service the worker is still there.
+  const still = setInterval(() => first?.toService({ case: "beat", value: {} }), 1_000);
+  try {
+    await kit.until("the worker to end a silent connection", worker, () => !first?.isOpen);
+    await untilLedger(kit, worker, "stopped silent");
+  } finally {
+    clearInterval(still);
+  }
+  const { assignment } = await untilSeen(kit, worker, "service", "start");
+  Object.assign(rules, { isClosed: false, fromService: () => "pass", changeForWorker: () => undefined });
+  const next = await kit.until("the worker to connect again", worker, () =>
+    worker.wire.connections.slice(1).find(({ isWelcome }) => isWelcome),
+  );
+  check(next.hello.held.includes(assignment), "the stopped body in `held` until its end is known", next.hello.held);
+  await checkOutput(kit.call("kit_echo", { text: "again" }), "again");
+  checkLedger(worker, ["entered silent", "stopped silent", "entered again"]);
+}
+
+/** Cases about the end of bodies, processes and stores. */
+export const endCases: readonly KitCase[] = [
+  { name: "not entered", isCore: true, rule: "a start after `draining` is answered with not_entered", run: notEntered },
+  {
+    name: "drain with a body",
+    isCore: true,
+    rule: "a worker leaves when each assignment is `ended`, and exits with 0",
+    run: drainWithBody,
+  },
+  { name: "SIGTERM", isCore: true, rule: "SIGTERM drains, across connections", run: sigterm },
+  {
+    name: "store changed",
+    isCore: true,
+    rule: "with STORE_CHANGED the bodies stop, and the next hello is without them",
+    run: storeChanged,
+  },
+  {
+    name: "silence and self-stop",
+    isCore: true,
+    rule: "a silent connection is left; after resume_ms without a service the bodies stop",
+    run: silence,
+  },
+];

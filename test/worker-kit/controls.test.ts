@@ -1,0 +1,28 @@
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { allCases, runCase, withServices } from "./run-cases.ts";
+import { mistakes } from "./workers/mistakes.ts";
+
+test("the kit finds each mistake of a broken worker, in the case that is about it", async () => {
+  const cases = allCases.filter(({ name }) => Object.values<string>(mistakes).includes(name));
+  const found = await withServices(cases, (services) => {
+    const failures = Object.entries(mistakes).map(async ([mistake, name]) => {
+      const program = join(import.meta.dirname, "workers/broken.ts");
+      const command = { words: [process.execPath, program, mistake], directory: import.meta.dirname };
+      const each = cases.find((known) => known.name === name);
+      if (!each) throw new Error(`there is no case ${name}`);
+      const failure = await runCase({ ...services, command, timeoutMs: 60_000 }, each);
+      return [mistake, `${failure?.expected}; ${failure?.seen}`] as const;
+    });
+    return Promise.all(failures);
+  });
+  expect(Object.fromEntries(found)).toEqual({
+    "reads the old connection": expect.stringContaining("the ledger"),
+    "enters an assignment twice": expect.stringContaining("the ledger"),
+    "drops results before their receipt": expect.stringContaining("hello.held"),
+    "sends nothing again after a cut": expect.stringMatching(/lost output|to complete/),
+    "ignores cancel": expect.stringContaining("STOPPED within grace_ms"),
+    "denies a body that it entered": expect.stringContaining("known.entered of a body that runs"),
+    "never beats": expect.stringContaining("a beat each beat_ms"),
+  });
+});

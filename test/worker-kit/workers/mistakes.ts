@@ -1,0 +1,13 @@
+/** The mistakes, and the case that is about each. */
+export const mistakes = {
+  "reads the old connection": "start on an old connection",
+  "enters an assignment twice": "stale assignment",
+  "drops results before their receipt": "result cut",
+  "sends nothing again after a cut": "output cut often",
+  "ignores cancel": "cancel",
+  "denies a body that it entered": "probe",
+  "never beats": "silence and self-stop",
+} as const;
+
+/** A mistake of the broken worker. */
+export type Mistake = keyof typeof mistakes;
