@@ -271,6 +271,9 @@ def test_a_drained_worker_takes_no_more_work_and_leaves_after_the_last_record(
     gate.set()
     connection.report("result")
     connection.send(ended=WorkerEnded(assignment="a", recorded=True))
+    connection.start("c", record, name="c")  # It was under way when the last record was written.
+    assert connection.report("result").result.WhichOneof("outcome") == "not_entered"
+    connection.send(leave=WorkerLeave(stop=True))
     peer.wait()
     assert (peer.error, entered) == (None, ["a"])
 

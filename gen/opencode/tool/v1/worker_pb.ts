@@ -911,7 +911,8 @@ export type WorkerCapacity = Message<"opencode.tool.v1.WorkerCapacity"> & {
   capacity: number;
 
   /**
-   * draining: the process takes no more work, and leaves when each assignment is `ended`.
+   * draining: the process takes no more work. It leaves when each assignment is `ended` and `leave` with `stop` has confirmed that
+   * no start is under way; until then it answers a start with `not_entered`.
    *
    * @generated from field: bool draining = 2;
    */
@@ -2223,7 +2224,8 @@ export const WorkerKnownSchema: GenMessage<WorkerKnown> = /*@__PURE__*/
  */
 export type WorkerLeave = Message<"opencode.tool.v1.WorkerLeave"> & {
   /**
-   * stop: finish what runs and do not connect again. False: connect again first, then close this connection.
+   * stop: finish what runs and do not connect again; to a process that drains, the confirmation that no more work comes.
+   * False: connect again first, then close this connection.
    *
    * @generated from field: bool stop = 1;
    */

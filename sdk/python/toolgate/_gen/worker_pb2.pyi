@@ -895,7 +895,9 @@ class WorkerCapacity(_message.Message):
     capacity: _builtins.int
     """capacity is how many bodies may run at a time; 0 pauses."""
     draining: _builtins.bool
-    """draining: the process takes no more work, and leaves when each assignment is `ended`."""
+    """draining: the process takes no more work. It leaves when each assignment is `ended` and `leave` with `stop` has confirmed that
+    no start is under way; until then it answers a start with `not_entered`.
+    """
     def __init__(
         self,
         *,
@@ -2056,7 +2058,9 @@ class WorkerLeave(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     WITHIN_MS_FIELD_NUMBER: _builtins.int
     stop: _builtins.bool
-    """stop: finish what runs and do not connect again. False: connect again first, then close this connection."""
+    """stop: finish what runs and do not connect again; to a process that drains, the confirmation that no more work comes.
+    False: connect again first, then close this connection.
+    """
     within_ms: _builtins.int
     """within_ms is how long this connection lasts."""
     def __init__(

@@ -45,6 +45,8 @@ log = logging.getLogger("toolgate.worker")
 
 WELCOME_SECONDS = 15.0
 LEAVE_SECONDS = 1.0
+DISMISSAL_SECONDS = 5.0
+"""Time for the service to confirm that a worker that drains gets no more work."""
 GRACE_SHARE = 0.8
 """Part of the grace after which a body that does not stop is reported as stopped, so that the report is in time."""
 
@@ -71,6 +73,7 @@ class Link:
         self._reading: asyncio.Timeout | None = None
         self._left: tuple[Stream, Outbox] | None = None
         self._draining = False
+        self._dismissed = False
         self._was_welcome = False
         self._window = 0
         self._silence = 0.0
@@ -225,12 +228,23 @@ class Link:
             self._send(WorkRequest(beat=WorkerBeat()))
 
     def _leave_if_drained(self) -> None:
-        """Ends the sending side, and gives the service a moment to end its own."""
-        if self._draining and not self._assignments.running and self._outbox is not None:
-            self._outbox.put_nowait(None)
-            self._silence = LEAVE_SECONDS
-            if self._reading is not None:
-                self._reading.reschedule(self._loop.time() + LEAVE_SECONDS)
+        """Ends the sending side, and gives the service a moment to end its own.
+
+        Before that the service confirms that nothing is under way: a call whose start is would wait for this process in vain.
+        """
+        if not self._draining or self._assignments.running or self._outbox is None:
+            return
+        if not self._dismissed:
+            self._loop.call_later(DISMISSAL_SECONDS, self._dismiss)
+            return
+        self._outbox.put_nowait(None)
+        self._silence = LEAVE_SECONDS
+        if self._reading is not None:
+            self._reading.reschedule(self._loop.time() + LEAVE_SECONDS)
+
+    def _dismiss(self) -> None:
+        self._dismissed = True
+        self._leave_if_drained()
 
     async def _end_calls_of_lost_service(self) -> None:
         """Stops the bodies when the service was not heard for the time for which it waits: their calls are over."""
@@ -273,6 +287,8 @@ class Link:
                 self._leave_if_drained()
             case "plan":
                 self._plan(message.plan)
+            case "leave" if self._draining:
+                self._dismiss()
             case "leave":
                 self._drain()
 

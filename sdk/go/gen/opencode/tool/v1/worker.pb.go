@@ -1780,7 +1780,8 @@ type WorkerCapacity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// capacity is how many bodies may run at a time; 0 pauses.
 	Capacity uint32 `protobuf:"varint,1,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	// draining: the process takes no more work, and leaves when each assignment is `ended`.
+	// draining: the process takes no more work. It leaves when each assignment is `ended` and `leave` with `stop` has confirmed that
+	// no start is under way; until then it answers a start with `not_entered`.
 	Draining      bool `protobuf:"varint,2,opt,name=draining,proto3" json:"draining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4217,7 +4218,8 @@ func (x *WorkerKnown) GetEntered() bool {
 // WorkerLeave asks for the next connection, or for an end.
 type WorkerLeave struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// stop: finish what runs and do not connect again. False: connect again first, then close this connection.
+	// stop: finish what runs and do not connect again; to a process that drains, the confirmation that no more work comes.
+	// False: connect again first, then close this connection.
 	Stop bool `protobuf:"varint,1,opt,name=stop,proto3" json:"stop,omitempty"`
 	// within_ms is how long this connection lasts.
 	WithinMs      uint32 `protobuf:"varint,2,opt,name=within_ms,json=withinMs,proto3" json:"within_ms,omitempty"`
