@@ -32,7 +32,10 @@ describe.each(testedStores)("a session, on %s", (store) => {
     const { agent, call } = await begin({ command: "sleep 0.2" });
     await agent.tools.callTool({ ...call, callId: "c2", tool: "read", input: { filePath: "missing.txt" } });
     const page = await browsers.open(service(), "watcher", { path: "/sessions" });
-    await page.getByRole("link", { name: /^Work/ }).first().click();
+    await page
+      .getByRole("link", { name: /^Work\b/ })
+      .first()
+      .click();
     const rows = page.getByRole("list", { name: "Calls, oldest first" }).getByRole("link");
     await expect.poll(() => rows.count()).toBe(2);
     await expect.poll(() => rows.first().innerText()).toMatch(/^bash\s*completed[\s\S]*sleep 0\.2[\s\S]*\d (ms|s)$/);
