@@ -14,3 +14,8 @@ export const isBroad = inject("isBroad") ?? true;
 export function casesOf<Case>(all: readonly Case[], sample: readonly Case[]): readonly Case[] {
   return isBroad ? all : sample;
 }
+
+/** Cases that take long, each in one of both suites: in `npm test` the sample, in `npm run test:breadth` the others. */
+export function shareOf<Case>(all: readonly Case[], sample: readonly Case[]): readonly Case[] {
+  return isBroad ? all.filter((each) => !sample.includes(each)) : sample;
+}

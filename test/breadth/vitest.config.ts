@@ -13,7 +13,7 @@ export default defineConfig({
       "test/e2e/{delegated,question}.test.ts",
       "test/model/model.test.ts",
       "test/policy/bypass.test.ts",
-      "test/store/redis-{cluster,news,scripts}.test.ts",
+      "test/store/redis-news.test.ts",
       "test/sandbox/{created,enforcement,network}.test.ts",
       "test/tool-process/node-loader.test.ts",
       "test/tools/webfetch.test.ts",

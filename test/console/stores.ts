@@ -1,5 +1,5 @@
 import { afterAll, beforeAll } from "vitest";
-import { casesOf } from "../breadth.ts";
+import { shareOf } from "../breadth.ts";
 import { createService, type Service, type ServiceOptions, unconfined } from "../e2e/service.ts";
 import { type RedisServers, startRedis } from "../store/redis-server.ts";
 
@@ -7,8 +7,8 @@ import { type RedisServers, startRedis } from "../store/redis-server.ts";
 export const stores = ["SQLite", "Redis"] as const;
 type StoreName = (typeof stores)[number];
 
-/** The stores for the pages that follow calls as they change: `npm test` takes only one. Other pages do not depend on the store. */
-export const testedStores = casesOf<StoreName>(stores, ["Redis"]);
+/** The stores for the pages that follow calls as they change, one in each suite. Other pages do not depend on the store. */
+export const testedStores = shareOf<StoreName>(stores, ["Redis"]);
 
 /** Starts one service on a store for all tests of a block; it keeps its address when it restarts. */
 export function useServiceOn(store: StoreName, { settings = "" }: ServiceOptions = {}): () => Service {

@@ -8,7 +8,7 @@ import {
   PermissionReply as Reply,
   ToolErrorReason,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { casesOf } from "../breadth.ts";
+import { shareOf } from "../breadth.ts";
 import { type RedisServers, startRedis } from "../store/redis-server.ts";
 import { connect, refusal } from "./clients.ts";
 import { type Reading, read } from "./reading.ts";
@@ -34,7 +34,7 @@ const answered = { reply: Reply.ONCE, answers: [{ values: ["Redis"] }, { values:
 const output =
   'User has answered your questions: "Which database?"="Redis", "Which ports?"="80, 8080", "Anything else?"="Unanswered". You can now continue with the user\'s answers in mind.';
 
-describe.each(casesOf(["SQLite", "Redis"], ["SQLite"]))("on %s", (store) => {
+describe.each(shareOf(["SQLite", "Redis"], ["SQLite"]))("on %s", (store) => {
   let service: Service;
   let top: string;
   beforeAll(async () => {
