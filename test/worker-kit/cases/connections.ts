@@ -23,11 +23,20 @@ const assignmentOf = async (kit: Kit, worker: KitWorker, text: string) =>
 async function cutOutput(kit: Kit): Promise<void> {
   const size = 1_048_576;
   let stored = 0;
+  let isCut = false;
   const worker = await kit.startWorker(({ rules }) => {
     // Each connection stores something, so that the output comes to an end on a slow machine, too.
-    rules.fromService = (message, connection) => {
-      if (message.case !== "receipt" || Number(message.value.stored[0]) < stored + 65_536) return "pass";
-      stored = Number(message.value.stored[0]);
+    rules.fromService = (message) => {
+      if (message.case === "receipt" && Number(message.value.stored[0]) >= stored + 65_536) {
+        stored = Number(message.value.stored[0]);
+        isCut = true;
+      }
+      return "pass";
+    };
+    // Each cut loses a piece.
+    rules.fromWorker = (message, connection) => {
+      if (!isCut || message.case !== "report" || message.value.report.case !== "output") return "pass";
+      isCut = false;
       connection.cut();
       return "drop";
     };
