@@ -476,9 +476,12 @@ func TestAWorkerThatDrainsFinishesItsBodiesAndRefusesNewOnes(t *testing.T) {
 
 func TestTheFirstConnectionMayBeRefusedLaterOnesAreTriedAgain(t *testing.T) {
 	service := startFakeService(t)
-	_, drain := serveBody(t, service, func(*Context, deploy) (string, error) { return "", nil })
+	refused := make(chan error, 1)
+	options := WorkerOptions{Options: Options{URL: service.url, Token: "t"}, Worker: "ci", Log: func(string) {}}
+	tool := Tool("deploy", "Deploys a service.", func(*Context, deploy) (string, error) { return "", nil })
+	go func() { refused <- ServeWith(context.Background(), options, tool) }()
 	service.refuse(connect.CodeFailedPrecondition)
-	if err := drain(); connect.CodeOf(err) != connect.CodeFailedPrecondition {
+	if err := <-refused; connect.CodeOf(err) != connect.CodeFailedPrecondition {
 		t.Fatalf("got %v", err)
 	}
 	serveBody(t, service, func(*Context, deploy) (string, error) { return "", nil })
