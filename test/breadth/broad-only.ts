@@ -30,6 +30,10 @@ export const broadOnly = [
   "test/store/redis-missing-copies.test.ts",
   // Loses the answer of each script.
   "test/store/redis-scripts.test.ts",
+  // Stops and freezes copies of Redis.
+  "test/store/redis-copies.test.ts",
+  // Random runs of the engine beside a model.
+  "test/model/model.test.ts",
   // Hundreds of hostile command lines, and commands that start while files move; test/sandbox/enforcement runs always.
   "test/sandbox/attempts.test.ts",
   "test/sandbox/races.test.ts",
@@ -42,6 +46,7 @@ export const broadOnly = [
   "test/cli/inbox.test.ts",
   "test/cli/terminal.test.ts",
   "test/call/stream-tools.test.ts",
+  "test/e2e/clients.test.ts",
   "test/e2e/command-line.test.ts",
   "test/e2e/connect.test.ts",
   "test/e2e/credentials.test.ts",

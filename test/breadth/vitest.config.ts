@@ -11,7 +11,6 @@ export default defineConfig({
       ...broadOnly,
       "test/console/{inbox,session}.test.ts",
       "test/e2e/{delegated,question}.test.ts",
-      "test/model/model.test.ts",
       "test/policy/bypass.test.ts",
       "test/store/redis-news.test.ts",
       "test/sandbox/{created,enforcement,network}.test.ts",
