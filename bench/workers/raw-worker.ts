@@ -17,7 +17,7 @@ export interface RawWorker {
   close(): void;
 }
 
-/** What distinguishes workers: the number of their token, whose tool they bring, and what they hold. */
+/** Properties that distinguish workers: the number of their token, whose tool they bring, and what they hold. */
 export interface RawHello {
   readonly token: number;
   readonly instanceId: string;

@@ -30,7 +30,7 @@ export interface FormerRun {
 export interface FormerRead {
   /** The sequence number after which it begins. */
   after: number;
-  /** What the runs of each call have emitted. */
+  /** Output and progress that the runs of each call have emitted. */
   readonly former: Map<string, FormerRun>;
   readonly done: Promise<void>;
 }

@@ -16,7 +16,7 @@ export interface RecordKind<Schema extends DescMessage> {
   /** Name of the table: that of its file, and of its hash in Redis. */
   readonly name: string;
   readonly schema: Schema;
-  /** What its records are, and the command that makes them again. */
+  /** Name of its records, and the command that makes them again. */
   readonly one: string;
   readonly command: string;
 }

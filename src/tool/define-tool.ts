@@ -27,7 +27,7 @@ export interface AskTemplate {
 export interface WorkerSettings {
   /** A template of the title, such as `{service} to {env}`. Default: the name. */
   title?: string;
-  /** How long a call waits for a worker with room. Default: 60,000. */
+  /** Ms that a call waits for a worker with capacity. Default: 60,000. */
   queueMs?: number;
   /** Maximum number of bodies of this tool in one process. Default: the capacity of the process. */
   maxConcurrent?: number;

@@ -71,7 +71,7 @@ function Process({ process }: { process: WorkerProcess }) {
   );
 }
 
-/** How long ago something was; a beat is some seconds old. */
+/** Age of a sign of life, in words; a beat is some seconds old. */
 function Seen({ time }: { time: number }) {
   const ms = useNow() - time;
   return <time title={momentOf(time)}>{ms < 20_000 ? "just now" : `${durationOf(ms)} ago`}</time>;

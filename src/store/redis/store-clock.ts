@@ -3,7 +3,7 @@
  * of the store goes on and is behind that clock from then on.
  */
 export interface RedisClock {
-  /** How far the time of the store is behind the clock of each server, in ms. */
+  /** Ms by which the time of the store is behind the clock of each server. */
   readonly behind: Map<string, number>;
   /** Difference between the time of the store and `performance.now()`, in ms; undefined before the first measurement. */
   offsetMs: number | undefined;

@@ -5,7 +5,7 @@ import { ToolFailure } from "../errors.ts";
 import { openWorkerConnection, type WorkerConnection, type WorkerStreams } from "../worker/worker-connection.ts";
 import type { WorkerHost } from "../worker/worker-tool.ts";
 
-/** Where a tool process works, and what it loads. */
+/** Code that a tool process loads, and the workspace in which it works. */
 export interface ToolProcessPlace {
   /** The tool directory or the plugin file. */
   readonly path: string;

@@ -11,7 +11,7 @@ import {
 import packageJson from "../../../package.json" with { type: "json" };
 import type { Resource } from "./mcp-result.ts";
 
-/** What a call gets from the server while it runs. */
+/** Callbacks for what the server sends while a call runs. */
 export interface McpCallListener {
   progress(progress: Progress): void;
   /** Answers a question of the server. */
