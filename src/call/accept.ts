@@ -103,7 +103,7 @@ async function openAndEnter(
   engine.lines.checkBudget(principal.id);
   checkKeys("metadata", request.metadata);
   checkSize("metadata", request.metadata, 64 * 1024);
-  sessions.checkStore(request.expectedStoreId);
+  await sessions.expectStore(request.expectedStoreId);
   const sessionId = request.sessionId || (await newSession(engine, principal));
   const opened = await sessions.openExpected(principal, sessionId, request.expectedStoreId);
   const agent = sessions.agentFor(principal, request.agent, opened.session);

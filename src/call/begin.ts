@@ -51,11 +51,11 @@ export async function beginCall(
   trace?: TraceContext,
 ): Promise<BeginOutcome & { root: string }> {
   checkNotDraining(engine);
-  engine.sessions.checkStore(request.expectedStoreId);
+  await engine.sessions.expectStore(request.expectedStoreId);
   engine.lines.checkBudget(principal.id);
   const hosted = await openHostedSession(engine, principal, request);
   const root = hosted.opened.session.rootSessionId;
-  engine.sessions.checkStore(request.expectedStoreId, root);
+  await engine.sessions.expectStore(request.expectedStoreId, root);
   return { ...(await beginHosted(engine, principal, hosted, request, signal, trace)), root };
 }
 

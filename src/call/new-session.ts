@@ -16,7 +16,7 @@ import type { SessionStore, StoreClock } from "./ports.ts";
 interface NewSessionParts {
   store: Pick<SessionStore, "createSession"> & StoreClock;
   agentFor(principal: Principal, requested: string): string;
-  checkStore(expected: string, root?: string): void;
+  expectStore(expected: string, root?: string): Promise<void>;
   look(principal: Principal, id: string, access: "call"): Promise<{ session: Session; ancestors: readonly Session[] }>;
   openNamed(principal: Principal, workspace: string): Promise<unknown>;
   /** Returns the name of the innermost root, of those that the principal may use, that contains a directory. */
@@ -25,11 +25,11 @@ interface NewSessionParts {
 
 /** Creates a session, or returns the session of that id if it has the same owner, parent and workspace. */
 export async function createSession(
-  { store, agentFor, checkStore, look, openNamed, rootOf }: NewSessionParts,
+  { store, agentFor, expectStore, look, openNamed, rootOf }: NewSessionParts,
   principal: Principal,
   request: CreateSessionRequest,
 ): Promise<Session> {
-  checkStore(request.expectedStoreId);
+  await expectStore(request.expectedStoreId);
   checkKeys("metadata", request.metadata);
   checkSize("metadata", request.metadata, 64 * 1024);
   checkRules("rules", request.rules);
@@ -54,7 +54,7 @@ export async function createSession(
     created: now,
     requester: request.requester ?? parent?.session.requester,
   });
-  checkStore(request.expectedStoreId, wanted.rootSessionId);
+  await expectStore(request.expectedStoreId, wanted.rootSessionId);
   const session = await store.createSession(wanted);
   // The owner is compared first, so that other fields reveal nothing about a foreign session.
   for (const field of ["owner", "parentSessionId", "workspace"] as const) {

@@ -22,7 +22,7 @@ export interface OpenSession extends KnownSession {
 
 /** Dependencies of sessions. */
 export interface SessionsParts {
-  store: SessionStore & StoreClock & Pick<StoreMembership, "storeId" | "storeIdOf">;
+  store: SessionStore & StoreClock & Pick<StoreMembership, "storeId" | "storeIdOf" | "verifyIds">;
   /** Directory by name of the workspace root. */
   workspaces: Readonly<Record<string, string>>;
   agents: ReadonlySet<string>;
@@ -44,7 +44,12 @@ export interface Sessions {
   agentFor(principal: Principal, requested: string, session?: Session): string;
   /** Like `open`; throws STORE_CHANGED if the store is not the one that the caller expects, also of a session that it has lost. */
   openExpected(principal: Principal, id: string, expected: string): Promise<OpenSession>;
-  /** Throws STORE_CHANGED if the store is not the one that the caller expects or, of this tree, may have lost acknowledged work. */
+  /**
+   * Throws STORE_CHANGED if the store is not the one that the caller expects or, of this tree, may have lost acknowledged work. Asks the
+   * store before: where this replica is cut off, the caller may know a later id, and gets STORE_UNAVAILABLE.
+   */
+  expectStore(expected: string, root?: string): Promise<void>;
+  /** Like `expectStore`, in this turn. For a caller whose store was expected before: what differs since then is later. */
   checkStore(expected: string, root?: string): void;
   /** Throws if the principal may not act in the workspace. */
   checkWorkspace(principal: Principal, workspace: string): void;
@@ -108,6 +113,15 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
     root === undefined
       ? checkStoreId(store.storeId, expected, expected.split(".")[0])
       : checkStoreId(store.storeIdOf(root), expected);
+  async function expectStore(expected: string, root?: string): Promise<void> {
+    try {
+      checkStore(expected, root);
+    } catch {
+      await store.verifyIds(root);
+      checkStore(expected, root);
+    }
+  }
+
   const usableBy = (principal: Principal) =>
     Object.entries(workspaces).filter(([name]) => mayUseWorkspace(principal, name));
   const rootOf = (principal: Principal, directory: string) => rootContaining(usableBy(principal), directory);
@@ -122,18 +136,19 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
     },
     open,
     async openExpected(principal, id, expected) {
-      checkStore(expected);
-      const opened = await open(principal, id, "call").catch((error: unknown) => {
+      await expectStore(expected);
+      const opened = await open(principal, id, "call").catch(async (error: unknown) => {
         // The root of a session that is gone is not known; mostly it is its own.
-        checkStore(expected, id);
+        await expectStore(expected, id);
         throw error;
       });
-      checkStore(expected, opened.session.rootSessionId);
+      await expectStore(expected, opened.session.rootSessionId);
       return opened;
     },
     find,
     load,
     agentFor,
+    expectStore,
     checkStore,
     checkWorkspace,
     workspaceAt(principal, directory) {
@@ -145,7 +160,7 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
     openNamed,
     async create(principal, request) {
       checkMayCreate(principal, request.sessionId);
-      return await createSession({ store, agentFor, checkStore, look, openNamed, rootOf }, principal, request);
+      return await createSession({ store, agentFor, expectStore, look, openNamed, rootOf }, principal, request);
     },
     async get(principal, id) {
       await look(principal, id, "read");

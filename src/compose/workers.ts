@@ -36,6 +36,7 @@ export function startWorkers(
     isClosed: (permission) => closed.has(permission) || isForeignPermission(permission),
     workspaces: [...workspaces.keys()],
     storeId: () => store.calls.storeId,
+    verifyStoreId: () => store.calls.verifyIds(),
     beatMs: limits.runnerBeatMs,
     now: store.calls.now,
   });

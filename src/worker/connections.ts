@@ -54,7 +54,10 @@ async function enter(
 ): Promise<WorkerProcess> {
   const rights = rightsOf(principal);
   const { expectedStoreId, instanceId } = hello;
-  if (expectedStoreId !== "" && expectedStoreId !== state.storeId()) throw storeChanged(state.storeId());
+  const isOther = () => expectedStoreId !== "" && expectedStoreId !== state.storeId();
+  // The worker stops what it runs when it learns of another store, so a replica that was cut off asks the store first.
+  if (isOther()) await state.verifyStoreId();
+  if (isOther()) throw storeChanged(state.storeId());
   const workspaces = workspacesOf(state, principal, hello);
   const key = workerIdOf(principal.id, instanceId);
   checkNewer(state.processes.get(key), hello);

@@ -35,6 +35,8 @@ export interface WorkersParts {
   /** Names of all workspaces. */
   workspaces: readonly string[];
   storeId(): string;
+  /** Reads the id from the store again; throws STORE_UNAVAILABLE if it does not answer. */
+  verifyStoreId(): Promise<void>;
   beatMs: number;
   now(): number;
   log: Logger;

@@ -3,8 +3,11 @@ import { join } from "node:path";
 import { Code } from "@connectrpc/connect";
 import { Redis } from "ioredis";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { createSessions } from "../../src/call/sessions.ts";
 import type { Logger } from "../../src/core/logger.ts";
+import { createKeys, shardOfTree } from "../../src/store/redis/keys.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 import { connect, refusal } from "../e2e/clients.ts";
 import { type Service, startService, unconfined } from "../e2e/service.ts";
@@ -97,6 +100,30 @@ describe("while the only copy does not answer", () => {
     thaw();
     await vi.waitFor(async () => expect((await reader.calls.readLog(sessionId, 0, 1_000)).events).toHaveLength(1));
     await Promise.all([writer.calls.close(), reader.calls.close()]);
+  });
+
+  test("a replica does not refuse a later store id: its master may be the one that was left behind", async () => {
+    const keys = createKeys("toolgate");
+    const { calls } = await openRedisStore({ url: servers.url, log: quiet });
+    onTestFinished(() => calls.close());
+    const { expectStore } = createSessions({ store: calls, workspaces: {}, agents: new Set() });
+    const root = `ses_${crypto.randomUUID()}`;
+    const before = calls.storeIdOf(root);
+    const thaw = freezeCopy();
+    const later = `${before.split(".")[0]}.7`;
+    await expect(expectStore(later, root)).rejects.toMatchObject({ reason: ErrorReason.STORE_UNAVAILABLE });
+    thaw();
+    await vi.waitFor(() =>
+      expect(expectStore(later, root)).rejects.toMatchObject({ reason: ErrorReason.STORE_CHANGED }),
+    );
+
+    // Another replica has found that a failover lost something of this session.
+    const master = new Redis(servers.ports[0] ?? 0);
+    onTestFinished(() => master.disconnect());
+    await master.hset(keys.generations, shardOfTree(root), 7);
+    await expectStore(later, root);
+    await expect(expectStore(before, root)).rejects.toMatchObject({ reason: ErrorReason.STORE_CHANGED });
+    await master.hdel(keys.generations, `${shardOfTree(root)}`);
   });
 
   test("without strict mode it is run, so a failover could lose it", async () => {

@@ -7,6 +7,11 @@ export interface StoreMembership {
    * that. Another one means that acknowledged work of the tree may be lost.
    */
   storeIdOf(root: string): string;
+  /**
+   * Reads these ids from the store again, of this session tree: another replica may know later ones. Throws STORE_UNAVAILABLE if the
+   * store does not answer, or too few of its copies do.
+   */
+  verifyIds(root?: string): Promise<void>;
   /** True if other replicas may take over calls whose lease has lapsed. */
   readonly isShared: boolean;
   /** Announces the digest of this replica's policy; returns false if replicas that share the store have another one. */

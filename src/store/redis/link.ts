@@ -26,6 +26,8 @@ export interface Link {
   readonly storeId: string;
   /** Returns the generation of the shard of a session tree: another one means that acknowledged work of it may be lost. */
   generationOf(root: string): number;
+  /** See `StoreMembership.verifyIds`. */
+  verifyIds(root?: string): Promise<void>;
   /** Ms since the epoch by the time of the store, estimated: no guard depends on it. */
   now(): number;
   /** Sends one repeatable command. Copies may still lack what it wrote. */
@@ -164,6 +166,17 @@ function linkOver(
       return connection.storeId;
     },
     generationOf: (root) => generationOf(connection, root),
+    async verifyIds(root) {
+      const key = root === undefined ? connection.keys.storeId(0) : connection.keys.tree(root).tree;
+      const verify = async () => {
+        // A check that is under way may have read the ids before they changed.
+        await connection.verifying?.catch(() => {});
+        await verifyContents(connection);
+        return null;
+      };
+      // A master that was cut off has former ids. Its copies do not confirm them.
+      await attemptCommand(connection, () => confirmed(key, verify));
+    },
     now: () => clock?.() ?? storeTime(connection),
     command: (name, ...args) => attemptCommand(connection, () => sendCommand(connection, name, ...args)),
     write: (name, key, ...args) =>

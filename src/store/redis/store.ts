@@ -177,6 +177,7 @@ function callStoreOf(context: RedisContext): CallStore {
       // Without a number at first, as versions wrote it that know no generations: replicas of both serve one store during an upgrade.
       return generation === 0 ? link.storeId : `${link.storeId}.${generation}`;
     },
+    verifyIds: link.verifyIds,
     isShared: true,
     now: link.now,
     createSession: (session) => runCreateSession(context, session),

@@ -75,6 +75,7 @@ export function sqliteCallStore({
     storeId,
     // Nothing that was acknowledged is lost but with the whole file.
     storeIdOf: () => storeId,
+    verifyIds: async () => {},
     isShared: false,
     now,
     createSession: (session) => commit.run((step) => sessions.create(step, session)),
