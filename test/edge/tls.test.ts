@@ -54,6 +54,36 @@ describe("one port answers in TLS", () => {
     }
   });
 
+  test("a request of several records that comes over HTTP/1.1 before the last response was read", async () => {
+    const text = "x".repeat(16 * 1_048_576);
+    const server = await startTls({ callTool: async () => ({ part: { tool: text } }) });
+    const socket = tlsConnect({ ...at(server.url), ...trusting(), ALPNProtocols: ["http/1.1"] });
+    await once(socket, "secureConnect");
+    const body = JSON.stringify({ tool: "echo", input: { text: "y".repeat(40_000) } });
+    const head = [
+      "POST /opencode.tool.v1.ToolService/CallTool HTTP/1.1",
+      `host: ${new URL(server.url).host}`,
+      "authorization: Bearer caller-token",
+      "content-type: application/json",
+      `content-length: ${body.length}`,
+    ];
+    const request = `${head.join("\r\n")}\r\n\r\n${body}`;
+    socket.write(request);
+    // The first bytes are here, and the rest waits at the server, since nobody reads it.
+    await once(socket, "readable");
+    socket.write(request);
+    const received = await new Promise<string>((resolve) => {
+      let read = "";
+      const end = () => resolve(read);
+      socket.on("close", end).on("data", (chunk) => {
+        read += chunk;
+        if (read.length > 2 * text.length) end();
+      });
+    });
+    socket.destroy();
+    expect(received.match(/HTTP\/1\.1 \d+/g)).toEqual(["HTTP/1.1 200", "HTTP/1.1 200"]);
+  });
+
   test("connections from outside the loopback interface", async () => {
     const server = await startTls({}, { host: "0.0.0.0" });
     const url = server.url.replace("0.0.0.0", "127.0.0.1");

@@ -124,10 +124,21 @@ function acceptConnections(port: Port, { times, opened }: { times: ConnectionTim
     // Neither server handles errors before the version is detected.
     socket.on("error", () => undefined);
     detectHttpVersion(socket, times, (isHttp2) => {
-      if (isHttp2) serveHttp2(port, socket, connection);
-      else serveHttp1?.call(http1, socket);
+      if (isHttp2) return serveHttp2(port, socket, connection);
+      serveHttp1?.call(http1, socket);
+      if (opened === "secureConnection") readByEvents(socket);
     });
   });
+}
+
+/**
+ * Has Node read an HTTP/1.1 connection with TLS by events. Its parser reads the connection directly otherwise: a request of two TLS
+ * records that arrives before the response to the last one is written pauses the parser at the first record, and the second one
+ * then destroys the connection (HPE_PAUSED). Any listener of data turns that off; it waits for the turn after the detection of the
+ * version, which resumes the connection even if the parser is paused.
+ */
+function readByEvents(socket: Socket): void {
+  setImmediate(() => socket.on("data", () => undefined));
 }
 
 /** Closes each connection over a cap before anything else serves it. */
