@@ -19,8 +19,8 @@ export default defineConfig({
     // Tests wait for processes and browsers more than they compute, so two cores serve four workers.
     maxWorkers: 4,
     // Only what hangs takes so long: many tests start processes, and a busy machine starts them slowly.
-    testTimeout: 120_000,
+    testTimeout: 300_000,
     expect: { poll: { timeout: 60_000 } },
-    hookTimeout: 120_000,
+    hookTimeout: 300_000,
   },
 });

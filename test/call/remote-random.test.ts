@@ -18,7 +18,7 @@ import { type RedisServers, startRedis } from "../store/redis-server.ts";
 
 // TOOLGATE_LONG=1 makes 2,500 runs on each store.
 const runsOf = (numRuns: number) => ({ seed, numRuns: process.env.TOOLGATE_LONG === "1" ? 2_500 : numRuns });
-const timeout = process.env.TOOLGATE_LONG === "1" ? 3_600_000 : 120_000;
+const timeout = process.env.TOOLGATE_LONG === "1" ? 3_600_000 : 600_000;
 const sessionId = "ses_a";
 
 let redis: RedisServers;

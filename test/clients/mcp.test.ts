@@ -25,7 +25,7 @@ const tools = {
 
 /** The conformance client and the inspector send no token. */
 const service = createService({
-  settings: `insecure_no_auth = true\nmcp_hold_ms = 300\n${unconfined}[permission]\n"test_*" = "allow"\n`,
+  settings: `insecure_no_auth = true\nmcp_hold_ms = 3_000\n${unconfined}[permission]\n"test_*" = "allow"\n`,
 });
 
 beforeAll(async () => {

@@ -10,7 +10,7 @@ export default defineConfig({
     // They wait for registries and programs more than they compute.
     maxWorkers: 3,
     // Packages are fetched and generators compiled before the first test, Go programs when they are run first.
-    hookTimeout: 300_000,
-    testTimeout: 180_000,
+    hookTimeout: 600_000,
+    testTimeout: 600_000,
   },
 });

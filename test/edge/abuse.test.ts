@@ -312,7 +312,7 @@ describe("reflection", () => {
     expect(Math.max(...counted.seen)).toBeGreaterThan(10_000);
   });
 
-  test("returns the bytes of answers that a client leaves unread", { timeout: 20_000 }, async () => {
+  test("returns the bytes of answers that a client leaves unread", async () => {
     const server = await startServer();
     const session = open(server.url);
     const asked = envelopeOf(question.messageRequest.value.length + 2);

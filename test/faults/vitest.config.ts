@@ -25,6 +25,6 @@ export default defineConfig({
     sequence: { sequencer: LongestFirst },
     // Tests check deadlines themselves, and a machine may be slow, so only a hang is cut off.
     testTimeout: isLong ? 3_600_000 : 300_000,
-    hookTimeout: 120_000,
+    hookTimeout: 300_000,
   },
 });
