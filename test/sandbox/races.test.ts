@@ -16,7 +16,7 @@ const rules: RuleConfig = {
 };
 const open: RuleConfig = { read: "allow", edit: "allow" };
 /** Attempts of each race: within one command, or each of them a new command. */
-const [attempts, starts] = process.env.TOOLGATE_LONG === "1" ? [400, 80] : [200, 30];
+const [attempts, starts] = process.env.TOOLGATE_LONG === "1" ? [400, 80] : [100, 15];
 
 const wanted = { profile: "workspace-write", network: "none" } as const;
 const pipes = createPipes();

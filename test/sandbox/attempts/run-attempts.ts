@@ -46,20 +46,11 @@ rm -rf /tmp/case
 `,
 } as const;
 
-/** How attempts are run. */
-export interface AttemptOptions {
-  /** The user of the service. */
-  uid?: number | undefined;
-  /** Runs the attempts as the agent `free` as well, which may do everything. */
-  hasControl: boolean;
-}
-
-/** Runs the attempts in one service by the agent `build`, and before them the control; without a control it is empty. */
-export async function runAttempts(
-  service: Service,
-  attempts: Attempts,
-  { uid = process.getuid?.() ?? 0, hasControl }: AttemptOptions,
-) {
+/**
+ * Runs the attempts in one service of this user by the agent `build`, and before them as a control by the agent `free`, which may do
+ * everything.
+ */
+export async function runAttempts(service: Service, attempts: Attempts, uid = process.getuid?.() ?? 0) {
   const all = attempts.map((attempt, i) => ({
     id: String(i).padStart(3, "0"),
     isSingle: typeof attempt === "string",
@@ -69,7 +60,7 @@ export async function runAttempts(
   mkdirSync(template);
   execFileSync("/bin/bash", ["-c", makeFixture], { cwd: template, stdio: ["ignore", "ignore", "inherit"] });
   execFileSync("chown", ["-R", String(uid), template]);
-  const expected = hasControl ? await runControls(service, template, all, uid) : undefined;
+  const expected = await runControls(service, template, all, uid);
   const masked = await openRun(service, "build", all, uid);
   const changed = new Map<string, boolean>();
   const reset = () => {
@@ -97,7 +88,7 @@ export async function runAttempts(
     hasChanged: changed.has(id),
   });
   return {
-    control: expected ? all.map(({ id, lines }) => outcome(id, lines, expected)) : [],
+    control: all.map(({ id, lines }) => outcome(id, lines, expected)),
     masked: all.map(({ id, lines }) => ({ ...outcome(id, lines, found), hasChanged: changed.get(id) ?? false })),
   };
 }
