@@ -224,7 +224,7 @@ function contextFor(
       onMetadata?.(update.metadata ?? {});
     },
     async output(chunk) {
-      chunks.push(Buffer.from(chunk));
+      chunks.push(typeof chunk === "string" ? Buffer.from(chunk) : chunk.slice());
       await onOutput?.(written());
     },
     calls: async (children) => (await onCalls?.(children)) ?? [],

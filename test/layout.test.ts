@@ -86,9 +86,14 @@ test.each(files)("src/%s imports only what its place allows", (file) => {
   expect(wrong).toEqual([]);
 });
 
-test("only config, and what commands inherit, read the environment", () => {
-  const readers = files.filter((file) => readFileSync(join(root, "src", file), "utf8").includes("process.env"));
-  expect(readers.toSorted()).toEqual(["config/config.ts", "tools/process/command-environment.ts"]);
+test("only config, clients of other programs, and what commands inherit, read the environment", () => {
+  const reads = /process\.env|\benv\b[^;=]*= process;/;
+  const readers = files.filter((file) => reads.test(readFileSync(join(root, "src", file), "utf8")));
+  expect(readers.toSorted()).toEqual([
+    "client/find-server.ts",
+    "config/config.ts",
+    "tools/process/command-environment.ts",
+  ]);
 });
 
 test("nothing of OpenTelemetry is loaded until it is asked for", () => {

@@ -25,7 +25,7 @@ export function bodyContext(
       const value = { ...(title !== undefined && { title }), ...(metadata && { metadata: plainJson(metadata) }) };
       void body.report({ case: "progress", value });
     },
-    output: (chunk) => body.write(0, chunk),
+    output: (chunk) => body.write(0, typeof chunk === "string" ? Buffer.from(chunk) : chunk),
     ...requests(body),
     ...absent,
   };

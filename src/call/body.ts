@@ -183,7 +183,7 @@ function toolContext(
     },
     output(chunk) {
       recordInBackground(call);
-      return output.write(chunk);
+      return output.write(typeof chunk === "string" ? Buffer.from(chunk) : chunk);
     },
     async calls(children, options) {
       await ensureRecorded(call);

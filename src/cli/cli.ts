@@ -1,7 +1,7 @@
 import { Command, CommanderError, type Option } from "commander";
+import { defaultUrl } from "../client/find-server.ts";
 import { commands } from "./commands.ts";
 import type { CliContext } from "./context.ts";
-import { defaultUrl } from "./environment.ts";
 import { exitCodes, exitCodesHelp } from "./exit-codes.ts";
 
 /** Runs one command line to its end, prints its errors, and returns the exit code. */

@@ -12,22 +12,10 @@ import { SourceService } from "../../gen/opencode/tool/v1/source_service_pb.ts";
 import type { PermissionRequest, ToolStateCompleted } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { WorkerService } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
+import { type ConnectOptions, findServer } from "./find-server.ts";
 import { type ClientCallOptions, callToEnd, streamCall } from "./make-call.ts";
 import { type AnswerOptions, type AskOptions, replyToAsk, watchAsks } from "./open-asks.ts";
 import { openVerifiedSocket, PeerError, type PeerProof } from "./verified-socket.ts";
-
-/** Address, credentials and certificates of a connection. */
-export interface ConnectOptions {
-  /** Such as `http://127.0.0.1:7420`. */
-  url: string;
-  /** Sent as bearer token with each request. */
-  token?: string;
-  /** The authority that signed the server's certificate, PEM; default: the public ones. */
-  ca?: string;
-  /** A client certificate and its private key, PEM. */
-  cert?: string;
-  key?: string;
-}
 
 /** The generated clients over one HTTP/2 connection, and what most programs need of them. */
 export interface ToolgateClient {
@@ -56,8 +44,13 @@ export interface ToolgateClient {
   close(): void;
 }
 
-/** Connects to a service over gRPC. Nothing is sent before the first request. */
-export function connect({ url, token, ...certificates }: ConnectOptions): ToolgateClient {
+/** Connects to a service over gRPC, by default to that of the environment. Nothing is sent before the first request. */
+export function connect(options: Partial<ConnectOptions> = {}): ToolgateClient {
+  return connectWith(findServer(options, "caller"));
+}
+
+/** Connects with these options alone. */
+export function connectWith({ url, token, ...certificates }: ConnectOptions): ToolgateClient {
   return clientOver(new Http2SessionManager(url, pings, certificates), url, token);
 }
 

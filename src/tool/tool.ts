@@ -140,8 +140,8 @@ export interface ToolContext extends Omit<PlanContext, "environment" | "reads"> 
   };
   /** Replaces the title and metadata that watchers see. */
   metadata(update: { title?: string; metadata?: JsonObject }): void;
-  /** Appends to the call's output; the chunk is copied. Await it: it resolves when the buffer has capacity for more. */
-  output(chunk: Uint8Array): Promise<void>;
+  /** Appends to the call's output; bytes are copied. Await it: it resolves when the buffer has capacity for more. */
+  output(chunk: string | Uint8Array): Promise<void>;
   /**
    * Makes calls in this session at the same time, for the same principal; policy is evaluated for each like for any other call.
    * With `atomic` none starts before all are allowed, and if one is refused none starts; `changes` then observes the files that

@@ -2,11 +2,12 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import { ConnectError } from "@connectrpc/connect";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
 import { ToolRegistration, type WorkerHelloSchema, type WorkerWelcome } from "../../gen/opencode/tool/v1/worker_pb.ts";
-import { connect } from "../client/connect.ts";
+import { connectWith } from "../client/connect.ts";
 import { backoffMs, isCut } from "../client/resume-stream.ts";
 import { type UsedConnection, useConnection } from "./connection.ts";
 import { handleMessage } from "./handle-message.ts";
 import type { SentMessage } from "./held-assignments.ts";
+import { tokenStep } from "./worker-hello.ts";
 import { drainMessage, logOnce, type Worker } from "./worker-state.ts";
 
 /** Time in which a body that is stopped may return a result. */
@@ -25,7 +26,7 @@ export async function runWorker(worker: Worker): Promise<void> {
     }
     worker.send = undefined;
     if (connection.isWelcome()) attempt = 0;
-    else if (worker.storeId === "" && isFinal(used.error)) throw used.error;
+    else if (worker.storeId === "" && isFinal(used.error)) throw refusalOf(worker, used.error);
     worker.previous?.close();
     worker.previous = used;
     afterConnection(worker, used, connection.isWelcome());
@@ -43,7 +44,7 @@ export async function runWorker(worker: Worker): Promise<void> {
 function openConnection(worker: Worker): { used: Promise<UsedConnection>; isWelcome(): boolean; close(): void } {
   let isWelcome = false;
   worker.connection += 1;
-  const client = connect(worker.connectOptions);
+  const client = connectWith(worker.connectOptions);
   const used = useConnection(client, helloOf(worker), {
     onWelcome(welcome, send) {
       isWelcome = true;
@@ -101,6 +102,14 @@ function stopBodies({ bodies, held }: Worker, message: string): void {
 /** Checks for a refusal that a later attempt cannot change, such as a wrong token. */
 function isFinal(error: unknown): boolean {
   return error instanceof ConnectError && !isCut(error);
+}
+
+/** The error of a first connection that the service refused, with the next step. */
+function refusalOf({ connectOptions, hello }: Worker, cause: unknown): Error {
+  const reason = reasonOfRefusal(cause) ?? "";
+  const next = ["UNAUTHENTICATED", "ROLE_MISSING"].includes(reason) ? `; next: ${tokenStep(hello)}` : "";
+  const text = cause instanceof ConnectError ? cause.rawMessage : String(cause);
+  return new Error(`the service at ${connectOptions.url} refuses this worker: ${text} [${reason}]${next}`, { cause });
 }
 
 function reasonOfRefusal(error: unknown): string | undefined {

@@ -1,7 +1,7 @@
-import type { ConnectOptions } from "../client/connect.ts";
+import { type ConnectOptions, findServer } from "../client/find-server.ts";
 import type { Tool } from "../tool/tool.ts";
 import { runWorker } from "./run-worker.ts";
-import { type WorkerFacts, workerHello } from "./worker-hello.ts";
+import { tokenStep, type WorkerFacts, workerHello } from "./worker-hello.ts";
 import { createWorker, drainWorker } from "./worker-state.ts";
 
 /** Options of a worker. */
@@ -13,23 +13,16 @@ export interface ServeOptions extends Partial<ConnectOptions>, WorkerFacts {
 }
 
 /**
- * Serves tools to the service at `url` (default: TOOLGATE_URL, otherwise http://127.0.0.1:7420) with `token` (default: TOOLGATE_TOKEN).
- * Connects again whenever the connection is lost. Resolves when the worker has drained; rejects if the first connection is refused.
+ * Serves tools to the service at `url` (default: TOOLGATE_URL, otherwise http://127.0.0.1:7420) with `token` (default: TOOLGATE_TOKEN),
+ * which needs the role `worker`. Connects again whenever the connection is lost. Resolves when the worker has drained; rejects if the
+ * first connection is refused.
  */
 export async function serve(tools: readonly Tool[], options: ServeOptions = {}): Promise<void> {
-  const { env } = process;
-  const { url = env.TOOLGATE_URL || "http://127.0.0.1:7420", token = env.TOOLGATE_TOKEN, ca, cert, key } = options;
-  const { signal, log = (line) => process.stderr.write(`${line}\n`), ...facts } = options;
-  const worker = createWorker(tools, {
-    hello: workerHello(tools, facts),
-    connectOptions: {
-      url,
-      ...(token !== undefined && { token }),
-      ...(ca !== undefined && { ca }),
-      ...(cert !== undefined && { cert, ...(key !== undefined && { key }) }),
-    },
-    log,
-  });
+  const { signal, log = (line) => process.stderr.write(`${line}\n`) } = options;
+  const hello = workerHello(tools, options);
+  const connectOptions = findServer(options, "worker");
+  if (connectOptions.token === undefined) throw new Error(`a worker needs a token: ${tokenStep(hello)}`);
+  const worker = createWorker(tools, { hello, connectOptions, log });
   // Once: the same signal again ends the process.
   const drain = () => {
     removeListeners();

@@ -49,6 +49,12 @@ export function workerHello(tools: readonly Tool[], facts: WorkerFacts): Message
   };
 }
 
+/** What an operator does for a token that fits the tools. */
+export function tokenStep({ tools = [] }: MessageInitShape<typeof WorkerHelloSchema>): string {
+  const flags = tools.map(({ name }) => `--tool ${name}`).join(" ");
+  return `set TOOLGATE_TOKEN to what \`toolgate token create --role worker ${flags}\` prints`;
+}
+
 function fleetName(): string {
   const program = process.argv[1] ?? "";
   const name = basename(program, extname(program)).replaceAll(/[^A-Za-z0-9_.-]/g, "-");

@@ -2,7 +2,7 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { WorkerHelloSchema } from "../../gen/opencode/tool/v1/worker_pb.ts";
 import { type Bodies, createBodies } from "../body/bodies.ts";
 import { createPlans, notHere, type Plans } from "../body/plans.ts";
-import type { ConnectOptions } from "../client/connect.ts";
+import type { ConnectOptions } from "../client/find-server.ts";
 import { bindTool } from "../tool/define-tool.ts";
 import type { Tool } from "../tool/tool.ts";
 import type { UsedConnection } from "./connection.ts";

@@ -1,8 +1,8 @@
 import { readFileSync } from "node:fs";
-import { connect, type ToolgateClient } from "../../client/connect.ts";
+import { connectWith, type ToolgateClient } from "../../client/connect.ts";
+import { defaultUrl } from "../../client/find-server.ts";
 import { callerTokenFileOf, findToken, isLoopback, type TokenRole } from "../../client/find-token.ts";
 import { loginFileOf } from "../../client/stored-logins.ts";
-import { defaultUrl } from "../environment.ts";
 import { UsageError } from "../failure/failure.ts";
 
 export type { TokenRole } from "../../client/find-token.ts";
@@ -45,7 +45,7 @@ export interface ServerConnection extends ToolgateClient {
 /** Connects to a server with the given token. Nothing is sent before the first request. */
 export function connectServer(url: string, token: FoundToken, certificates: Certificates = {}): ServerConnection {
   return {
-    ...connect({ url, ...(token.value !== undefined && { token: token.value }), ...certificates }),
+    ...connectWith({ url, ...(token.value !== undefined && { token: token.value }), ...certificates }),
     tokenSource: token.source,
     tokenAdvice: token.next ?? `${token.source}; name the right one with --token-file FILE`,
     hasToken: token.value !== undefined,
