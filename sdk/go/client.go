@@ -9,8 +9,11 @@ import (
 	"encoding/hex"
 	"fmt"
 	"iter"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -31,7 +34,7 @@ type Client struct {
 type Options struct {
 	// URL is the address of the service. Empty: TOOLGATE_URL, otherwise http://127.0.0.1:7420.
 	URL string
-	// Token is sent with each request. Empty: TOOLGATE_TOKEN.
+	// Token is sent with each request. Empty: TOOLGATE_TOKEN, otherwise the generated caller token of a service on this machine.
 	Token string
 	// HTTPClient carries the requests, for own certificates. It needs HTTP/2. Nil: one with the system's certificates.
 	HTTPClient *http.Client
@@ -39,7 +42,8 @@ type Options struct {
 
 // NewClient makes a client. It sends nothing before the first request.
 func NewClient(options Options) *Client {
-	httpClient, url, with := options.resolve()
+	url := options.url()
+	httpClient, with := options.connection(firstOf(options.token(), localToken(url)))
 	return &Client{
 		Tools:       toolv1connect.NewToolServiceClient(httpClient, url, with...),
 		Sessions:    toolv1connect.NewSessionServiceClient(httpClient, url, with...),
@@ -47,15 +51,41 @@ func NewClient(options Options) *Client {
 	}
 }
 
-// resolve fills in what the environment sets.
-func (options Options) resolve() (*http.Client, string, []connect.ClientOption) {
+// url is the address of the service; HOST:PORT alone means plain HTTP.
+func (options Options) url() string {
 	url := firstOf(options.URL, os.Getenv("TOOLGATE_URL"), "http://127.0.0.1:7420")
+	if !strings.Contains(url, "://") {
+		url = "http://" + url
+	}
+	return strings.TrimRight(url, "/")
+}
+
+func (options Options) token() string { return firstOf(options.Token, os.Getenv("TOOLGATE_TOKEN")) }
+
+func (options Options) connection(token string) (*http.Client, []connect.ClientOption) {
 	httpClient := options.HTTPClient
 	if httpClient == nil {
 		httpClient = newHTTPClient()
 	}
-	token := bearer(firstOf(options.Token, os.Getenv("TOOLGATE_TOKEN")))
-	return httpClient, strings.TrimRight(url, "/"), []connect.ClientOption{connect.WithGRPC(), connect.WithInterceptors(token)}
+	return httpClient, []connect.ClientOption{connect.WithGRPC(), connect.WithInterceptors(bearer(token))}
+}
+
+// localToken is the caller token that a service on this machine generated; empty for an address of another one.
+func localToken(address string) string {
+	parsed, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	if ip := net.ParseIP(parsed.Hostname()); parsed.Hostname() != "localhost" && !ip.IsLoopback() {
+		return ""
+	}
+	data := os.Getenv("TOOLGATE_DATA")
+	if data == "" {
+		home, _ := os.UserHomeDir()
+		data = filepath.Join(firstOf(os.Getenv("XDG_DATA_HOME"), filepath.Join(home, ".local", "share")), "toolgate")
+	}
+	token, _ := os.ReadFile(filepath.Join(data, "tokens", "caller"))
+	return strings.TrimSpace(string(token))
 }
 
 // newHTTPClient makes a client for HTTP/2, without TLS too. Its pings find a connection that died silently.
@@ -100,10 +130,13 @@ type CallError struct {
 	Reason toolv1.ToolErrorReason
 	// Effects says if the tool may have changed anything.
 	Effects toolv1.ToolEffects
-	message string
 }
 
-func (e *CallError) Error() string { return e.message }
+func (e *CallError) Error() string {
+	reason := strings.TrimPrefix(e.Reason.String(), "TOOL_ERROR_REASON_")
+	effects := strings.TrimPrefix(e.Effects.String(), "TOOL_EFFECTS_")
+	return fmt.Sprintf("%s (%s) ended with %s, effects %s: %s", e.Part.Tool, e.Part.CallId, reason, effects, e.Part.GetError().Error)
+}
 
 // Call makes a call and waits for its end, across restarts of the service. A call that ends without a result is a [*CallError].
 // The end of the context ends the wait; the call goes on.
@@ -124,7 +157,7 @@ func (c *Client) Call(ctx context.Context, call Call) (*toolv1.ToolStateComplete
 			return completed, nil
 		}
 		if failed := part.GetError(); failed != nil {
-			return nil, &CallError{Part: part, Reason: failed.Reason, Effects: failed.Effects, message: failed.Error}
+			return nil, &CallError{Part: part, Reason: failed.Reason, Effects: failed.Effects}
 		}
 	}
 }
@@ -215,12 +248,18 @@ func firstOf(texts ...string) string {
 	return ""
 }
 
-// bearer sends a token with each request.
+// bearer sends a token with each request, if there is one.
 type bearer string
+
+func (token bearer) addTo(header http.Header) {
+	if token != "" {
+		header.Set("Authorization", "Bearer "+string(token))
+	}
+}
 
 func (token bearer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
-		request.Header().Set("Authorization", "Bearer "+string(token))
+		token.addTo(request.Header())
 		return next(ctx, request)
 	}
 }
@@ -228,7 +267,7 @@ func (token bearer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 func (token bearer) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
 		conn := next(ctx, spec)
-		conn.RequestHeader().Set("Authorization", "Bearer "+string(token))
+		token.addTo(conn.RequestHeader())
 		return conn
 	}
 }

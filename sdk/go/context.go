@@ -63,6 +63,12 @@ func (ctx *Context) Metadata(updates ...Update) error {
 // Output appends to the output of the call. A write waits while too much of it is not stored.
 func (ctx *Context) Output() io.Writer { return outputWriter{ctx} }
 
+// Printf appends a formatted text to the output of the call.
+func (ctx *Context) Printf(format string, values ...any) error {
+	_, err := fmt.Fprintf(ctx.Output(), format, values...)
+	return err
+}
+
 type outputWriter struct{ ctx *Context }
 
 func (writer outputWriter) Write(data []byte) (int, error) {

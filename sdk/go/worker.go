@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -37,6 +38,14 @@ type WorkerOptions struct {
 	Resume time.Duration
 	// Log writes a line for operators. Nil: to stderr.
 	Log func(line string)
+}
+
+// Run is the main function of a program that serves tools: [Serve] until a signal drains it. An error is logged, and ends the
+// program with status 1.
+func Run(tools ...Definition) {
+	if err := Serve(context.Background(), tools...); err != nil {
+		log.Fatal(err)
+	}
 }
 
 // Serve serves tools to the service at TOOLGATE_URL with the token in TOOLGATE_TOKEN; see [ServeWith].
@@ -129,7 +138,28 @@ func newWorker(options WorkerOptions, tools []Definition) (*worker, error) {
 		made.tools[tool.declared.Name] = tool
 		made.hello.Tools = append(made.hello.Tools, tool.declared)
 	}
+	if options.token() == "" {
+		return nil, fmt.Errorf("a worker needs a token: %s", made.tokenStep())
+	}
 	return made, nil
+}
+
+// tokenStep is what an operator does for a token that fits the tools.
+func (w *worker) tokenStep() string {
+	flags := ""
+	for _, tool := range w.hello.Tools {
+		flags += " --tool " + tool.Name
+	}
+	return fmt.Sprintf("set TOOLGATE_TOKEN to what `toolgate token create --role worker%s` prints", flags)
+}
+
+// refusal is the error of a first connection that the service refused, with the next step.
+func (w *worker) refusal(err error) error {
+	switch reasonOf(err) {
+	case "UNAUTHENTICATED", "ROLE_MISSING":
+		return fmt.Errorf("the service at %s refuses this worker: %w; next: %s", w.options.url(), err, w.tokenStep())
+	}
+	return fmt.Errorf("the service at %s refuses this worker: %w", w.options.url(), err)
 }
 
 var notInNames = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
@@ -149,7 +179,7 @@ func (w *worker) run() error {
 		if wasWelcome {
 			attempt = 0
 		} else if w.storeID == "" && err != nil && !isCut(err) {
-			return err
+			return w.refusal(err)
 		}
 		w.afterConnection(err, wasWelcome)
 		pause := backoff(attempt)
@@ -176,8 +206,8 @@ const welcomeWait = 15 * time.Second
 // afterwards. A nil error is a connection that one side ended in order.
 func (w *worker) connect() (wasWelcome bool, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	httpClient, url, with := w.options.resolve()
-	stream := toolv1connect.NewWorkerServiceClient(httpClient, url, with...).Work(ctx)
+	httpClient, with := w.options.connection(w.options.token())
+	stream := toolv1connect.NewWorkerServiceClient(httpClient, w.options.url(), with...).Work(ctx)
 	box := newOutbox()
 	// The end of the context is noticed only after the end of the request.
 	abort := func() {
