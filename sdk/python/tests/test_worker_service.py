@@ -3,15 +3,11 @@
 import asyncio
 import ctypes
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +16,6 @@ from service import Service, Wire, token_of
 
 from toolgate import CallError, Client, Context, SyncContext, Tool, ToolFailure, Worker, tool
 from toolgate._gen.tool_pb2 import PermissionRequest
-
-EXAMPLES = Path(__file__).parents[1] / "examples"
 
 entered: list[str] = []
 gate = threading.Event()
@@ -126,27 +120,6 @@ def people(service: Service) -> Iterator[list[PermissionRequest]]:
 
         threading.Thread(target=approve, daemon=True).start()
         yield asked
-
-
-def test_the_example_asks_runs_and_drains(service: Service, caller: Client, people: list[PermissionRequest]) -> None:
-    environment = {**os.environ, "TOOLGATE_URL": service.url, "TOOLGATE_TOKEN": token_of("worker")}
-    program = subprocess.Popen([sys.executable, EXAMPLES / "worker.py"], env=environment)
-    while "deploy" not in {tool.name for tool in caller.tools()}:
-        time.sleep(0.05)
-    result = caller.call("deploy", {"env": "prod", "service": "api"})
-    assert (result.output, result.title) == ("api runs in prod", "api → prod")
-    assert [(ask.permission, list(ask.patterns)) for ask in people] == [
-        ("deploy", ["prod/api"]),
-        ("deploy_traffic", ["prod/api"]),
-    ]
-    last = caller.stream("deploy", {"env": "dev", "service": "web"})
-    for event in last:
-        if event.WhichOneof("event") == "output":
-            program.send_signal(signal.SIGTERM)
-            break
-    part = [event.part for event in last if event.HasField("part")][-1]
-    assert part.completed.output == "web runs in dev"
-    assert program.wait(timeout=30) == 0
 
 
 def test_a_call_survives_a_kill_of_the_service_and_its_body_is_entered_once(

@@ -47,14 +47,14 @@ class Server:
         return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(root_certificates=roots), options=options)
 
 
-def find_server(url: str | None, token: str | None, ca: str | None) -> Server:
-    """Completes what is not given by TOOLGATE_URL, TOOLGATE_TOKEN and TOOLGATE_CA, and by the caller token of a local service."""
+def find_server(url: str | None, token: str | None, ca: str | None, *, is_caller: bool = True) -> Server:
+    """Completes what is not given by TOOLGATE_URL, TOOLGATE_TOKEN and TOOLGATE_CA, for a caller also by the local token."""
     text = url or os.environ.get("TOOLGATE_URL") or DEFAULT_URL
     named = text if "://" in text else f"http://{text}"
     parts = urlsplit(named)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f'"{text}" is not the address of a service: use one like {DEFAULT_URL}')
-    found = token or os.environ.get("TOOLGATE_TOKEN") or (_local_token() if is_loopback(named) else None)
+    found = token or os.environ.get("TOOLGATE_TOKEN") or (_local_token() if is_caller and is_loopback(named) else None)
     return Server(named.rstrip("/"), found, ca or os.environ.get("TOOLGATE_CA") or None)
 
 

@@ -9,11 +9,12 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from uuid import uuid4
 
 from toolgate._connection import find_server
 from toolgate._gen.worker_pb2 import WorkerHello
+from toolgate.errors import ToolgateError
 from toolgate.tools import Tool
 from toolgate.worker.link import Link
 
@@ -39,7 +40,7 @@ class Worker:
         workspaces: Sequence[str] = (),
         resume_timeout: float = 60.0,
     ) -> None:
-        """Finds the service as Client does.
+        """Finds the service as Client does. The token needs the role `worker`; its default is TOOLGATE_TOKEN.
 
         `name` names the fleet: all processes with the same tools. `generation` orders builds that declare a tool
         differently. `capacity` is how many bodies may run at a time. A worker that is cut off for `resume_timeout` seconds
@@ -50,7 +51,13 @@ class Worker:
         self._tools = {tool.name: tool for tool in tools}
         if len(self._tools) < len(tools):
             raise ValueError("two tools have the same name: give one of them another with @tool(name=…)")
-        self._server = find_server(url, token, ca)
+        self._server = find_server(url, token, ca, is_caller=False)
+        if self._server.token is None:
+            flags = " ".join(f"--tool {name}" for name in self._tools)
+            raise ToolgateError(
+                "a worker needs a token",
+                f"set TOOLGATE_TOKEN to what `toolgate token create --role worker {flags}` prints",
+            )
         version = importlib.metadata.version("toolgate")
         self._hello = WorkerHello(
             protocol=1,
@@ -100,12 +107,32 @@ class Worker:
             self._link.stop_bodies()
 
 
-def serve(*tools: Tool[..., Any], **options: Any) -> None:
+class WorkerOptions(TypedDict, total=False):
+    """Options of a worker: see Worker."""
+
+    url: str | None
+    token: str | None
+    ca: str | None
+    name: str
+    build_id: str
+    generation: int
+    capacity: int
+    workspaces: Sequence[str]
+    resume_timeout: float
+
+
+def serve(*tools: Tool[..., Any], **options: Unpack[WorkerOptions]) -> None:
     """Serves tools until SIGTERM or SIGINT, which drain: bodies end, results are recorded. A second signal stops the bodies.
 
-    The options are those of Worker.
+    Logs to stderr, unless the program has configured `logging`. Exits with status 1 if the service refuses the worker.
     """
-    asyncio.run(_serve(Worker(*tools, **options)))
+    if not logging.root.handlers:
+        logging.basicConfig(format="%(message)s")
+        logging.getLogger("toolgate").setLevel(logging.INFO)
+    try:
+        asyncio.run(_serve(Worker(*tools, **options)))
+    except ToolgateError as error:
+        sys.exit(str(error))
 
 
 async def _serve(worker: Worker) -> None:
