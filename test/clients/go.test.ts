@@ -1,31 +1,20 @@
 import { execFile, spawn } from "node:child_process";
-import { once } from "node:events";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { createInterface } from "node:readline";
 import { text } from "node:stream/consumers";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { connect, type PermissionRequest, type ToolgateClient } from "../../src/client/client.ts";
 import { useService } from "../e2e/service.ts";
 import { layWire, type Wire } from "./wire.ts";
+import { useWorkerExample } from "./worker-example.ts";
 import { kitWorkers, runKit } from "./worker-kit.ts";
 
 const root = join(import.meta.dirname, "../..");
 const sdk = join(root, "sdk/go");
 const page = await readFile(join(root, "docs/clients/go.md"), "utf8");
-const service = useService({
-  settings: `
-[[token]]
-id = "worker"
-roles = ["worker"]
-tools = ["deploy"]
-value = "worker-token-for-tests"
-[permission.deploy]
-"dev/*" = "allow"
-`,
-});
+const service = useService();
 let wire: Wire;
 let folder: string;
 
@@ -48,13 +37,16 @@ async function run(command: string, args: readonly string[], cwd: string): Promi
   return stdout;
 }
 
+/** Returns a program of the page. */
+const programOf = (name: string) =>
+  new RegExp(`^\`\`\`go\\n// ${name}.go\\n([\\s\\S]*?)^\`\`\``, "m").exec(page)?.[1] ?? "";
+
 /** Makes a module of a program of the page, with the commands of the page, and builds it. */
 async function build(name: string): Promise<string> {
-  const [, program = ""] = new RegExp(`^\`\`\`go\\n// ${name}.go\\n([\\s\\S]*?)^\`\`\``, "m").exec(page) ?? [];
   const [, commands = ""] = /^```sh\n([\s\S]*?)^```/m.exec(page) ?? [];
   const place = join(folder, name);
   await run("mkdir", [place], folder);
-  await writeFile(join(place, `${name}.go`), program);
+  await writeFile(join(place, `${name}.go`), programOf(name));
   await run("sh", ["-ec", commands.replace("/path/to/the/checkout", root)], place);
   await run("go", ["build", "-o", "program", "."], place);
   return join(place, "program");
@@ -101,25 +93,12 @@ test("the caller of the page gets its output after kill -9 of the service in the
   approver.close();
 });
 
-test("the worker of the page goes on with a body after kill -9 of the service, and drains", async () => {
-  const worker = start(await build("worker"), "worker-token-for-tests");
-  const ended = once(worker, "exit");
-  await once(createInterface({ input: worker.stderr }), "line");
-  const caller = connect({ url: wire.url, token: "caller-token-for-tests" });
-  const seen: string[] = [];
-  for await (const { event } of caller.stream("deploy", { env: "dev", service: "shop" })) {
-    if (event.case === "output") {
-      seen.push(Buffer.from(event.value.data).toString());
-      await restart();
-    }
-    if (event.case !== "part") continue;
-    seen.push(event.value.state.case ?? "");
-    if (event.value.state.case === "completed") expect(event.value.state.value.output).toBe("shop runs in dev");
-  }
-  expect(seen.filter((each) => each !== "pending")).toEqual(["running", "rolling\n", "completed"]);
-  caller.close();
-  worker.kill("SIGTERM");
-  expect(await ended).toEqual([0, null]);
+test("check 2 in Go: the worker of the page answers `toolgate call`, across kill -9 of the service in a wait, and drains", async () => {
+  const command = [await build("worker")] satisfies [string];
+  const program = programOf("worker");
+  const toolgate = [process.execPath, join(root, "src/main.ts")] satisfies [string, string];
+  const at = { url: wire.url, data: service.data, restart };
+  await useWorkerExample(at, { page, program, command, folder, toolgate });
 });
 
 test("the Go SDK passes the conformance kit for workers", async () => {

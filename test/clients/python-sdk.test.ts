@@ -2,14 +2,18 @@ import { execFile } from "node:child_process";
 import { mkdir, readdir, readFile, rm } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { promisify } from "node:util";
-import { beforeAll, describe, expect, test } from "vitest";
+import { beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { installPythonTools, pythonPackage } from "../../build/python-tools.ts";
+import { useService } from "../e2e/service.ts";
+import { layWire } from "./wire.ts";
+import { useWorkerExample } from "./worker-example.ts";
 import { kitWorkers, runKit } from "./worker-kit.ts";
 
 const root = resolve(import.meta.dirname, "../..");
 /** Holds the wheel, and an environment with the wheel, the frameworks of its adapters, and pytest. */
 const directory = join(root, ".cache/python-sdk");
 const installed = join(directory, "venv/bin");
+const service = useService();
 let tools: string;
 
 beforeAll(async () => {
@@ -54,6 +58,25 @@ describe("the Python package", () => {
   test("passes the conformance kit for workers", async () => {
     const command = [join(installed, "python"), join(kitWorkers, "python.py")];
     expect(await runKit(command)).toBe("24 passed, 0 failed");
+  });
+
+  test("check 1: the worker of the page answers `toolgate call`, across kill -9 of the service in a wait, and drains", async () => {
+    const wire = await layWire(service);
+    onTestFinished(wire.close);
+    const restart = async () => {
+      await service.kill();
+      wire.cut();
+      await service.start();
+    };
+    const page = await readFile(join(root, "docs/clients/python.md"), "utf8");
+    const program = await readFile(join(pythonPackage, "examples/worker.py"), "utf8");
+    await useWorkerExample(
+      { url: wire.url, data: service.data, restart },
+      {
+        ...{ page, program, folder: directory, toolgate: [process.execPath, join(root, "src/main.ts")] },
+        command: [join(installed, "python"), join(pythonPackage, "examples/worker.py")],
+      },
+    );
   });
 
   test.each([

@@ -8,6 +8,7 @@ import { createInterface } from "node:readline";
 import { text } from "node:stream/consumers";
 import { afterAll, beforeAll, expect, inject, test } from "vitest";
 import { connect, type PermissionRequest, type ToolgateClient } from "../../src/client/client.ts";
+import { useWorkerExample } from "../clients/worker-example.ts";
 
 /** The programs of docs/clients/typescript.md run beside the installed package, as a user runs them. */
 const page = await readFile(resolve(import.meta.dirname, "../../docs/clients/typescript.md"), "utf8");
@@ -25,13 +26,6 @@ value = "caller-token-for-tests"
 id = "approver"
 roles = ["approver"]
 value = "approver-token-for-tests"
-[[token]]
-id = "worker"
-roles = ["worker"]
-tools = ["deploy"]
-value = "worker-token-for-tests"
-[permission.deploy]
-"dev/*" = "allow"
 `;
 
 let home: string;
@@ -101,7 +95,7 @@ async function nextAsk({ asks }: ToolgateClient): Promise<PermissionRequest> {
 }
 
 test("the caller of the page gets its output after kill -9 of the service in the wait for an approver", async () => {
-  expect(programs.get("call.ts")?.split("\n").length).toBeLessThanOrEqual(17);
+  expect(programs.get("call.ts")?.split("\n").length).toBeLessThanOrEqual(16);
   const printed = text(start("call.ts", "caller-token-for-tests").stdout);
   const approver = connect({ url, token: "approver-token-for-tests" });
   await nextAsk(approver);
@@ -112,24 +106,17 @@ test("the caller of the page gets its output after kill -9 of the service in the
   approver.close();
 });
 
-test("the worker of the page goes on with a body after kill -9 of the service, and drains", async () => {
-  const worker = start("worker.ts", "worker-token-for-tests");
-  const ended = once(worker, "exit");
-  await once(createInterface({ input: worker.stderr }), "line");
-  const caller = connect({ url, token: "caller-token-for-tests" });
-  const seen: string[] = [];
-  for await (const { event } of caller.stream("deploy", { env: "dev", service: "shop" })) {
-    if (event.case === "output") seen.push(Buffer.from(event.value.data).toString());
-    if (event.case === "output" && seen.length === 1) {
-      await kill();
-      await serve();
-    }
-    if (event.case !== "part") continue;
-    seen.push(event.value.state.case ?? "");
-    if (event.value.state.case === "completed") expect(event.value.state.value.output).toBe("shop runs in dev");
-  }
-  expect(seen.filter((each) => each !== "pending")).toEqual(["running", "rolling\n", "completed"]);
-  caller.close();
-  worker.kill("SIGTERM");
-  expect(await ended).toEqual([0, null]);
+test("check 2 in TypeScript: the worker of the page answers `toolgate call`, across kill -9 of the service in a wait, and drains", async () => {
+  const restart = async () => {
+    await kill();
+    await serve();
+  };
+  await useWorkerExample(
+    { url, data: join(home, "data"), restart },
+    {
+      ...{ page, folder, program: programs.get("worker.ts") ?? "" },
+      command: [process.execPath, "worker.ts"],
+      toolgate: [process.execPath, join(folder, "node_modules/toolgate/bin/toolgate.js")],
+    },
+  );
 });
