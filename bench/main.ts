@@ -47,7 +47,7 @@ npm run bench -- --ai-sdk           only runs of the AI SDK with one tool call, 
 npm run bench -- --hooks            only the hooks of Claude Code, beside an empty program and a bare HTTP exchange
 npm run bench -- --events           only the events of opencode's API to 200 clients, beside a bare server: half a minute
 npm run bench -- --lsp              only questions and renames of language servers, beside a bare client and apply_patch
-npm run bench -- --workers          only calls of workers, idle workers, and calls after a replica was killed: about 8 minutes
+npm run bench -- --workers          only calls of workers, cancels, hostile schemas, idle workers, and a killed replica: about 9 minutes
 npm run bench -- --waits            only waits of ten minutes with the real agents: about 14 minutes
 npm run bench -- --tests            only npm test: files, tests, wall and CPU time
 npm run bench -- --compare COMMIT   this checkout and a commit, interleaved; --rounds N (10): about 12 minutes
@@ -126,11 +126,15 @@ const shortAttacks: AttacksPlan = { quietMs: 100, attackMs: 500, restMs: 200 };
 
 const fullWorkers: WorkersPlan = {
   calls: { ...full, warmUp: 4_000 },
+  cancel: { calls: 100 },
+  hostile: { warmUp: 4_000, ms: 3_000 },
   idle: { workers: 1_000, idleMs: 30_000, warmUp: 4_000, ms: 3_000 },
   adoption: { rounds: 5, calls: 1_000 },
 };
 const shortWorkers: WorkersPlan = {
   calls: short,
+  cancel: { calls: 2 },
+  hostile: { warmUp: 100, ms: 300 },
   idle: { workers: 60, idleMs: 500, warmUp: 100, ms: 300 },
   adoption: { rounds: 1, calls: 150 },
 };

@@ -1,5 +1,5 @@
 import { execFileSync } from "node:child_process";
-import { readdirSync } from "node:fs";
+import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { installPythonTools, pythonPackage } from "../../build/python-tools.ts";
 import type { Processes } from "../processes.ts";
@@ -30,20 +30,25 @@ export function workerPrograms(folder: string): readonly WorkerProgram[] {
     },
     {
       ...{ label: "Python", tool: "echo_python", maxAddedMs: 1 },
-      command() {
-        const tools = installPythonTools();
-        const [wheels, installed] = [join(folder, "wheels"), join(folder, "python")];
-        const run = (name: string, ...args: string[]) => {
-          execFileSync(join(tools, name), args, { cwd: pythonPackage, stdio: "pipe" });
-        };
-        run("hatchling", "build", "--target", "wheel", "--directory", wheels);
-        const wheel = join(wheels, readdirSync(wheels)[0] ?? "");
-        run("pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target", installed, wheel);
-        return ["env", `PYTHONPATH=${installed}`, join(tools, "python"), file("echo.py")];
-      },
+      command: () => pythonCommand(folder, file("echo.py")),
     },
     { label: "TypeScript", tool: "echo_typescript", command: () => [process.execPath, file("echo.ts")] },
   ];
+}
+
+/** Returns the command line of a Python program; the SDK is installed into the folder, once. */
+export function pythonCommand(folder: string, program: string): readonly [string, ...string[]] {
+  const tools = installPythonTools();
+  const [wheels, installed] = [join(folder, "wheels"), join(folder, "python")];
+  const run = (name: string, ...args: string[]) => {
+    execFileSync(join(tools, name), args, { cwd: pythonPackage, stdio: "pipe" });
+  };
+  if (!existsSync(installed)) {
+    run("hatchling", "build", "--target", "wheel", "--directory", wheels);
+    const wheel = join(wheels, readdirSync(wheels)[0] ?? "");
+    run("pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target", installed, wheel);
+  }
+  return ["env", `PYTHONPATH=${installed}`, join(tools, "python"), program];
 }
 
 /** Starts a worker of a service, and resolves when it is connected. */
