@@ -8,7 +8,7 @@ import type { CallRecord } from "./ports.ts";
 import { fenceOf, type Running, runKeyOf } from "./running.ts";
 import { beforeDrain, checkNotDraining, whileClaiming } from "./runs.ts";
 import { isTerminal } from "./state.ts";
-import { findDefinition, waitForWorker } from "./worker-queue.ts";
+import { findDefinition, offerAgain, waitAgain } from "./worker-queue.ts";
 
 /**
  * Outcome of an adoption: "ended" if the worker's run of the body is not the call's any more, "foreign" if the mark is not that of this
@@ -107,9 +107,12 @@ export async function restartUnentered(
   mark: RemoteMark,
 ): Promise<boolean> {
   const record = await engine.store.getCall(sessionId, callId);
-  if (!record || !(await engine.store.restartCall(record.ref, mark))) return false;
-  engine.runs.get(runKeyOf(record.ref))?.call.controller.abort(new CallGone());
-  waitForWorker(engine, record.spec.definitionId, record.ref);
-  await engine.store.announceUnclaimed([record.ref]);
+  if (!record) return false;
+  const run = engine.runs.get(runKeyOf(record.ref));
+  const served = await findServed(engine, record);
+  const queued = waitAgain(engine, run?.call.record ?? record, served?.tool);
+  if (!(await engine.store.restartCall(record.ref, mark, queued))) return false;
+  run?.call.controller.abort(new CallGone());
+  await offerAgain(engine, record.ref, queued.definitionId);
   return true;
 }

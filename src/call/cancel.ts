@@ -9,6 +9,7 @@ import { waitForEnd } from "./follow.ts";
 import type { CallRecord } from "./ports.ts";
 import { type Running, runKeyOf } from "./running.ts";
 import { failed, isTerminal } from "./state.ts";
+import { cancelledPart, isGivenBack } from "./worker-queue.ts";
 
 /** Ends a call with CANCELLED and returns the stored part; returns a call that has ended as it is. */
 export async function cancelCall(engine: Engine, ref: CallRef, message: string): Promise<ToolPart> {
@@ -21,8 +22,9 @@ export async function cancelCall(engine: Engine, ref: CallRef, message: string):
     if (record.spec.delegated && record.part.state.case === "running")
       return await wishCancelled(engine, record, reason);
     const run = runs.get(runKeyOf(ref));
-    if (record.part.state.case === "pending") {
-      const part = failed(record.part, { reason: ToolErrorReason.CANCELLED, error: reason }, store.now());
+    // A call whose body its worker did not enter is shown as running, and waits without a run.
+    if (record.part.state.case === "pending" || isGivenBack(record)) {
+      const part = cancelledPart(engine, record, reason);
       if (await endCall(engine, { ref, guard: { version: record.version }, part }))
         run?.call.controller.abort(new CallGone());
       continue;

@@ -1,8 +1,7 @@
-import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord } from "../approval/ports.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
-import type { Reservation } from "../tool/remote.ts";
+import type { RemoteBodies, Reservation } from "../tool/remote.ts";
 import { startsWithOthers } from "./children.ts";
 import { endCall } from "./end-call.ts";
 import { isTooOld, maxIdempotentAttempts, tooOld } from "./ends.ts";
@@ -14,7 +13,7 @@ import { runKeyOf } from "./running.ts";
 import { beforeDrain, whileClaiming } from "./runs.ts";
 import { freeSlot, hasFreeSlot, needsSlot, nextWaiting, takeSlot, takeWaiting, waitForSlot } from "./slots.ts";
 import { failed, isTerminal } from "./state.ts";
-import { findDefinition, waitForWorker } from "./worker-queue.ts";
+import { cancelledPart, findDefinition, waitForWorker } from "./worker-queue.ts";
 
 /** Calls that are claimed at the same time after one settlement. */
 const maxClaims = 16;
@@ -146,21 +145,32 @@ async function claimForWorkers(engine: Engine, definitionId: string): Promise<vo
 /** Finds the first session tree whose next call a worker has capacity for, and removes that call from the queue. */
 async function reserveNext(engine: Engine, definitionId: string, waiting: Map<string, CallRef[]>) {
   // Workers may serve some workspaces only.
-  for (const [root, [ref]] of [...waiting].slice(0, maxClaims)) {
-    const reservation = ref && (await reserveFor(engine, definitionId, ref));
-    if (!reservation) continue;
-    takeWaiting(waiting, root);
+  for (const [root, refs] of [...waiting].slice(0, maxClaims)) {
+    const next = await reserveFirst(engine, definitionId, refs);
+    if (!next) continue;
+    takeWaiting(waiting, root, next.ref);
     if (waiting.size === 0 && engine.workerQueue.get(definitionId) === waiting) engine.workerQueue.delete(definitionId);
-    return { ref, reservation };
+    return next;
   }
   return undefined;
 }
 
-/** Reserves capacity for a call that waits, before it is read. */
-async function reserveFor(engine: Engine, definitionId: string, ref: CallRef): Promise<Reservation | undefined> {
+/** Reserves capacity for the first call of a tree; one that a process did not enter does not hold up those behind it. */
+async function reserveFirst(engine: Engine, definitionId: string, refs: readonly CallRef[]) {
+  for (const ref of refs) {
+    const remote = await remoteOf(engine, definitionId, ref);
+    const reservation = remote?.reserve(ref);
+    if (reservation) return { ref, reservation };
+    if (!remote?.isPaused(ref)) return undefined;
+  }
+  return undefined;
+}
+
+/** Returns the workers that run the body of a call that waits, before it is read. */
+async function remoteOf(engine: Engine, definitionId: string, ref: CallRef): Promise<RemoteBodies | undefined> {
   const opened = await engine.sessions.load(ref.sessionId).catch(() => undefined);
   const workspace = opened && workspaceRoot(opened.workspace.name);
-  return workspace === undefined ? undefined : engine.remoteTools?.find(definitionId, workspace)?.remote?.reserve(ref);
+  return workspace === undefined ? undefined : engine.remoteTools?.find(definitionId, workspace)?.remote;
 }
 
 /** Claims calls that a settlement of this replica left without an owner, and notifies the other replicas of the rest. */
@@ -211,10 +221,9 @@ async function claimIfFree(engine: Engine, ref: CallRef, options: ClaimOptions):
 }
 
 async function endCancelled(engine: Engine, record: CallRecord, error: string): Promise<boolean> {
-  const { ref, part, version, attempts } = record;
-  const effects = attempts > 0 ? ToolEffects.UNKNOWN : ToolEffects.NONE;
-  const ended = failed(part, { reason: ToolErrorReason.CANCELLED, error, effects }, engine.store.now());
-  return (await endCall(engine, { ref, guard: { version }, part: ended })) !== undefined;
+  const { ref, version } = record;
+  const part = cancelledPart(engine, record, error);
+  return (await endCall(engine, { ref, guard: { version }, part })) !== undefined;
 }
 
 /** Ends a call whose start mark a failover may have lost, unless it has changed since it was read. */

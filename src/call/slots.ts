@@ -69,13 +69,17 @@ export function addWaiting(waiting: Map<string, CallRef[]>, ref: CallRef): boole
 /** Removes the next call from the queue: the trees take turns. */
 export function nextWaiting(waiting: Map<string, CallRef[]>): CallRef | undefined {
   const [root] = waiting.keys();
-  return root === undefined ? undefined : takeWaiting(waiting, root);
+  return root === undefined ? undefined : takeWaiting(waiting, root, waiting.get(root)?.[0]);
 }
 
-/** Removes the next call of a tree from the queue; the other trees are served before its next one. */
-export function takeWaiting(waiting: Map<string, CallRef[]>, root: string): CallRef | undefined {
-  const [next, ...others] = waiting.get(root) ?? [];
+/** Removes a call of a tree from the queue; the other trees are served before its next one. */
+export function takeWaiting(
+  waiting: Map<string, CallRef[]>,
+  root: string,
+  taken: CallRef | undefined,
+): CallRef | undefined {
+  const others = (waiting.get(root) ?? []).filter((ref) => ref !== taken);
   waiting.delete(root);
   if (others.length > 0) waiting.set(root, others);
-  return next;
+  return taken;
 }

@@ -1,6 +1,6 @@
 import { create } from "@bufbuild/protobuf";
 import { ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
-import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
@@ -24,7 +24,7 @@ export async function leaveForWorker(
   const { ref, spec } = call.record;
   const waitMs = spec.queueMs ?? tool.remote?.queueMs ?? 0;
   // The gate of an atomic batch is in memory, so its calls cannot wait without an owner.
-  if (waitMs === 0 || gate) throw new CallEnd(ToolErrorReason.UNAVAILABLE, await noWorkerText(tool));
+  if (waitMs === 0 || gate) throw new CallEnd(ToolErrorReason.UNAVAILABLE, await noWorkerText(tool, ref));
   const { definitionId } = tool.definition;
   const queued = { definitionId, until: engine.store.now() + waitMs };
   const title = `Waiting for a worker that runs ${tool.name}`;
@@ -41,14 +41,54 @@ export async function leaveForWorker(
   throw new CallGone();
 }
 
-const noWorkerText = async ({ name, remote }: Tool) =>
-  `The tool "${name}" was not run: ${(await remote?.unavailable()) ?? "no worker that runs it is connected"}.`;
+const noWorkerText = async ({ name, remote }: Tool, ref: CallRef) =>
+  `The tool "${name}" was not run: ${(await remote?.unavailable(ref)) ?? "no worker that runs it is connected"}.`;
+
+/** Time for which a call waits at least after its body was not entered: another process or replica may take it. */
+const minAgainMs = 5_000;
+
+/** Returns the wait of a call whose body was not entered: it goes on with the wait that it had before its start, if there was one. */
+export function waitAgain(
+  { store }: Engine,
+  { queuedUntil, spec }: Pick<CallRecord, "queuedUntil" | "spec">,
+  tool: Tool | undefined,
+): QueuedCall {
+  const waitMs = spec.queueMs ?? tool?.remote?.queueMs ?? 0;
+  return {
+    definitionId: spec.definitionId,
+    until: queuedUntil ?? store.now() + Math.max(waitMs, minAgainMs),
+  };
+}
 
 /** Remembers a call that waits for a worker, and claims it if one has capacity by now. */
 export function waitForWorker(engine: Engine, definitionId: string, ref: CallRef): void {
   const waiting = engine.workerQueue.get(definitionId) ?? new Map<string, CallRef[]>();
   engine.workerQueue.set(definitionId, waiting);
   if (addWaiting(waiting, ref)) engine.whenWorkerFree();
+}
+
+/** True for a call whose body its worker did not enter, and which waits for another one. */
+export function isGivenBack({ owner, queuedUntil }: Pick<CallRecord, "owner" | "queuedUntil">): boolean {
+  return owner === "" && queuedUntil !== undefined;
+}
+
+/** Returns the part of a call that is cancelled while it waits. */
+export function cancelledPart({ store }: Engine, { part, attempts }: CallRecord, error: string): ToolPart {
+  const effects = attempts > 0 ? ToolEffects.UNKNOWN : ToolEffects.NONE;
+  return failed(part, { reason: ToolErrorReason.CANCELLED, error, effects }, store.now());
+}
+
+/** Offers a call that was given back to the workers of all replicas; one that was to be cancelled ends. */
+export async function offerAgain(engine: Engine, ref: CallRef, definitionId: string): Promise<void> {
+  const { store } = engine;
+  const record = await store.getCall(ref.sessionId, ref.callId);
+  if (record?.cancel !== undefined && isGivenBack(record)) {
+    const part = cancelledPart(engine, record, record.cancel);
+    await endCall(engine, { ref, guard: { version: record.version }, part });
+    return;
+  }
+  waitForWorker(engine, definitionId, ref);
+  await store.announceUnclaimed([ref]);
 }
 
 /** Returns the tool of a definition: the one that serves its name now, or one that workers served before. */
@@ -91,7 +131,7 @@ export async function recoverQueued(engine: Engine, ref: CallRef, { definitionId
 }
 
 async function endOfWait(
-  { part: { tool: name }, spec }: CallRecord,
+  { part: { tool: name }, ref, spec }: CallRecord,
   serving: Tool | undefined,
   own: Tool | "" | undefined,
 ) {
@@ -99,6 +139,8 @@ async function endOfWait(
     const error = `The tool "${name}" has changed since it was offered, and no worker that has it as it was took the call. List the tools again and repeat the call as it is now.`;
     return { reason: ToolErrorReason.STALE_TOOL, error };
   }
-  const why = own ? await noWorkerText(own) : `The tool "${name}" was not run: no worker that runs it is connected.`;
+  const why = own
+    ? await noWorkerText(own, ref)
+    : `The tool "${name}" was not run: no worker that runs it is connected.`;
   return { reason: ToolErrorReason.UNAVAILABLE, error: why };
 }

@@ -34,8 +34,10 @@ export interface RemoteBodies {
   readonly queueMs: number;
   /** Reserves capacity of a worker that is connected to this replica; undefined if none has any now. */
   reserve(call: RemoteCall): Reservation | undefined;
+  /** True while a process has not entered the body of a call and is not offered it again: other calls are served before it. */
+  isPaused(call: RemoteCall): boolean;
   /** Reports why no worker takes a call, for its error. */
-  unavailable(): Promise<string>;
+  unavailable(call: RemoteCall): Promise<string>;
 }
 
 /** The run of a remote body, for its `execute`. */

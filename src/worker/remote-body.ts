@@ -40,13 +40,13 @@ export async function runRemoteBody(
   process: WorkerProcess,
   start: BodyStart,
   ctx: ToolContext & { remote: RemoteRun },
-  { isClosed, bodies }: Pick<RemoteBody, "isClosed" | "bodies">,
+  { isClosed, bodies, refused }: Pick<RemoteBody, "isClosed" | "bodies" | "refused">,
 ): Promise<ToolResult> {
   const { promise, resolve, reject } = Promise.withResolvers<ToolResult>();
   const { remote, signal } = ctx;
   const { assignment } = remote.mark;
   const body: RemoteBody = {
-    ...{ process, tool: start.tool, ctx, remote, isClosed, bodies, resolve, reject },
+    ...{ process, tool: start.tool, ctx, remote, isClosed, bodies, refused, resolve, reject },
     ...{
       handled: Promise.resolve(),
       waiting: { output: 0, files: 0 },
@@ -202,7 +202,9 @@ function takeResult(body: RemoteBody, { outcome }: WorkerResult): void {
     // Otherwise the body would run twice.
     if (body.isEntered) throw new ToolFailure("The worker reported of the body, and then that it had not entered it.");
     endBody(body);
-    body.reject(new NotEntered(visible(outcome.value)));
+    const reason = visible(outcome.value);
+    body.refused(body.process, body.ctx, reason);
+    body.reject(new NotEntered(reason));
     return;
   }
   body.hasResult = true;

@@ -6,7 +6,7 @@ import type { WorkerRights } from "../core/principal.ts";
 import { visible } from "../core/visible.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ExecutorLost, NotEntered, ToolFailure } from "../tool/errors.ts";
-import type { RemoteBodies, RemoteRun } from "../tool/remote.ts";
+import type { RemoteBodies, RemoteCall, RemoteRun } from "../tool/remote.ts";
 import type { Plan, PlanContext, Tool, ToolContext } from "../tool/tool.ts";
 import { keepOfWorker } from "../tool/worker/worker-tool.ts";
 import { askProblem, type IsClosed, mayAsk, textOfDeclaration } from "./declared-tool.ts";
@@ -31,6 +31,8 @@ export interface RemoteHost extends RemoteBodies {
   isLeaving(): boolean;
   /** Returns the process that runs, or is to run, a body; undefined if it is not known here. */
   processOf(run: RemoteRun): WorkerProcess | undefined;
+  /** Called when a process has not entered a body, and will not enter it. */
+  refused(process: WorkerProcess, call: RemoteCall, reason: string): void;
   /** Lets a worker plan a call; undefined if none that is connected here does. */
   plan(call: MessageInitShape<typeof WorkerCallSchema>): Promise<WorkerPlanned | undefined>;
 }

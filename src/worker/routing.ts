@@ -10,9 +10,10 @@ import { workerIdOf } from "../core/worker-directory.ts";
 import { assignmentOf, type RemoteCall, type Reservation } from "../tool/remote.ts";
 import { markOf } from "./assignments.ts";
 import { brings } from "./directory.ts";
+import { refusalsOf, refuseBody } from "./refused-bodies.ts";
 import type { RemoteHost } from "./remote-tool.ts";
 import { serversOf, type WorkersState } from "./state.ts";
-import { capacityFor, dismissDrained, sendTo, type WorkerProcess } from "./worker-process.ts";
+import { capacityFor, dismissDrained, keyOfCall, sendTo, type WorkerProcess } from "./worker-process.ts";
 
 const maxSessions = 10_000;
 const planMs = 10_000;
@@ -39,14 +40,19 @@ export function workersOfTool(
       const process = pick(state, servers(), definitionId(), declared, call);
       return process && reserve(state, process, definitionId(), call);
     },
-    async unavailable() {
+    isPaused: (call) => (state.refused.get(keyOfCall(call))?.paused.size ?? 0) > 0,
+    refused: (process, call, reason) => refuseBody(state, process, call, reason),
+    async unavailable(call) {
+      const refusals = refusalsOf(state, call);
+      if (refusals !== undefined)
+        return `No worker took the call in time: ${refusals}. Look at the log of that worker, or start another one`;
       const known = await state.directory.list().catch(() => []);
       const own = known.filter((process) => brings(process, definitionId()));
       const seen = Math.max(state.definitions.lastSeen(definitionId()), ...own.map((process) => process.seen));
       const when = own.some(({ connected }) => connected)
         ? "is busy"
         : `is not connected; it was last seen at ${new Date(seen).toISOString()}`;
-      return `No worker took the call in time, so it was not run: the fleet "${worker}" ${when}. Try again later, or start a worker.`;
+      return `No worker took the call in time, so it was not run: the fleet "${worker}" ${when}. Try again later, or start a worker`;
     },
     processOf: ({ mark }) => state.processes.get(workerIdOf(mark.principal, mark.instance)),
     async plan(call) {
@@ -57,18 +63,19 @@ export function workersOfTool(
 }
 
 function pick(
-  { lastOf }: WorkersState,
+  { lastOf, refused }: WorkersState,
   servers: readonly WorkerProcess[],
   definitionId: string,
   { affinity, name }: WorkerTool,
-  { sessionId }: RemoteCall,
+  call: RemoteCall,
 ): WorkerProcess | undefined {
-  const last = affinity === WorkerAffinity.PREFER_SESSION ? lastOf.get(sessionId) : undefined;
+  const last = affinity === WorkerAffinity.PREFER_SESSION ? lastOf.get(call.sessionId) : undefined;
+  const paused = refused.get(keyOfCall(call))?.paused;
   let best: { process: WorkerProcess; capacity: number } | undefined;
   for (const process of servers) {
     const { principal, hello } = process;
     const capacity = capacityFor(process, definitionId, name);
-    if (capacity <= 0) continue;
+    if (capacity <= 0 || paused?.has(process)) continue;
     if (last !== undefined && workerIdOf(principal, hello.instanceId) === last) return process;
     const newer = best === undefined ? 1n : hello.generation - best.process.hello.generation;
     if (newer > 0n || (newer === 0n && capacity > (best?.capacity ?? 0))) best = { process, capacity };

@@ -42,6 +42,16 @@ export interface WorkersParts {
   log: Logger;
 }
 
+/** Processes that answered the start of a call with `not_entered`. */
+export interface RefusedBody {
+  /** Number of refusals, by process. */
+  readonly counts: Map<WorkerProcess, number>;
+  /** Processes that are not offered the call now. */
+  readonly paused: Set<WorkerProcess>;
+  /** The process that refused last, and its reason. */
+  last: string;
+}
+
 /** State of the workers of one replica. */
 export interface WorkersState extends WorkersParts {
   readonly processes: Map<string, WorkerProcess>;
@@ -51,6 +61,8 @@ export interface WorkersState extends WorkersParts {
   readonly bodies: Map<string, RemoteBody>;
   /** Process of the last call of a session, for tools that prefer it. */
   readonly lastOf: Map<string, string>;
+  /** Calls of which a process did not enter the body; see `keyOfCall`. */
+  readonly refused: Map<string, RefusedBody>;
   readonly definitions: Definitions;
   readonly directory: Directory;
   isDraining: boolean;

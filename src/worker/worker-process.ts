@@ -58,6 +58,8 @@ export interface RemoteBody extends ReceivedFiles {
   readonly isClosed: IsClosed;
   /** All bodies of the replica, by call. */
   readonly bodies: Map<string, RemoteBody>;
+  /** Called when the process has not entered it, and will not enter it. */
+  refused(process: WorkerProcess, call: RemoteCall, reason: string): void;
   /** Resolves when all reports so far are handled: output, progress and result are handled in order. */
   handled: Promise<void>;
   /** Bytes of output and of attachments in reports that are not handled yet. */

@@ -50,7 +50,8 @@ const seenMs = 300_000;
 export function createWorkers(parts: WorkersParts): Workers {
   const state: WorkersState = {
     ...parts,
-    ...{ processes: new Map(), servers: new Map(), bodies: new Map(), lastOf: new Map(), isDraining: false },
+    ...{ processes: new Map(), servers: new Map(), bodies: new Map(), lastOf: new Map(), refused: new Map() },
+    isDraining: false,
     definitions: createDefinitions({
       ...parts,
       hostOf: (definitionId, declared, worker, workspace) =>
@@ -69,6 +70,7 @@ export function createWorkers(parts: WorkersParts): Workers {
     tool: state.definitions.tool,
     orphan: (call, mark) => probe(state, call, mark),
     ended(call) {
+      state.refused.delete(keyOfCall(call));
       const body = state.bodies.get(keyOfCall(call));
       if (body === undefined) return;
       endBody(body);

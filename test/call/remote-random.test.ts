@@ -69,6 +69,7 @@ function createKeeper(replicas: () => Replicas, forgets: boolean) {
             const mark = markOf(assignmentOf(`${count++}`.padStart(22, "0"), call));
             return { mark, worker: "ci", buildId: "", free() {} } as Reservation;
           },
+          isPaused: () => false,
           unavailable: async () => "no worker runs",
         },
         execute: (_input, { plan: _plan, ...ctx }) => run(ctx, gone),

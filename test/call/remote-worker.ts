@@ -23,12 +23,14 @@ export function createTestWorker({ capacity = 10, queueMs = 60_000, idempotent =
   const orphans: CallRef[] = [];
   /** Calls whose bodies were entered, in order. */
   const entered: string[] = [];
+  /** Calls that it does not take now. */
+  const paused = new Set<string>();
   let [at, connection, running, count] = ["", 0, 0, 0];
   /** The worker never gets the next starts. */
   let isDeaf = false;
 
   function reserve(replica: string, call: Pick<CallRef, "sessionId" | "callId">): Reservation | undefined {
-    if (at !== replica || running >= capacity) return undefined;
+    if (at !== replica || running >= capacity || paused.has(call.callId)) return undefined;
     running += 1;
     let isFree = false;
     const assignment = assignmentOf(`${count++}`.padStart(22, "0"), call);
@@ -57,6 +59,7 @@ export function createTestWorker({ capacity = 10, queueMs = 60_000, idempotent =
 
   return {
     entered,
+    paused,
     orphans,
     bodies,
     /** The tool of a replica, whose bodies run in the worker. */
@@ -74,6 +77,7 @@ export function createTestWorker({ capacity = 10, queueMs = 60_000, idempotent =
         remote: {
           queueMs,
           reserve: (call) => reserve(replica, call),
+          isPaused: ({ callId }) => paused.has(callId),
           unavailable: async () => "no worker of ci runs",
         },
         execute: (_input, { plan: _plan, ...ctx }) => run(ctx, gone),

@@ -197,17 +197,28 @@ describe("a call whose body a worker runs", () => {
 
   test("starts again if its worker refuses to enter it", async () => {
     const worker = createTestWorker();
-    const { connect, open, replicas, ended, record } = await start(worker);
+    const { connect, open, ended, record } = await start(worker);
     connect();
     await open();
     const body = await worker.body("call_1");
     worker.bodies.clear();
     body.fail(new NotEntered("it has no capacity"));
-    await expect.poll(async () => (await record()).owner).toBe("");
-    await replicas.any().calls.recover();
     (await worker.body("call_1")).end({ output: "done" });
     expect(await ended()).toMatchObject({ case: "completed" });
     expect(await record()).toMatchObject({ attempts: 1 });
+  });
+
+  test("can be cancelled while it waits after its worker did not enter it, also without any worker", async () => {
+    const worker = createTestWorker();
+    const { connect, open, replicas, record } = await start(worker);
+    connect();
+    await open();
+    const body = await worker.body("call_1");
+    worker.connect("");
+    body.fail(new NotEntered("it stops"));
+    await expect.poll(async () => (await record()).owner).toBe("");
+    const part = await replicas.any().calls.cancel(agent, ref.sessionId, ref.callId, "not needed");
+    expect(part.state).toMatchObject({ value: { reason: ToolErrorReason.CANCELLED, effects: ToolEffects.NONE } });
   });
 
   test("is left by a replica that stops, and goes on at the next one", async () => {
@@ -354,6 +365,29 @@ describe("a call that no worker can run now", () => {
     (await worker.body("call_1")).end({ output: "done" });
     expect(await ended()).toMatchObject({ case: "completed" });
     expect(worker.entered).toEqual(["call_1"]);
+  });
+
+  test("does not hold up the calls behind it while its worker is not offered it", async () => {
+    const worker = createTestWorker({ capacity: 1 });
+    const { connect, replicas, open } = await start(worker);
+    connect();
+    await open({ callId: "running" });
+    const running = await worker.body("running");
+    worker.paused.add("call_1");
+    await open();
+    await open({ callId: "behind" });
+    await expect.poll(async () => (await replicas.any().store.calls.orphans()).length).toBe(2);
+    running.end({});
+    // The edge of workers reports capacity when a body has ended.
+    const entered = () => {
+      replicas.any().calls.takeQueued();
+      return worker.entered.length;
+    };
+    await expect.poll(entered).toBe(2);
+    worker.paused.clear();
+    (await worker.body("behind")).end({});
+    await expect.poll(entered).toBe(3);
+    expect(worker.entered).toEqual(["running", "behind", "call_1"]);
   });
 
   test("starts when a body ends, of several session trees in turn", async () => {

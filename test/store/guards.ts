@@ -337,6 +337,8 @@ async function startAndLapse(store: OpenedStore, maxAttempts: number): Promise<v
   store.advance(leaseMs);
 }
 
+const again = { definitionId: "definition", until: 1_900_000_000_000 };
+
 /** Violations of the mark by which a worker names its run of a body. */
 function markGuards(refused: unknown): readonly Guard<{ ref: CallRef; mark: RemoteMark }>[] {
   const change =
@@ -364,7 +366,7 @@ function markGuards(refused: unknown): readonly Guard<{ ref: CallRef; mark: Remo
     {
       guard: "started",
       violation: "the call was given back",
-      violate: async ({ calls }) => void (await calls.restartCall(ref, remote)),
+      violate: async ({ calls }) => void (await calls.restartCall(ref, remote, again)),
       answer: refused,
     },
     {
@@ -412,7 +414,7 @@ const restartCall: GuardedTransition<{ ref: CallRef; mark: RemoteMark }> = {
     await startRemoteCall(store, ref);
     return { ref, mark: remote };
   },
-  run: ({ calls }, step) => calls.restartCall(step.ref, step.mark),
+  run: ({ calls }, step) => calls.restartCall(step.ref, step.mark, again),
   accepted: true,
   guards: markGuards(false),
 };

@@ -138,6 +138,40 @@ describe("the process of a call", () => {
     next.complete(await next.next("start"), "next");
     expect(await calling).toMatchObject({ value: { output: "next" } });
   });
+
+  test("is offered a body that it does not enter again after growing pauses, until the call ends UNAVAILABLE", async () => {
+    const worker = await workerFor(echoTool("ci_refuses"), { instanceId: newInstance() });
+    let offers = 0;
+    const refuse = async () => {
+      for (;;) {
+        const start = await worker.next("start");
+        offers += 1;
+        if (start.call?.input?.text === "other") worker.complete(start, "other");
+        else {
+          const outcome = { case: "notEntered", value: "its disk is full" } as const;
+          worker.report(start, { case: "result", value: { outcome } });
+        }
+      }
+    };
+    void refuse();
+    const sessionId = await agent().newSession();
+    const refused = call("ci_refuses", { sessionId, queueMs: 2_000 });
+    // Meanwhile the worker gets other calls of the same session.
+    await expect.poll(() => offers).toBeGreaterThan(0);
+    expect(await call("ci_refuses", { sessionId, text: "other" })).toMatchObject({ value: { output: "other" } });
+    expect(await refused).toMatchObject({
+      value: {
+        reason: ToolErrorReason.UNAVAILABLE,
+        effects: ToolEffects.NONE,
+        error: expect.stringMatching(
+          new RegExp(`offered \\d+ times.* the worker "ci" \\(${worker.instanceId}\\).* "its disk is full"`),
+        ),
+      },
+    });
+    // With pauses that double, ten offers take more than eight minutes.
+    expect(offers).toBeGreaterThan(2);
+    expect(offers).toBeLessThan(10);
+  });
 });
 
 describe("a body of which its worker has reported is not entered again, although the worker says that it never was", () => {

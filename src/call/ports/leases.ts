@@ -29,10 +29,10 @@ export interface LeaseStore {
   adoptCall(ref: CallRef, mark: RemoteMark, owner: string, leaseMs: number): Promise<CallRecord | undefined>;
   /**
    * restart_call: takes back the start of a call whose body its worker has not entered and will not enter: the call has no
-   * owner, is an orphan at once, and the attempt does not count. Requires the stored mark, over the same connection or a higher
-   * one. Returns false if a guard fails.
+   * owner, is an orphan at once, waits for a worker as `queued` says, and the attempt does not count. Requires the stored mark,
+   * over the same connection or a higher one. Returns false if a guard fails.
    */
-  restartCall(ref: CallRef, mark: RemoteMark): Promise<boolean>;
+  restartCall(ref: CallRef, mark: RemoteMark, queued: QueuedCall): Promise<boolean>;
   /** renew_leases: renews every lease of the owner, including lapsed ones that were not claimed; returns the calls that it still holds. */
   renewLeases(owner: string, leaseMs: number): Promise<CallRef[]>;
   /** release_calls: ends the owner's leases on calls that are not started, so that others can claim them at once. */

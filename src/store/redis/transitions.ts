@@ -242,11 +242,11 @@ export async function runAdoptCall(
 /** restart_call: takes back the start of a call whose body was not entered. */
 export async function runRestartCall(
   context: RedisCallContext,
-  ...[ref, mark]: Parameters<LeaseStore["restartCall"]>
+  ...[ref, mark, queued]: Parameters<LeaseStore["restartCall"]>
 ): Promise<boolean> {
   const { keys, live, now, runStep } = context;
   const names = { ...callStepKeys(context, ref), leases: keys.tree(ref.root).leases };
-  const result = await runStep("restart_call", ref.root, names, { name: callName(ref), mark });
+  const result = await runStep("restart_call", ref.root, names, { name: callName(ref), mark, queued });
   if (text(result) !== "restarted") return false;
   await live.sooner(ref.root, now());
   return true;

@@ -24,7 +24,7 @@ export function prepareCallStatements(db: DatabaseSync) {
     adopt: statement(db, "UPDATE calls SET epoch = ?, remote = ? WHERE ordinal = ?"),
     restart: statement(
       db,
-      "UPDATE calls SET epoch = ?, started = 0, attempts = attempts - 1, remote = NULL WHERE ordinal = ?",
+      "UPDATE calls SET epoch = ?, started = 0, attempts = attempts - 1, remote = NULL, queued_until = ? WHERE ordinal = ?",
     ),
     queue: statement(db, "UPDATE calls SET queued_until = ? WHERE ordinal = ?"),
     postponeQueues: statement(

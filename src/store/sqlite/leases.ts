@@ -70,15 +70,15 @@ export function applyAdoptCall(
 export function applyRestartCall(
   tables: SqliteTables,
   step: Step,
-  ...[ref, mark]: Parameters<LeaseStore["restartCall"]>
+  ...[ref, mark, queued]: Parameters<LeaseStore["restartCall"]>
 ): boolean {
   const { openCalls, callSql } = tables;
   const call = openCalls.get(ref);
   if (!call?.remote || !isSameRun(call.remote, mark) || mark.connection < call.remote.connection) return false;
   const epoch = call.epoch + 1;
-  callSql.restart.run(epoch, call.ordinal);
+  callSql.restart.run(epoch, queued.until, call.ordinal);
   const lease = { owner: "", leaseUntil: step.now };
-  raiseCallVersion(tables, step, call, { epoch, started: false, ...lease, remote: undefined });
+  raiseCallVersion(tables, step, call, { epoch, started: false, ...lease, remote: undefined, queued });
   return true;
 }
 

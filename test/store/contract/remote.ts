@@ -113,12 +113,13 @@ export function remoteContract(open: OpenStore): void {
 
   test("gives a call whose body was not entered back, without counting the attempt", async () => {
     const store = await openStarted();
-    expect(await store.calls.restartCall(ref, remote)).toBe(true);
+    const queued = { definitionId: "definition", until: store.calls.now() + 5_000 };
+    expect(await store.calls.restartCall(ref, remote, queued)).toBe(true);
     const back = await recordOf(store, ref);
-    expect(back).toMatchObject({ owner: "", epoch: 2, version: 3, attempts: 0 });
+    expect(back).toMatchObject({ owner: "", epoch: 2, version: 3, attempts: 0, queuedUntil: queued.until });
     expect(back.remote).toBeUndefined();
     const [orphan] = await store.calls.orphans();
-    expect(orphan).toEqual({ ref, started: false, delegated: false, since: store.calls.now() });
+    expect(orphan).toEqual({ ref, started: false, delegated: false, since: store.calls.now(), queued });
     expect(await store.calls.renewLeases(owner, leaseMs)).toEqual([]);
     const claimed = await store.calls.claimCall(ref, other, leaseMs);
     expect(claimed).toMatchObject({ owner: other, epoch: 3 });
@@ -177,6 +178,6 @@ export function remoteContract(open: OpenStore): void {
     await addSession(store);
     await startCall(store, ref);
     expect(await store.calls.adoptCall(ref, next, other, leaseMs)).toBeUndefined();
-    expect(await store.calls.restartCall(ref, next)).toBe(false);
+    expect(await store.calls.restartCall(ref, next, queued)).toBe(false);
   });
 }

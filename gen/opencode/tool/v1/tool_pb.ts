@@ -1243,8 +1243,9 @@ export const ToolErrorReason = {
   CHANGED_AFTER_APPROVAL: 13,
 
   /**
-   * TOOL_ERROR_REASON_UNAVAILABLE: no worker had room for the call in time; it was not started. The error names the fleet
-   * that brings the tool, and says that it is busy or when it was last seen.
+   * TOOL_ERROR_REASON_UNAVAILABLE: no worker had room for the call in time, or none that was given it entered its body; it was not
+   * run. The error names the fleet that brings the tool, and says that it is busy, when it was last seen, or why the worker that
+   * was given the call last did not enter its body.
    *
    * @generated from enum value: TOOL_ERROR_REASON_UNAVAILABLE = 14;
    */

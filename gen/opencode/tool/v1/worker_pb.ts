@@ -1968,7 +1968,10 @@ export type WorkerResult = Message<"opencode.tool.v1.WorkerResult"> & {
     case: "failed";
   } | {
     /**
-     * not_entered is why a worker did not enter the body and never will: another process may be given the call.
+     * not_entered is why a worker did not enter the body and never will: another process may be given the call. This one is offered
+     * it again after a second, which doubles each time. The call waits until its `queue_ms` are over, which count from its first
+     * wait, or from the first refusal if it did not wait (at least 5 s); then it ends UNAVAILABLE, and its error names the worker
+     * and this text.
      *
      * @generated from field: string not_entered = 3;
      */

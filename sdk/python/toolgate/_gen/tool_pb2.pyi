@@ -70,8 +70,9 @@ class _ToolErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolE
     another input than the approved one, so `effects` is UNKNOWN.
     """
     TOOL_ERROR_REASON_UNAVAILABLE: _ToolErrorReason.ValueType  # 14
-    """TOOL_ERROR_REASON_UNAVAILABLE: no worker had room for the call in time; it was not started. The error names the fleet
-    that brings the tool, and says that it is busy or when it was last seen.
+    """TOOL_ERROR_REASON_UNAVAILABLE: no worker had room for the call in time, or none that was given it entered its body; it was not
+    run. The error names the fleet that brings the tool, and says that it is busy, when it was last seen, or why the worker that
+    was given the call last did not enter its body.
     """
     TOOL_ERROR_REASON_NOT_REPORTED: _ToolErrorReason.ValueType  # 15
     """TOOL_ERROR_REASON_NOT_REPORTED: the call was delegated to the agent that asked, it began, and no report arrived within
@@ -131,8 +132,9 @@ changed between the start and the write. Nothing was written. For a delegated ca
 another input than the approved one, so `effects` is UNKNOWN.
 """
 TOOL_ERROR_REASON_UNAVAILABLE: ToolErrorReason.ValueType  # 14
-"""TOOL_ERROR_REASON_UNAVAILABLE: no worker had room for the call in time; it was not started. The error names the fleet
-that brings the tool, and says that it is busy or when it was last seen.
+"""TOOL_ERROR_REASON_UNAVAILABLE: no worker had room for the call in time, or none that was given it entered its body; it was not
+run. The error names the fleet that brings the tool, and says that it is busy, when it was last seen, or why the worker that
+was given the call last did not enter its body.
 """
 TOOL_ERROR_REASON_NOT_REPORTED: ToolErrorReason.ValueType  # 15
 """TOOL_ERROR_REASON_NOT_REPORTED: the call was delegated to the agent that asked, it began, and no report arrived within

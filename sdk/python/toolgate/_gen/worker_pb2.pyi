@@ -1790,7 +1790,11 @@ class WorkerResult(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     NOT_ENTERED_FIELD_NUMBER: _builtins.int
     not_entered: _builtins.str
-    """not_entered is why a worker did not enter the body and never will: another process may be given the call."""
+    """not_entered is why a worker did not enter the body and never will: another process may be given the call. This one is offered
+    it again after a second, which doubles each time. The call waits until its `queue_ms` are over, which count from its first
+    wait, or from the first refusal if it did not wait (at least 5 s); then it ends UNAVAILABLE, and its error names the worker
+    and this text.
+    """
     @_builtins.property
     def completed(self) -> Global___WorkerCompleted:
         """completed has a result."""

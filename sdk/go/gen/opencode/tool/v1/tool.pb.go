@@ -66,8 +66,9 @@ const (
 	// changed between the start and the write. Nothing was written. For a delegated call: the agent reported that it ran
 	// another input than the approved one, so `effects` is UNKNOWN.
 	ToolErrorReason_TOOL_ERROR_REASON_CHANGED_AFTER_APPROVAL ToolErrorReason = 13
-	// TOOL_ERROR_REASON_UNAVAILABLE: no worker had room for the call in time; it was not started. The error names the fleet
-	// that brings the tool, and says that it is busy or when it was last seen.
+	// TOOL_ERROR_REASON_UNAVAILABLE: no worker had room for the call in time, or none that was given it entered its body; it was not
+	// run. The error names the fleet that brings the tool, and says that it is busy, when it was last seen, or why the worker that
+	// was given the call last did not enter its body.
 	ToolErrorReason_TOOL_ERROR_REASON_UNAVAILABLE ToolErrorReason = 14
 	// TOOL_ERROR_REASON_NOT_REPORTED: the call was delegated to the agent that asked, it began, and no report arrived within
 	// `limits.report_ms`. It was approved; whether the agent ran it is unknown (`effects` UNKNOWN). It counts neither as a
