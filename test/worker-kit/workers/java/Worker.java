@@ -1,259 +1,227 @@
-import static opencode.tool.v1.Worker.*;
-
-import com.google.protobuf.ByteString;
-import com.google.protobuf.Struct;
-import com.google.protobuf.Value;
-import io.grpc.Grpc;
-import io.grpc.InsecureChannelCredentials;
-import io.grpc.ManagedChannel;
-import io.grpc.Metadata;
-import io.grpc.Status;
-import io.grpc.stub.MetadataUtils;
-import io.grpc.stub.StreamObserver;
-import java.io.IOException;
-import java.nio.charset.StandardCharsets;
-import java.nio.file.Files;
-import java.nio.file.Path;
-import java.nio.file.StandardOpenOption;
-import java.util.LinkedHashMap;
-import java.util.Map;
-import java.util.TreeMap;
-import java.util.UUID;
-import java.util.concurrent.locks.LockSupport;
+import com.google.protobuf.*;
+import io.grpc.*;
+import io.grpc.stub.*;
+import java.io.*;
+import java.net.URI;
+import java.nio.file.*;
+import java.util.*;
+import java.util.concurrent.*;
+import opencode.tool.v1.Worker.*;
 import opencode.tool.v1.WorkerServiceGrpc;
+import sun.misc.Signal;
 
-/** A worker of the core tools of the conformance kit, from the .proto files and docs/worker-conformance.md alone. */
-public class Worker {
-  static final Path KIT = Path.of(System.getenv("TOOLGATE_KIT"));
-  static final Metadata.Key<String> TOKEN = Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
-  static final Metadata.Key<byte[]> DETAILS = Metadata.Key.of("grpc-status-details-bin", Metadata.BINARY_BYTE_MARSHALLER);
-  static final String INSTANCE = "wrk_" + UUID.randomUUID();
+/** A worker without an SDK. Comments name the rules of worker-conformance.md. All but the bodies runs on the thread of `loop`. */
+public final class Worker {
+  private static final Path KIT = Path.of(System.getenv("TOOLGATE_KIT"));
+  private static final ByteString PIECE = ByteString.copyFromUtf8("abcdefghijklmnopqrstuvwxyz".repeat(630));
+  private static final int RESUME_MS = 30_000;
 
-  /** An assignment that is not over, with what has no receipt. */
-  static class Held {
-    final TreeMap<Long, WorkerReport> output = new TreeMap<>();
-    WorkerReport result;
-    long stored;
-    boolean isStopped;
+  private final String instanceId = "wrk_" + UUID.randomUUID();
+  private final ScheduledExecutorService loop = Executors.newSingleThreadScheduledExecutor();
+  private final PrintStream ledger = new PrintStream(new FileOutputStream(KIT.resolve("ledger").toFile(), true), true, "UTF-8");
+  private final Metadata headers = new Metadata();
+  /** Assignments that were entered (true), and those that never may be (false): rules 2 and 7. */
+  private final Map<String, Boolean> entered = new HashMap<>();
+  /** Entered bodies that are not `ended`: rule 1. */
+  private final Map<String, Body> held = new HashMap<>();
+  /** The latest welcome. Before the first one: the limits until then. */
+  private volatile WorkerWelcome welcome = WorkerWelcome.newBuilder().setSilenceMs(10_000).setResumeMs(RESUME_MS).build();
+  private Connection connection, leaving;
+  private long connectionCount, beatAt, welcomeAt = now();
+  private boolean isDraining, isDrained;
+
+  private Worker() throws IOException {
+    headers.put(Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER), "Bearer " + System.getenv("TOOLGATE_TOKEN"));
+    Signal.handle(new Signal("TERM"), signal -> loop.execute(this::drain));
+    loop.execute(this::connect);
+    loop.scheduleWithFixedDelay(this::tick, 20, 20, TimeUnit.MILLISECONDS);
   }
 
-  // All of it is guarded by the class.
-  static final Map<String, Held> held = new LinkedHashMap<>();
-  static final Map<String, Boolean> known = new LinkedHashMap<>();
-  static WorkerWelcome welcome = WorkerWelcome.newBuilder().setSilenceMs(15_000).setResumeMs(30_000).build();
-  static Connection current;
-  static Connection previous;
-  static long count;
-  static long reachedAt = System.nanoTime();
-  static boolean isDraining;
-
-  static synchronized void send(WorkRequest.Builder message) {
-    if (current != null) current.requests.onNext(message.build());
+  public static void main(String[] arguments) throws IOException {
+    new Worker();
   }
 
-  static synchronized void report(Held body, WorkerReport report) {
-    if (body.result != null) return;
-    if (report.hasOutput()) body.output.put(report.getOutput().getOffset(), report);
-    else body.result = report;
-    send(WorkRequest.newBuilder().setReport(report));
+  private static long now() {
+    return System.nanoTime() / 1_000_000;
   }
 
-  static WorkerReport resultOf(String assignment, WorkerResult.Builder result) {
-    return WorkerReport.newBuilder().setAssignment(assignment).setResult(result).build();
+  /** Does what is due: rules 8 and 9. */
+  private void tick() {
+    if (isDrained && held.isEmpty()) System.exit(0);
+    if (connection.isWelcome) welcomeAt = now();
+    if (now() - welcomeAt > welcome.getResumeMs()) held.values().forEach(Body::interrupt);
+    if (now() - connection.heardAt > welcome.getSilenceMs()) connection.channel.shutdownNow();
+    if (now() - beatAt < welcome.getBeatMs() / 2) return;
+    beatAt = now();
+    send(WorkRequest.newBuilder().setBeat(WorkerBeat.newBuilder()));
   }
 
-  static synchronized void note(String line) throws IOException {
-    Files.writeString(KIT.resolve("ledger"), line + "\n", StandardOpenOption.APPEND);
+  /** Opens the next connection. From now on it is the only one that is read: rule 6. */
+  private void connect() {
+    isDrained = false;
+    connection = new Connection();
+    connection.requests.onNext(WorkRequest.newBuilder().setHello(WorkerHello.newBuilder()
+        .setProtocol(1).setInstanceId(instanceId).setConnection(++connectionCount).setWorker("kit-java").setCapacity(8)
+        .setResumeMs(RESUME_MS).addAllHeld(held.keySet()).setExpectedStoreId(welcome.getStoreId())
+        .addTools(tool("kit_echo").addPermissions(PermissionTemplate.newBuilder().setPermission("kit_echo").addPatterns("{text}")))
+        .addTools(tool("kit_write")).addTools(tool("kit_wait")).addTools(tool("kit_poll"))).build());
   }
 
-  /** Runs a body. Reports are kept until they are stored. */
-  static void run(WorkerStart start, Held body) {
-    WorkerResult.Builder result = WorkerResult.newBuilder();
-    Map<String, Value> input = start.getCall().getInput().getFieldsMap();
-    String tool = start.getCall().getTool();
-    String text = input.get("text").getStringValue();
-    try {
-      note("entered " + text);
-      long size = tool.equals("kit_write") ? (long) input.get("bytes").getNumberValue() : 0;
-      for (long at = 0; at < size && !body.isStopped; at += 16_384) {
-        synchronized (Worker.class) {
-          while (at - body.stored > welcome.getWindowBytes() && !body.isStopped) Worker.class.wait();
-        }
-        byte[] data = new byte[(int) Math.min(16_384, size - at)];
-        for (int i = 0; i < data.length; i++) data[i] = (byte) ('a' + (at + i) % 26);
-        WorkerOutput.Builder output = WorkerOutput.newBuilder().setOffset(at).setData(ByteString.copyFrom(data));
-        report(body, WorkerReport.newBuilder().setAssignment(start.getAssignment()).setOutput(output).build());
-      }
-      boolean waits = tool.equals("kit_wait") || tool.equals("kit_poll");
-      while (waits && !body.isStopped && !Files.exists(KIT.resolve("release-" + text))) Thread.sleep(20);
-      if (body.isStopped) {
-        note("stopped " + text);
-        result.setFailed(WorkerFailed.newBuilder().setKind(WorkerFailure.WORKER_FAILURE_STOPPED).setMessage("stopped"));
-      } else if (size > 0) result.setCompleted(WorkerCompleted.getDefaultInstance());
-      else result.setCompleted(WorkerCompleted.newBuilder().setOutput(text));
-    } catch (Exception error) {
-      result.setFailed(WorkerFailed.newBuilder().setKind(WorkerFailure.WORKER_FAILURE_DEFECT).setMessage(error.toString()));
-    }
-    report(body, resultOf(start.getAssignment(), result));
+  private static WorkerTool.Builder tool(String name) {
+    Struct.Builder schema = Struct.newBuilder().putFields("type", Value.newBuilder().setStringValue("object").build());
+    return WorkerTool.newBuilder().setName(name).setDescription("A tool of the kit.").setInputSchema(schema);
   }
 
-  static void start(WorkerStart start) {
-    String assignment = start.getAssignment();
-    if (known.putIfAbsent(assignment, !isDraining) != null) return;
-    if (isDraining) {
-      WorkerReport refusal = resultOf(assignment, WorkerResult.newBuilder().setNotEntered("this process stops"));
-      send(WorkRequest.newBuilder().setReport(refusal));
-      return;
-    }
-    Held body = new Held();
-    held.put(assignment, body);
-    new Thread(() -> run(start, body)).start();
+  /** Sends a message if the connection is welcome. Otherwise the next welcome sends what must not be lost. */
+  private void send(WorkRequest.Builder message) {
+    if (connection.isWelcome) connection.requests.onNext(message.build());
   }
 
-  static void stop(Held body) {
-    if (body != null) body.isStopped = true;
-    Worker.class.notifyAll();
-  }
-
-  static synchronized void drain() {
+  /** Asks for no more work. The next `leave` with `stop` confirms that none comes: rule 9. */
+  private void drain() {
     isDraining = true;
     send(WorkRequest.newBuilder().setCapacity(WorkerCapacity.newBuilder().setDraining(true)));
-    if (held.isEmpty()) Runtime.getRuntime().halt(0);
   }
 
-  static void handle(WorkResponse message) {
+  private void receive(WorkResponse message) {
     switch (message.getMessageCase()) {
+      case WELCOME -> resume(message.getWelcome());
       case START -> start(message.getStart());
-      case CANCEL -> stop(held.get(message.getCancel().getAssignment()));
-      case RECEIPT -> {
-        Held body = held.get(message.getReceipt().getAssignment());
-        if (body == null) return;
-        body.stored = message.getReceipt().getStoredOrDefault(0, 0);
-        body.output.values().removeIf(each -> each.getOutput().getOffset() + each.getOutput().getData().size() <= body.stored);
-        Worker.class.notifyAll();
-      }
-      case PROBE -> {
-        boolean entered = known.computeIfAbsent(message.getProbe(), name -> false);
-        send(WorkRequest.newBuilder().setKnown(WorkerKnown.newBuilder().setAssignment(message.getProbe()).setEntered(entered)));
-      }
-      case ENDED -> {
-        stop(held.remove(message.getEnded().getAssignment()));
-        if (isDraining && held.isEmpty()) Runtime.getRuntime().halt(0);
-      }
+      case CANCEL -> find(message.getCancel().getAssignment()).ifPresent(Body::interrupt);
+      case RECEIPT -> find(message.getReceipt().getAssignment()).ifPresent(body -> body.release(message.getReceipt()));
+      case ENDED -> Optional.ofNullable(held.remove(message.getEnded().getAssignment())).ifPresent(Body::interrupt);
+      case PROBE -> send(WorkRequest.newBuilder().setKnown(WorkerKnown.newBuilder()
+          .setAssignment(message.getProbe())
+          .setEntered(entered.computeIfAbsent(message.getProbe(), assignment -> false))));
       case LEAVE -> {
-        if (message.getLeave().getStop()) drain();
-        else current.leave();
+        leaving = connection;
+        if (!message.getLeave().getStop()) connect();
+        else if (isDraining) isDrained = true;
+        else drain();
       }
-      default -> { }
+      default -> {}
     }
   }
 
-  static class Connection implements StreamObserver<WorkResponse> {
-    final ManagedChannel channel;
-    final StreamObserver<WorkRequest> requests;
-    long heardAt = System.nanoTime();
-    boolean isOver;
+  private Optional<Body> find(String assignment) {
+    return Optional.ofNullable(held.get(assignment));
+  }
 
-    Connection() {
-      String address = System.getenv("TOOLGATE_URL").replace("http://", "");
-      channel = Grpc.newChannelBuilder(address, InsecureChannelCredentials.create()).build();
-      Metadata headers = new Metadata();
-      headers.put(TOKEN, "Bearer " + System.getenv("TOOLGATE_TOKEN"));
-      var stub = WorkerServiceGrpc.newStub(channel).withInterceptors(MetadataUtils.newAttachHeadersInterceptor(headers));
-      requests = stub.work(this);
-      WorkerHello.Builder hello = WorkerHello.newBuilder().setProtocol(1).setInstanceId(INSTANCE).setConnection(++count);
-      hello.setWorker("java").setCapacity(16).setResumeMs(60_000).setExpectedStoreId(welcome.getStoreId());
-      hello.addAllHeld(held.keySet()).addTools(tool("kit_echo")).addTools(tool("kit_write", "bytes", "file_bytes"));
-      requests.onNext(WorkRequest.newBuilder().setHello(hello.addTools(tool("kit_wait")).addTools(tool("kit_poll"))).build());
-    }
+  /** Sends again what the service may lack: rules 3 and 9. */
+  private void resume(WorkerWelcome next) {
+    welcome = next;
+    connection.isWelcome = true;
+    if (leaving != null) leaving.channel.shutdownNow();
+    if (isDraining) drain();
+    held.values().forEach(body -> body.unstored.values().forEach(this::send));
+  }
 
-    static WorkerTool tool(String name, String... numbers) {
-      Struct.Builder properties = Struct.newBuilder().putFields("text", type("string"));
-      for (String each : numbers) properties.putFields(each, type("integer"));
-      Struct schema = type("object").getStructValue().toBuilder().putFields("properties", Value.newBuilder().setStructValue(properties).build()).build();
-      WorkerTool.Builder tool = WorkerTool.newBuilder().setName(name).setDescription(name + ".").setInputSchema(schema);
-      if (name.equals("kit_echo")) tool.addPermissions(PermissionTemplate.newBuilder().setPermission(name).addPatterns("{text}"));
-      return tool.build();
-    }
-
-    static Value type(String name) {
-      Struct schema = Struct.newBuilder().putFields("type", Value.newBuilder().setStringValue(name).build()).build();
-      return Value.newBuilder().setStructValue(schema).build();
-    }
-
-    /** Leaves the connection open, unread, until the next one is welcome. */
-    void leave() {
-      isOver = true;
-      previous = this;
-      current = null;
-      Worker.class.notifyAll();
-    }
-
-    @Override public void onNext(WorkResponse message) {
-      synchronized (Worker.class) {
-        heardAt = System.nanoTime();
-        if (isOver) return;
-        if (!message.hasWelcome()) {
-          handle(message);
-          return;
-        }
-        welcome = message.getWelcome();
-        current = this;
-        if (previous != null) previous.channel.shutdownNow();
-        if (isDraining) drain();
-        for (Held body : held.values()) {
-          for (WorkerReport output : body.output.values()) send(WorkRequest.newBuilder().setReport(output));
-          if (body.result != null) send(WorkRequest.newBuilder().setReport(body.result));
-        }
-      }
-    }
-
-    /** Checks for the reason of the `google.rpc.ErrorInfo` in the details. */
-    static boolean isStoreChanged(Throwable error) {
-      Metadata trailers = Status.trailersFromThrowable(error);
-      byte[] details = trailers == null ? null : trailers.get(DETAILS);
-      return details != null && new String(details, StandardCharsets.ISO_8859_1).contains("STORE_CHANGED");
-    }
-
-    @Override public void onError(Throwable error) {
-      synchronized (Worker.class) {
-        if (isStoreChanged(error)) {
-          held.values().forEach(Worker::stop);
-          held.clear();
-          welcome = welcome.toBuilder().setStoreId("").build();
-        }
-        onCompleted();
-      }
-    }
-
-    @Override public void onCompleted() {
-      synchronized (Worker.class) {
-        isOver = true;
-        if (current == this) current = null;
-        channel.shutdownNow();
-        Worker.class.notifyAll();
-      }
+  /** Enters a body once, and none that it denied to a probe or that comes while it drains: rules 2, 7 and 9. */
+  private void start(WorkerStart start) {
+    boolean isNew = entered.putIfAbsent(start.getAssignment(), !isDraining) == null;
+    if (isNew && !isDraining) {
+      Body body = new Body(start);
+      held.put(start.getAssignment(), body);
+      body.start();
+    } else if (!entered.get(start.getAssignment())) {
+      send(WorkRequest.newBuilder().setReport(WorkerReport.newBuilder().setAssignment(start.getAssignment())
+          .setResult(WorkerResult.newBuilder().setNotEntered("The worker drains, or denied this assignment to a probe."))));
     }
   }
 
-  public static void main(String[] args) throws InterruptedException {
-    // Halted as soon as the worker has drained.
-    Runtime.getRuntime().addShutdownHook(new Thread(() -> {
-      drain();
-      LockSupport.park();
-    }));
-    synchronized (Worker.class) {
-      for (;;) {
-        Connection connection = new Connection();
-        while (!connection.isOver) {
-          Worker.class.wait(Math.max(10, current == connection ? welcome.getBeatMs() / 2 : 100));
-          if (current == connection) reachedAt = connection.heardAt;
-          send(WorkRequest.newBuilder().setBeat(WorkerBeat.getDefaultInstance()));
-          if (System.nanoTime() - connection.heardAt > welcome.getSilenceMs() * 1_000_000L) connection.onCompleted();
-          if (System.nanoTime() - reachedAt > welcome.getResumeMs() * 1_000_000L && current == null) held.values().forEach(Worker::stop);
-        }
-        if (connection != previous) Worker.class.wait(100);
+  /** One connection. It has its own channel, since a shared one could put the next on the same dead line. */
+  private final class Connection implements StreamObserver<WorkResponse> {
+    private final ManagedChannel channel = ManagedChannelBuilder
+        .forTarget(URI.create(System.getenv("TOOLGATE_URL")).getAuthority()).usePlaintext().executor(loop).build();
+    private final StreamObserver<WorkRequest> requests = WorkerServiceGrpc.newStub(channel)
+        .withInterceptors(MetadataUtils.newAttachHeadersInterceptor(headers)).work(this);
+    private boolean isWelcome;
+    private long heardAt = now();
+
+    @Override
+    public void onNext(WorkResponse message) {
+      heardAt = now();
+      if (this == connection) receive(message);
+    }
+
+    /** Schedules the next connection. If the store is another one, drops what is held: rules 6 and 10. */
+    @Override
+    public void onError(Throwable error) {
+      channel.shutdownNow();
+      if (this != connection) return;
+      isWelcome = false;
+      loop.schedule(Worker.this::connect, 200, TimeUnit.MILLISECONDS);
+      byte[] details = Status.trailersFromThrowable(error).get(
+          Metadata.Key.of("grpc-status-details-bin", Metadata.BINARY_BYTE_MARSHALLER));
+      if (details == null || !ByteString.copyFrom(details).toStringUtf8().contains("STORE_CHANGED")) return;
+      held.values().forEach(Body::interrupt);
+      held.clear();
+      welcome = welcome.toBuilder().clearStoreId().build();
+    }
+
+    @Override
+    public void onCompleted() {
+      onError(Status.UNAVAILABLE.asRuntimeException(new Metadata()));
+    }
+  }
+
+  /** The body of one assignment. An interrupt stops it: rule 5. */
+  private final class Body extends Thread {
+    private final WorkerStart start;
+    /** Output without a receipt and the result, by the number of bytes before their end: rule 3. */
+    private final SortedMap<Long, WorkRequest.Builder> unstored = new TreeMap<>();
+    private volatile long storedBytes;
+
+    private Body(WorkerStart start) {
+      this.start = start;
+    }
+
+    @Override
+    public void run() {
+      String tool = start.getCall().getTool();
+      Map<String, Value> input = start.getCall().getInput().getFieldsMap();
+      String text = input.get("text").getStringValue();
+      WorkerCompleted.Builder completed = WorkerCompleted.newBuilder();
+      WorkerResult.Builder result = WorkerResult.newBuilder();
+      ledger.println("entered " + text);
+      try {
+        if (tool.equals("kit_write")) write((long) input.get("bytes").getNumberValue());
+        else completed.setOutput(text);
+        boolean isWaiting = tool.equals("kit_wait") || tool.equals("kit_poll");
+        while (isWaiting && !Files.exists(KIT.resolve("release-" + text))) sleep(20);
+        result.setCompleted(completed);
+      } catch (InterruptedException stop) {
+        ledger.println("stopped " + text);
+        result.setFailed(WorkerFailed.newBuilder().setKind(WorkerFailure.WORKER_FAILURE_STOPPED).setMessage("stopped"));
       }
+      report(Long.MAX_VALUE, WorkerReport.newBuilder().setResult(result));
+    }
+
+    /** Writes output, and waits while more than the window has no receipt: rule 4. */
+    private void write(long bytes) throws InterruptedException {
+      for (long end, offset = 0; offset < bytes; offset = end) {
+        end = Math.min(offset + PIECE.size(), bytes);
+        ByteString data = PIECE.substring(0, (int) (end - offset));
+        report(end, WorkerReport.newBuilder().setOutput(WorkerOutput.newBuilder().setOffset(offset).setData(data)));
+        while (end - storedBytes > welcome.getWindowBytes()) sleep(20);
+        if (interrupted()) throw new InterruptedException();
+      }
+    }
+
+    /** Stores and sends a report, unless the assignment is `ended`: rules 3 and 5. */
+    private void report(long end, WorkerReport.Builder report) {
+      WorkRequest.Builder message = WorkRequest.newBuilder().setReport(report.setAssignment(start.getAssignment()));
+      loop.execute(() -> {
+        if (!held.containsValue(this)) return;
+        unstored.put(end, message);
+        send(message);
+      });
+    }
+
+    /** Forgets output that the service has stored. */
+    private void release(WorkerReceipt receipt) {
+      storedBytes = Math.max(storedBytes, receipt.getStoredOrDefault(0, 0));
+      unstored.headMap(storedBytes + 1).clear();
     }
   }
 }
