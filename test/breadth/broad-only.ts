@@ -84,6 +84,7 @@ export const broadOnly = [
   "test/worker/work.test.ts",
   "test/worker/border.test.ts",
   "test/worker/directory.test.ts",
+  "test/worker/names.test.ts",
   "test/worker/replicas.test.ts",
   "test/worker/restart.test.ts",
   "test/worker/routing.test.ts",

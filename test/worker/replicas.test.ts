@@ -12,6 +12,7 @@ const replicas = useReplicas(`
 [permission]
 "ci_*" = "allow"
 ci_asks = "ask"
+ci_planned = "ask"
 [[token]]
 id = "ci-worker"
 roles = ["worker"]
@@ -36,7 +37,7 @@ async function untilListed(replica: Service, tool: string): Promise<void> {
 }
 
 /** Makes a call at a replica and reads its events there. */
-async function execute(replica: Service, tool: string, fields: { queueMs?: number } = {}) {
+async function execute(replica: Service, tool: string, fields: { queueMs?: number; definitionId?: string } = {}) {
   const agent = connect(replica, "caller");
   const call = { sessionId: await agent.newSession(), callId: "c1", tool, input: { text: "hello" }, ...fields };
   return { call, stream: read(agent.tools.executeTool(call)) };
@@ -235,4 +236,54 @@ test("a call that no worker takes in time ends UNAVAILABLE, at once if it may no
     expect(state).toMatchObject({ value: { reason: ToolErrorReason.UNAVAILABLE, effects: ToolEffects.NONE } });
     expect(stream.seen.map(nameOf)).not.toContain("running");
   }
+});
+
+test("two builds of a fleet at two replicas: each offers what its worker runs, and a call goes where it was planned", async () => {
+  const [a, b, c] = replicas().all;
+  const build = (description: string, generation: bigint) => ({
+    tools: ["ci_builds", "ci_planned"].map((name) => echoTool(name, { description })),
+    ...{ generation, buildId: description, resumeMs: 0 },
+  });
+  const old = await workerAt(a, "ci_builds", build("Old.", 1n));
+  const next = await workerAt(b, "ci_builds", build("New.", 2n));
+  const offered = async (replica: Service) =>
+    (await connect(replica, "caller").tools.listTools({})).tools.find(({ name }) => name === "ci_builds");
+  // The third has no worker: it offers the highest generation that was declared.
+  for (const [replica, description] of [
+    [a, "Old."],
+    [b, "New."],
+    [c, "New."],
+  ] as const)
+    await expect.poll(() => offered(replica)).toMatchObject({ description });
+  const definitionId = (await offered(a))?.definitionId ?? "";
+  const asked = await execute(a, "ci_planned");
+  const { id: permissionId } = await asked.stream.until("permissionAsked");
+
+  for (const [replica, worker, fields] of [
+    [a, old, {}],
+    [c, next, {}],
+    [c, old, { definitionId }],
+    [b, old, { definitionId }],
+  ] as const) {
+    const { stream } = await execute(replica, "ci_builds", fields);
+    worker.complete(await worker.next("start"));
+    const { buildId, state } = await stream.end();
+    expect({ buildId, case: state.case }).toEqual({ buildId: worker === old ? "Old." : "New.", case: "completed" });
+  }
+
+  old.cut();
+  await old.ended;
+  await expect.poll(() => offered(a)).toMatchObject({ description: "New." });
+  const stale = { reason: ToolErrorReason.STALE_TOOL, effects: ToolEffects.NONE };
+  const bound = await execute(b, "ci_builds", { definitionId, queueMs: 500 });
+  expect((await bound.stream.end()).state).toMatchObject({ value: stale });
+  // What was approved for the old definition is not run by the new one.
+  const answer = { sessionId: asked.call.sessionId, permissionId, reply: PermissionReply.ONCE };
+  await connect(b, "approver").permissions.respondToPermission(answer);
+  const again = await workerAt(c, "ci_builds", build("Old.", 1n));
+  const { assignment, call } = await again.next("start");
+  expect(call).toMatchObject({ tool: "ci_planned", callId: asked.call.callId });
+  again.complete({ assignment }, "as planned");
+  expect((await asked.stream.end()).state).toMatchObject({ case: "completed", value: { output: "as planned" } });
+  expect(next.untaken("start")).toBe(0);
 });

@@ -1,8 +1,12 @@
+import { mkdir, rm } from "node:fs/promises";
+import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { connect } from "../e2e/clients.ts";
+import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { toolgate } from "../cli/toolgate.ts";
+import { connect, refusal } from "../e2e/clients.ts";
 import { type Service, startService } from "../e2e/service.ts";
-import { connectWorker, echoTool, newInstance, type RawHello, type RawWorker } from "./raw-worker.ts";
+import { main } from "../main.ts";
+import { connectWorker, echoTool, newInstance, openWorker, type RawHello, type RawWorker } from "./raw-worker.ts";
 
 const settings = `
 [permission.ci_echo]
@@ -115,6 +119,43 @@ test("attachments are sent again after kill -9 of the service, and after a cut l
   const stored = part?.state.case === "completed" ? part.state.value.attachments[0] : undefined;
   expect(await wholeOutput(service, sessionId, stored?.url ?? "")).toEqual(file);
   expect(third.untaken("start")).toBe(0);
+});
+
+test("after a restore from a backup a worker is refused with what it held, and no body is entered again", async () => {
+  const service = await startService({ settings });
+  const instanceId = newInstance();
+  const before = await workerFor(service, { instanceId });
+  const { tools, newSession } = connect(service, "caller");
+  const sessionId = await newSession();
+  const call = { sessionId, callId: "held", tool: "ci_echo", input: { text: "held" }, waitMs: 0 };
+  await tools.callTool(call);
+  const start = await before.next("start");
+  const file = join(service.data, "..", "backup.tar");
+  const env = { HOME: service.workspace, TOOLGATE_URL: service.url };
+  expect(await toolgate(["backup", file, "--token", "admin-token-for-tests"], env)).toMatchObject({ code: 0 });
+  await service.kill();
+  await rm(service.data, { recursive: true });
+  await mkdir(service.data);
+  expect(await main(["restore", file, "--data", service.data], env)).toMatchObject({ code: 0 });
+  await service.start();
+
+  const held = { instanceId, connection: 2n, held: [start.assignment], expectedStoreId: before.welcome.storeId };
+  const refused = openWorker(service, held).ended.then((error) => Promise.reject(error));
+  expect(await refusal(refused)).toMatchObject({ reason: "STORE_CHANGED" });
+  const worker = await workerFor(service, { instanceId, connection: 3n });
+  expect(worker.welcome.storeId).not.toBe(before.welcome.storeId);
+  // The body has ended meanwhile: its report is that of another store.
+  worker.complete(start, "late");
+  expect(await worker.next("ended")).toMatchObject({ assignment: start.assignment, recorded: false });
+  const lost = { reason: ToolErrorReason.EXECUTOR_LOST, effects: ToolEffects.UNKNOWN };
+  const { part } = await connect(service, "caller").tools.getToolPart({ sessionId, callId: "held" });
+  expect(part?.state).toMatchObject({ case: "error", value: lost });
+  const fresh = connect(service, "caller").tools.callTool({ ...call, callId: "new", waitMs: 60_000 });
+  const next = await worker.next("start");
+  expect(next.call).toMatchObject({ callId: "new" });
+  worker.complete(next, "once");
+  expect((await fresh).part?.state).toMatchObject({ case: "completed", value: { output: "once" } });
+  expect(worker.untaken("start")).toBe(0);
 });
 
 test("while no worker is connected a call asks, and it runs once when one comes", async () => {
