@@ -23,6 +23,7 @@ test("the kit finds each mistake of a broken worker, in the case that is about i
     "sends nothing again after a cut": expect.stringMatching(/lost output|to complete|kit_write to end/),
     "ignores cancel": expect.stringContaining("STOPPED within grace_ms"),
     "denies a body that it entered": expect.stringContaining("known.entered of a body that runs"),
+    "leaves before it may": expect.stringContaining("to wait for `leave`; the worker ended (0)"),
     "never beats": expect.stringContaining("a beat each beat_ms"),
   });
 });

@@ -15,24 +15,38 @@ async function drain(kit: Kit, worker: KitWorker, ask: () => void): Promise<void
   await untilSeen(kit, worker, "worker", "capacity", ({ draining }) => draining);
 }
 
+/** Time between beats that the worker is to keep, for cases that wait for them. */
+const beatMs = 400;
+
+const beatsOf = ({ wire }: KitWorker) =>
+  wire.seen.filter(({ from, message }) => from === "worker" && message.case === "beat");
+
 const leaveOf = (worker: KitWorker) => () =>
   worker.wire.connections.at(-1)?.toWorker({ case: "leave", value: { stop: true, withinMs: 600_000 } });
 
 async function notEntered(kit: Kit): Promise<void> {
-  const worker = await kit.startWorker();
+  const worker = await kit.startWorker(({ rules }) => {
+    rules.changeForWorker = (message) => {
+      if (message.case === "welcome") Object.assign(message.value, { beatMs });
+    };
+  });
   const running = await startBody(kit, worker, "running");
   worker.wire.rules.fromService = ({ case: name }) => (name === "start" ? "hold" : "pass");
   const moved = kit.call("kit_echo", { text: "moved" });
   const { assignment } = await untilSeen(kit, worker, "service", "start", ({ call }) => call?.input?.text === "moved");
   await drain(kit, worker, leaveOf(worker));
+  // It holds nothing any more, but this start is under way.
+  await worker.release("running");
+  await checkOutput(running, "running");
+  await untilSeen(kit, worker, "service", "ended", (each) => each.assignment !== assignment);
+  const { length: before } = beatsOf(worker);
+  await kit.until("a worker without bodies to wait for `leave`", worker, () => beatsOf(worker).length > before);
   worker.wire.release();
   const { report } = await untilSeen(kit, worker, "worker", "report", (each) => each.assignment === assignment);
   const isRefusal = report.case === "result" && report.value.outcome.case === "notEntered";
   check(isRefusal, "the result not_entered for a start after `draining`", report);
   await kit.startWorker();
   await checkOutput(moved, "moved");
-  await worker.release("running");
-  await checkOutput(running, "running");
   await checkExit(kit, worker);
   checkLedger(worker, ["entered running"]);
 }
@@ -84,8 +98,6 @@ async function storeChanged(kit: Kit): Promise<void> {
   checkLedger(worker, ["entered lost", "stopped lost", "entered new"]);
 }
 
-const beatMs = 400;
-
 async function silence(kit: Kit): Promise<void> {
   const worker = await kit.startWorker(({ rules }) => {
     rules.changeForWorker = (message) => {
@@ -100,8 +112,7 @@ async function silence(kit: Kit): Promise<void> {
     first?.toWorker({ case: "beat", value: {} });
   }, beatMs);
   try {
-    const count = () =>
-      worker.wire.seen.filter(({ from, message }) => from === "worker" && message.case === "beat").length;
+    const count = () => beatsOf(worker).length;
     await kit.until("a beat each beat_ms", worker, () => {
       check(sent < 50, "a beat each beat_ms", `${count()} beats in ${sent * beatMs} ms`);
       return count() >= 3;
@@ -132,7 +143,12 @@ async function silence(kit: Kit): Promise<void> {
 
 /** Cases about the end of bodies, processes and stores. */
 export const endCases: readonly KitCase[] = [
-  { name: "not entered", isCore: true, rule: "a start after `draining` is answered with not_entered", run: notEntered },
+  {
+    name: "not entered",
+    isCore: true,
+    rule: "a start after `draining` is answered with not_entered, until `leave` with `stop`",
+    run: notEntered,
+  },
   {
     name: "drain with a body",
     isCore: true,

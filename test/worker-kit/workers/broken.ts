@@ -35,7 +35,7 @@ const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 const instanceId = `wrk_${randomBytes(16).toString("base64url")}`;
 const held = new Map<string, Held>();
 const entered = new Map<string, boolean>();
-let [connection, storeId, windowBytes, resumeMs, isDraining] = [0, "", 0, 30_000, false];
+let [connection, storeId, windowBytes, resumeMs, isDraining, isDismissed] = [0, "", 0, 30_000, false, false];
 let current: Outbox<WorkRequest> | undefined;
 let selfStop: NodeJS.Timeout | undefined;
 
@@ -119,7 +119,8 @@ function drain(): void {
 }
 
 function leaveIfDrained(): void {
-  if (isDraining && held.size === 0) process.exit(0);
+  const mayLeave = isDismissed || makes("leaves before it may");
+  if (isDraining && mayLeave && held.size === 0) process.exit(0);
 }
 
 /** Handles a message; false if the next connection is to be opened. */
@@ -158,7 +159,9 @@ function handle(message: WorkResponse["message"]): boolean {
     }
     case "leave":
       if (!message.value.stop) return false;
-      drain();
+      isDismissed = isDraining;
+      if (isDraining) leaveIfDrained();
+      else drain();
   }
   return true;
 }

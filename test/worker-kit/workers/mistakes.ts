@@ -6,6 +6,7 @@ export const mistakes = {
   "sends nothing again after a cut": "output cut often",
   "ignores cancel": "cancel",
   "denies a body that it entered": "probe",
+  "leaves before it may": "not entered",
   "never beats": "silence and self-stop",
 } as const;
 
