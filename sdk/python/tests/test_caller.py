@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,8 +16,11 @@ from toolgate import (
     CallError,
     Client,
     RequestError,
+    ToolgateError,
     UnreachableError,
     WaitTimeoutError,
+    Worker,
+    tool,
 )
 from toolgate._gen.tool_pb2 import PermissionRequest
 
@@ -138,6 +142,26 @@ def test_two_clients_in_two_threads_do_not_disturb_each_other(service: Service) 
     assert found == {name: [f"{name}{number}" for number in range(5)] for name in "ab"}
 
 
+def test_a_watch_ends_when_another_thread_closes_its_client(service: Service, caller: Client, session: str) -> None:
+    client = Client(service.url, token_of("approver"))
+    seen = threading.Event()
+
+    def watch() -> list[str]:
+        found = []
+        for ask in client.watch_asks():
+            found.append(ask.session_id)
+            seen.set()
+        return found
+
+    with ThreadPoolExecutor() as threads:
+        watching = threads.submit(watch)
+        with pytest.raises(WaitTimeoutError):
+            caller.call("bash", {"command": "true"}, session=session, timeout=0.1)
+        assert seen.wait(60)
+        client.close()
+        assert session in watching.result(timeout=60)
+
+
 def test_a_refused_request_names_its_reason(service: Service) -> None:
     with Client(service.url, "wrong") as client, pytest.raises(RequestError) as refused:
         client.call("bash", {"command": "true"})
@@ -149,6 +173,18 @@ def test_an_address_without_a_service_is_reported_in_time() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with Client(url, "token", connect_timeout=0.2) as client, pytest.raises(UnreachableError, match="toolgate serve"):
         client.tools()
+
+
+def test_a_worker_without_a_token_names_the_command_that_creates_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOOLGATE_TOKEN", raising=False)
+
+    @tool
+    def greet(name: str) -> str:
+        """Greets a person."""
+        return name
+
+    with pytest.raises(ToolgateError, match="toolgate token create --role worker --tool greet"):
+        Worker(greet)
 
 
 def test_tools_have_schemas(caller: Client) -> None:

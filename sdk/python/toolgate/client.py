@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Generator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -25,6 +26,7 @@ class Client:
     ) -> None:
         """See AsyncClient."""
         self._client = AsyncClient(url, token, ca=ca, connect_timeout=connect_timeout)
+        self._is_closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="toolgate-client", daemon=True)
         self._thread.start()
@@ -38,10 +40,11 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Ends the connection. Calls go on."""
-        if self._loop.is_closed():
+        """Ends the connection, and what other threads wait for. Calls go on."""
+        if self._is_closed:
             return
-        self._run(self._client.close())
+        self._is_closed = True
+        self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -120,6 +123,13 @@ class Client:
         """See AsyncClient.reply."""
         self._run(self._client.reply(ask, reply, **options))
 
+    async def _end(self) -> None:
+        await self._client.close()
+        waiting = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
@@ -129,13 +139,19 @@ class Client:
             raise
 
     def _iterate(self, items: AsyncGenerator[T]) -> Generator[T]:
+        """Yields the items; ends without an error when another thread closes this client."""
+
         async def following() -> tuple[T] | None:
             async for item in items:
                 return (item,)
             return None
 
         try:
-            while (found := self._run(following())) is not None:
+            while not self._is_closed and (found := self._run(following())) is not None:
                 yield found[0]
+        except CancelledError:
+            if not self._is_closed:
+                raise
         finally:
-            self._run(items.aclose())
+            if not self._is_closed:
+                self._run(items.aclose())
