@@ -563,3 +563,12 @@ func TestAStructuredResultHasASchema(t *testing.T) {
 		t.Fatalf("got %v, %v", completed, err)
 	}
 }
+
+func TestAWorkerWithoutATokenNamesTheCommandThatCreatesOne(t *testing.T) {
+	t.Setenv("TOOLGATE_TOKEN", "")
+	greet := Tool("greet", "Greets a person.", func(_ *Context, in command) (string, error) { return in.Command, nil })
+	err := Serve(t.Context(), greet)
+	if err == nil || !strings.Contains(err.Error(), "toolgate token create --role worker --tool greet") {
+		t.Fatalf("got %v", err)
+	}
+}

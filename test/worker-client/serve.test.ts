@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
+import { afterAll, beforeAll, expect, onTestFinished, test, vi } from "vitest";
 import { WorkerFailure, type WorkerReport } from "../../gen/opencode/tool/v1/worker_pb.ts";
 import {
   defineTool,
@@ -307,6 +307,16 @@ test("the first connection may be refused, later ones are tried again", async ()
   (await service.accept()).cut();
   await service.accept({ refusal: "WORKER_SUPERSEDED" });
   expect((await service.accept()).hello.connection).toBe(3n);
+});
+
+test("a worker without a token names the command that creates one", async () => {
+  vi.stubEnv("TOOLGATE_TOKEN", "");
+  onTestFinished(() => void vi.unstubAllEnvs());
+  const greet = defineTool({
+    ...{ name: "greet", description: "Greets.", input: z.object({}) },
+    execute: () => ({ output: "" }),
+  });
+  await expect(serve([greet])).rejects.toThrow("`toolgate token create --role worker --tool greet`");
 });
 
 test("a tool that needs the service is refused when the worker starts", async () => {

@@ -71,10 +71,11 @@ class Service:
 
 
 class Wire:
-    """Forwards connections to a port of this machine; `cut` breaks those that are open."""
+    """Forwards connections to a port of this machine; `cut` breaks those that are open, and later ones while `is_down`."""
 
     def __init__(self, port: int) -> None:
         self._port = port
+        self.is_down = False
         self._open: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -94,6 +95,9 @@ class Wire:
                 near, _ = self._listener.accept()
             except OSError:
                 return
+            if self.is_down:
+                _close(near)
+                continue
             try:
                 far = socket.create_connection(("127.0.0.1", self._port))
             except OSError:

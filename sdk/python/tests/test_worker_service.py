@@ -17,6 +17,7 @@ from service import Service, Wire, token_of
 from toolgate import CallError, Client, Context, SyncContext, Tool, ToolFailure, Worker, tool
 from toolgate._gen.tool_pb2 import PermissionRequest
 
+long = pytest.mark.skipif(os.environ.get("TOOLGATE_LONG") != "1", reason="TOOLGATE_LONG=1 runs it")
 entered: list[str] = []
 gate = threading.Event()
 
@@ -143,7 +144,10 @@ def test_a_call_survives_a_kill_of_the_service_and_its_body_is_entered_once(
     assert entered == ["wait_and_ask"]
 
 
-def test_output_is_whole_across_cuts(service: Service, caller: Client, people: list[PermissionRequest]) -> None:
+@pytest.mark.parametrize("seconds", [0, pytest.param(10, marks=long)])
+def test_output_is_whole_across_cuts(
+    service: Service, caller: Client, people: list[PermissionRequest], seconds: float
+) -> None:
     wire = Wire(service.port)
     pieces: list[bytes] = []
     with serving(wire.url, *TOOLS):
@@ -152,26 +156,42 @@ def test_output_is_whole_across_cuts(service: Service, caller: Client, people: l
                 assert event.output.offset == sum(map(len, pieces))
                 pieces.append(event.output.data)
                 if len(pieces) in (2, 5, 9):
+                    wire.is_down = True
                     wire.cut()
+                    time.sleep(seconds if len(pieces) == 2 else 0)
+                    wire.is_down = False
     data = bytes(range(32, 127)) * (1024 * 1024 // 95 + 1)
     assert b"".join(pieces) == data[: 1024 * 1024]
     assert entered == ["flood"]
     wire.close()
 
 
-def test_a_call_waits_for_a_worker(
+def test_the_example_of_define_tool_runs(
+    service: Service, caller: Client, people: list[PermissionRequest], session: str
+) -> None:
+    file = service.workspace / "notes.txt"
+    file.write_text("one\ntwo")
+    with serving(service.url, read_tool):
+        result = caller.call("file_read", {"file_path": str(file)}, session=session)
+    assert (result.title, result.output) == ("notes.txt", "<file>\n    1→one\n    2→two\n</file>")
+    assert (result.metadata["truncated"], result.metadata["total_lines"]) == (False, 2)
+    # The ask of the body is of the permission that was approved for the whole input.
+    assert [ask.permission for ask in people] == ["file_read"]
+
+
+def test_a_call_asks_without_a_worker_and_runs_once_when_one_starts(
     service: Service, caller: Client, people: list[PermissionRequest], session: str
 ) -> None:
     with serving(service.url, *TOOLS):
         pass  # The service knows the tools from now on.
     with ThreadPoolExecutor() as threads:
-        file = service.workspace / "notes.txt"
-        file.write_text("one\ntwo")
-        called = threads.submit(lambda: caller.call("file_read", {"file_path": str(file)}, session=session))
+        called = threads.submit(lambda: caller.call("flood", {"kib": 1}, session=session))
         while not people:
             time.sleep(0.01)
+        assert entered == []
         with serving(service.url, *TOOLS):
-            assert called.result(timeout=60).output == "<file>\n    1→one\n    2→two\n</file>"
+            assert len(called.result(timeout=60).output) == 1024
+    assert entered == ["flood"]
 
 
 @pytest.mark.parametrize("name", ["nap", "grind"])
@@ -190,7 +210,7 @@ def test_a_cancelled_call_stops_its_body(
             time.sleep(0.01)
 
 
-@pytest.mark.skipif(os.environ.get("TOOLGATE_LONG") != "1", reason="takes 45 s")
+@long
 def test_a_blocked_interpreter_loses_no_call(
     service: Service, caller: Client, people: list[PermissionRequest], session: str
 ) -> None:
