@@ -8,6 +8,7 @@ import { followLog } from "../../src/call/log.ts";
 import { fenceOf } from "../../src/call/running.ts";
 import type { Link } from "../../src/store/redis/link.ts";
 import { isBroad } from "../breadth.ts";
+import { startWire } from "../faults/wire.ts";
 import {
   addTree,
   callRef,
@@ -197,6 +198,22 @@ describe("an idle replica", () => {
     await here.calls.releaseCalls(owner);
     await vi.waitUntil(async () => (await there.calls.orphans()).length === 1);
   });
+});
+
+test.runIf(isBroad)("a connection for news that falls silent is replaced, at the start and later", async () => {
+  const [node] = server.nodes;
+  if (node === undefined || !("path" in node)) throw new Error("Redis does not listen on a socket");
+  let subscriptions = 0;
+  const wire = await startWire(node, (reply) => {
+    const text = reply.toString("latin1");
+    if (text.includes("subscribe")) subscriptions += 1;
+    return subscriptions === 1 && /subscribe|PONG/.test(text) ? Buffer.alloc(0) : reply;
+  });
+  onTestFinished(wire.close);
+  stores.push(await openIn(wire.url));
+  await vi.waitUntil(() => subscriptions === 2, { timeout: 60_000 });
+  wire.set("forget");
+  await vi.waitUntil(() => subscriptions === 3, { timeout: 60_000 });
 });
 
 test("the step that leaves a call to wait for a worker notifies the other replicas of it", async () => {

@@ -16,11 +16,11 @@ export function connectRedis(address: RedisAddress, use: "commands" | "news", lo
   const strict = {
     autoResendUnfulfilledCommands: false,
     maxRetriesPerRequest: 0,
-    // A connection without a reply for this long is closed, and its pending commands fail.
-    socketTimeout: 5_000,
   };
   const options = {
     connectTimeout: 5_000,
+    // A connection without a reply for this long is closed. Its pending commands fail, or for news are sent again.
+    socketTimeout: 5_000,
     // A frozen server does not answer the end of a connection.
     disconnectTimeout: 200,
     reconnectOnError: (error: Error) => error.message.startsWith("READONLY"),

@@ -1,3 +1,4 @@
+import { Redis } from "ioredis";
 import type { Logger } from "../../core/logger.ts";
 import { connectRedis, leaveRedis } from "./client.ts";
 import type { Followed } from "./followed.ts";
@@ -32,7 +33,7 @@ interface MoreNews {
 
 /**
  * Subscribes to the news of other replicas, over one connection, and publishes them here. Messages can be lost, so sessions
- * with subscribers are polled as well. Resolves once subscribed, with the function that ends it.
+ * with subscribers are polled as well. Resolves once subscribed, or after a while without, with the function that ends it.
  */
 export async function listenToReplicas(options: {
   address: RedisAddress;
@@ -105,6 +106,8 @@ export async function listenToReplicas(options: {
   }
 
   async function poll(): Promise<void> {
+    // Without a question a connection that has fallen silent would stay so. The driver pings only Redis and Sentinel this way.
+    if (subscriber instanceof Redis && subscriber.status === "ready") void subscriber.ping().catch(() => {});
     const wanted = news.subscribed();
     if (wanted.length === 0) seen.clear();
     await Promise.all(wanted.filter((id) => id !== undefined).map((id) => pollSession(id)));
@@ -125,7 +128,10 @@ export async function listenToReplicas(options: {
       });
   }
 
-  await subscriber.subscribe(keys.news);
+  const subscribed = subscriber.subscribe(keys.news).catch((error: unknown) => {
+    if (!stopped) log.warn("other replicas are not heard at once; their news are polled", { error });
+  });
+  await Promise.race([subscribed, new Promise((resolve) => setTimeout(resolve, subscribeMs).unref())]);
   return async () => {
     stopped = true;
     clearTimeout(timer);
@@ -135,6 +141,8 @@ export async function listenToReplicas(options: {
 }
 
 const pollMs = 1_500;
+/** Time that a start waits for the subscription: the polls replace it until then. */
+const subscribeMs = 5_000;
 const clockSlackMs = 5_000;
 
 /** Decodes an event of a message, whose text has one character for each byte. */

@@ -39,15 +39,19 @@ export async function attemptCommand(
 async function untilVerified(connection: Connection, deadline: number): Promise<void> {
   if (isVerified(connection)) return;
   while (!connection.isClosed && performance.now() < deadline) {
-    if (connection.client.status === "ready") await verifyContents(connection).catch(() => {});
+    if (connection.client.status === "ready")
+      await Promise.race([verifyContents(connection).catch(() => {}), late(verifyMs)]);
     if (isVerified(connection)) return;
     await pause();
   }
   throw unavailable("there is no connection to Redis");
 }
 
+const late = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms).unref());
 /** Waits before the next attempt. */
 const pause = () => new Promise((resolve) => setTimeout(resolve, 20));
+/** Time for a verification, which takes as long as failovers follow each other. Replicas agree on one in up to 5 s. */
+const verifyMs = 10_000;
 
 /** Returns true for a defect in a script or command, which a retry cannot cure. */
 const isDefect = (error: unknown) =>
