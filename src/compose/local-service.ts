@@ -3,6 +3,7 @@ import { once } from "node:events";
 import { mkdir, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import { checkConfig, checkPluginFiles } from "../config/check-config.ts";
 import {
   type Config,
@@ -63,8 +64,9 @@ export async function serveUntilStopped(flags: Flags, onStart: (started: Started
   log.info("stopping", { reason: String(signal[0] ?? "signal") });
   await server.close();
   process.off("SIGHUP", hangUp);
-  // A stalled reader of stderr must not keep the process alive.
-  if (!(await isSettled(log.flush(), 1_000))) process.exit(0);
+  await Promise.race([log.flush(), delay(1_000)]);
+  // A stalled reader of stderr must not keep the process alive, nor a connection to a sentinel that the driver forgot to close.
+  process.exit(0);
 }
 
 /** Reads the configuration as a start would, and refuses what check-config refuses. */
@@ -72,15 +74,6 @@ function loadPresentConfig(flags: Flags): Config {
   const config = loadConfig(flags, readEnvironment());
   checkPluginFiles(config);
   return config;
-}
-
-/** Resolves with false if the promise is still pending after a time. */
-async function isSettled(work: Promise<void>, ms: number): Promise<boolean> {
-  const { promise: late, resolve } = Promise.withResolvers<boolean>();
-  const timer = setTimeout(resolve, ms, false);
-  const inTime = await Promise.race([work.then(() => true), late]);
-  clearTimeout(timer);
-  return inTime;
 }
 
 /** Starts a service for this process alone, with its own store and tokens, and deletes both when it closes. */

@@ -96,6 +96,13 @@ test("a service that drains serves approvers and clients of what runs, and refus
   expect(await runs.lines()).toHaveLength(1);
 });
 
+test("a stop ends the process, whatever still keeps it alive", async () => {
+  const service = await startService({
+    env: { NODE_OPTIONS: "--import data:text/javascript,setInterval(()=>{},1_000)" },
+  });
+  expect(await service.stop()).toBe(0);
+});
+
 test("a call that takes longer than the drain is ended, and so are its processes", async () => {
   const service = await startService({ settings: `drain_ms = 100\n${unconfined}` });
   const agent = connect(service, "caller");

@@ -22,4 +22,7 @@ const how = process.env.TOOLGATE_BREAK ?? "";
 const open = how === "no operation ids" ? openWithoutOperationIds : openStore;
 const server = await startServer(config, log, { open: async (...options) => breakStore(await open(...options), how) });
 process.stderr.write(`A replica is at ${server.url}\n`);
-process.once("SIGTERM", () => server.close());
+process.once("SIGTERM", async () => {
+  await server.close();
+  process.exit(0);
+});
