@@ -56,10 +56,12 @@ export async function serveUntilStopped(flags: Flags, onStart: (started: Started
   const { startServer } = await loadServer();
   const server = await startServer(config, log);
   onHangUp = createReload({ server, started: config, load: () => loadPresentConfig(flags), log });
+  // A program that reads that it has started may stop it at once.
+  const stopSignal = Promise.race([once(process, "SIGTERM"), once(process, "SIGINT")]);
   onStart(describeServer(config, server));
   for (const { message } of [...tokenWarnings(config.tokens), ...searchWarnings(config)]) log.warn(message);
   log.info("service started", { address: server.url });
-  const signal = await Promise.race([once(process, "SIGTERM"), once(process, "SIGINT")]);
+  const signal = await stopSignal;
   process.once("SIGTERM", () => process.exit(1)).once("SIGINT", () => process.exit(1));
   log.info("stopping", { reason: String(signal[0] ?? "signal") });
   await server.close();

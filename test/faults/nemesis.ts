@@ -82,14 +82,21 @@ export async function within<T>(what: string, step: Promise<T>): Promise<T> {
   return await Promise.race([step, limit]).finally(() => late.abort());
 }
 
-/** Faults of Redis with copies: a master is moved, killed or frozen; any server freezes for a moment. */
-export function faultsOfServers(servers: CopiedServers): Lane {
+/**
+ * Faults of Redis with copies: a master is moved, killed or frozen; any server freezes for a moment. Each ends with `recover`: while
+ * failovers follow each other without a pause, replicas agree on histories and do nothing else.
+ */
+export function faultsOfServers(servers: CopiedServers, recover: Heal): Lane {
+  const settle = async () => {
+    await servers.settle();
+    await recover();
+  };
   const failovers = (["planned", "kill", "freeze"] as const).map((kind) => ({
     name: `failover: ${kind}`,
     maxMs: 500,
     async begin() {
       await servers.failOver(kind);
-      return servers.settle;
+      return settle;
     },
   }));
   const freeze: Fault = {
@@ -100,7 +107,7 @@ export function faultsOfServers(servers: CopiedServers): Lane {
       servers.signal(port, "SIGSTOP");
       return async () => {
         servers.signal(port, "SIGCONT");
-        await servers.settle();
+        await settle();
       };
     },
   };
