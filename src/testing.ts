@@ -224,7 +224,7 @@ function contextFor(
       onMetadata?.(update.metadata ?? {});
     },
     async output(chunk) {
-      chunks.push(typeof chunk === "string" ? Buffer.from(chunk) : chunk.slice());
+      chunks.push(typeof chunk === "string" ? Buffer.from(chunk) : Uint8Array.from(chunk));
       await onOutput?.(written());
     },
     calls: async (children) => (await onCalls?.(children)) ?? [],
