@@ -221,7 +221,7 @@ test("a server that is silent for too long fails the call, and one that dies los
   expect(await call("notes_progress")).toMatchObject({ output: "done" });
   expect(await call("notes_crash")).toMatchObject({ reason: ToolErrorReason.EXECUTOR_LOST });
   await vi.waitFor(async () => expect(await call("notes_echo")).toMatchObject({ output: "{}" }), { timeout: 60_000 });
-  expect(await sourceOf("notes")).toMatchObject({ restarts: 1 });
+  expect((await sourceOf("notes"))?.restarts).toBeGreaterThan(0);
 });
 
 test("a server gets the variables that it names, and no other", async () => {

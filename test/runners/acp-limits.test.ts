@@ -83,10 +83,10 @@ test("a program that does not answer is stopped", async () => {
 });
 
 test("a program that falls silent is stopped, but not while an approver is waited for", async () => {
-  const times = { ...acpTimes, silenceMs: 1_000 };
-  const slow = () => new Promise<void>((resolve) => setTimeout(resolve, 3_000));
+  const times = { ...acpTimes, silenceMs: 4_000 };
+  const slow = () => new Promise<void>((resolve) => setTimeout(resolve, 6_000));
   const steps: AcpStep[] = [{ do: "ask", params: { toolCall, options } }, { do: "hang" }];
-  expect(await lastOf([{ do: "hang" }], { limits: { times } })).toEqual(failed("sent nothing for 1 s"));
+  expect(await lastOf([{ do: "hang" }], { limits: { times } })).toEqual(failed("sent nothing for 4 s"));
   const patient = lastOf([steps[0] as AcpStep], { limits: { times }, answer: slow });
   expect(await patient).toMatchObject({ type: "done", text: expect.stringContaining('["no"]') });
 });

@@ -42,7 +42,9 @@ export async function converse(runtime: AcpRuntime, started: StartedRun): Promis
   const { run, cwd, process } = started;
   const failure = Promise.withResolvers<never>();
   failure.promise.catch(() => undefined);
-  const silence = watchSilence(times.silenceMs, () => own.isWaiting(), failure.reject);
+  // Requests before the prompt have a time of their own.
+  const isExpected = () => own.isWaiting() || !conversation.isPrompted;
+  const silence = watchSilence(times.silenceMs, isExpected, failure.reject);
   const own: OwnTools = createOwnTools(host, run, cwd, (why) => cancelTurn(conversation, why));
   const app = createClient(() => conversation);
   const connection = app.connect(agentStream(process, { traffic, onMessage: silence.reset }));
