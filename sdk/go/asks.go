@@ -71,7 +71,7 @@ func (c *Client) Asks(ctx context.Context, sessionID string) iter.Seq2[*toolv1.P
 				err = stream.Err()
 			}
 			if !wasReached && isUnreachable(err) {
-				yield(nil, err)
+				yield(nil, unreached(err))
 				return
 			}
 			if err := pauseAfter(ctx, err, attempt); err != nil {

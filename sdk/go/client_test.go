@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -126,6 +127,25 @@ func TestAServiceThatWasNeverReachedIsReportedAtOnce(t *testing.T) {
 	for _, err := range client.Asks(t.Context(), "") {
 		if !isUnreachable(err) {
 			t.Fatalf("got %v", err)
+		}
+	}
+}
+
+func TestTheTokenOfALocalServiceIsForThisMachineAlone(t *testing.T) {
+	data := t.TempDir()
+	t.Setenv("TOOLGATE_DATA", data)
+	if err := os.MkdirAll(filepath.Join(data, "tokens"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(data, "tokens", "caller"), []byte("local\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for address, token := range map[string]string{
+		"http://127.0.0.1:7420": "local", "http://localhost:7420": "local", "http://[::1]:7420": "local",
+		"http://10.0.0.1:7420": "", "https://localhost.example.com": "", "not an address": "",
+	} {
+		if found := localToken(address); found != token {
+			t.Errorf("%s: got %q", address, found)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"syscall"
@@ -22,7 +23,7 @@ func untilAnswered[T any](ctx context.Context, wasReached bool, send func() (T, 
 		}
 		wasReached = wasReached || !isUnreachable(err)
 		if !wasReached {
-			return answer, err
+			return answer, unreached(err)
 		}
 		if err := pauseAfter(ctx, err, attempt); err != nil {
 			return answer, err
@@ -51,6 +52,11 @@ func isCut(err error) bool {
 func isUnreachable(err error) bool {
 	var dns *net.DNSError
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &dns)
+}
+
+// unreached adds the next step to the error of a connection that was never made.
+func unreached(err error) error {
+	return fmt.Errorf("no service answers: %w; next: start one with `toolgate serve`, or set TOOLGATE_URL to the address of one", err)
 }
 
 const maxBackoff = 5 * time.Second

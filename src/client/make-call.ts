@@ -3,12 +3,14 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import type { Client } from "@connectrpc/connect";
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import type {
-  ToolEffects,
-  ToolErrorReason,
-  ToolPart,
-  ToolStateCompleted,
-  ToolStateError,
+import {
+  type ToolEffects,
+  ToolEffectsSchema,
+  type ToolErrorReason,
+  ToolErrorReasonSchema,
+  type ToolPart,
+  type ToolStateCompleted,
+  type ToolStateError,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { backoffMs, resumeStream, untilAnswered } from "./resume-stream.ts";
@@ -44,7 +46,9 @@ export class CallFailed extends Error {
   /** Effects of the tool: `NONE` if it has changed nothing. */
   readonly effects: ToolEffects;
   constructor(part: ToolPart, { error, reason, effects }: ToolStateError) {
-    super(error);
+    const { tool, callId } = part;
+    const [why, changed] = [ToolErrorReasonSchema.value[reason], ToolEffectsSchema.value[effects]];
+    super(`${tool} (${callId}) ended with ${why?.localName}, effects ${changed?.localName}: ${error}`);
     this.part = part;
     this.reason = reason;
     this.effects = effects;
