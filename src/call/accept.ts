@@ -30,12 +30,13 @@ import type { CallRecord, CallSpec, OpenCallStep, OpenedCall } from "./ports.ts"
 import { prepareStart } from "./prepare.ts";
 import { countUnrecorded, mayRecordOnce, recordOnce } from "./record-once.ts";
 import { digestOfRequest } from "./request-digest.ts";
-import type { Ready } from "./running.ts";
+import { type Ready, runKeyOf } from "./running.ts";
 import { beforeDrain, checkNotDraining, draining, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
 import { freeSlot, needsSlot, takeSlot } from "./slots.ts";
 import { pendingPart, runningAt } from "./state.ts";
 import { endUnentered, untilUnenteredEnded } from "./unentered.ts";
+import { waitForWorker, waitOf } from "./worker-queue.ts";
 
 /** Fields that CallTool and ExecuteTool have in common. */
 export type CallRequest = Pick<
@@ -170,15 +171,22 @@ async function openAndLaunch(
   // Without a slot, or capacity of a worker, the call is only accepted, and waits for it.
   const mayStart = (hasSlot || !isCounted) && (!ready?.tool.remote || reservation);
   const startable = mayStart && ready ? { ...ready, start: runningAt(ready.start, reservation) } : undefined;
+  const wait = ready?.tool.remote && !reservation ? waitOf(engine, call, ready.tool) : undefined;
   const sent = performance.now();
-  const step = { ...openStep(engine, call, startable), remote: reservation?.mark };
+  const waiting = wait && { ...wait, maxRepeats: ready?.maxRepeats };
+  const step = { ...openStep(engine, call, startable), ...waiting, remote: reservation?.mark };
   let isLaunched = false;
   try {
     const { record, created } = await whileClaiming(engine, call.ref, () => engine.store.openCall(step));
     isLaunched = created;
     const isStarted = record.attempts > 0;
     const given = { ready: isStarted ? startable : undefined, gate, hasSlot, reservation };
-    if (created) launchCall(engine, record, opened, sent, given);
+    if (created && record.queuedUntil === undefined) launchCall(engine, record, opened, sent, given);
+    else if (created && wait && !ready?.plan.waitsForWorker) {
+      const remember = () => waitForWorker(engine, wait.queued.definitionId, record.ref);
+      // Not before: recovery forgets calls that wait, and skips this one while it counts as being claimed.
+      void engine.claiming.get(runKeyOf(record.ref))?.then(remember);
+    }
     return { record, created };
   } catch (cause) {
     const { replicaId } = engine;

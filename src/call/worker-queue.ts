@@ -1,5 +1,5 @@
 import { create } from "@bufbuild/protobuf";
-import { ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
+import { type ToolProgress, ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
@@ -21,24 +21,30 @@ export async function leaveForWorker(
   { waitsForWorker: isUnplanned }: Pick<Plan, "waitsForWorker">,
 ): Promise<never> {
   const { gate } = call;
-  const { ref, spec } = call.record;
-  const waitMs = spec.queueMs ?? tool.remote?.queueMs ?? 0;
+  const wait = waitOf(engine, call.record, tool);
   // The gate of an atomic batch is in memory, so its calls cannot wait without an owner.
-  if (waitMs === 0 || gate) throw new CallEnd(ToolErrorReason.UNAVAILABLE, await noWorkerText(tool, ref));
-  const { definitionId } = tool.definition;
-  const queued = { definitionId, until: engine.store.now() + waitMs };
-  const title = `Waiting for a worker that runs ${tool.name}`;
-  const progress = create(ToolProgressSchema, { callId: ref.callId, title });
+  if (!wait || gate) throw new CallEnd(ToolErrorReason.UNAVAILABLE, await noWorkerText(tool, call.record.ref));
   const release = () => {
     const at = { fence: call.fence, version: call.record.version };
     const nothing = { asks: [], withdraw: [], message: "", maxOpenAsks: Number.MAX_SAFE_INTEGER };
-    return engine.store.openAsks({ ...at, ...nothing, dueMs: 0, progress, queued });
+    return engine.store.openAsks({ ...at, ...nothing, dueMs: 0, ...wait });
   };
   while (!(await release())) await refreshCall(engine, call);
-  // A worker that has not planned it may have capacity, and would get it again at once: recovery asks once a second.
   if (isUnplanned) throw new CallGone();
-  call.queuedFor = definitionId;
+  call.queuedFor = wait.queued.definitionId;
   throw new CallGone();
+}
+
+/** Returns the wait of a call for a worker, and the event that says so; undefined if it may not wait. */
+export function waitOf(
+  { store }: Engine,
+  { ref: { callId }, spec }: Pick<CallRecord, "ref" | "spec">,
+  { definition: { definitionId }, name, remote }: Tool,
+): { queued: QueuedCall; progress: ToolProgress } | undefined {
+  const waitMs = spec.queueMs ?? remote?.queueMs ?? 0;
+  if (waitMs === 0) return undefined;
+  const progress = create(ToolProgressSchema, { callId, title: `Waiting for a worker that runs ${name}` });
+  return { queued: { definitionId, until: store.now() + waitMs }, progress };
 }
 
 const noWorkerText = async ({ name, remote }: Tool, ref: CallRef) =>
@@ -60,7 +66,10 @@ export function waitAgain(
   };
 }
 
-/** Remembers a call that waits for a worker, and claims it if one has capacity by now. */
+/**
+ * Remembers a call that waits for a worker, and claims it if one has capacity by now. Recovery does so once a second for a call that no
+ * worker has planned: a worker that does not plan it may have capacity, and would get it again at once.
+ */
 export function waitForWorker(engine: Engine, definitionId: string, ref: CallRef): void {
   const waiting = engine.workerQueue.get(definitionId) ?? new Map<string, CallRef[]>();
   engine.workerQueue.set(definitionId, waiting);

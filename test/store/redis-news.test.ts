@@ -216,7 +216,7 @@ test.runIf(isBroad)("a connection for news that falls silent is replaced, at the
   await vi.waitUntil(() => subscriptions === 3, { timeout: 60_000 });
 });
 
-test("the step that leaves a call to wait for a worker notifies the other replicas of it", async () => {
+test("a step that leaves a call to wait for a worker notifies the other replicas of it", async () => {
   const { here, there } = await openTwo();
   const ref = callRef("call_waits");
   const record = await openCall(here, ref);
@@ -233,6 +233,10 @@ test("the step that leaves a call to wait for a worker notifies the other replic
     maxOpenAsks: 10,
   };
   expect(await here.calls.openAsks({ ...step, dueMs: 0, queued, progress })).toBe(true);
-  await vi.waitUntil(() => notified.length > 0, { timeout: 30_000 });
-  expect(notified).toEqual([ref]);
+  const [repeated, accepted] = [callRef("call_repeated"), callRef("call_accepted")];
+  const atOnce = { queued, progress };
+  expect((await openCall(here, repeated, { ...atOnce, maxRepeats: 0 })).owner).toBe(owner);
+  expect((await openCall(here, accepted, atOnce)).owner).toBe("");
+  await vi.waitUntil(() => notified.length > 1, { timeout: 30_000 });
+  expect(notified).toEqual([ref, accepted]);
 });

@@ -1,7 +1,9 @@
+import type { ToolProgress } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { DecisionRecord } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import type { RemoteMark } from "../../tool/remote.ts";
+import type { QueuedCall } from "./leases.ts";
 import type { CallRecord, CallSpec, Fence } from "./record.ts";
 
 /** Transitions of a call, from acceptance to its terminal state. */
@@ -10,7 +12,8 @@ export interface CallTransitions {
    * open_call: accepts a call under a lease, or returns the existing one with that id. The part is pending. With `start`,
    * the running part, the same step also starts the call: for a call that was evaluated before acceptance and needs no
    * answer. A call with more than `maxRepeats` repeats is accepted without being started. With `end`, the terminal part, the
-   * step that starts the call also ends it: for a call without effects whose body has already run.
+   * step that starts the call also ends it: for a call without effects whose body has already run. With `queued` instead of `start`,
+   * the call waits for a worker from the same step on, without an owner.
    * Refuses with SESSION_CLOSED or QUOTA_EXCEEDED, and with NO_SUCH_CALL if the parent (`spec.parent`) is not open.
    */
   openCall(step: OpenCallStep): Promise<OpenedCall>;
@@ -62,7 +65,7 @@ export interface OpenCallStep {
   end?: ToolPart | undefined;
   /** Files that the body has read so far, canonical path → SHA-256 (hex); recorded only if the call starts. */
   reads?: ReadonlyMap<string, string> | undefined;
-  /** The number of repeats up to which the call may start in the same step; default: any. */
+  /** The number of repeats up to which the call may start, or wait for a worker, in the same step; default: any. */
   maxRepeats?: number | undefined;
   spec: CallSpec;
   owner: string;
@@ -77,6 +80,9 @@ export interface OpenCallStep {
   delegated?: HostStart | undefined;
   /** For a call that may start in the same step and whose body a worker runs. */
   remote?: RemoteMark | undefined;
+  /** For a call that could start, and for which no worker of this replica has capacity, with `progress`; see `OpenAsksStep`. */
+  queued?: QueuedCall | undefined;
+  progress?: ToolProgress | undefined;
   /** Called last before the step is sent; throws if the store is no longer the one that the request names. */
   checkStore?: () => void;
 }

@@ -4,6 +4,7 @@ import { checkEnded } from "../parts.ts";
 import { parentEnded, sessionClosed, tooManyCalls } from "../refusals.ts";
 import { callStepKeys, type RedisCallContext } from "./call-context.ts";
 import { callName } from "./call-records.ts";
+import { encodeEvent } from "./events.ts";
 import { encodePart } from "./parts.ts";
 import { number, replyList, text } from "./reply.ts";
 import { encodeSealedJson } from "./sealed.ts";
@@ -20,7 +21,8 @@ export async function runOpenCall(context: RedisCallContext, opened: OpenCallSte
   if (opened.end) checkEnded(opened.end);
   const end = opened.end && encodePart(sessionId, "end", opened.end);
   const reads = [...(opened.reads ?? [])].flat();
-  const bytes = { ...pending.bytes, ...start?.bytes, ...end?.bytes };
+  const progress = opened.progress && encodeEvent(sessionId, { case: "progress", value: opened.progress });
+  const bytes = { ...pending.bytes, ...start?.bytes, ...end?.bytes, progress };
   const names = {
     ...{ calls: tree.calls(sessionId), open: tree.open(sessionId), leases: tree.leases },
     ...callStepKeys(context, ref),
@@ -36,6 +38,7 @@ export async function runOpenCall(context: RedisCallContext, opened: OpenCallSte
     collectMs: spec.delegated?.collectMs,
     ...(reads.length > 0 && { reads }),
     remote: opened.remote && JSON.stringify(opened.remote),
+    ...(opened.queued && { queued: opened.queued, unclaimed: [[root, sessionId, callId]] }),
     ...opened.delegated,
   };
 
@@ -44,7 +47,7 @@ export async function runOpenCall(context: RedisCallContext, opened: OpenCallSte
   for (let generation = await live.enter(root); ; ) {
     // From here on a failover that loses work refuses the step.
     opened.checkStore?.();
-    const [result, value, last, repeats, begun] = replyList(
+    const [result, value, last, repeats, begun, waits] = replyList(
       await runStep("open_call", root, names, { ...values, generation }, bytes, opened.decisions),
     );
     switch (text(result)) {
@@ -53,7 +56,10 @@ export async function runOpenCall(context: RedisCallContext, opened: OpenCallSte
         const started = number(begun);
         const assignment = started === 1 ? opened.delegated?.assignment : undefined;
         const ended = started === 1 && end !== undefined;
+        const queued =
+          number(waits) === 1 && opened.queued ? { owner: "", queuedUntil: opened.queued.until } : undefined;
         if (assignment !== undefined) await trees.keepPointer(assignment);
+        else if (queued) await live.sooner(root, context.now());
         else if (!ended) held.add(owner, ref);
         const { part: written } = started === 1 ? (end ?? start ?? pending) : pending;
         const part = { ...written, revision: BigInt(number(last)) };
@@ -61,7 +67,7 @@ export async function runOpenCall(context: RedisCallContext, opened: OpenCallSte
         const versions = { version, epoch: 1, attempts: started, repeats: number(repeats) };
         const remote = started === 1 && opened.remote ? { remote: opened.remote } : {};
         const holder = assignment !== undefined ? { owner: "", assignment } : { owner: ended ? "" : owner };
-        return { record: { ref, part, spec, openedSeq, ...holder, ...versions, ...remote }, created: true };
+        return { record: { ref, part, spec, openedSeq, ...holder, ...versions, ...remote, ...queued }, created: true };
       }
       case "generation":
         generation = await live.reenter(root, number(value));

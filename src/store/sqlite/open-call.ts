@@ -10,7 +10,7 @@ import { writePart } from "./parts.ts";
 import type { SessionHead } from "./sessions.ts";
 import type { SqliteTables } from "./tables.ts";
 
-/** open_call: checks the guards, then inserts the call; starts and ends it in the same step if it may. */
+/** open_call: checks the guards, then inserts the call; starts and ends it, or lets it wait for a worker, in the same step if it may. */
 export function applyOpenCall(tables: SqliteTables, step: Step, opened: OpenCallStep): OpenedCall {
   const { sessions, log, openCalls, records, audit, callSql } = tables;
   const { spec, owner, leaseMs, maxOpenCalls, unrecordedCalls = 0 } = opened;
@@ -28,7 +28,9 @@ export function applyOpenCall(tables: SqliteTables, step: Step, opened: OpenCall
   const ref: CallRef = { root: head.root, sessionId, callId };
   const pending = writePart(step, log, sessionId, opened.part);
   const repeats = repeatsIn(tables, head, spec.requestDigest);
-  const start = repeats > (opened.maxRepeats ?? repeats) ? undefined : opened.start;
+  const mayStart = repeats <= (opened.maxRepeats ?? repeats);
+  const start = mayStart ? opened.start : undefined;
+  const queued = mayStart ? opened.queued : undefined;
   const end = start && opened.end;
   const running = start ? writePart(step, log, sessionId, start) : pending;
   if (end) checkEnded(end);
@@ -60,10 +62,12 @@ export function applyOpenCall(tables: SqliteTables, step: Step, opened: OpenCall
   }
   const result = { ref, part, spec, openedSeq, ...versions, attempts: started, repeats, ...(remote && { remote }) };
   if (end) return { record: { ...result, owner: "" }, created: true };
-  const leaseUntil = step.now + leaseMs;
+  if (queued) callSql.queue.run(queued.until, ordinal);
+  if (queued && opened.progress) log.append(step, sessionId, { case: "progress", value: opened.progress });
+  const lease = queued ? { owner: "", leaseUntil: step.now } : { owner, leaseUntil: step.now + leaseMs };
   const collectMs = spec.delegated?.collectMs ?? 0;
   const delegated = started === 1 ? opened.delegated : undefined;
-  const held = delegated ? startAtHost(tables, step, ordinal, delegated) : { owner, leaseUntil };
+  const held = delegated ? startAtHost(tables, step, ordinal, delegated) : lease;
   openCalls.set(step, {
     ordinal,
     ref,
@@ -76,9 +80,11 @@ export function applyOpenCall(tables: SqliteTables, step: Step, opened: OpenCall
     request: spec.delegated ? spec.requestDigest : "",
     parent,
     remote,
+    queued,
   });
   const assigned = delegated && { assignment: delegated.assignment };
-  return { record: { ...result, owner: held.owner, ...assigned }, created: true };
+  const wait = queued && { queuedUntil: queued.until };
+  return { record: { ...result, owner: held.owner, ...assigned, ...wait }, created: true };
 }
 
 /** Predicts `repeats` of the session's next call, if it is this request; see the port. */

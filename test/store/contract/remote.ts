@@ -1,4 +1,6 @@
+import { create } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
+import { ToolProgressSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { OpenAsksStep } from "../../../src/call/ports.ts";
 import {
   addSession,
@@ -154,6 +156,30 @@ export function remoteContract(open: OpenStore): void {
     expect(await store.calls.orphans()).toMatchObject([{ queued: { until } }]);
     const again = await store.reopen();
     expect(await again.calls.orphans()).toMatchObject([{ ref, queued: { ...queued, until } }]);
+  });
+
+  test("accepts a call and lets it wait for a worker in the same step, unless it repeats others too often", async () => {
+    const store = await open();
+    await addSession(store);
+    const progress = create(ToolProgressSchema, { callId: ref.callId, title: "Waiting for a worker" });
+    const until = store.calls.now() + 60_000;
+    const waiting = { queued: { ...queued, until }, progress, maxRepeats: 0 };
+    const opened = await openCall(store, ref, waiting);
+    expect(opened).toMatchObject({ owner: "", version: 1, attempts: 0, queuedUntil: until });
+    expect(await recordOf(store, ref)).toEqual(opened);
+    const orphan = { ref, started: false, delegated: false, since: store.calls.now() };
+    expect(await store.calls.orphans()).toEqual([{ ...orphan, queued: waiting.queued }]);
+    const { events } = await store.calls.readLog(ref.sessionId, 0, 100_000);
+    expect(events.map(({ event }) => event.case)).toEqual(["part", "progress"]);
+    expect(await store.calls.renewLeases(owner, leaseMs)).toEqual([]);
+    const repeated = callRef("call_2");
+    const held = await openCall(store, repeated, waiting);
+    expect(held).toMatchObject({ owner, repeats: 1 });
+    expect(held.queuedUntil).toBeUndefined();
+    expect(await recordOf(store, repeated)).toEqual(held);
+    expect(await store.calls.claimCall(ref, other, leaseMs)).toMatchObject({ owner: other, version: 2 });
+    const again = await store.reopen();
+    expect(await recordOf(again, ref)).toMatchObject({ queuedUntil: until });
   });
 
   test("forgets the wait for a worker when the call asks, and when it starts", async () => {
