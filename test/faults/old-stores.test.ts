@@ -10,8 +10,10 @@ import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v
 import { PermissionReply, ToolEffects, ToolErrorReason, ToolPartSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect, refusal } from "../e2e/clients.ts";
 import { startService } from "../e2e/service.ts";
+import { isRelease, releasesBefore } from "./releases.ts";
 
-// Made by old-stores/make.ts, each with the code of the commit in its name, all of this history; schemas 1, 5, 6, 6, 7 and 7.
+// Made by old-stores/make.ts, each with the code of the commit or release in its name, all of this history; of the commits schemas
+// 1, 5, 6, 6, 7 and 7.
 const folder = join(import.meta.dirname, "old-stores");
 const commits = readdirSync(folder).flatMap((name) => (name.endsWith(".tar.xz") ? name.replace(".tar.xz", "") : []));
 
@@ -25,7 +27,10 @@ interface Expected {
   grants: string[];
 }
 
-test("stores of six versions are pinned", () => expect(commits).toHaveLength(6));
+test("stores of six versions from before the first release, and of each release, are pinned", () => {
+  expect(commits.filter((name) => !isRelease(name))).toHaveLength(6);
+  expect(commits.filter(isRelease)).toEqual(expect.arrayContaining(releasesBefore("HEAD")));
+});
 
 test.each(commits)("the store of %s, which was killed, goes on", async (commit) => {
   const data = await mkdtemp(join(tmpdir(), "toolgate-old-"));

@@ -6,12 +6,13 @@ import { setTimeout as delay } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
 import { createHosts } from "./hosts.ts";
 import { endsOf, work } from "./load.ts";
+import { releasesBefore } from "./releases.ts";
 import { isLong } from "./report.ts";
 import { startSystem } from "./system.ts";
 import { conclude } from "./trial.ts";
 
-/** The version before this one; a release replaces it by its own commit. */
-const previous = "eb0142ce";
+/** The last release; before the first one a commit. */
+const previous = releasesBefore("HEAD")[0] ?? "eb0142ce";
 
 /** Extracts a version from the history; returns its entry point. */
 async function entryOf(commit: string): Promise<string> {
