@@ -12,7 +12,7 @@ export default defineConfig({
       "test/console/{inbox,session}.test.ts",
       "test/e2e/{delegated,question}.test.ts",
       "test/policy/bypass.test.ts",
-      "test/store/redis-news.test.ts",
+      "test/store/redis-{damage,news}.test.ts",
       "test/sandbox/{created,enforcement,network}.test.ts",
       "test/tool-process/node-loader.test.ts",
       "test/tools/webfetch.test.ts",
