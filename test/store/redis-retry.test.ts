@@ -44,3 +44,21 @@ test("a command is not repeated in a Redis that lost its contents since the firs
   const { outcome, attempts } = await attemptsOver((flush) => flush());
   expect([outcome, attempts]).toEqual([expect.stringContaining("it lost its contents"), 1]);
 });
+
+test("a refusal names what Redis refused, and not the script in which it did", async () => {
+  const connection = createConnection({
+    address: parseRedisUrl(redis.url),
+    keys: createKeys(randomUUID()),
+    log: quiet,
+  });
+  onTestFinished(() => connection.client.disconnect());
+  await whenReady(connection.client, 10_000);
+  await verifyContents(connection);
+  const fact = "MISCONF Redis is configured to save RDB snapshots, but it cannot persist on disk";
+  const refused = attemptCommand(
+    connection,
+    () => Promise.reject(new Error(`${fact} script: 0a1b2c, on @user_script:12.`)),
+    0,
+  );
+  await expect(refused).rejects.toThrow(new RegExp(`\\(${fact}\\)`));
+});
