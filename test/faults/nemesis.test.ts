@@ -164,7 +164,8 @@ test("Q7 control: on replicas that do not watch their leases, the nemesis finds 
   const isLate = async () =>
     (await hosts.ledger.lines()).some(({ callId, time }) => time > (ends.get(callId) ?? Infinity) + stopMs);
   const found = vi.waitUntil(isLate, { timeout: 240_000, interval: 200 }).finally(() => stop.abort());
-  const [, ...replicas] = lanes;
+  // Replicas that are killed take their commands with them, and would hide for minutes what partitions show.
+  const [, ...replicas] = lanes.map(([_ofProcess, ...others]) => others);
   await Promise.all([found, injectFaults(replicas, { seed, count: 100, pause: () => delay(500), stop: stop.signal })]);
   await within("the last calls", working);
   expect(violations(await rest(system, hosts))).toEqual(expect.arrayContaining([expect.stringMatching(/^I9: /)]));
