@@ -2,12 +2,15 @@ import { randomUUID } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Redis } from "ioredis";
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
+import { whenReady } from "../../src/store/redis/client.ts";
+import { createConnection, evaluateScript } from "../../src/store/redis/connection.ts";
 import { createKeys } from "../../src/store/redis/keys.ts";
 import type { Link, StepKeys } from "../../src/store/redis/link.ts";
 import { type Reply, replyList } from "../../src/store/redis/reply.ts";
 import { loadScripts, readNames, type StepName, stepNames } from "../../src/store/redis/scripts.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
+import { parseRedisUrl } from "../../src/store/redis/url.ts";
 import { everyStep, storeContract } from "./contract.ts";
 import { startCuttingProxy } from "./cutting-proxy.ts";
 import { startRedis } from "./redis-server.ts";
@@ -51,6 +54,26 @@ test.each(files.filter((name) => name !== "prelude"))("%s.lua documents its keys
   expect(text).toMatch(/^-- KEYS +\S/m);
   expect(text).toMatch(/^-- Output +\S/m);
   if (/step\.|ARGV\[/.test(text)) expect(text).toMatch(/^-- ARGV +\S/m);
+});
+
+test("of many runs of a script that Redis does not have one sends its source", async () => {
+  const connection = createConnection({
+    address: parseRedisUrl(server.url),
+    keys: createKeys(randomUUID()),
+    log: quiet,
+  });
+  onTestFinished(() => connection.client.disconnect());
+  await whenReady(connection.client, 10_000);
+  const send = vi.spyOn(connection.client, "callBuffer");
+  const sourcesSent = () => send.mock.calls.filter(([command]) => command === "eval").length;
+  const run = () => evaluateScript(connection, "read_hashes", [1, randomUUID()]);
+  for (const before of [0, 1]) {
+    await redis.call("script", "flush");
+    expect(await Promise.all(Array.from({ length: 20 }, run))).toEqual(Array(20).fill([[]]));
+    expect(sourcesSent()).toBe(before + 1);
+    await run();
+    expect(sourcesSent()).toBe(before + 1);
+  }
 });
 
 /** The operation of a step, if its answer is stored. */

@@ -13,6 +13,8 @@ export interface Connection {
   readonly keys: Keys;
   readonly log: Logger;
   readonly scripts: ReadonlyMap<StepName | ReadName, Script>;
+  /** Scripts whose source is being sent. */
+  readonly loading: Set<StepName | ReadName>;
   /** Corks the sockets until the end of the turn, so that its commands go out together. */
   readonly cork: () => void;
   /** Logs that Redis refuses writes since it has reached maxmemory, once and then each ten seconds. */
@@ -69,7 +71,15 @@ export function createConnection(options: {
     ),
   );
   return {
-    ...{ client, keys, log, scripts: loadScripts(), cork: createCork(client), fullness },
+    ...{
+      client,
+      keys,
+      log,
+      scripts: loadScripts(),
+      loading: new Set<StepName | ReadName>(),
+      cork: createCork(client),
+      fullness,
+    },
     ...{ breakListeners: [], lossListeners: [], storeId: "", losses: 0, verifiedLosses: -1 },
     ...{
       verifying: undefined,
@@ -93,7 +103,10 @@ export async function sendCommand(
   return (await client.callBuffer(command, args.map(toDriver))) as Reply;
 }
 
-/** Runs a script by its digest, or by its source where Redis does not have it yet. */
+/**
+ * Runs a script by its digest, or by its source where Redis does not have it yet. Of many runs at a time one sends the source, and the
+ * others send the digest again behind it.
+ */
 export async function evaluateScript(
   connection: Connection,
   name: StepName | ReadName,
@@ -101,10 +114,19 @@ export async function evaluateScript(
 ): Promise<Reply> {
   const script = connection.scripts.get(name);
   if (script === undefined) throw new Error(`there is no script ${name}`);
-  return sendCommand(connection, "evalsha", script.sha, ...args).catch((error: unknown) => {
-    if (!(error instanceof Error) || !error.message.startsWith("NOSCRIPT")) throw error;
-    return sendCommand(connection, "eval", script.source, ...args);
-  });
+  const { loading } = connection;
+  const byDigest = () => sendCommand(connection, "evalsha", script.sha, ...args).catch(ifMissing);
+  let reply = await byDigest();
+  // Another node of a cluster may not have it even then.
+  if (reply === undefined && loading.has(name)) reply = await byDigest();
+  if (reply !== undefined) return reply;
+  loading.add(name);
+  return await sendCommand(connection, "eval", script.source, ...args).finally(() => loading.delete(name));
+}
+
+/** Returns undefined for the answer of a Redis that does not have a script. */
+function ifMissing(error: unknown): undefined {
+  if (!(error instanceof Error) || !error.message.startsWith("NOSCRIPT")) throw error;
 }
 
 /** Encodes the arguments of a step for the prelude, which resolves its keys and bytes by name. */
