@@ -71,8 +71,8 @@ export function openBody(start: WorkerStart, send: Send, forget: () => boolean):
     },
     async write(blob, data) {
       for (let at = 0; at < data.length; at += maxPieceBytes) {
-        // A copy: the caller may reuse its buffer.
-        const piece = data.slice(at, at + maxPieceBytes);
+        // A copy, which `slice` of a Buffer is not: the caller may reuse its buffer.
+        const piece = new Uint8Array(data.subarray(at, at + maxPieceBytes));
         const offset = sent.get(blob) ?? 0;
         sent.set(blob, offset + piece.length);
         await report({ case: "output", value: { blob, offset: BigInt(offset), data: piece } });

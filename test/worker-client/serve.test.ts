@@ -309,6 +309,26 @@ test("the first connection may be refused, later ones are tried again", async ()
   expect((await service.accept()).hello.connection).toBe(3n);
 });
 
+test("a body may reuse its buffer while what it wrote has no receipt", async () => {
+  const written = Promise.withResolvers<void>();
+  const { drain } = serveBody(async (ctx) => {
+    const buffer = Buffer.from("first");
+    await ctx.output(buffer);
+    buffer.write("other");
+    written.resolve();
+    return "done";
+  });
+  const line = await service.accept();
+  start(line, "a1");
+  await written.promise;
+  line.cut();
+  // All of it is sent again.
+  const again = await service.accept();
+  expect((await report(again, "output")).value.data).toEqual(bytesOf("first"));
+  ended(again, "a1");
+  drain();
+});
+
 test("a worker without a token names the command that creates one", async () => {
   vi.stubEnv("TOOLGATE_TOKEN", "");
   onTestFinished(() => void vi.unstubAllEnvs());
