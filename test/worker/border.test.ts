@@ -9,6 +9,7 @@ import {
   WorkerStartSchema,
 } from "../../gen/opencode/tool/v1/worker_pb.ts";
 import { connect, refusal } from "../e2e/clients.ts";
+import { read } from "../e2e/reading.ts";
 import { useService } from "../e2e/service.ts";
 import { connectWorker, echoTool, newInstance, openWorker, type RawHello } from "./raw-worker.ts";
 
@@ -315,7 +316,11 @@ test("text of a worker is shown without hidden characters, and its plan as its w
   await person().permissions.respondToPermission(answer);
   const start = await worker.next("start");
   expect(start.title).toBe(`${shown} (as ci says)`);
+  const watcher = read(connect(service, "watcher").tools.watchSession({ sessionId }));
   worker.report(start, { case: "progress", value: { title: hidden } });
+  // Others say that the call waits.
+  const { event } = await watcher.find(({ event }) => event.case === "progress" && event.value.title?.at(0) === "a");
+  expect(event.value).toMatchObject({ title: shown });
   const result = { case: "failed", value: { kind: WorkerFailure.EXPECTED, message: hidden } } as const;
   worker.report(start, { case: "result", value: { outcome: result } });
   expect(await calling).toMatchObject({ value: { error: shown } });

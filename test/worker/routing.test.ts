@@ -116,7 +116,7 @@ describe("the process of a call", () => {
     expect(worker.untaken("start")).toBe(0);
   });
 
-  test("gets none while it drains, but ends what it runs", async () => {
+  test("gets none while it drains, but ends what it runs, and may leave then", async () => {
     const worker = await workerFor(echoTool("ci_drains"));
     const running = call("ci_drains");
     const start = await worker.next("start");
@@ -124,8 +124,10 @@ describe("the process of a call", () => {
     worker.report({ assignment: "unknown" }, { case: "progress", value: {} });
     await worker.next("ended");
     expect(await call("ci_drains", { queueMs: 0 })).toMatchObject({ value: { reason: ToolErrorReason.UNAVAILABLE } });
+    expect(worker.untaken("leave")).toBe(0);
     worker.complete(start, "ran");
     expect(await running).toMatchObject({ value: { output: "ran" } });
+    expect(await worker.next("leave")).toMatchObject({ stop: true });
   });
 
   test("is another one if it does not enter the body", async () => {
