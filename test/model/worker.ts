@@ -39,12 +39,12 @@ export function createModelWorker(replicas: () => Replicas, onEntry: (call: stri
       held.get(assignment)?.result.promise.catch(() => undefined);
       onEntry(`${sessionId}/${callId}`);
     }
+    const body = held.get(assignment);
+    if (!body) throw new ExecutorLost("its worker is gone");
     const { promise, reject } = Promise.withResolvers<never>();
     const stop = AbortSignal.any([signal, gone]);
     stop.addEventListener("abort", () => reject(stop.reason), { once: true });
     if (stop.aborted) reject(stop.reason);
-    const body = held.get(assignment);
-    if (!body) throw new ExecutorLost("its worker is gone");
     return await Promise.race([promise, body.result.promise]);
   }
 
