@@ -12,7 +12,6 @@ import type { Act } from "./model.ts";
 import type { Names } from "./observer.ts";
 import { ReplicaDied } from "./reach.ts";
 import type { Replicas } from "./replicas.ts";
-import type { ModelWorker } from "./worker.ts";
 
 /** Clients of the service: one agent host, and approvers. */
 export type Clients = ReturnType<typeof createClients>;
@@ -30,13 +29,11 @@ const person = (id: string): Principal => ({ ...agent, id, lineage: [id], roles:
 export function createClients({
   replicas,
   ledger,
-  worker,
   names,
   onEvent,
 }: {
   replicas: Replicas;
   ledger: Ledger;
-  worker: ModelWorker;
   names: Names;
   onEvent(): void;
 }) {
@@ -75,16 +72,7 @@ export function createClients({
       case "release":
         return ledger.release(act.call, act.end);
       case "kill":
-        worker.leave(act.replica);
         return await replicas.kill(act.replica);
-      case "attach":
-        return await worker.connect(act.at);
-      case "leave":
-        return worker.leave();
-      case "report":
-        return worker.report(act.call, act.end);
-      case "crash":
-        return await worker.crash();
       case "recover":
         return await replicas.each(({ calls }) => calls.recover());
       case "freeze":

@@ -19,7 +19,7 @@ const execute = fc
     at: index,
     session,
     id: fc.constantFrom("call_1", "call_2", "call_3"),
-    tool: fc.constantFrom<Call["tool"][]>("ask", "ask", "open", "hold", "look", "parent", "deploy", "deploy"),
+    tool: fc.constantFrom<Call["tool"][]>("ask", "ask", "open", "hold", "look", "parent"),
     key: fc.constantFrom("x", "x", "y"),
     afterSeq: index,
   })
@@ -88,30 +88,6 @@ const release = fc.tuple(index, fc.constantFrom("completed" as const, "FAILED" a
     },
 );
 
-const attach = index.map(
-  (which): Wish =>
-    ({ model }) => ({ do: "attach", at: pick(model.live, which) }),
-);
-
-const leave = fc.constant<Wish>(({ model }) => (model.worker === "" ? undefined : { do: "leave" }));
-
-const report = fc.tuple(index, fc.constantFrom("completed" as const, "FAILED" as const)).map(
-  ([which, end]): Wish =>
-    ({ model }) => {
-      const call = pick(
-        callsWhere(model, ({ tool, entered }) => tool === "deploy" && entered > 0),
-        which,
-      );
-      return call === "" ? undefined : { do: "report", call, end };
-    },
-);
-
-const crash = index.map(
-  (seldom): Wish =>
-    (world) =>
-      seldom % 3 > 0 || world.crashes >= 3 ? undefined : { do: "crash", calls: orphans(world.model) },
-);
-
 const kill = index.map(
   (which): Wish =>
     ({ model, nextReplica }) => ({
@@ -128,23 +104,7 @@ const freeze = fc.constant<Wish>(({ model }) => ({
   calls: callsWhere(model, ({ phase }) => phase !== "ended"),
 }));
 
-const worker = [attach, leave, report, report, crash];
-const wishes = [
-  execute,
-  execute,
-  execute,
-  reply,
-  reply,
-  reply,
-  cancel,
-  revoke,
-  close,
-  release,
-  kill,
-  recover,
-  freeze,
-  ...worker,
-];
+const wishes = [execute, execute, execute, reply, reply, reply, cancel, revoke, close, release, kill, recover, freeze];
 
 const watching = fc.record({ sessionId: session, afterSeq: index }).map(
   ({ sessionId, afterSeq }): fc.AsyncCommand<World, World> => ({
@@ -173,12 +133,10 @@ function choose(wishes: readonly Wish[], world: World): Act[] {
   const begun = acts.flatMap((act) => (act.do === "execute" ? act.call : []));
   return acts
     .filter((act) => act === fault || !(isFault(act) || (fault && act.do === "recover")))
-    .map((act) =>
-      act.do === "freeze" || act.do === "crash" ? { ...act, calls: [...new Set([...act.calls, ...begun])] } : act,
-    );
+    .map((act) => (act.do === "freeze" ? { ...act, calls: [...new Set([...act.calls, ...begun])] } : act));
 }
 
-const isFault = (act: Act) => act.do === "kill" || act.do === "freeze" || act.do === "crash";
+const isFault = (act: Act) => act.do === "kill" || act.do === "freeze";
 
 function callsWhere({ calls }: Model, is: (call: Call) => boolean): string[] {
   return Object.entries(calls).flatMap(([id, call]) => (is(call) ? id : []));

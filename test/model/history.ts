@@ -19,9 +19,7 @@ export function brokenPromises(log: readonly SessionEvent[]): string[] {
     if (kind === "part" && value.parentCallId !== "" && endedParents.has(value.parentCallId))
       broken.push(`call ${value.callId} was ${value.state.case} after the end of the call that made it`);
     if (kind === "part" && isTerminal(value)) endedParents.add(value.callId);
-    // A start that its worker did not get is taken back and repeated.
-    const isAgain = kind === "part" && value.tool === "deploy" && states.get(value.callId)?.at(-1) === value.state.case;
-    if (kind === "part" && !isAgain) add(states, value.callId, value.state.case ?? "nothing");
+    if (kind === "part") add(states, value.callId, value.state.case ?? "nothing");
     if (kind === "permissionAsked") add(asks, value.id, "asked");
     if (kind === "permissionSettled") add(asks, value.permissionId, "settled");
     const callId = callOf(event);

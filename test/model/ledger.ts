@@ -13,11 +13,6 @@ export function createLedger(onEntry: () => void) {
   return {
     /** Each entry of a body: `session/call`. */
     entries,
-    /** Records that a body was entered. */
-    enter(id: string): void {
-      entries.push(id);
-      onEntry();
-    },
     /** Ends a waiting body; does nothing if none waits. */
     release: (id: string, end: End) => held.get(id)?.(end),
 

@@ -17,9 +17,9 @@ export interface Call {
   session: string;
   /**
    * A call of `look` is recorded once: it is accepted, started and ended in one step. One of `parent` makes a call of `ask`, may be
-   * entered again, and ends with it. The body of `deploy` runs in a worker, until that reports.
+   * entered again, and ends with it.
    */
-  tool: "open" | "ask" | "hold" | "look" | "parent" | "deploy";
+  tool: "open" | "ask" | "hold" | "look" | "parent";
   key: string;
   phase: "new" | "asking" | "asked" | "approved" | "running" | "ended";
   end?: End | undefined;
@@ -51,8 +51,6 @@ export interface Model {
   roots: Readonly<Record<string, string>>;
   closed: readonly string[];
   live: readonly string[];
-  /** The replica to which the worker is connected; empty while it is away. */
-  worker: string;
   calls: Readonly<Record<string, Call>>;
   grants: Readonly<Record<string, Grant>>;
 }
@@ -65,14 +63,6 @@ export type Act =
   | { do: "revoke"; at: string; grant: string }
   | { do: "close"; at: string; session: string }
   | { do: "release"; call: string; end: End }
-  /** The worker connects, with what it holds. */
-  | { do: "attach"; at: string }
-  /** The line of the worker is cut. */
-  | { do: "leave" }
-  /** The worker reports a result, perhaps not for the first time. */
-  | { do: "report"; call: string; end: End }
-  /** The process of the worker ends, and none resumes in time: its calls are lost. Each replica recovers orphans; these are they. */
-  | { do: "crash"; calls: readonly string[] }
   /** Kills a replica; another one takes its place. */
   | { do: "kill"; replica: string; next: string }
   /** Every replica recovers orphans; these are they. */
@@ -104,7 +94,7 @@ export function outcomes(before: readonly Model[], done: readonly Deed[]): Model
     const { model, deeds: todo } = at;
     const steps = ownSteps(model);
     if (steps.length === 0 && todo.length === 0) rest.push(model);
-    for (const next of [...steps, ...parentSteps(model, (owner) => owner === ""), ...workerSteps(model)])
+    for (const next of [...steps, ...parentSteps(model, (owner) => owner === "")])
       left.push({ model: next, deeds: todo });
     for (const deed of todo) {
       const others = todo.filter((other) => other !== deed);
@@ -123,15 +113,13 @@ export function view({ calls, grants, closed }: Model): string {
 
 /**
  * Returns the line of a call in a view. The owner of a call that waits for approval is left out: any replica may claim it; so is that
- * of a parent, which may wait for its call without one, and that of a call of the worker, which may wait for it without one.
+ * of a parent, which may wait for its call without one.
  */
 export function viewCall(
   id: string,
   { state, owner, entered, asks, tool }: Pick<Call, "owner" | "entered"> & Viewed,
 ): string {
-  const isRemote = tool === "deploy";
-  const isRunning = state === "running" && tool !== "parent";
-  const isHeld = !isRemote && (isRunning || (state === "pending" && asks.at(-1)?.outcome !== "open"));
+  const isHeld = (state === "running" && tool !== "parent") || (state === "pending" && asks.at(-1)?.outcome !== "open");
   const asked = asks.map(({ outcome, by, replyId }) => `, ask ${outcome} ${by} ${replyId}`.trimEnd()).join("");
   return `call ${id} ${state}${isHeld ? ` at ${owner || "nobody"}` : ""}, entered ${entered}${asked}`;
 }
@@ -167,39 +155,6 @@ function parentSteps(model: Model, isMeant: (owner: string) => boolean): Model[]
   });
 }
 
-/**
- * Returns the steps of calls of the worker that may be taken: a replica may have to look for it first. A start whose line is cut is
- * taken back, and shown as running until it is repeated.
- */
-function workerSteps(model: Model): Model[] {
-  return Object.entries(model.calls).flatMap(([id, call]) => {
-    const to = (change: Partial<Call>) => withCall(model, id, change);
-    if (call.tool !== "deploy" || call.phase === "ended") return [];
-    const steps = call.cancel === "requested" && call.owner === "" ? [to(ended(call, "CANCELLED"))] : [];
-    if (call.entered > 0) return steps;
-    if (call.phase === "new") steps.push(to({ phase: "running", owner: "" }));
-    else if (model.worker !== "") steps.push(to({ entered: 1, owner: model.worker }));
-    return steps;
-  });
-}
-
-/** Returns the steps of a call of the worker whose run is at a live replica. */
-function remoteSteps(model: Model, id: string, call: Call): Model[] {
-  if (call.owner === "" || call.entered === 0) return [];
-  return [
-    ...(call.cancel === "requested" ? [withCall(model, id, ended(call, "CANCELLED"))] : []),
-    ...(call.released && model.worker !== "" ? [withCall(model, id, ended(call, call.released))] : []),
-  ];
-}
-
-/** The worker is connected to a replica, at which the calls go on whose bodies it holds. */
-function attached(model: Model, worker: string): Model {
-  const moved = changeAll(model, (call) => (isInWorker(call) ? { owner: worker } : {}));
-  return { ...moved, worker };
-}
-
-const isInWorker = ({ tool, phase, entered }: Call) => tool === "deploy" && phase === "running" && entered > 0;
-
 /** Ends a parent, and its open call in the same step. */
 function endParent(model: Model, id: string, end: End): Model {
   return changeAll(model, (call, other) => {
@@ -215,10 +170,6 @@ function ownSteps(model: Model): Model[] {
     const to = (change: Partial<Call>) => steps.push(withCall(model, id, change));
     if (call.phase === "ended") continue;
     if (call.cancel === "maybe") for (const cancel of ["requested", undefined] as const) to({ cancel });
-    if (call.tool === "deploy") {
-      steps.push(...remoteSteps(model, id, call));
-      continue;
-    }
     if (call.cancel === "requested" && call.phase !== "running") to(ended(call, "CANCELLED"));
     if (call.owner === "" && call.phase === "approved" && model.live.includes(call.claimer ?? ""))
       to({ owner: call.claimer ?? "", claimer: undefined });
@@ -260,7 +211,7 @@ function apply(model: Model, { act, response }: Deed): Model[] {
         tool,
         key,
         phase: "new",
-        owner: tool !== "deploy" && model.live.includes(at) ? at : "",
+        owner: model.live.includes(at) ? at : "",
         entered: 0,
         asks: [],
         ...(tool === "look" && { phase: "ended", end: "completed", owner: "", entered: 1 }),
@@ -291,26 +242,12 @@ function apply(model: Model, { act, response }: Deed): Model[] {
       const isHeld = model.calls[act.call]?.phase === "running" && model.calls[act.call]?.owner !== "";
       return [isHeld ? withCall(model, act.call, { released: act.end }) : model];
     }
-    case "attach": {
-      if (!isLost) return [attached(model, act.at)];
-      // Its replica died before it had adopted all.
-      return [model, attached(model, ""), { ...model, worker: "" }];
-    }
-    case "leave":
-      return [{ ...model, worker: "" }];
-    case "report": {
-      const call = model.calls[act.call];
-      return [call && isInWorker(call) && !call.released ? withCall(model, act.call, { released: act.end }) : model];
-    }
-    case "crash":
-      return crashed({ ...model, worker: "" });
     case "kill": {
       const live = [...model.live.filter((name) => name !== act.replica), act.next];
       // A parent may have been parked, and the replica that would have resumed it may be dead.
       const isOrphaned = (call: Call) =>
         call.owner === act.replica || (call.tool === "parent" && call.phase === "running");
-      const worker = model.worker === act.replica ? "" : model.worker;
-      return [{ ...changeAll(model, (call) => (isOrphaned(call) ? { owner: "" } : {})), live, worker }];
+      return [{ ...changeAll(model, (call) => (isOrphaned(call) ? { owner: "" } : {})), live }];
     }
     case "recover":
       return recovered(model, act.calls[0] ?? "");
@@ -319,24 +256,8 @@ function apply(model: Model, { act, response }: Deed): Model[] {
   }
 }
 
-/** Ends the calls that the worker held. A start that it did not get may have been taken back before. */
-function crashed(model: Model): Model[] {
-  return Object.entries(model.calls).reduce(
-    (models, [id, call]) => {
-      if (call.tool !== "deploy" || call.phase !== "running") return models;
-      const lost = models.map((each) => withCall(each, id, ended(call, "EXECUTOR_LOST")));
-      return call.entered > 0 ? lost : models.concat(lost);
-    },
-    [model],
-  );
-}
-
 /** Splits a deed: calls are lost and claimed one by one. */
 function oneByOne({ act, response }: Deed): Deed[] {
-  if (act.do === "crash") {
-    const recovery = { act: { do: "recover" as const, calls: act.calls }, response };
-    return [{ act, response }, ...oneByOne(recovery)];
-  }
   if (act.do !== "recover" && act.do !== "freeze") return [{ act, response }];
   return act.calls.map((call) => ({ act: { ...act, calls: [call] }, response }));
 }
@@ -374,7 +295,6 @@ function toLateReply({ outcome, by, replyId, isWide }: Ask, reply: Act & { do: "
 function recovered(model: Model, id: string): Model[] {
   const call = model.calls[id];
   if (!call || call.phase === "ended" || call.phase === "asked" || call.owner !== "") return [model];
-  if (call.tool === "deploy") return [model];
   if (call.phase === "running" && call.tool !== "parent") return [withCall(model, id, ended(call, "EXECUTOR_LOST"))];
   const phase = call.phase === "approved" || call.phase === "running" ? call.phase : "new";
   return model.live.map((owner) => withCall(model, id, { owner, phase, claimer: undefined }));
@@ -383,7 +303,7 @@ function recovered(model: Model, id: string): Model[] {
 /** Returns the outcomes of a freeze for one call: the replica that recovers first may claim it, or find its lease renewed. */
 function thawed(model: Model, id: string): Model[] {
   const call = model.calls[id];
-  if (!call || call.owner === "" || call.tool === "deploy") return recovered(model, id);
+  if (!call || call.owner === "") return recovered(model, id);
   // A replica does not claim a call that it runs.
   if (call.phase === "running" && model.live.length === 1) return [model];
   return [model, ...recovered(withCall(model, id, { owner: "" }), id)];

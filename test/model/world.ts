@@ -4,14 +4,12 @@ import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { callOf, createBell } from "../../src/call/log.ts";
 import { isTerminal } from "../../src/call/state.ts";
-import type { Tool } from "../../src/tool/tool.ts";
 import { agent, createClients } from "./clients.ts";
 import { brokenPromises, unapproved, wideKeysOf } from "./history.ts";
 import { createLedger } from "./ledger.ts";
 import { type Act, type Deed, type Model, outcomes, view } from "./model.ts";
 import { createObserver } from "./observer.ts";
-import { type Replica, type Replicas, type Setting, startReplicas } from "./replicas.ts";
-import { createModelWorker } from "./worker.ts";
+import { type Replica, type Setting, startReplicas } from "./replicas.ts";
 
 /** The service next to its model. */
 export type World = Awaited<ReturnType<typeof createWorld>>;
@@ -26,32 +24,14 @@ const patienceMs = 5_000;
 export async function createWorld(setting: Setting) {
   const bell = createBell();
   const ledger = createLedger(bell.ring);
-  const worker = createModelWorker(() => replicas, ledger.enter);
-  const places = new Map<Tool, string>();
-  const replicas: Replicas = await startReplicas(setting, {
-    toolsOf(gone, name) {
-      const tool = worker.toolOf(name, gone);
-      places.set(tool, name);
-      return [...ledger.tools(gone), tool];
-    },
-    remoteToolsOf(tools) {
-      const tool = tools.find((each) => places.has(each));
-      return {
-        find: (id) => (tool?.definition.definitionId === id ? tool : undefined),
-        // Its replica may die meanwhile.
-        onOrphan: (_, mark) => void worker.probe((tool && places.get(tool)) ?? "", mark).catch(() => undefined),
-      };
-    },
-    onNews: bell.ring,
-  });
+  const replicas = await startReplicas(setting, { toolsOf: ledger.tools, onNews: bell.ring });
   const observer = createObserver({ replicas, ledger, sessions });
-  const clients = createClients({ replicas, ledger, worker, names: observer.names, onEvent: bell.ring });
+  const clients = createClients({ replicas, ledger, names: observer.names, onEvent: bell.ring });
   /** Acts that resolve only when a call has ended, which may take until orphans are recovered. */
   const slow: Promise<unknown>[] = [];
   /** Every model that agrees with the observations so far. */
-  const nothing: Model = { roots, closed: [], live: replicas.names(), worker: "", calls: {}, grants: {} };
+  const nothing: Model = { roots, closed: [], live: replicas.names(), calls: {}, grants: {} };
   let possible: readonly Model[] = [nothing];
-  let crashes = 0;
 
   for (const [id, root] of Object.entries(roots)) {
     const parentSessionId = id === root ? "" : root;
@@ -91,21 +71,16 @@ export async function createWorld(setting: Setting) {
       return possible[0] ?? nothing;
     },
     nextReplica: replicas.nextName,
-    /** Number of times that the worker was stopped. */
-    get crashes(): number {
-      return crashes;
-    },
     watch: clients.watch,
 
     /** Performs acts concurrently, and compares the state at rest with the model. */
     async race(acts: readonly Act[]): Promise<void> {
-      crashes += acts.filter((act) => act.do === "crash").length;
       const deeds = await perform(acts);
       if (acts.some((act) => act.do === "kill")) await replicas.outliveTheDead();
       const allowed = Map.groupBy(outcomes(possible, deeds), view);
       let seen = "not observed: no order explains the responses";
       // One recovery may miss a call that changes meanwhile; the service recovers every second.
-      const isLooking = acts.some((act) => act.do === "recover" || act.do === "freeze" || act.do === "crash");
+      const isLooking = acts.some((act) => act.do === "recover" || act.do === "freeze");
       const cameToRest =
         allowed.size > 0 &&
         (await comes(
@@ -126,7 +101,6 @@ export async function createWorld(setting: Setting) {
     /** Ends everything, and checks the promises that hold for every run. */
     async finish(): Promise<void> {
       const [at = ""] = replicas.names();
-      await this.race([{ do: "attach", at }]);
       await this.race(["ses_a", "ses_b"].map((session) => ({ do: "close", at, session })));
       await this.race([{ do: "recover", calls: orphans(this.model) }]);
       await Promise.all(slow);

@@ -5,7 +5,7 @@ import { fileLineMaker } from "./file-lines.ts";
 import { type Fault, openTrials, type Trial, type Trials } from "./file-trials.ts";
 
 /** Lines for each of the two laws. */
-const lawLines = process.env.TOOLGATE_LONG === "1" ? 50_000 : 120;
+const lawLines = process.env.TOOLGATE_LONG === "1" ? 50_000 : 80;
 const timeout = process.env.TOOLGATE_LONG === "1" ? 3 * 3_600_000 : 600_000;
 const batch = 20;
 /** Only a fault that trials cannot notice takes so many. */
