@@ -1,4 +1,5 @@
-import { mkdir, rm } from "node:fs/promises";
+import { spawn } from "node:child_process";
+import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
@@ -73,6 +74,38 @@ test("a call goes on after kill -9 of the service: its body is not entered again
   expect(part?.state).toMatchObject({ case: "completed", value: { output: "before after" } });
   expect(await worker.next("ended")).toMatchObject({ assignment: start.assignment, recorded: true });
   expect(worker.untaken("start")).toBe(0);
+});
+
+test("kill -9 of a worker's process: EXECUTOR_LOST after resume_ms, effects UNKNOWN, and no second start", async () => {
+  const service = await startService({
+    settings: `[permission]\n"kit_*" = "allow"\n${settings.replace("ci_*", "kit_*")}`,
+  });
+  const folder = join(service.data, "../kit");
+  await mkdir(folder);
+  const program = join(import.meta.dirname, "../worker-kit/workers/typescript.ts");
+  const own = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "ci-worker-token-for-tests", TOOLGATE_KIT: folder };
+  const start = () => {
+    const child = spawn(process.execPath, [program], { env: { ...process.env, ...own }, stdio: "ignore" });
+    onTestFinished(() => void child.kill("SIGKILL"));
+    return child;
+  };
+  const { tools } = connect(service, "caller");
+  const call = (text: string) => tools.callTool({ tool: "kit_wait", input: { text }, waitMs: 60_000 });
+  const ledger = () => readFile(join(folder, "ledger"), "utf8").catch(() => "");
+  const worker = start();
+  await expect.poll(async () => (await tools.listTools({})).tools.map(({ name }) => name)).toContain("kit_wait");
+  const lost = call("lost");
+  await expect.poll(ledger).toBe("entered lost\n");
+  worker.kill("SIGKILL");
+  start();
+  expect((await lost).part?.state.value).toMatchObject({
+    reason: ToolErrorReason.EXECUTOR_LOST,
+    effects: ToolEffects.UNKNOWN,
+  });
+  // The other process would have got it first.
+  await writeFile(join(folder, "release-next"), "");
+  expect((await call("next")).part?.state.case).toBe("completed");
+  expect(await ledger()).toBe("entered lost\nentered next\n");
 });
 
 test("attachments are sent again after kill -9 of the service, and after a cut line only what had not come is taken", async () => {
