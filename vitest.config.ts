@@ -1,5 +1,5 @@
 import { defineConfig } from "vitest/config";
-import { broadOnly } from "./test/breadth/broad-only.ts";
+import { broadOnly, longOnly } from "./test/breadth/broad-only.ts";
 import FailedFiles from "./test/failed-files.ts";
 
 export default defineConfig({
@@ -9,7 +9,7 @@ export default defineConfig({
     reporters: ["default", new FailedFiles(), "./test/cpu-reporter.ts"],
     // These have separate scripts: test:faults takes minutes, test:clients needs other languages, test:package and test:agents
     // install.
-    exclude: ["test/faults/**", "test/clients/**", "test/package/**", "test/agents/**", ...broadOnly],
+    exclude: ["test/faults/**", "test/clients/**", "test/package/**", "test/agents/**", ...broadOnly, ...longOnly],
     // npm run test:breadth runs these, and all cases of the files that take only samples here.
     provide: { isBroad: false },
     globalSetup: ["test/programs.ts", "test/builds.ts"],

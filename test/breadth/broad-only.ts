@@ -7,7 +7,6 @@ export const broadOnly = [
   "test/console/links.test.ts",
   "test/console/policy.test.ts",
   "test/console/question.test.ts",
-  "test/console/scale.test.ts",
   "test/console/sources.test.ts",
   "test/console/tabs.test.ts",
   "test/console/tools.test.ts",
@@ -15,7 +14,6 @@ export const broadOnly = [
   "test/console/whole-change.test.ts",
   "test/console/windows.test.ts",
   "test/console/workers.test.ts",
-  "test/e2e/claude-runner.test.ts",
   "test/e2e/enforced-agent.test.ts",
   "test/e2e/hook-environment.test.ts",
   "test/e2e/leftovers.test.ts",
@@ -42,7 +40,6 @@ export const broadOnly = [
   // Each test starts services, or stops and kills them; their parts are tested one by one in `npm test`.
   "test/call/remote.test.ts",
   "test/call/remote-random.test.ts",
-  "test/cli/demo.test.ts",
   "test/cli/inbox.test.ts",
   "test/cli/terminal.test.ts",
   "test/call/stream-tools.test.ts",
@@ -97,4 +94,12 @@ export const broadOnly = [
   "test/second-run.test.ts",
   // Debian's searx takes seconds of CPU to start.
   "test/tools/searx.test.ts",
+];
+
+/** Files that only `TOOLGATE_LONG=1 npm run test:breadth` runs: `.ci/run` has to stay under 25 minutes. */
+export const longOnly = [
+  // `.ci/run` runs the demo itself, npm run test:agents the real Claude Code.
+  "test/cli/demo.test.ts",
+  "test/e2e/claude-runner.test.ts",
+  "test/console/scale.test.ts",
 ];

@@ -1,7 +1,7 @@
 import { defineConfig } from "vitest/config";
 import base from "../../vitest.config.ts";
 import { filesFirst } from "../files-first.ts";
-import { broadOnly } from "./broad-only.ts";
+import { broadOnly, longOnly } from "./broad-only.ts";
 
 /** Runs the files that `npm test` leaves out, and those that call `casesOf` or `isBroad` of test/breadth.ts with all of their cases. */
 export default defineConfig({
@@ -9,6 +9,7 @@ export default defineConfig({
     ...base.test,
     include: [
       ...broadOnly,
+      ...(process.env.TOOLGATE_LONG === "1" ? longOnly : []),
       "test/console/{inbox,session}.test.ts",
       "test/e2e/{delegated,question}.test.ts",
       "test/policy/bypass.test.ts",
