@@ -46,7 +46,8 @@ export interface Sessions {
   openExpected(principal: Principal, id: string, expected: string): Promise<OpenSession>;
   /**
    * Throws STORE_CHANGED if the store is not the one that the caller expects or, of this tree, may have lost acknowledged work. Asks the
-   * store before: where this replica is cut off, the caller may know a later id, and gets STORE_UNAVAILABLE.
+   * store before, unless the expected id is an earlier one: where this replica is cut off, the caller may know a later id, and gets
+   * STORE_UNAVAILABLE.
    */
   expectStore(expected: string, root?: string): Promise<void>;
   /** Like `expectStore`, in this turn. For a caller whose store was expected before: what differs since then is later. */
@@ -116,7 +117,8 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
   async function expectStore(expected: string, root?: string): Promise<void> {
     try {
       checkStore(expected, root);
-    } catch {
+    } catch (error) {
+      if (root !== undefined && isEarlier(expected, store.storeIdOf(root))) throw error;
       await store.verifyIds(root);
       checkStore(expected, root);
     }
@@ -216,6 +218,13 @@ function checkStoreId(storeId: string, expected: string, compared = expected): v
     `the store is ${storeId}, not ${expected}: the outcome of earlier calls is unknown. Nothing was run; check their effects, then send the new store id`,
     { store_id: storeId },
   );
+}
+
+/** True for an earlier generation of the same store, which no other replica can know as the later one. */
+function isEarlier(expected: string, storeId: string): boolean {
+  const [store, generation = "0"] = expected.split(".");
+  const [own, ownGeneration = "0"] = storeId.split(".");
+  return store === own && Number(generation) < Number(ownGeneration);
 }
 
 function checkAgent(agents: ReadonlySet<string>, principal: Principal, agent: string): string {
