@@ -16,9 +16,16 @@ bash = "allow"
 edit = "allow"
 ${rules}`;
 
-/** A service for commands, which sees the toolchains of the real home directory. */
+/** A service for commands, which sees the toolchains of the machine and of the real home directory. */
 export const serviceForCommands = (rules = "") =>
-  createService({ settings: commandSettings(rules), env: { HOME: homedir() } });
+  createService({ settings: commandSettings(rules), env: { HOME: homedir(), PATH: machinePath() } });
+
+/** Returns PATH without our own programs: npm looks for its settings (a private authority, say) beside the Node that runs it. */
+const machinePath = () =>
+  (process.env.PATH ?? "")
+    .split(":")
+    .filter((folder) => !folder.endsWith("node_modules/.bin"))
+    .join(":");
 
 /** Facts about a command in its result. */
 interface CommandMetadata {

@@ -12,7 +12,10 @@ afterAll(service.close);
 /** Clients of registries: a line that fetches something small from the registry for which the client is configured. */
 const clients: Readonly<Record<string, readonly [line: string, printed: RegExp]>> = {
   curl: ['curl -sSf "$(npm config get registry)is-number/7.0.0"', /"name": ?"is-number"/],
-  npm: ["npm install --no-audit --no-fund is-number@7.0.0 && node -p 'require(\"is-number\")(7)'", /^true$/m],
+  npm: [
+    "npm install --cache cache --no-audit --no-fund is-number@7.0.0 && node -p 'require(\"is-number\")(7)'",
+    /^true$/m,
+  ],
   pip: [
     "python3 -m venv venv && venv/bin/pip install -q six==1.16.0 && venv/bin/python -c 'import six; print(six.__version__)'",
     /^1\.16\.0$/m,
