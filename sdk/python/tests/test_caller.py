@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -160,6 +160,25 @@ def test_a_watch_ends_when_another_thread_closes_its_client(service: Service, ca
         assert seen.wait(60)
         client.close()
         assert session in watching.result(timeout=60)
+
+
+def test_what_other_threads_ask_while_a_client_closes_ends(service: Service) -> None:
+    def ask(client: Client) -> str:
+        while True:
+            try:
+                client.tools()
+            except CancelledError:
+                continue  # The next one comes while the client closes, or after it.
+            except ToolgateError as error:
+                return error.message
+
+    for _ in range(20):
+        client = Client(service.url, token_of("caller"))
+        with ThreadPoolExecutor() as threads:
+            asking = [threads.submit(ask, client) for _ in range(4)]
+            client.tools()
+            client.close()
+            assert {asked.result() for asked in asking} == {"this client was closed"}
 
 
 def test_a_refused_request_names_its_reason(service: Service) -> None:

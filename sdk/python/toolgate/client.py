@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Generator, Mapping, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -13,6 +13,7 @@ from toolgate._gen.session_service_pb2 import Session
 from toolgate._gen.tool_pb2 import PermissionRequest, ToolPart
 from toolgate._gen.tool_service_pb2 import ToolDefinition
 from toolgate.async_client import AsyncClient, CallOptions, Reply, ReplyOptions
+from toolgate.errors import ToolgateError
 from toolgate.results import CallResult
 
 T = TypeVar("T")
@@ -27,6 +28,7 @@ class Client:
         """See AsyncClient."""
         self._client = AsyncClient(url, token, ca=ca, connect_timeout=connect_timeout)
         self._is_closed = False
+        self._entering = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="toolgate-client", daemon=True)
         self._thread.start()
@@ -41,10 +43,12 @@ class Client:
 
     def close(self) -> None:
         """Ends the connection, and what other threads wait for. Calls go on."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._run(self._end())
+        with self._entering:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            ended = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        ended.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -130,8 +134,19 @@ class Client:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
 
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T] | None:
+        """Starts work in the thread of the event loop; returns nothing once the client was closed."""
+        # Closing takes its turn as well: the loop would stop before work that comes later, which would never end.
+        with self._entering:
+            if not self._is_closed:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        return None
+
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self._submit(work)
+        if future is None:
+            raise ToolgateError("this client was closed", "create another one")
         try:
             return future.result()
         except BaseException:
@@ -147,11 +162,11 @@ class Client:
             return None
 
         try:
-            while not self._is_closed and (found := self._run(following())) is not None:
+            while (found := self._run(following())) is not None:
                 yield found[0]
-        except CancelledError:
+        except (CancelledError, ToolgateError):
             if not self._is_closed:
                 raise
         finally:
-            if not self._is_closed:
-                self._run(items.aclose())
+            if (closing := self._submit(items.aclose())) is not None:
+                closing.result()
