@@ -87,10 +87,14 @@ def test_a_refused_call_raises_its_reason_with_the_next_step(caller: Client, app
 def test_a_time_limit_of_the_client_leaves_the_call_to_be_attached_to(
     caller: Client, approver: Client, session: str
 ) -> None:
-    with pytest.raises(WaitTimeoutError) as late:
-        caller.call("bash", {"command": "echo late"}, session=session, call_id="c1", timeout=0.2)
-    assert (late.value.session_id, late.value.call_id) == (session, "c1")
-    approver.reply(opened(approver, session), "once")
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(lambda: caller.call("bash", {"command": "echo late"}, session=session, call_id="c1"))
+        ask = opened(approver, session)
+        with pytest.raises(WaitTimeoutError) as late:
+            caller.call("bash", {"command": "echo late"}, session=session, call_id="c1", timeout=0.2)
+        assert (late.value.session_id, late.value.call_id) == (session, "c1")
+        approver.reply(ask, "once")
+        assert first.result().output == "late\n"
     assert caller.call("bash", {"command": "echo late"}, session=session, call_id="c1").output == "late\n"
 
 
@@ -150,16 +154,18 @@ def test_a_watch_ends_when_another_thread_closes_its_client(service: Service, ca
         found = []
         for ask in client.watch_asks():
             found.append(ask.session_id)
-            seen.set()
+            if ask.session_id == session:
+                seen.set()
         return found
 
     with ThreadPoolExecutor() as threads:
         watching = threads.submit(watch)
-        with pytest.raises(WaitTimeoutError):
-            caller.call("bash", {"command": "true"}, session=session, timeout=0.1)
-        assert seen.wait(60)
+        call = threads.submit(lambda: caller.call("bash", {"command": "true"}, session=session, call_id="c1"))
+        seen.wait()
         client.close()
-        assert session in watching.result(timeout=60)
+        assert session in watching.result()
+        caller.cancel(session, "c1")
+        assert isinstance(call.exception(), CallError)
 
 
 def test_what_other_threads_ask_while_a_client_closes_ends(service: Service) -> None:
