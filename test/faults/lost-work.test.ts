@@ -14,7 +14,12 @@ import { quiet } from "../store/redis-store.ts";
 import { report } from "./report.ts";
 import { startSystem } from "./system.ts";
 
-test("F0 a copy that lacks acknowledged work becomes the master: retries and watchers get STORE_CHANGED, and nothing runs twice", async () => {
+/** Servers fail over in their own time, also where the default is shorter. */
+const timeout = 300_000;
+
+test("F0 a copy that lacks acknowledged work becomes the master: retries and watchers get STORE_CHANGED, and nothing runs twice", {
+  timeout,
+}, async () => {
   const servers = await startSentinelWithCopies(2);
   onTestFinished(servers.stop);
   const [master = 0, copy = 0, late = 0] = servers.ports;
@@ -109,7 +114,7 @@ test("F0 a copy that lacks acknowledged work becomes the master: retries and wat
   });
 });
 
-test("F0 a store that was closed during a failover compares what it had acknowledged before", async () => {
+test("F0 a store that was closed during a failover compares what it had acknowledged before", { timeout }, async () => {
   const servers = await startSentinelWithCopies(1);
   onTestFinished(servers.stop);
   const directory = await mkdtemp(join(tmpdir(), "toolgate-histories-"));
