@@ -240,6 +240,7 @@ function describeCall(
       input,
       ...(request.metadata && { metadata: request.metadata }),
       callerUid,
+      ...(tool?.executor && { executor: tool.executor }),
       ...(background && { background }),
       parentCallId,
     }),

@@ -1,6 +1,7 @@
 import { createHash } from "node:crypto";
 import { create, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 import type * as z from "zod";
+import type { ToolExecutor } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type ToolDefinition, ToolDefinitionSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { Durability } from "../core/durability.ts";
@@ -62,6 +63,8 @@ export interface ToolConfig<Input extends ValueSchema, P extends Plan, Output ex
   durable?: true | Durability;
   /** Set it for a tool whose bodies run in workers. */
   remote?: RemoteBodies;
+  /** What runs the bodies, as calls record it; for what runs them elsewhere than in the service and in workers. */
+  executor?: ToolExecutor;
   /** Name of the fleet of these workers. The definition ID does not cover it. */
   fleet?: string;
   destructive?: boolean;
@@ -215,6 +218,7 @@ function makeTool<Input extends ValueSchema, P extends Plan, Output extends z.Zo
     idempotent: config.idempotent ?? false,
     durable: config.durable === true ? {} : config.durable,
     remote: config.remote,
+    executor: config.executor,
     providers: config.providers && [...config.providers],
     experimental: config.experimental ?? false,
     permissions: permissions && Object.freeze(permissions),

@@ -1,6 +1,6 @@
 import type { JsonObject, JsonValue, MessageInitShape } from "@bufbuild/protobuf";
 import type { HostTrafficSchema, QuestionAnswer, QuestionSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { FilePart, HiddenPathsSchema, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { FilePart, HiddenPathsSchema, PreviewSchema, ToolExecutor } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Ask } from "../core/ask.ts";
 import type { Durability, DurableState } from "../core/durability.ts";
@@ -248,6 +248,8 @@ export interface Tool {
   readonly durable: Durability | undefined;
   /** Set for a tool whose bodies run in workers: the engine reserves capacity before the start mark, and names the run in it. */
   readonly remote: RemoteBodies | undefined;
+  /** What runs the bodies, as calls record it; undefined for the service and for workers, whose calls name theirs at the start. */
+  readonly executor: ToolExecutor | undefined;
   readonly providers: readonly string[] | undefined;
   readonly experimental: boolean;
   /** Permissions that its calls can ask; undefined if it declares none: then anything, first of all its own name. */

@@ -3,7 +3,7 @@ import { mkdir, readdir, readFile, readlink, rm, symlink, writeFile } from "node
 import { dirname, join } from "node:path";
 import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
 import { type Source, SourceKind, SourceService, SourceState } from "../../gen/opencode/tool/v1/source_service_pb.ts";
-import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { ToolEffects, ToolErrorReason, ToolExecutor } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { toolgate } from "../cli/toolgate.ts";
 import { clientOf, connect } from "./clients.ts";
 import { createService, type Service, startService, unconfined } from "./service.ts";
@@ -102,6 +102,13 @@ async function toolProcesses(): Promise<number[]> {
   );
   return (await Promise.all(places)).filter(([, cwd]) => cwd === service.workspace).map(([pid]) => pid);
 }
+
+test("a call names what runs its body", async () => {
+  const executorOf = async (tool: string, input: Record<string, string>) =>
+    (await connect(service, "caller").tools.callTool({ tool, input, agent: "free" })).part?.executor;
+  expect(await executorOf("probe", { does: "none", arg: "" })).toBe(ToolExecutor.TOOL_PROCESS);
+  expect(await executorOf("echo", { text: "hello" })).toBe(ToolExecutor.UNSPECIFIED);
+});
 
 const entered = () => vi.waitUntil(() => existsSync(join(service.workspace, "entered")), { timeout: 60_000 });
 const forget = async () => {

@@ -1,5 +1,6 @@
 import { createHash } from "node:crypto";
 import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
+import { ToolExecutor } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type {
   WorkerAsk,
   WorkerCallSchema,
@@ -35,6 +36,7 @@ export function workerTool(declared: WorkerTool, host: WorkerHost): Tool {
   const { readOnly = false, idempotent = false, destructive = false, openWorld = false } = annotations ?? {};
   const tool = defineTool<JsonObject, DetailedPlan>({
     ...{ name, description, experimental, readOnly, idempotent, destructive, openWorld },
+    executor: ToolExecutor.TOOL_PROCESS,
     input: inputSchema,
     ...(outputSchema && { outputSchema }),
     ...(version !== "" && { version }),

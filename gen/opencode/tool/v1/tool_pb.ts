@@ -1354,7 +1354,7 @@ export const ToolExecutor = {
   LOCAL: 1,
 
   /**
-   * TOOL_EXECUTOR_TOOL_PROCESS: a child process of the service. Not sent yet.
+   * TOOL_EXECUTOR_TOOL_PROCESS: a child process of the service, for tools of files and plugins.
    *
    * @generated from enum value: TOOL_EXECUTOR_TOOL_PROCESS = 2;
    */

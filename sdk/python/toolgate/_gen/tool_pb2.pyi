@@ -187,7 +187,7 @@ class _ToolExecutorEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolExec
     TOOL_EXECUTOR_LOCAL: _ToolExecutor.ValueType  # 1
     """TOOL_EXECUTOR_LOCAL: the service."""
     TOOL_EXECUTOR_TOOL_PROCESS: _ToolExecutor.ValueType  # 2
-    """TOOL_EXECUTOR_TOOL_PROCESS: a child process of the service. Not sent yet."""
+    """TOOL_EXECUTOR_TOOL_PROCESS: a child process of the service, for tools of files and plugins."""
     TOOL_EXECUTOR_WORKER: _ToolExecutor.ValueType  # 3
     """TOOL_EXECUTOR_WORKER: a worker, see WorkerService."""
     TOOL_EXECUTOR_DELEGATED: _ToolExecutor.ValueType  # 4
@@ -203,7 +203,7 @@ TOOL_EXECUTOR_UNSPECIFIED: ToolExecutor.ValueType  # 0
 TOOL_EXECUTOR_LOCAL: ToolExecutor.ValueType  # 1
 """TOOL_EXECUTOR_LOCAL: the service."""
 TOOL_EXECUTOR_TOOL_PROCESS: ToolExecutor.ValueType  # 2
-"""TOOL_EXECUTOR_TOOL_PROCESS: a child process of the service. Not sent yet."""
+"""TOOL_EXECUTOR_TOOL_PROCESS: a child process of the service, for tools of files and plugins."""
 TOOL_EXECUTOR_WORKER: ToolExecutor.ValueType  # 3
 """TOOL_EXECUTOR_WORKER: a worker, see WorkerService."""
 TOOL_EXECUTOR_DELEGATED: ToolExecutor.ValueType  # 4

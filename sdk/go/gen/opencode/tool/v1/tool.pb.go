@@ -216,7 +216,7 @@ const (
 	ToolExecutor_TOOL_EXECUTOR_UNSPECIFIED ToolExecutor = 0
 	// TOOL_EXECUTOR_LOCAL: the service.
 	ToolExecutor_TOOL_EXECUTOR_LOCAL ToolExecutor = 1
-	// TOOL_EXECUTOR_TOOL_PROCESS: a child process of the service. Not sent yet.
+	// TOOL_EXECUTOR_TOOL_PROCESS: a child process of the service, for tools of files and plugins.
 	ToolExecutor_TOOL_EXECUTOR_TOOL_PROCESS ToolExecutor = 2
 	// TOOL_EXECUTOR_WORKER: a worker, see WorkerService.
 	ToolExecutor_TOOL_EXECUTOR_WORKER ToolExecutor = 3
