@@ -1,6 +1,6 @@
 import type { Socket } from "node:net";
 import type { JsonObject } from "@bufbuild/protobuf";
-import { type Client, createClient, type Interceptor } from "@connectrpc/connect";
+import { type Client, Code, ConnectError, createClient, type Interceptor } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
 import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
@@ -15,6 +15,7 @@ import { WorkerService } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
 import { type ConnectOptions, findServer } from "./find-server.ts";
 import { type ClientCallOptions, callToEnd, streamCall } from "./make-call.ts";
 import { type AnswerOptions, type AskOptions, replyToAsk, watchAsks } from "./open-asks.ts";
+import { isUnreachable } from "./resume-stream.ts";
 import { openVerifiedSocket, PeerError, type PeerProof } from "./verified-socket.ts";
 
 /** The generated clients over one HTTP/2 connection, and what most programs need of them. */
@@ -46,12 +47,13 @@ export interface ToolgateClient {
 
 /** Connects to a service over gRPC, by default to that of the environment. Nothing is sent before the first request. */
 export function connect(options: Partial<ConnectOptions> = {}): ToolgateClient {
-  return connectWith(findServer(options, "caller"));
+  const { url, token, ...certificates } = findServer(options, "caller");
+  return clientOver(new Http2SessionManager(url, pings, certificates), url, [...bearer(token), unreachable(url)]);
 }
 
 /** Connects with these options alone. */
 export function connectWith({ url, token, ...certificates }: ConnectOptions): ToolgateClient {
-  return clientOver(new Http2SessionManager(url, pings, certificates), url, token);
+  return clientOver(new Http2SessionManager(url, pings, certificates), url, bearer(token));
 }
 
 /**
@@ -67,16 +69,11 @@ export async function connectVerified(options: ConnectOptions, proof: PeerProof)
     if (first === undefined) throw new PeerError(`the connection to ${url} ended`);
     return first;
   };
-  return clientOver(new Http2SessionManager(url, pings, { createConnection }), url, token);
+  return clientOver(new Http2SessionManager(url, pings, { createConnection }), url, bearer(token));
 }
 
-function clientOver(sessionManager: Http2SessionManager, url: string, token: string | undefined): ToolgateClient {
-  const transport = createGrpcTransport({
-    baseUrl: url,
-    sessionManager,
-    interceptors: token === undefined ? [] : [bearer(token)],
-    defaultTimeoutMs: 30_000,
-  });
+function clientOver(sessionManager: Http2SessionManager, url: string, interceptors: Interceptor[]): ToolgateClient {
+  const transport = createGrpcTransport({ baseUrl: url, sessionManager, interceptors, defaultTimeoutMs: 30_000 });
   const [tools, sessions] = [createClient(ToolService, transport), createClient(SessionService, transport)];
   const permissions = createClient(PermissionService, transport);
   return {
@@ -97,9 +94,26 @@ function clientOver(sessionManager: Http2SessionManager, url: string, token: str
 /** Pings detect a dead connection; without them a stream would wait on it forever. */
 const pings = { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 };
 
-function bearer(token: string): Interceptor {
-  return (next) => (request) => {
-    request.header.set("authorization", `Bearer ${token}`);
-    return next(request);
+function bearer(token: string | undefined): Interceptor[] {
+  if (token === undefined) return [];
+  return [
+    (next) => (request) => {
+      request.header.set("authorization", `Bearer ${token}`);
+      return next(request);
+    },
+  ];
+}
+
+/** Gives the error of a connection that was never made its next step. */
+function unreachable(url: string): Interceptor {
+  return (next) => async (request) => {
+    try {
+      return await next(request);
+    } catch (cause) {
+      if (!isUnreachable(cause)) throw cause;
+      const { rawMessage } = ConnectError.from(cause);
+      const message = `no service answers at ${url} (${rawMessage}): start one with \`toolgate serve\`, or name another in TOOLGATE_URL`;
+      throw new ConnectError(message, Code.Unavailable, undefined, undefined, cause);
+    }
   };
 }

@@ -101,7 +101,7 @@ export function isCut(error: ConnectError): boolean {
 }
 
 /** Checks for a connection that was never made, so that nothing was sent. */
-function isUnreachable(error: unknown): boolean {
+export function isUnreachable(error: unknown): boolean {
   if (!(error instanceof ConnectError) || error.code !== Code.Unavailable) return false;
   for (let cause: unknown = error.cause; cause instanceof Error; cause = cause.cause)
     if ("code" in cause && ["ECONNREFUSED", "ENOTFOUND", "ENOENT"].includes(String(cause.code))) return true;
