@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync } from "node:fs";
 
-/** What the kernel knows of a process. */
+/** Figures of the kernel about a process. */
 interface Process {
   parent: number;
   /** Its CPU time and that of its children that have ended, in µs. */

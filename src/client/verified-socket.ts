@@ -4,7 +4,7 @@ import { setTimeout } from "node:timers/promises";
 import { connect as connectTls, type TLSSocket } from "node:tls";
 import { listenerUids, peerUid } from "../core/peer-uid.ts";
 
-/** What proves that the other end of a connection is the service, and not a program that took its port. */
+/** Proof that the other end of a connection is the service, and not a program that took its port. */
 export interface PeerProof {
   /** The user of the operating system that owns the service's socket on this machine. */
   uid?: number | undefined;

@@ -24,7 +24,7 @@ export interface KnownCredentials {
   endInvalid(): void;
 }
 
-/** What is known of a secret, in the table or in the configuration. */
+/** Entry of a secret, in the table or in the configuration. */
 type SecretRecord = ConfiguredToken & Partial<Pick<Credential, "lineage" | "expires" | "revoked">>;
 
 /** A secret in memory. */

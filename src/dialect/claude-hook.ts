@@ -3,7 +3,7 @@ import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 /** Events of Claude Code for which it asks or reports here. */
 export const claudeEvents = ["PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure"] as const;
 
-/** What Claude Code sends to a hook about one use of a tool. */
+/** Message of Claude Code to a hook about one use of a tool. */
 export interface ClaudeHook {
   event: (typeof claudeEvents)[number];
   sessionId: string;

@@ -13,7 +13,7 @@ import {
 } from "./delegate.ts";
 import { resultText } from "./result-text.ts";
 
-/** What a hook of Claude Code works with. */
+/** Dependencies of a hook of Claude Code. */
 export interface ClaudeContext extends DelegationContext {
   /** Checks whether a tool is one of our own MCP server; the service judges its calls itself. */
   isOwnTool(tool: string): Promise<boolean>;

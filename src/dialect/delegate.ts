@@ -36,7 +36,7 @@ export interface DecisionMemory {
   remove(key: string): Promise<void>;
 }
 
-/** What a connector works with. */
+/** Dependencies of a connector. */
 export interface DelegationContext {
   calls: DelegatedCalls;
   memory: DecisionMemory;

@@ -10,14 +10,14 @@ import {
   requestDecision,
 } from "./delegate.ts";
 
-/** What our plugin for opencode sends about one use of a tool. */
+/** Message of our plugin for opencode about one use of a tool. */
 export interface OpencodeHook {
   event: "before" | "after" | "failed";
   use: DelegatedUse;
   result: DelegatedResult;
 }
 
-/** What a hook of opencode works with. */
+/** Dependencies of a hook of opencode. */
 export interface OpencodeContext extends DelegationContext {
   /** Checks whether a tool is one of our own MCP server; the service judges its calls itself. */
   isOwnTool(tool: string): Promise<boolean>;

@@ -63,7 +63,7 @@ export interface ToolConfig<Input extends ValueSchema, P extends Plan, Output ex
   durable?: true | Durability;
   /** Set it for a tool whose bodies run in workers. */
   remote?: RemoteBodies;
-  /** What runs the bodies, as calls record it; for what runs them elsewhere than in the service and in workers. */
+  /** The executor that calls record, for bodies that run neither in the service nor in workers. */
   executor?: ToolExecutor;
   /** Name of the fleet of these workers. The definition ID does not cover it. */
   fleet?: string;

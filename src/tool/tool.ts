@@ -248,7 +248,7 @@ export interface Tool {
   readonly durable: Durability | undefined;
   /** Set for a tool whose bodies run in workers: the engine reserves capacity before the start mark, and names the run in it. */
   readonly remote: RemoteBodies | undefined;
-  /** What runs the bodies, as calls record it; undefined for the service and for workers, whose calls name theirs at the start. */
+  /** The executor that calls record; undefined for the service and for workers, whose calls name theirs at the start. */
   readonly executor: ToolExecutor | undefined;
   readonly providers: readonly string[] | undefined;
   readonly experimental: boolean;

@@ -12,7 +12,7 @@ export function questionLabel({ header }: Question, at: number, filter: TextFilt
   return header === "" ? `Question ${at + 1}` : filter(header);
 }
 
-/** How a question can be answered, such as `choose one, or write an answer`. */
+/** Ways to answer a question, such as `choose one, or write an answer`. */
 export function answerHint({ options, multiple, custom }: Question): string {
   if (options.length === 0) return "write an answer";
   return `choose one${multiple ? " or several" : ""}${custom ? ", or write an answer" : ""}`;

@@ -19,7 +19,7 @@ export interface ConnectionEvents {
 
 /** A connection on which nothing more is read. */
 export interface UsedConnection {
-  /** Why it ended; undefined if it was left open, or if the service ended it. */
+  /** Reason of its end; undefined if it was left open, or if the service ended it. */
   readonly error: unknown;
   close(): void;
 }

@@ -20,11 +20,11 @@ export interface WorkerFacts {
   buildId?: string;
   /** Orders builds: new calls get the definitions of the highest one. Default: 0. */
   generation?: number;
-  /** How many bodies may run at a time. Default: 16. */
+  /** Maximum number of bodies that run at a time. Default: 16. */
   capacity?: number;
   /** Names of the workspaces that it serves. Default: all that its token allows. */
   workspaces?: readonly string[];
-  /** How long the service waits for this process after its connection is lost. Default: 60,000. */
+  /** Time that the service waits for this process after its connection is lost, in ms. Default: 60,000. */
   resumeMs?: number;
 }
 
@@ -49,7 +49,7 @@ export function workerHello(tools: readonly Tool[], facts: WorkerFacts): Message
   };
 }
 
-/** What an operator does for a token that fits the tools. */
+/** Command with which an operator creates a token that fits the tools. */
 export function tokenStep({ tools = [] }: MessageInitShape<typeof WorkerHelloSchema>): string {
   const flags = tools.map(({ name }) => `--tool ${name}`).join(" ");
   return `set TOOLGATE_TOKEN to what \`toolgate token create --role worker ${flags}\` prints`;

@@ -8,7 +8,7 @@ import type { Tool } from "../tool/tool.ts";
 import type { UsedConnection } from "./connection.ts";
 import { createHeldAssignments, type HeldAssignments, type SentMessage } from "./held-assignments.ts";
 
-/** What a worker is started with. */
+/** Settings of a worker at its start. */
 export interface WorkerStartup {
   /** The parts of `hello` that do not change. */
   readonly hello: MessageInitShape<typeof WorkerHelloSchema>;

@@ -38,7 +38,7 @@ export interface Definitions {
   lastSeen(definitionId: string): number;
 }
 
-/** What the workers of a token that share a name declared. */
+/** Declarations of the workers of a token that share a name. */
 export interface DeclaredFleet {
   worker: string;
   principal: string;

@@ -5,7 +5,7 @@ import { wholeInput } from "../tool/define-tool.ts";
 import { fillAsk, fillTemplate, templateFault } from "../tool/permission-template.ts";
 import { askOfMessage } from "../tool/worker/worker-tool.ts";
 
-/** What a worker's tool declares about its asks. */
+/** The asks that a worker's tool declares. */
 type Declared = Pick<WorkerTool, "name" | "permissions" | "title" | "inputSchema">;
 
 /** Finds a template of a tool that two inputs could fill to one text; undefined if there is none. */

@@ -10,7 +10,7 @@ import { programEntry } from "../main.ts";
 import { type AgentPlace, type AgentRun, createPlace, runClaude, runOpencode } from "./agents.ts";
 import { type MockModel, type Script, serveAnthropic, serveOpenAi } from "./mock-models.ts";
 
-/** What a connector is configured with; each field can be wrong. */
+/** Settings of a connector; each field can be wrong. */
 export interface ConnectorOptions {
   server: string;
   token: string;

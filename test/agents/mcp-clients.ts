@@ -62,7 +62,7 @@ export const mcpAgents: Readonly<Record<string, McpAgent>> = {
   },
 };
 
-/** What an agent was asked to do through our MCP server. */
+/** Work that an agent was asked to do through our MCP server. */
 export interface McpRun extends AgentRun {
   /** The results of tools that reached the model. */
   results: readonly string[];

@@ -190,7 +190,7 @@ const open = (tool: string, fields: Partial<MessageInitShape<typeof StreamToolsO
 });
 const delta = (text: string): Message => ({ case: "inputDelta", value: { text } });
 
-/** What a stream has sent of one call. */
+/** Messages of a stream about one call. */
 interface Seen {
   raw: string | undefined;
   output: string | undefined;

@@ -57,7 +57,7 @@ test("a call that ends while its store is away for a moment keeps its result", a
 // In the time of a lease the run tries five times to record the result, then five times that it is lost.
 test.each([
   ["the run reports that it is lost", "reported", 6],
-  ["the run has given up", "given-up", 13],
+  ["the run tries no more", "late", 13],
 ])(
   "a call whose store is away until its lease is over ends RESULT_NOT_STORED, not as a failure of the tool: back when %s",
   async (_, callId, failures) => {

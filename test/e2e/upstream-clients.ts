@@ -10,7 +10,7 @@ import { read } from "./reading.ts";
 import type { Service } from "./service.ts";
 
 const checkout = resolve(import.meta.dirname, "../..");
-/** What programs of the tests need: a copy of the checkout shares the packages of the original. */
+/** Folders that programs of the tests need: a copy of the checkout shares the packages of the original. */
 export const programFolders: readonly string[] = [checkout, realpathSync(join(checkout, "node_modules"))];
 const program = resolve(import.meta.dirname, "../mcp/upstream-server.ts");
 const inputSchema = { type: "object", properties: { text: { type: "string" } } };
@@ -40,7 +40,7 @@ ${more}
   };
 }
 
-/** What tests do with MCP servers of a service. */
+/** Actions of tests on the MCP servers of a service. */
 export function upstreamClients(service: Service) {
   const sources = () => clientOf(SourceService, service.url, "approver-token-for-tests");
 

@@ -7,7 +7,7 @@ export interface History {
   calls: AcknowledgedCall[];
   answers: Answer[];
   watches: Watch[];
-  /** What readers learned of the length of logs, and when. */
+  /** Lengths of logs that readers saw, and when. */
   reads: LogRead[];
   /** The whole log of each session, read at the end. */
   logs: Map<string, readonly SessionEvent[]>;

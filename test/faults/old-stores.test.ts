@@ -17,7 +17,7 @@ import { isRelease, releasesBefore } from "./releases.ts";
 const folder = join(import.meta.dirname, "old-stores");
 const commits = readdirSync(folder).flatMap((name) => (name.endsWith(".tar.xz") ? name.replace(".tar.xz", "") : []));
 
-/** What the old service reported of its store. */
+/** Report of the old service on its store. */
 interface Expected {
   sessionId: string;
   storeId: string;

@@ -59,7 +59,7 @@ async function use(store: OpenedStore): Promise<void> {
   await openAskedCall(store, callRef("asks"), ["per_1"]);
 }
 
-/** What a store has of its use; all of it, if nothing expired or was removed. */
+/** Traces of its use in a store; all of them, if nothing expired or was removed. */
 async function contents(store: OpenedStore) {
   await store.calls.sweep();
   const { state } = (await recordOf(store, callRef("ended"))).part;

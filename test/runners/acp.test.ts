@@ -77,7 +77,7 @@ const run = async (...task: Parameters<typeof start>) => await (await start(...t
 
 const textOf = ({ state }: ToolPart) =>
   state.case === "completed" ? state.value.output : state.case === "error" ? state.value.error : "";
-/** What the steps brought. */
+/** Outcome of the steps. */
 const resultsOf = (part: ToolPart) =>
   JSON.parse(
     /^\[.*\]$/m.exec(textOf(part).replaceAll(/\[Toolgate:.*/g, ""))?.[0] ?? JSON.stringify([textOf(part)]),

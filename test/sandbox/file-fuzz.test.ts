@@ -11,7 +11,7 @@ const batch = 20;
 /** Only a fault that trials cannot notice takes so many. */
 const maxLines = 2_000;
 
-/** What a line may not do: read or change what rules deny; print what only git's objects hold, if it was allowed. */
+/** Offences of a line: it reads or changes what rules deny; it prints what only git's objects hold, although it was allowed. */
 const isBroken = ({ read, changed, isAllowed, printedPast }: Trial) =>
   read.length > 0 || changed.length > 0 || (isAllowed && printedPast);
 

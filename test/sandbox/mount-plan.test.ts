@@ -55,7 +55,7 @@ function treeOf(files: readonly string[]): NameTree {
   };
 }
 
-/** What a call was allowed, and settings of the plan. */
+/** Permissions of a call, and settings of the plan. */
 interface PlanOptions {
   read?: string[];
   edit?: string[];
@@ -184,7 +184,7 @@ const cases = fc
       policy.judge({ permission, patterns: [file], paths: [`${root}/${file}`] }, layers)[0]?.action;
     return {
       ...{ files, rules: { config, narrow }, allowed, tracked: pick(trackedAt) },
-      /** What the policy says of a file, whether it exists or not. */
+      /** Verdict of the policy on a file, whether it exists or not. */
       mayRead: (file: string) => allowed.read.includes(file) || actionOf("read", file) === PermissionAction.ALLOW,
       mayEdit(file: string) {
         const path = `${root}/${file}`;

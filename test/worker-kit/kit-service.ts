@@ -18,7 +18,7 @@ export interface KitServiceOptions {
   folder: string;
   /** Names of its workspaces: each case has one. */
   workspaces: readonly string[];
-  /** How long a permission request stays open. */
+  /** Time that a permission request stays open. */
   askMs: number;
 }
 

@@ -67,7 +67,7 @@ export interface Kit {
   withOther<T>(work: (service: KitService) => Promise<T>): Promise<T>;
 }
 
-/** What all cases of a run share. */
+/** State that all cases of a run share. */
 export interface KitRun {
   readonly command: KitCommand;
   readonly service: KitService;

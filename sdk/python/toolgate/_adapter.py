@@ -1,4 +1,4 @@
-"""What the adapters of agent frameworks share: which tools they offer, and how they make a call."""
+"""Common part of the adapters of agent frameworks: the tools that they offer, and the way they make a call."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -60,7 +60,7 @@ class ChildResult:
 
 
 class BodyContext:
-    """What both kinds of contexts have."""
+    """Common part of both kinds of contexts."""
 
     def __init__(self, start: WorkerStart, port: BodyPort) -> None:
         call = start.call

@@ -34,7 +34,7 @@ class CallResult:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the tool reports to user interfaces."""
+        """Facts that the tool reports to user interfaces."""
         return from_struct(self.part.completed.metadata)
 
     @property

@@ -57,7 +57,7 @@ class ToolFailure(Exception):
 
 
 class ChangedError(Exception):
-    """What was approved is no longer there. The body raises it before it changes anything."""
+    """The approved state is no longer there. The body raises it before it changes anything."""
 
 
 @dataclass(frozen=True)

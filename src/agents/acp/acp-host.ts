@@ -2,7 +2,7 @@ import type { Readable, Writable } from "node:stream";
 import type { JsonObject } from "@bufbuild/protobuf";
 import type { AgentRun } from "../runner.ts";
 
-/** What ACP runners need of the service. */
+/** Parts of the service that ACP runners use. */
 export interface AcpHost {
   /** Describes the confinement of an agent's program, for people. */
   confinement(agent: string): string;

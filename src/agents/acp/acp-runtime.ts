@@ -25,7 +25,7 @@ export interface AcpTimes {
 /** The limits of every run. */
 export const acpTimes: AcpTimes = { startMs: 120_000, silenceMs: 1_800_000, cancelMs: 3_000 };
 
-/** What runs of one program share. */
+/** State that the runs of one program share. */
 export interface AcpRuntime {
   host: AcpHost;
   program: AcpProgram;

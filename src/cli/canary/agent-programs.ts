@@ -3,7 +3,7 @@ import type { AgentUser } from "../connect/agent-user.ts";
 import type { ModelProtocol } from "./mock-model.ts";
 import { markerIn } from "./sample-input.ts";
 
-/** How an agent is run against a mock model. */
+/** The way to run an agent against a mock model. */
 export interface AgentProgram {
   /** Name of its program in PATH. */
   readonly name: string;
@@ -13,7 +13,7 @@ export interface AgentProgram {
   readonly args: readonly string[];
   /** Inputs, below a directory, of tools whose schema does not show what the agent accepts. */
   readonly samples: Readonly<Record<string, (directory: string) => JsonObject>>;
-  /** What these inputs name: texts by path below the directory. */
+  /** Files that these inputs name: texts by path below the directory. */
   readonly files: Readonly<Record<string, string>>;
   /** The variables with which it talks to the mock model only. */
   env(url: string, user: AgentUser): Record<string, string>;

@@ -11,7 +11,7 @@ import type { AgentProgram } from "./agent-programs.ts";
 import { type ModelRequest, startMockModel, type ToolUse } from "./mock-model.ts";
 import { changesText, existingFileIn, sampleInput } from "./sample-input.ts";
 
-/** What a canary works with. */
+/** Dependencies of a canary. */
 export interface CanaryOptions {
   readonly agent: AgentProgram;
   /** The program to run, by its path. */
@@ -103,10 +103,10 @@ function createScript({ agent, mcpName }: CanaryOptions, directory: string) {
   };
 }
 
-/** What a hook says that could not ask. */
+/** Text of a hook that could not ask. */
 const ownRefusal = /Toolgate: .*?Nothing was run/;
 
-/** What agents say of a use that did not reach the tool. */
+/** Texts of agents about a use that did not reach the tool. */
 const notUsed = /<tool_use_error>|InputValidationError|invalid arguments|No such tool|unavailable tool|not available/i;
 
 function outcomeOf(isRecorded: boolean, result: string | undefined): Omit<CanaryResult["rows"][number], "tool"> {

@@ -44,7 +44,7 @@ function sampleOf(name: string, schema: Schema, place: Place): JsonValue {
   return Object.fromEntries(required.map((key) => [key, sampleOf(key, properties[key] ?? {}, place)]));
 }
 
-/** What the inputs name. */
+/** Places that the inputs name. */
 interface Place {
   readonly directory: string;
   readonly file: string;

@@ -12,7 +12,7 @@ interface ClaudeEnd {
   result: Readonly<Record<string, unknown>>;
 }
 
-/** What a series of runs works with. */
+/** Settings of a series of runs. */
 export interface ClaudeRunOptions {
   /** The program to run, by its path. */
   readonly program: string;

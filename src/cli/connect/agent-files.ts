@@ -7,7 +7,7 @@ import type { AgentUser } from "./agent-user.ts";
 import type { JsonEntry } from "./json-entries.ts";
 import type { AgentKind } from "./record.ts";
 
-/** What a connector writes into the configuration of an agent. */
+/** Entries that a connector writes into the configuration of an agent. */
 export interface AgentFiles {
   /** JSON files of the agent, and our entries in them. */
   readonly json: readonly { readonly path: string; readonly entries: readonly JsonEntry[] }[];
@@ -15,12 +15,12 @@ export interface AgentFiles {
   readonly whole: readonly { readonly path: string; readonly text: string }[];
 }
 
-/** What the configuration of an agent names. */
+/** Programs and files that the configuration of an agent names. */
 export interface AgentFilesOptions {
   /** The words that run this program, by absolute paths. */
   readonly program: readonly string[];
   readonly server: string;
-  /** What the hooks verify of the service. */
+  /** Proof of the service that the hooks verify. */
   readonly proof: PeerProof;
   readonly ca: string | undefined;
   readonly mcpName: string;

@@ -11,9 +11,9 @@ import type { ConnectRecord, WrittenFile } from "./record.ts";
 
 /** Result of a check. */
 export interface CheckedConnector {
-  /** What is not as `connect` left it. */
+  /** Differences from what `connect` left. */
   readonly problems: readonly string[];
-  /** Whether approvals hold for the agent's user; undefined if the service did not say. */
+  /** Enforcement of approvals for the agent's user; undefined if the service did not say. */
   readonly enforcement: Enforcement | undefined;
 }
 

@@ -14,7 +14,7 @@ import { applyChanges, digestOfText, type PlannedChange, resolvedPath } from "./
 import { addEntries } from "./json-entries.ts";
 import { type AgentKind, type ConnectRecord, recordFile, type WrittenFile, writeRecord } from "./record.ts";
 
-/** What `toolgate connect` works with. */
+/** Dependencies of `toolgate connect`. */
 export interface ConnectorOptions {
   readonly kind: AgentKind;
   readonly user: AgentUser;

@@ -19,7 +19,7 @@ const entry = z.object({ path: z.array(z.string()), value: json, isItem: z.boole
 const row = z.object({
   tool: z.string(),
   result: z.enum(["asks", "runs unasked", "disabled", "not verified"]),
-  /** Why it is not verified, in the words of the agent. */
+  /** Reason why it is not verified, in the words of the agent. */
   reason: z.string().optional(),
 });
 
@@ -39,7 +39,7 @@ const schema = z.object({
   connectorId: z.string(),
   /** IDs of the agent's credentials, with the files of their tokens. */
   credentials: z.array(z.object({ id: z.string(), file: z.string() })),
-  /** What was written. A file with entries belongs to the agent, and only the entries are ours. */
+  /** Written files. One with entries belongs to the agent, and only the entries are ours. */
   files: z.array(
     z.object({
       path: z.string(),
@@ -52,7 +52,7 @@ const schema = z.object({
   canary: z.object({ program: z.string(), checked: z.number(), problem: z.string(), rows: z.array(row) }).optional(),
 });
 
-/** What `toolgate connect` wrote for an agent, and what its hook must know about the service. */
+/** Record of the files that `toolgate connect` wrote for an agent, and of the service for its hook. */
 export type ConnectRecord = z.output<typeof schema>;
 
 /** A file that a connector wrote. */

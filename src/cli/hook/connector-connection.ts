@@ -12,7 +12,7 @@ export interface ConnectorConnectionOptions extends ServerOptions, PeerProof {
   mcp?: string;
 }
 
-/** How a connector reaches its service. */
+/** The way in which a connector reaches its service. */
 export interface ConnectorConnection {
   url: string;
   token: string;

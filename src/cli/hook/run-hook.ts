@@ -17,7 +17,7 @@ export interface HookOptions extends ConnectorConnectionOptions {
   timeout: number;
 }
 
-/** What a hook works with: the service, and what is remembered between its processes. */
+/** Dependencies of a hook: the service, and what is remembered between its processes. */
 export interface HookContext {
   calls: ServiceCalls;
   memory: ReturnType<typeof createDecisionFiles>;

@@ -12,7 +12,7 @@ export interface FormMode {
   readonly ask: PermissionRequest;
   /** The question on the screen. */
   readonly at: number;
-  /** What was typed for each question so far. */
+  /** Text typed for each question so far. */
   readonly typed: readonly string[];
 }
 

@@ -14,7 +14,7 @@ import {
   unitText,
 } from "./service-files.ts";
 
-/** What `toolgate install` works with. */
+/** Dependencies of `toolgate install`. */
 export interface InstallOptions {
   /** The words that run this program, by absolute paths. */
   readonly program: readonly string[];

@@ -24,7 +24,7 @@ export function askLines(ask: PermissionRequest, paint: Paint, { now }: { now: n
   ];
 }
 
-/** What an ask that is no question asks for, why, and what "always" would save. */
+/** The subject of an ask that is no question, its reasons, and what "always" would save. */
 function askedFor(ask: PermissionRequest, paint: Paint): string[] {
   const { offers, preview } = ask;
   const mixed = mixedPieces(ask);

@@ -25,7 +25,7 @@ export interface McpHandlerOptions {
   log: Logger;
 }
 
-/** What the door knows about a request, apart from the protocol. */
+/** Facts about a request that do not depend on the protocol. */
 export interface McpExchange extends LocalSender {
   /** Session that the operator chose. */
   readonly pinned: string | undefined;

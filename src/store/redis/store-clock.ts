@@ -1,5 +1,5 @@
 /**
- * What a replica knows of the time of the store. That time is Redis' clock, without jumps: when the clock of a server jumps, the time
+ * Time of the store as a replica knows it. That time is Redis' clock, without jumps: when the clock of a server jumps, the time
  * of the store goes on and is behind that clock from then on.
  */
 export interface RedisClock {

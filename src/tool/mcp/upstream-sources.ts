@@ -24,7 +24,7 @@ export interface UpstreamSources extends ToolProvider {
   accept(name: string, digest: string, by: string): Promise<Source>;
   /** Connects to the servers of a configuration: those that are new or changed start, those that are gone end. */
   replace(servers: readonly UpstreamServer[]): Promise<void>;
-  /** What keeps accepted tools from being offered, and servers that offer what nobody accepted. */
+  /** Obstacles to accepted tools, and servers that offer what nobody accepted. */
   problems(): { name: string; reason: string }[];
   close(): Promise<void>;
 }
@@ -35,7 +35,7 @@ export interface UpstreamServer extends UpstreamSettings {
   readonly opener: UpstreamOpener;
 }
 
-/** What is offered of a server, and why not. */
+/** The offered tools of a server, and the reasons against the others. */
 interface Offer {
   readonly upstream: Upstream;
   readonly key: string;

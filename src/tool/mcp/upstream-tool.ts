@@ -66,7 +66,7 @@ export function resourceReader(upstream: Upstream): Tool {
 
 export const readerName = (server: string) => `${server}_read_resource`;
 
-/** What a server says of its tools is not trusted: it can only make a decision stricter. */
+/** Hints of a server about its tools. They are not trusted: they can only make a decision stricter. */
 function cautionOf(says: (hint: string) => boolean): string | undefined {
   if (says("destructiveHint")) return "can destroy something, as its server says";
   return says("openWorldHint") ? "reaches systems outside, as its server says" : undefined;

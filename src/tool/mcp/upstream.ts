@@ -20,7 +20,7 @@ export interface UpstreamSettings {
 
 /** Opens connections to a server. */
 export interface UpstreamOpener {
-  /** What its processes can reach, for people. */
+  /** Reach of its processes, in words for people. */
   readonly confinement: string;
   open(): Promise<OpenedTransport>;
 }
@@ -54,7 +54,7 @@ export interface UpstreamState {
   readonly since: number;
   readonly problem: string;
   readonly restarts: number;
-  /** What the server offers; of the last connection while there is none. */
+  /** Tools of the server; of the last connection while there is none. */
   readonly offered: readonly McpDefinition[];
 }
 

@@ -33,7 +33,7 @@ const beforeImage = z.object({
 });
 type BeforeImage = z.infer<typeof beforeImage>;
 
-/** What the batch stores before its calls start, and before each write: the images, and what its calls write (null: they remove the file). */
+/** State that the batch stores before its calls start, and before each write: the images, and what its calls write (null: they remove the file). */
 const storedImages = z.object({
   images: z.array(beforeImage),
   writes: z.array(z.object({ file: z.string(), sha256: z.string().nullable() })),

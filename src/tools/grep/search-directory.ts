@@ -29,7 +29,7 @@ export interface FileSearch {
   readonly types?: readonly string[];
 }
 
-/** What a search found, up to the maximum that is shown. */
+/** Matches of a search, up to the maximum that is shown. */
 export interface FoundMatches {
   lines: readonly string[];
   shown: number;

@@ -18,7 +18,7 @@ interface SettledPath extends QuarantinedPath {
   readonly text: string;
 }
 
-/** What a command made although it may not, for its result. */
+/** Files that a command made although it may not, for its result. */
 export interface SettledCreated {
   /** Lines for the model; undefined if there is nothing. */
   note: string | undefined;

@@ -38,7 +38,7 @@ function instructions({ text, file, distrust }: Skill & SkillFile): string[] {
   ];
 }
 
-/** What could end the elements around the text. */
+/** Text that could end the elements around it. */
 const endLike = /<(?=[\s/]*skill_)/gi;
 
 /** Returns the paths of some files beside SKILL.md, without links and without those that rules deny to read. */

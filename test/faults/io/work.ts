@@ -20,7 +20,7 @@ import { arm } from "./control.ts";
 // node work.ts FOLDER KIND FROM STRIDE: works on a new store once for each place of a fault, under preload.c, and prints one line
 // of JSON for each.
 
-/** What one store went through. */
+/** History of one store. */
 export interface Outcome {
   at: number;
   /** Operations that failed. */

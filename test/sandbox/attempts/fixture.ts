@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 
-/** What no attempt may print; another one in each run, so that no line and no other file contains it. */
+/** Text that no attempt may print; another one in each run, so that no line and no other file contains it. */
 export const secret = `leaked${randomBytes(8).toString("hex")}`;
 
 /** Rules under which the attempts run. One rule allows in a directory what another denies elsewhere. */

@@ -9,11 +9,11 @@ import type { Service } from "../../e2e/service.ts";
 import { emptyDirectory } from "../../empty-directory.ts";
 import { type Attempts, makeFixture, printState } from "./fixture.ts";
 
-/** What one attempt did. */
+/** Effects of one attempt. */
 export interface Attempted {
   /** Its command lines. */
   readonly attempt: string;
-  /** What it printed, with the mark of each command line that was started. */
+  /** Its output, with the mark of each command line that was started. */
   readonly printed: string;
   /** True if something that may not be changed is different after it. */
   readonly hasChanged: boolean;
@@ -108,7 +108,7 @@ interface NumberedAttempt {
 const isEnd = (event: SessionEvent["event"]) =>
   event.case === "part" && (event.value.state.case === "completed" || event.value.state.case === "error");
 
-/** What attempts printed, by ID, and the IDs of those that changed something. */
+/** Outputs of attempts by ID, and the IDs of those that changed something. */
 interface Outcomes {
   readonly printed: ReadonlyMap<string, string>;
   readonly changed: ReadonlySet<string>;

@@ -25,7 +25,7 @@ afterEach(async () => {
   await rm(resolve(file, ".."), { recursive: true });
 });
 
-/** What the server offers, and how it behaves from its start. */
+/** Tools of the server, and its behaviour from its start. */
 const offer = (behaviour: string, does = "echo") =>
   writeOffer(file, { behaviour, tools: [{ name: "tool", inputSchema: { type: "object" }, does }] });
 

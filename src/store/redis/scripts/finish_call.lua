@@ -12,7 +12,7 @@ if not call.version or call.ended then return answer({ 'refused' }) end
 if step.version and tonumber(call.version) ~= step.version then return answer({ 'refused' }) end
 if not step.version and not fenced(call) then return answer({ 'refused' }) end
 
--- What is left of the counted children of each call that ends.
+-- The counted children that each ending call leaves.
 local ending, left = {}, { [step.name] = tonumber(call.children or 0) }
 for _, child in ipairs(step.children) do
   local found = fields(K['call ' .. child.name], 'version', 'ended', 'waiting', 'children', 'collectMs', 'hooked', 'memo')
