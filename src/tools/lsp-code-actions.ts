@@ -3,7 +3,7 @@ import { visible } from "../core/visible.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import type { Tool } from "../tool/tool.ts";
 import { type ActionQuestion, codeActions, isCommand, nameOf, type OfferedAction } from "./lsp/code-actions.ts";
-import { openQuestion, planQuestion } from "./lsp/code-call.ts";
+import { openQuestion, questionTool } from "./lsp/code-call.ts";
 import { syncFile } from "./lsp/language-client.ts";
 import type { LanguageServers } from "./lsp/language-servers.ts";
 import { listOutput } from "./lsp/places.ts";
@@ -19,10 +19,7 @@ export function createLspCodeActions({ servers }: { servers: LanguageServers }):
       "pass the JSON of one of them to lsp_code_action_resolve.",
     ].join(" "),
     input: z.object(rangeFields).refine(hasRangeColumns, rangeColumns),
-    permissions: ["lsp", "lsp_server"],
-    readOnly: true,
-    idempotent: true,
-    plan: ({ filePath }, ctx) => planQuestion(servers, filePath, ctx),
+    ...questionTool(servers),
     async execute(input, ctx) {
       const { client, file } = await openQuestion(servers, ctx, ctx.plan);
       await syncFile(client, file.path, file.resolve);

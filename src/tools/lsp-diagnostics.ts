@@ -2,7 +2,7 @@ import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import type { Tool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
-import { openQuestion, planQuestion } from "./lsp/code-call.ts";
+import { openQuestion, questionTool } from "./lsp/code-call.ts";
 import { diagnosticLine, fileDiagnostics, severities } from "./lsp/file-diagnostics.ts";
 import type { LanguageServers } from "./lsp/language-servers.ts";
 import { listOutput, placeAt } from "./lsp/places.ts";
@@ -21,10 +21,7 @@ export function createLspDiagnostics({ servers }: { servers: LanguageServers }):
         .default("all")
         .describe("The only severity to list"),
     }),
-    permissions: ["lsp", "lsp_server"],
-    readOnly: true,
-    idempotent: true,
-    plan: ({ filePath }, ctx) => planQuestion(servers, filePath, ctx),
+    ...questionTool(servers),
     async execute({ severity }, ctx) {
       const { client, file } = await openQuestion(servers, ctx, ctx.plan);
       const all = await fileDiagnostics(client, file, ctx.signal);

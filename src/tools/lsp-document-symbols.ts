@@ -2,7 +2,7 @@ import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import type { Tool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
-import { openQuestion, planQuestion } from "./lsp/code-call.ts";
+import { openQuestion, questionTool } from "./lsp/code-call.ts";
 import type { LanguageServers } from "./lsp/language-servers.ts";
 import { listOutput } from "./lsp/places.ts";
 import { documentSymbols, symbolLine } from "./lsp/questions.ts";
@@ -14,10 +14,7 @@ export function createLspDocumentSymbols({ servers }: { servers: LanguageServers
     version: "1",
     description: "List the classes, functions, variables and other symbols of a file as an outline, at most 200.",
     input: z.object({ filePath: filePath.describe("File in the workspace") }),
-    permissions: ["lsp", "lsp_server"],
-    readOnly: true,
-    idempotent: true,
-    plan: ({ filePath }, ctx) => planQuestion(servers, filePath, ctx),
+    ...questionTool(servers),
     async execute(_input, ctx) {
       const { client, file } = await openQuestion(servers, ctx, ctx.plan);
       const symbols = await documentSymbols(client, file, ctx.signal);

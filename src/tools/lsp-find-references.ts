@@ -2,7 +2,7 @@ import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import type { Tool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
-import { openQuestion, planQuestion } from "./lsp/code-call.ts";
+import { openQuestion, questionTool } from "./lsp/code-call.ts";
 import type { LanguageServers } from "./lsp/language-servers.ts";
 import { createResultFilter, listOutput, placeLine } from "./lsp/places.ts";
 import { hasOneColumn, oneColumn, positionFields, protocolPosition } from "./lsp/position.ts";
@@ -24,10 +24,7 @@ export function createLspFindReferences({ servers }: { servers: LanguageServers 
         includeDeclaration: z.boolean().default(true).describe("Whether the declaration counts as a use"),
       })
       .refine(hasOneColumn, oneColumn),
-    permissions: ["lsp", "lsp_server"],
-    readOnly: true,
-    idempotent: true,
-    plan: ({ filePath }, ctx) => planQuestion(servers, filePath, ctx),
+    ...questionTool(servers),
     async execute(input, ctx) {
       const { client, file } = await openQuestion(servers, ctx, ctx.plan);
       const filter = createResultFilter(ctx.workspace, ctx.judge);

@@ -1,11 +1,9 @@
-import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import type { Tool } from "../tool/tool.ts";
-import { filePath } from "../tool/workspace.ts";
-import { openQuestion, planQuestion } from "./lsp/code-call.ts";
+import { openQuestion, questionTool } from "./lsp/code-call.ts";
 import type { LanguageServers } from "./lsp/language-servers.ts";
 import { createResultFilter, listOutput, placeLine } from "./lsp/places.ts";
-import { hasOneColumn, oneColumn, positionFields, protocolPosition } from "./lsp/position.ts";
+import { positionInput, protocolPosition } from "./lsp/position.ts";
 import { findPlaces } from "./lsp/questions.ts";
 
 /** Finds where the symbol at a position is defined. */
@@ -14,13 +12,8 @@ export function createLspGotoDefinition({ servers }: { servers: LanguageServers 
     name: "lsp_goto_definition",
     version: "1",
     description: "Find where the symbol at a position is defined. Returns PATH:LINE:COLUMN: TEXT, counted from 1.",
-    input: z
-      .object({ filePath: filePath.describe("File in the workspace"), ...positionFields })
-      .refine(hasOneColumn, oneColumn),
-    permissions: ["lsp", "lsp_server"],
-    readOnly: true,
-    idempotent: true,
-    plan: ({ filePath }, ctx) => planQuestion(servers, filePath, ctx),
+    input: positionInput,
+    ...questionTool(servers),
     async execute(input, ctx) {
       const { client, file } = await openQuestion(servers, ctx, ctx.plan);
       const filter = createResultFilter(ctx.workspace, ctx.judge);

@@ -1,14 +1,12 @@
 import type { PrepareRenameResult } from "vscode-languageserver-protocol";
-import * as z from "zod";
 import { visible } from "../core/visible.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import type { Tool } from "../tool/tool.ts";
-import { filePath } from "../tool/workspace.ts";
-import { openQuestion, planQuestion } from "./lsp/code-call.ts";
+import { openQuestion, questionTool } from "./lsp/code-call.ts";
 import { askAbout } from "./lsp/language-client.ts";
 import type { LanguageServers } from "./lsp/language-servers.ts";
 import { rangeText } from "./lsp/places.ts";
-import { hasOneColumn, oneColumn, positionFields, protocolPosition } from "./lsp/position.ts";
+import { positionInput, protocolPosition } from "./lsp/position.ts";
 
 /** Reports whether the symbol at a position can be renamed. */
 export function createLspPrepareRename({ servers }: { servers: LanguageServers }): Tool {
@@ -16,13 +14,8 @@ export function createLspPrepareRename({ servers }: { servers: LanguageServers }
     name: "lsp_prepare_rename",
     version: "1",
     description: "Check whether the symbol at a position can be renamed. Changes nothing.",
-    input: z
-      .object({ filePath: filePath.describe("File in the workspace"), ...positionFields })
-      .refine(hasOneColumn, oneColumn),
-    permissions: ["lsp", "lsp_server"],
-    readOnly: true,
-    idempotent: true,
-    plan: ({ filePath }, ctx) => planQuestion(servers, filePath, ctx),
+    input: positionInput,
+    ...questionTool(servers),
     async execute(input, ctx) {
       const { client, file } = await openQuestion(servers, ctx, ctx.plan);
       const { renameProvider } = client.capabilities;

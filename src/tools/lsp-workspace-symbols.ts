@@ -2,7 +2,7 @@ import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import type { Tool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
-import { openQuestion, planQuestion } from "./lsp/code-call.ts";
+import { openQuestion, questionTool } from "./lsp/code-call.ts";
 import { syncFile } from "./lsp/language-client.ts";
 import type { LanguageServers } from "./lsp/language-servers.ts";
 import { createResultFilter, listOutput, maxResults } from "./lsp/places.ts";
@@ -19,10 +19,7 @@ export function createLspWorkspaceSymbols({ servers }: { servers: LanguageServer
       query: z.string().max(1_000).describe("Part of the name"),
       limit: z.int().min(1).max(maxResults).default(maxResults).describe("How many symbols to show"),
     }),
-    permissions: ["lsp", "lsp_server"],
-    readOnly: true,
-    idempotent: true,
-    plan: ({ filePath }, ctx) => planQuestion(servers, filePath, ctx),
+    ...questionTool(servers),
     async execute({ query, limit }, ctx) {
       const { client, file } = await openQuestion(servers, ctx, ctx.plan);
       // Servers load a project when one of its files is opened.

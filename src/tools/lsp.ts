@@ -3,7 +3,7 @@ import { defineTool } from "../tool/define-tool.ts";
 import type { Tool, ToolContext } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import { callHierarchy } from "./lsp/call-hierarchy.ts";
-import { openQuestion, planQuestion } from "./lsp/code-call.ts";
+import { openQuestion, questionTool } from "./lsp/code-call.ts";
 import { type AskedFile, type LanguageClient, syncFile } from "./lsp/language-client.ts";
 import type { LanguageServers } from "./lsp/language-servers.ts";
 import { createResultFilter, leftOutNote, maxResults, type ResultFilter, type ShownPlace } from "./lsp/places.ts";
@@ -39,11 +39,8 @@ export function createLsp({ servers }: { servers: LanguageServers }): Tool {
         error: "Give exactly one of column (counted from 1) and character (counted from 0).",
         path: ["column"],
       }),
-    permissions: ["lsp", "lsp_server"],
     experimental: true,
-    readOnly: true,
-    idempotent: true,
-    plan: ({ filePath }, ctx) => planQuestion(servers, filePath, ctx),
+    ...questionTool(servers),
     async execute(input, ctx) {
       const { client, file } = await openQuestion(servers, ctx, ctx.plan);
       const filter = createResultFilter(ctx.workspace, ctx.judge);

@@ -16,6 +16,14 @@ export interface CodePlan extends Plan {
   readonly asksToStart: boolean;
 }
 
+/** Makes the part of a tool's declaration that all questions about a file share. */
+export const questionTool = (servers: LanguageServers) => ({
+  permissions: ["lsp", "lsp_server"],
+  readOnly: true,
+  idempotent: true,
+  plan: ({ filePath }: { filePath: string }, ctx: PlanContext) => planQuestion(servers, filePath, ctx),
+});
+
 /** Plans a question to the language server of a file. It asks `lsp`, and `lsp_server` where the server has to be started first. */
 export async function planQuestion(
   servers: LanguageServers,

@@ -25,6 +25,11 @@ export const oneColumn = {
   path: ["column"],
 };
 
+/** Input of a question about a position in a file. */
+export const positionInput = z
+  .object({ filePath: filePath.describe("File in the workspace"), ...positionFields })
+  .refine(hasOneColumn, oneColumn);
+
 /** Converts a position in the input to one of the protocol: both counted from 0, columns in UTF-16 code units. */
 export function protocolPosition({ line, column, character = 0 }: WrittenColumn & { line: number }) {
   return { line: line - 1, character: column === undefined ? character : column - 1 };
