@@ -37,7 +37,8 @@ for (const { law, file, test } of stale) {
   console.error(`stale: ${law}: its text does not occur exactly once in ${file}${named}`);
 }
 const chosen = values.only === undefined ? sampleOf(all) : all.filter(isNamed);
-const unnoticed = stale.length > 0 ? [] : await runMutants(chosen);
+if (chosen.length === 0) console.error(`no law and no file has "${values.only}" in its name`);
+const unnoticed = stale.length > 0 || chosen.length === 0 ? [] : await runMutants(chosen);
 for (const { law, file } of unnoticed) console.error(`unnoticed: ${law} (${file})`);
 process.exitCode = stale.length + unnoticed.length > 0 || chosen.length === 0 ? 1 : 0;
 
