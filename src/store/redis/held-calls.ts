@@ -4,36 +4,46 @@ import { callName } from "./call-records.ts";
 /** The calls whose leases this process renews, by owner and tree. Only the store knows the actual owners. */
 export type HeldCalls = ReturnType<typeof createHeldCalls>;
 
+/** One lease on a call. A later lease of the same owner on the same call is another object. */
+export interface HeldCall {
+  readonly ref: CallRef;
+}
+
 /** Records opened and claimed calls, until they are known to have ended or to have another owner. */
 export function createHeldCalls() {
-  const owners = new Map<string, Map<string, CallRef>>();
+  const owners = new Map<string, Map<string, HeldCall>>();
 
   const keyOf = (ref: CallRef) => `${ref.root}:${callName(ref)}`;
 
-  function drop(owner: string, ref: CallRef): void {
+  /** Drops one lease. What a step finds out about an earlier one, in whatever order answers come, does not touch a later one. */
+  function drop(owner: string, held: HeldCall | undefined): void {
     const calls = owners.get(owner);
-    calls?.delete(keyOf(ref));
-    if (calls?.size === 0) owners.delete(owner);
+    if (calls === undefined || held === undefined || calls.get(keyOf(held.ref)) !== held) return;
+    calls.delete(keyOf(held.ref));
+    if (calls.size === 0) owners.delete(owner);
   }
 
+  const get = (owner: string, ref: CallRef) => owners.get(owner)?.get(keyOf(ref));
+
   return {
+    get,
     drop,
 
     add(owner: string, ref: CallRef): void {
-      owners.set(owner, (owners.get(owner) ?? new Map<string, CallRef>()).set(keyOf(ref), ref));
+      owners.set(owner, (owners.get(owner) ?? new Map<string, HeldCall>()).set(keyOf(ref), { ref }));
     },
 
     /** Drops an ended call of any owner. */
     ended(ref: CallRef): void {
-      for (const owner of owners.keys()) drop(owner, ref);
+      for (const owner of owners.keys()) drop(owner, get(owner, ref));
     },
 
     /** Groups the calls of an owner by tree, in portions. */
-    portions(owner: string): CallRef[][] {
-      const byRoot = Map.groupBy(owners.get(owner)?.values() ?? [], ({ root }) => root);
-      return [...byRoot.values()].flatMap((refs) =>
-        Array.from({ length: Math.ceil(refs.length / portion) }, (_, index) =>
-          refs.slice(index * portion, (index + 1) * portion),
+    portions(owner: string): HeldCall[][] {
+      const byRoot = Map.groupBy(owners.get(owner)?.values() ?? [], ({ ref }) => ref.root);
+      return [...byRoot.values()].flatMap((calls) =>
+        Array.from({ length: Math.ceil(calls.length / portion) }, (_, index) =>
+          calls.slice(index * portion, (index + 1) * portion),
         ),
       );
     },

@@ -1,7 +1,7 @@
 import type { OrphanedCall } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { callName } from "./call-records.ts";
-import type { HeldCalls } from "./held-calls.ts";
+import type { HeldCall, HeldCalls } from "./held-calls.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import type { Live } from "./live.ts";
@@ -21,18 +21,18 @@ export function createLeases(options: {
   /** Runs a script on all calls that an owner holds; returns the calls that it named, and the rest. */
   async function onHeld(script: "renew_leases" | "release_calls", owner: string, values: object) {
     const results = await Promise.all(
-      held.portions(owner).map(async (refs) => {
-        const tree = keys.tree(refs[0]?.root ?? "");
-        const names = refs.map(callName);
+      held.portions(owner).map(async (calls) => {
+        const tree = keys.tree(calls[0]?.ref.root ?? "");
+        const names = calls.map(({ ref }) => callName(ref));
         const callKeys = Object.fromEntries(names.map((name) => [`call ${name}`, tree.call(name)]));
         const [result] = replyList(
           await link.run(script, { leases: tree.leases, ...callKeys }, { ...values, owner, names }),
         );
         const named = new Set(texts(result));
-        return Map.groupBy(refs, (ref) => named.has(callName(ref)));
+        return Map.groupBy(calls, ({ ref }) => named.has(callName(ref)));
       }),
     );
-    const all = (named: boolean): CallRef[] => results.flatMap((groups) => groups.get(named) ?? []);
+    const all = (named: boolean): HeldCall[] => results.flatMap((groups) => groups.get(named) ?? []);
     return { named: all(true), rest: all(false) };
   }
 
@@ -54,14 +54,14 @@ export function createLeases(options: {
   return {
     async renew(owner: string, leaseMs: number): Promise<CallRef[]> {
       const { named, rest } = await onHeld("renew_leases", owner, { leaseMs });
-      for (const ref of rest) held.drop(owner, ref);
-      return named;
+      for (const call of rest) held.drop(owner, call);
+      return named.map(({ ref }) => ref);
     },
 
     async release(owner: string): Promise<void> {
       const { named } = await onHeld("release_calls", owner, {});
-      for (const ref of named) held.drop(owner, ref);
-      await Promise.all([...new Set(named.map(({ root }) => root))].map((root) => live.sooner(root, link.now())));
+      for (const call of named) held.drop(owner, call);
+      await Promise.all([...new Set(named.map(({ ref }) => ref.root))].map((root) => live.sooner(root, link.now())));
     },
 
     /** Lists all orphaned calls, the longest orphaned first. */

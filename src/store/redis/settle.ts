@@ -53,11 +53,20 @@ export async function runSettlement(context: SettleContext, settlement: Settleme
 
   const names = settlementKeys(context, settlement, lineage);
   const step = refuses(settlement) ? "refuse_ask" : "settle_ask";
-  // If the answer of the step is lost, the renewal of leases finds out which calls it started.
-  for (const { ref, start } of calls) if (start) held.add(start.owner, ref);
-  const [result, ...rest] = replyList(await runStep(step, root, names, values, given, settlement.decisions));
-  if (text(result) === "won") return await afterSettlement(context, settlement, new Set(texts(rest)));
-  for (const { ref, start } of calls) if (start) held.drop(start.owner, ref);
+  const hold = () => {
+    for (const { ref, start } of calls) if (start) held.add(start.owner, ref);
+  };
+  const [result, ...rest] = replyList(
+    await runStep(step, root, names, values, given, settlement.decisions).catch((cause: unknown) => {
+      // Its answer may be lost: the renewal of leases finds out which calls it started.
+      hold();
+      throw cause;
+    }),
+  );
+  if (text(result) === "won") {
+    hold();
+    return await afterSettlement(context, settlement, new Set(texts(rest)));
+  }
   if (text(result) !== "lost") return { result: "retry" };
   const found = bytes(rest[0]);
   return found?.byteLength ? { result: "lost", settled: decodeSettled(found) } : { result: "lost" };

@@ -28,6 +28,7 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
   const { fence, version, rulesVersion, withdraw, message, maxOpenAsks } = opened;
   const { ref, owner, epoch } = fence;
   const { root, sessionId } = ref;
+  const lease = context.held.get(owner, ref);
   const { leases, asked, settled, callOf, asks, deadlines } = keys.tree(root);
   // The pointers are written before the asks, so that every ask is found by its id.
   const pointers = opened.asks.map(({ id }) => trees.pointTo(id, root));
@@ -60,7 +61,7 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
   if (text(result) === "full") throw tooManyAsks(root, maxOpenAsks);
   if (text(result) !== "opened") return false;
   await Promise.all(opened.asks.map(({ id }) => trees.keepPointer(id)));
-  if (opened.dueMs !== undefined) context.held.drop(owner, ref);
+  if (opened.dueMs !== undefined) context.held.drop(owner, lease);
   const dueAt = opened.dueMs === undefined ? [] : [now() + opened.dueMs];
   await live.sooner(root, Math.min(...opened.asks.map(({ expires }) => expires), ...dueAt));
   return true;
@@ -96,6 +97,7 @@ export async function runStartCall(
   started: StartCallStep,
 ): Promise<Awaited<ReturnType<CallTransitions["startCall"]>>> {
   const { ref, owner, epoch } = started.fence;
+  const lease = context.held.get(owner, ref);
   const { version, rulesVersion, grantIds = [], delegated, remote } = started;
   const { grants, used, leases, callOf } = context.keys.tree(ref.root);
   const name = callName(ref);
@@ -106,7 +108,7 @@ export async function runStartCall(
   const names = { ...callStepKeys(context, ref), grants, used, leases, ...(delegated && { callOf }) };
   const result = text(await context.runStep("start_call", ref.root, names, values, bytes, started.decisions));
   if (delegated && result === "started") {
-    context.held.drop(owner, ref);
+    context.held.drop(owner, lease);
     await context.trees.keepPointer(delegated.assignment);
   }
   return result === "started" || result === "retry" ? result : "fenced";
@@ -204,10 +206,11 @@ export async function runParkCall(
   ...[{ ref, owner, epoch }, dueMs]: Parameters<LeaseStore["parkCall"]>
 ): Promise<boolean> {
   const { keys, held, live, now, runStep } = context;
+  const lease = held.get(owner, ref);
   const names = { ...callStepKeys(context, ref), leases: keys.tree(ref.root).leases };
   const result = await runStep("park_call", ref.root, names, { name: callName(ref), owner, epoch, dueMs });
   if (text(result) !== "parked") return false;
-  held.drop(owner, ref);
+  held.drop(owner, lease);
   await live.sooner(ref.root, now() + dueMs);
   return true;
 }

@@ -304,6 +304,19 @@ export function settleContract(open: OpenStore): void {
     expect(kinds(await logOf(store)).slice(2)).toEqual(["per_1 ONCE", "call_1 running"]);
   });
 
+  test("of two answers at one replica that would both start the call, the later one takes no lease from it", async () => {
+    const store = await open();
+    await addSession(store);
+    await openWaitingCall(store, ref, ["per_1"]);
+    const start = { owner, leaseMs, part: running(ref) };
+    const answers = await Promise.all(
+      ["bob", "eve"].map((by) => answer(store, ref, "per_1", { by, calls: [{ ref, version: 2, start }] })),
+    );
+    const results = await Promise.all(answers.map((each) => store.permissions.settle(each)));
+    expect(won(results)).toHaveLength(1);
+    expect(await store.calls.renewLeases(owner, leaseMs)).toEqual([ref]);
+  });
+
   test("reads the call of an ask with all of its asks", async () => {
     const store = await open();
     await addTree(store);
