@@ -46,19 +46,23 @@ export function takeAssignmentReport(process: WorkerProcess, report: WorkerRepor
 /** Asks a process about a call whose replica was lost after its start mark. */
 export function probe({ processes }: WorkersState, _call: RemoteCall, mark: RemoteMark): void {
   const process = processes.get(workerIdOf(mark.principal, mark.instance));
-  if (process?.link === undefined || process.connection < mark.connection || process.bodies.has(mark.assignment))
-    return;
+  if (process?.link === undefined || process.connection < mark.connection || isKnown(process, mark.assignment)) return;
   sendTo(process, { case: "probe", value: mark.assignment });
 }
 
 /** Takes the answer to a probe: continues a body that was entered, and starts the call of any other one again. */
 export function takeKnown(state: WorkersState, process: WorkerProcess, assignment: string, isEntered: boolean): void {
   const call = callOfAssignment(assignment);
-  if (call === undefined || process.bodies.has(assignment)) return;
+  if (call === undefined || isKnown(process, assignment)) return;
   const step = isEntered
     ? adopt(state, process, assignment)
     : state.calls.restartUnentered(call, markOf(process, assignment)).then(() => undefined);
   step.catch((error: unknown) => state.log.warn("a call of a worker cannot be continued here", { error }));
+}
+
+/** True for a body that runs here, or whose call is being adopted: a second adoption would be refused, and end it. */
+function isKnown({ bodies, moving }: WorkerProcess, assignment: string): boolean {
+  return bodies.has(assignment) || moving.has(assignment);
 }
 
 /** Returns the mark of an assignment over the connection that its process has now. */
@@ -80,9 +84,16 @@ function moveCall({ calls, log }: WorkersState, process: WorkerProcess, assignme
 
 async function adopt({ calls }: WorkersState, process: WorkerProcess, assignment: string): Promise<void> {
   const call = callOfAssignment(assignment);
+  const { connection, moving } = process;
   if (!process.adopting.has(assignment)) process.adopting.set(assignment, createAdoptingReports());
-  const outcome = call && (await calls.adopt(call, markOf(process, assignment)));
-  if (outcome === "adopted") return;
-  process.adopting.delete(assignment);
-  sendTo(process, { case: "ended", value: { assignment, recorded: false } });
+  moving.set(assignment, connection);
+  try {
+    const outcome = call && (await calls.adopt(call, markOf(process, assignment)));
+    // A later connection decides: its body must not be ended because this one is refused.
+    if (outcome === "adopted" || process.connection !== connection) return;
+    process.adopting.delete(assignment);
+    sendTo(process, { case: "ended", value: { assignment, recorded: false } });
+  } finally {
+    if (moving.get(assignment) === connection) moving.delete(assignment);
+  }
 }

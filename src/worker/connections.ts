@@ -84,7 +84,7 @@ async function enter(
     ? Object.assign(known, changes, { timer: undefined })
     : {
         ...{ principal: principal.id, ...changes, definitions: new Set(), timer: undefined },
-        ...{ taken: new Map(), bodies: new Map(), adopting: new Map(), plans: new Map() },
+        ...{ taken: new Map(), bodies: new Map(), adopting: new Map(), moving: new Map(), plans: new Map() },
       };
   state.processes.set(key, process);
   setDefinitions(state, process, definitions);

@@ -41,6 +41,8 @@ export interface WorkerProcess {
   readonly bodies: Map<string, RemoteBody>;
   /** Reports that came while their bodies were being adopted, by assignment. */
   readonly adopting: Map<string, AdoptingReports>;
+  /** Connection of each adoption that is under way, by assignment. */
+  readonly moving: Map<string, number>;
   /** Waits for answers to `plan`, by plan id. */
   readonly plans: Map<string, (planned: WorkerPlanned) => void>;
   /** Time of its last message, in ms since the epoch. */

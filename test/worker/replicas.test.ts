@@ -5,7 +5,7 @@ import { connect } from "../e2e/clients.ts";
 import { nameOf, outputOf, read } from "../e2e/reading.ts";
 import { useReplicas } from "../e2e/replicas.ts";
 import type { Service } from "../e2e/service.ts";
-import { connectWorker, echoTool, newInstance, type RawHello } from "./raw-worker.ts";
+import { connectWorker, echoTool, newInstance, openWorker, type RawHello } from "./raw-worker.ts";
 
 /** Each test has its own tool, so that a process that may return takes no call of the next one. */
 const replicas = useReplicas(`
@@ -186,6 +186,24 @@ test("a body that its worker has entered answers a probe, and goes on", async ()
   worker.complete({ assignment }, "kept");
   expect((await stream.end()).state).toMatchObject({ case: "completed", value: { output: "kept" } });
   expect(worker.untaken("start")).toBe(0);
+});
+
+test("a worker that answers a probe while its call is being adopted keeps its body", async () => {
+  const [a, b, c] = replicas().all;
+  const instanceId = newInstance();
+  const before = await workerAt(b, "ci_twice", { instanceId });
+  const { stream } = await execute(a, "ci_twice");
+  const { assignment } = await before.next("start");
+  await b.kill();
+  const worker = openWorker(c, {
+    ...{ instanceId, tools: [echoTool("ci_twice")], connection: 2n, held: [assignment] },
+  });
+  // They are read in the turn in which the adoption begins.
+  for (let count = 0; count < 3; count += 1) worker.send({ case: "known", value: { assignment, entered: true } });
+  await worker.next("receipt");
+  worker.complete({ assignment }, "kept");
+  expect((await stream.end()).state).toMatchObject({ case: "completed", value: { output: "kept" } });
+  expect(await worker.next("ended")).toMatchObject({ assignment, recorded: true });
 });
 
 test("SIGTERM of the replica with a running body: its worker is asked to leave, and the call goes on", async () => {
