@@ -5,18 +5,18 @@ import { callName } from "./call-records.ts";
 export type HeldCalls = ReturnType<typeof createHeldCalls>;
 
 /** One lease on a call. A later lease of the same owner on the same call is another object. */
-export interface HeldCall {
+export interface HeldLease {
   readonly ref: CallRef;
 }
 
 /** Records opened and claimed calls, until they are known to have ended or to have another owner. */
 export function createHeldCalls() {
-  const owners = new Map<string, Map<string, HeldCall>>();
+  const owners = new Map<string, Map<string, HeldLease>>();
 
   const keyOf = (ref: CallRef) => `${ref.root}:${callName(ref)}`;
 
   /** Drops one lease. What a step finds out about an earlier one, in whatever order answers come, does not touch a later one. */
-  function drop(owner: string, held: HeldCall | undefined): void {
+  function drop(owner: string, held: HeldLease | undefined): void {
     const calls = owners.get(owner);
     if (calls === undefined || held === undefined || calls.get(keyOf(held.ref)) !== held) return;
     calls.delete(keyOf(held.ref));
@@ -30,7 +30,7 @@ export function createHeldCalls() {
     drop,
 
     add(owner: string, ref: CallRef): void {
-      owners.set(owner, (owners.get(owner) ?? new Map<string, HeldCall>()).set(keyOf(ref), { ref }));
+      owners.set(owner, (owners.get(owner) ?? new Map<string, HeldLease>()).set(keyOf(ref), { ref }));
     },
 
     /** Drops an ended call of any owner. */
@@ -39,7 +39,7 @@ export function createHeldCalls() {
     },
 
     /** Groups the calls of an owner by tree, in portions. */
-    portions(owner: string): HeldCall[][] {
+    portions(owner: string): HeldLease[][] {
       const byRoot = Map.groupBy(owners.get(owner)?.values() ?? [], ({ ref }) => ref.root);
       return [...byRoot.values()].flatMap((calls) =>
         Array.from({ length: Math.ceil(calls.length / portion) }, (_, index) =>

@@ -1,7 +1,7 @@
 import type { OrphanedCall } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { callName } from "./call-records.ts";
-import type { HeldCall, HeldCalls } from "./held-calls.ts";
+import type { HeldCalls, HeldLease } from "./held-calls.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import type { Live } from "./live.ts";
@@ -32,7 +32,7 @@ export function createLeases(options: {
         return Map.groupBy(calls, ({ ref }) => named.has(callName(ref)));
       }),
     );
-    const all = (named: boolean): HeldCall[] => results.flatMap((groups) => groups.get(named) ?? []);
+    const all = (named: boolean): HeldLease[] => results.flatMap((groups) => groups.get(named) ?? []);
     return { named: all(true), rest: all(false) };
   }
 
