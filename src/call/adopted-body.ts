@@ -16,7 +16,7 @@ export async function readFormerRun(
 ): Promise<FormerRun> {
   const read = engine.formerReads.get(sessionId) ?? startRead(engine, sessionId);
   read.after = Math.min(read.after, openedSeq);
-  const former = { output: undefined, shown: {} };
+  const former = { output: undefined, shown: {}, files: [] };
   read.former.set(callId, former);
   await read.done;
   return former;
@@ -30,6 +30,7 @@ function startRead({ formerReads, store }: Pick<Engine, "formerReads" | "store">
       for (const each of events) {
         const former = read.former.get(callOf(each) ?? "");
         if (former) addEmitted(former, each);
+        addFiles(read, each);
       }
       after = Number(events.at(-1)?.seq ?? lastSeq);
       if (after >= lastSeq) return;
@@ -49,6 +50,12 @@ function addEmitted(former: FormerRun, { event }: SessionEvent): void {
     const { title, metadata } = event.value;
     former.shown = { ...former.shown, ...(title !== undefined && { title }), ...(metadata && { metadata }) };
   }
+}
+
+/** Adds the files of a call to the body that made it. */
+function addFiles({ former }: FormerRead, { event }: SessionEvent): void {
+  if (event.case !== "part" || event.value.state.case !== "completed") return;
+  former.get(event.value.parentCallId)?.files.push(...event.value.state.value.attachments);
 }
 
 /** Time for which the deadline of a body was paused, stored as the memo of its call. */

@@ -218,6 +218,7 @@ function toolContext(
         mark: call.record.remote,
         isAdopted: call.isResumed === true,
         storedBytes: call.former?.output?.bytes ?? 0,
+        files: call.former?.files ?? [],
         async stored() {
           await output.end();
           return output.size();

@@ -1,6 +1,6 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import type { DecisionRecord, QuestionAnswer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { FilePart, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord } from "../approval/ports.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
@@ -24,13 +24,15 @@ export interface FormerRun {
   output: { id: string; bytes: number } | undefined;
   /** The title and metadata that it showed last. */
   shown: { title?: string; metadata?: JsonObject };
+  /** Files of the calls that it made. */
+  files: FilePart[];
 }
 
 /** A read of the log of a session for the calls that are adopted in one turn of the event loop: a lost replica may leave many. */
 export interface FormerRead {
   /** The sequence number after which it begins. */
   after: number;
-  /** Output and progress that the runs of each call have emitted. */
+  /** What the runs of each call have emitted. */
   readonly former: Map<string, FormerRun>;
   readonly done: Promise<void>;
 }

@@ -1,3 +1,5 @@
+import type { FilePart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+
 /** The run of a body in a worker, as the start mark of its call names it. */
 export interface RemoteMark {
   /** Principal of the worker's token. */
@@ -47,6 +49,8 @@ export interface RemoteRun {
   readonly isAdopted: boolean;
   /** Number of bytes of its output that were stored before this run. */
   readonly storedBytes: number;
+  /** Files of calls that it made before this run. */
+  readonly files: readonly FilePart[];
   /** Resolves when all output so far is stored and emitted, with its number of bytes. */
   stored(): Promise<number>;
 }

@@ -55,7 +55,8 @@ export async function runRemoteBody(
       hasResult: false,
       isEntered: remote.isAdopted,
     },
-    ...{ parts: new Map(), blobs: new Map(), received: new Map([[0, remote.storedBytes]]) },
+    parts: new Map(remote.files.map((file) => [file.url, file])),
+    ...{ blobs: new Map(), received: new Map([[0, remote.storedBytes]]) },
   };
   process.bodies.set(assignment, body);
   bodies.set(keyOfCall(ctx), body);

@@ -22,6 +22,8 @@ permissions = ["rollout"]
 value = "ci-worker-token-for-tests"
 `;
 
+const dotPng = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
 async function workerFor(service: Service, hello: RawHello = {}) {
   const worker = await connectWorker(service, hello);
   onTestFinished(worker.cut);
@@ -152,6 +154,45 @@ test("attachments are sent again after kill -9 of the service, and after a cut l
   const stored = part?.state.case === "completed" ? part.state.value.attachments[0] : undefined;
   expect(await wholeOutput(service, sessionId, stored?.url ?? "")).toEqual(file);
   expect(third.untaken("start")).toBe(0);
+});
+
+test("a worker returns the file of a call that its body made before kill -9 of the service, and no other file", async () => {
+  const calls = 'tools = ["ci_*"]\ncalls = ["read"]';
+  const service = await startService({ settings: settings.replace('tools = ["ci_*"]', calls) });
+  await writeFile(join(service.workspace, "dot.png"), Buffer.from(dotPng, "base64"));
+  const instanceId = newInstance();
+  const { tools, newSession } = connect(service, "caller");
+  const sessionId = await newSession();
+  const before = await workerFor(service, { instanceId, capacity: 2 });
+  const enter = async (callId: string) => {
+    await tools.callTool({ sessionId, callId, tool: "ci_echo", input: { text: callId }, waitMs: 0 });
+    return await before.next("start");
+  };
+  const [passes, invents] = [await enter("passes"), await enter("invents")];
+  const child = { tool: "read", input: { filePath: "dot.png" } };
+  before.report(passes, {
+    case: "request",
+    value: { number: 1, request: { case: "calls", value: { calls: [child] } } },
+  });
+  const { answer } = await before.next("answer");
+  const part = answer.case === "calls" ? answer.value.calls[0]?.attachments[0] : undefined;
+  expect(part).toMatchObject({ mime: "image/png" });
+  await service.kill();
+  await service.start();
+  const held = [passes.assignment, invents.assignment];
+  const worker = await workerFor(service, { instanceId, connection: 2n, held });
+  for (const start of [passes, invents]) {
+    const value = { attachments: [{ part: part ?? {} }] };
+    worker.report(start, { case: "result", value: { outcome: { case: "completed", value } } });
+  }
+  const ended = async (callId: string) => {
+    const call = { sessionId, callId, tool: "ci_echo", input: { text: callId }, waitMs: 60_000 };
+    return (await connect(service, "caller").tools.callTool(call)).part?.state;
+  };
+  expect(await ended("passes")).toMatchObject({ case: "completed", value: { attachments: [{ url: part?.url }] } });
+  // The control: it is the file of another call's body.
+  const error = expect.stringContaining("returned a file that no call of it returned");
+  expect(await ended("invents")).toMatchObject({ case: "error", value: { error } });
 });
 
 test("after a restore from a backup a worker is refused with what it held, and no body is entered again", async () => {
