@@ -65,5 +65,7 @@ async function allow(hosts: ReadonlySet<string>): Promise<void> {
 }
 
 async function reloads(): Promise<number> {
-  return (await readFile(join(service.data, "log/toolgate.log"), "utf8")).split("configuration reloaded").length;
+  // The service does not wait for its log: right after the start there may be none.
+  const text = await readFile(join(service.data, "log/toolgate.log"), "utf8").catch(() => "");
+  return text.split("configuration reloaded").length;
 }

@@ -371,8 +371,9 @@ test("files that are no usable skills are not offered, and each problem says wha
   await mkdir(join(service.workspace, "elsewhere/skills"));
   const { description, problems } = await offered();
   await offered();
-  const lines = (await readFile(join(service.data, "log/toolgate.log"), "utf8")).split("\n");
-  expect(lines.filter((line) => line.includes("skill/a-name/SKILL.md"))).toHaveLength(1);
+  const lines = async () => (await readFile(join(service.data, "log/toolgate.log"), "utf8")).split("\n");
+  const named = async () => (await lines()).filter((line) => line.includes("skill/a-name/SKILL.md"));
+  await expect.poll(named).toHaveLength(1);
   expect(namesIn(description)).toEqual(["good"]);
   const reasons = Object.fromEntries(
     problems.map(({ path, reason }) => [path.slice(service.workspace.length + 1), reason]),
