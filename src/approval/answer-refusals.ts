@@ -98,6 +98,29 @@ export function changedAsk({ id, digest }: PermissionRequest): RequestError {
   );
 }
 
+/** The file is not one of the permission request, or the request is settled. */
+export function notBoundFile({ request: { id }, settled }: AskRecord, path: string): RequestError {
+  if (settled) {
+    const outcome = outcomeName(settled.outcome);
+    const fact = `permission request ${id} is closed: ${outcome}; its files can only be read while it is open`;
+    return new RequestError(ErrorReason.ASK_CLOSED, fact, { permission_id: id, outcome }, { settled });
+  }
+  return new RequestError(
+    ErrorReason.INVALID_MESSAGE,
+    `permission request ${id} has no file ${JSON.stringify(path)}; name the path of one of its view.files`,
+    { field: "path" },
+  );
+}
+
+/** The content of the file is not the one that the permission request is about. */
+export function changedFile({ id, digest }: PermissionRequest, path: string): RequestError {
+  return new RequestError(
+    ErrorReason.ASK_CHANGED,
+    `${path} has changed since permission request ${id} was opened, so an approval would not count; the call is asked again with what it is now`,
+    { permission_id: id, digest, path },
+  );
+}
+
 /** The grant would be expired when it is saved. */
 export function pastExpiry(expires: number): RequestError {
   return new RequestError(

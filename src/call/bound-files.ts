@@ -2,6 +2,7 @@ import { createHash } from "node:crypto";
 import { constants } from "node:fs";
 import { access, type FileHandle, open, stat } from "node:fs/promises";
 import { join } from "node:path";
+import { visible } from "../core/visible.ts";
 
 /** Finds the file that a shell runs for a name: the first executable of that name in the directories of a PATH. */
 export async function findProgram(name: string, searchPath: string): Promise<string | undefined> {
@@ -62,4 +63,36 @@ async function hashOf(file: FileHandle): Promise<string> {
   const hash = createHash("sha256");
   for await (const chunk of file.createReadStream({ autoClose: false })) hash.update(chunk);
   return hash.digest("hex");
+}
+
+/** Bytes of a bound file that an approver reads. */
+const maxReadBytes = 512 * 1024;
+
+/** Reads a file whose content is still the one that an approval would be bound to, in visible form; undefined if it is another one. */
+export async function readBoundFile(
+  path: string,
+  sha256: string,
+): Promise<{ text: string; truncated: boolean; binary: boolean } | undefined> {
+  await using file = await open(path, constants.O_RDONLY | constants.O_NONBLOCK).catch(() => undefined);
+  if (!file || !(await file.stat()).isFile()) return undefined;
+  const hash = createHash("sha256");
+  const beginning: Buffer[] = [];
+  let size = 0;
+  for await (const chunk of file.createReadStream({ autoClose: false })) {
+    hash.update(chunk);
+    if (size < maxReadBytes) beginning.push(chunk);
+    size += chunk.length;
+  }
+  if (hash.digest("hex") !== sha256) return undefined;
+  const truncated = size > maxReadBytes;
+  try {
+    // Of a character that is cut at the end the decoder emits nothing.
+    const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+    const text = decoder.decode(Buffer.concat(beginning).subarray(0, maxReadBytes), { stream: truncated });
+    return text.includes("\0")
+      ? { text: "", truncated, binary: true }
+      : { text: visible(text), truncated, binary: false };
+  } catch {
+    return { text: "", truncated, binary: true };
+  }
 }

@@ -37,6 +37,7 @@ const pinned: Record<string, string> = {
   "PermissionService/RespondToPermission": "-a-A-",
   "PermissionService/RejectPermissions": "-a-A-",
   "PermissionService/GetPermission": "cawAh",
+  "PermissionService/ReadBoundFile": "-awA-",
   "PermissionService/ListPermissions": "cawAh",
   "PermissionService/WatchPermissions": "cawAh",
   "PermissionService/ListGrants": "-awA-",

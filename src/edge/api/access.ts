@@ -87,6 +87,7 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     respondToPermission: approvers,
     rejectPermissions: approvers,
     getPermission: readers,
+    readBoundFile: overseers,
     listPermissions: readers,
     watchPermissions: readers,
     listGrants: overseers,

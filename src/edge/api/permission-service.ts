@@ -1,3 +1,4 @@
+import { resolve } from "node:path";
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import {
   type ListGrantsRequest,
@@ -7,14 +8,17 @@ import {
   type WatchPermissionsResponse,
   WatchPermissionsResponseSchema,
 } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
-import { unknownPermission } from "../../approval/answer-refusals.ts";
+import { changedFile, notBoundFile, unknownPermission } from "../../approval/answer-refusals.ts";
 import type { AuditReader } from "../../approval/audit.ts";
 import type { Permissions } from "../../approval/permissions.ts";
+import type { AskRecord } from "../../approval/ports.ts";
+import { readBoundFile } from "../../call/bound-files.ts";
 import type { Calls } from "../../call/calls.ts";
 import type { Planner } from "../../call/planner.ts";
 import type { StoreMembership } from "../../call/ports.ts";
 import type { Sessions } from "../../call/sessions.ts";
 import type { Watcher } from "../../call/watcher.ts";
+import type { Principal } from "../../core/principal.ts";
 import { workspaceRoot } from "../../core/workspace-root.ts";
 import type { EdgeContext } from "./edge-context.ts";
 import { nextPageToken, pageAfter, pageBefore, pageLimit } from "./paging.ts";
@@ -51,11 +55,18 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
     },
 
     async getPermission({ permissionId }, { principal }) {
-      const found = await permissions.find(permissionId);
-      const isVisible = found && (await sessions.isReadable(principal, found.call.sessionId));
-      if (!isVisible) throw unknownPermission(permissionId);
-      const { request: permission, settled, part } = found;
+      const { request: permission, settled, part } = await findAsk(domain, principal, permissionId);
       return { permission, ...(settled && { settled }), part };
+    },
+
+    async readBoundFile({ permissionId, path }, { principal }) {
+      const ask = await findAsk(domain, principal, permissionId);
+      const file = ask.request.view?.files.find((each) => each.path === path);
+      if (!file || ask.settled) throw notBoundFile(ask, path);
+      const { workspace } = await sessions.open(principal, ask.call.sessionId, "read");
+      const read = await readBoundFile(resolve(workspace.directory, path), file.sha256);
+      if (!read) throw changedFile(ask.request, path);
+      return read;
     },
 
     async listPermissions(request, context) {
@@ -99,6 +110,18 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
       return { agent, workspace, lists: lists.map((list) => ({ ...list, rules: [...list.rules] })) };
     },
   };
+}
+
+/** Reads a permission request of a session that the principal may read. */
+async function findAsk(
+  { permissions, sessions }: Pick<PermissionServiceDomain, "permissions" | "sessions">,
+  principal: Principal,
+  permissionId: string,
+): Promise<AskRecord> {
+  const found = await permissions.find(permissionId);
+  const isVisible = found && (await sessions.isReadable(principal, found.call.sessionId));
+  if (!isVisible) throw unknownPermission(permissionId);
+  return found;
 }
 
 /** Streams the open permission requests that the principal may see, then new requests and settlements, until the client leaves. */

@@ -166,7 +166,8 @@ export const ErrorReason = {
 
   /**
    * ERROR_REASON_ASK_CHANGED (failed_precondition): `expected_digest` is not the digest of the permission request: what
-   * was shown is not what would run. Show the request again. Metadata: `permission_id`, `digest`.
+   * was shown is not what would run. Show the request again. Or the file that ReadBoundFile would return has another
+   * content by now. Metadata: `permission_id`, `digest`, and for a file `path`.
    *
    * @generated from enum value: ERROR_REASON_ASK_CHANGED = 17;
    */

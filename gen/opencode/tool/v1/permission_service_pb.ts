@@ -19,7 +19,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission_service.proto.
  */
 export const file_opencode_tool_v1_permission_service: GenFile = /*@__PURE__*/
-  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSI4ChRHZXRQZXJtaXNzaW9uUmVxdWVzdBIgCg1wZXJtaXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEAisAEKFUdldFBlcm1pc3Npb25SZXNwb25zZRI3CgpwZXJtaXNzaW9uGAEgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBI0CgdzZXR0bGVkGAIgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uU2V0dGxlZBIoCgRwYXJ0GAMgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydCJwChZMaXN0UGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIcCgpwYWdlX3Rva2VuGAMgASgJQgi6SAVyAxiAAiJsChdMaXN0UGVybWlzc2lvbnNSZXNwb25zZRI4CgtwZXJtaXNzaW9ucxgBIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIjYKF1dhdGNoUGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEAigwEKGFdhdGNoUGVybWlzc2lvbnNSZXNwb25zZRItCgVldmVudBgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbkV2ZW50EhAKCGxhc3Rfc2VxGAIgASgEEhQKDHNuYXBzaG90X2VuZBgDIAEoCBIQCghzdG9yZV9pZBgEIAEoCSJVChhSZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhoKB21lc3NhZ2UYAiABKAlCCbpIBnIEGICAASJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkIoEBChFMaXN0R3JhbnRzUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhQKDGluY2x1ZGVfZGVhZBgCIAEoCBIbCglwYWdlX3NpemUYAyABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIACIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIxChJSZXZva2VHcmFudFJlcXVlc3QSGwoIZ3JhbnRfaWQYASABKAlCCbpIBnIEEAEYQCI9ChNSZXZva2VHcmFudFJlc3BvbnNlEiYKBWdyYW50GAEgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudCIyChNDb25maXJtR3JhbnRSZXF1ZXN0EhsKCGdyYW50X2lkGAEgASgJQgm6SAZyBBABGEAiPgoUQ29uZmlybUdyYW50UmVzcG9uc2USJgoFZ3JhbnQYASABKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50ImUKFExpc3REZWNpc2lvbnNSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhEKCWFmdGVyX3NlcRgDIAEoBCJGChVMaXN0RGVjaXNpb25zUmVzcG9uc2USLQoHZW50cmllcxgBIAMoCzIcLm9wZW5jb2RlLnRvb2wudjEuQXVkaXRFbnRyeSJNChFMaXN0QXVkaXRzUmVxdWVzdBIbCglwYWdlX3NpemUYASABKA1CCLpIBSoDGPQDEhsKCnBhZ2VfdG9rZW4YAiABKAlCB7pIBHICGEAiRwoSTGlzdEF1ZGl0c1Jlc3BvbnNlEhgKEHJvb3Rfc2Vzc2lvbl9pZHMYASADKAkSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIuQBChhFeHBsYWluUGVybWlzc2lvblJlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQBIWCgVhZ2VudBgCIAEoCUIHukgEcgIYQBIeCgpwZXJtaXNzaW9uGAMgASgJQgq6SAdyBRABGIABEiMKCHBhdHRlcm5zGAQgAygJQhG6SA6SAQsQgAIiBnIEGICACBI6CgVydWxlcxgFIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJ1bGVCCbpIBpIBAxDoBxISCgpvbmx5X3J1bGVzGAYgASgIIogBChlFeHBsYWluUGVybWlzc2lvblJlc3BvbnNlEjIKBmFjdGlvbhgBIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkFjdGlvbhI3CglkZWNpc2lvbnMYAiADKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbiJxChBMaXN0UnVsZXNSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCB7pIBHICGEBIABIdCgl3b3Jrc3BhY2UYAiABKAlCCLpIBXIDGIAgSAASFgoFYWdlbnQYAyABKAlCB7pIBHICGEBCBwoFcGxhY2UiYAoRTGlzdFJ1bGVzUmVzcG9uc2USDQoFYWdlbnQYASABKAkSEQoJd29ya3NwYWNlGAIgASgJEikKBWxpc3RzGAMgAygLMhoub3BlbmNvZGUudG9vbC52MS5SdWxlTGlzdDKhCQoRUGVybWlzc2lvblNlcnZpY2USVAoTUmVzcG9uZFRvUGVybWlzc2lvbhIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlc3BvbnNlGhcub3BlbmNvZGUudG9vbC52MS5FbXB0eRJgCg1HZXRQZXJtaXNzaW9uEiYub3BlbmNvZGUudG9vbC52MS5HZXRQZXJtaXNzaW9uUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuR2V0UGVybWlzc2lvblJlc3BvbnNlEmYKD0xpc3RQZXJtaXNzaW9ucxIoLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVxdWVzdBopLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVzcG9uc2USawoQV2F0Y2hQZXJtaXNzaW9ucxIpLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1JlcXVlc3QaKi5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXNwb25zZTABEmwKEVJlamVjdFBlcm1pc3Npb25zEioub3BlbmNvZGUudG9vbC52MS5SZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QaKy5vcGVuY29kZS50b29sLnYxLlJlamVjdFBlcm1pc3Npb25zUmVzcG9uc2USVwoKTGlzdEdyYW50cxIjLm9wZW5jb2RlLnRvb2wudjEuTGlzdEdyYW50c1JlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkxpc3RHcmFudHNSZXNwb25zZRJaCgtSZXZva2VHcmFudBIkLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlR3JhbnRSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5SZXZva2VHcmFudFJlc3BvbnNlEl0KDENvbmZpcm1HcmFudBIlLm9wZW5jb2RlLnRvb2wudjEuQ29uZmlybUdyYW50UmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuQ29uZmlybUdyYW50UmVzcG9uc2USYAoNTGlzdERlY2lzaW9ucxImLm9wZW5jb2RlLnRvb2wudjEuTGlzdERlY2lzaW9uc1JlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkxpc3REZWNpc2lvbnNSZXNwb25zZRJXCgpMaXN0QXVkaXRzEiMub3BlbmNvZGUudG9vbC52MS5MaXN0QXVkaXRzUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuTGlzdEF1ZGl0c1Jlc3BvbnNlEmwKEUV4cGxhaW5QZXJtaXNzaW9uEioub3BlbmNvZGUudG9vbC52MS5FeHBsYWluUGVybWlzc2lvblJlcXVlc3QaKy5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVzcG9uc2USVAoJTGlzdFJ1bGVzEiIub3BlbmNvZGUudG9vbC52MS5MaXN0UnVsZXNSZXF1ZXN0GiMub3BlbmNvZGUudG9vbC52MS5MaXN0UnVsZXNSZXNwb25zZWIGcHJvdG8z", [file_buf_validate_validate, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSI4ChRHZXRQZXJtaXNzaW9uUmVxdWVzdBIgCg1wZXJtaXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEAisAEKFUdldFBlcm1pc3Npb25SZXNwb25zZRI3CgpwZXJtaXNzaW9uGAEgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBI0CgdzZXR0bGVkGAIgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uU2V0dGxlZBIoCgRwYXJ0GAMgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydCJSChRSZWFkQm91bmRGaWxlUmVxdWVzdBIgCg1wZXJtaXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGAoEcGF0aBgCIAEoCUIKukgHcgUQARiAICJIChVSZWFkQm91bmRGaWxlUmVzcG9uc2USDAoEdGV4dBgBIAEoCRIRCgl0cnVuY2F0ZWQYAiABKAgSDgoGYmluYXJ5GAMgASgIInAKFkxpc3RQZXJtaXNzaW9uc1JlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YAyABKAlCCLpIBXIDGIACImwKF0xpc3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjgKC3Blcm1pc3Npb25zGAEgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiNgoXV2F0Y2hQZXJtaXNzaW9uc1JlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQCKDAQoYV2F0Y2hQZXJtaXNzaW9uc1Jlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJItABChhSZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQBIaCgdtZXNzYWdlGAIgASgJQgm6SAZyBBiAgAESFgoFYWdlbnQYAyABKAlCB7pIBHICGEA6Y7pIYBpeChBzZXNzaW9uX29yX2FnZW50Eh9zZXNzaW9uX2lkIG9yIGFnZW50IGlzIHJlcXVpcmVkGil0aGlzLnNlc3Npb25faWQgIT0gJycgfHwgdGhpcy5hZ2VudCAhPSAnJyJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkIoEBChFMaXN0R3JhbnRzUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhQKDGluY2x1ZGVfZGVhZBgCIAEoCBIbCglwYWdlX3NpemUYAyABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIACIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIxChJSZXZva2VHcmFudFJlcXVlc3QSGwoIZ3JhbnRfaWQYASABKAlCCbpIBnIEEAEYQCI9ChNSZXZva2VHcmFudFJlc3BvbnNlEiYKBWdyYW50GAEgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudCIyChNDb25maXJtR3JhbnRSZXF1ZXN0EhsKCGdyYW50X2lkGAEgASgJQgm6SAZyBBABGEAiPgoUQ29uZmlybUdyYW50UmVzcG9uc2USJgoFZ3JhbnQYASABKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50ImUKFExpc3REZWNpc2lvbnNSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhEKCWFmdGVyX3NlcRgDIAEoBCJGChVMaXN0RGVjaXNpb25zUmVzcG9uc2USLQoHZW50cmllcxgBIAMoCzIcLm9wZW5jb2RlLnRvb2wudjEuQXVkaXRFbnRyeSJNChFMaXN0QXVkaXRzUmVxdWVzdBIbCglwYWdlX3NpemUYASABKA1CCLpIBSoDGPQDEhsKCnBhZ2VfdG9rZW4YAiABKAlCB7pIBHICGEAiRwoSTGlzdEF1ZGl0c1Jlc3BvbnNlEhgKEHJvb3Rfc2Vzc2lvbl9pZHMYASADKAkSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIuQBChhFeHBsYWluUGVybWlzc2lvblJlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQBIWCgVhZ2VudBgCIAEoCUIHukgEcgIYQBIeCgpwZXJtaXNzaW9uGAMgASgJQgq6SAdyBRABGIABEiMKCHBhdHRlcm5zGAQgAygJQhG6SA6SAQsQgAIiBnIEGICACBI6CgVydWxlcxgFIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJ1bGVCCbpIBpIBAxDoBxISCgpvbmx5X3J1bGVzGAYgASgIIogBChlFeHBsYWluUGVybWlzc2lvblJlc3BvbnNlEjIKBmFjdGlvbhgBIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkFjdGlvbhI3CglkZWNpc2lvbnMYAiADKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbiJxChBMaXN0UnVsZXNSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCB7pIBHICGEBIABIdCgl3b3Jrc3BhY2UYAiABKAlCCLpIBXIDGIAgSAASFgoFYWdlbnQYAyABKAlCB7pIBHICGEBCBwoFcGxhY2UiYAoRTGlzdFJ1bGVzUmVzcG9uc2USDQoFYWdlbnQYASABKAkSEQoJd29ya3NwYWNlGAIgASgJEikKBWxpc3RzGAMgAygLMhoub3BlbmNvZGUudG9vbC52MS5SdWxlTGlzdDKDCgoRUGVybWlzc2lvblNlcnZpY2USVAoTUmVzcG9uZFRvUGVybWlzc2lvbhIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlc3BvbnNlGhcub3BlbmNvZGUudG9vbC52MS5FbXB0eRJgCg1HZXRQZXJtaXNzaW9uEiYub3BlbmNvZGUudG9vbC52MS5HZXRQZXJtaXNzaW9uUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuR2V0UGVybWlzc2lvblJlc3BvbnNlEmAKDVJlYWRCb3VuZEZpbGUSJi5vcGVuY29kZS50b29sLnYxLlJlYWRCb3VuZEZpbGVSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5SZWFkQm91bmRGaWxlUmVzcG9uc2USZgoPTGlzdFBlcm1pc3Npb25zEigub3BlbmNvZGUudG9vbC52MS5MaXN0UGVybWlzc2lvbnNSZXF1ZXN0Gikub3BlbmNvZGUudG9vbC52MS5MaXN0UGVybWlzc2lvbnNSZXNwb25zZRJrChBXYXRjaFBlcm1pc3Npb25zEikub3BlbmNvZGUudG9vbC52MS5XYXRjaFBlcm1pc3Npb25zUmVxdWVzdBoqLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1Jlc3BvbnNlMAESbAoRUmVqZWN0UGVybWlzc2lvbnMSKi5vcGVuY29kZS50b29sLnYxLlJlamVjdFBlcm1pc3Npb25zUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuUmVqZWN0UGVybWlzc2lvbnNSZXNwb25zZRJXCgpMaXN0R3JhbnRzEiMub3BlbmNvZGUudG9vbC52MS5MaXN0R3JhbnRzUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuTGlzdEdyYW50c1Jlc3BvbnNlEloKC1Jldm9rZUdyYW50EiQub3BlbmNvZGUudG9vbC52MS5SZXZva2VHcmFudFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLlJldm9rZUdyYW50UmVzcG9uc2USXQoMQ29uZmlybUdyYW50EiUub3BlbmNvZGUudG9vbC52MS5Db25maXJtR3JhbnRSZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5Db25maXJtR3JhbnRSZXNwb25zZRJgCg1MaXN0RGVjaXNpb25zEiYub3BlbmNvZGUudG9vbC52MS5MaXN0RGVjaXNpb25zUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuTGlzdERlY2lzaW9uc1Jlc3BvbnNlElcKCkxpc3RBdWRpdHMSIy5vcGVuY29kZS50b29sLnYxLkxpc3RBdWRpdHNSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5MaXN0QXVkaXRzUmVzcG9uc2USbAoRRXhwbGFpblBlcm1pc3Npb24SKi5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRJUCglMaXN0UnVsZXMSIi5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1JlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1Jlc3BvbnNlYgZwcm90bzM", [file_buf_validate_validate, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
 
 /**
  * GetPermissionRequest names a permission request.
@@ -78,6 +78,70 @@ export const GetPermissionResponseSchema: GenMessage<GetPermissionResponse> = /*
   messageDesc(file_opencode_tool_v1_permission_service, 1);
 
 /**
+ * ReadBoundFileRequest names a file of a permission request.
+ *
+ * @generated from message opencode.tool.v1.ReadBoundFileRequest
+ */
+export type ReadBoundFileRequest = Message<"opencode.tool.v1.ReadBoundFileRequest"> & {
+  /**
+   * permission_id is the permission request.
+   *
+   * @generated from field: string permission_id = 1;
+   */
+  permissionId: string;
+
+  /**
+   * path is ViewFile.path of one of its files.
+   *
+   * @generated from field: string path = 2;
+   */
+  path: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ReadBoundFileRequest.
+ * Use `create(ReadBoundFileRequestSchema)` to create a new message.
+ */
+export const ReadBoundFileRequestSchema: GenMessage<ReadBoundFileRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 2);
+
+/**
+ * ReadBoundFileResponse is the text of the file, whose content is the one to which the approval is bound.
+ *
+ * @generated from message opencode.tool.v1.ReadBoundFileResponse
+ */
+export type ReadBoundFileResponse = Message<"opencode.tool.v1.ReadBoundFileResponse"> & {
+  /**
+   * text is the text in visible form: of a file over 512 KiB its beginning. Empty for a file that is not UTF-8 text,
+   * of which an approver sees size and SHA-256.
+   *
+   * @generated from field: string text = 1;
+   */
+  text: string;
+
+  /**
+   * truncated is true if the file is over 512 KiB.
+   *
+   * @generated from field: bool truncated = 2;
+   */
+  truncated: boolean;
+
+  /**
+   * binary is true if the file is not UTF-8 text.
+   *
+   * @generated from field: bool binary = 3;
+   */
+  binary: boolean;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ReadBoundFileResponse.
+ * Use `create(ReadBoundFileResponseSchema)` to create a new message.
+ */
+export const ReadBoundFileResponseSchema: GenMessage<ReadBoundFileResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 3);
+
+/**
  * ListPermissionsRequest filters open permission requests.
  *
  * @generated from message opencode.tool.v1.ListPermissionsRequest
@@ -110,7 +174,7 @@ export type ListPermissionsRequest = Message<"opencode.tool.v1.ListPermissionsRe
  * Use `create(ListPermissionsRequestSchema)` to create a new message.
  */
 export const ListPermissionsRequestSchema: GenMessage<ListPermissionsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 2);
+  messageDesc(file_opencode_tool_v1_permission_service, 4);
 
 /**
  * ListPermissionsResponse is a page of open permission requests.
@@ -138,7 +202,7 @@ export type ListPermissionsResponse = Message<"opencode.tool.v1.ListPermissionsR
  * Use `create(ListPermissionsResponseSchema)` to create a new message.
  */
 export const ListPermissionsResponseSchema: GenMessage<ListPermissionsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 3);
+  messageDesc(file_opencode_tool_v1_permission_service, 5);
 
 /**
  * WatchPermissionsRequest filters the watch.
@@ -159,7 +223,7 @@ export type WatchPermissionsRequest = Message<"opencode.tool.v1.WatchPermissions
  * Use `create(WatchPermissionsRequestSchema)` to create a new message.
  */
 export const WatchPermissionsRequestSchema: GenMessage<WatchPermissionsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 4);
+  messageDesc(file_opencode_tool_v1_permission_service, 6);
 
 /**
  * WatchPermissionsResponse is an event, the mark, or a heartbeat if it has neither. A heartbeat is sent every 15 s.
@@ -201,7 +265,7 @@ export type WatchPermissionsResponse = Message<"opencode.tool.v1.WatchPermission
  * Use `create(WatchPermissionsResponseSchema)` to create a new message.
  */
 export const WatchPermissionsResponseSchema: GenMessage<WatchPermissionsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 5);
+  messageDesc(file_opencode_tool_v1_permission_service, 7);
 
 /**
  * RejectPermissionsRequest names the session in which everything is rejected.
@@ -210,7 +274,8 @@ export const WatchPermissionsResponseSchema: GenMessage<WatchPermissionsResponse
  */
 export type RejectPermissionsRequest = Message<"opencode.tool.v1.RejectPermissionsRequest"> & {
   /**
-   * session_id is the session whose permission requests, and those of its descendants, are rejected.
+   * session_id is the session whose permission requests, and those of its descendants, are rejected. It may be empty if
+   * `agent` is set: then those of every session.
    *
    * @generated from field: string session_id = 1;
    */
@@ -222,6 +287,13 @@ export type RejectPermissionsRequest = Message<"opencode.tool.v1.RejectPermissio
    * @generated from field: string message = 2;
    */
   message: string;
+
+  /**
+   * agent limits it to the requests of this agent (PermissionRequest.agent). Empty: of every agent.
+   *
+   * @generated from field: string agent = 3;
+   */
+  agent: string;
 };
 
 /**
@@ -229,7 +301,7 @@ export type RejectPermissionsRequest = Message<"opencode.tool.v1.RejectPermissio
  * Use `create(RejectPermissionsRequestSchema)` to create a new message.
  */
 export const RejectPermissionsRequestSchema: GenMessage<RejectPermissionsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 6);
+  messageDesc(file_opencode_tool_v1_permission_service, 8);
 
 /**
  * RejectPermissionsResponse is the rejected permission requests.
@@ -251,7 +323,7 @@ export type RejectPermissionsResponse = Message<"opencode.tool.v1.RejectPermissi
  * Use `create(RejectPermissionsResponseSchema)` to create a new message.
  */
 export const RejectPermissionsResponseSchema: GenMessage<RejectPermissionsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 7);
+  messageDesc(file_opencode_tool_v1_permission_service, 9);
 
 /**
  * ListGrantsRequest filters grants.
@@ -293,7 +365,7 @@ export type ListGrantsRequest = Message<"opencode.tool.v1.ListGrantsRequest"> & 
  * Use `create(ListGrantsRequestSchema)` to create a new message.
  */
 export const ListGrantsRequestSchema: GenMessage<ListGrantsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 8);
+  messageDesc(file_opencode_tool_v1_permission_service, 10);
 
 /**
  * ListGrantsResponse is a page of grants.
@@ -321,7 +393,7 @@ export type ListGrantsResponse = Message<"opencode.tool.v1.ListGrantsResponse"> 
  * Use `create(ListGrantsResponseSchema)` to create a new message.
  */
 export const ListGrantsResponseSchema: GenMessage<ListGrantsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 9);
+  messageDesc(file_opencode_tool_v1_permission_service, 11);
 
 /**
  * RevokeGrantRequest names a grant.
@@ -342,7 +414,7 @@ export type RevokeGrantRequest = Message<"opencode.tool.v1.RevokeGrantRequest"> 
  * Use `create(RevokeGrantRequestSchema)` to create a new message.
  */
 export const RevokeGrantRequestSchema: GenMessage<RevokeGrantRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 10);
+  messageDesc(file_opencode_tool_v1_permission_service, 12);
 
 /**
  * RevokeGrantResponse is the grant after it was revoked.
@@ -363,7 +435,7 @@ export type RevokeGrantResponse = Message<"opencode.tool.v1.RevokeGrantResponse"
  * Use `create(RevokeGrantResponseSchema)` to create a new message.
  */
 export const RevokeGrantResponseSchema: GenMessage<RevokeGrantResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 11);
+  messageDesc(file_opencode_tool_v1_permission_service, 13);
 
 /**
  * ConfirmGrantRequest names a grant.
@@ -384,7 +456,7 @@ export type ConfirmGrantRequest = Message<"opencode.tool.v1.ConfirmGrantRequest"
  * Use `create(ConfirmGrantRequestSchema)` to create a new message.
  */
 export const ConfirmGrantRequestSchema: GenMessage<ConfirmGrantRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 12);
+  messageDesc(file_opencode_tool_v1_permission_service, 14);
 
 /**
  * ConfirmGrantResponse is the grant after it was confirmed.
@@ -405,7 +477,7 @@ export type ConfirmGrantResponse = Message<"opencode.tool.v1.ConfirmGrantRespons
  * Use `create(ConfirmGrantResponseSchema)` to create a new message.
  */
 export const ConfirmGrantResponseSchema: GenMessage<ConfirmGrantResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 13);
+  messageDesc(file_opencode_tool_v1_permission_service, 15);
 
 /**
  * ListDecisionsRequest names a session tree.
@@ -440,7 +512,7 @@ export type ListDecisionsRequest = Message<"opencode.tool.v1.ListDecisionsReques
  * Use `create(ListDecisionsRequestSchema)` to create a new message.
  */
 export const ListDecisionsRequestSchema: GenMessage<ListDecisionsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 14);
+  messageDesc(file_opencode_tool_v1_permission_service, 16);
 
 /**
  * ListDecisionsResponse is a page of the audit.
@@ -461,7 +533,7 @@ export type ListDecisionsResponse = Message<"opencode.tool.v1.ListDecisionsRespo
  * Use `create(ListDecisionsResponseSchema)` to create a new message.
  */
 export const ListDecisionsResponseSchema: GenMessage<ListDecisionsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 15);
+  messageDesc(file_opencode_tool_v1_permission_service, 17);
 
 /**
  * ListAuditsRequest pages through audits.
@@ -489,7 +561,7 @@ export type ListAuditsRequest = Message<"opencode.tool.v1.ListAuditsRequest"> & 
  * Use `create(ListAuditsRequestSchema)` to create a new message.
  */
 export const ListAuditsRequestSchema: GenMessage<ListAuditsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 16);
+  messageDesc(file_opencode_tool_v1_permission_service, 18);
 
 /**
  * ListAuditsResponse is a page of audits.
@@ -517,7 +589,7 @@ export type ListAuditsResponse = Message<"opencode.tool.v1.ListAuditsResponse"> 
  * Use `create(ListAuditsResponseSchema)` to create a new message.
  */
 export const ListAuditsResponseSchema: GenMessage<ListAuditsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 17);
+  messageDesc(file_opencode_tool_v1_permission_service, 19);
 
 /**
  * ExplainPermissionRequest is a query to the rules.
@@ -577,7 +649,7 @@ export type ExplainPermissionRequest = Message<"opencode.tool.v1.ExplainPermissi
  * Use `create(ExplainPermissionRequestSchema)` to create a new message.
  */
 export const ExplainPermissionRequestSchema: GenMessage<ExplainPermissionRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 18);
+  messageDesc(file_opencode_tool_v1_permission_service, 20);
 
 /**
  * ExplainPermissionResponse is the verdict.
@@ -606,7 +678,7 @@ export type ExplainPermissionResponse = Message<"opencode.tool.v1.ExplainPermiss
  * Use `create(ExplainPermissionResponseSchema)` to create a new message.
  */
 export const ExplainPermissionResponseSchema: GenMessage<ExplainPermissionResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 19);
+  messageDesc(file_opencode_tool_v1_permission_service, 21);
 
 /**
  * ListRulesRequest selects the agent and the place whose rules are returned.
@@ -650,7 +722,7 @@ export type ListRulesRequest = Message<"opencode.tool.v1.ListRulesRequest"> & {
  * Use `create(ListRulesRequestSchema)` to create a new message.
  */
 export const ListRulesRequestSchema: GenMessage<ListRulesRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 20);
+  messageDesc(file_opencode_tool_v1_permission_service, 22);
 
 /**
  * ListRulesResponse is the rules.
@@ -686,7 +758,7 @@ export type ListRulesResponse = Message<"opencode.tool.v1.ListRulesResponse"> & 
  * Use `create(ListRulesResponseSchema)` to create a new message.
  */
 export const ListRulesResponseSchema: GenMessage<ListRulesResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 21);
+  messageDesc(file_opencode_tool_v1_permission_service, 23);
 
 /**
  * PermissionService is for approvers and their clients: see open permission requests, answer them, manage grants. It
@@ -725,6 +797,20 @@ export const PermissionService: GenService<{
     methodKind: "unary";
     input: typeof GetPermissionRequestSchema;
     output: typeof GetPermissionResponseSchema;
+  },
+  /**
+   * ReadBoundFile returns the text of a file of an open permission request (CallView.files), so that an approver sees
+   * what will run. It reads the file now, at the replica that is asked, and returns the text only if its SHA-256 is that
+   * of the request; otherwise it fails with ASK_CHANGED, as the approval would not count either. A settled request fails
+   * with ASK_CLOSED, a path that is not among the files of the request with INVALID_MESSAGE. Roles: approver, watcher,
+   * admin; a caller must not learn the text of files by what it asks for.
+   *
+   * @generated from rpc opencode.tool.v1.PermissionService.ReadBoundFile
+   */
+  readBoundFile: {
+    methodKind: "unary";
+    input: typeof ReadBoundFileRequestSchema;
+    output: typeof ReadBoundFileResponseSchema;
   },
   /**
    * ListPermissions returns the open permission requests, oldest first.

@@ -19,7 +19,7 @@ import type { JsonObject, Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/tool.proto.
  */
 export const file_opencode_tool_v1_tool: GenFile = /*@__PURE__*/
-  fileDesc("ChtvcGVuY29kZS90b29sL3YxL3Rvb2wucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEi8AEKCVRvb2xTdGF0ZRI1CgdwZW5kaW5nGAEgASgLMiIub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVQZW5kaW5nSAASNQoHcnVubmluZxgCIAEoCzIiLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlUnVubmluZ0gAEjkKCWNvbXBsZXRlZBgDIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlQ29tcGxldGVkSAASMQoFZXJyb3IYBCABKAsyIC5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0ZUVycm9ySABCBwoFc3RhdGUiVwoQVG9vbFN0YXRlUGVuZGluZxIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EgsKA3JhdxgDIAEoCSLPAQoQVG9vbFN0YXRlUnVubmluZxIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKBXRpdGxlGAMgASgJSACIAQESLgoIbWV0YWRhdGEYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAGIAQESKAoEdGltZRgFIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFRpbWVCCAoGX3RpdGxlQgsKCV9tZXRhZGF0YSKrAgoSVG9vbFN0YXRlQ29tcGxldGVkEg4KBnN0YXR1cxgBIAEoCRImCgVpbnB1dBgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDgoGb3V0cHV0GAMgASgJEg0KBXRpdGxlGAQgASgJEikKCG1ldGFkYXRhGAUgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIvCgR0aW1lGAYgASgLMiEub3BlbmNvZGUudG9vbC52MS5Ub29sVGltZVdpdGhFbmQSLwoLYXR0YWNobWVudHMYByADKAsyGi5vcGVuY29kZS50b29sLnYxLkZpbGVQYXJ0EjEKEXN0cnVjdHVyZWRfb3V0cHV0GBQgASgLMhYuZ29vZ2xlLnByb3RvYnVmLlZhbHVlIqgCCg5Ub29sU3RhdGVFcnJvchIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Eg0KBWVycm9yGAMgASgJEi4KCG1ldGFkYXRhGAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdEgAiAEBEi8KBHRpbWUYBSABKAsyIS5vcGVuY29kZS50b29sLnYxLlRvb2xUaW1lV2l0aEVuZBIxCgZyZWFzb24YFCABKA4yIS5vcGVuY29kZS50b29sLnYxLlRvb2xFcnJvclJlYXNvbhIuCgdlZmZlY3RzGBUgASgOMh0ub3BlbmNvZGUudG9vbC52MS5Ub29sRWZmZWN0c0ILCglfbWV0YWRhdGEiGQoIVG9vbFRpbWUSDQoFc3RhcnQYASABKAEiUwoPVG9vbFRpbWVXaXRoRW5kEg0KBXN0YXJ0GAEgASgBEgsKA2VuZBgCIAEoARIWCgljb21wYWN0ZWQYAyABKAFIAIgBAUIMCgpfY29tcGFjdGVkImUKCEZpbGVQYXJ0EgwKBHR5cGUYASABKAkSDAoEbWltZRgCIAEoCRIVCghmaWxlbmFtZRgDIAEoCUgAiAEBEgsKA3VybBgEIAEoCRIMCgRzaXplGAUgASgEQgsKCV9maWxlbmFtZSL4BgoIVG9vbFBhcnQSCgoCaWQYASABKAkSEgoKc2Vzc2lvbl9pZBgCIAEoCRISCgptZXNzYWdlX2lkGAMgASgJEgwKBHR5cGUYBCABKAkSDwoHY2FsbF9pZBgFIAEoCRIMCgR0b29sGAYgASgJEjUKB3BlbmRpbmcYByABKAsyIi5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0ZVBlbmRpbmdIABI1CgdydW5uaW5nGAggASgLMiIub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVSdW5uaW5nSAASOQoJY29tcGxldGVkGAkgASgLMiQub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVDb21wbGV0ZWRIABIxCgVlcnJvchgKIAEoCzIgLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlRXJyb3JIABIuCghtZXRhZGF0YRgLIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3RIAYgBARINCgVhZ2VudBgUIAEoCRIWCg5wZXJtaXNzaW9uX2lkcxgVIAMoCRIQCghyZXZpc2lvbhgWIAEoBBIUCgxpbnB1dF9lbGlkZWQYFyABKAgSNAoOb3JpZ2luYWxfaW5wdXQYGCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAKIAQESEQoJZWRpdGVkX2J5GBkgASgJEg4KBndvcmtlchgaIAEoCRIQCghidWlsZF9pZBgbIAEoCRIwCghleGVjdXRvchgcIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuVG9vbEV4ZWN1dG9yEhMKC3JlcG9ydGVkX2J5GB0gASgJEh0KFXJlcG9ydGVkX2lucHV0X2RpZ2VzdBgeIAEoCRIYChBjYW5jZWxfcmVxdWVzdGVkGB8gASgIEhcKCmNhbGxlcl91aWQYICABKA1IA4gBARIuCglyZXF1ZXN0ZXIYIiABKAsyGy5vcGVuY29kZS50b29sLnYxLlJlcXVlc3RlchISCgpiYWNrZ3JvdW5kGCMgASgIEhgKEGNoaWxkX3Nlc3Npb25faWQYJCABKAkSFgoOcGFyZW50X2NhbGxfaWQYJSABKAlCBwoFc3RhdGVCCwoJX21ldGFkYXRhQhEKD19vcmlnaW5hbF9pbnB1dEINCgtfY2FsbGVyX3VpZCK2AQoHUHJldmlldxIMCgRkaWZmGAEgASgJEg8KB2NvbW1hbmQYAiABKAkSDQoFcGF0aHMYAyADKAkSDQoFaG9zdHMYBCADKAkSCwoDdXJsGAUgASgJEhEKCWFkZGl0aW9ucxgGIAEoDRIRCglkZWxldGlvbnMYByABKA0SDAoEdGV4dBgIIAEoCRItCgZoaWRkZW4YCiABKAsyHS5vcGVuY29kZS50b29sLnYxLkhpZGRlblBhdGhzIisKC0hpZGRlblBhdGhzEg0KBWNvdW50GAEgASgNEg0KBXBhdGhzGAIgAygJIvMEChFQZXJtaXNzaW9uUmVxdWVzdBIKCgJpZBgBIAEoCRISCgpzZXNzaW9uX2lkGAIgASgJEhIKCnBlcm1pc3Npb24YAyABKAkSEAoIcGF0dGVybnMYBCADKAkSKQoIbWV0YWRhdGEYBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Eg4KBmFsd2F5cxgGIAMoCRI6CgR0b29sGAcgASgLMicub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uVG9vbENvbnRleHRIAIgBARINCgVhZ2VudBgUIAEoCRIQCghhbmNlc3RyeRgVIAMoCRIPCgdjcmVhdGVkGBYgASgBEg8KB2V4cGlyZXMYFyABKAESDgoGZGlnZXN0GBggASgJEioKB3ByZXZpZXcYGSABKAsyGS5vcGVuY29kZS50b29sLnYxLlByZXZpZXcSJwoGb2ZmZXJzGBogAygLMhcub3BlbmNvZGUudG9vbC52MS5PZmZlchI3CglkZWNpc2lvbnMYGyADKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbhIPCgdiaW5kaW5nGBwgASgJEg8KB2Rpc3BsYXkYHSADKAkSEAoId2FybmluZ3MYHiADKAkSLAoIcXVlc3Rpb24YHyADKAsyGi5vcGVuY29kZS50b29sLnYxLlF1ZXN0aW9uEiUKBXJpc2tzGCAgAygLMhYub3BlbmNvZGUudG9vbC52MS5SaXNrEi4KCXJlcXVlc3RlchghIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuUmVxdWVzdGVyQgcKBV90b29sIj8KBFJpc2sSKAoEa2luZBgBIAEoDjIaLm9wZW5jb2RlLnRvb2wudjEuUmlza0tpbmQSDQoFcGFydHMYAiADKAkiPAoVUGVybWlzc2lvblRvb2xDb250ZXh0EhIKCm1lc3NhZ2VfaWQYASABKAkSDwoHY2FsbF9pZBgCIAEoCSKOCQoSUGVybWlzc2lvblJlc3BvbnNlEh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIgCg1wZXJtaXNzaW9uX2lkGAIgASgJQgm6SAZyBBABGEASPAoFcmVwbHkYAyABKA4yIS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXBseUIKukgHggEEEAEgABIaCgdtZXNzYWdlGBQgASgJQgm6SAZyBBiAgAESGgoIcmVwbHlfaWQYFSABKAlCCLpIBXIDGIABEiEKD2V4cGVjdGVkX2RpZ2VzdBgWIAEoCUIIukgFcgMYgAESGQoIb2ZmZXJfaWQYFyABKAlCB7pIBHICGEASKwoFaW5wdXQYGCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SACIAQESEgoKd2hvbGVfY2FsbBgZIAEoCBIhCgdleHBpcmVzGBogASgBQhC6SA0SC0ABKQAAAAAAAAAAEjsKB2Fuc3dlcnMYGyADKAsyIC5vcGVuY29kZS50b29sLnYxLlF1ZXN0aW9uQW5zd2VyQgi6SAWSAQIQCjrXBbpI0wUadAoYbWVzc2FnZV9vbmx5X3dpdGhfcmVqZWN0EjFtZXNzYWdlIGlzIG9ubHkgZm9yIHJlcGx5IFBFUk1JU1NJT05fUkVQTFlfUkVKRUNUGiV0aGlzLm1lc3NhZ2UgPT0gJycgfHwgdGhpcy5yZXBseSA9PSAzGnQKFm9mZmVyX29ubHlfd2l0aF9hbHdheXMSMm9mZmVyX2lkIGlzIG9ubHkgZm9yIHJlcGx5IFBFUk1JU1NJT05fUkVQTFlfQUxXQVlTGiZ0aGlzLm9mZmVyX2lkID09ICcnIHx8IHRoaXMucmVwbHkgPT0gMhpqChRpbnB1dF9vbmx5X3dpdGhfb25jZRItaW5wdXQgaXMgb25seSBmb3IgcmVwbHkgUEVSTUlTU0lPTl9SRVBMWV9PTkNFGiMhaGFzKHRoaXMuaW5wdXQpIHx8IHRoaXMucmVwbHkgPT0gMRp1ChhleHBpcmVzX29ubHlfd2l0aF9hbHdheXMSMWV4cGlyZXMgaXMgb25seSBmb3IgcmVwbHkgUEVSTUlTU0lPTl9SRVBMWV9BTFdBWVMaJnRoaXMuZXhwaXJlcyA9PSAwLjAgfHwgdGhpcy5yZXBseSA9PSAyGncKFmFuc3dlcnNfb25seV93aXRoX29uY2USMGFuc3dlcnMgYXJlIG9ubHkgZm9yIHJlcGx5IFBFUk1JU1NJT05fUkVQTFlfT05DRRordGhpcy5hbnN3ZXJzLnNpemUoKSA9PSAwIHx8IHRoaXMucmVwbHkgPT0gMRqIAQoVYW5zd2Vyc193aXRob3V0X2lucHV0EkFhbnN3ZXJzIGFuZCBpbnB1dCBleGNsdWRlIGVhY2ggb3RoZXI6IGFuIGVkaXQgYW5zd2VycyBubyBxdWVzdGlvbhosdGhpcy5hbnN3ZXJzLnNpemUoKSA9PSAwIHx8ICFoYXModGhpcy5pbnB1dClCCAoGX2lucHV0IgcKBUVtcHR5Ko8FCg9Ub29sRXJyb3JSZWFzb24SIQodVE9PTF9FUlJPUl9SRUFTT05fVU5TUEVDSUZJRUQQABIjCh9UT09MX0VSUk9SX1JFQVNPTl9JTlZBTElEX0lOUFVUEAESIgoeVE9PTF9FUlJPUl9SRUFTT05fVU5LTk9XTl9UT09MEAISIAocVE9PTF9FUlJPUl9SRUFTT05fU1RBTEVfVE9PTBADEhwKGFRPT0xfRVJST1JfUkVBU09OX0RFTklFRBAEEh4KGlRPT0xfRVJST1JfUkVBU09OX1JFSkVDVEVEEAUSHQoZVE9PTF9FUlJPUl9SRUFTT05fRVhQSVJFRBAGEhwKGFRPT0xfRVJST1JfUkVBU09OX0ZBSUxFRBAHEiQKIFRPT0xfRVJST1JfUkVBU09OX0lOVkFMSURfT1VUUFVUEAgSIgoeVE9PTF9FUlJPUl9SRUFTT05fT1VUUFVUX0xJTUlUEAkSHQoZVE9PTF9FUlJPUl9SRUFTT05fVElNRU9VVBAKEh8KG1RPT0xfRVJST1JfUkVBU09OX0NBTkNFTExFRBALEiMKH1RPT0xfRVJST1JfUkVBU09OX0VYRUNVVE9SX0xPU1QQDBIsCihUT09MX0VSUk9SX1JFQVNPTl9DSEFOR0VEX0FGVEVSX0FQUFJPVkFMEA0SIQodVE9PTF9FUlJPUl9SRUFTT05fVU5BVkFJTEFCTEUQDhIiCh5UT09MX0VSUk9SX1JFQVNPTl9OT1RfUkVQT1JURUQQDxImCiJUT09MX0VSUk9SX1JFQVNPTl9HVUFSRF9OT1RfTE9BREVEEBASJwojVE9PTF9FUlJPUl9SRUFTT05fUkVTVUxUX05PVF9TVE9SRUQQESpcCgtUb29sRWZmZWN0cxIcChhUT09MX0VGRkVDVFNfVU5TUEVDSUZJRUQQABIVChFUT09MX0VGRkVDVFNfTk9ORRABEhgKFFRPT0xfRUZGRUNUU19VTktOT1dOEAIqnQEKDFRvb2xFeGVjdXRvchIdChlUT09MX0VYRUNVVE9SX1VOU1BFQ0lGSUVEEAASFwoTVE9PTF9FWEVDVVRPUl9MT0NBTBABEh4KGlRPT0xfRVhFQ1VUT1JfVE9PTF9QUk9DRVNTEAISGAoUVE9PTF9FWEVDVVRPUl9XT1JLRVIQAxIbChdUT09MX0VYRUNVVE9SX0RFTEVHQVRFRBAEKroBCghSaXNrS2luZBIZChVSSVNLX0tJTkRfVU5TUEVDSUZJRUQQABIZChVSSVNLX0tJTkRfQ1JFREVOVElBTFMQARIdChlSSVNLX0tJTkRfRE9XTkxPQURFRF9DT0RFEAISFAoQUklTS19LSU5EX0RFTEVURRADEhUKEVJJU0tfS0lORF9QVUJMSVNIEAQSFQoRUklTS19LSU5EX09VVFNJREUQBRIVChFSSVNLX0tJTkRfTkVUV09SSxAGKogBCg9QZXJtaXNzaW9uUmVwbHkSIAocUEVSTUlTU0lPTl9SRVBMWV9VTlNQRUNJRklFRBAAEhkKFVBFUk1JU1NJT05fUkVQTFlfT05DRRABEhsKF1BFUk1JU1NJT05fUkVQTFlfQUxXQVlTEAISGwoXUEVSTUlTU0lPTl9SRVBMWV9SRUpFQ1QQA2IGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_struct, file_opencode_tool_v1_permission]);
+  fileDesc("ChtvcGVuY29kZS90b29sL3YxL3Rvb2wucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEi8AEKCVRvb2xTdGF0ZRI1CgdwZW5kaW5nGAEgASgLMiIub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVQZW5kaW5nSAASNQoHcnVubmluZxgCIAEoCzIiLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlUnVubmluZ0gAEjkKCWNvbXBsZXRlZBgDIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlQ29tcGxldGVkSAASMQoFZXJyb3IYBCABKAsyIC5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0ZUVycm9ySABCBwoFc3RhdGUiVwoQVG9vbFN0YXRlUGVuZGluZxIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EgsKA3JhdxgDIAEoCSLPAQoQVG9vbFN0YXRlUnVubmluZxIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKBXRpdGxlGAMgASgJSACIAQESLgoIbWV0YWRhdGEYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAGIAQESKAoEdGltZRgFIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFRpbWVCCAoGX3RpdGxlQgsKCV9tZXRhZGF0YSKrAgoSVG9vbFN0YXRlQ29tcGxldGVkEg4KBnN0YXR1cxgBIAEoCRImCgVpbnB1dBgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDgoGb3V0cHV0GAMgASgJEg0KBXRpdGxlGAQgASgJEikKCG1ldGFkYXRhGAUgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIvCgR0aW1lGAYgASgLMiEub3BlbmNvZGUudG9vbC52MS5Ub29sVGltZVdpdGhFbmQSLwoLYXR0YWNobWVudHMYByADKAsyGi5vcGVuY29kZS50b29sLnYxLkZpbGVQYXJ0EjEKEXN0cnVjdHVyZWRfb3V0cHV0GBQgASgLMhYuZ29vZ2xlLnByb3RvYnVmLlZhbHVlIqgCCg5Ub29sU3RhdGVFcnJvchIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Eg0KBWVycm9yGAMgASgJEi4KCG1ldGFkYXRhGAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdEgAiAEBEi8KBHRpbWUYBSABKAsyIS5vcGVuY29kZS50b29sLnYxLlRvb2xUaW1lV2l0aEVuZBIxCgZyZWFzb24YFCABKA4yIS5vcGVuY29kZS50b29sLnYxLlRvb2xFcnJvclJlYXNvbhIuCgdlZmZlY3RzGBUgASgOMh0ub3BlbmNvZGUudG9vbC52MS5Ub29sRWZmZWN0c0ILCglfbWV0YWRhdGEiGQoIVG9vbFRpbWUSDQoFc3RhcnQYASABKAEiUwoPVG9vbFRpbWVXaXRoRW5kEg0KBXN0YXJ0GAEgASgBEgsKA2VuZBgCIAEoARIWCgljb21wYWN0ZWQYAyABKAFIAIgBAUIMCgpfY29tcGFjdGVkImUKCEZpbGVQYXJ0EgwKBHR5cGUYASABKAkSDAoEbWltZRgCIAEoCRIVCghmaWxlbmFtZRgDIAEoCUgAiAEBEgsKA3VybBgEIAEoCRIMCgRzaXplGAUgASgEQgsKCV9maWxlbmFtZSL4BgoIVG9vbFBhcnQSCgoCaWQYASABKAkSEgoKc2Vzc2lvbl9pZBgCIAEoCRISCgptZXNzYWdlX2lkGAMgASgJEgwKBHR5cGUYBCABKAkSDwoHY2FsbF9pZBgFIAEoCRIMCgR0b29sGAYgASgJEjUKB3BlbmRpbmcYByABKAsyIi5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0ZVBlbmRpbmdIABI1CgdydW5uaW5nGAggASgLMiIub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVSdW5uaW5nSAASOQoJY29tcGxldGVkGAkgASgLMiQub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVDb21wbGV0ZWRIABIxCgVlcnJvchgKIAEoCzIgLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlRXJyb3JIABIuCghtZXRhZGF0YRgLIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3RIAYgBARINCgVhZ2VudBgUIAEoCRIWCg5wZXJtaXNzaW9uX2lkcxgVIAMoCRIQCghyZXZpc2lvbhgWIAEoBBIUCgxpbnB1dF9lbGlkZWQYFyABKAgSNAoOb3JpZ2luYWxfaW5wdXQYGCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAKIAQESEQoJZWRpdGVkX2J5GBkgASgJEg4KBndvcmtlchgaIAEoCRIQCghidWlsZF9pZBgbIAEoCRIwCghleGVjdXRvchgcIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuVG9vbEV4ZWN1dG9yEhMKC3JlcG9ydGVkX2J5GB0gASgJEh0KFXJlcG9ydGVkX2lucHV0X2RpZ2VzdBgeIAEoCRIYChBjYW5jZWxfcmVxdWVzdGVkGB8gASgIEhcKCmNhbGxlcl91aWQYICABKA1IA4gBARIuCglyZXF1ZXN0ZXIYIiABKAsyGy5vcGVuY29kZS50b29sLnYxLlJlcXVlc3RlchISCgpiYWNrZ3JvdW5kGCMgASgIEhgKEGNoaWxkX3Nlc3Npb25faWQYJCABKAkSFgoOcGFyZW50X2NhbGxfaWQYJSABKAlCBwoFc3RhdGVCCwoJX21ldGFkYXRhQhEKD19vcmlnaW5hbF9pbnB1dEINCgtfY2FsbGVyX3VpZCK2AQoHUHJldmlldxIMCgRkaWZmGAEgASgJEg8KB2NvbW1hbmQYAiABKAkSDQoFcGF0aHMYAyADKAkSDQoFaG9zdHMYBCADKAkSCwoDdXJsGAUgASgJEhEKCWFkZGl0aW9ucxgGIAEoDRIRCglkZWxldGlvbnMYByABKA0SDAoEdGV4dBgIIAEoCRItCgZoaWRkZW4YCiABKAsyHS5vcGVuY29kZS50b29sLnYxLkhpZGRlblBhdGhzIisKC0hpZGRlblBhdGhzEg0KBWNvdW50GAEgASgNEg0KBXBhdGhzGAIgAygJIq4FChFQZXJtaXNzaW9uUmVxdWVzdBIKCgJpZBgBIAEoCRISCgpzZXNzaW9uX2lkGAIgASgJEhIKCnBlcm1pc3Npb24YAyABKAkSEAoIcGF0dGVybnMYBCADKAkSKQoIbWV0YWRhdGEYBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Eg4KBmFsd2F5cxgGIAMoCRI6CgR0b29sGAcgASgLMicub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uVG9vbENvbnRleHRIAIgBARINCgVhZ2VudBgUIAEoCRIQCghhbmNlc3RyeRgVIAMoCRIPCgdjcmVhdGVkGBYgASgBEg8KB2V4cGlyZXMYFyABKAESDgoGZGlnZXN0GBggASgJEioKB3ByZXZpZXcYGSABKAsyGS5vcGVuY29kZS50b29sLnYxLlByZXZpZXcSJwoGb2ZmZXJzGBogAygLMhcub3BlbmNvZGUudG9vbC52MS5PZmZlchI3CglkZWNpc2lvbnMYGyADKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbhIPCgdiaW5kaW5nGBwgASgJEg8KB2Rpc3BsYXkYHSADKAkSEAoId2FybmluZ3MYHiADKAkSLAoIcXVlc3Rpb24YHyADKAsyGi5vcGVuY29kZS50b29sLnYxLlF1ZXN0aW9uEiUKBXJpc2tzGCAgAygLMhYub3BlbmNvZGUudG9vbC52MS5SaXNrEi4KCXJlcXVlc3RlchghIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuUmVxdWVzdGVyEigKBHZpZXcYIiABKAsyGi5vcGVuY29kZS50b29sLnYxLkNhbGxWaWV3Eg8KB2NoYW5nZWQYJiABKAlCBwoFX3Rvb2wiwwEKCENhbGxWaWV3EgwKBHRvb2wYASABKAkSDQoFdGl0bGUYAiABKAkSKQoFaW5wdXQYAyADKAsyGi5vcGVuY29kZS50b29sLnYxLlZpZXdMZWFmEikKBWZpbGVzGAQgAygLMhoub3BlbmNvZGUudG9vbC52MS5WaWV3RmlsZRIQCghjb21wbGV0ZRgFIAEoCBIPCgdtaXNzaW5nGAYgAygJEg4KBmRpZ2VzdBgHIAEoCRIRCglpbnB1dF91cmwYCCABKAkiRQoIVmlld0xlYWYSDAoEcGF0aBgBIAEoCRIMCgR0ZXh0GAIgASgJEg0KBWJ5dGVzGAMgASgEEg4KBnNoYTI1NhgEIAEoCSKOAQoIVmlld0ZpbGUSDAoEcGF0aBgBIAEoCRIOCgZzaGEyNTYYAiABKAkSDQoFYnl0ZXMYAyABKAQSDQoFbGluZXMYBCABKA0SKgoDdXNlGAUgASgOMh0ub3BlbmNvZGUudG9vbC52MS5WaWV3RmlsZVVzZRIaChJjaGFuZ2VkX3NpbmNlX3JlYWQYBiABKAgiPwoEUmlzaxIoCgRraW5kGAEgASgOMhoub3BlbmNvZGUudG9vbC52MS5SaXNrS2luZBINCgVwYXJ0cxgCIAMoCSI8ChVQZXJtaXNzaW9uVG9vbENvbnRleHQSEgoKbWVzc2FnZV9pZBgBIAEoCRIPCgdjYWxsX2lkGAIgASgJIo4JChJQZXJtaXNzaW9uUmVzcG9uc2USHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEiAKDXBlcm1pc3Npb25faWQYAiABKAlCCbpIBnIEEAEYQBI8CgVyZXBseRgDIAEoDjIhLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcGx5Qgq6SAeCAQQQASAAEhoKB21lc3NhZ2UYFCABKAlCCbpIBnIEGICAARIaCghyZXBseV9pZBgVIAEoCUIIukgFcgMYgAESIQoPZXhwZWN0ZWRfZGlnZXN0GBYgASgJQgi6SAVyAxiAARIZCghvZmZlcl9pZBgXIAEoCUIHukgEcgIYQBIrCgVpbnB1dBgYIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3RIAIgBARISCgp3aG9sZV9jYWxsGBkgASgIEiEKB2V4cGlyZXMYGiABKAFCELpIDRILQAEpAAAAAAAAAAASOwoHYW5zd2VycxgbIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUXVlc3Rpb25BbnN3ZXJCCLpIBZIBAhAKOtcFukjTBRp0ChhtZXNzYWdlX29ubHlfd2l0aF9yZWplY3QSMW1lc3NhZ2UgaXMgb25seSBmb3IgcmVwbHkgUEVSTUlTU0lPTl9SRVBMWV9SRUpFQ1QaJXRoaXMubWVzc2FnZSA9PSAnJyB8fCB0aGlzLnJlcGx5ID09IDMadAoWb2ZmZXJfb25seV93aXRoX2Fsd2F5cxIyb2ZmZXJfaWQgaXMgb25seSBmb3IgcmVwbHkgUEVSTUlTU0lPTl9SRVBMWV9BTFdBWVMaJnRoaXMub2ZmZXJfaWQgPT0gJycgfHwgdGhpcy5yZXBseSA9PSAyGmoKFGlucHV0X29ubHlfd2l0aF9vbmNlEi1pbnB1dCBpcyBvbmx5IGZvciByZXBseSBQRVJNSVNTSU9OX1JFUExZX09OQ0UaIyFoYXModGhpcy5pbnB1dCkgfHwgdGhpcy5yZXBseSA9PSAxGnUKGGV4cGlyZXNfb25seV93aXRoX2Fsd2F5cxIxZXhwaXJlcyBpcyBvbmx5IGZvciByZXBseSBQRVJNSVNTSU9OX1JFUExZX0FMV0FZUxomdGhpcy5leHBpcmVzID09IDAuMCB8fCB0aGlzLnJlcGx5ID09IDIadwoWYW5zd2Vyc19vbmx5X3dpdGhfb25jZRIwYW5zd2VycyBhcmUgb25seSBmb3IgcmVwbHkgUEVSTUlTU0lPTl9SRVBMWV9PTkNFGit0aGlzLmFuc3dlcnMuc2l6ZSgpID09IDAgfHwgdGhpcy5yZXBseSA9PSAxGogBChVhbnN3ZXJzX3dpdGhvdXRfaW5wdXQSQWFuc3dlcnMgYW5kIGlucHV0IGV4Y2x1ZGUgZWFjaCBvdGhlcjogYW4gZWRpdCBhbnN3ZXJzIG5vIHF1ZXN0aW9uGix0aGlzLmFuc3dlcnMuc2l6ZSgpID09IDAgfHwgIWhhcyh0aGlzLmlucHV0KUIICgZfaW5wdXQiBwoFRW1wdHkqjwUKD1Rvb2xFcnJvclJlYXNvbhIhCh1UT09MX0VSUk9SX1JFQVNPTl9VTlNQRUNJRklFRBAAEiMKH1RPT0xfRVJST1JfUkVBU09OX0lOVkFMSURfSU5QVVQQARIiCh5UT09MX0VSUk9SX1JFQVNPTl9VTktOT1dOX1RPT0wQAhIgChxUT09MX0VSUk9SX1JFQVNPTl9TVEFMRV9UT09MEAMSHAoYVE9PTF9FUlJPUl9SRUFTT05fREVOSUVEEAQSHgoaVE9PTF9FUlJPUl9SRUFTT05fUkVKRUNURUQQBRIdChlUT09MX0VSUk9SX1JFQVNPTl9FWFBJUkVEEAYSHAoYVE9PTF9FUlJPUl9SRUFTT05fRkFJTEVEEAcSJAogVE9PTF9FUlJPUl9SRUFTT05fSU5WQUxJRF9PVVRQVVQQCBIiCh5UT09MX0VSUk9SX1JFQVNPTl9PVVRQVVRfTElNSVQQCRIdChlUT09MX0VSUk9SX1JFQVNPTl9USU1FT1VUEAoSHwobVE9PTF9FUlJPUl9SRUFTT05fQ0FOQ0VMTEVEEAsSIwofVE9PTF9FUlJPUl9SRUFTT05fRVhFQ1VUT1JfTE9TVBAMEiwKKFRPT0xfRVJST1JfUkVBU09OX0NIQU5HRURfQUZURVJfQVBQUk9WQUwQDRIhCh1UT09MX0VSUk9SX1JFQVNPTl9VTkFWQUlMQUJMRRAOEiIKHlRPT0xfRVJST1JfUkVBU09OX05PVF9SRVBPUlRFRBAPEiYKIlRPT0xfRVJST1JfUkVBU09OX0dVQVJEX05PVF9MT0FERUQQEBInCiNUT09MX0VSUk9SX1JFQVNPTl9SRVNVTFRfTk9UX1NUT1JFRBARKlwKC1Rvb2xFZmZlY3RzEhwKGFRPT0xfRUZGRUNUU19VTlNQRUNJRklFRBAAEhUKEVRPT0xfRUZGRUNUU19OT05FEAESGAoUVE9PTF9FRkZFQ1RTX1VOS05PV04QAiqdAQoMVG9vbEV4ZWN1dG9yEh0KGVRPT0xfRVhFQ1VUT1JfVU5TUEVDSUZJRUQQABIXChNUT09MX0VYRUNVVE9SX0xPQ0FMEAESHgoaVE9PTF9FWEVDVVRPUl9UT09MX1BST0NFU1MQAhIYChRUT09MX0VYRUNVVE9SX1dPUktFUhADEhsKF1RPT0xfRVhFQ1VUT1JfREVMRUdBVEVEEAQqtAEKC1ZpZXdGaWxlVXNlEh0KGVZJRVdfRklMRV9VU0VfVU5TUEVDSUZJRUQQABIYChRWSUVXX0ZJTEVfVVNFX1NDUklQVBABEh0KGVZJRVdfRklMRV9VU0VfQlVJTERfSU5QVVQQAhIXChNWSUVXX0ZJTEVfVVNFX1BBVENIEAMSGQoVVklFV19GSUxFX1VTRV9TVEFSVFVQEAQSGQoVVklFV19GSUxFX1VTRV9QUk9HUkFNEAUqugEKCFJpc2tLaW5kEhkKFVJJU0tfS0lORF9VTlNQRUNJRklFRBAAEhkKFVJJU0tfS0lORF9DUkVERU5USUFMUxABEh0KGVJJU0tfS0lORF9ET1dOTE9BREVEX0NPREUQAhIUChBSSVNLX0tJTkRfREVMRVRFEAMSFQoRUklTS19LSU5EX1BVQkxJU0gQBBIVChFSSVNLX0tJTkRfT1VUU0lERRAFEhUKEVJJU0tfS0lORF9ORVRXT1JLEAYqiAEKD1Blcm1pc3Npb25SZXBseRIgChxQRVJNSVNTSU9OX1JFUExZX1VOU1BFQ0lGSUVEEAASGQoVUEVSTUlTU0lPTl9SRVBMWV9PTkNFEAESGwoXUEVSTUlTU0lPTl9SRVBMWV9BTFdBWVMQAhIbChdQRVJNSVNTSU9OX1JFUExZX1JFSkVDVBADYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_struct, file_opencode_tool_v1_permission]);
 
 /**
  * ToolState is the state of a call, where it is used without its part. Its arms are those of ToolPart.state.
@@ -867,7 +867,7 @@ export type PermissionRequest = Message<"opencode.tool.v1.PermissionRequest"> & 
   /**
    * digest identifies what will run: tool definition, input, working directory, content of the file to change. An
    * answer may send it as `expected_digest`. If it no longer matches when the call would start, the approval does not
-   * count.
+   * count. A request never changes after it was opened, so its id and this digest also name the view that was shown.
    *
    * @generated from field: string digest = 24;
    */
@@ -945,6 +945,22 @@ export type PermissionRequest = Message<"opencode.tool.v1.PermissionRequest"> & 
    * @generated from field: opencode.tool.v1.Requester requester = 33;
    */
   requester?: Requester | undefined;
+
+  /**
+   * view is the whole call as approvers see it: show all of it before you let a person approve. It is made when the
+   * request is opened and never again. Absent only in a request that a version without views has opened.
+   *
+   * @generated from field: opencode.tool.v1.CallView view = 34;
+   */
+  view?: CallView | undefined;
+
+  /**
+   * changed is the reason why the call is asked for again, as text for a person, such as the files that changed since
+   * the previous request. Empty for the first request of a call.
+   *
+   * @generated from field: string changed = 38;
+   */
+  changed: string;
 };
 
 /**
@@ -953,6 +969,189 @@ export type PermissionRequest = Message<"opencode.tool.v1.PermissionRequest"> & 
  */
 export const PermissionRequestSchema: GenMessage<PermissionRequest> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_tool, 11);
+
+/**
+ * CallView is the whole call of a permission request: every client draws it, and none adds or drops a field. All
+ * requests of a call that are opened together have the same input and files. Its texts are in visible form: characters
+ * that are invisible or change the text around them are written as `\u{…}`. A title and a path are one line: a line feed
+ * or tab in them is written like that too.
+ *
+ * @generated from message opencode.tool.v1.CallView
+ */
+export type CallView = Message<"opencode.tool.v1.CallView"> & {
+  /**
+   * tool is the name of the tool that will run, as in ToolPart.tool.
+   *
+   * @generated from field: string tool = 1;
+   */
+  tool: string;
+
+  /**
+   * title is what the tool says that the call does; a tool may say anything. The agent is PermissionRequest.agent.
+   *
+   * @generated from field: string title = 2;
+   */
+  title: string;
+
+  /**
+   * input is every leaf of the input as it will run, after hooks and edits, in the order of the input. Small leaves are
+   * whole. Where all of them have more than 16 KiB together, the largest are cut; see ViewLeaf.sha256.
+   *
+   * @generated from field: repeated opencode.tool.v1.ViewLeaf input = 3;
+   */
+  input: ViewLeaf[];
+
+  /**
+   * files are the files that the call would run or read as code, to which the approval is bound by content. Their text
+   * is not part of the request, since callers receive requests: ReadBoundFile returns it to approvers.
+   *
+   * @generated from field: repeated opencode.tool.v1.ViewFile files = 4;
+   */
+  files: ViewFile[];
+
+  /**
+   * complete is true if an approver can see everything that will happen: what is here, the whole input at `input_url`,
+   * and the files by ReadBoundFile. Otherwise `missing` says what is not shown.
+   *
+   * @generated from field: bool complete = 5;
+   */
+  complete: boolean;
+
+  /**
+   * missing names, each as a text for a person, what is not shown: the present text of a file that the caller may not
+   * read, files that will run and are not known, a part of the input over 1 MiB. Show it beside the call: an approval
+   * is still possible, and is recorded as SHOWN_PARTIAL.
+   *
+   * @generated from field: repeated string missing = 6;
+   */
+  missing: string[];
+
+  /**
+   * digest is the lowercase hexadecimal SHA-256 of the canonical JSON (RFC 8785) of what an approver sees, so that a
+   * client can compute it from what it draws. Take the protobuf JSON of the PermissionRequest, with lowerCamelCase names
+   * and without fields that have their default value; of it `digest`, `permission`, `display`, `warnings`, `view`,
+   * `preview`, `risks`, `question` and `offers`; of `view` all but `digest`, of each offer all but `expires`.
+   *
+   * @generated from field: string digest = 7;
+   */
+  digest: string;
+
+  /**
+   * input_url is `toolgate-output:ID` of the whole input as canonical JSON (RFC 8785), where `input` has a leaf that is
+   * cut; ReadToolOutput returns it. Empty otherwise, and in the response of PlanTool, whose caller has the input.
+   *
+   * @generated from field: string input_url = 8;
+   */
+  inputUrl: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.CallView.
+ * Use `create(CallViewSchema)` to create a new message.
+ */
+export const CallViewSchema: GenMessage<CallView> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool, 12);
+
+/**
+ * ViewLeaf is a value of an input that has no members: a string, number, boolean, null, empty object or empty list.
+ *
+ * @generated from message opencode.tool.v1.ViewLeaf
+ */
+export type ViewLeaf = Message<"opencode.tool.v1.ViewLeaf"> & {
+  /**
+   * path is the JSON pointer (RFC 6901) of the value in the input, such as `/command` or `/edits/0/newString`.
+   *
+   * @generated from field: string path = 1;
+   */
+  path: string;
+
+  /**
+   * text is the string, or the JSON of any other value. Where `sha256` is set, its beginning.
+   *
+   * @generated from field: string text = 2;
+   */
+  text: string;
+
+  /**
+   * bytes is the size of the whole value, in UTF-8: of the string itself, or of the JSON of any other value.
+   *
+   * @generated from field: uint64 bytes = 3;
+   */
+  bytes: bigint;
+
+  /**
+   * sha256 is the lowercase hexadecimal SHA-256 of the whole value as counted in `bytes`, where `text` is only its
+   * beginning; empty if `text` is whole. Of an input with very many values one leaf may stand for the rest of an object
+   * or list: `path` names the object or list, and the value is its canonical JSON (RFC 8785).
+   *
+   * @generated from field: string sha256 = 4;
+   */
+  sha256: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ViewLeaf.
+ * Use `create(ViewLeafSchema)` to create a new message.
+ */
+export const ViewLeafSchema: GenMessage<ViewLeaf> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool, 13);
+
+/**
+ * ViewFile is a file to whose content an approval is bound.
+ *
+ * @generated from message opencode.tool.v1.ViewFile
+ */
+export type ViewFile = Message<"opencode.tool.v1.ViewFile"> & {
+  /**
+   * path is the path relative to the workspace, or the absolute path of a file outside of it. It is not escaped, so that
+   * ReadBoundFile takes it: escape it when you show it.
+   *
+   * @generated from field: string path = 1;
+   */
+  path: string;
+
+  /**
+   * sha256 is the lowercase hexadecimal SHA-256 of the content when the request was opened.
+   *
+   * @generated from field: string sha256 = 2;
+   */
+  sha256: string;
+
+  /**
+   * bytes is the size of the content.
+   *
+   * @generated from field: uint64 bytes = 3;
+   */
+  bytes: bigint;
+
+  /**
+   * lines is the number of lines; 0 for a file that is not text.
+   *
+   * @generated from field: uint32 lines = 4;
+   */
+  lines: number;
+
+  /**
+   * use is the part that the file has in the call.
+   *
+   * @generated from field: opencode.tool.v1.ViewFileUse use = 5;
+   */
+  use: ViewFileUse;
+
+  /**
+   * changed_since_read is true if the content is not the one that the agent's session last read or wrote by a tool.
+   *
+   * @generated from field: bool changed_since_read = 6;
+   */
+  changedSinceRead: boolean;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ViewFile.
+ * Use `create(ViewFileSchema)` to create a new message.
+ */
+export const ViewFileSchema: GenMessage<ViewFile> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool, 14);
 
 /**
  * Risk is one kind of risk of a call.
@@ -981,7 +1180,7 @@ export type Risk = Message<"opencode.tool.v1.Risk"> & {
  * Use `create(RiskSchema)` to create a new message.
  */
 export const RiskSchema: GenMessage<Risk> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool, 12);
+  messageDesc(file_opencode_tool_v1_tool, 15);
 
 /**
  * PermissionToolContext names the call of a permission request.
@@ -1009,7 +1208,7 @@ export type PermissionToolContext = Message<"opencode.tool.v1.PermissionToolCont
  * Use `create(PermissionToolContextSchema)` to create a new message.
  */
 export const PermissionToolContextSchema: GenMessage<PermissionToolContext> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool, 13);
+  messageDesc(file_opencode_tool_v1_tool, 16);
 
 /**
  * PermissionResponse is an answer to a permission request.
@@ -1054,8 +1253,9 @@ export type PermissionResponse = Message<"opencode.tool.v1.PermissionResponse"> 
   replyId: string;
 
   /**
-   * expected_digest is the `digest` of the permission request that was shown; if it differs, nothing is settled. Empty:
-   * not checked.
+   * expected_digest is the `digest` of the permission request that was shown; if it differs, nothing is settled. By it a
+   * client says that it showed the whole view of that request (PermissionSettled.shown). Empty: not checked, and the
+   * record does not know what the person saw.
    *
    * @generated from field: string expected_digest = 22;
    */
@@ -1114,7 +1314,7 @@ export type PermissionResponse = Message<"opencode.tool.v1.PermissionResponse"> 
  * Use `create(PermissionResponseSchema)` to create a new message.
  */
 export const PermissionResponseSchema: GenMessage<PermissionResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool, 14);
+  messageDesc(file_opencode_tool_v1_tool, 17);
 
 /**
  * Empty means that an answer is durably recorded as the winner. It does not mean that the tool continued.
@@ -1129,7 +1329,7 @@ export type Empty = Message<"opencode.tool.v1.Empty"> & {
  * Use `create(EmptySchema)` to create a new message.
  */
 export const EmptySchema: GenMessage<Empty> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool, 15);
+  messageDesc(file_opencode_tool_v1_tool, 18);
 
 /**
  * ToolErrorReason is the reason why a call ended in `error`.
@@ -1390,6 +1590,68 @@ export const ToolExecutorSchema: GenEnum<ToolExecutor> = /*@__PURE__*/
   enumDesc(file_opencode_tool_v1_tool, 2);
 
 /**
+ * ViewFileUse is the part that a file has in a call.
+ *
+ * @generated from enum opencode.tool.v1.ViewFileUse
+ */
+export const ViewFileUse = {
+  /**
+   * VIEW_FILE_USE_UNSPECIFIED is never sent.
+   *
+   * @generated from enum value: VIEW_FILE_USE_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED: 0,
+
+  /**
+   * VIEW_FILE_USE_SCRIPT: an interpreter runs it, such as `run.sh` of `sh run.sh`.
+   *
+   * @generated from enum value: VIEW_FILE_USE_SCRIPT = 1;
+   */
+  SCRIPT: 1,
+
+  /**
+   * VIEW_FILE_USE_BUILD_INPUT: a build program or a test runner reads it as instructions, such as a Makefile.
+   *
+   * @generated from enum value: VIEW_FILE_USE_BUILD_INPUT = 2;
+   */
+  BUILD_INPUT: 2,
+
+  /**
+   * VIEW_FILE_USE_PATCH: it is applied to other files.
+   *
+   * @generated from enum value: VIEW_FILE_USE_PATCH = 3;
+   */
+  PATCH: 3,
+
+  /**
+   * VIEW_FILE_USE_STARTUP: a shell or an interpreter runs it before anything else, such as a file that BASH_ENV names.
+   *
+   * @generated from enum value: VIEW_FILE_USE_STARTUP = 4;
+   */
+  STARTUP: 4,
+
+  /**
+   * VIEW_FILE_USE_PROGRAM: it is started itself.
+   *
+   * @generated from enum value: VIEW_FILE_USE_PROGRAM = 5;
+   */
+  PROGRAM: 5,
+} as const;
+
+/**
+ * ViewFileUse is the part that a file has in a call.
+ *
+ * @generated from enum opencode.tool.v1.ViewFileUse
+ */
+export type ViewFileUse = (typeof ViewFileUse)[keyof typeof ViewFileUse] | UnknownEnum;
+
+/**
+ * Describes the enum opencode.tool.v1.ViewFileUse.
+ */
+export const ViewFileUseSchema: GenEnum<ViewFileUse> = /*@__PURE__*/
+  enumDesc(file_opencode_tool_v1_tool, 3);
+
+/**
  * RiskKind is a kind of risk, in order of weight: the first one is the heaviest.
  *
  * @generated from enum opencode.tool.v1.RiskKind
@@ -1456,7 +1718,7 @@ export type RiskKind = (typeof RiskKind)[keyof typeof RiskKind] | UnknownEnum;
  * Describes the enum opencode.tool.v1.RiskKind.
  */
 export const RiskKindSchema: GenEnum<RiskKind> = /*@__PURE__*/
-  enumDesc(file_opencode_tool_v1_tool, 3);
+  enumDesc(file_opencode_tool_v1_tool, 4);
 
 /**
  * PermissionReply is the answer of an approver.
@@ -1507,5 +1769,5 @@ export type PermissionReply = (typeof PermissionReply)[keyof typeof PermissionRe
  * Describes the enum opencode.tool.v1.PermissionReply.
  */
 export const PermissionReplySchema: GenEnum<PermissionReply> = /*@__PURE__*/
-  enumDesc(file_opencode_tool_v1_tool, 4);
+  enumDesc(file_opencode_tool_v1_tool, 5);
 

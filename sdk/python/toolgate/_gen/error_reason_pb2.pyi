@@ -90,7 +90,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_ASK_CHANGED: _ErrorReason.ValueType  # 17
     """ERROR_REASON_ASK_CHANGED (failed_precondition): `expected_digest` is not the digest of the permission request: what
-    was shown is not what would run. Show the request again. Metadata: `permission_id`, `digest`.
+    was shown is not what would run. Show the request again. Or the file that ReadBoundFile would return has another
+    content by now. Metadata: `permission_id`, `digest`, and for a file `path`.
     """
     ERROR_REASON_NO_OFFER: _ErrorReason.ValueType  # 18
     """ERROR_REASON_NO_OFFER (failed_precondition): the answer is "always", but the permission request has no offer, or
@@ -316,7 +317,8 @@ The details contain its PermissionSettled. Metadata: `permission_id`, `outcome`.
 """
 ERROR_REASON_ASK_CHANGED: ErrorReason.ValueType  # 17
 """ERROR_REASON_ASK_CHANGED (failed_precondition): `expected_digest` is not the digest of the permission request: what
-was shown is not what would run. Show the request again. Metadata: `permission_id`, `digest`.
+was shown is not what would run. Show the request again. Or the file that ReadBoundFile would return has another
+content by now. Metadata: `permission_id`, `digest`, and for a file `path`.
 """
 ERROR_REASON_NO_OFFER: ErrorReason.ValueType  # 18
 """ERROR_REASON_NO_OFFER (failed_precondition): the answer is "always", but the permission request has no offer, or

@@ -296,6 +296,41 @@ arguments and is judged again; what they need is asked for.
 """
 Global___PermissionOutcome: _TypeAlias = PermissionOutcome  # noqa: Y015
 
+class _Shown:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ShownEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Shown.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SHOWN_UNSPECIFIED: _Shown.ValueType  # 0
+    """SHOWN_UNSPECIFIED: no one answered, or a version without views recorded the answer."""
+    SHOWN_UNKNOWN: _Shown.ValueType  # 1
+    """SHOWN_UNKNOWN: the answer did not name the request's digest (PermissionResponse.expected_digest), or the request has
+    no view.
+    """
+    SHOWN_WHOLE: _Shown.ValueType  # 2
+    """SHOWN_WHOLE: the answer named the digest, and the view is complete."""
+    SHOWN_PARTIAL: _Shown.ValueType  # 3
+    """SHOWN_PARTIAL: the answer named the digest, and the view is not complete (CallView.missing)."""
+
+class Shown(_Shown, metaclass=_ShownEnumTypeWrapper):
+    """Shown is what an approver could see of a call before the answer, as far as the service knows. Of a request that was
+    settled with another one of its call (`whole_call`) it is that of the answer if both have the same `digest`,
+    otherwise UNKNOWN.
+    """
+
+SHOWN_UNSPECIFIED: Shown.ValueType  # 0
+"""SHOWN_UNSPECIFIED: no one answered, or a version without views recorded the answer."""
+SHOWN_UNKNOWN: Shown.ValueType  # 1
+"""SHOWN_UNKNOWN: the answer did not name the request's digest (PermissionResponse.expected_digest), or the request has
+no view.
+"""
+SHOWN_WHOLE: Shown.ValueType  # 2
+"""SHOWN_WHOLE: the answer named the digest, and the view is complete."""
+SHOWN_PARTIAL: Shown.ValueType  # 3
+"""SHOWN_PARTIAL: the answer named the digest, and the view is not complete (CallView.missing)."""
+Global___Shown: _TypeAlias = Shown  # noqa: Y015
+
 class _DecisionKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -777,6 +812,7 @@ class PermissionSettled(_message.Message):
     ANSWER_DIGEST_FIELD_NUMBER: _builtins.int
     SETTLED_WITH_FIELD_NUMBER: _builtins.int
     ANSWERS_FIELD_NUMBER: _builtins.int
+    SHOWN_FIELD_NUMBER: _builtins.int
     permission_id: _builtins.str
     """permission_id is the permission request."""
     session_id: _builtins.str
@@ -803,6 +839,10 @@ class PermissionSettled(_message.Message):
     """settled_with is the permission request whose answer also settled this one: the saved grant covers it, or it belongs
     to the same call (`whole_call`, an edit). Empty if this request was answered itself or not answered.
     """
+    shown: Global___Shown.ValueType
+    """shown is what the approver could see of the call before the answer; UNSPECIFIED if no one answered this request:
+    it expired, was withdrawn, or was settled by another one's grant.
+    """
     @_builtins.property
     def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuestionAnswer]:
         """answers are the answers to the questions of the request (PermissionRequest.question), one for each, in order. Empty
@@ -824,10 +864,11 @@ class PermissionSettled(_message.Message):
         answer_digest: _builtins.str = ...,
         settled_with: _builtins.str = ...,
         answers: _abc.Iterable[Global___QuestionAnswer] | None = ...,
+        shown: Global___Shown.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_digest", b"answer_digest", "answers", b"answers", "by", b"by", "call_id", b"call_id", "grant_id", b"grant_id", "message", b"message", "outcome", b"outcome", "permission_id", b"permission_id", "reply_id", b"reply_id", "session_id", b"session_id", "settled_with", b"settled_with", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_digest", b"answer_digest", "answers", b"answers", "by", b"by", "call_id", b"call_id", "grant_id", b"grant_id", "message", b"message", "outcome", b"outcome", "permission_id", b"permission_id", "reply_id", b"reply_id", "session_id", b"session_id", "settled_with", b"settled_with", "shown", b"shown", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

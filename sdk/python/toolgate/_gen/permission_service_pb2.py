@@ -27,7 +27,7 @@ from toolgate._gen import permission_pb2 as toolgate_dot___gen_dot_permission__p
 from toolgate._gen import tool_pb2 as toolgate_dot___gen_dot_tool__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&toolgate/_gen/permission_service.proto\x12\x10opencode.tool.v1\x1a\x19toolgate/_gen/event.proto\x1a\x1etoolgate/_gen/permission.proto\x1a\x18toolgate/_gen/tool.proto\"=\n\x14GetPermissionRequest\x12%\n\rpermission_id\x18\x01 \x01(\tB\x00R\x0cpermissionId\"\xcb\x01\n\x15GetPermissionResponse\x12\x43\n\npermission\x18\x01 \x01(\x0b\x32#.opencode.tool.v1.PermissionRequestR\npermission\x12=\n\x07settled\x18\x02 \x01(\x0b\x32#.opencode.tool.v1.PermissionSettledR\x07settled\x12.\n\x04part\x18\x03 \x01(\x0b\x32\x1a.opencode.tool.v1.ToolPartR\x04part\"y\n\x16ListPermissionsRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\x12\x1d\n\tpage_size\x18\x02 \x01(\rB\x00R\x08pageSize\x12\x1f\n\npage_token\x18\x03 \x01(\tB\x00R\tpageToken\"\x88\x01\n\x17ListPermissionsResponse\x12\x45\n\x0bpermissions\x18\x01 \x03(\x0b\x32#.opencode.tool.v1.PermissionRequestR\x0bpermissions\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\":\n\x17WatchPermissionsRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\"\xa9\x01\n\x18WatchPermissionsResponse\x12\x34\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x1e.opencode.tool.v1.SessionEventR\x05\x65vent\x12\x19\n\x08last_seq\x18\x02 \x01(\x04R\x07lastSeq\x12!\n\x0csnapshot_end\x18\x03 \x01(\x08R\x0bsnapshotEnd\x12\x19\n\x08store_id\x18\x04 \x01(\tR\x07storeId\"W\n\x18RejectPermissionsRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\x12\x1a\n\x07message\x18\x02 \x01(\tB\x00R\x07message\"Z\n\x19RejectPermissionsResponse\x12=\n\x07settled\x18\x01 \x03(\x0b\x32#.opencode.tool.v1.PermissionSettledR\x07settled\"\x97\x01\n\x11ListGrantsRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\x12!\n\x0cinclude_dead\x18\x02 \x01(\x08R\x0bincludeDead\x12\x1d\n\tpage_size\x18\x03 \x01(\rB\x00R\x08pageSize\x12\x1f\n\npage_token\x18\x04 \x01(\tB\x00R\tpageToken\"m\n\x12ListGrantsResponse\x12/\n\x06grants\x18\x01 \x03(\x0b\x32\x17.opencode.tool.v1.GrantR\x06grants\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"1\n\x12RevokeGrantRequest\x12\x1b\n\x08grant_id\x18\x01 \x01(\tB\x00R\x07grantId\"D\n\x13RevokeGrantResponse\x12-\n\x05grant\x18\x01 \x01(\x0b\x32\x17.opencode.tool.v1.GrantR\x05grant\"2\n\x13\x43onfirmGrantRequest\x12\x1b\n\x08grant_id\x18\x01 \x01(\tB\x00R\x07grantId\"E\n\x14\x43onfirmGrantResponse\x12-\n\x05grant\x18\x01 \x01(\x0b\x32\x17.opencode.tool.v1.GrantR\x05grant\"s\n\x14ListDecisionsRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\x12\x1d\n\tpage_size\x18\x02 \x01(\rB\x00R\x08pageSize\x12\x1b\n\tafter_seq\x18\x03 \x01(\x04R\x08\x61\x66terSeq\"O\n\x15ListDecisionsResponse\x12\x36\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1c.opencode.tool.v1.AuditEntryR\x07\x65ntries\"S\n\x11ListAuditsRequest\x12\x1d\n\tpage_size\x18\x01 \x01(\rB\x00R\x08pageSize\x12\x1f\n\npage_token\x18\x02 \x01(\tB\x00R\tpageToken\"f\n\x12ListAuditsResponse\x12(\n\x10root_session_ids\x18\x01 \x03(\tR\x0erootSessionIds\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xec\x01\n\x18\x45xplainPermissionRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\x12\x16\n\x05\x61gent\x18\x02 \x01(\tB\x00R\x05\x61gent\x12 \n\npermission\x18\x03 \x01(\tB\x00R\npermission\x12\x1c\n\x08patterns\x18\x04 \x03(\tB\x00R\x08patterns\x12\x38\n\x05rules\x18\x05 \x03(\x0b\x32 .opencode.tool.v1.PermissionRuleB\x00R\x05rules\x12\x1d\n\nonly_rules\x18\x06 \x01(\x08R\tonlyRules\"\x9b\x01\n\x19\x45xplainPermissionResponse\x12:\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\".opencode.tool.v1.PermissionActionR\x06\x61\x63tion\x12\x42\n\tdecisions\x18\x02 \x03(\x0b\x32$.opencode.tool.v1.PermissionDecisionR\tdecisions\"x\n\x10ListRulesRequest\x12!\n\nsession_id\x18\x01 \x01(\tB\x00H\x00R\tsessionId\x12 \n\tworkspace\x18\x02 \x01(\tB\x00H\x00R\tworkspace\x12\x16\n\x05\x61gent\x18\x03 \x01(\tB\x00R\x05\x61gentB\x07\n\x05place\"y\n\x11ListRulesResponse\x12\x14\n\x05\x61gent\x18\x01 \x01(\tR\x05\x61gent\x12\x1c\n\tworkspace\x18\x02 \x01(\tR\tworkspace\x12\x30\n\x05lists\x18\x03 \x03(\x0b\x32\x1a.opencode.tool.v1.RuleListR\x05lists2\xa1\t\n\x11PermissionService\x12T\n\x13RespondToPermission\x12$.opencode.tool.v1.PermissionResponse\x1a\x17.opencode.tool.v1.Empty\x12`\n\rGetPermission\x12&.opencode.tool.v1.GetPermissionRequest\x1a\'.opencode.tool.v1.GetPermissionResponse\x12\x66\n\x0fListPermissions\x12(.opencode.tool.v1.ListPermissionsRequest\x1a).opencode.tool.v1.ListPermissionsResponse\x12k\n\x10WatchPermissions\x12).opencode.tool.v1.WatchPermissionsRequest\x1a*.opencode.tool.v1.WatchPermissionsResponse0\x01\x12l\n\x11RejectPermissions\x12*.opencode.tool.v1.RejectPermissionsRequest\x1a+.opencode.tool.v1.RejectPermissionsResponse\x12W\n\nListGrants\x12#.opencode.tool.v1.ListGrantsRequest\x1a$.opencode.tool.v1.ListGrantsResponse\x12Z\n\x0bRevokeGrant\x12$.opencode.tool.v1.RevokeGrantRequest\x1a%.opencode.tool.v1.RevokeGrantResponse\x12]\n\x0c\x43onfirmGrant\x12%.opencode.tool.v1.ConfirmGrantRequest\x1a&.opencode.tool.v1.ConfirmGrantResponse\x12`\n\rListDecisions\x12&.opencode.tool.v1.ListDecisionsRequest\x1a\'.opencode.tool.v1.ListDecisionsResponse\x12W\n\nListAudits\x12#.opencode.tool.v1.ListAuditsRequest\x1a$.opencode.tool.v1.ListAuditsResponse\x12l\n\x11\x45xplainPermission\x12*.opencode.tool.v1.ExplainPermissionRequest\x1a+.opencode.tool.v1.ExplainPermissionResponse\x12T\n\tListRules\x12\".opencode.tool.v1.ListRulesRequest\x1a#.opencode.tool.v1.ListRulesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&toolgate/_gen/permission_service.proto\x12\x10opencode.tool.v1\x1a\x19toolgate/_gen/event.proto\x1a\x1etoolgate/_gen/permission.proto\x1a\x18toolgate/_gen/tool.proto\"=\n\x14GetPermissionRequest\x12%\n\rpermission_id\x18\x01 \x01(\tB\x00R\x0cpermissionId\"\xcb\x01\n\x15GetPermissionResponse\x12\x43\n\npermission\x18\x01 \x01(\x0b\x32#.opencode.tool.v1.PermissionRequestR\npermission\x12=\n\x07settled\x18\x02 \x01(\x0b\x32#.opencode.tool.v1.PermissionSettledR\x07settled\x12.\n\x04part\x18\x03 \x01(\x0b\x32\x1a.opencode.tool.v1.ToolPartR\x04part\"S\n\x14ReadBoundFileRequest\x12%\n\rpermission_id\x18\x01 \x01(\tB\x00R\x0cpermissionId\x12\x14\n\x04path\x18\x02 \x01(\tB\x00R\x04path\"a\n\x15ReadBoundFileResponse\x12\x12\n\x04text\x18\x01 \x01(\tR\x04text\x12\x1c\n\ttruncated\x18\x02 \x01(\x08R\ttruncated\x12\x16\n\x06\x62inary\x18\x03 \x01(\x08R\x06\x62inary\"y\n\x16ListPermissionsRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\x12\x1d\n\tpage_size\x18\x02 \x01(\rB\x00R\x08pageSize\x12\x1f\n\npage_token\x18\x03 \x01(\tB\x00R\tpageToken\"\x88\x01\n\x17ListPermissionsResponse\x12\x45\n\x0bpermissions\x18\x01 \x03(\x0b\x32#.opencode.tool.v1.PermissionRequestR\x0bpermissions\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\":\n\x17WatchPermissionsRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\"\xa9\x01\n\x18WatchPermissionsResponse\x12\x34\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x1e.opencode.tool.v1.SessionEventR\x05\x65vent\x12\x19\n\x08last_seq\x18\x02 \x01(\x04R\x07lastSeq\x12!\n\x0csnapshot_end\x18\x03 \x01(\x08R\x0bsnapshotEnd\x12\x19\n\x08store_id\x18\x04 \x01(\tR\x07storeId\"q\n\x18RejectPermissionsRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\x12\x1a\n\x07message\x18\x02 \x01(\tB\x00R\x07message\x12\x16\n\x05\x61gent\x18\x03 \x01(\tB\x00R\x05\x61gent:\x00\"Z\n\x19RejectPermissionsResponse\x12=\n\x07settled\x18\x01 \x03(\x0b\x32#.opencode.tool.v1.PermissionSettledR\x07settled\"\x97\x01\n\x11ListGrantsRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\x12!\n\x0cinclude_dead\x18\x02 \x01(\x08R\x0bincludeDead\x12\x1d\n\tpage_size\x18\x03 \x01(\rB\x00R\x08pageSize\x12\x1f\n\npage_token\x18\x04 \x01(\tB\x00R\tpageToken\"m\n\x12ListGrantsResponse\x12/\n\x06grants\x18\x01 \x03(\x0b\x32\x17.opencode.tool.v1.GrantR\x06grants\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"1\n\x12RevokeGrantRequest\x12\x1b\n\x08grant_id\x18\x01 \x01(\tB\x00R\x07grantId\"D\n\x13RevokeGrantResponse\x12-\n\x05grant\x18\x01 \x01(\x0b\x32\x17.opencode.tool.v1.GrantR\x05grant\"2\n\x13\x43onfirmGrantRequest\x12\x1b\n\x08grant_id\x18\x01 \x01(\tB\x00R\x07grantId\"E\n\x14\x43onfirmGrantResponse\x12-\n\x05grant\x18\x01 \x01(\x0b\x32\x17.opencode.tool.v1.GrantR\x05grant\"s\n\x14ListDecisionsRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\x12\x1d\n\tpage_size\x18\x02 \x01(\rB\x00R\x08pageSize\x12\x1b\n\tafter_seq\x18\x03 \x01(\x04R\x08\x61\x66terSeq\"O\n\x15ListDecisionsResponse\x12\x36\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1c.opencode.tool.v1.AuditEntryR\x07\x65ntries\"S\n\x11ListAuditsRequest\x12\x1d\n\tpage_size\x18\x01 \x01(\rB\x00R\x08pageSize\x12\x1f\n\npage_token\x18\x02 \x01(\tB\x00R\tpageToken\"f\n\x12ListAuditsResponse\x12(\n\x10root_session_ids\x18\x01 \x03(\tR\x0erootSessionIds\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xec\x01\n\x18\x45xplainPermissionRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\x12\x16\n\x05\x61gent\x18\x02 \x01(\tB\x00R\x05\x61gent\x12 \n\npermission\x18\x03 \x01(\tB\x00R\npermission\x12\x1c\n\x08patterns\x18\x04 \x03(\tB\x00R\x08patterns\x12\x38\n\x05rules\x18\x05 \x03(\x0b\x32 .opencode.tool.v1.PermissionRuleB\x00R\x05rules\x12\x1d\n\nonly_rules\x18\x06 \x01(\x08R\tonlyRules\"\x9b\x01\n\x19\x45xplainPermissionResponse\x12:\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\".opencode.tool.v1.PermissionActionR\x06\x61\x63tion\x12\x42\n\tdecisions\x18\x02 \x03(\x0b\x32$.opencode.tool.v1.PermissionDecisionR\tdecisions\"x\n\x10ListRulesRequest\x12!\n\nsession_id\x18\x01 \x01(\tB\x00H\x00R\tsessionId\x12 \n\tworkspace\x18\x02 \x01(\tB\x00H\x00R\tworkspace\x12\x16\n\x05\x61gent\x18\x03 \x01(\tB\x00R\x05\x61gentB\x07\n\x05place\"y\n\x11ListRulesResponse\x12\x14\n\x05\x61gent\x18\x01 \x01(\tR\x05\x61gent\x12\x1c\n\tworkspace\x18\x02 \x01(\tR\tworkspace\x12\x30\n\x05lists\x18\x03 \x03(\x0b\x32\x1a.opencode.tool.v1.RuleListR\x05lists2\x83\n\n\x11PermissionService\x12T\n\x13RespondToPermission\x12$.opencode.tool.v1.PermissionResponse\x1a\x17.opencode.tool.v1.Empty\x12`\n\rGetPermission\x12&.opencode.tool.v1.GetPermissionRequest\x1a\'.opencode.tool.v1.GetPermissionResponse\x12`\n\rReadBoundFile\x12&.opencode.tool.v1.ReadBoundFileRequest\x1a\'.opencode.tool.v1.ReadBoundFileResponse\x12\x66\n\x0fListPermissions\x12(.opencode.tool.v1.ListPermissionsRequest\x1a).opencode.tool.v1.ListPermissionsResponse\x12k\n\x10WatchPermissions\x12).opencode.tool.v1.WatchPermissionsRequest\x1a*.opencode.tool.v1.WatchPermissionsResponse0\x01\x12l\n\x11RejectPermissions\x12*.opencode.tool.v1.RejectPermissionsRequest\x1a+.opencode.tool.v1.RejectPermissionsResponse\x12W\n\nListGrants\x12#.opencode.tool.v1.ListGrantsRequest\x1a$.opencode.tool.v1.ListGrantsResponse\x12Z\n\x0bRevokeGrant\x12$.opencode.tool.v1.RevokeGrantRequest\x1a%.opencode.tool.v1.RevokeGrantResponse\x12]\n\x0c\x43onfirmGrant\x12%.opencode.tool.v1.ConfirmGrantRequest\x1a&.opencode.tool.v1.ConfirmGrantResponse\x12`\n\rListDecisions\x12&.opencode.tool.v1.ListDecisionsRequest\x1a\'.opencode.tool.v1.ListDecisionsResponse\x12W\n\nListAudits\x12#.opencode.tool.v1.ListAuditsRequest\x1a$.opencode.tool.v1.ListAuditsResponse\x12l\n\x11\x45xplainPermission\x12*.opencode.tool.v1.ExplainPermissionRequest\x1a+.opencode.tool.v1.ExplainPermissionResponse\x12T\n\tListRules\x12\".opencode.tool.v1.ListRulesRequest\x1a#.opencode.tool.v1.ListRulesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,46 +38,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETPERMISSIONREQUEST']._serialized_end=206
   _globals['_GETPERMISSIONRESPONSE']._serialized_start=209
   _globals['_GETPERMISSIONRESPONSE']._serialized_end=412
-  _globals['_LISTPERMISSIONSREQUEST']._serialized_start=414
-  _globals['_LISTPERMISSIONSREQUEST']._serialized_end=535
-  _globals['_LISTPERMISSIONSRESPONSE']._serialized_start=538
-  _globals['_LISTPERMISSIONSRESPONSE']._serialized_end=674
-  _globals['_WATCHPERMISSIONSREQUEST']._serialized_start=676
-  _globals['_WATCHPERMISSIONSREQUEST']._serialized_end=734
-  _globals['_WATCHPERMISSIONSRESPONSE']._serialized_start=737
-  _globals['_WATCHPERMISSIONSRESPONSE']._serialized_end=906
-  _globals['_REJECTPERMISSIONSREQUEST']._serialized_start=908
-  _globals['_REJECTPERMISSIONSREQUEST']._serialized_end=995
-  _globals['_REJECTPERMISSIONSRESPONSE']._serialized_start=997
-  _globals['_REJECTPERMISSIONSRESPONSE']._serialized_end=1087
-  _globals['_LISTGRANTSREQUEST']._serialized_start=1090
-  _globals['_LISTGRANTSREQUEST']._serialized_end=1241
-  _globals['_LISTGRANTSRESPONSE']._serialized_start=1243
-  _globals['_LISTGRANTSRESPONSE']._serialized_end=1352
-  _globals['_REVOKEGRANTREQUEST']._serialized_start=1354
-  _globals['_REVOKEGRANTREQUEST']._serialized_end=1403
-  _globals['_REVOKEGRANTRESPONSE']._serialized_start=1405
-  _globals['_REVOKEGRANTRESPONSE']._serialized_end=1473
-  _globals['_CONFIRMGRANTREQUEST']._serialized_start=1475
-  _globals['_CONFIRMGRANTREQUEST']._serialized_end=1525
-  _globals['_CONFIRMGRANTRESPONSE']._serialized_start=1527
-  _globals['_CONFIRMGRANTRESPONSE']._serialized_end=1596
-  _globals['_LISTDECISIONSREQUEST']._serialized_start=1598
-  _globals['_LISTDECISIONSREQUEST']._serialized_end=1713
-  _globals['_LISTDECISIONSRESPONSE']._serialized_start=1715
-  _globals['_LISTDECISIONSRESPONSE']._serialized_end=1794
-  _globals['_LISTAUDITSREQUEST']._serialized_start=1796
-  _globals['_LISTAUDITSREQUEST']._serialized_end=1879
-  _globals['_LISTAUDITSRESPONSE']._serialized_start=1881
-  _globals['_LISTAUDITSRESPONSE']._serialized_end=1983
-  _globals['_EXPLAINPERMISSIONREQUEST']._serialized_start=1986
-  _globals['_EXPLAINPERMISSIONREQUEST']._serialized_end=2222
-  _globals['_EXPLAINPERMISSIONRESPONSE']._serialized_start=2225
-  _globals['_EXPLAINPERMISSIONRESPONSE']._serialized_end=2380
-  _globals['_LISTRULESREQUEST']._serialized_start=2382
-  _globals['_LISTRULESREQUEST']._serialized_end=2502
-  _globals['_LISTRULESRESPONSE']._serialized_start=2504
-  _globals['_LISTRULESRESPONSE']._serialized_end=2625
-  _globals['_PERMISSIONSERVICE']._serialized_start=2628
-  _globals['_PERMISSIONSERVICE']._serialized_end=3813
+  _globals['_READBOUNDFILEREQUEST']._serialized_start=414
+  _globals['_READBOUNDFILEREQUEST']._serialized_end=497
+  _globals['_READBOUNDFILERESPONSE']._serialized_start=499
+  _globals['_READBOUNDFILERESPONSE']._serialized_end=596
+  _globals['_LISTPERMISSIONSREQUEST']._serialized_start=598
+  _globals['_LISTPERMISSIONSREQUEST']._serialized_end=719
+  _globals['_LISTPERMISSIONSRESPONSE']._serialized_start=722
+  _globals['_LISTPERMISSIONSRESPONSE']._serialized_end=858
+  _globals['_WATCHPERMISSIONSREQUEST']._serialized_start=860
+  _globals['_WATCHPERMISSIONSREQUEST']._serialized_end=918
+  _globals['_WATCHPERMISSIONSRESPONSE']._serialized_start=921
+  _globals['_WATCHPERMISSIONSRESPONSE']._serialized_end=1090
+  _globals['_REJECTPERMISSIONSREQUEST']._serialized_start=1092
+  _globals['_REJECTPERMISSIONSREQUEST']._serialized_end=1205
+  _globals['_REJECTPERMISSIONSRESPONSE']._serialized_start=1207
+  _globals['_REJECTPERMISSIONSRESPONSE']._serialized_end=1297
+  _globals['_LISTGRANTSREQUEST']._serialized_start=1300
+  _globals['_LISTGRANTSREQUEST']._serialized_end=1451
+  _globals['_LISTGRANTSRESPONSE']._serialized_start=1453
+  _globals['_LISTGRANTSRESPONSE']._serialized_end=1562
+  _globals['_REVOKEGRANTREQUEST']._serialized_start=1564
+  _globals['_REVOKEGRANTREQUEST']._serialized_end=1613
+  _globals['_REVOKEGRANTRESPONSE']._serialized_start=1615
+  _globals['_REVOKEGRANTRESPONSE']._serialized_end=1683
+  _globals['_CONFIRMGRANTREQUEST']._serialized_start=1685
+  _globals['_CONFIRMGRANTREQUEST']._serialized_end=1735
+  _globals['_CONFIRMGRANTRESPONSE']._serialized_start=1737
+  _globals['_CONFIRMGRANTRESPONSE']._serialized_end=1806
+  _globals['_LISTDECISIONSREQUEST']._serialized_start=1808
+  _globals['_LISTDECISIONSREQUEST']._serialized_end=1923
+  _globals['_LISTDECISIONSRESPONSE']._serialized_start=1925
+  _globals['_LISTDECISIONSRESPONSE']._serialized_end=2004
+  _globals['_LISTAUDITSREQUEST']._serialized_start=2006
+  _globals['_LISTAUDITSREQUEST']._serialized_end=2089
+  _globals['_LISTAUDITSRESPONSE']._serialized_start=2091
+  _globals['_LISTAUDITSRESPONSE']._serialized_end=2193
+  _globals['_EXPLAINPERMISSIONREQUEST']._serialized_start=2196
+  _globals['_EXPLAINPERMISSIONREQUEST']._serialized_end=2432
+  _globals['_EXPLAINPERMISSIONRESPONSE']._serialized_start=2435
+  _globals['_EXPLAINPERMISSIONRESPONSE']._serialized_end=2590
+  _globals['_LISTRULESREQUEST']._serialized_start=2592
+  _globals['_LISTRULESREQUEST']._serialized_end=2712
+  _globals['_LISTRULESRESPONSE']._serialized_start=2714
+  _globals['_LISTRULESRESPONSE']._serialized_end=2835
+  _globals['_PERMISSIONSERVICE']._serialized_start=2838
+  _globals['_PERMISSIONSERVICE']._serialized_end=4121
 # @@protoc_insertion_point(module_scope)

@@ -80,6 +80,64 @@ class GetPermissionResponse(_message.Message):
 Global___GetPermissionResponse: _TypeAlias = GetPermissionResponse  # noqa: Y015
 
 @_typing.final
+class ReadBoundFileRequest(_message.Message):
+    """ReadBoundFileRequest names a file of a permission request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PERMISSION_ID_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    permission_id: _builtins.str
+    """permission_id is the permission request."""
+    path: _builtins.str
+    """path is ViewFile.path of one of its files."""
+    def __init__(
+        self,
+        *,
+        permission_id: _builtins.str = ...,
+        path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "permission_id", b"permission_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadBoundFileRequest: _TypeAlias = ReadBoundFileRequest  # noqa: Y015
+
+@_typing.final
+class ReadBoundFileResponse(_message.Message):
+    """ReadBoundFileResponse is the text of the file, whose content is the one to which the approval is bound."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    BINARY_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """text is the text in visible form: of a file over 512 KiB its beginning. Empty for a file that is not UTF-8 text,
+    of which an approver sees size and SHA-256.
+    """
+    truncated: _builtins.bool
+    """truncated is true if the file is over 512 KiB."""
+    binary: _builtins.bool
+    """binary is true if the file is not UTF-8 text."""
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        truncated: _builtins.bool = ...,
+        binary: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["binary", b"binary", "text", b"text", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadBoundFileResponse: _TypeAlias = ReadBoundFileResponse  # noqa: Y015
+
+@_typing.final
 class ListPermissionsRequest(_message.Message):
     """ListPermissionsRequest filters open permission requests."""
 
@@ -203,19 +261,25 @@ class RejectPermissionsRequest(_message.Message):
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """session_id is the session whose permission requests, and those of its descendants, are rejected."""
+    """session_id is the session whose permission requests, and those of its descendants, are rejected. It may be empty if
+    `agent` is set: then those of every session.
+    """
     message: _builtins.str
     """message is feedback for the model; each call receives it."""
+    agent: _builtins.str
+    """agent limits it to the requests of this agent (PermissionRequest.agent). Empty: of every agent."""
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         message: _builtins.str = ...,
+        agent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "message", b"message", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

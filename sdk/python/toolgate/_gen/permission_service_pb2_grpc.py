@@ -48,6 +48,11 @@ class PermissionServiceStub:
                 request_serializer=toolgate_dot___gen_dot_permission__service__pb2.GetPermissionRequest.SerializeToString,
                 response_deserializer=toolgate_dot___gen_dot_permission__service__pb2.GetPermissionResponse.FromString,
                 _registered_method=True)
+        self.ReadBoundFile = channel.unary_unary(
+                '/opencode.tool.v1.PermissionService/ReadBoundFile',
+                request_serializer=toolgate_dot___gen_dot_permission__service__pb2.ReadBoundFileRequest.SerializeToString,
+                response_deserializer=toolgate_dot___gen_dot_permission__service__pb2.ReadBoundFileResponse.FromString,
+                _registered_method=True)
         self.ListPermissions = channel.unary_unary(
                 '/opencode.tool.v1.PermissionService/ListPermissions',
                 request_serializer=toolgate_dot___gen_dot_permission__service__pb2.ListPermissionsRequest.SerializeToString,
@@ -125,6 +130,17 @@ class PermissionServiceServicer:
         """GetPermission returns a permission request by its id alone, open or settled, with its settlement and its call, so
         that a link to a request leads to it or to its outcome. An unknown one, also that of a removed session, fails with
         NO_SUCH_PERMISSION.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadBoundFile(self, request, context):
+        """ReadBoundFile returns the text of a file of an open permission request (CallView.files), so that an approver sees
+        what will run. It reads the file now, at the replica that is asked, and returns the text only if its SHA-256 is that
+        of the request; otherwise it fails with ASK_CHANGED, as the approval would not count either. A settled request fails
+        with ASK_CLOSED, a path that is not among the files of the request with INVALID_MESSAGE. Roles: approver, watcher,
+        admin; a caller must not learn the text of files by what it asks for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -229,6 +245,11 @@ def add_PermissionServiceServicer_to_server(servicer, server):
                     servicer.GetPermission,
                     request_deserializer=toolgate_dot___gen_dot_permission__service__pb2.GetPermissionRequest.FromString,
                     response_serializer=toolgate_dot___gen_dot_permission__service__pb2.GetPermissionResponse.SerializeToString,
+            ),
+            'ReadBoundFile': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadBoundFile,
+                    request_deserializer=toolgate_dot___gen_dot_permission__service__pb2.ReadBoundFileRequest.FromString,
+                    response_serializer=toolgate_dot___gen_dot_permission__service__pb2.ReadBoundFileResponse.SerializeToString,
             ),
             'ListPermissions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPermissions,
@@ -338,6 +359,33 @@ class PermissionService:
             '/opencode.tool.v1.PermissionService/GetPermission',
             toolgate_dot___gen_dot_permission__service__pb2.GetPermissionRequest.SerializeToString,
             toolgate_dot___gen_dot_permission__service__pb2.GetPermissionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadBoundFile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/opencode.tool.v1.PermissionService/ReadBoundFile',
+            toolgate_dot___gen_dot_permission__service__pb2.ReadBoundFileRequest.SerializeToString,
+            toolgate_dot___gen_dot_permission__service__pb2.ReadBoundFileResponse.FromString,
             options,
             channel_credentials,
             insecure,

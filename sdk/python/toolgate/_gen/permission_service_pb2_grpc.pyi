@@ -53,6 +53,13 @@ class PermissionServiceStub:
     that a link to a request leads to it or to its outcome. An unknown one, also that of a removed session, fails with
     NO_SUCH_PERMISSION.
     """
+    ReadBoundFile: _grpc.UnaryUnaryMultiCallable[_permission_service_pb2.ReadBoundFileRequest, _permission_service_pb2.ReadBoundFileResponse]
+    """ReadBoundFile returns the text of a file of an open permission request (CallView.files), so that an approver sees
+    what will run. It reads the file now, at the replica that is asked, and returns the text only if its SHA-256 is that
+    of the request; otherwise it fails with ASK_CHANGED, as the approval would not count either. A settled request fails
+    with ASK_CLOSED, a path that is not among the files of the request with INVALID_MESSAGE. Roles: approver, watcher,
+    admin; a caller must not learn the text of files by what it asks for.
+    """
     ListPermissions: _grpc.UnaryUnaryMultiCallable[_permission_service_pb2.ListPermissionsRequest, _permission_service_pb2.ListPermissionsResponse]
     """ListPermissions returns the open permission requests, oldest first."""
     WatchPermissions: _grpc.UnaryStreamMultiCallable[_permission_service_pb2.WatchPermissionsRequest, _permission_service_pb2.WatchPermissionsResponse]
@@ -123,6 +130,13 @@ class PermissionServiceAsyncStub(PermissionServiceStub):
     """GetPermission returns a permission request by its id alone, open or settled, with its settlement and its call, so
     that a link to a request leads to it or to its outcome. An unknown one, also that of a removed session, fails with
     NO_SUCH_PERMISSION.
+    """
+    ReadBoundFile: _aio.UnaryUnaryMultiCallable[_permission_service_pb2.ReadBoundFileRequest, _permission_service_pb2.ReadBoundFileResponse]  # type: ignore[assignment]
+    """ReadBoundFile returns the text of a file of an open permission request (CallView.files), so that an approver sees
+    what will run. It reads the file now, at the replica that is asked, and returns the text only if its SHA-256 is that
+    of the request; otherwise it fails with ASK_CHANGED, as the approval would not count either. A settled request fails
+    with ASK_CLOSED, a path that is not among the files of the request with INVALID_MESSAGE. Roles: approver, watcher,
+    admin; a caller must not learn the text of files by what it asks for.
     """
     ListPermissions: _aio.UnaryUnaryMultiCallable[_permission_service_pb2.ListPermissionsRequest, _permission_service_pb2.ListPermissionsResponse]  # type: ignore[assignment]
     """ListPermissions returns the open permission requests, oldest first."""
@@ -203,6 +217,19 @@ class PermissionServiceServicer(metaclass=_abc_1.ABCMeta):
         """GetPermission returns a permission request by its id alone, open or settled, with its settlement and its call, so
         that a link to a request leads to it or to its outcome. An unknown one, also that of a removed session, fails with
         NO_SUCH_PERMISSION.
+        """
+
+    @_abc_1.abstractmethod
+    def ReadBoundFile(
+        self,
+        request: _permission_service_pb2.ReadBoundFileRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_permission_service_pb2.ReadBoundFileResponse, _abc.Awaitable[_permission_service_pb2.ReadBoundFileResponse]]:
+        """ReadBoundFile returns the text of a file of an open permission request (CallView.files), so that an approver sees
+        what will run. It reads the file now, at the replica that is asked, and returns the text only if its SHA-256 is that
+        of the request; otherwise it fails with ASK_CHANGED, as the approval would not count either. A settled request fails
+        with ASK_CLOSED, a path that is not among the files of the request with INVALID_MESSAGE. Roles: approver, watcher,
+        admin; a caller must not learn the text of files by what it asks for.
         """
 
     @_abc_1.abstractmethod

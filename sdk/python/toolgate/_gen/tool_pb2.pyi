@@ -210,6 +210,42 @@ TOOL_EXECUTOR_DELEGATED: ToolExecutor.ValueType  # 4
 """TOOL_EXECUTOR_DELEGATED: the agent that asked, see ToolService.BeginCall. The result is what that agent reports."""
 Global___ToolExecutor: _TypeAlias = ToolExecutor  # noqa: Y015
 
+class _ViewFileUse:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ViewFileUseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ViewFileUse.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    VIEW_FILE_USE_UNSPECIFIED: _ViewFileUse.ValueType  # 0
+    """VIEW_FILE_USE_UNSPECIFIED is never sent."""
+    VIEW_FILE_USE_SCRIPT: _ViewFileUse.ValueType  # 1
+    """VIEW_FILE_USE_SCRIPT: an interpreter runs it, such as `run.sh` of `sh run.sh`."""
+    VIEW_FILE_USE_BUILD_INPUT: _ViewFileUse.ValueType  # 2
+    """VIEW_FILE_USE_BUILD_INPUT: a build program or a test runner reads it as instructions, such as a Makefile."""
+    VIEW_FILE_USE_PATCH: _ViewFileUse.ValueType  # 3
+    """VIEW_FILE_USE_PATCH: it is applied to other files."""
+    VIEW_FILE_USE_STARTUP: _ViewFileUse.ValueType  # 4
+    """VIEW_FILE_USE_STARTUP: a shell or an interpreter runs it before anything else, such as a file that BASH_ENV names."""
+    VIEW_FILE_USE_PROGRAM: _ViewFileUse.ValueType  # 5
+    """VIEW_FILE_USE_PROGRAM: it is started itself."""
+
+class ViewFileUse(_ViewFileUse, metaclass=_ViewFileUseEnumTypeWrapper):
+    """ViewFileUse is the part that a file has in a call."""
+
+VIEW_FILE_USE_UNSPECIFIED: ViewFileUse.ValueType  # 0
+"""VIEW_FILE_USE_UNSPECIFIED is never sent."""
+VIEW_FILE_USE_SCRIPT: ViewFileUse.ValueType  # 1
+"""VIEW_FILE_USE_SCRIPT: an interpreter runs it, such as `run.sh` of `sh run.sh`."""
+VIEW_FILE_USE_BUILD_INPUT: ViewFileUse.ValueType  # 2
+"""VIEW_FILE_USE_BUILD_INPUT: a build program or a test runner reads it as instructions, such as a Makefile."""
+VIEW_FILE_USE_PATCH: ViewFileUse.ValueType  # 3
+"""VIEW_FILE_USE_PATCH: it is applied to other files."""
+VIEW_FILE_USE_STARTUP: ViewFileUse.ValueType  # 4
+"""VIEW_FILE_USE_STARTUP: a shell or an interpreter runs it before anything else, such as a file that BASH_ENV names."""
+VIEW_FILE_USE_PROGRAM: ViewFileUse.ValueType  # 5
+"""VIEW_FILE_USE_PROGRAM: it is started itself."""
+Global___ViewFileUse: _TypeAlias = ViewFileUse  # noqa: Y015
+
 class _RiskKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -975,6 +1011,8 @@ class PermissionRequest(_message.Message):
     QUESTION_FIELD_NUMBER: _builtins.int
     RISKS_FIELD_NUMBER: _builtins.int
     REQUESTER_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """id starts with `per_`; empty in the response of PlanTool, which opens nothing."""
     session_id: _builtins.str
@@ -994,10 +1032,14 @@ class PermissionRequest(_message.Message):
     digest: _builtins.str
     """digest identifies what will run: tool definition, input, working directory, content of the file to change. An
     answer may send it as `expected_digest`. If it no longer matches when the call would start, the approval does not
-    count.
+    count. A request never changes after it was opened, so its id and this digest also name the view that was shown.
     """
     binding: _builtins.str
     """binding is the binding that a grant must have to cover this request; see Grant.binding."""
+    changed: _builtins.str
+    """changed is the reason why the call is asked for again, as text for a person, such as the files that changed since
+    the previous request. Empty for the first request of a call.
+    """
     @_builtins.property
     def patterns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """patterns are what is asked for: a command, a path, an address; for external_directory a directory with `/*`, for
@@ -1071,6 +1113,12 @@ class PermissionRequest(_message.Message):
     def requester(self) -> _permission_pb2.Requester:
         """requester is the agent that asks; see ToolPart.requester."""
 
+    @_builtins.property
+    def view(self) -> Global___CallView:
+        """view is the whole call as approvers see it: show all of it before you let a person approve. It is made when the
+        request is opened and never again. Absent only in a request that a version without views has opened.
+        """
+
     def __init__(
         self,
         *,
@@ -1095,16 +1143,174 @@ class PermissionRequest(_message.Message):
         question: _abc.Iterable[_permission_pb2.Question] | None = ...,
         risks: _abc.Iterable[Global___Risk] | None = ...,
         requester: _permission_pb2.Requester | None = ...,
+        view: Global___CallView | None = ...,
+        changed: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_tool", b"_tool", "metadata", b"metadata", "preview", b"preview", "requester", b"requester", "tool", b"tool"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_tool", b"_tool", "metadata", b"metadata", "preview", b"preview", "requester", b"requester", "tool", b"tool", "view", b"view"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tool", b"_tool", "agent", b"agent", "always", b"always", "ancestry", b"ancestry", "binding", b"binding", "created", b"created", "decisions", b"decisions", "digest", b"digest", "display", b"display", "expires", b"expires", "id", b"id", "metadata", b"metadata", "offers", b"offers", "patterns", b"patterns", "permission", b"permission", "preview", b"preview", "question", b"question", "requester", b"requester", "risks", b"risks", "session_id", b"session_id", "tool", b"tool", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tool", b"_tool", "agent", b"agent", "always", b"always", "ancestry", b"ancestry", "binding", b"binding", "changed", b"changed", "created", b"created", "decisions", b"decisions", "digest", b"digest", "display", b"display", "expires", b"expires", "id", b"id", "metadata", b"metadata", "offers", b"offers", "patterns", b"patterns", "permission", b"permission", "preview", b"preview", "question", b"question", "requester", b"requester", "risks", b"risks", "session_id", b"session_id", "tool", b"tool", "view", b"view", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__tool: _TypeAlias = _typing.Literal["tool"]  # noqa: Y015
     _WhichOneofArgType__tool: _TypeAlias = _typing.Literal["_tool", b"_tool"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tool) -> _WhichOneofReturnType__tool | None: ...
 
 Global___PermissionRequest: _TypeAlias = PermissionRequest  # noqa: Y015
+
+@_typing.final
+class CallView(_message.Message):
+    """CallView is the whole call of a permission request: every client draws it, and none adds or drops a field. All
+    requests of a call that are opened together have the same input and files. Its texts are in visible form: characters
+    that are invisible or change the text around them are written as `\\u{…}`. A title and a path are one line: a line feed
+    or tab in them is written like that too.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOL_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    INPUT_URL_FIELD_NUMBER: _builtins.int
+    tool: _builtins.str
+    """tool is the name of the tool that will run, as in ToolPart.tool."""
+    title: _builtins.str
+    """title is what the tool says that the call does; a tool may say anything. The agent is PermissionRequest.agent."""
+    complete: _builtins.bool
+    """complete is true if an approver can see everything that will happen: what is here, the whole input at `input_url`,
+    and the files by ReadBoundFile. Otherwise `missing` says what is not shown.
+    """
+    digest: _builtins.str
+    """digest is the lowercase hexadecimal SHA-256 of the canonical JSON (RFC 8785) of what an approver sees, so that a
+    client can compute it from what it draws. Take the protobuf JSON of the PermissionRequest, with lowerCamelCase names
+    and without fields that have their default value; of it `digest`, `permission`, `display`, `warnings`, `view`,
+    `preview`, `risks`, `question` and `offers`; of `view` all but `digest`, of each offer all but `expires`.
+    """
+    input_url: _builtins.str
+    """input_url is `toolgate-output:ID` of the whole input as canonical JSON (RFC 8785), where `input` has a leaf that is
+    cut; ReadToolOutput returns it. Empty otherwise, and in the response of PlanTool, whose caller has the input.
+    """
+    @_builtins.property
+    def input(self) -> _containers.RepeatedCompositeFieldContainer[Global___ViewLeaf]:
+        """input is every leaf of the input as it will run, after hooks and edits, in the order of the input. Small leaves are
+        whole. Where all of them have more than 16 KiB together, the largest are cut; see ViewLeaf.sha256.
+        """
+
+    @_builtins.property
+    def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___ViewFile]:
+        """files are the files that the call would run or read as code, to which the approval is bound by content. Their text
+        is not part of the request, since callers receive requests: ReadBoundFile returns it to approvers.
+        """
+
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """missing names, each as a text for a person, what is not shown: the present text of a file that the caller may not
+        read, files that will run and are not known, a part of the input over 1 MiB. Show it beside the call: an approval
+        is still possible, and is recorded as SHOWN_PARTIAL.
+        """
+
+    def __init__(
+        self,
+        *,
+        tool: _builtins.str = ...,
+        title: _builtins.str = ...,
+        input: _abc.Iterable[Global___ViewLeaf] | None = ...,
+        files: _abc.Iterable[Global___ViewFile] | None = ...,
+        complete: _builtins.bool = ...,
+        missing: _abc.Iterable[_builtins.str] | None = ...,
+        digest: _builtins.str = ...,
+        input_url: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "digest", b"digest", "files", b"files", "input", b"input", "input_url", b"input_url", "missing", b"missing", "title", b"title", "tool", b"tool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallView: _TypeAlias = CallView  # noqa: Y015
+
+@_typing.final
+class ViewLeaf(_message.Message):
+    """ViewLeaf is a value of an input that has no members: a string, number, boolean, null, empty object or empty list."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """path is the JSON pointer (RFC 6901) of the value in the input, such as `/command` or `/edits/0/newString`."""
+    text: _builtins.str
+    """text is the string, or the JSON of any other value. Where `sha256` is set, its beginning."""
+    bytes: _builtins.int
+    """bytes is the size of the whole value, in UTF-8: of the string itself, or of the JSON of any other value."""
+    sha256: _builtins.str
+    """sha256 is the lowercase hexadecimal SHA-256 of the whole value as counted in `bytes`, where `text` is only its
+    beginning; empty if `text` is whole. Of an input with very many values one leaf may stand for the rest of an object
+    or list: `path` names the object or list, and the value is its canonical JSON (RFC 8785).
+    """
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        text: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+        sha256: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "path", b"path", "sha256", b"sha256", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ViewLeaf: _TypeAlias = ViewLeaf  # noqa: Y015
+
+@_typing.final
+class ViewFile(_message.Message):
+    """ViewFile is a file to whose content an approval is bound."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    USE_FIELD_NUMBER: _builtins.int
+    CHANGED_SINCE_READ_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """path is the path relative to the workspace, or the absolute path of a file outside of it. It is not escaped, so that
+    ReadBoundFile takes it: escape it when you show it.
+    """
+    sha256: _builtins.str
+    """sha256 is the lowercase hexadecimal SHA-256 of the content when the request was opened."""
+    bytes: _builtins.int
+    """bytes is the size of the content."""
+    lines: _builtins.int
+    """lines is the number of lines; 0 for a file that is not text."""
+    use: Global___ViewFileUse.ValueType
+    """use is the part that the file has in the call."""
+    changed_since_read: _builtins.bool
+    """changed_since_read is true if the content is not the one that the agent's session last read or wrote by a tool."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        sha256: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+        lines: _builtins.int = ...,
+        use: Global___ViewFileUse.ValueType = ...,
+        changed_since_read: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "changed_since_read", b"changed_since_read", "lines", b"lines", "path", b"path", "sha256", b"sha256", "use", b"use"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ViewFile: _TypeAlias = ViewFile  # noqa: Y015
 
 @_typing.final
 class Risk(_message.Message):
@@ -1192,8 +1398,9 @@ class PermissionResponse(_message.Message):
     principal is OK.
     """
     expected_digest: _builtins.str
-    """expected_digest is the `digest` of the permission request that was shown; if it differs, nothing is settled. Empty:
-    not checked.
+    """expected_digest is the `digest` of the permission request that was shown; if it differs, nothing is settled. By it a
+    client says that it showed the whole view of that request (PermissionSettled.shown). Empty: not checked, and the
+    record does not know what the person saw.
     """
     offer_id: _builtins.str
     """offer_id is the offer to save; only with ALWAYS. Empty: the first offer, which is the narrowest. Only offers of the

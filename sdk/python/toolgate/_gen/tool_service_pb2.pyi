@@ -1856,6 +1856,11 @@ class WatchManyRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WATCHES_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_MS_FIELD_NUMBER: _builtins.int
+    heartbeat_ms: _builtins.int
+    """heartbeat_ms is the time after which an idle stream sends a heartbeat. 0: 15 s. A client that must notice soon that
+    nothing arrives any more names a shorter one.
+    """
     @_builtins.property
     def watches(self) -> _containers.RepeatedCompositeFieldContainer[Global___Watch]:
         """watches are independent of each other; several may watch the same session."""
@@ -1864,10 +1869,11 @@ class WatchManyRequest(_message.Message):
         self,
         *,
         watches: _abc.Iterable[Global___Watch] | None = ...,
+        heartbeat_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["watches", b"watches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_ms", b"heartbeat_ms", "watches", b"watches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -87,7 +87,8 @@ const (
 	// The details contain its PermissionSettled. Metadata: `permission_id`, `outcome`.
 	ErrorReason_ERROR_REASON_ASK_CLOSED ErrorReason = 16
 	// ERROR_REASON_ASK_CHANGED (failed_precondition): `expected_digest` is not the digest of the permission request: what
-	// was shown is not what would run. Show the request again. Metadata: `permission_id`, `digest`.
+	// was shown is not what would run. Show the request again. Or the file that ReadBoundFile would return has another
+	// content by now. Metadata: `permission_id`, `digest`, and for a file `path`.
 	ErrorReason_ERROR_REASON_ASK_CHANGED ErrorReason = 17
 	// ERROR_REASON_NO_OFFER (failed_precondition): the answer is "always", but the permission request has no offer, or
 	// none with that `offer_id`. The request stays open. Metadata: `permission_id`.

@@ -402,6 +402,66 @@ func (PermissionOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{4}
 }
 
+// Shown is what an approver could see of a call before the answer, as far as the service knows. Of a request that was
+// settled with another one of its call (`whole_call`) it is that of the answer if both have the same `digest`,
+// otherwise UNKNOWN.
+type Shown int32
+
+const (
+	// SHOWN_UNSPECIFIED: no one answered, or a version without views recorded the answer.
+	Shown_SHOWN_UNSPECIFIED Shown = 0
+	// SHOWN_UNKNOWN: the answer did not name the request's digest (PermissionResponse.expected_digest), or the request has
+	// no view.
+	Shown_SHOWN_UNKNOWN Shown = 1
+	// SHOWN_WHOLE: the answer named the digest, and the view is complete.
+	Shown_SHOWN_WHOLE Shown = 2
+	// SHOWN_PARTIAL: the answer named the digest, and the view is not complete (CallView.missing).
+	Shown_SHOWN_PARTIAL Shown = 3
+)
+
+// Enum value maps for Shown.
+var (
+	Shown_name = map[int32]string{
+		0: "SHOWN_UNSPECIFIED",
+		1: "SHOWN_UNKNOWN",
+		2: "SHOWN_WHOLE",
+		3: "SHOWN_PARTIAL",
+	}
+	Shown_value = map[string]int32{
+		"SHOWN_UNSPECIFIED": 0,
+		"SHOWN_UNKNOWN":     1,
+		"SHOWN_WHOLE":       2,
+		"SHOWN_PARTIAL":     3,
+	}
+)
+
+func (x Shown) Enum() *Shown {
+	p := new(Shown)
+	*p = x
+	return p
+}
+
+func (x Shown) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Shown) Descriptor() protoreflect.EnumDescriptor {
+	return file_opencode_tool_v1_permission_proto_enumTypes[5].Descriptor()
+}
+
+func (Shown) Type() protoreflect.EnumType {
+	return &file_opencode_tool_v1_permission_proto_enumTypes[5]
+}
+
+func (x Shown) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Shown.Descriptor instead.
+func (Shown) EnumDescriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{5}
+}
+
 // DecisionKind is the subject of an audit record.
 type DecisionKind int32
 
@@ -466,11 +526,11 @@ func (x DecisionKind) String() string {
 }
 
 func (DecisionKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_opencode_tool_v1_permission_proto_enumTypes[5].Descriptor()
+	return file_opencode_tool_v1_permission_proto_enumTypes[6].Descriptor()
 }
 
 func (DecisionKind) Type() protoreflect.EnumType {
-	return &file_opencode_tool_v1_permission_proto_enumTypes[5]
+	return &file_opencode_tool_v1_permission_proto_enumTypes[6]
 }
 
 func (x DecisionKind) Number() protoreflect.EnumNumber {
@@ -479,7 +539,7 @@ func (x DecisionKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DecisionKind.Descriptor instead.
 func (DecisionKind) EnumDescriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{5}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{6}
 }
 
 // PermissionRule decides about every permission and pattern that it matches; if several rules of one list match, the
@@ -1331,7 +1391,10 @@ type PermissionSettled struct {
 	SettledWith string `protobuf:"bytes,11,opt,name=settled_with,json=settledWith,proto3" json:"settled_with,omitempty"`
 	// answers are the answers to the questions of the request (PermissionRequest.question), one for each, in order. Empty
 	// for a request without questions, and if no one answered.
-	Answers       []*QuestionAnswer `protobuf:"bytes,12,rep,name=answers,proto3" json:"answers,omitempty"`
+	Answers []*QuestionAnswer `protobuf:"bytes,12,rep,name=answers,proto3" json:"answers,omitempty"`
+	// shown is what the approver could see of the call before the answer; UNSPECIFIED if no one answered this request:
+	// it expired, was withdrawn, or was settled by another one's grant.
+	Shown         Shown `protobuf:"varint,16,opt,name=shown,proto3,enum=opencode.tool.v1.Shown" json:"shown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1448,6 +1511,13 @@ func (x *PermissionSettled) GetAnswers() []*QuestionAnswer {
 		return x.Answers
 	}
 	return nil
+}
+
+func (x *PermissionSettled) GetShown() Shown {
+	if x != nil {
+		return x.Shown
+	}
+	return Shown_SHOWN_UNSPECIFIED
 }
 
 // Question is one question to a person, with the form of its answer. The service makes it from the call: control and
@@ -2212,7 +2282,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\arevoked\x18\x0e \x01(\x01R\arevoked\x12\x14\n" +
 	"\x05agent\x18\x0f \x01(\tR\x05agent\x12\x1b\n" +
 	"\tlast_used\x18\x10 \x01(\x01R\blastUsed\x12\x1c\n" +
-	"\tsuspended\x18\x11 \x01(\x01R\tsuspended\"\xa7\x03\n" +
+	"\tsuspended\x18\x11 \x01(\x01R\tsuspended\"\xd6\x03\n" +
 	"\x11PermissionSettled\x12#\n" +
 	"\rpermission_id\x18\x01 \x01(\tR\fpermissionId\x12\x1d\n" +
 	"\n" +
@@ -2227,7 +2297,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\ranswer_digest\x18\n" +
 	" \x01(\tR\fanswerDigest\x12!\n" +
 	"\fsettled_with\x18\v \x01(\tR\vsettledWith\x12:\n" +
-	"\aanswers\x18\f \x03(\v2 .opencode.tool.v1.QuestionAnswerR\aanswers\"\xae\x01\n" +
+	"\aanswers\x18\f \x03(\v2 .opencode.tool.v1.QuestionAnswerR\aanswers\x12-\n" +
+	"\x05shown\x18\x10 \x01(\x0e2\x17.opencode.tool.v1.ShownR\x05shown\"\xae\x01\n" +
 	"\bQuestion\x12\x1a\n" +
 	"\bquestion\x18\x01 \x01(\tR\bquestion\x12\x16\n" +
 	"\x06header\x18\x02 \x01(\tR\x06header\x12:\n" +
@@ -2327,7 +2398,12 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x1aPERMISSION_OUTCOME_EXPIRED\x10\x04\x12 \n" +
 	"\x1cPERMISSION_OUTCOME_WITHDRAWN\x10\x05\x12\x1d\n" +
 	"\x19PERMISSION_OUTCOME_DENIED\x10\x06\x12\x1d\n" +
-	"\x19PERMISSION_OUTCOME_EDITED\x10\a*\x87\x02\n" +
+	"\x19PERMISSION_OUTCOME_EDITED\x10\a*U\n" +
+	"\x05Shown\x12\x15\n" +
+	"\x11SHOWN_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rSHOWN_UNKNOWN\x10\x01\x12\x0f\n" +
+	"\vSHOWN_WHOLE\x10\x02\x12\x11\n" +
+	"\rSHOWN_PARTIAL\x10\x03*\x87\x02\n" +
 	"\fDecisionKind\x12\x1d\n" +
 	"\x19DECISION_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15DECISION_KIND_ALLOWED\x10\x01\x12\x18\n" +
@@ -2352,7 +2428,7 @@ func file_opencode_tool_v1_permission_proto_rawDescGZIP() []byte {
 	return file_opencode_tool_v1_permission_proto_rawDescData
 }
 
-var file_opencode_tool_v1_permission_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_opencode_tool_v1_permission_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
 var file_opencode_tool_v1_permission_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_opencode_tool_v1_permission_proto_goTypes = []any{
 	(PermissionAction)(0),      // 0: opencode.tool.v1.PermissionAction
@@ -2360,58 +2436,60 @@ var file_opencode_tool_v1_permission_proto_goTypes = []any{
 	(PermissionReason)(0),      // 2: opencode.tool.v1.PermissionReason
 	(GrantScope)(0),            // 3: opencode.tool.v1.GrantScope
 	(PermissionOutcome)(0),     // 4: opencode.tool.v1.PermissionOutcome
-	(DecisionKind)(0),          // 5: opencode.tool.v1.DecisionKind
-	(*PermissionRule)(nil),     // 6: opencode.tool.v1.PermissionRule
-	(*PermissionDecision)(nil), // 7: opencode.tool.v1.PermissionDecision
-	(*RuleMatch)(nil),          // 8: opencode.tool.v1.RuleMatch
-	(*RuleList)(nil),           // 9: opencode.tool.v1.RuleList
-	(*GrantMatch)(nil),         // 10: opencode.tool.v1.GrantMatch
-	(*ArgvPrefix)(nil),         // 11: opencode.tool.v1.ArgvPrefix
-	(*Offer)(nil),              // 12: opencode.tool.v1.Offer
-	(*Grant)(nil),              // 13: opencode.tool.v1.Grant
-	(*PermissionSettled)(nil),  // 14: opencode.tool.v1.PermissionSettled
-	(*Question)(nil),           // 15: opencode.tool.v1.Question
-	(*QuestionOption)(nil),     // 16: opencode.tool.v1.QuestionOption
-	(*QuestionAnswer)(nil),     // 17: opencode.tool.v1.QuestionAnswer
-	(*DecisionRecord)(nil),     // 18: opencode.tool.v1.DecisionRecord
-	(*HostTraffic)(nil),        // 19: opencode.tool.v1.HostTraffic
-	(*HostReport)(nil),         // 20: opencode.tool.v1.HostReport
-	(*Requester)(nil),          // 21: opencode.tool.v1.Requester
-	(*AuditEntry)(nil),         // 22: opencode.tool.v1.AuditEntry
+	(Shown)(0),                 // 5: opencode.tool.v1.Shown
+	(DecisionKind)(0),          // 6: opencode.tool.v1.DecisionKind
+	(*PermissionRule)(nil),     // 7: opencode.tool.v1.PermissionRule
+	(*PermissionDecision)(nil), // 8: opencode.tool.v1.PermissionDecision
+	(*RuleMatch)(nil),          // 9: opencode.tool.v1.RuleMatch
+	(*RuleList)(nil),           // 10: opencode.tool.v1.RuleList
+	(*GrantMatch)(nil),         // 11: opencode.tool.v1.GrantMatch
+	(*ArgvPrefix)(nil),         // 12: opencode.tool.v1.ArgvPrefix
+	(*Offer)(nil),              // 13: opencode.tool.v1.Offer
+	(*Grant)(nil),              // 14: opencode.tool.v1.Grant
+	(*PermissionSettled)(nil),  // 15: opencode.tool.v1.PermissionSettled
+	(*Question)(nil),           // 16: opencode.tool.v1.Question
+	(*QuestionOption)(nil),     // 17: opencode.tool.v1.QuestionOption
+	(*QuestionAnswer)(nil),     // 18: opencode.tool.v1.QuestionAnswer
+	(*DecisionRecord)(nil),     // 19: opencode.tool.v1.DecisionRecord
+	(*HostTraffic)(nil),        // 20: opencode.tool.v1.HostTraffic
+	(*HostReport)(nil),         // 21: opencode.tool.v1.HostReport
+	(*Requester)(nil),          // 22: opencode.tool.v1.Requester
+	(*AuditEntry)(nil),         // 23: opencode.tool.v1.AuditEntry
 }
 var file_opencode_tool_v1_permission_proto_depIdxs = []int32{
 	0,  // 0: opencode.tool.v1.PermissionRule.action:type_name -> opencode.tool.v1.PermissionAction
 	0,  // 1: opencode.tool.v1.PermissionDecision.action:type_name -> opencode.tool.v1.PermissionAction
 	1,  // 2: opencode.tool.v1.PermissionDecision.layer:type_name -> opencode.tool.v1.PermissionLayer
-	6,  // 3: opencode.tool.v1.PermissionDecision.rule:type_name -> opencode.tool.v1.PermissionRule
+	7,  // 3: opencode.tool.v1.PermissionDecision.rule:type_name -> opencode.tool.v1.PermissionRule
 	2,  // 4: opencode.tool.v1.PermissionDecision.reason_code:type_name -> opencode.tool.v1.PermissionReason
-	8,  // 5: opencode.tool.v1.PermissionDecision.matches:type_name -> opencode.tool.v1.RuleMatch
+	9,  // 5: opencode.tool.v1.PermissionDecision.matches:type_name -> opencode.tool.v1.RuleMatch
 	1,  // 6: opencode.tool.v1.RuleMatch.layer:type_name -> opencode.tool.v1.PermissionLayer
-	6,  // 7: opencode.tool.v1.RuleMatch.rule:type_name -> opencode.tool.v1.PermissionRule
+	7,  // 7: opencode.tool.v1.RuleMatch.rule:type_name -> opencode.tool.v1.PermissionRule
 	1,  // 8: opencode.tool.v1.RuleList.layer:type_name -> opencode.tool.v1.PermissionLayer
-	6,  // 9: opencode.tool.v1.RuleList.rules:type_name -> opencode.tool.v1.PermissionRule
-	11, // 10: opencode.tool.v1.GrantMatch.prefix:type_name -> opencode.tool.v1.ArgvPrefix
+	7,  // 9: opencode.tool.v1.RuleList.rules:type_name -> opencode.tool.v1.PermissionRule
+	12, // 10: opencode.tool.v1.GrantMatch.prefix:type_name -> opencode.tool.v1.ArgvPrefix
 	3,  // 11: opencode.tool.v1.Offer.scope:type_name -> opencode.tool.v1.GrantScope
-	10, // 12: opencode.tool.v1.Offer.match:type_name -> opencode.tool.v1.GrantMatch
-	10, // 13: opencode.tool.v1.Offer.also:type_name -> opencode.tool.v1.GrantMatch
+	11, // 12: opencode.tool.v1.Offer.match:type_name -> opencode.tool.v1.GrantMatch
+	11, // 13: opencode.tool.v1.Offer.also:type_name -> opencode.tool.v1.GrantMatch
 	3,  // 14: opencode.tool.v1.Grant.scope:type_name -> opencode.tool.v1.GrantScope
-	10, // 15: opencode.tool.v1.Grant.match:type_name -> opencode.tool.v1.GrantMatch
+	11, // 15: opencode.tool.v1.Grant.match:type_name -> opencode.tool.v1.GrantMatch
 	4,  // 16: opencode.tool.v1.PermissionSettled.outcome:type_name -> opencode.tool.v1.PermissionOutcome
-	17, // 17: opencode.tool.v1.PermissionSettled.answers:type_name -> opencode.tool.v1.QuestionAnswer
-	16, // 18: opencode.tool.v1.Question.options:type_name -> opencode.tool.v1.QuestionOption
-	5,  // 19: opencode.tool.v1.DecisionRecord.kind:type_name -> opencode.tool.v1.DecisionKind
-	7,  // 20: opencode.tool.v1.DecisionRecord.decisions:type_name -> opencode.tool.v1.PermissionDecision
-	14, // 21: opencode.tool.v1.DecisionRecord.settled:type_name -> opencode.tool.v1.PermissionSettled
-	13, // 22: opencode.tool.v1.DecisionRecord.grants:type_name -> opencode.tool.v1.Grant
-	20, // 23: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
-	21, // 24: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
-	19, // 25: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
-	18, // 26: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	18, // 17: opencode.tool.v1.PermissionSettled.answers:type_name -> opencode.tool.v1.QuestionAnswer
+	5,  // 18: opencode.tool.v1.PermissionSettled.shown:type_name -> opencode.tool.v1.Shown
+	17, // 19: opencode.tool.v1.Question.options:type_name -> opencode.tool.v1.QuestionOption
+	6,  // 20: opencode.tool.v1.DecisionRecord.kind:type_name -> opencode.tool.v1.DecisionKind
+	8,  // 21: opencode.tool.v1.DecisionRecord.decisions:type_name -> opencode.tool.v1.PermissionDecision
+	15, // 22: opencode.tool.v1.DecisionRecord.settled:type_name -> opencode.tool.v1.PermissionSettled
+	14, // 23: opencode.tool.v1.DecisionRecord.grants:type_name -> opencode.tool.v1.Grant
+	21, // 24: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
+	22, // 25: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
+	20, // 26: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
+	19, // 27: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_permission_proto_init() }
@@ -2430,7 +2508,7 @@ func file_opencode_tool_v1_permission_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_opencode_tool_v1_permission_proto_rawDesc), len(file_opencode_tool_v1_permission_proto_rawDesc)),
-			NumEnums:      6,
+			NumEnums:      7,
 			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -134,6 +134,126 @@ func (x *GetPermissionResponse) GetPart() *ToolPart {
 	return nil
 }
 
+// ReadBoundFileRequest names a file of a permission request.
+type ReadBoundFileRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// permission_id is the permission request.
+	PermissionId string `protobuf:"bytes,1,opt,name=permission_id,json=permissionId,proto3" json:"permission_id,omitempty"`
+	// path is ViewFile.path of one of its files.
+	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadBoundFileRequest) Reset() {
+	*x = ReadBoundFileRequest{}
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadBoundFileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadBoundFileRequest) ProtoMessage() {}
+
+func (x *ReadBoundFileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadBoundFileRequest.ProtoReflect.Descriptor instead.
+func (*ReadBoundFileRequest) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ReadBoundFileRequest) GetPermissionId() string {
+	if x != nil {
+		return x.PermissionId
+	}
+	return ""
+}
+
+func (x *ReadBoundFileRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+// ReadBoundFileResponse is the text of the file, whose content is the one to which the approval is bound.
+type ReadBoundFileResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// text is the text in visible form: of a file over 512 KiB its beginning. Empty for a file that is not UTF-8 text,
+	// of which an approver sees size and SHA-256.
+	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	// truncated is true if the file is over 512 KiB.
+	Truncated bool `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	// binary is true if the file is not UTF-8 text.
+	Binary        bool `protobuf:"varint,3,opt,name=binary,proto3" json:"binary,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadBoundFileResponse) Reset() {
+	*x = ReadBoundFileResponse{}
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadBoundFileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadBoundFileResponse) ProtoMessage() {}
+
+func (x *ReadBoundFileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadBoundFileResponse.ProtoReflect.Descriptor instead.
+func (*ReadBoundFileResponse) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ReadBoundFileResponse) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ReadBoundFileResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+func (x *ReadBoundFileResponse) GetBinary() bool {
+	if x != nil {
+		return x.Binary
+	}
+	return false
+}
+
 // ListPermissionsRequest filters open permission requests.
 type ListPermissionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -149,7 +269,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[2]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -161,7 +281,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[2]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -174,7 +294,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{2}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListPermissionsRequest) GetSessionId() string {
@@ -211,7 +331,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[3]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -223,7 +343,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[3]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -236,7 +356,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{3}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*PermissionRequest {
@@ -264,7 +384,7 @@ type WatchPermissionsRequest struct {
 
 func (x *WatchPermissionsRequest) Reset() {
 	*x = WatchPermissionsRequest{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[4]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -276,7 +396,7 @@ func (x *WatchPermissionsRequest) String() string {
 func (*WatchPermissionsRequest) ProtoMessage() {}
 
 func (x *WatchPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[4]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -289,7 +409,7 @@ func (x *WatchPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*WatchPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{4}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *WatchPermissionsRequest) GetSessionId() string {
@@ -316,7 +436,7 @@ type WatchPermissionsResponse struct {
 
 func (x *WatchPermissionsResponse) Reset() {
 	*x = WatchPermissionsResponse{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[5]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -328,7 +448,7 @@ func (x *WatchPermissionsResponse) String() string {
 func (*WatchPermissionsResponse) ProtoMessage() {}
 
 func (x *WatchPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[5]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -341,7 +461,7 @@ func (x *WatchPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*WatchPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{5}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WatchPermissionsResponse) GetEvent() *SessionEvent {
@@ -375,17 +495,20 @@ func (x *WatchPermissionsResponse) GetStoreId() string {
 // RejectPermissionsRequest names the session in which everything is rejected.
 type RejectPermissionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// session_id is the session whose permission requests, and those of its descendants, are rejected.
+	// session_id is the session whose permission requests, and those of its descendants, are rejected. It may be empty if
+	// `agent` is set: then those of every session.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// message is feedback for the model; each call receives it.
-	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// agent limits it to the requests of this agent (PermissionRequest.agent). Empty: of every agent.
+	Agent         string `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RejectPermissionsRequest) Reset() {
 	*x = RejectPermissionsRequest{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[6]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -397,7 +520,7 @@ func (x *RejectPermissionsRequest) String() string {
 func (*RejectPermissionsRequest) ProtoMessage() {}
 
 func (x *RejectPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[6]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -410,7 +533,7 @@ func (x *RejectPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RejectPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*RejectPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{6}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RejectPermissionsRequest) GetSessionId() string {
@@ -427,6 +550,13 @@ func (x *RejectPermissionsRequest) GetMessage() string {
 	return ""
 }
 
+func (x *RejectPermissionsRequest) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
 // RejectPermissionsResponse is the rejected permission requests.
 type RejectPermissionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -439,7 +569,7 @@ type RejectPermissionsResponse struct {
 
 func (x *RejectPermissionsResponse) Reset() {
 	*x = RejectPermissionsResponse{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[7]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -451,7 +581,7 @@ func (x *RejectPermissionsResponse) String() string {
 func (*RejectPermissionsResponse) ProtoMessage() {}
 
 func (x *RejectPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[7]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -464,7 +594,7 @@ func (x *RejectPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RejectPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*RejectPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{7}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RejectPermissionsResponse) GetSettled() []*PermissionSettled {
@@ -491,7 +621,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[8]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -503,7 +633,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[8]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -516,7 +646,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{8}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListGrantsRequest) GetSessionId() string {
@@ -560,7 +690,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[9]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -572,7 +702,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[9]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -585,7 +715,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{9}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -613,7 +743,7 @@ type RevokeGrantRequest struct {
 
 func (x *RevokeGrantRequest) Reset() {
 	*x = RevokeGrantRequest{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[10]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +755,7 @@ func (x *RevokeGrantRequest) String() string {
 func (*RevokeGrantRequest) ProtoMessage() {}
 
 func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[10]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +768,7 @@ func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantRequest.ProtoReflect.Descriptor instead.
 func (*RevokeGrantRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{10}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RevokeGrantRequest) GetGrantId() string {
@@ -659,7 +789,7 @@ type RevokeGrantResponse struct {
 
 func (x *RevokeGrantResponse) Reset() {
 	*x = RevokeGrantResponse{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[11]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -671,7 +801,7 @@ func (x *RevokeGrantResponse) String() string {
 func (*RevokeGrantResponse) ProtoMessage() {}
 
 func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[11]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -684,7 +814,7 @@ func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantResponse.ProtoReflect.Descriptor instead.
 func (*RevokeGrantResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{11}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RevokeGrantResponse) GetGrant() *Grant {
@@ -705,7 +835,7 @@ type ConfirmGrantRequest struct {
 
 func (x *ConfirmGrantRequest) Reset() {
 	*x = ConfirmGrantRequest{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[12]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -717,7 +847,7 @@ func (x *ConfirmGrantRequest) String() string {
 func (*ConfirmGrantRequest) ProtoMessage() {}
 
 func (x *ConfirmGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[12]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -730,7 +860,7 @@ func (x *ConfirmGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmGrantRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmGrantRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{12}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ConfirmGrantRequest) GetGrantId() string {
@@ -751,7 +881,7 @@ type ConfirmGrantResponse struct {
 
 func (x *ConfirmGrantResponse) Reset() {
 	*x = ConfirmGrantResponse{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[13]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +893,7 @@ func (x *ConfirmGrantResponse) String() string {
 func (*ConfirmGrantResponse) ProtoMessage() {}
 
 func (x *ConfirmGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[13]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +906,7 @@ func (x *ConfirmGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmGrantResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmGrantResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{13}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ConfirmGrantResponse) GetGrant() *Grant {
@@ -801,7 +931,7 @@ type ListDecisionsRequest struct {
 
 func (x *ListDecisionsRequest) Reset() {
 	*x = ListDecisionsRequest{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[14]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -813,7 +943,7 @@ func (x *ListDecisionsRequest) String() string {
 func (*ListDecisionsRequest) ProtoMessage() {}
 
 func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[14]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -826,7 +956,7 @@ func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{14}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListDecisionsRequest) GetSessionId() string {
@@ -861,7 +991,7 @@ type ListDecisionsResponse struct {
 
 func (x *ListDecisionsResponse) Reset() {
 	*x = ListDecisionsResponse{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[15]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -873,7 +1003,7 @@ func (x *ListDecisionsResponse) String() string {
 func (*ListDecisionsResponse) ProtoMessage() {}
 
 func (x *ListDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[15]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -886,7 +1016,7 @@ func (x *ListDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{15}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListDecisionsResponse) GetEntries() []*AuditEntry {
@@ -909,7 +1039,7 @@ type ListAuditsRequest struct {
 
 func (x *ListAuditsRequest) Reset() {
 	*x = ListAuditsRequest{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[16]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -921,7 +1051,7 @@ func (x *ListAuditsRequest) String() string {
 func (*ListAuditsRequest) ProtoMessage() {}
 
 func (x *ListAuditsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[16]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -934,7 +1064,7 @@ func (x *ListAuditsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditsRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditsRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{16}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListAuditsRequest) GetPageSize() uint32 {
@@ -964,7 +1094,7 @@ type ListAuditsResponse struct {
 
 func (x *ListAuditsResponse) Reset() {
 	*x = ListAuditsResponse{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[17]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -976,7 +1106,7 @@ func (x *ListAuditsResponse) String() string {
 func (*ListAuditsResponse) ProtoMessage() {}
 
 func (x *ListAuditsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[17]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -989,7 +1119,7 @@ func (x *ListAuditsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditsResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditsResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{17}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListAuditsResponse) GetRootSessionIds() []string {
@@ -1031,7 +1161,7 @@ type ExplainPermissionRequest struct {
 
 func (x *ExplainPermissionRequest) Reset() {
 	*x = ExplainPermissionRequest{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[18]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1043,7 +1173,7 @@ func (x *ExplainPermissionRequest) String() string {
 func (*ExplainPermissionRequest) ProtoMessage() {}
 
 func (x *ExplainPermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[18]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1056,7 +1186,7 @@ func (x *ExplainPermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPermissionRequest.ProtoReflect.Descriptor instead.
 func (*ExplainPermissionRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{18}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ExplainPermissionRequest) GetSessionId() string {
@@ -1115,7 +1245,7 @@ type ExplainPermissionResponse struct {
 
 func (x *ExplainPermissionResponse) Reset() {
 	*x = ExplainPermissionResponse{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[19]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1127,7 +1257,7 @@ func (x *ExplainPermissionResponse) String() string {
 func (*ExplainPermissionResponse) ProtoMessage() {}
 
 func (x *ExplainPermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[19]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1140,7 +1270,7 @@ func (x *ExplainPermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPermissionResponse.ProtoReflect.Descriptor instead.
 func (*ExplainPermissionResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{19}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ExplainPermissionResponse) GetAction() PermissionAction {
@@ -1175,7 +1305,7 @@ type ListRulesRequest struct {
 
 func (x *ListRulesRequest) Reset() {
 	*x = ListRulesRequest{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[20]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1317,7 @@ func (x *ListRulesRequest) String() string {
 func (*ListRulesRequest) ProtoMessage() {}
 
 func (x *ListRulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[20]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1200,7 +1330,7 @@ func (x *ListRulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRulesRequest.ProtoReflect.Descriptor instead.
 func (*ListRulesRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{20}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListRulesRequest) GetPlace() isListRulesRequest_Place {
@@ -1269,7 +1399,7 @@ type ListRulesResponse struct {
 
 func (x *ListRulesResponse) Reset() {
 	*x = ListRulesResponse{}
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[21]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1411,7 @@ func (x *ListRulesResponse) String() string {
 func (*ListRulesResponse) ProtoMessage() {}
 
 func (x *ListRulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[21]
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1424,7 @@ func (x *ListRulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRulesResponse.ProtoReflect.Descriptor instead.
 func (*ListRulesResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{21}
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListRulesResponse) GetAgent() string {
@@ -1330,7 +1460,15 @@ const file_opencode_tool_v1_permission_service_proto_rawDesc = "" +
 	"permission\x18\x01 \x01(\v2#.opencode.tool.v1.PermissionRequestR\n" +
 	"permission\x12=\n" +
 	"\asettled\x18\x02 \x01(\v2#.opencode.tool.v1.PermissionSettledR\asettled\x12.\n" +
-	"\x04part\x18\x03 \x01(\v2\x1a.opencode.tool.v1.ToolPartR\x04part\"\x90\x01\n" +
+	"\x04part\x18\x03 \x01(\v2\x1a.opencode.tool.v1.ToolPartR\x04part\"f\n" +
+	"\x14ReadBoundFileRequest\x12.\n" +
+	"\rpermission_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\fpermissionId\x12\x1e\n" +
+	"\x04path\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80 R\x04path\"a\n" +
+	"\x15ReadBoundFileResponse\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12\x1c\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated\x12\x16\n" +
+	"\x06binary\x18\x03 \x01(\bR\x06binary\"\x90\x01\n" +
 	"\x16ListPermissionsRequest\x12&\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\tsessionId\x12%\n" +
@@ -1347,11 +1485,13 @@ const file_opencode_tool_v1_permission_service_proto_rawDesc = "" +
 	"\x05event\x18\x01 \x01(\v2\x1e.opencode.tool.v1.SessionEventR\x05event\x12\x19\n" +
 	"\blast_seq\x18\x02 \x01(\x04R\alastSeq\x12!\n" +
 	"\fsnapshot_end\x18\x03 \x01(\bR\vsnapshotEnd\x12\x19\n" +
-	"\bstore_id\x18\x04 \x01(\tR\astoreId\"i\n" +
-	"\x18RejectPermissionsRequest\x12(\n" +
+	"\bstore_id\x18\x04 \x01(\tR\astoreId\"\xeb\x01\n" +
+	"\x18RejectPermissionsRequest\x12&\n" +
 	"\n" +
-	"session_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\tsessionId\x12#\n" +
-	"\amessage\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x18\x80\x80\x01R\amessage\"Z\n" +
+	"session_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\tsessionId\x12#\n" +
+	"\amessage\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x18\x80\x80\x01R\amessage\x12\x1d\n" +
+	"\x05agent\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\x05agent:c\xbaH`\x1a^\n" +
+	"\x10session_or_agent\x12\x1fsession_id or agent is required\x1a)this.session_id != '' || this.agent != ''\"Z\n" +
 	"\x19RejectPermissionsResponse\x12=\n" +
 	"\asettled\x18\x01 \x03(\v2#.opencode.tool.v1.PermissionSettledR\asettled\"\xae\x01\n" +
 	"\x11ListGrantsRequest\x12&\n" +
@@ -1410,10 +1550,12 @@ const file_opencode_tool_v1_permission_service_proto_rawDesc = "" +
 	"\x11ListRulesResponse\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x1c\n" +
 	"\tworkspace\x18\x02 \x01(\tR\tworkspace\x120\n" +
-	"\x05lists\x18\x03 \x03(\v2\x1a.opencode.tool.v1.RuleListR\x05lists2\xa1\t\n" +
+	"\x05lists\x18\x03 \x03(\v2\x1a.opencode.tool.v1.RuleListR\x05lists2\x83\n" +
+	"\n" +
 	"\x11PermissionService\x12T\n" +
 	"\x13RespondToPermission\x12$.opencode.tool.v1.PermissionResponse\x1a\x17.opencode.tool.v1.Empty\x12`\n" +
-	"\rGetPermission\x12&.opencode.tool.v1.GetPermissionRequest\x1a'.opencode.tool.v1.GetPermissionResponse\x12f\n" +
+	"\rGetPermission\x12&.opencode.tool.v1.GetPermissionRequest\x1a'.opencode.tool.v1.GetPermissionResponse\x12`\n" +
+	"\rReadBoundFile\x12&.opencode.tool.v1.ReadBoundFileRequest\x1a'.opencode.tool.v1.ReadBoundFileResponse\x12f\n" +
 	"\x0fListPermissions\x12(.opencode.tool.v1.ListPermissionsRequest\x1a).opencode.tool.v1.ListPermissionsResponse\x12k\n" +
 	"\x10WatchPermissions\x12).opencode.tool.v1.WatchPermissionsRequest\x1a*.opencode.tool.v1.WatchPermissionsResponse0\x01\x12l\n" +
 	"\x11RejectPermissions\x12*.opencode.tool.v1.RejectPermissionsRequest\x1a+.opencode.tool.v1.RejectPermissionsResponse\x12W\n" +
@@ -1440,84 +1582,88 @@ func file_opencode_tool_v1_permission_service_proto_rawDescGZIP() []byte {
 	return file_opencode_tool_v1_permission_service_proto_rawDescData
 }
 
-var file_opencode_tool_v1_permission_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_opencode_tool_v1_permission_service_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_opencode_tool_v1_permission_service_proto_goTypes = []any{
 	(*GetPermissionRequest)(nil),      // 0: opencode.tool.v1.GetPermissionRequest
 	(*GetPermissionResponse)(nil),     // 1: opencode.tool.v1.GetPermissionResponse
-	(*ListPermissionsRequest)(nil),    // 2: opencode.tool.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),   // 3: opencode.tool.v1.ListPermissionsResponse
-	(*WatchPermissionsRequest)(nil),   // 4: opencode.tool.v1.WatchPermissionsRequest
-	(*WatchPermissionsResponse)(nil),  // 5: opencode.tool.v1.WatchPermissionsResponse
-	(*RejectPermissionsRequest)(nil),  // 6: opencode.tool.v1.RejectPermissionsRequest
-	(*RejectPermissionsResponse)(nil), // 7: opencode.tool.v1.RejectPermissionsResponse
-	(*ListGrantsRequest)(nil),         // 8: opencode.tool.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),        // 9: opencode.tool.v1.ListGrantsResponse
-	(*RevokeGrantRequest)(nil),        // 10: opencode.tool.v1.RevokeGrantRequest
-	(*RevokeGrantResponse)(nil),       // 11: opencode.tool.v1.RevokeGrantResponse
-	(*ConfirmGrantRequest)(nil),       // 12: opencode.tool.v1.ConfirmGrantRequest
-	(*ConfirmGrantResponse)(nil),      // 13: opencode.tool.v1.ConfirmGrantResponse
-	(*ListDecisionsRequest)(nil),      // 14: opencode.tool.v1.ListDecisionsRequest
-	(*ListDecisionsResponse)(nil),     // 15: opencode.tool.v1.ListDecisionsResponse
-	(*ListAuditsRequest)(nil),         // 16: opencode.tool.v1.ListAuditsRequest
-	(*ListAuditsResponse)(nil),        // 17: opencode.tool.v1.ListAuditsResponse
-	(*ExplainPermissionRequest)(nil),  // 18: opencode.tool.v1.ExplainPermissionRequest
-	(*ExplainPermissionResponse)(nil), // 19: opencode.tool.v1.ExplainPermissionResponse
-	(*ListRulesRequest)(nil),          // 20: opencode.tool.v1.ListRulesRequest
-	(*ListRulesResponse)(nil),         // 21: opencode.tool.v1.ListRulesResponse
-	(*PermissionRequest)(nil),         // 22: opencode.tool.v1.PermissionRequest
-	(*PermissionSettled)(nil),         // 23: opencode.tool.v1.PermissionSettled
-	(*ToolPart)(nil),                  // 24: opencode.tool.v1.ToolPart
-	(*SessionEvent)(nil),              // 25: opencode.tool.v1.SessionEvent
-	(*Grant)(nil),                     // 26: opencode.tool.v1.Grant
-	(*AuditEntry)(nil),                // 27: opencode.tool.v1.AuditEntry
-	(*PermissionRule)(nil),            // 28: opencode.tool.v1.PermissionRule
-	(PermissionAction)(0),             // 29: opencode.tool.v1.PermissionAction
-	(*PermissionDecision)(nil),        // 30: opencode.tool.v1.PermissionDecision
-	(*RuleList)(nil),                  // 31: opencode.tool.v1.RuleList
-	(*PermissionResponse)(nil),        // 32: opencode.tool.v1.PermissionResponse
-	(*Empty)(nil),                     // 33: opencode.tool.v1.Empty
+	(*ReadBoundFileRequest)(nil),      // 2: opencode.tool.v1.ReadBoundFileRequest
+	(*ReadBoundFileResponse)(nil),     // 3: opencode.tool.v1.ReadBoundFileResponse
+	(*ListPermissionsRequest)(nil),    // 4: opencode.tool.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),   // 5: opencode.tool.v1.ListPermissionsResponse
+	(*WatchPermissionsRequest)(nil),   // 6: opencode.tool.v1.WatchPermissionsRequest
+	(*WatchPermissionsResponse)(nil),  // 7: opencode.tool.v1.WatchPermissionsResponse
+	(*RejectPermissionsRequest)(nil),  // 8: opencode.tool.v1.RejectPermissionsRequest
+	(*RejectPermissionsResponse)(nil), // 9: opencode.tool.v1.RejectPermissionsResponse
+	(*ListGrantsRequest)(nil),         // 10: opencode.tool.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),        // 11: opencode.tool.v1.ListGrantsResponse
+	(*RevokeGrantRequest)(nil),        // 12: opencode.tool.v1.RevokeGrantRequest
+	(*RevokeGrantResponse)(nil),       // 13: opencode.tool.v1.RevokeGrantResponse
+	(*ConfirmGrantRequest)(nil),       // 14: opencode.tool.v1.ConfirmGrantRequest
+	(*ConfirmGrantResponse)(nil),      // 15: opencode.tool.v1.ConfirmGrantResponse
+	(*ListDecisionsRequest)(nil),      // 16: opencode.tool.v1.ListDecisionsRequest
+	(*ListDecisionsResponse)(nil),     // 17: opencode.tool.v1.ListDecisionsResponse
+	(*ListAuditsRequest)(nil),         // 18: opencode.tool.v1.ListAuditsRequest
+	(*ListAuditsResponse)(nil),        // 19: opencode.tool.v1.ListAuditsResponse
+	(*ExplainPermissionRequest)(nil),  // 20: opencode.tool.v1.ExplainPermissionRequest
+	(*ExplainPermissionResponse)(nil), // 21: opencode.tool.v1.ExplainPermissionResponse
+	(*ListRulesRequest)(nil),          // 22: opencode.tool.v1.ListRulesRequest
+	(*ListRulesResponse)(nil),         // 23: opencode.tool.v1.ListRulesResponse
+	(*PermissionRequest)(nil),         // 24: opencode.tool.v1.PermissionRequest
+	(*PermissionSettled)(nil),         // 25: opencode.tool.v1.PermissionSettled
+	(*ToolPart)(nil),                  // 26: opencode.tool.v1.ToolPart
+	(*SessionEvent)(nil),              // 27: opencode.tool.v1.SessionEvent
+	(*Grant)(nil),                     // 28: opencode.tool.v1.Grant
+	(*AuditEntry)(nil),                // 29: opencode.tool.v1.AuditEntry
+	(*PermissionRule)(nil),            // 30: opencode.tool.v1.PermissionRule
+	(PermissionAction)(0),             // 31: opencode.tool.v1.PermissionAction
+	(*PermissionDecision)(nil),        // 32: opencode.tool.v1.PermissionDecision
+	(*RuleList)(nil),                  // 33: opencode.tool.v1.RuleList
+	(*PermissionResponse)(nil),        // 34: opencode.tool.v1.PermissionResponse
+	(*Empty)(nil),                     // 35: opencode.tool.v1.Empty
 }
 var file_opencode_tool_v1_permission_service_proto_depIdxs = []int32{
-	22, // 0: opencode.tool.v1.GetPermissionResponse.permission:type_name -> opencode.tool.v1.PermissionRequest
-	23, // 1: opencode.tool.v1.GetPermissionResponse.settled:type_name -> opencode.tool.v1.PermissionSettled
-	24, // 2: opencode.tool.v1.GetPermissionResponse.part:type_name -> opencode.tool.v1.ToolPart
-	22, // 3: opencode.tool.v1.ListPermissionsResponse.permissions:type_name -> opencode.tool.v1.PermissionRequest
-	25, // 4: opencode.tool.v1.WatchPermissionsResponse.event:type_name -> opencode.tool.v1.SessionEvent
-	23, // 5: opencode.tool.v1.RejectPermissionsResponse.settled:type_name -> opencode.tool.v1.PermissionSettled
-	26, // 6: opencode.tool.v1.ListGrantsResponse.grants:type_name -> opencode.tool.v1.Grant
-	26, // 7: opencode.tool.v1.RevokeGrantResponse.grant:type_name -> opencode.tool.v1.Grant
-	26, // 8: opencode.tool.v1.ConfirmGrantResponse.grant:type_name -> opencode.tool.v1.Grant
-	27, // 9: opencode.tool.v1.ListDecisionsResponse.entries:type_name -> opencode.tool.v1.AuditEntry
-	28, // 10: opencode.tool.v1.ExplainPermissionRequest.rules:type_name -> opencode.tool.v1.PermissionRule
-	29, // 11: opencode.tool.v1.ExplainPermissionResponse.action:type_name -> opencode.tool.v1.PermissionAction
-	30, // 12: opencode.tool.v1.ExplainPermissionResponse.decisions:type_name -> opencode.tool.v1.PermissionDecision
-	31, // 13: opencode.tool.v1.ListRulesResponse.lists:type_name -> opencode.tool.v1.RuleList
-	32, // 14: opencode.tool.v1.PermissionService.RespondToPermission:input_type -> opencode.tool.v1.PermissionResponse
+	24, // 0: opencode.tool.v1.GetPermissionResponse.permission:type_name -> opencode.tool.v1.PermissionRequest
+	25, // 1: opencode.tool.v1.GetPermissionResponse.settled:type_name -> opencode.tool.v1.PermissionSettled
+	26, // 2: opencode.tool.v1.GetPermissionResponse.part:type_name -> opencode.tool.v1.ToolPart
+	24, // 3: opencode.tool.v1.ListPermissionsResponse.permissions:type_name -> opencode.tool.v1.PermissionRequest
+	27, // 4: opencode.tool.v1.WatchPermissionsResponse.event:type_name -> opencode.tool.v1.SessionEvent
+	25, // 5: opencode.tool.v1.RejectPermissionsResponse.settled:type_name -> opencode.tool.v1.PermissionSettled
+	28, // 6: opencode.tool.v1.ListGrantsResponse.grants:type_name -> opencode.tool.v1.Grant
+	28, // 7: opencode.tool.v1.RevokeGrantResponse.grant:type_name -> opencode.tool.v1.Grant
+	28, // 8: opencode.tool.v1.ConfirmGrantResponse.grant:type_name -> opencode.tool.v1.Grant
+	29, // 9: opencode.tool.v1.ListDecisionsResponse.entries:type_name -> opencode.tool.v1.AuditEntry
+	30, // 10: opencode.tool.v1.ExplainPermissionRequest.rules:type_name -> opencode.tool.v1.PermissionRule
+	31, // 11: opencode.tool.v1.ExplainPermissionResponse.action:type_name -> opencode.tool.v1.PermissionAction
+	32, // 12: opencode.tool.v1.ExplainPermissionResponse.decisions:type_name -> opencode.tool.v1.PermissionDecision
+	33, // 13: opencode.tool.v1.ListRulesResponse.lists:type_name -> opencode.tool.v1.RuleList
+	34, // 14: opencode.tool.v1.PermissionService.RespondToPermission:input_type -> opencode.tool.v1.PermissionResponse
 	0,  // 15: opencode.tool.v1.PermissionService.GetPermission:input_type -> opencode.tool.v1.GetPermissionRequest
-	2,  // 16: opencode.tool.v1.PermissionService.ListPermissions:input_type -> opencode.tool.v1.ListPermissionsRequest
-	4,  // 17: opencode.tool.v1.PermissionService.WatchPermissions:input_type -> opencode.tool.v1.WatchPermissionsRequest
-	6,  // 18: opencode.tool.v1.PermissionService.RejectPermissions:input_type -> opencode.tool.v1.RejectPermissionsRequest
-	8,  // 19: opencode.tool.v1.PermissionService.ListGrants:input_type -> opencode.tool.v1.ListGrantsRequest
-	10, // 20: opencode.tool.v1.PermissionService.RevokeGrant:input_type -> opencode.tool.v1.RevokeGrantRequest
-	12, // 21: opencode.tool.v1.PermissionService.ConfirmGrant:input_type -> opencode.tool.v1.ConfirmGrantRequest
-	14, // 22: opencode.tool.v1.PermissionService.ListDecisions:input_type -> opencode.tool.v1.ListDecisionsRequest
-	16, // 23: opencode.tool.v1.PermissionService.ListAudits:input_type -> opencode.tool.v1.ListAuditsRequest
-	18, // 24: opencode.tool.v1.PermissionService.ExplainPermission:input_type -> opencode.tool.v1.ExplainPermissionRequest
-	20, // 25: opencode.tool.v1.PermissionService.ListRules:input_type -> opencode.tool.v1.ListRulesRequest
-	33, // 26: opencode.tool.v1.PermissionService.RespondToPermission:output_type -> opencode.tool.v1.Empty
-	1,  // 27: opencode.tool.v1.PermissionService.GetPermission:output_type -> opencode.tool.v1.GetPermissionResponse
-	3,  // 28: opencode.tool.v1.PermissionService.ListPermissions:output_type -> opencode.tool.v1.ListPermissionsResponse
-	5,  // 29: opencode.tool.v1.PermissionService.WatchPermissions:output_type -> opencode.tool.v1.WatchPermissionsResponse
-	7,  // 30: opencode.tool.v1.PermissionService.RejectPermissions:output_type -> opencode.tool.v1.RejectPermissionsResponse
-	9,  // 31: opencode.tool.v1.PermissionService.ListGrants:output_type -> opencode.tool.v1.ListGrantsResponse
-	11, // 32: opencode.tool.v1.PermissionService.RevokeGrant:output_type -> opencode.tool.v1.RevokeGrantResponse
-	13, // 33: opencode.tool.v1.PermissionService.ConfirmGrant:output_type -> opencode.tool.v1.ConfirmGrantResponse
-	15, // 34: opencode.tool.v1.PermissionService.ListDecisions:output_type -> opencode.tool.v1.ListDecisionsResponse
-	17, // 35: opencode.tool.v1.PermissionService.ListAudits:output_type -> opencode.tool.v1.ListAuditsResponse
-	19, // 36: opencode.tool.v1.PermissionService.ExplainPermission:output_type -> opencode.tool.v1.ExplainPermissionResponse
-	21, // 37: opencode.tool.v1.PermissionService.ListRules:output_type -> opencode.tool.v1.ListRulesResponse
-	26, // [26:38] is the sub-list for method output_type
-	14, // [14:26] is the sub-list for method input_type
+	2,  // 16: opencode.tool.v1.PermissionService.ReadBoundFile:input_type -> opencode.tool.v1.ReadBoundFileRequest
+	4,  // 17: opencode.tool.v1.PermissionService.ListPermissions:input_type -> opencode.tool.v1.ListPermissionsRequest
+	6,  // 18: opencode.tool.v1.PermissionService.WatchPermissions:input_type -> opencode.tool.v1.WatchPermissionsRequest
+	8,  // 19: opencode.tool.v1.PermissionService.RejectPermissions:input_type -> opencode.tool.v1.RejectPermissionsRequest
+	10, // 20: opencode.tool.v1.PermissionService.ListGrants:input_type -> opencode.tool.v1.ListGrantsRequest
+	12, // 21: opencode.tool.v1.PermissionService.RevokeGrant:input_type -> opencode.tool.v1.RevokeGrantRequest
+	14, // 22: opencode.tool.v1.PermissionService.ConfirmGrant:input_type -> opencode.tool.v1.ConfirmGrantRequest
+	16, // 23: opencode.tool.v1.PermissionService.ListDecisions:input_type -> opencode.tool.v1.ListDecisionsRequest
+	18, // 24: opencode.tool.v1.PermissionService.ListAudits:input_type -> opencode.tool.v1.ListAuditsRequest
+	20, // 25: opencode.tool.v1.PermissionService.ExplainPermission:input_type -> opencode.tool.v1.ExplainPermissionRequest
+	22, // 26: opencode.tool.v1.PermissionService.ListRules:input_type -> opencode.tool.v1.ListRulesRequest
+	35, // 27: opencode.tool.v1.PermissionService.RespondToPermission:output_type -> opencode.tool.v1.Empty
+	1,  // 28: opencode.tool.v1.PermissionService.GetPermission:output_type -> opencode.tool.v1.GetPermissionResponse
+	3,  // 29: opencode.tool.v1.PermissionService.ReadBoundFile:output_type -> opencode.tool.v1.ReadBoundFileResponse
+	5,  // 30: opencode.tool.v1.PermissionService.ListPermissions:output_type -> opencode.tool.v1.ListPermissionsResponse
+	7,  // 31: opencode.tool.v1.PermissionService.WatchPermissions:output_type -> opencode.tool.v1.WatchPermissionsResponse
+	9,  // 32: opencode.tool.v1.PermissionService.RejectPermissions:output_type -> opencode.tool.v1.RejectPermissionsResponse
+	11, // 33: opencode.tool.v1.PermissionService.ListGrants:output_type -> opencode.tool.v1.ListGrantsResponse
+	13, // 34: opencode.tool.v1.PermissionService.RevokeGrant:output_type -> opencode.tool.v1.RevokeGrantResponse
+	15, // 35: opencode.tool.v1.PermissionService.ConfirmGrant:output_type -> opencode.tool.v1.ConfirmGrantResponse
+	17, // 36: opencode.tool.v1.PermissionService.ListDecisions:output_type -> opencode.tool.v1.ListDecisionsResponse
+	19, // 37: opencode.tool.v1.PermissionService.ListAudits:output_type -> opencode.tool.v1.ListAuditsResponse
+	21, // 38: opencode.tool.v1.PermissionService.ExplainPermission:output_type -> opencode.tool.v1.ExplainPermissionResponse
+	23, // 39: opencode.tool.v1.PermissionService.ListRules:output_type -> opencode.tool.v1.ListRulesResponse
+	27, // [27:40] is the sub-list for method output_type
+	14, // [14:27] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name
 	14, // [14:14] is the sub-list for extension extendee
 	0,  // [0:14] is the sub-list for field type_name
@@ -1531,7 +1677,7 @@ func file_opencode_tool_v1_permission_service_proto_init() {
 	file_opencode_tool_v1_event_proto_init()
 	file_opencode_tool_v1_permission_proto_init()
 	file_opencode_tool_v1_tool_proto_init()
-	file_opencode_tool_v1_permission_service_proto_msgTypes[20].OneofWrappers = []any{
+	file_opencode_tool_v1_permission_service_proto_msgTypes[22].OneofWrappers = []any{
 		(*ListRulesRequest_SessionId)(nil),
 		(*ListRulesRequest_Workspace)(nil),
 	}
@@ -1541,7 +1687,7 @@ func file_opencode_tool_v1_permission_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_opencode_tool_v1_permission_service_proto_rawDesc), len(file_opencode_tool_v1_permission_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -269,6 +269,71 @@ func (ToolExecutor) EnumDescriptor() ([]byte, []int) {
 	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{2}
 }
 
+// ViewFileUse is the part that a file has in a call.
+type ViewFileUse int32
+
+const (
+	// VIEW_FILE_USE_UNSPECIFIED is never sent.
+	ViewFileUse_VIEW_FILE_USE_UNSPECIFIED ViewFileUse = 0
+	// VIEW_FILE_USE_SCRIPT: an interpreter runs it, such as `run.sh` of `sh run.sh`.
+	ViewFileUse_VIEW_FILE_USE_SCRIPT ViewFileUse = 1
+	// VIEW_FILE_USE_BUILD_INPUT: a build program or a test runner reads it as instructions, such as a Makefile.
+	ViewFileUse_VIEW_FILE_USE_BUILD_INPUT ViewFileUse = 2
+	// VIEW_FILE_USE_PATCH: it is applied to other files.
+	ViewFileUse_VIEW_FILE_USE_PATCH ViewFileUse = 3
+	// VIEW_FILE_USE_STARTUP: a shell or an interpreter runs it before anything else, such as a file that BASH_ENV names.
+	ViewFileUse_VIEW_FILE_USE_STARTUP ViewFileUse = 4
+	// VIEW_FILE_USE_PROGRAM: it is started itself.
+	ViewFileUse_VIEW_FILE_USE_PROGRAM ViewFileUse = 5
+)
+
+// Enum value maps for ViewFileUse.
+var (
+	ViewFileUse_name = map[int32]string{
+		0: "VIEW_FILE_USE_UNSPECIFIED",
+		1: "VIEW_FILE_USE_SCRIPT",
+		2: "VIEW_FILE_USE_BUILD_INPUT",
+		3: "VIEW_FILE_USE_PATCH",
+		4: "VIEW_FILE_USE_STARTUP",
+		5: "VIEW_FILE_USE_PROGRAM",
+	}
+	ViewFileUse_value = map[string]int32{
+		"VIEW_FILE_USE_UNSPECIFIED": 0,
+		"VIEW_FILE_USE_SCRIPT":      1,
+		"VIEW_FILE_USE_BUILD_INPUT": 2,
+		"VIEW_FILE_USE_PATCH":       3,
+		"VIEW_FILE_USE_STARTUP":     4,
+		"VIEW_FILE_USE_PROGRAM":     5,
+	}
+)
+
+func (x ViewFileUse) Enum() *ViewFileUse {
+	p := new(ViewFileUse)
+	*p = x
+	return p
+}
+
+func (x ViewFileUse) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ViewFileUse) Descriptor() protoreflect.EnumDescriptor {
+	return file_opencode_tool_v1_tool_proto_enumTypes[3].Descriptor()
+}
+
+func (ViewFileUse) Type() protoreflect.EnumType {
+	return &file_opencode_tool_v1_tool_proto_enumTypes[3]
+}
+
+func (x ViewFileUse) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ViewFileUse.Descriptor instead.
+func (ViewFileUse) EnumDescriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{3}
+}
+
 // RiskKind is a kind of risk, in order of weight: the first one is the heaviest.
 type RiskKind int32
 
@@ -322,11 +387,11 @@ func (x RiskKind) String() string {
 }
 
 func (RiskKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_opencode_tool_v1_tool_proto_enumTypes[3].Descriptor()
+	return file_opencode_tool_v1_tool_proto_enumTypes[4].Descriptor()
 }
 
 func (RiskKind) Type() protoreflect.EnumType {
-	return &file_opencode_tool_v1_tool_proto_enumTypes[3]
+	return &file_opencode_tool_v1_tool_proto_enumTypes[4]
 }
 
 func (x RiskKind) Number() protoreflect.EnumNumber {
@@ -335,7 +400,7 @@ func (x RiskKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RiskKind.Descriptor instead.
 func (RiskKind) EnumDescriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{3}
+	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{4}
 }
 
 // PermissionReply is the answer of an approver.
@@ -382,11 +447,11 @@ func (x PermissionReply) String() string {
 }
 
 func (PermissionReply) Descriptor() protoreflect.EnumDescriptor {
-	return file_opencode_tool_v1_tool_proto_enumTypes[4].Descriptor()
+	return file_opencode_tool_v1_tool_proto_enumTypes[5].Descriptor()
 }
 
 func (PermissionReply) Type() protoreflect.EnumType {
-	return &file_opencode_tool_v1_tool_proto_enumTypes[4]
+	return &file_opencode_tool_v1_tool_proto_enumTypes[5]
 }
 
 func (x PermissionReply) Number() protoreflect.EnumNumber {
@@ -395,7 +460,7 @@ func (x PermissionReply) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PermissionReply.Descriptor instead.
 func (PermissionReply) EnumDescriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{4}
+	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{5}
 }
 
 // ToolState is the state of a call, where it is used without its part. Its arms are those of ToolPart.state.
@@ -1662,7 +1727,7 @@ type PermissionRequest struct {
 	Expires float64 `protobuf:"fixed64,23,opt,name=expires,proto3" json:"expires,omitempty"`
 	// digest identifies what will run: tool definition, input, working directory, content of the file to change. An
 	// answer may send it as `expected_digest`. If it no longer matches when the call would start, the approval does not
-	// count.
+	// count. A request never changes after it was opened, so its id and this digest also name the view that was shown.
 	Digest string `protobuf:"bytes,24,opt,name=digest,proto3" json:"digest,omitempty"`
 	// preview is the effect of the call; absent where it would reveal content that `read` does not allow.
 	Preview *Preview `protobuf:"bytes,25,opt,name=preview,proto3" json:"preview,omitempty"`
@@ -1691,7 +1756,13 @@ type PermissionRequest struct {
 	// asked for, no rule depends on them, and a program can do more than its words say. Empty: none was found.
 	Risks []*Risk `protobuf:"bytes,32,rep,name=risks,proto3" json:"risks,omitempty"`
 	// requester is the agent that asks; see ToolPart.requester.
-	Requester     *Requester `protobuf:"bytes,33,opt,name=requester,proto3" json:"requester,omitempty"`
+	Requester *Requester `protobuf:"bytes,33,opt,name=requester,proto3" json:"requester,omitempty"`
+	// view is the whole call as approvers see it: show all of it before you let a person approve. It is made when the
+	// request is opened and never again. Absent only in a request that a version without views has opened.
+	View *CallView `protobuf:"bytes,34,opt,name=view,proto3" json:"view,omitempty"`
+	// changed is the reason why the call is asked for again, as text for a person, such as the files that changed since
+	// the previous request. Empty for the first request of a call.
+	Changed       string `protobuf:"bytes,38,opt,name=changed,proto3" json:"changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1873,6 +1944,308 @@ func (x *PermissionRequest) GetRequester() *Requester {
 	return nil
 }
 
+func (x *PermissionRequest) GetView() *CallView {
+	if x != nil {
+		return x.View
+	}
+	return nil
+}
+
+func (x *PermissionRequest) GetChanged() string {
+	if x != nil {
+		return x.Changed
+	}
+	return ""
+}
+
+// CallView is the whole call of a permission request: every client draws it, and none adds or drops a field. All
+// requests of a call that are opened together have the same input and files. Its texts are in visible form: characters
+// that are invisible or change the text around them are written as `\u{…}`. A title and a path are one line: a line feed
+// or tab in them is written like that too.
+type CallView struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// tool is the name of the tool that will run, as in ToolPart.tool.
+	Tool string `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
+	// title is what the tool says that the call does; a tool may say anything. The agent is PermissionRequest.agent.
+	Title string `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
+	// input is every leaf of the input as it will run, after hooks and edits, in the order of the input. Small leaves are
+	// whole. Where all of them have more than 16 KiB together, the largest are cut; see ViewLeaf.sha256.
+	Input []*ViewLeaf `protobuf:"bytes,3,rep,name=input,proto3" json:"input,omitempty"`
+	// files are the files that the call would run or read as code, to which the approval is bound by content. Their text
+	// is not part of the request, since callers receive requests: ReadBoundFile returns it to approvers.
+	Files []*ViewFile `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`
+	// complete is true if an approver can see everything that will happen: what is here, the whole input at `input_url`,
+	// and the files by ReadBoundFile. Otherwise `missing` says what is not shown.
+	Complete bool `protobuf:"varint,5,opt,name=complete,proto3" json:"complete,omitempty"`
+	// missing names, each as a text for a person, what is not shown: the present text of a file that the caller may not
+	// read, files that will run and are not known, a part of the input over 1 MiB. Show it beside the call: an approval
+	// is still possible, and is recorded as SHOWN_PARTIAL.
+	Missing []string `protobuf:"bytes,6,rep,name=missing,proto3" json:"missing,omitempty"`
+	// digest is the lowercase hexadecimal SHA-256 of the canonical JSON (RFC 8785) of what an approver sees, so that a
+	// client can compute it from what it draws. Take the protobuf JSON of the PermissionRequest, with lowerCamelCase names
+	// and without fields that have their default value; of it `digest`, `permission`, `display`, `warnings`, `view`,
+	// `preview`, `risks`, `question` and `offers`; of `view` all but `digest`, of each offer all but `expires`.
+	Digest string `protobuf:"bytes,7,opt,name=digest,proto3" json:"digest,omitempty"`
+	// input_url is `toolgate-output:ID` of the whole input as canonical JSON (RFC 8785), where `input` has a leaf that is
+	// cut; ReadToolOutput returns it. Empty otherwise, and in the response of PlanTool, whose caller has the input.
+	InputUrl      string `protobuf:"bytes,8,opt,name=input_url,json=inputUrl,proto3" json:"input_url,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallView) Reset() {
+	*x = CallView{}
+	mi := &file_opencode_tool_v1_tool_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallView) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallView) ProtoMessage() {}
+
+func (x *CallView) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_tool_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallView.ProtoReflect.Descriptor instead.
+func (*CallView) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *CallView) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *CallView) GetTitle() string {
+	if x != nil {
+		return x.Title
+	}
+	return ""
+}
+
+func (x *CallView) GetInput() []*ViewLeaf {
+	if x != nil {
+		return x.Input
+	}
+	return nil
+}
+
+func (x *CallView) GetFiles() []*ViewFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *CallView) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
+func (x *CallView) GetMissing() []string {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
+func (x *CallView) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *CallView) GetInputUrl() string {
+	if x != nil {
+		return x.InputUrl
+	}
+	return ""
+}
+
+// ViewLeaf is a value of an input that has no members: a string, number, boolean, null, empty object or empty list.
+type ViewLeaf struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// path is the JSON pointer (RFC 6901) of the value in the input, such as `/command` or `/edits/0/newString`.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// text is the string, or the JSON of any other value. Where `sha256` is set, its beginning.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// bytes is the size of the whole value, in UTF-8: of the string itself, or of the JSON of any other value.
+	Bytes uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// sha256 is the lowercase hexadecimal SHA-256 of the whole value as counted in `bytes`, where `text` is only its
+	// beginning; empty if `text` is whole. Of an input with very many values one leaf may stand for the rest of an object
+	// or list: `path` names the object or list, and the value is its canonical JSON (RFC 8785).
+	Sha256        string `protobuf:"bytes,4,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ViewLeaf) Reset() {
+	*x = ViewLeaf{}
+	mi := &file_opencode_tool_v1_tool_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ViewLeaf) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ViewLeaf) ProtoMessage() {}
+
+func (x *ViewLeaf) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_tool_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ViewLeaf.ProtoReflect.Descriptor instead.
+func (*ViewLeaf) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ViewLeaf) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ViewLeaf) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ViewLeaf) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *ViewLeaf) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+// ViewFile is a file to whose content an approval is bound.
+type ViewFile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// path is the path relative to the workspace, or the absolute path of a file outside of it. It is not escaped, so that
+	// ReadBoundFile takes it: escape it when you show it.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// sha256 is the lowercase hexadecimal SHA-256 of the content when the request was opened.
+	Sha256 string `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// bytes is the size of the content.
+	Bytes uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// lines is the number of lines; 0 for a file that is not text.
+	Lines uint32 `protobuf:"varint,4,opt,name=lines,proto3" json:"lines,omitempty"`
+	// use is the part that the file has in the call.
+	Use ViewFileUse `protobuf:"varint,5,opt,name=use,proto3,enum=opencode.tool.v1.ViewFileUse" json:"use,omitempty"`
+	// changed_since_read is true if the content is not the one that the agent's session last read or wrote by a tool.
+	ChangedSinceRead bool `protobuf:"varint,6,opt,name=changed_since_read,json=changedSinceRead,proto3" json:"changed_since_read,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *ViewFile) Reset() {
+	*x = ViewFile{}
+	mi := &file_opencode_tool_v1_tool_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ViewFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ViewFile) ProtoMessage() {}
+
+func (x *ViewFile) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_tool_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ViewFile.ProtoReflect.Descriptor instead.
+func (*ViewFile) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ViewFile) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ViewFile) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *ViewFile) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *ViewFile) GetLines() uint32 {
+	if x != nil {
+		return x.Lines
+	}
+	return 0
+}
+
+func (x *ViewFile) GetUse() ViewFileUse {
+	if x != nil {
+		return x.Use
+	}
+	return ViewFileUse_VIEW_FILE_USE_UNSPECIFIED
+}
+
+func (x *ViewFile) GetChangedSinceRead() bool {
+	if x != nil {
+		return x.ChangedSinceRead
+	}
+	return false
+}
+
 // Risk is one kind of risk of a call.
 type Risk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1887,7 +2260,7 @@ type Risk struct {
 
 func (x *Risk) Reset() {
 	*x = Risk{}
-	mi := &file_opencode_tool_v1_tool_proto_msgTypes[12]
+	mi := &file_opencode_tool_v1_tool_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1899,7 +2272,7 @@ func (x *Risk) String() string {
 func (*Risk) ProtoMessage() {}
 
 func (x *Risk) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_proto_msgTypes[12]
+	mi := &file_opencode_tool_v1_tool_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1912,7 +2285,7 @@ func (x *Risk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Risk.ProtoReflect.Descriptor instead.
 func (*Risk) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{12}
+	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Risk) GetKind() RiskKind {
@@ -1942,7 +2315,7 @@ type PermissionToolContext struct {
 
 func (x *PermissionToolContext) Reset() {
 	*x = PermissionToolContext{}
-	mi := &file_opencode_tool_v1_tool_proto_msgTypes[13]
+	mi := &file_opencode_tool_v1_tool_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1954,7 +2327,7 @@ func (x *PermissionToolContext) String() string {
 func (*PermissionToolContext) ProtoMessage() {}
 
 func (x *PermissionToolContext) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_proto_msgTypes[13]
+	mi := &file_opencode_tool_v1_tool_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1967,7 +2340,7 @@ func (x *PermissionToolContext) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PermissionToolContext.ProtoReflect.Descriptor instead.
 func (*PermissionToolContext) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{13}
+	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PermissionToolContext) GetMessageId() string {
@@ -1998,8 +2371,9 @@ type PermissionResponse struct {
 	// reply_id makes a retry safe: the same id with the same answer again is OK. Without one, the same answer of the same
 	// principal is OK.
 	ReplyId string `protobuf:"bytes,21,opt,name=reply_id,json=replyId,proto3" json:"reply_id,omitempty"`
-	// expected_digest is the `digest` of the permission request that was shown; if it differs, nothing is settled. Empty:
-	// not checked.
+	// expected_digest is the `digest` of the permission request that was shown; if it differs, nothing is settled. By it a
+	// client says that it showed the whole view of that request (PermissionSettled.shown). Empty: not checked, and the
+	// record does not know what the person saw.
 	ExpectedDigest string `protobuf:"bytes,22,opt,name=expected_digest,json=expectedDigest,proto3" json:"expected_digest,omitempty"`
 	// offer_id is the offer to save; only with ALWAYS. Empty: the first offer, which is the narrowest. Only offers of the
 	// permission request can be saved.
@@ -2029,7 +2403,7 @@ type PermissionResponse struct {
 
 func (x *PermissionResponse) Reset() {
 	*x = PermissionResponse{}
-	mi := &file_opencode_tool_v1_tool_proto_msgTypes[14]
+	mi := &file_opencode_tool_v1_tool_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2415,7 @@ func (x *PermissionResponse) String() string {
 func (*PermissionResponse) ProtoMessage() {}
 
 func (x *PermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_proto_msgTypes[14]
+	mi := &file_opencode_tool_v1_tool_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2428,7 @@ func (x *PermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PermissionResponse.ProtoReflect.Descriptor instead.
 func (*PermissionResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{14}
+	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PermissionResponse) GetSessionId() string {
@@ -2143,7 +2517,7 @@ type Empty struct {
 
 func (x *Empty) Reset() {
 	*x = Empty{}
-	mi := &file_opencode_tool_v1_tool_proto_msgTypes[15]
+	mi := &file_opencode_tool_v1_tool_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2155,7 +2529,7 @@ func (x *Empty) String() string {
 func (*Empty) ProtoMessage() {}
 
 func (x *Empty) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_proto_msgTypes[15]
+	mi := &file_opencode_tool_v1_tool_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2168,7 +2542,7 @@ func (x *Empty) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Empty.ProtoReflect.Descriptor instead.
 func (*Empty) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{15}
+	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{18}
 }
 
 var File_opencode_tool_v1_tool_proto protoreflect.FileDescriptor
@@ -2280,7 +2654,7 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	" \x01(\v2\x1d.opencode.tool.v1.HiddenPathsR\x06hidden\"9\n" +
 	"\vHiddenPaths\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\x12\x14\n" +
-	"\x05paths\x18\x02 \x03(\tR\x05paths\"\xaf\x06\n" +
+	"\x05paths\x18\x02 \x03(\tR\x05paths\"\xf9\x06\n" +
 	"\x11PermissionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -2305,8 +2679,31 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\bwarnings\x18\x1e \x03(\tR\bwarnings\x126\n" +
 	"\bquestion\x18\x1f \x03(\v2\x1a.opencode.tool.v1.QuestionR\bquestion\x12,\n" +
 	"\x05risks\x18  \x03(\v2\x16.opencode.tool.v1.RiskR\x05risks\x129\n" +
-	"\trequester\x18! \x01(\v2\x1b.opencode.tool.v1.RequesterR\trequesterB\a\n" +
-	"\x05_tool\"L\n" +
+	"\trequester\x18! \x01(\v2\x1b.opencode.tool.v1.RequesterR\trequester\x12.\n" +
+	"\x04view\x18\" \x01(\v2\x1a.opencode.tool.v1.CallViewR\x04view\x12\x18\n" +
+	"\achanged\x18& \x01(\tR\achangedB\a\n" +
+	"\x05_tool\"\x83\x02\n" +
+	"\bCallView\x12\x12\n" +
+	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x14\n" +
+	"\x05title\x18\x02 \x01(\tR\x05title\x120\n" +
+	"\x05input\x18\x03 \x03(\v2\x1a.opencode.tool.v1.ViewLeafR\x05input\x120\n" +
+	"\x05files\x18\x04 \x03(\v2\x1a.opencode.tool.v1.ViewFileR\x05files\x12\x1a\n" +
+	"\bcomplete\x18\x05 \x01(\bR\bcomplete\x12\x18\n" +
+	"\amissing\x18\x06 \x03(\tR\amissing\x12\x16\n" +
+	"\x06digest\x18\a \x01(\tR\x06digest\x12\x1b\n" +
+	"\tinput_url\x18\b \x01(\tR\binputUrl\"`\n" +
+	"\bViewLeaf\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x16\n" +
+	"\x06sha256\x18\x04 \x01(\tR\x06sha256\"\xc1\x01\n" +
+	"\bViewFile\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
+	"\x06sha256\x18\x02 \x01(\tR\x06sha256\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x14\n" +
+	"\x05lines\x18\x04 \x01(\rR\x05lines\x12/\n" +
+	"\x03use\x18\x05 \x01(\x0e2\x1d.opencode.tool.v1.ViewFileUseR\x03use\x12,\n" +
+	"\x12changed_since_read\x18\x06 \x01(\bR\x10changedSinceRead\"L\n" +
 	"\x04Risk\x12.\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1a.opencode.tool.v1.RiskKindR\x04kind\x12\x14\n" +
 	"\x05parts\x18\x02 \x03(\tR\x05parts\"O\n" +
@@ -2367,7 +2764,14 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\x13TOOL_EXECUTOR_LOCAL\x10\x01\x12\x1e\n" +
 	"\x1aTOOL_EXECUTOR_TOOL_PROCESS\x10\x02\x12\x18\n" +
 	"\x14TOOL_EXECUTOR_WORKER\x10\x03\x12\x1b\n" +
-	"\x17TOOL_EXECUTOR_DELEGATED\x10\x04*\xba\x01\n" +
+	"\x17TOOL_EXECUTOR_DELEGATED\x10\x04*\xb4\x01\n" +
+	"\vViewFileUse\x12\x1d\n" +
+	"\x19VIEW_FILE_USE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14VIEW_FILE_USE_SCRIPT\x10\x01\x12\x1d\n" +
+	"\x19VIEW_FILE_USE_BUILD_INPUT\x10\x02\x12\x17\n" +
+	"\x13VIEW_FILE_USE_PATCH\x10\x03\x12\x19\n" +
+	"\x15VIEW_FILE_USE_STARTUP\x10\x04\x12\x19\n" +
+	"\x15VIEW_FILE_USE_PROGRAM\x10\x05*\xba\x01\n" +
 	"\bRiskKind\x12\x19\n" +
 	"\x15RISK_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15RISK_KIND_CREDENTIALS\x10\x01\x12\x1d\n" +
@@ -2395,83 +2799,91 @@ func file_opencode_tool_v1_tool_proto_rawDescGZIP() []byte {
 	return file_opencode_tool_v1_tool_proto_rawDescData
 }
 
-var file_opencode_tool_v1_tool_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_opencode_tool_v1_tool_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_opencode_tool_v1_tool_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_opencode_tool_v1_tool_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_opencode_tool_v1_tool_proto_goTypes = []any{
 	(ToolErrorReason)(0),          // 0: opencode.tool.v1.ToolErrorReason
 	(ToolEffects)(0),              // 1: opencode.tool.v1.ToolEffects
 	(ToolExecutor)(0),             // 2: opencode.tool.v1.ToolExecutor
-	(RiskKind)(0),                 // 3: opencode.tool.v1.RiskKind
-	(PermissionReply)(0),          // 4: opencode.tool.v1.PermissionReply
-	(*ToolState)(nil),             // 5: opencode.tool.v1.ToolState
-	(*ToolStatePending)(nil),      // 6: opencode.tool.v1.ToolStatePending
-	(*ToolStateRunning)(nil),      // 7: opencode.tool.v1.ToolStateRunning
-	(*ToolStateCompleted)(nil),    // 8: opencode.tool.v1.ToolStateCompleted
-	(*ToolStateError)(nil),        // 9: opencode.tool.v1.ToolStateError
-	(*ToolTime)(nil),              // 10: opencode.tool.v1.ToolTime
-	(*ToolTimeWithEnd)(nil),       // 11: opencode.tool.v1.ToolTimeWithEnd
-	(*FilePart)(nil),              // 12: opencode.tool.v1.FilePart
-	(*ToolPart)(nil),              // 13: opencode.tool.v1.ToolPart
-	(*Preview)(nil),               // 14: opencode.tool.v1.Preview
-	(*HiddenPaths)(nil),           // 15: opencode.tool.v1.HiddenPaths
-	(*PermissionRequest)(nil),     // 16: opencode.tool.v1.PermissionRequest
-	(*Risk)(nil),                  // 17: opencode.tool.v1.Risk
-	(*PermissionToolContext)(nil), // 18: opencode.tool.v1.PermissionToolContext
-	(*PermissionResponse)(nil),    // 19: opencode.tool.v1.PermissionResponse
-	(*Empty)(nil),                 // 20: opencode.tool.v1.Empty
-	(*structpb.Struct)(nil),       // 21: google.protobuf.Struct
-	(*structpb.Value)(nil),        // 22: google.protobuf.Value
-	(*Requester)(nil),             // 23: opencode.tool.v1.Requester
-	(*Offer)(nil),                 // 24: opencode.tool.v1.Offer
-	(*PermissionDecision)(nil),    // 25: opencode.tool.v1.PermissionDecision
-	(*Question)(nil),              // 26: opencode.tool.v1.Question
-	(*QuestionAnswer)(nil),        // 27: opencode.tool.v1.QuestionAnswer
+	(ViewFileUse)(0),              // 3: opencode.tool.v1.ViewFileUse
+	(RiskKind)(0),                 // 4: opencode.tool.v1.RiskKind
+	(PermissionReply)(0),          // 5: opencode.tool.v1.PermissionReply
+	(*ToolState)(nil),             // 6: opencode.tool.v1.ToolState
+	(*ToolStatePending)(nil),      // 7: opencode.tool.v1.ToolStatePending
+	(*ToolStateRunning)(nil),      // 8: opencode.tool.v1.ToolStateRunning
+	(*ToolStateCompleted)(nil),    // 9: opencode.tool.v1.ToolStateCompleted
+	(*ToolStateError)(nil),        // 10: opencode.tool.v1.ToolStateError
+	(*ToolTime)(nil),              // 11: opencode.tool.v1.ToolTime
+	(*ToolTimeWithEnd)(nil),       // 12: opencode.tool.v1.ToolTimeWithEnd
+	(*FilePart)(nil),              // 13: opencode.tool.v1.FilePart
+	(*ToolPart)(nil),              // 14: opencode.tool.v1.ToolPart
+	(*Preview)(nil),               // 15: opencode.tool.v1.Preview
+	(*HiddenPaths)(nil),           // 16: opencode.tool.v1.HiddenPaths
+	(*PermissionRequest)(nil),     // 17: opencode.tool.v1.PermissionRequest
+	(*CallView)(nil),              // 18: opencode.tool.v1.CallView
+	(*ViewLeaf)(nil),              // 19: opencode.tool.v1.ViewLeaf
+	(*ViewFile)(nil),              // 20: opencode.tool.v1.ViewFile
+	(*Risk)(nil),                  // 21: opencode.tool.v1.Risk
+	(*PermissionToolContext)(nil), // 22: opencode.tool.v1.PermissionToolContext
+	(*PermissionResponse)(nil),    // 23: opencode.tool.v1.PermissionResponse
+	(*Empty)(nil),                 // 24: opencode.tool.v1.Empty
+	(*structpb.Struct)(nil),       // 25: google.protobuf.Struct
+	(*structpb.Value)(nil),        // 26: google.protobuf.Value
+	(*Requester)(nil),             // 27: opencode.tool.v1.Requester
+	(*Offer)(nil),                 // 28: opencode.tool.v1.Offer
+	(*PermissionDecision)(nil),    // 29: opencode.tool.v1.PermissionDecision
+	(*Question)(nil),              // 30: opencode.tool.v1.Question
+	(*QuestionAnswer)(nil),        // 31: opencode.tool.v1.QuestionAnswer
 }
 var file_opencode_tool_v1_tool_proto_depIdxs = []int32{
-	6,  // 0: opencode.tool.v1.ToolState.pending:type_name -> opencode.tool.v1.ToolStatePending
-	7,  // 1: opencode.tool.v1.ToolState.running:type_name -> opencode.tool.v1.ToolStateRunning
-	8,  // 2: opencode.tool.v1.ToolState.completed:type_name -> opencode.tool.v1.ToolStateCompleted
-	9,  // 3: opencode.tool.v1.ToolState.error:type_name -> opencode.tool.v1.ToolStateError
-	21, // 4: opencode.tool.v1.ToolStatePending.input:type_name -> google.protobuf.Struct
-	21, // 5: opencode.tool.v1.ToolStateRunning.input:type_name -> google.protobuf.Struct
-	21, // 6: opencode.tool.v1.ToolStateRunning.metadata:type_name -> google.protobuf.Struct
-	10, // 7: opencode.tool.v1.ToolStateRunning.time:type_name -> opencode.tool.v1.ToolTime
-	21, // 8: opencode.tool.v1.ToolStateCompleted.input:type_name -> google.protobuf.Struct
-	21, // 9: opencode.tool.v1.ToolStateCompleted.metadata:type_name -> google.protobuf.Struct
-	11, // 10: opencode.tool.v1.ToolStateCompleted.time:type_name -> opencode.tool.v1.ToolTimeWithEnd
-	12, // 11: opencode.tool.v1.ToolStateCompleted.attachments:type_name -> opencode.tool.v1.FilePart
-	22, // 12: opencode.tool.v1.ToolStateCompleted.structured_output:type_name -> google.protobuf.Value
-	21, // 13: opencode.tool.v1.ToolStateError.input:type_name -> google.protobuf.Struct
-	21, // 14: opencode.tool.v1.ToolStateError.metadata:type_name -> google.protobuf.Struct
-	11, // 15: opencode.tool.v1.ToolStateError.time:type_name -> opencode.tool.v1.ToolTimeWithEnd
+	7,  // 0: opencode.tool.v1.ToolState.pending:type_name -> opencode.tool.v1.ToolStatePending
+	8,  // 1: opencode.tool.v1.ToolState.running:type_name -> opencode.tool.v1.ToolStateRunning
+	9,  // 2: opencode.tool.v1.ToolState.completed:type_name -> opencode.tool.v1.ToolStateCompleted
+	10, // 3: opencode.tool.v1.ToolState.error:type_name -> opencode.tool.v1.ToolStateError
+	25, // 4: opencode.tool.v1.ToolStatePending.input:type_name -> google.protobuf.Struct
+	25, // 5: opencode.tool.v1.ToolStateRunning.input:type_name -> google.protobuf.Struct
+	25, // 6: opencode.tool.v1.ToolStateRunning.metadata:type_name -> google.protobuf.Struct
+	11, // 7: opencode.tool.v1.ToolStateRunning.time:type_name -> opencode.tool.v1.ToolTime
+	25, // 8: opencode.tool.v1.ToolStateCompleted.input:type_name -> google.protobuf.Struct
+	25, // 9: opencode.tool.v1.ToolStateCompleted.metadata:type_name -> google.protobuf.Struct
+	12, // 10: opencode.tool.v1.ToolStateCompleted.time:type_name -> opencode.tool.v1.ToolTimeWithEnd
+	13, // 11: opencode.tool.v1.ToolStateCompleted.attachments:type_name -> opencode.tool.v1.FilePart
+	26, // 12: opencode.tool.v1.ToolStateCompleted.structured_output:type_name -> google.protobuf.Value
+	25, // 13: opencode.tool.v1.ToolStateError.input:type_name -> google.protobuf.Struct
+	25, // 14: opencode.tool.v1.ToolStateError.metadata:type_name -> google.protobuf.Struct
+	12, // 15: opencode.tool.v1.ToolStateError.time:type_name -> opencode.tool.v1.ToolTimeWithEnd
 	0,  // 16: opencode.tool.v1.ToolStateError.reason:type_name -> opencode.tool.v1.ToolErrorReason
 	1,  // 17: opencode.tool.v1.ToolStateError.effects:type_name -> opencode.tool.v1.ToolEffects
-	6,  // 18: opencode.tool.v1.ToolPart.pending:type_name -> opencode.tool.v1.ToolStatePending
-	7,  // 19: opencode.tool.v1.ToolPart.running:type_name -> opencode.tool.v1.ToolStateRunning
-	8,  // 20: opencode.tool.v1.ToolPart.completed:type_name -> opencode.tool.v1.ToolStateCompleted
-	9,  // 21: opencode.tool.v1.ToolPart.error:type_name -> opencode.tool.v1.ToolStateError
-	21, // 22: opencode.tool.v1.ToolPart.metadata:type_name -> google.protobuf.Struct
-	21, // 23: opencode.tool.v1.ToolPart.original_input:type_name -> google.protobuf.Struct
+	7,  // 18: opencode.tool.v1.ToolPart.pending:type_name -> opencode.tool.v1.ToolStatePending
+	8,  // 19: opencode.tool.v1.ToolPart.running:type_name -> opencode.tool.v1.ToolStateRunning
+	9,  // 20: opencode.tool.v1.ToolPart.completed:type_name -> opencode.tool.v1.ToolStateCompleted
+	10, // 21: opencode.tool.v1.ToolPart.error:type_name -> opencode.tool.v1.ToolStateError
+	25, // 22: opencode.tool.v1.ToolPart.metadata:type_name -> google.protobuf.Struct
+	25, // 23: opencode.tool.v1.ToolPart.original_input:type_name -> google.protobuf.Struct
 	2,  // 24: opencode.tool.v1.ToolPart.executor:type_name -> opencode.tool.v1.ToolExecutor
-	23, // 25: opencode.tool.v1.ToolPart.requester:type_name -> opencode.tool.v1.Requester
-	15, // 26: opencode.tool.v1.Preview.hidden:type_name -> opencode.tool.v1.HiddenPaths
-	21, // 27: opencode.tool.v1.PermissionRequest.metadata:type_name -> google.protobuf.Struct
-	18, // 28: opencode.tool.v1.PermissionRequest.tool:type_name -> opencode.tool.v1.PermissionToolContext
-	14, // 29: opencode.tool.v1.PermissionRequest.preview:type_name -> opencode.tool.v1.Preview
-	24, // 30: opencode.tool.v1.PermissionRequest.offers:type_name -> opencode.tool.v1.Offer
-	25, // 31: opencode.tool.v1.PermissionRequest.decisions:type_name -> opencode.tool.v1.PermissionDecision
-	26, // 32: opencode.tool.v1.PermissionRequest.question:type_name -> opencode.tool.v1.Question
-	17, // 33: opencode.tool.v1.PermissionRequest.risks:type_name -> opencode.tool.v1.Risk
-	23, // 34: opencode.tool.v1.PermissionRequest.requester:type_name -> opencode.tool.v1.Requester
-	3,  // 35: opencode.tool.v1.Risk.kind:type_name -> opencode.tool.v1.RiskKind
-	4,  // 36: opencode.tool.v1.PermissionResponse.reply:type_name -> opencode.tool.v1.PermissionReply
-	21, // 37: opencode.tool.v1.PermissionResponse.input:type_name -> google.protobuf.Struct
-	27, // 38: opencode.tool.v1.PermissionResponse.answers:type_name -> opencode.tool.v1.QuestionAnswer
-	39, // [39:39] is the sub-list for method output_type
-	39, // [39:39] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	27, // 25: opencode.tool.v1.ToolPart.requester:type_name -> opencode.tool.v1.Requester
+	16, // 26: opencode.tool.v1.Preview.hidden:type_name -> opencode.tool.v1.HiddenPaths
+	25, // 27: opencode.tool.v1.PermissionRequest.metadata:type_name -> google.protobuf.Struct
+	22, // 28: opencode.tool.v1.PermissionRequest.tool:type_name -> opencode.tool.v1.PermissionToolContext
+	15, // 29: opencode.tool.v1.PermissionRequest.preview:type_name -> opencode.tool.v1.Preview
+	28, // 30: opencode.tool.v1.PermissionRequest.offers:type_name -> opencode.tool.v1.Offer
+	29, // 31: opencode.tool.v1.PermissionRequest.decisions:type_name -> opencode.tool.v1.PermissionDecision
+	30, // 32: opencode.tool.v1.PermissionRequest.question:type_name -> opencode.tool.v1.Question
+	21, // 33: opencode.tool.v1.PermissionRequest.risks:type_name -> opencode.tool.v1.Risk
+	27, // 34: opencode.tool.v1.PermissionRequest.requester:type_name -> opencode.tool.v1.Requester
+	18, // 35: opencode.tool.v1.PermissionRequest.view:type_name -> opencode.tool.v1.CallView
+	19, // 36: opencode.tool.v1.CallView.input:type_name -> opencode.tool.v1.ViewLeaf
+	20, // 37: opencode.tool.v1.CallView.files:type_name -> opencode.tool.v1.ViewFile
+	3,  // 38: opencode.tool.v1.ViewFile.use:type_name -> opencode.tool.v1.ViewFileUse
+	4,  // 39: opencode.tool.v1.Risk.kind:type_name -> opencode.tool.v1.RiskKind
+	5,  // 40: opencode.tool.v1.PermissionResponse.reply:type_name -> opencode.tool.v1.PermissionReply
+	25, // 41: opencode.tool.v1.PermissionResponse.input:type_name -> google.protobuf.Struct
+	31, // 42: opencode.tool.v1.PermissionResponse.answers:type_name -> opencode.tool.v1.QuestionAnswer
+	43, // [43:43] is the sub-list for method output_type
+	43, // [43:43] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_tool_proto_init() }
@@ -2497,14 +2909,14 @@ func file_opencode_tool_v1_tool_proto_init() {
 		(*ToolPart_Error)(nil),
 	}
 	file_opencode_tool_v1_tool_proto_msgTypes[11].OneofWrappers = []any{}
-	file_opencode_tool_v1_tool_proto_msgTypes[14].OneofWrappers = []any{}
+	file_opencode_tool_v1_tool_proto_msgTypes[17].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_opencode_tool_v1_tool_proto_rawDesc), len(file_opencode_tool_v1_tool_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   16,
+			NumEnums:      6,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -3650,7 +3650,10 @@ func (x *WatchSessionResponse) GetStoreId() string {
 type WatchManyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// watches are independent of each other; several may watch the same session.
-	Watches       []*Watch `protobuf:"bytes,1,rep,name=watches,proto3" json:"watches,omitempty"`
+	Watches []*Watch `protobuf:"bytes,1,rep,name=watches,proto3" json:"watches,omitempty"`
+	// heartbeat_ms is the time after which an idle stream sends a heartbeat. 0: 15 s. A client that must notice soon that
+	// nothing arrives any more names a shorter one.
+	HeartbeatMs   uint32 `protobuf:"varint,2,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3690,6 +3693,13 @@ func (x *WatchManyRequest) GetWatches() []*Watch {
 		return x.Watches
 	}
 	return nil
+}
+
+func (x *WatchManyRequest) GetHeartbeatMs() uint32 {
+	if x != nil {
+		return x.HeartbeatMs
+	}
+	return 0
 }
 
 // Watch is one of the watches on a stream.
@@ -5112,10 +5122,11 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\x05event\x18\x01 \x01(\v2\x1e.opencode.tool.v1.SessionEventR\x05event\x12\x19\n" +
 	"\blast_seq\x18\x02 \x01(\x04R\alastSeq\x12!\n" +
 	"\fsnapshot_end\x18\x03 \x01(\bR\vsnapshotEnd\x12\x19\n" +
-	"\bstore_id\x18\x04 \x01(\tR\astoreId\"Q\n" +
+	"\bstore_id\x18\x04 \x01(\tR\astoreId\"\x84\x01\n" +
 	"\x10WatchManyRequest\x12=\n" +
 	"\awatches\x18\x01 \x03(\v2\x17.opencode.tool.v1.WatchB\n" +
-	"\xbaH\a\x92\x01\x04\b\x01\x10dR\awatches\"\xc5\x01\n" +
+	"\xbaH\a\x92\x01\x04\b\x01\x10dR\awatches\x121\n" +
+	"\fheartbeat_ms\x18\x02 \x01(\rB\x0e\xbaH\v\xd8\x01\x01*\x06\x18\x98u(\xe8\aR\vheartbeatMs\"\xc5\x01\n" +
 	"\x05Watch\x12\x1a\n" +
 	"\x03key\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x03key\x12M\n" +
 	"\vpermissions\x18\x02 \x01(\v2).opencode.tool.v1.WatchPermissionsRequestH\x00R\vpermissions\x12A\n" +

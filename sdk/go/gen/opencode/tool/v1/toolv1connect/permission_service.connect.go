@@ -41,6 +41,9 @@ const (
 	// PermissionServiceGetPermissionProcedure is the fully-qualified name of the PermissionService's
 	// GetPermission RPC.
 	PermissionServiceGetPermissionProcedure = "/opencode.tool.v1.PermissionService/GetPermission"
+	// PermissionServiceReadBoundFileProcedure is the fully-qualified name of the PermissionService's
+	// ReadBoundFile RPC.
+	PermissionServiceReadBoundFileProcedure = "/opencode.tool.v1.PermissionService/ReadBoundFile"
 	// PermissionServiceListPermissionsProcedure is the fully-qualified name of the PermissionService's
 	// ListPermissions RPC.
 	PermissionServiceListPermissionsProcedure = "/opencode.tool.v1.PermissionService/ListPermissions"
@@ -89,6 +92,12 @@ type PermissionServiceClient interface {
 	// that a link to a request leads to it or to its outcome. An unknown one, also that of a removed session, fails with
 	// NO_SUCH_PERMISSION.
 	GetPermission(context.Context, *connect.Request[v1.GetPermissionRequest]) (*connect.Response[v1.GetPermissionResponse], error)
+	// ReadBoundFile returns the text of a file of an open permission request (CallView.files), so that an approver sees
+	// what will run. It reads the file now, at the replica that is asked, and returns the text only if its SHA-256 is that
+	// of the request; otherwise it fails with ASK_CHANGED, as the approval would not count either. A settled request fails
+	// with ASK_CLOSED, a path that is not among the files of the request with INVALID_MESSAGE. Roles: approver, watcher,
+	// admin; a caller must not learn the text of files by what it asks for.
+	ReadBoundFile(context.Context, *connect.Request[v1.ReadBoundFileRequest]) (*connect.Response[v1.ReadBoundFileResponse], error)
 	// ListPermissions returns the open permission requests, oldest first.
 	ListPermissions(context.Context, *connect.Request[v1.ListPermissionsRequest]) (*connect.Response[v1.ListPermissionsResponse], error)
 	// WatchPermissions sends all open permission requests, then one message with `snapshot_end`, then every new request
@@ -149,6 +158,12 @@ func NewPermissionServiceClient(httpClient connect.HTTPClient, baseURL string, o
 			httpClient,
 			baseURL+PermissionServiceGetPermissionProcedure,
 			connect.WithSchema(permissionServiceMethods.ByName("GetPermission")),
+			connect.WithClientOptions(opts...),
+		),
+		readBoundFile: connect.NewClient[v1.ReadBoundFileRequest, v1.ReadBoundFileResponse](
+			httpClient,
+			baseURL+PermissionServiceReadBoundFileProcedure,
+			connect.WithSchema(permissionServiceMethods.ByName("ReadBoundFile")),
 			connect.WithClientOptions(opts...),
 		),
 		listPermissions: connect.NewClient[v1.ListPermissionsRequest, v1.ListPermissionsResponse](
@@ -218,6 +233,7 @@ func NewPermissionServiceClient(httpClient connect.HTTPClient, baseURL string, o
 type permissionServiceClient struct {
 	respondToPermission *connect.Client[v1.PermissionResponse, v1.Empty]
 	getPermission       *connect.Client[v1.GetPermissionRequest, v1.GetPermissionResponse]
+	readBoundFile       *connect.Client[v1.ReadBoundFileRequest, v1.ReadBoundFileResponse]
 	listPermissions     *connect.Client[v1.ListPermissionsRequest, v1.ListPermissionsResponse]
 	watchPermissions    *connect.Client[v1.WatchPermissionsRequest, v1.WatchPermissionsResponse]
 	rejectPermissions   *connect.Client[v1.RejectPermissionsRequest, v1.RejectPermissionsResponse]
@@ -238,6 +254,11 @@ func (c *permissionServiceClient) RespondToPermission(ctx context.Context, req *
 // GetPermission calls opencode.tool.v1.PermissionService.GetPermission.
 func (c *permissionServiceClient) GetPermission(ctx context.Context, req *connect.Request[v1.GetPermissionRequest]) (*connect.Response[v1.GetPermissionResponse], error) {
 	return c.getPermission.CallUnary(ctx, req)
+}
+
+// ReadBoundFile calls opencode.tool.v1.PermissionService.ReadBoundFile.
+func (c *permissionServiceClient) ReadBoundFile(ctx context.Context, req *connect.Request[v1.ReadBoundFileRequest]) (*connect.Response[v1.ReadBoundFileResponse], error) {
+	return c.readBoundFile.CallUnary(ctx, req)
 }
 
 // ListPermissions calls opencode.tool.v1.PermissionService.ListPermissions.
@@ -306,6 +327,12 @@ type PermissionServiceHandler interface {
 	// that a link to a request leads to it or to its outcome. An unknown one, also that of a removed session, fails with
 	// NO_SUCH_PERMISSION.
 	GetPermission(context.Context, *connect.Request[v1.GetPermissionRequest]) (*connect.Response[v1.GetPermissionResponse], error)
+	// ReadBoundFile returns the text of a file of an open permission request (CallView.files), so that an approver sees
+	// what will run. It reads the file now, at the replica that is asked, and returns the text only if its SHA-256 is that
+	// of the request; otherwise it fails with ASK_CHANGED, as the approval would not count either. A settled request fails
+	// with ASK_CLOSED, a path that is not among the files of the request with INVALID_MESSAGE. Roles: approver, watcher,
+	// admin; a caller must not learn the text of files by what it asks for.
+	ReadBoundFile(context.Context, *connect.Request[v1.ReadBoundFileRequest]) (*connect.Response[v1.ReadBoundFileResponse], error)
 	// ListPermissions returns the open permission requests, oldest first.
 	ListPermissions(context.Context, *connect.Request[v1.ListPermissionsRequest]) (*connect.Response[v1.ListPermissionsResponse], error)
 	// WatchPermissions sends all open permission requests, then one message with `snapshot_end`, then every new request
@@ -362,6 +389,12 @@ func NewPermissionServiceHandler(svc PermissionServiceHandler, opts ...connect.H
 		PermissionServiceGetPermissionProcedure,
 		svc.GetPermission,
 		connect.WithSchema(permissionServiceMethods.ByName("GetPermission")),
+		connect.WithHandlerOptions(opts...),
+	)
+	permissionServiceReadBoundFileHandler := connect.NewUnaryHandler(
+		PermissionServiceReadBoundFileProcedure,
+		svc.ReadBoundFile,
+		connect.WithSchema(permissionServiceMethods.ByName("ReadBoundFile")),
 		connect.WithHandlerOptions(opts...),
 	)
 	permissionServiceListPermissionsHandler := connect.NewUnaryHandler(
@@ -430,6 +463,8 @@ func NewPermissionServiceHandler(svc PermissionServiceHandler, opts ...connect.H
 			permissionServiceRespondToPermissionHandler.ServeHTTP(w, r)
 		case PermissionServiceGetPermissionProcedure:
 			permissionServiceGetPermissionHandler.ServeHTTP(w, r)
+		case PermissionServiceReadBoundFileProcedure:
+			permissionServiceReadBoundFileHandler.ServeHTTP(w, r)
 		case PermissionServiceListPermissionsProcedure:
 			permissionServiceListPermissionsHandler.ServeHTTP(w, r)
 		case PermissionServiceWatchPermissionsProcedure:
@@ -465,6 +500,10 @@ func (UnimplementedPermissionServiceHandler) RespondToPermission(context.Context
 
 func (UnimplementedPermissionServiceHandler) GetPermission(context.Context, *connect.Request[v1.GetPermissionRequest]) (*connect.Response[v1.GetPermissionResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("opencode.tool.v1.PermissionService.GetPermission is not implemented"))
+}
+
+func (UnimplementedPermissionServiceHandler) ReadBoundFile(context.Context, *connect.Request[v1.ReadBoundFileRequest]) (*connect.Response[v1.ReadBoundFileResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("opencode.tool.v1.PermissionService.ReadBoundFile is not implemented"))
 }
 
 func (UnimplementedPermissionServiceHandler) ListPermissions(context.Context, *connect.Request[v1.ListPermissionsRequest]) (*connect.Response[v1.ListPermissionsResponse], error) {
