@@ -7,7 +7,7 @@ import { onTestFinished } from "vitest";
 export interface SmallDisk {
   /** Bytes that are free. */
   free(): number;
-  /** Writes a file until at most this many bytes are free; 0 fills the disk. */
+  /** Writes a file of the bytes that are free now, but this many; 0 fills the disk. What others free meanwhile stays free. */
   fill(leave: number): void;
   /** Removes what `fill` wrote. */
   empty(): void;
@@ -36,8 +36,7 @@ export function mountSmallDisk(path: string, megabytes: number, maxFiles = 0): S
     fill(leave) {
       const file = openSync(ballast, "a");
       try {
-        for (let rest = free() - leave; rest > 0; rest = free() - leave)
-          writeSync(file, Buffer.alloc(Math.min(rest, 65_536)));
+        for (let rest = free() - leave; rest > 0; rest -= 65_536) writeSync(file, Buffer.alloc(Math.min(rest, 65_536)));
       } catch (error) {
         if (!(error instanceof Error && "code" in error && error.code === "ENOSPC")) throw error;
       } finally {

@@ -3,6 +3,7 @@ import { mkdir, open, readdir, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { backup, type DatabaseSync } from "node:sqlite";
 import { Readable } from "node:stream";
+import { setTimeout } from "node:timers/promises";
 import { packTar, type TarSource } from "modern-tar/fs";
 import { type BackupManifest, databaseName, manifestName, outputDirectory } from "./backup-form.ts";
 import { type DatabaseHealth, unavailable } from "./health.ts";
@@ -31,7 +32,7 @@ export async function* backUpSqlite(options: {
   const release = holdOutputs();
   try {
     await mkdir(place, { recursive: true, mode: 0o700 });
-    await backup(db, copy);
+    await copyDatabase(db, copy);
     const files = [await sizedFile(databaseName, copy)];
     const outputs = join(directory, outputDirectory);
     for (const root of await namesIn(outputs)) {
@@ -48,6 +49,25 @@ export async function* backUpSqlite(options: {
     await rm(place, { recursive: true, force: true });
   }
 }
+
+/**
+ * Copies the database. Node fails with "not an error" if the first step meets a transaction of this thread, since it waits for
+ * that only once it knows how many pages remain. Nothing was copied yet, so the copy begins again.
+ */
+async function copyDatabase(db: DatabaseSync, copy: string): Promise<void> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      await backup(db, copy);
+      return;
+    } catch (error) {
+      const isBusy = error instanceof Error && "errcode" in error && error.errcode === 0;
+      if (!isBusy || attempt === maxAttempts) throw error;
+      await setTimeout(10);
+    }
+  }
+}
+
+const maxAttempts = 500;
 
 /** A file of a backup with the size that it had first; what is appended later is left out. */
 interface SizedFile {
