@@ -1,3 +1,6 @@
+import { readdirSync } from "node:fs";
+import type { DescEnum, DescFile, DescMessage } from "@bufbuild/protobuf";
+import { nestedTypes } from "@bufbuild/protobuf/reflect";
 import { expect, test } from "vitest";
 import { PermissionService } from "../gen/opencode/tool/v1/permission_service_pb.ts";
 import {
@@ -70,3 +73,49 @@ test("RespondToPermission takes PermissionResponse and returns Empty", () => {
   const expected: typeof PermissionResponseSchema.typeName = "opencode.tool.v1.PermissionResponse";
   expect([input.typeName, output.typeName]).toEqual([expected, "opencode.tool.v1.Empty"]);
 });
+
+/** Numbers that fields and values of the next changes have been given; they need not arrive in order. */
+const assigned: Record<string, number[]> = {
+  PermissionRequest: [34, 35, 36, 37, 38],
+  PermissionResponse: [29, 30, 31, 32],
+  PermissionSettled: [13, 14, 15, 16, 17],
+  DecisionRecord: [16, 17, 18, 19, 20, 21, 22],
+  Grant: [18, 19, 20],
+  ArgvPrefix: [2, 3],
+  Credential: [12, 13, 15],
+  GetServerInfoResponse: [23, 24, 25, 26],
+  SessionEvent: [12, 13],
+  PermissionReason: [11, 12, 13],
+  DecisionKind: [9, 10, 11, 12, 13, 14],
+  SourceKind: [3, 4],
+  ErrorReason: [61, 62, 63, 64, 65, 66, 68, 69],
+};
+
+test("each number between two used ones is reserved, or belongs to the ordering document", async () => {
+  const folder = "../gen/opencode/tool/v1/";
+  const modules: object[] = await Promise.all(
+    readdirSync(new URL(folder, import.meta.url)).map((name) => import(folder + name)),
+  );
+  const files = modules.flatMap((module) => Object.values(module)).filter((value) => value?.kind === "file");
+  const types = files.flatMap((file: DescFile) => [...nestedTypes(file)]);
+  const described = types.filter((type) => type.kind === "message" || type.kind === "enum");
+  expect(described.length).toBeGreaterThan(200);
+  expect(described.flatMap(gapsOf)).toEqual([]);
+});
+
+/** `NAME NUMBER` of each number below the highest one of a type that is not used, reserved or assigned. */
+function gapsOf(type: DescMessage | DescEnum): string[] {
+  const used = type.kind === "enum" ? type.values : type.fields;
+  // The end of a range is exclusive for messages, and inclusive for enums.
+  const past = type.kind === "enum" ? 1 : 0;
+  const known = new Set(used.map(({ number }) => number));
+  const highest = Math.max(0, ...known);
+  for (const number of assigned[type.name] ?? []) known.add(number);
+  for (const { start, end } of type.proto.reservedRange) {
+    for (let number = start; number < end + past; number += 1) known.add(number);
+  }
+  const first = type.name in ordered ? 20 : 1;
+  return Array.from({ length: highest }, (_, index) => index + 1)
+    .filter((number) => number >= first && !known.has(number))
+    .map((number) => `${type.name} ${number}`);
+}

@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/operator_service.proto.
  */
 export const file_opencode_tool_v1_operator_service: GenFile = /*@__PURE__*/
-  fileDesc("CidvcGVuY29kZS90b29sL3YxL29wZXJhdG9yX3NlcnZpY2UucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEiDwoNQmFja3VwUmVxdWVzdCIeCg5CYWNrdXBSZXNwb25zZRIMCgRkYXRhGAEgASgMMmAKD09wZXJhdG9yU2VydmljZRJNCgZCYWNrdXASHy5vcGVuY29kZS50b29sLnYxLkJhY2t1cFJlcXVlc3QaIC5vcGVuY29kZS50b29sLnYxLkJhY2t1cFJlc3BvbnNlMAFiBnByb3RvMw");
+  fileDesc("CidvcGVuY29kZS90b29sL3YxL29wZXJhdG9yX3NlcnZpY2UucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEiDwoNQmFja3VwUmVxdWVzdCIeCg5CYWNrdXBSZXNwb25zZRIMCgRkYXRhGAEgASgMMmAKD09wZXJhdG9yU2VydmljZRJNCgZCYWNrdXASHy5vcGVuY29kZS50b29sLnYxLkJhY2t1cFJlcXVlc3QaIC5vcGVuY29kZS50b29sLnYxLkJhY2t1cFJlc3BvbnNlMAFCJlokdG9vbGdhdGUvZ2VuL29wZW5jb2RlL3Rvb2wvdjE7dG9vbHYxYgZwcm90bzM");
 
 /**
  * BackupRequest asks for a backup.

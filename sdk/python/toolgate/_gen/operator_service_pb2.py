@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$toolgate/_gen/operator_service.proto\x12\x10opencode.tool.v1\"\x0f\n\rBackupRequest\"$\n\x0e\x42\x61\x63kupResponse\x12\x12\n\x04\x64\x61ta\x18\x01 \x01(\x0cR\x04\x64\x61ta2`\n\x0fOperatorService\x12M\n\x06\x42\x61\x63kup\x12\x1f.opencode.tool.v1.BackupRequest\x1a .opencode.tool.v1.BackupResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$toolgate/_gen/operator_service.proto\x12\x10opencode.tool.v1\"\x0f\n\rBackupRequest\"$\n\x0e\x42\x61\x63kupResponse\x12\x12\n\x04\x64\x61ta\x18\x01 \x01(\x0cR\x04\x64\x61ta2`\n\x0fOperatorService\x12M\n\x06\x42\x61\x63kup\x12\x1f.opencode.tool.v1.BackupRequest\x1a .opencode.tool.v1.BackupResponse0\x01\x42&Z$toolgate/gen/opencode/tool/v1;toolv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'toolgate._gen.operator_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'Z$toolgate/gen/opencode/tool/v1;toolv1'
   _globals['_BACKUPREQUEST']._serialized_start=58
   _globals['_BACKUPREQUEST']._serialized_end=73
   _globals['_BACKUPRESPONSE']._serialized_start=75

@@ -26,31 +26,32 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from toolgate._gen import permission_pb2 as toolgate_dot___gen_dot_permission__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#toolgate/_gen/session_service.proto\x12\x10opencode.tool.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1etoolgate/_gen/permission.proto\"\xc2\x03\n\x07Session\x12\x0e\n\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n\tworkspace\x18\x02 \x01(\tR\tworkspace\x12\x14\n\x05\x61gent\x18\x03 \x01(\tR\x05\x61gent\x12\x36\n\x05rules\x18\x04 \x03(\x0b\x32 .opencode.tool.v1.PermissionRuleR\x05rules\x12*\n\x11parent_session_id\x18\x05 \x01(\tR\x0fparentSessionId\x12&\n\x0froot_session_id\x18\x06 \x01(\tR\rrootSessionId\x12\x14\n\x05title\x18\x07 \x01(\tR\x05title\x12\x33\n\x08metadata\x18\x08 \x01(\x0b\x32\x17.google.protobuf.StructR\x08metadata\x12\x14\n\x05owner\x18\t \x01(\tR\x05owner\x12\x18\n\x07\x63reated\x18\n \x01(\x01R\x07\x63reated\x12\x16\n\x06\x63losed\x18\x0b \x01(\x01R\x06\x63losed\x12\x19\n\x08last_seq\x18\x0c \x01(\x04R\x07lastSeq\x12\x39\n\trequester\x18\r \x01(\x0b\x32\x1b.opencode.tool.v1.RequesterR\trequester\"\xad\x03\n\x14\x43reateSessionRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\x12\x1e\n\tworkspace\x18\x02 \x01(\tB\x00R\tworkspace\x12\x16\n\x05\x61gent\x18\x03 \x01(\tB\x00R\x05\x61gent\x12\x38\n\x05rules\x18\x04 \x03(\x0b\x32 .opencode.tool.v1.PermissionRuleB\x00R\x05rules\x12,\n\x11parent_session_id\x18\x05 \x01(\tB\x00R\x0fparentSessionId\x12\x16\n\x05title\x18\x06 \x01(\tB\x00R\x05title\x12\x33\n\x08metadata\x18\x07 \x01(\x0b\x32\x17.google.protobuf.StructR\x08metadata\x12,\n\x11\x65xpected_store_id\x18\x08 \x01(\tB\x00R\x0f\x65xpectedStoreId\x12\x39\n\trequester\x18\t \x01(\x0b\x32\x1b.opencode.tool.v1.RequesterR\trequester\x12\x1e\n\tdirectory\x18\x14 \x01(\tB\x00R\tdirectory\"g\n\x15\x43reateSessionResponse\x12\x33\n\x07session\x18\x01 \x01(\x0b\x32\x19.opencode.tool.v1.SessionR\x07session\x12\x19\n\x08store_id\x18\x02 \x01(\tR\x07storeId\"4\n\x11GetSessionRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\"I\n\x12GetSessionResponse\x12\x33\n\x07session\x18\x01 \x01(\x0b\x32\x19.opencode.tool.v1.SessionR\x07session\"\x7f\n\x13ListSessionsRequest\x12(\n\x0froot_session_id\x18\x01 \x01(\tB\x00R\rrootSessionId\x12\x1d\n\tpage_size\x18\x02 \x01(\rB\x00R\x08pageSize\x12\x1f\n\npage_token\x18\x03 \x01(\tB\x00R\tpageToken\"u\n\x14ListSessionsResponse\x12\x35\n\x08sessions\x18\x01 \x03(\x0b\x32\x19.opencode.tool.v1.SessionR\x08sessions\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"6\n\x13\x43loseSessionRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\"K\n\x14\x43loseSessionResponse\x12\x33\n\x07session\x18\x01 \x01(\x0b\x32\x19.opencode.tool.v1.SessionR\x07session2\x89\x03\n\x0eSessionService\x12`\n\rCreateSession\x12&.opencode.tool.v1.CreateSessionRequest\x1a\'.opencode.tool.v1.CreateSessionResponse\x12W\n\nGetSession\x12#.opencode.tool.v1.GetSessionRequest\x1a$.opencode.tool.v1.GetSessionResponse\x12]\n\x0cListSessions\x12%.opencode.tool.v1.ListSessionsRequest\x1a&.opencode.tool.v1.ListSessionsResponse\x12]\n\x0c\x43loseSession\x12%.opencode.tool.v1.CloseSessionRequest\x1a&.opencode.tool.v1.CloseSessionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#toolgate/_gen/session_service.proto\x12\x10opencode.tool.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1etoolgate/_gen/permission.proto\"\xc2\x03\n\x07Session\x12\x0e\n\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n\tworkspace\x18\x02 \x01(\tR\tworkspace\x12\x14\n\x05\x61gent\x18\x03 \x01(\tR\x05\x61gent\x12\x36\n\x05rules\x18\x04 \x03(\x0b\x32 .opencode.tool.v1.PermissionRuleR\x05rules\x12*\n\x11parent_session_id\x18\x05 \x01(\tR\x0fparentSessionId\x12&\n\x0froot_session_id\x18\x06 \x01(\tR\rrootSessionId\x12\x14\n\x05title\x18\x07 \x01(\tR\x05title\x12\x33\n\x08metadata\x18\x08 \x01(\x0b\x32\x17.google.protobuf.StructR\x08metadata\x12\x14\n\x05owner\x18\t \x01(\tR\x05owner\x12\x18\n\x07\x63reated\x18\n \x01(\x01R\x07\x63reated\x12\x16\n\x06\x63losed\x18\x0b \x01(\x01R\x06\x63losed\x12\x19\n\x08last_seq\x18\x0c \x01(\x04R\x07lastSeq\x12\x39\n\trequester\x18\r \x01(\x0b\x32\x1b.opencode.tool.v1.RequesterR\trequester\"\xb3\x03\n\x14\x43reateSessionRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\x12\x1e\n\tworkspace\x18\x02 \x01(\tB\x00R\tworkspace\x12\x16\n\x05\x61gent\x18\x03 \x01(\tB\x00R\x05\x61gent\x12\x38\n\x05rules\x18\x04 \x03(\x0b\x32 .opencode.tool.v1.PermissionRuleB\x00R\x05rules\x12,\n\x11parent_session_id\x18\x05 \x01(\tB\x00R\x0fparentSessionId\x12\x16\n\x05title\x18\x06 \x01(\tB\x00R\x05title\x12\x33\n\x08metadata\x18\x07 \x01(\x0b\x32\x17.google.protobuf.StructR\x08metadata\x12,\n\x11\x65xpected_store_id\x18\x08 \x01(\tB\x00R\x0f\x65xpectedStoreId\x12\x39\n\trequester\x18\t \x01(\x0b\x32\x1b.opencode.tool.v1.RequesterR\trequester\x12\x1e\n\tdirectory\x18\x14 \x01(\tB\x00R\tdirectoryJ\x04\x08\n\x10\x14\"g\n\x15\x43reateSessionResponse\x12\x33\n\x07session\x18\x01 \x01(\x0b\x32\x19.opencode.tool.v1.SessionR\x07session\x12\x19\n\x08store_id\x18\x02 \x01(\tR\x07storeId\"4\n\x11GetSessionRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\"I\n\x12GetSessionResponse\x12\x33\n\x07session\x18\x01 \x01(\x0b\x32\x19.opencode.tool.v1.SessionR\x07session\"\x7f\n\x13ListSessionsRequest\x12(\n\x0froot_session_id\x18\x01 \x01(\tB\x00R\rrootSessionId\x12\x1d\n\tpage_size\x18\x02 \x01(\rB\x00R\x08pageSize\x12\x1f\n\npage_token\x18\x03 \x01(\tB\x00R\tpageToken\"u\n\x14ListSessionsResponse\x12\x35\n\x08sessions\x18\x01 \x03(\x0b\x32\x19.opencode.tool.v1.SessionR\x08sessions\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"6\n\x13\x43loseSessionRequest\x12\x1f\n\nsession_id\x18\x01 \x01(\tB\x00R\tsessionId\"K\n\x14\x43loseSessionResponse\x12\x33\n\x07session\x18\x01 \x01(\x0b\x32\x19.opencode.tool.v1.SessionR\x07session2\x89\x03\n\x0eSessionService\x12`\n\rCreateSession\x12&.opencode.tool.v1.CreateSessionRequest\x1a\'.opencode.tool.v1.CreateSessionResponse\x12W\n\nGetSession\x12#.opencode.tool.v1.GetSessionRequest\x1a$.opencode.tool.v1.GetSessionResponse\x12]\n\x0cListSessions\x12%.opencode.tool.v1.ListSessionsRequest\x1a&.opencode.tool.v1.ListSessionsResponse\x12]\n\x0c\x43loseSession\x12%.opencode.tool.v1.CloseSessionRequest\x1a&.opencode.tool.v1.CloseSessionResponseB&Z$toolgate/gen/opencode/tool/v1;toolv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'toolgate._gen.session_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'Z$toolgate/gen/opencode/tool/v1;toolv1'
   _globals['_SESSION']._serialized_start=120
   _globals['_SESSION']._serialized_end=570
   _globals['_CREATESESSIONREQUEST']._serialized_start=573
-  _globals['_CREATESESSIONREQUEST']._serialized_end=1002
-  _globals['_CREATESESSIONRESPONSE']._serialized_start=1004
-  _globals['_CREATESESSIONRESPONSE']._serialized_end=1107
-  _globals['_GETSESSIONREQUEST']._serialized_start=1109
-  _globals['_GETSESSIONREQUEST']._serialized_end=1161
-  _globals['_GETSESSIONRESPONSE']._serialized_start=1163
-  _globals['_GETSESSIONRESPONSE']._serialized_end=1236
-  _globals['_LISTSESSIONSREQUEST']._serialized_start=1238
-  _globals['_LISTSESSIONSREQUEST']._serialized_end=1365
-  _globals['_LISTSESSIONSRESPONSE']._serialized_start=1367
-  _globals['_LISTSESSIONSRESPONSE']._serialized_end=1484
-  _globals['_CLOSESESSIONREQUEST']._serialized_start=1486
-  _globals['_CLOSESESSIONREQUEST']._serialized_end=1540
-  _globals['_CLOSESESSIONRESPONSE']._serialized_start=1542
-  _globals['_CLOSESESSIONRESPONSE']._serialized_end=1617
-  _globals['_SESSIONSERVICE']._serialized_start=1620
-  _globals['_SESSIONSERVICE']._serialized_end=2013
+  _globals['_CREATESESSIONREQUEST']._serialized_end=1008
+  _globals['_CREATESESSIONRESPONSE']._serialized_start=1010
+  _globals['_CREATESESSIONRESPONSE']._serialized_end=1113
+  _globals['_GETSESSIONREQUEST']._serialized_start=1115
+  _globals['_GETSESSIONREQUEST']._serialized_end=1167
+  _globals['_GETSESSIONRESPONSE']._serialized_start=1169
+  _globals['_GETSESSIONRESPONSE']._serialized_end=1242
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=1244
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=1371
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=1373
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=1490
+  _globals['_CLOSESESSIONREQUEST']._serialized_start=1492
+  _globals['_CLOSESESSIONREQUEST']._serialized_end=1546
+  _globals['_CLOSESESSIONRESPONSE']._serialized_start=1548
+  _globals['_CLOSESESSIONRESPONSE']._serialized_end=1623
+  _globals['_SESSIONSERVICE']._serialized_start=1626
+  _globals['_SESSIONSERVICE']._serialized_end=2019
 # @@protoc_insertion_point(module_scope)

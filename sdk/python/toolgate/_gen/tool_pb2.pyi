@@ -4,6 +4,10 @@ isort:skip_file
 Messages of a tool call: the part with its states, and the permission request that a call waits for.
 Names and numbers below 20 are those of the document from which this contract was ordered and never change;
 Toolgate's own fields of those messages start at 20.
+
+In all files of this package a time is a `double` in ms since the epoch, as in the ordered messages, and 0 or absent
+where there is none. A duration is an integer in ms whose name ends in `_ms`; only the mean
+ToolStats.avg_duration has fractions.
 """
 
 from collections import abc as _abc

@@ -689,7 +689,7 @@ const file_opencode_tool_v1_session_service_proto_rawDesc = "" +
 	" \x01(\x01R\acreated\x12\x16\n" +
 	"\x06closed\x18\v \x01(\x01R\x06closed\x12\x19\n" +
 	"\blast_seq\x18\f \x01(\x04R\alastSeq\x129\n" +
-	"\trequester\x18\r \x01(\v2\x1b.opencode.tool.v1.RequesterR\trequester\"\x85\x04\n" +
+	"\trequester\x18\r \x01(\v2\x1b.opencode.tool.v1.RequesterR\trequester\"\x8b\x04\n" +
 	"\x14CreateSessionRequest\x12A\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\"\xbaH\x1f\xd8\x01\x01r\x1a2\x18^ses[A-Za-z0-9_-]{1,61}$R\tsessionId\x12&\n" +
@@ -701,7 +701,8 @@ const file_opencode_tool_v1_session_service_proto_rawDesc = "" +
 	"\bmetadata\x18\a \x01(\v2\x17.google.protobuf.StructR\bmetadata\x123\n" +
 	"\x11expected_store_id\x18\b \x01(\tB\a\xbaH\x04r\x02\x18@R\x0fexpectedStoreId\x129\n" +
 	"\trequester\x18\t \x01(\v2\x1b.opencode.tool.v1.RequesterR\trequester\x12&\n" +
-	"\tdirectory\x18\x14 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\tdirectory\"g\n" +
+	"\tdirectory\x18\x14 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\tdirectoryJ\x04\b\n" +
+	"\x10\x14\"g\n" +
 	"\x15CreateSessionResponse\x123\n" +
 	"\asession\x18\x01 \x01(\v2\x19.opencode.tool.v1.SessionR\asession\x12\x19\n" +
 	"\bstore_id\x18\x02 \x01(\tR\astoreId\"=\n" +

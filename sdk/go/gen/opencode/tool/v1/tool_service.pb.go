@@ -4914,7 +4914,7 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\x06cancel\x18\x05 \x01(\v2#.opencode.tool.v1.StreamToolsCancelH\x00R\x06cancel\x12=\n" +
 	"\x06resume\x18\x06 \x01(\v2#.opencode.tool.v1.StreamToolsResumeH\x00R\x06resume\x12=\n" +
 	"\x06credit\x18\a \x01(\v2#.opencode.tool.v1.StreamToolsCreditH\x00R\x06creditB\x10\n" +
-	"\amessage\x12\x05\xbaH\x02\b\x01\"\xf2\x04\n" +
+	"\amessage\x12\x05\xbaH\x02\b\x01\"\xfe\x04\n" +
 	"\x0fStreamToolsOpen\x12&\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\tsessionId\x126\n" +
@@ -4936,7 +4936,7 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\x11expected_store_id\x18\r \x01(\tB\a\xbaH\x04r\x02\x18@R\x0fexpectedStoreId\x12*\n" +
 	"\bqueue_ms\x18\x0f \x01(\rB\n" +
 	"\xbaH\a*\x05\x18\x80\xdd\xdb\x01H\x00R\aqueueMs\x88\x01\x01B\v\n" +
-	"\t_queue_ms\"+\n" +
+	"\t_queue_msJ\x04\b\x06\x10\aJ\x04\b\x0e\x10\x0f\"+\n" +
 	"\x15StreamToolsInputDelta\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\"\x14\n" +
 	"\x12StreamToolsExecute\"7\n" +
@@ -5156,7 +5156,7 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\favg_duration\x18\x03 \x01(\x01R\vavgDuration\x12\x16\n" +
 	"\x06errors\x18\x04 \x01(\x04R\x06errors\x12\x1a\n" +
 	"\btimeouts\x18\x05 \x01(\x04R\btimeouts\"\x16\n" +
-	"\x14GetServerInfoRequest\"\xdf\x06\n" +
+	"\x14GetServerInfoRequest\"\xe5\x06\n" +
 	"\x15GetServerInfoResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x19\n" +
 	"\bstore_id\x18\x02 \x01(\tR\astoreId\x128\n" +
@@ -5179,7 +5179,7 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\x16sandbox_network_access\x18\x13 \x01(\x0e2\x1f.opencode.tool.v1.NetworkAccessR\x14sandboxNetworkAccess\x126\n" +
 	"\tmcp_holds\x18\x14 \x03(\v2\x19.opencode.tool.v1.McpHoldR\bmcpHolds\x12I\n" +
 	"\x0fsandbox_details\x18\x15 \x01(\v2 .opencode.tool.v1.SandboxDetailsR\x0esandboxDetails\x12C\n" +
-	"\rstore_details\x18\x16 \x01(\v2\x1e.opencode.tool.v1.StoreDetailsR\fstoreDetails\"\x94\x01\n" +
+	"\rstore_details\x18\x16 \x01(\v2\x1e.opencode.tool.v1.StoreDetailsR\fstoreDetailsJ\x04\b\x0e\x10\x13\"\x94\x01\n" +
 	"\fStoreDetails\x12\x16\n" +
 	"\x06copies\x18\x01 \x01(\rR\x06copies\x12'\n" +
 	"\x0frequired_copies\x18\x03 \x01(\rR\x0erequiredCopies\x12'\n" +

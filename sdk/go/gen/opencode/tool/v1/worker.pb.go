@@ -4546,7 +4546,7 @@ const file_opencode_tool_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"timeout_ms\x18\a \x01(\rB\n" +
 	"\xbaH\a*\x05\x18\x80\xdd\xdb\x01R\ttimeoutMs\x12#\n" +
-	"\aproblem\x18\b \x01(\tB\t\xbaH\x06r\x04\x18\x80\x80\x01R\aproblem\"\x88\x02\n" +
+	"\aproblem\x18\b \x01(\tB\t\xbaH\x06r\x04\x18\x80\x80\x01R\aproblem\"\x94\x02\n" +
 	"\vWorkerStart\x12\x1e\n" +
 	"\n" +
 	"assignment\x18\x01 \x01(\tR\n" +
@@ -4561,7 +4561,7 @@ const file_opencode_tool_v1_worker_proto_rawDesc = "" +
 	"tracestate\x18\t \x01(\tR\n" +
 	"tracestate\x12\x14\n" +
 	"\x05title\x18\n" +
-	" \x01(\tR\x05title\"\xc0\x02\n" +
+	" \x01(\tR\x05titleJ\x04\b\x03\x10\x04J\x04\b\a\x10\b\"\xc6\x02\n" +
 	"\fWorkerReport\x12*\n" +
 	"\n" +
 	"assignment\x18\x01 \x01(\tB\n" +
@@ -4571,7 +4571,7 @@ const file_opencode_tool_v1_worker_proto_rawDesc = "" +
 	"\x06output\x18\x03 \x01(\v2\x1e.opencode.tool.v1.WorkerOutputH\x00R\x06output\x12?\n" +
 	"\arequest\x18\x04 \x01(\v2#.opencode.tool.v1.WorkerBodyRequestH\x00R\arequest\x128\n" +
 	"\x06result\x18\x06 \x01(\v2\x1e.opencode.tool.v1.WorkerResultH\x00R\x06resultB\x0f\n" +
-	"\x06report\x12\x05\xbaH\x02\b\x01\"t\n" +
+	"\x06report\x12\x05\xbaH\x02\b\x01J\x04\b\x05\x10\x06\"t\n" +
 	"\x0eWorkerProgress\x12#\n" +
 	"\x05title\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bH\x00R\x05title\x88\x01\x01\x123\n" +
 	"\bmetadata\x18\x02 \x01(\v2\x17.google.protobuf.StructR\bmetadataB\b\n" +
