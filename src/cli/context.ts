@@ -98,6 +98,8 @@ export interface StoredCredential {
 
 /** The table of credentials, opened without a service. */
 export interface LocalCredentials {
+  /** The data directory, or `Redis`. */
+  readonly place: string;
   list(): readonly StoredCredential[];
   create(wanted: {
     roles: readonly string[];

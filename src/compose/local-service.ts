@@ -131,7 +131,7 @@ export async function openLocalCredentials(flags: { data?: string; config?: stri
     import("../credential/local-credentials.ts"),
   ]);
   const { table, close } = await openCredentials(place, silent);
-  return { ...createLocalCredentials(table), close };
+  return { ...createLocalCredentials(table), place: place.store === "sqlite" ? place.dataDirectory : "Redis", close };
 }
 
 /**

@@ -12,6 +12,8 @@ import { CredentialService } from "../../gen/opencode/tool/v1/credential_service
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { defaultUrl } from "../../src/client/find-server.ts";
+import { saveLogin } from "../../src/client/stored-logins.ts";
 import { toolgate } from "../cli/toolgate.ts";
 import { main, programEntry } from "../main.ts";
 import { startRedis } from "../store/redis-server.ts";
@@ -299,6 +301,26 @@ test("the operator adds and revokes tokens in the table while the service runs",
     code: 1,
     stderr: expect.stringContaining("there is no data directory /no/such/place"),
   });
+});
+
+test("a person who is signed in and may write to the data directory creates another approver", async () => {
+  const home = await mkdtemp(join(tmpdir(), "toolgate-operator-"));
+  onTestFinished(() => rm(home, { recursive: true }));
+  const { code } = await as("approver-token-for-tests").createCode({});
+  const { token } = await as("").signIn({ code });
+  // The sign-in at the address that a service has without options.
+  saveLogin(defaultUrl, { storeId: "", id: "", token, expires: 0 }, { HOME: home });
+  const env = { HOME: home, TOOLGATE_DATA: service.data };
+  const created = await main(["token", "create", "--role", "approver"], env);
+  expect(created).toMatchObject({ code: 0, stderr: expect.stringContaining(`in the table of ${service.data}`) });
+  expect((await infoOf(created.stdout.trim())).roles).toEqual(["approver"]);
+  const next = "or run it on the service's machine with --data DIR";
+  for (const sent of [token, ""]) {
+    const atService = { ...env, TOOLGATE_URL: service.url, TOOLGATE_TOKEN: sent };
+    expect(await main(["token", "create", "--role", "approver"], atService)).toMatchObject({
+      ...{ code: 6, stdout: "", stderr: expect.stringContaining(next) },
+    });
+  }
 });
 
 test("login stores a sign-in for this user alone, a new code signs in another terminal, and logout revokes it", async () => {

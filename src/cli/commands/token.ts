@@ -6,8 +6,9 @@ import {
   CredentialSchema,
 } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { collect, type GlobalOptions, withScreen, withServer } from "../command.ts";
-import { findServerToken } from "../connection/connection.ts";
+import { findServerToken, type ServerConnection } from "../connection/connection.ts";
 import type { CliContext, LocalCredentials, StoredCredential, TableFlags } from "../context.ts";
+import { CommandError, commandFailure, errorInfoOf } from "../failure/failure.ts";
 import type { Paint, Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { momentOf } from "../view/words.ts";
@@ -95,6 +96,8 @@ async function createToken(context: CliContext, command: Command, options: Creat
   const wanted = { roles, agents, workspaces, label, expires, ...(worker && { worker }) };
   await onTable(context, command, options, {
     served: ({ credentials }) => credentials.createToken(wanted),
+    // No sign-in gives these roles: an approver could make another one of itself, and answer its own calls with it.
+    isForOperator: roles.some((role) => !["caller", "host", "worker"].includes(role)),
     async local(table) {
       const { token, credential } = await table.create(wanted);
       return create(CreateTokenResponseSchema, { token, credential: toMessage(credential) });
@@ -116,20 +119,26 @@ function workerRightsOf({ tool: tools, permission: permissions, mayCall: calls, 
 
 /** The two ways to the table: by the service, or by its files for the operator. */
 interface TableWork<T> {
-  served(server: Parameters<Parameters<typeof withServer>[3]>[0]): Promise<T>;
+  served(server: ServerConnection): Promise<T>;
+  /** True if a stored sign-in cannot do it. */
+  isForOperator?: boolean;
   local(table: LocalCredentials): Promise<T>;
   show(result: T, screen: Screen): void;
 }
 
-/** Asks the service, or opens the table itself: with --data, and where no one is signed in and no server is named. */
+/**
+ * Asks the service, or opens the table itself: with --data, and where neither a server nor a token is named and no stored sign-in
+ * can do it.
+ */
 async function onTable<T>(context: CliContext, command: Command, flags: TableFlags, work: TableWork<T>): Promise<void> {
   const options = command.optsWithGlobals<GlobalOptions>();
   const { env } = context.io;
-  const isNamed = options.server !== undefined || Boolean(env.TOOLGATE_URL);
-  const isServed = isNamed || findServerToken("approver", options, env).value !== undefined;
-  if (flags.data === undefined && isServed)
+  const { server: url, token, tokenFile } = options;
+  const isNamed = [url, token, tokenFile, env.TOOLGATE_URL, env.TOOLGATE_TOKEN].some(Boolean);
+  const hasSignIn = !work.isForOperator && findServerToken("approver", options, env).value !== undefined;
+  if (flags.data === undefined && (isNamed || hasSignIn))
     return await withServer(context, command, "approver", async (server, screen) => {
-      work.show(await work.served(server), screen);
+      work.show(await work.served(server).catch((error: unknown) => throwWithData(error, server)), screen);
       return undefined;
     });
   await withScreen(context, command, async (screen) => {
@@ -138,11 +147,20 @@ async function onTable<T>(context: CliContext, command: Command, flags: TableFla
     const table = await service.openCredentials({ ...(data && { data }), ...(config && { config }) });
     try {
       work.show(await work.local(table), screen);
+      screen.note(`in the table of ${terminalLine(table.place)}`);
       return undefined;
     } finally {
       await table.close();
     }
   });
+}
+
+/** Adds the operator's way to the next step of a refusal. */
+function throwWithData(error: unknown, server: ServerConnection): never {
+  if (!["ROLE_MISSING", "UNAUTHENTICATED"].includes(errorInfoOf(error)?.reason ?? "")) throw error;
+  const { message, next, exitCode } = commandFailure(error, server);
+  const local = "or run it on the service's machine with --data DIR, the data directory of the service";
+  throw new CommandError(message, `${next}; ${local}`, exitCode, { cause: error });
 }
 
 function toMessage({ roles, agents, workspaces, worker, issuer = "", uid, ...rest }: StoredCredential): Credential {
@@ -184,10 +202,11 @@ function lifeOf({ revoked, expires }: Credential, paint: Paint): string {
 
 const createHelp = `
 Examples:
-  toolgate token create --role approver                     on the service's machine, where no one is signed in
+  toolgate token create --role approver                     on the service's machine, by its operator
   toolgate token create --role caller --agent build --label ci --days 90
   toolgate token create --role approver --data /var/lib/toolgate
   toolgate token create --role worker --tool 'ci_*' --workspace default
 
-Signed in, it asks the service. With --data, or where no one is signed in, it adds the hash to the table itself; a running
-service accepts the token at once. That takes write access to the data directory. Only the hash is stored.`;
+Signed in, it asks the service for the roles caller, host and worker. With --data, for other roles, or where no one is signed in, it
+adds the hash to the table itself; a running service accepts the token at once. That takes write access to the data directory. An
+admin gives any role over the service: name --server or --token-file. Only the hash is stored.`;
