@@ -23,6 +23,8 @@ export const defaultUrl = "http://127.0.0.1:7420";
  */
 export function findServer(given: Partial<ConnectOptions>, role: "caller" | "worker"): ConnectOptions {
   const { env } = process;
+  if (given.token?.trim() === "")
+    throw new Error("the token is empty: pass one, or leave it out to use TOOLGATE_TOKEN or the local caller token");
   const url = serverAddress(given.url ?? (env.TOOLGATE_URL || defaultUrl));
   const token = given.token ?? (role === "caller" ? findToken("caller", url, env) : env.TOOLGATE_TOKEN || undefined);
   const ca = given.ca ?? certificate("TOOLGATE_CA", env);

@@ -35,6 +35,12 @@ test("the environment names another one, and options come before it", async () =
   });
 });
 
+test("a token that was given empty is refused, and no other takes its place", () => {
+  for (const token of ["", " \n"])
+    for (const role of ["caller", "worker"] as const)
+      expect(() => findServer({ token }, role)).toThrow("the token is empty");
+});
+
 test("an address that is none, and a certificate that cannot be read, are named", () => {
   expect(() => findServer({ url: "ftp://x" }, "caller")).toThrow('"ftp://x" is not the address of a service');
   vi.stubEnv("TOOLGATE_CERT", join(data, "none.pem"));

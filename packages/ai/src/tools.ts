@@ -13,9 +13,9 @@ type JsonObject = Parameters<ToolgateClient["stream"]>[1];
 
 /** Options of `toolgateTools`. */
 export interface ToolgateToolsOptions {
-  /** Address of the service, such as `http://127.0.0.1:7420`. Default: TOOLGATE_URL. */
+  /** Address of the service, such as `http://127.0.0.1:7420`. Default: TOOLGATE_URL, otherwise this one. */
   baseUrl?: string;
-  /** Token with the role caller. Default: TOOLGATE_TOKEN. */
+  /** Token with the role caller. Default: TOOLGATE_TOKEN, otherwise that of a service on this machine. */
   token?: string;
   /** Session of the calls; it is created if it does not exist. A tool call of the same ID attaches to its call. Default: a new one. */
   sessionId?: string;
@@ -68,9 +68,9 @@ interface Connected {
  * preliminary ones. A call that a person refuses is no exception: the model reads why.
  */
 export async function toolgateTools(options: ToolgateToolsOptions = {}): Promise<ToolgateTools> {
-  const { baseUrl = process.env.TOOLGATE_URL ?? "http://127.0.0.1:7420", token = process.env.TOOLGATE_TOKEN } = options;
+  const { baseUrl: url, token } = options;
   const { agent = "", provider: providerId = "", model: modelId = "", cancelOnAbort = true } = options;
-  const client = connect({ url: baseUrl, ...(token !== undefined && { token }) });
+  const client = connect({ ...(url !== undefined && { url }), ...(token !== undefined && { token }) });
   try {
     const { session } = await client.sessions.createSession({ sessionId: options.sessionId ?? "", agent });
     const sessionId = session?.id ?? "";

@@ -194,6 +194,12 @@ def test_a_refused_request_names_its_reason(service: Service) -> None:
     assert "TOOLGATE_TOKEN" in str(refused.value)
 
 
+def test_a_token_that_was_given_empty_is_refused_and_no_other_takes_its_place(service: Service) -> None:
+    for token in ("", " \n"):
+        with pytest.raises(ValueError, match="the token is empty"):
+            Client(service.url, token)
+
+
 def test_an_address_without_a_service_is_reported_in_time() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with Client(url, "token", connect_timeout=0.2) as client, pytest.raises(UnreachableError, match="toolgate serve"):

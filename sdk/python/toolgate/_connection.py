@@ -49,7 +49,9 @@ class Server:
 
 def find_server(url: str | None, token: str | None, ca: str | None, *, is_caller: bool = True) -> Server:
     """Completes what is not given by TOOLGATE_URL, TOOLGATE_TOKEN and TOOLGATE_CA, for a caller also by the local token."""
-    text = url or os.environ.get("TOOLGATE_URL") or DEFAULT_URL
+    if token is not None and not token.strip():
+        raise ValueError("the token is empty: pass one, or None to use TOOLGATE_TOKEN or the local caller token")
+    text = (os.environ.get("TOOLGATE_URL") or DEFAULT_URL) if url is None else url
     named = text if "://" in text else f"http://{text}"
     parts = urlsplit(named)
     if parts.scheme not in ("http", "https") or not parts.hostname:

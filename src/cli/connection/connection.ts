@@ -71,8 +71,10 @@ export function serverWords(url: string): string[] {
 export function findServerToken(role: TokenRole, options: ServerOptions, env: NodeJS.ProcessEnv): FoundToken {
   const { token, tokenFile } = options;
   if (tokenFile !== undefined) return readTokenFile(tokenFile);
-  if (token || env.TOOLGATE_TOKEN)
-    return { value: token || env.TOOLGATE_TOKEN, source: "the token given by --token or TOOLGATE_TOKEN was sent" };
+  if (token?.trim() === "")
+    throw new UsageError("--token is empty", "give a token, or leave it out to use the one found on this machine");
+  if (token !== undefined || env.TOOLGATE_TOKEN)
+    return { value: token ?? env.TOOLGATE_TOKEN, source: "the token given by --token or TOOLGATE_TOKEN was sent" };
   return findLocalToken(role, serverUrl(options, env), env);
 }
 
