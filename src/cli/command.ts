@@ -4,8 +4,9 @@ import type { ServerConnection, ServerOptions, TokenRole } from "./connection/co
 import { connectServer, findServerToken, readCertificates, serverUrl } from "./connection/connection.ts";
 import type { CliContext } from "./context.ts";
 import { exitCodes } from "./exit-codes.ts";
-import { commandFailure } from "./failure/failure.ts";
+import { CommandError, commandFailure } from "./failure/failure.ts";
 import { createScreen, type Screen } from "./terminal/screen.ts";
+import { terminalLine } from "./terminal/terminal-safe.ts";
 
 /** The options that every command has. */
 export interface GlobalOptions extends ServerOptions {
@@ -55,6 +56,17 @@ export async function withScreen(
     screen.fail(failure);
     setExitCode(failure.exitCode);
   }
+}
+
+/** Refuses to write the path of a program that a runner such as npx holds in its cache: what starts it fails once that is emptied. */
+export function refuseCachedProgram(program: readonly string[], command: string): void {
+  const cached = program.find((word) => /[\\/](_npx|dlx(-[^\\/]*)?|bunx-[^\\/]*)[\\/]/.test(word));
+  if (cached === undefined) return;
+  throw new CommandError(
+    `this program lies in a cache (${terminalLine(cached)}), and what would be written fails once that is emptied`,
+    `install it where it stays, with \`npm install --global\` or in a project, then run its \`toolgate ${command}\``,
+    exitCodes.failed,
+  );
 }
 
 /** Makes an id on the client, so that a request whose response was lost can be repeated. */

@@ -1,6 +1,6 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdir, mkdtemp, readdir, readFile, realpath, rm, stat, writeFile } from "node:fs/promises";
+import { cp, mkdir, mkdtemp, readdir, readFile, realpath, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
@@ -9,7 +9,7 @@ import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { canaryLines } from "../../src/cli/connect/show.ts";
 import { startAtTerminal, toolgate } from "../cli/toolgate.ts";
-import { programEntry } from "../main.ts";
+import { main, programEntry } from "../main.ts";
 import { clientOf } from "./clients.ts";
 import { useService } from "./service.ts";
 
@@ -94,6 +94,35 @@ test("connect writes hooks and an MCP server next to what is there, and disconne
   expect(await readdir(directory)).toEqual([]);
   expect(await connectors()).toEqual([]);
   expect(await activeTokens()).toEqual([]);
+});
+
+test("a token that cannot create those of the agent is refused before a change is shown", async () => {
+  const { environment } = await createHome();
+  for (const [token, fact] of [
+    ["caller-token-for-tests", "needs the role approver or admin; this token has caller"],
+    ["unknown", "UNAUTHENTICATED"],
+  ] as const) {
+    const refused = await toolgate(["connect", "claude"], { ...environment, TOOLGATE_TOKEN: token });
+    expect(refused).toMatchObject({ code: 6, stderr: expect.stringContaining(fact) });
+    expect(refused.stderr).not.toContain("+++ ");
+  }
+});
+
+test("a program in the cache of a runner writes its path nowhere", async () => {
+  const { home, environment, settings: file } = await createHome();
+  for (const cache of ["_npx/1098", "dlx-12", "bunx-0-toolgate@latest"]) {
+    const copy = join(home, cache, "node_modules/toolgate");
+    await cp(join(programEntry(), "../.."), copy, { recursive: true, verbatimSymlinks: true });
+    const entry = join(copy, "bin/toolgate.js");
+    const next = (command: string) => ({
+      stderr: expect.stringMatching(new RegExp(`cache .*run its .*${command}`, "s")),
+    });
+    expect(await main(["connect", "claude", "--yes"], environment, entry)).toMatchObject(next("connect claude"));
+    const install = ["install", "--root", join(home, "root"), "--workspace", home];
+    expect(await main(install, environment, entry)).toMatchObject(next("install"));
+  }
+  expect(await readFile(file, "utf8")).toBe(settings);
+  expect(await readdir(home)).not.toContain("root");
 });
 
 test("disconnect removes only its own entries from a file that was edited since", async () => {

@@ -5,7 +5,7 @@ import { findPeerProof } from "../../client/find-peer-proof.ts";
 import { locateProgram } from "../../core/locate-program.ts";
 import { agentPrograms } from "../canary/agent-programs.ts";
 import { runCanary } from "../canary/run-canary.ts";
-import { collect, type GlobalOptions, withScreen, withServer } from "../command.ts";
+import { collect, type GlobalOptions, refuseCachedProgram, withScreen, withServer } from "../command.ts";
 import { httpHookVariable, mcpCommand } from "../connect/agent-files.ts";
 import { type AgentUser, findAgentUser } from "../connect/agent-user.ts";
 import { checkConnector } from "../connect/check-connector.ts";
@@ -29,7 +29,7 @@ import {
 } from "../connection/connection.ts";
 import type { CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
-import { commandFailure, UsageError } from "../failure/failure.ts";
+import { CommandError, commandFailure, UsageError } from "../failure/failure.ts";
 import { confirmAtTerminal } from "../terminal/confirm.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
@@ -98,6 +98,8 @@ async function connectAgent(
   const user = findAgentUser(flags.user, screen.io);
   const before = readRecord(kind, user);
   if (before !== undefined) throw alreadyConnected(before);
+  refuseCachedProgram(program, `connect ${kind}`);
+  await checkCanApprove(approver);
   const { env } = screen.io;
   const proof = await findPeerProof(approver.url, readCertificates(flags, env));
   const ca = flags.ca ?? (env.TOOLGATE_CA || undefined);
@@ -122,6 +124,17 @@ async function connectAgent(
   if (isHttpHook)
     screen.note(`start the agent with its token: export ${httpHookVariable}="$(cat ${record.tokenFile})"`);
   return canary?.rows.some(({ result }) => result === "runs unasked") ? exitCodes.failed : exitCodes.ok;
+}
+
+/** Refuses a token that is not valid or cannot create those of the agent, before a person reads what would change. */
+async function checkCanApprove({ tools, tokenSource }: ServerConnection): Promise<void> {
+  const { roles } = await tools.getServerInfo({});
+  if (roles.some((role) => role === "approver" || role === "admin")) return;
+  throw new CommandError(
+    `connecting an agent needs the role approver or admin; this token has ${terminalLine(roles.join(", "))}`,
+    `${tokenSource}; sign in with \`toolgate login\`, or name another token with --token-file FILE`,
+    exitCodes.unreachable,
+  );
 }
 
 /** Returns the entry for the configuration of any MCP client. */

@@ -2,6 +2,7 @@ import { execFileSync, spawnSync } from "node:child_process";
 import { chmodSync, chownSync, existsSync, mkdirSync, statSync, writeFileSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import { shellCommand } from "../../view/words.ts";
+import { refuseCachedProgram } from "../command.ts";
 import { resolvedPath } from "../connect/file-change.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError, UsageError } from "../failure/failure.ts";
@@ -91,8 +92,9 @@ function refuseTwins(workspaces: readonly InstalledWorkspace[]): void {
   );
 }
 
-/** Refuses a program that the service's user cannot read. */
+/** Refuses a program that does not stay, or that the service's user cannot read. */
 function checkProgram(program: readonly string[]): void {
+  refuseCachedProgram(program, "install");
   for (const file of program) {
     const closed = parentsOf(file).find((directory) => !isOpen(directory)) ?? (canRead(file) ? undefined : file);
     if (closed === undefined) continue;
