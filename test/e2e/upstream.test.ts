@@ -56,6 +56,18 @@ afterAll(async () => {
   await rm(folder, { recursive: true });
 });
 
+test("the tools of a server that has not listed them cannot be accepted, and the refusal says so", async () => {
+  await vi.waitFor(async () => expect((await sourceOf("broken"))?.problem).not.toBe(""), { timeout: 60_000 });
+  const environment = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "approver-token-for-tests" };
+  expect(await toolgate(["upstream", "accept", "broken", "--yes"], environment)).toMatchObject({
+    ...{ code: 1, stderr: expect.stringMatching(/broken has not listed its tools yet: .*toolgate sources broken/s) },
+  });
+  const digest = "0".repeat(64);
+  expect(await refusal(sources().acceptSource({ name: "broken", digest }))).toMatchObject({
+    ...{ reason: "SOURCE_CHANGED", message: expect.stringContaining("has not listed its tools yet") },
+  });
+});
+
 test("nothing of a server is offered before a person accepted it, and a changed tool no longer", async () => {
   await vi.waitFor(async () => expect((await sourceOf("pulled"))?.state).toBe(SourceState.READY), { timeout: 60_000 });
   expect(await namesOf("pulled")).toEqual([]);

@@ -1,8 +1,12 @@
 import type { Command } from "commander";
-import { SourceSchema } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
+import { type Source, SourceSchema, SourceStateSchema } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
 import { withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
+import { exitCodes } from "../exit-codes.ts";
+import { CommandError } from "../failure/failure.ts";
 import { confirmAtTerminal } from "../terminal/confirm.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
+import { wordOf } from "../view/words.ts";
 import { changeLines, namedSource, sourceLines } from "./sources.ts";
 
 /** Defines `toolgate upstream accept`. */
@@ -15,6 +19,7 @@ export function defineUpstream(command: Command, context: CliContext): void {
     .action((name: string, { yes = false }: { yes?: boolean }) =>
       withServer(context, command, "approver", async ({ sources: service }, screen) => {
         const source = namedSource((await service.listSources({})).sources, name);
+        if (source.digest === "") throw notListed(source);
         if (!screen.json) for (const line of changeLines(source, screen.paint.out)) screen.write(`${line}\n`);
         if (!yes && !(await confirmAtTerminal(screen.io, `accept these tools of ${name}?`))) return undefined;
         const accepted = await service.acceptSource({ name, digest: source.digest });
@@ -23,4 +28,13 @@ export function defineUpstream(command: Command, context: CliContext): void {
         return undefined;
       }),
     );
+}
+
+function notListed({ name, state, problem }: Source): CommandError {
+  const fact = problem === "" ? wordOf(SourceStateSchema, state) : problem;
+  return new CommandError(
+    terminalLine(`${name} has not listed its tools yet: ${fact}`),
+    `see its state with \`toolgate sources ${terminalLine(name)}\`, correct its table in the configuration, and accept once it lists its tools`,
+    exitCodes.failed,
+  );
 }

@@ -134,7 +134,8 @@ export function createUpstreamSources({
     list: async () => await Promise.all([...offers.keys()].sort().map((name) => describe(known(name)))),
     async accept(name, digest, by) {
       const { offered } = known(name).upstream.state();
-      if (offered.length === 0 || digestOf(offered) !== digest) throw changedSource(name);
+      if (offered.length === 0) throw changedSource(name, "has not listed its tools yet");
+      if (digestOf(offered) !== digest) throw changedSource(name, "does not offer what you read");
       const definitions = Object.fromEntries(offered.map(({ original, text }) => [original, text]));
       await accepted.put(create(AcceptedSourceSchema, { id: name, definitions, accepted: now(), acceptedBy: by }));
       apply(name);
@@ -185,10 +186,10 @@ function reasonsOf({ upstream, problems }: Offer, record: AcceptedSource | undef
   ];
 }
 
-function changedSource(name: string): RequestError {
+function changedSource(name: string, fact: string): RequestError {
   return new RequestError(
     ErrorReason.SOURCE_CHANGED,
-    `${name} does not offer what you read; read it again with \`toolgate sources ${name}\``,
+    `${name} ${fact}; read it again with \`toolgate sources ${name}\``,
     { source: name },
   );
 }
