@@ -26,7 +26,7 @@ export function checkDataDirectory(path: string, roots: ReadonlyMap<string, stri
   for (const [name, root] of roots) {
     if (isWithin(data, root)) {
       throw new ConfigError(
-        `the data directory ${data} lies inside the workspace "${name}" (${root}), so tools could change the store and read tokens; start in the project's own directory, or name one with --workspace DIR, or move the data with --data DIR`,
+        `the data directory ${data} lies inside the workspace "${name}" (${root}), so tools could change the store and read tokens; name the project's own directory: toolgate serve --workspace DIR, or move the data: toolgate serve --data DIR`,
       );
     }
     if (isWithin(root, data)) {
@@ -43,7 +43,7 @@ export function checkOutside(path: string, what: string, roots: ReadonlyMap<stri
   for (const [name, root] of roots) {
     if (!places.some((place) => isWithin(place, root))) continue;
     throw new ConfigError(
-      `${what} ${path} lies inside the workspace "${name}" (${root}), so tools could read or change it; move it out of the workspace`,
+      `${what} ${path} lies inside the workspace "${name}" (${root}), so tools could read or change it; move it out of the workspace, or name the project's own directory: toolgate serve --workspace DIR`,
     );
   }
 }

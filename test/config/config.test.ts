@@ -445,7 +445,7 @@ describe("a start is refused, and the message says what to do", () => {
 
   test("the home directory as workspace, which contains the default data directory", () => {
     const { load, home } = machine();
-    expect(() => load({ workspace: home })).toThrow("name one with --workspace DIR");
+    expect(() => load({ workspace: home })).toThrow("name the project's own directory: toolgate serve --workspace DIR");
   });
 
   test("a configuration file inside a workspace, itself or by a link on either side", () => {
