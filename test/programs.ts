@@ -1,5 +1,4 @@
 import { spawnSync } from "node:child_process";
-import { existsSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
@@ -22,15 +21,6 @@ const programs = [
 /** Before all tests. */
 export default function setup(): void {
   needPrograms(programs);
-  needGitSystemFile();
-}
-
-/** Creates git's system file where it is missing, as `toolgate install` does: the sandbox mounts its settings over it. */
-function needGitSystemFile(): void {
-  const file = "/etc/gitconfig";
-  if (existsSync(file)) return;
-  if (process.getuid?.() !== 0) throw new Error(`the tests need a system file of git: touch ${file}`);
-  writeFileSync(file, "");
 }
 
 /** Installs what is missing, by program and package, where that is ours to do (root on Debian), else says which line does. */
@@ -39,7 +29,7 @@ export function needPrograms(programs: readonly (readonly [program: string, name
   if (missing.length === 0) return;
   const line = `apt-get install -y ${missing.join(" ")}`;
   if (process.getuid?.() !== 0 || !isThere("apt-get")) throw new Error(`the tests need more programs: ${line}`);
-  console.log(`the tests need more programs: ${line}`);
+  console.log(`the tests need more programs, which are installed now: ${line}`);
   // Two runs of tests at the same time install one after the other: apt fails where another one holds its locks.
   const lock = join(tmpdir(), "toolgate-tests-apt.lock");
   for (const step of ["apt-get update -q", line]) {
