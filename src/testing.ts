@@ -1,4 +1,5 @@
 /** Test kit for tools: `import { callTool, openTestWorkspace, planCall } from "toolgate/testing"`. */
+import { randomUUID } from "node:crypto";
 import { mkdir, mkdtemp, realpath, rm, writeFile } from "node:fs/promises";
 import { homedir, tmpdir } from "node:os";
 import { dirname, join } from "node:path";
@@ -115,17 +116,14 @@ export interface RunResult extends ToolResult {
   asked: Ask[];
 }
 
-let callCount = 0;
-
 /**
  * Decodes input and plans a call, as the service does. Throws `InvalidInput` if the input does not fit, and an error if the
  * plan asks for a permission that the tool does not declare.
  */
 export async function planCall(site: TestWorkspace, tool: Tool, input: JsonObject): Promise<PlannedCall> {
-  callCount += 1;
   const shared = {
     sessionId: "ses_test",
-    callId: `call-${process.pid}-${callCount}`,
+    callId: `call-${randomUUID()}`,
     agent: "build",
     workspace: site.workspace,
     judge: site.judge,

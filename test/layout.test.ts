@@ -1,7 +1,8 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { dirname, join, relative, resolve } from "node:path";
 import { expect, test } from "vitest";
-import { exportsOf, findCircles, functionSizes, importsOf, readSource } from "./source.ts";
+import { entries } from "../build/program.ts";
+import { exportsOf, findCircles, functionSizes, importsOf, moduleState, readSource } from "./source.ts";
 import { lintWords, wordProblems } from "./words.ts";
 
 const root = resolve(import.meta.dirname, "..");
@@ -195,6 +196,23 @@ test(`no function has more than ${maxFunctionLines} lines`, () => {
       .map(({ name }) => `${source.file} ${name}`),
   );
   expect(long).toEqual([]);
+});
+
+/** State of a file that no caller can observe, with the reason. */
+const unobservable: Readonly<Record<string, string>> = {
+  "core/encode-message.ts encoders": "follow from the message types",
+  "core/encode-message.ts idle": "is a buffer between two encodings",
+  "tool/codec.ts metaSchemasByDraft": "follow from the drafts",
+  "tool/define-tool.ts made": "holds what belongs to a tool, so that no copy passes for it",
+};
+
+test("no file has state: a value that is computed is passed", () => {
+  // A program or thread owns its file.
+  const programs = new Set(Object.values(entries));
+  const state = sources
+    .filter(({ file }) => !programs.has(`src/${file}`))
+    .flatMap((source) => moduleState(source).map((name) => `${source.file} ${name}`));
+  expect(state.toSorted()).toEqual(Object.keys(unobservable).toSorted());
 });
 
 test("an exported name is declared in one file", () => {

@@ -97,6 +97,52 @@ export function exportsOf(source: Source): string[] {
   return [...new Set(names)].filter((name) => name !== "");
 }
 
+/**
+ * Lists the names of variables that outlive a call: those declared with `let` outside of functions, and collections declared there
+ * that a function changes. Tables that are filled while the file is loaded do not count.
+ */
+export function moduleState(source: Source): string[] {
+  const variables = (source.tree.body as Node[])
+    .map((statement) => (isNode(statement.declaration) ? statement.declaration : statement))
+    .filter(({ type }) => type === "VariableDeclaration");
+  const named = (kind: (variable: Node) => boolean, wanted: (declared: Node) => boolean) =>
+    variables
+      .filter(kind)
+      .flatMap(({ declarations }) => (declarations as Node[]).filter(wanted).map(({ id }) => nameOf(id) ?? ""));
+  const variable = named(
+    ({ kind }) => kind !== "const",
+    () => true,
+  );
+  const collections = named(
+    ({ kind }) => kind === "const",
+    ({ init }) => isCollection(init),
+  );
+  const changed = new Set<string>();
+  const see = (node: Node, depth: number) => {
+    const inner = depth + (/Function/.test(node.type) ? 1 : 0);
+    if (inner > 0) for (const name of changedBy(node)) changed.add(name);
+    for (const child of childrenOf(node)) see(child, inner);
+  };
+  see(source.tree, 0);
+  return [...variable, ...collections.filter((name) => changed.has(name))];
+}
+
+const isCollection = (value: unknown): boolean =>
+  isNode(value) &&
+  (/^(Array|Object)Expression$/.test(value.type) ||
+    (value.type === "NewExpression" && /^(Weak)?(Map|Set)$|^Array$/.test(nameOf(value.callee) ?? "")));
+
+/** Returns the names of the objects that an expression changes. */
+function changedBy({ type, left, argument, operator, callee }: Node): string[] {
+  const place = { AssignmentExpression: left, UpdateExpression: argument, UnaryExpression: argument }[type];
+  const isCall = type === "CallExpression" && isNode(callee) && changing.test(nameOf(callee.property) ?? "");
+  const member = isCall ? callee : type === "UnaryExpression" && operator !== "delete" ? undefined : place;
+  const object = isNode(member) && member.type === "MemberExpression" ? nameOf(member.object) : undefined;
+  return object === undefined ? [] : [object];
+}
+
+const changing = /^(set|add|delete|clear|push|pop|shift|unshift|splice|sort|reverse|fill)$/;
+
 /** Lists the names that `source` declares: variables, parameters, functions, types and members. */
 export function declaredNames(source: Source): { line: number; name: string }[] {
   const names: { line: number; name: string }[] = [];
@@ -150,7 +196,7 @@ const lineAt = (text: string, offset: number) => text.slice(0, offset).split("\n
 
 function visit(node: Node, see: (node: Node, parent: Node | undefined) => void, parent?: Node): void {
   see(node, parent);
-  for (const value of Object.values(node)) {
-    for (const child of Array.isArray(value) ? value : [value]) if (isNode(child)) visit(child, see, node);
-  }
+  for (const child of childrenOf(node)) visit(child, see, node);
 }
+
+const childrenOf = (node: Node): Node[] => Object.values(node).flat().filter(isNode);

@@ -1,6 +1,7 @@
 import { type Grant, type GrantMatch, GrantScope, PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { isVisible } from "../policy/display.ts";
+import type { Readings } from "../policy/shell/command.ts";
 import { beginsWith } from "../policy/shell/prefix.ts";
 import { wildcard } from "../policy/wildcard.ts";
 
@@ -13,12 +14,16 @@ export interface Needed {
   agent: string;
   /** See Grant.binding. */
   binding: string;
+  /** What was understood of the patterns that are commands. */
+  readings?: Readings | undefined;
 }
 
 /** Finds a grant for each pattern; undefined if a pattern has none, so that an approver must answer. */
 export function grantsFor(grants: readonly Grant[], needed: Needed): Grant[] | undefined {
   const serving = grants.filter((grant) => serves(grant, needed));
-  const found = needed.patterns.flatMap((pattern) => serving.find(({ match }) => matchCovers(match, pattern)) ?? []);
+  const found = needed.patterns.flatMap(
+    (pattern) => serving.find(({ match }) => matchCovers(match, pattern, needed.readings)) ?? [],
+  );
   return needed.patterns.length > 0 && found.length === needed.patterns.length ? found : undefined;
 }
 
@@ -34,13 +39,13 @@ export function coversAsk(
 }
 
 /** Checks if a grant covers a pattern. Only `wildcard` interprets characters; text with hidden characters is never covered. */
-export function matchCovers(match: GrantMatch | undefined, pattern: string): boolean {
+export function matchCovers(match: GrantMatch | undefined, pattern: string, readings?: Readings): boolean {
   if (!isVisible(pattern)) return false;
   switch (match?.match.case) {
     case "exact":
       return match.match.value === pattern;
     case "prefix":
-      return match.match.value.words.length > 0 && beginsWith(pattern, match.match.value.words);
+      return match.match.value.words.length > 0 && beginsWith(pattern, match.match.value.words, readings);
     case "wildcard":
       return wildcard(pattern, match.match.value);
     default:

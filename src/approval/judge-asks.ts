@@ -110,6 +110,7 @@ function mergeAsks(asks: readonly UnapprovedAsk[]): UnapprovedAsk[] {
       always: [...(same.always ?? []), ...(ask.always ?? [])],
       patterns: [...same.patterns, ...added.map(({ pattern }) => pattern)],
       ...(ask.onceOnly && { onceOnly: true }),
+      ...(ask.readings && { readings: new Map([...(same.readings ?? []), ...ask.readings]) }),
       risks: [...(same.risks ?? []), ...(ask.risks ?? [])],
       deletes: [...(same.deletes ?? []), ...(ask.deletes ?? [])],
       ...(same.paths && { paths: [...same.paths, ...added.flatMap(({ path }) => path ?? [])] }),

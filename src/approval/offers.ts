@@ -8,6 +8,7 @@ import {
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { isVisible } from "../policy/display.ts";
 import { isGitSettings } from "../policy/protected-files.ts";
+import type { Readings } from "../policy/shell/command.ts";
 import { prefixOf } from "../policy/shell/prefix.ts";
 import { wildcard } from "../policy/wildcard.ts";
 
@@ -22,6 +23,8 @@ interface Savable {
   /** The name of the workspace root. */
   workspace: string;
   binding: string;
+  /** What was understood of the patterns that are commands. */
+  readings?: Readings | undefined;
 }
 
 type Match = GrantMatch["match"];
@@ -31,10 +34,10 @@ type Match = GrantMatch["match"];
  * its tool that cover them; each for the session, the agent and the workspace. Settings of git are offered for the session alone,
  * since they can name programs. None if the text cannot be displayed as it is.
  */
-export function offersFor({ permission, patterns, wildcards, agent, workspace, binding }: Savable): Offer[] {
+export function offersFor({ permission, patterns, wildcards, agent, workspace, binding, readings }: Savable): Offer[] {
   if (patterns.length === 0 || patterns.length > maxPatterns || !patterns.every(isShowable)) return [];
   const scopes = permission === "edit" && patterns.some(isGitSettings) ? 1 : undefined;
-  const offers = matchesFor(permission, patterns, wildcards).flatMap(({ matches: [match, ...also], what }) =>
+  const offers = matchesFor(permission, patterns, wildcards, readings).flatMap(({ matches: [match, ...also], what }) =>
     [
       { scope: GrantScope.SESSION, whom: "in this session and its children" },
       { scope: GrantScope.AGENT, whom: `for agent ${agent} in workspace ${workspace}, until revoked` },
@@ -57,9 +60,11 @@ function matchesFor(
   permission: string,
   patterns: readonly string[],
   wildcards: readonly string[],
+  readings: Readings | undefined,
 ): { matches: Match[]; what: string }[] {
   const exact = patterns.map((value): Match => ({ case: "exact", value }));
-  const prefixes = permission === "bash" ? distinct(patterns.flatMap((pattern) => [prefixOf(pattern) ?? []])) : [];
+  const prefixes =
+    permission === "bash" ? distinct(patterns.flatMap((pattern) => [prefixOf(pattern, readings) ?? []])) : [];
   const hasPrefixes = prefixes.length > 0 && prefixes.every((words) => words.length > 0);
   const wider = wildcards.filter((each) => isShowable(each) && patterns.every((pattern) => wildcard(pattern, each)));
   return [

@@ -33,6 +33,7 @@ export function toPermissionRequest(
     agent,
     workspace,
     binding,
+    readings: ask.readings,
   };
   const offers = ask.onceOnly ? [] : offersFor(savable);
   return create(PermissionRequestSchema, {

@@ -62,7 +62,14 @@ function neededFor(ask: ExpandedAsk, asking: readonly PermissionDecision[], subj
   const patterns = asking.map(({ pattern }) => pattern);
   if (!patterns.every((pattern) => ask.patterns.includes(pattern))) return undefined;
   const { tool, agent } = subject;
-  return { permission: ask.permission, patterns, tool, agent, binding: bindingOf(subject, ask) };
+  return {
+    permission: ask.permission,
+    patterns,
+    tool,
+    agent,
+    binding: bindingOf(subject, ask),
+    readings: ask.readings,
+  };
 }
 
 function allowedBy(grant: Grant | undefined, decision: PermissionDecision): PermissionDecision {

@@ -8,10 +8,9 @@ const maxReadingLength = 1_048_576;
 parentPort?.on("message", (line: string) => {
   const commands = readCommands(line);
   const longer = commands.map(({ text }) => text).filter((text) => text !== line && !isSimpleLine(text));
-  const readings: [string, LineReading][] = [[line, { commands, risks: risksOfCommands(commands) }]];
-  for (const text of new Set(longer)) readings.push([text, { commands: readCommands(text) }]);
-  const isLarge = JSON.stringify(readings).length > maxReadingLength;
-  const unread: LineReading = { commands: unreadLine(line, "it names too many commands"), risks: [] };
-  parentPort?.postMessage(isLarge ? [[line, unread]] : readings);
+  const readings = new Map<string, LineReading>([[line, { commands, risks: risksOfCommands(commands) }]]);
+  for (const text of longer) readings.set(text, readings.get(text) ?? { commands: readCommands(text) });
+  const isLarge = JSON.stringify([...readings]).length > maxReadingLength;
+  parentPort?.postMessage(isLarge ? unreadLine(line, "it names too many commands") : readings);
 });
 parentPort?.postMessage("ready");

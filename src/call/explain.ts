@@ -12,7 +12,7 @@ import { resolvePlanPaths } from "./ask-paths.ts";
 import { checkSize } from "./check-size.ts";
 import { guardDecision } from "./guard-decision.ts";
 import { openScope, type PlannerParts, questionLayers, type Scope } from "./planner-scope.ts";
-import { expandAsks, readLines } from "./planning.ts";
+import { expandAsks } from "./planning.ts";
 
 /** Explains which rule decides, for each pattern, by the analysis with which the engine judges calls. */
 export async function explainPermission(
@@ -66,7 +66,6 @@ async function explainPattern(
   const isConfined = !onlyRules && parts.confines?.(agent);
   const planned = isConfined ? resolved.asks.map((ask) => ({ ...ask, isConfined })) : resolved.asks;
   const asks = await expandAsks(parts, principal, planned, layers, workspace);
-  await readLines(parts, principal, asks);
   const judged = asks.flatMap((one) =>
     parts.policy.judge(one, layers).filter(({ action }) => !one.restricts || action !== PermissionAction.ALLOW),
   );

@@ -4,16 +4,21 @@ import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { assets } from "../core/assets.ts";
 import type { Logger } from "../core/logger.ts";
 import { RequestError } from "../core/request-error.ts";
-import { isSimpleLine, knowsLine, type LineReading, rememberLine, unreadLine } from "../policy/shell/command.ts";
+import { isSimpleLine, type LineReading, type Readings, unreadLine } from "../policy/shell/command.ts";
 
 /** Reads command lines in a thread, so that a hostile one delays no other caller. */
 export interface LineAnalysis {
-  /** Reads lines for a principal; the policy finds the results. A line that takes too long counts as not understood. */
-  read(principal: string, lines: readonly string[]): Promise<void>;
+  /**
+   * Reads lines for a principal, and their longer commands by themselves. A line that takes too long counts as not understood.
+   * Short lines without anything that nests are left to the policy.
+   */
+  read(principal: string, lines: readonly string[]): Promise<Readings>;
   /** Counts the time of other work for a principal, such as matching its rules; what is usual for a call is free. */
   charge(principal: string, ms: number): void;
   /** Refuses a principal that has used up its time. */
   checkBudget(principal: string): void;
+  /** Ends the thread; a line that is read afterwards starts another one. */
+  close(): Promise<void>;
 }
 
 /** Limits of the analysis. */
@@ -30,10 +35,9 @@ const freeMs = 5;
 
 const defaults: AnalysisLimits = { lineMs: 200, budgetMs: 2_000, windowMs: 10_000 };
 
-/** A line as the thread read it: the line and the texts of its commands, each with what was understood. */
-export type ThreadReading = readonly (readonly [text: string, reading: LineReading])[];
+const maxKnown = 256;
 
-/** Creates the analysis of a replica. All replicas of a process share one thread. */
+/** Creates the analysis of a replica, whose thread starts with the first line that needs it. */
 export function createLineAnalysis({
   log,
   limits = defaults,
@@ -46,7 +50,17 @@ export function createLineAnalysis({
   entry?: URL;
 }): LineAnalysis {
   const spent = new Map<string, { at: number; ms: number }[]>();
-  const thread = threadOf(entry);
+  const thread = createThread(entry);
+  /** The latest lines that were read to their end. The meaning of a line does not depend on its sender. */
+  const known = new Map<string, Readings>();
+
+  function remember(line: string, readings: Readings): Readings {
+    known.delete(line);
+    known.set(line, readings);
+    const [oldest] = known.keys();
+    if (known.size > maxKnown && oldest !== undefined) known.delete(oldest);
+    return readings;
+  }
 
   function usedBy(principal: string): number {
     const recent = (spent.get(principal) ?? []).filter(({ at }) => at > now() - limits.windowMs);
@@ -59,25 +73,25 @@ export function createLineAnalysis({
     spent.set(principal, [...(spent.get(principal) ?? []), { at: now(), ms }]);
   }
 
-  async function readLine(principal: string, line: string): Promise<void> {
-    if (isSimpleLine(line) || knowsLine(line)) return;
-    if (usedBy(principal) >= limits.budgetMs) {
-      const commands = unreadLine(line, `${principal} has used up its time for analysis`);
-      rememberLine(line, { commands, once: true });
-      return;
-    }
-    const { reading, ms } = await thread.run(line, limits.lineMs, now);
+  async function readLine(principal: string, line: string): Promise<Readings> {
+    const before = known.get(line);
+    if (before) return before;
+    if (usedBy(principal) >= limits.budgetMs) return unreadLine(line, `${principal} has used up its time for analysis`);
+    const { readings, ms } = await thread.run(line, limits.lineMs, now);
     spend(principal, ms);
-    if (reading) for (const [text, found] of reading) rememberLine(text, found);
-    else {
-      log.warn("the analysis of a command line was stopped, so the line asks", { principal, duration: Math.round(ms) });
-      rememberLine(line, { commands: unreadLine(line, `its analysis takes longer than ${limits.lineMs} ms`) });
-    }
+    if (readings) return remember(line, readings);
+    log.warn("the analysis of a command line was stopped, so the line asks", { principal, duration: Math.round(ms) });
+    return unreadLine(line, `its analysis takes longer than ${limits.lineMs} ms`);
   }
 
   return {
     async read(principal, lines) {
-      for (const line of new Set(lines)) await readLine(principal, line);
+      const all = new Map<string, LineReading>();
+      for (const line of new Set(lines)) {
+        if (isSimpleLine(line)) continue;
+        for (const [text, reading] of await readLine(principal, line)) all.set(text, reading);
+      }
+      return all;
     },
     charge(principal, ms) {
       if (ms >= freeMs) spend(principal, ms);
@@ -90,20 +104,14 @@ export function createLineAnalysis({
         { limit: "analysis_ms" },
       );
     },
+    close: thread.end,
   };
 }
 
 /** A thread that reads one line at a time. */
 interface AnalysisThread {
-  run(line: string, maxMs: number, now: () => number): Promise<{ reading?: ThreadReading; ms: number }>;
-}
-
-const threads = new Map<string, AnalysisThread>();
-
-function threadOf(entry: URL): AnalysisThread {
-  const thread = threads.get(entry.href) ?? createThread(entry);
-  threads.set(entry.href, thread);
-  return thread;
+  run(line: string, maxMs: number, now: () => number): Promise<{ readings?: Readings; ms: number }>;
+  end(): Promise<void>;
 }
 
 function createThread(entry: URL): AnalysisThread {
@@ -135,8 +143,8 @@ function createThread(entry: URL): AnalysisThread {
     thread.ref();
     thread.postMessage(line);
     try {
-      const [reading] = await once(thread, "message", { signal: AbortSignal.any([timer, ended.signal]) });
-      return { reading: reading as ThreadReading, ms: now() - began };
+      const [readings] = await once(thread, "message", { signal: AbortSignal.any([timer, ended.signal]) });
+      return { readings: readings as Readings, ms: now() - began };
     } catch {
       worker = undefined;
       await thread.terminate();
@@ -152,6 +160,9 @@ function createThread(entry: URL): AnalysisThread {
       const result = last.then(() => readIn(line, maxMs, now));
       last = result.catch(() => {});
       return result;
+    },
+    async end() {
+      await worker?.terminate();
     },
   };
 }

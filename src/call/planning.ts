@@ -91,8 +91,6 @@ export async function judgeCall(
   const isConfined = !onlyRules && planning.confines?.(ctx.agent, tool);
   const planned = isConfined ? plan.asks.map((ask) => ({ ...ask, isConfined })) : plan.asks;
   const asks = await expandAsks(planning, principal, planned, layers, workspace);
-  // Meanwhile other lines may have taken the place of these.
-  await readLines(planning, principal, asks);
   const pathsOf = (wanted: string) =>
     asks.flatMap(({ permission, paths = [] }) => (permission === wanted ? paths : []));
   const verdict = await planning.permissions.decide(
@@ -149,20 +147,10 @@ export async function expandAsks(
   };
   const asks: ExpandedAsk[] = [];
   for (const ask of planned) {
-    await readLines({ lines }, principal, [ask]);
-    asks.push(...(await withinPlanningTime(policy.expand(ask, layers, files))));
+    const readings = ask.permission === "bash" ? { readings: await lines.read(principal, ask.patterns) } : undefined;
+    asks.push(...(await withinPlanningTime(policy.expand({ ...ask, ...readings }, layers, files))));
   }
   return asks;
-}
-
-/** Reads the command lines of asks where they are not known, so that the policy does not read them by itself. */
-export async function readLines(
-  { lines }: Pick<Planning, "lines">,
-  principal: string,
-  asks: readonly ExpandedAsk[],
-): Promise<void> {
-  for (const { permission, patterns, line } of asks)
-    if (permission === "bash") await lines.read(principal, line === undefined ? patterns : [line]);
 }
 
 /** Binds the plan to the scripts and programs that its commands would run. */

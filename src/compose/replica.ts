@@ -93,8 +93,9 @@ export function createReplica({
       replaceInput: createInputEdit({ registry, foreign, inputBytes: config.limits.inputBytes }),
     },
   });
+  const lines = createLineAnalysis({ log });
   const planning = createPlanning({
-    ...{ permissions, policy, layersFor, policyDigest, lines: createLineAnalysis({ log }) },
+    ...{ permissions, policy, layersFor, policyDigest, lines },
     ...(gitNames && { gitNames }),
     ...(confines && { confines }),
   });
@@ -140,7 +141,7 @@ export function createReplica({
   /** Evaluates the configured rules for an agent, apart from any session; those of a workspace too if it is named. */
   const judgeFor = (agent: string, place: { workspace: string; directory: string } | object = {}) =>
     createToolJudge(policy, () => layersFor({ session: undefined, ancestors: [], agent, ...place }));
-  return { calls, permissions, sessions, planner, registry, hooks, agents, nameAgents, judgeFor };
+  return { calls, lines, permissions, sessions, planner, registry, hooks, agents, nameAgents, judgeFor };
 }
 
 function isEffectFree({ definition: { annotations }, idempotent }: Tool): boolean {

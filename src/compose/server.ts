@@ -221,6 +221,7 @@ async function stop(
   await stopTimers();
   await custom.close();
   await upstreams.sources.close();
+  await replica.lines.close();
   await builtIn.close();
   crashMarks.close();
   await telemetry.close();

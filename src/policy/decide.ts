@@ -40,7 +40,8 @@ export function decidePattern(
   const { permission, patterns } = ask;
   const pattern = patterns[at] ?? "";
   const address = permission === "webfetch" ? readAddress(pattern) : undefined;
-  const commands = analyse && permission === "bash" ? readCommandOf(pattern, ask.line ?? pattern) : undefined;
+  const commands =
+    analyse && permission === "bash" ? readCommandOf(pattern, ask.line ?? pattern, ask.readings) : undefined;
   const protectedFile = state.guard(ask, at, commands);
   if (protectedFile) return toDecision(permission, pattern, protectedBy(protectedFile));
   try {

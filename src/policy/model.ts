@@ -1,13 +1,16 @@
 import type { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Ask } from "../core/ask.ts";
 import type { MatchSteps } from "./match-steps.ts";
 import type { Rule } from "./rules.ts";
+import type { Readings } from "./shell/command.ts";
+import type { RiskFound } from "./shell/effects.ts";
 
 /** An ask with the findings of the command analysis; see `expand`. */
 export interface ExpandedAsk extends Ask {
   /** For commands: the whole line that they are parts of, as the tool gave it. */
   line?: string;
+  /** For commands: what was understood of the line. A text without a reading is read where it is needed. */
+  readings?: Readings;
   /** For commands: a sandbox hides the files of the workspace that rules do not allow to read and that no ask of the call names. */
   isConfined?: true;
   /** For commands: the canonical paths of the scripts that they run. An approval is bound to the content of these files. */
@@ -20,12 +23,6 @@ export interface ExpandedAsk extends Ask {
   risks?: readonly RiskFound[];
   /** For commands: patterns that run what a pipe feeds them, such as `sh`, each with its whole pipeline. No grant covers them. */
   pipelines?: ReadonlyMap<string, string>;
-}
-
-/** A kind of risk, and the commands, paths or addresses to which it applies. */
-export interface RiskFound {
-  kind: RiskKind;
-  parts: readonly string[];
 }
 
 /** A list of rules and its origin. */

@@ -1,10 +1,10 @@
 import { RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Ask } from "../core/ask.ts";
 import { visible } from "../core/visible.ts";
-import type { RiskFound } from "./model.ts";
 import { protectedFile } from "./protected-files.ts";
 import { commandRisks, downloadsTo, runsDownloads } from "./risky-programs.ts";
 import type { Command } from "./shell/command.ts";
+import type { RiskFound } from "./shell/effects.ts";
 
 /**
  * Finds what deserves an approver's attention in the commands of a line, by their words. It is a reading aid: decisions do

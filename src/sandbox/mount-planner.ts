@@ -21,6 +21,8 @@ export interface MountPlanner {
     request: PlanRequest,
     before: Pick<Planned, "open"> & Pick<VerifiedPlan, "present">,
   ): Promise<RestrictedPath[]>;
+  /** Ends the thread; plans that are under way fail. */
+  close(): void;
 }
 
 /** A plan, and its verification. */
@@ -32,11 +34,22 @@ export interface StartPlan {
 /** Only the first plan for a huge workspace takes so long. */
 const maxPlanMs = 30_000;
 
-let thread: Promise<Worker> | undefined;
-let lastId = 0;
-
-/** Creates the planner. All of a process share one thread, which starts with the first plan. */
+/** Creates the planner, whose thread starts with the first plan. */
 export function createMountPlanner(): MountPlanner {
+  let thread: Promise<Worker> | undefined;
+  let lastId = 0;
+
+  function startedThread(): Promise<Worker> {
+    const forget = () => {
+      thread = undefined;
+    };
+    thread ??= startThread(forget).catch((error: unknown) => {
+      forget();
+      throw error;
+    });
+    return thread;
+  }
+
   return {
     async plan(request) {
       const [id, worker] = [++lastId, await startedThread()];
@@ -65,6 +78,9 @@ export function createMountPlanner(): MountPlanner {
         // What was moved with its directory is not new. A link may lead elsewhere now; other files are often saved by renaming.
         ({ path, identity }) => !identities.has(identity) && (!paths.has(path) || isLink(identity)),
       );
+    },
+    close() {
+      void thread?.then((worker) => worker.terminate()).catch(() => {});
     },
   };
 }
@@ -108,22 +124,12 @@ async function answerTo(worker: Worker, id: number): Promise<Answered> {
   }
 }
 
-function startedThread(): Promise<Worker> {
-  thread ??= startThread().catch((error: unknown) => {
-    thread = undefined;
-    throw error;
-  });
-  return thread;
-}
-
-async function startThread(): Promise<Worker> {
+async function startThread(onExit: () => void): Promise<Worker> {
   const worker = new Worker(assets.planThread, { env: {}, execArgv: [] });
   worker
     // Each request that waits fails with the exit; the next one starts a new thread.
     .on("error", () => {})
-    .once("exit", () => {
-      thread = undefined;
-    })
+    .once("exit", onExit)
     .setMaxListeners(0);
   await once(worker, "message");
   worker.unref();

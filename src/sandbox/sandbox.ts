@@ -169,6 +169,7 @@ export async function openSandbox({
     watchUsage: (first, limits, onExceeded) => (limits ? usage.watch(first, limits, onExceeded) : () => undefined),
     sweep: sessions.sweep,
     close() {
+      files.planner.close();
       filters.close();
       gitFile.close();
       networks.close();

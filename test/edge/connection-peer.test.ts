@@ -4,7 +4,7 @@ import { connect, createServer as createHttp2Server } from "node:http2";
 import type { AddressInfo, Server } from "node:net";
 import { expect, onTestFinished, test } from "vitest";
 import type { Peer } from "../../src/core/peer-uid.ts";
-import { connectionPeer } from "../../src/edge/http/connection-peer.ts";
+import { createConnectionPeer } from "../../src/edge/http/connection-peer.ts";
 import type { Request } from "../../src/edge/http/handler.ts";
 
 test.each([
@@ -12,6 +12,7 @@ test.each([
   ["HTTP/2", startHttp2],
 ])("the user of a connection is looked up once for all of its requests (%s)", async (_, start) => {
   const lookups: Promise<Peer>[] = [];
+  const connectionPeer = createConnectionPeer();
   const open = await start((request) => void lookups.push(connectionPeer(request)));
   const [one, other] = [open(), open()];
   await one();

@@ -171,7 +171,11 @@ async function isAllowed(
   const layers = { wide: [config], narrow: [] };
   const workspace = await openWorkspace("default", place);
   const ask = { permission: "bash", patterns: [line], cwd: place, ...(isConfined && { isConfined }) };
-  const parts = { policy, gitNames, lines: { read: async () => {}, charge() {}, checkBudget() {} } };
+  const parts = {
+    policy,
+    gitNames,
+    lines: { read: async () => new Map(), charge() {}, checkBudget() {}, close: async () => {} },
+  };
   const asks = await expandAsks(parts, "test", [ask], layers, workspace);
   const left = asks.filter(({ permission }) => fault !== "analysis of reads" || permission !== "read");
   return left.flatMap((one) => policy.judge(one, layers)).every(({ action }) => action === PermissionAction.ALLOW);

@@ -9,7 +9,7 @@ import { checkRole, rolesFor } from "../api/access.ts";
 import type { Authenticate } from "../api/authenticate.ts";
 import { clientLeft } from "../api/request-failure.ts";
 import type { ByteBudget } from "../http/byte-budget.ts";
-import { connectionPeer } from "../http/connection-peer.ts";
+import { type ConnectionPeer, createConnectionPeer } from "../http/connection-peer.ts";
 import type { Request, Response } from "../http/handler.ts";
 import { type Mount, sendWhole } from "../http/mounts.ts";
 import { createLocalApi, type LocalApiOptions } from "../mcp/local-api.ts";
@@ -25,6 +25,7 @@ export interface HookDoorOptions extends LocalApiOptions {
 /** State that all requests of the door share. */
 interface HookDoor extends HookDoorOptions {
   apiOf: ReturnType<typeof createLocalApi>;
+  peerOf: ConnectionPeer;
   memoryOf: (principalId: string) => DecisionMemory;
 }
 
@@ -33,7 +34,10 @@ interface HookDoor extends HookDoorOptions {
  * than 200, unless the hook is configured to block, so every failure is a denial with status 200.
  */
 export function hookDoor(options: HookDoorOptions): Mount[] {
-  const door = { ...options, apiOf: createLocalApi(options), memoryOf: createDecisionStore() };
+  const door = {
+    ...options,
+    ...{ apiOf: createLocalApi(options), peerOf: createConnectionPeer(), memoryOf: createDecisionStore() },
+  };
   const handle = (request: Request, response: Response) => {
     let hook: ClaudeHook | undefined;
     const read = (body: Buffer) => {
@@ -56,7 +60,7 @@ export function hookDoor(options: HookDoorOptions): Mount[] {
 const path = "/hooks/claude";
 
 async function answerHook(
-  { apiOf, authenticate, budget, limits, memoryOf }: HookDoor,
+  { apiOf, peerOf, authenticate, budget, limits, memoryOf }: HookDoor,
   request: Request,
   response: Response,
   read: (body: Buffer) => ClaudeHook,
@@ -70,7 +74,7 @@ async function answerHook(
   });
   const hook = read(await readBody(request, { maxBytes: limits.requestBytes, maxMs: limits.bodyMs, budget }));
   const signal = AbortSignal.any([left.signal, ...(principal.ended === undefined ? [] : [principal.ended])]);
-  const { tools } = apiOf({ principal, peer: () => connectionPeer(request) });
+  const { tools } = apiOf({ principal, peer: () => peerOf(request) });
   const query = new URL(request.url ?? "", "http://localhost").searchParams;
   const context = {
     calls: callsOf(tools, signal),

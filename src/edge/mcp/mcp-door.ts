@@ -6,7 +6,7 @@ import type { Authenticate } from "../api/authenticate.ts";
 import { clientLeft } from "../api/request-failure.ts";
 import type { ByteBudget } from "../http/byte-budget.ts";
 import { checkOrigin, headerOf } from "../http/check-origin.ts";
-import { connectionPeer } from "../http/connection-peer.ts";
+import { type ConnectionPeer, createConnectionPeer } from "../http/connection-peer.ts";
 import type { Request, Response } from "../http/handler.ts";
 import { type Mount, sendWhole } from "../http/mounts.ts";
 import { httpStatusOf } from "../rpc/errors.ts";
@@ -34,8 +34,9 @@ export function mcpDoor(options: McpDoorOptions): Mount[] {
     handler ??= import("./mcp-handler.ts").then(({ createMcpHttpHandler }) => createMcpHttpHandler(options));
     return handler;
   };
+  const door = { ...options, peerOf: createConnectionPeer() };
   const handle = (request: Request, response: Response) => {
-    serve(options, load, request, response).catch((error: unknown) => refuseMcp(options, error, response));
+    serve(door, load, request, response).catch((error: unknown) => refuseMcp(options, error, response));
   };
   return [
     { path: "/mcp", handle },
@@ -45,12 +46,12 @@ export function mcpDoor(options: McpDoorOptions): Mount[] {
 
 /** Serves one request: origin, token and role first, so that the body of a refused request is never read. */
 async function serve(
-  options: McpDoorOptions,
+  options: McpDoorOptions & { peerOf: ConnectionPeer },
   load: () => Promise<McpHandler>,
   request: Request,
   response: Response,
 ): Promise<void> {
-  const { authenticate, budget, limits, shutdownSignal, isTls } = options;
+  const { authenticate, budget, limits, shutdownSignal, isTls, peerOf } = options;
   shutdownSignal.throwIfAborted();
   response.setHeader("cache-control", "no-store");
   response.setHeader("x-accel-buffering", "no");
@@ -68,7 +69,7 @@ async function serve(
       : undefined;
   const exchange: McpExchange = {
     principal,
-    peer: () => connectionPeer(request),
+    peer: () => peerOf(request),
     pinned,
     mcpSessionId: headerOf(request, "mcp-session-id") ?? "",
     url: `${isTls ? "https" : "http"}://${headerOf(request, "host") ?? ""}`,

@@ -1,3 +1,4 @@
+import { randomUUID } from "node:crypto";
 import { once } from "node:events";
 import { constants } from "node:http2";
 import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
@@ -59,7 +60,7 @@ export async function sendEventStream(
   const server = (type: string, directory = everywhere) =>
     framesOf(
       [{ type: `server.${type}`, properties: type === "instance.disposed" ? { directory } : {} }],
-      `server_${nextServerEvent()}`,
+      `server_${randomUUID()}`,
       { directory },
     );
   response.statusCode = 200;
@@ -98,12 +99,6 @@ const headers = {
   "cache-control": "no-cache, no-transform",
   "x-accel-buffering": "no",
 };
-
-let serverEventCount = 0;
-function nextServerEvent(): number {
-  serverEventCount += 1;
-  return serverEventCount;
-}
 
 /** Sends text, and waits until the client has taken most of it. */
 async function sendText(response: Response, text: string, signal: AbortSignal): Promise<void> {

@@ -9,7 +9,7 @@ import type { Authenticate } from "../api/authenticate.ts";
 import { clientLeft, RequestFailure } from "../api/request-failure.ts";
 import type { ByteBudget } from "../http/byte-budget.ts";
 import { checkOrigin, headerOf } from "../http/check-origin.ts";
-import { connectionPeer } from "../http/connection-peer.ts";
+import { type ConnectionPeer, createConnectionPeer } from "../http/connection-peer.ts";
 import type { Request, Response } from "../http/handler.ts";
 import { type Mount, sendWhole } from "../http/mounts.ts";
 import { createLocalApi, type LocalApiOptions } from "../mcp/local-api.ts";
@@ -39,6 +39,7 @@ export interface RestDoorOptions extends LocalApiOptions {
 
 type OpenDoor = RestDoorOptions & { rest: NonNullable<RestDoorOptions["rest"]> } & {
   apiOf: ReturnType<typeof createLocalApi>;
+  peerOf: ConnectionPeer;
 };
 
 const streams = { "/event": "event", "/global/event": "global" } as const;
@@ -48,7 +49,7 @@ const isStream = (path: string): path is keyof typeof streams => Object.hasOwn(s
 export function restDoor(options: RestDoorOptions): Mount[] {
   const { rest, failures, log } = options;
   if (rest === undefined) return [];
-  const door = { ...options, rest, apiOf: createLocalApi(options) };
+  const door = { ...options, rest, apiOf: createLocalApi(options), peerOf: createConnectionPeer() };
   const routes = createRouteTable([
     ...sessionRoutes,
     ...messageRoutes,
@@ -112,7 +113,7 @@ async function serveRoute(
   const { route, parts } = matched;
   const body = route.method === "GET" ? undefined : await jsonOf(door, request);
   const { sources, sessions, feed } = door.rest;
-  const api = door.apiOf({ principal, peer: () => connectionPeer(request) });
+  const api = door.apiOf({ principal, peer: () => door.peerOf(request) });
   const part = (name: string) => parts[name] ?? "";
   const answer = await route.run({ sources, sessions, feed, principal, api, part, query, body, workspace, signal });
   sendWhole(response, 200, "application/json", JSON.stringify(answer));

@@ -19,7 +19,7 @@ import type { Failures } from "../api/failures.ts";
 import { clientLeft, notServed, RequestFailure, unreadableRequest } from "../api/request-failure.ts";
 import { nameOfRpc, type Rpc } from "../api/rpc.ts";
 import { traceContextOf } from "../api/trace-context.ts";
-import { connectionPeer } from "../http/connection-peer.ts";
+import { createConnectionPeer } from "../http/connection-peer.ts";
 import type { Handler, Request, Response } from "../http/handler.ts";
 import { checkedBody, isSingleRequest, type RoutedRpc } from "./checked-body.ts";
 import { envelopeBytes } from "./envelope.ts";
@@ -32,6 +32,7 @@ import type { RpcOptions } from "./rpc-options.ts";
 /** Creates a handler for all forms that Connect's router serves: Connect, gRPC and gRPC-Web. */
 export function createConnectHandler(options: RpcOptions): Handler {
   const { rpcs, failures, limits, log } = options;
+  const connectionPeer = createConnectionPeer();
   const [open, gated] = [rpcs.filter(({ isPublic }) => isPublic), rpcs.filter(({ isPublic }) => !isPublic)];
   const handlers = new Map(
     [

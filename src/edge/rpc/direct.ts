@@ -5,7 +5,7 @@ import { clientLeft, deadlinePassed } from "../api/request-failure.ts";
 import { ResponseMetadata } from "../api/response-metadata.ts";
 import { nameOfRpc, type Rpc } from "../api/rpc.ts";
 import { traceContextOf } from "../api/trace-context.ts";
-import { connectionPeer } from "../http/connection-peer.ts";
+import { type ConnectionPeer, createConnectionPeer } from "../http/connection-peer.ts";
 import type { Request, Response } from "../http/handler.ts";
 import { refusedStreamMs } from "../http/socket-limits.ts";
 import { toConnectError } from "./errors.ts";
@@ -21,6 +21,7 @@ import type { ResponseCompression } from "./wire.ts";
  */
 export function createDirectHandler(options: RpcOptions): (request: Request, response: Response) => boolean {
   const { shutdownSignal, log } = options;
+  const peerOf = createConnectionPeer();
   const rpcs = new Map(options.rpcs.map((rpc) => [`/${nameOfRpc(rpc.method)}`, rpc]));
   const open = new Set<AbortController>();
   shutdownSignal.addEventListener("abort", () => {
@@ -34,7 +35,7 @@ export function createDirectHandler(options: RpcOptions): (request: Request, res
     const aborting = new AbortController();
     open.add(aborting);
     if (shutdownSignal.aborted) aborting.abort(shutdownSignal.reason);
-    serveRpc(options, { ...selected, request, response, aborting })
+    serveRpc(options, { ...selected, request, response, aborting, peerOf })
       .catch((error: unknown) => {
         log.error("a response broke off", { error, rpc: nameOfRpc(selected.rpc.method) });
         response.destroy();
@@ -57,12 +58,17 @@ function select(rpc: Rpc, request: Request, { acceptCompression }: ResponseCompr
 }
 
 /** An rpc that is being served. */
-type Exchange = Selected & { request: Request; response: Response; aborting: AbortController };
+type Exchange = Selected & {
+  request: Request;
+  response: Response;
+  aborting: AbortController;
+  peerOf: ConnectionPeer;
+};
 
 /** Serves one rpc: gate, deadline, read, check, run, respond. */
 async function serveRpc(options: RpcOptions, exchange: Exchange): Promise<void> {
   const { gate, failures, limits } = options;
-  const { rpc, wire, request, response, aborting } = exchange;
+  const { rpc, wire, request, response, aborting, peerOf } = exchange;
   const { signal } = aborting;
   const { method, isPublic } = rpc;
   const metadata = new ResponseMetadata();
@@ -85,7 +91,7 @@ async function serveRpc(options: RpcOptions, exchange: Exchange): Promise<void> 
     const trace = traceContextOf(headers);
     const context = {
       ...{ principal, roles: principal.roles, signal, deadline, trace, headers, response: metadata, limits },
-      peer: () => connectionPeer(request),
+      peer: () => peerOf(request),
     };
     await runRpc(options, exchange, context, sent);
   } catch (error) {

@@ -1,6 +1,5 @@
-import type { RiskFound } from "../model.ts";
 import { effectsOf, mayRunItsWords, movesPaths, programOf } from "./behaviour.ts";
-import type { Danger, Inner, Use } from "./effects.ts";
+import type { Danger, Inner, RiskFound, Use } from "./effects.ts";
 import { type CommandLine, type Join, Opaque, type SimpleCommand, type Word } from "./line.ts";
 import { type FeedingPipeline, pipelinesIn } from "./pipelines.ts";
 import { changesShell } from "./programs.ts";
@@ -38,11 +37,19 @@ export interface Command {
   directory: string;
 }
 
+/** What was understood of a line. */
+export interface LineReading {
+  commands: readonly Command[];
+  /** Absent where they are still to be found. */
+  risks?: readonly RiskFound[];
+}
+
+/** Readings of lines, and of some of their commands by themselves, by text. Readers take what they hold as it is. */
+export type Readings = ReadonlyMap<string, LineReading>;
+
 /** Reads a command line into its commands, at least one. Never throws: a line that it does not understand is one opaque command. */
 export function readCommands(text: string): Command[] {
-  const known = readingOf(text)?.commands;
-  if (known) return known;
-  if (isTooDeep(text)) return unreadLine(text, `more than ${maxNesting} brackets within each other`);
+  if (isTooDeep(text)) return unreadCommands(text, `more than ${maxNesting} brackets within each other`);
   try {
     const line = readLine(text);
     confirm(line, text);
@@ -53,45 +60,19 @@ export function readCommands(text: string): Command[] {
   }
 }
 
-/** A line that another thread has read. */
-export interface LineReading {
-  commands: Command[];
-  /** Absent where the line was not read. */
-  risks?: readonly RiskFound[];
-  /** It counts until the line is read again. */
-  once?: boolean;
-}
-
-/** Readings by line, the latest ones. */
-const readings = new Map<string, LineReading>();
-const maxReadings = 256;
-
-/** Stores what was understood of a line that was read in another thread. */
-export function rememberLine(text: string, reading: LineReading): void {
-  readings.delete(text);
-  readings.set(text, reading);
-  const [oldest] = readings.keys();
-  if (readings.size > maxReadings && oldest !== undefined) readings.delete(oldest);
-}
-
-/** Returns the reading of a line; undefined if it is not known. */
-export function readingOf(text: string): LineReading | undefined {
-  return readings.get(text);
-}
-
-/** Checks if a line need not be read again. */
-export function knowsLine(text: string): boolean {
-  const reading = readings.get(text);
-  return reading !== undefined && reading.once !== true;
-}
-
 /** Checks if a line is short and has nothing that nests, so that reading it costs little. A line over the limit is not read at all. */
 export function isSimpleLine(text: string): boolean {
   return text.length > maxReadLength || (Buffer.byteLength(text) <= 256 && !/[$`()]/.test(text));
 }
 
+/** Describes a line that was not read, by its own text and that of its only command. */
+export function unreadLine(line: string, why: string): Readings {
+  const commands = unreadCommands(line, why);
+  return new Map([line, withoutSpace(line)].map((text) => [text, { commands }]));
+}
+
 /** Describes a line that was not read, so that it may do anything. */
-export function unreadLine(line: string, why: string): Command[] {
+function unreadCommands(line: string, why: string): Command[] {
   const text = withoutSpace(line);
   return [
     {
@@ -140,20 +121,12 @@ function commandsOf(line: CommandLine, below: string, depth: number): Command[] 
 }
 
 /** Reads one command of a line, by its text, with what the rest of the line means for it. */
-export function readCommandOf(text: string, line: string): Command[] {
-  const same = commandsOfLine(line).filter((command) => command.text === text);
-  return same.length === 0 ? readCommands(text) : same.map((command) => ({ ...command, directory: "" }));
+export function readCommandOf(text: string, line: string, readings?: Readings): readonly Command[] {
+  const commands = readings?.get(line)?.commands ?? readCommands(line);
+  const same = commands.filter((command) => command.text === text);
+  if (same.length > 0) return same.map((command) => ({ ...command, directory: "" }));
+  return readings?.get(text)?.commands ?? readCommands(text);
 }
-
-function commandsOfLine(line: string): Command[] {
-  const known = readingOf(line)?.commands;
-  if (known) return known;
-  if (lastLine?.text !== line) lastLine = { text: line, commands: readCommands(line) };
-  return lastLine.commands;
-}
-
-/** The commands of a line are judged one by one, one after the other. */
-let lastLine: { text: string; commands: Command[] } | undefined;
 
 const deepest = 5;
 

@@ -1,3 +1,4 @@
+import type { RiskKind } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Word } from "./line.ts";
 
 /** Access of a command to a path: `look` at names only, `may` read it, `read` it, `change` existing content, `write` it. */
@@ -119,4 +120,10 @@ function partsThatLeave(value: string): string[] {
 
 function isUrl(value: string): boolean {
   return /(^|[=@])[a-z][a-z0-9+.-]*:\/\//i.test(value);
+}
+
+/** A kind of risk, and the commands, paths or addresses to which it applies. */
+export interface RiskFound {
+  kind: RiskKind;
+  parts: readonly string[];
 }

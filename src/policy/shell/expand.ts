@@ -2,7 +2,7 @@ import { join } from "node:path";
 import type { ExpandedAsk } from "../model.ts";
 import { mergeRisks, risksOfCommands } from "../risk.ts";
 import { addUse } from "./add-use.ts";
-import { type Command, readCommands, readingOf } from "./command.ts";
+import { type Command, type LineReading, readCommands } from "./command.ts";
 import { madeNames, nameCaution } from "./glob-names.ts";
 import { repositoryAt } from "./repository.ts";
 import { type Allowed, addScript, asksOf, canBePath, createTouched, type Files } from "./touched.ts";
@@ -17,7 +17,12 @@ export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, h
   const programs = new Set<string>();
   const byPlace = new Map<string, ExpandedAsk>();
   const pipelines = new Map<string, string>();
-  const lines = ask.patterns.map((line) => ({ line, commands: readCommands(line) }));
+  const readings = new Map<string, LineReading>(ask.readings);
+  const lines = ask.patterns.map((line) => {
+    const reading = readings.get(line) ?? { commands: readCommands(line) };
+    readings.set(line, reading);
+    return { line, ...reading };
+  });
   const place = (command: Command) => directoryOf(command, ask.cwd ?? "/", files);
   for (const { line, commands } of lines) {
     const made = await madeNames(commands, place, files.list);
@@ -51,11 +56,11 @@ export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, h
     ...(runs.length > 0 && { runs }),
     programs: [...programs],
   };
-  const risks = mergeRisks(lines.flatMap(({ line, commands }) => readingOf(line)?.risks ?? risksOfCommands(commands)));
+  const risks = mergeRisks(lines.flatMap(({ commands, risks }) => risks ?? risksOfCommands(commands)));
   return [...asksOf(touched), itself, ...others].map((found) => ({
     ...found,
     ...(risks.length > 0 && { risks }),
-    ...(pipelines.size > 0 && found.permission === "bash" && { pipelines }),
+    ...(found.permission === "bash" && { readings, ...(pipelines.size > 0 && { pipelines }) }),
   }));
 }
 

@@ -1,19 +1,19 @@
 import { programOf } from "./behaviour.ts";
-import { readCommands } from "./command.ts";
+import { type Readings, readCommands } from "./command.ts";
 import { interpreter } from "./interpreters.ts";
 import { programs } from "./programs.ts";
 import { isWrapper } from "./wrappers.ts";
 
 /** Checks if a grant for these first words covers a command: it begins with them, and has no effect beyond its words. */
-export function beginsWith(text: string, prefix: readonly string[]): boolean {
-  const coverable = coverableWords(text);
+export function beginsWith(text: string, prefix: readonly string[], readings?: Readings): boolean {
+  const coverable = coverableWords(text, readings);
   if (!coverable || prefix.length < coverable.least) return false;
   return prefix.every((word, i) => word === coverable.words[i]);
 }
 
 /** Returns the first words of a command for an offer: as many as name its effect, or all. Undefined if the words do not name it. */
-export function prefixOf(text: string): string[] | undefined {
-  const coverable = coverableWords(text);
+export function prefixOf(text: string, readings?: Readings): string[] | undefined {
+  const coverable = coverableWords(text, readings);
   if (!coverable) return undefined;
   const { words, least } = coverable;
   // One word would name any file to change, or any other machine.
@@ -38,8 +38,8 @@ const more = new Set(
 );
 
 /** Returns the words of a command that a prefix grant may cover, and how many it has to name at least. Undefined if none may cover it. */
-function coverableWords(text: string): { words: string[]; least: number } | undefined {
-  const [command, ...others] = readCommands(text);
+function coverableWords(text: string, readings?: Readings): { words: string[]; least: number } | undefined {
+  const [command, ...others] = readings?.get(text)?.commands ?? readCommands(text);
   if (!command || others.length > 0 || command.opaque !== undefined || command.redirected) return undefined;
   const dangers = command.dangers.filter(({ mayBegin }) => !mayBegin);
   if (dangers.some(({ isNamed }) => !isNamed)) return undefined;

@@ -51,29 +51,29 @@ export function connectRedis(address: RedisAddress, use: "commands" | "news", lo
   return client;
 }
 
-/** Clients that are to stay disconnected. */
-const left = new WeakSet<Client>();
-
 /** Disconnects for good. */
 export function leaveRedis(client: Client): void {
-  left.add(client);
+  client.removeAllListeners("end");
   client.disconnect();
 }
 
 /** Waits for the replies under way, then disconnects for good. */
 export async function quitRedis(client: Client): Promise<void> {
-  left.add(client);
+  client.removeAllListeners("end");
   await client.quit().catch(() => client.disconnect());
 }
 
-/** Connects again where the driver stops trying: when a sentinel announces a failover while it looks for the master. */
+/**
+ * Connects again where the driver stops trying: when a sentinel announces a failover while it looks for the master. A client whose
+ * listener was removed stays disconnected.
+ */
 function reconnectAfterEnd(client: Redis): void {
-  client.on("end", () => {
-    if (left.has(client)) return;
+  const ended = () => {
     setTimeout(() => {
-      if (!left.has(client) && client.status === "end") client.connect().catch(() => {});
+      if (client.listeners("end").includes(ended) && client.status === "end") client.connect().catch(() => {});
     }, reconnectMs);
-  });
+  };
+  client.on("end", ended);
 }
 
 const reconnectMs = 50;
