@@ -1,5 +1,5 @@
 /** Builds what `npm pack` puts into the package: one bundle with an entry per export, its assets, its declarations, its licences. */
-import { readdirSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { writeDeclarations } from "./declarations.ts";
 import { licencesOf } from "./licences.ts";
@@ -8,6 +8,8 @@ import { buildProgram, bundle, entries } from "./program.ts";
 const root = resolve(import.meta.dirname, "..");
 const dist = join(root, "dist");
 
+// After `npm ci --ignore-scripts` nothing has made it.
+mkdirSync(dist, { recursive: true });
 for (const name of readdirSync(dist, { withFileTypes: true }).map(({ name }) => name))
   if (name !== "console") rmSync(join(dist, name), { recursive: true });
 

@@ -50,6 +50,12 @@ describe("the Python package", () => {
     await run(join(tools, "ruff"), ["format", "--check", "."]);
   });
 
+  test("has a name that no other project has in the registry", async () => {
+    const [, name = ""] = /^name = "(.+)"$/m.exec(await readFile(join(pythonPackage, "pyproject.toml"), "utf8")) ?? [];
+    const found = run(join(installed, "pip"), ["index", "versions", name, "--ignore-requires-python", "--pre"]);
+    await expect(found).rejects.toThrow(`No matching distribution found for ${name}`);
+  });
+
   test("passes its tests from an installed wheel, against a real service", async () => {
     // This program of pytest does not look for packages in the working directory.
     expect(await run(join(installed, "pytest"), ["-q"])).toMatch(/^\d+ passed/m);

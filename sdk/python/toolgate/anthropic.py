@@ -1,4 +1,4 @@
-"""Tools for the Anthropic SDK: `pip install toolgate[anthropic]`."""
+"""Tools for the Anthropic SDK; the extra `anthropic` installs what this needs."""
 
 from typing import Any, Unpack
 

@@ -1,4 +1,4 @@
-"""Tools for LangChain: `pip install toolgate[langchain]`."""
+"""Tools for LangChain; the extra `langchain` installs what this needs."""
 
 from contextvars import ContextVar
 from typing import Any, Unpack

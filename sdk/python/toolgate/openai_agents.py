@@ -1,4 +1,4 @@
-"""Tools for the OpenAI Agents SDK: `pip install toolgate[openai-agents]`."""
+"""Tools for the OpenAI Agents SDK; the extra `openai-agents` installs what this needs."""
 
 import json
 from collections.abc import Awaitable, Callable

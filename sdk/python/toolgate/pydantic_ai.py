@@ -1,4 +1,4 @@
-"""Tools for Pydantic AI: `pip install toolgate[pydantic-ai]`."""
+"""Tools for Pydantic AI; the extra `pydantic-ai` installs what this needs."""
 
 from typing import Any, Unpack
 

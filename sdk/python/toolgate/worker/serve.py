@@ -58,7 +58,7 @@ class Worker:
                 "a worker needs a token",
                 f"set TOOLGATE_TOKEN to what `toolgate token create --role worker {flags}` prints",
             )
-        version = importlib.metadata.version("toolgate")
+        version = importlib.metadata.version("toolgate-client")
         self._hello = WorkerHello(
             protocol=1,
             instance_id=f"wrk_{uuid4().hex}",
