@@ -6,13 +6,18 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 
 /**
  * Writes the declarations of these sources and of everything that they import, packages included: those are part of the
- * bundle, so a user has not installed them. Returns the paths of the packages' declarations.
+ * bundle, so a user has not installed them; `peers` are not, and stay imports. Returns the paths of the packages' declarations.
  */
-export function writeDeclarations(root: string, target: string, sources: readonly string[]): string[] {
+export function writeDeclarations(
+  root: string,
+  target: string,
+  sources: readonly string[],
+  peers: readonly string[],
+): string[] {
   const emitted = mkdtempSync(join(tmpdir(), "toolgate-types-"));
   try {
     emit(root, emitted, sources);
-    return collect(root, emitted, target, sources);
+    return collect(root, emitted, target, { sources, peers });
   } finally {
     rmSync(emitted, { recursive: true });
   }
@@ -39,17 +44,17 @@ function emit(root: string, target: string, sources: readonly string[]): void {
 }
 
 /** Copies declarations, from the sources' own on, along their imports; each import becomes a relative path. */
-function collect(root: string, emitted: string, target: string, sources: readonly string[]): string[] {
+function collect(root: string, emitted: string, target: string, of: Record<"sources" | "peers", readonly string[]>) {
   const own = (source: string) => join(emitted, source.replace(/\.ts$/, ".d.ts"));
   const packages = join(root, "node_modules");
   const placeOf = (file: string) =>
     join(target, file.startsWith(packages) ? join("packages", relative(packages, file)) : relative(emitted, file));
-  const waiting = sources.map(own);
+  const waiting = of.sources.map(own);
   const seen = new Set(waiting);
   for (const file of waiting) {
     const place = placeOf(file);
     const text = readFileSync(file, "utf8").replace(importedName, (whole, before, name, after) => {
-      const found = resolveDeclaration(name, file, root);
+      const found = of.peers.includes(name) ? undefined : resolveDeclaration(name, file, root);
       if (found === undefined) return whole;
       if (!seen.has(found)) waiting.push(found);
       seen.add(found);

@@ -3,7 +3,7 @@ import { mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { writeDeclarations } from "./declarations.ts";
 import { licencesOf } from "./licences.ts";
-import { buildProgram, bundle, entries } from "./program.ts";
+import { buildProgram, bundle, entries, peers } from "./program.ts";
 
 const root = resolve(import.meta.dirname, "..");
 const dist = join(root, "dist");
@@ -15,11 +15,6 @@ for (const name of readdirSync(dist, { withFileTypes: true }).map(({ name }) => 
 
 const program = await buildProgram(dist);
 const page = await bundle({ root: join(root, "src/console") });
-const typed = writeDeclarations(root, join(dist, "types"), [
-  entries.index,
-  entries.client,
-  entries.plugin,
-  entries.testing,
-  entries.worker,
-]);
+const { ai, index, client, plugin, testing, worker } = entries;
+const typed = writeDeclarations(root, join(dist, "types"), [ai, index, client, plugin, testing, worker], peers);
 writeFileSync(join(dist, "THIRD_PARTY"), licencesOf([...program, ...page, ...typed]));

@@ -9,6 +9,7 @@ const root = resolve(import.meta.dirname, "..");
 export const entries = {
   main: "src/main.ts",
   index: "src/index.ts",
+  ai: "src/ai-sdk/toolgate-tools.ts",
   client: "src/client/client.ts",
   plugin: "src/tool/plugin.ts",
   worker: "src/worker-client/worker.ts",
@@ -22,12 +23,15 @@ export const entries = {
   "plan-thread": "src/sandbox/plan-thread.ts",
 };
 
+/** Packages that the user of an entry installs: code and declarations import them by name. */
+export const peers = ["ai"];
+
 /** Bundles the program into a directory, with the files that it reads at run time; the console is built separately. Returns its modules. */
 export async function buildProgram(outDir: string): Promise<string[]> {
   const modules = await bundle({
     root,
     configFile: false,
-    ssr: { noExternal: true, external: ["@vscode/ripgrep"] },
+    ssr: { noExternal: true, external: ["@vscode/ripgrep", ...peers] },
     build: {
       ssr: true,
       outDir,

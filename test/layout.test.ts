@@ -61,6 +61,7 @@ const allowed: Record<string, readonly string[]> = {
   worker: ["core", "policy/wildcard.ts", "tool"],
   core: [],
   view: ["core/command-failure.ts"],
+  "ai-sdk": ["client"],
   client: ["core/peer-uid.ts"],
   dialect: ["core"],
   cli: ["client", "core/assets.ts", "core/locate-program.ts", "core/read-if-exists.ts", "dialect", "mcp", "view"],

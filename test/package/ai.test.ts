@@ -1,4 +1,4 @@
-import { type ChildProcess, execFile, spawn, spawnSync } from "node:child_process";
+import { type ChildProcess, execFile, spawn } from "node:child_process";
 import { once } from "node:events";
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -27,10 +27,8 @@ const service = createService({
 
 beforeAll(async () => {
   installAiSdks();
-  place("7", "ai");
-  pack(join(site, "7"));
-  place("6", "ai-6");
-  cpSync(join(site, "7/node_modules/@toolgate"), join(site, "6/node_modules/@toolgate"), { recursive: true });
+  place("7", join(root, "node_modules/ai"));
+  place("6", join(aiSdks, "ai-6"));
   await service.start();
   wire = await layWire(service);
 });
@@ -40,29 +38,16 @@ afterAll(async () => {
   rmSync(site, { recursive: true });
 });
 
-/** Makes the folder of a program with one version of the AI SDK, the installed package, and the programs. */
+/** Makes the folder of a program with one version of the AI SDK, a copy of the installed package, which finds that version, and the programs. */
 function place(version: string, sdk: string): void {
   const at = join(site, version);
   mkdirSync(join(at, "node_modules/@types"), { recursive: true });
-  symlinkSync(join(aiSdks, sdk), join(at, "node_modules/ai"));
-  symlinkSync(join(folder, "node_modules/toolgate"), join(at, "node_modules/toolgate"));
+  symlinkSync(sdk, join(at, "node_modules/ai"));
+  cpSync(join(folder, "node_modules/toolgate"), join(at, "node_modules/toolgate"), { recursive: true });
   symlinkSync(join(root, "node_modules/@types/node"), join(at, "node_modules/@types/node"));
   for (const program of ["model.ts", "stream.ts", "approval.ts"]) cpSync(join(wanted, program), join(at, program));
   writeFileSync(join(at, "page.ts"), page);
   writeFileSync(join(at, "package.json"), '{ "type": "module" }');
-}
-
-/** Builds and packs the adapter, and unpacks it in place. */
-function pack(at: string): void {
-  cpSync(join(root, "packages/ai"), join(at, "adapter"), { recursive: true });
-  cpSync(join(root, "tsconfig.json"), join(site, "tsconfig.json"));
-  const run = (line: string, cwd: string) => {
-    const { status, stdout, stderr } = spawnSync("sh", ["-c", line], { cwd, encoding: "utf8" });
-    if (status !== 0) throw new Error(`${line}\n${stdout}${stderr}`);
-  };
-  run(`PATH="${root}/node_modules/.bin:$PATH" npm pack --silent`, join(at, "adapter"));
-  mkdirSync(join(at, "node_modules/@toolgate/ai"), { recursive: true });
-  run("tar -xzf adapter/toolgate-ai-*.tgz -C node_modules/@toolgate/ai --strip-components 1", at);
 }
 
 /** Starts a program whose model calls a tool. */

@@ -1,6 +1,7 @@
 // Prints the requests for an approval that a chat would show, as the service explains them.
-import { toolgateTools } from "@toolgate/ai";
+
 import { generateText, stepCountIs } from "ai";
+import { toolgateTools } from "toolgate/ai";
 
 const { tools, explainApproval, close } = await toolgateTools();
 const { content } = await generateText({

@@ -3,10 +3,10 @@ import { cpSync, existsSync, mkdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 
 const cache = join(import.meta.dirname, "../../../.cache/ai");
-/** The folder with the installed versions: `ai` is 7, `ai-6` is 6. */
+/** The folder with the older version, as `ai-6`; the newer one is a dependency of the checkout. */
 export const aiSdks = join(cache, "node_modules");
 
-/** Installs the versions of the AI SDK of the lock file into .cache, once. */
+/** Installs the older version of the AI SDK of the lock file into .cache, once. */
 export function installAiSdks(): void {
   const files = ["package.json", "package-lock.json"];
   const read = (folder: string) =>

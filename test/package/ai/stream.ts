@@ -1,6 +1,7 @@
 // Prints each result of a tool as the AI SDK streams it.
-import { toolgateTools } from "@toolgate/ai";
+
 import { stepCountIs, streamText } from "ai";
+import { toolgateTools } from "toolgate/ai";
 
 const { tools, close } = await toolgateTools();
 const abort = new AbortController();

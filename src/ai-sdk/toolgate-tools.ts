@@ -1,3 +1,5 @@
+/** The module `toolgate/ai`: the tools of a Toolgate service as tools of the AI SDK. */
+
 import { dynamicTool, jsonSchema, type ToolSet } from "ai";
 import {
   type ClientCallOptions,
@@ -5,9 +7,11 @@ import {
   PermissionAction,
   type ToolDefinition,
   type ToolgateClient,
-} from "toolgate/client";
+} from "../client/client.ts";
 import { modelOutputOf } from "./model-output.ts";
-import { type CallOutput, createOutputFollower } from "./output.ts";
+import { createOutputFollower, type ToolgateOutput } from "./output.ts";
+
+export type { OpenAsk, OutputCompleted, OutputFailed, OutputRunning, OutputWaiting, ToolgateOutput } from "./output.ts";
 
 type JsonObject = Parameters<ToolgateClient["stream"]>[1];
 
@@ -105,7 +109,7 @@ function toolOf(connected: Connected, definition: ToolDefinition): ToolSet[strin
     metadata: { source: "toolgate", definitionId, annotations: { readOnly, idempotent, destructive, openWorld } },
     execute: (input, { toolCallId, abortSignal }) =>
       runCall(connected, { name, definitionId, callId: toolCallId }, input as JsonObject, abortSignal),
-    toModelOutput: ({ output }) => modelOutputOf(output as CallOutput),
+    toModelOutput: ({ output }) => modelOutputOf(output as ToolgateOutput),
   });
 }
 
@@ -124,7 +128,7 @@ async function* runCall(
   { name, ...ids }: { name: string; definitionId: string; callId: string },
   input: JsonObject,
   signal: AbortSignal | undefined,
-): AsyncGenerator<CallOutput> {
+): AsyncGenerator<ToolgateOutput> {
   const { client, sessionId, cancelOnAbort, fields } = connected;
   signal?.throwIfAborted();
   const cancel = () => cancelCall(connected, ids.callId);

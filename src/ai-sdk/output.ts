@@ -1,11 +1,11 @@
-import type { SessionEvent, ToolPart, ToolStateCompleted, ToolStateError } from "toolgate/client";
-import { ToolEffects, ToolErrorReason } from "toolgate/client";
+import type { SessionEvent, ToolPart, ToolStateCompleted, ToolStateError } from "../client/client.ts";
+import { ToolEffects, ToolErrorReason } from "../client/client.ts";
 
 /** Result of a call: preliminary ones while it goes on, and its end as the last one. All of it is JSON. */
-export type CallOutput = CallWaiting | CallRunning | CallCompleted | CallFailed;
+export type ToolgateOutput = OutputWaiting | OutputRunning | OutputCompleted | OutputFailed;
 
 /** The call has not started. */
-export interface CallWaiting {
+export interface OutputWaiting {
   status: "waiting";
   callId: string;
   /** Permission requests that people have to answer first. */
@@ -22,7 +22,7 @@ export interface OpenAsk {
 }
 
 /** The tool runs. */
-export interface CallRunning {
+export interface OutputRunning {
   status: "running";
   callId: string;
   title: string;
@@ -31,7 +31,7 @@ export interface CallRunning {
 }
 
 /** The tool has returned. */
-export interface CallCompleted {
+export interface OutputCompleted {
   status: "completed";
   callId: string;
   title: string;
@@ -42,7 +42,7 @@ export interface CallCompleted {
 }
 
 /** The call ended without a result. */
-export interface CallFailed {
+export interface OutputFailed {
   status: "error";
   callId: string;
   error: string;
@@ -53,14 +53,14 @@ export interface CallFailed {
 }
 
 /** Follows the events of one call; each returns what to show, or undefined if nothing changed. */
-export function createOutputFollower(callId: string): (event: SessionEvent) => CallOutput | undefined {
+export function createOutputFollower(callId: string): (event: SessionEvent) => ToolgateOutput | undefined {
   const asks = new Map<string, OpenAsk>();
   let decoder = new TextDecoder();
   let title = "";
   let output = "";
   let isRunning = false;
-  const waiting = (): CallWaiting => ({ status: "waiting", callId, asks: [...asks.values()] });
-  const running = (): CallRunning => ({ status: "running", callId, title, output });
+  const waiting = (): OutputWaiting => ({ status: "waiting", callId, asks: [...asks.values()] });
+  const running = (): OutputRunning => ({ status: "running", callId, title, output });
   return ({ event }) => {
     switch (event.case) {
       case "permissionAsked": {
@@ -89,13 +89,13 @@ export function createOutputFollower(callId: string): (event: SessionEvent) => C
   };
 }
 
-function outputOf({ state }: ToolPart, callId: string): CallOutput | undefined {
+function outputOf({ state }: ToolPart, callId: string): ToolgateOutput | undefined {
   if (state.case === "completed") return completed(state.value, callId);
   if (state.case === "error") return failed(state.value, callId);
   return undefined;
 }
 
-function completed({ title, output, metadata, attachments }: ToolStateCompleted, callId: string): CallCompleted {
+function completed({ title, output, metadata, attachments }: ToolStateCompleted, callId: string): OutputCompleted {
   const files = attachments.map(({ mime, url, filename }) => ({
     mime,
     url,
@@ -104,7 +104,7 @@ function completed({ title, output, metadata, attachments }: ToolStateCompleted,
   return { status: "completed", callId, title, output, metadata: metadata ?? {}, attachments: files };
 }
 
-function failed({ error, reason, effects }: ToolStateError, callId: string): CallFailed {
+function failed({ error, reason, effects }: ToolStateError, callId: string): OutputFailed {
   return {
     status: "error",
     callId,
