@@ -12,11 +12,15 @@ import { lookAlikeWarnings } from "../policy/look-alikes.ts";
 import type { ExpandedAsk } from "../policy/model.ts";
 import { mergeRisks, risksOfAsk } from "../policy/risk.ts";
 import type { Subject } from "../policy/subject.ts";
+import { viewDigest } from "./call-view.ts";
 import type { UnapprovedAsk } from "./judge-asks.ts";
 import { offersFor } from "./offers.ts";
 import { bindingOf } from "./with-grants.ts";
 
-/** Builds the permission request of an ask, with its offers; `fields` come from the call. It is not stored yet. */
+/**
+ * Builds the permission request of an ask, with its offers and the digest of its view; `fields` come from the call. It is not
+ * stored yet, and never built again.
+ */
 export function toPermissionRequest(
   ask: UnapprovedAsk,
   decisions: readonly PermissionDecision[],
@@ -36,7 +40,7 @@ export function toPermissionRequest(
     readings: ask.readings,
   };
   const offers = ask.onceOnly ? [] : offersFor(savable);
-  return create(PermissionRequestSchema, {
+  const request = create(PermissionRequestSchema, {
     ...fields,
     permission,
     patterns: [...patterns],
@@ -53,6 +57,7 @@ export function toPermissionRequest(
       create(RiskSchema, { kind, parts: [...parts] }),
     ),
   });
+  return request.view ? { ...request, view: { ...request.view, digest: viewDigest(request) } } : request;
 }
 
 /** Escapes what a person would not see in a question. Labels stay on one line. */

@@ -1,4 +1,4 @@
-import { PermissionOutcome, type PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionOutcome, type PermissionSettled, Shown } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import type { Principal } from "../core/principal.ts";
@@ -51,6 +51,7 @@ async function rejectCall(
     const answer = {
       by: principal.id,
       message,
+      shown: Shown.UNKNOWN,
       answerDigest: answerDigest({ reply: PermissionReply.REJECT, message }),
     };
     const settlement = await refuseAsk(context, ask, PermissionOutcome.REJECT, answer);

@@ -4,7 +4,7 @@ import type { Principal } from "../core/principal.ts";
 import { answerDigest } from "./answer-digest.ts";
 import { changedAsk, checkSameAnswer, isOfPerson, noSuchPermission, ownCall, pastExpiry } from "./answer-refusals.ts";
 import type { AskRecord, Settlement } from "./ports.ts";
-import { type ApprovalContext, approveAsk, editAsk, refuseAsk } from "./settlements.ts";
+import { type ApprovalContext, approveAsk, editAsk, refuseAsk, shownBy } from "./settlements.ts";
 
 /**
  * Settles an ask with an approver's answer. Of all answers and the deadline exactly one wins: this returns if it is this
@@ -59,7 +59,8 @@ async function settlementFor(
   response: PermissionResponse,
 ): Promise<Settlement> {
   const { reply, replyId, message, input } = response;
-  const answer = { by: principal.id, replyId, answerDigest: answerDigest(response) };
+  const shown = shownBy(response, ask.request);
+  const answer = { by: principal.id, replyId, answerDigest: answerDigest(response), shown };
   if (reply === PermissionReply.REJECT)
     return await refuseAsk(context, ask, PermissionOutcome.REJECT, { ...answer, message });
   return (

@@ -3,8 +3,13 @@ import {
   PermissionOutcome,
   type PermissionSettled,
   PermissionSettledSchema,
+  Shown,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { PermissionReply, type PermissionResponse } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import {
+  PermissionReply,
+  type PermissionRequest,
+  type PermissionResponse,
+} from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { answerDigest } from "./answer-digest.ts";
 import type { AnswerEffects } from "./answer-effects.ts";
@@ -27,7 +32,10 @@ export interface ApprovalContext {
 
 /** The fields of an answer that are stored with the ask. */
 export type StoredAnswer = Partial<
-  Pick<PermissionSettled, "by" | "message" | "replyId" | "answerDigest" | "settledWith" | "grantId" | "answers">
+  Pick<
+    PermissionSettled,
+    "by" | "message" | "replyId" | "answerDigest" | "settledWith" | "grantId" | "answers" | "shown"
+  >
 >;
 
 /** Refuses the ask: ends its call and withdraws the call's other asks. A running call learns of it from its own `ask()`. */
@@ -120,6 +128,7 @@ export async function approveAsk(
     const outcome = grantId === "" ? PermissionOutcome.ONCE : PermissionOutcome.ALWAYS;
     return settle(context, each, outcome, {
       ...(each === ask ? { ...answer, answers: response.answers } : impliedAnswer(ask, response, answer)),
+      shown: shownBy(response, each.request),
       grantId,
     });
   });
@@ -146,6 +155,16 @@ export async function approveAsk(
     ...read,
     expired: false,
   };
+}
+
+/** What the approver could see of a request: the digest in the answer names the request, and so the view that was stored with it. */
+export function shownBy(
+  { expectedDigest }: Pick<PermissionResponse, "expectedDigest">,
+  request: PermissionRequest,
+): Shown {
+  const { digest, view } = request;
+  if (!view || expectedDigest === "" || expectedDigest !== digest) return Shown.UNKNOWN;
+  return view.complete ? Shown.WHOLE : Shown.PARTIAL;
 }
 
 /** Identifies a call within its session tree. */

@@ -74,7 +74,7 @@ async function attemptStart(
   const input = decodeInput(engine, tool, call.record);
   // After a "once" grants are read only if it does not cover everything.
   const by: JudgedBy = { grants: grants ?? (call.asks?.some(isOnce) ? "none" : "adopt") };
-  const { judged, preview, problem } = await call.observed.step("plan", () =>
+  const { judged, problem, ...inspected } = await call.observed.step("plan", () =>
     judgeAndInspect(engine, call, tool, input, ctx, subject, by),
   );
   if (problem) throw problem;
@@ -82,7 +82,7 @@ async function attemptStart(
   const answers = isAsked ? await answersTo(engine, call, tool, judged) : nothingAsked;
   if (answers.missing.length > 0) {
     if (by.grants === "none") return await attemptStart(engine, call, approval, "adopt");
-    const isWaiting = await openMissingAsks(engine, call, judged, answers, preview, subject);
+    const isWaiting = await openMissingAsks(engine, call, judged, answers, inspected, subject);
     if (isWaiting && !call.gate) throw new CallGone();
     await refreshCall(engine, call);
     return undefined;

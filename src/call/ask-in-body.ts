@@ -28,7 +28,7 @@ import { visiblePreview } from "./inspect.ts";
 import { expandAsks } from "./planning.ts";
 import { type Running, subjectOf } from "./running.ts";
 import { outsideSlot } from "./slots.ts";
-import { storePreview } from "./spill.ts";
+import { storePreview, storeView } from "./spill.ts";
 import { inputOf } from "./state.ts";
 
 /** An ask from a running body, what approvers see of its effect, and its questions if it is one for the permission `question`. */
@@ -78,9 +78,10 @@ export async function askInBody(
   const unasked = await askHooks(call, unapproved, plan, digest);
   if (unasked.length === 0) return await recordAllowed();
   const shown = preview && (await storePreview(engine, call, visiblePreview(preview)));
+  const view = await storeView(engine, call, approved);
   const requests = unasked.map((each, index) => {
     const id = prefix && `${prefix}${index}`;
-    return requestFor(engine, call, { ask: each, plan, verdict }, { preview: shown, subject, digest, id });
+    return requestFor(engine, call, { ask: each, plan, verdict }, { preview: shown, view, subject, digest, id });
   });
   do await refreshCall(engine, call);
   while (!(await openPermissionRequests(engine, call, requests, { ...verdict, rulesVersion: undefined }, [])));

@@ -9,6 +9,7 @@ import {
   QuestionSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
+  type CallView,
   type PermissionRequest,
   PermissionToolContextSchema,
   type Preview,
@@ -33,7 +34,7 @@ import type { Engine } from "./engine.ts";
 import type { Inspected } from "./inspect.ts";
 import type { Judged } from "./planning.ts";
 import type { Running } from "./running.ts";
-import { storePreview } from "./spill.ts";
+import { storePreview, storeView } from "./spill.ts";
 import { inputOf } from "./state.ts";
 
 /** Settlements of a call's asks that concern one plan, which is named by its digest. */
@@ -78,7 +79,7 @@ export async function openMissingAsks(
   call: Running,
   judged: Judged,
   { digest, asks, missing }: CallAnswers,
-  preview: Inspected["preview"],
+  { preview, missing: unseen = [] }: Pick<Inspected, "preview" | "missing">,
   subject: Subject,
 ): Promise<boolean> {
   if (call.record.attempts > 0) {
@@ -96,8 +97,10 @@ export async function openMissingAsks(
   const unasked = await askHooks(call, unopened, judged.plan, digest);
   if (stale.length === 0 && unasked.length === 0) return false;
   const shown = preview && (await storePreview(engine, call, await preview()));
+  const { plan } = judged;
+  const view = await storeView(engine, call, { ...plan, missing: [...(plan.missing ?? []), ...unseen] });
   const requests = unasked.map((ask) =>
-    requestFor(engine, call, { ...judged, ask }, { preview: shown, subject, digest }),
+    requestFor(engine, call, { ...judged, ask }, { preview: shown, view, subject, digest }),
   );
   return (await openPermissionRequests(engine, call, requests, judged.verdict, stale)) && requests.length > 0;
 }
@@ -129,10 +132,11 @@ export function requestFor(
   { ask, plan, verdict }: Pick<Judged, "plan" | "verdict"> & { ask: ExpandedAsk },
   {
     preview,
+    view,
     subject,
     digest,
     id = newId("per", store.now()),
-  }: { preview?: Preview | undefined; subject: Subject; digest: string; id?: string | undefined },
+  }: { preview?: Preview | undefined; view: CallView; subject: Subject; digest: string; id?: string | undefined },
 ): PermissionRequest {
   const { part } = call.record;
   const metadata = plan.asks.find(({ permission }) => permission === ask.permission)?.metadata;
@@ -146,6 +150,7 @@ export function requestFor(
       digest,
       expires: store.now() + (call.record.spec.delegated?.askMs ?? limits.askMs),
       preview,
+      view,
       question: questionsOf(ask, plan),
       tool: create(PermissionToolContextSchema, { messageId: part.messageId, callId: part.callId }),
     },

@@ -6,6 +6,7 @@ import type { Layers } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
 import type { Policy } from "../policy/policy.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
+import type { ResolvedPath } from "../tool/resolved-path.ts";
 import type { Plan } from "../tool/tool.ts";
 import { type Judged, type Planning, withinPlanningTime } from "./planning.ts";
 
@@ -13,6 +14,8 @@ import { type Judged, type Planning, withinPlanningTime } from "./planning.ts";
 export interface Inspected {
   /** Builds the preview; absent if the call is denied or if a preview would reveal what `read` does not allow. */
   preview?(): Promise<Preview>;
+  /** What approvers cannot be shown, each as a text. */
+  missing?: readonly string[];
   /** The tool's check that failed. */
   problem?: ToolFailure;
 }
@@ -25,7 +28,9 @@ export async function inspectCall(
   { plan, verdict, outside, files }: Judged,
   layers: Layers,
 ): Promise<Inspected> {
-  if (verdict.action === PermissionAction.DENY || !plan.inspect || !mayReveal(policy, plan, layers)) return {};
+  if (verdict.action === PermissionAction.DENY || !plan.inspect) return {};
+  const concealed = (plan.reveals ?? []).filter((path) => !mayReveal(policy, path, layers));
+  if (concealed.length > 0) return { missing: hiddenChanges(plan, concealed) };
   try {
     const { preview, hidden } = await withinPlanningTime(plan.inspect());
     if (!preview) return {};
@@ -43,12 +48,18 @@ export async function inspectCall(
   }
 }
 
-function mayReveal(policy: Policy, plan: Plan, layers: Layers): boolean {
-  return (plan.reveals ?? []).every((path) => {
-    if (path.external) return false;
-    const ask = { permission: "read", patterns: [path.pattern], paths: [path.absolute] };
-    return strictest(policy.judge(ask, layers)) === PermissionAction.ALLOW;
-  });
+function mayReveal(policy: Policy, path: ResolvedPath, layers: Layers): boolean {
+  if (path.external) return false;
+  const ask = { permission: "read", patterns: [path.pattern], paths: [path.absolute] };
+  return strictest(policy.judge(ask, layers)) === PermissionAction.ALLOW;
+}
+
+/** Names the files that the call changes and of which approvers must not see the present text. */
+function hiddenChanges({ asks }: Plan, concealed: readonly ResolvedPath[]): string[] {
+  const changed = new Set(asks.flatMap(({ permission, paths = [] }) => (permission === "edit" ? paths : [])));
+  return concealed
+    .filter(({ absolute }) => changed.has(absolute))
+    .map(({ pattern }) => `how ${pattern} changes: reading its present text needs approval too`);
 }
 
 /** Cuts the diff of a preview to what an ask holds; `url` names where the whole diff is stored. */

@@ -1,7 +1,13 @@
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { type PermissionRequest, type Preview, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import {
+  type CallView,
+  type PermissionRequest,
+  type Preview,
+  ToolErrorReason,
+} from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { PlanToolRequest } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { createCallView } from "../approval/call-view.ts";
 import type { Verdict } from "../approval/judge-asks.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { Principal } from "../core/principal.ts";
@@ -62,9 +68,13 @@ export async function planTool(
     return { title: tool.name, verdict, asks: [], problem: failing(judged) };
   }
   const { plan, verdict } = judged;
-  const { preview: whole, problem } = await inspectCall(parts, judged, layers);
+  const { preview: whole, missing = [], problem } = await inspectCall(parts, judged, layers);
   const preview = whole && cutPreview(await whole());
-  const asks = await unopenedRequests(parts, request, scope, tool, subject, judged, preview);
+  const view = createCallView({
+    ...{ tool: tool.name, title: plan.title, input: request.input ?? {}, files: plan.files ?? [] },
+    missing: [...(plan.missing ?? []), ...missing],
+  });
+  const asks = await unopenedRequests(parts, request, scope, tool, subject, judged, { preview, view });
   return {
     title: plan.title,
     verdict,
@@ -144,7 +154,7 @@ async function unopenedRequests(
   tool: Tool,
   subject: Subject,
   { plan, verdict }: Judged,
-  preview: Preview | undefined,
+  shown: { preview: Preview | undefined; view: CallView },
 ): Promise<PermissionRequest[]> {
   if (verdict.action !== PermissionAction.ASK || verdict.unapproved.length === 0) return [];
   const digest = await approvalDigest(parts, tool, input, plan, scope);
@@ -158,7 +168,7 @@ async function unopenedRequests(
         agent: subject.agent,
         digest,
         expires: parts.store.now() + parts.askMs,
-        preview,
+        ...shown,
         question: questionsOf(ask, plan),
       },
       subject,

@@ -1,12 +1,16 @@
 import { fromJson, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 import { type Value, ValueSchema } from "@bufbuild/protobuf/wkt";
-import type { Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallView, Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { createCallView, isViewCut } from "../approval/call-view.ts";
+import { canonicalJson } from "../core/canonical-json.ts";
 import { newId } from "../core/ids.ts";
+import type { Plan } from "../tool/tool.ts";
 import type { Engine } from "./engine.ts";
 import { ensureRecorded } from "./first-step.ts";
 import { cutPreview } from "./inspect.ts";
 import { createWindow } from "./output-window.ts";
 import type { Running } from "./running.ts";
+import { inputOf } from "./state.ts";
 
 /** Bytes of structured output (as JSON) or of an error text that a part may hold. What is larger spills to the output store. */
 const maxInPart = 51_200;
@@ -34,6 +38,20 @@ export async function storePreview(
   const cut = cutPreview(preview, `toolgate-output:${id}`);
   if (cut.url !== "") await outputs.append(record.ref.root, id, Buffer.from(preview.diff));
   return cut;
+}
+
+/** Builds what approvers see of a call; where the view has only the beginning of a value, the whole input is stored under its url. */
+export async function storeView(
+  { outputs, store }: Engine,
+  { record: { part, ref } }: Pick<Running, "record">,
+  { title, files = [], missing = [] }: Pick<Plan, "title" | "files" | "missing">,
+): Promise<CallView> {
+  const input = inputOf(part);
+  const view = createCallView({ tool: part.tool, title, input, files, missing });
+  if (!isViewCut(view)) return view;
+  const id = newId("out", store.now());
+  await outputs.append(ref.root, id, Buffer.from(canonicalJson(input)));
+  return { ...view, inputUrl: `toolgate-output:${id}` };
 }
 
 /** Returns structured output for the part; a value that is too large is stored, and the metadata names it. */

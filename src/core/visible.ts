@@ -4,5 +4,12 @@ export const hiddenCharacters =
 
 /** Escapes text for display: characters that are invisible, or that change the text around them, become `\u{…}`. */
 export function visible(text: string): string {
-  return text.replaceAll(hiddenCharacters, (character) => `\\u{${character.codePointAt(0)?.toString(16)}}`);
+  return text.replaceAll(hiddenCharacters, escaped);
 }
+
+/** Escapes a name, a path or a heading, which is one line: a line feed or tab in it becomes `\u{…}` too. */
+export function visibleLine(text: string): string {
+  return visible(text).replaceAll(/[\t\n]/g, escaped);
+}
+
+const escaped = (character: string) => `\\u{${character.codePointAt(0)?.toString(16)}}`;

@@ -1085,8 +1085,8 @@ export type ViewLeaf = Message<"opencode.tool.v1.ViewLeaf"> & {
 
   /**
    * sha256 is the lowercase hexadecimal SHA-256 of the whole value as counted in `bytes`, where `text` is only its
-   * beginning; empty if `text` is whole. Of an input with very many values one leaf may stand for the rest of an object
-   * or list: `path` names the object or list, and the value is its canonical JSON (RFC 8785).
+   * beginning; empty if `text` is whole. Where over 64 values would be cut, the last leaf stands for those that are not
+   * listed: its path is empty, and its value is the canonical JSON (RFC 8785) of the whole input.
    *
    * @generated from field: string sha256 = 4;
    */

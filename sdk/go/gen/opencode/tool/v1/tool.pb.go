@@ -2093,8 +2093,8 @@ type ViewLeaf struct {
 	// bytes is the size of the whole value, in UTF-8: of the string itself, or of the JSON of any other value.
 	Bytes uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// sha256 is the lowercase hexadecimal SHA-256 of the whole value as counted in `bytes`, where `text` is only its
-	// beginning; empty if `text` is whole. Of an input with very many values one leaf may stand for the rest of an object
-	// or list: `path` names the object or list, and the value is its canonical JSON (RFC 8785).
+	// beginning; empty if `text` is whole. Where over 64 values would be cut, the last leaf stands for those that are not
+	// listed: its path is empty, and its value is the canonical JSON (RFC 8785) of the whole input.
 	Sha256        string `protobuf:"bytes,4,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
