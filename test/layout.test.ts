@@ -60,7 +60,7 @@ const allowed: Record<string, readonly string[]> = {
   "tool-process": ["body", "core", "tool"],
   worker: ["core", "policy/wildcard.ts", "tool"],
   core: [],
-  view: ["core/command-failure.ts"],
+  view: ["core/command-failure.ts", "core/risk-words.ts"],
   "ai-sdk": ["client"],
   client: ["core/peer-uid.ts"],
   dialect: ["core"],

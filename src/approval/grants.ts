@@ -2,7 +2,7 @@ import { type Grant, type GrantMatch, GrantScope, PermissionAction } from "../..
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { isVisible } from "../policy/display.ts";
 import type { Readings } from "../policy/shell/command.ts";
-import { beginsWith } from "../policy/shell/prefix.ts";
+import { coversCommand } from "../policy/shell/prefix.ts";
 import { wildcard } from "../policy/wildcard.ts";
 
 /** An ask in the form that grants match. */
@@ -45,7 +45,7 @@ export function matchCovers(match: GrantMatch | undefined, pattern: string, read
     case "exact":
       return match.match.value === pattern;
     case "prefix":
-      return match.match.value.words.length > 0 && beginsWith(pattern, match.match.value.words, readings);
+      return coversCommand(match.match.value, pattern, readings);
     case "wildcard":
       return wildcard(pattern, match.match.value);
     default:

@@ -6,10 +6,11 @@ import {
   type Offer,
   OfferSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { riskWords } from "../core/risk-words.ts";
 import { isVisible } from "../policy/display.ts";
 import { isGitSettings } from "../policy/protected-files.ts";
 import type { Readings } from "../policy/shell/command.ts";
-import { prefixOf } from "../policy/shell/prefix.ts";
+import { type CommandPrefix, prefixOf } from "../policy/shell/prefix.ts";
 import { wildcard } from "../policy/wildcard.ts";
 
 /** The parts of an ask that "always" can save. */
@@ -63,20 +64,18 @@ function matchesFor(
   readings: Readings | undefined,
 ): { matches: Match[]; what: string }[] {
   const exact = patterns.map((value): Match => ({ case: "exact", value }));
-  const prefixes =
-    permission === "bash" ? distinct(patterns.flatMap((pattern) => [prefixOf(pattern, readings) ?? []])) : [];
-  const hasPrefixes = prefixes.length > 0 && prefixes.every((words) => words.length > 0);
+  const prefixes = permission === "bash" ? prefixesOf(patterns, readings) : [];
   const wider = wildcards.filter((each) => isShowable(each) && patterns.every((pattern) => wildcard(pattern, each)));
   return [
     { matches: exact, what: `${permission} ${listed(patterns.map(quoted))}` },
-    ...(hasPrefixes
-      ? [
+    ...(prefixes.length === 0
+      ? []
+      : [
           {
-            matches: prefixes.map((words): Match => ({ case: "prefix", value: create(ArgvPrefixSchema, { words }) })),
-            what: `every ${permission} command that begins with the words ${listed(prefixes.map((words) => words.map(quoted).join(" ")))}`,
+            matches: prefixes.map((value): Match => ({ case: "prefix", value: create(ArgvPrefixSchema, value) })),
+            what: `every ${permission} command that begins with the words ${listed(prefixes.map(prefixText))}`,
           },
-        ]
-      : []),
+        ]),
     ...wider
       .filter((value) => !patterns.includes(value))
       .map((value) => ({
@@ -89,8 +88,19 @@ function matchesFor(
 const quoted = (text: string) => JSON.stringify(text);
 const listed = (texts: readonly string[]) => texts.join(" or ");
 
-function distinct(lists: readonly string[][]): string[][] {
-  return [...new Map(lists.map((words) => [JSON.stringify(words), words])).values()];
+/** The beginnings of all commands, each once; none if a command has none. */
+function prefixesOf(patterns: readonly string[], readings: Readings | undefined): CommandPrefix[] {
+  const found = patterns.map((pattern) => prefixOf(pattern, readings));
+  if (!found.every((prefix) => prefix !== undefined)) return [];
+  return [...new Map(found.map((prefix) => [JSON.stringify(prefix), prefix])).values()];
+}
+
+/** The words of a beginning, with the options and risks that a command may have beyond them. */
+function prefixText({ words, riskKinds, options }: CommandPrefix): string {
+  const only = options.length === 0 ? "no options" : `no options but ${options.map(quoted).join(" ")}`;
+  const risks = riskKinds.map((kind) => riskWords.get(kind) ?? "has a risk");
+  const risk = risks.length === 0 ? "no risk" : `no risk but: ${risks.join(", ")}`;
+  return `${words.map(quoted).join(" ")} (${only}; ${risk})`;
 }
 
 const maxPatternBytes = 4_096;

@@ -95,13 +95,32 @@ function singularEncoder(field: DescField & { fieldKind: "scalar" | "enum" | "me
 }
 
 function listEncoder(field: DescField & { fieldKind: "list" }): EncodeField {
-  if (field.packed) throw unsupported(field);
+  if (field.packed) return packedEncoder(field);
   const { localName: name } = field;
   const encode = valueEncoder(field, field.number, field.listKind === "scalar" ? field.scalar : undefined);
   return (target, message) => {
     const items = message[name];
     if (!Array.isArray(items)) throw unexpected(field);
     for (const item of items) encode(target, item);
+  };
+}
+
+/** Writes numbers without a tag for each. The contract has no others than `uint32`. */
+function packedEncoder(field: DescField & { fieldKind: "list" }): EncodeField {
+  if (field.listKind !== "scalar" || field.scalar !== ScalarType.UINT32) throw unsupported(field);
+  const { localName: name } = field;
+  const tag = tagOf(field.number, WireType.LengthDelimited);
+  return ({ buffer }, message) => {
+    const items = message[name];
+    if (!Array.isArray(items)) throw unexpected(field);
+    if (items.length === 0) return;
+    buffer.varint(tag);
+    const start = buffer.open();
+    for (const item of items) {
+      if (typeof item !== "number" || item !== item >>> 0) throw unexpected(field);
+      buffer.varint(item);
+    }
+    buffer.close(start);
   };
 }
 

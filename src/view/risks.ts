@@ -1,4 +1,5 @@
-import { type PermissionRequest, RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { PermissionRequest, RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { riskWords } from "../core/risk-words.ts";
 
 /** A kind of risk in words, with the commands, paths or addresses to which it applies. */
 export interface RiskLine {
@@ -19,12 +20,3 @@ export function riskLines(requests: readonly Pick<PermissionRequest, "risks">[])
     .map(([kind, parts]) => ({ kind, words: riskWords.get(kind) ?? "has a risk", parts: [...parts] }))
     .sort((a, b) => a.kind - b.kind);
 }
-
-const riskWords: ReadonlyMap<RiskKind, string> = new Map([
-  [RiskKind.CREDENTIALS, "touches credentials"],
-  [RiskKind.DOWNLOADED_CODE, "runs downloaded code"],
-  [RiskKind.DELETE, "deletes"],
-  [RiskKind.PUBLISH, "pushes or publishes"],
-  [RiskKind.OUTSIDE, "leaves the workspace"],
-  [RiskKind.NETWORK, "uses the network"],
-]);

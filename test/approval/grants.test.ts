@@ -2,12 +2,13 @@ import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { GrantMatchSchema, GrantScope } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { matchCovers } from "../../src/approval/grants.ts";
 import { offersFor } from "../../src/approval/offers.ts";
 
 const matching = (match: MessageInitShape<typeof GrantMatchSchema>["match"]) =>
   create(GrantMatchSchema, match && { match });
-const prefix = (...words: string[]) => matching({ case: "prefix", value: { words } });
+const prefix = (...words: string[]) => matching({ case: "prefix", value: { words, options: ["--oneline"] } });
 
 describe("covers", () => {
   test("exact covers its own text and no other, whatever characters it contains", () => {
@@ -52,7 +53,8 @@ describe("offersFor", () => {
 
   test("offers the pattern, then commands with the same first words, each for the session tree, the agent and the workspace", () => {
     const offers = offersFor(ask);
-    const begins = 'Allow every bash command that begins with the words "npm" "test"';
+    const begins =
+      'Allow every bash command that begins with the words "npm" "test" (no options but "--watch"; no risk)';
     expect(offers.map(({ id, scope, text }) => [id, scope, text])).toEqual([
       ["o1", GrantScope.SESSION, 'Allow bash "npm test --watch" in this session and its children'],
       ["o2", GrantScope.AGENT, 'Allow bash "npm test --watch" for agent build in workspace default, until revoked'],
@@ -62,7 +64,9 @@ describe("offersFor", () => {
       ["o6", GrantScope.PROJECT, `${begins} for every session in workspace default, until revoked`],
     ]);
     const exact = { match: { case: "exact", value: "npm test --watch" } };
-    const prefix = { match: { case: "prefix", value: { words: ["npm", "test"] } } };
+    const prefix = {
+      match: { case: "prefix", value: { words: ["npm", "test"], riskKinds: [], options: ["--watch"] } },
+    };
     expect(offers.map(({ match }) => match)).toMatchObject([exact, exact, exact, prefix, prefix, prefix]);
     for (const offer of offers) expect(offer).toMatchObject({ binding: "b1", expires: 0 });
   });
@@ -86,8 +90,19 @@ describe("offersFor", () => {
       match: { match: { case: "exact", value: "cd web" } },
       also: [{ match: { case: "exact", value: "npm test" } }],
     });
-    expect(offers[3]?.text).toContain('begins with the words "cd" or "npm" "test"');
+    expect(offers[3]?.text).toContain(
+      'begins with the words "cd" (no options; no risk) or "npm" "test" (no options; no risk) in this session',
+    );
     expect(offersFor({ ...ask, patterns: ["npm test", "sudo npm test"] })).toHaveLength(3);
+  });
+
+  test("a prefix names the risks of its command, and no prefix is offered where operands name what is deleted", () => {
+    const [, , , offer] = offersFor({ ...ask, patterns: ["git push origin main"] });
+    expect(offer?.match?.match.value).toMatchObject({ riskKinds: [RiskKind.PUBLISH, RiskKind.NETWORK], options: [] });
+    expect(offer?.text).toContain(
+      'begins with the words "git" "push" "origin" (no options; no risk but: pushes or publishes, uses the network)',
+    );
+    expect(offersFor({ ...ask, patterns: ["git clean -fd"] })).toHaveLength(3);
   });
 
   test("offers no prefix for permissions other than bash", () => {

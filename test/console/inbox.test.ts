@@ -88,7 +88,9 @@ describe.each(testedStores)("the inbox, on %s", (store) => {
       .toEqual(["exactly this", "commands that begin with “echo”", "this session", "agent build", "this workspace"]);
     await expect.poll(() => page.locator(".subject").innerText()).toBe("echo again");
     await page.getByLabel("commands that begin with “echo”").check();
-    await page.getByText('Allow every bash command that begins with the words "echo" in this session').waitFor();
+    await page
+      .getByText('Allow every bash command that begins with the words "echo" (no options; no risk) in this session')
+      .waitFor();
     await page.getByLabel("exactly this").check();
     await expect
       .poll(() => page.locator(".saved").innerText())

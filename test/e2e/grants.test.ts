@@ -130,7 +130,7 @@ test("a grant and its end are events of the session; a grant that is not known c
   });
 });
 
-test("a grant for what a command begins with covers its other arguments and no other command", async () => {
+test("a grant for what a command begins with covers other operands, and no other option, risk or command", async () => {
   const { agent, person } = begin();
   const sessionId = await agent.newSession();
   const stream = read(
@@ -138,17 +138,30 @@ test("a grant for what a command begins with covers its other arguments and no o
   );
   const { id: permissionId, offers } = await stream.until("permissionAsked");
   const offer = offers.find(({ match }) => match?.match.case === "prefix");
-  expect(offer?.text).toContain('begins with the words "git" "log"');
+  expect(offer?.text).toContain('begins with the words "git" "log" (no options but "-1"; no risk)');
   const offerId = offer?.id ?? "none";
   await person.permissions.respondToPermission({ sessionId, permissionId, reply: Reply.ALWAYS, offerId });
   await stream.end();
   const clients = { agent, person };
-  expect(await runs(clients, { sessionId, input: { command: "git log --oneline" } })).toBe(true);
-  for (const command of ["git push", "git log; id", "git log $(id)", "git log \u202ex"]) {
+  expect(await runs(clients, { sessionId, input: { command: "git log -3 HEAD" } })).toBe(true);
+  for (const command of ["git push", "git log --all", "git log; id", "git log $(id)", "git log \u202ex"]) {
     expect(await runs(clients, { sessionId, input: { command } }), command).toBe(false);
   }
   const { grants } = await person.permissions.listGrants({ sessionId });
   expect(grants[0]?.lastUsed).toBeGreaterThan(0);
+});
+
+test("always for a dry run does not cover the run that deletes", async () => {
+  const clients = begin();
+  const sessionId = await clients.agent.newSession();
+  const input = { command: "git clean -n" };
+  const stream = read(clients.agent.tools.executeTool({ sessionId, callId: "c1", tool: "bash", input }));
+  const { id: permissionId, offers } = await stream.until("permissionAsked");
+  const offerId = offers.find(({ match }) => match?.match.case === "prefix")?.id ?? "none";
+  await clients.person.permissions.respondToPermission({ sessionId, permissionId, reply: Reply.ALWAYS, offerId });
+  await stream.end();
+  expect(await runs(clients, { sessionId, input: { command: "git clean -n src" } })).toBe(true);
+  expect(await runs(clients, { sessionId, input: { command: "git clean -fdx" } })).toBe(false);
 });
 
 test("a program that a pipe feeds to a shell is approved only once: neither offers nor a grant for the shell cover it", async () => {

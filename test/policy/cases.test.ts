@@ -121,6 +121,15 @@ const otherwise: ReadonlyMap<string, unknown> = new Map<string, unknown>([
   ["derived: arity - npx is not in the table", []],
   ["derived: arity - python3 is not in the table", []],
   ["derived: arity - sudo is not in the table, so the wrapped command is lost", []],
+  // A prefix offer covers no effect that the approved command lacks: not all of an unknown program, other sub-commands, or
+  // other code.
+  ["test: arity - unknown command keeps only the first token", []],
+  ["derived: arity - prefix lookup is case-sensitive", []],
+  ["derived: arity - npm run without a script", []],
+  ["derived: arity - npm install", []],
+  ["derived: arity - bun install", []],
+  ["test: arity - longest prefix wins: docker compose", []],
+  ["test: arity - docker has arity 2", []],
 ]);
 const expected = (one: z.infer<typeof known>) => (otherwise.has(one.name) ? otherwise.get(one.name) : one.expect);
 

@@ -102,13 +102,19 @@ function Revoke({
 function matchWords({ match }: Grant) {
   const covered = match?.match;
   if (covered === undefined || covered.case === undefined) return "a kind of match that this page does not know";
-  const { before, text } =
-    covered.case === "prefix"
-      ? { before: "commands that begin with", text: covered.value.words.join(" ") }
-      : { before: covered.case === "exact" ? "exactly" : "everything that matches", text: covered.value };
+  if (covered.case === "prefix") {
+    const { words, options } = covered.value;
+    return (
+      <>
+        commands that begin with <code>{visibleText(words.join(" "))}</code>, without{" "}
+        {options.length === 0 ? "options" : "options but "}
+        {options.length > 0 && <code>{visibleText(options.join(" "))}</code>} and further risks
+      </>
+    );
+  }
   return (
     <>
-      {before} <code>{visibleText(text)}</code>
+      {covered.case === "exact" ? "exactly" : "everything that matches"} <code>{visibleText(covered.value)}</code>
     </>
   );
 }

@@ -99,6 +99,20 @@ export function isWrapper(name: string): boolean {
   return wrappers.has(name) || isLoader(name);
 }
 
+/**
+ * Checks if a command runs a program that its operands name, with what a package manager, a container or another machine
+ * gives it. Unlike a wrapper it is judged by its own words, so that a rule for `uv run pytest` is enough.
+ */
+export function isRunner(words: readonly string[]): boolean {
+  return [1, 2, 3].some((count) => runners.has(words.slice(0, count).join(" ")));
+}
+
+const runners: ReadonlySet<string> = new Set(
+  "asdf exec,aws ssm,aws-vault exec,az vm,bun x,bundle exec,bunx,composer exec,conda run,crictl exec,dagger run,deno run,deno x,devbox run,devcontainer exec,direnv exec,docker compose exec,docker compose run,docker container exec,docker container run,docker exec,docker run,docker-compose exec,docker-compose run,doppler run,dotenv,dotnet exec,dotnet run,dotnet watch,fly ssh,flyctl ssh,gcloud compute ssh,gem exec,gh codespace,gh extension,go run,go tool,hatch run,heroku run,kubectl attach,kubectl debug,kubectl exec,kubectl run,mamba run,minikube ssh,mise exec,mise x,nix develop,nix run,nix shell,nix-shell,npm exec,npm x,npx,nvm exec,nvm run,nx exec,op run,pdm run,pipenv run,pipenv shell,pipx run,pixi run,pnpm dlx,pnpm exec,pnpx,podman compose exec,podman compose run,podman container exec,podman container run,podman exec,podman run,poetry run,poetry shell,pyenv exec,rbenv exec,rustup run,rye run,screen,sst shell,tmux,uv run,uv tool run,uvx,vagrant ssh,volta run,wp eval,wp eval-file,wp shell,yarn dlx,yarn exec".split(
+    ",",
+  ),
+);
+
 /** The loader of the system runs any program. */
 function isLoader(name: string): boolean {
   return /^ld(-linux.*|-musl.*)?\.so(\.\d+)*$/.test(name);

@@ -159,7 +159,9 @@ export const permissionReply = named(
 const scope = z.enum(["unspecified", "session", "agent", "project"]);
 const match = z.union([
   z.object({ exact: z.string() }),
-  z.object({ prefix: z.object({ words: z.array(z.string()) }) }),
+  z.object({
+    prefix: z.object({ words: z.array(z.string()), riskKinds: z.array(count), options: z.array(z.string()) }),
+  }),
   z.object({ wildcard: z.string() }),
 ]);
 

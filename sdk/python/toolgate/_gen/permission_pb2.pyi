@@ -604,7 +604,7 @@ class GrantMatch(_message.Message):
     """wildcard covers what a rule pattern with this text would match; it is offered only where a tool requests it."""
     @_builtins.property
     def prefix(self) -> Global___ArgvPrefix:
-        """prefix covers a command that begins with these words."""
+        """prefix covers a command that begins with these words and has no other risks and options than the approved one."""
 
     def __init__(
         self,
@@ -625,23 +625,40 @@ Global___GrantMatch: _TypeAlias = GrantMatch  # noqa: Y015
 
 @_typing.final
 class ArgvPrefix(_message.Message):
-    """ArgvPrefix is the beginning of a command, word by word."""
+    """ArgvPrefix is the beginning of a command, with the risks and options that the approved command had. It covers a command
+    for which the service would offer the same words, if each of its risks is in `risk_kinds` and each of its options in
+    `options`. What an operand says is free: an option that takes its value as the next word is covered with any value.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     WORDS_FIELD_NUMBER: _builtins.int
+    RISK_KINDS_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """words are compared as whole words, from the first one."""
+
+    @_builtins.property
+    def risk_kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """risk_kinds are the kinds of risk of the approved command, as numbers of RiskKind."""
+
+    @_builtins.property
+    def options(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """options are the words behind `words` that begin with `-` or `+`, as they were written: `--format=x` is another option
+        than `--format=y`, only numbers such as `-5` are one option.
+        """
 
     def __init__(
         self,
         *,
         words: _abc.Iterable[_builtins.str] | None = ...,
+        risk_kinds: _abc.Iterable[_builtins.int] | None = ...,
+        options: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["words", b"words"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "risk_kinds", b"risk_kinds", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

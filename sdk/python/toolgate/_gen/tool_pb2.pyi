@@ -1110,7 +1110,8 @@ class PermissionRequest(_message.Message):
     def risks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Risk]:
         """risks are what the call could do that deserves attention, the heaviest kind first, each kind once; clients show
         them before anything else. They are a reading aid: the service derives them from the command line and from what is
-        asked for, no rule depends on them, and a program can do more than its words say. Empty: none was found.
+        asked for, no rule depends on them (but see ArgvPrefix), and a program can do more than its words say. Empty: none
+        was found.
         """
 
     @_builtins.property

@@ -1006,7 +1006,7 @@ type GrantMatch_Exact struct {
 }
 
 type GrantMatch_Prefix struct {
-	// prefix covers a command that begins with these words.
+	// prefix covers a command that begins with these words and has no other risks and options than the approved one.
 	Prefix *ArgvPrefix `protobuf:"bytes,2,opt,name=prefix,proto3,oneof"`
 }
 
@@ -1021,11 +1021,18 @@ func (*GrantMatch_Prefix) isGrantMatch_Match() {}
 
 func (*GrantMatch_Wildcard) isGrantMatch_Match() {}
 
-// ArgvPrefix is the beginning of a command, word by word.
+// ArgvPrefix is the beginning of a command, with the risks and options that the approved command had. It covers a command
+// for which the service would offer the same words, if each of its risks is in `risk_kinds` and each of its options in
+// `options`. What an operand says is free: an option that takes its value as the next word is covered with any value.
 type ArgvPrefix struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// words are compared as whole words, from the first one.
-	Words         []string `protobuf:"bytes,1,rep,name=words,proto3" json:"words,omitempty"`
+	Words []string `protobuf:"bytes,1,rep,name=words,proto3" json:"words,omitempty"`
+	// risk_kinds are the kinds of risk of the approved command, as numbers of RiskKind.
+	RiskKinds []uint32 `protobuf:"varint,2,rep,packed,name=risk_kinds,json=riskKinds,proto3" json:"risk_kinds,omitempty"`
+	// options are the words behind `words` that begin with `-` or `+`, as they were written: `--format=x` is another option
+	// than `--format=y`, only numbers such as `-5` are one option.
+	Options       []string `protobuf:"bytes,3,rep,name=options,proto3" json:"options,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1063,6 +1070,20 @@ func (*ArgvPrefix) Descriptor() ([]byte, []int) {
 func (x *ArgvPrefix) GetWords() []string {
 	if x != nil {
 		return x.Words
+	}
+	return nil
+}
+
+func (x *ArgvPrefix) GetRiskKinds() []uint32 {
+	if x != nil {
+		return x.RiskKinds
+	}
+	return nil
+}
+
+func (x *ArgvPrefix) GetOptions() []string {
+	if x != nil {
+		return x.Options
 	}
 	return nil
 }
@@ -2248,10 +2269,13 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x05exact\x18\x01 \x01(\tH\x00R\x05exact\x126\n" +
 	"\x06prefix\x18\x02 \x01(\v2\x1c.opencode.tool.v1.ArgvPrefixH\x00R\x06prefix\x12\x1c\n" +
 	"\bwildcard\x18\x03 \x01(\tH\x00R\bwildcardB\a\n" +
-	"\x05match\"\"\n" +
+	"\x05match\"[\n" +
 	"\n" +
 	"ArgvPrefix\x12\x14\n" +
-	"\x05words\x18\x01 \x03(\tR\x05words\"\xf9\x01\n" +
+	"\x05words\x18\x01 \x03(\tR\x05words\x12\x1d\n" +
+	"\n" +
+	"risk_kinds\x18\x02 \x03(\rR\triskKinds\x12\x18\n" +
+	"\aoptions\x18\x03 \x03(\tR\aoptions\"\xf9\x01\n" +
 	"\x05Offer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x122\n" +

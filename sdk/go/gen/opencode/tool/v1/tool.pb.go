@@ -1757,7 +1757,8 @@ type PermissionRequest struct {
 	Question []*Question `protobuf:"bytes,31,rep,name=question,proto3" json:"question,omitempty"`
 	// risks are what the call could do that deserves attention, the heaviest kind first, each kind once; clients show
 	// them before anything else. They are a reading aid: the service derives them from the command line and from what is
-	// asked for, no rule depends on them, and a program can do more than its words say. Empty: none was found.
+	// asked for, no rule depends on them (but see ArgvPrefix), and a program can do more than its words say. Empty: none
+	// was found.
 	Risks []*Risk `protobuf:"bytes,32,rep,name=risks,proto3" json:"risks,omitempty"`
 	// requester is the agent that asks; see ToolPart.requester.
 	Requester *Requester `protobuf:"bytes,33,opt,name=requester,proto3" json:"requester,omitempty"`
