@@ -40,7 +40,10 @@ export async function explainPermission(
   for (const pattern of request.patterns)
     decisions.push(...(await explainPattern(parts, scope, principal.id, { ...request, agent }, pattern, layers)));
   parts.lines.charge(principal.id, steps.used() / stepsPerMs);
-  for (const decision of decisions) decision.reason += hint;
+  for (const decision of decisions) {
+    decision.reason += hint;
+    for (const match of decision.matches) match.place = parts.placeOf(match, subject);
+  }
   return { action: decisions.length === 0 ? PermissionAction.ASK : strictest(decisions), decisions };
 }
 

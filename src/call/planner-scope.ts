@@ -1,8 +1,9 @@
-import { PermissionLayer, type PermissionRule } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionLayer, type PermissionRule, type RuleMatch } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { Principal } from "../core/principal.ts";
 import { checkRules, type LayersFor } from "../policy/layers.ts";
 import type { Layers } from "../policy/model.ts";
+import type { Subject } from "../policy/subject.ts";
 import type { ForeignTools } from "../tool/foreign-tools.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
@@ -17,6 +18,8 @@ export interface PlannerParts extends Planning {
   foreign: ForeignTools;
   hooks: HookChain;
   store: CallRecordReader & ToolMemory & StoreClock;
+  /** Returns where a rule that matched is written, as FILE:LINE; empty for a rule of no file. */
+  placeOf(match: RuleMatch, subject: Pick<Subject, "workspace" | "directory" | "agent">): string;
   askMs: number;
 }
 

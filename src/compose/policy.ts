@@ -1,18 +1,20 @@
 import { createHash } from "node:crypto";
 import { homedir } from "node:os";
+import { PermissionLayer, type RuleMatch } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { StoreMembership } from "../call/ports.ts";
-import { type Config, ConfigError, checkPolicy, createWorkspaceRules } from "../config/config.ts";
+import { type Config, ConfigError, checkPolicy, createWorkspaceRules, ruleLine, workspaceRuleLine } from "../config/config.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { Logger } from "../core/logger.ts";
 import { type ConfiguredRules, createLayers, type LayersFor } from "../policy/layers.ts";
 import { createPolicy } from "../policy/policy.ts";
 import type { Rule } from "../policy/rules.ts";
+import type { Subject } from "../policy/subject.ts";
 import { createTrustedPolicies } from "../tool/files/trust.ts";
 import { declaredTools } from "./built-in-tools.ts";
 
 /** The configuration that decides what policy protects and where workspaces are. */
 export type PolicyConfig = Pick<Config, "dataDirectory" | "file" | "serviceDirectory" | "workspaces" | "loginFile"> &
-  Partial<Pick<Config, "trustDirectory">>;
+  Partial<Pick<Config, "trustDirectory" | "policy">>;
 
 /**
  * Creates the policy and the function that collects the layers of a subject: configured rules and those of its workspace. A
@@ -50,8 +52,20 @@ export function createPolicyParts(
     policy: createPolicy({ guard, home, connectorFiles }),
     layersFor: (subject: LayersFor) => current().layersFor(subject),
     policyDigest: () => current().digest,
+    placeOf,
   };
+
+  /** Returns where a rule that matched is written, as FILE:LINE; empty for a rule of no file. */
+  function placeOf({ layer, source, ruleIndex }: RuleMatch, { workspace, directory, agent }: RuleSubject): string {
+    const isOfWorkspace = layer === PermissionLayer.WORKSPACE;
+    const line = isOfWorkspace
+      ? workspaceRuleLine(workspaces.get(workspace) ?? directory, source, agent, ruleIndex)
+      : config.policy && ruleLine(config.policy, layer, source.replace(/^agent /, ""), ruleIndex);
+    return line === undefined ? "" : `${isOfWorkspace ? source : file}:${line}`;
+  }
 }
+
+type RuleSubject = Pick<Subject, "workspace" | "directory" | "agent">;
 
 /** Refuses a policy whose own tests fail, and logs warnings about suspicious rules. */
 export async function checkConfiguredPolicy({ policy, file, dataDirectory }: Config, log: Logger): Promise<void> {

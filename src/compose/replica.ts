@@ -81,7 +81,7 @@ export function createReplica({
     ({ part, ms }) => observer.waited({ part, isKnownTool: isKnownTool(part), ms }),
   );
   const now = callStore.now;
-  const { policy, layersFor, policyDigest } = createPolicyParts(config, rules, connectorFiles);
+  const { policy, layersFor, policyDigest, placeOf } = createPolicyParts(config, rules, connectorFiles);
   const permissions = createPermissions({
     store: asks,
     policy,
@@ -136,6 +136,7 @@ export function createReplica({
     foreign,
     hooks,
     store: callStore,
+    placeOf,
     askMs: config.askMs,
   });
   /** Evaluates the configured rules for an agent, apart from any session; those of a workspace too if it is named. */

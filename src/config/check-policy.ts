@@ -1,6 +1,6 @@
 import { relative, resolve } from "node:path";
 import { closest } from "fastest-levenshtein";
-import { type PermissionDecision, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type AskingTool, isForeignPermission, knownPermissions, permissionsOf } from "../policy/known-permissions.ts";
 import { createLayers } from "../policy/layers.ts";
 import { strictestOf } from "../policy/opinion.ts";
@@ -8,7 +8,7 @@ import { createPolicy } from "../policy/policy.ts";
 import { ruleCovers } from "../policy/rule-cover.ts";
 import { actions, expandHome } from "../policy/rules.ts";
 import { isLiteral } from "../policy/wildcard.ts";
-import { configuredRules, type RuleTest, type WrittenPolicy, type WrittenRules } from "./policy.ts";
+import { configuredRules, type RuleTest, ruleLine, type WrittenPolicy, type WrittenRules } from "./policy.ts";
 
 /** A problem of a policy: an error prevents the start of the service, a warning does not. */
 export interface Finding {
@@ -56,11 +56,9 @@ async function runTest(test: RuleTest, policy: WrittenPolicy, judge: Judge): Pro
 function placeOf(
   { layer, ruleIndex = 0 }: PermissionDecision,
   agent: string,
-  { config, agents }: WrittenPolicy,
+  policy: WrittenPolicy,
 ): string {
-  const own = layer === PermissionLayer.AGENT ? agents.get(agent) : undefined;
-  const list = layer === PermissionLayer.CONFIG ? config : own;
-  const line = list?.lineOf(ruleIndex);
+  const line = ruleLine(policy, layer, agent, ruleIndex);
   return line === undefined ? "" : `, on line ${line}`;
 }
 

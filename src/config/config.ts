@@ -29,14 +29,14 @@ export { ConfigError } from "./errors.ts";
 export type { ConfigLimits, NetworkLimits, ReplicaLimits } from "./limits.ts";
 export type { ListenAddress } from "./listen-address.ts";
 export type { Flags } from "./overrides.ts";
-export { configuredRules } from "./policy.ts";
+export { configuredRules, ruleLine } from "./policy.ts";
 export type { Confinement, SandboxSettings } from "./sandbox.ts";
 export { searchWarnings } from "./search.ts";
 export type { Tls } from "./tls.ts";
 export { type Token, tokenWarnings } from "./tokens.ts";
 export type { ToolProcessSettings } from "./tool-processes.ts";
 export type { UpstreamProgram, UpstreamServerSettings } from "./upstream-servers.ts";
-export { createWorkspaceRules } from "./workspace-rules.ts";
+export { createWorkspaceRules, workspaceRuleLine } from "./workspace-rules.ts";
 
 /** The complete configuration of a service. No other part reads flags, environment or the file. */
 export interface Config extends SearchSettings, CodeSettings {

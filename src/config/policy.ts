@@ -1,3 +1,4 @@
+import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { builtInAgents } from "../policy/agents.ts";
 import type { ConfiguredRules } from "../policy/layers.ts";
 import { parseRules, rulePaths } from "../policy/parse-rules.ts";
@@ -54,6 +55,21 @@ export function readPolicy(
     agents,
     tests: (permission_test ?? []).map((test, i) => ({ ...test, line: lineOf(["permission_test", i]) })),
   };
+}
+
+/** Returns the line of a rule by its layer, its agent and its index there; undefined if no line of the configuration has it. */
+export function ruleLine(
+  { config, agents }: WrittenPolicy,
+  layer: PermissionLayer,
+  agent: string,
+  index: number,
+): number | undefined {
+  if (layer === PermissionLayer.CONFIG) return config.lineOf(index);
+  if (layer === PermissionLayer.AGENT) return agents.get(agent)?.lineOf(index);
+  if (layer !== PermissionLayer.AGENT_LIMITS && layer !== PermissionLayer.INHERITED) return undefined;
+  // The configured rules of an agent follow its built-in limits.
+  const own = index - (builtInAgents.get(agent)?.limits.length ?? 0);
+  return own < 0 ? undefined : agents.get(agent)?.lineOf(own);
 }
 
 /** Reduces a configured policy to the rules from which layers are built. */

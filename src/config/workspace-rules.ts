@@ -4,7 +4,7 @@ import { join, relative, sep } from "node:path";
 import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { visible } from "../core/visible.ts";
 import type { LayerRules } from "../policy/model.ts";
-import { parseRules } from "../policy/parse-rules.ts";
+import { parseRules, rulePaths } from "../policy/parse-rules.ts";
 import type { Rule } from "../policy/rules.ts";
 import { checkToml, strictTable } from "./check.ts";
 import { readIfThere, type Settings } from "./file.ts";
@@ -170,6 +170,17 @@ function rulesIn(text: string, shown: string, home: string): PolicyFile["rulesFo
     ]),
   );
   return (name) => forAgents.get(name) ?? own;
+}
+
+/** Returns the line of a rule that the policy file of a workspace has for an agent, as the file is now. */
+export function workspaceRuleLine(root: string, source: string, agent: string, index: number): number | undefined {
+  const { text, problem } = load(join(root, source), root, "");
+  if (text === undefined || problem !== undefined) return undefined;
+  const { value, lineOf } = checkToml(contents, text, source);
+  const own = (table: unknown, path: readonly string[]) => rulePaths(table ?? {}).map((rest) => [...path, ...rest]);
+  const { permission, agent: agents = {} } = value;
+  const paths = [...own(permission, ["permission"]), ...own(agents[agent]?.permission, ["agent", agent, "permission"])];
+  return paths[index] && lineOf(paths[index]);
 }
 
 const none: readonly Rule[] = [];

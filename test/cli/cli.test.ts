@@ -379,6 +379,7 @@ test("toolgate explain says which rule of which layer decides", async () => {
               rule: { permission: "*", pattern: "git p*", action: 3 },
               text: "x",
               decided: true,
+              place: "/etc/toolgate.toml:7",
             },
           ],
         })),
@@ -392,7 +393,7 @@ test("toolgate explain says which rule of which layer decides", async () => {
     "       denied by the configuration [rule]",
     "         … 2 earlier rules match, too",
     '         agent 0 (build)  bash "git *" allow',
-    '       → config 4  * "git p*" deny  meets "x"',
+    '       → config /etc/toolgate.toml:7  * "git p*" deny  meets "x"',
     "",
   ]);
 });

@@ -1,7 +1,9 @@
+import { readFileSync } from "node:fs";
 import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { PermissionAction as Action, PermissionLayer as Layer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { toolgate } from "../cli/toolgate.ts";
 import { connect, refusal } from "./clients.ts";
 import { useService } from "./service.ts";
 
@@ -49,6 +51,36 @@ test("what a decision names by layer, source and index is what the list has ther
     const list = lists.find((one) => one.layer === layer && one.source === source);
     expect(list?.rules[ruleIndex]).toEqual(rule);
   }
+});
+
+test("explain names file and line of each rule that a file has, through the command line too", async () => {
+  await mkdir(join(service.workspace, "shop/.opencode"), { recursive: true });
+  const policyFile = '[agent.plan]\npermission.edit."plans/x*" = "deny"\n[permission]\nedit = "ask"\n';
+  await writeFile(join(service.workspace, "shop/.opencode/config.toml"), policyFile);
+  const caller = connect(service, "caller");
+  const parentSessionId = await caller.newSession({ agent: "plan", workspace: "default/shop" });
+  const sessionId = await caller.newSession({ parentSessionId, agent: "plan" });
+  const places = async (permission: string, pattern: string) => {
+    const { decisions } = await caller.permissions.explainPermission({ sessionId, permission, patterns: [pattern] });
+    return decisions.flatMap(({ matches }) => matches.map(({ layer, place }) => [layer, place]));
+  };
+  const [bashLine, planLine] = ['"git push *"', '"plans/*"'].map(
+    (text) => readFileSync(service.config, "utf8").split("\n").findIndex((line) => line.startsWith(text)) + 1,
+  );
+  expect(await places("bash", "git push origin")).toContainEqual([Layer.CONFIG, `${service.config}:${bashLine}`]);
+  expect(await places("edit", "plans/x.md")).toEqual([
+    [Layer.AGENT, `${service.config}:${planLine}`],
+    [Layer.AGENT_LIMITS, ""],
+    [Layer.AGENT_LIMITS, `${service.config}:${planLine}`],
+    [Layer.WORKSPACE, "shop/.opencode/config.toml:4"],
+    [Layer.WORKSPACE, "shop/.opencode/config.toml:2"],
+    [Layer.INHERITED, ""],
+    [Layer.INHERITED, `${service.config}:${planLine}`],
+  ]);
+  const environment = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "approver-token-for-tests" };
+  expect((await toolgate(["explain", "bash", "git push origin"], environment)).stdout).toContain(
+    `→ config ${service.config}:${bashLine}  bash "git push *" deny`,
+  );
 });
 
 test("a policy file of the workspace is listed as it is now, and if it is broken with what is wrong", async () => {

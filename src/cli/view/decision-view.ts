@@ -22,12 +22,15 @@ export function decisionLines(decision: PermissionDecision, paint: Paint): strin
   ];
 }
 
-/** One rule that matched, such as `→ config 3  bash "git push *" deny`; the arrow marks the deciding one. */
-function matchLine({ layer, source, ruleIndex, rule, text, decided }: RuleMatch, paint: Paint): string {
+/**
+ * One rule that matched, such as `→ config /etc/toolgate/toolgate.toml:12  bash "git push *" deny`, or by its number in `toolgate
+ * rules` if it is in no file. The arrow marks the deciding one.
+ */
+function matchLine({ layer, source, ruleIndex, rule, text, decided, place: written }: RuleMatch, paint: Paint): string {
   const place = [
     wordOf(PermissionLayerSchema, layer),
-    ruleIndex,
-    ...(source === "" ? [] : [`(${terminalLine(source)})`]),
+    written === "" ? ruleIndex : terminalLine(written),
+    ...(source === "" || written.startsWith(source) ? [] : [`(${terminalLine(source)})`]),
   ];
   const action = wordOf(PermissionActionSchema, rule?.action ?? PermissionAction.UNSPECIFIED);
   const words = `${place.join(" ")}  ${terminalLine(rule?.permission ?? "")} ${JSON.stringify(rule?.pattern)} ${action}`;

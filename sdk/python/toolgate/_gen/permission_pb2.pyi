@@ -512,6 +512,7 @@ class RuleMatch(_message.Message):
     RULE_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     DECIDED_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
     layer: Global___PermissionLayer.ValueType
     """layer is the place of the rule."""
     source: _builtins.str
@@ -527,6 +528,10 @@ class RuleMatch(_message.Message):
     """
     decided: _builtins.bool
     """decided is true for the deciding rule."""
+    place: _builtins.str
+    """place is where the rule is written, as FILE:LINE, and for WORKSPACE relative to the workspace root; empty if it is in
+    no file. Only ExplainPermission sets it.
+    """
     @_builtins.property
     def rule(self) -> Global___PermissionRule:
         """rule is the rule itself."""
@@ -540,10 +545,11 @@ class RuleMatch(_message.Message):
         rule: Global___PermissionRule | None = ...,
         text: _builtins.str = ...,
         decided: _builtins.bool = ...,
+        place: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decided", b"decided", "layer", b"layer", "rule", b"rule", "rule_index", b"rule_index", "source", b"source", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decided", b"decided", "layer", b"layer", "place", b"place", "rule", b"rule", "rule_index", b"rule_index", "source", b"source", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -765,7 +765,10 @@ type RuleMatch struct {
 	// x`.
 	Text string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
 	// decided is true for the deciding rule.
-	Decided       bool `protobuf:"varint,6,opt,name=decided,proto3" json:"decided,omitempty"`
+	Decided bool `protobuf:"varint,6,opt,name=decided,proto3" json:"decided,omitempty"`
+	// place is where the rule is written, as FILE:LINE, and for WORKSPACE relative to the workspace root; empty if it is in
+	// no file. Only ExplainPermission sets it.
+	Place         string `protobuf:"bytes,8,opt,name=place,proto3" json:"place,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -840,6 +843,13 @@ func (x *RuleMatch) GetDecided() bool {
 		return x.Decided
 	}
 	return false
+}
+
+func (x *RuleMatch) GetPlace() string {
+	if x != nil {
+		return x.Place
+	}
+	return ""
 }
 
 // RuleList is the rules of one place.
@@ -2250,7 +2260,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\amatches\x18\n" +
 	" \x03(\v2\x1b.opencode.tool.v1.RuleMatchR\amatches\x12!\n" +
 	"\fmore_matches\x18\v \x01(\rR\vmoreMatchesB\r\n" +
-	"\v_rule_index\"\xdf\x01\n" +
+	"\v_rule_index\"\xfb\x01\n" +
 	"\tRuleMatch\x127\n" +
 	"\x05layer\x18\x01 \x01(\x0e2!.opencode.tool.v1.PermissionLayerR\x05layer\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1d\n" +
@@ -2258,7 +2268,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"rule_index\x18\x03 \x01(\rR\truleIndex\x124\n" +
 	"\x04rule\x18\x04 \x01(\v2 .opencode.tool.v1.PermissionRuleR\x04rule\x12\x12\n" +
 	"\x04text\x18\x05 \x01(\tR\x04text\x12\x18\n" +
-	"\adecided\x18\x06 \x01(\bR\adecided\"\xad\x01\n" +
+	"\adecided\x18\x06 \x01(\bR\adecided\x12\x14\n" +
+	"\x05place\x18\b \x01(\tR\x05placeJ\x04\b\a\x10\b\"\xad\x01\n" +
 	"\bRuleList\x127\n" +
 	"\x05layer\x18\x01 \x01(\x0e2!.opencode.tool.v1.PermissionLayerR\x05layer\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x126\n" +
