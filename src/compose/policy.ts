@@ -2,7 +2,14 @@ import { createHash } from "node:crypto";
 import { homedir } from "node:os";
 import { PermissionLayer, type RuleMatch } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { StoreMembership } from "../call/ports.ts";
-import { type Config, ConfigError, checkPolicy, createWorkspaceRules, ruleLine, workspaceRuleLine } from "../config/config.ts";
+import {
+  type Config,
+  ConfigError,
+  checkPolicy,
+  createWorkspaceRules,
+  ruleLine,
+  workspaceRuleLine,
+} from "../config/config.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { Logger } from "../core/logger.ts";
 import { type ConfiguredRules, createLayers, type LayersFor } from "../policy/layers.ts";

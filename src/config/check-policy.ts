@@ -53,11 +53,7 @@ async function runTest(test: RuleTest, policy: WrittenPolicy, judge: Judge): Pro
 }
 
 /** Returns the line of the deciding rule, if it is in this configuration. */
-function placeOf(
-  { layer, ruleIndex = 0 }: PermissionDecision,
-  agent: string,
-  policy: WrittenPolicy,
-): string {
+function placeOf({ layer, ruleIndex = 0 }: PermissionDecision, agent: string, policy: WrittenPolicy): string {
   const line = ruleLine(policy, layer, agent, ruleIndex);
   return line === undefined ? "" : `, on line ${line}`;
 }

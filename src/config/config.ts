@@ -59,6 +59,8 @@ export interface Config extends SearchSettings, CodeSettings {
   /** True to begin without records beside the traces of a store that was lost. */
   readonly newStore?: boolean;
   readonly listen: Readonly<ListenAddress>;
+  /** A further address for health alone, without encryption. */
+  readonly healthListen?: Readonly<ListenAddress>;
   /** Undefined: no encryption. */
   readonly tls: Tls | undefined;
   /** Additional names that the service accepts in the Host header. */
@@ -169,6 +171,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     ...(settings.store_min_free !== undefined && { storeMinFree: settings.store_min_free }),
     ...(flags.newStore && { newStore: true }),
     listen,
+    ...(settings.health_listen !== undefined && { healthListen: parseAddress(settings.health_listen) }),
     tls: readTls(settings, workspaces),
     hosts: settings.hosts ?? [],
     origins: settings.origins ?? [],

@@ -27,6 +27,7 @@ const bytes = (max: number) => z.int().min(1024).max(max);
 /** Settings of the file, the environment and the flags. */
 const scalars = {
   listen: listen.optional(),
+  health_listen: listen.optional(),
   data: z.string().min(1).optional(),
   store: z
     .string()

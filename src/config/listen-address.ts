@@ -13,7 +13,9 @@ export function parseAddress(text: string): ListenAddress {
   const host = text.slice(0, colon).replace(/^\[|\]$/g, "");
   const port = Number(text.slice(colon + 1));
   if (port <= 65_535) return { host, port };
-  throw new ConfigError(`listen ${text}: the port ${port} is too high; choose one from 0 (any free port) to 65535`);
+  throw new ConfigError(
+    `the address ${text}: the port ${port} is too high; choose one from 0 (any free port) to 65535`,
+  );
 }
 
 /** Refuses an address that other machines can reach without authentication or encryption. */

@@ -3,7 +3,7 @@ import { hookDoor } from "./hooks/claude-door.ts";
 import { consoleDoor } from "./http/console-files.ts";
 import type { Refuse } from "./http/handler.ts";
 import type { Mount } from "./http/mounts.ts";
-import { probeDoor } from "./http/probes.ts";
+import { healthDoor, metricsDoor } from "./http/probes.ts";
 import { type SignInDoorOptions, signInDoor } from "./http/sign-in.ts";
 import { type McpDoorOptions, mcpDoor } from "./mcp/mcp-door.ts";
 import { type RestDoorOptions, restDoor } from "./rest/rest-door.ts";
@@ -35,7 +35,8 @@ export function openDoors(options: DoorOptions): Mount[] {
     ...mcpDoor({ ...options, authenticate: options.authenticateMcp }),
     ...hookDoor(options),
     ...restDoor(options),
-    ...probeDoor(options),
+    ...healthDoor(options),
+    ...metricsDoor(options),
     ...signInDoor(options),
     ...consoleDoor(options.consoleDirectory),
   ];

@@ -19,11 +19,13 @@ import { edgeMetrics } from "./edge-metrics.ts";
 import { type ByteBudget, createByteBudget } from "./http/byte-budget.ts";
 import { createConnectionCaps } from "./http/connection-caps.ts";
 import { createHttpGuard } from "./http/guard.ts";
-import type { Request } from "./http/handler.ts";
+import type { Refuse, Request } from "./http/handler.ts";
 import { createListener, type Listener } from "./http/listener.ts";
 import { dispatch } from "./http/mounts.ts";
 import { capOpenRequests } from "./http/open-requests.ts";
-import { createReadiness } from "./http/readiness.ts";
+import { healthDoor } from "./http/probes.ts";
+import { createReadiness, type Readiness } from "./http/readiness.ts";
+import type { ConnectionTimes } from "./http/socket-limits.ts";
 import { createMcpMetrics } from "./mcp/mcp-metrics.ts";
 import type { RestDoorOptions } from "./rest/rest-door.ts";
 import { connectFailure } from "./rpc/errors.ts";
@@ -33,7 +35,7 @@ import { createRefuse } from "./rpc/refusal.ts";
 export interface EdgeOptions {
   config: Pick<
     Config,
-    "listen" | "tls" | "hosts" | "origins" | "trustedProxies" | "tokens" | "insecureNoAuth" | "limits"
+    "listen" | "healthListen" | "tls" | "hosts" | "origins" | "trustedProxies" | "tokens" | "insecureNoAuth" | "limits"
   >;
   /** Creates the services that the doors call. */
   services: (failures: Failures, budget: ByteBudget) => Services;
@@ -63,8 +65,8 @@ export interface EdgeOptions {
   idleMs?: number;
 }
 
-/** Starts the edge: all doors on one port, behind one guard. */
-export function startEdge(options: EdgeOptions): Promise<Listener> {
+/** Starts the edge: all doors on one port, behind one guard, and health on a second one if the configuration has its address. */
+export async function startEdge(options: EdgeOptions): Promise<Listener> {
   // Idle connections stay longer than the usual 60 s of proxies: a request on one that the server closes meanwhile is lost.
   const { config, log, headersMs = 15_000, idleMs = 75_000 } = options;
   const [drain, shutdown] = [new AbortController(), new AbortController()];
@@ -79,6 +81,7 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
   const budget = createByteBudget(config.limits.bufferedBytes);
   const caps = createConnectionCaps({ ...config, onRefused: logSometimes(log) });
   const mcpMetrics = createMcpMetrics();
+  const readiness = createReadiness(options, drain.signal);
   const mounts = openDoors({
     ...options,
     services: options.services(failures, budget),
@@ -92,7 +95,7 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
     metrics: async () => (await options.metrics()) + edgeMetrics({ budget, caps }) + mcpMetrics.text(),
     mcpMetrics,
     failures,
-    readiness: createReadiness(options, drain.signal),
+    readiness,
     limits: createEdgeLimits(config.limits),
     shutdownSignal: shutdown.signal,
     origins: config.origins,
@@ -115,7 +118,31 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
   const { bodyMs } = config.limits;
   const onDrain = () => drain.abort();
   const onClose = () => shutdown.abort(draining());
-  return createListener({ config, caps, handler, onDrain, onClose, log, headersMs, bodyMs, idleMs });
+  const times = { headersMs, bodyMs, idleMs };
+  const health = await startHealth(options, { readiness, refuse, times });
+  try {
+    const listener = await createListener({ config, caps, handler, onDrain, onClose, log, ...times });
+    return { ...listener, close: (cutMs) => listener.close(cutMs).finally(() => health?.close(cutMs)) };
+  } catch (error) {
+    await health?.close(0);
+    throw error;
+  }
+}
+
+/** Serves health at its own address, for probes that have no client certificate; it answers until the service has closed. */
+async function startHealth(
+  { config: { healthListen: listen, ...config }, log }: EdgeOptions,
+  { readiness, refuse, times }: { readiness: Readiness; refuse: Refuse; times: ConnectionTimes },
+): Promise<Listener | undefined> {
+  if (listen === undefined) return undefined;
+  const caps = createConnectionCaps({ ...config, onRefused: logSometimes(log) });
+  const handler = dispatch(healthDoor({ readiness }), refuse);
+  const [onDrain, onClose] = [() => undefined, () => undefined];
+  const listener = await createListener({
+    ...{ config: { listen, tls: undefined }, caps, handler, onDrain, onClose, log, ...times },
+  });
+  log.info("health is served at its own address", { address: listener.url });
+  return listener;
 }
 
 /** Creates the check whether a request has a valid token; without authentication every request counts as having one. */

@@ -65,7 +65,10 @@ test("explain names file and line of each rule that a file has, through the comm
     return decisions.flatMap(({ matches }) => matches.map(({ layer, place }) => [layer, place]));
   };
   const [bashLine, planLine] = ['"git push *"', '"plans/*"'].map(
-    (text) => readFileSync(service.config, "utf8").split("\n").findIndex((line) => line.startsWith(text)) + 1,
+    (text) =>
+      readFileSync(service.config, "utf8")
+        .split("\n")
+        .findIndex((line) => line.startsWith(text)) + 1,
   );
   expect(await places("bash", "git push origin")).toContainEqual([Layer.CONFIG, `${service.config}:${bashLine}`]);
   expect(await places("edit", "plans/x.md")).toEqual([

@@ -16,7 +16,11 @@ describe("the Host header", () => {
   }
 
   for (const host of ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "user@localhost", "[::2]"]) {
-    for (const path of [rpc, "/healthz", "/readyz"]) {
+    test(`"${host}" is answered by the probes of health alone`, async () => {
+      const server = await startServer();
+      for (const path of ["/healthz", "/readyz"]) expect((await get(`${server.url}${path}`, host)).status).toBe(200);
+    });
+    for (const path of [rpc, "/metrics", "/", "/healthz/x", "/healthz?x"]) {
       test(`"${host}" is refused at ${path}`, async () => {
         const server = await startServer();
         const { status, body } = await get(`${server.url}${path}`, host);
@@ -31,7 +35,7 @@ describe("the Host header", () => {
 
   test("a request that names no host is refused", async () => {
     const server = await startServer();
-    for (const head of ["GET /healthz HTTP/1.1\r\nHost: \r\nConnection: close", "GET /healthz HTTP/1.0"]) {
+    for (const head of ["GET /metrics HTTP/1.1\r\nHost: \r\nConnection: close", "GET /metrics HTTP/1.0"]) {
       const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
       socket.write(`${head}\r\n\r\n`);
       expect(Buffer.concat(await socket.toArray()).toString()).toContain("HOST_REFUSED");
@@ -52,7 +56,7 @@ describe("the Host header", () => {
   test("an unknown :authority is refused over HTTP/2, also next to a known Host", async () => {
     const server = await startServer();
     const session = http2Connect(server.url);
-    const stream = session.request({ ":path": "/healthz", ":authority": "evil.example", host: "localhost" });
+    const stream = session.request({ ":path": "/metrics", ":authority": "evil.example", host: "localhost" });
     const [headers] = await once(stream, "response");
     expect(headers[":status"]).toBe(403);
     session.destroy();

@@ -123,7 +123,7 @@ const byCode = new Map<Code, number>([
 const nextByCode = new Map([
   [
     "EADDRINUSE",
-    "the address is in use: stop that program, or choose another one with --listen HOST:PORT (:0 takes any port)",
+    "the address is in use: stop that program, or choose another one with --listen HOST:PORT (:0 takes any port), for health with health_listen",
   ],
   ["EADDRNOTAVAIL", "this machine has no such address: choose another one with --listen HOST:PORT"],
   ["EACCES", "check its permissions, or choose another path"],

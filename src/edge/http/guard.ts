@@ -4,8 +4,9 @@ import type { Config } from "../../config/config.ts";
 import { RequestError } from "../../core/request-error.ts";
 import type { Handler, Refuse, Request, Response } from "./handler.ts";
 import { sendWhole } from "./mounts.ts";
+import { isProbe } from "./probes.ts";
 
-/** Creates the guard before all doors: it refuses unknown hosts and answers the preflight requests of web pages. */
+/** Creates the guard before all doors: it refuses unknown hosts, except for probes of health, and answers the preflight requests of web pages. */
 export function createHttpGuard(
   { listen, hosts, origins }: Pick<Config, "listen" | "hosts" | "origins">,
   refuse: Refuse,
@@ -19,7 +20,7 @@ export function createHttpGuard(
     // HTTP/2 has the host in another place; what follows reads it from the header of HTTP/1.1.
     request.headers.host ??= authorityOf(request);
     const unknown = hostsOf(request).find((host) => !knownHosts.has(lower(withoutPort(host))));
-    if (unknown !== undefined) return refuse(hostRefused(unknown), request, response);
+    if (unknown !== undefined && !isProbe(request)) return refuse(hostRefused(unknown), request, response);
     const isAllowed = allowOrigin(request, response, knownOrigins);
     if (request.method === "OPTIONS") return preflight(response, isAllowed);
     next(request, response);

@@ -1,24 +1,33 @@
 import { checkReadsMetrics } from "../api/access.ts";
 import type { Authenticate } from "../api/authenticate.ts";
-import type { Refuse, Response } from "./handler.ts";
+import type { Refuse, Request, Response } from "./handler.ts";
 import { type Mount, sendWhole } from "./mounts.ts";
 import type { Readiness } from "./readiness.ts";
 
-/** Opens the door for orchestrators and Prometheus: `/healthz`, `/readyz` and `/metrics`. */
-export function probeDoor({
-  readiness,
+/** Checks if a request asks for health: a probe calls a replica by an address, and learns no more than its state. */
+export function isProbe({ method, url }: Request): boolean {
+  return method === "GET" && (url === "/healthz" || url === "/readyz");
+}
+
+/** Opens the door for orchestrators: `/healthz` and `/readyz`. */
+export function healthDoor({ readiness }: { readiness: Readiness }): Mount[] {
+  return [
+    { path: "/healthz", handle: (_request, response) => sendWhole(response, 200, "text/plain", "ok\n") },
+    { path: "/readyz", handle: (_request, response) => void sendReadiness(response, readiness) },
+  ];
+}
+
+/** Opens the door for Prometheus: `/metrics`. */
+export function metricsDoor({
   metrics,
   authenticate,
   refuse,
 }: {
-  readiness: Readiness;
   metrics: () => string | Promise<string>;
   authenticate: Authenticate;
   refuse: Refuse;
 }): Mount[] {
   return [
-    { path: "/healthz", handle: (_request, response) => sendWhole(response, 200, "text/plain", "ok\n") },
-    { path: "/readyz", handle: (_request, response) => void sendReadiness(response, readiness) },
     {
       path: "/metrics",
       handle(request, response) {
