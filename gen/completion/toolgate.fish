@@ -62,7 +62,7 @@ complete -c toolgate -n '__fish_seen_subcommand_from install' -l workspace -rF -
 complete -c toolgate -n '__fish_seen_subcommand_from install' -l yes -d 'also run the commands that give the service access to the workspaces'
 complete -c toolgate -n '__fish_seen_subcommand_from install' -l root -rF -d 'write the files into this directory instead of /, and run nothing'
 complete -c toolgate -n '__fish_seen_subcommand_from install' -l help -s h -d 'display help for command'
-complete -c toolgate -n '__fish_seen_subcommand_from demo' -l auto -d 'let it answer itself'
+complete -c toolgate -n '__fish_seen_subcommand_from demo' -l auto -d 'let the demo approve it at once'
 complete -c toolgate -n '__fish_seen_subcommand_from demo' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from call' -l session -x -d 'the session to call in (default: a new one)'
 complete -c toolgate -n '__fish_seen_subcommand_from call' -l call-id -x -d 'the call\'s id, up to 128 characters of ASCII without spaces or braces; with the same session, tool and input it attaches to the call (default: a new one)'

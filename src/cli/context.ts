@@ -61,8 +61,6 @@ export interface EmbedFlags {
 export interface Embedded {
   url: string;
   tokens: { caller: string; approver: string };
-  /** Creates a one-time code with which a person signs in at the console. */
-  createSignInCode(): string;
   close(): Promise<void>;
 }
 

@@ -94,7 +94,6 @@ export async function embedService({ workspace, config: file }: { workspace?: st
   return {
     url: server.url,
     tokens,
-    createSignInCode: () => server.createSignInCode() ?? "",
     async close() {
       await server.close();
       await rm(data, { recursive: true, force: true });

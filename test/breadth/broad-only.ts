@@ -98,8 +98,7 @@ export const broadOnly = [
 
 /** Files that only `TOOLGATE_LONG=1 npm run test:breadth` runs: `.ci/run` has to stay under 25 minutes. */
 export const longOnly = [
-  // `.ci/run` runs the demo itself, npm run test:agents the real Claude Code.
-  "test/cli/demo.test.ts",
+  // npm run test:agents runs the real Claude Code.
   "test/e2e/claude-runner.test.ts",
   "test/console/scale.test.ts",
 ];

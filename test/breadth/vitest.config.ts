@@ -10,6 +10,7 @@ export default defineConfig({
     include: [
       ...broadOnly,
       ...(process.env.TOOLGATE_LONG === "1" ? longOnly : []),
+      "test/cli/demo.test.ts",
       "test/console/{inbox,session}.test.ts",
       "test/e2e/{delegated,question}.test.ts",
       "test/policy/bypass.test.ts",

@@ -11,7 +11,6 @@ export function fakeService({ env, stdout, stderr }: CliProcess): () => Promise<
       return {
         url: env.TEST_ENGINE_URL ?? "",
         tokens: { caller: "caller-token-for-tests", approver: "approver-token-for-tests" },
-        createSignInCode: () => "code",
         async close() {
           stderr.write("engine closed\n");
         },

@@ -53,7 +53,7 @@ async function finish(line: string, at: Record<string, string> = {}): Promise<st
 
 test("npx toolgate demo leaves a request to a person", async () => {
   const { child, sees, finished } = start("npx toolgate demo");
-  await sees("/#code=", "press Enter to let it answer itself");
+  await sees("/#code=", "Enter lets the demo approve");
   child.stdin?.write("\n");
   expect(await finished).toMatchObject({ code: 0 });
 });

@@ -1,64 +1,53 @@
-import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { ConnectError } from "@connectrpc/connect";
 import type { Command } from "commander";
 import { withScreen } from "../command.ts";
-import { connectServer } from "../connection/connection.ts";
 import type { CliContext } from "../context.ts";
-import { createAutomaticAnswers } from "../demo/answers.ts";
-import { showDemo } from "../demo/demo.ts";
-import { createPersonAnswers } from "../demo/person.ts";
+import { findRedis, onStage } from "../demo/stage.ts";
+import { playStory } from "../demo/story.ts";
 import { exitCodes } from "../exit-codes.ts";
-import { hasTerminal } from "../terminal/prompt.ts";
+import { CommandError } from "../failure/failure.ts";
 import type { Screen } from "../terminal/screen.ts";
-import { signInLink } from "../view/sign-in-link.ts";
+import { terminalSafe } from "../terminal/terminal-safe.ts";
 
 /** Defines `toolgate demo`. */
 export function defineDemo(command: Command, context: CliContext): void {
   command
     .description(
-      "Show an agent at work in a temporary workspace: a call that policy allows, one that you approve in the browser, and one that is rejected with advice. Without a terminal, or without an answer for a minute, it answers itself",
+      "Show one call of an agent that is forged, changed, cut by a crash, approved at another replica and retried, and that runs once. Starts two replicas on a Redis, or one service on SQLite where redis-server is not installed, and removes them. At a terminal you approve the call in the browser; after Enter, or a minute, the demo approves it",
     )
-    .option("--auto", "let it answer itself")
+    .option("--auto", "let the demo approve it at once")
     .action(({ auto = false }: { auto?: boolean }) =>
       withScreen(context, command, (screen) => demo(context, screen, auto)),
     );
 }
 
-async function demo(context: CliContext, screen: Screen, auto: boolean): Promise<number> {
-  const folder = await mkdtemp(join(tmpdir(), "toolgate-demo-"));
-  const workspace = join(folder, "workspace");
-  const config = join(folder, "toolgate.toml");
+async function demo({ program }: CliContext, screen: Screen, auto: boolean): Promise<number> {
+  const { stdin, stdout, env } = screen.io;
+  const isPersonThere = !auto && !screen.json && stdin.isTTY === true && stdout.isTTY === true;
   const leave = new AbortController();
   const onSignal = () => leave.abort();
-  process.once("SIGINT", onSignal).once("SIGTERM", onSignal);
+  const signals = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
+  for (const name of signals) process.on(name, onSignal);
+  const { signal } = leave;
+  const say = (text: string) => {
+    if (!screen.json) screen.write(`${text}\n`);
+  };
   try {
-    await mkdir(workspace);
-    await writeFile(join(workspace, "notes.txt"), "Buy milk.\n");
-    await writeFile(config, '[permission.bash]\n"ls *" = "allow"\n');
-    const service = await context.loadService();
-    const { url, tokens, createSignInCode, close } = await service.embed({ workspace, config });
-    const source = "the token of the demo was sent";
-    const agent = connectServer(url, { value: tokens.caller, source });
-    const approver = connectServer(url, { value: tokens.approver, source });
-    try {
-      const automatic = createAutomaticAnswers(approver, screen);
-      const waitsForPerson = !auto && !screen.json && hasTerminal(screen.io);
-      const person = waitsForPerson
-        ? createPersonAnswers({ automatic, screen, link: signInLink(url, createSignInCode()) })
-        : automatic;
-      await showDemo({ agent, answers: { automatic, person }, screen, workspace, signal: leave.signal });
-      return exitCodes.ok;
-    } catch (error) {
-      if (leave.signal.aborted) return exitCodes.cancelled;
-      throw error;
-    } finally {
-      agent.close();
-      approver.close();
-      await close();
-    }
+    say(findRedis(env) === undefined ? onSqlite : onRedis);
+    say("An agent asks over gRPC to run deploy.sh, which adds a line to ledger.txt.\n");
+    await onStage({ program, env, signal }, (stage) => playStory({ stage, screen, signal, isPersonThere }));
+    say("\nThe demo has removed all that it made. Next: npx toolgate serve");
+    return exitCodes.ok;
+  } catch (error) {
+    if (signal.aborted) return exitCodes.cancelled;
+    if (!(error instanceof ConnectError)) throw error;
+    const problem = `a service of the demo failed: ${terminalSafe(error.rawMessage)}`;
+    throw new CommandError(problem, "run the demo again; if it fails again, report it", exitCodes.failed);
   } finally {
-    process.off("SIGINT", onSignal).off("SIGTERM", onSignal);
-    await rm(folder, { recursive: true, force: true });
+    for (const name of signals) process.off(name, onSignal);
   }
 }
+
+const onRedis = "Two replicas of Toolgate share one Redis.";
+const onSqlite =
+  "One Toolgate on SQLite, started again after its crash: with redis-server installed there are two replicas.";
