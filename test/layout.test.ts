@@ -60,7 +60,7 @@ const allowed: Record<string, readonly string[]> = {
   "tool-process": ["body", "core", "tool"],
   worker: ["core", "policy/wildcard.ts", "tool"],
   core: [],
-  view: ["core/command-failure.ts", "core/risk-words.ts"],
+  view: ["core/command-failure.ts", "core/json-leaves.ts", "core/risk-words.ts", "core/visible.ts"],
   "ai-sdk": ["client"],
   client: ["core/peer-uid.ts"],
   dialect: ["core"],
@@ -68,10 +68,23 @@ const allowed: Record<string, readonly string[]> = {
   console: ["view"],
 };
 
+/** Words by which a client would read the view of a request, which `viewLines` alone draws. */
+const readsView =
+  /\b(?:CallViewSchema|ViewLeaf|ViewFile|inputUrl|changedSinceRead)\w*\b|\b(?:ask|request|permission|first)\??\.view\b|\bview\b[^{}()]*\}\s*(?::|=)\s*(?:Pick<)?(?:PermissionRequest|ask|request|permission)\b/;
+
 const files = readdirSync(join(root, "src"), { recursive: true, encoding: "utf8" }).filter((file) =>
   /\.tsx?$/.test(file),
 );
 const part = (file: string) => file.split("/", 1)[0] ?? file;
+
+test.each(files.filter((file) => /^(?:cli|console|mcp|client|dialect|view|edge\/(?:rest|mcp|hooks))\//.test(file)))(
+  "src/%s leaves the view of a request to viewLines",
+  (file) => {
+    // The JSON form has every field of the contract.
+    if (["view/view-lines.ts", "view/json-form/schemas.ts"].includes(file)) return;
+    expect(readFileSync(join(root, "src", file), "utf8")).not.toMatch(readsView);
+  },
+);
 
 test.each(files)("src/%s imports only what its place allows", (file) => {
   const text = readFileSync(join(root, "src", file), "utf8");

@@ -1,5 +1,5 @@
 import { createHash } from "node:crypto";
-import { create, type JsonObject, type JsonValue, type MessageInitShape, toJson } from "@bufbuild/protobuf";
+import { create, type JsonObject, type MessageInitShape, toJson } from "@bufbuild/protobuf";
 import {
   type CallView,
   CallViewSchema,
@@ -10,6 +10,7 @@ import {
   ViewLeafSchema,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
+import { type JsonLeaf, jsonLeaves } from "../core/json-leaves.ts";
 import { visible, visibleLine } from "../core/visible.ts";
 
 /** The parts of a call that approvers see, the same in all of its permission requests. */
@@ -35,7 +36,7 @@ const maxReadableBytes = 1024 * 1024;
 
 /** Builds the view of a call, without the digest. A view with a cut leaf needs the whole input at its `inputUrl`. */
 export function createCallView({ tool, title, input, files = [], missing = [] }: ShownCall): CallView {
-  const leaves = leavesOf(input);
+  const leaves = jsonLeaves(input).map((leaf) => ({ ...leaf, bytes: Buffer.byteLength(leaf.text) }));
   const large = leaves.filter(({ bytes }) => bytes > maxReadableBytes);
   const unseen = [
     ...missing,
@@ -71,24 +72,8 @@ export function viewDigest(request: PermissionRequest): string {
   return sha256Of(canonicalJson(seen));
 }
 
-/** A value without members, at its JSON pointer. */
-interface Leaf {
-  path: string;
-  text: string;
+interface Leaf extends JsonLeaf {
   bytes: number;
-}
-
-function leavesOf(input: JsonObject): Leaf[] {
-  const leaves: Leaf[] = [];
-  const add = (path: string, value: JsonValue) => {
-    const members = typeof value === "object" && value !== null ? Object.entries(value) : [];
-    for (const [key, member] of members) add(`${path}/${key.replaceAll("~", "~0").replaceAll("/", "~1")}`, member);
-    if (members.length > 0) return;
-    const text = typeof value === "string" ? value : JSON.stringify(value);
-    leaves.push({ path, text, bytes: Buffer.byteLength(text) });
-  };
-  add("", input);
-  return leaves;
 }
 
 /** Brings the leaves to the size of a view: the largest are cut, and what is too much for that is one leaf for the whole input. */

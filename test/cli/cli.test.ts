@@ -269,7 +269,7 @@ describe("toolgate reply", () => {
     for (const answer of ["once", "always"]) {
       const { code, stderr } = await toolgate(["reply", "per_1", answer], environment);
       expect(code).toBe(2);
-      expect(stderr).toContain("its change is longer than this command shows");
+      expect(stderr).toContain("it is longer than this command shows");
       expect(stderr).toContain(`${server.url}/#/requests/per_1`);
       expect(stderr).toContain("toolgate output ses_1 toolgate-output:out_1");
     }

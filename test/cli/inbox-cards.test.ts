@@ -45,7 +45,7 @@ function inbox() {
     answer: (asks, { reply }) => answered.push(...asks.map(({ id }) => `${id} ${reply}`)),
     edit: () => undefined,
     turnPage: () => undefined,
-    showChange: () => undefined,
+    showWhole: () => undefined,
     isWhole: () => seen.whole,
     say: (notice) => said.push(notice),
     leave: () => undefined,

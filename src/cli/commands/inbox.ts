@@ -1,5 +1,6 @@
 import type { Command } from "commander";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { isRequestCut } from "../../view/view-lines.ts";
 import { withServer } from "../command.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import { withoutEnd } from "../connection/resume.ts";
@@ -13,7 +14,7 @@ import { createInboxView } from "../inbox/view.ts";
 import { editCall } from "../terminal/edit.ts";
 import { hasFullScreen, openFullScreen } from "../terminal/full-screen.ts";
 import type { Screen } from "../terminal/screen.ts";
-import { isChangeCut, readWholeChange } from "../view/whole-change.ts";
+import { readWholeRequest } from "../view/whole-request.ts";
 import { askChanges, printAsks } from "./asks.ts";
 
 /** Defines `toolgate inbox`. */
@@ -57,7 +58,7 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
     turnPage: (by) => {
       state.scroll += by * state.page;
     },
-    showChange: (card) => showFailure(showChange(card)),
+    showWhole: (card) => showFailure(showWhole(card)),
     isWhole,
     say: (notice) => {
       state.notice = notice;
@@ -66,12 +67,12 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
   });
 
   function isWhole(card: Card): boolean {
-    return whole === card && !card.asks.some(isChangeCut);
+    return whole === card && !card.asks.some(isRequestCut);
   }
 
-  async function showChange(card: Card): Promise<void> {
-    const cut = card.asks.find(isChangeCut);
-    if (cut) cards.showChange(card, await readWholeChange(server, cut));
+  async function showWhole(card: Card): Promise<void> {
+    const cut = card.asks.filter(isRequestCut);
+    cards.showWhole(card, await Promise.all(cut.map((ask) => readWholeRequest(server, ask))));
     redraw();
   }
 
@@ -157,5 +158,5 @@ Keys:
   j k      next call, previous call             o  allow this call
   space b  page down, page up in a long card    a  allow from now on: choose what
   q        leave; what is open stays open       r  reject, with advice for the agent
-  w        load a change that is shown in part  e  change the arguments in $EDITOR; anything new asks again
+  w        load what is shown in part           e  change the arguments in $EDITOR; anything new asks again
 On a question, o opens its form, in which Enter goes on and Esc back, and r dismisses it.`;

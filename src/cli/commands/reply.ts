@@ -7,6 +7,7 @@ import {
   PermissionResponseSchema,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { answersWords } from "../../view/outcomes.ts";
+import { isRequestCut } from "../../view/view-lines.ts";
 import { requestLink } from "../call/ask-prompt.ts";
 import { withServer } from "../command.ts";
 import { type ServerConnection, serverWords } from "../connection/connection.ts";
@@ -19,7 +20,6 @@ import { answersFor } from "../question/option-answers.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
-import { isChangeCut } from "../view/whole-change.ts";
 import { commandLine } from "../view/words.ts";
 import { openAsks } from "./asks.ts";
 
@@ -80,7 +80,7 @@ async function answerAsk(
   const offerId = ask?.offers[Number(offer) - 1]?.id ?? offer;
   if (ask) for (const line of askLines(ask, screen.paint.err, { now: Date.now() })) screen.note(line);
   const answers = word === "reject" ? undefined : answersFor(ask, typed);
-  if (ask && isChangeCut(ask) && word !== "reject" && input === undefined) throw onlyPartShown(ask, server.url);
+  if (ask && isRequestCut(ask) && word !== "reject" && input === undefined) throw onlyPartShown(ask, server.url);
   const answer: ReplyAnswer = {
     reply: replies[word],
     ...(message !== undefined && { message }),
@@ -115,9 +115,10 @@ function wordFor({ answer }: ReplyOptions): Word {
 /** This command shows a request and answers it at once, so it approves nothing of which it shows only a part. */
 function onlyPartShown(ask: PermissionRequest, url: string): CommandError {
   const { id, sessionId, preview } = ask;
+  const change = preview?.url ?? "";
   return new CommandError(
-    `${terminalSafe(id)} is not approved: its change is longer than this command shows`,
-    `read and approve it in \`toolgate inbox\` or at ${requestLink(url, ask)}; the whole change: ${commandLine("toolgate", "output", sessionId, preview?.url ?? "", ...serverWords(url))}`,
+    `${terminalSafe(id)} is not approved: it is longer than this command shows`,
+    `read and approve it in \`toolgate inbox\` or at ${requestLink(url, ask)}${change === "" ? "" : `; the whole change: ${commandLine("toolgate", "output", sessionId, change, ...serverWords(url))}`}`,
     exitCodes.usage,
   );
 }

@@ -4,7 +4,6 @@ import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts
 import { callKeyOf, farewellMs, inertMs } from "../../view/asks.ts";
 import { settledUnseen } from "../../view/outcomes.ts";
 import { isApproval, settledWords } from "../view/settled.ts";
-import { isChangeCut } from "../view/whole-change.ts";
 
 /** A call that waits for approval. Immutable: a change replaces the card under its key. */
 export interface Card {
@@ -21,8 +20,8 @@ export interface Card {
 export interface Cards {
   /** Applies a frame of WatchPermissions; a new snapshot ends the cards that it lacks. */
   apply(frame: WatchPermissionsResponse): void;
-  /** Replaces the preview of a card's requests with one that has the whole change. */
-  showChange(card: Card, diff: string): void;
+  /** Replaces requests of a card by those that have all of the input and the change. */
+  showWhole(card: Card, whole: readonly PermissionRequest[]): void;
   all(): readonly Card[];
   selected(): Card | undefined;
   move(by: number): void;
@@ -85,12 +84,10 @@ export function createCards(clock: () => number): Cards {
       if (snapshotEnd && snapshot) endMissing(snapshot);
       if (snapshotEnd) snapshot = undefined;
     },
-    showChange({ key }, diff) {
+    showWhole({ key }, whole) {
       const card = cards.get(key);
       if (card === undefined) return;
-      const [first, ...rest] = card.asks.map((ask) =>
-        ask.preview && isChangeCut(ask) ? { ...ask, preview: { ...ask.preview, diff, url: "" } } : ask,
-      );
+      const [first, ...rest] = card.asks.map((ask) => whole.find(({ id }) => id === ask.id) ?? ask);
       if (first) cards.set(key, { ...card, asks: [first, ...rest] });
     },
     move(by) {

@@ -1,8 +1,8 @@
 import type { Offer } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { isRequestCut } from "../../view/view-lines.ts";
 import type { ReplyAnswer } from "../connection/send-reply.ts";
 import type { Key } from "../terminal/full-screen.ts";
-import { isChangeCut } from "../view/whole-change.ts";
 import { beginForm, type FormMode, pressInForm, typeInto } from "./answer-form.ts";
 import { type Card, type Cards, isOpen } from "./cards.ts";
 
@@ -27,8 +27,8 @@ export interface Actions {
   edit(card: Card): void;
   /** Scrolls the card by pages. */
   turnPage(by: number): void;
-  /** Loads the change of a card of which only the beginning is shown. */
-  showChange(card: Card): void;
+  /** Loads what is shown only in part. */
+  showWhole(card: Card): void;
   /** Checks if all of a card was on the screen. */
   isWhole(card: Card): boolean;
   say(notice: string): void;
@@ -108,7 +108,7 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
     ["o", once],
     ["a", always],
     ["e", (card) => (beginForm(card) ? actions.say("a question is answered, not edited: o") : actions.edit(card))],
-    ["w", actions.showChange],
+    ["w", actions.showWhole],
     [
       "r",
       (card) => {
@@ -159,7 +159,7 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
 function wasRead(cards: Cards, actions: Pick<Actions, "isWhole" | "say">): boolean {
   const card = cards.selected();
   if (cards.inertMs() > 0) actions.say("it has just appeared: read it, then press again");
-  else if (card?.asks.some(isChangeCut)) actions.say("only a part of its change is shown: w loads the whole");
+  else if (card?.asks.some(isRequestCut)) actions.say("only a part of it is shown: w loads the whole");
   else if (card && !actions.isWhole(card)) actions.say("read it to its end first: space");
   else return true;
   return false;

@@ -1,12 +1,12 @@
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
 import { riskLines } from "../../view/risks.ts";
+import { hasSameView, isRequestCut } from "../../view/view-lines.ts";
 import { questionLines } from "../question/question-lines.ts";
 import { clipRow, wrapRows } from "../terminal/full-screen.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines, askSummary } from "../view/ask-view.ts";
-import { isChangeCut } from "../view/whole-change.ts";
 import { durationOf } from "../view/words.ts";
 import { currentAnswer, type FormMode } from "./answer-form.ts";
 import { type Card, endWords, isOpen } from "./cards.ts";
@@ -50,7 +50,11 @@ export function createInboxView(paint: Paint) {
     const known = drawn.get(card);
     if (known?.columns === columns) return known.rows;
     const rows = card.asks
-      .flatMap((ask) => [...askLines({ ...ask, expires: 0 }, paint, { now: 0 }), ""])
+      .flatMap((ask, at) => {
+        // Requests of one plan show the same call.
+        const isViewShown = card.asks.slice(0, at).some((other) => hasSameView(ask, other));
+        return [...askLines({ ...ask, expires: 0 }, paint, { now: 0, isViewShown }), ""];
+      })
       .flatMap((line) => wrapRows(line, columns));
     drawn.set(card, { columns, rows });
     return rows;
@@ -162,7 +166,7 @@ function footLines({ selected, mode, isReady, notice }: InboxView, paint: Paint)
   const once = key("o", isQuestion ? "answer" : "once");
   const hasOffer = selected.asks.some(({ offers }) => offers.length > 0);
   const approve = isReady ? [once, ...(hasOffer ? [key("a", "always")] : [])] : [paint("dim", "…")];
-  const whole = selected.asks.some(isChangeCut) ? [key("w", "whole change")] : [];
+  const whole = selected.asks.some(isRequestCut) ? [key("w", "whole request")] : [];
   const others = isQuestion ? [key("r", "dismiss")] : [key("r", "reject"), key("e", "edit")];
   return [...notices, [...approve, ...whole, ...others, ...move].join("   ")];
 }

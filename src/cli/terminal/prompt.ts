@@ -2,6 +2,7 @@ import { createInterface } from "node:readline/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { asksQuestions } from "../../view/questions.ts";
+import { isRequestCut } from "../../view/view-lines.ts";
 import type { Answering } from "../call/ask-prompt.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import type { ReplyAnswer } from "../connection/send-reply.ts";
@@ -9,8 +10,8 @@ import type { CliProcess } from "../context.ts";
 import { isDumbTerminal } from "../environment.ts";
 import { commandFailure } from "../failure/failure.ts";
 import { promptAnswers } from "../question/prompt-answers.ts";
-import { diffLines } from "../view/ask-view.ts";
-import { isChangeCut, readWholeChange } from "../view/whole-change.ts";
+import { askLines } from "../view/ask-view.ts";
+import { readWholeRequest } from "../view/whole-request.ts";
 import { editCall } from "./edit.ts";
 import type { Paint, Screen } from "./screen.ts";
 import { createPasteReader, inertMs, markPastes } from "./typing.ts";
@@ -26,12 +27,12 @@ export function answeringAtTerminal(approver: ServerConnection, screen: Screen):
     approver,
     async decide(ask, signal) {
       const prompt = { io: screen.io, paint: screen.paint.err, signal, onInterrupt };
-      let isWhole = !isChangeCut(ask);
+      let isWhole = !isRequestCut(ask);
       await dropTyped(prompt);
       while (!signal.aborted) {
         const choice = await promptFor(ask, { ...prompt, isWhole });
         if (choice === "whole") {
-          isWhole = await showWholeChange(approver, ask, screen);
+          isWhole = await showWhole(approver, ask, screen);
           await dropTyped(prompt);
           continue;
         }
@@ -46,10 +47,11 @@ export function answeringAtTerminal(approver: ServerConnection, screen: Screen):
   });
 }
 
-/** Prints all of a change of which the request holds the beginning; false if it cannot be read. */
-async function showWholeChange(approver: ServerConnection, ask: PermissionRequest, screen: Screen): Promise<boolean> {
+/** Prints all of a request that holds only a part; false if that cannot be read. */
+async function showWhole(approver: ServerConnection, ask: PermissionRequest, screen: Screen): Promise<boolean> {
   try {
-    for (const line of diffLines(await readWholeChange(approver, ask), screen.paint.err)) screen.alert(line);
+    const whole = await readWholeRequest(approver, ask);
+    for (const line of askLines(whole, screen.paint.err, { now: Date.now() })) screen.alert(line);
     return true;
   } catch (error) {
     screen.fail(commandFailure(error, approver));
@@ -85,7 +87,7 @@ async function dropTyped({ io: { stdin }, signal, onInterrupt }: Prompt): Promis
 }
 
 interface PromptedAsk extends Prompt {
-  /** All of the change was on the screen. */
+  /** All of the request was on the screen. */
   isWhole: boolean;
 }
 
@@ -146,7 +148,7 @@ async function readAnswer(
 ): Promise<Choice> {
   const key = (letter: string, word: string) => `${paint("bold", letter)} ${word}`;
   const always = ask.offers.length > 0 ? [key("a", "always")] : [];
-  const approve = isWhole ? [key("o", "once"), ...always] : [key("w", "whole change")];
+  const approve = isWhole ? [key("o", "once"), ...always] : [key("w", "whole request")];
   const keys = [...approve, key("r", "reject"), key("e", "edit")].join("   ");
   while (true) {
     const line = await question(`  ${keys}  ${paint("yellow", "›")} `);
@@ -157,7 +159,7 @@ async function readAnswer(
     if (["r", "reject"].includes(choice))
       return reject(rest.join(" ") || (await question("  advice for the agent (may be empty) › ")).text);
     if (!isWhole && approvals.has(choice)) {
-      io.stderr.write("  only a part of its change is shown: read the whole of it first, with w\n");
+      io.stderr.write("  only a part of it is shown: read the whole of it first, with w\n");
       continue;
     }
     const approval = await readApproval(ask, choice, rest[0], question);
@@ -192,7 +194,7 @@ async function readApproval(
 /** Help text of the commands that prompt. */
 export const promptHelp = `
 At a terminal it prompts you for a letter and Enter: o allows this call, a allows from now on, r rejects (text after it is
-advice for the agent), e edits the arguments in $EDITOR. A change of which only a part is shown is approved after w has shown
+advice for the agent), e edits the arguments in $EDITOR. A request of which only a part is shown is approved after w has shown
 all of it. Text typed before the prompt, or pasted, approves nothing. It prompts for the answer to each question of a call: a
 number, a label or your own words; /dismiss refuses to answer.`;
 

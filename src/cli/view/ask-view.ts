@@ -5,13 +5,18 @@ import { hiddenWords } from "../../view/hidden.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
 import { riskLines } from "../../view/risks.ts";
+import { viewLines } from "../../view/view-lines.ts";
 import { questionLines } from "../question/question-lines.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { durationOf } from "./words.ts";
 
-/** A permission request as lines: its effects, the reason, what "always" would save, and the time left. */
-export function askLines(ask: PermissionRequest, paint: Paint, { now }: { now: number }): string[] {
+/** A permission request as lines: the whole call, its effects, the reason, what "always" would save, and the time left. */
+export function askLines(
+  ask: PermissionRequest,
+  paint: Paint,
+  { now, isViewShown = false }: { now: number; isViewShown?: boolean },
+): string[] {
   const { permission, expires } = ask;
   const words = requesterWords(ask, terminalLine);
   const asker = words === "" ? "" : `, asked by ${words}`;
@@ -20,6 +25,8 @@ export function askLines(ask: PermissionRequest, paint: Paint, { now }: { now: n
     expires > 0 ? `${head}  ${paint("dim", `${durationOf(expires - now)} to answer`)}` : head,
     ...riskFields(ask, paint),
     ...field("beware", ask.warnings, (_, text) => paint("red", text)),
+    ...field("changed", [ask.changed].filter(Boolean), paint),
+    ...(isViewShown ? [] : viewFields(ask, paint)),
     ...(asksQuestions(ask) ? ask.question.flatMap((each, i) => questionLines(each, i, paint)) : askedFor(ask, paint)),
   ];
 }
@@ -31,7 +38,7 @@ function askedFor(ask: PermissionRequest, paint: Paint): string[] {
   return [
     ...field("for", mixed.length > 0 ? mixed : patternsBeside(ask), paint),
     ...field("again", [repetitionWords(ask)].filter(Boolean), paint),
-    ...previewLines(preview, paint),
+    ...previewLines(preview && beside(preview, ask), paint),
     ...field("why", mixed.length > 0 ? [] : reasonsFor(ask), paint),
     ...field(
       "always",
@@ -39,6 +46,21 @@ function askedFor(ask: PermissionRequest, paint: Paint): string[] {
       paint,
     ),
   ];
+}
+
+/** The whole call, as every client shows it. */
+function viewFields(ask: PermissionRequest, paint: Paint): string[] {
+  return viewLines(ask).flatMap(({ kind, name, text, cut }) => [
+    ...field(terminalLine(name), [text], kind === "missing" ? (_, line) => paint("yellow", line) : paint),
+    ...field("", cut === "" ? [] : [paint("yellow", cut)], paint),
+  ]);
+}
+
+/** The parts of a preview that are no value of the input. */
+function beside(preview: Preview, ask: PermissionRequest): Preview {
+  const values = new Set(viewLines(ask).map(({ text }) => text));
+  const { command, text } = preview;
+  return { ...preview, command: values.has(command) ? "" : command, text: values.has(text) ? "" : text };
 }
 
 /** The risks of a permission request, the heaviest first. */
@@ -100,9 +122,10 @@ function patternsBeside({ patterns, display, preview }: PermissionRequest): stri
 }
 
 function field(name: string, values: readonly string[], paint: Paint): string[] {
+  const label = name.length < width ? name.padEnd(width) : `${name}  `;
   return values
     .flatMap((value) => terminalSafe(value).split("\n"))
-    .map((line, index) => `  ${paint("dim", (index === 0 ? name : "").padEnd(width))}${line}`);
+    .map((line, index) => `  ${paint("dim", index === 0 ? label : " ".repeat(width))}${line}`);
 }
 
 function paintDiffLine(line: string, paint: Paint): string {

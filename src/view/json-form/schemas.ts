@@ -219,6 +219,26 @@ const question = z.object({
   custom: z.boolean(),
 });
 
+const view = z.object({
+  tool: z.string(),
+  title: z.string(),
+  input: z.array(z.object({ path: z.string(), text: z.string(), bytes: count, sha256: z.string() })),
+  files: z.array(
+    z.object({
+      path: z.string(),
+      sha256: z.string(),
+      bytes: count,
+      lines: count,
+      use: z.enum(["unspecified", "script", "build_input", "patch", "startup", "program"]),
+      changedSinceRead: z.boolean(),
+    }),
+  ),
+  complete: z.boolean(),
+  missing: z.array(z.string()),
+  digest: z.string(),
+  inputUrl: z.string(),
+});
+
 export const permissionRequest = named(
   "permissionRequest",
   "A question that a call waits on",
@@ -267,6 +287,8 @@ export const permissionRequest = named(
     question: z.array(question).optional().describe("What it asks a person, with the form of each answer"),
     risks: z.array(risk).optional().describe("What deserves attention, the heaviest kind first"),
     requester: requester.optional(),
+    view: view.optional().describe("The whole call, as approvers see it"),
+    changed: z.string().optional().describe("Why it is asked again"),
   }),
 );
 
@@ -294,6 +316,7 @@ const settled = z.object({
     .array(z.object({ values: z.array(z.string()) }))
     .optional()
     .describe("One for each question"),
+  shown: z.enum(["unspecified", "unknown", "whole", "partial"]).optional().describe("What the approver could see"),
 });
 const grant = z.object({
   id: z.string(),

@@ -1,0 +1,84 @@
+import type { Client } from "@connectrpc/connect";
+import { type PermissionRequest, type ViewFile, ViewFileUse } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { jsonLeaves } from "../core/json-leaves.ts";
+import { visible, visibleLine } from "../core/visible.ts";
+import { countOf, sizeOf } from "./quantities.ts";
+import { readWhole } from "./read-output.ts";
+
+/** A part of a call as every client shows it. Its texts are escaped; only `text` may have several lines. */
+export interface ViewLine {
+  kind: "tool" | "input" | "file" | "missing";
+  name: string;
+  text: string;
+  /** Description of what `text` leaves out; empty if it is whole. */
+  cut: string;
+}
+
+/**
+ * Draws the view of a permission request: the tool, every value of the input, the files that run, and what is missing. This is the
+ * only reader of the view, so that no client adds or drops a part of it. The questions of a call are left to their form.
+ */
+export function viewLines({ view, question }: Pick<PermissionRequest, "view" | "question">): ViewLine[] {
+  if (!view) return [];
+  const { tool, title, input, files, missing } = view;
+  const isRepeated = title === "" || input.some(({ text }) => text === title);
+  const values = question.length > 0 ? input.filter(({ path }) => !path.startsWith("/questions/")) : input;
+  return [
+    { kind: "tool", name: "tool", text: isRepeated ? tool : `${tool}: ${title}`, cut: "" },
+    ...values.map(({ path, text, bytes, sha256 }): ViewLine => {
+      const isWhole = sha256 === "";
+      const name = path === "" ? (isWhole ? "input" : "all input") : path.slice(1);
+      const cut = isWhole ? "" : `only the beginning of ${sizeOf(Number(bytes))}, SHA-256 ${sha256}`;
+      return { kind: "input", name, text: text === "" ? '""' : text, cut };
+    }),
+    ...files.map((file): ViewLine => ({ kind: "file", name: useWords(file), text: fileWords(file), cut: "" })),
+    ...missing.map((text): ViewLine => ({ kind: "missing", name: "not shown", text, cut: "" })),
+  ];
+}
+
+/** True if both requests show the same call. */
+export function hasSameView(one: PermissionRequest, other: PermissionRequest): boolean {
+  return JSON.stringify(viewLines(one)) === JSON.stringify(viewLines(other));
+}
+
+/** True if a request holds only the beginning of its change, or of a value of its input. */
+export function isRequestCut({ preview, view }: Pick<PermissionRequest, "preview" | "view">): boolean {
+  return (preview?.url ?? "") !== "" || (view?.inputUrl ?? "") !== "";
+}
+
+/** Reads the input of a request of which only the beginning is here; returns the request with all of it. */
+export async function withWholeInput(
+  server: { tools: Pick<Client<typeof ToolService>, "readToolOutput"> },
+  request: PermissionRequest,
+): Promise<PermissionRequest> {
+  const { sessionId, view } = request;
+  if (!view || view.inputUrl === "") return request;
+  const bytes = await readWhole(server, { sessionId, output: view.inputUrl });
+  const leaves = jsonLeaves(JSON.parse(new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes)));
+  const input = leaves.map(({ path, text }) => ({
+    ...{ $typeName: "opencode.tool.v1.ViewLeaf" as const, sha256: "", bytes: BigInt(text.length) },
+    ...{ path: visibleLine(path), text: visible(text) },
+  }));
+  return { ...request, view: { ...view, input, inputUrl: "" } };
+}
+
+/** Words for the files of a view. */
+const useNames: ReadonlyMap<ViewFileUse, string> = new Map([
+  [ViewFileUse.SCRIPT, "runs"],
+  [ViewFileUse.BUILD_INPUT, "builds by"],
+  [ViewFileUse.PATCH, "applies"],
+  [ViewFileUse.STARTUP, "runs first"],
+  [ViewFileUse.PROGRAM, "program"],
+]);
+
+const useWords = ({ use }: ViewFile) => useNames.get(use) ?? "uses";
+
+function fileWords({ path, bytes, lines, sha256, changedSinceRead }: ViewFile): string {
+  return [
+    visibleLine(path),
+    lines === 0 ? sizeOf(Number(bytes)) : countOf(lines, "line"),
+    ...(changedSinceRead ? ["changed since the agent read it"] : []),
+    `SHA-256 ${sha256}`,
+  ].join(", ");
+}
