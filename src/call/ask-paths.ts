@@ -57,7 +57,9 @@ async function resolveAsk(planned: Ask, files: PathResolver): Promise<ResolvedAs
   if (ask.permission === outside) return await resolveDirectories(ask, files);
   if (isFileKind(ask.permission)) return await resolveFiles(ask, files);
   const places = ask.paths && (await resolveAll(ask.paths, files));
-  const cwd = ask.cwd === undefined ? undefined : await files.resolve(ask.cwd);
+  // A command without a directory runs in that of the session.
+  const place = ask.cwd ?? (ask.permission === "bash" ? "." : undefined);
+  const cwd = place === undefined ? undefined : await files.resolve(place);
   return {
     ask: {
       ...ask,
@@ -74,6 +76,7 @@ function askFields({
   patterns,
   paths,
   cwd,
+  isText,
   always,
   alwaysAsk,
   deletes,
@@ -87,6 +90,7 @@ function askFields({
     patterns: [...patterns],
     ...(paths && { paths: [...paths] }),
     ...(cwd !== undefined && { cwd }),
+    ...(isText && { isText }),
     ...(always && { always: [...always] }),
     ...(alwaysAsk !== undefined && { alwaysAsk }),
     ...(deletes && { deletes: [...deletes] }),

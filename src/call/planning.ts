@@ -3,12 +3,14 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { JudgedBy, Verdict } from "../approval/judge-asks.ts";
 import type { Permissions } from "../approval/permissions.ts";
+import type { Ask } from "../core/ask.ts";
 import { trackedFiles } from "../core/tracked-files.ts";
 import { visible } from "../core/visible.ts";
 import type { LayersFor } from "../policy/layers.ts";
 import { createMatchSteps, stepsPerMs } from "../policy/match-steps.ts";
 import type { ExpandedAsk, Layers } from "../policy/model.ts";
 import type { Policy } from "../policy/policy.ts";
+import { readAsTexts } from "../policy/shell/command.ts";
 import type { GitNames } from "../policy/shell/git-names.ts";
 import type { Entry } from "../policy/shell/glob.ts";
 import type { Subject } from "../policy/subject.ts";
@@ -147,7 +149,9 @@ export async function expandAsks(
   };
   const asks: ExpandedAsk[] = [];
   for (const ask of planned) {
-    const readings = ask.permission === "bash" ? { readings: await lines.read(principal, ask.patterns) } : undefined;
+    const read = async ({ isText, patterns }: Ask) =>
+      isText ? readAsTexts(patterns) : await lines.read(principal, patterns);
+    const readings = ask.permission === "bash" ? { readings: await read(ask) } : undefined;
     asks.push(...(await withinPlanningTime(policy.expand({ ...ask, ...readings }, layers, files))));
   }
   return asks;

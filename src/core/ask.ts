@@ -13,6 +13,8 @@ export interface Ask {
   paths?: readonly string[];
   /** For commands: the canonical working directory. */
   cwd?: string;
+  /** For commands: the patterns are no command lines, so that only a rule for everything allows them. */
+  isText?: true;
   /** Wildcards that "always" may save in addition to the exact patterns; only those that match the ask are offered. */
   always?: readonly string[];
   /** Reason to ask each time although rules allow it; a predicate of the patterns, such as `has other names`. */

@@ -3,6 +3,7 @@ import { create, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 import type * as z from "zod";
 import type { ToolExecutor } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type ToolDefinition, ToolDefinitionSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { Ask } from "../core/ask.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { Durability } from "../core/durability.ts";
 import { type Decoded, inputCodec, isZod, type OutputCodec, outputCodec, type ValueSchema } from "./codec.ts";
@@ -331,21 +332,34 @@ function templatePlan(name: string, templates: readonly AskTemplate[], input: un
   const fields = plainJson(Object(input));
   const asks = templates.flatMap((template) => {
     const { permission = name } = template;
-    return fillAsk({ ...template, permission }, fields) ?? whole.asks.map((ask) => ({ ...ask, permission }));
+    return fillAsk({ ...template, permission }, fields) ?? wholeInput(permission, input).asks;
   });
   return asks.some(({ permission }) => permission === name)
     ? { ...whole, asks }
     : { ...whole, asks: [...asks, ...whole.asks] };
 }
 
-/** Makes the default plan: one ask for the whole input. */
+/** Makes the default plan: one ask for the whole input; of a tool named `bash` for the command line in it. */
 export function wholeInput(name: string, input: unknown): Plan {
-  const text = canonicalJson(
-    JSON.parse(JSON.stringify(input, (_key, part) => (typeof part === "bigint" ? `${part}` : part))),
+  const fields: JsonValue = JSON.parse(
+    JSON.stringify(input, (_key, part) => (typeof part === "bigint" ? `${part}` : part)),
   );
+  const text = canonicalJson(fields);
   // Asks are shown and stored whole. A hash stands for the truncated part, so that the pattern still means this input alone.
   const pattern = text.length <= maxPatternLength ? text : `${text.slice(0, maxPatternLength)}… sha256:${sha256(text)}`;
-  return { title: name, asks: [{ permission: name, patterns: [pattern], wholeCall: true }] };
+  const read = name === "bash" ? (commandIn(fields) ?? { isText: true as const }) : {};
+  return { title: name, asks: [{ permission: name, patterns: [pattern], ...read, wholeCall: true }] };
+}
+
+/** Finds the command line and its directory in an input. Undefined unless it is clear which field is which. */
+function commandIn(input: JsonValue): (Pick<Ask, "patterns"> & Partial<Pick<Ask, "cwd">>) | undefined {
+  const fields = new Map(Object.entries(Object(input)));
+  const given = (...names: string[]) => names.flatMap((name) => (fields.has(name) ? [fields.get(name)] : []));
+  const [line, ...otherLines] = given("command", "cmd");
+  const [cwd, ...otherPlaces] = given("workdir", "cwd");
+  if (typeof line !== "string" || line.trim() === "" || otherLines.length > 0) return undefined;
+  if ((cwd !== undefined && typeof cwd !== "string") || otherPlaces.length > 0) return undefined;
+  return { patterns: [line], ...(cwd !== undefined && { cwd }) };
 }
 
 function checkStructured(output: OutputCodec, result: ToolResult): ToolResult {

@@ -189,6 +189,82 @@ export default Tool.define("my_custom_tool", async () => ({
     });
   });
 
+  describe("named bash, with several fields", () => {
+    // The example of the document from which tool files were ordered, with the function that it leaves out.
+    const bash = `import { Tool } from "@opencode-ai/plugin"
+import z from "zod"
+import { execFile } from "node:child_process"
+const execCommand = (line, { cwd }) => new Promise((done) => {
+  const begun = Date.now()
+  execFile("bash", ["-c", line], { cwd }, (error, stdout, stderr) =>
+    done({ stdout, stderr, exitCode: error ? 1 : 0, duration: Date.now() - begun }))
+})
+export const BashTool = Tool.define("bash", async () => {
+  return {
+    description: "Execute bash commands",
+    parameters: z.object({
+      command: z.string().describe("The command to execute"),
+      timeout: z.number().optional().describe("Timeout in milliseconds"),
+      workdir: z.string().optional().describe("Working directory"),
+      description: z.string().describe("Clear description of what this command does"),
+    }),
+
+    async execute(params, ctx) {
+      // Permission check
+      await ctx.ask({
+        permission: "bash",
+        patterns: [params.command],
+      })
+
+      // Execute command
+      const result = await execCommand(params.command, {
+        cwd: params.workdir,
+        timeout: params.timeout,
+      })
+
+      return {
+        title: \`Executed: \${params.description}\`,
+        output: result.stdout + result.stderr,
+        metadata: {
+          exitCode: result.exitCode,
+          duration: result.duration,
+        },
+      }
+    },
+  }
+})
+`;
+    const settings = '[agent.echo.permission]\nbash = { "*" = "ask", "echo *" = "allow" }\n';
+    const description = "Says hi";
+
+    async function planned(service: Service, input: Record<string, string>) {
+      const { action, asks } = await connect(service, "caller").tools.planTool({ tool: "bash", agent: "echo", input });
+      return { action, asks: asks.map(({ permission, patterns }) => [permission, patterns]) };
+    }
+
+    test("is judged by its command line and asks for nothing else", async () => {
+      const service = await serveWith({ "tool/bash.ts": bash }, { settings });
+      expect((await list(service)).problems).toEqual([]);
+      const { ASK, ALLOW } = PermissionAction;
+      expect(await planned(service, { command: "echo hi", description })).toEqual({ action: ALLOW, asks: [] });
+      expect(await planned(service, { command: "date", description })).toEqual({
+        action: ASK,
+        asks: [["bash", ["date"]]],
+      });
+      expect(await planned(service, { command: "echo hi; rm -rf x", description })).toMatchObject({ action: ASK });
+      expect(await planned(service, { command: "cat notes.txt", description, workdir: "src" })).toEqual({
+        action: ASK,
+        asks: [["bash", ["cat notes.txt"]]],
+      });
+      expect(await planned(service, { command: "echo hi", description, workdir: "/srv" })).toEqual({
+        action: ASK,
+        asks: [["external_directory", ["/srv/*"]]],
+      });
+      const ran = await call(service, "bash", { command: "echo hi", description }, { agent: "echo" });
+      expect(ran).toMatchObject({ title: "Executed: Says hi", output: "hi\n", metadata: { exitCode: 0 } });
+    });
+  });
+
   test("that is broken is listed with its line, and the other tools stay", async () => {
     const service = await serveWith({
       "tool/greet.ts": hello,

@@ -1,9 +1,11 @@
 import { createHash } from "node:crypto";
-import { toJson } from "@bufbuild/protobuf";
+import { type JsonObject, toJson } from "@bufbuild/protobuf";
 import { ValueSchema } from "@bufbuild/protobuf/wkt";
 import { describe, expect, test } from "vitest";
 import * as z from "zod";
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { canonicalJson } from "../../src/core/canonical-json.ts";
 import { defineTool, type ToolConfig } from "../../src/tool/define-tool.ts";
 import type { Plan, Tool } from "../../src/tool/tool.ts";
 import { serve } from "../call/server.ts";
@@ -328,5 +330,58 @@ describe("templates of permissions", () => {
   test("templates beside a plan are refused", () => {
     const config = { ...fields, permissions: [{ patterns: ["{env}"] }], execute: () => ({ output: "" }) };
     expect(() => defineTool({ ...config, plan: () => ({ title: "", asks: [] }) })).toThrow("a plan and templates");
+  });
+});
+
+describe("a tool that asks bash for its whole input", () => {
+  const fields = { description: "Runs.", input: z.record(z.string(), z.json()), execute: () => ({ output: "" }) };
+  const named = defineTool({ ...fields, name: "bash" });
+  const templated = defineTool({
+    ...fields,
+    name: "runner",
+    permissions: [{ permission: "bash", patterns: ["{none}"] }],
+  });
+  const asksOf = async (tool: Tool, input: JsonObject) => (await tool.plan(tool.decode(input), planContext)).asks;
+
+  test.each<[JsonObject, object]>([
+    [{ command: "echo hi", timeout: 5 }, { patterns: ["echo hi"] }],
+    [
+      { cmd: "ls", cwd: "src" },
+      { patterns: ["ls"], cwd: "src" },
+    ],
+    [
+      { command: "ls", workdir: "/srv" },
+      { patterns: ["ls"], cwd: "/srv" },
+    ],
+  ])("asks for the line in %j", async (input, ask) => {
+    const wanted = { permission: "bash", ...ask };
+    expect(await asksOf(named, input)).toEqual([{ ...wanted, wholeCall: true }]);
+    expect((await asksOf(templated, input))[0]).toMatchObject(wanted);
+  });
+
+  test.each<JsonObject>([
+    { script: "echo hi" },
+    { command: ["echo", "hi"] },
+    { command: " " },
+    { command: "echo hi", cmd: "rm -rf x" },
+    { command: "echo hi", cwd: "a", workdir: "b" },
+    { command: "echo hi", workdir: 7 },
+  ])("asks for %j as a text, since it is not clear which line runs where", async (input) => {
+    const wanted = { permission: "bash", patterns: [canonicalJson(input)], isText: true };
+    expect(await asksOf(named, input)).toEqual([{ ...wanted, wholeCall: true }]);
+    expect((await asksOf(templated, input))[0]).toMatchObject(wanted);
+  });
+
+  test.each([
+    ["*", PermissionAction.ALLOW],
+    ["echo *", PermissionAction.ASK],
+    ["{*", PermissionAction.ASK],
+    ["*echo hi*", PermissionAction.ASK],
+  ])("a text and a rule that allows %j: %i", async (pattern, action) => {
+    const { agent } = await serve([named]);
+    const rules = [{ permission: "bash", pattern, action: PermissionAction.ALLOW }];
+    const plan = await agent.tools.planTool({ tool: "bash", input: { script: "echo hi" }, rules, onlyRules: true });
+    expect(plan.action).toBe(action);
+    expect(plan.decisions.map(({ permission }) => permission)).toEqual(["bash"]);
   });
 });

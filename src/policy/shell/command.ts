@@ -71,8 +71,13 @@ export function unreadLine(line: string, why: string): Readings {
   return new Map([line, withoutSpace(line)].map((text) => [text, { commands }]));
 }
 
+/** Describes patterns that are no command lines: nothing of them is known, and they name no files. */
+export function readAsTexts(texts: readonly string[]): Readings {
+  return new Map(texts.map((text) => [text, { commands: unreadCommands(text, "it is no command line", []) }]));
+}
+
 /** Describes a line that was not read, so that it may do anything. */
-function unreadCommands(line: string, why: string): Command[] {
+function unreadCommands(line: string, why: string, uses: readonly Use[] = [anyObjects]): Command[] {
   const text = withoutSpace(line);
   return [
     {
@@ -82,7 +87,7 @@ function unreadCommands(line: string, why: string): Command[] {
       words: [],
       spellings: distinct([line, withoutDirectory(text)], text),
       dangers: [],
-      uses: [anyObjects],
+      uses,
       inner: [],
       scripts: [],
       programs: [],
