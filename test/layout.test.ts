@@ -42,7 +42,7 @@ const allowed: Record<string, readonly string[]> = {
     "tool/tool.ts",
     "worker",
   ],
-  mcp: ["core/canonical-json.ts", "view"],
+  mcp: ["core/canonical-json.ts", "core/pages-of.ts", "view"],
   telemetry: ["call/observer.ts", "call/ports.ts", "call/ports", "core", "tool/tool.ts"],
   store: ["approval/ports.ts", "approval/ports", "call/ports.ts", "call/ports", "core", "credential"],
   call: ["approval", "core", "policy", "tool"],
@@ -62,10 +62,19 @@ const allowed: Record<string, readonly string[]> = {
   core: [],
   view: ["core/command-failure.ts", "core/json-leaves.ts", "core/risk-words.ts", "core/visible.ts"],
   "ai-sdk": ["client"],
-  client: ["core/peer-uid.ts"],
+  client: ["core/pages-of.ts", "core/peer-uid.ts"],
   dialect: ["core"],
-  cli: ["client", "core/assets.ts", "core/locate-program.ts", "core/read-if-exists.ts", "dialect", "mcp", "view"],
-  console: ["view"],
+  cli: [
+    "client",
+    "core/assets.ts",
+    "core/locate-program.ts",
+    "core/pages-of.ts",
+    "core/read-if-exists.ts",
+    "dialect",
+    "mcp",
+    "view",
+  ],
+  console: ["core/pages-of.ts", "view"],
 };
 
 /** Words by which a client would read the view of a request, which `viewLines` alone draws. */

@@ -5,6 +5,7 @@ import {
   type ClientCallOptions,
   connect,
   PermissionAction,
+  pagesOf,
   type ToolDefinition,
   type ToolgateClient,
 } from "../client/client.ts";
@@ -79,7 +80,9 @@ export async function toolgateTools(options: ToolgateToolsOptions = {}): Promise
     const { session } = await client.sessions.createSession({ sessionId: options.sessionId ?? "", agent });
     const sessionId = session?.id ?? "";
     const fields = { agent, providerId, modelId };
-    const { tools } = await client.tools.listTools({ sessionId, ...fields });
+    const tools: ToolDefinition[] = [];
+    for await (const page of pagesOf((page) => client.tools.listTools({ ...page, sessionId, ...fields })))
+      tools.push(...page.tools);
     const connected: Connected = { client, sessionId, cancels: new Set(), cancelOnAbort, fields };
     return {
       tools: Object.fromEntries(tools.map((definition) => [definition.name, toolOf(connected, definition)])),

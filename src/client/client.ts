@@ -7,6 +7,7 @@ export * from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 export * from "../../gen/opencode/tool/v1/session_service_pb.ts";
 export * from "../../gen/opencode/tool/v1/tool_pb.ts";
 export * from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+export { pagesOf } from "../core/pages-of.ts";
 export { connect, type ToolgateClient } from "./connect.ts";
 export type { ConnectOptions } from "./find-server.ts";
 export { findToken, type TokenRole } from "./find-token.ts";

@@ -1,5 +1,6 @@
 import { type ListToolsResult, ProtocolError, ProtocolErrorCode, type Tool } from "@modelcontextprotocol/server";
 import type { ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { pagesOf } from "../core/pages-of.ts";
 import { waitToolName } from "./open-call-result.ts";
 import type { ToolgateApi } from "./toolgate-api.ts";
 
@@ -34,8 +35,9 @@ export async function listMcpTools(
 
 /** Lists all tools, in the order of their names. */
 export async function allTools({ tools }: ToolgateApi, sessionId: string): Promise<Tool[]> {
-  const listed = await tools.listTools({ sessionId });
-  const own = listed.tools.filter(({ name }) => name !== waitToolName).map(mcpTool);
+  const pages = await Array.fromAsync(pagesOf((page) => tools.listTools({ ...page, sessionId })));
+  const listed = pages.flatMap((page) => page.tools);
+  const own = listed.filter(({ name }) => name !== waitToolName).map(mcpTool);
   return [...own, waitTool].sort((a, b) => (a.name < b.name ? -1 : 1));
 }
 

@@ -98,7 +98,7 @@ export function createDirectory({ store, replica, processes, now, log }: Directo
         if (entry.replica !== replica && (known?.connection ?? 0n) < entry.connection)
           all.set(workerIdOf(entry.principal, entry.instanceId), entry);
       }
-      return [...all.values()].toSorted(byFleet);
+      return [...all.values()].toSorted((one, other) => (fleetOrder(one) < fleetOrder(other) ? -1 : 1));
     },
     leave: () =>
       inTurn(async () => {
@@ -133,7 +133,7 @@ export function brings({ tools }: Pick<ListedWorker, "tools">, definition: strin
 
 const unseen = (entry: ListedWorker): ListedWorker => ({ ...entry, seen: 0 });
 
-function byFleet(one: ListedWorker, other: ListedWorker): number {
-  const key = ({ worker, principal, instanceId }: ListedWorker) => `${worker} ${principal} ${instanceId}`;
-  return key(one) < key(other) ? -1 : 1;
+/** Returns a unique key that sorts processes by fleet. */
+export function fleetOrder({ worker, principal, instanceId }: ListedWorker): string {
+  return `${worker} ${principal} ${instanceId}`;
 }

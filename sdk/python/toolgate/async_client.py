@@ -209,7 +209,13 @@ class AsyncClient:
     ) -> list[ToolDefinition]:
         """Returns the tools that an agent may see, with schemas that suit its model."""
         request = ListToolsRequest(session_id=session, agent=agent, provider_id=provider, model_id=model)
-        return list((await self.rpc.unary(self.rpc.tools.ListTools, request)).tools)
+        tools: list[ToolDefinition] = []
+        while True:
+            page = await self.rpc.unary(self.rpc.tools.ListTools, request)
+            tools.extend(page.tools)
+            if not page.next_page_token:
+                return tools
+            request.page_token = page.next_page_token
 
     async def create_session(
         self,

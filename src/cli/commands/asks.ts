@@ -2,6 +2,7 @@ import type { Command } from "commander";
 import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { WatchPermissionsResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { type PermissionRequest, PermissionRequestSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import { replyCommand } from "../call/ask-prompt.ts";
 import { withServer } from "../command.ts";
 import type { ServerConnection } from "../connection/connection.ts";
@@ -32,12 +33,8 @@ export async function* openAsks(
   { permissions }: ServerConnection,
   sessionId: string,
 ): AsyncGenerator<PermissionRequest> {
-  let pageToken = "";
-  do {
-    const page = await permissions.listPermissions({ sessionId, pageToken });
-    yield* page.permissions;
-    pageToken = page.nextPageToken;
-  } while (pageToken !== "");
+  const pages = pagesOf((page) => permissions.listPermissions({ ...page, sessionId }));
+  for await (const page of pages) yield* page.permissions;
 }
 
 /** Prints requests as they are opened and settled, the open ones first, while the server can be reached. */

@@ -9,6 +9,7 @@ import {
   DecisionKindSchema,
   DecisionRecordSchema,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import { withScreen, withServer } from "../command.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import { allSessions } from "../connection/open-calls.ts";
@@ -54,21 +55,18 @@ async function* rootsOf(server: ServerConnection, session: string | undefined): 
   const living = new Set<string>();
   for await (const { rootSessionId } of allSessions(server)) living.add(rootSessionId);
   yield* living;
-  for (let pageToken = ""; ; ) {
-    const page = await server.permissions.listAudits({ pageToken, pageSize: 500 });
+  for await (const { rootSessionIds } of pagesOf((page) => server.permissions.listAudits(page))) {
     // A deleted session may exist again under the same id.
-    for (const root of page.rootSessionIds) if (!living.has(root)) yield root;
-    pageToken = page.nextPageToken;
-    if (pageToken === "") return;
+    for (const root of rootSessionIds) if (!living.has(root)) yield root;
   }
 }
 
 async function* entriesOf({ permissions }: ServerConnection, sessionId: string): AsyncGenerator<AuditEntry> {
   for (let afterSeq = 0n; ; ) {
-    const { entries } = await permissions.listDecisions({ sessionId, afterSeq, pageSize: 500 });
+    const { entries, end } = await permissions.listDecisions({ sessionId, afterSeq, pageSize: 500 });
     yield* entries;
     const last = entries.at(-1);
-    if (!last) return;
+    if (end || !last) return;
     afterSeq = last.seq;
   }
 }

@@ -8,7 +8,7 @@ import { runCanary } from "../canary/run-canary.ts";
 import { collect, type GlobalOptions, refuseCachedProgram, withScreen, withServer } from "../command.ts";
 import { httpHookVariable, mcpCommand } from "../connect/agent-files.ts";
 import { type AgentUser, findAgentUser } from "../connect/agent-user.ts";
-import { checkConnector } from "../connect/check-connector.ts";
+import { allConnectors, checkConnector } from "../connect/check-connector.ts";
 import { alreadyConnected, type ConnectorOptions, makeConnector, planConnector } from "../connect/connect-agent.ts";
 import { diffOf } from "../connect/file-change.ts";
 import {
@@ -76,7 +76,7 @@ export function defineConnect(command: Command, context: CliContext): void {
 }
 
 async function listConnectors(server: ServerConnection, screen: Screen): Promise<undefined> {
-  const { connectors } = await server.agents.listConnectors({});
+  const connectors = await allConnectors(server);
   for (const connector of connectors)
     screen.show(ConnectorSchema, connector, (paint) => [
       `${paint("bold", terminalLine(connector.id))}  ${terminalLine(`${connector.kind} of ${connector.place}`)}`,

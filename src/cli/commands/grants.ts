@@ -1,5 +1,6 @@
 import type { Command } from "commander";
 import { type Grant, GrantSchema, GrantScopeSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import { withServer } from "../command.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import type { CliContext } from "../context.ts";
@@ -67,12 +68,8 @@ async function* eachGrant(
   { permissions }: ServerConnection,
   { all = false, session = "" }: GrantsOptions,
 ): AsyncGenerator<Grant> {
-  let pageToken = "";
-  do {
-    const page = await permissions.listGrants({ includeDead: all, sessionId: session, pageToken });
-    yield* page.grants;
-    pageToken = page.nextPageToken;
-  } while (pageToken !== "");
+  const pages = pagesOf((page) => permissions.listGrants({ ...page, includeDead: all, sessionId: session }));
+  for await (const { grants } of pages) yield* grants;
 }
 
 function grantLines(grant: Grant, paint: Paint): string[] {

@@ -8,8 +8,10 @@ import {
   SourceStateSchema,
   type SourceTool,
 } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import { countOf } from "../../view/quantities.ts";
 import { withServer } from "../command.ts";
+import type { ServerConnection } from "../connection/connection.ts";
 import type { CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError } from "../failure/failure.ts";
@@ -27,7 +29,7 @@ export function defineSources(command: Command, context: CliContext): void {
     .argument("[name]", "the server, or the path of a tool directory or plugin, to show")
     .action((name: string | undefined) =>
       withServer(context, command, "approver", async ({ sources: service }, screen) => {
-        const { sources } = await service.listSources({});
+        const sources = await allSources(service);
         const shown = name === undefined ? sources : namedSources(sources, name);
         for (const source of shown)
           screen.show(SourceSchema, source, (paint) => [
@@ -41,6 +43,12 @@ export function defineSources(command: Command, context: CliContext): void {
         return undefined;
       }),
     );
+}
+
+/** Lists all sources. */
+export async function allSources(service: ServerConnection["sources"]): Promise<Source[]> {
+  const pages = await Array.fromAsync(pagesOf((page) => service.listSources(page)));
+  return pages.flatMap(({ sources }) => sources);
 }
 
 /** Finds an MCP server by its name. */

@@ -5,6 +5,7 @@ import {
   type Credential,
   CredentialSchema,
 } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import { collect, type GlobalOptions, withScreen, withServer } from "../command.ts";
 import { findServerToken, type ServerConnection } from "../connection/connection.ts";
 import type { CliContext, LocalCredentials, StoredCredential, TableFlags } from "../context.ts";
@@ -42,7 +43,10 @@ export function defineToken(command: Command, context: CliContext): void {
     command.command("list").description("list the tokens and sign-ins that the service stores as hashes"),
   ).action((options: TableFlags, sub: Command) =>
     onTable(context, sub, options, {
-      served: async ({ credentials }) => (await credentials.listCredentials({})).credentials,
+      async served({ credentials: service }) {
+        const pages = await Array.fromAsync(pagesOf((page) => service.listCredentials(page)));
+        return pages.flatMap(({ credentials }) => credentials);
+      },
       local: async (table) => table.list().map(toMessage),
       show: (found, screen) => {
         for (const each of found) screen.show(CredentialSchema, each, (paint) => credentialLines(each, paint));

@@ -5,6 +5,7 @@ import {
   type ToolDefinition,
   ToolDefinitionSchema,
 } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import { withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
@@ -20,7 +21,9 @@ export function defineTools(command: Command, context: CliContext): void {
     .option("--agent <name>", "what this agent may see (default: build)")
     .action((name: string | undefined, { agent = "" }: { agent?: string }) =>
       withServer(context, command, "caller", async (server, screen) => {
-        const { tools, problems } = await server.tools.listTools({ agent });
+        const pages = await Array.fromAsync(pagesOf((page) => server.tools.listTools({ ...page, agent })));
+        const tools = pages.flatMap((page) => page.tools);
+        const problems = pages.flatMap((page) => page.problems);
         const [shown, linesOf] = name === undefined ? [tools, listLines] : [[named(tools, name)], wholeLines];
         for (const tool of shown) screen.show(ToolDefinitionSchema, tool, (paint) => linesOf(tool, paint));
         for (const { path, line, reason } of problems) {

@@ -7,7 +7,7 @@ import { CommandError } from "../failure/failure.ts";
 import { confirmAtTerminal } from "../terminal/confirm.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { wordOf } from "../view/words.ts";
-import { changeLines, namedSource, sourceLines } from "./sources.ts";
+import { allSources, changeLines, namedSource, sourceLines } from "./sources.ts";
 
 /** Defines `toolgate upstream accept`. */
 export function defineUpstream(command: Command, context: CliContext): void {
@@ -18,7 +18,7 @@ export function defineUpstream(command: Command, context: CliContext): void {
     .option("-y, --yes", "do not ask")
     .action((name: string, { yes = false }: { yes?: boolean }) =>
       withServer(context, command, "approver", async ({ sources: service }, screen) => {
-        const source = namedSource((await service.listSources({})).sources, name);
+        const source = namedSource(await allSources(service), name);
         if (source.digest === "") throw notListed(source);
         if (!screen.json) for (const line of changeLines(source, screen.paint.out)) screen.write(`${line}\n`);
         if (!yes && !(await confirmAtTerminal(screen.io, `accept these tools of ${name}?`))) return undefined;

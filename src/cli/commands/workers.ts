@@ -1,3 +1,4 @@
+import { create } from "@bufbuild/protobuf";
 import type { Command } from "commander";
 import { ToolRegistration } from "../../../gen/opencode/tool/v1/worker_pb.ts";
 import {
@@ -6,6 +7,7 @@ import {
   type WorkerFleet,
   type WorkerProcess,
 } from "../../../gen/opencode/tool/v1/worker_service_pb.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import { fleetSummary, processesOf, workerState, workerTokenWords } from "../../view/workers.ts";
 import { withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
@@ -19,7 +21,10 @@ export function defineWorkers(command: Command, context: CliContext): void {
     .description("list the fleets of processes on other machines that bring tools, with their builds and what they run")
     .action(() =>
       withServer(context, command, "approver", async ({ workers: service }, screen) => {
-        const listed = await service.listWorkers({});
+        const pages = await Array.fromAsync(pagesOf((page) => service.listWorkers(page)));
+        const workers = pages.flatMap((page) => page.workers);
+        const fleets = pages.flatMap((page) => page.fleets);
+        const listed = create(ListWorkersResponseSchema, { workers, fleets });
         screen.show(ListWorkersResponseSchema, listed, (paint) => workerLines(listed, paint));
         if (listed.fleets.length === 0)
           screen.note(

@@ -1,6 +1,8 @@
+import type { Connector } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import type { Enforcement } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { connectVerified } from "../../client/connect.ts";
 import { openVerifiedSocket } from "../../client/verified-socket.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import { readIfExists } from "../../core/read-if-exists.ts";
 import type { Certificates, ServerConnection } from "../connection/connection.ts";
 import { commandFailure } from "../failure/failure.ts";
@@ -39,13 +41,19 @@ export async function checkConnector(
     if (user.uid === process.getuid?.()) enforcement ??= info?.enforcement;
   }
   if (approver === undefined) return { problems, enforcement };
-  const { connectors } = await approver.agents.listConnectors({});
+  const connectors = await allConnectors(approver);
   const registered = connectors.find(({ id }) => id === record.connectorId);
   if (registered === undefined)
     problems.push(
       `the service does not know the connector, so its files are not protected: connect ${record.kind} again`,
     );
   return { problems, enforcement: registered?.enforcement ?? enforcement };
+}
+
+/** Lists the connectors of all agents, newest first. */
+export async function allConnectors({ agents }: ServerConnection): Promise<Connector[]> {
+  const pages = await Array.fromAsync(pagesOf((page) => agents.listConnectors(page)));
+  return pages.flatMap(({ connectors }) => connectors);
 }
 
 function problemsOf({ path, sha256, entries }: WrittenFile): string[] {

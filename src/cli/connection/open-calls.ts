@@ -1,5 +1,6 @@
 import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { PermissionRequest, ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import type { ServerConnection } from "./connection.ts";
 
 /** A call that has not ended, with its open permission requests. */
@@ -39,12 +40,7 @@ export function createWaitingCalls(server: ServerConnection): WaitingCalls {
 
 /** Yields all sessions that this connection may see, newest first. */
 export async function* allSessions({ sessions }: ServerConnection): AsyncGenerator<Session> {
-  for (let pageToken = ""; ; ) {
-    const page = await sessions.listSessions({ pageSize: 500, pageToken });
-    yield* page.sessions;
-    pageToken = page.nextPageToken;
-    if (pageToken === "") return;
-  }
+  for await (const page of pagesOf((page) => sessions.listSessions(page))) yield* page.sessions;
 }
 
 /** Reads the open calls of a session from the snapshot with which a watch begins. */

@@ -6,6 +6,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import type { ToolgateClient } from "../../client/connect.ts";
 import { isLoopback } from "../../client/find-token.ts";
 import { ServiceAwayError } from "../../client/verified-socket.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import { AlreadyBegunError, type DelegatedCalls } from "../../dialect/delegate.ts";
 import { errorInfoOf } from "../failure/failure.ts";
 
@@ -69,7 +70,11 @@ export function createServiceCalls(
       }
     },
     finish: async (request) => (await connected()).tools.finishCall(request),
-    toolNames: async () => (await (await connected()).tools.listTools({})).tools.map(({ name }) => name),
+    async toolNames() {
+      const { tools } = await connected();
+      const pages = await Array.fromAsync(pagesOf((page) => tools.listTools(page)));
+      return pages.flatMap((page) => page.tools.map(({ name }) => name));
+    },
     close: drop,
   };
 }

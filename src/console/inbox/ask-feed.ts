@@ -55,11 +55,11 @@ export function createAskFeed({ stream, permissions }: Pick<ConsoleConnection, "
   /** Reads from the audit the settlements that were missed while disconnected. */
   async function readSettled(sessionId: string): Promise<void> {
     for (let afterSeq = 0n; ; ) {
-      const { entries } = await permissions.listDecisions({ sessionId, afterSeq, pageSize: 500 });
+      const { entries, end } = await permissions.listDecisions({ sessionId, afterSeq, pageSize: 500 });
       for (const { record } of entries) if (record?.settled !== undefined) list.settle(record.settled);
       asks.value = list.all();
       const last = entries.at(-1);
-      if (last === undefined) return;
+      if (end || last === undefined) return;
       afterSeq = last.seq;
     }
   }

@@ -2,6 +2,7 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { useSignal } from "@preact/signals";
 import { useMemo } from "preact/hooks";
 import type { PlanToolResponse, ToolDefinition } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import { CopyCommand } from "../parts/copy-command.tsx";
 import { PlanVerdict } from "../parts/verdict.tsx";
 import { visibleText } from "../parts/visible-text.ts";
@@ -56,7 +57,10 @@ export function ExplainCall(props: QuestionProps) {
   const { connection, agent, sessionId } = props;
   const chosen = useSignal("");
   const tools = useLoaded(
-    async (signal) => (await connection.tools.listTools({ agent, sessionId }, { signal })).tools,
+    async (signal) => {
+      const list = (page: object) => connection.tools.listTools({ ...page, agent, sessionId }, { signal });
+      return (await Array.fromAsync(pagesOf(list))).flatMap((page) => page.tools);
+    },
     [connection, agent, sessionId],
   );
   const tool = tools.value?.find(({ name }) => name === chosen.value) ?? tools.value?.[0];

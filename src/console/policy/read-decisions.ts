@@ -35,9 +35,9 @@ export async function readDecisions(
   const read: Decision[] = [];
   for (let isMore = true; ; ) {
     const afterSeq = (read.at(-1) ?? known.at(-1))?.entry.seq ?? 0n;
-    const { entries } = await permissions.listDecisions({ sessionId, afterSeq, pageSize }, { signal });
+    const { entries, end } = await permissions.listDecisions({ sessionId, afterSeq, pageSize }, { signal });
     read.push(...entries.map((entry) => ({ entry, record: fromBinary(DecisionRecordSchema, entry.content) })));
-    isMore = entries.length === pageSize;
+    isMore = !end;
     if (isMore && read.length < maxAtOnce) continue;
     const fresh = read.map(({ entry }) => entry);
     const chain = before?.chain.state === "broken" ? before.chain : await checkChain(fresh, known.at(-1)?.entry);

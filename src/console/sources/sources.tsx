@@ -1,11 +1,15 @@
+import { pagesOf } from "../../core/pages-of.ts";
 import { useLoaded } from "../shell/load.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
 import { SourceCard } from "./source-card.tsx";
 
 /** The MCP servers and tool processes, with what is offered and not accepted. */
 export function SourcesPage({ connection }: PageProps) {
-  const sources = useLoaded((signal) => connection.sources.listSources({}, { signal }), [connection]);
-  const list = sources.value?.sources;
+  const sources = useLoaded(
+    (signal) => Array.fromAsync(pagesOf((page) => connection.sources.listSources(page, { signal }))),
+    [connection],
+  );
+  const list = sources.value?.flatMap((page) => page.sources);
   return (
     <section class="page" aria-busy={sources.isLoading}>
       <h1>Sources</h1>

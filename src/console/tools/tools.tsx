@@ -1,6 +1,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import type { ToolDefinition, ToolProblem, ToolStats } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import { countOf } from "../../view/quantities.ts";
 import { visibleText } from "../parts/visible-text.ts";
 import { useLoaded } from "../shell/load.ts";
@@ -18,7 +19,10 @@ export function Tools({ connection, route, feed }: PageProps) {
   useEffect(() => session.close, [session]);
   const [name] = route.chosen.value;
   const listed = useLoaded(
-    (signal) => connection.tools.listTools({ agent: agent.value, ...model.value }, { signal }),
+    (signal) => {
+      const request = { agent: agent.value, ...model.value };
+      return Array.fromAsync(pagesOf((page) => connection.tools.listTools({ ...request, ...page }, { signal })));
+    },
     [connection, agent.value, model.value],
   );
   const stats = useLoaded(
@@ -27,7 +31,7 @@ export function Tools({ connection, route, feed }: PageProps) {
     [connection, name],
   );
   const statsOf = (tool: string) => stats.value?.tools.find((one) => one.tool === tool);
-  const tools = listed.value?.tools ?? [];
+  const tools = listed.value?.flatMap((page) => page.tools) ?? [];
   const tool = tools.find((one) => one.name === name) ?? (name === undefined ? tools[0] : undefined);
   return (
     <div class="split" data-chosen={name !== undefined}>
@@ -57,7 +61,7 @@ export function Tools({ connection, route, feed }: PageProps) {
               {listed.problem}
             </p>
           )}
-          <NotLoaded problems={listed.value?.problems ?? []} />
+          <NotLoaded problems={listed.value?.flatMap((page) => page.problems) ?? []} />
         </div>
         <ul class="tool-list">
           {tools.map((one) => (

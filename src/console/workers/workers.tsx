@@ -1,6 +1,7 @@
 import { createClient } from "@connectrpc/connect";
 import { useEffect, useMemo } from "preact/hooks";
 import { WorkerService } from "../../../gen/opencode/tool/v1/worker_service_pb.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import { workerTokenWords } from "../../view/workers.ts";
 import { CopyCommand } from "../parts/copy-command.tsx";
 import { useLoaded } from "../shell/load.ts";
@@ -13,7 +14,12 @@ const refreshMs = 3_000;
 /** The fleets of workers: what they run, what waits for them, and what is refused. It refreshes itself while it is visible. */
 export function WorkersPage({ connection: { transport } }: PageProps) {
   const service = useMemo(() => createClient(WorkerService, transport), [transport]);
-  const { value, problem, isLoading, reload } = useLoaded((signal) => service.listWorkers({}, { signal }), [service]);
+  const { value, problem, isLoading, reload } = useLoaded(
+    (signal) => Array.fromAsync(pagesOf((page) => service.listWorkers(page, { signal }))),
+    [service],
+  );
+  const fleets = value?.flatMap((page) => page.fleets);
+  const workers = value?.flatMap((page) => page.workers) ?? [];
   useEffect(() => {
     if (isLoading) return;
     const timer = setTimeout(() => document.hidden || reload(), refreshMs);
@@ -36,7 +42,7 @@ export function WorkersPage({ connection: { transport } }: PageProps) {
           {problem}
         </p>
       )}
-      {value?.fleets.length === 0 && (
+      {fleets?.length === 0 && (
         <div class="empty">
           <h2>No workers yet</h2>
           <p>
@@ -48,8 +54,8 @@ export function WorkersPage({ connection: { transport } }: PageProps) {
         </div>
       )}
       <ul class="cards">
-        {value?.fleets.map((fleet) => (
-          <FleetCard key={`${fleet.worker} ${fleet.principal}`} fleet={fleet} workers={value.workers} />
+        {fleets?.map((fleet) => (
+          <FleetCard key={`${fleet.worker} ${fleet.principal}`} fleet={fleet} workers={workers} />
         ))}
       </ul>
     </section>

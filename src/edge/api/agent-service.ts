@@ -5,6 +5,7 @@ import { readsAll } from "../../call/session-access.ts";
 import type { Connectors } from "../../connector/connectors.ts";
 import { advisory } from "../../connector/enforcement.ts";
 import type { Principal } from "../../core/principal.ts";
+import { newestFirstKey, pageByKey } from "./paging.ts";
 import type { ServiceFunctions } from "./rpc.ts";
 import { approverOf, type SenderDomain } from "./sender.ts";
 import type { ToolServiceDomain } from "./tool-domain.ts";
@@ -31,11 +32,19 @@ export function agentService(domain: AgentServiceDomain): ServiceFunctions<typeo
       return { connector: judged(await connectors.register(request, id)) };
     },
     unregisterConnector: async ({ id }) => ({ connector: await connectors.unregister(id) }),
-    listAgents: (_request, { principal }) => ({ agents: agentsFor(domain, principal) }),
+    listAgents(request, { principal }) {
+      // The order is that of the configuration.
+      const keyOf = (_agent: unknown, index: number) => String(index).padStart(8, "0");
+      const { page, nextPageToken } = pageByKey(agentsFor(domain, principal), keyOf, request);
+      return { agents: page, nextPageToken };
+    },
     async *runAgents(requests, { principal, signal }) {
       for await (const message of domain.streams.connect(principal, requests, signal)) yield { message };
     },
-    listConnectors: () => ({ connectors: connectors.list().map(judged) }),
+    listConnectors(request) {
+      const { page, nextPageToken } = pageByKey(connectors.list(), newestFirstKey, request);
+      return { connectors: page.map(judged), nextPageToken };
+    },
   };
 }
 

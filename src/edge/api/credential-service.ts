@@ -7,6 +7,7 @@ import { actingRoles, type Credential, type CredentialRights } from "../../crede
 import type { Credentials } from "../../credential/credentials.ts";
 
 import { checkRole } from "./access.ts";
+import { newestFirstKey, pageByKey } from "./paging.ts";
 import { RequestFailure } from "./request-failure.ts";
 import type { ServiceFunctions } from "./rpc.ts";
 import { approverOf, type SenderDomain } from "./sender.ts";
@@ -45,12 +46,10 @@ export function credentialService(domain: CredentialServiceDomain): ServiceFunct
       });
       return { token, credential: recordOf(credential) };
     },
-    listCredentials: () => ({
-      credentials: credentials
-        .list()
-        .toSorted((one, other) => other.created - one.created)
-        .map(recordOf),
-    }),
+    listCredentials(request) {
+      const { page, nextPageToken } = pageByKey(credentials.list(), newestFirstKey, request);
+      return { credentials: page.map(recordOf), nextPageToken };
+    },
     async revokeCredential({ id }, { principal }) {
       const found = credentials.list().find((credential) => credential.id === id);
       if (found?.roles.includes("admin")) checkRole(principal, ["admin"], "RevokeCredential of an admin");

@@ -93,8 +93,11 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
 
     async listDecisions(request, context) {
       const { sessionId, afterSeq } = request;
-      const page = { sessionId, afterSeq: Number(afterSeq), limit: pageLimit(request, context) };
-      return { entries: await audit.list(context.principal, page) };
+      const limit = pageLimit(request, context);
+      // One more than the page shows if it is the last one.
+      const page = { sessionId, afterSeq: Number(afterSeq), limit: limit + 1 };
+      const entries = await audit.list(context.principal, page);
+      return { entries: entries.slice(0, limit), end: entries.length <= limit };
     },
 
     async listAudits(request, context) {

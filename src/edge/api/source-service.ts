@@ -1,4 +1,5 @@
 import type { Source, SourceService } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
+import { pageByKey } from "./paging.ts";
 import type { ServiceFunctions } from "./rpc.ts";
 import { approverOf, type SenderDomain } from "./sender.ts";
 
@@ -15,7 +16,11 @@ export interface SourceServiceDomain extends SenderDomain {
 export function sourceService(domain: SourceServiceDomain): ServiceFunctions<typeof SourceService> {
   const { sources } = domain;
   return {
-    listSources: async () => ({ sources: await sources.list() }),
+    async listSources(request) {
+      const keyOf = ({ kind, workspace, name }: Source) => `${kind} ${workspace} ${name}`;
+      const { page, nextPageToken } = pageByKey(await sources.list(), keyOf, request);
+      return { sources: page, nextPageToken };
+    },
     async acceptSource({ name, digest }, context) {
       const { id } = await approverOf(domain, context);
       return { source: await sources.accept(name, digest, id) };

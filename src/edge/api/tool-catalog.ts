@@ -16,6 +16,7 @@ import {
 } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { StoreSafety } from "../../call/ports.ts";
 import type { EdgeContext } from "./edge-context.ts";
+import { pageByKey } from "./paging.ts";
 import type { ToolServiceDomain } from "./tool-domain.ts";
 
 /** Returns the tools that an agent may see, after it has read tool files that changed. */
@@ -26,7 +27,8 @@ export async function listToolsRpc(
 ): Promise<MessageInitShape<typeof ListToolsResponseSchema>> {
   await custom.refresh();
   const { tools, workspace } = await planner.tools(principal, request);
-  return { tools, problems: custom.problems(workspace) };
+  const { page, nextPageToken } = pageByKey(tools, ({ name }) => name, request);
+  return { tools: page, nextPageToken, problems: request.pageToken === "" ? custom.problems(workspace) : [] };
 }
 
 /** Plans a call without running or recording it. */

@@ -1,5 +1,7 @@
 import type { WorkerService } from "../../../gen/opencode/tool/v1/worker_service_pb.ts";
+import { fleetOrder } from "../../worker/directory.ts";
 import type { Workers } from "../../worker/workers.ts";
+import { pageByKey } from "./paging.ts";
 import type { ServiceFunctions } from "./rpc.ts";
 
 /** Domain that WorkerService works on. */
@@ -13,6 +15,10 @@ export function workerService({ workers }: WorkerServiceDomain): ServiceFunction
     async *work(requests, { principal, signal }) {
       for await (const message of workers.connect(principal, requests, signal)) yield { message };
     },
-    listWorkers: () => workers.listAll(),
+    async listWorkers(request) {
+      const { workers: all, fleets } = await workers.listAll();
+      const { page, nextPageToken } = pageByKey(all, fleetOrder, request);
+      return { workers: page, nextPageToken, fleets: request.pageToken === "" ? fleets : [] };
+    },
   };
 }

@@ -1,5 +1,6 @@
 import type { Client } from "@connectrpc/connect";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import { answerClaude, denyClaude, ownClaudeTool } from "../../dialect/claude.ts";
 import { type ClaudeHook, readClaudeHook } from "../../dialect/claude-hook.ts";
 import { AlreadyBegunError, type DecisionMemory, type DelegatedCalls } from "../../dialect/delegate.ts";
@@ -83,7 +84,10 @@ async function answerHook(
     async isOwnTool(tool: string) {
       const name = ownClaudeTool(tool, query.get("mcp") ?? "");
       if (name === undefined) return false;
-      return name === waitToolName || (await tools.listTools({})).tools.some((each) => each.name === name);
+      if (name === waitToolName) return true;
+      for await (const page of pagesOf((page) => tools.listTools(page)))
+        if (page.tools.some((each) => each.name === name)) return true;
+      return false;
     },
   };
   return await answerClaude(context, hook);

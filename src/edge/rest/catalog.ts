@@ -1,3 +1,4 @@
+import { pagesOf } from "../../core/pages-of.ts";
 import type { Principal } from "../../core/principal.ts";
 import { invalidRequest, type RestCall, type RestRoute } from "./route.ts";
 import { projectJson, restVersion } from "./shapes.ts";
@@ -38,7 +39,8 @@ async function listTools(call: RestCall) {
 }
 
 async function toolsOf({ api, signal }: RestCall, providerId: string, modelId: string) {
-  return (await api.tools.listTools({ providerId, modelId }, { signal })).tools;
+  const pages = pagesOf((page) => api.tools.listTools({ ...page, providerId, modelId }, { signal }));
+  return (await Array.fromAsync(pages)).flatMap(({ tools }) => tools);
 }
 
 /** Returns the workspace root of the request's directory, otherwise `default` or the first one that the token may use. */

@@ -3,10 +3,11 @@ import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { isTerminal } from "../../call/state.ts";
 import { newId, timeOfId } from "../../core/ids.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import { RequestError } from "../../core/request-error.ts";
 import { RequestFailure } from "../api/request-failure.ts";
 import { projectPlaceOf } from "./event-frames.ts";
-import { allPages, type RestCall, type RestRoute, restBody } from "./route.ts";
+import { type RestCall, type RestRoute, restBody } from "./route.ts";
 import { sessionOf } from "./sessions.ts";
 import { messageJson, partJson } from "./shapes.ts";
 
@@ -79,11 +80,9 @@ function messageOf(parts: readonly ToolPart[], directory: string) {
   return { info: messageJson(first, directory, time), parts: parts.map((part) => partJson(part)) };
 }
 
-function partsOf({ api, signal }: RestCall, sessionId: string) {
-  return allPages(async (page) => {
-    const { parts, nextPageToken } = await api.tools.listToolParts({ ...page, sessionId }, { signal });
-    return { entries: parts, nextPageToken };
-  });
+async function* partsOf({ api, signal }: RestCall, sessionId: string) {
+  const pages = pagesOf((page) => api.tools.listToolParts({ ...page, sessionId }, { signal }));
+  for await (const { parts } of pages) yield* parts;
 }
 
 /** Runs a command with the tool `bash` and answers when it has ended; it goes on if the client leaves. */

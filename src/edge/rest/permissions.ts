@@ -1,8 +1,9 @@
 import { z } from "zod";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { unknownPermission } from "../../approval/answer-refusals.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import { workspaceRoot } from "../../core/workspace-root.ts";
-import { allPages, type RestCall, type RestRoute, restBody } from "./route.ts";
+import { type RestCall, type RestRoute, restBody } from "./route.ts";
 import { permissionJson, questionJson } from "./shapes.ts";
 
 const replies = { once: PermissionReply.ONCE, always: PermissionReply.ALWAYS, reject: PermissionReply.REJECT } as const;
@@ -55,12 +56,9 @@ const isQuestion = ({ question }: PermissionRequest) => question.length > 0;
 
 /** Lists the open requests, of one workspace root if the request names a directory. */
 async function openRequests({ api, signal, workspace, feed }: RestCall): Promise<PermissionRequest[]> {
-  const open = allPages(async (page) => {
-    const { permissions, nextPageToken } = await api.permissions.listPermissions(page, { signal });
-    return { entries: permissions, nextPageToken };
-  });
+  const pages = await Array.fromAsync(pagesOf((page) => api.permissions.listPermissions(page, { signal })));
   const found: PermissionRequest[] = [];
-  for await (const request of open) {
+  for (const request of pages.flatMap(({ permissions }) => permissions)) {
     const session = workspace === undefined ? undefined : (await feed.sessions.find(request.sessionId))?.session;
     if (workspace === undefined || workspaceRoot(session?.workspace ?? "") === workspace) found.push(request);
   }

@@ -51,17 +51,5 @@ export function invalidRequest(field: string, fact: string): RequestFailure {
   return new RequestFailure("invalid_argument", `${where} is not valid: ${fact}`, options);
 }
 
-/** Yields the entries of all pages of a list. */
-export async function* allPages<T>(
-  list: (page: { pageSize: number; pageToken: string }) => Promise<{ entries: T[]; nextPageToken: string }>,
-): AsyncGenerator<T, void> {
-  for (let pageToken = ""; ; ) {
-    const { entries, nextPageToken } = await list({ pageSize: 500, pageToken });
-    yield* entries;
-    if (nextPageToken === "") return;
-    pageToken = nextPageToken;
-  }
-}
-
 /** Schema of data that a client attaches. */
 export const metadataSchema = z.record(z.string(), z.json());

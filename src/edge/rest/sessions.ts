@@ -1,10 +1,11 @@
 import { z } from "zod";
 import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { announceInFeed } from "../../call/feed.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import { workspaceRoot } from "../../core/workspace-root.ts";
 import { framesOf, projectPlaceOf } from "./event-frames.ts";
 import { sessionChange } from "./event-json.ts";
-import { allPages, invalidRequest, metadataSchema, type RestCall, type RestRoute, restBody } from "./route.ts";
+import { invalidRequest, metadataSchema, type RestCall, type RestRoute, restBody } from "./route.ts";
 import { actionOf, sessionJson } from "./shapes.ts";
 
 const newSession = z.object({
@@ -119,11 +120,9 @@ async function listChildren(call: RestCall) {
   return children;
 }
 
-function visibleSessions({ api, signal }: RestCall, rootSessionId = "") {
-  return allPages(async (page) => {
-    const { sessions, nextPageToken } = await api.sessions.listSessions({ ...page, rootSessionId }, { signal });
-    return { entries: sessions, nextPageToken };
-  });
+async function* visibleSessions({ api, signal }: RestCall, rootSessionId = "") {
+  const pages = pagesOf((page) => api.sessions.listSessions({ ...page, rootSessionId }, { signal }));
+  for await (const { sessions } of pages) yield* sessions;
 }
 
 const json = ({ sources }: RestCall, session: Session) => sessionJson(session, sources.roots);

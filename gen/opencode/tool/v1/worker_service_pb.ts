@@ -6,6 +6,7 @@
 
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
+import { file_buf_validate_validate } from "@bufbuild/protovalidate/gen/buf/validate/validate_pb.js";
 import type { RegisteredTool, WorkerTool, WorkRequestSchema, WorkResponseSchema } from "./worker_pb.ts";
 import { file_opencode_tool_v1_worker } from "./worker_pb.ts";
 import type { Message } from "@bufbuild/protobuf";
@@ -14,14 +15,27 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/worker_service.proto.
  */
 export const file_opencode_tool_v1_worker_service: GenFile = /*@__PURE__*/
-  fileDesc("CiVvcGVuY29kZS90b29sL3YxL3dvcmtlcl9zZXJ2aWNlLnByb3RvEhBvcGVuY29kZS50b29sLnYxIhQKEkxpc3RXb3JrZXJzUmVxdWVzdCJ2ChNMaXN0V29ya2Vyc1Jlc3BvbnNlEjAKB3dvcmtlcnMYASADKAsyHy5vcGVuY29kZS50b29sLnYxLldvcmtlclByb2Nlc3MSLQoGZmxlZXRzGAIgAygLMh0ub3BlbmNvZGUudG9vbC52MS5Xb3JrZXJGbGVldCJeCgtXb3JrZXJGbGVldBIOCgZ3b3JrZXIYASABKAkSEQoJcHJpbmNpcGFsGAIgASgJEg0KBXRvb2xzGAMgAygJEg8KB3dhaXRpbmcYBCABKA0SDAoEc2VlbhgFIAEoASK3AQoRV29ya2VyRGVjbGFyYXRpb24SCgoCaWQYASABKAkSEQoJcHJpbmNpcGFsGAIgASgJEg4KBndvcmtlchgDIAEoCRISCgpnZW5lcmF0aW9uGAQgASgEEhIKCndvcmtzcGFjZXMYBSADKAkSKwoFdG9vbHMYBiADKAsyHC5vcGVuY29kZS50b29sLnYxLldvcmtlclRvb2wSEAoIZGVjbGFyZWQYByABKAESDAoEc2VlbhgIIAEoASK6AgoNV29ya2VyUHJvY2VzcxITCgtpbnN0YW5jZV9pZBgBIAEoCRIOCgZ3b3JrZXIYAiABKAkSEAoIYnVpbGRfaWQYAyABKAkSEgoKZ2VuZXJhdGlvbhgEIAEoBBILCgNzZGsYBSABKAkSEQoJcHJpbmNpcGFsGAYgASgJEhIKCndvcmtzcGFjZXMYByADKAkSLwoFdG9vbHMYCCADKAsyIC5vcGVuY29kZS50b29sLnYxLlJlZ2lzdGVyZWRUb29sEhAKCGNhcGFjaXR5GAkgASgNEg8KB3J1bm5pbmcYCiABKA0SEAoIZHJhaW5pbmcYCyABKAgSEQoJY29ubmVjdGVkGAwgASgIEgwKBHNlZW4YDSABKAESDwoHcmVwbGljYRgOIAEoCRISCgpjb25uZWN0aW9uGA8gASgEMrYBCg1Xb3JrZXJTZXJ2aWNlEkkKBFdvcmsSHS5vcGVuY29kZS50b29sLnYxLldvcmtSZXF1ZXN0Gh4ub3BlbmNvZGUudG9vbC52MS5Xb3JrUmVzcG9uc2UoATABEloKC0xpc3RXb3JrZXJzEiQub3BlbmNvZGUudG9vbC52MS5MaXN0V29ya2Vyc1JlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkxpc3RXb3JrZXJzUmVzcG9uc2VCJlokdG9vbGdhdGUvZ2VuL29wZW5jb2RlL3Rvb2wvdjE7dG9vbHYxYgZwcm90bzM", [file_opencode_tool_v1_worker]);
+  fileDesc("CiVvcGVuY29kZS90b29sL3YxL3dvcmtlcl9zZXJ2aWNlLnByb3RvEhBvcGVuY29kZS50b29sLnYxIk8KEkxpc3RXb3JrZXJzUmVxdWVzdBIbCglwYWdlX3NpemUYASABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YAiABKAlCCLpIBXIDGIAEIo8BChNMaXN0V29ya2Vyc1Jlc3BvbnNlEjAKB3dvcmtlcnMYASADKAsyHy5vcGVuY29kZS50b29sLnYxLldvcmtlclByb2Nlc3MSLQoGZmxlZXRzGAIgAygLMh0ub3BlbmNvZGUudG9vbC52MS5Xb3JrZXJGbGVldBIXCg9uZXh0X3BhZ2VfdG9rZW4YAyABKAkiXgoLV29ya2VyRmxlZXQSDgoGd29ya2VyGAEgASgJEhEKCXByaW5jaXBhbBgCIAEoCRINCgV0b29scxgDIAMoCRIPCgd3YWl0aW5nGAQgASgNEgwKBHNlZW4YBSABKAEitwEKEVdvcmtlckRlY2xhcmF0aW9uEgoKAmlkGAEgASgJEhEKCXByaW5jaXBhbBgCIAEoCRIOCgZ3b3JrZXIYAyABKAkSEgoKZ2VuZXJhdGlvbhgEIAEoBBISCgp3b3Jrc3BhY2VzGAUgAygJEisKBXRvb2xzGAYgAygLMhwub3BlbmNvZGUudG9vbC52MS5Xb3JrZXJUb29sEhAKCGRlY2xhcmVkGAcgASgBEgwKBHNlZW4YCCABKAEiugIKDVdvcmtlclByb2Nlc3MSEwoLaW5zdGFuY2VfaWQYASABKAkSDgoGd29ya2VyGAIgASgJEhAKCGJ1aWxkX2lkGAMgASgJEhIKCmdlbmVyYXRpb24YBCABKAQSCwoDc2RrGAUgASgJEhEKCXByaW5jaXBhbBgGIAEoCRISCgp3b3Jrc3BhY2VzGAcgAygJEi8KBXRvb2xzGAggAygLMiAub3BlbmNvZGUudG9vbC52MS5SZWdpc3RlcmVkVG9vbBIQCghjYXBhY2l0eRgJIAEoDRIPCgdydW5uaW5nGAogASgNEhAKCGRyYWluaW5nGAsgASgIEhEKCWNvbm5lY3RlZBgMIAEoCBIMCgRzZWVuGA0gASgBEg8KB3JlcGxpY2EYDiABKAkSEgoKY29ubmVjdGlvbhgPIAEoBDK2AQoNV29ya2VyU2VydmljZRJJCgRXb3JrEh0ub3BlbmNvZGUudG9vbC52MS5Xb3JrUmVxdWVzdBoeLm9wZW5jb2RlLnRvb2wudjEuV29ya1Jlc3BvbnNlKAEwARJaCgtMaXN0V29ya2VycxIkLm9wZW5jb2RlLnRvb2wudjEuTGlzdFdvcmtlcnNSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5MaXN0V29ya2Vyc1Jlc3BvbnNlQiZaJHRvb2xnYXRlL2dlbi9vcGVuY29kZS90b29sL3YxO3Rvb2x2MWIGcHJvdG8z", [file_buf_validate_validate, file_opencode_tool_v1_worker]);
 
 /**
- * ListWorkersRequest asks for the workers.
+ * ListWorkersRequest pages through worker processes.
  *
  * @generated from message opencode.tool.v1.ListWorkersRequest
  */
 export type ListWorkersRequest = Message<"opencode.tool.v1.ListWorkersRequest"> & {
+  /**
+   * page_size is at most 500; 0 means 500.
+   *
+   * @generated from field: uint32 page_size = 1;
+   */
+  pageSize: number;
+
+  /**
+   * page_token is the `next_page_token` of the previous page; empty for the first page.
+   *
+   * @generated from field: string page_token = 2;
+   */
+  pageToken: string;
 };
 
 /**
@@ -32,7 +46,7 @@ export const ListWorkersRequestSchema: GenMessage<ListWorkersRequest> = /*@__PUR
   messageDesc(file_opencode_tool_v1_worker_service, 0);
 
 /**
- * ListWorkersResponse has the workers.
+ * ListWorkersResponse is a page of worker processes.
  *
  * @generated from message opencode.tool.v1.ListWorkersResponse
  */
@@ -45,11 +59,19 @@ export type ListWorkersResponse = Message<"opencode.tool.v1.ListWorkersResponse"
   workers: WorkerProcess[];
 
   /**
-   * fleets are the fleets whose tools are known, also those of which no process is connected.
+   * fleets are the fleets whose tools are known, also those of which no process is connected. All of them are on the first
+   * page, and none on the others.
    *
    * @generated from field: repeated opencode.tool.v1.WorkerFleet fleets = 2;
    */
   fleets: WorkerFleet[];
+
+  /**
+   * next_page_token requests the next page; empty on the last page.
+   *
+   * @generated from field: string next_page_token = 3;
+   */
+  nextPageToken: string;
 };
 
 /**

@@ -199,16 +199,25 @@ Global___UnregisterConnectorResponse: _TypeAlias = UnregisterConnectorResponse  
 
 @_typing.final
 class ListConnectorsRequest(_message.Message):
-    """ListConnectorsRequest is empty."""
+    """ListConnectorsRequest pages through connectors."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """page_size is at most 500; 0 means 500."""
+    page_token: _builtins.str
+    """page_token is the `next_page_token` of the previous page; empty for the first page."""
     def __init__(
         self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -216,11 +225,14 @@ Global___ListConnectorsRequest: _TypeAlias = ListConnectorsRequest  # noqa: Y015
 
 @_typing.final
 class ListConnectorsResponse(_message.Message):
-    """ListConnectorsResponse is all connectors."""
+    """ListConnectorsResponse is a page of connectors."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CONNECTORS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """next_page_token requests the next page; empty on the last page."""
     @_builtins.property
     def connectors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Connector]:
         """connectors are newest first."""
@@ -229,10 +241,11 @@ class ListConnectorsResponse(_message.Message):
         self,
         *,
         connectors: _abc.Iterable[Global___Connector] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connectors", b"connectors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connectors", b"connectors", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -240,16 +253,25 @@ Global___ListConnectorsResponse: _TypeAlias = ListConnectorsResponse  # noqa: Y0
 
 @_typing.final
 class ListAgentsRequest(_message.Message):
-    """ListAgentsRequest is empty."""
+    """ListAgentsRequest pages through agents."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """page_size is at most 500; 0 means 500."""
+    page_token: _builtins.str
+    """page_token is the `next_page_token` of the previous page; empty for the first page."""
     def __init__(
         self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -257,11 +279,14 @@ Global___ListAgentsRequest: _TypeAlias = ListAgentsRequest  # noqa: Y015
 
 @_typing.final
 class ListAgentsResponse(_message.Message):
-    """ListAgentsResponse is all agents that the principal may see."""
+    """ListAgentsResponse is a page of the agents that the principal may see."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """next_page_token requests the next page; empty on the last page."""
     @_builtins.property
     def agents(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentInfo]:
         """agents are in the order of the configuration."""
@@ -270,10 +295,11 @@ class ListAgentsResponse(_message.Message):
         self,
         *,
         agents: _abc.Iterable[Global___AgentInfo] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -502,6 +502,9 @@ class ListDecisionsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENTRIES_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    end: _builtins.bool
+    """end is true if nothing follows these entries yet. Before 0.2.0 it is never set, and only an empty page is the end."""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[_permission_pb2.AuditEntry]:
         """entries are the oldest entries after `after_seq`; empty if there are no more."""
@@ -510,10 +513,11 @@ class ListDecisionsResponse(_message.Message):
         self,
         *,
         entries: _abc.Iterable[_permission_pb2.AuditEntry] | None = ...,
+        end: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "entries", b"entries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

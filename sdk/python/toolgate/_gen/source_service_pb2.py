@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"toolgate/_gen/source_service.proto\x12\x10opencode.tool.v1\"\xac\x03\n\x06Source\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n\x06origin\x18\x02 \x01(\tR\x06origin\x12\x33\n\x05state\x18\x03 \x01(\x0e\x32\x1d.opencode.tool.v1.SourceStateR\x05state\x12\x14\n\x05since\x18\x04 \x01(\x01R\x05since\x12\x18\n\x07problem\x18\x05 \x01(\tR\x07problem\x12\x1a\n\x08restarts\x18\x06 \x01(\rR\x08restarts\x12!\n\x0cmemory_bytes\x18\x07 \x01(\x04R\x0bmemoryBytes\x12\x32\n\x05tools\x18\x08 \x03(\x0b\x32\x1c.opencode.tool.v1.SourceToolR\x05tools\x12\x16\n\x06\x64igest\x18\t \x01(\tR\x06\x64igest\x12 \n\x0b\x63onfinement\x18\n \x01(\tR\x0b\x63onfinement\x12\x30\n\x04kind\x18\x0b \x01(\x0e\x32\x1c.opencode.tool.v1.SourceKindR\x04kind\x12\x1c\n\tworkspace\x18\x0c \x01(\tR\tworkspace\x12\x14\n\x05\x66iles\x18\r \x03(\tR\x05\x66iles\"\xce\x01\n\nSourceTool\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x42\n\nacceptance\x18\x02 \x01(\x0e\x32\".opencode.tool.v1.SourceAcceptanceR\nacceptance\x12\x1e\n\ndefinition\x18\x03 \x01(\tR\ndefinition\x12\x1a\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\tR\x08\x61\x63\x63\x65pted\x12\x18\n\x07problem\x18\x05 \x01(\tR\x07problem\x12\x12\n\x04\x64iff\x18\x06 \x01(\tR\x04\x64iff\"\xf2\x01\n\x0e\x41\x63\x63\x65ptedSource\x12\x0e\n\x02id\x18\x01 \x01(\tR\x02id\x12S\n\x0b\x64\x65\x66initions\x18\x02 \x03(\x0b\x32\x31.opencode.tool.v1.AcceptedSource.DefinitionsEntryR\x0b\x64\x65\x66initions\x12\x1a\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\x01R\x08\x61\x63\x63\x65pted\x12\x1f\n\x0b\x61\x63\x63\x65pted_by\x18\x04 \x01(\tR\nacceptedBy\x1a>\n\x10\x44\x65\x66initionsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x02\x38\x01\"\x14\n\x12ListSourcesRequest\"I\n\x13ListSourcesResponse\x12\x32\n\x07sources\x18\x01 \x03(\x0b\x32\x18.opencode.tool.v1.SourceR\x07sources\"E\n\x13\x41\x63\x63\x65ptSourceRequest\x12\x14\n\x04name\x18\x01 \x01(\tB\x00R\x04name\x12\x18\n\x06\x64igest\x18\x02 \x01(\tB\x00R\x06\x64igest\"H\n\x14\x41\x63\x63\x65ptSourceResponse\x12\x30\n\x06source\x18\x01 \x01(\x0b\x32\x18.opencode.tool.v1.SourceR\x06source*c\n\nSourceKind\x12\x1b\n\x17SOURCE_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16SOURCE_KIND_MCP_SERVER\x10\x01\x12\x1c\n\x18SOURCE_KIND_TOOL_PROCESS\x10\x02*\xaa\x01\n\x0bSourceState\x12\x1c\n\x18SOURCE_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17SOURCE_STATE_CONNECTING\x10\x01\x12\x16\n\x12SOURCE_STATE_READY\x10\x02\x12\x18\n\x14SOURCE_STATE_WAITING\x10\x03\x12\x17\n\x13SOURCE_STATE_FAILED\x10\x04\x12\x15\n\x11SOURCE_STATE_IDLE\x10\x05*\xab\x01\n\x10SourceAcceptance\x12!\n\x1dSOURCE_ACCEPTANCE_UNSPECIFIED\x10\x00\x12\x1e\n\x1aSOURCE_ACCEPTANCE_ACCEPTED\x10\x01\x12\x19\n\x15SOURCE_ACCEPTANCE_NEW\x10\x02\x12\x1d\n\x19SOURCE_ACCEPTANCE_CHANGED\x10\x03\x12\x1a\n\x16SOURCE_ACCEPTANCE_GONE\x10\x04\x32\xca\x01\n\rSourceService\x12Z\n\x0bListSources\x12$.opencode.tool.v1.ListSourcesRequest\x1a%.opencode.tool.v1.ListSourcesResponse\x12]\n\x0c\x41\x63\x63\x65ptSource\x12%.opencode.tool.v1.AcceptSourceRequest\x1a&.opencode.tool.v1.AcceptSourceResponseB&Z$toolgate/gen/opencode/tool/v1;toolv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"toolgate/_gen/source_service.proto\x12\x10opencode.tool.v1\"\xac\x03\n\x06Source\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n\x06origin\x18\x02 \x01(\tR\x06origin\x12\x33\n\x05state\x18\x03 \x01(\x0e\x32\x1d.opencode.tool.v1.SourceStateR\x05state\x12\x14\n\x05since\x18\x04 \x01(\x01R\x05since\x12\x18\n\x07problem\x18\x05 \x01(\tR\x07problem\x12\x1a\n\x08restarts\x18\x06 \x01(\rR\x08restarts\x12!\n\x0cmemory_bytes\x18\x07 \x01(\x04R\x0bmemoryBytes\x12\x32\n\x05tools\x18\x08 \x03(\x0b\x32\x1c.opencode.tool.v1.SourceToolR\x05tools\x12\x16\n\x06\x64igest\x18\t \x01(\tR\x06\x64igest\x12 \n\x0b\x63onfinement\x18\n \x01(\tR\x0b\x63onfinement\x12\x30\n\x04kind\x18\x0b \x01(\x0e\x32\x1c.opencode.tool.v1.SourceKindR\x04kind\x12\x1c\n\tworkspace\x18\x0c \x01(\tR\tworkspace\x12\x14\n\x05\x66iles\x18\r \x03(\tR\x05\x66iles\"\xce\x01\n\nSourceTool\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x42\n\nacceptance\x18\x02 \x01(\x0e\x32\".opencode.tool.v1.SourceAcceptanceR\nacceptance\x12\x1e\n\ndefinition\x18\x03 \x01(\tR\ndefinition\x12\x1a\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\tR\x08\x61\x63\x63\x65pted\x12\x18\n\x07problem\x18\x05 \x01(\tR\x07problem\x12\x12\n\x04\x64iff\x18\x06 \x01(\tR\x04\x64iff\"\xf2\x01\n\x0e\x41\x63\x63\x65ptedSource\x12\x0e\n\x02id\x18\x01 \x01(\tR\x02id\x12S\n\x0b\x64\x65\x66initions\x18\x02 \x03(\x0b\x32\x31.opencode.tool.v1.AcceptedSource.DefinitionsEntryR\x0b\x64\x65\x66initions\x12\x1a\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\x01R\x08\x61\x63\x63\x65pted\x12\x1f\n\x0b\x61\x63\x63\x65pted_by\x18\x04 \x01(\tR\nacceptedBy\x1a>\n\x10\x44\x65\x66initionsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x02\x38\x01\"T\n\x12ListSourcesRequest\x12\x1d\n\tpage_size\x18\x01 \x01(\rB\x00R\x08pageSize\x12\x1f\n\npage_token\x18\x02 \x01(\tB\x00R\tpageToken\"q\n\x13ListSourcesResponse\x12\x32\n\x07sources\x18\x01 \x03(\x0b\x32\x18.opencode.tool.v1.SourceR\x07sources\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"E\n\x13\x41\x63\x63\x65ptSourceRequest\x12\x14\n\x04name\x18\x01 \x01(\tB\x00R\x04name\x12\x18\n\x06\x64igest\x18\x02 \x01(\tB\x00R\x06\x64igest\"H\n\x14\x41\x63\x63\x65ptSourceResponse\x12\x30\n\x06source\x18\x01 \x01(\x0b\x32\x18.opencode.tool.v1.SourceR\x06source*c\n\nSourceKind\x12\x1b\n\x17SOURCE_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16SOURCE_KIND_MCP_SERVER\x10\x01\x12\x1c\n\x18SOURCE_KIND_TOOL_PROCESS\x10\x02*\xaa\x01\n\x0bSourceState\x12\x1c\n\x18SOURCE_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17SOURCE_STATE_CONNECTING\x10\x01\x12\x16\n\x12SOURCE_STATE_READY\x10\x02\x12\x18\n\x14SOURCE_STATE_WAITING\x10\x03\x12\x17\n\x13SOURCE_STATE_FAILED\x10\x04\x12\x15\n\x11SOURCE_STATE_IDLE\x10\x05*\xab\x01\n\x10SourceAcceptance\x12!\n\x1dSOURCE_ACCEPTANCE_UNSPECIFIED\x10\x00\x12\x1e\n\x1aSOURCE_ACCEPTANCE_ACCEPTED\x10\x01\x12\x19\n\x15SOURCE_ACCEPTANCE_NEW\x10\x02\x12\x1d\n\x19SOURCE_ACCEPTANCE_CHANGED\x10\x03\x12\x1a\n\x16SOURCE_ACCEPTANCE_GONE\x10\x04\x32\xca\x01\n\rSourceService\x12Z\n\x0bListSources\x12$.opencode.tool.v1.ListSourcesRequest\x1a%.opencode.tool.v1.ListSourcesResponse\x12]\n\x0c\x41\x63\x63\x65ptSource\x12%.opencode.tool.v1.AcceptSourceRequest\x1a&.opencode.tool.v1.AcceptSourceResponseB&Z$toolgate/gen/opencode/tool/v1;toolv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,12 +34,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'Z$toolgate/gen/opencode/tool/v1;toolv1'
   _globals['_ACCEPTEDSOURCE_DEFINITIONSENTRY']._loaded_options = None
   _globals['_ACCEPTEDSOURCE_DEFINITIONSENTRY']._serialized_options = b'8\001'
-  _globals['_SOURCEKIND']._serialized_start=1183
-  _globals['_SOURCEKIND']._serialized_end=1282
-  _globals['_SOURCESTATE']._serialized_start=1285
-  _globals['_SOURCESTATE']._serialized_end=1455
-  _globals['_SOURCEACCEPTANCE']._serialized_start=1458
-  _globals['_SOURCEACCEPTANCE']._serialized_end=1629
+  _globals['_SOURCEKIND']._serialized_start=1287
+  _globals['_SOURCEKIND']._serialized_end=1386
+  _globals['_SOURCESTATE']._serialized_start=1389
+  _globals['_SOURCESTATE']._serialized_end=1559
+  _globals['_SOURCEACCEPTANCE']._serialized_start=1562
+  _globals['_SOURCEACCEPTANCE']._serialized_end=1733
   _globals['_SOURCE']._serialized_start=57
   _globals['_SOURCE']._serialized_end=485
   _globals['_SOURCETOOL']._serialized_start=488
@@ -49,13 +49,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ACCEPTEDSOURCE_DEFINITIONSENTRY']._serialized_start=877
   _globals['_ACCEPTEDSOURCE_DEFINITIONSENTRY']._serialized_end=939
   _globals['_LISTSOURCESREQUEST']._serialized_start=941
-  _globals['_LISTSOURCESREQUEST']._serialized_end=961
-  _globals['_LISTSOURCESRESPONSE']._serialized_start=963
-  _globals['_LISTSOURCESRESPONSE']._serialized_end=1036
-  _globals['_ACCEPTSOURCEREQUEST']._serialized_start=1038
-  _globals['_ACCEPTSOURCEREQUEST']._serialized_end=1107
-  _globals['_ACCEPTSOURCERESPONSE']._serialized_start=1109
-  _globals['_ACCEPTSOURCERESPONSE']._serialized_end=1181
-  _globals['_SOURCESERVICE']._serialized_start=1632
-  _globals['_SOURCESERVICE']._serialized_end=1834
+  _globals['_LISTSOURCESREQUEST']._serialized_end=1025
+  _globals['_LISTSOURCESRESPONSE']._serialized_start=1027
+  _globals['_LISTSOURCESRESPONSE']._serialized_end=1140
+  _globals['_ACCEPTSOURCEREQUEST']._serialized_start=1142
+  _globals['_ACCEPTSOURCEREQUEST']._serialized_end=1211
+  _globals['_ACCEPTSOURCERESPONSE']._serialized_start=1213
+  _globals['_ACCEPTSOURCERESPONSE']._serialized_end=1285
+  _globals['_SOURCESERVICE']._serialized_start=1736
+  _globals['_SOURCESERVICE']._serialized_end=1938
 # @@protoc_insertion_point(module_scope)

@@ -293,16 +293,25 @@ Global___AcceptedSource: _TypeAlias = AcceptedSource  # noqa: Y015
 
 @_typing.final
 class ListSourcesRequest(_message.Message):
-    """ListSourcesRequest asks for the sources."""
+    """ListSourcesRequest pages through sources."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """page_size is at most 500; 0 means 500."""
+    page_token: _builtins.str
+    """page_token is the `next_page_token` of the previous page; empty for the first page."""
     def __init__(
         self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -310,11 +319,14 @@ Global___ListSourcesRequest: _TypeAlias = ListSourcesRequest  # noqa: Y015
 
 @_typing.final
 class ListSourcesResponse(_message.Message):
-    """ListSourcesResponse has the sources."""
+    """ListSourcesResponse is a page of sources."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SOURCES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """next_page_token requests the next page; empty on the last page."""
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___Source]:
         """sources are the configured sources."""
@@ -323,10 +335,11 @@ class ListSourcesResponse(_message.Message):
         self,
         *,
         sources: _abc.Iterable[Global___Source] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["sources", b"sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "sources", b"sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

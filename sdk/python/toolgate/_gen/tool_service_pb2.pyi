@@ -830,6 +830,8 @@ class ListToolsRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     PROVIDER_ID_FIELD_NUMBER: _builtins.int
     MODEL_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     """agent hides the tools for which a rule denies everything to this agent. Empty: the session's agent, or `build`
     without a session.
@@ -845,6 +847,10 @@ class ListToolsRequest(_message.Message):
     models whose id contains "gpt-", but neither "oss" nor "gpt-4", are offered it instead of `edit` and `write`; all
     other models are not offered it.
     """
+    page_size: _builtins.int
+    """page_size is at most 500; 0 means 500."""
+    page_token: _builtins.str
+    """page_token is the `next_page_token` of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -852,10 +858,12 @@ class ListToolsRequest(_message.Message):
         session_id: _builtins.str = ...,
         provider_id: _builtins.str = ...,
         model_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "model_id", b"model_id", "provider_id", b"provider_id", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "model_id", b"model_id", "page_size", b"page_size", "page_token", b"page_token", "provider_id", b"provider_id", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -863,12 +871,15 @@ Global___ListToolsRequest: _TypeAlias = ListToolsRequest  # noqa: Y015
 
 @_typing.final
 class ListToolsResponse(_message.Message):
-    """ListToolsResponse is the visible tools."""
+    """ListToolsResponse is a page of the visible tools."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOOLS_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """next_page_token requests the next page; empty on the last page."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolDefinition]:
         """tools are sorted by name."""
@@ -877,7 +888,7 @@ class ListToolsResponse(_message.Message):
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolProblem]:
         """problems are files of tools and plugins that were not loaded, the policy file of a trusted workspace if it has
         changed since and so only narrows, and skills that are not offered or that always ask, with the reason. They do not
-        affect the tools that were loaded.
+        affect the tools that were loaded. All of them are on the first page, and none on the others.
         """
 
     def __init__(
@@ -885,10 +896,11 @@ class ListToolsResponse(_message.Message):
         *,
         tools: _abc.Iterable[Global___ToolDefinition] | None = ...,
         problems: _abc.Iterable[Global___ToolProblem] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["problems", b"problems", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "problems", b"problems", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from toolgate._gen import worker_pb2 as toolgate_dot___gen_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"toolgate/_gen/worker_service.proto\x12\x10opencode.tool.v1\x1a\x1atoolgate/_gen/worker.proto\"\x14\n\x12ListWorkersRequest\"\x87\x01\n\x13ListWorkersResponse\x12\x39\n\x07workers\x18\x01 \x03(\x0b\x32\x1f.opencode.tool.v1.WorkerProcessR\x07workers\x12\x35\n\x06\x66leets\x18\x02 \x03(\x0b\x32\x1d.opencode.tool.v1.WorkerFleetR\x06\x66leets\"\x87\x01\n\x0bWorkerFleet\x12\x16\n\x06worker\x18\x01 \x01(\tR\x06worker\x12\x1c\n\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x14\n\x05tools\x18\x03 \x03(\tR\x05tools\x12\x18\n\x07waiting\x18\x04 \x01(\rR\x07waiting\x12\x12\n\x04seen\x18\x05 \x01(\x01R\x04seen\"\xfd\x01\n\x11WorkerDeclaration\x12\x0e\n\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x16\n\x06worker\x18\x03 \x01(\tR\x06worker\x12\x1e\n\ngeneration\x18\x04 \x01(\x04R\ngeneration\x12\x1e\n\nworkspaces\x18\x05 \x03(\tR\nworkspaces\x12\x32\n\x05tools\x18\x06 \x03(\x0b\x32\x1c.opencode.tool.v1.WorkerToolR\x05tools\x12\x1a\n\x08\x64\x65\x63lared\x18\x07 \x01(\x01R\x08\x64\x65\x63lared\x12\x12\n\x04seen\x18\x08 \x01(\x01R\x04seen\"\xc9\x03\n\rWorkerProcess\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x16\n\x06worker\x18\x02 \x01(\tR\x06worker\x12\x19\n\x08\x62uild_id\x18\x03 \x01(\tR\x07\x62uildId\x12\x1e\n\ngeneration\x18\x04 \x01(\x04R\ngeneration\x12\x10\n\x03sdk\x18\x05 \x01(\tR\x03sdk\x12\x1c\n\tprincipal\x18\x06 \x01(\tR\tprincipal\x12\x1e\n\nworkspaces\x18\x07 \x03(\tR\nworkspaces\x12\x36\n\x05tools\x18\x08 \x03(\x0b\x32 .opencode.tool.v1.RegisteredToolR\x05tools\x12\x1a\n\x08\x63\x61pacity\x18\t \x01(\rR\x08\x63\x61pacity\x12\x18\n\x07running\x18\n \x01(\rR\x07running\x12\x1a\n\x08\x64raining\x18\x0b \x01(\x08R\x08\x64raining\x12\x1c\n\tconnected\x18\x0c \x01(\x08R\tconnected\x12\x12\n\x04seen\x18\r \x01(\x01R\x04seen\x12\x18\n\x07replica\x18\x0e \x01(\tR\x07replica\x12\x1e\n\nconnection\x18\x0f \x01(\x04R\nconnection2\xb6\x01\n\rWorkerService\x12I\n\x04Work\x12\x1d.opencode.tool.v1.WorkRequest\x1a\x1e.opencode.tool.v1.WorkResponse(\x01\x30\x01\x12Z\n\x0bListWorkers\x12$.opencode.tool.v1.ListWorkersRequest\x1a%.opencode.tool.v1.ListWorkersResponseB&Z$toolgate/gen/opencode/tool/v1;toolv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"toolgate/_gen/worker_service.proto\x12\x10opencode.tool.v1\x1a\x1atoolgate/_gen/worker.proto\"T\n\x12ListWorkersRequest\x12\x1d\n\tpage_size\x18\x01 \x01(\rB\x00R\x08pageSize\x12\x1f\n\npage_token\x18\x02 \x01(\tB\x00R\tpageToken\"\xaf\x01\n\x13ListWorkersResponse\x12\x39\n\x07workers\x18\x01 \x03(\x0b\x32\x1f.opencode.tool.v1.WorkerProcessR\x07workers\x12\x35\n\x06\x66leets\x18\x02 \x03(\x0b\x32\x1d.opencode.tool.v1.WorkerFleetR\x06\x66leets\x12&\n\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\x87\x01\n\x0bWorkerFleet\x12\x16\n\x06worker\x18\x01 \x01(\tR\x06worker\x12\x1c\n\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x14\n\x05tools\x18\x03 \x03(\tR\x05tools\x12\x18\n\x07waiting\x18\x04 \x01(\rR\x07waiting\x12\x12\n\x04seen\x18\x05 \x01(\x01R\x04seen\"\xfd\x01\n\x11WorkerDeclaration\x12\x0e\n\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x16\n\x06worker\x18\x03 \x01(\tR\x06worker\x12\x1e\n\ngeneration\x18\x04 \x01(\x04R\ngeneration\x12\x1e\n\nworkspaces\x18\x05 \x03(\tR\nworkspaces\x12\x32\n\x05tools\x18\x06 \x03(\x0b\x32\x1c.opencode.tool.v1.WorkerToolR\x05tools\x12\x1a\n\x08\x64\x65\x63lared\x18\x07 \x01(\x01R\x08\x64\x65\x63lared\x12\x12\n\x04seen\x18\x08 \x01(\x01R\x04seen\"\xc9\x03\n\rWorkerProcess\x12\x1f\n\x0binstance_id\x18\x01 \x01(\tR\ninstanceId\x12\x16\n\x06worker\x18\x02 \x01(\tR\x06worker\x12\x19\n\x08\x62uild_id\x18\x03 \x01(\tR\x07\x62uildId\x12\x1e\n\ngeneration\x18\x04 \x01(\x04R\ngeneration\x12\x10\n\x03sdk\x18\x05 \x01(\tR\x03sdk\x12\x1c\n\tprincipal\x18\x06 \x01(\tR\tprincipal\x12\x1e\n\nworkspaces\x18\x07 \x03(\tR\nworkspaces\x12\x36\n\x05tools\x18\x08 \x03(\x0b\x32 .opencode.tool.v1.RegisteredToolR\x05tools\x12\x1a\n\x08\x63\x61pacity\x18\t \x01(\rR\x08\x63\x61pacity\x12\x18\n\x07running\x18\n \x01(\rR\x07running\x12\x1a\n\x08\x64raining\x18\x0b \x01(\x08R\x08\x64raining\x12\x1c\n\tconnected\x18\x0c \x01(\x08R\tconnected\x12\x12\n\x04seen\x18\r \x01(\x01R\x04seen\x12\x18\n\x07replica\x18\x0e \x01(\tR\x07replica\x12\x1e\n\nconnection\x18\x0f \x01(\x04R\nconnection2\xb6\x01\n\rWorkerService\x12I\n\x04Work\x12\x1d.opencode.tool.v1.WorkRequest\x1a\x1e.opencode.tool.v1.WorkResponse(\x01\x30\x01\x12Z\n\x0bListWorkers\x12$.opencode.tool.v1.ListWorkersRequest\x1a%.opencode.tool.v1.ListWorkersResponseB&Z$toolgate/gen/opencode/tool/v1;toolv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,15 +34,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z$toolgate/gen/opencode/tool/v1;toolv1'
   _globals['_LISTWORKERSREQUEST']._serialized_start=84
-  _globals['_LISTWORKERSREQUEST']._serialized_end=104
-  _globals['_LISTWORKERSRESPONSE']._serialized_start=107
-  _globals['_LISTWORKERSRESPONSE']._serialized_end=242
-  _globals['_WORKERFLEET']._serialized_start=245
-  _globals['_WORKERFLEET']._serialized_end=380
-  _globals['_WORKERDECLARATION']._serialized_start=383
-  _globals['_WORKERDECLARATION']._serialized_end=636
-  _globals['_WORKERPROCESS']._serialized_start=639
-  _globals['_WORKERPROCESS']._serialized_end=1096
-  _globals['_WORKERSERVICE']._serialized_start=1099
-  _globals['_WORKERSERVICE']._serialized_end=1281
+  _globals['_LISTWORKERSREQUEST']._serialized_end=168
+  _globals['_LISTWORKERSRESPONSE']._serialized_start=171
+  _globals['_LISTWORKERSRESPONSE']._serialized_end=346
+  _globals['_WORKERFLEET']._serialized_start=349
+  _globals['_WORKERFLEET']._serialized_end=484
+  _globals['_WORKERDECLARATION']._serialized_start=487
+  _globals['_WORKERDECLARATION']._serialized_end=740
+  _globals['_WORKERPROCESS']._serialized_start=743
+  _globals['_WORKERPROCESS']._serialized_end=1200
+  _globals['_WORKERSERVICE']._serialized_start=1203
+  _globals['_WORKERSERVICE']._serialized_end=1385
 # @@protoc_insertion_point(module_scope)

@@ -21,16 +21,25 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ListWorkersRequest(_message.Message):
-    """ListWorkersRequest asks for the workers."""
+    """ListWorkersRequest pages through worker processes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """page_size is at most 500; 0 means 500."""
+    page_token: _builtins.str
+    """page_token is the `next_page_token` of the previous page; empty for the first page."""
     def __init__(
         self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -38,29 +47,35 @@ Global___ListWorkersRequest: _TypeAlias = ListWorkersRequest  # noqa: Y015
 
 @_typing.final
 class ListWorkersResponse(_message.Message):
-    """ListWorkersResponse has the workers."""
+    """ListWorkersResponse is a page of worker processes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKERS_FIELD_NUMBER: _builtins.int
     FLEETS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """next_page_token requests the next page; empty on the last page."""
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerProcess]:
         """workers are the processes, by fleet."""
 
     @_builtins.property
     def fleets(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerFleet]:
-        """fleets are the fleets whose tools are known, also those of which no process is connected."""
+        """fleets are the fleets whose tools are known, also those of which no process is connected. All of them are on the first
+        page, and none on the others.
+        """
 
     def __init__(
         self,
         *,
         workers: _abc.Iterable[Global___WorkerProcess] | None = ...,
         fleets: _abc.Iterable[Global___WorkerFleet] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fleets", b"fleets", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fleets", b"fleets", "next_page_token", b"next_page_token", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

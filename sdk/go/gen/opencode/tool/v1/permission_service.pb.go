@@ -984,7 +984,9 @@ func (x *ListDecisionsRequest) GetAfterSeq() uint64 {
 type ListDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// entries are the oldest entries after `after_seq`; empty if there are no more.
-	Entries       []*AuditEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	Entries []*AuditEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	// end is true if nothing follows these entries yet. Before 0.2.0 it is never set, and only an empty page is the end.
+	End           bool `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1024,6 +1026,13 @@ func (x *ListDecisionsResponse) GetEntries() []*AuditEntry {
 		return x.Entries
 	}
 	return nil
+}
+
+func (x *ListDecisionsResponse) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
 }
 
 // ListAuditsRequest pages through audits.
@@ -1516,9 +1525,10 @@ const file_opencode_tool_v1_permission_service_proto_rawDesc = "" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\tsessionId\x12%\n" +
 	"\tpage_size\x18\x02 \x01(\rB\b\xbaH\x05*\x03\x18\xf4\x03R\bpageSize\x12\x1b\n" +
-	"\tafter_seq\x18\x03 \x01(\x04R\bafterSeq\"O\n" +
+	"\tafter_seq\x18\x03 \x01(\x04R\bafterSeq\"a\n" +
 	"\x15ListDecisionsResponse\x126\n" +
-	"\aentries\x18\x01 \x03(\v2\x1c.opencode.tool.v1.AuditEntryR\aentries\"b\n" +
+	"\aentries\x18\x01 \x03(\v2\x1c.opencode.tool.v1.AuditEntryR\aentries\x12\x10\n" +
+	"\x03end\x18\x02 \x01(\bR\x03end\"b\n" +
 	"\x11ListAuditsRequest\x12%\n" +
 	"\tpage_size\x18\x01 \x01(\rB\b\xbaH\x05*\x03\x18\xf4\x03R\bpageSize\x12&\n" +
 	"\n" +

@@ -1601,7 +1601,11 @@ type ListToolsRequest struct {
 	// model_id selects between equivalent tools for different families of models. Where an `apply_patch` tool exists,
 	// models whose id contains "gpt-", but neither "oss" nor "gpt-4", are offered it instead of `edit` and `write`; all
 	// other models are not offered it.
-	ModelId       string `protobuf:"bytes,4,opt,name=model_id,json=modelId,proto3" json:"model_id,omitempty"`
+	ModelId string `protobuf:"bytes,4,opt,name=model_id,json=modelId,proto3" json:"model_id,omitempty"`
+	// page_size is at most 500; 0 means 500.
+	PageSize uint32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// page_token is the `next_page_token` of the previous page; empty for the first page.
+	PageToken     string `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1664,15 +1668,31 @@ func (x *ListToolsRequest) GetModelId() string {
 	return ""
 }
 
-// ListToolsResponse is the visible tools.
+func (x *ListToolsRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListToolsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListToolsResponse is a page of the visible tools.
 type ListToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// tools are sorted by name.
 	Tools []*ToolDefinition `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
 	// problems are files of tools and plugins that were not loaded, the policy file of a trusted workspace if it has
 	// changed since and so only narrows, and skills that are not offered or that always ask, with the reason. They do not
-	// affect the tools that were loaded.
-	Problems      []*ToolProblem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
+	// affect the tools that were loaded. All of them are on the first page, and none on the others.
+	Problems []*ToolProblem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
+	// next_page_token requests the next page; empty on the last page.
+	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1719,6 +1739,13 @@ func (x *ListToolsResponse) GetProblems() []*ToolProblem {
 		return x.Problems
 	}
 	return nil
+}
+
+func (x *ListToolsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 // ToolProblem is a file that defines no valid tool, a workspace whose tools are not trusted, or a policy file or skill
@@ -4961,17 +4988,21 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x12\n" +
-	"\x10StreamToolsEnded\"\xa9\x01\n" +
+	"\x10StreamToolsEnded\"\xf9\x01\n" +
 	"\x10ListToolsRequest\x12\x1d\n" +
 	"\x05agent\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\x05agent\x12&\n" +
 	"\n" +
 	"session_id\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\tsessionId\x12)\n" +
 	"\vprovider_id\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\n" +
 	"providerId\x12#\n" +
-	"\bmodel_id\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\amodelId\"\x86\x01\n" +
+	"\bmodel_id\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\amodelId\x12%\n" +
+	"\tpage_size\x18\x05 \x01(\rB\b\xbaH\x05*\x03\x18\xf4\x03R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\tpageToken\"\xae\x01\n" +
 	"\x11ListToolsResponse\x126\n" +
 	"\x05tools\x18\x01 \x03(\v2 .opencode.tool.v1.ToolDefinitionR\x05tools\x129\n" +
-	"\bproblems\x18\x02 \x03(\v2\x1d.opencode.tool.v1.ToolProblemR\bproblems\"M\n" +
+	"\bproblems\x18\x02 \x03(\v2\x1d.opencode.tool.v1.ToolProblemR\bproblems\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"M\n" +
 	"\vToolProblem\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04line\x18\x02 \x01(\rR\x04line\x12\x16\n" +

@@ -9,6 +9,7 @@
 package toolv1
 
 import (
+	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -23,9 +24,13 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ListWorkersRequest asks for the workers.
+// ListWorkersRequest pages through worker processes.
 type ListWorkersRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// page_size is at most 500; 0 means 500.
+	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// page_token is the `next_page_token` of the previous page; empty for the first page.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -60,13 +65,30 @@ func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
 	return file_opencode_tool_v1_worker_service_proto_rawDescGZIP(), []int{0}
 }
 
-// ListWorkersResponse has the workers.
+func (x *ListWorkersRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListWorkersRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListWorkersResponse is a page of worker processes.
 type ListWorkersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// workers are the processes, by fleet.
 	Workers []*WorkerProcess `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
-	// fleets are the fleets whose tools are known, also those of which no process is connected.
-	Fleets        []*WorkerFleet `protobuf:"bytes,2,rep,name=fleets,proto3" json:"fleets,omitempty"`
+	// fleets are the fleets whose tools are known, also those of which no process is connected. All of them are on the first
+	// page, and none on the others.
+	Fleets []*WorkerFleet `protobuf:"bytes,2,rep,name=fleets,proto3" json:"fleets,omitempty"`
+	// next_page_token requests the next page; empty on the last page.
+	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -113,6 +135,13 @@ func (x *ListWorkersResponse) GetFleets() []*WorkerFleet {
 		return x.Fleets
 	}
 	return nil
+}
+
+func (x *ListWorkersResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 // WorkerFleet is the worker processes of a token that share a name.
@@ -483,11 +512,15 @@ var File_opencode_tool_v1_worker_service_proto protoreflect.FileDescriptor
 
 const file_opencode_tool_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
-	"%opencode/tool/v1/worker_service.proto\x12\x10opencode.tool.v1\x1a\x1dopencode/tool/v1/worker.proto\"\x14\n" +
-	"\x12ListWorkersRequest\"\x87\x01\n" +
+	"%opencode/tool/v1/worker_service.proto\x12\x10opencode.tool.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1dopencode/tool/v1/worker.proto\"d\n" +
+	"\x12ListWorkersRequest\x12%\n" +
+	"\tpage_size\x18\x01 \x01(\rB\b\xbaH\x05*\x03\x18\xf4\x03R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\tpageToken\"\xaf\x01\n" +
 	"\x13ListWorkersResponse\x129\n" +
 	"\aworkers\x18\x01 \x03(\v2\x1f.opencode.tool.v1.WorkerProcessR\aworkers\x125\n" +
-	"\x06fleets\x18\x02 \x03(\v2\x1d.opencode.tool.v1.WorkerFleetR\x06fleets\"\x87\x01\n" +
+	"\x06fleets\x18\x02 \x03(\v2\x1d.opencode.tool.v1.WorkerFleetR\x06fleets\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\x87\x01\n" +
 	"\vWorkerFleet\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x1c\n" +
 	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x14\n" +
