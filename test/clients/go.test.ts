@@ -47,7 +47,7 @@ async function build(name: string): Promise<string> {
   const place = join(folder, name);
   await run("mkdir", [place], folder);
   await writeFile(join(place, `${name}.go`), programOf(name));
-  await run("sh", ["-ec", commands.replace("/path/to/the/checkout", root)], place);
+  await run("sh", ["-ec", commands.replace("/path/to/the/checkout", root).replace(/^go run .*/m, "")], place);
   await run("go", ["build", "-o", "program", "."], place);
   return join(place, "program");
 }
