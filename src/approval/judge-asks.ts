@@ -29,12 +29,11 @@ export interface UnapprovedAsk extends ExpandedAsk {
   onceOnly?: boolean;
 }
 
-/** Options of a judgement that differs from that of a real call. */
+/** Rules and grants by which asks are judged. */
 export interface JudgedBy {
-  /** Replaces the layers of the subject. */
-  layers?: Layers;
-  /** Use of grants: a call adopts the wider ones that it relies on (default), a preview only looks at them. */
-  grants?: "adopt" | "look" | "none";
+  layers: Layers;
+  /** Use of grants: a call adopts the wider ones that it relies on, a preview only looks at them. */
+  grants: "adopt" | "look" | "none";
 }
 
 /** Judges the asks of a call: by rules, then by grants where the rules ask. */
@@ -42,7 +41,7 @@ export async function judgeAsks(
   { store, policy }: { store: PermissionStore; policy: Policy },
   asks: readonly ExpandedAsk[],
   subject: Subject,
-  { layers, grants }: { layers: Layers; grants: NonNullable<JudgedBy["grants"]> },
+  { layers, grants }: JudgedBy,
 ): Promise<Verdict> {
   const byRules = asks.map((ask) => ({ ask, decisions: policy.judge(ask, layers) }));
   const { session } = subject;
@@ -53,7 +52,12 @@ export async function judgeAsks(
   const unapproved = judged.filter(({ decisions }) => strictest(decisions) === PermissionAction.ASK);
   return {
     action: actionOf(judged),
-    decisions: judged.flatMap(({ decisions }) => decisions),
+    // Another ask decides on what rules do not restrict.
+    decisions: judged.flatMap(({ ask, decisions }) =>
+      ask.restricts
+        ? decisions.filter(({ action, grantId }) => action !== PermissionAction.ALLOW || grantId)
+        : decisions,
+    ),
     unapproved: mergeAsks(
       unapproved.map(({ ask, decisions }) => ({
         ...(ask.restricts ? onlyAsking(ask, decisions) : ask),

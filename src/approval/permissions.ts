@@ -9,7 +9,7 @@ import type {
 import type { CallRef } from "../core/call-ref.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
-import type { ExpandedAsk, Layers } from "../policy/model.ts";
+import type { ExpandedAsk } from "../policy/model.ts";
 import type { Policy } from "../policy/policy.ts";
 import type { Subject } from "../policy/subject.ts";
 import type { AnswerEffects } from "./answer-effects.ts";
@@ -32,26 +32,21 @@ export type Permissions = ReturnType<typeof createPermissions>;
 export function createPermissions({
   store,
   policy,
-  layersFor,
   effects,
   newId,
   now,
 }: {
   store: PermissionStore;
   policy: Policy;
-  layersFor(subject: Subject): Layers;
   effects: AnswerEffects;
   newId(prefix: "per" | "grt"): string;
   now(): number;
 }) {
   const context: ApprovalContext = { store, effects, newId, now };
   return {
-    /** Judges the asks of a call; by default with the subject's layers, adopting the grants that it relies on. */
-    decide: (asks: readonly ExpandedAsk[], subject: Subject, by: JudgedBy = {}): Promise<Verdict> =>
-      judgeAsks({ store, policy }, asks, subject, {
-        layers: by.layers ?? layersFor(subject),
-        grants: by.grants ?? "adopt",
-      }),
+    /** Judges the asks of a call, see `judgeAsks`. */
+    decide: (asks: readonly ExpandedAsk[], subject: Subject, by: JudgedBy): Promise<Verdict> =>
+      judgeAsks({ store, policy }, asks, subject, by),
     /** Builds the permission request of an ask; `id` is empty for one that is only shown. */
     request: (
       ask: UnapprovedAsk,

@@ -9,19 +9,18 @@ import { workspaceRoot } from "../core/workspace-root.ts";
 import { answersTo, nothingAsked } from "./asks.ts";
 import { startsWithOthers } from "./children.ts";
 import { type CallWithAsks, claimSettled } from "./claims.ts";
+import { decideCall } from "./decide.ts";
 import { allowedRecord } from "./decision-records.ts";
 import { isTooOld } from "./ends.ts";
 import type { Engine } from "./engine.ts";
-import { inspectCall } from "./inspect.ts";
 import { launchCall } from "./launch.ts";
-import { judgeCall } from "./planning.ts";
 import type { CallRecord } from "./ports.ts";
-import { decodeInput, noEnvironment, planContext, resolveTool } from "./prepare.ts";
-import { runKeyOf, type Startable, subjectFor } from "./running.ts";
+import { questionOf, resolveTool } from "./prepare.ts";
+import { runKeyOf, type Startable } from "./running.ts";
 import { beforeDrain, isLeaseValid, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
 import { freeSlot, hasFreeSlot, needsSlot, takeSlot } from "./slots.ts";
-import { inputOf, running } from "./state.ts";
+import { running } from "./state.ts";
 import { endUnentered } from "./unentered.ts";
 
 /** Time that a call may be judged before its last ask is settled. */
@@ -179,22 +178,16 @@ async function judgeAnswered(
   // Its run reserves a worker first.
   if (tool.remote) return undefined;
   if (needsSlot(engine, tool) && !hasFreeSlot(engine)) return undefined;
-  const input = decodeInput(engine, tool, record);
-  const subject = subjectFor(opened, record.part.agent, tool);
-  const options = {
-    ...{ repeats: record.repeats, request: inputOf(record.part), principal: record.spec.principal },
-    grants: "none",
-  } as const;
-  const ctx = planContext(engine, record, opened, noEnvironment);
-  const judged = await judgeCall(engine, tool, input, ctx, subject, options);
-  if (judged.verdict.action === PermissionAction.DENY) return undefined;
-  const { problem } = await inspectCall(engine, judged, engine.layersFor(subject));
-  const isAsked = judged.verdict.action === PermissionAction.ASK;
-  const answers = isAsked ? await answersTo(engine, { record, opened, asks }, tool, judged) : nothingAsked;
-  if (problem || answers.missing.length > 0) return undefined;
-  const start = running(record.part, judged.plan, engine.store.now());
-  const decision = allowedRecord(record, judged, answers.approved);
-  return { opened, ready: { ...judged, tool, input, answers: answers.answers, start, decision } };
+  const question = questionOf(engine, record, opened, tool);
+  const decision = await decideCall(engine, question, { grants: "none" });
+  const { plan, verdict } = decision;
+  if (verdict.action === PermissionAction.DENY || (await decision.view()).problem) return undefined;
+  const isAsked = verdict.action === PermissionAction.ASK;
+  const answers = isAsked ? await answersTo(engine, { record, opened, asks }, tool, decision) : nothingAsked;
+  if (answers.missing.length > 0) return undefined;
+  const start = running(record.part, plan, engine.store.now());
+  const allowed = allowedRecord(record, decision, answers.approved);
+  return { opened, ready: { ...question, ...decision, answers: answers.answers, start, decision: allowed } };
 }
 
 function withSettlement(ask: AskRecord, settled: readonly PermissionSettled[]): AskRecord {

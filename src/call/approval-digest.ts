@@ -4,7 +4,7 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { questionPermission } from "../core/ask.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
-import type { Planning } from "./planning.ts";
+import type { CallDecision, Planning } from "./decide.ts";
 import type { OpenSession } from "./sessions.ts";
 
 /**
@@ -15,12 +15,12 @@ export async function approvalDigest(
   { hashes, policyDigest }: Pick<Planning, "hashes" | "policyDigest">,
   tool: Tool,
   input: JsonObject,
-  plan: Plan,
+  { plan, bound }: Pick<CallDecision, "plan" | "bound">,
   { workspace }: Pick<OpenSession, "workspace">,
 ): Promise<string> {
   const files: JsonObject = {};
-  for (const { absolute } of plan.binds ?? []) files[absolute] = await hashes.of(absolute);
-  const bound = {
+  for (const { absolute } of await bound()) files[absolute] = await hashes.of(absolute);
+  const whole = {
     definition: tool.definition.definitionId,
     input,
     workspace: workspace.directory,
@@ -32,7 +32,7 @@ export async function approvalDigest(
     // An answer to questions approves nothing, so a change of the rules does not lose it; they are judged again anyway.
     policy: isOnlyQuestions(plan) ? null : policyDigest(),
   };
-  return createHash("sha256").update(canonicalJson(bound)).digest("hex");
+  return createHash("sha256").update(canonicalJson(whole)).digest("hex");
 }
 
 function isOnlyQuestions({ asks }: Plan): boolean {

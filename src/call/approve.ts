@@ -2,48 +2,33 @@ import { create } from "@bufbuild/protobuf";
 import { ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { JudgedBy } from "../approval/judge-asks.ts";
 import { isStoreUnavailable } from "../core/request-error.ts";
-import type { Subject } from "../policy/subject.ts";
-import type { PlanContext, Tool } from "../tool/tool.ts";
+import type { Tool } from "../tool/tool.ts";
 import { answersTo, isOnce, nothingAsked, openMissingAsks, waitUntilSettled } from "./asks.ts";
 import { hookEnvironment } from "./call-hooks.ts";
 import { pauseIfUnavailable, refreshCall } from "./call-record.ts";
+import { type CallDecision, type DecisionMode, decideCall } from "./decide.ts";
 import { allowedRecord } from "./decision-records.ts";
 import { CallGone, denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
-import { inspectCall } from "./inspect.ts";
-import { type Judged, judgeCall } from "./planning.ts";
-import { checkGuards, decodeInput, planContext } from "./prepare.ts";
+import { checkGuards, questionOf } from "./prepare.ts";
 import { releaseCall } from "./release.ts";
-import { type Approved, type Running, subjectOf } from "./running.ts";
+import { type Approved, placeFor, type Running } from "./running.ts";
 import { isLeaseValid } from "./runs.ts";
 import { freeSlot, needsSlot, takeSlot } from "./slots.ts";
-import { inputOf, running, runningAt } from "./state.ts";
+import { running, runningAt } from "./state.ts";
 import { isConfirming, startUnconfirmed } from "./unentered.ts";
 import { leaveForWorker, reserveWorker } from "./worker-queue.ts";
-
-/** State of the approval loop of one call. */
-interface Approval {
-  readonly tool: Tool;
-  readonly ctx: PlanContext;
-  readonly subject: Subject;
-}
 
 /**
  * Steps 4 to 7: plans, judges and asks, and starts over until the plan that is allowed is the one that carries the start mark. A
  * call that asks waits without an owner: the run ends with `CallGone`, and the replica that claims the call takes these steps again.
  */
 export async function approveCall(engine: Engine, call: Running, tool: Tool): Promise<Approved> {
-  const approval: Approval = {
-    tool,
-    ctx: planContext(engine, call.record, call.opened, (cwd) => hookEnvironment(call.hooks, cwd)),
-    subject: subjectOf(call, tool),
-  };
   for (;;) {
     call.signal.throwIfAborted();
     const waits = call.record.part.permissionIds.length > 0;
-    const step = waits ? waitForAnswers(engine, call) : attemptStart(engine, call, approval);
+    const step = waits ? waitForAnswers(engine, call) : attemptStart(engine, call, tool);
     const approved = await step.catch((cause: unknown) => pauseIfUnavailable(engine, call, cause));
     if (approved) return approved;
   }
@@ -65,30 +50,31 @@ async function waitForAnswers(engine: Engine, call: Running): Promise<undefined>
 async function attemptStart(
   engine: Engine,
   call: Running,
-  approval: Approval,
-  grants?: JudgedBy["grants"],
-): Promise<Approved | undefined> {
-  const { tool, ctx, subject } = approval;
-  await engine.registry.refresh(subject.workspace);
-  checkGuards(engine.registry, subject.workspace);
-  const input = decodeInput(engine, tool, call.record);
+  tool: Tool,
   // After a "once" grants are read only if it does not cover everything.
-  const by: JudgedBy = { grants: grants ?? (call.asks?.some(isOnce) ? "none" : "adopt") };
-  const { judged, problem, ...inspected } = await call.observed.step("plan", () =>
-    judgeAndInspect(engine, call, tool, input, ctx, subject, by),
-  );
-  if (problem) throw problem;
-  const isAsked = judged.verdict.action === PermissionAction.ASK;
-  const answers = isAsked ? await answersTo(engine, call, tool, judged) : nothingAsked;
+  grants: DecisionMode["grants"] = call.asks?.some(isOnce) ? "none" : "adopt",
+): Promise<Approved | undefined> {
+  const { workspace } = placeFor(call.opened, call.record.part.agent);
+  await engine.registry.refresh(workspace);
+  checkGuards(engine.registry, workspace);
+  const question = questionOf(engine, call.record, call.opened, tool, (cwd) => hookEnvironment(call.hooks, cwd));
+  const { decision, view } = await call.observed.step("plan", async () => {
+    const decision = await decideCall(engine, question, { grants });
+    if (decision.verdict.action === PermissionAction.DENY) throw denied(decision.verdict);
+    return { decision, view: await decision.view() };
+  });
+  if (view.problem) throw view.problem;
+  const isAsked = decision.verdict.action === PermissionAction.ASK;
+  const answers = isAsked ? await answersTo(engine, call, tool, decision) : nothingAsked;
   if (answers.missing.length > 0) {
-    if (by.grants === "none") return await attemptStart(engine, call, approval, "adopt");
-    const isWaiting = await openMissingAsks(engine, call, judged, answers, inspected, subject);
+    if (grants === "none") return await attemptStart(engine, call, tool, "adopt");
+    const isWaiting = await openMissingAsks(engine, call, decision, answers, view, question.subject);
     if (isWaiting && !call.gate) throw new CallGone();
     await refreshCall(engine, call);
     return undefined;
   }
   if (call.gate && !call.gate.isOpen) {
-    const changed = tool.changeForm === undefined ? [] : (judged.plan.binds ?? []);
+    const changed = tool.changeForm === undefined ? [] : (decision.plan.binds ?? []);
     await call.gate.arrive(
       changed.map(({ absolute }) => absolute),
       call.signal,
@@ -96,17 +82,17 @@ async function attemptStart(
     // Rules and files may have changed while the other calls of the batch were not ready.
     return undefined;
   }
-  if (!secureSlot(engine, call, tool, judged)) return await leaveForSlot(engine, call);
-  if (tool.remote && (judged.plan.waitsForWorker || !reserveWorker(call, tool)))
-    return await leaveForWorker(engine, call, tool, judged.plan);
-  if (await writeStartMark(engine, call, judged, answers.approved))
-    return { ...judged, input, answers: answers.answers };
+  if (!secureSlot(engine, call, tool, decision)) return await leaveForSlot(engine, call);
+  if (tool.remote && (decision.plan.waitsForWorker || !reserveWorker(call, tool)))
+    return await leaveForWorker(engine, call, tool, decision.plan);
+  if (await writeStartMark(engine, call, decision, answers.approved))
+    return { ...decision, input: question.input, answers: answers.answers };
   await refreshCall(engine, call);
   return undefined;
 }
 
 /** Takes a slot for the body, unless the call has one or needs none. Calls of an atomic batch start together, whatever runs. */
-function secureSlot(engine: Engine, call: Running, tool: Tool, { plan }: Judged): boolean {
+function secureSlot(engine: Engine, call: Running, tool: Tool, { plan }: CallDecision): boolean {
   const isCounted = needsSlot(engine, tool, plan) && !call.gate && call.assignment === undefined;
   if (isCounted === (call.hasSlot ?? false)) return true;
   if (!isCounted) freeSlot(engine);
@@ -126,31 +112,15 @@ async function leaveForSlot(engine: Engine, call: Running): Promise<never> {
   throw new CallGone();
 }
 
-async function judgeAndInspect(
-  engine: Engine,
-  call: Running,
-  tool: Tool,
-  input: unknown,
-  ctx: PlanContext,
-  subject: Subject,
-  by: JudgedBy,
-) {
-  const repetition = { repeats: call.record.repeats, request: inputOf(call.record.part) };
-  const { principal } = call.record.spec;
-  const judged = await judgeCall(engine, tool, input, ctx, subject, { ...by, ...repetition, principal });
-  if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
-  return { judged, ...(await inspectCall(engine, judged, engine.layersFor(subject))) };
-}
-
 /** Step 7, start mark: durable before the body is entered. Returns false if something the decision rests on has changed. */
 export async function writeStartMark(
   engine: Engine,
   call: Running,
-  judged: Judged,
+  decision: CallDecision,
   approved: readonly PermissionRequest[],
 ): Promise<boolean> {
   const { limits, store } = engine;
-  const { plan, verdict } = judged;
+  const { plan, verdict } = decision;
   call.signal.throwIfAborted();
   // Without the lease another replica can still claim the call; once it is marked none can.
   if (!isLeaseValid(engine, call)) throw new CallGone();
@@ -165,7 +135,7 @@ export async function writeStartMark(
     grantIds: [...new Set(verdict.decisions.flatMap(({ grantId }) => grantId || []))],
     part,
     remote,
-    decisions: [allowedRecord(call.record, judged, approved)],
+    decisions: [allowedRecord(call.record, decision, approved)],
     ...(call.assignment !== undefined && {
       delegated: { assignment: call.assignment, reportMs: limits.reportMs },
     }),

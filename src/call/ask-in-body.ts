@@ -21,12 +21,11 @@ import {
   waitUntilSettled,
 } from "./asks.ts";
 import { noteCall, refreshCall } from "./call-record.ts";
+import { decide, visiblePreview } from "./decide.ts";
 import { allowedRecord } from "./decision-records.ts";
 import { denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
-import { visiblePreview } from "./inspect.ts";
-import { expandAsks } from "./planning.ts";
-import { type Running, subjectOf } from "./running.ts";
+import { type Running, subjectFor } from "./running.ts";
 import { outsideSlot } from "./slots.ts";
 import { storePreview, storeView } from "./spill.ts";
 import { inputOf } from "./state.ts";
@@ -54,14 +53,14 @@ export async function askInBody(
   const known = before.flatMap(({ request }) => (prefix && request.id.startsWith(prefix) ? request : []));
   if (known.length > 0) return await awaitAnswers(engine, call, ask, known);
   const { workspace } = call.opened;
-  const subject = subjectOf(call, tool);
-  const layers = engine.layersFor(subject);
+  const subject = subjectFor(call.opened, call.record.part.agent, tool);
   const plan = await resolvePlanPaths(
     { title: "", asks: [ask], ...(questions && { questions }), ...(ask.cwd !== undefined && { cwd: ask.cwd }) },
     workspace,
   );
-  const asks = await expandAsks(engine, call.record.spec.principal, plan.asks, layers, workspace);
-  const verdict = await engine.permissions.decide(asks, subject, { layers });
+  const { principal } = call.record.spec;
+  const decision = await decide(engine, { subject, principal, plan, workspace, tool }, { grants: "adopt" });
+  const { verdict } = decision;
   if (verdict.action === PermissionAction.DENY) throw denied(verdict);
   const recordAllowed = async (why?: string) => {
     await noteCall(engine, call.fence, { decisions: [allowedRecord(call.record, { verdict }, [], why)] });
@@ -74,7 +73,7 @@ export async function askInBody(
     : () => false;
   const unapproved = verdict.unapproved.filter((each) => !whole.includes(each.permission) && !isCovered(each));
   if (unapproved.length === 0) return await recordAllowed("the call was allowed as a whole");
-  const digest = await approvalDigest(engine, tool, inputOf(call.record.part), plan, call.opened);
+  const digest = await approvalDigest(engine, tool, inputOf(call.record.part), decision, call.opened);
   const unasked = await askHooks(call, unapproved, plan, digest);
   if (unasked.length === 0) return await recordAllowed();
   const shown = preview && (await storePreview(engine, call, visiblePreview(preview)));

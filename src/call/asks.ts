@@ -28,11 +28,10 @@ import type { Plan, Tool } from "../tool/tool.ts";
 import { approvalDigest } from "./approval-digest.ts";
 import { decideByHooks, isAllowedByHooks } from "./call-hooks.ts";
 import { refreshCall } from "./call-record.ts";
+import type { CallDecision, DecisionView } from "./decide.ts";
 import { decidedCall } from "./decision-records.ts";
 import { CallEnd, denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
-import type { Inspected } from "./inspect.ts";
-import type { Judged } from "./planning.ts";
 import type { Running } from "./running.ts";
 import { storePreview, storeView } from "./spill.ts";
 import { inputOf } from "./state.ts";
@@ -58,14 +57,16 @@ export async function answersTo(
   engine: Engine,
   call: Pick<Running, "record" | "opened" | "asks"> & Partial<Pick<Running, "hooks">>,
   tool: Tool,
-  { plan, verdict }: Judged,
+  decision: CallDecision,
 ): Promise<CallAnswers> {
-  const digest = await approvalDigest(engine, tool, inputOf(call.record.part), plan, call.opened);
+  const digest = await approvalDigest(engine, tool, inputOf(call.record.part), decision, call.opened);
   const asks = call.asks ?? (await engine.asksOf(call.record.ref));
   const given = asks.filter((ask) => ask.request.digest === digest && isAskApproved(ask, asks));
   const isByHooks = (ask: ExpandedAsk) =>
     call.hooks !== undefined && !isForPerson(ask) && isAllowedByHooks(call.hooks, digest, ask);
-  const missing = verdict.unapproved.filter((ask) => !isByHooks(ask) && !given.some((asked) => isFor(ask, asked)));
+  const missing = decision.verdict.unapproved.filter(
+    (ask) => !isByHooks(ask) && !given.some((asked) => isFor(ask, asked)),
+  );
   const answers = given.flatMap(({ settled }) => settled?.answers ?? []);
   return { digest, asks, approved: given.map(({ request }) => request), missing, answers };
 }
@@ -77,9 +78,9 @@ export async function answersTo(
 export async function openMissingAsks(
   engine: Engine,
   call: Running,
-  judged: Judged,
+  decision: CallDecision,
   { digest, asks, missing }: CallAnswers,
-  { preview, missing: unseen = [] }: Pick<Inspected, "preview" | "missing">,
+  { preview, missing: unseen = [] }: DecisionView,
   subject: Subject,
 ): Promise<boolean> {
   if (call.record.attempts > 0) {
@@ -94,15 +95,15 @@ export async function openMissingAsks(
   const isStale = (asked: AskRecord) => asked.request.digest !== digest || !missing.some((ask) => isFor(ask, asked));
   const stale = open.filter(isStale);
   const unopened = missing.filter((ask) => !isOpen(ask));
-  const unasked = await askHooks(call, unopened, judged.plan, digest);
+  const unasked = await askHooks(call, unopened, decision.plan, digest);
   if (stale.length === 0 && unasked.length === 0) return false;
   const shown = preview && (await storePreview(engine, call, await preview()));
-  const { plan } = judged;
+  const { plan } = decision;
   const view = await storeView(engine, call, { ...plan, missing: [...(plan.missing ?? []), ...unseen] });
   const requests = unasked.map((ask) =>
-    requestFor(engine, call, { ...judged, ask }, { preview: shown, view, subject, digest }),
+    requestFor(engine, call, { ...decision, ask }, { preview: shown, view, subject, digest }),
   );
-  return (await openPermissionRequests(engine, call, requests, judged.verdict, stale)) && requests.length > 0;
+  return (await openPermissionRequests(engine, call, requests, decision.verdict, stale)) && requests.length > 0;
 }
 
 /** Lets hooks decide before approvers are asked. Returns the asks they leave open, and questions; throws if a hook denies one. */
@@ -129,7 +130,7 @@ export async function askHooks(
 export function requestFor(
   { limits, permissions, store }: Engine,
   call: Running,
-  { ask, plan, verdict }: Pick<Judged, "plan" | "verdict"> & { ask: ExpandedAsk },
+  { ask, plan, verdict }: Pick<CallDecision, "plan" | "verdict"> & { ask: ExpandedAsk },
   {
     preview,
     view,

@@ -20,7 +20,7 @@ import { beforeDrain, checkNotDraining, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
 import { isTerminal } from "./state.ts";
 
-/** Decision on a delegated call, or the call that still waits for one. */
+/** CallDecision on a delegated call, or the call that still waits for one. */
 export type BeginOutcome =
   | { case: "begun"; assignment: string; part: ToolPart }
   | { case: "refused"; reason: ToolErrorReason; message: string }

@@ -140,7 +140,7 @@ function toolContext(
   const { outputs, store } = engine;
   const { ref, part, spec } = call.record;
   return {
-    ...planContext(engine, call.record, call.opened, (cwd) => hookEnvironment(call.hooks, cwd)),
+    ...planContext(engine, { ...ref, agent: part.agent }, call.opened, (cwd) => hookEnvironment(call.hooks, cwd)),
     messageId: part.messageId,
     model: { providerId: spec.providerId, modelId: spec.modelId },
     signal: call.signal,

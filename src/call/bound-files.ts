@@ -4,6 +4,11 @@ import { access, type FileHandle, open, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { visible } from "../core/visible.ts";
 
+/** A file to whose content an approval is bound. */
+export interface BoundFile {
+  absolute: string;
+}
+
 /** Finds the file that a shell runs for a name: the first executable of that name in the directories of a PATH. */
 export async function findProgram(name: string, searchPath: string): Promise<string | undefined> {
   if (name === "" || name.includes("/")) return undefined;

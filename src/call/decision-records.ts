@@ -8,7 +8,7 @@ import {
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type DecidedCall, decisionOn } from "../approval/decisions.ts";
-import type { Judged } from "./planning.ts";
+import type { CallDecision } from "./decide.ts";
 import type { CallRecord } from "./ports.ts";
 
 /** Returns a call as audit records name it. */
@@ -19,7 +19,7 @@ export function decidedCall({ part, spec }: Pick<CallRecord, "part" | "spec">): 
 /** Builds the record that lets a call start or go on: by rules and grants, by approvals, or for the reason in `otherwise`. */
 export function allowedRecord(
   call: Pick<CallRecord, "part" | "spec">,
-  { verdict }: Pick<Judged, "verdict">,
+  { verdict }: Pick<CallDecision, "verdict">,
   approved: readonly PermissionRequest[] = [],
   otherwise = "a plugin allowed it",
 ): DecisionRecord {

@@ -8,9 +8,9 @@ import type { RemoteMark } from "../tool/remote.ts";
 import type { ChildCall, ChildResult, Tool, ToolContext } from "../tool/tool.ts";
 import type { Parent } from "./children.ts";
 import type { CrashMarks } from "./crash-marks.ts";
+import type { Planning } from "./decide.ts";
 import type { createFilling } from "./log.ts";
 import type { CallObserver } from "./observer.ts";
-import type { Planning } from "./planning.ts";
 import type {
   AskOpener,
   CallRecord,

@@ -11,14 +11,23 @@ import { workspaceRoot } from "../core/workspace-root.ts";
 import { isListed } from "../policy/known-permissions.ts";
 import { createMatchSteps, stepsPerMs } from "../policy/match-steps.ts";
 import { HookFailure } from "../tool/errors.ts";
+import type { HookChain } from "../tool/hooks.ts";
 import { offeredTo, schemaFor } from "../tool/offered.ts";
+import type { Registry } from "../tool/registry.ts";
 import type { OfferContext, Tool } from "../tool/tool.ts";
-import type { PlannerParts } from "./planner-scope.ts";
+import type { Planning } from "./decide.ts";
+import type { Sessions } from "./sessions.ts";
 import { createToolJudge } from "./tool-judge.ts";
+
+interface ListToolsParts extends Pick<Planning, "layersFor" | "lines" | "policy"> {
+  sessions: Sessions;
+  registry: Registry;
+  hooks: HookChain;
+}
 
 /** Lists the tools that an agent may see and that suit its model, with the schemas that the model's provider accepts. */
 export async function listTools(
-  parts: PlannerParts,
+  parts: ListToolsParts,
   principal: Principal,
   request: ListToolsRequest,
 ): Promise<{ tools: ToolDefinition[]; workspace: string }> {
@@ -49,7 +58,7 @@ export async function listTools(
 
 /** Returns a tool's definition for the requested model, with what it offers to the agent, as hooks rewrite it; undefined if that agent is not offered it. */
 async function definitionFor(
-  { hooks }: PlannerParts,
+  { hooks }: ListToolsParts,
   request: ListToolsRequest,
   tool: Tool,
   offer: OfferContext,

@@ -140,7 +140,8 @@ async function runAgain(engine: Engine, call: Running, tool: Tool): Promise<Tool
     call.tool = tool;
     const input = decodeInput(engine, tool, call.record);
     const environment = (cwd: string) => hookEnvironment(call.hooks, cwd);
-    const plan = await tool.plan(input, planContext(engine, call.record, call.opened, environment));
+    const about = { ...call.record.ref, agent: call.record.part.agent };
+    const plan = await tool.plan(input, planContext(engine, about, call.opened, environment));
     if (call.record.remote) call.former = await whileStoreAway(engine, call, () => readFormerRun(engine, call.record));
     const returned = await executeBody(engine, call, tool, { input, plan, outside: [], files: { read: [], edit: [] } });
     return await settleCall(engine, call, plan, returned);

@@ -1,12 +1,84 @@
-import type { PermissionAction, PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { create } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import {
+  PermissionAction,
+  type PermissionDecision,
+  PermissionDecisionSchema,
+  PermissionLayer,
+  PermissionReason,
+  type PermissionRule,
+  type RuleMatch,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ExplainPermissionRequest, ListRulesRequest } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import {
+  type CallView,
+  type PermissionRequest,
+  type Preview,
+  ToolErrorReason,
+} from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ListToolsRequest, PlanToolRequest, ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { createCallView } from "../approval/call-view.ts";
+import type { Verdict } from "../approval/judge-asks.ts";
+import type { Ask } from "../core/ask.ts";
+import { canonicalJson } from "../core/canonical-json.ts";
 import type { Principal } from "../core/principal.ts";
-import type { LayerRules } from "../policy/model.ts";
-import { askablePermissions, explainPermission, listRules } from "./explain.ts";
+import { RequestError } from "../core/request-error.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
+import { isForeignPermission, knownPermissions } from "../policy/known-permissions.ts";
+import { checkRules, type LayersFor } from "../policy/layers.ts";
+import { createMatchSteps, stepsPerMs } from "../policy/match-steps.ts";
+import type { LayerRules, Layers } from "../policy/model.ts";
+import { strictest } from "../policy/opinion.ts";
+import type { Subject } from "../policy/subject.ts";
+import { InvalidInput, ToolFailure } from "../tool/errors.ts";
+import type { ForeignTools } from "../tool/foreign-tools.ts";
+import type { HookChain } from "../tool/hooks.ts";
+import type { Registry } from "../tool/registry.ts";
+import { similar } from "../tool/similar.ts";
+import type { Tool } from "../tool/tool.ts";
+import { approvalDigest } from "./approval-digest.ts";
+import { resolvePlanPaths } from "./ask-paths.ts";
+import { questionsOf } from "./asks.ts";
+import { checkSize } from "./check-size.ts";
+import {
+  type CallDecision,
+  type CallQuestion,
+  cutPreview,
+  type DecisionMode,
+  decide,
+  decideCall,
+  type Planning,
+} from "./decide.ts";
 import { listTools } from "./list-tools.ts";
-import { type PlannedTool, planTool } from "./plan-tool.ts";
-import type { PlannerParts } from "./planner-scope.ts";
+import type { CallRecordReader, StoreClock, ToolMemory } from "./ports.ts";
+import { noEnvironment, notGuarded, planContext } from "./prepare.ts";
+import { digestOfRequest } from "./request-digest.ts";
+import { placeFor, subjectFor } from "./running.ts";
+import type { OpenSession, Sessions } from "./sessions.ts";
+
+/** Dependencies of the planner. */
+export interface PlannerParts extends Planning {
+  sessions: Sessions;
+  registry: Registry;
+  foreign: ForeignTools;
+  hooks: HookChain;
+  store: CallRecordReader & ToolMemory & StoreClock;
+  /** Returns where a rule that matched is written, as FILE:LINE; empty for a rule of no file. */
+  placeOf(match: RuleMatch, subject: Pick<Subject, "workspace" | "directory" | "agent">): string;
+  askMs: number;
+}
+
+/** Plan of a call that is not made. */
+export interface PlannedTool {
+  title: string;
+  verdict: Verdict;
+  /** Permission requests that the call would open, without ids. */
+  asks: PermissionRequest[];
+  preview?: Preview;
+  /** The tool's check that fails. */
+  problem?: { reason: ToolErrorReason; message: string };
+}
 
 /** Answers questions about calls and rules. Runs and records nothing. */
 export interface Planner {
@@ -17,12 +89,12 @@ export interface Planner {
     principal: Principal,
     request: ExplainPermissionRequest,
   ): Promise<{ action: PermissionAction; decisions: PermissionDecision[] }>;
-  /** Lists the rules for an agent in a session or a workspace. */
+  /** Lists the rules for an agent in a session or a workspace: first the layers that are read as one list, then the narrowing ones. */
   rules(
     principal: Principal,
     request: Pick<ListRulesRequest, "place" | "agent">,
   ): Promise<{ agent: string; workspace: string; lists: readonly LayerRules[] }>;
-  /** Lists the permissions that can ask for an agent. */
+  /** Lists the permissions that can ask for an agent, by the configured rules alone. */
   asking(agent: string): string[];
   /** Lists the tools that an agent may see. */
   tools(principal: Principal, request: ListToolsRequest): Promise<{ tools: ToolDefinition[]; workspace: string }>;
@@ -30,11 +102,225 @@ export interface Planner {
 
 /** Creates the planner of a replica. */
 export function createPlanner(parts: PlannerParts): Planner {
+  const { layersFor, policy, registry, sessions } = parts;
   return {
     plan: (principal, request) => planTool(parts, principal, request),
     explain: (principal, request) => explainPermission(parts, principal, request),
-    rules: (principal, request) => listRules(parts, principal, request),
-    asking: (agent) => askablePermissions(parts, agent),
+    async rules(principal, { place, agent }) {
+      const [sessionId, workspace] = place.case === "sessionId" ? [place.value, ""] : ["", place.value];
+      const scope = await openScope(parts, principal, sessionId, workspace);
+      const subject = placeFor(scope, sessions.agentFor(principal, agent, scope.session));
+      const { wide, narrow } = layersFor(subject);
+      return { agent: subject.agent, workspace: scope.workspace.name, lists: [...wide, ...narrow] };
+    },
+    asking: (agent) =>
+      policy.asking(layersFor({ session: undefined, ancestors: [], agent }), knownPermissions(registry.all())),
     tools: (principal, request) => listTools(parts, principal, request),
   };
+}
+
+/** The session of a question, or only a workspace. */
+interface Scope extends Pick<OpenSession, "workspace" | "ancestors"> {
+  session?: Session;
+}
+
+/** Opens the session that a question names, or without one the workspace. */
+async function openScope(
+  { sessions }: PlannerParts,
+  principal: Principal,
+  sessionId: string,
+  workspace = "",
+): Promise<Scope> {
+  if (sessionId !== "") return await sessions.open(principal, sessionId, "read");
+  return { workspace: await sessions.openNamed(principal, workspace || "default"), ancestors: [] };
+}
+
+/** Returns the mode of a question: the rules of its subject and, last, its own; with `onlyRules` these alone. */
+function modeOf(
+  { layersFor }: PlannerParts,
+  subject: LayersFor,
+  { rules, onlyRules }: { rules: readonly PermissionRule[]; onlyRules: boolean },
+): DecisionMode & { rules: Layers } {
+  const own: Layers = onlyRules ? { wide: [], narrow: [] } : layersFor(subject);
+  checkRules("rules", rules);
+  const wide = rules.length === 0 ? own.wide : [...own.wide, { layer: PermissionLayer.REQUEST, rules }];
+  return { rules: { ...own, wide }, ...(onlyRules ? { grants: "none", facts: "none" } : { grants: "look" }) };
+}
+
+/** Plans and judges a call as the engine would, without making it. */
+async function planTool(parts: PlannerParts, principal: Principal, request: PlanToolRequest): Promise<PlannedTool> {
+  parts.lines.checkBudget(principal.id);
+  const scope = await openScope(parts, principal, request.sessionId);
+  const agent = parts.sessions.agentFor(principal, request.agent, scope.session);
+  const workspace = workspaceRoot(scope.workspace.name);
+  await parts.registry.refresh(workspace);
+  const tool = toolOf(parts, request, scope);
+  const guard = request.onlyRules ? undefined : parts.registry.guardProblem(workspace);
+  if (guard !== undefined) {
+    const decision = guardDecision("*", "*", guard);
+    const verdict = { action: PermissionAction.DENY, decisions: [decision], unapproved: [] };
+    const problem = { reason: ToolErrorReason.GUARD_NOT_LOADED, message: notGuarded(guard) };
+    return { title: tool.name, verdict, asks: [], problem };
+  }
+  const subject = subjectFor(scope, agent, tool);
+  const mode = modeOf(parts, subject, request);
+  const question = await questionAbout(parts, principal.id, request, scope, { tool, subject }, mode.rules);
+  const decision = await decideCall(parts, question, mode).catch((cause: unknown) => {
+    if (cause instanceof ToolFailure) return cause;
+    throw cause;
+  });
+  // The targets are unknown, and an unknown target is never allowed.
+  if (decision instanceof ToolFailure) {
+    const verdict = { action: PermissionAction.ASK, decisions: [], unapproved: [] };
+    return { title: tool.name, verdict, asks: [], problem: failing(decision) };
+  }
+  const { plan, verdict } = decision;
+  const { preview: whole, missing = [], problem } = await decision.view();
+  const preview = whole && cutPreview(await whole());
+  const view = createCallView({
+    ...{ tool: tool.name, title: plan.title, input: question.request, files: plan.files ?? [] },
+    missing: [...(plan.missing ?? []), ...missing],
+  });
+  return {
+    ...{ title: plan.title, verdict },
+    asks: await unopenedRequests(parts, question, scope, decision, { preview, view }),
+    ...(preview && { preview }),
+    ...(problem && { problem: failing(problem) }),
+  };
+}
+
+const failing = ({ message }: ToolFailure) => ({ reason: ToolErrorReason.FAILED, message });
+
+/** Finds the tool; one of an agent that runs it itself is planned as if its host shared the disk and ran it in the workspace. */
+function toolOf({ registry, foreign }: PlannerParts, { tool: name }: PlanToolRequest, { workspace }: Scope): Tool {
+  if (isForeignPermission(name)) return foreign.tool(name, { directory: workspace.directory, isDiskShared: true });
+  const tool = registry.get(name, workspaceRoot(workspace.name));
+  if (tool) return tool;
+  throw new RequestError(ErrorReason.UNKNOWN_TOOL, `there is no tool "${name}"; ListTools shows what there is`, {
+    tool: name,
+  });
+}
+
+/** Puts the question about a call that is not made. */
+async function questionAbout(
+  { policy, store }: PlannerParts,
+  principal: string,
+  { input: request = {}, sessionId, onlyRules }: PlanToolRequest,
+  scope: Scope,
+  { tool, subject }: Pick<CallQuestion, "tool" | "subject">,
+  rules: Layers,
+): Promise<CallQuestion> {
+  const { session, workspace } = scope;
+  // As in BeginCall, whose digest covers the directory.
+  const place = isForeignPermission(tool.name) ? `\n${workspace.directory}` : "";
+  const requestDigest = () => digestOfRequest(tool.name, canonicalJson(request) + place);
+  const repeats = session === undefined || onlyRules ? 0 : await store.repeatsOf(session.id, requestDigest());
+  const call = { sessionId, callId: "", root: session?.rootSessionId, agent: subject.agent };
+  return {
+    ...{ tool, subject, principal, request, repeats },
+    input: decodeRequest(tool, request),
+    ctx: planContext({ policy, store, layersFor: () => rules }, call, scope, noEnvironment),
+  };
+}
+
+function decodeRequest(tool: Tool, input: NonNullable<PlanToolRequest["input"]>): unknown {
+  try {
+    return tool.decode(input);
+  } catch (cause) {
+    if (!(cause instanceof InvalidInput)) throw cause;
+    throw new RequestError(ErrorReason.INVALID_INPUT, cause.message, { tool: tool.name }, { cause });
+  }
+}
+
+/** Builds the permission requests that the call would open. */
+async function unopenedRequests(
+  parts: PlannerParts,
+  { tool, subject, request, ctx: { sessionId, agent } }: CallQuestion,
+  scope: Scope,
+  decision: CallDecision,
+  shown: { preview: Preview | undefined; view: CallView },
+): Promise<PermissionRequest[]> {
+  const { plan, verdict } = decision;
+  if (verdict.action !== PermissionAction.ASK || verdict.unapproved.length === 0) return [];
+  const digest = await approvalDigest(parts, tool, request, decision, scope);
+  return verdict.unapproved.map((ask) => {
+    const metadata = plan.asks.find(({ permission }) => permission === ask.permission)?.metadata;
+    const expires = parts.store.now() + parts.askMs;
+    return parts.permissions.request(
+      { ...ask, ...(metadata && { metadata }) },
+      verdict.decisions,
+      { sessionId, agent, digest, expires, ...shown, question: questionsOf(ask, plan) },
+      subject,
+      "",
+    );
+  });
+}
+
+/** Explains which rule decides, for each pattern. */
+async function explainPermission(
+  parts: PlannerParts,
+  principal: Principal,
+  request: ExplainPermissionRequest,
+): Promise<{ action: PermissionAction; decisions: PermissionDecision[] }> {
+  const { permission, patterns, onlyRules } = request;
+  parts.lines.checkBudget(principal.id);
+  checkSize("patterns", patterns, 256 * 1024);
+  const scope = await openScope(parts, principal, request.sessionId);
+  const workspace = workspaceRoot(scope.workspace.name);
+  await parts.registry.refresh(workspace);
+  const guard = onlyRules ? undefined : parts.registry.guardProblem(workspace);
+  if (guard !== undefined) {
+    const guarded = patterns.length === 0 ? [""] : patterns;
+    const decisions = guarded.map((pattern) => guardDecision(permission, pattern, guard));
+    return { action: PermissionAction.DENY, decisions };
+  }
+  const place = placeFor(scope, parts.sessions.agentFor(principal, request.agent, scope.session));
+  const steps = createMatchSteps();
+  const mode = modeOf(parts, place, request);
+  const rules = { ...mode.rules, steps };
+  const hint = nearestPermission(parts, permission, rules);
+  const decisions: PermissionDecision[] = [];
+  for (const pattern of patterns) {
+    const plan = { title: "", asks: await asksFor(permission, pattern, scope) };
+    const question = { subject: { ...place, tool: "", binding: "" }, principal: principal.id, plan, ...scope };
+    const { verdict } = await decide(parts, question, { ...mode, rules, grants: "none" });
+    const isOwn = (decision: PermissionDecision) => decision.permission === permission;
+    decisions.push(...verdict.decisions.filter(isOwn), ...verdict.decisions.filter((decision) => !isOwn(decision)));
+  }
+  parts.lines.charge(principal.id, steps.used() / stepsPerMs);
+  for (const decision of decisions) {
+    decision.reason += hint;
+    for (const match of decision.matches) match.place = parts.placeOf(match, place);
+  }
+  return { action: decisions.length === 0 ? PermissionAction.ASK : strictest(decisions), decisions };
+}
+
+/** Returns the asks for a pattern, with canonical paths. */
+async function asksFor(permission: string, pattern: string, { workspace }: Scope): Promise<readonly Ask[]> {
+  const asks = [{ permission, patterns: [pattern], ...(permission === "bash" && { cwd: workspace.directory }) }];
+  // A directory is given as a pattern already; one that leads to no place, such as one with NUL, is judged as it is.
+  if (permission === "external_directory") return asks;
+  const resolved = await resolvePlanPaths({ asks }, workspace).catch(() => ({ asks }));
+  return resolved.asks;
+}
+
+/** Names the nearest permission for one that no tool asks and no rule names; empty if there is none. */
+function nearestPermission({ registry }: PlannerParts, permission: string, { wide, narrow }: Layers): string {
+  const named = [...wide, ...narrow].flatMap(({ rules }) => rules.map((rule) => rule.permission));
+  const known = knownPermissions(registry.all());
+  if (known.includes(permission) || named.includes(permission) || isForeignPermission(permission)) return "";
+  const [nearest] = similar(permission, known, 1);
+  return nearest === undefined ? "" : `; no tool asks for the permission "${permission}": did you mean "${nearest}"?`;
+}
+
+/** Makes the decision on everything in a workspace where a plugin is not loaded that may guard calls. */
+function guardDecision(permission: string, pattern: string, problem: string): PermissionDecision {
+  return create(PermissionDecisionSchema, {
+    permission,
+    pattern,
+    action: PermissionAction.DENY,
+    layer: PermissionLayer.ENGINE,
+    reason: `engine: ${problem}`,
+    reasonCode: PermissionReason.GUARD_NOT_LOADED,
+  });
 }

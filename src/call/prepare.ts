@@ -1,18 +1,18 @@
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallRef } from "../core/call-ref.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { similar } from "../tool/similar.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import { inputAfterHooks } from "./call-hooks.ts";
 import { pauseIfUnavailable, refreshCall } from "./call-record.ts";
+import { type CallQuestion, decideCall, maxRepeats, type Planning } from "./decide.ts";
 import { allowedRecord } from "./decision-records.ts";
 import { CallEnd } from "./ends.ts";
 import type { Engine } from "./engine.ts";
-import { inspectCall } from "./inspect.ts";
-import { judgeCall, maxRepeats } from "./planning.ts";
-import type { CallRecord } from "./ports.ts";
-import { type Ready, type Running, subjectFor } from "./running.ts";
+import type { CallRecord, ToolMemory } from "./ports.ts";
+import { placeFor, type Ready, type Running, subjectFor } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
 import { inputOf, prepared, running } from "./state.ts";
 import { createToolJudge } from "./tool-judge.ts";
@@ -26,27 +26,20 @@ type Described = Pick<CallRecord, "ref" | "part" | "spec">;
  * grant is accepted and started in one step. Returns undefined for any other call; `runCall` then takes the steps one by one.
  */
 export async function prepareStart(engine: Engine, call: Described, opened: OpenSession): Promise<Ready | undefined> {
-  const { hooks, layersFor, store } = engine;
+  const { hooks, store } = engine;
   // These hooks run once, and the input they leave is stored before it is planned.
   if (hooks.has("tool.execute.before", "shell.env")) return undefined;
   try {
     const tool = resolveTool(engine, call, opened);
-    const input = decodeInput(engine, tool, call);
-    const subject = subjectFor(opened, call.part.agent, tool);
-    const layers = layersFor(subject);
     // Only the step that accepts the call knows its repeats: it checks `maxRepeats`.
-    const { principal } = call.spec;
-    const options = { repeats: 0, request: inputOf(call.part), layers, grants: "none", principal } as const;
-    const ctx = planContext(engine, call, opened, noEnvironment);
-    const judged = await judgeCall(engine, tool, input, ctx, subject, options);
-    if (judged.verdict.action !== PermissionAction.ALLOW) return undefined;
-    const { problem } = await inspectCall(engine, judged, layers);
-    if (problem) return undefined;
+    const question = questionOf(engine, { ...call, repeats: 0 }, opened, tool);
+    const decision = await decideCall(engine, question, { grants: "none" });
+    if (decision.verdict.action !== PermissionAction.ALLOW) return undefined;
+    if ((await decision.view()).problem) return undefined;
     return {
-      ...{ tool, subject, layers, input },
-      ...judged,
-      start: running(call.part, judged.plan, store.now()),
-      decision: allowedRecord(call, judged),
+      ...{ ...question, ...decision },
+      start: running(call.part, decision.plan, store.now()),
+      decision: allowedRecord(call, decision),
       maxRepeats,
     };
   } catch {
@@ -113,29 +106,36 @@ export function decodeInput({ limits }: Engine, tool: Tool, { part, spec }: Desc
   return tool.decode(inputOf(part));
 }
 
+/** Puts the question that decides on a call; throws for input that does not fit the tool. */
+export function questionOf(
+  engine: Engine,
+  call: Described & Pick<CallRecord, "repeats">,
+  opened: OpenSession,
+  tool: Tool,
+  environment: PlanContext["environment"] = noEnvironment,
+): CallQuestion {
+  const { part, repeats, spec } = call;
+  return {
+    tool,
+    subject: subjectFor(opened, part.agent, tool),
+    principal: spec.principal,
+    ...{ request: inputOf(part), repeats },
+    input: decodeInput(engine, tool, call),
+    ctx: planContext(engine, { ...call.ref, agent: part.agent }, opened, environment),
+  };
+}
+
 /** Context in which a tool plans a call. */
 export function planContext(
-  { layersFor, policy, store }: Engine,
-  { ref, part }: Pick<CallRecord, "ref" | "part">,
-  opened: OpenSession,
+  { layersFor, policy, store }: Pick<Planning, "layersFor" | "policy"> & { store: Pick<ToolMemory, "getRead"> },
+  { sessionId, callId, root, agent }: Omit<CallRef, "root"> & { root?: string | undefined; agent: string },
+  opened: Parameters<typeof placeFor>[0],
   environment: PlanContext["environment"],
 ): PlanContext {
   return {
-    environment,
-    sessionId: ref.sessionId,
-    callId: ref.callId,
-    agent: part.agent,
-    workspace: opened.workspace,
-    reads: { get: (path) => store.getRead(ref.root, path) },
-    judge: createToolJudge(policy, () =>
-      layersFor({
-        session: opened.session,
-        ancestors: opened.ancestors,
-        agent: part.agent,
-        workspace: workspaceRoot(opened.workspace.name),
-        directory: opened.workspace.directory,
-      }),
-    ),
+    ...{ environment, sessionId, callId, agent, workspace: opened.workspace },
+    reads: { get: async (path) => (root === undefined ? undefined : await store.getRead(root, path)) },
+    judge: createToolJudge(policy, () => layersFor(placeFor(opened, agent))),
   };
 }
 

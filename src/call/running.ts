@@ -1,5 +1,6 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import type { DecisionRecord, QuestionAnswer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { FilePart, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord } from "../approval/ports.ts";
 import type { CallRef } from "../core/call-ref.ts";
@@ -10,10 +11,10 @@ import type { Reservation } from "../tool/remote.ts";
 import type { Tool } from "../tool/tool.ts";
 import type { CallHooks } from "./call-hooks.ts";
 import type { ParentRun, StartGate } from "./children.ts";
+import type { CallDecision } from "./decide.ts";
 import type { FirstStep } from "./first-step.ts";
 import type { CallObservation } from "./observer.ts";
 import type { CallOutput } from "./output.ts";
-import type { Judged } from "./planning.ts";
 import type { CallRecord, Fence } from "./ports.ts";
 import type { createProgress } from "./progress.ts";
 import type { OpenSession } from "./sessions.ts";
@@ -87,7 +88,7 @@ export interface Run {
 }
 
 /** A plan that was allowed, with the input it was made from. */
-export interface Approved extends Judged {
+export interface Approved extends Pick<CallDecision, "plan" | "outside" | "files"> {
   input: unknown;
   /** Answers to the questions of the plan; absent if it has none. */
   answers?: readonly QuestionAnswer[];
@@ -121,24 +122,15 @@ export function fenceOf({ ref, owner, epoch }: CallRecord): Fence {
   return { ref, owner, epoch };
 }
 
-/** Subject of a call for policy and grants. */
-export function subjectFor(
-  opened: Pick<OpenSession, "session" | "ancestors" | "workspace"> | Pick<OpenSession, "workspace">,
+/** Returns the place of an agent for policy: its session, or only a workspace. */
+export function placeFor(
+  { session, ancestors, workspace }: Pick<OpenSession, "ancestors" | "workspace"> & { session?: Session },
   agent: string,
-  tool: Tool,
-): Subject {
-  return {
-    session: "session" in opened ? opened.session : undefined,
-    ancestors: "ancestors" in opened ? opened.ancestors : [],
-    agent,
-    workspace: workspaceRoot(opened.workspace.name),
-    directory: opened.workspace.directory,
-    tool: tool.name,
-    binding: tool.permissionBinding,
-  };
+): Omit<Subject, "tool" | "binding"> {
+  return { session, ancestors, agent, workspace: workspaceRoot(workspace.name), directory: workspace.directory };
 }
 
-/** Subject of a running call. */
-export function subjectOf({ opened, record }: Running, tool: Tool): Subject {
-  return subjectFor(opened, record.part.agent, tool);
+/** Subject of a call for policy and grants. */
+export function subjectFor(opened: Parameters<typeof placeFor>[0], agent: string, tool: Tool): Subject {
+  return { ...placeFor(opened, agent), tool: tool.name, binding: tool.permissionBinding };
 }

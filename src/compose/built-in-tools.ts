@@ -1,6 +1,6 @@
 import { closeSync, existsSync, mkdirSync, openSync } from "node:fs";
 import { dirname, join } from "node:path";
-import type { PlanningParts } from "../call/planning.ts";
+import type { PlanningParts } from "../call/decide.ts";
 import { type Config, ConfigError } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import type { SearchSettings } from "../core/search-providers.ts";

@@ -2,12 +2,12 @@ import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { createPermissions } from "../approval/permissions.ts";
 import { createCalls } from "../call/calls.ts";
 import type { CrashMarks } from "../call/crash-marks.ts";
+import { createPlanning, type PlanningParts } from "../call/decide.ts";
 import { createInputEdit } from "../call/edit.ts";
 import type { RemoteTools } from "../call/engine.ts";
 import { createLineAnalysis } from "../call/line-analysis.ts";
 import { type CallObserver, notifyEnds } from "../call/observer.ts";
 import { createPlanner } from "../call/planner.ts";
-import { createPlanning, type PlanningParts } from "../call/planning.ts";
 import type { Store } from "../call/ports.ts";
 import { createSessions } from "../call/sessions.ts";
 import { failed } from "../call/state.ts";
@@ -85,7 +85,6 @@ export function createReplica({
   const permissions = createPermissions({
     store: asks,
     policy,
-    layersFor,
     now,
     newId: (prefix) => newId(prefix, now()),
     effects: {

@@ -40,7 +40,8 @@ async function digest({ policy = "p1", version = "1", input = { to: "staging" },
   };
   const parts = { hashes: createFileHashes(), policyDigest: () => policy };
   const workspace = await openWorkspace("default", join(directory, at));
-  return await approvalDigest(parts, deploy(version), input, planned, { workspace });
+  const decision = { plan: planned, bound: async () => planned.binds ?? [] };
+  return await approvalDigest(parts, deploy(version), input, decision, { workspace });
 }
 
 test("an equal plan has an equal digest, whatever its title says", async () => {

@@ -1,8 +1,8 @@
 import { setImmediate as turn } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
 import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { expandAsks } from "../../src/call/decide.ts";
 import { type AnalysisLimits, createLineAnalysis } from "../../src/call/line-analysis.ts";
-import { expandAsks } from "../../src/call/planning.ts";
 import { assets } from "../../src/core/assets.ts";
 import { createPolicy } from "../../src/policy/policy.ts";
 import { risksOfCommands } from "../../src/policy/risk.ts";

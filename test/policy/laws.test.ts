@@ -158,7 +158,6 @@ test("grants that are saved while an ask waits settle it exactly if they would a
       const permissions = createPermissions({
         store: store.permissions,
         policy,
-        layersFor,
         effects: { fail: (part) => part, replaceInput: () => "no difference" },
         newId: (prefix) => `${prefix}_1`,
         now: () => 1,

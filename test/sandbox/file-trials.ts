@@ -15,7 +15,7 @@ import {
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { expandAsks } from "../../src/call/planning.ts";
+import { expandAsks } from "../../src/call/decide.ts";
 import { createPolicy } from "../../src/policy/policy.ts";
 import { fromConfig, type RuleConfig } from "../../src/policy/rules.ts";
 import type { GitNames } from "../../src/policy/shell/git-names.ts";

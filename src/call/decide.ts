@@ -1,0 +1,307 @@
+import { readdir } from "node:fs/promises";
+import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { HiddenPathsSchema, type Preview, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { JudgedBy, Verdict } from "../approval/judge-asks.ts";
+import type { Permissions } from "../approval/permissions.ts";
+import type { Ask } from "../core/ask.ts";
+import { trackedFiles } from "../core/tracked-files.ts";
+import { visible } from "../core/visible.ts";
+import type { LayersFor } from "../policy/layers.ts";
+import { createMatchSteps, stepsPerMs } from "../policy/match-steps.ts";
+import type { ExpandedAsk, Layers } from "../policy/model.ts";
+import { strictest } from "../policy/opinion.ts";
+import type { Policy } from "../policy/policy.ts";
+import { readAsTexts } from "../policy/shell/command.ts";
+import type { GitNames } from "../policy/shell/git-names.ts";
+import type { Entry } from "../policy/shell/glob.ts";
+import type { Subject } from "../policy/subject.ts";
+import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
+import { cautionFor } from "../tool/path-asks.ts";
+import type { ResolvedPath } from "../tool/resolved-path.ts";
+import type { Plan, PlanContext, Tool } from "../tool/tool.ts";
+import { type PathResolver, rememberPaths, resolvePlanPaths } from "./ask-paths.ts";
+import { type BoundFile, createFileHashes, type FileHashes, findProgram } from "./bound-files.ts";
+import type { LineAnalysis } from "./line-analysis.ts";
+
+/** Dependencies of planning and judging. */
+export interface PlanningParts {
+  /** Reads command lines before the policy judges them. */
+  lines: LineAnalysis;
+  permissions: Permissions;
+  policy: Policy;
+  layersFor(subject: LayersFor): Layers;
+  /** Finds the names of the objects in a repository; absent: only the work tree is judged. */
+  gitNames?(top: string): Promise<GitNames>;
+  /** Checks if the sandbox hides files from the commands of an agent that a tool runs, without one those of bash; absent: from none. */
+  confines?(agent: string, tool?: Tool): boolean;
+  /** Returns the digest of the configured rules in force. */
+  policyDigest(): string;
+}
+
+/** State of planning and judging, which has no side effects and may be repeated. */
+export interface Planning extends PlanningParts {
+  readonly hashes: FileHashes;
+}
+
+/** Creates it, with an empty cache of file hashes. */
+export function createPlanning(parts: PlanningParts): Planning {
+  return { ...parts, hashes: createFileHashes() };
+}
+
+/** What is decided on: the plan of a call, an ask of its body, or what an approver wants explained. */
+export interface Question {
+  subject: Subject;
+  principal: string;
+  /** Its paths are canonical, see `resolvePlanPaths`. */
+  plan: Plan;
+  /** Resolves the paths that command lines name. */
+  workspace: PathResolver;
+  /** The tool that confines commands; absent: `bash`. */
+  tool?: Tool;
+}
+
+/** A call that is decided on, whether it is made or not. */
+export interface CallQuestion extends Pick<Question, "subject" | "principal">, Repetition {
+  tool: Tool;
+  /** The decoded input. */
+  input: unknown;
+  ctx: PlanContext;
+}
+
+/** Settings of a decision, the only ones by which engine, plan and explanation differ. */
+export interface DecisionMode {
+  grants: JudgedBy["grants"];
+  /** Replaces the rules in force. With a budget of steps in it, the caller charges its use. */
+  rules?: Layers;
+  /** `none`: what the sandbox of this machine hides does not count, only rules do. */
+  facts?: "none";
+}
+
+/** The decision on a question, with what approvals are bound to and approvers see. Both are made when they are needed. */
+export interface CallDecision {
+  plan: Plan;
+  verdict: Verdict;
+  /** The directories outside the workspace that are asked for. */
+  outside: readonly string[];
+  /** The files that are asked for, by permission. */
+  files: { read: readonly string[]; edit: readonly string[] };
+  /** The rules by which it was decided. */
+  layers: Layers;
+  /** Finds the files to whose content an approval is bound. */
+  bound(): Promise<readonly BoundFile[]>;
+  /** Runs the tool's checks and prepares the preview, unless the call is denied or they would reveal what may not be read. */
+  view(): Promise<DecisionView>;
+}
+
+/** What approvers see of a decision, and the result of the tool's own checks. */
+export interface DecisionView {
+  /** Builds the preview; absent if the call is denied or if a preview would reveal what `read` does not allow. */
+  preview?(): Promise<Preview>;
+  /** What approvers cannot be shown, each as a text. */
+  missing?: readonly string[];
+  /** The tool's check that failed. */
+  problem?: ToolFailure;
+}
+
+/** Decides on a call: plans it first. Has no side effects, apart from grants that it adopts, and may be repeated. */
+export async function decideCall(
+  planning: Planning,
+  { tool, input, ctx, repeats, request, ...question }: CallQuestion,
+  mode: DecisionMode,
+): Promise<CallDecision> {
+  const { workspace, files } = rememberPaths(ctx.workspace);
+  const made = await makePlan(tool, input, { ...ctx, workspace }, { repeats, request });
+  const plan = await withinPlanningTime(resolvePlanPaths(made, files));
+  return await decide(planning, { ...question, plan, workspace, tool }, mode);
+}
+
+/** Steps 4 and 5: evaluates policy for everything that a plan asks. */
+export async function decide(
+  planning: Planning,
+  { subject, principal, plan, workspace, tool }: Question,
+  { grants, rules, facts }: DecisionMode,
+): Promise<CallDecision> {
+  const { permissions, lines, policy } = planning;
+  const layers = rules ?? planning.layersFor(subject);
+  const steps = layers.steps ?? createMatchSteps();
+  const isConfined = facts !== "none" && planning.confines?.(subject.agent, tool);
+  const planned = isConfined ? plan.asks.map((ask) => ({ ...ask, isConfined })) : plan.asks;
+  const asks = await expandAsks(planning, principal, planned, { ...layers, steps }, workspace);
+  const verdict = await permissions.decide(asks, subject, { layers: { ...layers, steps }, grants });
+  if (!layers.steps) lines.charge(principal, steps.used() / stepsPerMs);
+  const pathsOf = (wanted: string) =>
+    asks.flatMap(({ permission, paths = [] }) => (permission === wanted ? paths : []));
+  const decided = {
+    ...{ plan, verdict, layers },
+    outside: pathsOf("external_directory"),
+    files: { read: pathsOf("read"), edit: pathsOf("edit") },
+  };
+  return { ...decided, bound: () => boundFiles(plan, asks), view: () => viewOf(policy, decided) };
+}
+
+/** Repeats up to which a call does not ask for `doom_loop`: the third call in a row for the same thing asks. */
+export const maxRepeats = 1;
+
+/** Count of the same requests directly before this one, and the input as the caller sent it. */
+export interface Repetition {
+  repeats: number;
+  request: JsonObject;
+}
+
+/** Length of the JSON of an input that an ask shows. */
+const maxShownInput = 16_384;
+const maxPlanningMs = 30_000;
+
+/** Step 4, plan: title, targets and asks, from the input and path resolution alone. */
+export async function makePlan(tool: Tool, input: unknown, ctx: PlanContext, repetition: Repetition): Promise<Plan> {
+  const plan = await withinPlanningTime(tool.plan(input, ctx));
+  return askAboutLoop({ ...plan, title: visible(plan.title) }, tool, repetition);
+}
+
+/** Doom loop: adds an ask to a call that repeats the calls before it, since the model may be going round in circles. */
+export function askAboutLoop(plan: Plan, { name }: Pick<Tool, "name">, { repeats, request }: Repetition): Plan {
+  if (repeats <= maxRepeats) return plan;
+  const metadata = { tool: name, input: shownInput(request), repeats };
+  return { ...plan, asks: [...plan.asks, { permission: "doom_loop", patterns: [name], metadata }] };
+}
+
+/** Returns the input for the metadata of an ask: a large one as the beginning of its JSON. */
+function shownInput(input: JsonObject): JsonObject | string {
+  const text = JSON.stringify(input);
+  if (text.length <= maxShownInput) return input;
+  return `${text.slice(0, maxShownInput)}… (cut: it has ${text.length} characters)`;
+}
+
+/** Expands asks whose paths are resolved into everything that they stand for. */
+export async function expandAsks(
+  { policy, lines, gitNames }: Pick<Planning, "policy" | "lines" | "gitNames">,
+  principal: string,
+  planned: readonly ExpandedAsk[],
+  layers: Layers,
+  workspace: PathResolver,
+): Promise<ExpandedAsk[]> {
+  const files = {
+    async resolve(path: string, cwd: string) {
+      const resolved = await workspace.resolve(path.startsWith("/") ? path : `${cwd}/${path}`);
+      return { ...resolved, ...cautionFor(resolved) };
+    },
+    list: listDirectory,
+    tracked: trackedFiles,
+    ...(gitNames && { gitNames }),
+  };
+  const asks: ExpandedAsk[] = [];
+  for (const ask of planned) {
+    const read = async ({ isText, patterns }: Ask) =>
+      isText ? readAsTexts(patterns) : await lines.read(principal, patterns);
+    const readings = ask.permission === "bash" ? { readings: await read(ask) } : undefined;
+    asks.push(...(await withinPlanningTime(policy.expand({ ...ask, ...readings }, layers, files))));
+  }
+  return asks;
+}
+
+/** Lists the files that a plan binds, and the scripts and programs that its commands would run. */
+async function boundFiles({ binds = [], searchPath = "" }: Plan, asks: readonly ExpandedAsk[]): Promise<BoundFile[]> {
+  const scripts = asks.flatMap(({ runs = [] }) => runs);
+  const names = asks.flatMap(({ programs = [] }) => programs);
+  const programs = await Promise.all(names.map((name) => findProgram(name, searchPath)));
+  return [
+    ...binds,
+    ...[...scripts, ...programs.filter((path) => path !== undefined)].map((absolute) => ({ absolute })),
+  ];
+}
+
+async function viewOf(
+  policy: Policy,
+  { plan, verdict, outside, files, layers }: Omit<CallDecision, "bound" | "view">,
+): Promise<DecisionView> {
+  if (verdict.action === PermissionAction.DENY || !plan.inspect) return {};
+  const concealed = (plan.reveals ?? []).filter((path) => !mayReveal(policy, path, layers));
+  if (concealed.length > 0) return { missing: hiddenChanges(plan, concealed) };
+  try {
+    const { preview, hidden } = await withinPlanningTime(plan.inspect());
+    if (!preview) return {};
+    return {
+      async preview() {
+        const found = await hidden?.({ outside, files });
+        return Object.assign(visiblePreview(preview()), found && { hidden: create(HiddenPathsSchema, found) });
+      },
+    };
+  } catch (cause) {
+    if (cause instanceof ToolFailure) return { problem: cause };
+    // A file changed during the inspection. Nothing is approved yet, so it is a failed check like any other.
+    if (cause instanceof ChangedAfterApproval) return { problem: new ToolFailure(cause.message, { cause }) };
+    throw cause;
+  }
+}
+
+function mayReveal(policy: Policy, path: ResolvedPath, layers: Layers): boolean {
+  if (path.external) return false;
+  const ask = { permission: "read", patterns: [path.pattern], paths: [path.absolute] };
+  return strictest(policy.judge(ask, layers)) === PermissionAction.ALLOW;
+}
+
+/** Names the files that the call changes and of which approvers must not see the present text. */
+function hiddenChanges({ asks }: Plan, concealed: readonly ResolvedPath[]): string[] {
+  const changed = new Set(asks.flatMap(({ permission, paths = [] }) => (permission === "edit" ? paths : [])));
+  return concealed
+    .filter(({ absolute }) => changed.has(absolute))
+    .map(({ pattern }) => `how ${pattern} changes: reading its present text needs approval too`);
+}
+
+const maxDiffBytes = 128 * 1024;
+
+/** Cuts the diff of a preview to what an ask holds; `url` names where the whole diff is stored. */
+export function cutPreview(preview: Preview, url = ""): Preview {
+  const bytes = Buffer.from(preview.diff);
+  if (bytes.length <= maxDiffBytes) return preview;
+  return { ...preview, diff: bytes.subarray(0, bytes.lastIndexOf(10, maxDiffBytes)).toString(), url };
+}
+
+/** Makes invisible characters of a preview visible to approvers. */
+export function visiblePreview({
+  diff = "",
+  command = "",
+  paths = [],
+  hosts = [],
+  additions = 0,
+  deletions = 0,
+  text = "",
+}: MessageInitShape<typeof PreviewSchema>): Preview {
+  return create(PreviewSchema, {
+    diff: visible(diff),
+    command: visible(command),
+    paths: paths.map(visible),
+    hosts: hosts.map(visible),
+    additions,
+    deletions,
+    text: visible(text),
+  });
+}
+
+/** Lists a directory; an unreadable or missing one is empty. */
+async function listDirectory(directory: string): Promise<Entry[]> {
+  const entries = await readdir(directory, { withFileTypes: true }).catch(() => []);
+  return entries.map((entry) => ({
+    name: entry.name,
+    isDirectory: entry.isDirectory(),
+    isLink: entry.isSymbolicLink(),
+  }));
+}
+
+/** Resolves with the work of a tool or of policy; throws `ToolFailure` if it takes longer than planning may. */
+export async function withinPlanningTime<T>(work: Promise<T>): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    const seconds = maxPlanningMs / 1000;
+    timer = setTimeout(
+      () => reject(new ToolFailure(`Planning the call took longer than ${seconds} s.`)),
+      maxPlanningMs,
+    );
+  });
+  try {
+    return await Promise.race([work, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
