@@ -63,13 +63,14 @@ export interface WatchOptions {
   callId?: string | undefined;
   /** Starts with the open calls and asks instead of `afterSeq`. */
   snapshot: boolean;
+  heartbeatMs?: number | undefined;
 }
 
 /** Yields a session's events after a number; with `snapshot` first the open calls and asks, then the events after them. */
 export async function* watchSession(
   engine: Engine,
   root: string,
-  { sessionId, afterSeq, callId, snapshot }: WatchOptions,
+  { sessionId, afterSeq, callId, snapshot, heartbeatMs }: WatchOptions,
   signal: AbortSignal,
 ): AsyncGenerator<FollowedEvent & { snapshotEnd?: boolean }> {
   const { filling, store } = engine;
@@ -80,7 +81,7 @@ export async function* watchSession(
     yield* snapshotOf(engine, sessionId, callId, from);
     yield { lastSeq: from, snapshotEnd: true };
   }
-  yield* filling.from(followLog(store, { sessionId, root, afterSeq: from, callId }, signal), root);
+  yield* filling.from(followLog(store, { sessionId, root, afterSeq: from, callId, heartbeatMs }, signal), root);
 }
 
 async function* snapshotOf(

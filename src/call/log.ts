@@ -11,7 +11,7 @@ export interface FollowedEvent {
 }
 
 const pageBytes = 256 * 1024;
-const heartbeatMs = 15_000;
+const defaultHeartbeatMs = 15_000;
 
 /**
  * Reads a session's log after a sequence number, then waits for more, until the signal is aborted (then it throws the
@@ -25,7 +25,14 @@ export async function* followLog(
     root,
     afterSeq,
     callId,
-  }: { sessionId: string; root: string; afterSeq: number; callId?: string | undefined },
+    heartbeatMs = defaultHeartbeatMs,
+  }: {
+    sessionId: string;
+    root: string;
+    afterSeq: number;
+    callId?: string | undefined;
+    heartbeatMs?: number | undefined;
+  },
   signal: AbortSignal,
 ): AsyncGenerator<FollowedEvent, never> {
   const bell = createBell();

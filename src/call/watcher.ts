@@ -23,7 +23,11 @@ export interface Watcher {
   /** Returns which requests a principal may see, limited to a session and its descendants if one is named. */
   visibility(principal: Principal, sessionId: string): Promise<SeesAsk>;
   /** Yields the open requests, then a mark, then every request and settlement, until the signal is aborted. */
-  watch(principal: Principal, sessionId: string, signal: AbortSignal): AsyncGenerator<WatchedAsk, never>;
+  watch(
+    principal: Principal,
+    options: { sessionId: string; heartbeatMs?: number | undefined },
+    signal: AbortSignal,
+  ): AsyncGenerator<WatchedAsk, never>;
 }
 
 interface WatcherParts {
@@ -32,7 +36,7 @@ interface WatcherParts {
   sessions: Pick<Sessions, "look" | "find">;
 }
 
-const heartbeatMs = 15_000;
+const defaultHeartbeatMs = 15_000;
 const pageBytes = 256 * 1024;
 const snapshotPage = 500;
 
@@ -40,8 +44,8 @@ const snapshotPage = 500;
 export function createWatcher(parts: WatcherParts): Watcher {
   return {
     visibility: (principal, sessionId) => askVisibility(parts, principal, sessionId),
-    async *watch(principal, sessionId, signal) {
-      return yield* watchAsks(parts, await askVisibility(parts, principal, sessionId), signal);
+    async *watch(principal, { sessionId, heartbeatMs = defaultHeartbeatMs }, signal) {
+      return yield* watchAsks(parts, await askVisibility(parts, principal, sessionId), heartbeatMs, signal);
     },
   };
 }
@@ -67,6 +71,7 @@ interface SessionNews {
 async function* watchAsks(
   { store, asks }: WatcherParts,
   sees: SeesAsk,
+  heartbeatMs: number,
   signal: AbortSignal,
 ): AsyncGenerator<WatchedAsk, never> {
   const bell = createBell();

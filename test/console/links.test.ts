@@ -2,9 +2,10 @@ import { fromBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { describe, expect, test } from "vitest";
 import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { PermissionReply, PermissionResponseSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply, PermissionResponseSchema, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { farewellMs } from "../../src/view/asks.ts";
 import { connect, refusal } from "../e2e/clients.ts";
+import { startFront } from "../e2e/front.ts";
 import type { Service } from "../e2e/service.ts";
 import { type Asking, ask } from "./ask.ts";
 import { answer, answersOf, passTime, untilArmed, untilLive, useBrowsers } from "./browser.ts";
@@ -13,7 +14,7 @@ import { useServiceOn } from "./stores.ts";
 const browsers = useBrowsers();
 
 /** The open request of a call. */
-async function requestOf(service: Service, { call }: Asking) {
+async function requestOf(service: Pick<Service, "url">, { call }: Asking) {
   const { permissions } = connect(service, "deputy");
   const open = async () => (await permissions.listPermissions({ sessionId: call.sessionId })).permissions;
   await expect.poll(open).toHaveLength(1);
@@ -22,7 +23,12 @@ async function requestOf(service: Service, { call }: Asking) {
   return request;
 }
 
-async function reply(service: Service, asking: Asking, how: PermissionReply, message = ""): Promise<string> {
+async function reply(
+  service: Pick<Service, "url">,
+  asking: Asking,
+  how: PermissionReply,
+  message = "",
+): Promise<string> {
   const { id: permissionId, sessionId } = await requestOf(service, asking);
   await connect(service, "deputy").permissions.respondToPermission({ sessionId, permissionId, reply: how, message });
   return permissionId;
@@ -122,7 +128,7 @@ describe("an answer", () => {
     await call.end();
   });
 
-  test("that did not arrive is reported as not sent, and is sent again with the same id, so that it counts once", async () => {
+  test("whose response is missing is reported so, and is sent again with the same id, so that it counts once", async () => {
     const page = await browsers.open(service(), "approver");
     const replyIds: string[] = [];
     page.on("request", (request) => {
@@ -135,13 +141,35 @@ describe("an answer", () => {
     await page.getByRole("button", { name: /Approve once/ }).click();
     await page.getByText("Sending…").waitFor();
     for (const pauseMs of [1_000, 2_000]) await expect.poll(() => passTime(page, pauseMs)).toBeUndefined();
-    await page.getByRole("alert").getByText("Not sent: no connection to the service. Try again.").waitFor();
+    await page.getByRole("alert").getByText("It is not known if this was sent").waitFor();
     await page.unroute("**/RespondToPermission");
     await answer(page, /Approve once/);
     expect((await call.end()).part?.state.case).toBe("completed");
     // Four attempts that fail, and the one that arrives.
     expect(replyIds).toEqual(Array(5).fill(expect.stringMatching(/^[0-9a-f]{32}$/)));
     expect(new Set(replyIds).size).toBe(1);
+  });
+
+  test("into a network that stalls is not sent; withdrawn, it does not arrive when the network is back", async () => {
+    const front = await startFront([service().url]);
+    const page = await browsers.open(front, "approver");
+    await untilLive(page);
+    const call = await ask(service(), { command: "echo stalled" });
+    await untilArmed(page);
+    front.stall();
+    await page.getByRole("button", { name: /Approve once/ }).click();
+    await page.getByText("Sending…").waitFor();
+    await page.getByRole("button", { name: "Withdraw" }).click();
+    await page.getByRole("alert").getByText("Not sent: you withdrew the answer.").waitFor();
+    await passTime(page, 8_000);
+    await page.getByText("Not live: connection lost").waitFor();
+    const once = page.getByRole("button", { name: /Approve once/ });
+    await expect.poll(() => once.getAttribute("aria-disabled")).toBe("true");
+    front.flow();
+    await untilLive(page);
+    // The same connections carry this answer, so the withdrawn one would have arrived before it.
+    await reply(front, call, PermissionReply.REJECT);
+    expect((await call.end()).part?.state.value).toMatchObject({ reason: ToolErrorReason.REJECTED });
   });
 
   test("can be no approval while the page is not live", async () => {

@@ -97,7 +97,7 @@ describe("visible windows of one browser", () => {
     await page.getByText("No output yet.").waitFor();
     const wake = await freeze(listening);
     const another = page.waitForRequest(/WatchMany$/);
-    await passTime(page, 45_000);
+    await passTime(page, 10_000);
     await another;
     await goOn();
     await page.locator(".output-line").getByText(`said by ${sessionId}`).waitFor();

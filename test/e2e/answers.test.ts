@@ -31,6 +31,23 @@ test("the second answer is refused and names the winner and its reply", async ()
   expect((await stream.end()).state.case).toBe("error");
 });
 
+test("an answer that arrives more than ten seconds after the time of the service that it names is refused", async () => {
+  const { stream, sessionId, ask } = await openAsk();
+  const { permissions, tools } = connect(service, "approver");
+  let time = 0;
+  const onHeader = (headers: Headers) => {
+    time = Number(headers.get("toolgate-time"));
+  };
+  await tools.getServerInfo({}, { onHeader });
+  const answer = { sessionId, permissionId: ask.id, reply: Reply.ONCE };
+  const send = (sent: unknown) => permissions.respondToPermission(answer, { headers: { "toolgate-time": `${sent}` } });
+  const late = { code: Code.DeadlineExceeded, reason: "DEADLINE_PASSED" };
+  expect(await refusal(send(time - 10_001))).toMatchObject(late);
+  expect(await refusal(send("noon"))).toMatchObject(late);
+  await send(time);
+  expect((await stream.end()).state.case).toBe("completed");
+});
+
 test("a repeated answer succeeds and is recorded once", async () => {
   const { stream, approver } = await openAsk();
   await approver({ reply: Reply.ONCE, replyId: "r1" });

@@ -66,6 +66,28 @@ describe.each(stores)("several watches on one stream, on %s", (store) => {
     expect(expected.all.length).toBeGreaterThan(8);
   });
 
+  test("every watch is silent for no longer than the client asked for", async () => {
+    const { tools } = connect(service(), "approver");
+    const sessionId = await sessionWithHistory(connect(service(), "caller"));
+    const beats = new Map([
+      ["asks", 0],
+      ["one", 0],
+    ]);
+    const watches = [asks("asks", sessionId), session("one", { sessionId })];
+    const isBeat = ({ event, snapshotEnd }: Told) => event === undefined && !snapshotEnd;
+    for await (const { key, frame } of tools.watchMany({ watches, heartbeatMs: 1_000 })) {
+      if (frame.case !== "end" && frame.value !== undefined && isBeat(frame.value))
+        beats.set(key, (beats.get(key) ?? 0) + 1);
+      if ([...beats.values()].every((count) => count >= 2)) return;
+    }
+  }, 14_000);
+
+  test.each([999, 15_001])("a silence of %i ms is refused", async (heartbeatMs) => {
+    const { tools } = connect(service(), "approver");
+    const refused = await refusal(Array.fromAsync(tools.watchMany({ watches: [asks("asks")], heartbeatMs })));
+    expect(refused).toMatchObject({ code: Code.InvalidArgument, reason: "INVALID_MESSAGE" });
+  });
+
   test("each watch resumes after its number, without a gap", async () => {
     const agent = connect(service(), "caller");
     const ids = [await sessionWithHistory(agent), await sessionWithHistory(agent)];

@@ -8,7 +8,7 @@ import type { AskGroup } from "./ask-list.ts";
 import { EditForm } from "./edit-form.tsx";
 import { OffersForm } from "./offers-form.tsx";
 import { RejectForm } from "./reject-form.tsx";
-import { useSending } from "./use-sending.ts";
+import { SendingState, useSending } from "./use-sending.tsx";
 
 type Form = "none" | "always" | "reject" | "edit";
 
@@ -33,7 +33,8 @@ export function AnswerBar({
 }) {
   const form = useSignal<Form>("none");
   const bar = useRef<HTMLDivElement>(null);
-  const { isSending, problem, send: sendTo } = useSending(connection, onAnswered);
+  const sending = useSending(connection, onAnswered);
+  const { isSending, send: sendTo } = sending;
   const offering = group.open.find(({ offers }) => offers.length > 0);
   const hasOffers = offering !== undefined;
   const isReady = armed && !isSending.value;
@@ -80,16 +81,7 @@ export function AnswerBar({
   }
   return (
     <div ref={bar} class="answer-bar" aria-busy={isSending}>
-      {problem.value !== "" && (
-        <p class="problem" role="alert">
-          {problem}
-        </p>
-      )}
-      {isSending.value && (
-        <p class="hint" role="status">
-          Sending…
-        </p>
-      )}
+      <SendingState sending={sending} />
       {!isLive && <p class="hint">You can approve again when the page is live.</p>}
       {!isWhole && <p class="hint">You can approve this after you have opened all of it above.</p>}
       {form.value === "always" && <OffersForm group={group} isReady={canApprove} send={send} back={close} />}

@@ -8,7 +8,7 @@ import type { AnswerOutcome } from "./answer.ts";
 import { AnswerFields, noAnswer, valuesOf } from "./answer-fields.tsx";
 import type { AskFeed } from "./ask-feed.ts";
 import { RejectForm } from "./reject-form.tsx";
-import { useSending } from "./use-sending.ts";
+import { SendingState, useSending } from "./use-sending.tsx";
 
 /** The questions of a request with the fields of their answers. Only its own button, or Ctrl and Enter, sends them. */
 export function AnswerForm({
@@ -36,7 +36,8 @@ export function AnswerForm({
   const drafts = useSignal(stored.get(request.id) ?? questions.map(() => noAnswer));
   const isDismissing = useSignal(false);
   const form = useRef<HTMLFormElement>(null);
-  const { isSending, problem, send } = useSending(connection, onAnswered);
+  const sending = useSending(connection, onAnswered);
+  const { isSending, send } = sending;
   const mayAnswer = connection.may("approver", "admin");
   const answers = drafts.value.map((draft) => ({ values: valuesOf(draft) }));
   const left = answers.filter(({ values }) => values.length === 0).length;
@@ -99,16 +100,7 @@ export function AnswerForm({
       )}
       {mayAnswer && (
         <div class="answer-bar" aria-busy={isSending}>
-          {problem.value !== "" && (
-            <p class="problem" role="alert">
-              {problem}
-            </p>
-          )}
-          {isSending.value && (
-            <p class="hint" role="status">
-              Sending…
-            </p>
-          )}
+          <SendingState sending={sending} />
           {!isLive && <p class="hint">You can answer again when the page is live.</p>}
           {isDismissing.value ? (
             <RejectForm isReady={isReady} isQuestion send={dismiss} back={() => openDismissal(false)} />

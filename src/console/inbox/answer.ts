@@ -1,7 +1,7 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { replyTimeoutMs, retryReply } from "../../view/reply.ts";
+import { retryReply } from "../../view/reply.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 
 /** An approver's answer to all asks of a call. */
@@ -26,10 +26,37 @@ export function sentWords(answer: AnswerOutcome): string {
 /** The report of an answer that failed. */
 export function unsentWords(error: unknown): string {
   const { code, rawMessage } = ConnectError.from(error);
-  if (code === Code.DeadlineExceeded)
-    return "It is not known if this was sent: no response. Try again; it counts once.";
-  if (code === Code.Unavailable || code === Code.Unknown) return "Not sent: no connection to the service. Try again.";
+  if (isUncertain(code))
+    return "It is not known if this was sent: no response. It cannot arrive later. Try again; it counts once.";
   return `Not sent: ${rawMessage}`;
+}
+
+function isUncertain(code: Code): boolean {
+  return [Code.DeadlineExceeded, Code.Unavailable, Code.Unknown, Code.Canceled].includes(code);
+}
+
+/** The time to wait for the service before an answer is sent. */
+const reachMs = 5_000;
+/** The time to wait for the response to an answer; the service takes none that is older. */
+const answerMs = 10_000;
+
+/** Headers that keep an answer from being taken later: the service refuses one that arrives long after this time of its clock. */
+type AnswerHeaders = [name: string, value: string][];
+
+/**
+ * Asks the service for its time. Into a network that stalled nothing is sent: the bytes of an answer would leave this machine
+ * when the network is back, even after the page has withdrawn it.
+ */
+export async function reachService(
+  { tools }: Pick<ConsoleConnection, "tools">,
+  signal: AbortSignal,
+): Promise<AnswerHeaders> {
+  let time = "";
+  const onHeader = (headers: Headers) => {
+    time = headers.get("toolgate-time") ?? "";
+  };
+  await tools.getServerInfo({}, { signal, timeoutMs: reachMs, onHeader });
+  return time === "" ? [] : [["toolgate-time", time]];
 }
 
 /**
@@ -40,7 +67,7 @@ export async function sendAnswer(
   { permissions }: Pick<ConsoleConnection, "permissions">,
   { sessionId, id, digest }: PermissionRequest,
   answer: AnswerOutcome,
-  replyId: string,
+  { replyId, headers, signal }: { replyId: string; headers: AnswerHeaders; signal: AbortSignal },
 ): Promise<void> {
   const response = {
     ...answer,
@@ -50,5 +77,10 @@ export async function sendAnswer(
     replyId,
     wholeCall: true,
   };
-  await retryReply(() => permissions.respondToPermission(response, { timeoutMs: replyTimeoutMs }));
+  const end = performance.now() + answerMs;
+  await retryReply(() => {
+    signal.throwIfAborted();
+    const timeoutMs = Math.max(1, Math.ceil(end - performance.now()));
+    return permissions.respondToPermission(response, { timeoutMs, signal, headers });
+  });
 }

@@ -10,8 +10,10 @@ export interface FollowOptions<F> {
   onLiveness(liveness: Liveness): void;
 }
 
-/** Longer than two heartbeats of the service: a stream that is silent for so long is dead, even if the browser reports none. */
-const silenceMs = 40_000;
+/** The interval of heartbeats that the page asks for. */
+export const heartbeatMs = 3_000;
+/** A stream that misses two heartbeats is dead, even if the browser reports no broken connection. */
+const silenceMs = 8_000;
 const maxPauseMs = 8_000;
 
 /** Reads a stream and reopens it whenever it breaks, until the signal aborts or the service refuses it. */

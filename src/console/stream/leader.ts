@@ -1,9 +1,9 @@
-import { followFrames } from "./follow.ts";
+import { followFrames, heartbeatMs } from "./follow.ts";
 import { announceWants, deliver, newName, post, reportLoss, type TabState } from "./tabs.ts";
 import { advanceWant, isOver, type StreamFrame } from "./watch.ts";
 
 /** The leader passes on every heartbeat of the service, so a longer silence means that it is frozen. */
-const silenceMs = 45_000;
+const silenceMs = 10_000;
 /** The pause before a subscription that failed for now is requested again. */
 const retryMs = 5_000;
 
@@ -71,7 +71,7 @@ async function* openStream(state: TabState, signal: AbortSignal): AsyncGenerator
   state.isLive = false;
   state.isStale = false;
   const all = [...wanted.values()].flatMap((wants) => [...wants]);
-  const request = { watches: [...new Map(all)].map(([key, watch]) => ({ key, watch })) };
+  const request = { heartbeatMs, watches: [...new Map(all)].map(([key, watch]) => ({ key, watch })) };
   for await (const { key, frame } of tools.watchMany(request, { signal, timeoutMs: 0 })) {
     if (signal.aborted) return;
     for (const wants of wanted.values()) advanceWant(wants, key, frame);

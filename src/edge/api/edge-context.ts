@@ -20,6 +20,8 @@ export interface EdgeContext {
   readonly response: { readonly headers: Headers; readonly trailers: Headers };
   /** Bounds on the request. */
   readonly limits: EdgeLimits;
+  /** Maximum silence of a watch, in ms, where the client set it. */
+  readonly heartbeatMs?: number | undefined;
   /** Returns the other end of the connection, with the user of the operating system that sent the request. */
   readonly peer: () => Promise<Peer>;
 }

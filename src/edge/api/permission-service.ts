@@ -22,6 +22,7 @@ import type { Principal } from "../../core/principal.ts";
 import { workspaceRoot } from "../../core/workspace-root.ts";
 import type { EdgeContext } from "./edge-context.ts";
 import { nextPageToken, pageAfter, pageBefore, pageLimit } from "./paging.ts";
+import { answerTooLate, timeHeader } from "./request-failure.ts";
 import type { ServiceFunctions } from "./rpc.ts";
 import { approverOf, type SenderDomain } from "./sender.ts";
 import { createStoreMark } from "./store-mark.ts";
@@ -43,6 +44,7 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
   return {
     async respondToPermission(response, context) {
       const principal = await approverOf(domain, context);
+      refuseLate(context);
       const { session } = await sessions.look(principal, response.sessionId, "read");
       await calls.answer(principal, workspaceRoot(session.workspace), response);
       return {};
@@ -127,14 +129,26 @@ async function findAsk(
   return found;
 }
 
+/** The time within which an answer has to arrive after the service's time that it names. */
+const maxAnswerAgeMs = 10_000;
+
+/**
+ * Refuses an answer that names the service's time and arrives long after it: a network that stalled delivers it when the
+ * person has left the page or withdrawn it.
+ */
+function refuseLate({ headers }: EdgeContext): void {
+  const sent = headers.get(timeHeader);
+  if (sent !== null && !(Date.now() - Number(sent) <= maxAnswerAgeMs)) throw answerTooLate();
+}
+
 /** Streams the open permission requests that the principal may see, then new requests and settlements, until the client leaves. */
 async function* watchPermissions(
   { watcher, store }: Pick<PermissionServiceDomain, "watcher" | "store">,
   { sessionId }: WatchPermissionsRequest,
-  { principal, signal }: EdgeContext,
+  { principal, signal, heartbeatMs }: EdgeContext,
 ): AsyncGenerator<WatchPermissionsResponse> {
   const storeMark = createStoreMark(store.storeId);
-  for await (const { event, snapshotEnd = false } of watcher.watch(principal, sessionId, signal)) {
+  for await (const { event, snapshotEnd = false } of watcher.watch(principal, { sessionId, heartbeatMs }, signal)) {
     yield create(WatchPermissionsResponseSchema, { ...(event && { event }), snapshotEnd, storeId: storeMark() });
   }
 }

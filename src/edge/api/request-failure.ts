@@ -70,6 +70,15 @@ export function deadlinePassed(): RequestFailure {
   return new RequestFailure("deadline_exceeded", message, { reason: ErrorReason.DEADLINE_PASSED });
 }
 
+/** Header with the service's time in ms: GetServerInfo returns it, and an answer that repeats it is refused when it arrives late. */
+export const timeHeader = "toolgate-time";
+
+/** Returns the refusal of an answer that was on its way for too long. */
+export function answerTooLate(): RequestFailure {
+  const message = `the answer arrived later than 10 s after its ${timeHeader}; look at the request and answer it again`;
+  return new RequestFailure("deadline_exceeded", message, { reason: ErrorReason.DEADLINE_PASSED });
+}
+
 /** Returns the refusal of a request that is over the size limit. */
 export function requestTooLarge(maxBytes: number): RequestFailure {
   return new RequestFailure(

@@ -17,6 +17,7 @@ import {
 import type { StoreSafety } from "../../call/ports.ts";
 import type { EdgeContext } from "./edge-context.ts";
 import { pageByKey } from "./paging.ts";
+import { timeHeader } from "./request-failure.ts";
 import type { ToolServiceDomain } from "./tool-domain.ts";
 
 /** Returns the tools that an agent may see, after it has read tool files that changed. */
@@ -63,8 +64,9 @@ function detailsOf({ copies, expected, required, warnings }: StoreSafety) {
 /** Returns the service, its limits and the sender of the request. */
 export async function getServerInfoRpc(
   { about, planner, store, enforcement }: Pick<ToolServiceDomain, "about" | "planner" | "store" | "enforcement">,
-  { principal, roles, peer }: EdgeContext,
+  { principal, roles, peer, response }: EdgeContext,
 ): Promise<GetServerInfoResponse> {
+  response.headers.set(timeHeader, String(Date.now()));
   const sender = await peer();
   enforcement.identify(principal, sender);
   const agents = about.agentsOf(principal);

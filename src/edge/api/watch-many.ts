@@ -38,10 +38,11 @@ export function createWatchMany(
     }
   }
 
-  return async function* watchMany({ watches }, context) {
+  return async function* watchMany({ watches, heartbeatMs }, context) {
     const leaving = new AbortController();
     const signal = AbortSignal.any([context.signal, leaving.signal]);
-    const sources = watches.map((watch) => messagesOf(watch, { ...context, signal }));
+    const own = { ...context, signal, heartbeatMs: heartbeatMs || undefined };
+    const sources = watches.map((watch) => messagesOf(watch, own));
     try {
       yield* merge(sources);
     } finally {

@@ -12,11 +12,11 @@ import type { ToolServiceDomain } from "./tool-domain.ts";
 export async function* watchSessionRpc(
   { calls, store }: Pick<ToolServiceDomain, "calls" | "store">,
   { sessionId, afterSeq, callId, snapshot }: WatchSessionRequest,
-  { principal, signal }: EdgeContext,
+  { principal, signal, heartbeatMs }: EdgeContext,
 ): AsyncGenerator<WatchSessionResponse> {
   const storeMark = createStoreMark(store.storeIdOf(await calls.rootOf(principal, sessionId)));
   // A number above the largest safe integer is beyond the end of every log, also after it is rounded.
-  const watch = { sessionId, afterSeq: Number(afterSeq), snapshot, callId: callId || undefined };
+  const watch = { sessionId, afterSeq: Number(afterSeq), snapshot, callId: callId || undefined, heartbeatMs };
   for await (const { event, lastSeq, snapshotEnd = false } of calls.watch(principal, watch, signal)) {
     yield create(WatchSessionResponseSchema, {
       ...(event && { event }),

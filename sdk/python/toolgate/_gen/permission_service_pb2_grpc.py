@@ -118,7 +118,9 @@ class PermissionServiceServicer:
         winner; an expired or withdrawn request with ASK_CLOSED; a different `expected_digest` with ASK_CHANGED; "always"
         without an offer with NO_OFFER; edited arguments that do not fit the tool with INVALID_INPUT, and for a call that
         already runs with NOT_EDITABLE; answers that do not fit the questions of the request with INVALID_ANSWERS. The
-        person that made the call, and credentials that descend from it, are refused with OWN_CALL.
+        person that made the call, and credentials that descend from it, are refused with OWN_CALL. An answer with the header
+        `toolgate-time`, the value that GetServerInfo returned in its header of that name, is refused with DEADLINE_PASSED if it
+        arrives more than 10 s later: a network that stalled must not deliver an answer that its sender has withdrawn.
         buf:lint:ignore RPC_REQUEST_STANDARD_NAME
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """

@@ -261,13 +261,14 @@ class ToolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchMany(self, request, context):
-        """WatchMany carries several watches on one stream, for clients with few connections: over HTTP/1.1 a browser has six
-        to an address, for all of its tabs together. Each watch receives exactly what WatchPermissions or WatchSession
-        alone would send, in the same order and with its own heartbeats; there is no order between watches. A watch that
-        fails ends with `end` while the others continue; when the last one has ended, the stream ends OK. A failure of all
-        watches, such as DRAINING, is the error of the stream. A slow reader receives messages of the watches in turn, so
-        that a busy watch does not delay a quiet one. To change the watches, open a new stream and resume each session
-        after its last sequence number; a watch of permission requests starts again with its snapshot.
+        """WatchMany carries several watches on one stream, for clients with few connections: over HTTP/1.1 a browser has
+        six to an address, for all of its tabs together. Each watch receives exactly what WatchPermissions or
+        WatchSession alone would send, in the same order and with its own heartbeats, at the interval of `heartbeat_ms`;
+        there is no order between watches. A watch that fails ends with `end` while the others continue; when the last
+        one has ended, the stream ends OK. A failure of all watches, such as DRAINING, is the error of the stream. A slow
+        reader receives messages of the watches in turn, so that a busy watch does not delay a quiet one. To change the
+        watches, open a new stream and resume each session after its last sequence number; a watch of permission requests
+        starts again with its snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -283,8 +284,8 @@ class ToolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetServerInfo(self, request, context):
-        """GetServerInfo returns the version, limits and configuration of the service, and the sender of the request. Any role
-        may call it.
+        """GetServerInfo returns the version, limits and configuration of the service, and the sender of the request. The response
+        header `toolgate-time` has the time of the service in milliseconds. Any role may call it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -124,13 +124,14 @@ class ToolServiceStub:
     h after its last event, up to 100,000 events or 16 MiB; a sequence number before that is HISTORY_TRIMMED.
     """
     WatchMany: _grpc.UnaryStreamMultiCallable[_tool_service_pb2.WatchManyRequest, _tool_service_pb2.WatchManyResponse]
-    """WatchMany carries several watches on one stream, for clients with few connections: over HTTP/1.1 a browser has six
-    to an address, for all of its tabs together. Each watch receives exactly what WatchPermissions or WatchSession
-    alone would send, in the same order and with its own heartbeats; there is no order between watches. A watch that
-    fails ends with `end` while the others continue; when the last one has ended, the stream ends OK. A failure of all
-    watches, such as DRAINING, is the error of the stream. A slow reader receives messages of the watches in turn, so
-    that a busy watch does not delay a quiet one. To change the watches, open a new stream and resume each session
-    after its last sequence number; a watch of permission requests starts again with its snapshot.
+    """WatchMany carries several watches on one stream, for clients with few connections: over HTTP/1.1 a browser has
+    six to an address, for all of its tabs together. Each watch receives exactly what WatchPermissions or
+    WatchSession alone would send, in the same order and with its own heartbeats, at the interval of `heartbeat_ms`;
+    there is no order between watches. A watch that fails ends with `end` while the others continue; when the last
+    one has ended, the stream ends OK. A failure of all watches, such as DRAINING, is the error of the stream. A slow
+    reader receives messages of the watches in turn, so that a busy watch does not delay a quiet one. To change the
+    watches, open a new stream and resume each session after its last sequence number; a watch of permission requests
+    starts again with its snapshot.
     """
     GetToolStats: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolStatsRequest, _tool_service_pb2.GetToolStatsResponse]
     """GetToolStats returns counters of calls by tool, for all callers together: the calls that this replica ended since
@@ -138,8 +139,8 @@ class ToolServiceStub:
     also needs a token. Roles: approver, watcher, admin.
     """
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.GetServerInfoRequest, _tool_service_pb2.GetServerInfoResponse]
-    """GetServerInfo returns the version, limits and configuration of the service, and the sender of the request. Any role
-    may call it.
+    """GetServerInfo returns the version, limits and configuration of the service, and the sender of the request. The response
+    header `toolgate-time` has the time of the service in milliseconds. Any role may call it.
     """
 
 @_typing.type_check_only
@@ -238,13 +239,14 @@ class ToolServiceAsyncStub(ToolServiceStub):
     h after its last event, up to 100,000 events or 16 MiB; a sequence number before that is HISTORY_TRIMMED.
     """
     WatchMany: _aio.UnaryStreamMultiCallable[_tool_service_pb2.WatchManyRequest, _tool_service_pb2.WatchManyResponse]  # type: ignore[assignment]
-    """WatchMany carries several watches on one stream, for clients with few connections: over HTTP/1.1 a browser has six
-    to an address, for all of its tabs together. Each watch receives exactly what WatchPermissions or WatchSession
-    alone would send, in the same order and with its own heartbeats; there is no order between watches. A watch that
-    fails ends with `end` while the others continue; when the last one has ended, the stream ends OK. A failure of all
-    watches, such as DRAINING, is the error of the stream. A slow reader receives messages of the watches in turn, so
-    that a busy watch does not delay a quiet one. To change the watches, open a new stream and resume each session
-    after its last sequence number; a watch of permission requests starts again with its snapshot.
+    """WatchMany carries several watches on one stream, for clients with few connections: over HTTP/1.1 a browser has
+    six to an address, for all of its tabs together. Each watch receives exactly what WatchPermissions or
+    WatchSession alone would send, in the same order and with its own heartbeats, at the interval of `heartbeat_ms`;
+    there is no order between watches. A watch that fails ends with `end` while the others continue; when the last
+    one has ended, the stream ends OK. A failure of all watches, such as DRAINING, is the error of the stream. A slow
+    reader receives messages of the watches in turn, so that a busy watch does not delay a quiet one. To change the
+    watches, open a new stream and resume each session after its last sequence number; a watch of permission requests
+    starts again with its snapshot.
     """
     GetToolStats: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolStatsRequest, _tool_service_pb2.GetToolStatsResponse]  # type: ignore[assignment]
     """GetToolStats returns counters of calls by tool, for all callers together: the calls that this replica ended since
@@ -252,8 +254,8 @@ class ToolServiceAsyncStub(ToolServiceStub):
     also needs a token. Roles: approver, watcher, admin.
     """
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetServerInfoRequest, _tool_service_pb2.GetServerInfoResponse]  # type: ignore[assignment]
-    """GetServerInfo returns the version, limits and configuration of the service, and the sender of the request. Any role
-    may call it.
+    """GetServerInfo returns the version, limits and configuration of the service, and the sender of the request. The response
+    header `toolgate-time` has the time of the service in milliseconds. Any role may call it.
     """
 
 class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -427,13 +429,14 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tool_service_pb2.WatchManyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_tool_service_pb2.WatchManyResponse], _abc.AsyncIterator[_tool_service_pb2.WatchManyResponse]]:
-        """WatchMany carries several watches on one stream, for clients with few connections: over HTTP/1.1 a browser has six
-        to an address, for all of its tabs together. Each watch receives exactly what WatchPermissions or WatchSession
-        alone would send, in the same order and with its own heartbeats; there is no order between watches. A watch that
-        fails ends with `end` while the others continue; when the last one has ended, the stream ends OK. A failure of all
-        watches, such as DRAINING, is the error of the stream. A slow reader receives messages of the watches in turn, so
-        that a busy watch does not delay a quiet one. To change the watches, open a new stream and resume each session
-        after its last sequence number; a watch of permission requests starts again with its snapshot.
+        """WatchMany carries several watches on one stream, for clients with few connections: over HTTP/1.1 a browser has
+        six to an address, for all of its tabs together. Each watch receives exactly what WatchPermissions or
+        WatchSession alone would send, in the same order and with its own heartbeats, at the interval of `heartbeat_ms`;
+        there is no order between watches. A watch that fails ends with `end` while the others continue; when the last
+        one has ended, the stream ends OK. A failure of all watches, such as DRAINING, is the error of the stream. A slow
+        reader receives messages of the watches in turn, so that a busy watch does not delay a quiet one. To change the
+        watches, open a new stream and resume each session after its last sequence number; a watch of permission requests
+        starts again with its snapshot.
         """
 
     @_abc_1.abstractmethod
@@ -453,8 +456,8 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tool_service_pb2.GetServerInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tool_service_pb2.GetServerInfoResponse, _abc.Awaitable[_tool_service_pb2.GetServerInfoResponse]]:
-        """GetServerInfo returns the version, limits and configuration of the service, and the sender of the request. Any role
-        may call it.
+        """GetServerInfo returns the version, limits and configuration of the service, and the sender of the request. The response
+        header `toolgate-time` has the time of the service in milliseconds. Any role may call it.
         """
 
 def add_ToolServiceServicer_to_server(servicer: ToolServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -150,20 +150,21 @@ type ToolServiceClient interface {
 	// WatchSession streams a session's events after a sequence number until the client leaves. The log is retained for 24
 	// h after its last event, up to 100,000 events or 16 MiB; a sequence number before that is HISTORY_TRIMMED.
 	WatchSession(context.Context, *connect.Request[v1.WatchSessionRequest]) (*connect.ServerStreamForClient[v1.WatchSessionResponse], error)
-	// WatchMany carries several watches on one stream, for clients with few connections: over HTTP/1.1 a browser has six
-	// to an address, for all of its tabs together. Each watch receives exactly what WatchPermissions or WatchSession
-	// alone would send, in the same order and with its own heartbeats; there is no order between watches. A watch that
-	// fails ends with `end` while the others continue; when the last one has ended, the stream ends OK. A failure of all
-	// watches, such as DRAINING, is the error of the stream. A slow reader receives messages of the watches in turn, so
-	// that a busy watch does not delay a quiet one. To change the watches, open a new stream and resume each session
-	// after its last sequence number; a watch of permission requests starts again with its snapshot.
+	// WatchMany carries several watches on one stream, for clients with few connections: over HTTP/1.1 a browser has
+	// six to an address, for all of its tabs together. Each watch receives exactly what WatchPermissions or
+	// WatchSession alone would send, in the same order and with its own heartbeats, at the interval of `heartbeat_ms`;
+	// there is no order between watches. A watch that fails ends with `end` while the others continue; when the last
+	// one has ended, the stream ends OK. A failure of all watches, such as DRAINING, is the error of the stream. A slow
+	// reader receives messages of the watches in turn, so that a busy watch does not delay a quiet one. To change the
+	// watches, open a new stream and resume each session after its last sequence number; a watch of permission requests
+	// starts again with its snapshot.
 	WatchMany(context.Context, *connect.Request[v1.WatchManyRequest]) (*connect.ServerStreamForClient[v1.WatchManyResponse], error)
 	// GetToolStats returns counters of calls by tool, for all callers together: the calls that this replica ended since
 	// it started. Counters are in memory and per replica. For history or totals scrape `/metrics` of each replica, which
 	// also needs a token. Roles: approver, watcher, admin.
 	GetToolStats(context.Context, *connect.Request[v1.GetToolStatsRequest]) (*connect.Response[v1.GetToolStatsResponse], error)
-	// GetServerInfo returns the version, limits and configuration of the service, and the sender of the request. Any role
-	// may call it.
+	// GetServerInfo returns the version, limits and configuration of the service, and the sender of the request. The response
+	// header `toolgate-time` has the time of the service in milliseconds. Any role may call it.
 	GetServerInfo(context.Context, *connect.Request[v1.GetServerInfoRequest]) (*connect.Response[v1.GetServerInfoResponse], error)
 }
 
@@ -443,20 +444,21 @@ type ToolServiceHandler interface {
 	// WatchSession streams a session's events after a sequence number until the client leaves. The log is retained for 24
 	// h after its last event, up to 100,000 events or 16 MiB; a sequence number before that is HISTORY_TRIMMED.
 	WatchSession(context.Context, *connect.Request[v1.WatchSessionRequest], *connect.ServerStream[v1.WatchSessionResponse]) error
-	// WatchMany carries several watches on one stream, for clients with few connections: over HTTP/1.1 a browser has six
-	// to an address, for all of its tabs together. Each watch receives exactly what WatchPermissions or WatchSession
-	// alone would send, in the same order and with its own heartbeats; there is no order between watches. A watch that
-	// fails ends with `end` while the others continue; when the last one has ended, the stream ends OK. A failure of all
-	// watches, such as DRAINING, is the error of the stream. A slow reader receives messages of the watches in turn, so
-	// that a busy watch does not delay a quiet one. To change the watches, open a new stream and resume each session
-	// after its last sequence number; a watch of permission requests starts again with its snapshot.
+	// WatchMany carries several watches on one stream, for clients with few connections: over HTTP/1.1 a browser has
+	// six to an address, for all of its tabs together. Each watch receives exactly what WatchPermissions or
+	// WatchSession alone would send, in the same order and with its own heartbeats, at the interval of `heartbeat_ms`;
+	// there is no order between watches. A watch that fails ends with `end` while the others continue; when the last
+	// one has ended, the stream ends OK. A failure of all watches, such as DRAINING, is the error of the stream. A slow
+	// reader receives messages of the watches in turn, so that a busy watch does not delay a quiet one. To change the
+	// watches, open a new stream and resume each session after its last sequence number; a watch of permission requests
+	// starts again with its snapshot.
 	WatchMany(context.Context, *connect.Request[v1.WatchManyRequest], *connect.ServerStream[v1.WatchManyResponse]) error
 	// GetToolStats returns counters of calls by tool, for all callers together: the calls that this replica ended since
 	// it started. Counters are in memory and per replica. For history or totals scrape `/metrics` of each replica, which
 	// also needs a token. Roles: approver, watcher, admin.
 	GetToolStats(context.Context, *connect.Request[v1.GetToolStatsRequest]) (*connect.Response[v1.GetToolStatsResponse], error)
-	// GetServerInfo returns the version, limits and configuration of the service, and the sender of the request. Any role
-	// may call it.
+	// GetServerInfo returns the version, limits and configuration of the service, and the sender of the request. The response
+	// header `toolgate-time` has the time of the service in milliseconds. Any role may call it.
 	GetServerInfo(context.Context, *connect.Request[v1.GetServerInfoRequest]) (*connect.Response[v1.GetServerInfoResponse], error)
 }
 
