@@ -1,5 +1,6 @@
 import { createHash, randomBytes } from "node:crypto";
 import { once } from "node:events";
+import { closeSync, readdirSync, readFileSync } from "node:fs";
 import { mkdir, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
@@ -41,6 +42,31 @@ export interface StartedServer {
 // Checking a configuration needs nothing of the server, and loading that takes longer than the check.
 const loadServer = () => import("./server.ts");
 
+/**
+ * Closes what the program that started this process left open, and what commands would inherit in turn: a directory among it shows
+ * them the whole disk. Node protects only the first descriptors.
+ */
+function closeInherited(log: Logger): void {
+  const descriptors = process.platform === "linux" ? readdirSync("/proc/self/fd").map(Number) : [];
+  const inherited = descriptors.filter((descriptor) => descriptor > 2 && isInheritable(descriptor));
+  for (const descriptor of inherited) closeSync(descriptor);
+  if (inherited.length === 0) return;
+  log.warn("closed files that the program which started this service left open", { count: inherited.length });
+}
+
+/** Reads from the kernel if a child of this process would get a descriptor. */
+function isInheritable(descriptor: number): boolean {
+  try {
+    const [, flags = ""] = /^flags:\s+([0-7]+)$/m.exec(readFileSync(`/proc/self/fdinfo/${descriptor}`, "utf8")) ?? [];
+    return (Number.parseInt(flags, 8) & closeOnExec) === 0;
+  } catch {
+    // The one by which the list was read.
+    return false;
+  }
+}
+
+const closeOnExec = 0o2000000;
+
 /** Serves until the process gets SIGTERM or SIGINT, then drains; a second signal ends the process at once. */
 export async function serveUntilStopped(flags: Flags, onStart: (started: StartedServer) => void): Promise<void> {
   const config = loadConfig(flags, readEnvironment());
@@ -50,6 +76,7 @@ export async function serveUntilStopped(flags: Flags, onStart: (started: Started
     rotation: config.logRotation,
   });
   process.once("exit", log.flushNow);
+  closeInherited(log);
   let onHangUp = log.reopen;
   const hangUp = () => onHangUp();
   process.on("SIGHUP", hangUp);
@@ -86,10 +113,12 @@ export async function embedService({ workspace, config: file }: { workspace?: st
     ...(workspace !== undefined && { workspace }),
     ...(file !== undefined && { config: file }),
   });
+  const log = createLogger({ level: "error", file: join(data, "log", "toolgate.log") });
+  closeInherited(log);
   const { startServer } = await loadServer();
   const server = await startServer(
     { ...config, tokens: [configuredToken("caller", tokens.caller), configuredToken("approver", tokens.approver)] },
-    createLogger({ level: "error", file: join(data, "log", "toolgate.log") }),
+    log,
   );
   return {
     url: server.url,

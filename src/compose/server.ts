@@ -151,7 +151,10 @@ export async function startServer(
     ...{ credentials, runTokens, connectors },
     sources: withToolProcesses(upstreams.sources, custom),
     ...{ subagents, workers, backUp: opened.backUp },
-    enforcement: createEnforcement({ ...config, serviceUid: process.getuid?.(), credentials }),
+    enforcement: createEnforcement({
+      ...{ ...config, serviceUid: process.getuid?.(), credentials },
+      unfiltered: sandbox.unfiltered,
+    }),
     log,
   });
   addAcpRunners(config, subagents.runners, {

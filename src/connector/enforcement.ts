@@ -20,11 +20,14 @@ export function createEnforcement({
   insecureNoAuth,
   requiresOtherUser,
   credentials,
+  unfiltered,
 }: {
   serviceUid: number | undefined;
   insecureNoAuth: boolean;
   requiresOtherUser: boolean;
   credentials: Pick<Credentials, "list">;
+  /** The reason why some commands run without the filter of system calls; undefined if none does. */
+  unfiltered: string | undefined;
 }): EnforcementCheck {
   /** Principals that approved, by the user of their connection. */
   const approvers = new Map<number, string>();
@@ -42,6 +45,8 @@ export function createEnforcement({
     if (uid === serviceUid)
       return `agent and service run as the same user (${uid}), so the agent can change the service; run the service as its own user: sudo toolgate install`;
     if (uid === 0) return "the agent runs as root, which can do everything; run it as another user";
+    if (unfiltered !== undefined)
+      return `a command can leave a program that runs as the user of the service, since ${unfiltered}`;
     const approver = approverOf(uid);
     if (approver === undefined) return undefined;
     return `"${approver}" can approve and was in the hands of user ${uid}, where the agent can read it; approve as another user, from another machine or from a phone, and revoke it: toolgate token revoke ${approver}`;

@@ -1,4 +1,5 @@
 import { join, relative } from "node:path";
+import { kernelSwitches, writableSwitch } from "./check-mounts.ts";
 import type { Hidden, SandboxConfinement, SandboxPlace } from "./confinement.ts";
 import type { Disk } from "./disk.ts";
 import { repositoryOfWorktree } from "./git-worktree.ts";
@@ -46,7 +47,7 @@ export function baseLayer(
       base: [
         ...(isWhole ? ["--ro-bind", "/", "/"] : []),
         // bubblewrap reads all mounts again for each one, so those of the devices come before others.
-        ...["--dev", "/dev", "--proc", "/proc"],
+        ...["--dev", "/dev", "--proc", "/proc", ...kernelSwitches.flatMap(readOnly)],
         ...(isWhole ? [] : [...disk.system.args, ...early, ...homeArgs(disk)]),
         ...programs.flatMap((path) => ["--ro-bind-try", path, path]),
       ],
@@ -64,6 +65,7 @@ export function baseLayer(
       root: isWhole ? [] : ["--remount-ro", "/", ...late],
       seccomp: ["--chdir", place.cwd],
     },
+    check: writableSwitch,
     inMemory: ["/dev", ...covers, ...(isWhole || disk.home === undefined ? [] : [disk.home])],
     visible,
     covered: {

@@ -1,4 +1,4 @@
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { reachableStats } from "./git-directories.ts";
 import type { LayerShare } from "./layers.ts";
 
@@ -53,10 +53,28 @@ function boundPaths({ directories = [], pins = [], readOnly = [] }: ExpectedMoun
   );
 }
 
-/** Reads where a process has mounts, as they are called now: a mount goes with the directory that it is in. */
-function mountPointsOf(pid: number): ReadonlySet<string> {
+/**
+ * Places in /proc by which a process of the user 0 changes the machine: it needs no capability for most of them. bubblewrap covers
+ * the others.
+ */
+export const kernelSwitches = ["sys", "sysrq-trigger", "fs", "acpi", "scsi"].map((name) => `/proc/${name}`);
+
+/** Returns the reason why a command that waits for its start must not: a place in /proc that it could write to. */
+export function writableSwitch(pid: number): string | undefined {
+  const mounted = mountPointsOf(pid);
+  const path = kernelSwitches.find((place) => existsSync(place) && !mounted.get(place)?.split(",").includes("ro"));
+  return path && `nothing was run, since ${path} is not read-only in the sandbox`;
+}
+
+/** Reads where a process has mounts, as they are called now, with their options: a mount goes with the directory that it is in. */
+function mountPointsOf(pid: number): ReadonlyMap<string, string> {
   const lines = readFileSync(`/proc/${pid}/mountinfo`, "utf8").split("\n");
-  return new Set(lines.map((line) => unescaped(line.split(" ")[4] ?? "")));
+  return new Map(
+    lines.map((line) => {
+      const [, , , , path = "", options = ""] = line.split(" ");
+      return [unescaped(path), options];
+    }),
+  );
 }
 
 const unescaped = (path: string) =>

@@ -44,6 +44,8 @@ export interface Sandbox {
   networkProblem(): string | undefined;
   /** Reasons why not all parts of the configured sandbox work; only known if all are required. */
   readonly incomplete: readonly string[];
+  /** The reason why commands of some agent run without the filter of system calls; undefined if none does. */
+  readonly unfiltered: string | undefined;
   /** Returns the confinement of an agent's commands. */
   confinement(agent: string): SandboxConfinement;
   /** Returns the reason why an agent's commands run without the sandbox that is configured for them; undefined if they do not. */
@@ -151,6 +153,7 @@ export async function openSandbox({
     problem,
     incomplete,
     networkProblem: networks.problem,
+    unfiltered: unfilteredReason(problem, [wanted, ...agents.values()]),
     layers: () => (confinement("").profile === "off" ? [] : layersOf(wanted, groups !== undefined)),
     confinement,
     running,
@@ -187,6 +190,14 @@ function layersOf({ network }: SandboxConfinement, hasGroups: boolean): WallLaye
     "limits",
     ...(hasGroups ? (["cgroup"] as const) : []),
   ];
+}
+
+/** Returns the reason why some commands run without the filter of system calls; undefined if all have it. */
+function unfilteredReason(problem: string | undefined, settings: readonly SandboxConfinement[]): string | undefined {
+  if (settings.some(({ profile }) => profile === "off"))
+    return `profile = "off" under [sandbox] or [sandbox.agent.NAME] lets commands run without a sandbox: remove it`;
+  if (problem !== undefined) return `commands run without a sandbox: ${problem}`;
+  return filterArchitecture() === undefined ? `there is no filter of system calls for ${process.arch}` : undefined;
 }
 
 /** Returns the directories in which a command writes, for the space of their disks. */

@@ -4,6 +4,7 @@ import {
   type FilterArchitecture,
   firstX32Number,
   judgedCalls,
+  modeCalls,
   refusedCalls,
   tracingCalls,
 } from "./system-calls.ts";
@@ -36,13 +37,18 @@ export function assembleFilter(architecture: FilterArchitecture, { unixSockets, 
     ...Object.values(refused).flatMap((numbers) => ifEqual(numbers[architecture], [end(failWith(EPERM))])),
     // Its flags are in memory, which a filter cannot read. C libraries then use clone.
     ...ifEqual(judgedCalls.clone3[architecture], [end(failWith(ENOSYS))]),
+    // Its mode is in memory, too. C libraries do not use it, and programs that do fall back to openat.
+    ...ifEqual(judgedCalls.openat2[architecture], [end(failWith(ENOSYS))]),
+    ...Object.values(modeCalls).flatMap(({ [architecture]: number, mode, flags }) =>
+      number === undefined ? [] : ifEqual(number, unlessSetId(mode, flags)),
+    ),
     ...ifEqual(judgedCalls.clone[architecture], [
-      load(offsetOf.firstArgument),
+      load(argument(0)),
       ...ifAnyBit(newNamespaces, [end(failWith(EPERM))]),
       end(allow),
     ]),
     ...ifEqual(judgedCalls.socket[architecture], [
-      load(offsetOf.firstArgument),
+      load(argument(0)),
       ...(unixSockets ? [] : ifEqual(socketFamily.unix, [end(failWith(EPERM))])),
       ...[socketFamily.packet, socketFamily.alg, socketFamily.vsock].flatMap((family) =>
         ifEqual(family, [end(failWith(EAFNOSUPPORT))]),
@@ -50,7 +56,7 @@ export function assembleFilter(architecture: FilterArchitecture, { unixSockets, 
       end(allow),
     ]),
     ...ifEqual(judgedCalls.ioctl[architecture], [
-      load(offsetOf.secondArgument),
+      load(argument(1)),
       ...[terminalInput, terminalSelection].flatMap((request) => ifEqual(request, [end(failWith(EPERM))])),
       end(allow),
     ]),
@@ -77,8 +83,10 @@ interface Instruction {
 
 const instructionBytes = 8;
 
-/** Offsets in `struct seccomp_data`; of the 64-bit arguments the low half, which is all that the kernel uses of these. */
-const offsetOf = { number: 0, architecture: 4, firstArgument: 16, secondArgument: 24 };
+/** Offsets in `struct seccomp_data`. */
+const offsetOf = { number: 0, architecture: 4 };
+/** Offset of a 64-bit argument: its low half, which is all that the kernel uses of these. */
+const argument = (position: number) => 16 + 8 * position;
 
 const load = (value: number): Instruction => ({ code: 0x20, value });
 const end = (value: number): Instruction => ({ code: 0x06, value });
@@ -91,9 +99,24 @@ const ifAtLeast = (value: number, body: readonly Instruction[]) => [
   { code: 0x35, ifFalse: body.length, value },
   ...body,
 ];
+const unlessAnyBit = (value: number, body: readonly Instruction[]) => [
+  { code: 0x45, ifTrue: body.length, value },
+  ...body,
+];
 const ifAnyBit = (value: number, body: readonly Instruction[]) => [
   { code: 0x45, ifFalse: body.length, value },
   ...body,
+];
+
+/**
+ * Permits a call unless its mode has a set-ID bit: such a file would run as the user of the service, whichever user starts it, also
+ * outside of the sandbox. With `flags` the mode counts only if a file is created.
+ */
+const unlessSetId = (mode: number, flags: number | undefined) => [
+  ...(flags === undefined ? [] : [load(argument(flags)), ...unlessAnyBit(creates, [end(allow)])]),
+  load(argument(mode)),
+  ...ifAnyBit(setId, [end(failWith(EPERM))]),
+  end(allow),
 ];
 
 const allow = 0x7fff0000;
@@ -106,6 +129,11 @@ const socketFamily = { unix: 1, packet: 17, alg: 38, vsock: 40 };
 
 /** CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID and CLONE_NEWNET. */
 const newNamespaces = 0x7e020000;
+
+/** S_ISUID and S_ISGID. */
+const setId = 0o6000;
+/** O_CREAT, and the bit of O_TMPFILE that no other flag has. */
+const creates = 0o100 | 0o20000000;
 
 /** TIOCSTI and TIOCLINUX, which type into a terminal for its user. */
 const terminalInput = 0x5412;

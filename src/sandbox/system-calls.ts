@@ -15,8 +15,25 @@ export const judgedCalls = {
   clone: { x64: 56, arm64: 220 },
   clone3: { x64: 435, arm64: 435 },
   ioctl: { x64: 16, arm64: 29 },
+  openat2: { x64: 437, arm64: 437 },
   socket: { x64: 41, arm64: 198 },
 } satisfies Record<string, Numbers>;
+
+/**
+ * System calls that give a file a mode, by the positions of the mode and, where it counts only for new files, of the flags. The
+ * kernel ignores set-ID bits of `mkdir`.
+ */
+export const modeCalls: Readonly<Record<string, Partial<Numbers> & { mode: number; flags?: number }>> = {
+  chmod: { x64: 90, mode: 1 },
+  fchmod: { x64: 91, arm64: 52, mode: 1 },
+  fchmodat: { x64: 268, arm64: 53, mode: 2 },
+  fchmodat2: { x64: 452, arm64: 452, mode: 2 },
+  open: { x64: 2, mode: 2, flags: 1 },
+  openat: { x64: 257, arm64: 56, mode: 3, flags: 2 },
+  creat: { x64: 85, mode: 1 },
+  mknod: { x64: 133, mode: 1 },
+  mknodat: { x64: 259, arm64: 33, mode: 2 },
+};
 
 /** System calls with which a process reads or controls another one; the switch `ptrace` permits them. */
 export const tracingCalls = {

@@ -9,7 +9,7 @@ import { CredentialService } from "../../gen/opencode/tool/v1/credential_service
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { EnforcementState, ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { clientOf, connect, refusal } from "./clients.ts";
-import { useService } from "./service.ts";
+import { startService, unconfined, useService } from "./service.ts";
 
 /** Users of the machine for these tests; they need no account. */
 const [serviceUid, agentUid, personUid] = [61_001, 61_002, 61_003];
@@ -27,11 +27,11 @@ async function ask(command = "touch marker") {
 }
 
 /** Sends a unary request over HTTP/1.1 as another user of the machine. */
-async function sendAs(uid: number, rpc: string, message: object, token: string) {
+async function sendAs(uid: number, rpc: string, message: object, token: string, { url } = service as { url: string }) {
   const script = `const response = await fetch(process.argv[1], { method: "POST", body: process.argv[2],
     headers: { "content-type": "application/json", authorization: "Bearer " + process.argv[3] } });
     console.log(await response.text());`;
-  const args = ["--input-type=module", "-e", script, `${service.url}/opencode.tool.v1.${rpc}`, JSON.stringify(message)];
+  const args = ["--input-type=module", "-e", script, `${url}/opencode.tool.v1.${rpc}`, JSON.stringify(message)];
   const { stdout } = await promisify(execFile)(process.execPath, [...args, token], { uid, gid: uid, cwd: "/" });
   return JSON.parse(stdout);
 }
@@ -111,6 +111,19 @@ test("approvals are advisory for the service's user and root, and for others unt
     reason: expect.stringContaining(`"${credential.id}" can approve and was in the hands of user ${agentUid}`),
   });
   expect(await stateOf(true)).toBe(EnforcementState.ADVISORY);
+});
+
+test("approvals are advisory where an agent's commands run without the filter of system calls", async () => {
+  const open = await startService({
+    settings: unconfined.replace("[sandbox]", "[sandbox.agent.plan]"),
+    uid: serviceUid,
+  });
+  expect(
+    (await sendAs(agentUid, "ToolService/GetServerInfo", {}, "caller-token-for-tests", open)).enforcement,
+  ).toMatchObject({
+    state: "ENFORCEMENT_STATE_ADVISORY",
+    reason: expect.stringContaining("a command can leave a program that runs as the user of the service"),
+  });
 });
 
 test("a token that can approve counts from its first use by the agent's user", async () => {

@@ -1,3 +1,4 @@
+import { execFile } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
 import { mkdir, mkdtemp, readdir, readFile, realpath, rm, writeFile } from "node:fs/promises";
@@ -5,10 +6,12 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { homedir } from "node:os";
 import { join } from "node:path";
+import { promisify } from "node:util";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { DecisionKind, PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { NetworkAccess, SandboxState } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { programEntry } from "../main.ts";
 import { processesNamed, untilDead } from "../tools/processes.ts";
 import { connect } from "./clients.ts";
 import { read } from "./reading.ts";
@@ -174,6 +177,29 @@ test("a connection to an unknown host waits for a person; refusals end it, and t
   const { host, port } = { host: "127.0.0.2", port: Number(new URL(url).port) };
   expect(connected).toMatchObject([{ callId: "c2", tool: "bash", traffic: [{ host, port, connections: 1 }] }]);
   expect(connected[0]?.traffic[0]?.receivedBytes).toBeGreaterThan(100n);
+});
+
+test("a command does not get a directory that the program which started the service left open", async () => {
+  const folder = await mkdtemp(join(homedir(), ".toolgate-test-"));
+  onTestFinished(() => rm(folder, { recursive: true }));
+  await writeFile(join(folder, "toolgate.toml"), '[permission]\nbash = "allow"\n');
+  // Node protects low descriptors by itself, up to the first gap.
+  const input = JSON.stringify({ command: "true <&200 && echo open || echo closed" });
+  const line = `exec 200</; exec "$0" "$@"`;
+  await mkdir(join(folder, "workspace"));
+  const run = [
+    "run",
+    "bash",
+    input,
+    "--workspace",
+    join(folder, "workspace"),
+    "--config",
+    join(folder, "toolgate.toml"),
+  ];
+  const { stdout } = await promisify(execFile)("bash", ["-c", line, process.execPath, programEntry(), ...run], {
+    env: { PATH: process.env.PATH, HOME: folder },
+  });
+  expect(stdout).toContain("closed");
 });
 
 test("when the service is killed, what runs in the sandbox is killed, also what has left its session", async () => {

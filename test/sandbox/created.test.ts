@@ -1,6 +1,7 @@
 import { execFileSync, spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import {
+  chmodSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
@@ -8,6 +9,7 @@ import {
   readFileSync,
   realpathSync,
   rmSync,
+  statSync,
   symlinkSync,
   writeFileSync,
 } from "node:fs";
@@ -137,6 +139,18 @@ describe("a nested protected path that a command makes", () => {
     expect(metadata?.sandbox).toMatchObject({ created: [{ path: "pkg/.vscode", outcome: "refused" }] });
     const [, directory = ""] = /in quarantine \((.*?)\)/.exec(note ?? "") ?? [];
     expect(readFileSync(join(directory, "tasks.json"), "utf8")).toBe("X\n");
+  });
+
+  test("is moved back without set-ID bits", async () => {
+    const path = place("pkg/.vscode");
+    mkdirSync(path, { recursive: true });
+    writeFileSync(join(path, "run"), "");
+    chmodSync(join(path, "run"), 0o6755);
+    const quarantine = createQuarantine(quarantined);
+    const source = { sessionId: "ses_1", callId: "c1", workspace: site.directory };
+    const [moved] = await quarantine.take([{ path, isDirectory: true, reason: "the test" }], source);
+    expect(moved && (await quarantine.putBack(moved))).toBeUndefined();
+    expect(statSync(join(path, "run")).mode & 0o7777).toBe(0o755);
   });
 
   test("is not moved back over something that is there by then", async () => {

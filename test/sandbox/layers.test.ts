@@ -26,15 +26,19 @@ afterAll(async () => {
 
 /** Puts a program before the real one for the rest of the test: a script that refuses an option, or everything. */
 function breakProgram(name: string, refused?: string): void {
+  const refuse = `{ echo "${name}: broken by the test" >&2; exit 1; }`;
+  replaceProgram(name, refused === undefined ? refuse : `for word; do [ "$word" = ${refused} ] && ${refuse}; done`);
+}
+
+/** Puts a program before the real one for the rest of the test: lines of bash that change the arguments. */
+function replaceProgram(name: string, lines: string): void {
   const real = process.env.PATH ?? "";
   const path = real
     .split(delimiter)
     .map((directory) => join(directory, name))
     .find(existsSync);
   const directory = mkdtempSync(join(tmpdir(), "toolgate-broken-"));
-  const refuse = `{ echo "${name}: broken by the test" >&2; exit 1; }`;
-  const check = refused === undefined ? refuse : `for word; do [ "$word" = ${refused} ] && ${refuse}; done`;
-  writeFileSync(join(directory, name), `#!/bin/sh\n${check}\nexec ${path} "$@"\n`);
+  writeFileSync(join(directory, name), `#!/bin/bash\n${lines}\nexec ${path} "$@"\n`);
   chmodSync(join(directory, name), 0o755);
   process.env.PATH = `${directory}${delimiter}${real}`;
   onTestFinished(() => {
@@ -79,6 +83,20 @@ describe("if bubblewrap refuses", () => {
       expect(metadata?.sandbox).toMatchObject({ profile: "off", layers: [], problem: sandbox.problem });
     },
   );
+});
+
+test("a command that could write to a place in /proc does not start", async () => {
+  const sandbox = await openSandbox({ wanted, agents: new Map(), writable: [], hidden: [], pipes });
+  onTestFinished(sandbox.close);
+  const bash = createBash({ supervisor, pipes, sandbox });
+  // The arguments without the three that cover the place.
+  replaceProgram(
+    "bwrap",
+    `for ((i = 1; i <= $#; i++)); do [ "\${!i}" = /proc/sys ] && set -- "\${@:1:i-2}" "\${@:i+2}" && break; done`,
+  );
+  const { metadata, written } = await callTool(site, bash, { command: "echo ran" });
+  expect(metadata?.exit).toBe(126);
+  expect(written).toBe("toolgate: nothing was run, since /proc/sys is not read-only in the sandbox\n");
 });
 
 describe("if the network of a session cannot be entered", () => {

@@ -2,7 +2,13 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import { assembleFilter } from "../../src/sandbox/seccomp.ts";
-import { auditArchitecture, judgedCalls, refusedCalls, tracingCalls } from "../../src/sandbox/system-calls.ts";
+import {
+  auditArchitecture,
+  judgedCalls,
+  modeCalls,
+  refusedCalls,
+  tracingCalls,
+} from "../../src/sandbox/system-calls.ts";
 import { runConfined, runPlainly } from "./confined.ts";
 
 // As an argument, since the file may lie in a temporary directory, which commands do not see.
@@ -17,7 +23,15 @@ const outcomes = (printed: string) =>
   );
 
 /** Outcomes of what every command may do. */
-const permitted = { "socket AF_INET": "ok", "socketpair AF_UNIX": "ok", fork: "ok" };
+const permitted = {
+  ...{ "socket AF_INET": "ok", "socketpair AF_UNIX": "ok", fork: "ok" },
+  ...{ "chmod without set-ID bits": "EFAULT", "openat to read": "ok" },
+};
+/** Ways to leave a file that runs as the user or group of the service, whichever user starts it. */
+const setIds = [
+  ..."chmod,chmod of the group,fchmod,fchmodat,fchmodat2,open,openat,openat of an unnamed file".split(","),
+  ...["creat", "mknod", "mknodat"],
+].map((way) => `set-ID by ${way}`);
 const sockets = { "socket AF_UNIX": "EPERM" };
 const tracing = { ptrace: "EPERM", process_vm_readv: "EPERM" };
 const ofX64 = process.arch === "x64" ? { "x32 getpid": "SIGSYS", "32 bits getpid": "SIGSYS" } : {};
@@ -39,6 +53,8 @@ const refused = {
   "clone of users": "EPERM",
   clone3: "ENOSYS",
   "ioctl TIOCSTI": "EPERM",
+  ...Object.fromEntries(setIds.map((way) => [way, "EPERM"])),
+  "set-ID by openat2": "ENOSYS",
   ...ofX64,
 };
 
@@ -61,15 +77,34 @@ describe("a command in the sandbox", () => {
   });
 });
 
+test("a command as root opens nothing in /proc for writing by which it would change the machine", async () => {
+  const open = `
+import os
+paths = [os.path.join(at, name) for top in ("sys", "fs", "acpi", "scsi") for at, _, names in os.walk("/proc/" + top) for name in names]
+def opens(path):
+    try:
+        os.close(os.open(path, os.O_WRONLY))
+        return True
+    except OSError:
+        return False
+print(sum(map(opens, paths + ["/proc/sysrq-trigger"])), len(paths) > 100)`;
+  const argv = ["/usr/bin/python3", "-c", open] as const;
+  expect((await runConfined(argv)).printed).toBe("0 True\n");
+  expect(Number.parseInt(runPlainly(argv), 10), "control: outside, as root").toBeGreaterThan(100);
+});
+
 describe.each(["x64", "arm64"] as const)("the filter of %s", (architecture) => {
   const run = (number: number, args: readonly number[] = [], on: number = auditArchitecture[architecture]) =>
     verdictOf(assembleFilter(architecture, { unixSockets: false, ptrace: false }), { number, args, on });
   const at = (numbers: { x64: number; arm64: number }) => numbers[architecture];
+  const ofModes = Object.values(modeCalls).flatMap(({ [architecture]: number, ...call }) =>
+    number === undefined ? [] : [{ number, ...call }],
+  );
 
   test("refuses each call of its tables and permits its neighbours", () => {
     const numbers = Object.values({ ...refusedCalls, ...tracingCalls }).map(at);
     for (const number of numbers) expect(run(number)).toBe("EPERM");
-    const judged = Object.values(judgedCalls).map(at);
+    const judged = [...Object.values(judgedCalls).map(at), ...ofModes.map(({ number }) => number)];
     for (let number = 0; number < 500; number += 1)
       if (![...numbers, ...judged].includes(number)) expect(run(number)).toBe("allow");
   });
@@ -92,6 +127,21 @@ describe.each(["x64", "arm64"] as const)("the filter of %s", (architecture) => {
       "EPERM",
       "EPERM",
     ]);
+  });
+
+  test("refuses modes with a set-ID bit, where the call makes or changes a file", () => {
+    for (const { number, mode, flags } of ofModes) {
+      const withMode = (bits: number, flag = 0) => {
+        const args = [0, 0, 0, 0].with(mode, bits);
+        return run(number, flags === undefined ? args : args.with(flags, flag));
+      };
+      for (const bits of [0o4755, 0o2755, 0o102644]) {
+        if (flags === undefined) expect(withMode(bits)).toBe("EPERM");
+        else expect([0x40, 0x410000, 2].map((flag) => withMode(bits, flag))).toEqual(["EPERM", "EPERM", "allow"]);
+      }
+      expect(withMode(0o1777, 0x40)).toBe("allow");
+    }
+    expect(run(at(judgedCalls.openat2))).toBe("ENOSYS");
   });
 
   test("ends a process that calls as another architecture", () => {

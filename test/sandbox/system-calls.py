@@ -1,6 +1,6 @@
 """Tries system calls; prints the outcome of each: ok, the name of the error, or the signal that ended it."""
 
-import ctypes, errno, mmap, os, platform, signal, socket, sys
+import ctypes, errno, mmap, os, platform, signal, socket, sys, tempfile
 
 libc = ctypes.CDLL(None, use_errno=True)
 ARM = platform.machine() == "aarch64"
@@ -42,6 +42,62 @@ def call_of_32_bits():
     return in_child(ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code))))
 
 
+def set_id(attempt):
+    """Tries to leave a file with a set-ID bit; `attempt` gets its path and may make it."""
+    open(path := "file", "w").close()
+    try:
+        attempt(path)
+        return "ok" if os.stat(path).st_mode & 0o6000 else "ignored"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    finally:
+        os.unlink(path)
+
+
+def raw(x64, arm64, *arguments):
+    """Makes a system call by its number, as call does; raises its error."""
+    number = arm64 if ARM else x64
+    if number is None:
+        raise OSError(errno.EPERM, "not on this machine")
+    if libc.syscall(ctypes.c_long(number), *arguments) < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+
+
+def made(make):
+    """Makes the file itself instead of changing one."""
+
+    def attempt(path):
+        os.unlink(path)
+        try:
+            make(path)
+        except OSError:
+            open(path, "w").close()
+            raise
+
+    return attempt
+
+
+HERE = ctypes.c_long(-100)  # AT_FDCWD
+name = lambda path: ctypes.c_char_p(path.encode())
+SET = 0o4755
+CREATE = os.O_CREAT | os.O_WRONLY
+HOW = (ctypes.c_uint64 * 3)(CREATE, SET, 0)
+set_ids = {
+    "chmod": lambda path: raw(90, None, name(path), SET),
+    "chmod of the group": lambda path: os.chmod(path, 0o2755),
+    "fchmod": lambda path: os.fchmod(os.open(path, os.O_RDONLY), SET),
+    "fchmodat": lambda path: raw(268, 53, HERE, name(path), SET),
+    "fchmodat2": lambda path: raw(452, 452, HERE, name(path), SET, 0),
+    "open": made(lambda path: raw(2, None, name(path), CREATE, SET)),
+    "openat": made(lambda path: os.close(os.open(path, CREATE, SET))),
+    "openat of an unnamed file": lambda path: raw(257, 56, HERE, name("."), os.O_TMPFILE | os.O_WRONLY, SET),
+    "openat2": made(lambda path: raw(437, 437, HERE, name(path), HOW, 24)),
+    "creat": made(lambda path: raw(85, None, name(path), SET)),
+    "mknod": made(lambda path: raw(133, None, name(path), 0o100000 | SET, 0)),
+    "mknodat": made(lambda path: raw(259, 33, HERE, name(path), 0o100000 | SET, 0)),
+}
+
+
 BAD = 1  # an address that cannot be read
 HUGE = 1 << 20
 attempts = {
@@ -70,6 +126,11 @@ attempts = {
     "x32 getpid": lambda: in_child(lambda: call(0x40000000 | 39, None)),
     "32 bits getpid": call_of_32_bits,
     "fork": lambda: in_child(lambda: None),
+    "chmod without set-ID bits": lambda: call(268, 53, -100, BAD, 0o1777),
+    "openat to read": lambda: (os.close(os.open("/dev/null", os.O_RDONLY, SET)), "ok")[1],
+    **{f"set-ID by {way}": lambda attempt=attempt: set_id(attempt) for way, attempt in set_ids.items()},
 }
 
-print("\n".join(f"{name}: {attempt()}" for name, attempt in attempts.items()))
+with tempfile.TemporaryDirectory() as directory:
+    os.chdir(directory)
+    print("\n".join(f"{name}: {attempt()}" for name, attempt in attempts.items()))

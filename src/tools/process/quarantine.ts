@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { lstatSync, mkdirSync, renameSync } from "node:fs";
+import { chmodSync, lstatSync, mkdirSync, readdirSync, renameSync } from "node:fs";
 import { cp, mkdir, rm, writeFile } from "node:fs/promises";
 import { dirname, join, relative } from "node:path";
 import { isWithin } from "../../sandbox/is-within.ts";
@@ -23,7 +23,7 @@ export interface QuarantineSource {
 export interface Quarantine {
   /** Moves paths into a new directory of it, together with a description of them. */
   take(created: readonly Covered[], source: QuarantineSource): Promise<QuarantinedPath[]>;
-  /** Moves a path back; returns the reason if it cannot. */
+  /** Moves a path back, without set-ID bits of its files; returns the reason if it cannot. */
   putBack(taken: QuarantinedPath): Promise<string | undefined>;
 }
 
@@ -48,12 +48,20 @@ export function createQuarantine(directory: string): Quarantine {
     async putBack({ path, place }) {
       if (place === undefined) return "it was not moved";
       try {
+        clearSetId(place);
         return (await move(place, path)) ? undefined : `${path} exists again`;
       } catch (cause) {
         return cause instanceof Error ? cause.message : String(cause);
       }
     },
   };
+}
+
+/** Takes set-ID bits from a file, or those below a directory: nothing that a command left may run as the user of the service. */
+function clearSetId(path: string): void {
+  const stats = lstatSync(path);
+  if (stats.isDirectory()) for (const name of readdirSync(path)) clearSetId(join(path, name));
+  if (!stats.isSymbolicLink() && (stats.mode & 0o6000) !== 0) chmodSync(path, stats.mode & 0o1777);
 }
 
 /** Returns the path in the quarantine: that in the workspace, or the whole path outside of it. */
