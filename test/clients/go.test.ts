@@ -104,5 +104,5 @@ test("check 2 in Go: the worker of the page answers `toolgate call`, across kill
 test("the Go SDK passes the conformance kit for workers", async () => {
   const program = join(folder, "kit-worker");
   await run("go", ["build", "-o", program, "."], join(kitWorkers, "go"));
-  expect(await runKit([program])).toBe("24 passed, 0 failed");
+  expect(await runKit([program])).toBe("27 passed, 0 failed");
 });

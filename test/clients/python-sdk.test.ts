@@ -63,7 +63,7 @@ describe("the Python package", () => {
 
   test("passes the conformance kit for workers", async () => {
     const command = [join(installed, "python"), join(kitWorkers, "python.py")];
-    expect(await runKit(command)).toBe("24 passed, 0 failed");
+    expect(await runKit(command)).toBe("27 passed, 0 failed");
   });
 
   test("check 1: the worker of the page answers `toolgate call`, across kill -9 of the service in a wait, and drains", async () => {

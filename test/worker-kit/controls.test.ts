@@ -25,5 +25,8 @@ test("the kit finds each mistake of a broken worker, in the case that is about i
     "denies a body that it entered": expect.stringContaining("known.entered of a body that runs"),
     "leaves before it may": expect.stringContaining("to wait for `leave`; the worker ended (0)"),
     "never beats": expect.stringContaining("a beat each beat_ms"),
+    "sends an open request once": expect.stringContaining("the open request on the next connection"),
+    "goes on after `ended`": expect.stringContaining('"stopped over"'),
+    "leaves without `ended`": expect.stringContaining("to wait for `ended`; the worker ended (0)"),
   });
 });

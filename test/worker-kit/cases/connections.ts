@@ -83,6 +83,28 @@ async function cutResult(kit: Kit): Promise<void> {
   checkLedger(worker, ["entered result"]);
 }
 
+async function askAcrossCut(kit: Kit): Promise<void> {
+  const worker = await kit.startWorker();
+  const call = kit.call("kit_ask", { text: "cut", tool: "" });
+  await kit.untilAsked(call, "kit_traffic", "cut");
+  const assignment = await assignmentOf(kit, worker, "cut");
+  worker.wire.cut();
+  const next = await untilConnection(kit, worker, 2);
+  await kit.until("the open request on the next connection", worker, () =>
+    worker.wire.seen.some(
+      ({ connection, from, message }) =>
+        connection === next &&
+        from === "worker" &&
+        message.case === "report" &&
+        message.value.assignment === assignment &&
+        message.value.report.case === "request",
+    ),
+  );
+  await kit.reply(call, "kit_traffic", "cut", "once");
+  await checkOutput(call, "cut");
+  checkLedger(worker, ["entered cut"]);
+}
+
 async function replicaChange(kit: Kit): Promise<void> {
   await kit.withOther(async (service) => {
     const worker = await kit.startWorker(undefined, service);
@@ -240,6 +262,12 @@ export const connectionCases: readonly KitCase[] = [
     isCore: true,
     rule: "a result is kept until `ended`, and its assignment is in `held`",
     run: cutResult,
+  },
+  {
+    name: "ask across a cut",
+    isCore: false,
+    rule: "a request without an answer is sent again on the next connection",
+    run: askAcrossCut,
   },
   {
     name: "replica change",

@@ -77,6 +77,42 @@ async function sigterm(kit: Kit): Promise<void> {
   checkLedger(worker, ["entered ended"]);
 }
 
+async function endedEarly(kit: Kit): Promise<void> {
+  const worker = await kit.startWorker();
+  const over = await startBody(kit, worker, "over");
+  const { assignment } = await untilSeen(kit, worker, "service", "start");
+  worker.wire.connections.at(-1)?.toWorker({ case: "ended", value: { assignment, recorded: false } });
+  await untilLedger(kit, worker, "stopped over");
+  await checkOutput(kit.call("kit_echo", { text: "next" }), "next");
+  const reports = worker.wire.seen.flatMap(({ from, message }) =>
+    from === "worker" && message.case === "report" && message.value.assignment === assignment ? [message.value] : [],
+  );
+  check(reports.length === 0, "no report after `ended`", reports);
+  const { sessionId, callId } = over;
+  await kit.client("caller").tools.cancelTool({ sessionId, callId });
+  checkLedger(worker, ["entered over", "stopped over", "entered next"]);
+}
+
+async function endedLate(kit: Kit): Promise<void> {
+  const worker = await kit.startWorker(({ rules }) => {
+    rules.fromService = ({ case: name }) => (name === "ended" ? "hold" : "pass");
+    rules.changeForWorker = (message) => {
+      if (message.case === "welcome") Object.assign(message.value, { beatMs });
+    };
+  });
+  const call = await startBody(kit, worker, "late");
+  await drain(kit, worker, worker.terminate);
+  // No start is under way, and the service itself confirms that only with the end of the last body.
+  leaveOf(worker)();
+  await worker.release("late");
+  await checkOutput(call, "late");
+  const { length: before } = beatsOf(worker);
+  await kit.until("a worker with a result to wait for `ended`", worker, () => beatsOf(worker).length > before + 2);
+  worker.wire.release();
+  await checkExit(kit, worker);
+  checkLedger(worker, ["entered late"]);
+}
+
 async function storeChanged(kit: Kit): Promise<void> {
   const worker = await kit.startWorker();
   const lost = await startBody(kit, worker, "lost");
@@ -154,6 +190,18 @@ export const endCases: readonly KitCase[] = [
     isCore: true,
     rule: "a worker leaves when each assignment is `ended`, and exits with 0",
     run: drainWithBody,
+  },
+  {
+    name: "ended early",
+    isCore: true,
+    rule: "after `ended` a body stops, and nothing is reported",
+    run: endedEarly,
+  },
+  {
+    name: "ended late",
+    isCore: true,
+    rule: "a worker that drains keeps a result until `ended`, and exits after it",
+    run: endedLate,
   },
   { name: "SIGTERM", isCore: true, rule: "SIGTERM drains, across connections", run: sigterm },
   {

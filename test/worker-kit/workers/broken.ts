@@ -25,6 +25,7 @@ interface Held {
   stored: number;
   isStopped: boolean;
   hasResult: boolean;
+  isAnswered: boolean;
 }
 
 const makes = (mistake: Mistake) => process.argv[2] === mistake;
@@ -54,6 +55,7 @@ const tools: MessageInitShape<typeof WorkerToolSchema>[] = [
   tool("kit_write", { text, bytes: number, file_bytes: number }),
   tool("kit_wait"),
   tool("kit_poll"),
+  tool("kit_ask", { text, tool: text }),
 ];
 
 function send(message: NonNullable<MessageInitShape<typeof WorkRequestSchema>["message"]>, to = current): void {
@@ -65,10 +67,12 @@ function report(assignment: string, value: MessageInitShape<typeof WorkerReportS
   const each = { assignment, ...(value && { report: value }) };
   const kept = held.get(assignment);
   if (!kept || kept.hasResult) return;
-  kept.reports.push(each);
+  if (value?.case !== "request" || !makes("sends an open request once")) kept.reports.push(each);
   send({ case: "report", value: each });
   if (value?.case !== "result") return;
   kept.hasResult = true;
+  // The result is on the line before the process ends.
+  if (makes("leaves without `ended`")) setTimeout(leaveIfDrained, 100);
   if (makes("drops results before their receipt")) held.delete(assignment);
 }
 
@@ -83,7 +87,12 @@ async function run({ assignment, call }: WorkerStart, state: Held): Promise<void
     }
     return report(assignment, { case: "result", value: { outcome: { case: "completed", value: {} } } });
   }
-  while (call?.tool !== "kit_echo" && !existsSync(join(folder, `release-${name}`))) {
+  if (call?.tool === "kit_ask") {
+    const ask = { permission: "kit_traffic", patterns: [name] };
+    report(assignment, { case: "request", value: { number: 1, request: { case: "ask", value: ask } } });
+  }
+  const isReleased = () => (call?.tool === "kit_ask" ? state.isAnswered : existsSync(join(folder, `release-${name}`)));
+  while (call?.tool !== "kit_echo" && !isReleased()) {
     if (state.isStopped) {
       note(`stopped ${name}`);
       const failed = { kind: WorkerFailure.STOPPED, message: "stopped" };
@@ -103,7 +112,7 @@ function start(value: WorkerStart): void {
     send({ case: "report", value: { assignment, report: { case: "result", value: result } } });
     return;
   }
-  const state: Held = { reports: [], stored: 0, isStopped: false, hasResult: false };
+  const state: Held = { reports: [], stored: 0, isStopped: false, hasResult: false, isAnswered: false };
   held.set(assignment, state);
   void run(value, state);
 }
@@ -120,7 +129,8 @@ function drain(): void {
 
 function leaveIfDrained(): void {
   const mayLeave = isDismissed || makes("leaves before it may");
-  if (isDraining && mayLeave && held.size === 0) process.exit(0);
+  const isOver = makes("leaves without `ended`") ? held.values().every(({ hasResult }) => hasResult) : held.size === 0;
+  if (isDraining && mayLeave && isOver) process.exit(0);
 }
 
 /** Handles a message; false if the next connection is to be opened. */
@@ -150,9 +160,20 @@ function handle(message: WorkResponse["message"]): boolean {
       send({ case: "known", value: { assignment: message.value, entered: isEntered } });
       break;
     }
+    case "answer": {
+      const body = held.get(message.value.assignment);
+      if (!body) break;
+      body.isAnswered = true;
+      body.reports.splice(
+        0,
+        body.reports.length,
+        ...body.reports.filter(({ report: each }) => each?.case !== "request"),
+      );
+      break;
+    }
     case "ended": {
       const body = held.get(message.value.assignment);
-      if (body) body.isStopped = true;
+      if (body && !makes("goes on after `ended`")) body.isStopped = true;
       held.delete(message.value.assignment);
       leaveIfDrained();
       break;

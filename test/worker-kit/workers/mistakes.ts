@@ -8,6 +8,9 @@ export const mistakes = {
   "denies a body that it entered": "probe",
   "leaves before it may": "not entered",
   "never beats": "silence and self-stop",
+  "sends an open request once": "ask across a cut",
+  "goes on after `ended`": "ended early",
+  "leaves without `ended`": "ended late",
 } as const;
 
 /** A mistake of the broken worker. */

@@ -2227,7 +2227,10 @@ export const WorkerKnownSchema: GenMessage<WorkerKnown> = /*@__PURE__*/
  */
 export type WorkerLeave = Message<"opencode.tool.v1.WorkerLeave"> & {
   /**
-   * stop: finish what runs and do not connect again; to a process that drains, the confirmation that no more work comes.
+   * stop: no `start` follows on this connection. A process that does not drain is to drain: it sends `capacity` with
+   * `draining`, which the service confirms with a second one. To a process that drains it is the confirmation, also if it was
+   * sent as the order and the two crossed. Such a process ends when each assignment is `ended`; if the connection is lost
+   * before, it connects again to finish.
    * False: connect again first, then close this connection.
    *
    * @generated from field: bool stop = 1;

@@ -2062,7 +2062,10 @@ class WorkerLeave(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     WITHIN_MS_FIELD_NUMBER: _builtins.int
     stop: _builtins.bool
-    """stop: finish what runs and do not connect again; to a process that drains, the confirmation that no more work comes.
+    """stop: no `start` follows on this connection. A process that does not drain is to drain: it sends `capacity` with
+    `draining`, which the service confirms with a second one. To a process that drains it is the confirmation, also if it was
+    sent as the order and the two crossed. Such a process ends when each assignment is `ended`; if the connection is lost
+    before, it connects again to finish.
     False: connect again first, then close this connection.
     """
     within_ms: _builtins.int

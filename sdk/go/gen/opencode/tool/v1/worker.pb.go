@@ -4221,7 +4221,10 @@ func (x *WorkerKnown) GetEntered() bool {
 // WorkerLeave asks for the next connection, or for an end.
 type WorkerLeave struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// stop: finish what runs and do not connect again; to a process that drains, the confirmation that no more work comes.
+	// stop: no `start` follows on this connection. A process that does not drain is to drain: it sends `capacity` with
+	// `draining`, which the service confirms with a second one. To a process that drains it is the confirmation, also if it was
+	// sent as the order and the two crossed. Such a process ends when each assignment is `ended`; if the connection is lost
+	// before, it connects again to finish.
 	// False: connect again first, then close this connection.
 	Stop bool `protobuf:"varint,1,opt,name=stop,proto3" json:"stop,omitempty"`
 	// within_ms is how long this connection lasts.
