@@ -3,6 +3,7 @@
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import module, { createRequire } from "node:module";
+import { Socket } from "node:net";
 import { fileURLToPath } from "node:url";
 
 const needed = [24, 12];
@@ -10,8 +11,12 @@ const [major = 0, minor = 0] = process.versions.node.split(".").map(Number);
 const source = new URL("../src/main.ts", import.meta.url);
 const program = existsSync(source) ? source : new URL("../dist/main.js", import.meta.url);
 
-if (major > needed[0] || (major === needed[0] && minor >= needed[1])) {
+const launcher = process.env.TOOLGATE_LAUNCHER_FD;
+delete process.env.TOOLGATE_LAUNCHER_FD;
+
+if (launcher !== undefined || major > needed[0] || (major === needed[0] && minor >= needed[1])) {
   module.enableCompileCache?.();
+  if (launcher !== undefined) endWithLauncher(Number(launcher));
   await import(program.href);
 } else {
   const node = findNode();
@@ -23,6 +28,12 @@ if (major > needed[0] || (major === needed[0] && minor >= needed[1])) {
   } else runWith(node);
 }
 
+/** Ends this process as SIGTERM does once the process that started it for a newer Node has ended. */
+function endWithLauncher(fd) {
+  const end = () => process.kill(process.pid, "SIGTERM");
+  new Socket({ fd, readable: true, writable: false }).once("error", end).once("end", end).resume().unref();
+}
+
 /** The Node that npm installed beside this package, on the machines that it exists for. */
 function findNode() {
   try {
@@ -32,9 +43,15 @@ function findNode() {
   }
 }
 
-/** Runs the program with another Node, passes signals on, and ends as it ends. */
+/**
+ * Runs this file with another Node, passes signals on, and ends as it ends. The system closes the pipe to the child however this
+ * process ends, also by SIGKILL.
+ */
 function runWith(node) {
-  const child = spawn(node, [fileURLToPath(program), ...process.argv.slice(2)], { stdio: "inherit" });
+  const child = spawn(node, [fileURLToPath(import.meta.url), ...process.argv.slice(2)], {
+    stdio: ["inherit", "inherit", "inherit", "pipe"],
+    env: { ...process.env, TOOLGATE_LAUNCHER_FD: "3" },
+  });
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal));
   child.on("exit", (code, signal) => {
     if (signal === null) process.exit(code ?? 1);

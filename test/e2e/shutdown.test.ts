@@ -1,17 +1,47 @@
 import { once } from "node:events";
-import { writeFile } from "node:fs/promises";
+import { cp, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { type ClientHttp2Session, connect as http2Connect } from "node:http2";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { WatchSessionRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { programEntry } from "../main.ts";
 import { untilDead } from "../tools/processes.ts";
 import { connect, refusal } from "./clients.ts";
 import { ledger } from "./ledger.ts";
 import { read } from "./reading.ts";
 import { type Service, startService, unconfined } from "./service.ts";
+
+/** Makes a copy of the package whose launcher takes this Node for too old, so that it starts another process. */
+async function launcherEntry(): Promise<string> {
+  const source = dirname(dirname(programEntry()));
+  const copy = await mkdtemp(join(dirname(source), "toolgate-launcher-"));
+  onTestFinished(() => rm(copy, { recursive: true }));
+  await mkdir(join(copy, "bin"));
+  await symlink(join(source, "dist"), join(copy, "dist"));
+  await cp(join(source, "package.json"), join(copy, "package.json"));
+  const launcher = await readFile(join(source, "bin/toolgate.js"), "utf8");
+  await writeFile(join(copy, "bin/toolgate.js"), launcher.replace("[24, 12]", "[99, 0]"));
+  return join(copy, "bin/toolgate.js");
+}
+
+test("a service that a launcher started for a newer Node ends with it, also by SIGKILL", async () => {
+  const service = await startService({ entry: await launcherEntry() });
+  const { url } = service;
+  expect((await fetch(`${url}/healthz`)).status).toBe(200);
+  await service.kill();
+  const answers = () =>
+    fetch(`${url}/healthz`).then(
+      () => true,
+      () => false,
+    );
+  await expect.poll(answers).toBe(false);
+  // The data directory becomes free, too.
+  await vi.waitFor(() => service.start(), { timeout: 60_000, interval: 500 });
+  expect(await service.stop()).toBe(0);
+});
 
 test("SIGTERM ends streams with DRAINING, retains a waiting call, and the next start completes it", async () => {
   // Neither the waiting call nor a client that does not read uses the time of the drain.
