@@ -22,6 +22,7 @@ import { openLanguageServers } from "./language-servers.ts";
 export async function startSandbox(
   { sandbox: wanted, dataDirectory, serviceDirectory, loginFile }: Config,
   log: Logger,
+  scope: AsyncDisposableStack,
 ): Promise<{ sandbox: Sandbox; warnings: string[] }> {
   const hasLoginFile = loginFile !== undefined && createEmptyFile(loginFile);
   const hasServiceDirectory = serviceDirectory !== undefined && existsSync(serviceDirectory);
@@ -45,6 +46,7 @@ export async function startSandbox(
     opened.close();
     void pipes.close();
   };
+  scope.defer(close);
   const sandbox: Sandbox = { ...opened, close };
   const warnings = await sandboxWarnings(sandbox);
   for (const warning of [...(wanted.hasBooleanNetwork ? [booleanNetwork] : []), ...warnings]) log.warn(warning);
@@ -148,7 +150,6 @@ export function startBuiltInTools({
       await supervisor.close();
       await pipes.close();
       history.close();
-      sandbox.close();
     },
   };
 }

@@ -22,7 +22,7 @@ import { openCustomTools, withToolProcesses } from "./custom-tools.ts";
 import { startListener } from "./listener.ts";
 import { liveConfig } from "./live-config.ts";
 import { checkConfiguredPolicy, createPolicyAgreement } from "./policy.ts";
-import { createReplica } from "./replica.ts";
+import { createReplica, type Replica } from "./replica.ts";
 import { serverInfo, version } from "./server-info.ts";
 import { openSkills, withSkillProblems } from "./skills.ts";
 import { limitsOf, openStore, sweepStore } from "./store.ts";
@@ -60,50 +60,66 @@ export interface Server {
 }
 
 /**
- * Composes the service and starts it. `tools` are added to the built-in tools; `buildId` names the build of the embedding program,
- * for the definition IDs of its tools that declare no version; `open` opens the store.
+ * Composes the service and starts it; a start that fails ends what it has started. `tools` are added to the built-in tools; `buildId`
+ * names the build of the embedding program, for the definition IDs of its tools that declare no version; `open` opens the store.
  */
 export async function startServer(
   configured: Config,
   log: Logger & Partial<Pick<ServiceLog, "dropped">>,
-  { tools = {}, buildId, open = openStore }: { tools?: ToolsByName; buildId?: string; open?: typeof openStore } = {},
+  options: StartOptions = {},
+): Promise<Server> {
+  const scope = new AsyncDisposableStack();
+  try {
+    return await startParts(configured, log, options, scope);
+  } catch (error) {
+    await scope
+      .disposeAsync()
+      .catch((problem: unknown) => log.error("a failed start left something", { error: problem }));
+    throw error;
+  }
+}
+
+interface StartOptions {
+  tools?: ToolsByName;
+  buildId?: string;
+  open?: typeof openStore;
+}
+
+/** Starts the parts of the service. Each registers its end in `scope` where it is made, which ends them in reverse. */
+async function startParts(
+  configured: Config,
+  log: Logger & Partial<Pick<ServiceLog, "dropped">>,
+  { tools = {}, buildId, open = openStore }: StartOptions,
+  scope: AsyncDisposableStack,
 ): Promise<Server> {
   for (const [name, tool] of Object.entries(tools)) bindTool(name, tool);
   await checkConfiguredPolicy(configured, log);
   const { config, rules, replace } = liveConfig({ ...configured, limits: limitsOf(configured) });
   const replicaId = randomUUID();
-  const { sandbox, warnings } = await startSandbox(config, log);
+  const { sandbox, warnings } = await startSandbox(config, log, scope);
   const opened = await open(config, log);
+  scope.defer(opened.calls.close);
   const { credentials, adoptedApprover } = await openCredentialParts(config, opened, log);
   const connectors = createConnectors(opened.connectors, opened.calls.now);
   const telemetry = await createTelemetry({ log, version, tracing: config.tracing, store: opened });
+  scope.defer(telemetry.close);
   const { store } = telemetry;
   const crashMarks = openCrashMarks(join(config.dataDirectory, "entered"), replicaId);
+  scope.defer(crashMarks.close);
   const skills = await openSkills(config, log);
   const judgeIn = (workspace: string, directory: string) => replica.judgeFor("", { workspace, directory });
   const builtIn = startBuiltInTools({
-    ...config,
-    sandbox,
-    replicaId,
-    skills,
-    judgeIn,
-    log,
+    ...{ ...config, sandbox, replicaId, skills, judgeIn, log },
     agentNames: () => agentNamesOf(rules),
   });
+  scope.defer(builtIn.close);
   const agreement = await createPolicyAgreement(store.calls, rules, log);
   const replica = createReplica({
-    config,
-    rules,
+    ...{ config, rules, store, replicaId, crashMarks, log },
     connectorFiles: connectors.files,
-    store,
-    replicaId,
-    tools: builtIn.tools,
-    gitNames: builtIn.gitNames,
-    confines: builtIn.confines,
-    crashMarks,
+    ...{ tools: builtIn.tools, gitNames: builtIn.gitNames, confines: builtIn.confines },
     ...workerParts(() => workers, telemetry.observer),
     agreesOnPolicy: agreement.agrees,
-    log,
   });
   const { calls, registry, hooks, judgeFor } = replica;
   const workers = startWorkers(config, { replica, replicaId, store: opened, credentials, builtIn: builtIn.tools, log });
@@ -114,14 +130,12 @@ export async function startServer(
   // Registered apart from the built-in tools, since it lists tools of files and plugins too.
   registry.register({ invalid: createInvalid({ namesIn: (name) => namesOfTools(registry, name) }) });
   const processes = { sandbox, supervisor: builtIn.supervisor, judgeFor, log };
-  const custom = await openCustomTools(config, { registry, hooks, judgeIn, ...processes }).catch(
-    async (error: unknown) => {
-      await builtIn.close();
-      await store.calls.close();
-      throw error;
-    },
-  );
+  const drain = createDrain({ subagents, workers, calls });
+  scope.defer(() => drain(0));
+  const custom = await openCustomTools(config, { registry, hooks, judgeIn, ...processes });
+  scope.defer(custom.close);
   const upstreams = openUpstreams(config, { registry, store: opened, ...processes });
+  scope.defer(upstreams.sources.close);
   const stopTimers = startTimers(
     [
       { everyMs: 1_000, work: calls.recover },
@@ -139,6 +153,7 @@ export async function startServer(
     ],
     log,
   );
+  scope.defer(stopTimers);
   const runTokens = createRunTokens();
   const listener = await startListener({
     config,
@@ -157,6 +172,7 @@ export async function startServer(
     }),
     log,
   });
+  scope.defer(() => listener.close(cutMs));
   addAcpRunners(config, subagents.runners, {
     ...{ ...processes, calls, runTokens, url: listener.url },
   });
@@ -175,60 +191,38 @@ export async function startServer(
     },
     createSignInCode: () => (config.insecureNoAuth ? undefined : credentials.createCode().code),
     ...{ warnings, adoptedApprover },
-    close: () =>
-      stop(
-        { listener, subagents, workers, replica, stopTimers, custom, upstreams, builtIn, crashMarks, telemetry },
-        config,
-      ),
+    async close() {
+      listener.drain();
+      await drain(config.drainMs);
+      await scope.disposeAsync();
+    },
   };
 }
 
-/** The parts of a service that a stop ends. */
-interface StoppedParts {
-  listener: Awaited<ReturnType<typeof startListener>>;
+/** Creates the function that hands calls back and ends the streams of runners and workers. It does so once. */
+function createDrain({
+  subagents,
+  workers,
+  calls,
+}: {
   subagents: ReturnType<typeof startSubagents>;
   workers: ReturnType<typeof startWorkers>;
-  replica: ReturnType<typeof createReplica>;
-  stopTimers(): Promise<void>;
-  custom: Awaited<ReturnType<typeof openCustomTools>>;
-  upstreams: ReturnType<typeof openUpstreams>;
-  builtIn: ReturnType<typeof startBuiltInTools>;
-  crashMarks: ReturnType<typeof openCrashMarks>;
-  telemetry: Awaited<ReturnType<typeof createTelemetry>>;
-}
-
-async function stop(
-  {
-    listener,
-    subagents,
-    workers,
-    replica,
-    stopTimers,
-    custom,
-    upstreams,
-    builtIn,
-    crashMarks,
-    telemetry,
-  }: StoppedParts,
-  { drainMs }: Pick<Config, "drainMs">,
-): Promise<void> {
-  listener.drain();
-  subagents.streams.drain();
-  workers.drain(drainMs);
-  const hasRun = await replica.calls.drain(drainMs);
-  // The drain has left their runs to the replica to which their runners connect next.
-  subagents.close();
-  await workers.close();
-  if (hasRun) await delay(lastEventsMs);
-  await listener.close(cutMs);
-  await stopTimers();
-  await custom.close();
-  await upstreams.sources.close();
-  await replica.lines.close();
-  await builtIn.close();
-  crashMarks.close();
-  await telemetry.close();
-  await telemetry.store.calls.close();
+  calls: Replica["calls"];
+}): (drainMs: number) => Promise<void> {
+  let drained: Promise<void> | undefined;
+  const run = async (drainMs: number) => {
+    subagents.streams.drain();
+    workers.drain(drainMs);
+    const hasRun = await calls.drain(drainMs);
+    // The drain has left their runs to the replica to which their runners connect next.
+    subagents.close();
+    await workers.close();
+    if (hasRun) await delay(lastEventsMs);
+  };
+  return (drainMs) => {
+    drained ??= run(drainMs);
+    return drained;
+  };
 }
 
 const agentNamesOf = ({ agents }: { agents: ReadonlyMap<string, unknown> }) => [

@@ -138,9 +138,10 @@ describe("if the network of a session cannot be entered", () => {
         dataDirectory: site.outside,
       }) as unknown as Config;
     const log = { debug() {}, info() {}, warn() {}, error() {} };
-    await expect(startSandbox(config(true), log)).rejects.toThrow(
+    await using scope = new AsyncDisposableStack();
+    await expect(startSandbox(config(true), log, scope)).rejects.toThrow(
       /require = true under \[sandbox\], and the network of a session cannot be opened: .*broken by the test/,
     );
-    (await startSandbox(config(false), log)).sandbox.close();
+    await startSandbox(config(false), log, scope);
   });
 });
