@@ -6,6 +6,7 @@ import {
   type Offer,
   OfferSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { riskWords } from "../core/risk-words.ts";
 import { isVisible } from "../policy/display.ts";
 import { isGitSettings } from "../policy/protected-files.ts";
@@ -83,6 +84,30 @@ function matchesFor(
         what: `${permission} of everything that fits ${quoted(value)} (* is any text)`,
       })),
   ];
+}
+
+/** What an answer "always" saves that names no offer: the narrowest one, or the tool's own patterns where it offers some. */
+export type PlainAlways = "narrowest" | "tool";
+
+/** Returns the patterns that a plain "always" saves, from offers with the narrowest first. */
+export function plainPatterns(offers: readonly Offer[], plainAlways: PlainAlways): string[] {
+  const own = offers.find(({ match }) => match?.match.case === "wildcard");
+  const offer = (plainAlways === "tool" ? own : undefined) ?? offers[0];
+  return offer ? patternsOf(offer) : [];
+}
+
+/** Returns the offer that a plain "always" saves. The request names its patterns, so that a change of the settings does not count. */
+export function plainOffer({ offers, always }: Pick<PermissionRequest, "offers" | "always">): Offer | undefined {
+  const wanted = JSON.stringify(always);
+  return offers.find((offer) => JSON.stringify(patternsOf(offer)) === wanted) ?? offers[0];
+}
+
+/** The patterns of an offer as text: a prefix of a command has ` *` behind its words. */
+function patternsOf({ match, also }: Offer): string[] {
+  return [match, ...also].flatMap((each) => {
+    if (each?.match.case === undefined) return [];
+    return each.match.case === "prefix" ? `${each.match.value.words.join(" ")} *` : each.match.value;
+  });
 }
 
 const quoted = (text: string) => JSON.stringify(text);

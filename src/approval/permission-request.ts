@@ -14,7 +14,7 @@ import { mergeRisks, risksOfAsk } from "../policy/risk.ts";
 import type { Subject } from "../policy/subject.ts";
 import { viewDigest } from "./call-view.ts";
 import type { UnapprovedAsk } from "./judge-asks.ts";
-import { offersFor } from "./offers.ts";
+import { offersFor, type PlainAlways, plainPatterns } from "./offers.ts";
 import { bindingOf } from "./with-grants.ts";
 
 /**
@@ -26,6 +26,7 @@ export function toPermissionRequest(
   decisions: readonly PermissionDecision[],
   fields: MessageInitShape<typeof PermissionRequestSchema>,
   subject: Subject,
+  plainAlways: PlainAlways,
 ): PermissionRequest {
   const { permission, patterns, always = [] } = ask;
   const { agent, workspace } = subject;
@@ -45,7 +46,7 @@ export function toPermissionRequest(
     permission,
     patterns: [...patterns],
     metadata: ask.metadata ?? {},
-    always: offers.slice(0, 1).map(({ text }) => text),
+    always: plainPatterns(offers, plainAlways),
     ancestry: [...subject.ancestors.map((ancestor) => ancestor.id), ...(subject.session ? [subject.session.id] : [])],
     offers,
     decisions: decisions.filter((decision) => isAbout(decision, ask)),

@@ -15,6 +15,7 @@ import type { Subject } from "../policy/subject.ts";
 import type { AnswerEffects } from "./answer-effects.ts";
 import { confirmationRecord, revocationRecord } from "./decisions.ts";
 import { type JudgedBy, judgeAsks, type UnapprovedAsk, type Verdict } from "./judge-asks.ts";
+import type { PlainAlways } from "./offers.ts";
 import { listOpenAsks } from "./open-asks.ts";
 import { toPermissionRequest } from "./permission-request.ts";
 import type { AskStore, PermissionStore } from "./ports.ts";
@@ -33,12 +34,14 @@ export function createPermissions({
   store,
   policy,
   effects,
+  plainAlways,
   newId,
   now,
 }: {
   store: PermissionStore;
   policy: Policy;
   effects: AnswerEffects;
+  plainAlways: PlainAlways;
   newId(prefix: "per" | "grt"): string;
   now(): number;
 }) {
@@ -54,7 +57,8 @@ export function createPermissions({
       fields: MessageInitShape<typeof PermissionRequestSchema>,
       subject: Subject,
       id: string,
-    ): PermissionRequest => toPermissionRequest(ask, decisions, { ...fields, id, created: now() }, subject),
+    ): PermissionRequest =>
+      toPermissionRequest(ask, decisions, { ...fields, id, created: now() }, subject, plainAlways),
     /** Settles an ask with an approver's answer; see `settleAnswer`. `steps` replace those of the store. */
     reply: (
       principal: Principal,

@@ -2,9 +2,13 @@ import { create } from "@bufbuild/protobuf";
 import { type Grant, GrantSchema, GrantScope } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionResponse } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { noOffer } from "./answer-refusals.ts";
+import { plainOffer } from "./offers.ts";
 import type { AskRecord } from "./ports.ts";
 
-/** Builds the grants that "always" saves: the chosen offer of the answered ask, which comes first, and the first offer of each other ask. */
+/**
+ * Builds the grants that "always" saves: the chosen offer of the answered ask, which comes first, and the first offer of each other
+ * ask. An answer that names no offer saves the plain one of each.
+ */
 export function grantsSaved(
   asks: readonly AskRecord[],
   workspace: string,
@@ -13,7 +17,7 @@ export function grantsSaved(
   { newId, now }: { newId(prefix: "grt"): string; now(): number },
 ): Grant[] {
   const grants = asks.flatMap(({ request, call, part }, i) => {
-    const offer = request.offers.find(({ id }) => i > 0 || offerId === "" || id === offerId);
+    const offer = offerId === "" ? plainOffer(request) : request.offers.find(({ id }) => i > 0 || id === offerId);
     if (!offer?.match && i === 0 && offerId !== "") throw noOffer(request, `no offer ${offerId}`);
     if (!offer?.match) return [];
     const { scope, text, binding } = offer;

@@ -25,7 +25,8 @@ import { createPolicyParts, type PolicyConfig } from "./policy.ts";
 
 /** The settings of a replica. */
 export type ReplicaConfig = PolicyConfig &
-  Pick<Config, "askMs" | "leaseMs" | "unattended"> & { limits: ReplicaLimits } & Partial<Pick<Config, "experimental">>;
+  Pick<Config, "askMs" | "leaseMs" | "unattended"> &
+  Partial<Pick<Config, "plainAlways">> & { limits: ReplicaLimits } & Partial<Pick<Config, "experimental">>;
 
 /** One replica over a store that it may share with others: everything except timers and the network. */
 export type Replica = ReturnType<typeof createReplica>;
@@ -84,6 +85,7 @@ export function createReplica({
   const { policy, layersFor, policyDigest, placeOf } = createPolicyParts(config, rules, connectorFiles);
   const permissions = createPermissions({
     store: asks,
+    plainAlways: config.plainAlways ?? "narrowest",
     policy,
     now,
     newId: (prefix) => newId(prefix, now()),

@@ -84,6 +84,8 @@ export interface Config extends SearchSettings, CodeSettings {
   readonly requiresOtherUser: boolean;
   /** The handling of asks: they wait for an approver, or are denied at once. */
   readonly unattended: "wait" | "deny";
+  /** What an answer "always" saves that names no offer: the narrowest one, or the tool's own patterns. */
+  readonly plainAlways: "narrowest" | "tool";
   readonly askMs: number;
   readonly leaseMs: number;
   readonly drainMs: number;
@@ -184,6 +186,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     insecureNoAuth,
     requiresOtherUser: settings.require_other_user ?? false,
     unattended: settings.unattended ?? "wait",
+    plainAlways: settings.plain_always ?? "narrowest",
     askMs: settings.ask_ms ?? 900_000,
     leaseMs: settings.lease_ms ?? 15_000,
     drainMs: settings.drain_ms ?? 30_000,

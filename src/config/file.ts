@@ -40,6 +40,7 @@ const scalars = {
   tls_key: z.string().min(1).optional(),
   tls_client_ca: z.string().min(1).optional(),
   unattended: z.enum(["wait", "deny"]).optional(),
+  plain_always: z.enum(["narrowest", "tool"]).optional(),
   ask_ms: milliseconds(day).optional(),
   lease_ms: ms.min(1000).max(600_000).optional(),
   drain_ms: ms.min(0).max(3_600_000).optional(),

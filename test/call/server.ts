@@ -22,7 +22,7 @@ export async function serve(
     open,
     buildId = "test",
     ...settings
-  }: Partial<Pick<Config, "askMs" | "experimental" | "store">> & {
+  }: Partial<Pick<Config, "askMs" | "experimental" | "plainAlways" | "store">> & {
     open?: typeof openStore;
     buildId?: string | undefined;
   } = {},

@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { Code } from "@connectrpc/connect";
 import { describe, expect, test } from "vitest";
+import * as z from "zod";
 import {
   GrantScope,
   PermissionAction,
@@ -8,6 +9,8 @@ import {
   PermissionOutcome,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply as Reply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { defineTool } from "../../src/tool/define-tool.ts";
+import { serve } from "../call/server.ts";
 import { type Clients, connect, refusal } from "./clients.ts";
 import { read } from "./reading.ts";
 import { useService } from "./service.ts";
@@ -177,4 +180,46 @@ test("a program that a pipe feeds to a shell is approved only once: neither offe
   await person.permissions.respondToPermission({ sessionId, permissionId: ask.id, reply: Reply.ONCE });
   expect((await stream.end()).state.case).toBe("completed");
   expect(await runs({ agent, person }, { sessionId, input })).toBe(false);
+});
+
+/** A tool that suggests a pattern. */
+const deploy = defineTool({
+  name: "deploy",
+  version: "1",
+  description: "Deploys.",
+  input: z.object({ service: z.string() }),
+  permissions: ["deploy"],
+  plan: ({ service }) => ({
+    title: service,
+    asks: [{ permission: "deploy", patterns: [`prod/${service}`], always: ["prod/*"] }],
+  }),
+  execute: async () => ({ output: "deployed" }),
+});
+
+test.each([
+  ["narrowest", ["prod/api"], { case: "exact", value: "prod/api" }],
+  ["tool", ["prod/*"], { case: "wildcard", value: "prod/*" }],
+] as const)(
+  "a plain always with plain_always = %s saves exactly the patterns that the request named",
+  async (plainAlways, always, match) => {
+    const { agent, person } = await serve([deploy], { plainAlways });
+    const { session } = await agent.sessions.createSession({});
+    const sessionId = session?.id ?? "";
+    const stream = read(
+      agent.tools.executeTool({ sessionId, callId: "c1", tool: "deploy", input: { service: "api" } }),
+    );
+    const ask = await stream.until("permissionAsked");
+    expect(ask.always).toEqual(always);
+    await person.permissions.respondToPermission({ sessionId, permissionId: ask.id, reply: Reply.ALWAYS });
+    await stream.end();
+    const { grants } = await person.permissions.listGrants({});
+    expect(grants.map(({ match, scope }) => [scope, match?.match])).toEqual([[GrantScope.SESSION, match]]);
+  },
+);
+
+test("by default a plain always of a command saves the command as it is", async () => {
+  const { agent, input } = begin();
+  const [ask] = (await agent.tools.planTool({ tool: "bash", input: { command: "git log --oneline" } })).asks;
+  expect(ask?.always).toEqual(["git log --oneline"]);
+  expect((await agent.tools.planTool({ tool: "bash", input })).asks[0]?.always).toEqual([input.command]);
 });

@@ -159,6 +159,7 @@ test("grants that are saved while an ask waits settle it exactly if they would a
         store: store.permissions,
         policy,
         effects: { fail: (part) => part, replaceInput: () => "no difference" },
+        plainAlways: "narrowest",
         newId: (prefix) => `${prefix}_1`,
         now: () => 1,
       });

@@ -9,6 +9,7 @@ import {
   type ToolPart,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import packageJson from "../../../package.json" with { type: "json" };
+import { plainOffer } from "../../approval/offers.ts";
 import { workspaceRoot } from "../../core/workspace-root.ts";
 
 /** Directories of the workspace roots, by name. */
@@ -142,7 +143,7 @@ export function permissionJson({
     sessionID,
     permission,
     patterns,
-    metadata: { ...metadata, toolgate: shownJson(more) },
+    metadata: { ...metadata, toolgate: shownJson({ ...more, always }) },
     always,
     ...toolJson(more),
   };
@@ -165,9 +166,9 @@ function shownJson({
   warnings,
   agent,
   expires,
-  offers,
-}: Pick<PermissionRequest, "display" | "warnings" | "agent" | "expires" | "offers">) {
-  const [offer] = offers;
+  ...more
+}: Pick<PermissionRequest, "display" | "warnings" | "agent" | "expires" | "offers" | "always">) {
+  const offer = plainOffer(more);
   return { agent, display, warnings, expires, ...(offer && { always: { text: offer.text, expires: offer.expires } }) };
 }
 

@@ -826,7 +826,10 @@ export type PermissionRequest = Message<"opencode.tool.v1.PermissionRequest"> & 
   metadata?: JsonObject | undefined;
 
   /**
-   * always is the text of the default offer; empty if there is none.
+   * always is the patterns that a plain PERMISSION_REPLY_ALWAYS saves, one without an `offer_id`: those of the default
+   * offer. That is the first one, which is the narrowest; where the service is configured with `plain_always = "tool"`,
+   * it is the first one with the tool's own patterns, if there is any. A pattern that is granted exactly is as in
+   * `patterns`; a prefix of a command has ` *` behind its words, such as `git log *`. Empty if there is no offer.
    *
    * @generated from field: repeated string always = 6;
    */
@@ -1267,8 +1270,8 @@ export type PermissionResponse = Message<"opencode.tool.v1.PermissionResponse"> 
   expectedDigest: string;
 
   /**
-   * offer_id is the offer to save; only with ALWAYS. Empty: the first offer, which is the narrowest. Only offers of the
-   * permission request can be saved.
+   * offer_id is the offer to save; only with ALWAYS. Empty: the default offer, whose patterns are
+   * PermissionRequest.always. Only offers of the permission request can be saved.
    *
    * @generated from field: string offer_id = 23;
    */
@@ -1287,9 +1290,10 @@ export type PermissionResponse = Message<"opencode.tool.v1.PermissionResponse"> 
   input?: JsonObject | undefined;
 
   /**
-   * whole_call answers all open permission requests of the call in one step. With ALWAYS each request saves its own
-   * first offer, and one without offers is approved once; `offer_id` selects for the named request only. A request with
-   * questions is left open unless it is the named one. REJECT and an edit end the other requests in any case.
+   * whole_call answers all open permission requests of the call in one step. With ALWAYS each request saves its default
+   * offer; where `offer_id` selects that of the named request, the others save their first, which is the narrowest. One
+   * without offers is approved once. A request with questions is left open unless it is the named one. REJECT and an
+   * edit end the other requests in any case.
    *
    * @generated from field: bool whole_call = 25;
    */

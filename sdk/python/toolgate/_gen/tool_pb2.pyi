@@ -1060,7 +1060,11 @@ class PermissionRequest(_message.Message):
 
     @_builtins.property
     def always(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """always is the text of the default offer; empty if there is none."""
+        """always is the patterns that a plain PERMISSION_REPLY_ALWAYS saves, one without an `offer_id`: those of the default
+        offer. That is the first one, which is the narrowest; where the service is configured with `plain_always = "tool"`,
+        it is the first one with the tool's own patterns, if there is any. A pattern that is granted exactly is as in
+        `patterns`; a prefix of a command has ` *` behind its words, such as `git log *`. Empty if there is no offer.
+        """
 
     @_builtins.property
     def tool(self) -> Global___PermissionToolContext:
@@ -1408,13 +1412,14 @@ class PermissionResponse(_message.Message):
     record does not know what the person saw.
     """
     offer_id: _builtins.str
-    """offer_id is the offer to save; only with ALWAYS. Empty: the first offer, which is the narrowest. Only offers of the
-    permission request can be saved.
+    """offer_id is the offer to save; only with ALWAYS. Empty: the default offer, whose patterns are
+    PermissionRequest.always. Only offers of the permission request can be saved.
     """
     whole_call: _builtins.bool
-    """whole_call answers all open permission requests of the call in one step. With ALWAYS each request saves its own
-    first offer, and one without offers is approved once; `offer_id` selects for the named request only. A request with
-    questions is left open unless it is the named one. REJECT and an edit end the other requests in any case.
+    """whole_call answers all open permission requests of the call in one step. With ALWAYS each request saves its default
+    offer; where `offer_id` selects that of the named request, the others save their first, which is the narrowest. One
+    without offers is approved once. A request with questions is left open unless it is the named one. REJECT and an
+    edit end the other requests in any case.
     """
     expires: _builtins.float
     """expires makes the saved grant end earlier than offered, in ms since the epoch; only with ALWAYS. 0: as offered. It

@@ -1716,7 +1716,10 @@ type PermissionRequest struct {
 	// beginning of its JSON as a string if that has over 16,384 characters) and `repeats`: the number of such calls before
 	// this one.
 	Metadata *structpb.Struct `protobuf:"bytes,5,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// always is the text of the default offer; empty if there is none.
+	// always is the patterns that a plain PERMISSION_REPLY_ALWAYS saves, one without an `offer_id`: those of the default
+	// offer. That is the first one, which is the narrowest; where the service is configured with `plain_always = "tool"`,
+	// it is the first one with the tool's own patterns, if there is any. A pattern that is granted exactly is as in
+	// `patterns`; a prefix of a command has ` *` behind its words, such as `git log *`. Empty if there is no offer.
 	Always []string `protobuf:"bytes,6,rep,name=always,proto3" json:"always,omitempty"`
 	// tool names the call that asks. Several permission requests of one call are opened together: show them as one.
 	Tool *PermissionToolContext `protobuf:"bytes,7,opt,name=tool,proto3,oneof" json:"tool,omitempty"`
@@ -2380,8 +2383,8 @@ type PermissionResponse struct {
 	// client says that it showed the whole view of that request (PermissionSettled.shown). Empty: not checked, and the
 	// record does not know what the person saw.
 	ExpectedDigest string `protobuf:"bytes,22,opt,name=expected_digest,json=expectedDigest,proto3" json:"expected_digest,omitempty"`
-	// offer_id is the offer to save; only with ALWAYS. Empty: the first offer, which is the narrowest. Only offers of the
-	// permission request can be saved.
+	// offer_id is the offer to save; only with ALWAYS. Empty: the default offer, whose patterns are
+	// PermissionRequest.always. Only offers of the permission request can be saved.
 	OfferId string `protobuf:"bytes,23,opt,name=offer_id,json=offerId,proto3" json:"offer_id,omitempty"`
 	// input replaces the call's arguments; only with ONCE. They must fit the tool's schema, otherwise the answer fails
 	// with INVALID_INPUT and the permission request stays open. All open permission requests of the call are settled
@@ -2390,9 +2393,10 @@ type PermissionResponse struct {
 	// the change. Arguments equal to those of the call are not an edit. A call that asks questions is not edited
 	// (NOT_EDITABLE): they are its arguments.
 	Input *structpb.Struct `protobuf:"bytes,24,opt,name=input,proto3,oneof" json:"input,omitempty"`
-	// whole_call answers all open permission requests of the call in one step. With ALWAYS each request saves its own
-	// first offer, and one without offers is approved once; `offer_id` selects for the named request only. A request with
-	// questions is left open unless it is the named one. REJECT and an edit end the other requests in any case.
+	// whole_call answers all open permission requests of the call in one step. With ALWAYS each request saves its default
+	// offer; where `offer_id` selects that of the named request, the others save their first, which is the narrowest. One
+	// without offers is approved once. A request with questions is left open unless it is the named one. REJECT and an
+	// edit end the other requests in any case.
 	WholeCall bool `protobuf:"varint,25,opt,name=whole_call,json=wholeCall,proto3" json:"whole_call,omitempty"`
 	// expires makes the saved grant end earlier than offered, in ms since the epoch; only with ALWAYS. 0: as offered. It
 	// cannot extend a grant, and must be in the future.
