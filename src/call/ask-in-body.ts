@@ -71,8 +71,9 @@ export async function askInBody(
   const isCovered = coversBody(call, approved)
     ? (ask: UnapprovedAsk) => isUnruled(ask, verdict.decisions)
     : () => false;
-  const unapproved = verdict.unapproved.filter((each) => !whole.includes(each.permission) && !isCovered(each));
-  if (unapproved.length === 0) return await recordAllowed("the call was allowed as a whole");
+  const wanted = verdict.unapproved.filter((each) => !whole.includes(each.permission) && !isCovered(each));
+  const unapproved = await withoutApprovedDirectories(engine, call, wanted);
+  if (unapproved.length === 0) return await recordAllowed("what was approved for the call covers it");
   const digest = await approvalDigest(engine, tool, inputOf(call.record.part), decision, call.opened);
   const unasked = await askHooks(call, unapproved, plan, digest);
   if (unasked.length === 0) return await recordAllowed();
@@ -86,6 +87,31 @@ export async function askInBody(
   while (!(await openPermissionRequests(engine, call, requests, { ...verdict, rulesVersion: undefined }, [])));
   return await awaitAnswers(engine, call, ask, requests);
 }
+
+/** Leaves out the directories outside the workspace that an approver approved for this call: they hold until it ends. */
+async function withoutApprovedDirectories(
+  engine: Engine,
+  call: Running,
+  asks: readonly UnapprovedAsk[],
+): Promise<UnapprovedAsk[]> {
+  if (!asks.some(({ permission }) => permission === outside)) return [...asks];
+  const settled = call.asks ?? (await engine.asksOf(call.record.ref));
+  const approved = new Set(
+    settled.flatMap((asked) =>
+      asked.request.permission === outside && isAskApproved(asked, settled) ? asked.request.patterns : [],
+    ),
+  );
+  return asks.flatMap((ask) => {
+    if (ask.permission !== outside) return ask;
+    const isLeft = ask.patterns.map((pattern) => !approved.has(pattern));
+    const patterns = ask.patterns.filter((_, i) => isLeft[i]);
+    return patterns.length === 0
+      ? []
+      : { ...ask, patterns, ...(ask.paths && { paths: ask.paths.filter((_, i) => isLeft[i]) }) };
+  });
+}
+
+const outside = "external_directory";
 
 /** Returns the beginning of the ids of the permission requests of an ask with a key. */
 function keyedPrefix({ record: { ref, attempts } }: Running, key: string): string {
@@ -117,7 +143,7 @@ function coversBody({ asks = [] }: Running, approved: Plan): boolean {
 /** True if an ask only asks because no rule says anything about it. Directories outside the workspace are asked for each time. */
 function isUnruled({ permission, patterns }: UnapprovedAsk, decisions: readonly PermissionDecision[]): boolean {
   return (
-    permission !== "external_directory" &&
+    permission !== outside &&
     decisions
       .filter((decision) => decision.action === PermissionAction.ASK && decision.permission === permission)
       .every(({ pattern, reasonCode }) => patterns.includes(pattern) && reasonCode === PermissionReason.NO_RULE)

@@ -2,7 +2,7 @@ import type { WorkResponse } from "../../gen/opencode/tool/v1/worker_pb.ts";
 import { type Bodies, createBodies } from "../body/bodies.ts";
 import { createPlans, type Plans } from "../body/plans.ts";
 import type { Send } from "../body/running-body.ts";
-import { openWorkspace } from "../tool/workspace.ts";
+import { openWorkspace, type Workspace } from "../tool/workspace.ts";
 import { helloOf } from "./declare-tool.ts";
 import { initTool, toolFor } from "./init-tool.ts";
 import { type LoadedCode, loadCode } from "./load-code.ts";
@@ -25,13 +25,33 @@ export async function serveCalls({ messages, send }: ServicePipes): Promise<void
       const code = await loadCode(message.value);
       const plans = createPlans({
         toolFor: (name, agent) => toolFor(code, name, agent),
-        workspaceOf: ({ workspace, directory }) => openWorkspace(workspace, directory),
+        workspaceOf,
       });
       serving = { send, code, plans, bodies: createBodies(plans, send) };
       await send({ case: "hello", value: helloOf(code) });
     } else if (serving) handle(serving, message);
     else throw new Error(`the service sent ${message.case} before load`);
   }
+}
+
+/** Opens the workspace of a call. The service asks for directories outside: the sandbox hides what they are. */
+async function workspaceOf({
+  workspace: name,
+  directory,
+}: {
+  workspace: string;
+  directory: string;
+}): Promise<Workspace> {
+  const workspace = await openWorkspace(name, directory);
+  return {
+    ...workspace,
+    async resolve(path) {
+      const handle = await workspace.resolve(path);
+      const asks: typeof handle.asks = (permission, metadata) =>
+        handle.asks(permission, metadata).filter((ask) => ask.permission === permission);
+      return { ...handle, asks };
+    },
+  };
 }
 
 /** Handles a message without waiting for its outcome, so that none delays another. */

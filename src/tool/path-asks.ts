@@ -40,16 +40,3 @@ export function externalAsks(path: ResolvedPath): Ask[] {
     },
   ];
 }
-
-/** Makes the asks of a tool from a file. Rules match the resolved path, however the tool writes it. */
-export async function resolvedAsks(
-  { resolve }: { resolve(path: string): Promise<ResolvedPath> },
-  ask: Ask & { metadata: NonNullable<Ask["metadata"]>; always: readonly string[] },
-): Promise<Ask[]> {
-  const { permission, patterns, always, metadata } = ask;
-  if (!["read", "edit", "list", "lsp"].includes(permission)) return [ask];
-  const paths = await Promise.all(patterns.map((pattern) => resolve(pattern)));
-  return paths.flatMap((path) =>
-    pathAsks(permission, path, metadata).map((made) => (made.permission === permission ? { ...made, always } : made)),
-  );
-}

@@ -5,7 +5,6 @@ import * as z from "zod";
 import { isZod, type ValueSchema } from "../codec.ts";
 import { bindTool, defineTool, isTool, wholeInput } from "../define-tool.ts";
 import { ToolFailure } from "../errors.ts";
-import { resolvedAsks } from "../path-asks.ts";
 import { plainJson } from "../plain-json.ts";
 import type { Attachment, Plan, Tool, ToolContext, ToolResult } from "../tool.ts";
 import { within } from "../within.ts";
@@ -191,8 +190,7 @@ async function contextOf(ctx: ToolContext) {
     },
     async ask({ permission, patterns, always = [], metadata }) {
       try {
-        const made = { permission, patterns, always, metadata: plainJson(metadata ?? {}) };
-        for (const ask of await resolvedAsks(ctx.workspace, made)) await ctx.ask(ask);
+        await ctx.ask({ permission, patterns, always, metadata: plainJson(metadata ?? {}) });
       } catch (refusal) {
         refusals.add(refusal);
         throw refusal;

@@ -3,13 +3,11 @@ import { ValueSchema } from "@bufbuild/protobuf/wkt";
 import type { FilePart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type {
   WorkerAnswerSchema,
-  WorkerAsk,
   WorkerBodyRequest,
   WorkerChildCalls,
   WorkerEndedCallSchema,
   WorkerState,
 } from "../../../gen/opencode/tool/v1/worker_pb.ts";
-import { resolvedAsks } from "../path-asks.ts";
 import type { ChildResult, ToolContext } from "../tool.ts";
 
 type Answer = NonNullable<MessageInitShape<typeof WorkerAnswerSchema>["answer"]>;
@@ -26,8 +24,11 @@ export async function answerRequest(
   parts: Map<string, FilePart>,
 ): Promise<Answer | undefined> {
   switch (request.case) {
-    case "ask":
-      return await askFor(request.value, ctx);
+    case "ask": {
+      const { permission, patterns, always, metadata = {} } = request.value;
+      await ctx.ask({ permission, patterns, always, metadata });
+      return undefined;
+    }
     case "calls":
       return await makeCalls(request.value, ctx, parts);
     case "getState": {
@@ -43,11 +44,6 @@ export async function answerRequest(
     default:
       return undefined;
   }
-}
-
-async function askFor(ask: WorkerAsk, ctx: ToolContext): Promise<undefined> {
-  const { permission, patterns, always, metadata = {} } = ask;
-  for (const each of await resolvedAsks(ctx.workspace, { permission, patterns, always, metadata })) await ctx.ask(each);
 }
 
 async function setState({ name, value }: WorkerState, ctx: ToolContext): Promise<Answer | undefined> {
