@@ -52,7 +52,9 @@ function runWith(node) {
     stdio: ["inherit", "inherit", "inherit", "pipe"],
     env: { ...process.env, TOOLGATE_LAUNCHER_FD: "3" },
   });
-  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal));
+  for (const signal of ["SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal));
+  // A terminal sends Ctrl-C to the child, too, and a second one would end it at once.
+  process.on("SIGINT", () => process.stdin.isTTY || child.kill("SIGINT"));
   child.on("exit", (code, signal) => {
     if (signal === null) process.exit(code ?? 1);
     process.removeAllListeners(signal);
