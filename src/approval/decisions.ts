@@ -8,7 +8,7 @@ import {
   type PermissionSettled,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { display } from "../policy/display.ts";
+import { displayPattern } from "../policy/display.ts";
 import type { AskRecord } from "./ports.ts";
 
 /** The fields by which the audit identifies a call. */
@@ -63,7 +63,7 @@ export function confirmationRecord(grant: Grant, by: string): DecisionRecord {
 const maxPatternLength = 2_000;
 
 function readable(decision: PermissionDecision): PermissionDecision {
-  const text = display(decision.pattern);
+  const text = displayPattern(decision.permission, decision.pattern);
   const left = text.length - maxPatternLength;
   const pattern = left > 0 ? `${text.slice(0, maxPatternLength)}… (${left} more characters)` : text;
   return { ...decision, pattern };

@@ -7,7 +7,7 @@ import {
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type PermissionRequest, PermissionRequestSchema, RiskSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { visible } from "../core/visible.ts";
-import { display, warningsAbout } from "../policy/display.ts";
+import { displayPattern, warningsAbout } from "../policy/display.ts";
 import { lookAlikeWarnings } from "../policy/look-alikes.ts";
 import type { ExpandedAsk } from "../policy/model.ts";
 import { mergeRisks, risksOfAsk } from "../policy/risk.ts";
@@ -52,7 +52,7 @@ export function toPermissionRequest(
     decisions: decisions.filter((decision) => isAbout(decision, ask)),
     binding,
     question: (fields.question ?? []).map(visibleQuestion),
-    display: patterns.map((pattern) => display(ask.pipelines?.get(pattern) ?? pattern)),
+    display: patterns.map((pattern) => displayPattern(permission, ask.pipelines?.get(pattern) ?? pattern)),
     warnings: [...new Set(patterns.flatMap((pattern) => [...warningsAbout(pattern), ...lookAlikeWarnings(pattern)]))],
     risks: mergeRisks([...(ask.risks ?? []), ...risksOfAsk(ask)]).map(({ kind, parts }) =>
       create(RiskSchema, { kind, parts: [...parts] }),

@@ -6,7 +6,7 @@ import type { JudgedBy, Verdict } from "../approval/judge-asks.ts";
 import type { Permissions } from "../approval/permissions.ts";
 import type { Ask } from "../core/ask.ts";
 import { trackedFiles } from "../core/tracked-files.ts";
-import { visible } from "../core/visible.ts";
+import { visible, visibleLine } from "../core/visible.ts";
 import type { LayersFor } from "../policy/layers.ts";
 import { createMatchSteps, stepsPerMs } from "../policy/match-steps.ts";
 import type { ExpandedAsk, Layers } from "../policy/model.ts";
@@ -156,7 +156,7 @@ const maxPlanningMs = 30_000;
 /** Step 4, plan: title, targets and asks, from the input and path resolution alone. */
 export async function makePlan(tool: Tool, input: unknown, ctx: PlanContext, repetition: Repetition): Promise<Plan> {
   const plan = await withinPlanningTime(tool.plan(input, ctx));
-  return askAboutLoop({ ...plan, title: visible(plan.title) }, tool, repetition);
+  return askAboutLoop({ ...plan, title: visibleLine(plan.title) }, tool, repetition);
 }
 
 /** Doom loop: adds an ask to a call that repeats the calls before it, since the model may be going round in circles. */
@@ -224,7 +224,10 @@ async function viewOf(
     return {
       async preview() {
         const found = await hidden?.({ outside, files });
-        return Object.assign(visiblePreview(preview()), found && { hidden: create(HiddenPathsSchema, found) });
+        return Object.assign(
+          visiblePreview(preview()),
+          found && { hidden: create(HiddenPathsSchema, { ...found, paths: found.paths?.map(visibleLine) ?? [] }) },
+        );
       },
     };
   } catch (cause) {
@@ -271,8 +274,8 @@ export function visiblePreview({
   return create(PreviewSchema, {
     diff: visible(diff),
     command: visible(command),
-    paths: paths.map(visible),
-    hosts: hosts.map(visible),
+    paths: paths.map(visibleLine),
+    hosts: hosts.map(visibleLine),
     additions,
     deletions,
     text: visible(text),

@@ -1,5 +1,5 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
-import { hiddenCharacters, visible } from "../core/visible.ts";
+import { hiddenCharacters, visible, visibleLine } from "../core/visible.ts";
 
 /** Checks if a text is displayed as it is, with nothing hidden. */
 export function isVisible(text: string): boolean {
@@ -9,6 +9,11 @@ export function isVisible(text: string): boolean {
 /** Formats text for a screen: escaped, and wrapped at 160 characters with `↳` before continued lines. Nothing is omitted. */
 export function display(text: string): string {
   return visible(text).split("\n").flatMap(wrap).join("\n");
+}
+
+/** Formats what is asked for: a command line is a text, anything else a name, of which a line feed or tab is escaped too. */
+export function displayPattern(permission: string, pattern: string): string {
+  return display(permission === "bash" ? pattern : visibleLine(pattern));
 }
 
 /** Describes what a text hides from its reader; empty if nothing. */

@@ -7,10 +7,19 @@ export function lookAlikeWarnings(text: string): string[] {
     for (const character of isSuspicious ? word : "") add(found, character);
   }
   for (const [character] of text.matchAll(/[^\p{L}\p{N}\p{M}\0-\x7f]/gu)) add(found, character);
-  return [...found].map(
-    ([character, ascii]) =>
-      `it contains ${JSON.stringify(character)} (U+${codeOf(character)}), which looks like ${JSON.stringify(ascii)}`,
-  );
+  // Other scripts write with marks; on an ASCII character, or on nothing, they make it look like another one.
+  const marks = new Set([...text.matchAll(/(?:^|[\0-\x7f])(\p{M}+)/gu)].flatMap(([, run = ""]) => [...run]));
+  return [
+    ...[...found].map(
+      ([character, ascii]) =>
+        `it contains ${JSON.stringify(character)} (U+${codeOf(character)}), which looks like ${JSON.stringify(ascii)}`,
+    ),
+    ...[...marks].map(
+      (mark) =>
+        `it contains a combining mark (U+${codeOf(mark)}), which makes the character before it look like another`,
+    ),
+    ...(text.includes("\ufffd") ? ["it contains U+FFFD, which stands for bytes that are no text"] : []),
+  ];
 }
 
 function add(found: Map<string, string>, character: string): void {

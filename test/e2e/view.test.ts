@@ -118,6 +118,17 @@ test("a page can compute the digest of the view from what it draws", async () =>
   for (const ask of asks) expect(ask.view?.digest).toBe(recomputed(ask));
 });
 
+test("a line feed or tab in a name is escaped wherever the name is shown, and one in a text is not", async () => {
+  const name = "a\n\tb.txt";
+  const [ask] = await asksOf("write", { filePath: name, content: "x\n" });
+  expect(ask?.display).toEqual(["a\\u{a}\\u{9}b.txt"]);
+  expect(ask?.preview?.paths).toEqual(["a\\u{a}\\u{9}b.txt"]);
+  expect(ask?.view?.title).toBe("a\\u{a}\\u{9}b.txt");
+  const [line] = await asksOf("bash", { command: "cat <<E > x\na\nE", description: "two\nlines" });
+  expect(line?.preview?.command).toBe("cat <<E > x\na\nE");
+  expect(line?.view?.title).toBe("two\\u{a}lines");
+});
+
 test("PlanTool shows the view that the call then has", async () => {
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();

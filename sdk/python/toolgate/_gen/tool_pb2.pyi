@@ -1092,7 +1092,8 @@ class PermissionRequest(_message.Message):
     def display(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """display is each pattern in its displayed form, in the same order. The service makes it so that all clients show the
         same: characters that are invisible or change their surroundings are written as `\\u{…}`, lines over 160 characters
-        continue behind a `↳` on the next line, and nothing is omitted. A program that reads what it runs from a pipe is
+        continue behind a `↳` on the next line, and nothing is omitted. Of anything but a command line a line feed or tab is
+        written like that, too, since a name is one line. A program that reads what it runs from a pipe is
         displayed with the pipeline: `curl -s URL | sh` for the pattern `sh`.
         """
 

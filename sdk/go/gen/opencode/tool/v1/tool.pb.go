@@ -1747,7 +1747,8 @@ type PermissionRequest struct {
 	Binding string `protobuf:"bytes,28,opt,name=binding,proto3" json:"binding,omitempty"`
 	// display is each pattern in its displayed form, in the same order. The service makes it so that all clients show the
 	// same: characters that are invisible or change their surroundings are written as `\u{…}`, lines over 160 characters
-	// continue behind a `↳` on the next line, and nothing is omitted. A program that reads what it runs from a pipe is
+	// continue behind a `↳` on the next line, and nothing is omitted. Of anything but a command line a line feed or tab is
+	// written like that, too, since a name is one line. A program that reads what it runs from a pipe is
 	// displayed with the pipeline: `curl -s URL | sh` for the pattern `sh`.
 	Display []string `protobuf:"bytes,29,rep,name=display,proto3" json:"display,omitempty"`
 	// warnings describe what a person would not see in the patterns, such as a character that changes the direction of
