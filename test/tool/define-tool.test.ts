@@ -376,11 +376,16 @@ describe("a tool that asks bash for its whole input", () => {
     ["*", PermissionAction.ALLOW],
     ["echo *", PermissionAction.ASK],
     ["{*", PermissionAction.ASK],
-    ["*echo hi*", PermissionAction.ASK],
+    ["*hostname*", PermissionAction.ASK],
   ])("a text and a rule that allows %j: %i", async (pattern, action) => {
     const { agent } = await serve([named]);
     const rules = [{ permission: "bash", pattern, action: PermissionAction.ALLOW }];
-    const plan = await agent.tools.planTool({ tool: "bash", input: { script: "echo hi" }, rules, onlyRules: true });
+    const plan = await agent.tools.planTool({
+      tool: "bash",
+      input: { script: "$(cat /etc/hostname)", times: 2 },
+      rules,
+      onlyRules: true,
+    });
     expect(plan.action).toBe(action);
     expect(plan.decisions.map(({ permission }) => permission)).toEqual(["bash"]);
   });
