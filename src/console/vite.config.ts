@@ -91,7 +91,7 @@ function withoutOptions(): Plugin {
   };
 }
 
-/** Leaves out the preloader: the other pages are one file without a separate style sheet, so nothing loads with it. */
+/** Leaves out the preloader: the style sheet is one, and the browser loads the scripts that a page shares with others. */
 function withoutPreload(): Plugin {
   return {
     name: "without-preload",

@@ -13,7 +13,14 @@ export interface ViewLine {
   text: string;
   /** Description of what `text` leaves out; empty if it is whole. */
   cut: string;
+  /** Size of a whole value of the input. */
+  bytes?: number;
+  /** The file whose text belongs to the line, for ReadBoundFile; absent if it is too long for that. */
+  path?: string;
 }
+
+/** Lines up to which the text of a file is shown with the call. */
+const maxFileLines = 200;
 
 /**
  * Draws the view of a permission request: the tool, every value of the input, the files that run, and what is missing. This is the
@@ -30,11 +37,23 @@ export function viewLines({ view, question }: Pick<PermissionRequest, "view" | "
       const isWhole = sha256 === "";
       const name = path === "" ? (isWhole ? "input" : "all input") : path.slice(1);
       const cut = isWhole ? "" : `only the beginning of ${sizeOf(Number(bytes))}, SHA-256 ${sha256}`;
-      return { kind: "input", name, text: text === "" ? '""' : text, cut };
+      return { kind: "input", name, text: text === "" ? '""' : text, cut, bytes: Number(bytes) };
     }),
-    ...files.map((file): ViewLine => ({ kind: "file", name: useWords(file), text: fileWords(file), cut: "" })),
+    ...files.map((file): ViewLine => {
+      const isShort = file.lines > 0 && file.lines <= maxFileLines;
+      const line = { kind: "file", name: useWords(file), text: fileWords(file), cut: "" } as const;
+      return isShort ? { ...line, path: file.path } : line;
+    }),
     ...missing.map((text): ViewLine => ({ kind: "missing", name: "not shown", text, cut: "" })),
   ];
+}
+
+/** A call on one line: its command, otherwise the tool and the beginning of its values. */
+export function callSummary(request: PermissionRequest): string {
+  if (request.preview?.command) return request.preview.command;
+  const [tool, ...values] = viewLines(request).filter(({ kind }) => kind === "tool" || kind === "input");
+  if (tool === undefined || request.question.length > 0) return request.display.join(", ");
+  return [tool, ...values.slice(0, 5)].map(({ text }) => text.slice(0, 300)).join(" ");
 }
 
 /** True if both requests show the same call. */

@@ -141,9 +141,10 @@ test("a skill shows the text that the model will read, and is approved once all 
   const page = await browsers.open(service, "approver");
   const card = page.getByRole("article");
   await card.getByRole("heading", { name: "build asks to load a skill" }).waitFor();
-  const text = card.getByLabel("Text for the model");
+  const text = card.getByLabel("Beginning of the text for the model");
   await text.getByText("Steps <b>bold</b>").waitFor();
-  await text.getByText("last step").waitFor();
+  await card.getByRole("region", { name: "End of the text for the model" }).getByText("last step").waitFor();
+  await page.getByRole("button", { name: /^Show all/ }).click();
   await answer(page, /Approve once/);
   expect((await tools.callTool(call)).part?.state.case).toBe("completed");
 });

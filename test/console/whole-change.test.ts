@@ -1,12 +1,15 @@
 import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import type { JsonObject } from "@bufbuild/protobuf";
 import { expect, onTestFinished, test } from "vitest";
+import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { type ViewLine, viewLines } from "../../src/view/view-lines.ts";
 import { connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
 import { ask } from "./ask.ts";
 import { answer, answersOf, untilArmed, untilLive, untilRejectable, useBrowsers } from "./browser.ts";
 
-const service = useService();
+const service = useService({ settings: "[limits]\nopen_asks = 200\nrunning_calls = 200\n" });
 const browsers = useBrowsers();
 
 test("card and row begin with the risks, and a pipe into a shell is one thing", async () => {
@@ -87,9 +90,67 @@ test("a change of 5,000 lines shows its counts, and is approved only after the w
   const once = page.getByRole("button", { name: /Approve once/ });
   expect(await once.getAttribute("aria-disabled")).toBe("true");
   await page.getByRole("button", { name: "Show the whole change" }).click();
+  await expect.poll(() => card.locator(".diff-line.added").count()).toBe(5_000);
+  // The content is a value of the input, which is folded too.
+  expect(await once.getAttribute("aria-disabled")).toBe("true");
+  await page.getByRole("button", { name: "Show all of it" }).click();
   await expect.poll(() => once.getAttribute("aria-disabled")).toBe("false");
   await expect.poll(() => card.locator(".diff-line.added").count()).toBe(5_000);
   await expect.poll(() => card.locator(".diff-line.removed").count()).toBe(5_000);
   await answer(page, /Approve once/);
   expect((await agent.tools.callTool(call)).part?.state.case).toBe("completed");
 });
+
+test("of 100 calls every line of the view is on the page, and none is approved before each fold was opened", async () => {
+  const agent = connect(service, "caller");
+  const sessionId = await agent.newSession();
+  const long = (i: number) => Array.from({ length: 30 + i }, (_, line) => `line ${line} of ${i} <b>\u202E`).join("\n");
+  const inputs = (i: number): [tool: string, input: JsonObject] =>
+    i % 5 === 0
+      ? ["read", { filePath: `/opt/outside-${i}/diary.txt`, offset: i + 1 }]
+      : i % 5 === 1
+        ? ["write", { filePath: `/opt/outside-${i}/new.txt`, content: long(i) }]
+        : i % 5 === 2
+          ? ["bash", { command: `: ${i}\n${long(i)}`, description: `Step ${i}` }]
+          : i % 5 === 3
+            ? ["webfetch", { url: `https://example.com/${i}?q=\u200Bx`, format: "text" }]
+            : ["grep", { pattern: `needle-${i}`, path: `/opt/outside-${i}` }];
+  for (let i = 0; i < 100; i += 1) {
+    const [tool, input] = inputs(i);
+    await agent.tools.callTool({ sessionId, callId: `c${i}`, tool, input, waitMs: 0 });
+  }
+  const { permissions } = connect(service, "approver");
+  const calls = new Map<string, PermissionRequest>();
+  const readCalls = async () => {
+    const { permissions: open } = await permissions.listPermissions({ sessionId, pageSize: 500 });
+    for (const request of open.toReversed()) calls.set(request.tool?.callId ?? "", request);
+    return calls.size;
+  };
+  await expect.poll(readCalls).toBe(100);
+  const page = await browsers.open(service, "approver");
+  const once = page.getByRole("button", { name: /Approve once/ });
+  const folds = page.getByRole("button", { name: /^Show / });
+  let foldCount = 0;
+  for (const request of calls.values()) {
+    await page.goto(`${service.url}/#/requests/${request.id}`);
+    await page.locator(`.ids a[href$="${request.id}"]`).waitFor();
+    await untilRejectable(page);
+    for (; (await folds.count()) > 0; foldCount += 1) {
+      expect(await once.getAttribute("aria-disabled")).toBe("true");
+      await folds.first().click();
+    }
+    await expect.poll(() => once.getAttribute("aria-disabled")).toBe("false");
+    const text = await page.getByRole("article").evaluate((card) => card.textContent);
+    const missing = viewLines(request).filter((line) => !isOn(text, line));
+    expect(missing).toEqual([]);
+  }
+  expect(foldCount).toBeGreaterThan(40);
+  await agent.sessions.closeSession({ sessionId });
+});
+
+/** Checks that a page has each line of a text, and its name. */
+function isOn(page: string, { name, text }: ViewLine): boolean {
+  return (
+    (text === "" || page.includes(name) || name === "command") && text.split("\n").every((line) => page.includes(line))
+  );
+}

@@ -17,14 +17,17 @@ export function AnswerBar({
   group,
   armed,
   isWhole,
+  openAll,
   isLive,
   connection,
   onAnswered,
 }: {
   group: AskGroup;
   armed: boolean;
-  /** True once the whole command or change is on the page; before, nothing can be approved. */
+  /** True once all of the request is on the page; before, nothing can be approved. */
   isWhole: boolean;
+  /** Opens all that is folded. */
+  openAll: () => void;
   /** False while the page may miss changes; then nothing can be approved. */
   isLive: boolean;
   connection: ConsoleConnection;
@@ -83,7 +86,14 @@ export function AnswerBar({
     <div ref={bar} class="answer-bar" aria-busy={isSending}>
       <SendingState sending={sending} />
       {!isLive && <p class="hint">You can approve again when the page is live.</p>}
-      {!isWhole && <p class="hint">You can approve this after you have opened all of it above.</p>}
+      {!isWhole && (
+        <div class="sending">
+          <p class="hint">You can approve this after you have opened all of it above.</p>
+          <button type="button" onClick={openAll}>
+            Open all
+          </button>
+        </div>
+      )}
       {form.value === "always" && <OffersForm group={group} isReady={canApprove} send={send} back={close} />}
       {form.value === "reject" && <RejectForm isReady={isReady} send={send} back={close} />}
       {form.value === "edit" && (

@@ -67,6 +67,7 @@ export function AskCard({
         <Who request={request} names={names} />
         <AgentDescription group={group} />
       </header>
+      <Changed group={group} />
       <Warnings group={group} />
       {form === undefined ? (
         <Approval {...{ group, request, armed, isLive, connection, onAnswered }} />
@@ -88,24 +89,36 @@ interface AnswerProps {
 /** The request, its reasons and the answers that approve or refuse it. */
 function Approval({ request, ...props }: AnswerProps & { request: PermissionRequest }) {
   const { group, connection } = props;
+  // The card's requests as they are shown: with another one there is more to see.
+  const all = group.asks.map(({ request }) => request);
+  const shown = all.map(({ id, digest }) => `${id} ${digest}`).join(" ");
   const whole = useSignal("");
+  const opened = useSignal("");
   const [open] = group.open;
   return (
     <>
       <AskPreview
-        key={request.digest}
-        request={request}
+        key={shown}
+        requests={all}
         connection={connection}
+        isOpen={opened.value === shown}
         onWhole={() => {
-          whole.value = request.digest;
+          whole.value = shown;
         }}
       />
-      <AskReasons asks={group.asks.map(({ request }) => request)} />
+      <AskReasons asks={all} />
       <AskIds request={request} />
       {open === undefined ? (
         <Settlement group={group} />
       ) : (
-        <AnswerBar key={open.digest} {...props} isWhole={whole.value === request.digest} />
+        <AnswerBar
+          key={open.digest}
+          {...props}
+          isWhole={whole.value === shown}
+          openAll={() => {
+            opened.value = shown;
+          }}
+        />
       )}
     </>
   );
@@ -161,6 +174,13 @@ function AgentDescription({ group: { asks } }: { group: AskGroup }) {
       Agent’s description (unverified): <q>{visibleText(claim)}</q>
     </p>
   );
+}
+
+/** The reason why the call is asked for again. */
+function Changed({ group: { asks } }: { group: AskGroup }) {
+  const reasons = new Set(asks.flatMap(({ request: { changed } }) => (changed === "" ? [] : changed)));
+  if (reasons.size === 0) return null;
+  return <p class="warning">Asked again: {[...reasons].map(visibleText).join("; ")}</p>;
 }
 
 function Warnings({ group: { asks } }: { group: AskGroup }) {

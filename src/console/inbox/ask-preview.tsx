@@ -2,66 +2,95 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { hiddenWords } from "../../view/hidden.ts";
-import { sizeOf } from "../../view/quantities.ts";
 import { maxChangeBytes, readWhole } from "../../view/read-output.ts";
+import { hasSameView, type ViewLine, viewLines, withWholeInput } from "../../view/view-lines.ts";
 import { DiffView } from "../parts/diff-view.tsx";
-import { LongText } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
+import { failureText, useLoaded } from "../shell/load.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import { CommandView } from "./command-view.tsx";
+import { FoldedText } from "./folded-text.tsx";
 
-/** The effects of an approval: the command, the change, the addresses, the text for the model. The service derived them; the agent did not. Calls `onWhole` once all of it is on the page. */
-export function AskPreview({
-  request,
-  connection,
-  onWhole,
-}: {
-  request: PermissionRequest;
+/** The properties of a part of a request. */
+interface PartProps {
   connection: ConsoleConnection;
+  /** Opens all that is folded. */
+  isOpen: boolean;
+  /** Called once all of the part is on the page. */
   onWhole: () => void;
-}) {
-  const { preview, display } = request;
-  const wholeCommand = useSignal(preview?.command ?? "");
-  const wholeDiff = useSignal(preview?.diff ?? "");
-  const wholeText = useSignal(preview?.text ?? "");
-  const isWhole = wholeCommand.value === "" && wholeDiff.value === "" && wholeText.value === "";
+}
+
+/**
+ * All that an approval is about: the effects that the service derived (the command, the change, the hosts, the text for the model),
+ * and the whole call with its input. Calls `onWhole` once each part is on the page and each fold was opened.
+ */
+export function AskPreview({ requests, ...props }: PartProps & { requests: readonly PermissionRequest[] }) {
+  const previews = distinct(requests, ({ preview }) => effectOf(preview)).filter(({ preview }) => preview);
+  const views = requests.filter((one, at) => !requests.slice(0, at).some((other) => hasSameView(one, other)));
+  const keyOf = (kind: string, { id }: PermissionRequest) => `${kind} ${id}`;
+  const see = useAllSeen(
+    [...previews.map((one) => keyOf("effects", one)), ...views.map((one) => keyOf("call", one))],
+    props.onWhole,
+  );
+  const shown = requests.flatMap(({ preview }) => (preview?.command ? preview.command : []));
+  return (
+    <>
+      {previews.map((one) => (
+        <Effects key={one.id} request={one} {...props} onWhole={see(keyOf("effects", one))} />
+      ))}
+      {views.map((one) => (
+        <Call key={one.id} request={one} shown={shown} {...props} onWhole={see(keyOf("call", one))} />
+      ))}
+    </>
+  );
+}
+
+/** Returns the function that marks a part as seen; calls `onWhole` once all parts are. */
+function useAllSeen(keys: readonly string[], onWhole: () => void): (key: string) => () => void {
+  const seen = useSignal<ReadonlySet<string>>(new Set());
+  const isWhole = keys.every((key) => seen.value.has(key));
   useEffect(() => {
     if (isWhole) onWhole();
   }, [isWhole]);
-  if (preview === undefined) {
-    return (
-      <section class="block">
-        <h3>Request</h3>
-        <LongText lines={linesOf(display)} label="Request" line={(text, i) => <p key={i}>{text}</p>} />
-        <p class="hint">The content is not shown, because reading it needs approval too.</p>
-      </section>
-    );
-  }
-  const { command, diff, hosts, paths, text } = preview;
-  const hidden = hiddenWords(preview.hidden);
-  const workdir = request.metadata?.workdir;
+  return (key) => () => {
+    if (!seen.peek().has(key)) seen.value = new Set([...seen.peek(), key]);
+  };
+}
+
+function distinct<T>(all: readonly T[], keyOf: (item: T) => string): readonly T[] {
+  return [...new Map(all.toReversed().map((item) => [keyOf(item), item])).values()].toReversed();
+}
+
+function effectOf(preview: Preview | undefined): string {
+  const { command, diff, hosts, text, paths } = preview ?? {};
+  return JSON.stringify([command, diff, hosts, text, paths]);
+}
+
+/** The effects of a call, as far as the service knows them. */
+function Effects({ request, connection, isOpen, onWhole }: PartProps & { request: PermissionRequest }) {
+  const { preview, metadata, sessionId } = request;
+  const { command = "", diff = "", hosts = [], paths = [], text = "" } = preview ?? {};
+  const parts = Object.entries({ command, diff, text }).flatMap(([name, value]) => (value === "" ? [] : name));
+  const see = useAllSeen(parts, onWhole);
+  const hidden = preview ? hiddenWords(preview.hidden) : "";
+  const workdir = metadata?.workdir;
   return (
     <>
       {command !== "" && (
         <section class="block">
           <h3>Command{typeof workdir === "string" && workdir !== "." ? `, in ${visibleText(workdir)}` : ""}</h3>
-          <CommandView
-            command={command}
-            onWhole={() => {
-              wholeCommand.value = "";
-            }}
+          <FoldedText
+            text={visibleLines(command)}
+            label="Command"
+            isOpen={isOpen}
+            line={commandLine}
+            onWhole={see("command")}
           />
           {hidden !== "" && <p class="hint">{visibleText(hidden)}</p>}
         </section>
       )}
       {hosts.length > 0 && (
         <section class="block">
-          <h3>{searches.has(request.permission) ? "Search, sent to this host" : "Address"}</h3>
-          {display.map((address) => (
-            <p key={address} class="address mono">
-              {visibleText(address)}
-            </p>
-          ))}
+          <h3>Sent to</h3>
           <p>
             {hosts.map((host) => (
               <span key={host} class="chip mono">
@@ -71,57 +100,38 @@ export function AskPreview({
           </p>
         </section>
       )}
-      {diff !== "" && (
+      {preview && diff !== "" && (
         <section class="block">
           <h3>{paths.length === 1 ? `Change to ${visibleText(paths[0] ?? "")}` : "Change"}</h3>
-          <Diff
-            preview={preview}
-            sessionId={request.sessionId}
-            connection={connection}
-            onWhole={() => {
-              wholeDiff.value = "";
-            }}
-          />
+          <Diff {...{ preview, sessionId, connection, isOpen }} onWhole={see("diff")} />
         </section>
       )}
       {text !== "" && (
         <section class="block">
           <h3>The model will read {paths.map(visibleText).join(", ")}</h3>
-          <LongText
-            lines={linesOf([text])}
-            label="Text for the model"
-            line={(line, i) => <p key={i}>{line}</p>}
-            onWhole={() => {
-              wholeText.value = "";
-            }}
-          />
-        </section>
-      )}
-      {command === "" && diff === "" && text === "" && hosts.length === 0 && (
-        <section class="block">
-          <h3>Request</h3>
-          <LongText lines={linesOf(display)} label="Request" line={(text, i) => <p key={i}>{text}</p>} />
+          <FoldedText text={visibleLines(text)} label="Text for the model" isOpen={isOpen} onWhole={see("text")} />
         </section>
       )}
     </>
   );
 }
 
-/** Permissions whose patterns are texts that are sent to the host. */
-const searches = new Set(["websearch", "codesearch"]);
+function commandLine(text: string, i: number) {
+  return (
+    <p key={i} class="command-line">
+      {text}
+    </p>
+  );
+}
 
-/** A diff; a long one is loaded in full on demand. */
+/** A diff; a long one is folded, and one of which only the beginning is here is loaded in full on demand. */
 function Diff({
   preview: { diff, url, additions, deletions },
   sessionId,
   connection,
+  isOpen,
   onWhole,
-}: {
-  preview: Preview;
-  sessionId: string;
-  connection: ConsoleConnection;
-  onWhole: () => void;
-}) {
+}: PartProps & { preview: Preview; sessionId: string }) {
   const whole = useSignal(url === "" ? diff : undefined);
   const problem = useSignal("");
   const load = async () => {
@@ -130,7 +140,7 @@ function Diff({
       if (bytes.length >= maxChangeBytes) throw new Error("It is too large for this page.");
       whole.value = new TextDecoder().decode(bytes);
     } catch (error) {
-      problem.value = String(error);
+      problem.value = failureText(error);
     }
   };
   return (
@@ -138,21 +148,101 @@ function Diff({
       <DiffView
         diff={whole.value ?? diff}
         counts={{ additions, deletions }}
-        onWhole={whole.value === undefined ? undefined : onWhole}
+        isCut={whole.value === undefined}
+        isOpen={isOpen}
+        load={() => void load()}
+        onWhole={onWhole}
       />
-      {whole.value === undefined && (
-        <p class="more" role="note">
-          Only the first {sizeOf(diff.length)} are shown.{" "}
-          <button type="button" onClick={() => void load()}>
-            Show the whole change
-          </button>{" "}
-          {problem}
-        </p>
-      )}
+      {problem.value !== "" && <p class="problem">{problem}</p>}
     </>
   );
 }
 
-function linesOf(texts: readonly string[]): readonly string[] {
-  return texts.flatMap((text) => visibleLines(text).split("\n"));
+/** The tool, every value of the input, the files that run, and what is missing; a value that the command shows is not repeated. */
+function Call({ request, shown, ...props }: PartProps & { request: PermissionRequest; shown: readonly string[] }) {
+  const { connection, isOpen } = props;
+  const whole = useSignal(request);
+  const problem = useSignal("");
+  const load = () => {
+    withWholeInput(connection, request).then(
+      (loaded) => {
+        whole.value = loaded;
+      },
+      (error: unknown) => {
+        problem.value = failureText(error);
+      },
+    );
+  };
+  const lines = viewLines(whole.value).filter((line) => !shown.some((command) => isCommand(line, command)));
+  // The whole input may have another order than its beginning.
+  const keys = lines.map(({ kind, name, text }) => (kind === "input" ? `input ${name}` : `${kind} ${name} ${text}`));
+  const see = useAllSeen(keys, props.onWhole);
+  return (
+    <section class="block">
+      <h3>The whole call</h3>
+      <dl class="call-lines">
+        {lines.map((line, at) => (
+          <div key={keys[at]} data-kind={line.kind}>
+            <dt>{line.name}</dt>
+            <dd dir="auto">
+              <Line {...{ line, request, connection, isOpen, load }} onWhole={see(keys[at] ?? "")} />
+            </dd>
+          </div>
+        ))}
+      </dl>
+      {problem.value !== "" && <p class="problem">{problem}</p>}
+    </section>
+  );
+}
+
+/** Checks that a value is the command that the page shows in full. */
+function isCommand({ kind, text, bytes }: ViewLine, command: string): boolean {
+  const isSame = visibleLines(command).startsWith(text);
+  return kind === "input" && isSame && new TextEncoder().encode(command).length === bytes;
+}
+
+/** A line of a call: short ones as they are, others with a fold, and the text of a short file that will run. */
+function Line({
+  line,
+  request,
+  load,
+  onWhole,
+  ...props
+}: PartProps & { line: ViewLine; request: PermissionRequest; load: () => void }) {
+  const { text, cut, name, path } = line;
+  const isPlain = cut === "" && path === undefined && !text.includes("\n") && text.length <= 300;
+  useEffect(() => {
+    if (isPlain) onWhole();
+  }, [isPlain]);
+  if (isPlain) return text;
+  if (path !== undefined) return <BoundFile {...{ text, path, onWhole, ...props }} permissionId={request.id} />;
+  return <FoldedText {...{ text, cut, load, onWhole }} label={`Value of ${name}`} isOpen={props.isOpen} />;
+}
+
+/** A file that will run, with its text. One that cannot be read any more is approved as it is named. */
+function BoundFile({
+  permissionId,
+  path,
+  text,
+  connection,
+  isOpen,
+  onWhole,
+}: PartProps & { permissionId: string; path: string; text: string }) {
+  const file = useLoaded(
+    (signal) => connection.permissions.readBoundFile({ permissionId, path }, { signal }),
+    [permissionId, path],
+  );
+  const isUnreadable = file.problem !== "" || file.value?.binary === true;
+  useEffect(() => {
+    if (isUnreadable) onWhole();
+  }, [isUnreadable]);
+  return (
+    <>
+      <p>{text}</p>
+      {file.problem !== "" && <p class="problem">{visibleText(file.problem)}</p>}
+      {file.value !== undefined && !file.value.binary && (
+        <FoldedText text={file.value.text} label={`Text of ${visibleText(path)}`} isOpen={isOpen} onWhole={onWhole} />
+      )}
+    </>
+  );
 }

@@ -1,5 +1,6 @@
 import { timeLeft } from "../../view/quantities.ts";
 import { requesterWords } from "../../view/requester.ts";
+import { callSummary } from "../../view/view-lines.ts";
 import type { SessionNames } from "../parts/session-names.ts";
 import { isApproved, settledText } from "../parts/settled.ts";
 import { shortId } from "../parts/short-id.tsx";
@@ -46,10 +47,9 @@ export function AskRow({ group, isCurrent, names }: { group: AskGroup; isCurrent
   );
 }
 
-/** The request on one line: the command, otherwise the patterns. */
+/** The request on one line. */
 function requestLine({ asks }: AskGroup): string {
   const requests = asks.map(({ request }) => request);
-  const command = requests.find(({ preview }) => preview?.command)?.preview?.command;
-  const shown = requests.flatMap(({ display }) => display);
-  return visibleText((command ?? shown.join(", ")).slice(0, 300));
+  const request = requests.find(({ preview }) => preview?.command) ?? requests[0];
+  return request === undefined ? "" : visibleText(callSummary(request).slice(0, 300));
 }

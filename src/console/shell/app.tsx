@@ -14,12 +14,11 @@ import type { Route } from "./route.ts";
 import type { SignIn } from "./sign-in.ts";
 import { SignInPage } from "./sign-in-page.tsx";
 
-const later = () => import("./later-pages.ts");
-const Sessions = lazyPage(async () => (await later()).SessionsPage);
-const Policy = lazyPage(async () => (await later()).PolicyPage);
-const Tools = lazyPage(async () => (await later()).Tools);
-const Sources = lazyPage(async () => (await later()).SourcesPage);
-const Workers = lazyPage(async () => (await later()).WorkersPage);
+const Sessions = lazyPage(async () => (await import("../session/sessions.tsx")).SessionsPage);
+const Policy = lazyPage(async () => (await import("../policy/policy.tsx")).PolicyPage);
+const Tools = lazyPage(async () => (await import("../tools/tools.tsx")).Tools);
+const Sources = lazyPage(async () => (await import("../sources/sources.tsx")).SourcesPage);
+const Workers = lazyPage(async () => (await import("../workers/workers.tsx")).WorkersPage);
 
 const pages: Readonly<Record<string, { title: string; icon: string; Page: FunctionComponent<PageProps> }>> = {
   inbox: { title: "Inbox", icon: "M3 13h5l1.5 3h5L16 13h5M5 5h14l2 8v6H3v-6z", Page: InboxPage },
