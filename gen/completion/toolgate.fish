@@ -149,6 +149,7 @@ complete -c toolgate -n '__fish_seen_subcommand_from reply' -l edit -x -d 'with 
 complete -c toolgate -n '__fish_seen_subcommand_from reply' -l whole-call -d 'answer all open requests of the call'
 complete -c toolgate -n '__fish_seen_subcommand_from reply' -l session -x -d 'the session of the request (default: it is looked up)'
 complete -c toolgate -n '__fish_seen_subcommand_from reply' -l help -s h -d 'display help for command'
+complete -c toolgate -n '__fish_seen_subcommand_from reject' -l agent -x -d 'only those of this agent; without a session, those of all its sessions'
 complete -c toolgate -n '__fish_seen_subcommand_from reject' -l message -s m -x -d 'advice for the model'
 complete -c toolgate -n '__fish_seen_subcommand_from reject' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from grants; and not __fish_seen_subcommand_from revoke confirm' -f -a revoke -d 'end a grant; no call starts on the strength of it afterwards'

@@ -36,7 +36,7 @@ _toolgate() {
     "/top") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/asks") words=$'--session\n--watch\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/reply") words=$'once\nalways\nreject\n--answer\n--message\n--offer\n--for\n--edit\n--whole-call\n--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
-    "/reject") words=$'--message\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/reject") words=$'--agent\n--message\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/grants") words=$'revoke\nconfirm\n--all\n--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/grants/revoke") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/grants/confirm") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;

@@ -3,11 +3,11 @@ import type { AskRecord, PermissionStore } from "./ports.ts";
 const pageSize = 500;
 
 /** Reads every open ask of a session tree. */
-export async function allOpenAsks(store: PermissionStore, root: string): Promise<AskRecord[]> {
+export async function allOpenAsks(store: PermissionStore, root: string | undefined): Promise<AskRecord[]> {
   const open: AskRecord[] = [];
   for (;;) {
     const after = open.at(-1)?.request.id;
-    const page = await store.openAsks({ root, ...(after && { after }), limit: pageSize });
+    const page = await store.openAsks({ ...(root && { root }), ...(after && { after }), limit: pageSize });
     open.push(...page);
     if (page.length < pageSize) return open;
   }

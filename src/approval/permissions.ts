@@ -19,7 +19,7 @@ import type { PlainAlways } from "./offers.ts";
 import { listOpenAsks } from "./open-asks.ts";
 import { toPermissionRequest } from "./permission-request.ts";
 import type { AskStore, PermissionStore } from "./ports.ts";
-import { denyCall, expireAsks, rejectTree } from "./refuse-asks.ts";
+import { denyCall, expireAsks, type Rejection, rejectAsks } from "./refuse-asks.ts";
 import { settleAnswer } from "./settle-answer.ts";
 import type { ApprovalContext } from "./settlements.ts";
 
@@ -69,9 +69,8 @@ export function createPermissions({
       const { getAsk, asksOf, settle } = steps;
       return settleAnswer({ ...context, store: { ...store, getAsk, asksOf, settle } }, principal, workspace, response);
     },
-    /** Rejects every open ask of a session and its descendants. */
-    rejectAll: (principal: Principal, tree: { root: string; sessionId: string; message: string }) =>
-      rejectTree(context, principal, tree),
+    /** Rejects the open asks of a session and its descendants, of an agent, or of that agent there. */
+    rejectAll: (principal: Principal, rejection: Rejection) => rejectAsks(context, principal, rejection),
     /** Denies a call's open asks, because no approver is present. */
     deny: (call: CallRef): Promise<void> => denyCall(context, call),
     /** Settles the asks whose deadline has passed. */

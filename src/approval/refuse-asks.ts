@@ -8,18 +8,28 @@ import type { AskRecord, PermissionStore } from "./ports.ts";
 import { expireAsk, isOwnCall } from "./settle-answer.ts";
 import { type ApprovalContext, callKey, refuseAsk } from "./settlements.ts";
 
-/** Rejects every open ask of a session and its descendants. An answer that another approver gives first stands. */
-export async function rejectTree(
+/** The asks to reject together, and the words for the model. */
+export interface Rejection {
+  /** The tree to which they belong; undefined for those of all trees. */
+  root: string | undefined;
+  /** The agent that asks; empty for every agent. */
+  agent: string;
+  message: string;
+  sees(request: AskRecord["request"]): Promise<boolean>;
+}
+
+/** Rejects the open asks that a rejection names. An answer that another approver gives first stands. */
+export async function rejectAsks(
   context: ApprovalContext,
   principal: Principal,
-  tree: { root: string; sessionId: string; message: string },
+  { root, agent, message, sees }: Rejection,
 ): Promise<PermissionSettled[]> {
   const settled: PermissionSettled[] = [];
   const tried = new Set<string>();
-  for (const { request, call } of await allOpenAsks(context.store, tree.root)) {
-    if (!request.ancestry.includes(tree.sessionId) || tried.has(callKey(call))) continue;
+  for (const { request, call } of await allOpenAsks(context.store, root)) {
+    if ((agent !== "" && request.agent !== agent) || tried.has(callKey(call)) || !(await sees(request))) continue;
     tried.add(callKey(call));
-    const end = await rejectCall(context, principal, call, tree.message);
+    const end = await rejectCall(context, principal, call, message);
     if (end) settled.push(end);
   }
   return settled;

@@ -75,6 +75,23 @@ describe.each(testedStores)("the inbox, on %s", (store) => {
     });
   });
 
+  test("all that wait in a session are rejected with one reason, and nothing else", async () => {
+    const page = await browsers.open(service(), "approver");
+    const call = await ask(service(), { command: "echo first" });
+    const again = { ...call.call, callId: "c2", input: { command: "echo second" } };
+    await call.agent.tools.callTool({ ...again, waitMs: 0 });
+    await ask(service(), { command: "echo other session" });
+    await page.getByText("3 waiting for an answer").waitFor({ state: "attached" });
+    await untilArmed(page);
+    await page.keyboard.press("r");
+    await page.getByLabel(/What should it do instead/).fill("Stop here.");
+    await page.getByRole("combobox").selectOption("all that wait in this session");
+    await page.getByRole("button", { name: /^Reject all/ }).click();
+    for (const { part } of [await call.end(), await call.agent.tools.callTool(again)])
+      expect(part?.state.value).toMatchObject({ error: expect.stringContaining("Stop here.") });
+    await page.getByText("1 waiting for an answer").waitFor({ state: "attached" });
+  });
+
   test("always saves the selected offer with the text that was shown", async () => {
     const page = await browsers.open(service(), "approver");
     const call = await ask(service(), { command: "echo again" });

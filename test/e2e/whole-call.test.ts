@@ -104,6 +104,22 @@ test("everything open in a session and its descendants is rejected with a messag
   expect((await person().permissions.rejectPermissions({ sessionId: parent })).settled).toEqual([]);
 });
 
+test("everything that one agent asks is rejected, in all sessions or in one", async () => {
+  const input = { command: "pwd", workdir: "/tmp" };
+  const [here, there] = [await agent().newSession({ agent: "plan" }), await agent().newSession({ agent: "plan" })];
+  const [first, second] = [await openCall(here, input), await openCall(there, input)];
+  const other = await openCall(await agent().newSession(), input);
+  const { permissions } = person();
+  const reject = { agent: "plan", message: "Stop planning." };
+  expect((await permissions.rejectPermissions({ ...reject, sessionId: here })).settled).toMatchObject([
+    { permissionId: first.asks[0].id },
+  ]);
+  expect((await permissions.rejectPermissions(reject)).settled).toMatchObject([{ permissionId: second.asks[0].id }]);
+  expect((await second.stream.end()).state.value).toMatchObject({ error: expect.stringContaining("Stop planning.") });
+  const open = (await permissions.listPermissions({})).permissions.map(({ id }) => id);
+  expect(open).toContain(other.asks[0].id);
+});
+
 test("rejecting everything leaves the approver's own requests open", async () => {
   const admin = connect(service, "admin");
   const sessionId = await admin.newSession();

@@ -8,11 +8,12 @@ import { settledWords } from "../view/settled.ts";
 /** Defines `toolgate reject`. */
 export function defineReject(command: Command, context: CliContext): void {
   command
-    .argument("<session>", "the session")
+    .argument("[session]", "the session")
+    .option("--agent <name>", "only those of this agent; without a session, those of all its sessions", "")
     .option("-m, --message <text>", "advice for the model", "")
-    .action((sessionId: string, { message }: { message: string }) =>
+    .action((sessionId: string | undefined, { message, agent }: { message: string; agent: string }) =>
       withServer(context, command, "approver", async ({ permissions }, screen) => {
-        const { settled } = await permissions.rejectPermissions({ sessionId, message });
+        const { settled } = await permissions.rejectPermissions({ sessionId: sessionId ?? "", agent, message });
         for (const end of settled) {
           screen.show(PermissionSettledSchema, end, (paint) => [
             `${terminalLine(end.permissionId)}  ${paint("dim", `call ${terminalLine(end.callId)}`)}  ${settledWords(end)}`,

@@ -40,11 +40,11 @@ export function AnswerBar({
   const { isSending, send: sendTo } = sending;
   const offering = group.open.find(({ offers }) => offers.length > 0);
   const hasOffers = offering !== undefined;
+  const [first] = group.open;
   const isReady = armed && !isSending.value;
   const canApprove = isReady && isWhole && isLive;
 
   const send = async (answer: AnswerOutcome) => {
-    const [first] = group.open;
     if (first === undefined || !(answer.reply === PermissionReply.REJECT ? isReady : canApprove)) return;
     await sendTo(answer.reply === PermissionReply.ALWAYS ? (offering ?? first) : first, answer);
   };
@@ -95,7 +95,9 @@ export function AnswerBar({
         </div>
       )}
       {form.value === "always" && <OffersForm group={group} isReady={canApprove} send={send} back={close} />}
-      {form.value === "reject" && <RejectForm isReady={isReady} send={send} back={close} />}
+      {form.value === "reject" && first !== undefined && (
+        <RejectForm isReady={isReady} request={first} send={send} back={close} />
+      )}
       {form.value === "edit" && (
         <EditForm group={group} connection={connection} isReady={canApprove} send={send} back={close} />
       )}

@@ -103,7 +103,7 @@ export function AnswerForm({
           <SendingState sending={sending} />
           {!isLive && <p class="hint">You can answer again when the page is live.</p>}
           {isDismissing.value ? (
-            <RejectForm isReady={isReady} isQuestion send={dismiss} back={() => openDismissal(false)} />
+            <RejectForm isReady={isReady} request={request} send={dismiss} back={() => openDismissal(false)} />
           ) : (
             <Buttons
               words={

@@ -8,7 +8,10 @@ import type { ConsoleConnection } from "../stream/connection.ts";
 export type AnswerOutcome =
   | { reply: typeof PermissionReply.ONCE; input?: JsonObject; answers?: { values: string[] }[] }
   | { reply: typeof PermissionReply.ALWAYS; offerId: string; expires: number }
-  | { reply: typeof PermissionReply.REJECT; message: string };
+  | { reply: typeof PermissionReply.REJECT; message: string; all?: RejectScope };
+
+/** Open requests to reject together with the one that is shown: those of its session and descendants, or of its agent. */
+export type RejectScope = "session" | "agent";
 
 /** Returns a new id for an answer. A repeated answer with the same id counts once. */
 export function newReplyId(): string {
@@ -17,7 +20,8 @@ export function newReplyId(): string {
 
 /** The report of an answer that the service has recorded. */
 export function sentWords(answer: AnswerOutcome): string {
-  if (answer.reply === PermissionReply.REJECT) return "Sent: rejected";
+  if (answer.reply === PermissionReply.REJECT)
+    return answer.all === undefined ? "Sent: rejected" : "Sent: rejected all";
   if (answer.reply === PermissionReply.ALWAYS) return "Sent: approved always";
   if (answer.answers !== undefined) return "Sent: answered";
   return answer.input === undefined ? "Sent: approved once" : "Sent: edited";
@@ -60,15 +64,16 @@ export async function reachService(
 }
 
 /**
- * Answers all open asks of a call in one step; once it resolves, this answer counts. The digest binds the answer to what was
+ * Answers all open asks of a call, or rejects all of a session or agent, in one step; once it resolves, this answer counts. The digest binds the answer to what was
  * shown.
  */
 export async function sendAnswer(
   { permissions }: Pick<ConsoleConnection, "permissions">,
-  { sessionId, id, digest }: PermissionRequest,
+  { sessionId, id, digest, agent }: PermissionRequest,
   answer: AnswerOutcome,
   { replyId, headers, signal }: { replyId: string; headers: AnswerHeaders; signal: AbortSignal },
 ): Promise<void> {
+  const all = answer.reply === PermissionReply.REJECT ? answer.all : undefined;
   const response = {
     ...answer,
     sessionId,
@@ -78,9 +83,12 @@ export async function sendAnswer(
     wholeCall: true,
   };
   const end = performance.now() + answerMs;
-  await retryReply(() => {
+  await retryReply((): Promise<unknown> => {
     signal.throwIfAborted();
     const timeoutMs = Math.max(1, Math.ceil(end - performance.now()));
-    return permissions.respondToPermission(response, { timeoutMs, signal, headers });
+    const options = { timeoutMs, signal, headers };
+    if (all === undefined || !("message" in answer)) return permissions.respondToPermission(response, options);
+    const scope = all === "session" ? { sessionId } : { agent };
+    return permissions.rejectPermissions({ ...scope, message: answer.message }, options);
   });
 }

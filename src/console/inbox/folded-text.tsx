@@ -21,7 +21,7 @@ interface FoldedTextProps {
   /** Description of what `text` leaves out; then `load` has to bring the rest. */
   cut?: string;
   load?: () => void;
-  /** Opens the text without a press of its own button. */
+  /** Opens the text as its button does. */
   isOpen: boolean;
   line?: (text: string, index: number) => ComponentChildren;
   /** Called once all of the text is on the page. */

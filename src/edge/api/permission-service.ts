@@ -50,10 +50,10 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
       return {};
     },
 
-    async rejectPermissions({ sessionId, message }, context) {
+    async rejectPermissions({ sessionId, agent, message }, context) {
       const principal = await approverOf(domain, context);
-      const { session } = await sessions.look(principal, sessionId, "read");
-      return { settled: await permissions.rejectAll(principal, { root: session.rootSessionId, sessionId, message }) };
+      const sees = await watcher.visibility(principal, sessionId);
+      return { settled: await permissions.rejectAll(principal, { root: sees.root, agent, message, sees }) };
     },
 
     async getPermission({ permissionId }, { principal }) {
