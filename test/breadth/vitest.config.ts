@@ -12,7 +12,7 @@ export default defineConfig({
       ...(process.env.TOOLGATE_LONG === "1" ? longOnly : []),
       "test/cli/demo.test.ts",
       "test/console/{inbox,session}.test.ts",
-      "test/e2e/{delegated,question}.test.ts",
+      "test/e2e/{delegated,question,view-leaves}.test.ts",
       "test/policy/bypass.test.ts",
       "test/store/redis-{damage,news}.test.ts",
       "test/sandbox/{created,enforcement,network}.test.ts",
