@@ -61,9 +61,9 @@ export function AskCard({
           ))}
           {open !== undefined && <TimeLeft request={open} />}
         </p>
-        <h2 id="ask-title">
+        <h1 id="ask-title">
           <bdi>{requesterWords(request, visibleText)}</bdi> {headingOf(request, "asks")}
-        </h2>
+        </h1>
         <Who request={request} names={names} />
         <AgentDescription group={group} />
       </header>

@@ -63,9 +63,9 @@ export function Outcome({ id, connection, names }: { id: string; connection: Con
         ← Inbox
       </a>
       <header class="ask-head">
-        <h2 id="ask-title">
+        <h1 id="ask-title">
           <bdi>{requesterWords(request, visibleText)}</bdi> {headingOf(request, "asked")}
-        </h2>
+        </h1>
         <p class="ask-who">
           <a href={`#${pathOf("sessions", request.sessionId)}`}>
             <bdi>{names.of(request.sessionId)}</bdi>

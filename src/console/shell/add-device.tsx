@@ -25,13 +25,21 @@ export function AddDevice({ connection }: { connection: ConsoleConnection }) {
       </button>
       {code.value !== "" && (
         <div class="add-device" role="status">
-          <p>Open this link on the other device, or type the code there. It is valid once, for 10 minutes.</p>
+          <p>Type this code on the sign-in page of the other device. It is valid once, for 10 minutes.</p>
           <p>
             <code>{code.value}</code>
           </p>
-          <p>
-            <code>{`${location.origin}/#code=${code.value}`}</code>
-          </p>
+          {isLoopback(location.hostname) ? (
+            <p>
+              {location.origin} reaches this machine only. For a phone start the service with <code>--listen</code>, an
+              address that the phone can reach, TLS and that name in <code>hosts</code>, or forward the port to the
+              phone.
+            </p>
+          ) : (
+            <p>
+              <code>{`${location.origin}/#code=${code.value}`}</code>
+            </p>
+          )}
           <button type="button" class="quiet" onClick={close}>
             Close
           </button>
@@ -40,4 +48,8 @@ export function AddDevice({ connection }: { connection: ConsoleConnection }) {
       {problem.value !== "" && <p role="alert">{problem.value}</p>}
     </>
   );
+}
+
+function isLoopback(host: string): boolean {
+  return /^(localhost|127\..*|\[::1\])$/.test(host);
 }

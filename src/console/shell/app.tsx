@@ -40,6 +40,8 @@ function Shell({ connection, signIn, route }: { connection: ConsoleConnection; s
   const feed = useMemo(() => createAskFeed(connection), [connection]);
   useEffect(() => connection.stream.close, [connection]);
   const waiting = useSignal(0);
+  /** On a phone: the sign-in, devices and notifications are shown. */
+  const isOpen = useSignal(false);
   useSignalEffect(() => {
     waiting.value = groupByCall(feed.asks.value).filter(({ open }) => open.length > 0).length;
   });
@@ -53,7 +55,7 @@ function Shell({ connection, signIn, route }: { connection: ConsoleConnection; s
       <button type="button" class="skip" onClick={() => document.getElementById("main")?.focus()}>
         Skip to content
       </button>
-      <aside class="side">
+      <aside class="side" data-open={isOpen.value}>
         <div class="brand">
           <Icon path="M6 20V11a6 6 0 0 1 12 0v9M12 5v15" />
           Toolgate
@@ -71,6 +73,17 @@ function Shell({ connection, signIn, route }: { connection: ConsoleConnection; s
               )}
             </a>
           ))}
+          <button
+            type="button"
+            class="account"
+            aria-expanded={isOpen.value}
+            onClick={() => {
+              isOpen.value = !isOpen.value;
+            }}
+          >
+            <Icon path="M12 12a4 4 0 1 0 0-8 4 4 0 0 0 0 8zM4 20c1-4 4-6 8-6s7 2 8 6" />
+            You
+          </button>
         </nav>
         <div class="side-foot">
           <NotifyButton feed={feed} route={route} />
