@@ -94,7 +94,7 @@ describe("a request is refused that", () => {
   });
 
   test.each(["POST", "GET", "DELETE"])("%ss from a page of another origin", async (method) => {
-    const answer = await send("/session", { method, headers: { origin: "https://evil.example" } });
+    const answer = await send("/session/ses_none", { method, headers: { origin: "https://evil.example" } });
     expect(answer).toEqual(forbidden("https://evil.example"));
   });
 

@@ -2,15 +2,23 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import { expect, test } from "vitest";
 import { dispatch, type Mount } from "../../src/edge/http/mounts.ts";
 
-const mount = (path: string, methods?: readonly string[]): Mount => ({
+const mount = (path: string, options: Omit<Mount, "path" | "handle"> = {}): Mount => ({
+  ...options,
   path,
-  ...(methods && { methods }),
-  handle: (_request, response) => response.end(path),
+  handle: (_request, response) => response.end(`${path}${options.accept ?? ""}`),
 });
-const mounts = [mount("/"), mount("/page", ["GET"]), mount("/a.b.Service/"), mount("/a.b.Service/own")];
+const get = { methods: ["GET"] };
+const mounts = [
+  mount("/"),
+  mount("/page", get),
+  mount("/a.b.Service/"),
+  mount("/a.b.Service/own"),
+  mount("/both", get),
+  mount("/both", { ...get, accept: "text/event-stream" }),
+];
 
 /** Returns the mount that serves a request, or the status of the refusal. */
-function serve(method: string, url: string): unknown {
+function serve(method: string, url: string, accept: string): unknown {
   let served: unknown;
   const handler = dispatch(mounts, (_error, _request, _response, httpStatus) => {
     served = httpStatus;
@@ -21,7 +29,7 @@ function serve(method: string, url: string): unknown {
     },
   };
   // Only the members that a dispatch uses.
-  handler({ method, url } as IncomingMessage, response as unknown as ServerResponse);
+  handler({ method, url, headers: { accept } } as IncomingMessage, response as unknown as ServerResponse);
   return served;
 }
 
@@ -35,6 +43,19 @@ test.each([
   ["POST", "/a.b.Service", 404],
   ["GET", "/other", 404],
   ["GET", "//", 404],
-])("%s %s is served by %s", (method, url, served) => {
-  expect(serve(method, url)).toBe(served);
+  ["GET", "/both", "/both"],
+  ["GET", "/both", "/bothtext/event-stream", "application/json, text/event-stream"],
+  ["POST", "/both", 404, "text/event-stream"],
+])("%s %s is served by %s", (method, url, served, accept = "*/*") => {
+  expect(serve(method, url, accept)).toBe(served);
+});
+
+test.each([
+  ["GET of /x", get, { methods: ["POST", "GET"] }],
+  ["GET of /x", {}, get],
+  ["every method of /x", {}, {}],
+  ["every method of /x", { accept: "text/html" }, { accept: "text/html" }],
+])("two mounts that serve %s are refused", (shared, first, second) => {
+  const open = () => dispatch([mount("/x", first), mount("/x", second)], () => undefined);
+  expect(open).toThrow(`two doors serve ${shared}`);
 });

@@ -1,5 +1,5 @@
 import { notServed } from "../api/request-failure.ts";
-import type { Handler, Refuse, Response } from "./handler.ts";
+import type { Handler, Refuse, Request, Response } from "./handler.ts";
 
 /** A place on the listener that a handler serves. */
 export interface Mount {
@@ -7,20 +7,51 @@ export interface Mount {
   path: string;
   /** Methods that are served; absent: all. */
   methods?: readonly string[];
+  /** Serves only requests whose header accept names this media type, and leaves the others to another mount of the path. */
+  accept?: string;
   handle: Handler;
 }
 
-/** Creates a handler that dispatches by path; it refuses with 404 where nothing is mounted. */
+/**
+ * Creates a handler that dispatches by path, method and media type; it refuses with 404 where nothing is mounted. Throws if two
+ * mounts take the same requests: one of two doors would answer nothing, unnoticed.
+ */
 export function dispatch(mounts: readonly Mount[], refuse: Refuse): Handler {
-  const exact = new Map(mounts.map((mount) => [mount.path, mount]));
-  const prefixes = mounts.filter(({ path }) => path.endsWith("/") && path !== "/");
+  for (const [index, mount] of mounts.entries()) checkAlone(mount, mounts.slice(0, index));
+  // Of the mounts of one path, those for a media type come first, since the others serve every request.
+  const exact = Map.groupBy(
+    mounts.toSorted((a, b) => Number(a.accept === undefined) - Number(b.accept === undefined)),
+    ({ path }) => path,
+  );
+  const prefixes = [...exact.keys()]
+    .filter((path) => path.endsWith("/") && path !== "/")
+    .sort((a, b) => b.length - a.length);
   return (request, response) => {
     const [path = ""] = (request.url ?? "").split("?", 1);
-    const mount = exact.get(path) ?? prefixes.find((prefix) => path.startsWith(prefix.path));
-    const isServed = mount !== undefined && (mount.methods?.includes(request.method ?? "") ?? true);
-    if (isServed) mount.handle(request, response);
+    const prefix = () => prefixes.find((start) => path.startsWith(start)) ?? "";
+    const mount = (exact.get(path) ?? exact.get(prefix()))?.find((each) => serves(each, request));
+    if (mount !== undefined) mount.handle(request, response);
     else refuse(notServed("unimplemented", `${request.method} ${path} is not served here`), request, response, 404);
   };
+}
+
+function serves({ methods, accept }: Mount, { method = "", headers }: Request): boolean {
+  return (methods?.includes(method) ?? true) && (accept === undefined || (headers.accept?.includes(accept) ?? false));
+}
+
+/** Throws if another mount takes requests of this one. One for a media type may share methods with one for all others. */
+function checkAlone({ path, methods, accept }: Mount, others: readonly Mount[]): void {
+  for (const other of others) {
+    if (other.path !== path || other.accept !== accept) continue;
+    const shared =
+      methods === undefined
+        ? (other.methods ?? ["every method"])
+        : methods.filter((name) => other.methods?.includes(name) ?? true);
+    if (shared.length === 0) continue;
+    throw new Error(
+      `two doors serve ${shared.join(", ")} of ${path}, so that one is never reached; give one of the mounts other methods or another path`,
+    );
+  }
 }
 
 /** Sends a whole response. */

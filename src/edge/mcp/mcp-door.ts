@@ -39,7 +39,9 @@ export function mcpDoor(options: McpDoorOptions): Mount[] {
     serve(door, load, request, response).catch((error: unknown) => refuseMcp(options, error, response));
   };
   return [
-    { path: "/mcp", handle },
+    { path: "/mcp", methods: ["POST", "DELETE"], handle },
+    // The stream of a legacy client. Clients of opencode's API get the same path without asking for a stream.
+    { path: "/mcp", methods: ["GET"], accept: "text/event-stream", handle },
     { path: "/mcp/", handle },
   ];
 }

@@ -1,3 +1,4 @@
+import type { Mount } from "../http/mounts.ts";
 import type { RestRoute } from "./route.ts";
 
 /** A route, and the named parts of the path that matched it. */
@@ -9,8 +10,8 @@ export interface MatchedRoute {
 /** Routes by path. */
 export interface RouteTable {
   match(method: string, path: string): MatchedRoute | undefined;
-  /** Returns the places on the listener: whole paths, and prefixes of paths with parts. */
-  mounts(): string[];
+  /** Returns the places on the listener: whole paths with their methods, and prefixes of paths with parts. */
+  mounts(): Pick<Mount, "path" | "methods">[];
 }
 
 /** Creates the table; of two routes that match, the earlier one is taken. */
@@ -27,9 +28,13 @@ export function createRouteTable(routes: readonly RestRoute[]): RouteTable {
       return undefined;
     },
     mounts() {
-      return [
-        ...new Set(routes.map(({ path }) => path.slice(0, path.indexOf(":") === -1 ? undefined : path.indexOf(":")))),
-      ];
+      const [whole, withParts] = [new Map<string, string[]>(), new Set<string>()];
+      for (const { method, path } of routes) {
+        const [start = ""] = path.split(":", 1);
+        if (start === path) whole.set(path, [...(whole.get(path) ?? []), method]);
+        else withParts.add(start);
+      }
+      return [...[...whole].map(([path, methods]) => ({ path, methods })), ...[...withParts].map((path) => ({ path }))];
     },
   };
 }

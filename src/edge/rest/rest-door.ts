@@ -77,7 +77,8 @@ export function restDoor(options: RestDoorOptions): Mount[] {
         response.destroy();
       });
   };
-  return [...routes.mounts(), ...Object.keys(streams)].map((path) => ({ path, handle }));
+  const places = [...routes.mounts(), ...Object.keys(streams).map((path) => ({ path, methods: ["GET"] }))];
+  return places.map((place) => ({ ...place, handle }));
 }
 
 /** Serves a stream of events. */
