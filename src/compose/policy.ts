@@ -6,6 +6,7 @@ import {
   type Config,
   ConfigError,
   checkPolicy,
+  createGitFiles,
   createWorkspaceRules,
   ruleLine,
   workspaceRuleLine,
@@ -13,6 +14,7 @@ import {
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { Logger } from "../core/logger.ts";
 import { type ConfiguredRules, createLayers, type LayersFor } from "../policy/layers.ts";
+import type { Layers } from "../policy/model.ts";
 import { createPolicy } from "../policy/policy.ts";
 import type { Rule } from "../policy/rules.ts";
 import type { Subject } from "../policy/subject.ts";
@@ -43,6 +45,7 @@ export function createPolicyParts(
     home,
     ...(trustDirectory !== undefined && { trustedPolicy: createTrustedPolicies(trustDirectory) }),
   });
+  const gitFiles = createGitFiles(home);
   const build = () => ({
     of: rules.config,
     digest: policyDigestOf(rules),
@@ -57,7 +60,12 @@ export function createPolicyParts(
   };
   return {
     policy: createPolicy({ guard, home, connectorFiles }),
-    layersFor: (subject: LayersFor) => current().layersFor(subject),
+    layersFor(subject: LayersFor): Layers {
+      const layers = current().layersFor(subject);
+      const { workspace, directory } = subject;
+      if (directory === undefined) return layers;
+      return { ...layers, gitFiles: gitFiles({ root: workspaces.get(workspace) ?? directory, directory }) };
+    },
     policyDigest: () => current().digest,
     placeOf,
   };

@@ -26,6 +26,7 @@ import { readUpstreamServers, type UpstreamServerSettings } from "./upstream-ser
 export type { AgentRunnerSettings } from "./agent-runners.ts";
 export { checkPolicy, type Finding } from "./check-policy.ts";
 export { ConfigError } from "./errors.ts";
+export { createGitFiles } from "./git-files.ts";
 export type { ConfigLimits, NetworkLimits, ReplicaLimits } from "./limits.ts";
 export type { ListenAddress } from "./listen-address.ts";
 export type { Flags } from "./overrides.ts";

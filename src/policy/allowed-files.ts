@@ -4,7 +4,7 @@ import type { PolicyState } from "./decide.ts";
 import { matchRule } from "./match-rule.ts";
 import { createMatchSteps, type MatchSteps, TooManySteps } from "./match-steps.ts";
 import type { LayerRules, Layers } from "./model.ts";
-import { protectedFile } from "./protected-files.ts";
+import { gitFile, protectedFile } from "./protected-files.ts";
 import { type Target, targetOf } from "./rule-list.ts";
 import type { Allowed, MayAccess } from "./shell/touched.ts";
 
@@ -26,7 +26,7 @@ export function allowedFiles(state: AllowedFilesState, layers: Layers, readHints
  */
 function mayAccess(
   { compiled, connectorFiles }: AllowedFilesState,
-  { wide, narrow }: Layers,
+  { wide, narrow, gitFiles }: Layers,
   permission: "read" | "edit",
   worst: PermissionAction,
 ): MayAccess {
@@ -37,7 +37,7 @@ function mayAccess(
   const groups = [wide, ...narrow.map((list) => [list])].filter((group) => group.some(restricts));
   if (groups.length === 0) return undefined;
   const isProtected = (...file: [permission: string, path: string]) =>
-    (protectedFile(...file) ?? connectorFiles.describe(...file)) !== undefined;
+    (protectedFile(...file) ?? connectorFiles.describe(...file) ?? gitFile(...file, gitFiles)) !== undefined;
   const brought = groups.flat().filter(({ layer }) => !configured.has(layer));
   const steps = createMatchSteps();
   const unlimited = createMatchSteps(Number.POSITIVE_INFINITY);

@@ -9,7 +9,7 @@ import { type Address, isAmbiguous } from "./address.ts";
 import type { ConnectorFiles } from "./connector-files.ts";
 import { warningsAbout } from "./display.ts";
 import type { Opinion } from "./opinion.ts";
-import { isGitSettings, protectedFile } from "./protected-files.ts";
+import { type GitFiles, gitFile, isGitSettings, protectedFile } from "./protected-files.ts";
 import { foldCase } from "./wildcard.ts";
 
 /** Returns the caution that forces an ask although rules or grants allow; undefined if there is none. `at` is the place in the patterns. */
@@ -17,10 +17,12 @@ export function caution(
   { permission, patterns, paths, alwaysAsk }: Ask,
   at: number,
   connectorFiles: ConnectorFiles,
+  gitFiles?: GitFiles,
 ): Opinion | undefined {
   if (permission === questionPermission) return alwaysAsked("only a person can answer a question");
   const path = paths?.[at] ?? patterns[at] ?? "";
-  const file = protectedFile(permission, path) ?? connectorFiles.describe(permission, path);
+  const file =
+    protectedFile(permission, path) ?? connectorFiles.describe(permission, path) ?? gitFile(permission, path, gitFiles);
   if (file !== undefined) return { ...alwaysAsked(""), reason: `engine: ${path} ${alwaysAskedFor(file)}` };
   const system = systemFile(permission, path);
   if (system !== undefined) return alwaysAsked(`${path} is ${system}`);

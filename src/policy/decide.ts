@@ -174,7 +174,7 @@ function cautionFor(
   if (action === PermissionAction.DENY) return undefined;
   const hidden = hiddenText(ask.patterns[at] ?? "");
   if (hidden) return hidden;
-  if (!address || ask.alwaysAsk !== undefined) return caution(ask, at, connectorFiles);
+  if (!address || ask.alwaysAsk !== undefined) return caution(ask, at, connectorFiles, layers.gitFiles);
   if (action === PermissionAction.ASK) return undefined;
   return addressCaution(address, namedParts(compiled, address, undefined, layers).port);
 }

@@ -8,7 +8,7 @@ import { createConnectorFiles } from "./connector-files.ts";
 import type { FileRules } from "./file-rules.ts";
 import type { Layers } from "./model.ts";
 import { createPolicy } from "./policy.ts";
-import { protectedFile, protectedNames } from "./protected-files.ts";
+import { gitFile, isProtectedName, protectedFile } from "./protected-files.ts";
 import { editDoubts, type ReadPlace, readDoubts } from "./read-doubts.ts";
 import { expandHome, type Rule } from "./rules.ts";
 import { foldCase, matcher, toSlashes } from "./wildcard.ts";
@@ -25,6 +25,8 @@ export interface FileDecisions {
   hints(access: FileUse, directory: ReadPlace): readonly string[] | undefined;
   /** Checks if a file or directory of that name may be protected, or belongs to the service. */
   mayBeProtected(name: string): boolean;
+  /** Identifies the names that only these rules protect. */
+  protectedKey: string;
   /** Returns the reason why rules do not allow to read, or deny to edit, a file; undefined if there is none. */
   restriction(access: FileUse, file: ReadPlace): string | undefined;
   /** Describes a file that each edit asks for, whatever rules say; undefined for other files. */
@@ -45,7 +47,10 @@ export function createFileDecisions({ guard, home, connectorFiles, ...layers }: 
   const policy = createPolicy({ guard, home, connectorFiles: () => connectorFiles });
   const compiled = createCompiledRules(home);
   const connectors = createConnectorFiles(() => connectorFiles);
-  const connected = new Set(connectorFiles.map((path) => foldCase(path.replace(/^.*\//, ""))));
+  const { gitFiles } = layers;
+  const own = new Set(
+    [...connectorFiles, ...(gitFiles?.paths ?? [])].map((path) => foldCase(path.replace(/^.*\//, ""))),
+  );
 
   function decide(permission: FileUse, { absolute, pattern }: ReadPlace): PermissionDecision | undefined {
     return policy.judge({ permission, patterns: [pattern], paths: [absolute] }, layers)[0];
@@ -73,7 +78,7 @@ export function createFileDecisions({ guard, home, connectorFiles, ...layers }: 
     },
     mayBeProtected(name) {
       const folded = foldCase(name);
-      return !/^[ -~]*$/.test(name) || protectedNames.has(folded) || policyNames.has(folded) || connected.has(folded);
+      return !/^[ -~]*$/.test(name) || isProtectedName(folded) || policyNames.has(folded) || own.has(folded);
     },
     restriction(access, file) {
       const decision = decide(access, file);
@@ -81,7 +86,9 @@ export function createFileDecisions({ guard, home, connectorFiles, ...layers }: 
         access === "read" ? decision?.action !== PermissionAction.ALLOW : decision?.action === PermissionAction.DENY;
       return isRestricted ? (decision?.reason ?? "no rule matches") : undefined;
     },
-    protection: (path) => protectedFile("edit", path) ?? connectors.describe("edit", path),
+    protection: (path) =>
+      protectedFile("edit", path) ?? connectors.describe("edit", path) ?? gitFile("edit", path, gitFiles),
+    protectedKey: [...own].join("/"),
     deniedPaths: (directory) => groupsOf("edit").flatMap(({ rules }) => literalDenials(rules, directory, home)),
     isClosed: (access, directory) => groupsOf(access).some(({ rules, worst }) => closes(rules, worst, directory, home)),
     mayBeExempt: (access, end) =>

@@ -1,5 +1,5 @@
 import type { Guard } from "./guard.ts";
-import type { LayerRules } from "./model.ts";
+import type { LayerRules, Layers } from "./model.ts";
 
 /** Everything that decisions about files depend on, as data that a thread can copy. */
 export interface FileRules {
@@ -9,4 +9,5 @@ export interface FileRules {
   readonly home: string;
   /** The files that connectors of agents wrote. */
   readonly connectorFiles: readonly string[];
+  readonly gitFiles?: Layers["gitFiles"];
 }

@@ -1,6 +1,7 @@
 import type { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Ask } from "../core/ask.ts";
 import type { MatchSteps } from "./match-steps.ts";
+import type { GitFiles } from "./protected-files.ts";
 import type { Rule } from "./rules.ts";
 import type { Readings } from "./shell/command.ts";
 import type { RiskFound } from "./shell/effects.ts";
@@ -46,4 +47,6 @@ export interface Layers {
   narrow: readonly LayerRules[];
   /** The budget for all decisions by these layers; absent: each ask has a separate one. */
   steps?: MatchSteps;
+  /** The files that settings of git name in the workspace; absent: none. */
+  gitFiles?: GitFiles | undefined;
 }

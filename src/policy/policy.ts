@@ -52,7 +52,10 @@ export function createPolicy({
     /** Returns the words that identify possibly restricted files below a directory; see `readDoubts`. */
     readDoubts: hintsFor,
     /** Returns everything that decisions about files depend on, as data for another thread. */
-    fileRules: ({ wide, narrow }: Layers): FileRules => ({ wide, narrow, guard, home, connectorFiles: paths() }),
+    fileRules: ({ wide, narrow, gitFiles }: Layers): FileRules => ({
+      ...{ wide, narrow, guard, home, connectorFiles: paths() },
+      ...(gitFiles && { gitFiles }),
+    }),
     /** Lists the permissions that can end in an ask, of the known ones and those that rules name; `*` stands for any other. */
     asking({ wide, narrow }: Layers, known: readonly string[]): string[] {
       const named = [...wide, ...narrow].flatMap(({ rules }) => rules.map(({ permission }) => permission));

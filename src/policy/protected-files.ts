@@ -3,11 +3,15 @@ import { foldCase } from "./wildcard.ts";
 /** Describes a file that runs as code without being started explicitly, or that grants access; undefined for other files. `path` is absolute or relative. */
 export function protectedFile(permission: string, path: string): string | undefined {
   if (permission !== "edit" && permission !== "read") return undefined;
-  const folded = fold(path);
+  const folded = foldPath(path);
   const secret = meets(secrets, folded);
   if (secret !== undefined || permission === "read") return secret;
+  if (isEditorWorkspace(folded)) return "a setting of an editor, which may run code";
   return meets(startedImplicitly, folded.replace(agentPlan, "$1plan.md"));
 }
+
+/** Checks for a file of VS Code that lists folders, settings and tasks; its name is free. */
+const isEditorWorkspace = (folded: string) => folded.endsWith(".code-workspace");
 
 /** A plan that an agent writes for people: a text, which no program reads as a setting. */
 const agentPlan = /(^|\/)\.opencode\/plans\/[^/]+\.md$/;
@@ -26,12 +30,17 @@ const startedImplicitly = table([
   ["git's own files, some of which run as code", ".git git~1 .git/ git~1/ .gitconfig .gitmodules .config/git/"],
   [
     "a hook that git runs",
-    ".husky/ .githooks/ .pre-commit-config.yaml .pre-commit-config.yml lefthook.yml lefthook.yaml .lefthook.yml",
+    ".husky/ .githooks/ .pre-commit-config.yaml .pre-commit-config.yml lefthook.yml lefthook.yaml .lefthook.yml " +
+      ".git-hooks/ .lintstagedrc .overcommit.yml .hg/hgrc .jj/",
   ],
   [
     "a start file of a shell",
     ".bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin .zlogout " +
       ".kshrc .cshrc .tcshrc .login .inputrc .tmux.conf .envrc .config/fish/ etc/profile etc/bash.bashrc etc/profile.d/",
+  ],
+  [
+    "a start file of a program",
+    ".rprofile .gdbinit .lldbinit .pdbrc sitecustomize.py .pnp.cjs .yarn/releases/ gradlew mvnw flake.nix",
   ],
   [
     "a list of what the system starts",
@@ -53,18 +62,37 @@ const startedImplicitly = table([
   [
     "a setting of an editor, which may run code",
     ".vscode/ .idea/ .zed/ .devcontainer/ .devcontainer.json .vimrc .exrc .gvimrc .nvimrc .nvim.lua .config/nvim/ .vim/ " +
-      ".emacs .emacs.d/ .dir-locals.el .mise.toml mise.toml .mise/",
+      ".emacs .emacs.d/ .dir-locals.el .mise.toml mise.toml .mise/ " +
+      ".mise.local.toml mise.local.toml .helix/ .idx/ .vs/",
   ],
   [
     "a setting of an agent, which may run code",
     ".opencode/ opencode.json opencode.jsonc .claude/ .claude.json .codex/ .gemini/ .cursor/ .windsurf/ .continue/ .aider.conf.yml " +
-      ".mcp.json mcp.json .roo/ .clinerules",
+      ".mcp.json mcp.json .roo/ .clinerules " +
+      ".kiro/ .amazonq/ .qwen/ .trae/ .crush.json",
   ],
   ["a setting of Toolgate, or a tool, plugin or skill beside it", ".config/toolgate/"],
 ]);
 
-/** The last names of the paths that are protected, with case folded: only files and directories with these names, and what is below, can be. */
-export const protectedNames: ReadonlySet<string> = new Set(
+/** Files and directories that git's settings name, and the directories above them in the workspace; all folded by `foldPath`. */
+export interface GitFiles {
+  readonly paths: readonly string[];
+  readonly parents: readonly string[];
+}
+
+/** Describes a path that git's settings name, is below a directory that they name, or contains such a path; for edits only. */
+export function gitFile(permission: string, path: string, files: GitFiles | undefined): string | undefined {
+  if (files === undefined || permission !== "edit") return undefined;
+  const folded = foldPath(path);
+  if (files.paths.some((named) => folded === named || folded.startsWith(`${named}/`)))
+    return "a file that git's settings name, which may run as code";
+  return files.parents.includes(folded) ? "a directory with a file that git's settings name" : undefined;
+}
+
+/** Checks a name with case folded: only files and directories with such names, and what is below, can be protected. */
+export const isProtectedName = (name: string): boolean => protectedNames.has(name) || isEditorWorkspace(name);
+
+const protectedNames: ReadonlySet<string> = new Set(
   [secrets, startedImplicitly].flatMap(({ files, directories }) =>
     [...files.keys(), ...directories.keys()].map((path) => path.replace(/^.*\//, "")),
   ),
@@ -116,7 +144,7 @@ function meets({ words, files, directories }: Table, path: string): string | und
 }
 
 /** Folds a path like file systems that ignore case, composition, or invisible characters. */
-function fold(path: string): string {
+export function foldPath(path: string): string {
   return foldCase(
     /^[ -~]*$/.test(path) ? path : path.normalize("NFKC").replace(/\p{Default_Ignorable_Code_Point}/gu, ""),
   );

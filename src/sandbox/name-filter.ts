@@ -10,7 +10,7 @@ export function createNameFilter(decisions: FileDecisions, directory: ReadPlace)
   const read = decisions.hints("read", directory);
   const edit = decisions.hints("edit", directory);
   return {
-    key: JSON.stringify([read, edit]),
+    key: JSON.stringify([read, edit, decisions.protectedKey]),
     test(name) {
       const folded = name.toLowerCase();
       const isPlain = plainName.test(name);

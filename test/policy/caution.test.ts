@@ -19,7 +19,24 @@ describe("a change of a file that runs implicitly always asks, whatever rules al
       [".git/hooks/pre-commit", ".git/config", "sub/.git/info/attributes", ".git", ".gitmodules", "/home/u/.gitconfig"],
     ],
     ["in other letters", [".GIT/Hooks/pre-commit", ".g\u200cit/config", "GIT~1/config", "\uff0egit/config"]],
-    ["hooks", [".husky/pre-push", "a/.githooks/x", "lefthook.yml", ".pre-commit-config.yaml"]],
+    ["programs", ["a/.gdbinit", ".Rprofile", "gradlew", "flake.nix", "sitecustomize.py", ".yarn/releases/yarn.cjs"]],
+    [
+      "more editors and agents",
+      ["x.code-workspace", ".helix/config.toml", ".kiro/a", ".qwen/settings.json", ".mise.local.toml"],
+    ],
+    [
+      "hooks",
+      [
+        ".git-hooks/x",
+        ".hg/hgrc",
+        ".jj/repo/config",
+        ".overcommit.yml",
+        ".husky/pre-push",
+        "a/.githooks/x",
+        "lefthook.yml",
+        ".pre-commit-config.yaml",
+      ],
+    ],
     [
       "shells",
       ["/home/u/.bashrc", ".profile", ".zshenv", "/home/u/.config/fish/config.fish", ".envrc", "/etc/profile.d/x.sh"],
