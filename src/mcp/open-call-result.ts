@@ -1,7 +1,7 @@
 import type { CallToolResult } from "@modelcontextprotocol/server";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { asksQuestions } from "../view/questions.ts";
-import { riskLines } from "../view/risks.ts";
+import { riskKinds } from "../view/risks.ts";
 import type { HeldCall, McpCallView } from "./hold-call.ts";
 
 /** Name of the tool that waits for a call. */
@@ -87,7 +87,7 @@ export function linkToRequest(url: string, { id }: Pick<PermissionRequest, "id">
 /** The forms that are displayed to approvers are safe: the service escapes what could deceive. */
 function askedFor(request: PermissionRequest): string {
   const { permission, display } = request;
-  const risks = riskLines([request]).map(({ words }) => words);
+  const risks = riskKinds([request]).map(({ words }) => words);
   const patterns = display.join(", ");
   const shown = patterns.length > 500 ? `${patterns.slice(0, 500)}…` : patterns;
   return `${permission}: ${shown}${risks.length > 0 ? ` (${risks.join(", ")})` : ""}`;

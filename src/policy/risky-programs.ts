@@ -230,12 +230,15 @@ export function runsDownloads(command: Command, files: ReadonlySet<string>): boo
   if (scripts.some((script) => files.has(plain(script)))) return true;
   const names = mentions.map(([name = ""]) => nameOf(name));
   // What was not understood may join its commands in any way.
-  return (
-    opaque !== undefined &&
-    names.some((name) => downloaders.test(name)) &&
-    names.some((name) => interpreter(name) !== undefined || /^(eval|source|\.)$/.test(name))
-  );
+  return opaque !== undefined && names.some((name) => downloaders.test(name)) && names.some(runsText);
 }
+
+/** Checks if a command downloads, or runs what it is given. */
+export function takesPartInDownload([program = ""]: readonly string[]): boolean {
+  return downloaders.test(nameOf(program)) || runsText(nameOf(program));
+}
+
+const runsText = (name: string) => interpreter(name) !== undefined || /^(eval|source|\.)$/.test(name);
 
 const downloaders = /^(curl|wget|aria2c|fetch|https?|xh)$/;
 

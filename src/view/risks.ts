@@ -1,22 +1,36 @@
 import type { PermissionRequest, RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { riskWords } from "../core/risk-words.ts";
 
-/** A kind of risk in words, with the commands, paths or addresses to which it applies. */
+type WithRisks = Pick<PermissionRequest, "risks">;
+
+/** Commands, paths or addresses with the same risks. */
 export interface RiskLine {
+  /** The heaviest risk. */
   kind: RiskKind;
+  /** All of their risks in words, the heaviest first. */
   words: string;
   parts: readonly string[];
 }
 
-/** The risks of the permission requests of one call, the heaviest first. */
-export function riskLines(requests: readonly Pick<PermissionRequest, "risks">[]): RiskLine[] {
-  const found = new Map<RiskKind, Set<string>>();
-  for (const { kind, parts } of requests.flatMap(({ risks }) => risks)) {
-    const known = found.get(kind) ?? new Set();
-    found.set(kind, known);
-    for (const part of parts) known.add(part);
-  }
-  return [...found]
-    .map(([kind, parts]) => ({ kind, words: riskWords.get(kind) ?? "has a risk", parts: [...parts] }))
-    .sort((a, b) => a.kind - b.kind);
+/** The risks of the permission requests of one call, the heaviest first; each command, path or address stands in one line. */
+export function riskLines(requests: readonly WithRisks[]): RiskLine[] {
+  const kinds = new Map<string, Set<RiskKind>>();
+  for (const { kind, parts } of byWeight(requests))
+    for (const part of parts) kinds.set(part, (kinds.get(part) ?? new Set()).add(kind));
+  const alike = Map.groupBy(kinds, ([, found]) => [...found].join(" "));
+  return [...alike.values()].flatMap((same) => {
+    const [kind, ...others] = same[0]?.[1] ?? [];
+    if (kind === undefined) return [];
+    return { kind, words: [kind, ...others].map(wordsOf).join(", "), parts: same.map(([part]) => part) };
+  });
 }
+
+/** The kinds of risk of the permission requests of one call in words, the heaviest first. */
+export function riskKinds(requests: readonly WithRisks[]): { kind: RiskKind; words: string }[] {
+  return [...new Set(byWeight(requests).map(({ kind }) => kind))].map((kind) => ({ kind, words: wordsOf(kind) }));
+}
+
+const byWeight = (requests: readonly WithRisks[]) =>
+  requests.flatMap(({ risks }) => risks).toSorted((a, b) => a.kind - b.kind);
+
+const wordsOf = (kind: RiskKind) => riskWords.get(kind) ?? "has a risk";

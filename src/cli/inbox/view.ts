@@ -1,6 +1,6 @@
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
-import { riskLines } from "../../view/risks.ts";
+import { riskKinds } from "../../view/risks.ts";
 import { hasSameView, isRequestCut } from "../../view/view-lines.ts";
 import { questionLines } from "../question/question-lines.ts";
 import { clipRow, wrapRows } from "../terminal/full-screen.ts";
@@ -120,7 +120,7 @@ function cardRow(card: Card, { selected, nameOf, now }: InboxView, paint: Paint)
     return `${mark} ${how}  ${paint("dim", whatOf(card))}`;
   }
   const left = ask.expires > 0 ? durationOf(ask.expires - now) : "";
-  const risks = riskLines(card.asks).map(({ words }) => words);
+  const risks = riskKinds(card.asks).map(({ words }) => words);
   const risk = risks.length > 0 ? `${paint("red", risks.join(", "))}  ` : "";
   const what = card === selected ? paint("bold", whatOf(card)) : whatOf(card);
   return `${mark} ${left.padStart(7)}  ${risk}${paint("cyan", requesterWords(ask, terminalLine))}  ${what}  ${paint("dim", nameOf(ask.sessionId))}`;

@@ -1,15 +1,15 @@
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { riskLines } from "../../view/risks.ts";
+import { riskKinds, riskLines } from "../../view/risks.ts";
 import { visibleText } from "../parts/visible-text.ts";
 
-/** The risks of a call, the heaviest first, with what they are about. */
+/** The risks of a call, the heaviest first, with the commands, paths and addresses that cause them. */
 export function Risks({ requests }: { requests: readonly PermissionRequest[] }) {
   const lines = riskLines(requests);
   if (lines.length === 0) return null;
   return (
     <section class="risks" aria-label="Risks">
       {lines.map(({ kind, words, parts }) => (
-        <p key={kind} data-kind={kind}>
+        <p key={words} data-kind={kind}>
           <b>{words}</b>{" "}
           {parts.map((part) => (
             <code key={part}>{visibleText(part)}</code>
@@ -22,7 +22,7 @@ export function Risks({ requests }: { requests: readonly PermissionRequest[] }) 
 
 /** The heaviest risk of a call in words, and the number of others. */
 export function RiskMark({ requests }: { requests: readonly PermissionRequest[] }) {
-  const [first, ...others] = riskLines(requests);
+  const [first, ...others] = riskKinds(requests);
   if (first === undefined) return null;
   return (
     <span class="risk-mark" data-kind={first.kind} title={others.map(({ words }) => words).join(", ")}>
