@@ -12,14 +12,14 @@ import type { OpenSession } from "./sessions.ts";
  * working directory with its inode, the environment, the content of the files that will change or run, the text that the plan has read, and the rules.
  */
 export async function approvalDigest(
-  { hashes, policyDigest }: Pick<Planning, "hashes" | "policyDigest">,
+  { policyDigest }: Pick<Planning, "policyDigest">,
   tool: Tool,
   input: JsonObject,
   { plan, bound }: Pick<CallDecision, "plan" | "bound">,
   { workspace }: Pick<OpenSession, "workspace">,
+  asStarted = false,
 ): Promise<string> {
-  const files: JsonObject = {};
-  for (const { absolute } of await bound()) files[absolute] = await hashes.of(absolute);
+  const { files, code, tree } = await bound();
   const whole = {
     definition: tool.definition.definitionId,
     input,
@@ -27,6 +27,8 @@ export async function approvalDigest(
     cwd: plan.cwd === undefined ? null : [plan.cwd, await inodeOf(plan.cwd)],
     env: { ...plan.env },
     files,
+    // A request that says so holds for the code as it is when it starts.
+    ...(!asStarted && { code, ...(tree && { tree: tree.digest }) }),
     ...(plan.contentDigest !== undefined && { content: plan.contentDigest }),
     asks: plan.asks.map(({ permission, patterns }) => ({ permission, patterns: [...patterns] })),
     // An answer to questions approves nothing, so a change of the rules does not lose it; they are judged again anyway.

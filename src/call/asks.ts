@@ -22,13 +22,14 @@ import type { AskRecord } from "../approval/ports.ts";
 import { refusalText } from "../approval/refusal-text.ts";
 import { questionPermission } from "../core/ask.ts";
 import { newId } from "../core/ids.ts";
+import { visibleLine } from "../core/visible.ts";
 import type { ExpandedAsk } from "../policy/model.ts";
 import type { Subject } from "../policy/subject.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
 import { approvalDigest } from "./approval-digest.ts";
 import { decideByHooks, isAllowedByHooks } from "./call-hooks.ts";
 import { refreshCall } from "./call-record.ts";
-import type { CallDecision, DecisionView } from "./decide.ts";
+import { type CallDecision, changedSince, type DecisionView } from "./decide.ts";
 import { decidedCall } from "./decision-records.ts";
 import { CallEnd, denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
@@ -47,7 +48,14 @@ export interface CallAnswers {
   missing: readonly UnapprovedAsk[];
   /** Answers to the questions of this plan. */
   answers: readonly QuestionAnswer[];
+  /** The latest approved request for another plan of this call. */
+  former?: PermissionRequest | undefined;
+  /** The approval holds for the code as it is when the call starts. */
+  asStarted?: boolean;
 }
+
+/** The beginning of the reason why a call is asked for again whose code has changed. */
+const changedCode = "changed since you were asked";
 
 /** Answers for a plan that needs no ask. */
 export const nothingAsked: CallAnswers = { digest: "", asks: [], approved: [], missing: [], answers: [] };
@@ -59,8 +67,15 @@ export async function answersTo(
   tool: Tool,
   decision: CallDecision,
 ): Promise<CallAnswers> {
-  const digest = await approvalDigest(engine, tool, inputOf(call.record.part), decision, call.opened);
   const asks = call.asks ?? (await engine.asksOf(call.record.ref));
+  const digestOf = (asStarted: boolean) =>
+    approvalDigest(engine, tool, inputOf(call.record.part), decision, call.opened, asStarted);
+  const strict = await digestOf(false);
+  const approvals = asks.filter((asked) => isAskApproved(asked, asks)).map(({ request }) => request);
+  const outdated = approvals.filter((request) => request.digest !== strict);
+  // Code that changed again after it was asked for again changes all the time.
+  const asStarted = outdated.some(({ changed }) => changed.startsWith(changedCode));
+  const digest = asStarted ? await digestOf(true) : strict;
   const given = asks.filter((ask) => ask.request.digest === digest && isAskApproved(ask, asks));
   const isByHooks = (ask: ExpandedAsk) =>
     call.hooks !== undefined && !isForPerson(ask) && isAllowedByHooks(call.hooks, digest, ask);
@@ -68,7 +83,8 @@ export async function answersTo(
     (ask) => !isByHooks(ask) && !given.some((asked) => isFor(ask, asked)),
   );
   const answers = given.flatMap(({ settled }) => settled?.answers ?? []);
-  return { digest, asks, approved: given.map(({ request }) => request), missing, answers };
+  const former = outdated.findLast((request) => request.digest !== digest);
+  return { digest, asks, approved: given.map(({ request }) => request), missing, answers, former, asStarted };
 }
 
 /**
@@ -79,8 +95,8 @@ export async function openMissingAsks(
   engine: Engine,
   call: Running,
   decision: CallDecision,
-  { digest, asks, missing }: CallAnswers,
-  { preview, missing: unseen = [] }: DecisionView,
+  { digest, asks, missing, former, asStarted = false }: CallAnswers,
+  { preview, files, missing: unseen = [] }: DecisionView,
   subject: Subject,
 ): Promise<boolean> {
   if (call.record.attempts > 0) {
@@ -98,13 +114,29 @@ export async function openMissingAsks(
   const unasked = await askHooks(call, unopened, decision.plan, digest);
   if (stale.length === 0 && unasked.length === 0) return false;
   const shown = preview && (await storePreview(engine, call, await preview()));
-  const { plan } = decision;
-  const view = await storeView(engine, call, { ...plan, missing: [...(plan.missing ?? []), ...unseen] });
+  const unbound = asStarted ? ["the code as it is when the call starts: it changed after each approval"] : [];
+  const view = await storeView(engine, call, {
+    ...{ title: decision.plan.title, missing: [...unseen, ...unbound] },
+    ...(files && { files }),
+  });
+  const changed = former ? changeText(changedSince(former, await decision.bound()), asStarted) : "";
   const requests = unasked.map((ask) =>
-    requestFor(engine, call, { ...decision, ask }, { preview: shown, view, subject, digest }),
+    requestFor(engine, call, { ...decision, ask }, { preview: shown, view, changed, subject, digest }),
   );
   return (await openPermissionRequests(engine, call, requests, decision.verdict, stale)) && requests.length > 0;
 }
+
+/** Says which files changed since a call was asked for. */
+function changeText(names: readonly string[], asStarted: boolean): string {
+  if (names.length === 0 && !asStarted) return "";
+  const shown = names.slice(0, maxNamed).map(visibleLine);
+  const more = names.length > maxNamed ? ` and ${names.length - maxNamed} more` : "";
+  const what = names.length === 0 ? "files of the workspace" : `${shown.join(", ")}${more}`;
+  const again = "They changed after each approval, so this one holds for them as they are when it starts.";
+  return `${changedCode}: ${what}${asStarted ? `. ${again}` : ""}`;
+}
+
+const maxNamed = 8;
 
 /** Lets hooks decide before approvers are asked. Returns the asks they leave open, and questions; throws if a hook denies one. */
 export async function askHooks(
@@ -134,10 +166,18 @@ export function requestFor(
   {
     preview,
     view,
+    changed = "",
     subject,
     digest,
     id = newId("per", store.now()),
-  }: { preview?: Preview | undefined; view: CallView; subject: Subject; digest: string; id?: string | undefined },
+  }: {
+    preview?: Preview | undefined;
+    view: CallView;
+    changed?: string;
+    subject: Subject;
+    digest: string;
+    id?: string | undefined;
+  },
 ): PermissionRequest {
   const { part } = call.record;
   const metadata = plan.asks.find(({ permission }) => permission === ask.permission)?.metadata;
@@ -152,6 +192,7 @@ export function requestFor(
       expires: store.now() + (call.record.spec.delegated?.askMs ?? limits.askMs),
       preview,
       view,
+      changed,
       question: questionsOf(ask, plan),
       tool: create(PermissionToolContextSchema, { messageId: part.messageId, callId: part.callId }),
     },

@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { constants } from "node:fs";
-import { access, type FileHandle, open, stat } from "node:fs/promises";
+import { access, type FileHandle, lstat, open, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { visible } from "../core/visible.ts";
 
@@ -30,44 +30,86 @@ async function canRun(path: string): Promise<boolean> {
   );
 }
 
-/** Hashes of file contents. */
-export interface FileHashes {
+/** The content of a file, as far as approvals and approvers need it. */
+export interface FileContent {
   /** SHA-256 of a regular file's content, or a word for why there is none: a file that appears or disappears is a change too. */
-  of(path: string): Promise<string>;
+  sha256: string;
+  bytes: number;
+  /** 0 for a file that is not text. */
+  lines: number;
+}
+
+/** Contents of files. */
+export interface FileHashes {
+  of(path: string): Promise<FileContent>;
 }
 
 /** Size from which a file is not read again while its metadata is unchanged. */
-const minCachedBytes = 1_048_576;
+const minCachedBytes = 65_536;
 const maxCached = 256;
 
-/** Creates an empty cache of file hashes. */
+/** Creates an empty cache of file contents. */
 export function createFileHashes(): FileHashes {
-  const cache = new Map<string, string>();
+  const cache = new Map<string, FileContent>();
   return {
     async of(path) {
       try {
         // Non-blocking: opening a FIFO would otherwise wait for a writer.
         await using file = await open(path, constants.O_RDONLY | constants.O_NONBLOCK);
         const found = await file.stat({ bigint: true });
-        if (!found.isFile()) return "not a file";
-        if (found.size < minCachedBytes) return await hashOf(file);
+        if (!found.isFile()) return { sha256: "not a file", bytes: 0, lines: 0 };
+        if (found.size < minCachedBytes) return await contentOf(file);
         const { dev, ino, size, mtimeNs, ctimeNs } = found;
         const name = [dev, ino, size, mtimeNs, ctimeNs].join(" ");
-        const hash = cache.get(name) ?? (await hashOf(file));
+        const content = cache.get(name) ?? (await contentOf(file));
         if (cache.size >= maxCached) cache.clear();
-        cache.set(name, hash);
-        return hash;
+        cache.set(name, content);
+        return content;
       } catch (cause) {
-        return cause instanceof Error && "code" in cause ? String(cause.code) : "unreadable";
+        const sha256 = cause instanceof Error && "code" in cause ? String(cause.code) : "unreadable";
+        return { sha256, bytes: 0, lines: 0 };
       }
     },
   };
 }
 
-async function hashOf(file: FileHandle): Promise<string> {
+async function contentOf(file: FileHandle): Promise<FileContent> {
   const hash = createHash("sha256");
-  for await (const chunk of file.createReadStream({ autoClose: false })) hash.update(chunk);
-  return hash.digest("hex");
+  let [bytes, lines, isText, isEnded] = [0, 0, true, true];
+  for await (const chunk of file.createReadStream({ autoClose: false }) as AsyncIterable<Buffer>) {
+    hash.update(chunk);
+    bytes += chunk.length;
+    isText &&= !chunk.includes(0);
+    for (let at = chunk.indexOf(10); at !== -1; at = chunk.indexOf(10, at + 1)) lines += 1;
+    isEnded = chunk.at(-1) === 10;
+  }
+  return { sha256: hash.digest("hex"), bytes, lines: isText ? lines + (isEnded ? 0 : 1) : 0 };
+}
+
+/** The files of a workspace, by path relative to it: size and time of change. */
+export interface FileTree {
+  digest: string;
+  changedMs: ReadonlyMap<string, number>;
+}
+
+/** Files of a workspace up to which an approval is bound to them. */
+const maxTreeFiles = 20_000;
+
+/** Reads the names, sizes and times of change of files; undefined for too many. */
+export async function readTree(directory: string, names: readonly string[]): Promise<FileTree | undefined> {
+  if (names.length > maxTreeFiles) return undefined;
+  const hash = createHash("sha256");
+  const changedMs = new Map<string, number>();
+  const sorted = names.toSorted();
+  for (let at = 0; at < sorted.length; at += 256) {
+    const some = sorted.slice(at, at + 256);
+    const found = await Promise.all(some.map((name) => lstat(join(directory, name)).catch(() => undefined)));
+    for (const [i, stats] of found.entries()) {
+      hash.update(`${some[i]}\0${stats?.size}\0${stats?.mtimeMs}\0${stats?.ctimeMs}\0`);
+      if (stats) changedMs.set(some[i] ?? "", stats.ctimeMs);
+    }
+  }
+  return { digest: hash.digest("hex"), changedMs };
 }
 
 /** Bytes of a bound file that an approver reads. */

@@ -1,18 +1,28 @@
-import { readdir } from "node:fs/promises";
+import { readdir, readFile } from "node:fs/promises";
+import { basename, dirname, join } from "node:path";
 import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { HiddenPathsSchema, type Preview, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import {
+  HiddenPathsSchema,
+  type PermissionRequest,
+  type Preview,
+  PreviewSchema,
+  type ViewFileSchema,
+  ViewFileUse,
+} from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { JudgedBy, Verdict } from "../approval/judge-asks.ts";
 import type { Permissions } from "../approval/permissions.ts";
 import type { Ask } from "../core/ask.ts";
 import { trackedFiles } from "../core/tracked-files.ts";
 import { visible, visibleLine } from "../core/visible.ts";
+import { isForeignPermission } from "../policy/known-permissions.ts";
 import type { LayersFor } from "../policy/layers.ts";
 import { createMatchSteps, stepsPerMs } from "../policy/match-steps.ts";
 import type { ExpandedAsk, Layers } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
 import type { Policy } from "../policy/policy.ts";
-import { readAsTexts } from "../policy/shell/command.ts";
+import type { CodeUse, PlacedCode } from "../policy/shell/code.ts";
+import { isSimpleLine, readAsTexts, readCommands } from "../policy/shell/command.ts";
 import type { GitNames } from "../policy/shell/git-names.ts";
 import type { Entry } from "../policy/shell/glob.ts";
 import type { Subject } from "../policy/subject.ts";
@@ -21,8 +31,9 @@ import { cautionFor } from "../tool/path-asks.ts";
 import type { ResolvedPath } from "../tool/resolved-path.ts";
 import type { Plan, PlanContext, Tool } from "../tool/tool.ts";
 import { type PathResolver, rememberPaths, resolvePlanPaths } from "./ask-paths.ts";
-import { type BoundFile, createFileHashes, type FileHashes, findProgram } from "./bound-files.ts";
+import { createFileHashes, type FileHashes, type FileTree, findProgram, readTree } from "./bound-files.ts";
 import type { LineAnalysis } from "./line-analysis.ts";
+import { nonceName } from "./shared-disk.ts";
 
 /** Dependencies of planning and judging. */
 export interface PlanningParts {
@@ -35,6 +46,8 @@ export interface PlanningParts {
   gitNames?(top: string): Promise<GitNames>;
   /** Checks if the sandbox hides files from the commands of an agent that a tool runs, without one those of bash; absent: from none. */
   confines?(agent: string, tool?: Tool): boolean;
+  /** Lists the files of a workspace without those that git ignores, relative to it; absent: approvals are not bound to them. */
+  listFiles?(directory: string): Promise<readonly string[]>;
   /** Returns the digest of the configured rules in force. */
   policyDigest(): string;
 }
@@ -59,6 +72,8 @@ export interface Question {
   workspace: PathResolver;
   /** The tool that confines commands; absent: `bash`. */
   tool?: Tool;
+  /** The hashes of files as the session has read them. */
+  reads?: PlanContext["reads"];
 }
 
 /** A call that is decided on, whether it is made or not. */
@@ -78,6 +93,20 @@ export interface DecisionMode {
   facts?: "none";
 }
 
+/** What an approval is bound to, as it is now. */
+export interface Binding {
+  /** Hashes by path of the files that change, and of the programs that run. */
+  files: Record<string, string>;
+  /** Hashes by path of what runs or is read as code. */
+  code: Record<string, string>;
+  /** The files of the workspace; absent unless more of them may run. */
+  tree?: FileTree;
+  /** The code as approvers see it. */
+  shown: readonly MessageInitShape<typeof ViewFileSchema>[];
+  /** What is not bound, each as a text. */
+  missing: readonly string[];
+}
+
 /** The decision on a question, with what approvals are bound to and approvers see. Both are made when they are needed. */
 export interface CallDecision {
   plan: Plan;
@@ -88,8 +117,8 @@ export interface CallDecision {
   files: { read: readonly string[]; edit: readonly string[] };
   /** The rules by which it was decided. */
   layers: Layers;
-  /** Finds the files to whose content an approval is bound. */
-  bound(): Promise<readonly BoundFile[]>;
+  /** Reads what an approval is bound to. */
+  bound(): Promise<Binding>;
   /** Runs the tool's checks and prepares the preview, unless the call is denied or they would reveal what may not be read. */
   view(): Promise<DecisionView>;
 }
@@ -98,6 +127,8 @@ export interface CallDecision {
 export interface DecisionView {
   /** Builds the preview; absent if the call is denied or if a preview would reveal what `read` does not allow. */
   preview?(): Promise<Preview>;
+  /** The files that run or are read as code. */
+  files?: Binding["shown"];
   /** What approvers cannot be shown, each as a text. */
   missing?: readonly string[];
   /** The tool's check that failed. */
@@ -113,13 +144,13 @@ export async function decideCall(
   const { workspace, files } = rememberPaths(ctx.workspace);
   const made = await makePlan(tool, input, { ...ctx, workspace }, { repeats, request });
   const plan = await withinPlanningTime(resolvePlanPaths(made, files));
-  return await decide(planning, { ...question, plan, workspace, tool }, mode);
+  return await decide(planning, { ...question, plan, workspace, tool, reads: ctx.reads }, mode);
 }
 
 /** Steps 4 and 5: evaluates policy for everything that a plan asks. */
 export async function decide(
   planning: Planning,
-  { subject, principal, plan, workspace, tool }: Question,
+  { subject, principal, plan, workspace, tool, reads }: Question,
   { grants, rules, facts }: DecisionMode,
 ): Promise<CallDecision> {
   const { permissions, lines, policy } = planning;
@@ -137,7 +168,17 @@ export async function decide(
     outside: pathsOf("external_directory"),
     files: { read: pathsOf("read"), edit: pathsOf("edit") },
   };
-  return { ...decided, bound: () => boundFiles(plan, asks), view: () => viewOf(policy, decided) };
+  let binding: Promise<Binding> | undefined;
+  const bound = () => (binding ??= bindPlan(planning, plan, asks, subject, reads));
+  return {
+    ...{ ...decided, bound },
+    async view() {
+      const isAsked = verdict.action === PermissionAction.ASK;
+      const { shown: files, missing } = isAsked ? await bound() : { shown: [], missing: [] };
+      const view = await viewOf(policy, decided);
+      return { ...view, files, missing: [...missing, ...(view.missing ?? [])] };
+    },
+  };
 }
 
 /** Repeats up to which a call does not ask for `doom_loop`: the third call in a row for the same thing asks. */
@@ -200,15 +241,107 @@ export async function expandAsks(
   return asks;
 }
 
-/** Lists the files that a plan binds, and the scripts and programs that its commands would run. */
-async function boundFiles({ binds = [], searchPath = "" }: Plan, asks: readonly ExpandedAsk[]): Promise<BoundFile[]> {
-  const scripts = asks.flatMap(({ runs = [] }) => runs);
+/** Reads what an approval of a plan is bound to. */
+async function bindPlan(
+  { hashes, listFiles }: Pick<Planning, "hashes" | "listFiles">,
+  { binds = [], searchPath = "" }: Plan,
+  asks: readonly ExpandedAsk[],
+  { directory, tool }: Subject,
+  reads: PlanContext["reads"] | undefined,
+): Promise<Binding> {
   const names = asks.flatMap(({ programs = [] }) => programs);
   const programs = await Promise.all(names.map((name) => findProgram(name, searchPath)));
-  return [
-    ...binds,
-    ...[...scripts, ...programs.filter((path) => path !== undefined)].map((absolute) => ({ absolute })),
-  ];
+  const files: Record<string, string> = {};
+  for (const path of [...binds.map(({ absolute }) => absolute), ...programs])
+    if (path !== undefined) files[path] = (await hashes.of(path)).sha256;
+  const found = asks.flatMap(({ code }) => code ?? []);
+  const missing = new Set(
+    found.flatMap(({ unknown }) => unknown.map((why) => `may run files that are not bound: ${why}`)),
+  );
+  const code: Record<string, string> = {};
+  const shown: MessageInitShape<typeof ViewFileSchema>[] = [];
+  let [count, left] = [0, maxCodeBytes];
+  for (const { absolute, pattern, external, use } of await withScripts(found.flatMap(({ files }) => files))) {
+    if (code[absolute] !== undefined) continue;
+    const { sha256, bytes, lines } = await hashes.of(absolute);
+    count += sha256.length === sha256Length ? 1 : 0;
+    left -= bytes;
+    if (count > maxCodeFiles || left < 0) {
+      missing.add(
+        `may run files that are not bound: over ${maxCodeFiles} files or ${maxCodeBytes / 1_048_576} MiB of code`,
+      );
+      break;
+    }
+    code[absolute] = sha256;
+    if (sha256.length !== sha256Length) continue;
+    const before = await reads?.get(absolute);
+    const changedSinceRead = before !== undefined && before !== sha256;
+    const path = external ? absolute : pattern;
+    shown.push({ path, sha256, bytes: BigInt(bytes), lines, use: codeUses[use], changedSinceRead });
+  }
+  const bound = { files, code, shown };
+  if (!found.some(({ runsMore }) => runsMore) || !listFiles) return { ...bound, missing: [...missing] };
+  // The host of a delegated call writes one of these with each request.
+  const isCompared = (name: string) => !isForeignPermission(tool) || !nonceName.test(basename(name));
+  const tree = await listFiles(directory).then(
+    (names) => readTree(directory, names.filter(isCompared)),
+    () => undefined,
+  );
+  if (!tree) missing.add("may run files that are not bound: the workspace cannot be read, or has too many files");
+  return { ...bound, ...(tree && { tree }), missing: [...missing] };
+}
+
+const maxCodeFiles = 64;
+const maxCodeBytes = 8 * 1_048_576;
+const sha256Length = 64;
+const codeUses: Readonly<Record<CodeUse, ViewFileUse>> = {
+  script: ViewFileUse.SCRIPT,
+  build: ViewFileUse.BUILD_INPUT,
+  patch: ViewFileUse.PATCH,
+  startup: ViewFileUse.STARTUP,
+  program: ViewFileUse.PROGRAM,
+};
+
+/** Adds the files that the scripts of a package.json run, as far as their lines are short. */
+async function withScripts(files: readonly PlacedCode[]): Promise<PlacedCode[]> {
+  const added = files.map(async (file): Promise<PlacedCode[]> => {
+    const { absolute, pattern, external, scripts } = file;
+    if (!scripts) return [file];
+    const text = await readFile(absolute, "utf8").catch(() => "{}");
+    const lines = scriptsIn(text).flatMap(([name, line]) => (scripts.includes(name) && isSimpleLine(line) ? line : []));
+    const named = lines.flatMap((line) => readCommands(line).flatMap(({ code }) => code.files));
+    return [
+      file,
+      ...named
+        .filter(({ glob, path }) => !glob && !path.startsWith("/"))
+        .map(({ path, use }) => ({
+          ...{ absolute: join(dirname(absolute), path), pattern: join(dirname(pattern), path), external, use },
+        })),
+    ];
+  });
+  return (await Promise.all(added)).flat();
+}
+
+function scriptsIn(text: string): [name: string, line: string][] {
+  try {
+    const { scripts = {} } = JSON.parse(text);
+    return Object.entries(scripts).filter((entry): entry is [string, string] => typeof entry[1] === "string");
+  } catch {
+    return [];
+  }
+}
+
+/** Names the code that changed after a request was opened; at most a few. */
+export function changedSince(
+  { created, view }: Pick<PermissionRequest, "created" | "view">,
+  { shown, tree }: Pick<Binding, "shown" | "tree">,
+): string[] {
+  const before = new Map(view?.files.map(({ path, sha256 }) => [path, sha256]));
+  const now = new Map(shown.map(({ path = "", sha256 }) => [path, sha256]));
+  const paths = new Set([...before.keys(), ...now.keys()]);
+  const changed = [...paths].filter((path) => before.get(path) !== now.get(path));
+  const touched = [...(tree?.changedMs ?? [])].filter(([, ms]) => ms >= created).map(([path]) => path);
+  return [...new Set([...changed, ...touched])];
 }
 
 async function viewOf(

@@ -5,7 +5,7 @@ import { basename, dirname, resolve } from "node:path";
 import type { BeginCallRequest } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 
 /** Name of a nonce file: its random part makes it unknown to everyone who does not see the host's disk. */
-const nonceName = /^\.toolgate-nonce-([0-9a-f]{32})$/;
+export const nonceName = /^\.toolgate-nonce-([0-9a-f]{32})$/;
 
 /** Tests whether the host sees the files of this machine: its nonce file lies in its directory here too, see the contract. */
 export async function provesSharedDisk({

@@ -1,10 +1,9 @@
 import { fromJson, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 import { type Value, ValueSchema } from "@bufbuild/protobuf/wkt";
 import type { CallView, Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { createCallView, isViewCut } from "../approval/call-view.ts";
+import { createCallView, isViewCut, type ShownCall } from "../approval/call-view.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import { newId } from "../core/ids.ts";
-import type { Plan } from "../tool/tool.ts";
 import { cutPreview } from "./decide.ts";
 import type { Engine } from "./engine.ts";
 import { ensureRecorded } from "./first-step.ts";
@@ -44,7 +43,7 @@ export async function storePreview(
 export async function storeView(
   { outputs, store }: Engine,
   { record: { part, ref } }: Pick<Running, "record">,
-  { title, files = [], missing = [] }: Pick<Plan, "title" | "files" | "missing">,
+  { title, files = [], missing = [] }: Pick<ShownCall, "title" | "files" | "missing">,
 ): Promise<CallView> {
   const input = inputOf(part);
   const view = createCallView({ tool: part.tool, title, input, files, missing });

@@ -21,6 +21,7 @@ import { createHooks } from "../tool/hooks.ts";
 import { byName, createRegistry } from "../tool/registry.ts";
 import type { Tool } from "../tool/tool.ts";
 import { createForeignTools } from "../tools/foreign/foreign-tools.ts";
+import { projectFiles } from "../tools/fs/ripgrep.ts";
 import { createPolicyParts, type PolicyConfig } from "./policy.ts";
 
 /** The settings of a replica. */
@@ -96,7 +97,7 @@ export function createReplica({
   });
   const lines = createLineAnalysis({ log });
   const planning = createPlanning({
-    ...{ permissions, policy, layersFor, policyDigest, lines },
+    ...{ permissions, policy, layersFor, policyDigest, lines, listFiles: projectFiles },
     ...(gitNames && { gitNames }),
     ...(confines && { confines }),
   });

@@ -3,6 +3,7 @@ import type { Ask } from "../core/ask.ts";
 import type { MatchSteps } from "./match-steps.ts";
 import type { GitFiles } from "./protected-files.ts";
 import type { Rule } from "./rules.ts";
+import type { PlacedCode } from "./shell/code.ts";
 import type { Readings } from "./shell/command.ts";
 import type { RiskFound } from "./shell/effects.ts";
 
@@ -14,8 +15,8 @@ export interface ExpandedAsk extends Ask {
   readings?: Readings;
   /** For commands: a sandbox hides the files of the workspace that rules do not allow to read and that no ask of the call names. */
   isConfined?: true;
-  /** For commands: the canonical paths of the scripts that they run. An approval is bound to the content of these files. */
-  runs?: readonly string[];
+  /** For commands: the files that they run or read as code, to whose content an approval is bound. */
+  code?: LineCode;
   /** For commands: the names of the programs that they run. */
   programs?: readonly string[];
   /** Another ask decides: a rule that matches this one can only ask or deny. */
@@ -24,6 +25,15 @@ export interface ExpandedAsk extends Ask {
   risks?: readonly RiskFound[];
   /** For commands: patterns that run what a pipe feeds them, such as `sh`, each with its whole pipeline. No grant covers them. */
   pipelines?: ReadonlyMap<string, string>;
+}
+
+/** The code of a line. */
+export interface LineCode {
+  files: readonly PlacedCode[];
+  /** True if the line may run more code of the workspace than these files. */
+  runsMore: boolean;
+  /** The reasons why not all files are known. */
+  unknown: readonly string[];
 }
 
 /** A list of rules and its origin. */

@@ -1,12 +1,6 @@
 import type { JsonObject, JsonValue, MessageInitShape } from "@bufbuild/protobuf";
 import type { HostTrafficSchema, QuestionAnswer, QuestionSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type {
-  FilePart,
-  HiddenPathsSchema,
-  PreviewSchema,
-  ToolExecutor,
-  ViewFileSchema,
-} from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { FilePart, HiddenPathsSchema, PreviewSchema, ToolExecutor } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Ask } from "../core/ask.ts";
 import type { Durability, DurableState } from "../core/durability.ts";
@@ -46,10 +40,6 @@ export interface Plan {
   questions?: readonly MessageInitShape<typeof QuestionSchema>[];
   /** Files to whose content an approval is bound: those that will change, and programs that will run. */
   binds?: readonly Pick<ResolvedPath, "absolute">[];
-  /** The files among `binds` that run or are read as code, as approvers see them. */
-  files?: readonly MessageInitShape<typeof ViewFileSchema>[];
-  /** What approvers cannot be shown, each as a text for a person, such as files that will run and are not known. */
-  missing?: readonly string[];
   /** The working directory, if there is one; an approval is bound to it. */
   cwd?: string;
   /** Additional environment variables of the call's commands; an approval is bound to them. */

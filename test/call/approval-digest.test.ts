@@ -40,7 +40,10 @@ async function digest({ policy = "p1", version = "1", input = { to: "staging" },
   };
   const parts = { hashes: createFileHashes(), policyDigest: () => policy };
   const workspace = await openWorkspace("default", join(directory, at));
-  const decision = { plan: planned, bound: async () => planned.binds ?? [] };
+  const files: Record<string, string> = {};
+  for (const { absolute } of planned.binds ?? []) files[absolute] = (await createFileHashes().of(absolute)).sha256;
+  const bound = async () => ({ files, code: {}, shown: [], missing: [] });
+  const decision = { plan: planned, bound };
   return await approvalDigest(parts, deploy(version), input, decision, { workspace });
 }
 

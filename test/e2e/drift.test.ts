@@ -1,4 +1,4 @@
-import { mkdir, mkdtemp, readFile, rename, rm, symlink, writeFile } from "node:fs/promises";
+import { appendFile, mkdir, mkdtemp, readFile, rename, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
@@ -31,7 +31,7 @@ async function drift(
   const outcomes = stream.seen.flatMap(({ event }) =>
     event.case === "permissionSettled" ? [event.value.outcome] : [],
   );
-  expect(outcomes).toEqual([PermissionOutcome.ONCE]);
+  expect(outcomes, JSON.stringify(call.input)).toEqual([PermissionOutcome.ONCE]);
   return { first, sessionId, again: event.case === "permissionAsked" ? event.value : undefined };
 }
 
@@ -93,6 +93,125 @@ test("the script that a command runs, by whatever name", async () => {
     expect(again).toMatchObject({ patterns: first.patterns });
     expect(again?.digest).not.toBe(first.digest);
   }
+});
+
+/** Lines that run code, the file of it that changes after the ask, and how the approval is bound to it. */
+const code: readonly (readonly [line: string, file: string, bound: "content" | "tree" | "unbound"])[] = [
+  ["sh run.sh", "run.sh", "content"],
+  [". ./run.sh", "run.sh", "content"],
+  ["cd sub && ./x", "sub/x", "content"],
+  ["bash -c 'sh run.sh'", "run.sh", "content"],
+  ["node -r ./b.js a.js", "b.js", "content"],
+  ["bash --rcfile run.sh", "run.sh", "content"],
+  ["perl a.pl", "a.pl", "content"],
+  ["time sh run.sh", "run.sh", "content"],
+  ["env -S 'sh run.sh'", "run.sh", "content"],
+  ["bash < run.sh", "run.sh", "content"],
+  ["cat run.sh | sh", "run.sh", "content"],
+  ["sh ./*.sh", "run.sh", "content"],
+  ["sh $(ls *.sh)", "run.sh", "tree"],
+  ['"$PWD"/sub/x', "sub/x", "tree"],
+  ["BASH_ENV=./run.sh bash -c true", "run.sh", "content"],
+  ["env BASH_ENV=./run.sh bash -c true", "run.sh", "content"],
+  ["find . -name '*.sh' -exec sh {} ';'", "run.sh", "content"],
+  ["python3 - < a.py", "a.py", "content"],
+  ["xargs -I{} sh -c {} < list", "list", "content"],
+  ["awk -f a.awk list", "a.awk", "content"],
+  ["sed -f a.sed list", "a.sed", "content"],
+  ["python3 -m b", "b.py", "content"],
+  ["make", "Makefile", "content"],
+  ["make -f other.mk", "other.mk", "content"],
+  ["npm test", "package.json", "content"],
+  ["npm test", "run.sh", "content"],
+  ["python3 a.py", "b.py", "tree"],
+  ["node a.js", "b.js", "tree"],
+  ["git apply p.patch", "p.patch", "content"],
+  ["patch -p1 < p.patch", "p.patch", "content"],
+  ["cargo test", "Cargo.toml", "content"],
+  ["cp list copy", "list", "unbound"],
+];
+
+async function prepareCode(service: Service): Promise<void> {
+  const files = {
+    "run.sh": "echo run\n",
+    "sub/x": "#!/bin/sh\necho x\n",
+    "a.js": 'require("./b.js");\n',
+    "b.js": "console.log(1);\n",
+    "a.pl": "print 1;\n",
+    "a.py": "import b\n",
+    "b.py": "print(1)\n",
+    "a.awk": "{ print }\n",
+    "a.sed": "s/a/b/\n",
+    list: "echo 1\n",
+    Makefile: "all:\n\ttrue\n",
+    "other.mk": "all:\n\ttrue\n",
+    "package.json": '{ "scripts": { "test": "sh run.sh" } }\n',
+    "Cargo.toml": '[package]\nname = "a"\n',
+    "p.patch": "--- a/list\n+++ b/list\n@@ -1 +1 @@\n-echo 1\n+echo 2\n",
+  };
+  await mkdir(join(service.workspace, "sub"), { recursive: true });
+  for (const [name, text] of Object.entries(files))
+    await writeFile(join(service.workspace, name), text, { mode: 0o755 });
+}
+
+/** Has a line asked, changes a file, and answers all of its requests: the first of them, and what the call asks after that. */
+async function answerAfter(service: Service, command: string, change: () => Promise<unknown>) {
+  const agent = connect(service, "caller");
+  const { permissions } = connect(service, "approver");
+  const sessionId = await agent.newSession();
+  const stream = read(agent.tools.executeTool({ sessionId, callId: "c1", tool: "bash", input: { command } }));
+  const first = await stream.until("permissionAsked");
+  const { permissions: open } = await permissions.listPermissions({ sessionId });
+  await change();
+  for (const { id } of open) await permissions.respondToPermission({ sessionId, permissionId: id, reply: Reply.ONCE });
+  const asked = new Set(open.map(({ id }) => id));
+  const { event } = await stream.find(
+    ({ event }) =>
+      (event.case === "permissionAsked" && !asked.has(event.value.id)) ||
+      (event.case === "part" && event.value.state.case === "running"),
+  );
+  return { first, again: event.case === "permissionAsked" ? event.value : undefined };
+}
+
+test("what a line runs or reads as code: it is asked again, with the names of what changed", async () => {
+  const service = await startService({ settings: '[permission]\nedit = "allow"\nread = "allow"\n' });
+  const found: (typeof code)[number][] = [];
+  for (const [line, file] of code) {
+    await prepareCode(service);
+    const change = () => appendFile(join(service.workspace, file), "\n");
+    const { first, again } = await answerAfter(service, line, change);
+    if (again) expect(again.changed, line).toBe(`changed since you were asked: ${file}`);
+    const isShown = first.view?.files.some(({ path }) => path === file) ?? false;
+    found.push([line, file, again ? (isShown ? "content" : "tree") : "unbound"]);
+  }
+  expect(found).toEqual(code);
+}, 120_000);
+
+test("code that changes again and again: the third request offers it as it is when it starts", async () => {
+  const service = await startService();
+  await prepareCode(service);
+  const agent = connect(service, "caller");
+  const person = connect(service, "approver");
+  const sessionId = await agent.newSession();
+  const stream = read(
+    agent.tools.executeTool({ sessionId, callId: "c1", tool: "bash", input: { command: "sh run.sh" } }),
+  );
+  const changed: string[] = [];
+  for (let round = 0; round < 3; round += 1) {
+    const asked = await stream.until("permissionAsked");
+    changed.push(asked.changed);
+    expect(asked.view?.complete).toBe(round < 2);
+    await appendFile(join(service.workspace, "run.sh"), "echo more\n");
+    await person.permissions.respondToPermission({ sessionId, permissionId: asked.id, reply: Reply.ONCE });
+  }
+  const part = await stream.end();
+  expect(part.state.value).toMatchObject({ output: expect.stringContaining("more") });
+  const named = "changed since you were asked: run.sh";
+  expect(changed).toEqual([
+    "",
+    named,
+    `${named}. They changed after each approval, so this one holds for them as they are when it starts.`,
+  ]);
 });
 
 test("the program that is found for a name: it is replaced, or another one comes before it", async () => {

@@ -1,4 +1,5 @@
 import { effectsOf, mayRunItsWords, movesPaths, programOf } from "./behaviour.ts";
+import { type CodeFile, type CommandCode, commandCode } from "./code.ts";
 import type { Danger, Inner, RiskFound, Use } from "./effects.ts";
 import { type CommandLine, type Join, Opaque, type SimpleCommand, type Word } from "./line.ts";
 import { type FeedingPipeline, pipelinesIn } from "./pipelines.ts";
@@ -25,6 +26,8 @@ export interface Command {
   inner: readonly Command[];
   /** Files that it runs as scripts. */
   scripts: readonly string[];
+  /** The files that it runs or reads as code, with those of the commands that it runs. */
+  code: CommandCode;
   /** The programs that it names, including wrappers that only run another one. */
   programs: readonly string[];
   /** The words of each command that it names anywhere: its own first, then those that it runs. */
@@ -90,6 +93,7 @@ function unreadCommands(line: string, why: string, uses: readonly Use[] = [anyOb
       uses,
       inner: [],
       scripts: [],
+      code: anyCode,
       programs: [],
       mentions: [],
       redirected: false,
@@ -97,6 +101,8 @@ function unreadCommands(line: string, why: string, uses: readonly Use[] = [anyOb
     },
   ];
 }
+
+const anyCode: CommandCode = { files: [], runsMore: true };
 
 /** Git's objects, which no sandbox hides: a line that was not read may print each of them. */
 const anyObjects: Use = { path: ".", glob: false, as: "read", within: { as: "objects", objects: "history" } };
@@ -226,6 +232,11 @@ function understood(command: SimpleCommand, directory: string, depth: number, mo
   const usesPaths = effects.uses.length + redirections.length + effects.scripts.length > 0 || inner.length > 0;
   if (moved !== undefined && usesPaths) whole(`${moved} in the same line may change which files its paths name`);
   const text = spellCommand(command);
+  const code = commandCode(
+    command,
+    effects,
+    inner.some((one) => one.code.runsMore),
+  );
   const uses = [...effects.uses, ...redirections, ...inner.flatMap(({ uses }) => uses)];
   return {
     text,
@@ -239,6 +250,7 @@ function understood(command: SimpleCommand, directory: string, depth: number, mo
     uses,
     inner,
     scripts: [...effects.scripts, ...inner.flatMap(({ scripts }) => scripts)],
+    code: { ...code, files: [...code.files, ...inner.flatMap(({ code }) => code.files)] },
     programs: distinct([words[0]?.value ?? "", ...inner.flatMap(({ programs }) => programs)]),
     mentions: [words.map(({ value }) => value), ...inner.flatMap(({ mentions }) => mentions)],
     redirected: redirects.length > 0 || command.input !== undefined,
@@ -327,6 +339,13 @@ function opaqueLine(line: string, why: string): Command {
     ],
     inner: [],
     scripts: [],
+    code: {
+      files: [
+        ...mentioned.flatMap(({ code }) => code.files),
+        ...sources.map((path): CodeFile => ({ path, glob: false, use: "script" })),
+      ],
+      runsMore: true,
+    },
     programs: distinct(mentioned.flatMap(({ programs }) => programs)),
     mentions: mentioned.flatMap(({ mentions }) => mentions),
     redirected: false,

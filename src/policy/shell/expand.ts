@@ -5,7 +5,7 @@ import { addUse } from "./add-use.ts";
 import { type Command, type LineReading, readCommands } from "./command.ts";
 import { madeNames, nameCaution } from "./glob-names.ts";
 import { repositoryAt } from "./repository.ts";
-import { type Allowed, addScript, asksOf, canBePath, createTouched, type Files } from "./touched.ts";
+import { type Allowed, addCode, asksOf, canBePath, createTouched, type Files } from "./touched.ts";
 
 /**
  * Expands an ask. A command line becomes its commands, the directories outside the workspace that they reach, the files
@@ -15,6 +15,7 @@ export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, h
   if (ask.permission !== "bash") return [ask];
   const touched = createTouched(allowed, ask.isConfined === true);
   const programs = new Set<string>();
+  let runsMore = false;
   const byPlace = new Map<string, ExpandedAsk>();
   const pipelines = new Map<string, string>();
   const readings = new Map<string, LineReading>(ask.readings);
@@ -25,6 +26,7 @@ export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, h
   });
   const place = (command: Command) => directoryOf(command, ask.cwd ?? "/", files);
   for (const { line, commands } of lines) {
+    const isFed = commands.some(({ pipeline }) => pipeline !== undefined);
     const made = await madeNames(commands, place, files.list);
     for (const command of commands) {
       if (command.pipeline) pipelines.set(command.text, command.pipeline.text);
@@ -43,17 +45,17 @@ export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, h
       });
       const placed = { cwd, top: repository?.top, isAlone: isAlone(commands) };
       for (const use of command.uses) await addUse(touched, use, command, placed, files, home);
-      for (const script of command.scripts) await addScript(touched, script, cwd, files);
+      await addCode(touched, command, isFed, cwd, files);
+      runsMore ||= command.code.runsMore;
       for (const program of command.programs) programs.add(program);
     }
   }
   const [first, ...others] = byPlace.values();
   if (!first) return [ask];
   const { cwd: _, ...unplaced } = first;
-  const runs = [...touched.scripts];
   const itself = {
     ...(ask.cwd === undefined ? unplaced : first),
-    ...(runs.length > 0 && { runs }),
+    code: { files: [...touched.code.values()], runsMore, unknown: [...touched.unknownCode] },
     programs: [...programs],
   };
   const risks = mergeRisks(lines.flatMap(({ commands, risks }) => risks ?? risksOfCommands(commands)));

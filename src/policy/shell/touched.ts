@@ -1,9 +1,11 @@
 import { dirname, join, relative } from "node:path";
 import type { ExpandedAsk } from "../model.ts";
 import { filesBelow } from "./below.ts";
+import type { CodeFile, PlacedCode } from "./code.ts";
+import type { Command } from "./command.ts";
 import type { Below, Use } from "./effects.ts";
 import type { GitNames } from "./git-names.ts";
-import type { ListDirectory } from "./glob.ts";
+import { type ListDirectory, pathsOf } from "./glob.ts";
 
 /** A path with links and `..` resolved. */
 export interface ExpandPlace {
@@ -47,8 +49,10 @@ export interface Touched {
   readonly read: Map<string, ExpandPlace>;
   readonly changed: Map<string, ExpandPlace>;
   readonly written: Map<string, ExpandPlace>;
-  /** Scripts that the commands run. */
-  readonly scripts: Set<string>;
+  /** Files that the commands run or read as code, by canonical path. */
+  readonly code: Map<string, PlacedCode>;
+  /** The reasons why not all code is known. */
+  readonly unknownCode: Set<string>;
 }
 
 /** Creates an empty collection. */
@@ -60,7 +64,8 @@ export function createTouched(allowed: Allowed, isConfined: boolean): Touched {
     read: new Map(),
     changed: new Map(),
     written: new Map(),
-    scripts: new Set(),
+    code: new Map(),
+    unknownCode: new Set(),
   };
 }
 
@@ -129,10 +134,35 @@ export async function addCopies(
   for (const file of barred) touched.written.set(file.absolute, file);
 }
 
-/** Adds a script that a command runs. */
-export async function addScript({ scripts }: Touched, path: string, cwd: string, files: Files): Promise<void> {
-  const place = await files.resolve(path, cwd).catch(() => undefined);
-  if (place) scripts.add(place.absolute);
+/** Adds the files that a command runs or reads as code; `fed`: the line feeds its program by a pipe. */
+export async function addCode(
+  { code, unknownCode }: Touched,
+  { code: own, uses, opaque }: Command,
+  isFed: boolean,
+  cwd: string,
+  files: Files,
+): Promise<void> {
+  if (opaque !== undefined) unknownCode.add("the line is not understood");
+  const fed = uses.filter(({ as, below }) => as === "read" && (isFed || (own.runsMore && below !== undefined)));
+  const named: CodeFile[] = [...own.files, ...fed.map(({ path, glob }): CodeFile => ({ path, glob, use: "script" }))];
+  for (const { path, glob, use, scripts } of named) {
+    if (!canBePath(path)) continue;
+    const paths = (glob ? await pathsOf(path, cwd, files.list) : [path])?.filter((one) => !glob || one !== path);
+    if (paths === undefined) unknownCode.add(`${path} stands for too many files`);
+    for (const place of await placesOf(paths ?? [], cwd, files)) {
+      const below = fed.find((one) => one.path === path)?.below;
+      const { absolute, pattern, external } = place;
+      if (!place.isDirectory)
+        code.set(absolute, code.get(absolute) ?? { absolute, pattern, external, use, ...(scripts && { scripts }) });
+      else if (below) {
+        const found = await filesBelow(absolute, below, files.list);
+        if (found.more || found.files.length > maxBarred) unknownCode.add(`${path} holds too many files`);
+        else
+          for (const { absolute, pattern, external } of found.files.map((name) => within(place, name)))
+            code.set(absolute, code.get(absolute) ?? { absolute, pattern, external, use });
+      }
+    }
+  }
 }
 
 /** Returns the asks for what was collected. */

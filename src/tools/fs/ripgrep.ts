@@ -145,3 +145,14 @@ async function program(): Promise<string> {
     "ripgrep is not installed where the service runs. Ask its operator to install the package ripgrep.",
   );
 }
+
+/** Lists the files of a project that git does not ignore, relative to its directory. */
+export async function projectFiles(root: string): Promise<string[]> {
+  const files: string[] = [];
+  const args = [...everySearch, "--glob=!node_modules", "--files", "--null", "--", "./"];
+  const signal = new AbortController().signal;
+  await ripgrep({ args, cwd: root, delimiter: "\0", signal, late: searchTime() }, (record) => {
+    files.push(record.slice(2));
+  });
+  return files;
+}

@@ -2,7 +2,7 @@ import { type FSWatcher, readdirSync, watch } from "node:fs";
 import { dirname, join } from "node:path";
 import { setImmediate } from "node:timers/promises";
 import { isWithin } from "../../sandbox/is-within.ts";
-import { everySearch, ripgrep, searchTime } from "../fs/ripgrep.ts";
+import { projectFiles } from "../fs/ripgrep.ts";
 import { uriOf } from "./documents.ts";
 import { presentStats } from "./present-stats.ts";
 
@@ -62,7 +62,8 @@ export async function watchProject(root: string): Promise<ChangedFiles> {
     for (const name of namesIn(path)) if (!ignoredNames.has(name)) found(join(path, name));
   }
 
-  for (const path of await filesOf(root)) {
+  for (const name of await projectFiles(root)) {
+    const path = join(root, name);
     known.add(path);
     for (let at = dirname(path); isWithin(at, root) && !watchers.has(at); at = dirname(at)) {
       watchDirectory(at);
@@ -100,14 +101,4 @@ function namesIn(directory: string): string[] {
   } catch {
     return [];
   }
-}
-
-async function filesOf(root: string): Promise<string[]> {
-  const files: string[] = [];
-  const args = [...everySearch, "--glob=!node_modules", "--files", "--null", "--", "./"];
-  const signal = new AbortController().signal;
-  await ripgrep({ args, cwd: root, delimiter: "\0", signal, late: searchTime() }, (record) => {
-    files.push(join(root, record.slice(2)));
-  });
-  return files;
 }

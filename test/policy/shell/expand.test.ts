@@ -128,6 +128,6 @@ test("a cd that leads out of the workspace is an ask, and so are paths that an o
 test("an approval of a script is bound to its content", async () => {
   for (const line of ["bash x.sh", "python3 -B x.sh a", "./x.sh", "timeout 5 node x.sh"]) {
     const asked = await asks(line);
-    expect(asked.flatMap(({ runs = [] }) => runs)).toEqual(["/srv/p/sub/x.sh"]);
+    expect(asked.flatMap(({ code }) => code?.files.map(({ absolute }) => absolute) ?? [])).toEqual(["/srv/p/sub/x.sh"]);
   }
 });

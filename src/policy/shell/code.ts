@@ -1,0 +1,170 @@
+import { programOf } from "./behaviour.ts";
+import type { Effects } from "./effects.ts";
+import { interpreter } from "./interpreters.ts";
+import type { SimpleCommand, Word } from "./line.ts";
+import { programs } from "./programs.ts";
+import { isRunner } from "./wrappers.ts";
+
+/** The part that a file has in a command that runs it, or reads it as code. */
+export type CodeUse = "script" | "build" | "patch" | "startup" | "program";
+
+/** A file that a command runs or reads as code: an approval of the command is bound to its content. */
+export interface CodeFile {
+  path: string;
+  glob: boolean;
+  use: CodeUse;
+  /** For a package.json: the scripts in it that run. */
+  scripts?: readonly string[];
+}
+
+/** A file that a line runs or reads as code, with its links resolved. */
+export interface PlacedCode extends Pick<CodeFile, "use" | "scripts"> {
+  absolute: string;
+  /** The path relative to the workspace. */
+  pattern: string;
+  external: boolean;
+}
+
+/** The files that a command runs or reads as code. */
+export interface CommandCode {
+  files: readonly CodeFile[];
+  /** True if it may run more code of the workspace than these files. */
+  runsMore: boolean;
+}
+
+/** Finds the code of a command, without that of the commands that it runs; `runsMore` of those is `innerRunsMore`. */
+export function commandCode(
+  { assignments, words, redirects }: SimpleCommand,
+  { scripts }: Pick<Effects, "scripts">,
+  innerRunsMore: boolean,
+): CommandCode {
+  const name = programOf(words);
+  const plain = words.map(({ value }) => value);
+  const files: CodeFile[] = scripts.map((path) => ({ path, glob: globOf(words, path), use: useOf(words, path) }));
+  const add = (use: CodeUse, paths: readonly string[]) => {
+    for (const path of paths) if (path !== "" && path !== "-") files.push({ path, glob: globOf(words, path), use });
+  };
+  const [own, ...shares] = [interpreter(name), ...startups(assignments, plain)];
+  add("startup", shares);
+  const isShell = own !== undefined && !codeOptions.has(own);
+  const runsMore = innerRunsMore || own !== undefined || runsWorkspace(name, plain);
+  if (own !== undefined) {
+    add("startup", valuesOf(plain, isShell ? "--rcfile --init-file" : (codeOptions.get(own) ?? "")));
+    if (own === "python") add("script", valuesOf(plain, "-m").flatMap(filesOfModule));
+  }
+  if (/^([gmn]?awk|g?sed)$/.test(name)) add("script", valuesOf(plain, "-f --file"));
+  if (name === "patch") add("patch", [...valuesOf(plain, "-i --input"), ...plain.slice(2)]);
+  if (name === "git" && plain.some((word) => /^(apply|am)$/.test(word)))
+    add("patch", plain.slice(plain.findIndex((word) => /^(apply|am)$/.test(word)) + 1).filter(isOperand));
+  const inputs = redirects.filter(({ operator }) => operator === "<").map(({ target }) => target);
+  if (runsMore || files.some(({ use }) => use === "patch") || name === "patch")
+    add(name === "patch" || name === "git" ? "patch" : "script", inputs);
+  files.push(...buildInputs(name, plain));
+  return { files, runsMore };
+}
+
+/** Options of interpreters that name code to load before the program. */
+const codeOptions: ReadonlyMap<string, string> = new Map(
+  Object.entries({
+    node: "-r --require --import --loader --experimental-loader",
+    tsx: "-r --require --import",
+    "ts-node": "-r --require",
+    ruby: "-r",
+    perl: "-M",
+    lua: "-l",
+    php: "-c",
+    python: "",
+    julia: "-L --load",
+    osascript: "",
+    pwsh: "-File",
+    Rscript: "",
+    tclsh: "",
+  }),
+);
+
+const isOperand = (word: string) => !word.startsWith("-");
+
+/** Returns the values of options, as separate words, behind `=`, or for a letter in the same word. */
+function valuesOf(words: readonly string[], options: string): string[] {
+  const names = options.split(" ").filter((name) => name !== "");
+  return words.slice(1).flatMap((word, i) =>
+    names.flatMap((name) => {
+      if (word === name) return words[i + 2] ?? [];
+      if (word.startsWith(`${name}=`)) return word.slice(name.length + 1);
+      return /^-\w$/.test(name) && word.startsWith(name) ? word.slice(2) : [];
+    }),
+  );
+}
+
+/** The files in the working directory that `python -m` finds for a module. */
+function filesOfModule(name: string): string[] {
+  const path = name.replaceAll(".", "/");
+  return [`${path}.py`, `${path}/__init__.py`, `${path}/__main__.py`];
+}
+
+/** Returns the files that variables name as code to run first. */
+function startups(assignments: SimpleCommand["assignments"], words: readonly string[]): string[] {
+  const given = words.slice(1).flatMap((word) => {
+    const [, name = "", value = ""] = /^(\w+)=(.*)$/s.exec(word) ?? [];
+    return name === "" ? [] : [{ name, value }];
+  });
+  return [...assignments, ...given].flatMap(({ name, value }) => {
+    if (/^(BASH_ENV|ENV|PYTHONSTARTUP|PERL5DB)$/.test(name)) return value;
+    return /^(NODE_OPTIONS|RUBYOPT|PERL5OPT)$/.test(name)
+      ? valuesOf(["", ...value.split(/\s+/)], "-r --require --import --loader --experimental-loader -M")
+      : [];
+  });
+}
+
+function globOf(words: readonly Word[], path: string): boolean {
+  return words.some(({ value, glob }) => glob && value === path);
+}
+
+const useOf = (words: readonly Word[], path: string): CodeUse => (words[0]?.value === path ? "program" : "script");
+
+/** Checks if a program runs what the workspace holds: build programs, test runners, and any that is not known. */
+function runsWorkspace(name: string, words: readonly string[]): boolean {
+  if (isRunner(words) || buildFiles.has(name) || packageManagers.test(name)) return true;
+  return !(programs.has(name) || knownTame.test(name));
+}
+
+/** Programs apart from those of the table of which it is known what they read. */
+const knownTame =
+  /^(find|git|tar|g?sed|[gmn]?awk|cc|clang(\+\+)?|g(\+\+|cc)|dd|docker|podman|split|csplit|cd|:|true|false|test|\[|trap|su|patch|bash|env|command|builtin|exec|export|set|unset|read|printf|time|timeout|nice|nohup|xargs|sudo|doas|stdbuf|setsid|ionice|watch|flock)$/;
+
+const packageManagers = /^(npm|pnpm|yarn|bun)$/;
+
+/** What build programs read by themselves in their directory, of the names that exist. */
+const buildFiles: ReadonlyMap<string, readonly string[]> = new Map(
+  Object.entries({
+    make: ["GNUmakefile", "makefile", "Makefile"],
+    gmake: ["GNUmakefile", "makefile", "Makefile"],
+    just: ["justfile", "Justfile", ".justfile"],
+    task: ["Taskfile.yml", "Taskfile.yaml", "taskfile.yml", "taskfile.yaml", "Taskfile.dist.yml"],
+    tox: ["tox.ini", "setup.cfg", "pyproject.toml"],
+    nox: ["noxfile.py"],
+    pytest: ["conftest.py", "pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg"],
+    cargo: ["Cargo.toml", "build.rs", ".cargo/config.toml"],
+    go: ["go.mod", "go.work"],
+    gradle: ["build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts", "gradle.properties"],
+    gradlew: ["build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts", "gradle.properties"],
+    mvn: ["pom.xml"],
+    mvnw: ["pom.xml"],
+    rake: ["Rakefile", "rakefile"],
+    cmake: ["CMakeLists.txt"],
+  }),
+);
+
+function buildInputs(name: string, words: readonly string[]): CodeFile[] {
+  const directories = valuesOf(words, "-C --directory --prefix --cwd");
+  const within = (path: string) => (directories[0] === undefined ? path : `${directories[0]}/${path}`);
+  const build = (path: string): CodeFile => ({ path: within(path), glob: false, use: "build" });
+  if (packageManagers.test(name)) {
+    const given = words.slice(1).filter(isOperand);
+    const script = /^(run|run-script)$/.test(given[0] ?? "") ? given[1] : given[0];
+    const named = script === undefined ? [] : [script === "t" ? "test" : script];
+    return [{ ...build("package.json"), scripts: named.flatMap((one) => [`pre${one}`, one, `post${one}`]) }];
+  }
+  const named = name.endsWith("make") ? valuesOf(words, "-f --file --makefile") : [];
+  return (named.length > 0 ? named : (buildFiles.get(name) ?? [])).map(build);
+}
