@@ -11,7 +11,7 @@ import { isStoreUnavailable, RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
 import { cancelCall } from "./cancel.ts";
-import { checkKeys, checkSize } from "./check-size.ts";
+import { checkKeys, checkLevels, checkSize } from "./check-size.ts";
 import {
   type ChildRequest,
   childCallId,
@@ -222,6 +222,7 @@ function describeCall(
   { trace, background, parentCallId = "" }: Pick<EntryOptions, "trace" | "background" | "parentCallId">,
 ): Pick<CallRecord, "ref" | "part" | "spec"> {
   const input = request.input ?? {};
+  checkLevels("input", input);
   const canonical = canonicalJson(input);
   if (Buffer.byteLength(canonical) > limits.inputBytes) checkSize("input", input, limits.inputBytes);
   const now = store.now();

@@ -15,21 +15,31 @@ export function checkSize(field: string, value: JsonValue | undefined, maxBytes:
 }
 
 const maxKeys = 10_000;
-const maxDepth = 100;
+/** Levels of JSON that any message with a call can hold: each takes up to three levels of protobuf, and readers stop at 100. */
+const maxLevels = 30;
 
 /** Refuses a JSON value with too many keys or too much nesting, before anything else looks at it. */
 export function checkKeys(field: string, value: JsonValue | undefined): void {
+  checkExtent(field, value, maxKeys);
+}
+
+/** Refuses a JSON value with so much nesting that no list with its call could be read. */
+export function checkLevels(field: string, value: JsonValue | undefined): void {
+  checkExtent(field, value, Number.POSITIVE_INFINITY);
+}
+
+function checkExtent(field: string, value: JsonValue | undefined, keyLimit: number): void {
   let keys = 0;
-  const ahead = [{ value, depth: 0 }];
+  const ahead = [{ value, levels: 1 }];
   for (let next = ahead.pop(); next; next = ahead.pop()) {
     if (typeof next.value !== "object" || next.value === null) continue;
-    const { depth } = next;
+    const { levels } = next;
     const values = Object.values(next.value);
     keys += values.length;
-    if (keys > maxKeys || depth > maxDepth) {
-      const limit = keys > maxKeys ? `more than ${maxKeys} keys` : `more than ${maxDepth} levels`;
+    if (keys > keyLimit || levels > maxLevels) {
+      const limit = keys > keyLimit ? `more than ${keyLimit} keys` : `more than ${maxLevels} levels`;
       throw new RequestError(ErrorReason.INVALID_MESSAGE, `${field} has ${limit}`, { field });
     }
-    for (const inner of values) ahead.push({ value: inner, depth: depth + 1 });
+    for (const inner of values) if (typeof inner === "object") ahead.push({ value: inner, levels: levels + 1 });
   }
 }

@@ -9,7 +9,7 @@ import { InvalidInput } from "../tool/errors.ts";
 import type { ForeignTools } from "../tool/foreign-tools.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { Tool } from "../tool/tool.ts";
-import { checkSize } from "./check-size.ts";
+import { checkLevels, checkSize } from "./check-size.ts";
 import { edited, inputOf } from "./state.ts";
 
 /** Creates the function that applies an approver's edit to a call: only input that the call's tool accepts replaces its input. */
@@ -25,6 +25,7 @@ export function createInputEdit({
   return ({ part, workspace }, input, by) => {
     const before = inputOf(part);
     if (canonicalJson(before) === canonicalJson(input)) return "no difference";
+    checkLevels("input", input);
     checkSize("input", input, Math.min(inputBytes, maxEditedBytes));
     if (!part.originalInput) checkSize("the original input", before, maxEditedBytes);
     const isDelegated = part.executor === ToolExecutor.DELEGATED;

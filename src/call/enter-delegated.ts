@@ -14,7 +14,7 @@ import type { TraceContext } from "../tool/tool.ts";
 import { callerOfRequest, checkAttach } from "./accept.ts";
 import { isAskApproved } from "./asks.ts";
 import { attemptDelegated, type Beginner } from "./attempt-delegated.ts";
-import { checkSize } from "./check-size.ts";
+import { checkLevels, checkSize } from "./check-size.ts";
 import type { HostedSession } from "./delegated-session.ts";
 import type { Engine } from "./engine.ts";
 import type { CallRecord, Delegation } from "./ports.ts";
@@ -95,6 +95,7 @@ async function openDelegated(
 
 function describeUse({ limits }: Engine, request: BeginCallRequest, { place }: HostedSession): ForeignUse {
   const input = request.input ?? {};
+  checkLevels("input", input);
   const canonical = canonicalJson(input);
   if (Buffer.byteLength(canonical) > limits.inputBytes) checkSize("input", input, limits.inputBytes);
   const { kind, foreignTool: tool, deadlineMs } = request;

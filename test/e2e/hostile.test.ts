@@ -100,6 +100,22 @@ describe("gRPC frames", () => {
   });
 });
 
+test("an input or metadata with many levels is refused, and every list of requests can still be read", async () => {
+  const levels = (count: number) => `${"[".repeat(count)}1${"]".repeat(count)}`;
+  const call = (input: string, metadata = "{}") =>
+    post("ToolService/CallTool", `{"tool": "bash", "waitMs": 500, "input": ${input}, "metadata": ${metadata}}`);
+  for (const [field, refused] of [
+    ["input", await call(`{"command": "rm x", "more": ${levels(60)}}`)],
+    ["metadata", await call('{"command": "rm x"}', `{"more": ${levels(60)}}`)],
+  ] as const) {
+    expect([refused.status, refused.code]).toEqual([400, "invalid_argument"]);
+    expect(refused.message).toBe(`${field} has more than 30 levels`);
+  }
+  expect((await call(`{"command": "rm x", "more": ${levels(29)}}`)).status).toBe(200);
+  const { permissions } = await connect(service, "approver").permissions.listPermissions({});
+  expect(permissions.at(-1)?.view?.input.map(({ path }) => path)).toContain(`/more${"/0".repeat(29)}`);
+});
+
 test("bytes that are not HTTP close only their connection", async () => {
   for (const bytes of [
     "\x00\x01\x02\x03\r\n\r\n",

@@ -175,7 +175,7 @@ export type CreateSessionRequest = Message<"opencode.tool.v1.CreateSessionReques
   title: string;
 
   /**
-   * metadata is data of the caller that is stored and returned: at most 64 KiB, 10,000 keys and 100 levels.
+   * metadata is data of the caller that is stored and returned: at most 64 KiB, 10,000 keys and 30 levels.
    *
    * @generated from field: google.protobuf.Struct metadata = 7;
    */

@@ -71,14 +71,14 @@ export type CallToolRequest = Message<"opencode.tool.v1.CallToolRequest"> & {
   tool: string;
 
   /**
-   * input is the tool's arguments, at most 512 KiB as JSON.
+   * input is the tool's arguments, at most 512 KiB as JSON and 30 levels.
    *
    * @generated from field: google.protobuf.Struct input = 6;
    */
   input?: JsonObject | undefined;
 
   /**
-   * metadata is data of the caller that is stored with the part, at most 64 KiB as JSON.
+   * metadata is data of the caller that is stored with the part, at most 64 KiB as JSON and 30 levels.
    *
    * @generated from field: google.protobuf.Struct metadata = 7;
    */
@@ -1205,7 +1205,7 @@ export type BeginCallRequest = Message<"opencode.tool.v1.BeginCallRequest"> & {
   foreignCallId: string;
 
   /**
-   * input is the arguments, at most 512 KiB as JSON.
+   * input is the arguments, at most 512 KiB as JSON and 30 levels.
    *
    * @generated from field: google.protobuf.Struct input = 7;
    */

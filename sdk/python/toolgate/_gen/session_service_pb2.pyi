@@ -142,7 +142,7 @@ class CreateSessionRequest(_message.Message):
 
     @_builtins.property
     def metadata(self) -> _struct_pb2.Struct:
-        """metadata is data of the caller that is stored and returned: at most 64 KiB, 10,000 keys and 100 levels."""
+        """metadata is data of the caller that is stored and returned: at most 64 KiB, 10,000 keys and 30 levels."""
 
     @_builtins.property
     def requester(self) -> _permission_pb2.Requester:

@@ -256,11 +256,11 @@ class CallToolRequest(_message.Message):
     """
     @_builtins.property
     def input(self) -> _struct_pb2.Struct:
-        """input is the tool's arguments, at most 512 KiB as JSON."""
+        """input is the tool's arguments, at most 512 KiB as JSON and 30 levels."""
 
     @_builtins.property
     def metadata(self) -> _struct_pb2.Struct:
-        """metadata is data of the caller that is stored with the part, at most 64 KiB as JSON."""
+        """metadata is data of the caller that is stored with the part, at most 64 KiB as JSON and 30 levels."""
 
     def __init__(
         self,
@@ -1239,7 +1239,7 @@ class BeginCallRequest(_message.Message):
     """
     @_builtins.property
     def input(self) -> _struct_pb2.Struct:
-        """input is the arguments, at most 512 KiB as JSON."""
+        """input is the arguments, at most 512 KiB as JSON and 30 levels."""
 
     def __init__(
         self,

@@ -197,7 +197,7 @@ type CreateSessionRequest struct {
 	ParentSessionId string `protobuf:"bytes,5,opt,name=parent_session_id,json=parentSessionId,proto3" json:"parent_session_id,omitempty"`
 	// title is a text for people.
 	Title string `protobuf:"bytes,6,opt,name=title,proto3" json:"title,omitempty"`
-	// metadata is data of the caller that is stored and returned: at most 64 KiB, 10,000 keys and 100 levels.
+	// metadata is data of the caller that is stored and returned: at most 64 KiB, 10,000 keys and 30 levels.
 	Metadata *structpb.Struct `protobuf:"bytes,7,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// expected_store_id is the store that the caller knows. If the store is another one, the request fails with
 	// STORE_CHANGED. Empty: not checked.

@@ -329,9 +329,9 @@ type CallToolRequest struct {
 	Agent string `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
 	// tool is the tool's name.
 	Tool string `protobuf:"bytes,5,opt,name=tool,proto3" json:"tool,omitempty"`
-	// input is the tool's arguments, at most 512 KiB as JSON.
+	// input is the tool's arguments, at most 512 KiB as JSON and 30 levels.
 	Input *structpb.Struct `protobuf:"bytes,6,opt,name=input,proto3" json:"input,omitempty"`
-	// metadata is data of the caller that is stored with the part, at most 64 KiB as JSON.
+	// metadata is data of the caller that is stored with the part, at most 64 KiB as JSON and 30 levels.
 	Metadata *structpb.Struct `protobuf:"bytes,7,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// timeout_ms limits the run of the tool, excluding the wait for permission. At most 3,600,000, otherwise the call
 	// ends INVALID_INPUT. 0: the tool's own default, or 120,000 if it has none.
@@ -2259,7 +2259,7 @@ type BeginCallRequest struct {
 	// foreign_call_id is the agent's own id of this use; it becomes the call id. Empty: the id is derived from session, tool,
 	// input and the number of such calls that no longer wait, so that a repeated request attaches while the call waits.
 	ForeignCallId string `protobuf:"bytes,6,opt,name=foreign_call_id,json=foreignCallId,proto3" json:"foreign_call_id,omitempty"`
-	// input is the arguments, at most 512 KiB as JSON.
+	// input is the arguments, at most 512 KiB as JSON and 30 levels.
 	Input *structpb.Struct `protobuf:"bytes,7,opt,name=input,proto3" json:"input,omitempty"`
 	// cwd is the agent's working directory, an absolute path. It must lie in a workspace of the token, otherwise the
 	// request fails with UNKNOWN_WORKSPACE. Relative paths of the input are resolved against it.
