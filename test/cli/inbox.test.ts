@@ -98,7 +98,7 @@ describe("the inbox at a terminal", () => {
     child.stdin?.write("j");
     await sees("the whole is toolgate-output:out_1", onceKey);
     child.stdin?.write("o");
-    await sees("only a part of its change is shown: w loads the whole");
+    await sees("only a part of it is shown: w loads the whole");
     child.stdin?.write("w");
     await sees("w loads the whole", "more below", onceKey);
     child.stdin?.write("o");

@@ -212,8 +212,8 @@ describe("an ask at a terminal", () => {
       ...asked,
       value: { ...asked.value, preview: { diff: "+first\n", url: "toolgate-output:out_1" } },
     });
-    await running.sees("the whole is toolgate-output:out_1", "whole change", "›");
-    const notice = "only a part of its change is shown";
+    await running.sees("the whole is toolgate-output:out_1", "whole request", "›");
+    const notice = "only a part of it is shown";
     running.child.stdin?.write("o\r");
     await running.sees(notice, "›");
     running.child.stdin?.write("a\r");
