@@ -21,7 +21,11 @@ export function riskLines(requests: readonly WithRisks[]): RiskLine[] {
   return [...alike.values()].flatMap((same) => {
     const [kind, ...others] = same[0]?.[1] ?? [];
     if (kind === undefined) return [];
-    return { kind, words: [kind, ...others].map(wordsOf).join(", "), parts: same.map(([part]) => part) };
+    const parts = same.map(([part]) => part);
+    // A file is not repeated beside the command that names it.
+    const isNamed = (part: string) => parts.some((other) => other !== part && ` ${other} `.includes(` ${part} `));
+    const words = [kind, ...others].map(wordsOf).join(", ");
+    return { kind, words, parts: parts.filter((part) => !isNamed(part)) };
   });
 }
 

@@ -1,14 +1,17 @@
 import type { Locator, Page } from "playwright-core";
-import { beforeAll, describe, expect, test } from "vitest";
+import { beforeAll, describe, expect, test, vi } from "vitest";
+import { PermissionReply, type PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
 import { ask } from "./ask.ts";
-import { untilArmed, useBrowsers } from "./browser.ts";
+import { answersOf, untilArmed, useBrowsers } from "./browser.ts";
 import { findings } from "./findings.ts";
 
 const service = useService();
 const browsers = useBrowsers();
 let sessionId = "";
+/** A request that was answered. */
+let settledId = "";
 
 beforeAll(async () => {
   const agent = connect(service, "caller");
@@ -16,43 +19,79 @@ beforeAll(async () => {
   const call = { sessionId, agent: "free", tool: "bash" };
   await agent.tools.callTool({ ...call, callId: "c1", input: { command: colours } });
   await agent.tools.callTool({ ...call, callId: "c2", tool: "read", input: { filePath: "missing" } });
+  const { permissions } = connect(service, "approver");
+  await agent.tools.callTool({ ...call, callId: "c3", agent: "build", input: { command: "sh run.sh" }, waitMs: 0 });
+  const { id } = await requestOf({ call: { sessionId } });
+  await permissions.respondToPermission({ sessionId, permissionId: id, reply: PermissionReply.ONCE });
+  settledId = id;
 });
+
+/** The open request of a session. */
+async function requestOf({ call: { sessionId } }: { call: { sessionId: string } }): Promise<PermissionRequest> {
+  const { permissions } = connect(service, "approver");
+  const open = async () => (await permissions.listPermissions({ sessionId })).permissions;
+  return await vi.waitFor(async () => {
+    const [request] = await open();
+    if (request === undefined) throw new Error("no request is open yet");
+    return request;
+  });
+}
 
 /** A line in each terminal colour, including bright colours and backgrounds. */
 const colours = [30, 40, 90, 100]
   .flatMap((base) => Array.from({ length: 8 }, (_, i) => `printf '\\033[${base + i}mcolour\\033[0m\\n'`))
   .join("; ");
 
-const places = ["/inbox", "/sessions", "/session", "/call", "/policy", "/tools"] as const;
+const phone = { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true, deviceScaleFactor: 2 };
+const screens = [
+  ["desktop", {}],
+  ["phone", phone],
+] as const;
+const places = [
+  ...["/inbox", "/card", "/outcome", "/sessions", "/session", "/call"],
+  ...["/policy", "/policy/explain", "/policy/log", "/tools", "/sources", "/workers"],
+];
 
 /** Waits until a page shows its content. */
 async function untilShown(page: Page, place: string): Promise<void> {
   const content: Readonly<Record<string, Locator>> = {
     "/inbox": page.locator(".ask-row").first(),
+    "/card": page.locator(".answer-bar"),
+    "/outcome": page.locator(".outcome"),
     "/sessions": page.getByRole("link", { name: /^A session/ }).first(),
     "/session": page.locator(".call-row").nth(1),
     "/call": page.locator(".output-line").first(),
     "/policy": page.getByRole("table").first(),
     "/tools": page.getByRole("link", { name: /^bash / }),
   };
-  await content[place]?.waitFor();
+  await (content[place] ?? page.getByRole("heading", { level: 1 }).first()).waitFor();
 }
 
 describe.each(["light", "dark"] as const)("in %s", (colorScheme) => {
-  test.each(places)("axe finds nothing serious at %s", async (place) => {
-    await ask(service, { command: "echo checked && rm -rf x" });
-    const path = { "/session": `/sessions/${sessionId}`, "/call": `/sessions/${sessionId}/c1` }[String(place)] ?? place;
-    const page = await browsers.open(service, "approver", { path, colorScheme, reducedMotion: "reduce" });
-    await untilShown(page, place);
-    if (place === "/inbox") {
-      await untilArmed(page);
-      await page.keyboard.press("a");
-      await page.getByText("From now on, allow").waitFor();
+  test.each(screens)("axe finds nothing at any page on a %s", async (_, screen) => {
+    const { id } = await requestOf(await ask(service, { command: "echo checked && rm -rf x" }));
+    const page = await browsers.open(service, "approver", { ...screen, colorScheme, reducedMotion: "reduce" });
+    const paths: Readonly<Record<string, string>> = {
+      "/card": `/requests/${id}`,
+      "/outcome": `/requests/${settledId}`,
+      "/session": `/sessions/${sessionId}`,
+      "/call": `/sessions/${sessionId}/c1`,
+    };
+    const found: string[] = [];
+    for (const place of places) {
+      await page.goto(`${service.url}/#${paths[place] ?? place}`);
+      await untilShown(page, place);
+      if (place === "/card") {
+        await untilArmed(page);
+        await page.keyboard.press("a");
+        await page.getByText("From now on, allow").waitFor();
+      }
+      found.push(...(await findings(page)).map((finding) => `${place}: ${finding}`));
     }
-    expect(await findings(page)).toEqual([]);
+    expect(found).toEqual([]);
   });
 
-  test("axe finds nothing serious on the sign-in page", async () => {
+  test("axe finds nothing on the sign-in page", async () => {
     const browser = await browsers.browser({ colorScheme });
     const page = await browser.newPage();
     await page.goto(service.url);
@@ -68,18 +107,18 @@ test("axe reports a button without a name, so its silence means something", asyn
 });
 
 describe("on a phone", () => {
-  const phone = { viewport: { width: 375, height: 667 }, hasTouch: true, isMobile: true, deviceScaleFactor: 2 };
+  const small = { ...phone, viewport: { width: 375, height: 667 } };
 
   test.each(["/inbox", "/sessions", "/policy", "/tools"])("nothing at %s is wider than the screen", async (path) => {
     await ask(service, { command: `echo ${"long".repeat(100)}` });
-    const page = await browsers.open(service, "approver", { path, ...phone });
+    const page = await browsers.open(service, "approver", { path, ...small });
     await untilShown(page, path);
     expect(await page.evaluate("document.documentElement.scrollWidth")).toBe(375);
   });
 
   test("an ask can be selected, read and approved by touch", async () => {
     const call = await ask(service, { command: "echo from the train" });
-    const page = await browsers.open(service, "approver", phone);
+    const page = await browsers.open(service, "approver", small);
     await page.getByRole("link", { name: "echo from the train" }).tap();
     await page.getByRole("article").getByText("echo from the train").first().waitFor();
     expect(await page.evaluate("document.documentElement.scrollWidth")).toBe(375);
@@ -107,4 +146,33 @@ test("a screen reader announces the number of waiting calls, and keys alone lead
   await expect.poll(tab).toBe(true);
   await page.keyboard.press("Enter");
   expect((await call.end()).part?.state.case).toBe("completed");
+});
+
+test("? shows the keys, and no key answers while it does", async () => {
+  await ask(service, { command: "echo keys" });
+  const page = await browsers.open(service, "approver");
+  await untilArmed(page);
+  const answers = answersOf(page);
+  await page.keyboard.press("?");
+  await page.getByRole("dialog", { name: "Keys" }).getByText("approve once").waitFor();
+  await page.keyboard.press("o");
+  await page.keyboard.press("r");
+  await page.keyboard.press("Escape");
+  await page.getByRole("dialog").waitFor({ state: "detached" });
+  expect(await page.locator(".answer-form").count()).toBe(0);
+  expect(answers).toEqual([]);
+});
+
+test("on a phone the agent and the command stay in sight, and the form for always is not cut off", async () => {
+  const command = `echo ${"long ".repeat(200)}; cat .env; echo ${"x".repeat(300)}`;
+  await ask(service, { command });
+  const page = await browsers.open(service, "approver", { ...phone, viewport: { width: 320, height: 640 } });
+  await page.locator(".ask-row").tap();
+  await untilArmed(page);
+  await page.locator(".ids").scrollIntoViewIfNeeded();
+  const title = await page.locator(".ask-title").boundingBox();
+  expect(title?.y).toBe(0);
+  await page.getByRole("button", { name: /Always/ }).tap();
+  const form = page.locator(".answer-form");
+  expect(await form.evaluate(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)).toBe(0);
 });

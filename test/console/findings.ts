@@ -4,16 +4,14 @@ import type { Page } from "playwright-core";
 
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
-/** Returns the serious and critical findings of axe with their locations. */
+/** Returns the findings of axe with their locations. */
 export async function findings(page: Page): Promise<string[]> {
   // The browser evaluates this script itself, so the page's content policy does not block it.
   await page.evaluate(axe);
-  const found = await page.evaluate<{ id: string; impact: string; nodes: { target: string[] }[] }[]>(
+  const found = await page.evaluate<{ id: string; nodes: { target: string[] }[] }[]>(
     "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => violations)",
   );
-  return found
-    .filter(({ impact }) => impact === "serious" || impact === "critical")
-    .map(({ id, nodes }) => `${id}: ${nodes.map(({ target }) => target.join(" ")).join(", ")}`);
+  return found.map(({ id, nodes }) => `${id}: ${nodes.map(({ target }) => target.join(" ")).join(", ")}`);
 }
 
 /** Returns by how many pixels the page exceeds its width; a phone must not scroll sideways. */

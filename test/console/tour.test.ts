@@ -38,7 +38,7 @@ test("the tour: look, approve, reject, remember, follow", async () => {
 
   await page.getByRole("link", { name: "src/login.ts" }).waitFor({ state: "detached" });
   await page.getByRole("link", { name: "npm test" }).click();
-  await page.getByRole("article").getByText("Run the login tests").waitFor();
+  await page.getByRole("article").getByText("Run the login tests").first().waitFor();
   await untilArmed(page);
   // A card that a notice draws again takes no key for a moment.
   await vi.waitFor(async () => {

@@ -4,6 +4,7 @@ import { repetitionWords } from "../../view/asks.ts";
 import { timeLeft } from "../../view/quantities.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
+import { callSummary } from "../../view/view-lines.ts";
 import type { SessionNames } from "../parts/session-names.ts";
 import { isApproved, settledText } from "../parts/settled.ts";
 import { shortId } from "../parts/short-id.tsx";
@@ -61,9 +62,12 @@ export function AskCard({
           ))}
           {open !== undefined && <TimeLeft request={open} />}
         </p>
-        <h1 id="ask-title">
-          <bdi>{requesterWords(request, visibleText)}</bdi> {headingOf(request, "asks")}
-        </h1>
+        <div class="ask-title">
+          <h1 id="ask-title">
+            <bdi>{requesterWords(request, visibleText)}</bdi> {headingOf(request, "asks")}
+          </h1>
+          <p class="ask-what mono" aria-hidden="true" data-what={lineOf(group)} />
+        </div>
         <Who request={request} names={names} />
         <AgentDescription group={group} />
       </header>
@@ -147,6 +151,13 @@ function Questions({
       )}
     </>
   );
+}
+
+/** The command of a call on one line, otherwise its tool and input; on a phone it stays in sight above the card. */
+function lineOf({ asks }: AskGroup): string {
+  const requests = asks.map(({ request }) => request);
+  const request = requests.find(({ preview }) => preview?.command) ?? requests[0];
+  return request === undefined ? "" : visibleText(callSummary(request).slice(0, 300));
 }
 
 function Who({ request: { ancestry, sessionId }, names }: { request: PermissionRequest; names: SessionNames }) {

@@ -17,6 +17,8 @@ interface PartProps {
   isOpen: boolean;
   /** Called once all of the part is on the page. */
   onWhole: () => void;
+  /** True once the request is settled: then the files that it names are not read any more. */
+  isOver?: boolean;
 }
 
 /**
@@ -77,7 +79,7 @@ function Effects({ request, connection, isOpen, onWhole }: PartProps & { request
     <>
       {command !== "" && (
         <section class="block">
-          <h3>Command{typeof workdir === "string" && workdir !== "." ? `, in ${visibleText(workdir)}` : ""}</h3>
+          <h2>Command{typeof workdir === "string" && workdir !== "." ? `, in ${visibleText(workdir)}` : ""}</h2>
           <FoldedText
             text={visibleLines(command)}
             label="Command"
@@ -90,7 +92,7 @@ function Effects({ request, connection, isOpen, onWhole }: PartProps & { request
       )}
       {hosts.length > 0 && (
         <section class="block">
-          <h3>Sent to</h3>
+          <h2>Sent to</h2>
           <p>
             {hosts.map((host) => (
               <span key={host} class="chip mono">
@@ -102,13 +104,13 @@ function Effects({ request, connection, isOpen, onWhole }: PartProps & { request
       )}
       {preview && diff !== "" && (
         <section class="block">
-          <h3>{paths.length === 1 ? `Change to ${visibleText(paths[0] ?? "")}` : "Change"}</h3>
+          <h2>{paths.length === 1 ? `Change to ${visibleText(paths[0] ?? "")}` : "Change"}</h2>
           <Diff {...{ preview, sessionId, connection, isOpen }} onWhole={see("diff")} />
         </section>
       )}
       {text !== "" && (
         <section class="block">
-          <h3>The model will read {paths.map(visibleText).join(", ")}</h3>
+          <h2>The model will read {paths.map(visibleText).join(", ")}</h2>
           <FoldedText text={visibleLines(text)} label="Text for the model" isOpen={isOpen} onWhole={see("text")} />
         </section>
       )}
@@ -179,7 +181,7 @@ function Call({ request, shown, ...props }: PartProps & { request: PermissionReq
   const see = useAllSeen(keys, props.onWhole);
   return (
     <section class="block">
-      <h3>The whole call</h3>
+      <h2>The whole call</h2>
       <dl class="call-lines">
         {lines.map((line, at) => (
           <div key={keys[at]} data-kind={line.kind}>
@@ -215,7 +217,8 @@ function Line({
     if (isPlain) onWhole();
   }, [isPlain]);
   if (isPlain) return text;
-  if (path !== undefined) return <BoundFile {...{ text, path, onWhole, ...props }} permissionId={request.id} />;
+  if (path !== undefined && !props.isOver)
+    return <BoundFile {...{ text, path, onWhole, ...props }} permissionId={request.id} />;
   return <FoldedText {...{ text, cut, load, onWhole }} label={`Value of ${name}`} isOpen={props.isOpen} />;
 }
 

@@ -12,7 +12,7 @@ const shownAtOnce = 50;
 export function AskReasons({ asks }: { asks: readonly PermissionRequest[] }) {
   return (
     <section class="block">
-      <h3>Why this needs approval</h3>
+      <h2>Why this needs approval</h2>
       <ul class="reasons">
         {asks.flatMap((ask) => {
           const pieces = piecesOf(ask);

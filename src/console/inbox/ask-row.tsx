@@ -31,9 +31,13 @@ export function AskRow({ group, isCurrent, names }: { group: AskGroup; isCurrent
     >
       <span class="ask-row-head">
         {settled === undefined && <RiskMark requests={open} />}
-        {kindsOf(asks).map((kind) => (
-          <PermissionMark key={kind} kind={kind} />
-        ))}
+        <span class="ask-row-marks">
+          {kindsOf(asks)
+            .toSorted(outsideLast)
+            .map((kind) => (
+              <PermissionMark key={kind} kind={kind} />
+            ))}
+        </span>
         <span class={expires - now < 60_000 ? "time urgent" : "time"}>
           {settled === undefined ? timeLeft(expires - now) : ""}
         </span>
@@ -46,6 +50,9 @@ export function AskRow({ group, isCurrent, names }: { group: AskGroup; isCurrent
     </a>
   );
 }
+
+/** Puts the longest mark last, where it may not fit: the risk says the same. */
+const outsideLast = (a: string, b: string) => Number(a === "external_directory") - Number(b === "external_directory");
 
 /** The request on one line. */
 function requestLine({ asks }: AskGroup): string {

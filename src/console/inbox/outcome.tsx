@@ -7,14 +7,14 @@ import { errorReasonWords } from "../../view/calls.ts";
 import { momentOf } from "../../view/quantities.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
-import { LongText } from "../parts/long-text.tsx";
 import type { SessionNames } from "../parts/session-names.ts";
 import { isApproved, settledText } from "../parts/settled.ts";
-import { visibleLines, visibleText } from "../parts/visible-text.ts";
+import { visibleText } from "../parts/visible-text.ts";
 import { Empty } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { AskIds, headingOf } from "./ask-head.tsx";
+import { AskPreview } from "./ask-preview.tsx";
 import { AskedQuestions } from "./asked-questions.tsx";
 
 const refreshMs = 2_000;
@@ -55,7 +55,6 @@ export function Outcome({ id, connection, names }: { id: string; connection: Con
     );
   }
   if (settled === undefined) return <Empty title="Loading…" />;
-  const text = request.preview?.command || request.display.join("\n");
   const part = found.value?.part;
   return (
     <article class="ask-card" aria-labelledby="ask-title">
@@ -79,10 +78,14 @@ export function Outcome({ id, connection, names }: { id: string; connection: Con
       {asksQuestions(request) ? (
         <AskedQuestions request={request} settled={settled} />
       ) : (
-        <section class="block">
-          <h3>Request</h3>
-          <LongText lines={visibleLines(text).split("\n")} label="Request" line={(line, i) => <p key={i}>{line}</p>} />
-        </section>
+        <AskPreview
+          key={id}
+          requests={[request]}
+          connection={connection}
+          isOpen={false}
+          isOver
+          onWhole={() => undefined}
+        />
       )}
       {part !== undefined && (
         <p>

@@ -24,7 +24,7 @@ export function Input({ input }: { input: JsonObject | undefined }) {
   if (fields.length === 0) return null;
   return (
     <section class="block">
-      <h3>Input</h3>
+      <h2>Input</h2>
       <dl class="fields">
         {fields.map(([name, value]) => (
           <div key={name}>
@@ -45,7 +45,7 @@ export function Places({ part }: { part: ToolPart }) {
   if (places.length === 0) return null;
   return (
     <section class="block">
-      <h3>Places, to open in VS Code</h3>
+      <h2>Places, to open in VS Code</h2>
       <ul class="places mono">
         {places.map((place, i) => (
           <li key={i}>
@@ -78,7 +78,7 @@ export function Attachments({
   if (files.length === 0) return null;
   return (
     <section class="block">
-      <h3>Attachments</h3>
+      <h2>Attachments</h2>
       {files.map((file) => (
         <AttachmentView key={file.url} file={file} sessionId={sessionId} connection={connection} />
       ))}

@@ -68,9 +68,9 @@ export function CallView({
       </a>
       <header class="call-head">
         <div>
-          <h2>
+          <h1>
             {visibleText(call.tool)} <StateWord part={call} />
-          </h2>
+          </h1>
           <p class="hint">
             <bdi>{requesterWords(call, visibleText)}</bdi> · {timesOf(call)} · <code>{visibleText(callId)}</code>
           </p>

@@ -104,7 +104,7 @@ function Lines({ output, lines, isLive }: { output?: OutputReader; lines: readon
   return (
     <section class="block output" aria-label="Output">
       <div class="output-head">
-        <h3>Output{extent !== undefined && <small> {sizeOf(extent.total)}</small>}</h3>
+        <h2>Output{extent !== undefined && <small> {sizeOf(extent.total)}</small>}</h2>
         <SearchField search={search} onInput={() => (isFollowing.value = false)} />
         {isLive && <FollowBox isFollowing={isFollowing} />}
       </div>

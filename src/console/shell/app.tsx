@@ -6,6 +6,7 @@ import { groupByCall } from "../inbox/ask-list.ts";
 import { InboxPage } from "../inbox/inbox-page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { AddDevice } from "./add-device.tsx";
+import { KeyHelp } from "./key-help.tsx";
 import { lazyPage } from "./lazy-page.tsx";
 import { showWaiting } from "./notices.ts";
 import { NotifyButton } from "./notify-button.tsx";
@@ -94,6 +95,7 @@ function Shell({ connection, signIn, route }: { connection: ConsoleConnection; s
       <main id="main" tabIndex={-1} aria-label={title}>
         <Page connection={connection} feed={feed} route={route} />
       </main>
+      <KeyHelp />
       <p class="unseen" role="status">
         {waiting.value === 0 ? "Nothing is waiting for an answer" : `${waiting.value} waiting for an answer`}
       </p>

@@ -1,4 +1,5 @@
-/** Returns true if a key press is meant for a field. */
+/** Returns true if a key press is meant for a field or an open dialog. */
 export function isTyping(target: EventTarget | null): boolean {
+  if (document.querySelector("dialog:modal") !== null) return true;
   return target instanceof HTMLElement && target.closest("input, textarea, select") !== null;
 }

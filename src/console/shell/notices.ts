@@ -14,10 +14,16 @@ export function showWaiting(count: number, page: string): void {
 /** Shows a notification of a new ask; a click on it opens the ask. */
 export function notify({ id, permission, agent, display, patterns }: PermissionRequest, open: () => void): void {
   const what = (display[0] ?? patterns[0] ?? "").slice(0, 200);
-  const notice = new Notification(`${visibleText(agent)} asks: ${visibleText(permission)}`, {
-    body: visibleText(what),
-    tag: id,
-  });
+  let notice: Notification;
+  try {
+    notice = new Notification(`${visibleText(agent)} asks: ${visibleText(permission)}`, {
+      body: visibleText(what),
+      tag: id,
+    });
+  } catch {
+    // Browsers of Android have the constructor and refuse it: there only a service worker notifies.
+    return;
+  }
   notice.onclick = () => {
     focus();
     open();
