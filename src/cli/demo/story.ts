@@ -68,6 +68,7 @@ export async function playStory(demo: Demo): Promise<void> {
   await sendReply(connect("person", first).permissions, ask, approval);
   const again = await nextAsk(events);
   check(again.ask.digest !== ask.digest, "the changed script was asked for under the digest of the approved one");
+  check(again.ask.changed.includes("deploy.sh"), "the new request does not name the file that has changed");
   check((await ledgerLines(stage)).length === 0, "the changed script ran");
   show(screen, "What was approved is what runs", "deploy.sh changed after the ask: approval void, asked again");
 
