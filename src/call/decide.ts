@@ -331,7 +331,10 @@ function scriptsIn(text: string): [name: string, line: string][] {
   }
 }
 
-/** Names the code that changed after a request was opened; at most a few. */
+/** The kernel stamps a change with the time of its last tick; the files were read before the request was opened. */
+const tickMs = 10;
+
+/** Names the code that changed after a request was opened. */
 export function changedSince(
   { created, view }: Pick<PermissionRequest, "created" | "view">,
   { shown, tree }: Pick<Binding, "shown" | "tree">,
@@ -340,7 +343,7 @@ export function changedSince(
   const now = new Map(shown.map(({ path = "", sha256 }) => [path, sha256]));
   const paths = new Set([...before.keys(), ...now.keys()]);
   const changed = [...paths].filter((path) => before.get(path) !== now.get(path));
-  const touched = [...(tree?.changedMs ?? [])].filter(([, ms]) => ms >= created).map(([path]) => path);
+  const touched = [...(tree?.changedMs ?? [])].filter(([, ms]) => ms >= created - tickMs).map(([path]) => path);
   return [...new Set([...changed, ...touched])];
 }
 
