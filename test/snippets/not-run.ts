@@ -36,7 +36,7 @@ export const commandsNotRun: readonly CommandException[] = [
   { begins: /git tag|npx buf build|node test\/faults\/old-stores/, why: "makes a release" },
   { begins: /sudo |systemctl /, why: "changes the machine: test/cli/install.test.ts" },
   { begins: /docker compose/, why: "needs Docker" },
-  { begins: /npx toolgate login LINK/, why: "the reader signs in so before the page: reader.ts" },
+  { begins: /npx toolgate login CODE/, why: "the reader signs in so before the page: reader.ts" },
   { begins: /toolgate token revoke ID/, why: "names a token of yours: test/cli/token.test.ts" },
   { begins: /redis-cli/, why: "needs a Redis with copies: test/faults" },
   { begins: /toolgate .*--data \/var\/lib|toolgate backup|toolgate grants confirm/, why: "test/e2e/backup.test.ts" },
