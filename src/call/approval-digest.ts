@@ -17,9 +17,10 @@ export async function approvalDigest(
   input: JsonObject,
   { plan, bound }: Pick<CallDecision, "plan" | "bound">,
   { workspace }: Pick<OpenSession, "workspace">,
-  asStarted = false,
+  /** Code that counts: `named` leaves out the rest of the workspace; `none` is for a request that holds for it as it is at the start. */
+  code: "all" | "named" | "none" = "all",
 ): Promise<string> {
-  const { files, code, tree } = await bound();
+  const { files, code: named, tree } = await bound();
   const whole = {
     definition: tool.definition.definitionId,
     input,
@@ -27,8 +28,8 @@ export async function approvalDigest(
     cwd: plan.cwd === undefined ? null : [plan.cwd, await inodeOf(plan.cwd)],
     env: { ...plan.env },
     files,
-    // A request that says so holds for the code as it is when it starts.
-    ...(!asStarted && { code, ...(tree && { tree: tree.digest }) }),
+    ...(code !== "none" && { code: named }),
+    ...(code === "all" && tree && { tree: tree.digest }),
     ...(plan.contentDigest !== undefined && { content: plan.contentDigest }),
     asks: plan.asks.map(({ permission, patterns }) => ({ permission, patterns: [...patterns] })),
     // An answer to questions approves nothing, so a change of the rules does not lose it; they are judged again anyway.

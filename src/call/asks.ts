@@ -50,6 +50,8 @@ export interface CallAnswers {
   answers: readonly QuestionAnswer[];
   /** The latest approved request for another plan of this call. */
   former?: PermissionRequest | undefined;
+  /** The digest by which hooks remember their answers: a workspace that changes all the time must not ask them without end. */
+  hookDigest?: string;
   /** The approval holds for the code as it is when the call starts. */
   asStarted?: boolean;
 }
@@ -68,23 +70,33 @@ export async function answersTo(
   decision: CallDecision,
 ): Promise<CallAnswers> {
   const asks = call.asks ?? (await engine.asksOf(call.record.ref));
-  const digestOf = (asStarted: boolean) =>
-    approvalDigest(engine, tool, inputOf(call.record.part), decision, call.opened, asStarted);
-  const strict = await digestOf(false);
+  const digestOf = (code: Parameters<typeof approvalDigest>[5]) =>
+    approvalDigest(engine, tool, inputOf(call.record.part), decision, call.opened, code);
+  const strict = await digestOf("all");
+  const hookDigest = call.hooks === undefined ? strict : await digestOf("named");
   const approvals = asks.filter((asked) => isAskApproved(asked, asks)).map(({ request }) => request);
   const outdated = approvals.filter((request) => request.digest !== strict);
   // Code that changed again after it was asked for again changes all the time.
   const asStarted = outdated.some(({ changed }) => changed.startsWith(changedCode));
-  const digest = asStarted ? await digestOf(true) : strict;
+  const digest = asStarted ? await digestOf("none") : strict;
   const given = asks.filter((ask) => ask.request.digest === digest && isAskApproved(ask, asks));
   const isByHooks = (ask: ExpandedAsk) =>
-    call.hooks !== undefined && !isForPerson(ask) && isAllowedByHooks(call.hooks, digest, ask);
+    call.hooks !== undefined && !isForPerson(ask) && isAllowedByHooks(call.hooks, hookDigest, ask);
   const missing = decision.verdict.unapproved.filter(
     (ask) => !isByHooks(ask) && !given.some((asked) => isFor(ask, asked)),
   );
   const answers = given.flatMap(({ settled }) => settled?.answers ?? []);
   const former = outdated.findLast((request) => request.digest !== digest);
-  return { digest, asks, approved: given.map(({ request }) => request), missing, answers, former, asStarted };
+  return {
+    digest,
+    hookDigest,
+    asks,
+    approved: given.map(({ request }) => request),
+    missing,
+    answers,
+    former,
+    asStarted,
+  };
 }
 
 /**
@@ -95,7 +107,7 @@ export async function openMissingAsks(
   engine: Engine,
   call: Running,
   decision: CallDecision,
-  { digest, asks, missing, former, asStarted = false }: CallAnswers,
+  { digest, hookDigest = digest, asks, missing, former, asStarted = false }: CallAnswers,
   { preview, files, missing: unseen = [] }: DecisionView,
   subject: Subject,
 ): Promise<boolean> {
@@ -111,7 +123,7 @@ export async function openMissingAsks(
   const isStale = (asked: AskRecord) => asked.request.digest !== digest || !missing.some((ask) => isFor(ask, asked));
   const stale = open.filter(isStale);
   const unopened = missing.filter((ask) => !isOpen(ask));
-  const unasked = await askHooks(call, unopened, decision.plan, digest);
+  const unasked = await askHooks(call, unopened, decision.plan, hookDigest);
   if (stale.length === 0 && unasked.length === 0) return false;
   const shown = preview && (await storePreview(engine, call, await preview()));
   const unbound = asStarted ? ["the code as it is when the call starts: it changed after each approval"] : [];
