@@ -14,7 +14,7 @@ export interface Needed {
   agent: string;
   /** See Grant.binding. */
   binding: string;
-  /** What was understood of the patterns that are commands. */
+  /** Readings of the patterns that are commands. */
   readings?: Readings | undefined;
 }
 

@@ -25,7 +25,7 @@ interface Savable {
   /** The name of the workspace root. */
   workspace: string;
   binding: string;
-  /** What was understood of the patterns that are commands. */
+  /** Readings of the patterns that are commands. */
   readings?: Readings | undefined;
 }
 
@@ -86,7 +86,7 @@ function matchesFor(
   ];
 }
 
-/** What an answer "always" saves that names no offer: the narrowest one, or the tool's own patterns where it offers some. */
+/** The match that an answer "always" saves if it names no offer: the narrowest one, or the tool's own patterns where it offers some. */
 export type PlainAlways = "narrowest" | "tool";
 
 /** Returns the patterns that a plain "always" saves, from offers with the narrowest first. */

@@ -157,7 +157,7 @@ export async function approveAsk(
   };
 }
 
-/** What the approver could see of a request: the digest in the answer names the request, and so the view that was stored with it. */
+/** Returns what the approver could see of a request: the digest in the answer names the request, and so the view that was stored with it. */
 export function shownBy(
   { expectedDigest }: Pick<PermissionResponse, "expectedDigest">,
   request: PermissionRequest,

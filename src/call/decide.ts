@@ -62,7 +62,7 @@ export function createPlanning(parts: PlanningParts): Planning {
   return { ...parts, hashes: createFileHashes() };
 }
 
-/** What is decided on: the plan of a call, an ask of its body, or what an approver wants explained. */
+/** The subject of a decision: the plan of a call, an ask of its body, or what an approver wants explained. */
 export interface Question {
   subject: Subject;
   principal: string;
@@ -93,7 +93,7 @@ export interface DecisionMode {
   facts?: "none";
 }
 
-/** What an approval is bound to, as it is now. */
+/** The state that an approval is bound to, as it is now. */
 export interface Binding {
   /** Hashes by path of the files that change, and of the programs that run. */
   files: Record<string, string>;
@@ -103,7 +103,7 @@ export interface Binding {
   tree?: FileTree;
   /** The code as approvers see it. */
   shown: readonly MessageInitShape<typeof ViewFileSchema>[];
-  /** What is not bound, each as a text. */
+  /** Descriptions of what is not bound. */
   missing: readonly string[];
 }
 

@@ -85,7 +85,7 @@ export interface Config extends SearchSettings, CodeSettings {
   readonly requiresOtherUser: boolean;
   /** The handling of asks: they wait for an approver, or are denied at once. */
   readonly unattended: "wait" | "deny";
-  /** What an answer "always" saves that names no offer: the narrowest one, or the tool's own patterns. */
+  /** The match that an answer "always" saves if it names no offer: the narrowest one, or the tool's own patterns. */
   readonly plainAlways: "narrowest" | "tool";
   readonly askMs: number;
   readonly leaseMs: number;
