@@ -12,6 +12,7 @@ const headLines = 30;
 export function DiffView({
   diff,
   counts,
+  of = "",
   isCut = false,
   isOpen = true,
   load,
@@ -19,6 +20,8 @@ export function DiffView({
 }: {
   diff: string;
   counts: { additions: number; deletions: number };
+  /** The name of what changes, where a page shows several changes. */
+  of?: string;
   /** True if `diff` is only the beginning; then `load` has to bring the rest. */
   isCut?: boolean;
   /** Opens a long change without a press of its button. */
@@ -41,7 +44,7 @@ export function DiffView({
       </figcaption>
       <LongText
         lines={isFolded ? lines.slice(0, headLines) : lines}
-        label={isFolded ? "Beginning of the change" : "Change"}
+        label={`${isFolded ? "Beginning of the change" : "Change"}${of && ` of ${of}`}`}
         onWhole={isFolded ? undefined : onWhole}
         line={(line, i) => <Line key={i} line={line} />}
       />

@@ -77,7 +77,7 @@ function Offered({ tool: { name, acceptance, problem, diff } }: { tool: SourceTo
       <code>{visibleText(name)}</code>{" "}
       {acceptance > SourceAcceptance.ACCEPTED && <span class="mark">{enumWord(SourceAcceptance, acceptance)}</span>}
       {problem !== "" && <span class="problem">{visibleText(problem)}</span>}
-      {diff !== "" && <DiffView diff={diff} counts={{ additions: added, deletions: removed }} />}
+      {diff !== "" && <DiffView diff={diff} of={visibleText(name)} counts={{ additions: added, deletions: removed }} />}
     </li>
   );
 }
