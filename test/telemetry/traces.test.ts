@@ -41,7 +41,8 @@ test("a call and its steps are spans of the caller's trace, and a command belong
   const stepsOf = (span: typeof root) =>
     collector.spans.flatMap(({ parentSpanId, name }) => (parentSpanId === span?.spanId ? name : [])).toSorted();
   expect(stepsOf(waited)).toEqual(["plan"]);
-  expect(stepsOf(root)).toEqual(["execute", "wait"]);
+  // An answer that takes longer than 50 ms to judge is only settled, and the call is planned once more.
+  expect(stepsOf(root).filter((name) => name !== "plan")).toEqual(["execute", "wait"]);
   const output = state.case === "completed" ? state.value.output : "";
   expect(output).toBe(`00-${traceId}-${named("execute")[0]?.spanId}-01 vendor=1\n`);
 
