@@ -209,7 +209,7 @@ describe("toolgate run", () => {
   });
 });
 
-test("toolgate reject rejects a session with a message and says what that ended", async () => {
+test("toolgate reject rejects a session, or all of an agent, with a message and says what that ended", async () => {
   const asked: unknown[] = [];
   await start({
     permissions: {
@@ -221,7 +221,11 @@ test("toolgate reject rejects a session with a message and says what that ended"
   });
   const { code, stdout } = await toolgate(["reject", "ses_1", "-m", "Stop."], environment);
   expect({ code, stdout }).toEqual({ code: 0, stdout: "per_1  call c1  rejected by alice: Stop.\n" });
-  expect(asked).toMatchObject([{ sessionId: "ses_1", message: "Stop." }]);
+  await toolgate(["reject", "--agent", "plan", "-m", "Stop."], environment);
+  expect(asked).toMatchObject([
+    { sessionId: "ses_1", agent: "", message: "Stop." },
+    { sessionId: "", agent: "plan", message: "Stop." },
+  ]);
 });
 
 test("toolgate plan ends with the code with which the call would fail", async () => {

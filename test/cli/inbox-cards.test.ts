@@ -7,7 +7,7 @@ import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { createCards, endWords, isOpen } from "../../src/cli/inbox/cards.ts";
 import { createKeyboard } from "../../src/cli/inbox/keyboard.ts";
 
-type Event = { asked: string; digest?: string } | { settled: string; by?: string };
+type Event = { asked: string; digest?: string; command?: string; agent?: string } | { settled: string; by?: string };
 
 const frameOf = (event: Event, storeId = "") =>
   create(WatchPermissionsResponseSchema, {
@@ -22,6 +22,8 @@ const frameOf = (event: Event, storeId = "") =>
                 digest: event.digest ?? "",
                 sessionId: "ses_1",
                 tool: { callId: callOf(event.asked) },
+                agent: event.agent ?? "",
+                ...(event.command && { view: { tool: "bash", input: [{ path: "/command", text: event.command }] } }),
               },
             }
           : {
@@ -43,6 +45,7 @@ function inbox() {
   const seen = { whole: true };
   const keyboard = createKeyboard(cards, {
     answer: (asks, { reply }) => answered.push(...asks.map(({ id }) => `${id} ${reply}`)),
+    rejectAll: (scope, message) => answered.push(`${JSON.stringify(scope)} ${message}`),
     edit: () => undefined,
     turnPage: () => undefined,
     showWhole: () => undefined,
@@ -132,6 +135,45 @@ test("an answered call says how for a while, then goes", () => {
   clock.now += 1;
   cards.sweep();
   expect(cards.all()).toEqual([]);
+});
+
+test("equal calls share a row; one key approves one of them, and a reject ends each", () => {
+  const { clock, cards, press, answered } = inbox();
+  for (const asked of ["a1", "b1", "c1"]) cards.apply(frameOf({ asked, command: "npm test" }));
+  cards.apply(frameOf({ asked: "d1", command: "npm ci" }));
+  expect(cards.rows().map((row) => row.length)).toEqual([3, 1]);
+  cards.shown();
+  clock.now += 500;
+  press("o");
+  expect(answered.splice(0)).toEqual([`a1 ${PermissionReply.ONCE}`]);
+  for (const key of ["r", "tab", "return"]) press(key);
+  expect(answered).toEqual(["a1", "b1", "c1"].map((id) => `${id} ${PermissionReply.REJECT}`));
+  press("j");
+  expect(cards.selected()?.asks[0].id).toBe("d1");
+});
+
+test("one reason rejects all of the session or agent; the keys go round", () => {
+  const { cards, press, answered } = inbox();
+  cards.apply(frameOf({ asked: "a1", command: "npm test", agent: "build" }));
+  for (const key of ["r", "tab", "n", "o", "return"]) press(key);
+  for (const key of ["r", "tab", "tab", "return"]) press(key);
+  for (const key of ["r", "tab", "tab", "tab", "return"]) press(key);
+  expect(answered).toEqual(['{"sessionId":"ses_1"} no', '{"agent":"build"} ', `a1 ${PermissionReply.REJECT}`]);
+});
+
+test("the filter hides calls until it is cleared, and keys act on what is visible", () => {
+  const { cards, press, answered } = inbox();
+  for (const [asked, command] of [
+    ["a1", "npm test"],
+    ["b1", "npm ci"],
+  ] as const)
+    cards.apply(frameOf({ asked, command }));
+  for (const key of ["/", "c", "i"]) press(key);
+  expect(cards.rows().flatMap((row) => row.map(({ key }) => key))).toEqual(["ses_1 b"]);
+  for (const key of ["return", "r", "return"]) press(key);
+  expect(answered).toEqual([`b1 ${PermissionReply.REJECT}`]);
+  for (const key of ["/", "x", "escape"]) press(key);
+  expect(cards.filter()).toBe("ci");
 });
 
 test("what is open here is what is open there, whatever was cut off in between", () => {

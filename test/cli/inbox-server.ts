@@ -44,7 +44,13 @@ export async function startInboxServer(tools: FakeRoutes["tools"] = {}): Promise
 
   const server = await startFakeServer({
     tools,
-    permissions: { watchPermissions },
+    permissions: {
+      watchPermissions,
+      rejectPermissions(request) {
+        server.seen.emit("rejected", request);
+        return {};
+      },
+    },
     sessions: { getSession: ({ sessionId }) => ({ session: { id: sessionId, title: `Title of ${sessionId}` } }) },
   });
   return {

@@ -165,6 +165,23 @@ describe("the inbox at a terminal", () => {
     ]);
   });
 
+  test("finds one of 200 requests by words, and rejects all of its session with one reason", async () => {
+    const { child, sees } = await openInbox();
+    for (let i = 2; i <= 200; i += 1) {
+      const input = [{ path: "/command", text: i === 150 ? "make deploy" : "npm test" }];
+      const call = { ...ask, sessionId: `ses_${i % 5}`, tool: { callId: `call_${i}` }, view: { tool: "bash", input } };
+      server.ask({ ...call, id: `per_${i}` });
+    }
+    await sees("200 wait", "×198");
+    child.stdin?.write("/tool:bash deploy");
+    await sees("200 wait, 1 with tool:bash deploy");
+    child.stdin?.write("\rr\tnot today");
+    await sees("Enter rejects all of this session", "not today▏");
+    const rejected = once(server.seen, "rejected");
+    child.stdin?.write("\r");
+    expect(await rejected).toMatchObject([{ sessionId: "ses_0", message: "not today" }]);
+  });
+
   test("takes no answer from pasted text", async () => {
     await openInbox();
     running?.child.stdin?.write("\x1b[200~o\x1b[201~");

@@ -1,5 +1,6 @@
 import type { Command } from "commander";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { replyTimeoutMs } from "../../view/reply.ts";
 import { isRequestCut } from "../../view/view-lines.ts";
 import { withServer } from "../command.ts";
 import type { ServerConnection } from "../connection/connection.ts";
@@ -7,7 +8,7 @@ import { withoutEnd } from "../connection/resume.ts";
 import { isSettledElsewhere, type ReplyAnswer, sendReply } from "../connection/send-reply.ts";
 import type { CliContext } from "../context.ts";
 import { commandFailure } from "../failure/failure.ts";
-import { type Card, createCards } from "../inbox/cards.ts";
+import { type Card, createCards, isOpen } from "../inbox/cards.ts";
 import { createKeyboard } from "../inbox/keyboard.ts";
 import { createInboxSessionNames } from "../inbox/session-names.ts";
 import { createInboxView } from "../inbox/view.ts";
@@ -36,8 +37,8 @@ export function defineInbox(command: Command, context: CliContext): void {
 async function inbox(server: ServerConnection, screen: Screen, sessionId: string): Promise<undefined> {
   const leave = new AbortController();
   const clock = () => performance.now();
-  const cards = createCards(clock);
   const names = createInboxSessionNames(server, redraw);
+  const cards = createCards(clock, names.of);
   const view = createInboxView(screen.paint.out);
   /** The card whose end was on the screen. */
   let whole: Card | undefined;
@@ -54,6 +55,7 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
   });
   const keyboard = createKeyboard(cards, {
     answer: (asks, answer) => showFailure(sendAll(server, asks, answer)),
+    rejectAll: (scope, message) => showFailure(rejectAll(server, { ...scope, message })),
     edit: (card) => showFailure(editArguments(card)),
     turnPage: (by) => {
       state.scroll += by * state.page;
@@ -84,7 +86,10 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
     const { notice, trouble, scroll } = state;
     const now = { notice, trouble, scroll, url: server.url, nameOf: names.of, now: Date.now() };
     const shown = view(
-      { ...now, cards: cards.all(), selected: cards.selected(), mode: keyboard.mode(), isReady: waitMs === 0 },
+      {
+        ...{ ...now, openCount: cards.all().filter(isOpen).length, rows: cards.rows(), filter: cards.filter() },
+        ...{ selected: cards.selected(), mode: keyboard.mode(), isReady: waitMs === 0 },
+      },
       terminal.size,
     );
     Object.assign(state, { scroll: shown.scroll, page: shown.page });
@@ -153,10 +158,19 @@ async function sendAll(
   }
 }
 
+async function rejectAll(
+  server: ServerConnection,
+  scope: { sessionId?: string; agent?: string; message: string },
+): Promise<void> {
+  await server.permissions.rejectPermissions(scope, { timeoutMs: replyTimeoutMs });
+}
+
 const inboxHelp = `
 Keys:
   j k      next call, previous call             o  allow this call
   space b  page down, page up in a long card    a  allow from now on: choose what
   q        leave; what is open stays open       r  reject, with advice for the agent
   w        load what is shown in part           e  change the arguments in $EDITOR; anything new asks again
+  /        show only requests with these words; session:… agent:… tool:… risk:… look in that field
+Equal requests share a row (×3); each is allowed for itself. After r, Tab rejects all equal ones, or all of the session or agent.
 On a question, o opens its form, in which Enter goes on and Esc back, and r dismisses it.`;

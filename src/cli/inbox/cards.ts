@@ -1,6 +1,7 @@
 import { PermissionOutcome, type PermissionSettled } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { WatchPermissionsResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { filterCalls } from "../../view/ask-filter.ts";
 import { callKeyOf, farewellMs, inertMs } from "../../view/asks.ts";
 import { settledUnseen } from "../../view/outcomes.ts";
 import { isApproval, settledWords } from "../view/settled.ts";
@@ -23,6 +24,12 @@ export interface Cards {
   /** Replaces requests of a card by those that have all of the input and the change. */
   showWhole(card: Card, whole: readonly PermissionRequest[]): void;
   all(): readonly Card[];
+  /** The cards that the filter finds; equal ones share a row. */
+  rows(): readonly (readonly Card[])[];
+  /** Open cards that are equal to this one, without it. */
+  equalTo(card: Card): readonly Card[];
+  /** Sets the filter, see `filterCalls`; returns the present one. */
+  filter(text?: string): string;
   selected(): Card | undefined;
   move(by: number): void;
   /** Records that the selected card is on the screen in its current form. */
@@ -34,17 +41,22 @@ export interface Cards {
 }
 
 /** Starts without cards; the clock is monotonic, in milliseconds. */
-export function createCards(clock: () => number): Cards {
+export function createCards(clock: () => number, nameOf: (sessionId: string) => string = (id) => id): Cards {
   const cards = new Map<string, Card>();
   let selectedKey: string | undefined;
+  let wanted = "";
   let seen: { card: Card | undefined; since: number } = { card: undefined, since: 0 };
   /** Ids of the requests in the snapshot that is being received. */
   let snapshot: Set<string> | undefined;
 
   const all = () => [...cards.values()];
+  const rows = () => filterCalls(all(), wanted, { requests: ({ asks }) => asks, isOpen, nameOf });
+  const equalTo = (card: Card) => (rows().find((row) => row.includes(card)) ?? []).filter((other) => other !== card);
   function selected(): Card | undefined {
-    if (selectedKey === undefined || !cards.has(selectedKey)) selectedKey = cards.keys().next().value;
-    return selectedKey === undefined ? undefined : cards.get(selectedKey);
+    const visible = rows().flat();
+    const card = visible.find(({ key }) => key === selectedKey) ?? visible[0];
+    selectedKey = card?.key;
+    return card;
   }
 
   function opened(ask: PermissionRequest): void {
@@ -76,6 +88,12 @@ export function createCards(clock: () => number): Cards {
 
   return {
     all,
+    rows,
+    equalTo,
+    filter(text = wanted) {
+      wanted = text;
+      return wanted;
+    },
     selected,
     apply({ event, storeId, snapshotEnd }) {
       if (storeId !== "") snapshot = new Set();
@@ -91,9 +109,9 @@ export function createCards(clock: () => number): Cards {
       if (first) cards.set(key, { ...card, asks: [first, ...rest] });
     },
     move(by) {
-      const keys = [...cards.keys()];
-      const at = keys.indexOf(selected()?.key ?? "") + by;
-      selectedKey = keys[Math.min(Math.max(at, 0), keys.length - 1)];
+      const [now, all] = [selected(), rows()];
+      const at = all.findIndex((row) => row.some((card) => card === now)) + by;
+      selectedKey = all[Math.min(Math.max(at, 0), all.length - 1)]?.[0]?.key;
     },
     shown() {
       if (seen.card !== selected()) seen = { card: selected(), since: clock() };
@@ -102,7 +120,7 @@ export function createCards(clock: () => number): Cards {
     sweep() {
       for (const { key, endedAt } of all()) {
         if (endedAt === undefined || clock() < endedAt + farewellMs) continue;
-        const keys = [...cards.keys()];
+        const keys = rows().flatMap(([first]) => first?.key ?? []);
         if (key === selected()?.key) selectedKey = keys[keys.indexOf(key) + 1] ?? keys[keys.indexOf(key) - 1];
         cards.delete(key);
       }

@@ -10,8 +10,14 @@ import { type Card, type Cards, isOpen } from "./cards.ts";
 export type Mode =
   | { kind: "cards" }
   | { kind: "offers"; card: Card; choices: readonly Choice[] }
-  | { kind: "advice"; card: Card; text: string }
+  | { kind: "advice"; card: Card; text: string; scope: RejectReach }
+  | { kind: "filter"; before: string }
   | FormMode;
+
+/** Open requests that one reject ends: of this call, of it and equal ones, or all of its session with descendants or of its agent. */
+export type RejectReach = "call" | "equal" | "session" | "agent";
+
+type Advice = Extract<Mode, { kind: "advice" }>;
 
 /** An offer of one of a card's requests, for "always". */
 export interface Choice {
@@ -23,6 +29,8 @@ export interface Choice {
 export interface Actions {
   /** Sends an answer to each of these requests. */
   answer(asks: readonly PermissionRequest[], answer: ReplyAnswer): void;
+  /** Rejects all open requests of a session or of an agent. */
+  rejectAll(scope: { sessionId: string } | { agent: string }, message: string): void;
   /** Lets the person edit the arguments of the card's call. */
   edit(card: Card): void;
   /** Scrolls the card by pages. */
@@ -51,7 +59,7 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
     const holds =
       mode.kind === "offers"
         ? mode.card === card
-        : mode.kind !== "cards" && mode.card.key === card?.key && isOpen(card);
+        : mode.kind === "filter" || (mode.kind !== "cards" && mode.card.key === card?.key && isOpen(card));
     if (!holds) mode = cardsMode;
     return mode;
   }
@@ -99,6 +107,12 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
     ["down", () => cards.move(1)],
     ["k", () => cards.move(-1)],
     ["up", () => cards.move(-1)],
+    [
+      "/",
+      () => {
+        mode = { kind: "filter", before: cards.filter() };
+      },
+    ],
     ["space", () => actions.turnPage(1)],
     ["pagedown", () => actions.turnPage(1)],
     ["b", () => actions.turnPage(-1)],
@@ -112,7 +126,7 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
     [
       "r",
       (card) => {
-        mode = { kind: "advice", card, text: "" };
+        mode = { kind: "advice", card, text: "", scope: "call" };
       },
     ],
   ]);
@@ -129,17 +143,12 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
     if (name === "escape") mode = cardsMode;
   }
 
-  function pressOnAdvice({ card, text }: { card: Card; text: string }, key: Key): void {
-    if (key.name === "escape") mode = cardsMode;
-    else if (key.name === "return" || key.name === "enter") reject(text);
-    else mode = { kind: "advice", card, text: typeInto(text, key) };
-  }
-
-  /** One reject ends the call, and withdraws the card's other requests. */
-  function reject(advice: string): void {
-    const card = cards.selected();
-    mode = cardsMode;
-    if (card) actions.answer([card.asks[0]], { reply: PermissionReply.REJECT, message: advice.trim() });
+  function pressOnAdvice(advice: Advice, key: Key): void {
+    const isSent = key.name === "return" || key.name === "enter";
+    if (isSent) reject(cards, actions, advice);
+    if (isSent || key.name === "escape") mode = cardsMode;
+    else if (key.name === "tab") mode = { ...advice, scope: scopeAfter(cards, advice) };
+    else mode = { ...advice, text: typeInto(advice.text, key) };
   }
 
   return {
@@ -149,10 +158,40 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
       if (key.ctrl && key.name === "c") actions.leave();
       else if (now.kind === "offers") pressOnOffers(now.choices, key);
       else if (now.kind === "advice") pressOnAdvice(now, key);
+      else if (now.kind === "filter") mode = endsFilter(cards, now.before, key) ? cardsMode : now;
       else if (now.kind === "form") pressOnForm(now, key);
       else if (!key.ctrl) pressOnCards(key);
     },
   };
+}
+
+/** Sends a reject. One ends a call, and withdraws the card's other requests. */
+function reject(cards: Cards, actions: Pick<Actions, "answer" | "rejectAll">, { text, scope }: Advice): void {
+  const card = cards.selected();
+  if (!card) return;
+  const message = text.trim();
+  const [{ sessionId, agent }] = card.asks;
+  const ended = [card, ...(scope === "equal" ? cards.equalTo(card) : [])].map(({ asks }) => asks[0]);
+  if (scope === "session") actions.rejectAll({ sessionId }, message);
+  else if (scope === "agent") actions.rejectAll({ agent }, message);
+  else actions.answer(ended, { reply: PermissionReply.REJECT, message });
+}
+
+/** The next of the choices of a reject, in a circle. */
+function scopeAfter(cards: Cards, { card, scope }: Advice): RejectReach {
+  if (beginForm(card)) return "call";
+  const hasEqual = cards.equalTo(cards.selected() ?? card).length > 0;
+  const scopes: RejectReach[] = ["call", ...(hasEqual ? (["equal"] as const) : []), "session"];
+  if (card.asks[0].agent !== "") scopes.push("agent");
+  return scopes[(scopes.indexOf(scope) + 1) % scopes.length] ?? "call";
+}
+
+/** Changes the filter as it is typed; returns true if the key ends that. */
+function endsFilter(cards: Cards, before: string, key: Key): boolean {
+  if (key.name === "escape") cards.filter(before);
+  const isEnd = ["escape", "return", "enter"].includes(key.name);
+  if (!isEnd) cards.filter(typeInto(cards.filter(), key));
+  return isEnd;
 }
 
 /** Checks that the selected card was on the screen, whole and for a moment. */

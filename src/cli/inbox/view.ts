@@ -10,11 +10,15 @@ import { askLines, askSummary } from "../view/ask-view.ts";
 import { durationOf } from "../view/words.ts";
 import { currentAnswer, type FormMode } from "./answer-form.ts";
 import { type Card, endWords, isOpen } from "./cards.ts";
-import type { Mode } from "./keyboard.ts";
+import type { Mode, RejectReach } from "./keyboard.ts";
 
 /** State of the inbox to draw. */
 export interface InboxView {
-  cards: readonly Card[];
+  /** The open cards of all rows, also of those that the filter hides. */
+  openCount: number;
+  /** The cards that the filter finds; equal ones share a row. */
+  rows: readonly (readonly Card[])[];
+  filter: string;
   selected: Card | undefined;
   mode: Mode;
   /** The selected card can be approved. */
@@ -95,23 +99,29 @@ export function createInboxView(paint: Paint) {
   };
 }
 
-function headLine({ cards, url, trouble }: InboxView, paint: Paint): string {
-  const open = cards.filter(isOpen).length;
+function headLine({ openCount: open, rows, filter, url, trouble }: InboxView, paint: Paint): string {
+  const found = filter === "" ? "" : `, ${rows.flat().filter(isOpen).length} with ${terminalLine(filter)}`;
   const state =
     trouble === "" ? paint("dim", `${url}  live`) : paint("red", `${url}  not live: ${terminalLine(trouble)}`);
-  return `${paint("bold", "toolgate inbox")}  ${open === 0 ? "nothing waits" : `${open} wait`}  ${state}`;
+  return `${paint("bold", "toolgate inbox")}  ${open === 0 ? "nothing waits" : `${open} wait${found}`}  ${state}`;
 }
 
 /** The part of the list around the selected card. */
 function listRows(view: InboxView, height: number, paint: Paint): string[] {
-  const { cards, selected } = view;
-  if (cards.length === 0) return [paint("dim", "  what agents ask for comes up here")];
-  const at = selected ? cards.indexOf(selected) : 0;
-  const first = Math.max(0, Math.min(at - Math.floor(height / 2), cards.length - height));
-  return cards.slice(first, first + height).map((card) => cardRow(card, view, paint));
+  const { rows, selected, filter } = view;
+  if (rows.length === 0)
+    return [
+      paint("dim", filter === "" ? "  what agents ask for comes up here" : "  no request has all of these words"),
+    ];
+  const at = selected ? rows.findIndex((row) => row.includes(selected)) : 0;
+  const first = Math.max(0, Math.min(at - Math.floor(height / 2), rows.length - height));
+  return rows.slice(first, first + height).flatMap((row) => {
+    const card = row.find((card) => card === selected) ?? row[0];
+    return card ? cardRow(card, row.length, view, paint) : [];
+  });
 }
 
-function cardRow(card: Card, { selected, nameOf, now }: InboxView, paint: Paint): string {
+function cardRow(card: Card, count: number, { selected, nameOf, now }: InboxView, paint: Paint): string {
   const [ask] = card.asks;
   const mark = card === selected ? paint("bold", "▸") : " ";
   if (!isOpen(card)) {
@@ -122,8 +132,9 @@ function cardRow(card: Card, { selected, nameOf, now }: InboxView, paint: Paint)
   const left = ask.expires > 0 ? durationOf(ask.expires - now) : "";
   const risks = riskKinds(card.asks).map(({ words }) => words);
   const risk = risks.length > 0 ? `${paint("red", risks.join(", "))}  ` : "";
+  const times = count > 1 ? `${paint("bold", `×${count}`)}  ` : "";
   const what = card === selected ? paint("bold", whatOf(card)) : whatOf(card);
-  return `${mark} ${left.padStart(7)}  ${risk}${paint("cyan", requesterWords(ask, terminalLine))}  ${what}  ${paint("dim", nameOf(ask.sessionId))}`;
+  return `${mark} ${left.padStart(7)}  ${times}${risk}${paint("cyan", requesterWords(ask, terminalLine))}  ${what}  ${paint("dim", nameOf(ask.sessionId))}`;
 }
 
 /** A card's requests on one line. */
@@ -147,11 +158,18 @@ function whoLines({ nameOf, now }: InboxView, { asks, ends }: Card, paint: Paint
   ];
 }
 
-function footLines({ selected, mode, isReady, notice }: InboxView, paint: Paint): string[] {
+function footLines({ selected, rows, filter, mode, isReady, notice }: InboxView, paint: Paint): string[] {
   const key = (letter: string, word: string) => `${paint("bold", letter)} ${word}`;
   const notices = notice === "" ? [] : [paint("yellow", terminalSafe(notice))];
   if (mode.kind === "advice") {
-    return [...notices, `advice for the agent (Enter rejects, Esc goes back) › ${terminalLine(mode.text)}▏`];
+    const count = rows.find((row) => selected && row.includes(selected))?.length ?? 1;
+    const scope = asksQuestions(mode.card.asks[0]) ? "" : ` ${scopeWords(mode, count)}, Tab: others,`;
+    const keys = `Enter rejects${scope || ","} Esc goes back`;
+    return [...notices, `advice for the agent (${keys}):`, `› ${terminalLine(mode.text)}▏`];
+  }
+  if (mode.kind === "filter") {
+    const words = "words, session:… agent:… tool:… risk:…; Enter keeps it, Esc goes back";
+    return [...notices, `show only (${words}):`, `› ${terminalLine(filter)}▏`];
   }
   if (mode.kind === "form") return [...notices, ...formFoot(mode, paint)];
   if (mode.kind === "offers") {
@@ -160,7 +178,7 @@ function footLines({ selected, mode, isReady, notice }: InboxView, paint: Paint)
     );
     return [...notices, "allow from now on, without asking:", ...offers, key("Esc", "back")];
   }
-  const move = [key("j k", "move"), key("space b", "page"), key("q", "quit")];
+  const move = [key("j k", "move"), key("space b", "page"), key("/", "filter"), key("q", "quit")];
   if (!selected || !isOpen(selected)) return [...notices, move.join("   ")];
   const isQuestion = selected.asks.some(asksQuestions);
   const once = key("o", isQuestion ? "answer" : "once");
@@ -169,6 +187,16 @@ function footLines({ selected, mode, isReady, notice }: InboxView, paint: Paint)
   const whole = selected.asks.some(isRequestCut) ? [key("w", "whole request")] : [];
   const others = isQuestion ? [key("r", "dismiss")] : [key("r", "reject"), key("e", "edit")];
   return [...notices, [...approve, ...whole, ...others, ...move].join("   ")];
+}
+
+function scopeWords({ card, scope }: { card: Card; scope: RejectReach }, count: number): string {
+  const words: Record<RejectReach, string> = {
+    call: "this call",
+    equal: `all ${count} equal ones`,
+    session: "all of this session",
+    agent: `all of agent ${terminalLine(card.asks[0].agent)}`,
+  };
+  return words[scope];
 }
 
 function waysOf({ ask, at }: FormMode): string {
