@@ -76,8 +76,10 @@ test.each(pages)("the links of %s lead to files that exist", (page) => {
   expect(local.filter((link) => !existsSync(join(root, dirname(page), link)))).toEqual([]);
 });
 
-test("docs/architecture.md names files that exist", () => {
-  const named = [...text("docs/architecture.md").matchAll(/`([\w.-]+\/[\w./-]+)`/g)].map(([, file = ""]) => file);
+test("docs/internals/architecture.md names files that exist", () => {
+  const named = [...text("docs/internals/architecture.md").matchAll(/`([\w.-]+\/[\w./-]+)`/g)].map(
+    ([, file = ""]) => file,
+  );
   expect(named.length).toBeGreaterThan(30);
   expect(named.filter((file) => ![root, join(root, "src")].some((base) => existsSync(join(base, file))))).toEqual([]);
 });
