@@ -89,17 +89,23 @@ export function createRedisAsks(options: {
       const last = entries.findIndex(({ id }) => id === after);
       // The last one may have been settled since; ids sort by time, so its position is known all the same.
       const rest = last >= 0 || after === undefined ? entries.slice(last + 1) : entries.filter(({ id }) => id > after);
-      const page = rest.slice(0, limit);
-      const loaded = await Promise.all(
-        [...Map.groupBy(page, (entry) => entry.root)].map(([tree, of]) =>
-          loadAll(
-            tree,
-            of.map(({ id }) => id),
+      const found: AskRecord[] = [];
+      // An ask that was settled since its id was read leaves its place to the next one: only the last page is short.
+      for (let start = 0; start < rest.length && found.length < limit; ) {
+        const page = rest.slice(start, start + limit - found.length);
+        start += page.length;
+        const loaded = await Promise.all(
+          [...Map.groupBy(page, (entry) => entry.root)].map(([tree, of]) =>
+            loadAll(
+              tree,
+              of.map(({ id }) => id),
+            ),
           ),
-        ),
-      );
-      const byId = new Map(loaded.flat().map((ask) => [ask.request.id, ask]));
-      return page.flatMap(({ id }) => byId.get(id) ?? []).filter((ask) => ask.settled === undefined);
+        );
+        const byId = new Map(loaded.flat().map((ask) => [ask.request.id, ask]));
+        found.push(...page.flatMap(({ id }) => byId.get(id) ?? []).filter((ask) => ask.settled === undefined));
+      }
+      return found;
     },
 
     countOpen: () => countOpenAsks(options, load),

@@ -1,6 +1,8 @@
 import { create } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import { ToolProgressSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import { listOpenAsks } from "../../../src/approval/open-asks.ts";
+import type { AskRecord } from "../../../src/approval/ports.ts";
 import {
   addSession,
   addTree,
@@ -102,6 +104,35 @@ export function asksContract(open: OpenStore): void {
     expect(await list({ limit: 1 })).toEqual(["per_b"]);
     expect(await list({ after: "per_b", limit: 1 })).toEqual(["per_x"]);
     expect(await list({ root: "ses_root", after: "per_b", limit: 5 })).toEqual(["per_a"]);
+  });
+
+  test("a page is made from as many asks as it holds, and from more only for a viewer who does not see all", async () => {
+    const store = await open();
+    await addTree(store);
+    const ids = Array.from({ length: 20 }, (_, i) => `per_${String(i).padStart(2, "0")}`);
+    await openAskedCall(store, ref, ids);
+    const read: number[] = [];
+    const { permissions } = store;
+    const counted = {
+      ...permissions,
+      async openAsks(filter: Parameters<typeof permissions.openAsks>[0]) {
+        const page = await permissions.openAsks(filter);
+        read.push(page.length);
+        return page;
+      },
+    };
+    const page = async (after: string | undefined, sees: (id: string) => boolean) => {
+      read.length = 0;
+      const filter = { limit: 5, sees: ({ request }: AskRecord) => Promise.resolve(sees(request.id)) };
+      const { asks, next } = await listOpenAsks(counted, { ...filter, ...(after !== undefined && { after }) });
+      return { ids: asks.map(({ request }) => request.id), next };
+    };
+    expect(await page(undefined, () => true)).toEqual({ ids: ids.slice(0, 5), next: "per_04" });
+    expect(read).toEqual([5]);
+    expect(await page("per_14", () => true)).toEqual({ ids: ids.slice(15), next: "per_19" });
+    expect(await page("per_19", () => true)).toEqual({ ids: [] });
+    expect((await page(undefined, (id) => id > "per_07")).ids).toEqual(ids.slice(8, 13));
+    expect(read).toEqual([5, 15]);
   });
 
   test("counts the open asks of all trees, with the time of the oldest", async () => {
