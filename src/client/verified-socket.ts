@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { connect as connectTcp, isIP, type Socket } from "node:net";
 import { setTimeout } from "node:timers/promises";
 import { connect as connectTls, type TLSSocket } from "node:tls";
-import { listenerUids, peerUid } from "../core/peer-uid.ts";
+import { serverUids } from "../core/peer-uid.ts";
 
 /** Proof that the other end of a connection is the service, and not a program that took its port. */
 export interface PeerProof {
@@ -64,11 +64,11 @@ export async function whenConnected(socket: Socket, event: "connect" | "secureCo
 async function checkOwner(socket: Socket, url: string, uid: number | undefined): Promise<void> {
   if (uid === undefined)
     throw new PeerError(`${url} cannot be verified: no user is recorded for it; run \`toolgate connect\` again`);
-  let [accepted, listeners] = await Promise.all([peerUid(socket), listenerUids(socket)]);
+  let { accepted, listeners } = await serverUids(socket);
   // Older kernels list a connection that the service has not accepted yet as one of root.
   for (let i = 0; uid !== 0 && !accepted && listeners.includes(uid) && i < maxAcceptChecks; i++) {
     await setTimeout(acceptCheckMs);
-    [accepted, listeners] = await Promise.all([peerUid(socket), listenerUids(socket)]);
+    ({ accepted, listeners } = await serverUids(socket));
   }
   const owners = new Set([...listeners, accepted ?? unknownUid]);
   if (listeners.length > 0 && owners.size === 1 && owners.has(uid)) return;

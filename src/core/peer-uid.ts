@@ -14,56 +14,55 @@ export interface SocketEnds {
  * on another machine, in another network namespace, has closed its end, or the system has no /proc/net. Behind a proxy on this
  * machine it is the proxy's user.
  */
-export async function peerUid({
-  localAddress,
-  localPort,
-  remoteAddress,
-  remotePort,
-}: SocketEnds): Promise<number | undefined> {
-  const [own, peer] = [endsOf(remoteAddress, remotePort), endsOf(localAddress, localPort)];
-  const rows = await readTables();
-  return rows.find(
-    ({ state, local, remote, table }) => state === established && local === own[table] && remote === peer[table],
-  )?.uid;
+export async function peerUid(ends: SocketEnds): Promise<number | undefined> {
+  return (await findOwners(ends, ({ accepted }) => accepted !== undefined)).accepted;
 }
 
 /**
  * Returns the users that listen where a connection to an address of this machine arrives: on the address itself, or on all
  * addresses. Empty if that is unknown, as in `peerUid`.
  */
-export async function listenerUids({
-  remoteAddress,
-  remotePort,
-}: Pick<SocketEnds, "remoteAddress" | "remotePort">): Promise<number[]> {
-  const exact = endsOf(remoteAddress, remotePort);
-  const wildcards = [...endsOf("0.0.0.0", remotePort).slice(0, 1), ...endsOf("::", remotePort).slice(1)];
-  const rows = await readTables();
-  return rows
-    .filter(({ state, local, table }) => state === listening && (local === exact[table] || local === wildcards[table]))
-    .map(({ uid }) => uid);
+export async function listenerUids(ends: Pick<SocketEnds, "remoteAddress" | "remotePort">): Promise<number[]> {
+  return (await findOwners(ends, () => false)).listeners;
 }
 
-/** A row of the tables of sockets; `table` is 0 for IPv4 and 1 for IPv6. */
-interface SocketRow {
-  table: number;
-  local: string;
-  remote: string;
-  state: string;
-  uid: number;
+/** Returns the owners of the other end of a client's connection: of the socket itself, and of those that listen there. */
+export function serverUids(ends: SocketEnds): Promise<SocketOwners> {
+  return findOwners(ends, ({ accepted, listeners }) => accepted !== undefined && listeners.length > 0);
 }
 
-/** Reads both tables. A client with an IPv6 socket that connects to an IPv4 address is listed in the second one. */
-async function readTables(): Promise<SocketRow[]> {
-  const texts = await Promise.all(
-    ["/proc/net/tcp", "/proc/net/tcp6"].map((file) => readFile(file, "latin1").catch(() => "")),
-  );
-  return texts.flatMap((text, table) =>
-    text.split("\n").flatMap((row) => {
-      const [, local, remote, state, , , , uid] = row.trim().split(/ +/);
-      if (local === undefined || remote === undefined || state === undefined || uid === undefined) return [];
-      return [{ table, local, remote, state, uid: Number(uid) }];
-    }),
-  );
+interface SocketOwners {
+  accepted: number | undefined;
+  listeners: number[];
+}
+
+/** Reads the table of IPv4, and that of IPv6 unless the first one was enough: a reading of either takes the kernel milliseconds. */
+async function findOwners(ends: SocketEnds, isEnough: (found: SocketOwners) => boolean): Promise<SocketOwners> {
+  const { localAddress, localPort, remoteAddress, remotePort } = ends;
+  const [own, peer] = [endsOf(remoteAddress, remotePort), endsOf(localAddress, localPort)];
+  const all = [endsOf("0.0.0.0", remotePort)[0], endsOf("::", remotePort)[1]];
+  const found: SocketOwners = { accepted: undefined, listeners: [] };
+  for (const [table, file] of tables.entries()) {
+    // A client with an IPv6 socket that connects to an IPv4 address is listed in the second table, as is a listener on all addresses.
+    if (own[table] === undefined) continue;
+    for (const { local, remote, state, uid } of await readTable(file)) {
+      if (state === established && local === own[table] && remote === peer[table]) found.accepted ??= uid;
+      if (state === listening && (local === own[table] || local === all[table])) found.listeners.push(uid);
+    }
+    if (isEnough(found)) break;
+  }
+  return found;
+}
+
+const tables = ["/proc/net/tcp", "/proc/net/tcp6"];
+
+async function readTable(file: string) {
+  const text = await readFile(file, "latin1").catch(() => "");
+  return text.split("\n").flatMap((row) => {
+    const [, local, remote, state, , , , uid] = row.trim().split(/ +/);
+    if (local === undefined || remote === undefined || state === undefined || uid === undefined) return [];
+    return [{ local, remote, state, uid: Number(uid) }];
+  });
 }
 
 /** The other end of a connection. */
