@@ -3,7 +3,7 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { declaredTools } from "../src/compose/built-in-tools.ts";
-import { readLimits } from "../src/config/limits.ts";
+import { readLimits } from "../src/config/schema.ts";
 import { questionPermission } from "../src/core/ask.ts";
 import { builtInAgents } from "../src/policy/agents.ts";
 import { defaultRules } from "../src/policy/default-rules.ts";

@@ -45,7 +45,7 @@ const allowed: Record<string, readonly string[]> = {
   mcp: ["core/canonical-json.ts", "core/pages-of.ts", "view"],
   telemetry: ["call/observer.ts", "call/ports.ts", "call/ports", "core", "tool/tool.ts"],
   store: ["approval/ports.ts", "approval/ports", "call/ports.ts", "call/ports", "core", "credential"],
-  call: ["approval", "core", "policy", "tool"],
+  call: ["approval", "config/schema.ts", "core", "policy", "tool"],
   approval: ["core", "policy"],
   agents: ["core", "tool/errors.ts"],
   connector: ["core", "credential"],
@@ -66,6 +66,7 @@ const allowed: Record<string, readonly string[]> = {
   dialect: ["core"],
   cli: [
     "client",
+    "config/schema.ts",
     "core/assets.ts",
     "core/locate-program.ts",
     "core/pages-of.ts",

@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { create } from "@bufbuild/protobuf";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { readLimits } from "../../src/config/schema.ts";
 import type { Principal } from "../../src/core/principal.ts";
 import { median } from "../report.ts";
 import { createAskingFile } from "../scale/asking-file.ts";
@@ -33,6 +34,7 @@ const { calls, sessions } = createReplica({
     file: join(folder, "toolgate.toml"),
     leaseMs: 600_000,
     limits: {
+      ...readLimits(),
       requestBytes: 4_194_304,
       inputBytes: 524_288,
       outputBytes: 268_435_456,

@@ -7,6 +7,7 @@ import * as z from "zod";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { openCrashMarks } from "../../src/call/crash-marks.ts";
 import { createReplica } from "../../src/compose/replica.ts";
+import { readLimits } from "../../src/config/schema.ts";
 import type { Principal } from "../../src/core/principal.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 import { defineTool } from "../../src/tool/define-tool.ts";
@@ -31,6 +32,7 @@ const replica = createReplica({
     file: join(folder, "toolgate.toml"),
     leaseMs: 15_000,
     limits: {
+      ...readLimits(),
       requestBytes: 4_194_304,
       inputBytes: 524_288,
       outputBytes: 268_435_456,

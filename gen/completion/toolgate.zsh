@@ -10,12 +10,12 @@ _toolgate() {
   case "$prev" in
     --unattended) COMPREPLY=($(compgen -W $'wait\ndeny' -- "$cur")); return ;;
     --log-level) COMPREPLY=($(compgen -W $'debug\ninfo\nwarn\nerror' -- "$cur")); return ;;
-    --token-file|--ca|--cert|--key|--workspace|--data|--config|--tls-cert|--tls-key|--tls-client-ca|--root|--agent-program) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --token-file|--ca|--cert|--key|--data|--workspace|--tls-cert|--tls-key|--tls-client-ca|--config|--root|--agent-program) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     --server|--token|--listen|--session|--call-id|--agent|--timeout|--workspace|--metadata|--role|--tool|--permission|--may-call|--pin|--label|--days|--user|--answer|-a|--message|-m|--offer|--for|--edit|--after|--call|--rule|--uid|--certificate|--mcp) return ;;
   esac
   case "$place" in
     "") words=$'serve\ninstall\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\ntoken\nconnect\nclaude\ndisconnect\ninbox\ntop\nasks\nreply\nreject\ngrants\nwatch\noutput\ntools\nsources\nworkers\nupstream\nplan\nexplain\nrules\nstats\naudit\nhook\nmcp-approve\nbackup\nrestore\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
-    "/serve") words=$'--listen\n--workspace\n--data\n--config\n--tls-cert\n--tls-key\n--tls-client-ca\n--insecure-no-auth\n--allow-insecure-listen\n--opencode\n--new-store\n--unattended\n--log-level\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/serve") words=$'--listen\n--data\n--workspace\n--insecure-no-auth\n--tls-cert\n--tls-key\n--tls-client-ca\n--allow-insecure-listen\n--unattended\n--opencode\n--log-level\n--config\n--new-store\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/install") words=$'--workspace\n--yes\n--root\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/demo") words=$'--auto\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/call") words=$'--session\n--call-id\n--agent\n--timeout\n--workspace\n--metadata\n--detach\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;

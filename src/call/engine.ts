@@ -1,4 +1,5 @@
 import type { AskStore } from "../approval/ports.ts";
+import type { Limits } from "../config/schema.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import type { Logger } from "../core/logger.ts";
 import type { ForeignTools } from "../tool/foreign-tools.ts";
@@ -29,22 +30,9 @@ import type { Sessions } from "./sessions.ts";
 import type { Waits } from "./waits.ts";
 
 /** Limits of one replica and of each call. */
-export interface CallLimits {
-  inputBytes: number;
-  outputBytes: number;
-  /** Calls of one session that may be open at once. */
-  runningCalls: number;
-  /** Bodies that may run at this replica at once. */
-  replicaRunning: number;
-  openAsks: number;
-  leaseMs: number;
-  askMs: number;
-  /** Deadline of a body for which neither the call nor its plan sets one, and the longest that a call may set. */
-  timeoutMs: number;
-  maxTimeoutMs: number;
-  /** Time in which the host of a delegated call must report, and in which a request must collect its approval. */
-  reportMs: number;
-  collectMs: number;
+export interface CallLimits extends Limits {
+  readonly leaseMs: number;
+  readonly askMs: number;
 }
 
 /** Families of ports that the engine uses. */

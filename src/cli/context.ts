@@ -15,22 +15,8 @@ export interface CliProcess {
   readonly env: NodeJS.ProcessEnv;
 }
 
-/** Settings to start a server with; the configuration file, then the defaults, fill in absent ones. */
-export interface ServeFlags {
-  listen?: string;
-  workspace?: string;
-  data?: string;
-  config?: string;
-  tlsCert?: string;
-  tlsKey?: string;
-  tlsClientCa?: string;
-  insecureNoAuth?: boolean;
-  allowInsecureListen?: boolean;
-  newStore?: boolean;
-  opencode?: boolean;
-  unattended?: "wait" | "deny";
-  logLevel?: "debug" | "info" | "warn" | "error";
-}
+/** Options to start a server with, by their names in camel case; the configuration file, then the defaults, fill in absent ones. */
+export type ServeFlags = Readonly<Record<string, string | boolean>>;
 
 /** A server that has started. */
 export interface Served {

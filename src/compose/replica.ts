@@ -12,7 +12,7 @@ import type { Store } from "../call/ports.ts";
 import { createSessions } from "../call/sessions.ts";
 import { failed } from "../call/state.ts";
 import { createToolJudge } from "../call/tool-judge.ts";
-import type { Config, ReplicaLimits } from "../config/config.ts";
+import type { Config } from "../config/config.ts";
 import { newId } from "../core/ids.ts";
 import type { Logger } from "../core/logger.ts";
 import { builtInAgents } from "../policy/agents.ts";
@@ -26,8 +26,8 @@ import { createPolicyParts, type PolicyConfig } from "./policy.ts";
 
 /** The settings of a replica. */
 export type ReplicaConfig = PolicyConfig &
-  Pick<Config, "askMs" | "leaseMs" | "unattended"> &
-  Partial<Pick<Config, "plainAlways">> & { limits: ReplicaLimits } & Partial<Pick<Config, "experimental">>;
+  Pick<Config, "askMs" | "leaseMs" | "unattended" | "limits"> &
+  Partial<Pick<Config, "plainAlways" | "experimental">>;
 
 /** One replica over a store that it may share with others: everything except timers and the network. */
 export type Replica = ReturnType<typeof createReplica>;

@@ -1,16 +1,14 @@
 import { existsSync } from "node:fs";
 import type { AskingTool } from "../policy/known-permissions.ts";
-import { agentRunnerWarnings } from "./agent-runners.ts";
 import { checkPolicy, type Finding } from "./check-policy.ts";
 import { type Config, configFile, defaultData, type Environment, loadConfigForCheck } from "./config.ts";
 import { ConfigError } from "./errors.ts";
-import { readSettings } from "./file.ts";
 import { languageServerWarnings } from "./language-servers.ts";
 import { readPolicy } from "./policy.ts";
+import { agentRunnerWarnings, toolProcessWarnings, upstreamWarnings } from "./programs.ts";
 import { notOffered, searchWarnings } from "./search.ts";
+import { readSettings } from "./sources.ts";
 import { tokenWarnings } from "./tokens.ts";
-import { toolProcessWarnings } from "./tool-processes.ts";
-import { upstreamWarnings } from "./upstream-servers.ts";
 import { isWorkspaceFile, readWorkspaceSettings } from "./workspace-rules.ts";
 
 /** Checks a configuration file: refuses what a start with it refuses, and finds problems of its rules. Creates and starts nothing. */
@@ -20,12 +18,13 @@ export async function checkConfig(
   tools: readonly AskingTool[],
 ): Promise<{ file: string; rules: number; tests: number; findings: Finding[]; notes: string[] }> {
   const file = configFile(named ?? environment.env.TOOLGATE_CONFIG, environment);
-  const read = isWorkspaceFile(file) ? readWorkspaceSettings(file) : readSettings(file, environment.home);
-  if (!read) throw new ConfigError(`the configuration file ${file} does not exist; create it, or name another one`);
   const { home } = environment;
+  const service = isWorkspaceFile(file) ? undefined : readSettings(file, home);
+  const read = service ?? (isWorkspaceFile(file) ? readWorkspaceSettings(file) : undefined);
+  if (!read) throw new ConfigError(`the configuration file ${file} does not exist; create it, or name another one`);
   const policy = readPolicy(read.settings, read.lineOf, home);
-  const warnings = isWorkspaceFile(file) ? [] : checkService(file, environment, read.lineOf);
-  const dataDirectory = read.settings.data ?? defaultData(environment);
+  const warnings = service === undefined ? [] : checkService(file, environment, service);
+  const dataDirectory = service?.settings.data ?? defaultData(environment);
   const lists = [policy.config, ...policy.agents.values()];
   const findings = await checkPolicy(policy, { home, dataDirectory, tools });
   return {
@@ -33,7 +32,7 @@ export async function checkConfig(
     rules: lists.reduce((sum, { rules }) => sum + rules.length, 0),
     tests: policy.tests.length,
     findings: [...warnings, ...findings].toSorted((one, other) => (one.line ?? 0) - (other.line ?? 0)),
-    notes: isWorkspaceFile(file) ? [] : notOffered(read.settings),
+    notes: service === undefined ? [] : notOffered(service.settings),
   };
 }
 
@@ -48,36 +47,24 @@ export function checkPluginFiles({ plugins, file }: Pick<Config, "plugins" | "fi
 function checkService(
   file: string,
   environment: Environment,
-  lineOf: (path: readonly PropertyKey[]) => number | undefined,
+  { settings, lineOf }: NonNullable<ReturnType<typeof readSettings>>,
 ): Finding[] {
   const config = loadConfigForCheck({ config: file }, environment);
   checkPluginFiles(config);
   const { tokens } = config;
-  const ofTokens = tokenWarnings(tokens).map(({ id, message }) => {
-    const index = tokens.findIndex((token) => token.id === id);
-    return { line: lineOf(["token", index]), message };
+  const at = (path: readonly PropertyKey[], message: string): Finding => ({
+    ...{ severity: "warning", line: lineOf(path), message },
   });
-  const ofSearch = searchWarnings(config).map(({ tool, message }) => ({ line: lineOf([tool]), message }));
-  const ofRunners = agentRunnerWarnings(config.agentRunners, config.sandbox).map(({ name, message }) => ({
-    line: lineOf(["agent_runner", name]),
-    message,
-  }));
-  const ofServers = upstreamWarnings(config.upstreamServers).map(({ name, message }) => ({
-    line: lineOf(["mcp", name]),
-    message,
-  }));
-  const ofTools = toolProcessWarnings(config.toolProcesses).map((message) => ({
-    line: lineOf(["tools", "env"]),
-    message,
-  }));
-  const ofLanguages = languageServerWarnings(readSettings(file, environment.home)?.settings.lsp, environment.env).map(
-    ({ name, message }) => ({
-      line: lineOf(["lsp", name]),
-      message,
-    }),
-  );
-  return [...ofTokens, ...ofSearch, ...ofRunners, ...ofServers, ...ofTools, ...ofLanguages].map((warning) => ({
-    severity: "warning",
-    ...warning,
-  }));
+  return [
+    ...tokenWarnings(tokens).map(({ id, message }) =>
+      at(["token", tokens.findIndex((token) => token.id === id)], message),
+    ),
+    ...searchWarnings(config).map(({ tool, message }) => at([tool], message)),
+    ...agentRunnerWarnings(config.agentRunners, config.sandbox).map(({ name, message }) =>
+      at(["agent_runner", name], message),
+    ),
+    ...upstreamWarnings(config.upstreamServers).map(({ name, message }) => at(["mcp", name], message)),
+    ...toolProcessWarnings(config.toolProcesses).map((message) => at(["tools", "env"], message)),
+    ...languageServerWarnings(settings.lsp, environment.env).map(({ name, message }) => at(["lsp", name], message)),
+  ];
 }

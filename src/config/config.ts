@@ -4,43 +4,55 @@ import { dirname, join, resolve } from "node:path";
 import type { CodeSettings } from "../core/language-server.ts";
 import type { LogRotation } from "../core/log-file.ts";
 import type { SearchSettings } from "../core/search-providers.ts";
-import { type AgentRunnerSettings, readAgentRunners } from "./agent-runners.ts";
 import { ConfigError } from "./errors.ts";
-import { readSettings, type Settings } from "./file.ts";
+import { type CamelKeys, camelKeys } from "./keys.ts";
 import { readLanguageServers } from "./language-servers.ts";
-import { type ConfigLimits, readLimits } from "./limits.ts";
-import { checkListen, type ListenAddress, parseAddress } from "./listen-address.ts";
-import { type McpHoldTime, readMcpHolds } from "./mcp-holds.ts";
-import { type Flags, fromEnvironment, fromFlags } from "./overrides.ts";
 import { canonicalPath, checkDataDirectory, checkOutside, createPrivateDirectory, openRoots } from "./paths.ts";
 import { readPolicy, type WrittenPolicy } from "./policy.ts";
-import { readRotation } from "./rotation.ts";
+import {
+  type AgentRunnerSettings,
+  readAgentRunners,
+  readToolProcesses,
+  readUpstreamServers,
+  type ToolProcessSettings,
+  type UpstreamServerSettings,
+} from "./programs.ts";
 import { readSandbox, type SandboxSettings } from "./sandbox.ts";
+import type { Limits, Settings } from "./schema.ts";
 import { readSearch } from "./search.ts";
-import { readTls, type Tls } from "./tls.ts";
+import { defaultSettings, type Flags, overrideSettings, readSettings } from "./sources.ts";
+import { checkListen, readTls, type Tls } from "./tls.ts";
 import { readTokens, type Token } from "./tokens.ts";
-import { readToolProcesses, type ToolProcessSettings } from "./tool-processes.ts";
-import { readTracing } from "./tracing.ts";
-import { readUpstreamServers, type UpstreamServerSettings } from "./upstream-servers.ts";
 
-export type { AgentRunnerSettings } from "./agent-runners.ts";
 export { checkPolicy, type Finding } from "./check-policy.ts";
 export { ConfigError } from "./errors.ts";
 export { createGitFiles } from "./git-files.ts";
-export type { ConfigLimits, NetworkLimits, ReplicaLimits } from "./limits.ts";
-export type { ListenAddress } from "./listen-address.ts";
-export type { Flags } from "./overrides.ts";
 export { configuredRules, ruleLine } from "./policy.ts";
+export type {
+  AgentRunnerSettings,
+  ToolProcessSettings,
+  UpstreamProgram,
+  UpstreamServerSettings,
+} from "./programs.ts";
 export type { Confinement, SandboxSettings } from "./sandbox.ts";
+export { type Limits, type ListenAddress, readLimits } from "./schema.ts";
 export { searchWarnings } from "./search.ts";
+export type { Flags } from "./sources.ts";
 export type { Tls } from "./tls.ts";
 export { type Token, tokenWarnings } from "./tokens.ts";
-export type { ToolProcessSettings } from "./tool-processes.ts";
-export type { UpstreamProgram, UpstreamServerSettings } from "./upstream-servers.ts";
 export { createWorkspaceRules, workspaceRuleLine } from "./workspace-rules.ts";
 
-/** The complete configuration of a service. No other part reads flags, environment or the file. */
-export interface Config extends SearchSettings, CodeSettings {
+/** Settings that `Config` has in another form. */
+type ReadSetting =
+  | ("data" | "workspace" | "permission" | "agent" | "permission_test" | "token" | "sandbox" | "limits" | "log")
+  | ("tls_cert" | "tls_key" | "tls_client_ca" | "insecure_listen" | "require_other_user" | "mcp_hold_ms" | "mcp_hold")
+  | ("rest" | "plugin" | "tools" | "websearch" | "codesearch" | "lsp" | "mcp" | "agent_runner");
+
+/**
+ * The complete configuration of a service: the keys of the schema as they are, by their names in camel case, and those that are
+ * read further. No other part reads flags, environment or the file.
+ */
+export interface Config extends CamelKeys<Omit<Settings, ReadSetting>>, SearchSettings, CodeSettings {
   /** The canonical path of the configuration file, which may not exist: the engine denies it to every tool. */
   readonly file: string;
   /** Contains the store, outputs, tokens and logs (canonical, 0700). */
@@ -49,27 +61,10 @@ export interface Config extends SearchSettings, CodeSettings {
   readonly serviceDirectory?: string;
   /** Contains the list of workspaces whose code is trusted. */
   readonly trustDirectory: string;
-  /** `sqlite`, or the URL of a Redis that replicas share; it may contain a password. */
-  readonly store: string;
-  /** Free bytes of the data directory below which new work is refused. Undefined: 64 MiB, or 5 % of a smaller disk. */
-  readonly storeMinFree?: number;
-  /** Acknowledge only what enough copies of Redis have. By default: where there are copies. */
-  readonly storeStrict?: boolean;
-  /** Copies of each master of Redis. By default they are counted. */
-  readonly storeCopies?: number;
   /** True to begin without records beside the traces of a store that was lost. */
   readonly newStore?: boolean;
-  readonly listen: Readonly<ListenAddress>;
-  /** A further address for health alone, without encryption. */
-  readonly healthListen?: Readonly<ListenAddress>;
   /** Undefined: no encryption. */
   readonly tls: Tls | undefined;
-  /** Additional names that the service accepts in the Host header. */
-  readonly hosts: readonly string[];
-  /** The web origins whose scripts may send requests, exactly as browsers send them. */
-  readonly origins: readonly string[];
-  /** Addresses and networks of proxies, whose connections have clients of many addresses. */
-  readonly trustedProxies: readonly string[];
   /** Root name → canonical directory. */
   readonly workspaces: ReadonlyMap<string, string>;
   /** Rules, and the agents that calls may be made as. */
@@ -80,28 +75,17 @@ export interface Config extends SearchSettings, CodeSettings {
   readonly callerTokenFile?: string;
   /** The file in which `toolgate login` of this user stores credentials; no tool may read it. */
   readonly loginFile?: string;
-  readonly insecureNoAuth: boolean;
   /** True if an answer from this machine needs another user of the operating system than its call. */
   readonly requiresOtherUser: boolean;
-  /** The handling of asks: they wait for an approver, or are denied at once. */
-  readonly unattended: "wait" | "deny";
-  /** The match that an answer "always" saves if it names no offer: the narrowest one, or the tool's own patterns. */
-  readonly plainAlways: "narrowest" | "tool";
-  readonly askMs: number;
-  readonly leaseMs: number;
-  readonly drainMs: number;
   /** Times for which calls of MCP clients are held; the first entry, without a name, is for all other clients. */
   readonly mcpHolds: readonly McpHoldTime[];
   /** True if the door for clients of opencode is open. */
   readonly servesOpencode: boolean;
-  readonly logLevel: "debug" | "info" | "warn" | "error";
   readonly logRotation: LogRotation;
   /** True if OpenTelemetry spans are exported. */
   readonly tracing: boolean;
   /** Files of plugins, outside of every workspace. */
   readonly plugins: readonly { readonly path: string; readonly optional: boolean }[];
-  /** Root name → handling of the plugins that a trusted workspace brings; `require` if it is not named. */
-  readonly workspacePlugins: Readonly<Record<string, "require" | "optional" | "off">>;
   /** Directories of the user's skills, the first one taking precedence. */
   readonly skillDirectories: readonly string[];
   /** Programs that run agents for `task`. */
@@ -110,10 +94,16 @@ export interface Config extends SearchSettings, CodeSettings {
   readonly toolProcesses: ToolProcessSettings;
   /** MCP servers whose tools are offered. */
   readonly upstreamServers: readonly UpstreamServerSettings[];
-  /** The experimental tools that are offered, by name. */
-  readonly experimental: readonly string[];
-  readonly limits: Readonly<ConfigLimits>;
+  readonly limits: Limits;
   readonly sandbox: SandboxSettings;
+}
+
+/** Times for which calls of an MCP client are held before the client gets an answer that is not their result. */
+export interface McpHoldTime {
+  /** Name that the client reports about itself; empty for all clients that are not named. */
+  readonly client: string;
+  readonly httpMs: number;
+  readonly stdioMs: number;
 }
 
 /** The environment of a process. */
@@ -144,69 +134,48 @@ export function loadConfigForCheck(flags: Flags, environment: Environment): Conf
 
 function readConfig(flags: Flags, environment: Environment, isCheck: boolean): Config {
   const { env, home, directory } = environment;
-  const { file, written, lineOf, settings } = mergeSettings(flags, environment);
-  const listen = parseAddress(settings.listen ?? "127.0.0.1:7420");
-  checkListen(listen.host, settings);
-  const named = flags.workspace ?? env.TOOLGATE_WORKSPACE;
-  const hasRoots = named !== undefined || settings.workspace !== undefined;
-  const workspaces = openRoots(isCheck && !hasRoots ? {} : roots(settings, named, directory));
-  const data = settings.data ?? defaultData(environment);
-  checkDataDirectory(data, workspaces);
-  if (written !== undefined) checkOutside(file, "the configuration file", workspaces);
-  const plugins = (settings.plugin ?? []).map(readPlugin);
+  const { file, isWritten, lineOf, settings } = mergeSettings(flags, environment);
+  const { data, workspace, permission, agent, permission_test, token, sandbox, limits, log, ...others } = settings;
+  const { tls_cert, tls_key, tls_client_ca, insecure_listen, require_other_user, mcp_hold_ms, mcp_hold, ...read } =
+    others;
+  const { rest, plugin, tools, websearch, codesearch, lsp, mcp, agent_runner, ...plain } = read;
+  checkListen(plain.listen.host, settings);
+  // The current directory is that of the check, not of the service.
+  const workspaces = openRoots(workspace ?? (isCheck ? {} : { default: directory }));
+  const place = data ?? defaultData(environment);
+  checkDataDirectory(place, workspaces);
+  if (isWritten) checkOutside(file, "the configuration file", workspaces);
+  const plugins = plugin.map(readPlugin);
   for (const { path } of plugins) checkOutside(path, "the plugin", workspaces);
-  checkWorkspaceNames(settings.workspace_plugins ?? {}, workspaces);
-  const dataDirectory = isCheck ? canonicalPath(data) : createPrivateDirectory(data);
-  const insecureNoAuth = settings.insecure_no_auth ?? false;
-  const store = settings.store ?? "sqlite";
-  const makeOwn = store === "sqlite";
+  checkWorkspaceNames(plain.workspace_plugins, workspaces);
+  const dataDirectory = isCheck ? canonicalPath(place) : createPrivateDirectory(place);
+  const sources = { env, workspaces };
   const { tokens, generated } = readTokens({
-    ...{ settings, env, workspaces, dataDirectory, insecureNoAuth, makeOwn, isCheck },
+    ...{ settings, env, workspaces, dataDirectory, insecureNoAuth: plain.insecure_no_auth },
+    ...{ makeOwn: plain.store === "sqlite", isCheck },
   });
 
   return deepFreeze({
-    file: canonicalPath(file),
-    dataDirectory,
-    trustDirectory: trustIn(dataDirectory),
-    store,
-    ...(settings.store_strict !== undefined && { storeStrict: settings.store_strict }),
-    ...(settings.store_copies !== undefined && { storeCopies: settings.store_copies }),
-    ...(settings.store_min_free !== undefined && { storeMinFree: settings.store_min_free }),
+    ...camelKeys(plain),
+    ...{ file: canonicalPath(file), dataDirectory, trustDirectory: trustIn(dataDirectory) },
     ...(flags.newStore && { newStore: true }),
-    listen,
-    ...(settings.health_listen !== undefined && { healthListen: parseAddress(settings.health_listen) }),
-    tls: readTls(settings, workspaces),
-    hosts: settings.hosts ?? [],
-    origins: settings.origins ?? [],
-    trustedProxies: settings.trusted_proxies ?? [],
-    workspaces,
-    policy: readPolicy(settings, lineOf, home),
-    tokens,
+    ...{ tls: readTls(settings, workspaces), workspaces, policy: readPolicy(settings, lineOf, home), tokens },
     ...(generated !== undefined && { callerTokenFile: generated }),
-    loginFile: loginFileOf(environment),
-    insecureNoAuth,
-    requiresOtherUser: settings.require_other_user ?? false,
-    unattended: settings.unattended ?? "wait",
-    plainAlways: settings.plain_always ?? "narrowest",
-    askMs: settings.ask_ms ?? 900_000,
-    leaseMs: settings.lease_ms ?? 15_000,
-    drainMs: settings.drain_ms ?? 30_000,
+    loginFile: canonicalPath(resolve(directory, userDirectory(environment), "credentials.json")),
+    requiresOtherUser: require_other_user,
     mcpHolds: readMcpHolds(settings),
-    servesOpencode: flags.opencode ?? settings.rest?.enabled ?? false,
-    logLevel: settings.log_level ?? "info",
-    logRotation: readRotation(settings.log),
+    servesOpencode: rest.enabled,
+    logRotation: { maxBytes: log.max_bytes, maxAgeMs: log.max_age_hours * 3_600_000, maxFiles: log.max_files },
     tracing: readTracing(env),
     plugins,
-    workspacePlugins: settings.workspace_plugins ?? {},
     skillDirectories: userSkillDirectories(canonicalPath(file), home),
-    agentRunners: readAgentRunners(settings, env, workspaces),
-    toolProcesses: readToolProcesses(settings.tools ?? {}, env, workspaces),
-    upstreamServers: readUpstreamServers(settings.mcp ?? {}, env, workspaces),
-    ...readLanguageServers(settings.lsp, env, workspaces),
-    experimental: settings.experimental ?? [],
-    ...readSearch(settings, { env, workspaces }),
-    limits: readLimits(settings.limits),
-    sandbox: readSandbox(settings, written === undefined ? [] : [file]),
+    agentRunners: readAgentRunners(settings, sources),
+    toolProcesses: readToolProcesses(tools, sources),
+    upstreamServers: readUpstreamServers(mcp, sources),
+    ...readLanguageServers(lsp, sources),
+    ...readSearch(settings, sources),
+    limits: camelKeys(limits),
+    sandbox: readSandbox(settings, isWritten ? [file] : []),
   });
 }
 
@@ -223,7 +192,7 @@ export function findService(
 export function findStore(flags: Flags, environment: Environment): Pick<Config, "store" | "dataDirectory"> {
   const { settings } = mergeSettings(flags, environment);
   const dataDirectory = settings.data ?? defaultData(environment);
-  const { store = "sqlite" } = settings;
+  const { store } = settings;
   if (store !== "sqlite" || existsSync(dataDirectory)) return { store, dataDirectory };
   throw new ConfigError(`there is no data directory ${dataDirectory}; name the one of the service with --data DIR`);
 }
@@ -234,21 +203,22 @@ function mergeSettings(flags: Flags, environment: Environment) {
   const { env, home, directory } = environment;
   const explicitFile = flags.config ?? env.TOOLGATE_CONFIG;
   const file = configFile(explicitFile, environment);
-  const { settings: written, lineOf = () => undefined } = readSettings(file, home) ?? {};
+  const written = readSettings(file, home);
   if (written === undefined && explicitFile !== undefined) {
     throw new ConfigError(`the configuration file ${file} does not exist; create it, or leave out --config`);
   }
-  const settings: Settings = { ...written, ...fromEnvironment(env, directory), ...fromFlags(flags, directory) };
-  return { file, written, lineOf, settings };
+  const { settings, lineOf } = written ?? { settings: defaultSettings(), lineOf: () => undefined };
+  return {
+    file,
+    isWritten: written !== undefined,
+    lineOf,
+    settings: overrideSettings(settings, flags, env, directory),
+  };
 }
 
 /** Returns the path of the configuration file: the explicit one, or the default of this user. */
 export function configFile(explicit: string | undefined, environment: Environment): string {
   return resolve(environment.directory, explicit ?? join(userDirectory(environment), "toolgate.toml"));
-}
-
-function loginFileOf(environment: Environment): string {
-  return canonicalPath(resolve(environment.directory, userDirectory(environment), "credentials.json"));
 }
 
 /** Returns the directory of this user's configuration. */
@@ -261,12 +231,6 @@ export function defaultData({ env, home }: Environment): string {
   return join(env.XDG_DATA_HOME || join(home, ".local", "share"), "toolgate");
 }
 
-/** Returns the configured roots, with the named directory as `default`, or the current one if no root is configured. */
-function roots(settings: Settings, named: string | undefined, directory: string): Readonly<Record<string, string>> {
-  if (named !== undefined) return { ...settings.workspace, default: resolve(directory, named) };
-  return settings.workspace ?? { default: directory };
-}
-
 /** Returns the directories of the user's skills: beside the configuration file, and those of opencode in the home directory. */
 export function userSkillDirectories(file: string, home: string): string[] {
   return [dirname(file), join(home, ".opencode")].flatMap((path) =>
@@ -274,7 +238,7 @@ export function userSkillDirectories(file: string, home: string): string[] {
   );
 }
 
-function readPlugin(plugin: NonNullable<Settings["plugin"]>[number]): Config["plugins"][number] {
+function readPlugin(plugin: Settings["plugin"][number]): Config["plugins"][number] {
   return typeof plugin === "string"
     ? { path: plugin, optional: false }
     : { path: plugin.path, optional: plugin.optional ?? false };
@@ -293,4 +257,40 @@ function deepFreeze<T>(value: T): T {
   const parts = value instanceof Map ? value.values() : Object.values(value);
   for (const part of parts) deepFreeze(part);
   return Object.freeze(value);
+}
+
+/** Reads the times of MCP clients. Most clients abandon a request after 60 s, so that the default is below that. */
+function readMcpHolds({
+  mcp_hold_ms: otherMs,
+  mcp_hold: named,
+}: Pick<Settings, "mcp_hold_ms" | "mcp_hold">): McpHoldTime[] {
+  const known: Readonly<Record<string, { ms?: number | undefined; stdio_ms?: number | undefined }>> = {
+    ...knownClients,
+    ...named,
+  };
+  const clients = Object.entries(known).map(([client, { ms = otherMs, stdio_ms: stdioMs = ms }]) => ({
+    client,
+    httpMs: ms,
+    stdioMs,
+  }));
+  return [{ client: "", httpMs: otherMs, stdioMs: otherMs }, ...clients];
+}
+
+/** Clients that wait for longer or shorter than most. */
+const knownClients = { "claude-code": { stdio_ms: 1_800_000 }, "openai-agents": { ms: 4_000 } };
+
+/**
+ * Reads from the standard environment of OpenTelemetry if spans are exported: an OTLP endpoint is set, or
+ * OTEL_TRACES_EXPORTER is `otlp`. The exporter itself reads the other variables.
+ */
+function readTracing(env: Readonly<Record<string, string | undefined>>): boolean {
+  const exporters = env.OTEL_TRACES_EXPORTER?.split(",").map((name) => name.trim());
+  const endpoint = env.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT || env.OTEL_EXPORTER_OTLP_ENDPOINT;
+  const wanted = exporters?.some((name) => name !== "") ? exporters.includes("otlp") : Boolean(endpoint);
+  if (!wanted || env.OTEL_SDK_DISABLED?.toLowerCase() === "true") return false;
+  const protocol = env.OTEL_EXPORTER_OTLP_TRACES_PROTOCOL || env.OTEL_EXPORTER_OTLP_PROTOCOL || "http/protobuf";
+  if (protocol === "http/protobuf") return true;
+  throw new ConfigError(
+    `the environment sets the OTLP protocol "${protocol}", but only http/protobuf is supported; set OTEL_EXPORTER_OTLP_PROTOCOL to http/protobuf and the endpoint to the collector's HTTP port (usually 4318), or set OTEL_TRACES_EXPORTER to none`,
+  );
 }

@@ -1,48 +1,24 @@
-import { z } from "zod";
 import type { CodeSettings, LanguageServer, ServerCommand } from "../core/language-server.ts";
-import { locateProgram } from "../core/locate-program.ts";
-import { strictTable } from "./check.ts";
 import { ConfigError } from "./errors.ts";
-import { checkOutside } from "./paths.ts";
+import {
+  checkProgram,
+  missingProgram,
+  type ProgramSources,
+  setVariables,
+  type TableWarning,
+  unsetVariables,
+  warningsOf,
+} from "./programs.ts";
+import type { Settings } from "./schema.ts";
 
-const languages = z
-  .record(z.string(), z.string().min(1))
-  .refine((table) => Object.keys(table).every((extension) => /^\.[^./\s]+$/.test(extension)), {
-    error: 'name each extension with its dot, such as { ".ts" = "typescript" }',
-  });
-const json = z.json();
-
-/** The table of a language server. */
-const serverTable = strictTable({
-  command: z.string().min(1).optional(),
-  args: z.array(z.string()).optional(),
-  languages: languages.optional(),
-  root_markers: z.array(z.string().regex(/^[^/]+$/, { error: "the name of a file, without a slash" })).optional(),
-  initialization_options: json.optional(),
-  settings: z.record(z.string().min(1), json).optional(),
-  env: z.array(z.string().regex(/^[A-Za-z_][A-Za-z0-9_]*$/, { error: "the name of a variable" })).optional(),
-  timeout_ms: z.int().min(1).max(600_000).optional(),
-  disabled: z.boolean().optional(),
-});
-
-type ServerTable = z.output<typeof serverTable>;
-
-/** The table `[lsp]`: `diagnostics`, and a table for each language server. */
-export const lspTable = z.object({ diagnostics: z.boolean().optional() }).catchall(serverTable);
-
-type LspTable = Readonly<z.output<typeof lspTable>>;
+type LspTable = Settings["lsp"];
+type ServerTable = Extract<LspTable[string], object>;
 
 /** Reads the language servers: the built-in ones as the tables change them, and further ones. Refuses programs that a tool could replace. */
-export function readLanguageServers(
-  { diagnostics = false, ...tables }: LspTable = {},
-  env: Readonly<Record<string, string | undefined>>,
-  workspaces: ReadonlyMap<string, string>,
-): CodeSettings {
+export function readLanguageServers({ diagnostics, ...tables }: LspTable, sources: ProgramSources): CodeSettings {
   const named = new Map(Object.entries(tables).filter(isServerEntry));
-  for (const [name, { command }] of named) {
-    const program = command === undefined ? undefined : locateProgram(command, env.PATH);
-    if (program !== undefined) checkOutside(program, `the program of lsp "${name}"`, workspaces);
-  }
+  for (const [name, { command }] of named) if (command !== undefined) checkProgram(command, `lsp "${name}"`, sources);
+  const { env } = sources;
   const builtIn = builtInServers.map((server) => withTable(server, named.get(server.name), env));
   const isBuiltIn = (name: string) => builtInServers.some((server) => server.name === name);
   const added = [...named].filter(([name]) => !isBuiltIn(name)).map(([name, table]) => newServer(name, table, env));
@@ -56,11 +32,7 @@ export function readLanguageServers(
 
 const isServerEntry = (entry: [string, unknown]): entry is [string, ServerTable] => typeof entry[1] === "object";
 
-function newServer(
-  name: string,
-  table: ServerTable,
-  env: Readonly<Record<string, string | undefined>>,
-): LanguageServer {
+function newServer(name: string, table: ServerTable, env: ProgramSources["env"]): LanguageServer {
   const missing = (["command", "languages"] as const).find((key) => table[key] === undefined);
   if (missing !== undefined)
     throw new ConfigError(
@@ -69,13 +41,9 @@ function newServer(
   return withTable(stdioServer(name, {}, [], ""), table, env);
 }
 
-function withTable(
-  server: LanguageServer,
-  table: ServerTable | undefined,
-  env: Readonly<Record<string, string | undefined>>,
-): LanguageServer {
+function withTable(server: LanguageServer, table: ServerTable | undefined, env: ProgramSources["env"]): LanguageServer {
   if (table === undefined) return server;
-  const { command, args = [], languages, root_markers, initialization_options, settings, env: variables = [] } = table;
+  const { command, args, languages, root_markers, initialization_options, settings } = table;
   return {
     ...server,
     ...(command !== undefined && {
@@ -87,36 +55,23 @@ function withTable(
     ...(initialization_options !== undefined && { initializationOptions: initialization_options }),
     ...(settings && { settings: { ...server.settings, ...settings } }),
     ...(table.timeout_ms !== undefined && { timeoutMs: table.timeout_ms }),
-    env: Object.fromEntries(variables.flatMap((key) => (env[key] === undefined ? [] : [[key, env[key]]]))),
+    env: setVariables(table.env, env),
   };
 }
 
 /** Finds what keeps configured servers from working: programs and variables that are missing. */
 export function languageServerWarnings(
-  { diagnostics: _, ...tables }: LspTable = {},
-  env: Readonly<Record<string, string | undefined>>,
-): { name: string; message: string }[] {
+  { diagnostics: _, ...tables }: LspTable,
+  env: ProgramSources["env"],
+): TableWarning[] {
   return Object.entries(tables)
     .filter(isServerEntry)
-    .flatMap(([name, { command, env: variables = [] }]) => {
-      const isMissing = command !== undefined && locateProgram(command, env.PATH) === undefined;
-      const problems = [
-        ...(isMissing ? [`the program ${command} is not found; install it, or name its path in command`] : []),
-        ...variables
-          .filter((key) => env[key] === undefined)
-          .map((key) => `the variable ${key} is not set; set it, or take it out of env`),
-      ];
-      return problems.map((problem) => ({ name, message: `lsp "${name}": ${problem}` }));
-    });
-}
-
-/** Makes the paths of programs absolute; a name without a slash is looked up when a server starts. */
-export function withServerPaths(table: LspTable, absolute: (path: string) => string): LspTable {
-  const { diagnostics, ...tables } = table;
-  const servers = Object.entries(tables)
-    .filter(isServerEntry)
-    .map(([name, one]) => [name, one.command?.includes("/") ? { ...one, command: absolute(one.command) } : one]);
-  return { ...(diagnostics !== undefined && { diagnostics }), ...Object.fromEntries(servers) };
+    .flatMap(([name, { command, env: variables }]) =>
+      warningsOf("lsp", name, [
+        ...(command === undefined ? [] : missingProgram(command, env.PATH)),
+        ...unsetVariables(variables, env).map((key) => `the variable ${key} is not set; set it, or take it out of env`),
+      ]),
+    );
 }
 
 /** Makes a language server that is started by one command line with the option `--stdio`. */

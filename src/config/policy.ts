@@ -3,7 +3,7 @@ import { builtInAgents } from "../policy/agents.ts";
 import type { ConfiguredRules } from "../policy/layers.ts";
 import { parseRules, rulePaths } from "../policy/parse-rules.ts";
 import type { Rule } from "../policy/rules.ts";
-import type { Settings } from "./file.ts";
+import type { PolicySettings, Settings } from "./schema.ts";
 import type { Toml } from "./toml.ts";
 
 /** A list of rules, with the lines on which they are written. */
@@ -19,7 +19,7 @@ export interface Agent extends WrittenRules {
 }
 
 /** A decision that the rules must lead to; otherwise the service does not start. */
-export type RuleTest = NonNullable<Settings["permission_test"]>[number] & { readonly line: number | undefined };
+export type RuleTest = Settings["permission_test"][number] & { readonly line: number | undefined };
 
 /** The permission settings of a configuration. */
 export interface WrittenPolicy {
@@ -31,7 +31,7 @@ export interface WrittenPolicy {
 
 /** Reads the rules, agents and tests of the settings. */
 export function readPolicy(
-  { permission, agent, permission_test }: Settings,
+  { permission, agent, permission_test = [] }: PolicySettings & Partial<Pick<Settings, "permission_test">>,
   lineOf: Toml["lineOf"],
   home: string,
 ): WrittenPolicy {
@@ -43,8 +43,8 @@ export function readPolicy(
     };
   };
   const agents = new Map<string, Agent>();
-  for (const name of new Set([...builtInAgents.keys(), ...Object.keys(agent ?? {})])) {
-    const own = agent?.[name];
+  for (const name of new Set([...builtInAgents.keys(), ...Object.keys(agent)])) {
+    const own = agent[name];
     agents.set(name, {
       description: own?.description ?? builtInAgents.get(name)?.description ?? "",
       ...written(own?.permission, ["agent", name, "permission"]),
@@ -53,7 +53,7 @@ export function readPolicy(
   return {
     config: written(permission, ["permission"]),
     agents,
-    tests: (permission_test ?? []).map((test, i) => ({ ...test, line: lineOf(["permission_test", i]) })),
+    tests: permission_test.map((test, i) => ({ ...test, line: lineOf(["permission_test", i]) })),
   };
 }
 

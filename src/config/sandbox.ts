@@ -1,5 +1,5 @@
-import type { Settings } from "./file.ts";
 import { canonicalPath } from "./paths.ts";
+import type { Settings } from "./schema.ts";
 
 /** Confinement of commands: the files that they may change, and access to the network. */
 export interface Confinement {
@@ -36,17 +36,16 @@ export interface SandboxSettings extends Confinement {
 
 /** Reads the sandbox settings. `files` are further files to hide from commands. */
 export function readSandbox(settings: Settings, files: readonly string[]): SandboxSettings {
-  const { agent = {}, writable = [], readable = [], ...others } = settings.sandbox ?? {};
-  const { require = false, masks_max: maxMasks = 100, memory_max: maxMemoryBytes, ...own } = others;
+  const { agent, writable, readable, require, masks_max: maxMasks, memory_max, ...own } = settings.sandbox;
   const tables = [own, ...Object.values(agent)];
   const keys = settings.tls_key === undefined ? [] : [settings.tls_key];
-  const tokens = (settings.token ?? []).flatMap(({ file }) => (file === undefined ? [] : [file]));
+  const tokens = settings.token.flatMap(({ file }) => (file === undefined ? [] : [file]));
   return {
     ...confinement(own),
     agents: new Map(Object.entries(agent).map(([name, other]) => [name, confinement({ ...own, ...other })])),
     maxMasks,
     requireAll: require,
-    maxMemoryBytes,
+    maxMemoryBytes: memory_max,
     required: require || tables.some(({ profile }) => profile !== undefined && profile !== "off"),
     hasBooleanNetwork: tables.some(({ network }) => typeof network === "boolean"),
     writable: writable.map(canonicalPath),
@@ -60,7 +59,7 @@ function confinement({
   network = "proxy",
   unix_sockets: unixSockets = false,
   ptrace = false,
-}: Settings["sandbox"] = {}): Confinement {
+}: Settings["sandbox"]["agent"][string]): Confinement {
   const access = typeof network === "boolean" ? (network ? "proxy" : "none") : network;
   return { profile, network: access, unixSockets, ptrace };
 }

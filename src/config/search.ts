@@ -1,5 +1,4 @@
 import { readFileSync, statSync } from "node:fs";
-import { z } from "zod";
 import {
   type CodeSearchName,
   codeSearchProviders,
@@ -10,65 +9,19 @@ import {
   type WebSearchName,
   webSearchProviders,
 } from "../core/search-providers.ts";
-import { strictTable } from "./check.ts";
 import { ConfigError } from "./errors.ts";
 import { canonicalPath, checkOutside } from "./paths.ts";
+import type { ProgramSources } from "./programs.ts";
+import type { Settings } from "./schema.ts";
 
-const maxTimeoutMs = 120_000;
-
-const baseAddress = z.string().refine(isBaseAddress, {
-  error:
-    'write an address with http:// or https://, without user name, password, ? and #, such as "https://search.example"',
-});
-
-const remote = {
-  url: baseAddress.optional(),
-  key_file: z.string().min(1).optional(),
-  key_env: z.string().min(1).optional(),
-  timeout_ms: z.int().min(1).max(maxTimeoutMs).optional(),
-};
-
-/** The tables of the search tools. */
-export const searchTables = {
-  websearch: strictTable({ provider: z.enum(namesOf(webSearchProviders)), ...remote }).optional(),
-  codesearch: strictTable({
-    provider: z.enum(["ripgrep", ...namesOf(codeSearchProviders)]),
-    ...remote,
-    roots: z.array(z.string().min(1)).min(1).optional(),
-  }).optional(),
-};
-
-type Tables = { [Name in keyof typeof searchTables]?: z.output<(typeof searchTables)[Name]> };
-type RemoteTable = Partial<Record<"url" | "key_file" | "key_env", string | undefined>> & {
-  timeout_ms?: number | undefined;
-};
-
-/** The environment and the workspaces, in which no key may lie. */
-interface KeySources {
-  env: Readonly<Record<string, string | undefined>>;
-  workspaces: ReadonlyMap<string, string>;
-}
+type Tables = Pick<Settings, "websearch" | "codesearch">;
+type RemoteTable = Omit<NonNullable<Tables["websearch"]>, "provider">;
 
 /** Reads the providers of the search tools and their keys. */
-export function readSearch({ websearch, codesearch }: Tables, sources: KeySources): SearchSettings {
+export function readSearch({ websearch, codesearch }: Tables, sources: ProgramSources): SearchSettings {
   return {
     websearch: websearch && readWebSearch(websearch, sources),
     codesearch: codesearch && readCodeSearch(codesearch, sources),
-  };
-}
-
-/** Makes the paths in the tables of the search tools absolute. */
-export function withSearchPaths({ websearch, codesearch }: Tables, absolute: (path: string) => string): Tables {
-  const keyFile = (table: RemoteTable) => (table.key_file === undefined ? {} : { key_file: absolute(table.key_file) });
-  return {
-    ...(websearch && { websearch: { ...websearch, ...keyFile(websearch) } }),
-    ...(codesearch && {
-      codesearch: {
-        ...codesearch,
-        ...keyFile(codesearch),
-        ...(codesearch.roots && { roots: codesearch.roots.map(absolute) }),
-      },
-    }),
   };
 }
 
@@ -92,13 +45,13 @@ export function searchWarnings(settings: SearchSettings): { tool: keyof SearchSe
   });
 }
 
-function readWebSearch(table: NonNullable<Tables["websearch"]>, sources: KeySources): RemoteSearch<WebSearchName> {
+function readWebSearch(table: NonNullable<Tables["websearch"]>, sources: ProgramSources): RemoteSearch<WebSearchName> {
   return { provider: table.provider, ...readRemote("websearch", table, webSearchProviders[table.provider], sources) };
 }
 
 function readCodeSearch(
   { provider, roots, ...table }: NonNullable<Tables["codesearch"]>,
-  sources: KeySources,
+  sources: ProgramSources,
 ): RemoteSearch<CodeSearchName> | LocalSearch {
   if (provider === "ripgrep") return readLocal(table, roots);
   if (roots !== undefined)
@@ -107,7 +60,7 @@ function readCodeSearch(
 }
 
 function readLocal(table: RemoteTable, roots: readonly string[] = []): LocalSearch {
-  const [foreign] = Object.entries(table).flatMap(([key, value]) => (value === undefined ? [] : [key]));
+  const foreign = (["url", "key_file", "key_env"] as const).find((key) => table[key] !== undefined);
   if (foreign !== undefined)
     throw new ConfigError(
       `codesearch: the provider "ripgrep" searches this machine and takes no ${foreign}; remove it`,
@@ -124,9 +77,9 @@ function readLocal(table: RemoteTable, roots: readonly string[] = []): LocalSear
 
 function readRemote(
   tool: keyof SearchSettings,
-  table: RemoteTable & { provider?: string },
+  table: RemoteTable,
   facts: SearchProviderFacts,
-  sources: KeySources,
+  sources: ProgramSources,
 ): Omit<RemoteSearch, "provider"> {
   const url = table.url ?? facts.url;
   if (url === undefined)
@@ -140,14 +93,12 @@ function readRemote(
     url: url.replace(/\/+$/, ""),
     isUrlConfigured: table.url !== undefined,
     ...(key !== undefined && { key: () => key }),
-    timeoutMs: table.timeout_ms ?? defaultTimeoutMs[tool],
+    timeoutMs: table.timeout_ms,
   };
 }
 
-const defaultTimeoutMs = { websearch: 25_000, codesearch: 30_000 };
-
 /** Reads a key. No error quotes it. */
-function readKey(tool: string, { key_file: file, key_env: variable }: RemoteTable, sources: KeySources) {
+function readKey(tool: string, { key_file: file, key_env: variable }: RemoteTable, sources: ProgramSources) {
   if (file !== undefined && variable !== undefined)
     throw new ConfigError(`${tool}: key_file and key_env are both set; remove one of them`);
   if (file === undefined && variable === undefined) return undefined;
@@ -168,15 +119,4 @@ function readKeyFile(tool: string, file: string, workspaces: ReadonlyMap<string,
   } catch (cause) {
     throw new ConfigError(`${tool}: the key file ${file} cannot be read; create it, or correct the path`, { cause });
   }
-}
-
-function isBaseAddress(text: string): boolean {
-  if (!URL.canParse(text) || /[\s?#\p{Cc}]/u.test(text)) return false;
-  const { protocol, username, password } = new URL(text);
-  return /^https?:$/.test(protocol) && username === "" && password === "";
-}
-
-/** Returns the keys of a table as a tuple, as `z.enum` needs them. */
-function namesOf<Name extends string>(table: Readonly<Record<Name, unknown>>): [Name, ...Name[]] {
-  return Object.keys(table) as [Name, ...Name[]];
 }

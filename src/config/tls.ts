@@ -2,8 +2,8 @@ import { X509Certificate } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { createSecureContext } from "node:tls";
 import { ConfigError } from "./errors.ts";
-import type { Settings } from "./file.ts";
 import { checkOutside } from "./paths.ts";
+import type { Settings } from "./schema.ts";
 
 /** Certificates and key of the service, as PEM text. */
 export interface Tls {
@@ -12,6 +12,21 @@ export interface Tls {
   readonly key: string;
   /** The authorities of client certificates. Undefined: clients need no certificate. */
   readonly clientCa: string | undefined;
+}
+
+/** Refuses an address that other machines can reach without authentication or encryption. */
+export function checkListen(host: string, settings: Settings): void {
+  const { insecure_no_auth, insecure_listen, tls_cert } = settings;
+  if (/^(localhost|127\.\d+\.\d+\.\d+|::1)$/i.test(host)) return;
+  if (insecure_no_auth) {
+    throw new ConfigError(
+      `--insecure-no-auth lets every client approve, and other machines can reach ${host}; listen on 127.0.0.1 or use tokens`,
+    );
+  }
+  if (insecure_listen || tls_cert !== undefined) return;
+  throw new ConfigError(
+    `listening on ${host} sends tokens over the network unencrypted; give a certificate with --tls-cert and --tls-key, listen on 127.0.0.1 behind a proxy with TLS, or accept it with --allow-insecure-listen`,
+  );
 }
 
 /** Reads the TLS files, and refuses invalid or incomplete ones; undefined if TLS is not configured. */

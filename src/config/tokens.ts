@@ -4,8 +4,8 @@ import { join } from "node:path";
 import type { Role, WorkerRights } from "../core/principal.ts";
 import { workerRightsProblem } from "../core/worker-rights.ts";
 import { ConfigError } from "./errors.ts";
-import type { Settings } from "./file.ts";
 import { checkOutside, createPrivateDirectory } from "./paths.ts";
+import type { Settings } from "./schema.ts";
 
 /** A token. Its text is not stored, so that it cannot be logged. */
 export interface Token {
@@ -21,7 +21,7 @@ export interface Token {
   sha256: string;
 }
 
-type TokenSettings = NonNullable<Settings["token"]>[number];
+type TokenSettings = Settings["token"][number];
 type Variables = Readonly<Record<string, string | undefined>>;
 
 /**
@@ -40,7 +40,7 @@ export function readTokens(given: {
   isCheck: boolean;
 }): { tokens: Token[]; generated?: string } {
   const { settings, env, workspaces, dataDirectory, insecureNoAuth, makeOwn, isCheck } = given;
-  const tokens = (settings.token ?? []).map((token) => {
+  const tokens = settings.token.map((token) => {
     if (token.file !== undefined) checkOutside(token.file, `the file of token "${token.id}"`, workspaces);
     checkTokenWorkspaces(token, workspaces);
     return { ...rightsOf(token), sha256: token.sha256 ?? hashOfToken(token.id, readValue(token, env)) };
@@ -52,7 +52,7 @@ export function readTokens(given: {
 }
 
 function rightsOf(settings: TokenSettings): Omit<Token, "sha256"> {
-  const { id, roles, agents = ["*"], workspaces = ["*"] } = settings;
+  const { id, roles, agents, workspaces } = settings;
   const worker = workerRightsOf(settings);
   return { id, roles, agents, workspaces, ...(worker && { worker }) };
 }
@@ -70,10 +70,7 @@ function workerRightsOf(settings: TokenSettings): WorkerRights | undefined {
 const workerKeys = ["tools", "permissions", "calls", "idempotent", "pin"] as const;
 
 /** Refuses workspaces that are unknown, and workspaces of a role that they do not limit. */
-function checkTokenWorkspaces(
-  { id, roles, workspaces = ["*"] }: TokenSettings,
-  roots: ReadonlyMap<string, string>,
-): void {
+function checkTokenWorkspaces({ id, roles, workspaces }: TokenSettings, roots: ReadonlyMap<string, string>): void {
   // A check of a file alone knows no roots: the default one depends on where the service starts.
   const unknown = roots.size === 0 ? undefined : workspaces.find((name) => name !== "*" && !roots.has(name));
   if (unknown !== undefined)

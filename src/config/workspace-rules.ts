@@ -6,9 +6,9 @@ import { visible } from "../core/visible.ts";
 import type { LayerRules } from "../policy/model.ts";
 import { parseRules, rulePaths } from "../policy/parse-rules.ts";
 import type { Rule } from "../policy/rules.ts";
-import { checkToml, strictTable } from "./check.ts";
-import { readIfThere, type Settings } from "./file.ts";
-import { policyTables } from "./policy-tables.ts";
+import { checkToml } from "./keys.ts";
+import { type PolicySettings, policySchema } from "./schema.ts";
+import { readIfThere } from "./sources.ts";
 import type { Toml } from "./toml.ts";
 
 /** The policy file of a workspace, relative to a directory. */
@@ -18,10 +18,10 @@ const workspaceFile = join(".opencode", "config.toml");
 export const isWorkspaceFile = (path: string): boolean => path.endsWith(sep + workspaceFile);
 
 /** Reads a policy file for its author's check; undefined if it does not exist. */
-export function readWorkspaceSettings(file: string): { settings: Settings; lineOf: Toml["lineOf"] } | undefined {
+export function readWorkspaceSettings(file: string): { settings: PolicySettings; lineOf: Toml["lineOf"] } | undefined {
   const text = readIfThere(file);
   if (text === undefined) return undefined;
-  const { value: settings, lineOf } = checkToml(contents, text, file);
+  const { value: settings, lineOf } = checkToml(policySchema, text, file);
   return { settings, lineOf };
 }
 
@@ -105,7 +105,6 @@ const maxKnown = 1_000;
 const maxBytes = 65_536;
 /** The tick of file systems' timestamps: two changes in one tick have the same stamp. */
 const tickMs = 1_000;
-const contents = strictTable(policyTables);
 
 /** Returns the directories from the root of a workspace down to one in it. */
 function directoriesOf(root: string, directory: string): string[] {
@@ -161,7 +160,7 @@ function openInside(file: string, root: string): number {
 }
 
 function rulesIn(text: string, shown: string, home: string): PolicyFile["rulesFor"] {
-  const { permission = {}, agent = {} } = checkToml(contents, text, shown).value;
+  const { permission = {}, agent } = checkToml(policySchema, text, shown).value;
   const own = parseRules(permission, "permission", home);
   const forAgents = new Map(
     Object.entries(agent).map(([name, { permission = {} }]) => [
@@ -176,9 +175,9 @@ function rulesIn(text: string, shown: string, home: string): PolicyFile["rulesFo
 export function workspaceRuleLine(root: string, source: string, agent: string, index: number): number | undefined {
   const { text, problem } = load(join(root, source), root, "");
   if (text === undefined || problem !== undefined) return undefined;
-  const { value, lineOf } = checkToml(contents, text, source);
+  const { value, lineOf } = checkToml(policySchema, text, source);
   const own = (table: unknown, path: readonly string[]) => rulePaths(table ?? {}).map((rest) => [...path, ...rest]);
-  const { permission, agent: agents = {} } = value;
+  const { permission, agent: agents } = value;
   const paths = [...own(permission, ["permission"]), ...own(agents[agent]?.permission, ["agent", agent, "permission"])];
   return paths[index] && lineOf(paths[index]);
 }

@@ -8,6 +8,7 @@ import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_p
 import { openCrashMarks } from "../../src/call/crash-marks.ts";
 import type { CallStore, Store } from "../../src/call/ports.ts";
 import { createReplica } from "../../src/compose/replica.ts";
+import { readLimits } from "../../src/config/schema.ts";
 import type { ConfiguredRules } from "../../src/policy/layers.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 import type { Tool } from "../../src/tool/tool.ts";
@@ -42,6 +43,7 @@ export async function startReplica({
       file: "/toolgate.toml",
       leaseMs,
       limits: {
+        ...readLimits(),
         requestBytes: 65_536,
         inputBytes: 65_536,
         outputBytes: 65_536,

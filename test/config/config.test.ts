@@ -13,6 +13,7 @@ import {
 import { tmpdir } from "node:os";
 import { join, relative } from "node:path";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { withKeyTable } from "../../build/config-reference.ts";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type Config, ConfigError, type Flags, loadConfig } from "../../src/config/config.ts";
 import { type Certificates, makeCertificates, type Pair } from "../edge/certificates.ts";
@@ -538,6 +539,18 @@ test.each<[boolean, Record<string, string>]>([
   [false, { OTEL_SDK_DISABLED: "true", OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4318" }],
 ])("spans are exported: %s, with %o", (tracing, env) => {
   expect(machine().load({}, env).tracing).toBe(tracing);
+});
+
+test("a flag that does not exist is refused with the nearest one", () => {
+  expect(() => machine().load({ lisen: "127.0.0.1:0" })).toThrow(
+    'unknown key "lisen", the nearest known one is "listen"',
+  );
+});
+
+test.each(["configuration.md", "mcp-servers.md", "code.md"])("docs/%s has the keys of the schema", (page) => {
+  const text = readFileSync(join(import.meta.dirname, "../../docs", page), "utf8");
+  expect(text).toContain("<!-- keys: ");
+  expect(withKeyTable(page, text)).toBe(text);
 });
 
 /** A home, a project directory and, if there is text for it, a configuration file; all are removed when the test ends. */

@@ -1,6 +1,6 @@
 /** A server under test of h2spec: `edge`, or bare `node:http2`. It prints its port. */
 import { createServer } from "node:http2";
-import { readLimits } from "../../src/config/limits.ts";
+import { readLimits } from "../../src/config/schema.ts";
 import { type EdgeOptions, startEdge } from "../../src/edge/edge.ts";
 
 const silent = () => undefined;

@@ -7,7 +7,7 @@ import { readFileSync } from "node:fs";
 import { create, createFileRegistry, fromBinary, type Message, toBinary } from "@bufbuild/protobuf";
 import { FileDescriptorSetSchema } from "@bufbuild/protobuf/wkt";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import { readLimits } from "../../src/config/limits.ts";
+import { readLimits } from "../../src/config/schema.ts";
 import { createEdgeLimits } from "../../src/edge/api/edge-context.ts";
 import { createFailures, type Failures } from "../../src/edge/api/failures.ts";
 import { RequestFailure } from "../../src/edge/api/request-failure.ts";

@@ -12,7 +12,7 @@ import { file_grpc_health_v1_health } from "../../gen/grpc/health/v1/health_pb.t
 import { ServerReflection } from "../../gen/grpc/reflection/v1/reflection_pb.ts";
 import { ServerReflection as ServerReflectionAlpha } from "../../gen/grpc/reflection/v1alpha/reflection_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { readLimits } from "../../src/config/limits.ts";
+import { readLimits } from "../../src/config/schema.ts";
 import { overloaded } from "../../src/edge/api/request-failure.ts";
 import { createReadiness } from "../../src/edge/http/readiness.ts";
 import { reflectionService } from "../../src/edge/rpc/reflection.ts";

@@ -11,7 +11,7 @@ import { gzipSync } from "node:zlib";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { expect, onTestFinished, test } from "vitest";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { readLimits } from "../../src/config/limits.ts";
+import { readLimits } from "../../src/config/schema.ts";
 import { startServer } from "./server.ts";
 
 // Each test makes an attack twice: against the limit, and against a server without it, where it does the damage that is counted.

@@ -11,7 +11,7 @@ import { describe, expect, onTestFinished, test } from "vitest";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { readLimits } from "../../src/config/limits.ts";
+import { readLimits } from "../../src/config/schema.ts";
 import { RequestError } from "../../src/core/request-error.ts";
 import { createBrowserSignIn } from "../../src/edge/api/browser-sign-in.ts";
 import type { EdgeContext } from "../../src/edge/api/edge-context.ts";

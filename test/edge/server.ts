@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { onTestFinished } from "vitest";
 import type { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { SandboxState, type ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { readLimits } from "../../src/config/schema.ts";
 import { createLogger } from "../../src/core/logger.ts";
 import { createCredentials } from "../../src/credential/credentials.ts";
 import type { ServiceFunctions } from "../../src/edge/api/rpc.ts";
@@ -103,27 +104,5 @@ const defaults: Config = {
     workspaces: ["*"],
     sha256: createHash("sha256").update(`${role}-token`).digest("hex"),
   })),
-  limits: {
-    requestBytes: 4_194_304,
-    inputBytes: 524_288,
-    outputBytes: 268_435_456,
-    timeoutMs: 120_000,
-    maxTimeoutMs: 3_600_000,
-    openAsks: 100,
-    runningCalls: 64,
-    replicaRunning: 1_000,
-    reportMs: 600_000,
-    collectMs: 600_000,
-    taskDepth: 1,
-    runningTasks: 8,
-    runnerBeatMs: 10_000,
-    runnerResumeMs: 30_000,
-    connections: 1_024,
-    connectionsPerAddress: 64,
-    connectionsFromLoopback: 512,
-    requestsWithoutToken: 16,
-    publicRequestBytes: 4_096,
-    bodyMs: 30_000,
-    bufferedBytes: 268_435_456,
-  },
+  limits: { ...readLimits(), replicaRunning: 1_000 },
 };

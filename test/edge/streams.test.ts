@@ -16,7 +16,7 @@ import {
   type RunAgentsResponse,
   RunAgentsResponseSchema,
 } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
-import { readLimits } from "../../src/config/limits.ts";
+import { readLimits } from "../../src/config/schema.ts";
 import type { EdgeContext } from "../../src/edge/api/edge-context.ts";
 import { withFlags } from "../../src/edge/rpc/envelope.ts";
 import { EnvelopeParser } from "../../src/edge/rpc/envelope-parser.ts";

@@ -5,6 +5,7 @@ import { openCrashMarks } from "../../src/call/crash-marks.ts";
 import type { RemoteTools } from "../../src/call/engine.ts";
 import type { Store } from "../../src/call/ports.ts";
 import { createReplica } from "../../src/compose/replica.ts";
+import { readLimits } from "../../src/config/schema.ts";
 import type { Logger } from "../../src/core/logger.ts";
 import type { Tool } from "../../src/tool/tool.ts";
 import { createReach, ReplicaDied } from "./reach.ts";
@@ -35,6 +36,7 @@ export type Replicas = Awaited<ReturnType<typeof startReplicas>>;
 
 const leaseMs = 60_000;
 const limits = {
+  ...readLimits(),
   requestBytes: 65_536,
   inputBytes: 65_536,
   outputBytes: 65_536,

@@ -1,6 +1,6 @@
 import type { Socket } from "node:net";
 import ipaddr from "ipaddr.js";
-import type { NetworkLimits } from "../../config/config.ts";
+import type { Limits } from "../../config/config.ts";
 
 /** Caps on open connections: of all clients, and of each address. */
 export interface ConnectionCaps {
@@ -18,7 +18,7 @@ export function createConnectionCaps({
   trustedProxies,
   onRefused,
 }: {
-  limits: Pick<NetworkLimits, "connections" | "connectionsPerAddress" | "connectionsFromLoopback">;
+  limits: Pick<Limits, "connections" | "connectionsPerAddress" | "connectionsFromLoopback">;
   /** Addresses and networks. */
   trustedProxies: readonly string[];
   onRefused: (refusal: { address: string; limit: string; refusedCount: number }) => void;
