@@ -120,9 +120,9 @@ function prefixesOf(patterns: readonly string[], readings: Readings | undefined)
   return [...new Map(found.map((prefix) => [JSON.stringify(prefix), prefix])).values()];
 }
 
-/** The words of a beginning, with the options and risks that a command may have beyond them. */
+/** The words of a beginning, with the options that a command must have and the risks that it may have. */
 function prefixText({ words, riskKinds, options }: CommandPrefix): string {
-  const only = options.length === 0 ? "no options" : `no options but ${options.map(quoted).join(" ")}`;
+  const only = options.length === 0 ? "no options" : `with ${options.map(quoted).join(" ")}`;
   const risks = riskKinds.map((kind) => riskWords.get(kind) ?? "has a risk");
   const risk = risks.length === 0 ? "no risk" : `no risk but: ${risks.join(", ")}`;
   return `${words.map(quoted).join(" ")} (${only}; ${risk})`;

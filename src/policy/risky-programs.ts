@@ -115,7 +115,7 @@ const rows: readonly Row[] = [
   ],
   ["gcloud", /^(auth|iam service-accounts keys|secrets)\b/, CREDENTIALS],
   ["az", /^(account get-access-token|login|keyvault)\b/, CREDENTIALS],
-  ["kubectl oc", /^(get|describe|create|edit) (-\S+ )*secrets?\b|^config view\b.*--raw/, CREDENTIALS],
+  ["kubectl oc", /^(get|describe|create|edit)\b.*[ ,]secrets?\b|^config view\b.*--raw/i, CREDENTIALS],
   ["npm pnpm yarn", /^(token|login|adduser|logout|npm login)\b|^config (set|get) .*auth/i, CREDENTIALS],
   [
     "docker podman helm cargo heroku vercel netlify firebase twine",

@@ -53,8 +53,7 @@ describe("offersFor", () => {
 
   test("offers the pattern, then commands with the same first words, each for the session tree, the agent and the workspace", () => {
     const offers = offersFor(ask);
-    const begins =
-      'Allow every bash command that begins with the words "npm" "test" (no options but "--watch"; no risk)';
+    const begins = 'Allow every bash command that begins with the words "npm" "test" (with "--watch"; no risk)';
     expect(offers.map(({ id, scope, text }) => [id, scope, text])).toEqual([
       ["o1", GrantScope.SESSION, 'Allow bash "npm test --watch" in this session and its children'],
       ["o2", GrantScope.AGENT, 'Allow bash "npm test --watch" for agent build in workspace default, until revoked'],
@@ -96,12 +95,13 @@ describe("offersFor", () => {
     expect(offersFor({ ...ask, patterns: ["npm test", "sudo npm test"] })).toHaveLength(3);
   });
 
-  test("a prefix names the risks of its command, and no prefix is offered where operands name what is deleted", () => {
-    const [, , , offer] = offersFor({ ...ask, patterns: ["git push origin main"] });
-    expect(offer?.match?.match.value).toMatchObject({ riskKinds: [RiskKind.PUBLISH, RiskKind.NETWORK], options: [] });
+  test("a prefix names the risks of its command, and no prefix is offered where operands name what is deleted or sent", () => {
+    const [, , , offer] = offersFor({ ...ask, patterns: ["git fetch origin main"] });
+    expect(offer?.match?.match.value).toMatchObject({ riskKinds: [RiskKind.NETWORK], options: [] });
     expect(offer?.text).toContain(
-      'begins with the words "git" "push" "origin" (no options; no risk but: pushes or publishes, uses the network)',
+      'begins with the words "git" "fetch" "origin" (no options; no risk but: uses the network)',
     );
+    expect(offersFor({ ...ask, patterns: ["git push origin main"] })).toHaveLength(3);
     expect(offersFor({ ...ask, patterns: ["git clean -fd"] })).toHaveLength(3);
   });
 

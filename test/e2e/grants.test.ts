@@ -141,7 +141,7 @@ test("a grant for what a command begins with covers other operands, and no other
   );
   const { id: permissionId, offers } = await stream.until("permissionAsked");
   const offer = offers.find(({ match }) => match?.match.case === "prefix");
-  expect(offer?.text).toContain('begins with the words "git" "log" (no options but "-1"; no risk)');
+  expect(offer?.text).toContain('begins with the words "git" "log" (with "-1"; no risk)');
   const offerId = offer?.id ?? "none";
   await person.permissions.respondToPermission({ sessionId, permissionId, reply: Reply.ALWAYS, offerId });
   await stream.end();

@@ -130,6 +130,13 @@ const otherwise: ReadonlyMap<string, unknown> = new Map<string, unknown>([
   ["derived: arity - bun install", []],
   ["test: arity - longest prefix wins: docker compose", []],
   ["test: arity - docker has arity 2", []],
+  // Nor is it offered where operands say what changes, what runs, or with which arguments.
+  ["derived: arity - bun run", []],
+  ["derived: arity - cargo run", []],
+  ["derived: arity - kubectl rollout", []],
+  ["test: arity - exact length git", []],
+  ["test: arity - npm run has arity 3", []],
+  ["derived: arity - kubectl get", ["kubectl", "get", "pods"]],
 ]);
 const expected = (one: z.infer<typeof known>) => (otherwise.has(one.name) ? otherwise.get(one.name) : one.expect);
 

@@ -1,7 +1,7 @@
 import { runCompiler } from "./compiler.ts";
 import { type Below, commandsWithin, type Effects, type FileAccess, noEffects, usesIn } from "./effects.ts";
 import { runFind } from "./find.ts";
-import { runGit, runsWithoutFiles } from "./git.ts";
+import { gitOptions, runGit, runsWithoutFiles } from "./git.ts";
 import { interpret, interpreter } from "./interpreters.ts";
 import type { SimpleCommand, Word } from "./line.ts";
 import { dangersOf, type Operand, type Option, type OptionReader, optionReader } from "./options.ts";
@@ -161,6 +161,12 @@ export function endOfOptions(words: readonly Word[]): number {
     (word, i) => word.value === "--" && (read ? !values.has(word) : !words[i - 1]?.value.startsWith("-")),
   );
   return at === -1 ? Number.POSITIVE_INFINITY : at;
+}
+
+/** Returns the options of a command with their values, if those of its program are known. */
+export function optionsOf(words: readonly Word[]): readonly Option[] | undefined {
+  const name = programOf(words);
+  return name === "git" ? gitOptions(words) : readers.get(name)?.(words, 1).options;
 }
 
 /** Programs with separate readers that take `--` as the end of their options. */

@@ -354,6 +354,12 @@ export function runGit(words: readonly Word[], effects: Effects): void {
   effects.uses = effects.uses.map((use) => (use.within ? { ...use, within: { ...use.within, at } } : use));
 }
 
+/** Returns the options of a sub-command, if they are known. */
+export function gitOptions(words: readonly Word[]): readonly Option[] | undefined {
+  const [first] = globals(words, 1, true).operands;
+  return first && subcommands.get(first.word.value)?.(words, first.at + 1).options;
+}
+
 /** Returns the directory from which git looks for the repository, if options name one. */
 function directoryIn(options: readonly Option[]): string | undefined {
   const named = options.flatMap(({ name, value }) => {

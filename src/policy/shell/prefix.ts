@@ -1,19 +1,17 @@
 import { RiskKind } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { risksOfCommands } from "../risk.ts";
-import { programOf } from "./behaviour.ts";
-import { type Readings, readCommands } from "./command.ts";
-import { interpreter } from "./interpreters.ts";
-import { programs } from "./programs.ts";
-import { isRunner, isWrapper } from "./wrappers.ts";
+import { optionsOf } from "./behaviour.ts";
+import { type Command, type Readings, readCommands } from "./command.ts";
+import type { Word } from "./line.ts";
 
-/** The beginning of a command that a grant may cover, with the risks and options of the command; see ArgvPrefix. */
+/** The beginning of a command that a grant may cover, with the risks and further words of the command; see ArgvPrefix. */
 export interface CommandPrefix {
   words: string[];
   riskKinds: RiskKind[];
   options: string[];
 }
 
-/** Checks if a grant for the beginning of one command covers another: it would be offered for the same words, without a further risk or option. */
+/** Checks if a grant for the beginning of one command covers another: it would be offered for the same words and options, without a further risk. */
 export function coversCommand(
   granted: Readonly<Pick<CommandPrefix, "words" | "options">> & { riskKinds: readonly number[] },
   text: string,
@@ -22,76 +20,110 @@ export function coversCommand(
   const own = prefixOf(text, readings);
   if (own?.words.length !== granted.words.length) return false;
   const options = new Set(granted.options.map(nameOf));
+  const ownOptions = new Set(own.options.map(nameOf));
   return (
     own.words.every((word, i) => word === granted.words[i]) &&
     own.riskKinds.every((kind) => granted.riskKinds.includes(kind)) &&
-    own.options.every((option) => options.has(nameOf(option)))
+    options.symmetricDifference(ownOptions).size === 0
   );
 }
 
 /**
- * Returns the first words of a command for an offer, as many as name its effect, with its risks and options. Undefined if no
- * words of it name the effect: it has effects beyond them, or its operands name what it changes, runs or reaches.
+ * Returns the first words of a command for an offer, with its risks and the further words that another command must have
+ * too. Undefined unless these words are known to do the same with any operands.
  */
 export function prefixOf(text: string, readings?: Readings): CommandPrefix | undefined {
   const [command, ...others] = readings?.get(text)?.commands ?? readCommands(text);
   if (!command || others.length > 0 || command.opaque !== undefined || command.redirected) return undefined;
   if (command.dangers.some(({ mayBegin, isNamed }) => !mayBegin && !isNamed)) return undefined;
-  if (command.inner.length > 0 || command.scripts.length > 0) return undefined;
   if (command.words.some(({ glob, status }) => glob || status)) return undefined;
-  const words = command.words.map(({ value }) => value);
-  const name = programOf(command.words);
-  if (isWrapper(name) || isRunner(words) || interpreter(name) !== undefined || isWide(name)) return undefined;
-  const count = [3, 2, 1]
-    .map((count) => arity.get(words.slice(0, count).join(" ")))
-    .find((count) => count !== undefined);
-  if (count === undefined || words.length < count) return undefined;
+  const count = wordCount(command.words.map(({ value }) => value));
+  if (count === undefined) return undefined;
   const riskKinds = risksOfCommands([command]).map(({ kind }) => kind);
-  if (riskKinds.some((kind) => namedByOperands.has(kind))) return undefined;
-  const first = words.slice(0, count);
-  // An option before the sub-command does not name the effect.
-  if (first.some(isOption)) return undefined;
-  return { words: first, riskKinds, options: [...new Set(words.slice(count).filter(isOption))] };
+  if (riskKinds.some((kind) => kind !== RiskKind.NETWORK)) return undefined;
+  const words = command.words.slice(0, count).map(({ value }) => value);
+  const further = [...assignmentsOf(command), ...optionsBehind(command.words, count)];
+  if (riskKinds.length > 0) further.push(...command.words.slice(count).flatMap(({ value }) => namesPlace(value)));
+  return { words, riskKinds, options: [...new Set(further)] };
 }
 
-/** Risks for which the operands say which secret, code or file it is. */
-const namedByOperands: ReadonlySet<RiskKind> = new Set([
-  RiskKind.CREDENTIALS,
-  RiskKind.DOWNLOADED_CODE,
-  RiskKind.DELETE,
-]);
+/** Returns the options behind the first words, each with the word behind it, unless that is known not to be its value or any value is the same. */
+function optionsBehind(words: readonly Word[], count: number): string[] {
+  const known = optionsOf(words);
+  return words.slice(count).flatMap((word, i) => {
+    if (!isOption(word.value)) return [];
+    const next = words[count + i + 1];
+    const own = known?.filter(({ at }) => at === count + i) ?? [];
+    const takesNext = own.length === 0 || own.some(({ means, value }) => means === undefined || value === next);
+    if (next === undefined || isOption(next.value) || !takesNext) return word.value;
+    const isMessage = words[1]?.value === "commit" && own.some(({ name }) => /^(-m|--message)$/.test(name));
+    return isMessage ? word.value : `${word.value} ${next.value}`;
+  });
+}
+
+/** Returns a word of a command that uses the network unless it is a plain name: other words can name another machine or repository. */
+function namesPlace(word: string): string[] {
+  return isOption(word) || /^[\w.-]+$/.test(word) ? [] : [word];
+}
+
+/** Returns the variables that a command sets, where they change more than how it prints. */
+function assignmentsOf({ text, bare }: Command): string[] {
+  const set = text.slice(0, text.length - bare.length).trim();
+  return /\bNODE_ENV=/.test(set) ? [set] : [];
+}
 
 function isOption(word: string): boolean {
   return /^[-+]./.test(word) && word !== "--";
 }
 
-/** Returns the name under which options are compared: a number is the value of the same option. */
+/** Returns the name under which options are compared: another count of lines or results is the same option. */
 function nameOf(option: string): string {
-  return /^-\d+$/.test(option) ? "-1" : option;
+  return option.replace(/^-\d+$/, "-1").replace(/^(-[nABCL]|--(?:limit|lines|max-count|tail)) \d+$/, "$1 1");
 }
 
-/** Checks if a program changes, replaces or removes what its operands name, ends processes or reaches other machines. */
-function isWide(name: string): boolean {
-  if (name === "mkdir" || name === "touch") return false;
-  return more.has(name) || wide.has(programs.get(name)?.operands ?? "text");
+/** Returns how many first words of a command have an entry; a `*` of an entry is any word that is no option. */
+function wordCount(words: readonly string[]): number | undefined {
+  const [name = "", second = "", third = ""] = words;
+  const known = beginnings.get(name);
+  if (known === undefined || words.slice(0, 3).join("").includes(" ")) return undefined;
+  if (known.has("")) return 1;
+  if (known.has(second)) return 2;
+  const isAny = known.has(`${second} *`) && third !== "" && !isOption(third);
+  return isAny || known.has(`${second} ${third}`) ? 3 : undefined;
 }
-
-const wide: ReadonlySet<string> = new Set(
-  "change rewrite write copy move mode filter archive address remote".split(" "),
-);
-const more = new Set(
-  "kill killall pkill dd sftp ftp nc ncat netcat telnet socat mosh rclone at batch crontab".split(" "),
-);
 
 /**
- * The number of words that name the effect of a command, by its first words. Programs without an entry have no offer: one
- * word would cover all that they do. Sub-commands with sub-commands have three words, and so have those of which the first
- * operand names another repository.
+ * The beginnings of commands that do the same with any operands: they print, test or build what belongs to the project, or record
+ * it. Others have no offer: their operands name what they change, run or send, or the target on which they do.
  */
-const arity: ReadonlyMap<string, number> = new Map(
+const beginnings: ReadonlyMap<string, ReadonlySet<string>> = new Map(
   Object.entries({
-    1: "cat,cd,echo,grep,ls,mkdir,ps,pwd,sleep,tail,touch,which",
-    2: "bazel,brew,bun,bundle,cargo,cdk,cmake,composer,consul,crictl,docker,dotnet,firebase,flyctl,git,go,helm,heroku,hugo,ip,kind,kubectl,kustomize,mc,minikube,mongosh,mysql,ng,npm,nvm,nx,openssl,pip,pipenv,pnpm,podman,poetry,psql,pulumi,pyenv,rbenv,redis-cli,rustup,serverless,skaffold,sls,sst,swift,systemctl,terraform,ufw,uv,vault,vercel,volta,yarn",
-    3: "aws,az,doctl,eksctl,gcloud,gh,sfdx,wp,brew services,bun pm,bun run,bundle config,cargo run,composer config,composer run,composer run-script,consul acl,consul kv,deno task,docker builder,docker buildx,docker compose,docker config,docker container,docker context,docker image,docker manifest,docker network,docker node,docker plugin,docker secret,docker service,docker stack,docker swarm,docker system,docker trust,docker volume,dotnet ef,dotnet nuget,dotnet sln,dotnet tool,dotnet workload,firebase functions,flyctl apps,flyctl machine,flyctl secrets,flyctl volumes,git bisect,git bundle,git config,git fetch,git lfs,git notes,git pull,git push,git reflog,git remote,git sparse-checkout,git stash,git submodule,git worktree,go env,go mod,go work,helm plugin,helm repo,ip addr,ip address,ip link,ip netns,ip route,kind create,kind delete,kubectl auth,kubectl certificate,kubectl config,kubectl create,kubectl kustomize,kubectl rollout,kubectl set,mc admin,minikube addons,minikube config,npm access,npm cache,npm config,npm init,npm org,npm owner,npm pkg,npm profile,npm run,npm run-script,npm team,npm version,nx run,openssl req,openssl x509,pip cache,pip config,pnpm config,pnpm run,pnpm store,podman compose,podman container,podman image,podman machine,podman network,podman pod,podman secret,podman system,podman volume,poetry cache,poetry config,poetry env,poetry self,poetry source,pulumi config,pulumi plugin,pulumi stack,pulumi state,rustup component,rustup default,rustup override,rustup target,rustup toolchain,swift package,swift run,terraform state,terraform workspace,uv cache,uv pip,uv python,uv tool,vault auth,vault kv,vault secrets,vault token,vercel domains,vercel env,yarn cache,yarn config,yarn run,yarn workspace",
-  }).flatMap(([count, names]) => names.split(",").map((name) => [name, Number(count)] as const)),
+    ...Object.fromEntries(
+      "cat,cd,echo,grep,head,ls,mkdir,ps,pwd,sleep,tail,touch,wc,which".split(",").map((name) => [name, ""]),
+    ),
+    brew: "list,services list",
+    bun: "pm ls,run lint,run test,run typecheck,test",
+    bundle: "check,info,list,outdated,show",
+    cargo: "bench,build,check,clippy,doc,fmt,metadata,test,tree",
+    composer: "licenses,outdated,show,validate",
+    docker:
+      "compose images,compose logs,compose ls,compose ps,compose top,container ls,diff,events,history,image ls,images,info,logs,network ls,port,ps,stats,system df,top,version,volume ls",
+    gh: "issue list,issue status,issue view,pr checks,pr diff,pr list,pr status,pr view,release list,release view,repo view,run list,run view,workflow list,workflow view",
+    git: "add,blame,branch,cat-file,clean,commit,count-objects,describe,diff,diff-index,diff-tree,fetch *,for-each-ref,grep,log,ls-files,ls-remote *,ls-tree,merge-base,remote get-url,restore,rev-list,rev-parse,shortlog,show,show-ref,stash list,stash show,status,tag,version,worktree list",
+    go: "build,doc,fmt,list,mod graph,mod tidy,mod verify,mod why,test,version,vet",
+    helm: "history,lint,list,ls,status",
+    kubectl:
+      "api-resources,api-versions,auth can-i,config current-context,config get-contexts,describe *,explain,get *,logs,rollout history,rollout status,top,version",
+    npm: "bin,explain,info,la,list,ll,ls,outdated,ping,prefix,root,run lint,run test,run typecheck,show,t,test,tst,view,why",
+    nvm: "current,list,ls",
+    pip: "check,freeze,list,show",
+    pip3: "check,freeze,list,show",
+    pnpm: "list,ls,outdated,run lint,run test,run typecheck,t,test,why",
+    poetry: "check,env info,env list,lock,show",
+    pulumi: "preview,stack ls,version",
+    swift: "build,test",
+    terraform: "fmt,graph,plan,providers,state list,validate,version,workspace list,workspace show",
+    uv: "lock,pip check,pip freeze,pip list,pip show,python list,tree,version",
+    yarn: "info,list,outdated,run lint,run test,run typecheck,test,why",
+  }).map(([name, entries]) => [name, new Set(entries.split(","))]),
 );

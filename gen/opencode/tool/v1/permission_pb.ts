@@ -279,7 +279,7 @@ export type GrantMatch = Message<"opencode.tool.v1.GrantMatch"> & {
     case: "exact";
   } | {
     /**
-     * prefix covers a command that begins with these words and has no other risks and options than the approved one.
+     * prefix covers a command that begins with these words and has the options of the approved one, without a further risk.
      *
      * @generated from field: opencode.tool.v1.ArgvPrefix prefix = 2;
      */
@@ -305,8 +305,9 @@ export const GrantMatchSchema: GenMessage<GrantMatch> = /*@__PURE__*/
 
 /**
  * ArgvPrefix is the beginning of a command, with the risks and options that the approved command had. It covers a command
- * for which the service would offer the same words, if each of its risks is in `risk_kinds` and each of its options in
- * `options`. What an operand says is free: an option that takes its value as the next word is covered with any value.
+ * for which the service would offer the same words, if each of its risks is in `risk_kinds` and it has the same `options`:
+ * a missing one, such as `--dry-run`, asks like a further one. Operands are free, so it is offered only for words that do the
+ * same with any of them.
  *
  * @generated from message opencode.tool.v1.ArgvPrefix
  */
@@ -327,7 +328,9 @@ export type ArgvPrefix = Message<"opencode.tool.v1.ArgvPrefix"> & {
 
   /**
    * options are the words behind `words` that begin with `-` or `+`, as they were written: `--format=x` is another option
-   * than `--format=y`, only numbers such as `-5` are one option.
+   * than `--format=y`. One that may take the next word as its value is followed by a blank and that word; only the message
+   * of a commit and counts of lines or results are free. Words that can name a machine or a repository are options too, where
+   * the command uses the network, and so are variables that change what it does.
    *
    * @generated from field: repeated string options = 3;
    */

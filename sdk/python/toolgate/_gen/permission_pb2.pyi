@@ -610,7 +610,7 @@ class GrantMatch(_message.Message):
     """wildcard covers what a rule pattern with this text would match; it is offered only where a tool requests it."""
     @_builtins.property
     def prefix(self) -> Global___ArgvPrefix:
-        """prefix covers a command that begins with these words and has no other risks and options than the approved one."""
+        """prefix covers a command that begins with these words and has the options of the approved one, without a further risk."""
 
     def __init__(
         self,
@@ -632,8 +632,9 @@ Global___GrantMatch: _TypeAlias = GrantMatch  # noqa: Y015
 @_typing.final
 class ArgvPrefix(_message.Message):
     """ArgvPrefix is the beginning of a command, with the risks and options that the approved command had. It covers a command
-    for which the service would offer the same words, if each of its risks is in `risk_kinds` and each of its options in
-    `options`. What an operand says is free: an option that takes its value as the next word is covered with any value.
+    for which the service would offer the same words, if each of its risks is in `risk_kinds` and it has the same `options`:
+    a missing one, such as `--dry-run`, asks like a further one. Operands are free, so it is offered only for words that do the
+    same with any of them.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -652,7 +653,9 @@ class ArgvPrefix(_message.Message):
     @_builtins.property
     def options(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """options are the words behind `words` that begin with `-` or `+`, as they were written: `--format=x` is another option
-        than `--format=y`, only numbers such as `-5` are one option.
+        than `--format=y`. One that may take the next word as its value is followed by a blank and that word; only the message
+        of a commit and counts of lines or results are free. Words that can name a machine or a repository are options too, where
+        the command uses the network, and so are variables that change what it does.
         """
 
     def __init__(

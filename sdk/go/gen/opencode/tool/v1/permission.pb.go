@@ -1016,7 +1016,7 @@ type GrantMatch_Exact struct {
 }
 
 type GrantMatch_Prefix struct {
-	// prefix covers a command that begins with these words and has no other risks and options than the approved one.
+	// prefix covers a command that begins with these words and has the options of the approved one, without a further risk.
 	Prefix *ArgvPrefix `protobuf:"bytes,2,opt,name=prefix,proto3,oneof"`
 }
 
@@ -1032,8 +1032,9 @@ func (*GrantMatch_Prefix) isGrantMatch_Match() {}
 func (*GrantMatch_Wildcard) isGrantMatch_Match() {}
 
 // ArgvPrefix is the beginning of a command, with the risks and options that the approved command had. It covers a command
-// for which the service would offer the same words, if each of its risks is in `risk_kinds` and each of its options in
-// `options`. What an operand says is free: an option that takes its value as the next word is covered with any value.
+// for which the service would offer the same words, if each of its risks is in `risk_kinds` and it has the same `options`:
+// a missing one, such as `--dry-run`, asks like a further one. Operands are free, so it is offered only for words that do the
+// same with any of them.
 type ArgvPrefix struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// words are compared as whole words, from the first one.
@@ -1041,7 +1042,9 @@ type ArgvPrefix struct {
 	// risk_kinds are the kinds of risk of the approved command, as numbers of RiskKind.
 	RiskKinds []uint32 `protobuf:"varint,2,rep,packed,name=risk_kinds,json=riskKinds,proto3" json:"risk_kinds,omitempty"`
 	// options are the words behind `words` that begin with `-` or `+`, as they were written: `--format=x` is another option
-	// than `--format=y`, only numbers such as `-5` are one option.
+	// than `--format=y`. One that may take the next word as its value is followed by a blank and that word; only the message
+	// of a commit and counts of lines or results are free. Words that can name a machine or a repository are options too, where
+	// the command uses the network, and so are variables that change what it does.
 	Options       []string `protobuf:"bytes,3,rep,name=options,proto3" json:"options,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
