@@ -2,7 +2,7 @@
 import { createServer } from "node:http";
 import { createMcpHandler, McpServer } from "@modelcontextprotocol/server";
 import * as z from "zod";
-import { sendWebResponse, webRequestOf } from "../../src/edge/mcp/web-exchange.ts";
+import { jsonIn, sendWebResponse, webRequestOf } from "../../src/edge/mcp/web-exchange.ts";
 import { announce } from "./announce.ts";
 
 const inputSchema = z.object({ text: z.string() });
@@ -19,8 +19,8 @@ const handler = createMcpHandler(
 const server = createServer(async (request, response) => {
   const chunks: Buffer[] = [];
   for await (const chunk of request) chunks.push(chunk);
-  const { web, json } = webRequestOf(request, Buffer.concat(chunks), new AbortController().signal);
-  await sendWebResponse(await handler.fetch(web, { parsedBody: json }), response);
+  const web = webRequestOf(request, undefined, new AbortController().signal);
+  await sendWebResponse(await handler.fetch(web, { parsedBody: jsonIn(Buffer.concat(chunks)) }), response);
 });
 server.keepAliveTimeout = 120_000; // Longer than the pause between two turns, so that connections stay open.
 announce(server);

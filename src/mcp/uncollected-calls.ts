@@ -25,31 +25,51 @@ export interface UncollectedCalls {
 export const uncollectedMs = 30 * 60_000;
 /** Longest life of a call: older entries are of no use. */
 const maxAgeMs = 24 * 3_600_000 + uncollectedMs;
-const maxCount = 10_000;
+/** Calls of one principal that are kept; the oldest leaves for a new one. */
+const maxCount = 1_000;
 
-/** Creates the collection. It is in memory: a restart forgets it, and an identical call is then a new one. */
-export function createUncollectedCalls(now: () => number = Date.now): UncollectedCalls {
+/** Creates the collections, one for each principal. They are in memory: a restart forgets them, and an identical call is then a new one. */
+export function createUncollectedCalls(now: () => number = Date.now): (principalId: string) => UncollectedCalls {
+  const principals = new Map<string, UncollectedCalls>();
+  return (principalId) => {
+    const known = principals.get(principalId) ?? createCollection(now);
+    principals.set(principalId, known);
+    return known;
+  };
+}
+
+function createCollection(now: () => number): UncollectedCalls {
+  /** Oldest first. */
   const calls = new Map<string, { call: McpCall; key: string; added: number }>();
+  const idsByKey = new Map<string, Set<string>>();
+
+  function remove(id: string): McpCall | undefined {
+    const found = calls.get(id);
+    if (found === undefined) return undefined;
+    calls.delete(id);
+    const ids = idsByKey.get(found.key);
+    ids?.delete(id);
+    if (ids?.size === 0) idsByKey.delete(found.key);
+    return found.call;
+  }
+
   return {
     add(call) {
-      for (const [id, { added }] of calls) {
+      const [id, key] = [idOf(call.sessionId, call.callId), keyOf(call)];
+      remove(id);
+      for (const [oldest, { added }] of calls) {
         if (calls.size < maxCount && now() - added < maxAgeMs) break;
-        calls.delete(id);
+        remove(oldest);
       }
-      calls.set(idOf(call.sessionId, call.callId), { call, key: keyOf(call), added: now() });
+      calls.set(id, { call, key, added: now() });
+      idsByKey.set(key, (idsByKey.get(key) ?? new Set()).add(id));
     },
     take(request) {
-      const key = keyOf(request);
-      const [id, found] = [...calls].find(([, entry]) => entry.key === key) ?? [];
-      if (id !== undefined) calls.delete(id);
-      return found?.call;
+      if (calls.size === 0) return undefined;
+      const [oldest] = idsByKey.get(keyOf(request)) ?? [];
+      return oldest === undefined ? undefined : remove(oldest);
     },
-    collect(sessionId, callId) {
-      const id = idOf(sessionId, callId);
-      const found = calls.get(id);
-      calls.delete(id);
-      return found?.call;
-    },
+    collect: (sessionId, callId) => remove(idOf(sessionId, callId)),
   };
 }
 

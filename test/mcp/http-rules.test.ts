@@ -1,6 +1,9 @@
 import { once } from "node:events";
+import { writeFile } from "node:fs/promises";
 import { type ClientRequest, request as httpRequest, type IncomingMessage } from "node:http";
-import { expect, test } from "vitest";
+import { join } from "node:path";
+import { describe, expect, test } from "vitest";
+import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "../e2e/clients.ts";
 import { unconfined, useService } from "../e2e/service.ts";
 
@@ -116,6 +119,58 @@ test("the header of the name is decoded before it is compared", async () => {
   const encoded = (name: string) => `=?base64?${Buffer.from(name).toString("base64")}?=`;
   expect((await post(modern("tools/call", encoded("zähler")), call)).text).toContain("There is no tool");
   expect((await post(modern("tools/call", encoded("other")), call)).status).toBe(400);
+});
+
+describe("a plain call is answered as the library answers it", () => {
+  /** The library serves a request whose content type has a parameter. */
+  const byLibrary = { "content-type": "application/json; charset=utf-8" };
+  const answersOf = async (name: string, call: object, headers: Record<string, string>) => {
+    const { status, headers: sent, text } = await post({ ...modern("tools/call", name), ...headers }, call);
+    const hidden = text.replace(/call_[0-9a-f]{32}/g, "call");
+    const events = hidden.split("\n\n").filter((event) => event !== "" && !event.startsWith(":"));
+    return {
+      status,
+      type: sent.get("content-type"),
+      events: events.map((event) => JSON.parse(event.replace("event: message\ndata: ", ""))),
+    };
+  };
+
+  test.each([
+    ["a result", "skill", { name: "none" }, {}],
+    ["text of a file", "read", { filePath: "notes.txt" }, {}],
+    ["a list", "list", {}, {}],
+    ["an unknown tool", "paint", {}, {}],
+    ["input that the tool refuses", "read", { filePath: 7 }, {}],
+    ["no input", "read", undefined, {}],
+    ["a missing id of a call", "toolgate_wait", {}, {}],
+    ["an unknown id of a call", "toolgate_wait", { call_id: "ses_1/call_1" }, {}],
+    ["progress", "read", { filePath: "notes.txt" }, { progressToken: 7 }],
+    ["another definition", "read", { filePath: "notes.txt" }, { "toolgate/definitionId": "other" }],
+  ])("%s", async (_fact, name, input, more) => {
+    await writeFile(join(service.workspace, "notes.txt"), "one\ntwo\n");
+    const params = { name, ...(input && { arguments: input }), _meta: { ...meta, ...more } };
+    const call = { jsonrpc: "2.0", id: "a", method: "tools/call", params };
+    const plain = await answersOf(name, call, {});
+    expect(plain).toEqual(await answersOf(name, call, byLibrary));
+  });
+});
+
+test("a plain call that waits shows progress, and its stream ends with the result once it is approved", async () => {
+  const params = { ...bash("echo plain"), _meta: { ...meta, progressToken: "p" } };
+  const call = { jsonrpc: "2.0", id: 5, method: "tools/call", params };
+  const [, response] = await open(modern("tools/call", "bash"), call);
+  await untilAsked(response);
+  const [id = ""] = await requestsFor("echo plain");
+  const ended = once(response, "end");
+  let rest = "";
+  response.on("data", (chunk: string) => {
+    rest += chunk;
+  });
+  const { sessionId = "" } = (await approver().listPermissions({})).permissions.find((each) => each.id === id) ?? {};
+  await approver().respondToPermission({ sessionId, permissionId: id, reply: PermissionReply.ONCE });
+  await ended;
+  expect(rest).toContain('"id":5');
+  expect(rest).toContain("plain");
 });
 
 test("an unsupported version names the supported one", async () => {

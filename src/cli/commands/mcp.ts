@@ -66,7 +66,7 @@ async function serveMcp(options: McpCommandOptions & ServerOptions, { io, versio
     });
     return opened;
   };
-  const uncollected = createUncollectedCalls();
+  const uncollected = createUncollectedCalls()("");
   const ending = new AbortController();
   await serveMcpOverStdio((era) => {
     let isWatched = false;

@@ -13,7 +13,7 @@ import { httpStatusOf } from "../rpc/errors.ts";
 import { readBody } from "../rpc/request-body.ts";
 import type { LocalApiOptions } from "./local-api.ts";
 import type { McpExchange, McpHandler, McpHandlerOptions } from "./mcp-handler.ts";
-import { sendWebResponse, webRequestOf } from "./web-exchange.ts";
+import { jsonIn, sendWebResponse, webRequestOf } from "./web-exchange.ts";
 
 /** Options of the door. */
 export interface McpDoorOptions extends LocalApiOptions, McpHandlerOptions {
@@ -78,8 +78,11 @@ async function serve(
   };
   // A credential that ends takes its streams with it.
   const signal = AbortSignal.any([left.signal, ...(principal.ended === undefined ? [] : [principal.ended])]);
-  const { web, json } = webRequestOf(request, body, signal);
-  const { serveExchange } = await load();
+  const { answerCall, serveExchange } = await load();
+  const json = jsonIn(body);
+  const answered = answerCall(exchange, { request, json, response, signal });
+  if (answered !== undefined) return await answered;
+  const web = webRequestOf(request, json === undefined ? body : undefined, signal);
   await sendWebResponse(await serveExchange(exchange, web, json), response);
 }
 

@@ -8,14 +8,18 @@ import {
 } from "@modelcontextprotocol/server";
 import packageJson from "../../../package.json" with { type: "json" };
 import type { Logger } from "../../core/logger.ts";
+import { toProtocolError } from "../../mcp/api-failure.ts";
+import { callMcpTool } from "../../mcp/call-tool.ts";
 import { type McpClient, mcpClient } from "../../mcp/client-identity.ts";
 import { type AbortRules, createMcpServer, type McpScope } from "../../mcp/mcp-server.ts";
 import { createUncollectedCalls } from "../../mcp/uncollected-calls.ts";
+import type { Request, Response } from "../http/handler.ts";
 import { createHttpSessions } from "./http-sessions.ts";
 import { fieldOf, legacyClientOf, newLegacySession } from "./legacy-session.ts";
 import { createListChanges } from "./list-changes.ts";
 import { createLocalApi, type LocalApiOptions, type LocalSender } from "./local-api.ts";
 import type { McpMetrics } from "./mcp-metrics.ts";
+import { answerStream, plainCallIn } from "./plain-call.ts";
 
 /** Options of the handler. */
 export interface McpHandlerOptions {
@@ -40,9 +44,19 @@ interface ServedExchange extends McpExchange {
   readonly described: McpClient;
 }
 
+/** A request that may be a plain call, its response, and the signal that ends both. */
+interface ReceivedCall {
+  readonly request: Request;
+  readonly json: unknown;
+  readonly response: Response;
+  readonly signal: AbortSignal;
+}
+
 /** Serves MCP requests over HTTP. */
 export interface McpHandler {
-  serveExchange(exchange: McpExchange, web: Request, json: unknown): Promise<Response>;
+  /** Answers a plain call without the library; undefined if the request is another one. */
+  answerCall(exchange: McpExchange, call: ReceivedCall): Promise<void> | undefined;
+  serveExchange(exchange: McpExchange, web: globalThis.Request, json: unknown): Promise<globalThis.Response>;
 }
 
 /** Reason of an abort that asks for the end of the call. */
@@ -50,13 +64,14 @@ const cancelled = new Error("the client cancelled the request");
 /** Interval of comments on a stream that is silent, so that no proxy closes it. */
 const keepAliveMs = 10_000;
 const maxSubscriptions = 1_024;
+const serverInfo = { name: "toolgate", title: "Toolgate", version: packageJson.version };
 
 /** Creates the handler. Each request gets its own server; what requests share is here. */
 export function createMcpHttpHandler(options: LocalApiOptions & McpHandlerOptions): McpHandler {
   const { log, mcpMetrics, shutdownSignal } = options;
   const apiOf = createLocalApi(options);
   const sessionOf = createHttpSessions();
-  const uncollected = createUncollectedCalls();
+  const uncollectedOf = createUncollectedCalls();
   const running = new Map<string, AbortController>();
   const serving = new AsyncLocalStorage<ServedExchange>();
   const served = () => {
@@ -77,7 +92,7 @@ export function createMcpHttpHandler(options: LocalApiOptions & McpHandlerOption
       const { principal, pinned, mcpSessionId, url } = exchange;
       const api = apiOf(exchange);
       const scope: McpScope = {
-        ...{ api, era, url, uncollected, version: packageJson.version },
+        ...{ api, era, url, uncollected: uncollectedOf(principal.id), version: packageJson.version },
         client: exchange.described,
         sessionOf: (client) => sessionOf({ api, principalId: principal.id, client, pinned, mcpSessionId }),
         aborts: abortRules(era, exchange, { running, shutdownSignal, mcpMetrics }),
@@ -94,6 +109,26 @@ export function createMcpHttpHandler(options: LocalApiOptions & McpHandlerOption
   shutdownSignal.addEventListener("abort", () => setTimeout(() => void handler.close(), 500).unref());
 
   return {
+    answerCall(exchange, { request, json, response, signal }) {
+      const call = plainCallIn(request, json);
+      if (call === undefined) return undefined;
+      mcpMetrics.count("modern", "tools/call");
+      const { principal, pinned, mcpSessionId, url } = exchange;
+      const { client, params } = call;
+      const api = apiOf(exchange);
+      const stream = answerStream(response, call, serverInfo);
+      const answer = async () => {
+        const session = await sessionOf({ api, principalId: principal.id, client, pinned, mcpSessionId });
+        return await callMcpTool({
+          ...{ api, era: "modern", client, session, url, params, requestState: undefined },
+          uncollected: uncollectedOf(principal.id),
+          signal: AbortSignal.any([signal, shutdownSignal]),
+          isCancelled: () => !shutdownSignal.aborted && principal.ended?.aborted !== true,
+          progress: stream.progress,
+        });
+      };
+      return stream.end(answer().catch(toProtocolError)).finally(mcpMetrics.hold());
+    },
     async serveExchange(exchange, web, json) {
       mcpMetrics.count(eraOf(json), String(fieldOf(json, "method")));
       cancelLegacy(exchange, json, running);

@@ -1,21 +1,21 @@
 import { once } from "node:events";
 import type { Request as NodeRequest, Response as NodeResponse } from "../http/handler.ts";
 
-/** Returns a request in the form of the web's fetch, and its body as JSON; undefined if the body is not JSON. */
+/** Returns a request in the form of the web's fetch. */
 export function webRequestOf(
   { headers, method = "GET", url = "/" }: NodeRequest,
   body: Buffer | undefined,
   signal: AbortSignal,
-): { web: Request; json: unknown } {
+): Request {
   const fields = Object.entries(headers).flatMap(([name, value]): [string, string][] =>
     name.startsWith(":") || value === undefined ? [] : [[name, Array.isArray(value) ? value.join(", ") : value]],
   );
-  const json = jsonIn(body);
-  const init = { method, headers: fields, signal, ...(json === undefined && body !== undefined && { body }) };
-  return { web: new Request(new URL(url, "http://localhost"), init as RequestInit), json };
+  const init = { method, headers: fields, signal, ...(body !== undefined && { body }) };
+  return new Request(new URL(url, "http://localhost"), init as RequestInit);
 }
 
-function jsonIn(body: Buffer | undefined): unknown {
+/** Returns a body as JSON; undefined if it is not JSON. */
+export function jsonIn(body: Buffer | undefined): unknown {
   if (body === undefined) return undefined;
   try {
     return JSON.parse(body.toString());
