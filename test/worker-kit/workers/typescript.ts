@@ -101,4 +101,4 @@ const plan = defineTool({
   },
 });
 
-if (wait && poll) await serve([echo, write, wait, poll, ask, plan], { resumeMs: 10_000 });
+if (wait && poll) await serve([echo, write, wait, poll, ask, plan]);
