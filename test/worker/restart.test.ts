@@ -85,7 +85,12 @@ test("kill -9 of a worker's process: EXECUTOR_LOST after resume_ms, effects UNKN
   const folder = join(service.data, "../kit");
   await mkdir(folder);
   const program = join(import.meta.dirname, "../worker-kit/workers/typescript.ts");
-  const own = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "ci-worker-token-for-tests", TOOLGATE_KIT: folder };
+  const own = {
+    TOOLGATE_URL: service.url,
+    TOOLGATE_TOKEN: "ci-worker-token-for-tests",
+    TOOLGATE_KIT: folder,
+    KIT_RESUME_MS: "10000",
+  };
   const start = () => {
     const child = spawn(process.execPath, [program], { env: { ...process.env, ...own }, stdio: "ignore" });
     onTestFinished(() => void child.kill("SIGKILL"));

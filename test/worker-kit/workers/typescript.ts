@@ -101,4 +101,7 @@ const plan = defineTool({
   },
 });
 
-if (wait && poll) await serve([echo, write, wait, poll, ask, plan]);
+if (wait && poll) {
+  const resumeMs = Number(process.env.KIT_RESUME_MS ?? 60_000);
+  await serve([echo, write, wait, poll, ask, plan], { resumeMs });
+}
