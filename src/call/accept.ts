@@ -255,6 +255,7 @@ function describeCall(
       providerId: request.providerId,
       modelId: request.modelId,
       definitionId: request.definitionId || (tool?.definition.definitionId ?? ""),
+      ...(request.definitionId !== "" && { named: true }),
       accepted: now,
       ...(trace && { trace }),
     },

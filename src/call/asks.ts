@@ -23,6 +23,7 @@ import { refusalText } from "../approval/refusal-text.ts";
 import { questionPermission } from "../core/ask.ts";
 import { newId } from "../core/ids.ts";
 import { visibleLine } from "../core/visible.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
 import type { ExpandedAsk } from "../policy/model.ts";
 import type { Subject } from "../policy/subject.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
@@ -131,7 +132,10 @@ export async function openMissingAsks(
     ...{ title: decision.plan.title, missing: [...unseen, ...unbound] },
     ...(files && { files }),
   });
-  const changed = former ? changeText(changedSince(former, await decision.bound()), asStarted) : "";
+  const code = former ? changeText(changedSince(former, await decision.bound()), asStarted) : "";
+  const { rebound } = call.record.spec;
+  const isSaid = rebound === undefined || asks.some(({ request }) => request.created > rebound.time);
+  const changed = [code, isSaid ? "" : rebound.why].filter(Boolean).join("; ");
   const requests = unasked.map((ask) =>
     requestFor(engine, call, { ...decision, ask }, { preview: shown, view, changed, subject, digest }),
   );
@@ -215,7 +219,7 @@ export function requestFor(
 
 /** Opens requests and withdraws stale ones in one step. Returns false if the call has changed since it was read. */
 export async function openPermissionRequests(
-  { limits, permissions, store, unattended }: Engine,
+  { limits, permissions, review, store, unattended }: Engine,
   call: Running,
   asks: PermissionRequest[],
   { decisions, rulesVersion }: Pick<Verdict, "decisions"> & { rulesVersion?: number | undefined },
@@ -236,6 +240,7 @@ export async function openPermissionRequests(
     ...(waitsAlone && { dueMs: limits.askMs }),
     decisions: asks.length === 0 ? [] : [decisionOn(decidedCall(call.record), DecisionKind.ASKED, about)],
   });
+  review.workspaces.add(workspaceRoot(call.opened.workspace.name));
   if (isOpened && unattended === "deny") await permissions.deny(call.record.ref);
   return isOpened;
 }

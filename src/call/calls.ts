@@ -21,6 +21,7 @@ import { createFilling, type FollowedEvent } from "./log.ts";
 import { ownToolCallsOf } from "./own-tool-calls.ts";
 import { resumeParent, resumeParentOf } from "./parents.ts";
 import type { CallRecord } from "./ports.ts";
+import { createReview } from "./rebind.ts";
 import { untilRecorded } from "./record-once.ts";
 import type { SessionAccess } from "./session-access.ts";
 import type { KnownSession } from "./sessions.ts";
@@ -58,6 +59,7 @@ export function createEngine(parts: EngineParts): Engine {
     filling: createFilling(outputs),
     waits: createWaits(store),
     slots: createSlots(),
+    review: createReview(),
     workerQueue: new Map(),
     formerReads: new Map(),
     queuedCounts: { now: new Map(), before: new Map() },

@@ -1,4 +1,3 @@
-import type { AskRecord } from "../approval/ports.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { RemoteBodies, Reservation } from "../tool/remote.ts";
@@ -7,7 +6,8 @@ import { endCall } from "./end-call.ts";
 import { isTooOld, maxIdempotentAttempts, tooOld } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { launchCall } from "./launch.ts";
-import type { CallRecord } from "./ports.ts";
+import type { CallRecord, CallWithAsks } from "./ports.ts";
+import { rebindOrEnd } from "./rebind.ts";
 import { endOfFailedOver } from "./restored.ts";
 import { runKeyOf } from "./running.ts";
 import { beforeDrain, whileClaiming } from "./runs.ts";
@@ -17,12 +17,6 @@ import { cancelledPart, findDefinition, waitForWorker } from "./worker-queue.ts"
 
 /** Calls that are claimed at the same time after one settlement. */
 const maxClaims = 16;
-
-/** A call with every ask that it has opened. */
-export interface CallWithAsks {
-  record: CallRecord;
-  asks: readonly AskRecord[];
-}
 
 /** Facts about a claim: a call that waited for a slot, or one for which capacity of a worker is reserved. */
 interface ClaimOptions {
@@ -60,7 +54,13 @@ export async function claimCall(
   });
   const tool = opened && findDefinition(engine, record, workspaceRoot(opened.workspace.name));
   const maxAttempts = tool?.idempotent ? maxIdempotentAttempts : 1;
-  if (tool?.definition.definitionId !== spec.definitionId || attempts >= maxAttempts) return "left";
+  if (attempts >= maxAttempts) return "left";
+  if (tool?.definition.definitionId !== spec.definitionId) {
+    given?.free();
+    // Another replica may have it.
+    if (!tool || store.isShared) return "left";
+    return attempts === 0 && (await rebindOrEnd(engine, { record, asks }, tool)) ? "done" : "left";
+  }
   // It was running when that was asked: its start was taken back since, or its body may be entered once more.
   if (record.cancel !== undefined) {
     given?.free();

@@ -63,6 +63,12 @@ export function denied({ decisions }: { decisions: readonly PermissionDecision[]
   );
 }
 
+/** Returns the error of a call whose tool is another one than the one that was offered. */
+export const staleText = (tool: string, isServed = true) =>
+  isServed
+    ? `The tool "${tool}" has changed since it was offered. List the tools again and repeat the call as it is now.`
+    : `The tool "${tool}" is not there any more. List the tools again and use another one.`;
+
 /** The error of a call that ran, and whose result is lost since the store was away. */
 export const notStoredText =
   "The tool ran, but the store was not available, so its result could not be recorded. It is not run again: look at what it did before you repeat it.";

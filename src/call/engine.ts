@@ -53,6 +53,7 @@ export interface EngineParts extends Planning {
   sessions: Sessions;
   /** Reads the asks of a call, settled ones included. */
   asksOf: AskStore["asksOf"];
+  listAsks: AskStore["openAsks"];
   getAsk: AskStore["getAsk"];
   settle: AskStore["settle"];
   /** True unless replicas that share the store have other rules; this one then claims no calls. */
@@ -79,6 +80,8 @@ export interface EngineParts extends Planning {
 export interface RemoteTools {
   /** Returns the tool of a definition that workers serve or have served, although another one may serve its name now. */
   find(definitionId: string, workspace: string): Tool | undefined;
+  /** True if a worker with a definition is connected to some replica. */
+  isServed(definitionId: string): Promise<boolean>;
   /** Called by recovery about once a second for a started call without a live lease: its worker may be connected here. */
   onOrphan(ref: CallRef, mark: RemoteMark): void;
 }
@@ -106,6 +109,7 @@ export interface Engine extends EngineParts {
   readonly filling: ReturnType<typeof createFilling>;
   readonly waits: Waits;
   readonly slots: Slots;
+  readonly review: Review;
   /** Calls that wait for a worker, by definition and root session; those of a tree in the order in which they came. */
   readonly workerQueue: Map<string, Map<string, CallRef[]>>;
   /**
@@ -135,6 +139,18 @@ export interface Slots {
   readonly waiting: Map<string, CallRef[]>;
   /** A call of the queue is being claimed. */
   isClaiming: boolean;
+}
+
+/** State of the comparison of calls that wait for an answer with the definitions that serve. */
+export interface Review {
+  /** The revision of the registry at the last look; undefined before the first one. */
+  revision?: number;
+  /** Workspaces of calls that may wait: a saved file of theirs is noticed by refreshing them. */
+  readonly workspaces: Set<string>;
+  /** Calls whose tool is missing, or which only workers of an earlier definition can run, and since when, by `runKeyOf`. */
+  unserved: ReadonlyMap<string, number>;
+  /** Time of the next look, while there are such calls. */
+  next: number;
 }
 
 /** A call whose body runs and that is not recorded yet. */

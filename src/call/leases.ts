@@ -10,6 +10,7 @@ import type { Engine } from "./engine.ts";
 import { launchCall } from "./launch.ts";
 import { durabilityOf, parkSurviving, resumeOwnParent, resumeParent } from "./parents.ts";
 import type { CallRecord, OrphanedCall } from "./ports.ts";
+import { rebindUnclaimed, reviewWaiting } from "./rebind.ts";
 import { recoverDelegated } from "./recover-delegated.ts";
 import { releaseCall } from "./release.ts";
 import { runKeyOf } from "./running.ts";
@@ -82,6 +83,7 @@ export async function recoverCalls(engine: Engine): Promise<void> {
   const failures: unknown[] = [];
   const attempt = (work: Promise<void>) => work.catch((error: unknown) => void failures.push(error));
   await attempt(permissions.expireAsks());
+  if (!engine.isDraining) await attempt(reviewWaiting(engine));
   // Calls that ran first: they take those along that they made, which would otherwise be claimed only to be withdrawn.
   const orphans = (await store.orphans()).toSorted((one, other) => Number(other.started) - Number(one.started));
   engine.slots.waiting.clear();
@@ -122,15 +124,16 @@ async function recoverCall(engine: Engine, { ref, started, since, remote, queued
   if ((await beforeDrain(engine, claimCall(engine, found))) !== "left") return;
   if (started) await loseCall(engine, record, remote ? workerLostText : lostText(record.attempts));
   // Nothing is claimed during a drain, however long that takes.
-  else if (!engine.isDraining && store.now() - since > maxUnclaimedMs)
+  else if (!engine.isDraining && store.now() - since > maxUnclaimedMs && !(await rebindUnclaimed(engine, found)))
     await loseCall(engine, record, record.attempts > 0 ? lostText(record.attempts) : unclaimedText);
 }
 
 /** Resumes an orphaned durable parent, or ends it as lost when its work has ended with its replica or no replica resumes it. */
 async function recoverParent(engine: Engine, record: CallRecord, since: number): Promise<void> {
   if ((await beforeDrain(engine, resumeParent(engine, record))) || engine.isDraining) return;
-  const { survives, onlyMakesCalls, waitMs = maxUnclaimedMs, lossNote } = await durabilityOf(engine, record);
-  if (survives && engine.store.now() - since <= waitMs) return;
+  const { survives, isChanged, onlyMakesCalls, waitMs = maxUnclaimedMs, lossNote } = await durabilityOf(engine, record);
+  const mayResume = survives && (!isChanged || engine.store.isShared);
+  if (mayResume && engine.store.now() - since <= waitMs) return;
   await loseCall(engine, record, onlyMakesCalls ? unresumedText : lostText(record.attempts), lossNote);
 }
 

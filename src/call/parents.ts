@@ -63,6 +63,7 @@ export async function durabilityOf(engine: Engine, record: CallRecord) {
   const call = startedCall(record);
   return {
     survives: survives?.(call) ?? true,
+    isChanged: found !== undefined && found.tool.definition.definitionId !== record.spec.definitionId,
     onlyMakesCalls: canResume === undefined,
     waitMs,
     lossNote: lossNote?.(call) ?? "",

@@ -10,13 +10,13 @@ import type { ToolMemory } from "./ports/tool-memory.ts";
 import type { CallTransitions } from "./ports/transitions.ts";
 
 export type { RemoteMark } from "../tool/remote.ts";
-export type { AskOpener, OpenAsksStep } from "./ports/asks.ts";
+export type { AskOpener, OpenAsksStep, RebindCallStep } from "./ports/asks.ts";
 export type { LeaseStore, OrphanedCall, QueuedCall } from "./ports/leases.ts";
 export type { EncodedMessages, EventLog, LogPage } from "./ports/log.ts";
 export type { Retention, StoreClock, StoreMembership, StoreSafety } from "./ports/membership.ts";
 export type { OutputStore } from "./ports/output.ts";
 export type { CallRecord, CallSpec, Delegation, Fence } from "./ports/record.ts";
-export type { CallRecordReader } from "./ports/records.ts";
+export type { CallRecordReader, CallWithAsks } from "./ports/records.ts";
 export type { SessionStore } from "./ports/sessions.ts";
 export type { ToolMemory } from "./ports/tool-memory.ts";
 export type {

@@ -9,7 +9,7 @@ import { inputAfterHooks } from "./call-hooks.ts";
 import { pauseIfUnavailable, refreshCall } from "./call-record.ts";
 import { type CallQuestion, decideCall, maxRepeats, type Planning } from "./decide.ts";
 import { allowedRecord } from "./decision-records.ts";
-import { CallEnd } from "./ends.ts";
+import { CallEnd, staleText } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import type { CallRecord, ToolMemory } from "./ports.ts";
 import { placeFor, type Ready, type Running, subjectFor } from "./running.ts";
@@ -64,10 +64,7 @@ export function resolveTool(engine: Engine, call: Described, opened: OpenSession
     );
   }
   if (spec.definitionId !== "" && spec.definitionId !== tool.definition.definitionId) {
-    throw new CallEnd(
-      ToolErrorReason.STALE_TOOL,
-      `The tool "${part.tool}" has changed since it was offered. List the tools again and repeat the call as it is now.`,
-    );
+    throw new CallEnd(ToolErrorReason.STALE_TOOL, staleText(part.tool));
   }
   return tool;
 }

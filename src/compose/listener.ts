@@ -1,6 +1,6 @@
 import { createAuditReader } from "../approval/audit.ts";
 import type { Store } from "../call/ports.ts";
-import { readableRoot } from "../call/readable-root.ts";
+import { readableRoot } from "../call/session-access.ts";
 import { createStoredOutputs } from "../call/stored-outputs.ts";
 import { createWatcher } from "../call/watcher.ts";
 import type { Config } from "../config/config.ts";

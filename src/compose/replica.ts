@@ -114,6 +114,7 @@ export function createReplica({
     outputs,
     sessions,
     asksOf: asks.asksOf,
+    listAsks: asks.openAsks,
     getAsk: asks.getAsk,
     settle: asks.settle,
     agreesOnPolicy,

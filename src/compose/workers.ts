@@ -60,6 +60,7 @@ export function workerParts(
     },
     remoteTools: {
       find: (definitionId, workspace) => workers().tool(definitionId, workspace),
+      isServed: (definitionId) => workers().isServed(definitionId),
       onOrphan: (call, mark) => workers().orphan(call, mark),
     },
   };

@@ -26,6 +26,8 @@ export interface Registry {
   all(): Tool[];
   /** Tools that serve in a workspace root, sorted by name. */
   list(workspace: string): Tool[];
+  /** Number of changes of the registered tools. */
+  revision(): number;
   /** Adds a provider, which is refreshed before a tool is resolved. */
   addProvider(provider: ToolProvider): void;
   /** Lets the providers register what has changed. */
@@ -47,6 +49,7 @@ export function createRegistry({ experimental = [] }: { experimental?: readonly 
   const everywhere: Layer = new Map();
   const workspaces = new Map<string, Layer>();
   const providers: ToolProvider[] = [];
+  let revision = 0;
 
   function layerOf(workspace: string | undefined): Layer {
     if (workspace === undefined) return everywhere;
@@ -74,11 +77,13 @@ export function createRegistry({ experimental = [] }: { experimental?: readonly 
         const [below, above] = splitByRank(layer.get(name) ?? [], rank);
         layer.set(name, [...below, registration, ...above]);
       }
+      revision += 1;
       return () => {
         for (const registration of registrations) {
           const { name } = registration.tool;
           layer.set(name, layer.get(name)?.filter((other) => other !== registration) ?? []);
         }
+        revision += 1;
       };
     },
     get,
@@ -92,6 +97,7 @@ export function createRegistry({ experimental = [] }: { experimental?: readonly 
       const names = new Set([...everywhere.keys(), ...(workspaces.get(workspace)?.keys() ?? [])]);
       return [...names].sort().flatMap((name) => get(name, workspace) ?? []);
     },
+    revision: () => revision,
     addProvider: (provider) => void providers.push(provider),
     async refresh(workspace) {
       for (const provider of providers) await provider.refresh(workspace);

@@ -7,7 +7,7 @@ import type { WorkerMessage } from "../tool/worker/worker-connection.ts";
 import { probe } from "./assignments.ts";
 import { connectWorker } from "./connections.ts";
 import { createDefinitions } from "./definitions.ts";
-import { createDirectory, entryOf } from "./directory.ts";
+import { brings, createDirectory, entryOf } from "./directory.ts";
 import { fleetsOf } from "./fleets.ts";
 import { leavingReplica } from "./refusals.ts";
 import { endBody } from "./remote-body.ts";
@@ -25,6 +25,8 @@ export interface Workers {
   ): AsyncGenerator<WorkerMessage>;
   /** Returns the tool of a definition, also while another one serves under its name. */
   tool(definitionId: string, workspace: string): Tool | undefined;
+  /** True if a worker with a definition is connected to some replica. */
+  isServed(definitionId: string): Promise<boolean>;
   /** Asks a worker, if it is connected here, about a started call whose replica was lost. */
   orphan(call: RemoteCall, mark: RemoteMark): void;
   /** Called when this replica has recorded the end of a call. */
@@ -68,6 +70,8 @@ export function createWorkers(parts: WorkersParts): Workers {
   return {
     connect: (principal, requests, signal) => connectWorker(state, principal, requests, signal),
     tool: state.definitions.tool,
+    isServed: async (definitionId) =>
+      (await state.directory.list()).some((process) => process.connected && brings(process, definitionId)),
     orphan: (call, mark) => probe(state, call, mark),
     ended(call) {
       state.refused.delete(keyOfCall(call));

@@ -124,6 +124,7 @@ function anyOrder(newContents: NewContents, forgets = false) {
         },
         remoteToolsOf: ([tool]) => ({
           find: () => tool,
+          isServed: async () => true,
           onOrphan: (_ref, mark) => void worker.probe((tool && names.get(tool)) ?? "", mark).catch(() => {}),
         }),
         onNews() {},

@@ -84,6 +84,7 @@ export function createTestWorker({ capacity = 10, queueMs = 60_000, idempotent =
       }),
     remoteToolsOf: (tools: readonly Tool[]): RemoteTools => ({
       find: (id) => tools.find(({ definition }) => definition.definitionId === id),
+      isServed: async () => true,
       onOrphan: (ref) => void orphans.push(ref),
     }),
     /** Connects to a replica, or to none; returns the mark of a body over this connection. */

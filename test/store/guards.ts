@@ -9,7 +9,14 @@ import {
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { Settlement } from "../../src/approval/ports.ts";
-import type { Fence, FinishCallStep, OpenAsksStep, OpenCallStep, StartCallStep } from "../../src/call/ports.ts";
+import type {
+  Fence,
+  FinishCallStep,
+  OpenAsksStep,
+  OpenCallStep,
+  RebindCallStep,
+  StartCallStep,
+} from "../../src/call/ports.ts";
 import type { CallRef } from "../../src/core/call-ref.ts";
 import type { RemoteMark } from "../../src/tool/remote.ts";
 import {
@@ -417,6 +424,62 @@ const restartCall: GuardedTransition<{ ref: CallRef; mark: RemoteMark }> = {
   run: ({ calls }, step) => calls.restartCall(step.ref, step.mark, again),
   accepted: true,
   guards: markGuards(false),
+};
+
+const rebindCall: GuardedTransition<RebindCallStep> = {
+  transition: "rebindCall",
+  async prepare(store) {
+    await addTree(store);
+    await openWaitingCall(store, ref, ["per_1"]);
+    const { version } = await recordOf(store, ref);
+    return { ref, version, spec: callSpec({ definitionId: "changed" }), message: "changed" };
+  },
+  run: ({ calls }, step) => calls.rebindCall(step),
+  accepted: true,
+  guards: [
+    {
+      guard: "version",
+      violation: "the version is not the call's",
+      violate: (_, step) => ({ ...step, version: step.version - 1 }),
+      answer: false,
+    },
+    {
+      guard: "no owner",
+      violation: "a replica has claimed the call",
+      async violate(store, step) {
+        await claim(store, ref, other, 1);
+        return { ...step, version: (await recordOf(store, ref)).version };
+      },
+      answer: false,
+    },
+    {
+      guard: "not started",
+      violation: "the call was started, and its lease has lapsed",
+      async violate(store, step) {
+        await claim(store, ref, other, 1);
+        const { epoch, version } = await recordOf(store, ref);
+        await store.calls.startCall({ fence: { ref, owner: other, epoch }, version, part: running(ref) });
+        store.advance(leaseMs + 1);
+        return { ...step, version: (await recordOf(store, ref)).version };
+      },
+      answer: false,
+    },
+    {
+      guard: "call open",
+      violation: "the call has ended",
+      async violate(store, step) {
+        await end(store, ref);
+        return { ...step, version: (await recordOf(store, ref)).version };
+      },
+      answer: false,
+    },
+    {
+      guard: "call exists",
+      violation: "no call has this id",
+      violate: (_, step) => ({ ...step, ref: callRef("call_none") }),
+      answer: false,
+    },
+  ],
 };
 
 const claimRemoteCall: GuardedTransition<CallRef> = {
@@ -1214,6 +1277,7 @@ export const guardedTransitions: readonly GuardedTransition[] = [
   erase(resumeCall),
   erase(adoptCall),
   erase(restartCall),
+  erase(rebindCall),
   erase(claimRemoteCall),
   erase(prepareCall),
   erase(noteCall),

@@ -29,6 +29,8 @@ export interface AskRecord {
   principal: string;
   /** The person of the caller; neither this person nor one that descends from it must answer. */
   person: string;
+  /** The definition that the call is bound to. */
+  definitionId: string;
   call: CallRef;
   /** The call's snapshot and version at the time of reading. */
   part: ToolPart;

@@ -1,8 +1,9 @@
 import type { ToolProgress } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { DecisionRecord } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallRef } from "../../core/call-ref.ts";
 import type { QueuedCall } from "./leases.ts";
-import type { Fence } from "./record.ts";
+import type { CallSpec, Fence } from "./record.ts";
 
 /** Opening of asks by the call that makes them; `AskStore` reads and settles them. */
 export interface AskOpener {
@@ -12,6 +13,21 @@ export interface AskOpener {
    * same step ends the lease: the call waits without an owner.
    */
   openAsks(step: OpenAsksStep): Promise<boolean>;
+  /**
+   * rebind_call: replaces the request data of a call that has not started and has no live owner, and withdraws its open asks. The call
+   * is an orphan at once, so that it is asked for again; a delegated one when its time to be collected is over. Returns false if the
+   * call has changed since `version`, was started, or has an owner.
+   */
+  rebindCall(step: RebindCallStep): Promise<boolean>;
+}
+
+/** Arguments of `rebindCall`. */
+export interface RebindCallStep {
+  ref: CallRef;
+  version: number;
+  spec: CallSpec;
+  /** Message of the withdrawals. */
+  message: string;
 }
 
 /** Arguments of `openAsks`. */

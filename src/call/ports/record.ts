@@ -19,6 +19,10 @@ export interface CallSpec {
   modelId: string;
   /** The definition that the call is bound to: the caller's, otherwise the one resolved at acceptance. */
   definitionId: string;
+  /** The caller named the definition, so the call runs with no other one. */
+  named?: true;
+  /** Set by `rebindCall`: why the call is asked for again, and the time of it in ms since the epoch. */
+  rebound?: { why: string; time: number };
   /** Time of acceptance, in ms since the epoch. */
   accepted: number;
   /** The caller's position in a trace, if the request named one. */

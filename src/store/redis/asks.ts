@@ -1,7 +1,7 @@
 import { create, toBinary } from "@bufbuild/protobuf";
 import { PermissionOutcome, PermissionSettledSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { AskRecord } from "../../approval/ports.ts";
-import type { CallRecord } from "../../call/ports.ts";
+import type { CallRecord, CallWithAsks } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { callName, type RedisCallRecords } from "./call-records.ts";
 import { decodeAsked, decodeSettled } from "./events.ts";
@@ -14,12 +14,6 @@ import type { Trees } from "./trees.ts";
 
 /** The asks of a store. */
 export type RedisAsks = ReturnType<typeof createRedisAsks>;
-
-/** A call and every ask that it has opened, in order. */
-interface CallWithAsks {
-  record: CallRecord;
-  asks: AskRecord[];
-}
 
 /** Creates the reads of asks, each with its call. */
 export function createRedisAsks(options: {
@@ -81,7 +75,7 @@ export function createRedisAsks(options: {
       const found = await trees.find(sessionId, (root) => callOf(root, id));
       return found?.record.ref.sessionId === sessionId ? found : undefined;
     },
-    ofCall: async (ref: CallRef) => (await withCall(ref))?.asks ?? [],
+    ofCall: async (ref: CallRef) => [...((await withCall(ref))?.asks ?? [])],
 
     async listOpen({ root, after, limit }: { root?: string; after?: string; limit: number }): Promise<AskRecord[]> {
       const roots = root === undefined ? await live.all() : [root];
@@ -151,7 +145,8 @@ const portion = 100;
 function decode({ ref, part, spec, version }: CallRecord, request?: Reply, settled?: Reply): AskRecord[] {
   const [asked, end] = [bytes(request), bytes(settled)];
   if (!asked?.byteLength) return [];
-  const of = { call: ref, principal: spec.principal, person: spec.person ?? spec.principal, part, version };
+  const { principal, person = principal, definitionId } = spec;
+  const of = { call: ref, principal, person, definitionId, part, version };
   return [{ request: decodeAsked(asked), ...(end?.byteLength ? { settled: decodeSettled(end) } : {}), ...of }];
 }
 

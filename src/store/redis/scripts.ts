@@ -35,6 +35,7 @@ export const stepNames = [
   "point_to",
   "prepare_call",
   "raise_rules",
+  "rebind_call",
   "record_events",
   "refuse_ask",
   "release_calls",

@@ -7,6 +7,7 @@ import type {
   LeaseStore,
   NoteCallStep,
   OpenAsksStep,
+  RebindCallStep,
   StartCallStep,
 } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
@@ -19,6 +20,7 @@ import { encodeEvent } from "./events.ts";
 import type { StepBytes } from "./link.ts";
 import { encodePart } from "./parts.ts";
 import { fields, number, replyList, text } from "./reply.ts";
+import { encodeSealedJson } from "./sealed.ts";
 
 // Each function runs the script of one transition, which checks the guards.
 
@@ -64,6 +66,30 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
   if (opened.dueMs !== undefined) context.held.drop(owner, lease);
   const dueAt = opened.dueMs === undefined ? [] : [now() + opened.dueMs];
   await live.sooner(root, Math.min(...opened.asks.map(({ expires }) => expires), ...dueAt));
+  return true;
+}
+
+/** rebind_call: replaces the request data of a call that waits without an owner, and withdraws its open asks. */
+export async function runRebindCall(
+  context: RedisCallContext,
+  { ref, version, spec, message }: RebindCallStep,
+): Promise<boolean> {
+  const { keys, trees, live, now, runStep } = context;
+  const { root, sessionId } = ref;
+  const { leases, settled, asks, deadlines } = keys.tree(root);
+  const lineage = await trees.lineage(root, sessionId);
+  const result = await runStep(
+    "rebind_call",
+    root,
+    { ...callStepKeys(context, ref), ...trees.logKeys(root, lineage), ...{ leases, settled, asks, deadlines } },
+    {
+      ...{ session: sessionId, name: callName(ref), version, spec: encodeSealedJson(spec) },
+      lineage: { [sessionId]: lineage },
+    },
+    { withdrawn: encodeWithdrawal(ref, message, now()) },
+  );
+  if (text(result) !== "rebound") return false;
+  await live.sooner(root, now() + (spec.delegated?.collectMs ?? 0));
   return true;
 }
 

@@ -44,6 +44,7 @@ export function createSqliteAsks({
       ...settlementOf(row),
       principal: spec.principal,
       person: spec.person ?? spec.principal,
+      definitionId: spec.definitionId,
       call,
       part: records.snapshot({ ordinal: row.call, snapshot: row.snapshot, snapshotCrc: row.snapshotCrc }),
       version: row.version,

@@ -122,6 +122,9 @@ export function createSqliteCallRecords(options: {
     snapshot,
     find,
 
+    /** Replaces the request data of a call. */
+    rebind: (ordinal: number, spec: CallSpec) => void setSpec.run(...sealed(JSON.stringify(spec)), ordinal),
+
     /** Moves the time from which the age of a call counts. */
     postpone(ordinal: number, ms: number): void {
       const row = specOf.get(ordinal);

@@ -5,6 +5,7 @@ import type {
   FinishCallStep,
   NoteCallStep,
   OpenAsksStep,
+  RebindCallStep,
   StartCallStep,
 } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
@@ -36,6 +37,22 @@ export function applyOpenAsks(tables: SqliteTables, step: Step, opened: OpenAsks
   const waits = opened.dueMs === undefined ? {} : { owner: "", leaseUntil: step.now + opened.dueMs };
   raiseCallVersion(tables, step, call, { asked: true, queued, ...waits });
   audit.append(step, call.ref.root, opened.decisions);
+  return true;
+}
+
+/** rebind_call: replaces the request data of a call that waits without an owner, and withdraws its open asks. */
+export function applyRebindCall(
+  tables: SqliteTables,
+  step: Step,
+  { ref, version, spec, message }: RebindCallStep,
+): boolean {
+  const { openCalls, asks, records } = tables;
+  const call = openCalls.get(ref);
+  if (call === undefined || call.version !== version || call.started) return false;
+  if (call.owner !== "" && call.leaseUntil > step.now) return false;
+  asks.withdraw(step, call, message);
+  records.rebind(call.ordinal, spec);
+  raiseCallVersion(tables, step, call, { owner: "", leaseUntil: step.now + call.collectMs, settled: step.now });
   return true;
 }
 

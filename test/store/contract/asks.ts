@@ -17,6 +17,7 @@ import {
   openAskedCall,
   openAsks,
   openCall,
+  openWaitingCall,
   recordOf,
 } from "../fixture.ts";
 
@@ -35,6 +36,7 @@ export function asksContract(open: OpenStore): void {
       request: ask(ref, "per_1", store),
       principal: "alice",
       person: "alice",
+      definitionId: "definition",
       call: ref,
       part: record.part,
       version: 2,
@@ -52,6 +54,23 @@ export function asksContract(open: OpenStore): void {
     expect((await store.permissions.findAsk("per_1"))?.call).toEqual(deep);
     expect(await store.permissions.findAsk("per_none")).toBeUndefined();
     expect(await store.permissions.findAsk("ses_grandchild")).toBeUndefined();
+  });
+
+  test("a call that is bound to another definition asks nothing, and is an orphan after a reopening, too", async () => {
+    const store = await open();
+    await addSession(store);
+    await openWaitingCall(store, ref, ["per_1", "per_2"]);
+    const { version, spec } = await recordOf(store, ref);
+    expect(await store.calls.orphans()).toEqual([]);
+    const rebound = { ...spec, definitionId: "changed", rebound: { why: "it changed", time: 1 } };
+    expect(await store.calls.rebindCall({ ref, version, spec: rebound, message: "gone" })).toBe(true);
+    expect(kinds(await logOf(store)).slice(-2)).toEqual(["per_1 WITHDRAWN", "per_2 WITHDRAWN"]);
+    expect((await store.permissions.getAsk("ses_root", "per_1"))?.settled?.message).toBe("gone");
+    const again = await store.reopen();
+    expect(await recordOf(again, ref)).toMatchObject({ owner: "", version: version + 1, spec: rebound });
+    expect((await recordOf(again, ref)).part.permissionIds).toEqual([]);
+    expect((await again.calls.orphans()).map((orphan) => orphan.ref)).toEqual([ref]);
+    expect(await again.permissions.openAsks({ limit: 10 })).toEqual([]);
   });
 
   test("withdraws the named asks and opens others in one step", async () => {

@@ -964,8 +964,8 @@ export type PermissionRequest = Message<"opencode.tool.v1.PermissionRequest"> & 
   view?: CallView | undefined;
 
   /**
-   * changed is the reason why the call is asked for again, as text for a person, such as the files that changed since
-   * the previous request. Empty for the first request of a call.
+   * changed is the reason why the call is asked for again, as text for a person: the files that changed since the previous
+   * request, "the tool has changed since" or "Toolgate was upgraded". Empty for the first request of a call.
    *
    * @generated from field: string changed = 38;
    */
@@ -1369,7 +1369,8 @@ export const ToolErrorReason = {
   UNKNOWN_TOOL: 2,
 
   /**
-   * TOOL_ERROR_REASON_STALE_TOOL: the tool no longer has the `definition_id` that the caller named.
+   * TOOL_ERROR_REASON_STALE_TOOL: the tool no longer has the `definition_id` that the caller named, or it changed or was removed while the
+   * call waited, so that an approval would be for another tool.
    *
    * @generated from enum value: TOOL_ERROR_REASON_STALE_TOOL = 3;
    */

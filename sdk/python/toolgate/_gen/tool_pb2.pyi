@@ -41,7 +41,9 @@ class _ToolErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolE
     TOOL_ERROR_REASON_UNKNOWN_TOOL: _ToolErrorReason.ValueType  # 2
     """TOOL_ERROR_REASON_UNKNOWN_TOOL: no tool of that name is registered."""
     TOOL_ERROR_REASON_STALE_TOOL: _ToolErrorReason.ValueType  # 3
-    """TOOL_ERROR_REASON_STALE_TOOL: the tool no longer has the `definition_id` that the caller named."""
+    """TOOL_ERROR_REASON_STALE_TOOL: the tool no longer has the `definition_id` that the caller named, or it changed or was removed while the
+    call waited, so that an approval would be for another tool.
+    """
     TOOL_ERROR_REASON_DENIED: _ToolErrorReason.ValueType  # 4
     """TOOL_ERROR_REASON_DENIED: a rule denies the call, or it would need an approver and the service is unattended."""
     TOOL_ERROR_REASON_REJECTED: _ToolErrorReason.ValueType  # 5
@@ -103,7 +105,9 @@ TOOL_ERROR_REASON_INVALID_INPUT: ToolErrorReason.ValueType  # 1
 TOOL_ERROR_REASON_UNKNOWN_TOOL: ToolErrorReason.ValueType  # 2
 """TOOL_ERROR_REASON_UNKNOWN_TOOL: no tool of that name is registered."""
 TOOL_ERROR_REASON_STALE_TOOL: ToolErrorReason.ValueType  # 3
-"""TOOL_ERROR_REASON_STALE_TOOL: the tool no longer has the `definition_id` that the caller named."""
+"""TOOL_ERROR_REASON_STALE_TOOL: the tool no longer has the `definition_id` that the caller named, or it changed or was removed while the
+call waited, so that an approval would be for another tool.
+"""
 TOOL_ERROR_REASON_DENIED: ToolErrorReason.ValueType  # 4
 """TOOL_ERROR_REASON_DENIED: a rule denies the call, or it would need an approver and the service is unattended."""
 TOOL_ERROR_REASON_REJECTED: ToolErrorReason.ValueType  # 5
@@ -1041,8 +1045,8 @@ class PermissionRequest(_message.Message):
     binding: _builtins.str
     """binding is the binding that a grant must have to cover this request; see Grant.binding."""
     changed: _builtins.str
-    """changed is the reason why the call is asked for again, as text for a person, such as the files that changed since
-    the previous request. Empty for the first request of a call.
+    """changed is the reason why the call is asked for again, as text for a person: the files that changed since the previous
+    request, "the tool has changed since" or "Toolgate was upgraded". Empty for the first request of a call.
     """
     @_builtins.property
     def patterns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -41,7 +41,8 @@ const (
 	ToolErrorReason_TOOL_ERROR_REASON_INVALID_INPUT ToolErrorReason = 1
 	// TOOL_ERROR_REASON_UNKNOWN_TOOL: no tool of that name is registered.
 	ToolErrorReason_TOOL_ERROR_REASON_UNKNOWN_TOOL ToolErrorReason = 2
-	// TOOL_ERROR_REASON_STALE_TOOL: the tool no longer has the `definition_id` that the caller named.
+	// TOOL_ERROR_REASON_STALE_TOOL: the tool no longer has the `definition_id` that the caller named, or it changed or was removed while the
+	// call waited, so that an approval would be for another tool.
 	ToolErrorReason_TOOL_ERROR_REASON_STALE_TOOL ToolErrorReason = 3
 	// TOOL_ERROR_REASON_DENIED: a rule denies the call, or it would need an approver and the service is unattended.
 	ToolErrorReason_TOOL_ERROR_REASON_DENIED ToolErrorReason = 4
@@ -1769,8 +1770,8 @@ type PermissionRequest struct {
 	// view is the whole call as approvers see it: show all of it before you let a person approve. It is made when the
 	// request is opened and never again. Absent only in a request that a version without views has opened.
 	View *CallView `protobuf:"bytes,34,opt,name=view,proto3" json:"view,omitempty"`
-	// changed is the reason why the call is asked for again, as text for a person, such as the files that changed since
-	// the previous request. Empty for the first request of a call.
+	// changed is the reason why the call is asked for again, as text for a person: the files that changed since the previous
+	// request, "the tool has changed since" or "Toolgate was upgraded". Empty for the first request of a call.
 	Changed       string `protobuf:"bytes,38,opt,name=changed,proto3" json:"changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
