@@ -2,7 +2,7 @@ _toolgate() {
   local IFS=$'\n' cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} place= word words=
   for word in "${COMP_WORDS[@]:1:$((COMP_CWORD-1))}"; do
     case "$place/$word" in
-      /serve|/install|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/token|/token/create|/token/list|/token/revoke|/connect|/claude|/disconnect|/inbox|/top|/asks|/reply|/reject|/grants|/grants/revoke|/grants/confirm|/watch|/output|/tools|/sources|/workers|/upstream|/upstream/accept|/plan|/explain|/rules|/stats|/audit|/audit/export|/audit/verify|/hook|/mcp-approve|/backup|/restore|/completion) place="$place/$word" ;;
+      /serve|/install|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/token|/token/create|/token/list|/token/revoke|/connect|/claude|/disconnect|/inbox|/asks|/reply|/reject|/grants|/grants/revoke|/grants/confirm|/watch|/output|/tools|/sources|/workers|/upstream|/upstream/accept|/plan|/explain|/rules|/stats|/audit|/audit/export|/audit/verify|/hook|/mcp-approve|/backup|/restore|/completion) place="$place/$word" ;;
     esac
   done
   COMPREPLY=()
@@ -13,7 +13,7 @@ _toolgate() {
     --server|--token|--listen|--session|--call-id|--agent|--timeout|--workspace|--metadata|--role|--tool|--permission|--may-call|--pin|--label|--days|--user|--answer|-a|--message|-m|--offer|--for|--edit|--after|--call|--rule|--uid|--certificate|--mcp) return ;;
   esac
   case "$place" in
-    "") words=$'serve\ninstall\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\ntoken\nconnect\nclaude\ndisconnect\ninbox\ntop\nasks\nreply\nreject\ngrants\nwatch\noutput\ntools\nsources\nworkers\nupstream\nplan\nexplain\nrules\nstats\naudit\nhook\nmcp-approve\nbackup\nrestore\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
+    "") words=$'serve\ninstall\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\ntoken\nconnect\nclaude\ndisconnect\ninbox\nasks\nreply\nreject\ngrants\nwatch\noutput\ntools\nsources\nworkers\nupstream\nplan\nexplain\nrules\nstats\naudit\nhook\nmcp-approve\nbackup\nrestore\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
     "/serve") words=$'--listen\n--data\n--workspace\n--insecure-no-auth\n--tls-cert\n--tls-key\n--tls-client-ca\n--allow-insecure-listen\n--unattended\n--opencode\n--log-level\n--config\n--new-store\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/install") words=$'--workspace\n--yes\n--root\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/demo") words=$'--auto\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
@@ -32,7 +32,6 @@ _toolgate() {
     "/claude") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/disconnect") words=$'claude\nopencode\nmcp\n--user\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/inbox") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
-    "/top") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/asks") words=$'--session\n--watch\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/reply") words=$'once\nalways\nreject\n--answer\n--message\n--offer\n--for\n--edit\n--whole-call\n--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/reject") words=$'--agent\n--message\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;

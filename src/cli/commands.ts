@@ -89,11 +89,6 @@ export const commands: readonly CommandEntry[] = [
     load: async () => (await import("./commands/inbox.ts")).defineInbox,
   },
   {
-    name: "top",
-    summary: "show running and waiting calls live",
-    load: async () => (await import("./commands/top.ts")).defineTop,
-  },
-  {
     name: "asks",
     summary: "list open permission requests",
     load: async () => (await import("./commands/asks.ts")).defineAsks,

@@ -11,16 +11,11 @@ export const webSearchProviders = {
   searxng: { key: "none" },
   exa: { url: "https://api.exa.ai", key: "required" },
   brave: { url: "https://api.search.brave.com", key: "required" },
-  tavily: { url: "https://api.tavily.com", key: "required" },
-  "exa-mcp": { url: "https://mcp.exa.ai/mcp", key: "optional" },
-  "parallel-mcp": { url: "https://search-mcp.parallel.ai/mcp", key: "optional" },
 } as const satisfies Readonly<Record<string, SearchProviderFacts>>;
 
 /** Remote providers of `codesearch`, by the name in the configuration; `ripgrep` searches directories of this machine. */
 export const codeSearchProviders = {
   sourcegraph: { url: "https://sourcegraph.com", key: "optional" },
-  "grep.app": { url: "https://grep.app", key: "none" },
-  zoekt: { key: "none" },
 } as const satisfies Readonly<Record<string, SearchProviderFacts>>;
 
 /** The name of a provider of `websearch`. */

@@ -20,16 +20,13 @@ import { listTool } from "./list.ts";
 import type { LanguageServers } from "./lsp/language-servers.ts";
 import { createNewErrors, noNewErrors } from "./lsp/new-errors.ts";
 import { createLsp } from "./lsp.ts";
-import { createLspCodeActionResolve } from "./lsp-code-action-resolve.ts";
 import { createLspCodeActions } from "./lsp-code-actions.ts";
 import { createLspDiagnostics } from "./lsp-diagnostics.ts";
 import { createLspDocumentSymbols } from "./lsp-document-symbols.ts";
 import { createLspFindReferences } from "./lsp-find-references.ts";
 import { createLspGotoDefinition } from "./lsp-goto-definition.ts";
 import { createLspHover } from "./lsp-hover.ts";
-import { createLspPrepareRename } from "./lsp-prepare-rename.ts";
 import { createLspRename } from "./lsp-rename.ts";
-import { createLspServers } from "./lsp-servers.ts";
 import { createLspWorkspaceSymbols } from "./lsp-workspace-symbols.ts";
 import { createMultiEdit } from "./multiedit.ts";
 import type { Pipes } from "./process/pipe.ts";
@@ -71,16 +68,13 @@ export function builtInTools(parts: {
     grep,
     listTool,
     createLsp(parts),
-    createLspCodeActionResolve({ ...parts, changes }),
-    createLspCodeActions(parts),
+    createLspCodeActions({ ...parts, changes }),
     createLspDiagnostics(parts),
     createLspDocumentSymbols(parts),
     createLspFindReferences(parts),
     createLspGotoDefinition(parts),
     createLspHover(parts),
-    createLspPrepareRename(parts),
     createLspRename({ ...parts, changes }),
-    createLspServers(parts),
     createLspWorkspaceSymbols(parts),
     createMultiEdit({ changes }),
     question,

@@ -1,12 +1,12 @@
-import type { WorkspaceEdit } from "vscode-languageserver-protocol";
+import type { Position, PrepareRenameResult, WorkspaceEdit } from "vscode-languageserver-protocol";
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import type { Tool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import type { FileChanges } from "./fs/change-file.ts";
 import { planQuestion } from "./lsp/code-call.ts";
-import { executeEdit, planEdit } from "./lsp/edit-call.ts";
-import { askAbout } from "./lsp/language-client.ts";
+import { executeEdit, noAction, planEdit } from "./lsp/edit-call.ts";
+import { type AskedFile, askAbout, type LanguageClient } from "./lsp/language-client.ts";
 import type { LanguageServers } from "./lsp/language-servers.ts";
 import { hasOneColumn, oneColumn, positionFields, protocolPosition } from "./lsp/position.ts";
 
@@ -14,7 +14,7 @@ import { hasOneColumn, oneColumn, positionFields, protocolPosition } from "./lsp
 export function createLspRename({ servers, changes }: { servers: LanguageServers; changes: FileChanges }): Tool {
   return defineTool({
     name: "lsp_rename",
-    version: "1",
+    version: "2",
     description: [
       "Rename the symbol at a position everywhere in the project, and nothing else that has the same name.",
       "All files change together or none does; files need not have been read.",
@@ -35,11 +35,24 @@ export function createLspRename({ servers, changes }: { servers: LanguageServers
         servers,
         { ...question, title: `rename to ${input.newName}` },
         ctx,
-        async (client, file) => ({
-          edit: await askAbout<WorkspaceEdit | null>(client, "textDocument/rename", file, params),
-        }),
+        async (client, file) => {
+          await checkPosition(client, file, params);
+          return { edit: await askAbout<WorkspaceEdit | null>(client, "textDocument/rename", file, params) };
+        },
       );
     },
-    execute: (_input, ctx) => executeEdit(changes, ctx),
+    execute: (_input, ctx) => executeEdit(changes, ctx.plan, ctx),
   });
+}
+
+/** Refuses a position at which the server renames nothing, if it checks positions. */
+async function checkPosition(
+  client: LanguageClient,
+  file: AskedFile,
+  { position }: { position: Position },
+): Promise<void> {
+  const { renameProvider } = client.capabilities;
+  if (typeof renameProvider !== "object" || renameProvider.prepareProvider !== true) return;
+  const found = await askAbout<PrepareRenameResult | null>(client, "textDocument/prepareRename", file, { position });
+  if (found === null) throw noAction("Cannot rename at this position. Name a line and a column inside of the symbol.");
 }

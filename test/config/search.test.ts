@@ -55,7 +55,7 @@ test("check-config says which search tools are not offered, and why", async () =
     "codesearch is not offered: no provider is configured; name one as provider in [codesearch]",
   ]);
   const { notes, findings } = await machine(
-    '[codesearch]\nprovider = "grep.app"\n[permission]\nwebsearch = "ask"\n',
+    '[codesearch]\nprovider = "sourcegraph"\n[permission]\nwebsearch = "ask"\n',
   ).check();
   expect(notes).toHaveLength(1);
   expect(findings).toEqual([]);
@@ -76,7 +76,12 @@ describe("refuses, without a key in the error,", () => {
     ["an unknown provider", '[websearch]\nprovider = "bing"', "websearch.provider"],
     ["a missing address", '[websearch]\nprovider = "searxng"', "set url in [websearch]"],
     ["a missing key", '[websearch]\nprovider = "brave"', "this provider needs a key; set key_file or key_env"],
-    ["a needless key", '[codesearch]\nprovider = "grep.app"\nkey_file = "key"', "takes no key"],
+    [
+      "a needless key",
+      '[websearch]\nprovider = "searxng"\nurl = "https://a.example"\nkey_file = "key"',
+      "takes no key",
+    ],
+    ["a provider of former versions", '[websearch]\nprovider = "tavily"', "websearch.provider"],
     ["two keys", '[websearch]\nprovider = "exa"\nkey_file = "key"\nkey_env = "SEARCH_KEY"', "are both set"],
     ["a key in a workspace", '[websearch]\nprovider = "exa"\nkey_file = "work/key"', "lies inside the workspace"],
     ["a missing key file", '[websearch]\nprovider = "exa"\nkey_file = "none"', "cannot be read"],
@@ -96,7 +101,7 @@ describe("refuses, without a key in the error,", () => {
     ["another scheme", '[websearch]\nprovider = "searxng"\nurl = "file:///etc"', "http:// or https://"],
     [
       "roots of a remote provider",
-      '[codesearch]\nprovider = "grep.app"\nroots = ["src"]',
+      '[codesearch]\nprovider = "sourcegraph"\nroots = ["src"]',
       'for the provider "ripgrep"',
     ],
     ["ripgrep without roots", '[codesearch]\nprovider = "ripgrep"', "needs roots"],

@@ -139,7 +139,6 @@ test("a refused start prints the next step and asks for no bug report", async ()
 test.each([
   [["call", "echo", '{"text": "x"}']],
   [["tools", "echo"]],
-  [["top"]],
   [["asks"]],
   [["plan", "echo", '{"text": "x"}']],
   [["explain", "bash", "ls"]],

@@ -184,7 +184,6 @@ export async function createReader(machine: string): Promise<Reader> {
 const terminal = [
   { command: /^[^#]*\b(toolgate serve|npm start)\b/, sees: /#code=/, types: "" },
   { command: /\btoolgate inbox\b/, sees: /\S/, types: "q" },
-  { command: /\btoolgate top\b/, sees: /\S/, types: "q" },
   { command: /\btoolgate connect (claude|opencode|mcp)/, sees: /\[y\/N\]/, types: "y\n" },
 ];
 

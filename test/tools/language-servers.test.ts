@@ -39,7 +39,7 @@ async function open(behaviour = "") {
   await writeFile(join(directory, "a.fake"), "");
   const place = servers.placeOf(join(directory, "a.fake"), await openWorkspace("default", directory));
   if (place === undefined) throw new Error("no server for the file");
-  return { servers, place, children, state: () => servers.states()[0]?.state };
+  return { servers, place, children };
 }
 
 const server = (behaviour: string): LanguageServer => ({
@@ -62,7 +62,7 @@ function start({ argv: [program, ...args], root }: ServerStart, children: ChildP
 }
 
 test("a server that nobody asks for five minutes is stopped, and the next question starts another one", async () => {
-  const { servers, place, children, state } = await open();
+  const { servers, place, children } = await open();
   const first = await servers.client(place);
   await vi.advanceTimersByTimeAsync(4 * minute);
   expect(await servers.client(place)).toBe(first);
@@ -73,16 +73,16 @@ test("a server that nobody asks for five minutes is stopped, and the next questi
   expect((await first.connection.ended).isExpected).toBe(true);
   expect(await servers.client(place)).not.toBe(first);
   expect(children).toHaveLength(2);
-  expect(state()).toBe("running");
+  expect(servers.isRunning(place)).toBe(true);
 });
 
 test("a call waits 20 seconds for a server that starts; after 30 seconds the server is stopped", async () => {
-  const { servers, place, children, state } = await open("silent");
+  const { servers, place, children } = await open("silent");
   const asked = servers.client(place).catch((error: Error) => error.message);
   await vi.waitFor(() => expect(children).toHaveLength(1));
   await vi.advanceTimersByTimeAsync(20_000);
   expect(await asked).toContain("is still starting. Call the tool again in a few seconds.");
-  expect(state()).toBe("starting");
+  expect(servers.isRunning(place)).toBe(true);
   const again = servers.client(place).catch((error: Error) => error.message);
   await vi.advanceTimersByTimeAsync(10_000);
   expect(await again).toContain("did not answer initialize within 30 s");
@@ -111,13 +111,13 @@ test("a server that leaves two questions in a row without an answer is stopped, 
 });
 
 test("a server that ended three times is broken for five minutes", async () => {
-  const { servers, place, children, state } = await open("crash");
+  const { servers, place, children } = await open("crash");
   const ask = () => servers.client(place).catch((error: Error) => error.message);
   for (let i = 0; i < 3; i += 1) expect(await ask()).toContain("it ended (exit code 3)");
   const broken = await ask();
   expect(broken).toContain("is broken: it ended 3 times within 5 minutes");
   expect(broken).toContain("Last: it ended (exit code 3). If its program is damaged, install it again: install fake");
-  expect(state()).toBe("broken");
+  expect(servers.isRunning(place)).toBe(false);
   expect(children).toHaveLength(3);
   await vi.advanceTimersByTimeAsync(5 * minute);
   await ask();

@@ -5,7 +5,7 @@ import type { RemoteSearch, WebSearchName } from "../../src/core/search-provider
 import { callTool, judgeBy, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
 import { InvalidInput } from "../../src/tool/errors.ts";
 import { createWebSearch } from "../../src/tools/websearch.ts";
-import { answerEvents, answerJson, searchKey, startProvider, unfenced } from "./search-provider.ts";
+import { answerJson, searchKey, startProvider, unfenced } from "./search-provider.ts";
 
 let site: TestWorkspace;
 beforeEach(async () => {
@@ -46,14 +46,6 @@ async function failureOf(...given: Parameters<typeof search>): Promise<string> {
 }
 
 const one = { title: "Title", url: "https://example.com/a" };
-const exaText =
-  "Title: Title\nAuthor: A\nPublished Date: 2026-01-05T00:00:00.000Z\nURL: https://example.com/a\nText: Content";
-const rpc = (text: string) => ({ jsonrpc: "2.0", id: 1, result: { content: [{ type: "text", text }] } });
-const parallelText = JSON.stringify({
-  search_id: "s",
-  results: [{ ...one, publish_date: "2026-01-05", excerpts: ["Content"] }],
-});
-
 describe("each provider gets its form and yields title, address, date and text:", () => {
   const cases: [WebSearchName, RequestListener, object][] = [
     [
@@ -79,49 +71,6 @@ describe("each provider gets its form and yields title, address, date and text:"
       answerJson({ web: { results: [{ ...one, description: "<strong>Con</strong>tent", page_age: "2026-01-05" }] } }),
       { method: "GET", path: "/res/v1/web/search?q=toolgate&count=8", headers: { "x-subscription-token": searchKey } },
     ],
-    [
-      "tavily",
-      answerJson({ results: [{ ...one, content: "Content", score: 0.9, published_date: "2026-01-05" }] }),
-      {
-        method: "POST",
-        path: "/search",
-        headers: { authorization: `Bearer ${searchKey}` },
-        body: { query: "toolgate", max_results: 8, search_depth: "basic" },
-      },
-    ],
-    [
-      "exa-mcp",
-      // The stream stays open after the response, and a notification precedes it.
-      answerEvents(
-        [
-          ["message", { jsonrpc: "2.0", method: "notifications/progress" }],
-          ["message", rpc(exaText)],
-        ],
-        {
-          ends: false,
-        },
-      ),
-      {
-        method: "POST",
-        path: "/",
-        headers: { "x-api-key": searchKey },
-        body: {
-          jsonrpc: "2.0",
-          method: "tools/call",
-          params: { name: "web_search_exa", arguments: { query: "toolgate", type: "auto", livecrawl: "fallback" } },
-        },
-      },
-    ],
-    [
-      "parallel-mcp",
-      answerJson(rpc(parallelText)),
-      {
-        method: "POST",
-        path: "/",
-        headers: { authorization: `Bearer ${searchKey}` },
-        body: { params: { name: "web_search", arguments: { objective: "toolgate", search_queries: ["toolgate"] } } },
-      },
-    ],
   ];
 
   test.each(cases)("%s", async (provider, answer, request) => {
@@ -133,11 +82,6 @@ describe("each provider gets its form and yields title, address, date and text:"
     );
     expect(metadata).toEqual({ provider, host, results: 1, leftOut: 0, isCut: false });
   });
-});
-
-test("an MCP provider whose text has another form yields that text as one result", async () => {
-  const { output } = await search("exa-mcp", answerJson(rpc("An answer in words.")));
-  expect(unfenced(output)).toContain('<untrusted source="result 1 of 1">\nAn answer in words.\n</untrusted>');
 });
 
 test("a search asks for its query, offers all searches, and shows the provider's host", async () => {
@@ -174,7 +118,7 @@ describe("an error names its cause and the next step:", () => {
     ["429 without a time", "brave", status(429), "Web search rate limited (HTTP 429). Wait a minute before"],
     [
       "401",
-      "tavily",
+      "exa",
       status(401),
       "Web search authentication failed (HTTP 401). The operator should correct key_file or key_env in [websearch]",
     ],
@@ -189,34 +133,12 @@ describe("an error names its cause and the next step:", () => {
     ["422", "brave", status(422), "Web search request failed (HTTP 422). Try another query."],
     ["HTML", "searxng", (_, response) => response.end(`<html>${searchKey}`), "did not answer in the form of searxng"],
     ["another JSON", "exa", answerJson({ found: [searchKey] }), "did not answer in the form of exa"],
-    ["another event", "exa-mcp", answerEvents([["message", { key: searchKey }]]), "did not answer in the form of"],
-    [
-      "a JSON-RPC error",
-      "exa-mcp",
-      answerJson({ jsonrpc: "2.0", id: 1, error: { code: -32_000, message: searchKey } }),
-      "Web search request failed (JSON-RPC error -32000). Try another query.",
-    ],
-    [
-      "an error of the provider's tool",
-      "parallel-mcp",
-      answerJson({ jsonrpc: "2.0", id: 1, result: { isError: true, content: [{ type: "text", text: searchKey }] } }),
-      "Web search request failed: the provider's tool reports an error.",
-    ],
     ["a connection that breaks", "exa", (request) => request.socket.destroy(), "Cannot fetch http://127.0.0.1:"],
     [
       "an answer that is too large",
       "exa",
       (_, response) =>
         response.writeHead(200, { "content-encoding": "gzip" }).end(gzipSync(Buffer.alloc(6 * 1024 * 1024, searchKey))),
-      "Response too large (exceeds 5MB limit)",
-    ],
-    [
-      "a stream that is too large",
-      "exa-mcp",
-      (_, response) =>
-        response
-          .writeHead(200, { "content-type": "text/event-stream", "content-encoding": "gzip" })
-          .end(gzipSync(Buffer.alloc(6 * 1024 * 1024, `: ${searchKey}\n`))),
       "Response too large (exceeds 5MB limit)",
     ],
   ];
@@ -230,11 +152,6 @@ describe("an error names its cause and the next step:", () => {
   ])("a provider that %s times out", async (_, answer) => {
     const message = await failureOf("searxng", answer, { timeoutMs: 200 });
     expect(message).toMatch(/^Web search timed out: 127\.0\.0\.1:\d+ did not answer within 0\.2 s\. Try again later/);
-  });
-
-  test("a stream that never sends the response times out", async () => {
-    const endless = answerEvents([["message", { method: "ping" }]], { ends: false });
-    expect(await failureOf("exa-mcp", endless, { timeoutMs: 200 })).toContain("Web search timed out");
   });
 });
 

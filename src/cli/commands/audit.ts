@@ -12,7 +12,6 @@ import {
 import { pagesOf } from "../../core/pages-of.ts";
 import { withScreen, withServer } from "../command.ts";
 import type { ServerConnection } from "../connection/connection.ts";
-import { allSessions } from "../connection/open-calls.ts";
 import type { CliContext, CliProcess } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError, UsageError } from "../failure/failure.ts";
@@ -53,7 +52,8 @@ export function defineAudit(command: Command, context: CliContext): void {
 async function* rootsOf(server: ServerConnection, session: string | undefined): AsyncGenerator<string> {
   if (session !== undefined) return yield session;
   const living = new Set<string>();
-  for await (const { rootSessionId } of allSessions(server)) living.add(rootSessionId);
+  for await (const page of pagesOf((page) => server.sessions.listSessions(page)))
+    for (const { rootSessionId } of page.sessions) living.add(rootSessionId);
   yield* living;
   for await (const { rootSessionIds } of pagesOf((page) => server.permissions.listAudits(page))) {
     // A deleted session may exist again under the same id.

@@ -1,7 +1,6 @@
 import type { CodeAction, Command, Diagnostic, Range } from "vscode-languageserver-protocol";
 import { visible } from "../../core/visible.ts";
 import { type AskedFile, askAbout, type LanguageClient, supports } from "./language-client.ts";
-import { rangeText } from "./places.ts";
 
 const kinds = [
   ...["quickfix", "refactor", "refactor.extract", "refactor.inline", "refactor.rewrite"],
@@ -58,27 +57,18 @@ function overlaps(one: Range, other: Range): boolean {
 export interface OfferedActionName {
   readonly title: string;
   readonly kind?: string | undefined;
-  /** The range for which it was offered, such as `3:5-3:9`. */
-  readonly range: string;
-  /** The kind that was asked for. */
-  readonly only?: string | undefined;
 }
 
 /** Makes the name of an action. */
-export function nameOf(action: OfferedAction, { range, kind: only }: ActionQuestion): OfferedActionName {
+export function nameOf(action: OfferedAction): OfferedActionName {
   const kind = kindOf(action);
-  return {
-    title: visible(action.title),
-    ...(kind !== undefined && { kind: visible(kind) }),
-    range: rangeText(range),
-    ...(only !== undefined && { only }),
-  };
+  return { title: visible(action.title), ...(kind !== undefined && { kind: visible(kind) }) };
 }
 
 /** Finds an action again. */
 export function findAction(
   offered: readonly OfferedAction[],
-  { title, kind }: Pick<OfferedActionName, "title" | "kind">,
+  { title, kind }: OfferedActionName,
 ): OfferedAction | undefined {
   return offered.find(
     (one) => visible(one.title) === title && (kind === undefined || visible(kindOf(one) ?? "") === kind),
@@ -86,7 +76,7 @@ export function findAction(
 }
 
 /** Returns the kind of an action; undefined for a command. */
-export const kindOf = (action: OfferedAction) => (isCommand(action) ? undefined : action.kind);
+const kindOf = (action: OfferedAction) => (isCommand(action) ? undefined : action.kind);
 
 /** Tests for an action of the older form. */
 export const isCommand = (action: OfferedAction): action is Command => typeof action.command === "string";

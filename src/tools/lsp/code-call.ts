@@ -84,7 +84,7 @@ export async function openQuestion(
   const isAllowed = (ask: Ask) => judge(ask).action === "allow";
   if (!asksToStart && !(await servers.startAsks(place)).every(isAllowed))
     throw new ToolFailure(
-      `The language server ${place.server.name} does not run, and to start it needs an approval here. Call lsp_hover or lsp_prepare_rename first, which ask for it, then repeat this call.`,
+      `The language server ${place.server.name} does not run, and to start it needs an approval here. Call lsp_hover first, which asks for it, then repeat this call.`,
       { hadNoEffects: true },
     );
   const client = await servers.client(place, signal);

@@ -84,7 +84,8 @@ const maxRounds = 4;
 /** Carries out a planned change, all or nothing. Throws `ChangedAfterApproval` if a file has changed since it was planned. */
 export async function executeEdit(
   changes: FileChanges,
-  { plan: { steps, client, notes }, beforeWrite, reads, signal }: ToolContext & { plan: EditPlan },
+  { steps, client, notes }: EditPlan,
+  { beforeWrite, reads, signal }: Pick<ToolContext, "beforeWrite" | "reads" | "signal">,
 ): Promise<ToolResult> {
   if (steps.length === 0) return { output: ["No changes", ...notes].join("\n") };
   const targets = steps.map(({ target }) => target);

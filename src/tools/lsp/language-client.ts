@@ -40,7 +40,7 @@ export async function introduceClient(
   program: ServerProgram,
   changes: ChangedFiles,
 ): Promise<LanguageClient> {
-  const reports: ServerReports = { registered: new Set(), working: new Map(), refusedEdits: 0 };
+  const reports: ServerReports = { registered: new Set(), working: new Map() };
   const pushed = createPushedDiagnostics();
   const connection = await openConnection(server, program, answerServer(server, root, { reports, pushed }));
   const { name, initializationOptions, settings } = server;

@@ -46,16 +46,6 @@ interface Known {
   deaths: number[];
   problem: string;
   idle?: NodeJS.Timeout | undefined;
-  startedMs: number;
-}
-
-/** State of a server for one project, for people and models. */
-export interface ServerState {
-  readonly place: ServerPlace;
-  readonly state: "running" | "starting" | "stopped" | "broken";
-  readonly problem: string;
-  readonly client: LanguageClient | undefined;
-  readonly startedMs: number;
 }
 
 /** The language servers of a replica: one process for each project and server, started on first use. */
@@ -64,8 +54,6 @@ export interface LanguageServers {
   readonly all: readonly LanguageServer[];
   /** Finds the server and the project of a file; undefined without a server for such files. */
   placeOf(path: string, workspace: Workspace): ServerPlace | undefined;
-  /** Returns the place of a server for the whole workspace. */
-  placeIn(server: LanguageServer, workspace: Workspace): ServerPlace;
   /** True if it runs or starts. */
   isRunning(place: ServerPlace): boolean;
   /** Returns the command line that would run; undefined if no program is installed. */
@@ -78,7 +66,6 @@ export interface LanguageServers {
   running(place: ServerPlace): LanguageClient | undefined;
   /** Notes that tools have changed a file. */
   changed(path: string): void;
-  states(): ServerState[];
   close(): Promise<void>;
 }
 
@@ -107,10 +94,6 @@ export function createLanguageServers(parts: LanguageServerParts): LanguageServe
       const root = projectRoot(server, path, directory);
       return { server, root, workspace: directory, workspaceRoot: workspaceRoot(name) };
     },
-    placeIn: (server, { directory, name }) => ({
-      ...{ server, root: directory, workspace: directory },
-      workspaceRoot: workspaceRoot(name),
-    }),
     isRunning,
     commandOf: (place) => commandOf(parts, place),
     startAsks: async (place) => (isRunning(place) ? [] : await startAsks(parts, place)),
@@ -119,10 +102,6 @@ export function createLanguageServers(parts: LanguageServerParts): LanguageServe
     changed(path) {
       for (const { client, place } of known.values()) if (isWithin(path, place.root)) client?.changes.add(path);
     },
-    states: () =>
-      [...known.values()]
-        .filter(({ client, starting, deaths }) => client || starting || deaths.length > 0)
-        .map(stateOf),
     async close() {
       pool.isClosed = true;
       for (const { idle } of known.values()) clearTimeout(idle);
@@ -137,7 +116,7 @@ export function createLanguageServers(parts: LanguageServerParts): LanguageServe
 
 function knownOf({ known }: ServerPool, place: ServerPlace): Known {
   const key = [place.server.name, place.root, place.workspace].join("\0");
-  const found = known.get(key) ?? { deaths: [], problem: "", startedMs: 0, place };
+  const found = known.get(key) ?? { deaths: [], problem: "", place };
   known.set(key, found);
   return found;
 }
@@ -173,7 +152,6 @@ async function startServer(pool: ServerPool, one: Known): Promise<LanguageClient
   const { server, ...directories } = one.place;
   const command = await commandOf(parts, one.place);
   if (command === undefined) throw notInstalled(server);
-  const began = performance.now();
   // First, so that no change is missed that is made while the server reads the project.
   const changes = await watchProject(directories.root);
   try {
@@ -182,7 +160,6 @@ async function startServer(pool: ServerPool, one: Known): Promise<LanguageClient
       onStale: (reason) => one.client?.connection.end(reason, true),
     });
     const client = await introduceClient(server, directories.root, program, changes);
-    one.startedMs = performance.now() - began;
     one.problem = "";
     return client;
   } catch (error) {
@@ -208,12 +185,6 @@ function recordDeath({ parts }: ServerPool, one: Known, reason: string): void {
   one.deaths = [...one.deaths.filter((at) => now - at < deathsMs), now];
   one.problem = visible(reason);
   parts.warn("a language server ended", { server: one.place.server.name, reason: one.problem });
-}
-
-function stateOf(one: Known): ServerState {
-  const { place, client, starting, problem, startedMs } = one;
-  const state = client ? "running" : starting ? "starting" : recentDeaths(one) >= maxDeaths ? "broken" : "stopped";
-  return { place, state, problem, client, startedMs };
 }
 
 function restartTimer(one: Known): void {

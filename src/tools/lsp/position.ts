@@ -87,12 +87,3 @@ export function protocolRange(range: WrittenRange) {
     end: protocolPosition({ line: endLine, column: endColumn, character: endCharacter }),
   };
 }
-
-/** Form of a range that counts from 1, such as `3:5-3:9`. */
-export const writtenRange = /^([1-9]\d{0,8}):([1-9]\d{0,8})-([1-9]\d{0,8}):([1-9]\d{0,8})$/;
-
-/** Parses a range of this form. */
-export function rangeOf(text: string) {
-  const [, startLine = 1, startColumn = 1, endLine = 1, endColumn = 1] = (writtenRange.exec(text) ?? []).map(Number);
-  return protocolRange({ startLine, startColumn, endLine, endColumn });
-}

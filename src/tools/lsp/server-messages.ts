@@ -11,8 +11,6 @@ export interface ServerReports {
   readonly registered: Set<string>;
   /** Work that it is doing, by token, such as reading the project. */
   readonly working: Map<string | number, string>;
-  /** Number of edits that it wanted to make by itself. */
-  refusedEdits: number;
 }
 
 /** Answers what a server sends by itself. It may change no file and run nothing. */
@@ -29,7 +27,6 @@ export function answerServer(
         case "workspace/workspaceFolders":
           return [folderOf(root)];
         case "workspace/applyEdit":
-          reports.refusedEdits += 1;
           return { applied: false, failureReason: "the client applies only edits that it asked for" };
         case "client/registerCapability":
           for (const one of registrationsOf(params)) reports.registered.add(one);

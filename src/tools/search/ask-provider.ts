@@ -115,7 +115,6 @@ function judgeOf({ judge, settings }: ProviderSearch): AddressJudge {
 
 function answerOf(response: IncomingMessage, hide: (text: string) => string): SearchAnswer {
   return {
-    isEventStream: /^text\/event-stream\b/i.test(response.headers["content-type"] ?? ""),
     json: async () => JSON.parse(hide((await bodyOf(response)).toString())),
     async *events() {
       for await (const { event, data } of eventsOf(response)) yield { event, data: hide(data) };

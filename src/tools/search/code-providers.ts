@@ -1,6 +1,5 @@
 import * as z from "zod";
 import type { CodeSearchName } from "../../core/search-providers.ts";
-import { plainText } from "./plain-text.ts";
 import type { CodeQuery, CodeResult, SearchAdapter, SearchAnswer } from "./provider.ts";
 
 const maxFiles = 50;
@@ -15,23 +14,6 @@ export const codeAdapters: Readonly<Record<CodeSearchName, SearchAdapter<CodeQue
     }),
     read: readSourcegraph,
   },
-  "grep.app": {
-    request: ({ query, useRegexp, language, repo, path }) => ({
-      path: "/api/search",
-      search: {
-        q: query,
-        ...(useRegexp && { regexp: "true" }),
-        ...(language.length > 0 && { "f.lang": language.join(",") }),
-        ...(repo !== undefined && { "f.repo": repo }),
-        ...(path !== undefined && { "f.path": path }),
-      },
-    }),
-    read: readGrepApp,
-  },
-  zoekt: {
-    request: (query) => ({ path: "/search", search: { q: zoektQuery(query), num: String(maxFiles), format: "json" } }),
-    read: readZoekt,
-  },
 };
 
 /** Each value is quoted, so that no text of the query becomes a filter. */
@@ -42,17 +24,6 @@ function sourcegraphQuery({ query, useRegexp, language, repo, path }: CodeQuery)
     ...(repo === undefined ? [] : [`repo:${quoted(escaped(repo))}`]),
     ...(path === undefined ? [] : [`file:${quoted(escaped(path))}`]),
     `content:${quoted(query)}`,
-  ].join(" ");
-}
-
-/** Zoekt reads every pattern as a regular expression. */
-function zoektQuery({ query, useRegexp, language, repo, path }: CodeQuery): string {
-  const languages = language.map((name) => `lang:${quoted(name)}`);
-  return [
-    ...(languages.length > 1 ? [`(${languages.join(" or ")})`] : languages),
-    ...(repo === undefined ? [] : [`repo:${quoted(escaped(repo))}`]),
-    ...(path === undefined ? [] : [`file:${quoted(escaped(path))}`]),
-    `content:${quoted(useRegexp ? query : escaped(query))}`,
   ].join(" ");
 }
 
@@ -89,63 +60,4 @@ async function readSourcegraph(answer: SearchAnswer): Promise<CodeResult[]> {
     }
   }
   throw new Error("the stream ended before the search was done");
-}
-
-const raw = z.union([z.string(), z.object({ raw: z.string() }).transform(({ raw }) => raw)]);
-const grepApp = z.object({
-  hits: z.object({
-    hits: z.array(
-      z.object({ repo: raw, path: raw, branch: raw.nullish(), content: z.object({ snippet: z.string() }) }),
-    ),
-  }),
-});
-
-async function readGrepApp(answer: SearchAnswer): Promise<CodeResult[]> {
-  const { hits } = grepApp.parse(await answer.json()).hits;
-  return hits.map(({ repo, path, branch, content }) => ({
-    repo,
-    path,
-    url: `https://github.com/${repo}/blob/${branch || "HEAD"}/${path}`,
-    lines: content.snippet
-      .split(/<\/tr>|\n/)
-      .map((row) => ({ number: lineNumber(row), text: plainText(row.replace(numberCell, "")) }))
-      .filter(({ text }) => text.trim() !== ""),
-  }));
-}
-
-/** The cell of a row of a snippet that holds the number of the line. */
-const numberCell = /<(div|td)[^>]*class="lineno"[^>]*>.*?<\/\1>/;
-
-function lineNumber(row: string): number | undefined {
-  const [, number] = /data-line="(\d{1,9})"/.exec(row) ?? /class="lineno"[^>]*>(\d{1,9})</.exec(row) ?? [];
-  return number === undefined ? undefined : Number(number);
-}
-
-const fragment = z.object({ Pre: z.string().nullish(), Match: z.string().nullish(), Post: z.string().nullish() });
-const zoekt = z.object({
-  result: z.object({
-    FileMatches: z
-      .array(
-        z.object({
-          Repo: z.string(),
-          FileName: z.string(),
-          URL: z.string().nullish(),
-          Matches: z.array(z.object({ LineNum: z.number(), Fragments: z.array(fragment).nullish() })).nullish(),
-        }),
-      )
-      .nullish(),
-  }),
-});
-
-async function readZoekt(answer: SearchAnswer): Promise<CodeResult[]> {
-  const { FileMatches } = zoekt.parse(await answer.json()).result;
-  return (FileMatches ?? []).map(({ Repo, FileName, URL: url, Matches }) => ({
-    repo: Repo,
-    path: FileName,
-    url: url || undefined,
-    lines: (Matches ?? []).map(({ LineNum, Fragments }) => ({
-      number: LineNum,
-      text: (Fragments ?? []).map(({ Pre, Match, Post }) => `${Pre ?? ""}${Match ?? ""}${Post ?? ""}`).join(""),
-    })),
-  }));
 }

@@ -15,7 +15,6 @@ export interface SearchRequest {
 
 /** The answer of a provider with status 200. The key does not occur in it. */
 export interface SearchAnswer {
-  readonly isEventStream: boolean;
   json(): Promise<unknown>;
   events(): AsyncIterable<{ event?: string | undefined; data: string }>;
 }

@@ -1,7 +1,5 @@
 import * as z from "zod";
 import type { WebSearchName } from "../../core/search-providers.ts";
-import { readToolText, toolRequest } from "./json-rpc.ts";
-import { plainText } from "./plain-text.ts";
 import type { SearchAdapter, SearchAnswer, WebQuery, WebResult } from "./provider.ts";
 
 const text = z.string().nullish();
@@ -63,31 +61,6 @@ export const webAdapters: Readonly<Record<WebSearchName, SearchAdapter<WebQuery,
         })),
     ),
   },
-  tavily: {
-    request: ({ query, type, numResults }, key) => ({
-      path: "/search",
-      headers: bearer(key),
-      json: { query, max_results: numResults, search_depth: type === "deep" ? "advanced" : "basic" },
-    }),
-    read: listReader(
-      z.object({ results: z.array(z.object({ url: z.string(), title: text, content: text, published_date: text })) }),
-      ({ results }) =>
-        results.map(({ url, title, content, published_date }) => ({ url, title, content, published: published_date })),
-    ),
-  },
-  "exa-mcp": {
-    request: ({ query, type, numResults, livecrawl, contextMaxCharacters }, key) =>
-      toolRequest(
-        "web_search_exa",
-        { query, type, numResults, livecrawl, contextMaxCharacters },
-        keyHeader("x-api-key", key),
-      ),
-    read: async (answer) => blocksOf(await readToolText(answer)),
-  },
-  "parallel-mcp": {
-    request: ({ query }, key) => toolRequest("web_search", { objective: query, search_queries: [query] }, bearer(key)),
-    read: async (answer) => excerptsOf(await readToolText(answer)),
-  },
 };
 
 type Found = { [Key in keyof WebResult]?: WebResult[Key] | null | undefined };
@@ -107,48 +80,20 @@ function withoutNulls({ url, title, published, content }: Found): WebResult {
   };
 }
 
-/** Reads the text of Exa's MCP server: a block of `Title:`, `URL:` and `Text:` for each result. Other text is one result. */
-function blocksOf(answer: string): WebResult[] {
-  if (/^no (search )?results found/i.test(answer.trim()) || answer.trim() === "") return [];
-  const blocks = answer.split(/^(?=Title: )/m).filter((block) => /^Title: .*\n(?:.+\n)*?URL: /.test(block));
-  if (blocks.length === 0) return [{ content: answer }];
-  return blocks.map((block) => {
-    const field = (name: string) => new RegExp(`^${name}: ?(.*)$`, "m").exec(block)?.[1]?.trim();
-    const [, content = ""] = /^(?:Text|Highlights):\s?([\s\S]*)/m.exec(block) ?? [];
-    return {
-      url: field("URL"),
-      title: field("Title"),
-      published: field("Published Date") ?? field("Published"),
-      content,
-    };
-  });
-}
-
-const excerpts = z.object({
-  results: z.array(
-    z.object({ url: z.string(), title: text, publish_date: text, excerpts: z.array(z.string()).nullish() }),
-  ),
-});
-
-/** Reads the text of Parallel's MCP server, which is JSON. Other text is one result. */
-function excerptsOf(answer: string): WebResult[] {
-  if (answer.trim() === "") return [];
-  const { success, data } = excerpts.safeParse(jsonOf(answer));
-  if (!success) return [{ content: answer }];
-  return data.results.map(({ url, title, publish_date, excerpts }) =>
-    withoutNulls({ url, title, published: publish_date, content: excerpts?.join("\n\n") }),
-  );
-}
-
-function jsonOf(answer: string): unknown {
-  try {
-    return JSON.parse(answer);
-  } catch {
-    return undefined;
-  }
-}
-
 const keyHeader = (name: string, key: string | undefined): Record<string, string> =>
   key === undefined ? {} : { [name]: key };
 
-const bearer = (key: string | undefined) => keyHeader("authorization", key && `Bearer ${key}`);
+/** Removes the tags of a piece of HTML and decodes its entities. The result is untrusted text, not HTML. */
+function plainText(html: string): string {
+  return html
+    .replaceAll(/<[^>]{0,1000}>/g, "")
+    .replaceAll(/&(?:#(\d{1,7})|#x([0-9a-f]{1,6})|(\w{2,8}));/gi, (whole, decimal, hex, name) => {
+      if (name !== undefined) return entities[name] ?? whole;
+      const code = decimal === undefined ? Number.parseInt(hex, 16) : Number(decimal);
+      return code <= 0x10ffff ? String.fromCodePoint(code) : whole;
+    });
+}
+
+const entities: Readonly<Record<string, string>> = {
+  ...{ lt: "<", gt: ">", amp: "&", quot: '"', apos: "'", nbsp: " " },
+};
