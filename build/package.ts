@@ -15,6 +15,11 @@ for (const name of readdirSync(dist, { withFileTypes: true }).map(({ name }) => 
 
 const program = await buildProgram(dist);
 const page = await bundle({ root: join(root, "src/console") });
-const { ai, index, client, plugin, testing, worker } = entries;
-const typed = writeDeclarations(root, join(dist, "types"), [ai, index, client, plugin, testing, worker], peers);
+const { ai, index, client, plugin, testing, validators, worker } = entries;
+const typed = writeDeclarations(
+  root,
+  join(dist, "types"),
+  [ai, index, client, plugin, testing, validators, worker],
+  peers,
+);
 writeFileSync(join(dist, "THIRD_PARTY"), licencesOf([...program, ...page, ...typed]));

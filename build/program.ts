@@ -14,6 +14,7 @@ export const entries = {
   plugin: "src/tool/plugin.ts",
   worker: "src/worker-client/worker.ts",
   testing: "src/testing.ts",
+  validators: "src/view/json-form/schemas.ts",
   zod: "zod",
   "html-worker": "src/tools/web/html-worker.ts",
   "proxy-process": "src/sandbox/network/proxy-process.ts",
@@ -48,6 +49,7 @@ export async function buildProgram(outDir: string): Promise<string[]> {
     },
   });
   cpSync(assets.completionScripts, join(outDir, "completion"), { recursive: true });
+  cpSync(join(root, "gen/jsonschema"), join(outDir, "jsonschema"), { recursive: true });
   cpSync(assets.redisScripts, join(outDir, "redis"), { recursive: true });
   cpSync(assets.supervisor, join(outDir, "supervisor.sh"));
   return modules;

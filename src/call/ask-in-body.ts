@@ -9,6 +9,7 @@ import {
 import type { PermissionRequest, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { UnapprovedAsk } from "../approval/judge-asks.ts";
 import type { Ask } from "../core/ask.ts";
+import { judgedWorkspace } from "../tool/lexical-workspace.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
 import { approvalDigest } from "./approval-digest.ts";
 import { resolvePlanPaths } from "./ask-paths.ts";
@@ -52,7 +53,7 @@ export async function askInBody(
   const before = prefix === undefined ? [] : await engine.asksOf(call.record.ref);
   const known = before.flatMap(({ request }) => (prefix && request.id.startsWith(prefix) ? request : []));
   if (known.length > 0) return await awaitAnswers(engine, call, ask, known);
-  const { workspace } = call.opened;
+  const workspace = judgedWorkspace(tool, call.opened.workspace);
   const subject = subjectFor(call.opened, call.record.part.agent, tool);
   const plan = await resolvePlanPaths(
     { title: "", asks: [ask], ...(questions && { questions }), ...(ask.cwd !== undefined && { cwd: ask.cwd }) },

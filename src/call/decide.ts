@@ -27,6 +27,7 @@ import type { GitNames } from "../policy/shell/git-names.ts";
 import type { Entry } from "../policy/shell/glob.ts";
 import type { Subject } from "../policy/subject.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
+import { judgedWorkspace } from "../tool/lexical-workspace.ts";
 import { cautionFor } from "../tool/path-asks.ts";
 import type { ResolvedPath } from "../tool/resolved-path.ts";
 import type { Plan, PlanContext, Tool } from "../tool/tool.ts";
@@ -141,7 +142,7 @@ export async function decideCall(
   { tool, input, ctx, repeats, request, ...question }: CallQuestion,
   mode: DecisionMode,
 ): Promise<CallDecision> {
-  const { workspace, files } = rememberPaths(ctx.workspace);
+  const { workspace, files } = rememberPaths(judgedWorkspace(tool, ctx.workspace));
   const made = await makePlan(tool, input, { ...ctx, workspace }, { repeats, request });
   const plan = await withinPlanningTime(resolvePlanPaths(made, files));
   return await decide(planning, { ...question, plan, workspace, tool, reads: ctx.reads }, mode);

@@ -2,6 +2,7 @@ import { isAbsolute, relative, resolve } from "node:path";
 import { ToolFailure } from "./errors.ts";
 import { pathAsks } from "./path-asks.ts";
 import type { ResolvedPath } from "./resolved-path.ts";
+import type { Tool } from "./tool.ts";
 import type { Workspace } from "./workspace.ts";
 
 /** Returns a workspace whose paths are judged as text, for a caller on another disk: no file is looked up, and none can be opened. */
@@ -29,4 +30,9 @@ export function lexicalWorkspace({ name, directory }: Pick<Workspace, "name" | "
       };
     },
   };
+}
+
+/** Returns the workspace by which asks of a tool are judged: a tool of a worker may run on another disk. */
+export function judgedWorkspace({ remote }: Pick<Tool, "remote">, workspace: Workspace): Workspace {
+  return remote === undefined ? workspace : lexicalWorkspace(workspace);
 }

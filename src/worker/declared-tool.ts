@@ -2,6 +2,7 @@ import { clone, toJson } from "@bufbuild/protobuf";
 import { ToolRegistration, type WorkerTool, WorkerToolSchema } from "../../gen/opencode/tool/v1/worker_pb.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { WorkerRights } from "../core/principal.ts";
+import { lentPermissions } from "../core/worker-rights.ts";
 import { wildcard } from "../policy/wildcard.ts";
 import { schemaProblem } from "./schema-safety.ts";
 import { templateProblem } from "./templates.ts";
@@ -38,15 +39,25 @@ export function declarationProblem(
   return invalid === undefined ? undefined : { registration: ToolRegistration.INVALID, message: invalid };
 }
 
-/** Checks if a tool may ask a permission: its own name, or one that its token names and that is not the service's. */
+/**
+ * Checks if a tool may ask a permission: its own name, or one that its token names; one of the service's only if the token names it
+ * without wildcards, since rules may allow it by default.
+ */
 export function mayAsk(permission: string, tool: string, { permissions }: WorkerRights, isClosed: IsClosed): boolean {
-  return permission === tool || (matches(permission, permissions) && !isClosed(permission));
+  if (permission === tool) return true;
+  if (isClosed(permission)) return lentPermissions.includes(permission) && permissions.includes(permission);
+  return matches(permission, permissions);
 }
 
 /** Says why a tool may not ask a permission. */
 export function askProblem(permission: string, tool: string, isClosed: IsClosed): string {
-  const why = isClosed(permission) ? "which belongs to the service" : "which the permissions of its token do not name";
-  return `the tool "${tool}" asks the permission "${permission}", ${why}; ask "${tool}", or a permission of the token`;
+  const asked = `the tool "${tool}" asks the permission "${permission}"`;
+  if (!isClosed(permission))
+    return `${asked}, which the permissions of its token do not name; ask "${tool}", or a permission of the token`;
+  const next = lentPermissions.includes(permission)
+    ? `name "${permission}" in the permissions of its token, or ask`
+    : "ask";
+  return `${asked}, which belongs to the service; ${next} "${tool}"`;
 }
 
 /** Checks if a name matches one of the patterns. */

@@ -77,6 +77,7 @@ export const broadOnly = [
   // Installs Bun, 100 MB, into .cache; the same tests run always under Node.
   "test/e2e/bun-tools.test.ts",
   "test/tool-process/bun.test.ts",
+  "test/seeds/bun.test.ts",
   // Workers over the wire; test/call/remote.test.ts has the engine's part.
   "test/worker/work.test.ts",
   "test/worker/border.test.ts",

@@ -4,8 +4,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createLogger, loadConfig, readEnvironment, startServer } from "toolgate";
 import { connect, findToken, type ToolPart } from "toolgate/client";
+import reply from "toolgate/jsonschema/permissionReply.schema.json" with { type: "json" };
 import { defineTool, z } from "toolgate/plugin";
 import { callTool, openTestWorkspace } from "toolgate/testing";
+import { type PermissionReply, permissionReplySchema } from "toolgate/validators";
 
 const count = defineTool({
   name: "count",
@@ -32,4 +34,5 @@ await server.close();
 await rm(data, { recursive: true });
 
 const outputOf = (part: ToolPart | undefined) => (part?.state.case === "completed" ? part.state.value.output : "");
-console.log(JSON.stringify({ tested: tested.output, called: outputOf(part) }));
+const answer: PermissionReply = permissionReplySchema.parse(reply.enum[0]);
+console.log(JSON.stringify({ tested: tested.output, called: outputOf(part), answer }));

@@ -26,6 +26,7 @@ test("the package has the program and nothing of its tests, benchmarks or docs",
       "dist/completion/toolgate.bash",
       "dist/console/index.html",
       "dist/html-worker.js",
+      "dist/jsonschema/toolState.schema.json",
       "dist/main.js",
       "dist/plan-thread.js",
       "dist/redis/open_call.lua",
@@ -78,11 +79,12 @@ test("a program uses each export, and its types fit", async () => {
     "esnext,dom",
     "--module",
     "nodenext",
+    "--resolveJsonModule",
     ...types,
     "consumer.ts",
   );
   const { stdout } = await shell("consumer.ts");
-  expect(JSON.parse(stdout)).toEqual({ tested: "3", called: "4" });
+  expect(JSON.parse(stdout)).toEqual({ tested: "3", called: "4", answer: "once" });
 });
 
 test("a tool file imports toolgate/plugin and zod", async () => {

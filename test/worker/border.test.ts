@@ -1,3 +1,5 @@
+import { symlink } from "node:fs/promises";
+import { join } from "node:path";
 import { type MessageInitShape, toJsonString } from "@bufbuild/protobuf";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
@@ -15,6 +17,7 @@ import { connectWorker, echoTool, newInstance, openWorker, type RawHello } from 
 
 const tokens = {
   ci: 'permissions = ["*"]',
+  reader: 'permissions = ["read", "edit", "list", "glob", "grep", "webfetch", "external_directory"]',
   other: "",
   idempotent: "idempotent = true",
   crowd: "",
@@ -97,6 +100,45 @@ describe("what a token does not allow is refused by name", () => {
     const request = { number: 1, request: { case: "ask", value: ask } } as const;
     worker.report(await worker.next("start"), { case: "request", value: request });
     expect(await entered).toMatchObject({ value: wrong });
+  });
+
+  test("a token that names a permission of the service lends it; paths are judged as text", async () => {
+    const lent = ["read", "edit", "list", "glob", "grep", "webfetch", "external_directory"];
+    const permissions = lent.map((permission) => ({ permission, patterns: ["{text}"] }));
+    const worker = await workerOf("reader", {
+      tools: [
+        echoTool("reader_tool"),
+        echoTool("reader_all", { permissions }),
+        echoTool("reader_bash", { permissions: [{ permission: "bash", patterns: ["x"] }] }),
+      ],
+    });
+    const { REGISTERED, NOT_YOURS } = ToolRegistration;
+    expect(worker.welcome.tools.map(({ registration }) => registration)).toEqual([REGISTERED, REGISTERED, NOT_YOURS]);
+    // A link, which leads elsewhere on this disk: the file is on that of the worker.
+    await symlink("/etc", join(service.workspace, "link"));
+    const sessionId = await agent().newSession();
+    const calling = call("reader_tool", { sessionId });
+    const start = await worker.next("start");
+    const ask = async (number: number, permission: string, pattern: string) => {
+      worker.report(start, {
+        case: "request",
+        value: { number, request: { case: "ask", value: { permission, patterns: [pattern] } } },
+      });
+      return await worker.next("answer");
+    };
+    expect(await ask(1, "read", "link/hostname")).toMatchObject({ answer: { case: undefined } });
+    const outside = ask(2, "read", "/srv/notes.txt");
+    const open = async () => (await person().permissions.listPermissions({ sessionId })).permissions;
+    await expect.poll(open).toMatchObject([{ permission: "external_directory", patterns: ["/srv/*"] }]);
+    const [request] = await open();
+    await person().permissions.respondToPermission({
+      sessionId,
+      permissionId: request?.id ?? "",
+      reply: PermissionReply.ONCE,
+    });
+    await outside;
+    worker.complete(start, "read");
+    expect(await calling).toMatchObject({ value: { output: "read" } });
   });
 
   test("the permission of the tool's own name is judged, whatever the tool declares", async () => {

@@ -22,7 +22,7 @@ read = "allow"
 TOKENS = {
     "caller": "",
     "approver": "",
-    "worker": 'tools = ["*"]\npermissions = ["deploy_traffic", "remember_keys"]\ncalls = ["read"]\n',
+    "worker": 'tools = ["*"]\npermissions = ["deploy_traffic", "remember_keys", "read"]\ncalls = ["read"]\n',
 }
 """Tokens by role, with what limits them."""
 

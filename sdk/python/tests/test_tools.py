@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+from ordered import WHOLE, read_tool, run_block
 from pydantic import BaseModel, Field
-from seed_tool import read_tool
 
 from toolgate import (
     Context,
@@ -17,6 +17,7 @@ from toolgate import (
     ToolFailure,
     ToolResult,
     Worker,
+    define_tool,
     tool,
 )
 from toolgate._json import from_struct
@@ -105,9 +106,31 @@ def test_the_ordered_example_runs(tmp_path: Path) -> None:
         run(read_tool, {"file_path": str(tmp_path / "none")}, answers=["once"])
 
 
+def test_the_ordered_decorator_runs_beside_the_package(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("one\ntwo")
+    tool = run_block(WHOLE).read_tool
+
+    class Context:
+        async def ask(self, permission: str, patterns: list[str], metadata: dict[str, str]) -> None:
+            assert (permission, patterns) == ("read", [str(tmp_path / "notes.txt")])
+
+    result = asyncio.run(tool({"file_path": str(tmp_path / "notes.txt"), "offset": 1}, Context()))
+    assert (tool.id, result.title, result.output) == ("read", "notes.txt", "<file>\n    2→two\n</file>")
+
+
+def test_define_tool_needs_no_annotation() -> None:
+    @define_tool("order_tea", "Orders.", Order)
+    def order(args, context):  # type: ignore[no-untyped-def]
+        return ToolResult("ordered", f"{args.count} {args.item} {context.agent}", {"n": args.count})
+
+    assert from_struct(order.declaration.input_schema)["required"] == ["item"]
+    outcome = run(order, {"item": "tea", "count": 2})
+    assert (outcome.title, outcome.output, outcome.metadata) == ("ordered", "2 tea build", {"n": 2})
+
+
 def test_a_declared_tool_is_still_a_function() -> None:
     assert price(Order(item="tea", count=4)).total == 10
-    with pytest.raises(ValueError, match="Invalid arguments for file_read"):
+    with pytest.raises(ValueError, match="Invalid arguments for py_read"):
         asyncio.run(read_tool({"offset": "x"}, None))  # type: ignore[arg-type, misc]
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from seed_tool import read_tool
+from ordered import read_tool
 from service import Service, Wire, token_of
 
 from toolgate import CallError, Client, Context, SyncContext, Tool, ToolFailure, Worker, tool
@@ -172,11 +172,11 @@ def test_the_example_of_define_tool_runs(
     file = service.workspace / "notes.txt"
     file.write_text("one\ntwo")
     with serving(service.url, read_tool):
-        result = caller.call("file_read", {"file_path": str(file)}, session=session)
+        result = caller.call("py_read", {"file_path": str(file)}, session=session)
     assert (result.title, result.output) == ("notes.txt", "<file>\n    1→one\n    2→two\n</file>")
     assert (result.metadata["truncated"], result.metadata["total_lines"]) == (False, 2)
-    # The ask of the body is of the permission that was approved for the whole input.
-    assert [ask.permission for ask in people] == ["file_read"]
+    # A rule allows what the body asks, `read`.
+    assert [ask.permission for ask in people] == ["py_read"]
 
 
 def test_a_call_asks_without_a_worker_and_runs_once_when_one_starts(

@@ -113,7 +113,7 @@ class Tool(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(function)
         self.planner: Callable[..., Any] | None = None
         self._takes_model = takes_model
-        self._context = _context_parameter(function)
+        self._context = _context_parameter(function, takes_model)
         self.__doc__ = function.__doc__
         self.__name__ = self.name
 
@@ -185,6 +185,7 @@ def tool(
     prefer_session: bool = ...,
     metadata_keys: Sequence[str] = ...,
     providers: Sequence[str] = ...,
+    parameters: type[BaseModel] | None = ...,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -207,15 +208,17 @@ def tool(
     prefer_session: bool = False,
     metadata_keys: Sequence[str] = (),
     providers: Sequence[str] = (),
+    parameters: type[BaseModel] | None = None,
 ) -> Any:
     """Declares a function as a tool. Its parameters are the input: one pydantic model, or fields; `ctx` is the context.
 
     The docstring is the description. `permission` holds the patterns that a call asks for under the tool's own name, with
     holes such as `{env}/{service}`; without it and `permissions` a call asks for the whole input. `timeout` is in seconds.
+    `parameters` is the model of the input, for a function whose first parameter has no annotation.
     """
 
     def declare(body: Callable[..., Any]) -> Tool[..., Any]:
-        model, takes_model = _input_model(body)
+        model, takes_model = (parameters, True) if parameters else _input_model(body)
         named = name or body.__name__
         own = [Permission(_texts(permission), _texts(always))] if permission else []
         output = _output_schema(body)
@@ -247,15 +250,8 @@ def tool(
 def define_tool(
     tool_id: str, description: str, parameters: type[BaseModel], *, permissions: Sequence[Permission] = ()
 ) -> Callable[[Callable[P, R]], Tool[P, R]]:
-    """Declares a function of (arguments, context) as a tool."""
-
-    def decorate(function: Callable[P, R]) -> Tool[P, R]:
-        declared = tool(name=tool_id, description=description, permissions=permissions)(function)
-        declared.parameters = parameters
-        declared.declaration.input_schema.CopyFrom(to_struct(parameters.model_json_schema()))
-        return declared
-
-    return decorate
+    """Declares a function of (arguments, context) as a tool; neither needs an annotation."""
+    return tool(name=tool_id, description=description, permissions=permissions, parameters=parameters)
 
 
 def _template(declared: Permission, tool_name: str) -> PermissionTemplate:
@@ -284,13 +280,15 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         ) from error
 
 
-def _context_parameter(function: Callable[..., Any]) -> str | None:
+def _context_parameter(function: Callable[..., Any], takes_model: bool = False) -> str | None:
+    """Returns the name of the parameter that gets the context: behind a model it is the only other one."""
     hints = _hints(function)
-    for name in inspect.signature(function).parameters:
+    names = list(inspect.signature(function).parameters)
+    for name in names:
         hint = hints.get(name)
         if name == "ctx" or (isinstance(hint, type) and issubclass(hint, BodyContext)):
             return name
-    return None
+    return names[1] if takes_model and len(names) > 1 else None
 
 
 def _input_model(function: Callable[..., Any]) -> tuple[type[BaseModel], bool]:

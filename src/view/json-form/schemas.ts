@@ -1,3 +1,4 @@
+/** Entry of `toolgate/validators`: the JSON form of the contract, as opencode writes it. */
 import * as z from "zod";
 
 /** JSON of a tool, a caller or a model: any object. */
@@ -28,13 +29,14 @@ const file = z.object({
   size: count.optional().describe("Bytes"),
 });
 
-export const toolStatePending = named(
+export const toolStatePendingSchema = named(
   "toolStatePending",
   "A call that was accepted and not started",
   z.object({ status: z.literal("pending"), input: anything, raw: z.string() }),
 );
+export type ToolStatePending = z.infer<typeof toolStatePendingSchema>;
 
-export const toolStateRunning = named(
+export const toolStateRunningSchema = named(
   "toolStateRunning",
   "A call whose tool runs",
   z.object({
@@ -45,8 +47,9 @@ export const toolStateRunning = named(
     time: started,
   }),
 );
+export type ToolStateRunning = z.infer<typeof toolStateRunningSchema>;
 
-export const toolStateCompleted = named(
+export const toolStateCompletedSchema = named(
   "toolStateCompleted",
   "A call whose tool returned a result",
   z.object({
@@ -60,8 +63,9 @@ export const toolStateCompleted = named(
     structuredOutput: z.unknown().optional().describe("The result as JSON, of a tool that has a schema for it"),
   }),
 );
+export type ToolStateCompleted = z.infer<typeof toolStateCompletedSchema>;
 
-export const toolStateError = named(
+export const toolStateErrorSchema = named(
   "toolStateError",
   "A call that ended without a result",
   z.object({
@@ -98,18 +102,25 @@ export const toolStateError = named(
       .describe("Whether the tool may have changed anything"),
   }),
 );
+export type ToolStateError = z.infer<typeof toolStateErrorSchema>;
 
-export const toolState = named(
+export const toolStateSchema = named(
   "toolState",
   "The state of a call",
-  z.discriminatedUnion("status", [toolStatePending, toolStateRunning, toolStateCompleted, toolStateError]),
+  z.discriminatedUnion("status", [
+    toolStatePendingSchema,
+    toolStateRunningSchema,
+    toolStateCompletedSchema,
+    toolStateErrorSchema,
+  ]),
 );
+export type ToolState = z.infer<typeof toolStateSchema>;
 
 const requester = z
   .object({ kind: z.string(), place: z.string(), subagent: z.string() })
   .describe("The agent that asks, in its own words");
 
-export const toolPart = named(
+export const toolPartSchema = named(
   "toolPart",
   "A tool call, as a part of a message",
   z.object({
@@ -119,7 +130,7 @@ export const toolPart = named(
     type: z.literal("tool"),
     callID: z.string(),
     tool: z.string(),
-    state: toolState,
+    state: toolStateSchema,
     metadata: anything.optional(),
     agent: z.string().optional(),
     permissionIDs: z.array(z.string()).optional().describe("The asks that are open"),
@@ -143,18 +154,21 @@ export const toolPart = named(
     parentCallID: z.string().optional().describe("The call whose tool made this one"),
   }),
 );
+export type ToolPart = z.infer<typeof toolPartSchema>;
 
-export const permissionToolContext = named(
+export const permissionToolContextSchema = named(
   "permissionToolContext",
   "The call of an ask",
   z.object({ messageID: z.string(), callID: z.string() }),
 );
+export type PermissionToolContext = z.infer<typeof permissionToolContextSchema>;
 
-export const permissionReply = named(
+export const permissionReplySchema = named(
   "permissionReply",
   "A person's answer to an ask",
   z.enum(["once", "always", "reject"]),
 );
+export type PermissionReply = z.infer<typeof permissionReplySchema>;
 
 const scope = z.enum(["unspecified", "session", "agent", "project"]);
 const match = z.union([
@@ -239,7 +253,7 @@ const view = z.object({
   inputUrl: z.string(),
 });
 
-export const permissionRequest = named(
+export const permissionRequestSchema = named(
   "permissionRequest",
   "A question that a call waits on",
   z.object({
@@ -249,7 +263,7 @@ export const permissionRequest = named(
     patterns: z.array(z.string()),
     metadata: anything,
     always: z.array(z.string()),
-    tool: permissionToolContext.optional(),
+    tool: permissionToolContextSchema.optional(),
     agent: z.string().optional(),
     ancestry: z.array(z.string()).optional().describe("Session ids, root first"),
     created: moment.optional(),
@@ -291,6 +305,7 @@ export const permissionRequest = named(
     changed: z.string().optional().describe("Why it is asked again"),
   }),
 );
+export type PermissionRequest = z.infer<typeof permissionRequestSchema>;
 
 const progress = z.object({ callID: z.string(), title: z.string().optional(), metadata: anything.optional() });
 const output = z.object({
@@ -347,21 +362,21 @@ const backgroundEnded = z.object({
 
 const entry = { seq: count, time: moment, sessionID: z.string() };
 
-export const sessionEvent = named(
+export const sessionEventSchema = named(
   "sessionEvent",
   "An entry of a session's log",
   z.discriminatedUnion("type", [
     z.object({
       ...entry,
       type: z.literal("message.part.updated"),
-      properties: z.object({ sessionID: z.string(), part: toolPart, time: moment }),
+      properties: z.object({ sessionID: z.string(), part: toolPartSchema, time: moment }),
     }),
     z.object({ ...entry, type: z.literal("progress"), properties: progress }),
     z.object({ ...entry, type: z.literal("output"), properties: output }),
     z.object({
       ...entry,
       type: z.literal("permission.updated"),
-      properties: permissionRequest.extend({
+      properties: permissionRequestSchema.extend({
         type: z.string(),
         pattern: z.array(z.string()),
         messageID: z.string(),
@@ -373,10 +388,15 @@ export const sessionEvent = named(
     z.object({
       ...entry,
       type: z.literal("permission.replied"),
-      properties: settled.extend({ requestID: z.string(), reply: permissionReply, response: permissionReply }),
+      properties: settled.extend({
+        requestID: z.string(),
+        reply: permissionReplySchema,
+        response: permissionReplySchema,
+      }),
     }),
     z.object({ ...entry, type: z.literal("granted"), properties: grant }),
     z.object({ ...entry, type: z.literal("revoked"), properties: grant }),
     z.object({ ...entry, type: z.literal("background_ended"), properties: backgroundEnded }),
   ]),
 );
+export type SessionEvent = z.infer<typeof sessionEventSchema>;

@@ -122,13 +122,13 @@ test("invalid values are refused", () => {
 });
 
 test.each<[DescMessage, z.ZodObject]>([
-  [ToolStatePendingSchema, schemas.toolStatePending],
-  [ToolStateRunningSchema, schemas.toolStateRunning],
-  [ToolStateCompletedSchema, schemas.toolStateCompleted],
-  [ToolStateErrorSchema, schemas.toolStateError],
-  [ToolPartSchema, schemas.toolPart],
-  [PermissionRequestSchema, schemas.permissionRequest],
-  [PermissionToolContextSchema, schemas.permissionToolContext],
+  [ToolStatePendingSchema, schemas.toolStatePendingSchema],
+  [ToolStateRunningSchema, schemas.toolStateRunningSchema],
+  [ToolStateCompletedSchema, schemas.toolStateCompletedSchema],
+  [ToolStateErrorSchema, schemas.toolStateErrorSchema],
+  [ToolPartSchema, schemas.toolPartSchema],
+  [PermissionRequestSchema, schemas.permissionRequestSchema],
+  [PermissionToolContextSchema, schemas.permissionToolContextSchema],
 ])("$name: the schema has the contract's fields and no other", (message, schema) => {
   const keys = message.members.map((member) => (member.kind === "oneof" ? member.name : keyOf(member)));
   expect(Object.keys(schema.shape).toSorted()).toEqual(keys.toSorted());
@@ -136,10 +136,10 @@ test.each<[DescMessage, z.ZodObject]>([
 
 test("the schemas use the contract's names of replies, reasons, effects and events", () => {
   const words = (values: object) => Object.keys(values).map((word) => word.toLowerCase());
-  expect(["unspecified", ...schemas.permissionReply.options]).toEqual(words(PermissionReply));
-  expect(schemas.toolStateError.shape.reason.unwrap().options).toEqual(words(ToolErrorReason));
-  expect(schemas.toolStateError.shape.effects.unwrap().options).toEqual(words(ToolEffects));
-  const types = schemas.sessionEvent.options.map(({ shape }) => shape.type.value);
+  expect(["unspecified", ...schemas.permissionReplySchema.options]).toEqual(words(PermissionReply));
+  expect(schemas.toolStateErrorSchema.shape.reason.unwrap().options).toEqual(words(ToolErrorReason));
+  expect(schemas.toolStateErrorSchema.shape.effects.unwrap().options).toEqual(words(ToolEffects));
+  const types = schemas.sessionEventSchema.options.map(({ shape }) => shape.type.value);
   expect(types).toEqual(SessionEventSchema.oneofs[0]?.fields.map(({ name }) => eventType(name)));
 });
 

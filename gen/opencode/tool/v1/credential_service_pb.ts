@@ -124,8 +124,9 @@ export type WorkerRights = Message<"opencode.tool.v1.WorkerRights"> & {
   tools: string[];
 
   /**
-   * permissions are what these tools may ask in addition to their own names. Never a permission of a built-in tool, whatever is
-   * named here.
+   * permissions are what these tools may ask in addition to their own names. A permission of a built-in tool only if it is named
+   * here without a wildcard, and only `read`, `edit`, `list`, `glob`, `grep`, `webfetch` and `external_directory`; paths in them
+   * are judged as text, since the worker may be on another disk.
    *
    * @generated from field: repeated string permissions = 2;
    */
