@@ -1,7 +1,7 @@
 import { create } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import {
-  type ListToolsRequest,
+  type GetToolRequest,
   type ToolDefinition,
   ToolDefinitionSchema,
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -25,11 +25,18 @@ interface ListToolsParts extends Pick<Planning, "layersFor" | "lines" | "policy"
   hooks: HookChain;
 }
 
-/** Lists the tools that an agent may see and that suit its model, with the schemas that the model's provider accepts. */
+/** For whom tools are shown. */
+export type ToolViewer = Pick<GetToolRequest, "agent" | "sessionId" | "providerId" | "modelId">;
+
+/**
+ * Lists the tools that an agent may see and that suit its model, with the schemas that the model's provider accepts; with `name`
+ * only that one.
+ */
 export async function listTools(
   parts: ListToolsParts,
   principal: Principal,
-  request: ListToolsRequest,
+  request: ToolViewer,
+  name?: string,
 ): Promise<{ tools: ToolDefinition[]; workspace: string }> {
   const { layersFor, lines, policy, registry, sessions } = parts;
   lines.checkBudget(principal.id);
@@ -44,7 +51,8 @@ export async function listTools(
     ...layersFor({ session, ancestors, agent, ...(opened && { workspace, directory: opened.workspace.directory }) }),
     steps,
   };
-  const offered = offeredTo(request, registry.list(workspace));
+  const suited = offeredTo(request, registry.list(workspace));
+  const offered = name === undefined ? suited : suited.filter(({ definition }) => definition.name === name);
   const visible = offered.filter((tool) => isListed(tool, (permission) => policy.hides(layers, permission)));
   const offer: OfferContext = {
     ...{ agent, workspace, principal: session?.owner ?? principal.id },
@@ -59,7 +67,7 @@ export async function listTools(
 /** Returns a tool's definition for the requested model, with what it offers to the agent, as hooks rewrite it; undefined if that agent is not offered it. */
 async function definitionFor(
   { hooks }: ListToolsParts,
-  request: ListToolsRequest,
+  request: ToolViewer,
   tool: Tool,
   offer: OfferContext,
 ): Promise<ToolDefinition | undefined> {

@@ -17,7 +17,7 @@ import {
   type Preview,
   ToolErrorReason,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { ListToolsRequest, PlanToolRequest, ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { GetToolRequest, PlanToolRequest, ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { createCallView } from "../approval/call-view.ts";
 import type { Verdict } from "../approval/judge-asks.ts";
 import type { Ask } from "../core/ask.ts";
@@ -50,7 +50,7 @@ import {
   decideCall,
   type Planning,
 } from "./decide.ts";
-import { listTools } from "./list-tools.ts";
+import { listTools, type ToolViewer } from "./list-tools.ts";
 import type { CallRecordReader, StoreClock, ToolMemory } from "./ports.ts";
 import { noEnvironment, notGuarded, planContext } from "./prepare.ts";
 import { digestOfRequest } from "./request-digest.ts";
@@ -97,7 +97,9 @@ export interface Planner {
   /** Lists the permissions that can ask for an agent, by the configured rules alone. */
   asking(agent: string): string[];
   /** Lists the tools that an agent may see. */
-  tools(principal: Principal, request: ListToolsRequest): Promise<{ tools: ToolDefinition[]; workspace: string }>;
+  tools(principal: Principal, request: ToolViewer): Promise<{ tools: ToolDefinition[]; workspace: string }>;
+  /** Returns one of them; refused if there is none of this name. */
+  tool(principal: Principal, request: GetToolRequest): Promise<ToolDefinition>;
 }
 
 /** Creates the planner of a replica. */
@@ -116,6 +118,10 @@ export function createPlanner(parts: PlannerParts): Planner {
     asking: (agent) =>
       policy.asking(layersFor({ session: undefined, ancestors: [], agent }), knownPermissions(registry.all())),
     tools: (principal, request) => listTools(parts, principal, request),
+    async tool(principal, request) {
+      const { tools } = await listTools(parts, principal, request, request.name);
+      return tools[0] ?? refuseUnknown(request.name);
+    },
   };
 }
 
@@ -194,7 +200,10 @@ const failing = ({ message }: ToolFailure) => ({ reason: ToolErrorReason.FAILED,
 function toolOf({ registry, foreign }: PlannerParts, { tool: name }: PlanToolRequest, { workspace }: Scope): Tool {
   if (isForeignPermission(name)) return foreign.tool(name, { directory: workspace.directory, isDiskShared: true });
   const tool = registry.get(name, workspaceRoot(workspace.name));
-  if (tool) return tool;
+  return tool ?? refuseUnknown(name);
+}
+
+function refuseUnknown(name: string): never {
   throw new RequestError(ErrorReason.UNKNOWN_TOOL, `there is no tool "${name}"; ListTools shows what there is`, {
     tool: name,
   });

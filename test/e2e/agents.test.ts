@@ -76,6 +76,19 @@ test("plan edits nothing, but what the configuration allows plan itself; build e
   expect(tools.map(({ name }) => name)).not.toContain("write");
 });
 
+test("one tool is returned as the list shows it, and one that the list hides is unknown", async () => {
+  const { tools } = connect(service, "caller");
+  for (const agent of ["build", "explore"]) {
+    const listed = (await tools.listTools({ agent, modelId: "gemini-3" })).tools;
+    for (const name of ["bash", "write", "read", "skill", "missing"]) {
+      const one = tools.getTool({ name, agent, modelId: "gemini-3" });
+      const shown = listed.find((tool) => tool.name === name);
+      if (shown !== undefined) expect((await one).tool).toEqual(shown);
+      else expect(await refusal(one)).toMatchObject({ reason: "UNKNOWN_TOOL" });
+    }
+  }
+});
+
 test("explore is asked before it reads a .env, and reads other files", async () => {
   await writeFile(join(service.workspace, "a.txt"), "a\n");
   await writeFile(join(service.workspace, ".env"), "KEY=1\n");
@@ -180,6 +193,7 @@ test("a token acts only as its agents, whichever request names another one or le
     "PlanTool without a session": () => planner.tools.planTool({ tool: "echo", input: echo.input }),
     "ListTools without an agent": () => planner.tools.listTools({}),
     ListTools: () => planner.tools.listTools({ agent: "build" }),
+    GetTool: () => planner.tools.getTool({ name: "read", agent: "build" }),
   };
   for (const [name, attempt] of Object.entries(attempts)) {
     const { reason, message } = await refusal(attempt());

@@ -48,6 +48,7 @@ const pinned: Record<string, string> = {
   "PermissionService/ExplainPermission": "cawA-",
   "PermissionService/ListRules": "-awA-",
   "ToolService/ListTools": "cawAh",
+  "ToolService/GetTool": "cawAh",
   "ToolService/PlanTool": "ca-A-",
   "ToolService/CallTool": "c--A-",
   "ToolService/ExecuteTool": "c--A-",

@@ -109,6 +109,7 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
   [ToolService.typeName]: {
     // A host compares names with those of our MCP server.
     listTools: readers,
+    getTool: readers,
     planTool: planners,
     callTool: callers,
     executeTool: callers,

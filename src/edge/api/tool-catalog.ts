@@ -2,6 +2,8 @@ import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import {
   type GetServerInfoResponse,
   GetServerInfoResponseSchema,
+  type GetToolRequest,
+  type GetToolResponseSchema,
   type GetToolStatsResponse,
   GetToolStatsResponseSchema,
   type ListToolsRequest,
@@ -30,6 +32,16 @@ export async function listToolsRpc(
   const { tools, workspace } = await planner.tools(principal, request);
   const { page, nextPageToken } = pageByKey(tools, ({ name }) => name, request);
   return { tools: page, nextPageToken, problems: request.pageToken === "" ? custom.problems(workspace) : [] };
+}
+
+/** Returns one of these tools. */
+export async function getToolRpc(
+  { custom, planner }: Pick<ToolServiceDomain, "custom" | "planner">,
+  request: GetToolRequest,
+  { principal }: EdgeContext,
+): Promise<MessageInitShape<typeof GetToolResponseSchema>> {
+  await custom.refresh();
+  return { tool: await planner.tool(principal, request) };
 }
 
 /** Plans a call without running or recording it. */

@@ -2,7 +2,7 @@ import type { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.
 import { beginCallRpc, finishCallRpc } from "./delegated-calls.ts";
 import type { ServiceFunctions } from "./rpc.ts";
 import { callToolRpc, cancelToolRpc, executeToolRpc, getToolPartRpc, listToolPartsRpc } from "./tool-calls.ts";
-import { getServerInfoRpc, getToolStatsRpc, listToolsRpc, planToolRpc } from "./tool-catalog.ts";
+import { getServerInfoRpc, getToolRpc, getToolStatsRpc, listToolsRpc, planToolRpc } from "./tool-catalog.ts";
 import type { ToolServiceDomain } from "./tool-domain.ts";
 import { watchSessionRpc } from "./watch-session.ts";
 
@@ -12,6 +12,7 @@ export function toolService(
 ): Omit<ServiceFunctions<typeof ToolService>, "watchMany" | "streamTools"> {
   return {
     listTools: (request, context) => listToolsRpc(domain, request, context),
+    getTool: (request, context) => getToolRpc(domain, request, context),
     planTool: (request, context) => planToolRpc(domain, request, context),
     callTool: (request, context) => callToolRpc(domain, request, context),
     executeTool: (request, context) => executeToolRpc(domain, request, context),

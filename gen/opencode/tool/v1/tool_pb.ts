@@ -358,7 +358,7 @@ export type ToolTimeWithEnd = Message<"opencode.tool.v1.ToolTimeWithEnd"> & {
 
   /**
    * compacted is the time at which a host removed the output from its model's context, in ms since the epoch; Toolgate
-   * never sets it.
+   * never sets it, and no rpc does: a host that keeps such times keeps them itself.
    *
    * @generated from field: optional double compacted = 3;
    */

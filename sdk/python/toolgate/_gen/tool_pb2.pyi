@@ -637,7 +637,7 @@ class ToolTimeWithEnd(_message.Message):
     """end is the time at which the terminal state was recorded, in ms since the epoch."""
     compacted: _builtins.float
     """compacted is the time at which a host removed the output from its model's context, in ms since the epoch; Toolgate
-    never sets it.
+    never sets it, and no rpc does: a host that keeps such times keeps them itself.
     """
     def __init__(
         self,

@@ -907,6 +907,68 @@ class ListToolsResponse(_message.Message):
 Global___ListToolsResponse: _TypeAlias = ListToolsResponse  # noqa: Y015
 
 @_typing.final
+class GetToolRequest(_message.Message):
+    """GetToolRequest names a tool, and for whom it is shown; the fields are those of ListToolsRequest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    PROVIDER_ID_FIELD_NUMBER: _builtins.int
+    MODEL_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """name is the name of the tool."""
+    agent: _builtins.str
+    """agent is the agent that would call the tool. Empty: the session's agent, or `build` without a session."""
+    session_id: _builtins.str
+    """session_id is the session whose workspace and rules count. Empty: the workspace `default`."""
+    provider_id: _builtins.str
+    """provider_id is the provider to which the schema is adapted. Empty: to none."""
+    model_id: _builtins.str
+    """model_id is the model that the tool has to suit. Empty: any."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        agent: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        provider_id: _builtins.str = ...,
+        model_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "model_id", b"model_id", "name", b"name", "provider_id", b"provider_id", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetToolRequest: _TypeAlias = GetToolRequest  # noqa: Y015
+
+@_typing.final
+class GetToolResponse(_message.Message):
+    """GetToolResponse has the tool."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tool(self) -> Global___ToolDefinition:
+        """tool is the tool."""
+
+    def __init__(
+        self,
+        *,
+        tool: Global___ToolDefinition | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tool", b"tool"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tool", b"tool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetToolResponse: _TypeAlias = GetToolResponse  # noqa: Y015
+
+@_typing.final
 class ToolProblem(_message.Message):
     """ToolProblem is a file that defines no valid tool, a workspace whose tools are not trusted, or a policy file or skill
     that is not trusted as it is.

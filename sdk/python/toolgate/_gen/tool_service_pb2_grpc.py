@@ -44,6 +44,11 @@ class ToolServiceStub:
                 request_serializer=toolgate_dot___gen_dot_tool__service__pb2.ListToolsRequest.SerializeToString,
                 response_deserializer=toolgate_dot___gen_dot_tool__service__pb2.ListToolsResponse.FromString,
                 _registered_method=True)
+        self.GetTool = channel.unary_unary(
+                '/opencode.tool.v1.ToolService/GetTool',
+                request_serializer=toolgate_dot___gen_dot_tool__service__pb2.GetToolRequest.SerializeToString,
+                response_deserializer=toolgate_dot___gen_dot_tool__service__pb2.GetToolResponse.FromString,
+                _registered_method=True)
         self.PlanTool = channel.unary_unary(
                 '/opencode.tool.v1.ToolService/PlanTool',
                 request_serializer=toolgate_dot___gen_dot_tool__service__pb2.PlanToolRequest.SerializeToString,
@@ -128,6 +133,13 @@ class ToolServiceServicer:
         """ListTools returns the tools that an agent may see and that suit its model, sorted by name. Tools of a workspace
         replace others of the same name. Hiding a tool does not authorize anything: a call of a hidden tool is judged like
         any other.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTool(self, request, context):
+        """GetTool returns one tool as ListTools shows it. One that ListTools does not show is UNKNOWN_TOOL.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -299,6 +311,11 @@ def add_ToolServiceServicer_to_server(servicer, server):
                     request_deserializer=toolgate_dot___gen_dot_tool__service__pb2.ListToolsRequest.FromString,
                     response_serializer=toolgate_dot___gen_dot_tool__service__pb2.ListToolsResponse.SerializeToString,
             ),
+            'GetTool': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTool,
+                    request_deserializer=toolgate_dot___gen_dot_tool__service__pb2.GetToolRequest.FromString,
+                    response_serializer=toolgate_dot___gen_dot_tool__service__pb2.GetToolResponse.SerializeToString,
+            ),
             'PlanTool': grpc.unary_unary_rpc_method_handler(
                     servicer.PlanTool,
                     request_deserializer=toolgate_dot___gen_dot_tool__service__pb2.PlanToolRequest.FromString,
@@ -402,6 +419,33 @@ class ToolService:
             '/opencode.tool.v1.ToolService/ListTools',
             toolgate_dot___gen_dot_tool__service__pb2.ListToolsRequest.SerializeToString,
             toolgate_dot___gen_dot_tool__service__pb2.ListToolsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTool(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/opencode.tool.v1.ToolService/GetTool',
+            toolgate_dot___gen_dot_tool__service__pb2.GetToolRequest.SerializeToString,
+            toolgate_dot___gen_dot_tool__service__pb2.GetToolResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,8 @@ class ToolServiceStub:
     replace others of the same name. Hiding a tool does not authorize anything: a call of a hidden tool is judged like
     any other.
     """
+    GetTool: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRequest, _tool_service_pb2.GetToolResponse]
+    """GetTool returns one tool as ListTools shows it. One that ListTools does not show is UNKNOWN_TOOL."""
     PlanTool: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.PlanToolRequest, _tool_service_pb2.PlanToolResponse]
     """PlanTool returns what a call would do and what it would ask for. It runs and records nothing. Input that does not
     fit the schema is INVALID_INPUT, an unknown tool is UNKNOWN_TOOL; a failing check of the tool itself (a missing
@@ -158,6 +160,8 @@ class ToolServiceAsyncStub(ToolServiceStub):
     replace others of the same name. Hiding a tool does not authorize anything: a call of a hidden tool is judged like
     any other.
     """
+    GetTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRequest, _tool_service_pb2.GetToolResponse]  # type: ignore[assignment]
+    """GetTool returns one tool as ListTools shows it. One that ListTools does not show is UNKNOWN_TOOL."""
     PlanTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.PlanToolRequest, _tool_service_pb2.PlanToolResponse]  # type: ignore[assignment]
     """PlanTool returns what a call would do and what it would ask for. It runs and records nothing. Input that does not
     fit the schema is INVALID_INPUT, an unknown tool is UNKNOWN_TOOL; a failing check of the tool itself (a missing
@@ -276,6 +280,14 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         replace others of the same name. Hiding a tool does not authorize anything: a call of a hidden tool is judged like
         any other.
         """
+
+    @_abc_1.abstractmethod
+    def GetTool(
+        self,
+        request: _tool_service_pb2.GetToolRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tool_service_pb2.GetToolResponse, _abc.Awaitable[_tool_service_pb2.GetToolResponse]]:
+        """GetTool returns one tool as ListTools shows it. One that ListTools does not show is UNKNOWN_TOOL."""
 
     @_abc_1.abstractmethod
     def PlanTool(

@@ -1018,7 +1018,7 @@ type ToolTimeWithEnd struct {
 	// end is the time at which the terminal state was recorded, in ms since the epoch.
 	End float64 `protobuf:"fixed64,2,opt,name=end,proto3" json:"end,omitempty"`
 	// compacted is the time at which a host removed the output from its model's context, in ms since the epoch; Toolgate
-	// never sets it.
+	// never sets it, and no rpc does: a host that keeps such times keeps them itself.
 	Compacted     *float64 `protobuf:"fixed64,3,opt,name=compacted,proto3,oneof" json:"compacted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1748,6 +1748,134 @@ func (x *ListToolsResponse) GetNextPageToken() string {
 	return ""
 }
 
+// GetToolRequest names a tool, and for whom it is shown; the fields are those of ListToolsRequest.
+type GetToolRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name is the name of the tool.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// agent is the agent that would call the tool. Empty: the session's agent, or `build` without a session.
+	Agent string `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
+	// session_id is the session whose workspace and rules count. Empty: the workspace `default`.
+	SessionId string `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// provider_id is the provider to which the schema is adapted. Empty: to none.
+	ProviderId string `protobuf:"bytes,4,opt,name=provider_id,json=providerId,proto3" json:"provider_id,omitempty"`
+	// model_id is the model that the tool has to suit. Empty: any.
+	ModelId       string `protobuf:"bytes,5,opt,name=model_id,json=modelId,proto3" json:"model_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetToolRequest) Reset() {
+	*x = GetToolRequest{}
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetToolRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetToolRequest) ProtoMessage() {}
+
+func (x *GetToolRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetToolRequest.ProtoReflect.Descriptor instead.
+func (*GetToolRequest) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *GetToolRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GetToolRequest) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *GetToolRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *GetToolRequest) GetProviderId() string {
+	if x != nil {
+		return x.ProviderId
+	}
+	return ""
+}
+
+func (x *GetToolRequest) GetModelId() string {
+	if x != nil {
+		return x.ModelId
+	}
+	return ""
+}
+
+// GetToolResponse has the tool.
+type GetToolResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// tool is the tool.
+	Tool          *ToolDefinition `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetToolResponse) Reset() {
+	*x = GetToolResponse{}
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetToolResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetToolResponse) ProtoMessage() {}
+
+func (x *GetToolResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetToolResponse.ProtoReflect.Descriptor instead.
+func (*GetToolResponse) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *GetToolResponse) GetTool() *ToolDefinition {
+	if x != nil {
+		return x.Tool
+	}
+	return nil
+}
+
 // ToolProblem is a file that defines no valid tool, a workspace whose tools are not trusted, or a policy file or skill
 // that is not trusted as it is.
 type ToolProblem struct {
@@ -1764,7 +1892,7 @@ type ToolProblem struct {
 
 func (x *ToolProblem) Reset() {
 	*x = ToolProblem{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[16]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +1904,7 @@ func (x *ToolProblem) String() string {
 func (*ToolProblem) ProtoMessage() {}
 
 func (x *ToolProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[16]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +1917,7 @@ func (x *ToolProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolProblem.ProtoReflect.Descriptor instead.
 func (*ToolProblem) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{16}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ToolProblem) GetPath() string {
@@ -1840,7 +1968,7 @@ type ToolDefinition struct {
 
 func (x *ToolDefinition) Reset() {
 	*x = ToolDefinition{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[17]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +1980,7 @@ func (x *ToolDefinition) String() string {
 func (*ToolDefinition) ProtoMessage() {}
 
 func (x *ToolDefinition) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[17]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +1993,7 @@ func (x *ToolDefinition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolDefinition.ProtoReflect.Descriptor instead.
 func (*ToolDefinition) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{17}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ToolDefinition) GetName() string {
@@ -1934,7 +2062,7 @@ type ToolAnnotations struct {
 
 func (x *ToolAnnotations) Reset() {
 	*x = ToolAnnotations{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[18]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1946,7 +2074,7 @@ func (x *ToolAnnotations) String() string {
 func (*ToolAnnotations) ProtoMessage() {}
 
 func (x *ToolAnnotations) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[18]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1959,7 +2087,7 @@ func (x *ToolAnnotations) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolAnnotations.ProtoReflect.Descriptor instead.
 func (*ToolAnnotations) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{18}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ToolAnnotations) GetReadOnly() bool {
@@ -2014,7 +2142,7 @@ type PlanToolRequest struct {
 
 func (x *PlanToolRequest) Reset() {
 	*x = PlanToolRequest{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[19]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2026,7 +2154,7 @@ func (x *PlanToolRequest) String() string {
 func (*PlanToolRequest) ProtoMessage() {}
 
 func (x *PlanToolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[19]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2039,7 +2167,7 @@ func (x *PlanToolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanToolRequest.ProtoReflect.Descriptor instead.
 func (*PlanToolRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{19}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PlanToolRequest) GetSessionId() string {
@@ -2106,7 +2234,7 @@ type PlanToolResponse struct {
 
 func (x *PlanToolResponse) Reset() {
 	*x = PlanToolResponse{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[20]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2118,7 +2246,7 @@ func (x *PlanToolResponse) String() string {
 func (*PlanToolResponse) ProtoMessage() {}
 
 func (x *PlanToolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[20]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2131,7 +2259,7 @@ func (x *PlanToolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanToolResponse.ProtoReflect.Descriptor instead.
 func (*PlanToolResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{20}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PlanToolResponse) GetTitle() string {
@@ -2189,7 +2317,7 @@ type PlanProblem struct {
 
 func (x *PlanProblem) Reset() {
 	*x = PlanProblem{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[21]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2329,7 @@ func (x *PlanProblem) String() string {
 func (*PlanProblem) ProtoMessage() {}
 
 func (x *PlanProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[21]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,7 +2342,7 @@ func (x *PlanProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanProblem.ProtoReflect.Descriptor instead.
 func (*PlanProblem) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{21}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PlanProblem) GetReason() ToolErrorReason {
@@ -2291,7 +2419,7 @@ type BeginCallRequest struct {
 
 func (x *BeginCallRequest) Reset() {
 	*x = BeginCallRequest{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[22]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2303,7 +2431,7 @@ func (x *BeginCallRequest) String() string {
 func (*BeginCallRequest) ProtoMessage() {}
 
 func (x *BeginCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[22]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2316,7 +2444,7 @@ func (x *BeginCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginCallRequest.ProtoReflect.Descriptor instead.
 func (*BeginCallRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{22}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *BeginCallRequest) GetKind() string {
@@ -2436,7 +2564,7 @@ type BeginCallResponse struct {
 
 func (x *BeginCallResponse) Reset() {
 	*x = BeginCallResponse{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[23]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2448,7 +2576,7 @@ func (x *BeginCallResponse) String() string {
 func (*BeginCallResponse) ProtoMessage() {}
 
 func (x *BeginCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[23]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2461,7 +2589,7 @@ func (x *BeginCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginCallResponse.ProtoReflect.Descriptor instead.
 func (*BeginCallResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{23}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *BeginCallResponse) GetOutcome() isBeginCallResponse_Outcome {
@@ -2547,7 +2675,7 @@ type Begun struct {
 
 func (x *Begun) Reset() {
 	*x = Begun{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[24]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2559,7 +2687,7 @@ func (x *Begun) String() string {
 func (*Begun) ProtoMessage() {}
 
 func (x *Begun) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[24]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2572,7 +2700,7 @@ func (x *Begun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Begun.ProtoReflect.Descriptor instead.
 func (*Begun) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{24}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Begun) GetAssignment() string {
@@ -2616,7 +2744,7 @@ type Refused struct {
 
 func (x *Refused) Reset() {
 	*x = Refused{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[25]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2628,7 +2756,7 @@ func (x *Refused) String() string {
 func (*Refused) ProtoMessage() {}
 
 func (x *Refused) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[25]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2641,7 +2769,7 @@ func (x *Refused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refused.ProtoReflect.Descriptor instead.
 func (*Refused) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{25}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Refused) GetReason() ToolErrorReason {
@@ -2672,7 +2800,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[26]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2684,7 +2812,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[26]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2697,7 +2825,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{26}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Waiting) GetPermissions() []*PermissionRequest {
@@ -2739,7 +2867,7 @@ type FinishCallRequest struct {
 
 func (x *FinishCallRequest) Reset() {
 	*x = FinishCallRequest{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[27]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2751,7 +2879,7 @@ func (x *FinishCallRequest) String() string {
 func (*FinishCallRequest) ProtoMessage() {}
 
 func (x *FinishCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[27]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2764,7 +2892,7 @@ func (x *FinishCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishCallRequest.ProtoReflect.Descriptor instead.
 func (*FinishCallRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{27}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *FinishCallRequest) GetAssignment() string {
@@ -2850,7 +2978,7 @@ type FinishCallResponse struct {
 
 func (x *FinishCallResponse) Reset() {
 	*x = FinishCallResponse{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[28]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2862,7 +2990,7 @@ func (x *FinishCallResponse) String() string {
 func (*FinishCallResponse) ProtoMessage() {}
 
 func (x *FinishCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[28]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2875,7 +3003,7 @@ func (x *FinishCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishCallResponse.ProtoReflect.Descriptor instead.
 func (*FinishCallResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{28}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *FinishCallResponse) GetPart() *ToolPart {
@@ -2900,7 +3028,7 @@ type CancelToolRequest struct {
 
 func (x *CancelToolRequest) Reset() {
 	*x = CancelToolRequest{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[29]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2912,7 +3040,7 @@ func (x *CancelToolRequest) String() string {
 func (*CancelToolRequest) ProtoMessage() {}
 
 func (x *CancelToolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[29]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2925,7 +3053,7 @@ func (x *CancelToolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelToolRequest.ProtoReflect.Descriptor instead.
 func (*CancelToolRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{29}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CancelToolRequest) GetSessionId() string {
@@ -2960,7 +3088,7 @@ type CancelToolResponse struct {
 
 func (x *CancelToolResponse) Reset() {
 	*x = CancelToolResponse{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[30]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2972,7 +3100,7 @@ func (x *CancelToolResponse) String() string {
 func (*CancelToolResponse) ProtoMessage() {}
 
 func (x *CancelToolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[30]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2985,7 +3113,7 @@ func (x *CancelToolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelToolResponse.ProtoReflect.Descriptor instead.
 func (*CancelToolResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{30}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CancelToolResponse) GetPart() *ToolPart {
@@ -3008,7 +3136,7 @@ type GetToolPartRequest struct {
 
 func (x *GetToolPartRequest) Reset() {
 	*x = GetToolPartRequest{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[31]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3020,7 +3148,7 @@ func (x *GetToolPartRequest) String() string {
 func (*GetToolPartRequest) ProtoMessage() {}
 
 func (x *GetToolPartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[31]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3033,7 +3161,7 @@ func (x *GetToolPartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetToolPartRequest.ProtoReflect.Descriptor instead.
 func (*GetToolPartRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{31}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetToolPartRequest) GetSessionId() string {
@@ -3063,7 +3191,7 @@ type GetToolPartResponse struct {
 
 func (x *GetToolPartResponse) Reset() {
 	*x = GetToolPartResponse{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[32]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3075,7 +3203,7 @@ func (x *GetToolPartResponse) String() string {
 func (*GetToolPartResponse) ProtoMessage() {}
 
 func (x *GetToolPartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[32]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3088,7 +3216,7 @@ func (x *GetToolPartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetToolPartResponse.ProtoReflect.Descriptor instead.
 func (*GetToolPartResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{32}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetToolPartResponse) GetPart() *ToolPart {
@@ -3120,7 +3248,7 @@ type ListToolPartsRequest struct {
 
 func (x *ListToolPartsRequest) Reset() {
 	*x = ListToolPartsRequest{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[33]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3132,7 +3260,7 @@ func (x *ListToolPartsRequest) String() string {
 func (*ListToolPartsRequest) ProtoMessage() {}
 
 func (x *ListToolPartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[33]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3145,7 +3273,7 @@ func (x *ListToolPartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListToolPartsRequest.ProtoReflect.Descriptor instead.
 func (*ListToolPartsRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{33}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListToolPartsRequest) GetSessionId() string {
@@ -3182,7 +3310,7 @@ type ListToolPartsResponse struct {
 
 func (x *ListToolPartsResponse) Reset() {
 	*x = ListToolPartsResponse{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[34]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3194,7 +3322,7 @@ func (x *ListToolPartsResponse) String() string {
 func (*ListToolPartsResponse) ProtoMessage() {}
 
 func (x *ListToolPartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[34]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3207,7 +3335,7 @@ func (x *ListToolPartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListToolPartsResponse.ProtoReflect.Descriptor instead.
 func (*ListToolPartsResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{34}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListToolPartsResponse) GetParts() []*ToolPart {
@@ -3244,7 +3372,7 @@ type ReadToolOutputRequest struct {
 
 func (x *ReadToolOutputRequest) Reset() {
 	*x = ReadToolOutputRequest{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[35]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3256,7 +3384,7 @@ func (x *ReadToolOutputRequest) String() string {
 func (*ReadToolOutputRequest) ProtoMessage() {}
 
 func (x *ReadToolOutputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[35]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3269,7 +3397,7 @@ func (x *ReadToolOutputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadToolOutputRequest.ProtoReflect.Descriptor instead.
 func (*ReadToolOutputRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{35}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ReadToolOutputRequest) GetSessionId() string {
@@ -3342,7 +3470,7 @@ type ByteRange struct {
 
 func (x *ByteRange) Reset() {
 	*x = ByteRange{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[36]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3354,7 +3482,7 @@ func (x *ByteRange) String() string {
 func (*ByteRange) ProtoMessage() {}
 
 func (x *ByteRange) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[36]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3367,7 +3495,7 @@ func (x *ByteRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ByteRange.ProtoReflect.Descriptor instead.
 func (*ByteRange) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{36}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ByteRange) GetOffset() uint64 {
@@ -3397,7 +3525,7 @@ type LineRange struct {
 
 func (x *LineRange) Reset() {
 	*x = LineRange{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[37]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3409,7 +3537,7 @@ func (x *LineRange) String() string {
 func (*LineRange) ProtoMessage() {}
 
 func (x *LineRange) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[37]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3422,7 +3550,7 @@ func (x *LineRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LineRange.ProtoReflect.Descriptor instead.
 func (*LineRange) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{37}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *LineRange) GetOffset() uint64 {
@@ -3458,7 +3586,7 @@ type ReadToolOutputResponse struct {
 
 func (x *ReadToolOutputResponse) Reset() {
 	*x = ReadToolOutputResponse{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[38]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3470,7 +3598,7 @@ func (x *ReadToolOutputResponse) String() string {
 func (*ReadToolOutputResponse) ProtoMessage() {}
 
 func (x *ReadToolOutputResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[38]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3483,7 +3611,7 @@ func (x *ReadToolOutputResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadToolOutputResponse.ProtoReflect.Descriptor instead.
 func (*ReadToolOutputResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{38}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ReadToolOutputResponse) GetData() []byte {
@@ -3540,7 +3668,7 @@ type WatchSessionRequest struct {
 
 func (x *WatchSessionRequest) Reset() {
 	*x = WatchSessionRequest{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[39]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3552,7 +3680,7 @@ func (x *WatchSessionRequest) String() string {
 func (*WatchSessionRequest) ProtoMessage() {}
 
 func (x *WatchSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[39]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3565,7 +3693,7 @@ func (x *WatchSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchSessionRequest.ProtoReflect.Descriptor instead.
 func (*WatchSessionRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{39}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WatchSessionRequest) GetSessionId() string {
@@ -3616,7 +3744,7 @@ type WatchSessionResponse struct {
 
 func (x *WatchSessionResponse) Reset() {
 	*x = WatchSessionResponse{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[40]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3628,7 +3756,7 @@ func (x *WatchSessionResponse) String() string {
 func (*WatchSessionResponse) ProtoMessage() {}
 
 func (x *WatchSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[40]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3641,7 +3769,7 @@ func (x *WatchSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchSessionResponse.ProtoReflect.Descriptor instead.
 func (*WatchSessionResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{40}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WatchSessionResponse) GetEvent() *SessionEvent {
@@ -3687,7 +3815,7 @@ type WatchManyRequest struct {
 
 func (x *WatchManyRequest) Reset() {
 	*x = WatchManyRequest{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[41]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3699,7 +3827,7 @@ func (x *WatchManyRequest) String() string {
 func (*WatchManyRequest) ProtoMessage() {}
 
 func (x *WatchManyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[41]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3712,7 +3840,7 @@ func (x *WatchManyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchManyRequest.ProtoReflect.Descriptor instead.
 func (*WatchManyRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{41}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WatchManyRequest) GetWatches() []*Watch {
@@ -3747,7 +3875,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[42]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3759,7 +3887,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[42]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3772,7 +3900,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{42}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Watch) GetKey() string {
@@ -3844,7 +3972,7 @@ type WatchManyResponse struct {
 
 func (x *WatchManyResponse) Reset() {
 	*x = WatchManyResponse{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[43]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3856,7 +3984,7 @@ func (x *WatchManyResponse) String() string {
 func (*WatchManyResponse) ProtoMessage() {}
 
 func (x *WatchManyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[43]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3869,7 +3997,7 @@ func (x *WatchManyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchManyResponse.ProtoReflect.Descriptor instead.
 func (*WatchManyResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{43}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WatchManyResponse) GetKey() string {
@@ -3955,7 +4083,7 @@ type WatchEnd struct {
 
 func (x *WatchEnd) Reset() {
 	*x = WatchEnd{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[44]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3967,7 +4095,7 @@ func (x *WatchEnd) String() string {
 func (*WatchEnd) ProtoMessage() {}
 
 func (x *WatchEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[44]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3980,7 +4108,7 @@ func (x *WatchEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEnd.ProtoReflect.Descriptor instead.
 func (*WatchEnd) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{44}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WatchEnd) GetCode() uint32 {
@@ -4020,7 +4148,7 @@ type GetToolStatsRequest struct {
 
 func (x *GetToolStatsRequest) Reset() {
 	*x = GetToolStatsRequest{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[45]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4032,7 +4160,7 @@ func (x *GetToolStatsRequest) String() string {
 func (*GetToolStatsRequest) ProtoMessage() {}
 
 func (x *GetToolStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[45]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4045,7 +4173,7 @@ func (x *GetToolStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetToolStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetToolStatsRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{45}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{47}
 }
 
 // GetToolStatsResponse is the counters of this replica.
@@ -4061,7 +4189,7 @@ type GetToolStatsResponse struct {
 
 func (x *GetToolStatsResponse) Reset() {
 	*x = GetToolStatsResponse{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[46]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4073,7 +4201,7 @@ func (x *GetToolStatsResponse) String() string {
 func (*GetToolStatsResponse) ProtoMessage() {}
 
 func (x *GetToolStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[46]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4086,7 +4214,7 @@ func (x *GetToolStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetToolStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetToolStatsResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{46}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetToolStatsResponse) GetSince() float64 {
@@ -4123,7 +4251,7 @@ type ToolStats struct {
 
 func (x *ToolStats) Reset() {
 	*x = ToolStats{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[47]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4135,7 +4263,7 @@ func (x *ToolStats) String() string {
 func (*ToolStats) ProtoMessage() {}
 
 func (x *ToolStats) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[47]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4148,7 +4276,7 @@ func (x *ToolStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolStats.ProtoReflect.Descriptor instead.
 func (*ToolStats) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{47}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ToolStats) GetTool() string {
@@ -4195,7 +4323,7 @@ type GetServerInfoRequest struct {
 
 func (x *GetServerInfoRequest) Reset() {
 	*x = GetServerInfoRequest{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[48]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4207,7 +4335,7 @@ func (x *GetServerInfoRequest) String() string {
 func (*GetServerInfoRequest) ProtoMessage() {}
 
 func (x *GetServerInfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[48]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4220,7 +4348,7 @@ func (x *GetServerInfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServerInfoRequest.ProtoReflect.Descriptor instead.
 func (*GetServerInfoRequest) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{48}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{50}
 }
 
 // GetServerInfoResponse describes the service and the sender of the request.
@@ -4270,7 +4398,7 @@ type GetServerInfoResponse struct {
 
 func (x *GetServerInfoResponse) Reset() {
 	*x = GetServerInfoResponse{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[49]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4282,7 +4410,7 @@ func (x *GetServerInfoResponse) String() string {
 func (*GetServerInfoResponse) ProtoMessage() {}
 
 func (x *GetServerInfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[49]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4295,7 +4423,7 @@ func (x *GetServerInfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServerInfoResponse.ProtoReflect.Descriptor instead.
 func (*GetServerInfoResponse) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{49}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetServerInfoResponse) GetVersion() string {
@@ -4439,7 +4567,7 @@ type StoreDetails struct {
 
 func (x *StoreDetails) Reset() {
 	*x = StoreDetails{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[50]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4451,7 +4579,7 @@ func (x *StoreDetails) String() string {
 func (*StoreDetails) ProtoMessage() {}
 
 func (x *StoreDetails) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[50]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4464,7 +4592,7 @@ func (x *StoreDetails) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreDetails.ProtoReflect.Descriptor instead.
 func (*StoreDetails) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{50}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StoreDetails) GetCopies() uint32 {
@@ -4520,7 +4648,7 @@ type SandboxDetails struct {
 
 func (x *SandboxDetails) Reset() {
 	*x = SandboxDetails{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[51]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4532,7 +4660,7 @@ func (x *SandboxDetails) String() string {
 func (*SandboxDetails) ProtoMessage() {}
 
 func (x *SandboxDetails) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[51]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4545,7 +4673,7 @@ func (x *SandboxDetails) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxDetails.ProtoReflect.Descriptor instead.
 func (*SandboxDetails) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{51}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SandboxDetails) GetLayers() []string {
@@ -4577,7 +4705,7 @@ type McpHold struct {
 
 func (x *McpHold) Reset() {
 	*x = McpHold{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[52]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4589,7 +4717,7 @@ func (x *McpHold) String() string {
 func (*McpHold) ProtoMessage() {}
 
 func (x *McpHold) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[52]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4602,7 +4730,7 @@ func (x *McpHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use McpHold.ProtoReflect.Descriptor instead.
 func (*McpHold) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{52}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *McpHold) GetClient() string {
@@ -4639,7 +4767,7 @@ type Enforcement struct {
 
 func (x *Enforcement) Reset() {
 	*x = Enforcement{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[53]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4651,7 +4779,7 @@ func (x *Enforcement) String() string {
 func (*Enforcement) ProtoMessage() {}
 
 func (x *Enforcement) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[53]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4664,7 +4792,7 @@ func (x *Enforcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Enforcement.ProtoReflect.Descriptor instead.
 func (*Enforcement) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{53}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Enforcement) GetState() EnforcementState {
@@ -4700,7 +4828,7 @@ type AgentDetails struct {
 
 func (x *AgentDetails) Reset() {
 	*x = AgentDetails{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[54]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4712,7 +4840,7 @@ func (x *AgentDetails) String() string {
 func (*AgentDetails) ProtoMessage() {}
 
 func (x *AgentDetails) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[54]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4725,7 +4853,7 @@ func (x *AgentDetails) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentDetails.ProtoReflect.Descriptor instead.
 func (*AgentDetails) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{54}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *AgentDetails) GetAgent() string {
@@ -4776,7 +4904,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[55]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4788,7 +4916,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[55]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4801,7 +4929,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{55}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Limits) GetRequestBytes() uint64 {
@@ -5002,7 +5130,18 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\x11ListToolsResponse\x126\n" +
 	"\x05tools\x18\x01 \x03(\v2 .opencode.tool.v1.ToolDefinitionR\x05tools\x129\n" +
 	"\bproblems\x18\x02 \x03(\v2\x1d.opencode.tool.v1.ToolProblemR\bproblems\x12&\n" +
-	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"M\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xc7\x01\n" +
+	"\x0eGetToolRequest\x12\x1e\n" +
+	"\x04name\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04name\x12\x1d\n" +
+	"\x05agent\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\x05agent\x12&\n" +
+	"\n" +
+	"session_id\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\tsessionId\x12)\n" +
+	"\vprovider_id\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\n" +
+	"providerId\x12#\n" +
+	"\bmodel_id\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\amodelId\"G\n" +
+	"\x0fGetToolResponse\x124\n" +
+	"\x04tool\x18\x01 \x01(\v2 .opencode.tool.v1.ToolDefinitionR\x04tool\"M\n" +
 	"\vToolProblem\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04line\x18\x02 \x01(\rR\x04line\x12\x16\n" +
@@ -5265,10 +5404,10 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\x1aNETWORK_ACCESS_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14NETWORK_ACCESS_PROXY\x10\x01\x12\x17\n" +
 	"\x13NETWORK_ACCESS_NONE\x10\x02\x12\x17\n" +
-	"\x13NETWORK_ACCESS_OPEN\x10\x032\xec\n" +
-	"\n" +
+	"\x13NETWORK_ACCESS_OPEN\x10\x032\xbc\v\n" +
 	"\vToolService\x12T\n" +
-	"\tListTools\x12\".opencode.tool.v1.ListToolsRequest\x1a#.opencode.tool.v1.ListToolsResponse\x12Q\n" +
+	"\tListTools\x12\".opencode.tool.v1.ListToolsRequest\x1a#.opencode.tool.v1.ListToolsResponse\x12N\n" +
+	"\aGetTool\x12 .opencode.tool.v1.GetToolRequest\x1a!.opencode.tool.v1.GetToolResponse\x12Q\n" +
 	"\bPlanTool\x12!.opencode.tool.v1.PlanToolRequest\x1a\".opencode.tool.v1.PlanToolResponse\x12Q\n" +
 	"\bCallTool\x12!.opencode.tool.v1.CallToolRequest\x1a\".opencode.tool.v1.CallToolResponse\x12\\\n" +
 	"\vExecuteTool\x12$.opencode.tool.v1.ExecuteToolRequest\x1a%.opencode.tool.v1.ExecuteToolResponse0\x01\x12^\n" +
@@ -5300,7 +5439,7 @@ func file_opencode_tool_v1_tool_service_proto_rawDescGZIP() []byte {
 }
 
 var file_opencode_tool_v1_tool_service_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_opencode_tool_v1_tool_service_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
+var file_opencode_tool_v1_tool_service_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
 var file_opencode_tool_v1_tool_service_proto_goTypes = []any{
 	(OnDisconnect)(0),                // 0: opencode.tool.v1.OnDisconnect
 	(EnforcementState)(0),            // 1: opencode.tool.v1.EnforcementState
@@ -5323,167 +5462,172 @@ var file_opencode_tool_v1_tool_service_proto_goTypes = []any{
 	(*StreamToolsEnded)(nil),         // 18: opencode.tool.v1.StreamToolsEnded
 	(*ListToolsRequest)(nil),         // 19: opencode.tool.v1.ListToolsRequest
 	(*ListToolsResponse)(nil),        // 20: opencode.tool.v1.ListToolsResponse
-	(*ToolProblem)(nil),              // 21: opencode.tool.v1.ToolProblem
-	(*ToolDefinition)(nil),           // 22: opencode.tool.v1.ToolDefinition
-	(*ToolAnnotations)(nil),          // 23: opencode.tool.v1.ToolAnnotations
-	(*PlanToolRequest)(nil),          // 24: opencode.tool.v1.PlanToolRequest
-	(*PlanToolResponse)(nil),         // 25: opencode.tool.v1.PlanToolResponse
-	(*PlanProblem)(nil),              // 26: opencode.tool.v1.PlanProblem
-	(*BeginCallRequest)(nil),         // 27: opencode.tool.v1.BeginCallRequest
-	(*BeginCallResponse)(nil),        // 28: opencode.tool.v1.BeginCallResponse
-	(*Begun)(nil),                    // 29: opencode.tool.v1.Begun
-	(*Refused)(nil),                  // 30: opencode.tool.v1.Refused
-	(*Waiting)(nil),                  // 31: opencode.tool.v1.Waiting
-	(*FinishCallRequest)(nil),        // 32: opencode.tool.v1.FinishCallRequest
-	(*FinishCallResponse)(nil),       // 33: opencode.tool.v1.FinishCallResponse
-	(*CancelToolRequest)(nil),        // 34: opencode.tool.v1.CancelToolRequest
-	(*CancelToolResponse)(nil),       // 35: opencode.tool.v1.CancelToolResponse
-	(*GetToolPartRequest)(nil),       // 36: opencode.tool.v1.GetToolPartRequest
-	(*GetToolPartResponse)(nil),      // 37: opencode.tool.v1.GetToolPartResponse
-	(*ListToolPartsRequest)(nil),     // 38: opencode.tool.v1.ListToolPartsRequest
-	(*ListToolPartsResponse)(nil),    // 39: opencode.tool.v1.ListToolPartsResponse
-	(*ReadToolOutputRequest)(nil),    // 40: opencode.tool.v1.ReadToolOutputRequest
-	(*ByteRange)(nil),                // 41: opencode.tool.v1.ByteRange
-	(*LineRange)(nil),                // 42: opencode.tool.v1.LineRange
-	(*ReadToolOutputResponse)(nil),   // 43: opencode.tool.v1.ReadToolOutputResponse
-	(*WatchSessionRequest)(nil),      // 44: opencode.tool.v1.WatchSessionRequest
-	(*WatchSessionResponse)(nil),     // 45: opencode.tool.v1.WatchSessionResponse
-	(*WatchManyRequest)(nil),         // 46: opencode.tool.v1.WatchManyRequest
-	(*Watch)(nil),                    // 47: opencode.tool.v1.Watch
-	(*WatchManyResponse)(nil),        // 48: opencode.tool.v1.WatchManyResponse
-	(*WatchEnd)(nil),                 // 49: opencode.tool.v1.WatchEnd
-	(*GetToolStatsRequest)(nil),      // 50: opencode.tool.v1.GetToolStatsRequest
-	(*GetToolStatsResponse)(nil),     // 51: opencode.tool.v1.GetToolStatsResponse
-	(*ToolStats)(nil),                // 52: opencode.tool.v1.ToolStats
-	(*GetServerInfoRequest)(nil),     // 53: opencode.tool.v1.GetServerInfoRequest
-	(*GetServerInfoResponse)(nil),    // 54: opencode.tool.v1.GetServerInfoResponse
-	(*StoreDetails)(nil),             // 55: opencode.tool.v1.StoreDetails
-	(*SandboxDetails)(nil),           // 56: opencode.tool.v1.SandboxDetails
-	(*McpHold)(nil),                  // 57: opencode.tool.v1.McpHold
-	(*Enforcement)(nil),              // 58: opencode.tool.v1.Enforcement
-	(*AgentDetails)(nil),             // 59: opencode.tool.v1.AgentDetails
-	(*Limits)(nil),                   // 60: opencode.tool.v1.Limits
-	nil,                              // 61: opencode.tool.v1.StreamToolsError.MetadataEntry
-	nil,                              // 62: opencode.tool.v1.WatchEnd.MetadataEntry
-	(*structpb.Struct)(nil),          // 63: google.protobuf.Struct
-	(*ToolPart)(nil),                 // 64: opencode.tool.v1.ToolPart
-	(*PermissionRequest)(nil),        // 65: opencode.tool.v1.PermissionRequest
-	(*SessionEvent)(nil),             // 66: opencode.tool.v1.SessionEvent
-	(ErrorReason)(0),                 // 67: opencode.tool.v1.ErrorReason
-	(*PermissionRule)(nil),           // 68: opencode.tool.v1.PermissionRule
-	(PermissionAction)(0),            // 69: opencode.tool.v1.PermissionAction
-	(*PermissionDecision)(nil),       // 70: opencode.tool.v1.PermissionDecision
-	(*Preview)(nil),                  // 71: opencode.tool.v1.Preview
-	(ToolErrorReason)(0),             // 72: opencode.tool.v1.ToolErrorReason
-	(*WatchPermissionsRequest)(nil),  // 73: opencode.tool.v1.WatchPermissionsRequest
-	(*WatchPermissionsResponse)(nil), // 74: opencode.tool.v1.WatchPermissionsResponse
+	(*GetToolRequest)(nil),           // 21: opencode.tool.v1.GetToolRequest
+	(*GetToolResponse)(nil),          // 22: opencode.tool.v1.GetToolResponse
+	(*ToolProblem)(nil),              // 23: opencode.tool.v1.ToolProblem
+	(*ToolDefinition)(nil),           // 24: opencode.tool.v1.ToolDefinition
+	(*ToolAnnotations)(nil),          // 25: opencode.tool.v1.ToolAnnotations
+	(*PlanToolRequest)(nil),          // 26: opencode.tool.v1.PlanToolRequest
+	(*PlanToolResponse)(nil),         // 27: opencode.tool.v1.PlanToolResponse
+	(*PlanProblem)(nil),              // 28: opencode.tool.v1.PlanProblem
+	(*BeginCallRequest)(nil),         // 29: opencode.tool.v1.BeginCallRequest
+	(*BeginCallResponse)(nil),        // 30: opencode.tool.v1.BeginCallResponse
+	(*Begun)(nil),                    // 31: opencode.tool.v1.Begun
+	(*Refused)(nil),                  // 32: opencode.tool.v1.Refused
+	(*Waiting)(nil),                  // 33: opencode.tool.v1.Waiting
+	(*FinishCallRequest)(nil),        // 34: opencode.tool.v1.FinishCallRequest
+	(*FinishCallResponse)(nil),       // 35: opencode.tool.v1.FinishCallResponse
+	(*CancelToolRequest)(nil),        // 36: opencode.tool.v1.CancelToolRequest
+	(*CancelToolResponse)(nil),       // 37: opencode.tool.v1.CancelToolResponse
+	(*GetToolPartRequest)(nil),       // 38: opencode.tool.v1.GetToolPartRequest
+	(*GetToolPartResponse)(nil),      // 39: opencode.tool.v1.GetToolPartResponse
+	(*ListToolPartsRequest)(nil),     // 40: opencode.tool.v1.ListToolPartsRequest
+	(*ListToolPartsResponse)(nil),    // 41: opencode.tool.v1.ListToolPartsResponse
+	(*ReadToolOutputRequest)(nil),    // 42: opencode.tool.v1.ReadToolOutputRequest
+	(*ByteRange)(nil),                // 43: opencode.tool.v1.ByteRange
+	(*LineRange)(nil),                // 44: opencode.tool.v1.LineRange
+	(*ReadToolOutputResponse)(nil),   // 45: opencode.tool.v1.ReadToolOutputResponse
+	(*WatchSessionRequest)(nil),      // 46: opencode.tool.v1.WatchSessionRequest
+	(*WatchSessionResponse)(nil),     // 47: opencode.tool.v1.WatchSessionResponse
+	(*WatchManyRequest)(nil),         // 48: opencode.tool.v1.WatchManyRequest
+	(*Watch)(nil),                    // 49: opencode.tool.v1.Watch
+	(*WatchManyResponse)(nil),        // 50: opencode.tool.v1.WatchManyResponse
+	(*WatchEnd)(nil),                 // 51: opencode.tool.v1.WatchEnd
+	(*GetToolStatsRequest)(nil),      // 52: opencode.tool.v1.GetToolStatsRequest
+	(*GetToolStatsResponse)(nil),     // 53: opencode.tool.v1.GetToolStatsResponse
+	(*ToolStats)(nil),                // 54: opencode.tool.v1.ToolStats
+	(*GetServerInfoRequest)(nil),     // 55: opencode.tool.v1.GetServerInfoRequest
+	(*GetServerInfoResponse)(nil),    // 56: opencode.tool.v1.GetServerInfoResponse
+	(*StoreDetails)(nil),             // 57: opencode.tool.v1.StoreDetails
+	(*SandboxDetails)(nil),           // 58: opencode.tool.v1.SandboxDetails
+	(*McpHold)(nil),                  // 59: opencode.tool.v1.McpHold
+	(*Enforcement)(nil),              // 60: opencode.tool.v1.Enforcement
+	(*AgentDetails)(nil),             // 61: opencode.tool.v1.AgentDetails
+	(*Limits)(nil),                   // 62: opencode.tool.v1.Limits
+	nil,                              // 63: opencode.tool.v1.StreamToolsError.MetadataEntry
+	nil,                              // 64: opencode.tool.v1.WatchEnd.MetadataEntry
+	(*structpb.Struct)(nil),          // 65: google.protobuf.Struct
+	(*ToolPart)(nil),                 // 66: opencode.tool.v1.ToolPart
+	(*PermissionRequest)(nil),        // 67: opencode.tool.v1.PermissionRequest
+	(*SessionEvent)(nil),             // 68: opencode.tool.v1.SessionEvent
+	(ErrorReason)(0),                 // 69: opencode.tool.v1.ErrorReason
+	(*PermissionRule)(nil),           // 70: opencode.tool.v1.PermissionRule
+	(PermissionAction)(0),            // 71: opencode.tool.v1.PermissionAction
+	(*PermissionDecision)(nil),       // 72: opencode.tool.v1.PermissionDecision
+	(*Preview)(nil),                  // 73: opencode.tool.v1.Preview
+	(ToolErrorReason)(0),             // 74: opencode.tool.v1.ToolErrorReason
+	(*WatchPermissionsRequest)(nil),  // 75: opencode.tool.v1.WatchPermissionsRequest
+	(*WatchPermissionsResponse)(nil), // 76: opencode.tool.v1.WatchPermissionsResponse
 }
 var file_opencode_tool_v1_tool_service_proto_depIdxs = []int32{
-	63, // 0: opencode.tool.v1.CallToolRequest.input:type_name -> google.protobuf.Struct
-	63, // 1: opencode.tool.v1.CallToolRequest.metadata:type_name -> google.protobuf.Struct
+	65, // 0: opencode.tool.v1.CallToolRequest.input:type_name -> google.protobuf.Struct
+	65, // 1: opencode.tool.v1.CallToolRequest.metadata:type_name -> google.protobuf.Struct
 	0,  // 2: opencode.tool.v1.CallToolRequest.on_disconnect:type_name -> opencode.tool.v1.OnDisconnect
-	64, // 3: opencode.tool.v1.CallToolResponse.part:type_name -> opencode.tool.v1.ToolPart
-	65, // 4: opencode.tool.v1.CallToolResponse.permissions:type_name -> opencode.tool.v1.PermissionRequest
-	63, // 5: opencode.tool.v1.ExecuteToolRequest.input:type_name -> google.protobuf.Struct
-	63, // 6: opencode.tool.v1.ExecuteToolRequest.metadata:type_name -> google.protobuf.Struct
+	66, // 3: opencode.tool.v1.CallToolResponse.part:type_name -> opencode.tool.v1.ToolPart
+	67, // 4: opencode.tool.v1.CallToolResponse.permissions:type_name -> opencode.tool.v1.PermissionRequest
+	65, // 5: opencode.tool.v1.ExecuteToolRequest.input:type_name -> google.protobuf.Struct
+	65, // 6: opencode.tool.v1.ExecuteToolRequest.metadata:type_name -> google.protobuf.Struct
 	0,  // 7: opencode.tool.v1.ExecuteToolRequest.on_disconnect:type_name -> opencode.tool.v1.OnDisconnect
-	66, // 8: opencode.tool.v1.ExecuteToolResponse.event:type_name -> opencode.tool.v1.SessionEvent
+	68, // 8: opencode.tool.v1.ExecuteToolResponse.event:type_name -> opencode.tool.v1.SessionEvent
 	10, // 9: opencode.tool.v1.StreamToolsRequest.open:type_name -> opencode.tool.v1.StreamToolsOpen
 	11, // 10: opencode.tool.v1.StreamToolsRequest.input_delta:type_name -> opencode.tool.v1.StreamToolsInputDelta
 	12, // 11: opencode.tool.v1.StreamToolsRequest.execute:type_name -> opencode.tool.v1.StreamToolsExecute
 	13, // 12: opencode.tool.v1.StreamToolsRequest.cancel:type_name -> opencode.tool.v1.StreamToolsCancel
 	14, // 13: opencode.tool.v1.StreamToolsRequest.resume:type_name -> opencode.tool.v1.StreamToolsResume
 	15, // 14: opencode.tool.v1.StreamToolsRequest.credit:type_name -> opencode.tool.v1.StreamToolsCredit
-	63, // 15: opencode.tool.v1.StreamToolsOpen.metadata:type_name -> google.protobuf.Struct
+	65, // 15: opencode.tool.v1.StreamToolsOpen.metadata:type_name -> google.protobuf.Struct
 	0,  // 16: opencode.tool.v1.StreamToolsOpen.on_disconnect:type_name -> opencode.tool.v1.OnDisconnect
 	8,  // 17: opencode.tool.v1.StreamToolsResponse.event:type_name -> opencode.tool.v1.ExecuteToolResponse
 	17, // 18: opencode.tool.v1.StreamToolsResponse.error:type_name -> opencode.tool.v1.StreamToolsError
 	18, // 19: opencode.tool.v1.StreamToolsResponse.ended:type_name -> opencode.tool.v1.StreamToolsEnded
-	67, // 20: opencode.tool.v1.StreamToolsError.reason:type_name -> opencode.tool.v1.ErrorReason
-	61, // 21: opencode.tool.v1.StreamToolsError.metadata:type_name -> opencode.tool.v1.StreamToolsError.MetadataEntry
-	22, // 22: opencode.tool.v1.ListToolsResponse.tools:type_name -> opencode.tool.v1.ToolDefinition
-	21, // 23: opencode.tool.v1.ListToolsResponse.problems:type_name -> opencode.tool.v1.ToolProblem
-	63, // 24: opencode.tool.v1.ToolDefinition.input_schema:type_name -> google.protobuf.Struct
-	63, // 25: opencode.tool.v1.ToolDefinition.output_schema:type_name -> google.protobuf.Struct
-	23, // 26: opencode.tool.v1.ToolDefinition.annotations:type_name -> opencode.tool.v1.ToolAnnotations
-	63, // 27: opencode.tool.v1.PlanToolRequest.input:type_name -> google.protobuf.Struct
-	68, // 28: opencode.tool.v1.PlanToolRequest.rules:type_name -> opencode.tool.v1.PermissionRule
-	69, // 29: opencode.tool.v1.PlanToolResponse.action:type_name -> opencode.tool.v1.PermissionAction
-	65, // 30: opencode.tool.v1.PlanToolResponse.asks:type_name -> opencode.tool.v1.PermissionRequest
-	70, // 31: opencode.tool.v1.PlanToolResponse.decisions:type_name -> opencode.tool.v1.PermissionDecision
-	71, // 32: opencode.tool.v1.PlanToolResponse.preview:type_name -> opencode.tool.v1.Preview
-	26, // 33: opencode.tool.v1.PlanToolResponse.problem:type_name -> opencode.tool.v1.PlanProblem
-	72, // 34: opencode.tool.v1.PlanProblem.reason:type_name -> opencode.tool.v1.ToolErrorReason
-	63, // 35: opencode.tool.v1.BeginCallRequest.input:type_name -> google.protobuf.Struct
-	29, // 36: opencode.tool.v1.BeginCallResponse.begun:type_name -> opencode.tool.v1.Begun
-	30, // 37: opencode.tool.v1.BeginCallResponse.refused:type_name -> opencode.tool.v1.Refused
-	31, // 38: opencode.tool.v1.BeginCallResponse.waiting:type_name -> opencode.tool.v1.Waiting
-	63, // 39: opencode.tool.v1.Begun.input:type_name -> google.protobuf.Struct
-	72, // 40: opencode.tool.v1.Refused.reason:type_name -> opencode.tool.v1.ToolErrorReason
-	65, // 41: opencode.tool.v1.Waiting.permissions:type_name -> opencode.tool.v1.PermissionRequest
-	63, // 42: opencode.tool.v1.FinishCallRequest.metadata:type_name -> google.protobuf.Struct
-	64, // 43: opencode.tool.v1.FinishCallResponse.part:type_name -> opencode.tool.v1.ToolPart
-	64, // 44: opencode.tool.v1.CancelToolResponse.part:type_name -> opencode.tool.v1.ToolPart
-	64, // 45: opencode.tool.v1.GetToolPartResponse.part:type_name -> opencode.tool.v1.ToolPart
-	65, // 46: opencode.tool.v1.GetToolPartResponse.permissions:type_name -> opencode.tool.v1.PermissionRequest
-	64, // 47: opencode.tool.v1.ListToolPartsResponse.parts:type_name -> opencode.tool.v1.ToolPart
-	41, // 48: opencode.tool.v1.ReadToolOutputRequest.bytes:type_name -> opencode.tool.v1.ByteRange
-	42, // 49: opencode.tool.v1.ReadToolOutputRequest.lines:type_name -> opencode.tool.v1.LineRange
-	66, // 50: opencode.tool.v1.WatchSessionResponse.event:type_name -> opencode.tool.v1.SessionEvent
-	47, // 51: opencode.tool.v1.WatchManyRequest.watches:type_name -> opencode.tool.v1.Watch
-	73, // 52: opencode.tool.v1.Watch.permissions:type_name -> opencode.tool.v1.WatchPermissionsRequest
-	44, // 53: opencode.tool.v1.Watch.session:type_name -> opencode.tool.v1.WatchSessionRequest
-	74, // 54: opencode.tool.v1.WatchManyResponse.permissions:type_name -> opencode.tool.v1.WatchPermissionsResponse
-	45, // 55: opencode.tool.v1.WatchManyResponse.session:type_name -> opencode.tool.v1.WatchSessionResponse
-	49, // 56: opencode.tool.v1.WatchManyResponse.end:type_name -> opencode.tool.v1.WatchEnd
-	67, // 57: opencode.tool.v1.WatchEnd.reason:type_name -> opencode.tool.v1.ErrorReason
-	62, // 58: opencode.tool.v1.WatchEnd.metadata:type_name -> opencode.tool.v1.WatchEnd.MetadataEntry
-	52, // 59: opencode.tool.v1.GetToolStatsResponse.tools:type_name -> opencode.tool.v1.ToolStats
-	3,  // 60: opencode.tool.v1.GetServerInfoResponse.sandbox:type_name -> opencode.tool.v1.SandboxState
-	60, // 61: opencode.tool.v1.GetServerInfoResponse.limits:type_name -> opencode.tool.v1.Limits
-	59, // 62: opencode.tool.v1.GetServerInfoResponse.agent_details:type_name -> opencode.tool.v1.AgentDetails
-	2,  // 63: opencode.tool.v1.GetServerInfoResponse.unattended:type_name -> opencode.tool.v1.UnattendedPolicy
-	58, // 64: opencode.tool.v1.GetServerInfoResponse.enforcement:type_name -> opencode.tool.v1.Enforcement
-	4,  // 65: opencode.tool.v1.GetServerInfoResponse.sandbox_network_access:type_name -> opencode.tool.v1.NetworkAccess
-	57, // 66: opencode.tool.v1.GetServerInfoResponse.mcp_holds:type_name -> opencode.tool.v1.McpHold
-	56, // 67: opencode.tool.v1.GetServerInfoResponse.sandbox_details:type_name -> opencode.tool.v1.SandboxDetails
-	55, // 68: opencode.tool.v1.GetServerInfoResponse.store_details:type_name -> opencode.tool.v1.StoreDetails
-	1,  // 69: opencode.tool.v1.Enforcement.state:type_name -> opencode.tool.v1.EnforcementState
-	19, // 70: opencode.tool.v1.ToolService.ListTools:input_type -> opencode.tool.v1.ListToolsRequest
-	24, // 71: opencode.tool.v1.ToolService.PlanTool:input_type -> opencode.tool.v1.PlanToolRequest
-	5,  // 72: opencode.tool.v1.ToolService.CallTool:input_type -> opencode.tool.v1.CallToolRequest
-	7,  // 73: opencode.tool.v1.ToolService.ExecuteTool:input_type -> opencode.tool.v1.ExecuteToolRequest
-	9,  // 74: opencode.tool.v1.ToolService.StreamTools:input_type -> opencode.tool.v1.StreamToolsRequest
-	27, // 75: opencode.tool.v1.ToolService.BeginCall:input_type -> opencode.tool.v1.BeginCallRequest
-	32, // 76: opencode.tool.v1.ToolService.FinishCall:input_type -> opencode.tool.v1.FinishCallRequest
-	34, // 77: opencode.tool.v1.ToolService.CancelTool:input_type -> opencode.tool.v1.CancelToolRequest
-	36, // 78: opencode.tool.v1.ToolService.GetToolPart:input_type -> opencode.tool.v1.GetToolPartRequest
-	38, // 79: opencode.tool.v1.ToolService.ListToolParts:input_type -> opencode.tool.v1.ListToolPartsRequest
-	40, // 80: opencode.tool.v1.ToolService.ReadToolOutput:input_type -> opencode.tool.v1.ReadToolOutputRequest
-	44, // 81: opencode.tool.v1.ToolService.WatchSession:input_type -> opencode.tool.v1.WatchSessionRequest
-	46, // 82: opencode.tool.v1.ToolService.WatchMany:input_type -> opencode.tool.v1.WatchManyRequest
-	50, // 83: opencode.tool.v1.ToolService.GetToolStats:input_type -> opencode.tool.v1.GetToolStatsRequest
-	53, // 84: opencode.tool.v1.ToolService.GetServerInfo:input_type -> opencode.tool.v1.GetServerInfoRequest
-	20, // 85: opencode.tool.v1.ToolService.ListTools:output_type -> opencode.tool.v1.ListToolsResponse
-	25, // 86: opencode.tool.v1.ToolService.PlanTool:output_type -> opencode.tool.v1.PlanToolResponse
-	6,  // 87: opencode.tool.v1.ToolService.CallTool:output_type -> opencode.tool.v1.CallToolResponse
-	8,  // 88: opencode.tool.v1.ToolService.ExecuteTool:output_type -> opencode.tool.v1.ExecuteToolResponse
-	16, // 89: opencode.tool.v1.ToolService.StreamTools:output_type -> opencode.tool.v1.StreamToolsResponse
-	28, // 90: opencode.tool.v1.ToolService.BeginCall:output_type -> opencode.tool.v1.BeginCallResponse
-	33, // 91: opencode.tool.v1.ToolService.FinishCall:output_type -> opencode.tool.v1.FinishCallResponse
-	35, // 92: opencode.tool.v1.ToolService.CancelTool:output_type -> opencode.tool.v1.CancelToolResponse
-	37, // 93: opencode.tool.v1.ToolService.GetToolPart:output_type -> opencode.tool.v1.GetToolPartResponse
-	39, // 94: opencode.tool.v1.ToolService.ListToolParts:output_type -> opencode.tool.v1.ListToolPartsResponse
-	43, // 95: opencode.tool.v1.ToolService.ReadToolOutput:output_type -> opencode.tool.v1.ReadToolOutputResponse
-	45, // 96: opencode.tool.v1.ToolService.WatchSession:output_type -> opencode.tool.v1.WatchSessionResponse
-	48, // 97: opencode.tool.v1.ToolService.WatchMany:output_type -> opencode.tool.v1.WatchManyResponse
-	51, // 98: opencode.tool.v1.ToolService.GetToolStats:output_type -> opencode.tool.v1.GetToolStatsResponse
-	54, // 99: opencode.tool.v1.ToolService.GetServerInfo:output_type -> opencode.tool.v1.GetServerInfoResponse
-	85, // [85:100] is the sub-list for method output_type
-	70, // [70:85] is the sub-list for method input_type
-	70, // [70:70] is the sub-list for extension type_name
-	70, // [70:70] is the sub-list for extension extendee
-	0,  // [0:70] is the sub-list for field type_name
+	69, // 20: opencode.tool.v1.StreamToolsError.reason:type_name -> opencode.tool.v1.ErrorReason
+	63, // 21: opencode.tool.v1.StreamToolsError.metadata:type_name -> opencode.tool.v1.StreamToolsError.MetadataEntry
+	24, // 22: opencode.tool.v1.ListToolsResponse.tools:type_name -> opencode.tool.v1.ToolDefinition
+	23, // 23: opencode.tool.v1.ListToolsResponse.problems:type_name -> opencode.tool.v1.ToolProblem
+	24, // 24: opencode.tool.v1.GetToolResponse.tool:type_name -> opencode.tool.v1.ToolDefinition
+	65, // 25: opencode.tool.v1.ToolDefinition.input_schema:type_name -> google.protobuf.Struct
+	65, // 26: opencode.tool.v1.ToolDefinition.output_schema:type_name -> google.protobuf.Struct
+	25, // 27: opencode.tool.v1.ToolDefinition.annotations:type_name -> opencode.tool.v1.ToolAnnotations
+	65, // 28: opencode.tool.v1.PlanToolRequest.input:type_name -> google.protobuf.Struct
+	70, // 29: opencode.tool.v1.PlanToolRequest.rules:type_name -> opencode.tool.v1.PermissionRule
+	71, // 30: opencode.tool.v1.PlanToolResponse.action:type_name -> opencode.tool.v1.PermissionAction
+	67, // 31: opencode.tool.v1.PlanToolResponse.asks:type_name -> opencode.tool.v1.PermissionRequest
+	72, // 32: opencode.tool.v1.PlanToolResponse.decisions:type_name -> opencode.tool.v1.PermissionDecision
+	73, // 33: opencode.tool.v1.PlanToolResponse.preview:type_name -> opencode.tool.v1.Preview
+	28, // 34: opencode.tool.v1.PlanToolResponse.problem:type_name -> opencode.tool.v1.PlanProblem
+	74, // 35: opencode.tool.v1.PlanProblem.reason:type_name -> opencode.tool.v1.ToolErrorReason
+	65, // 36: opencode.tool.v1.BeginCallRequest.input:type_name -> google.protobuf.Struct
+	31, // 37: opencode.tool.v1.BeginCallResponse.begun:type_name -> opencode.tool.v1.Begun
+	32, // 38: opencode.tool.v1.BeginCallResponse.refused:type_name -> opencode.tool.v1.Refused
+	33, // 39: opencode.tool.v1.BeginCallResponse.waiting:type_name -> opencode.tool.v1.Waiting
+	65, // 40: opencode.tool.v1.Begun.input:type_name -> google.protobuf.Struct
+	74, // 41: opencode.tool.v1.Refused.reason:type_name -> opencode.tool.v1.ToolErrorReason
+	67, // 42: opencode.tool.v1.Waiting.permissions:type_name -> opencode.tool.v1.PermissionRequest
+	65, // 43: opencode.tool.v1.FinishCallRequest.metadata:type_name -> google.protobuf.Struct
+	66, // 44: opencode.tool.v1.FinishCallResponse.part:type_name -> opencode.tool.v1.ToolPart
+	66, // 45: opencode.tool.v1.CancelToolResponse.part:type_name -> opencode.tool.v1.ToolPart
+	66, // 46: opencode.tool.v1.GetToolPartResponse.part:type_name -> opencode.tool.v1.ToolPart
+	67, // 47: opencode.tool.v1.GetToolPartResponse.permissions:type_name -> opencode.tool.v1.PermissionRequest
+	66, // 48: opencode.tool.v1.ListToolPartsResponse.parts:type_name -> opencode.tool.v1.ToolPart
+	43, // 49: opencode.tool.v1.ReadToolOutputRequest.bytes:type_name -> opencode.tool.v1.ByteRange
+	44, // 50: opencode.tool.v1.ReadToolOutputRequest.lines:type_name -> opencode.tool.v1.LineRange
+	68, // 51: opencode.tool.v1.WatchSessionResponse.event:type_name -> opencode.tool.v1.SessionEvent
+	49, // 52: opencode.tool.v1.WatchManyRequest.watches:type_name -> opencode.tool.v1.Watch
+	75, // 53: opencode.tool.v1.Watch.permissions:type_name -> opencode.tool.v1.WatchPermissionsRequest
+	46, // 54: opencode.tool.v1.Watch.session:type_name -> opencode.tool.v1.WatchSessionRequest
+	76, // 55: opencode.tool.v1.WatchManyResponse.permissions:type_name -> opencode.tool.v1.WatchPermissionsResponse
+	47, // 56: opencode.tool.v1.WatchManyResponse.session:type_name -> opencode.tool.v1.WatchSessionResponse
+	51, // 57: opencode.tool.v1.WatchManyResponse.end:type_name -> opencode.tool.v1.WatchEnd
+	69, // 58: opencode.tool.v1.WatchEnd.reason:type_name -> opencode.tool.v1.ErrorReason
+	64, // 59: opencode.tool.v1.WatchEnd.metadata:type_name -> opencode.tool.v1.WatchEnd.MetadataEntry
+	54, // 60: opencode.tool.v1.GetToolStatsResponse.tools:type_name -> opencode.tool.v1.ToolStats
+	3,  // 61: opencode.tool.v1.GetServerInfoResponse.sandbox:type_name -> opencode.tool.v1.SandboxState
+	62, // 62: opencode.tool.v1.GetServerInfoResponse.limits:type_name -> opencode.tool.v1.Limits
+	61, // 63: opencode.tool.v1.GetServerInfoResponse.agent_details:type_name -> opencode.tool.v1.AgentDetails
+	2,  // 64: opencode.tool.v1.GetServerInfoResponse.unattended:type_name -> opencode.tool.v1.UnattendedPolicy
+	60, // 65: opencode.tool.v1.GetServerInfoResponse.enforcement:type_name -> opencode.tool.v1.Enforcement
+	4,  // 66: opencode.tool.v1.GetServerInfoResponse.sandbox_network_access:type_name -> opencode.tool.v1.NetworkAccess
+	59, // 67: opencode.tool.v1.GetServerInfoResponse.mcp_holds:type_name -> opencode.tool.v1.McpHold
+	58, // 68: opencode.tool.v1.GetServerInfoResponse.sandbox_details:type_name -> opencode.tool.v1.SandboxDetails
+	57, // 69: opencode.tool.v1.GetServerInfoResponse.store_details:type_name -> opencode.tool.v1.StoreDetails
+	1,  // 70: opencode.tool.v1.Enforcement.state:type_name -> opencode.tool.v1.EnforcementState
+	19, // 71: opencode.tool.v1.ToolService.ListTools:input_type -> opencode.tool.v1.ListToolsRequest
+	21, // 72: opencode.tool.v1.ToolService.GetTool:input_type -> opencode.tool.v1.GetToolRequest
+	26, // 73: opencode.tool.v1.ToolService.PlanTool:input_type -> opencode.tool.v1.PlanToolRequest
+	5,  // 74: opencode.tool.v1.ToolService.CallTool:input_type -> opencode.tool.v1.CallToolRequest
+	7,  // 75: opencode.tool.v1.ToolService.ExecuteTool:input_type -> opencode.tool.v1.ExecuteToolRequest
+	9,  // 76: opencode.tool.v1.ToolService.StreamTools:input_type -> opencode.tool.v1.StreamToolsRequest
+	29, // 77: opencode.tool.v1.ToolService.BeginCall:input_type -> opencode.tool.v1.BeginCallRequest
+	34, // 78: opencode.tool.v1.ToolService.FinishCall:input_type -> opencode.tool.v1.FinishCallRequest
+	36, // 79: opencode.tool.v1.ToolService.CancelTool:input_type -> opencode.tool.v1.CancelToolRequest
+	38, // 80: opencode.tool.v1.ToolService.GetToolPart:input_type -> opencode.tool.v1.GetToolPartRequest
+	40, // 81: opencode.tool.v1.ToolService.ListToolParts:input_type -> opencode.tool.v1.ListToolPartsRequest
+	42, // 82: opencode.tool.v1.ToolService.ReadToolOutput:input_type -> opencode.tool.v1.ReadToolOutputRequest
+	46, // 83: opencode.tool.v1.ToolService.WatchSession:input_type -> opencode.tool.v1.WatchSessionRequest
+	48, // 84: opencode.tool.v1.ToolService.WatchMany:input_type -> opencode.tool.v1.WatchManyRequest
+	52, // 85: opencode.tool.v1.ToolService.GetToolStats:input_type -> opencode.tool.v1.GetToolStatsRequest
+	55, // 86: opencode.tool.v1.ToolService.GetServerInfo:input_type -> opencode.tool.v1.GetServerInfoRequest
+	20, // 87: opencode.tool.v1.ToolService.ListTools:output_type -> opencode.tool.v1.ListToolsResponse
+	22, // 88: opencode.tool.v1.ToolService.GetTool:output_type -> opencode.tool.v1.GetToolResponse
+	27, // 89: opencode.tool.v1.ToolService.PlanTool:output_type -> opencode.tool.v1.PlanToolResponse
+	6,  // 90: opencode.tool.v1.ToolService.CallTool:output_type -> opencode.tool.v1.CallToolResponse
+	8,  // 91: opencode.tool.v1.ToolService.ExecuteTool:output_type -> opencode.tool.v1.ExecuteToolResponse
+	16, // 92: opencode.tool.v1.ToolService.StreamTools:output_type -> opencode.tool.v1.StreamToolsResponse
+	30, // 93: opencode.tool.v1.ToolService.BeginCall:output_type -> opencode.tool.v1.BeginCallResponse
+	35, // 94: opencode.tool.v1.ToolService.FinishCall:output_type -> opencode.tool.v1.FinishCallResponse
+	37, // 95: opencode.tool.v1.ToolService.CancelTool:output_type -> opencode.tool.v1.CancelToolResponse
+	39, // 96: opencode.tool.v1.ToolService.GetToolPart:output_type -> opencode.tool.v1.GetToolPartResponse
+	41, // 97: opencode.tool.v1.ToolService.ListToolParts:output_type -> opencode.tool.v1.ListToolPartsResponse
+	45, // 98: opencode.tool.v1.ToolService.ReadToolOutput:output_type -> opencode.tool.v1.ReadToolOutputResponse
+	47, // 99: opencode.tool.v1.ToolService.WatchSession:output_type -> opencode.tool.v1.WatchSessionResponse
+	50, // 100: opencode.tool.v1.ToolService.WatchMany:output_type -> opencode.tool.v1.WatchManyResponse
+	53, // 101: opencode.tool.v1.ToolService.GetToolStats:output_type -> opencode.tool.v1.GetToolStatsResponse
+	56, // 102: opencode.tool.v1.ToolService.GetServerInfo:output_type -> opencode.tool.v1.GetServerInfoResponse
+	87, // [87:103] is the sub-list for method output_type
+	71, // [71:87] is the sub-list for method input_type
+	71, // [71:71] is the sub-list for extension type_name
+	71, // [71:71] is the sub-list for extension extendee
+	0,  // [0:71] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_tool_service_proto_init() }
@@ -5512,25 +5656,25 @@ func file_opencode_tool_v1_tool_service_proto_init() {
 		(*StreamToolsResponse_Error)(nil),
 		(*StreamToolsResponse_Ended)(nil),
 	}
-	file_opencode_tool_v1_tool_service_proto_msgTypes[22].OneofWrappers = []any{}
-	file_opencode_tool_v1_tool_service_proto_msgTypes[23].OneofWrappers = []any{
+	file_opencode_tool_v1_tool_service_proto_msgTypes[24].OneofWrappers = []any{}
+	file_opencode_tool_v1_tool_service_proto_msgTypes[25].OneofWrappers = []any{
 		(*BeginCallResponse_Begun)(nil),
 		(*BeginCallResponse_Refused)(nil),
 		(*BeginCallResponse_Waiting)(nil),
 	}
-	file_opencode_tool_v1_tool_service_proto_msgTypes[27].OneofWrappers = []any{
+	file_opencode_tool_v1_tool_service_proto_msgTypes[29].OneofWrappers = []any{
 		(*FinishCallRequest_Output)(nil),
 		(*FinishCallRequest_Error)(nil),
 	}
-	file_opencode_tool_v1_tool_service_proto_msgTypes[35].OneofWrappers = []any{
+	file_opencode_tool_v1_tool_service_proto_msgTypes[37].OneofWrappers = []any{
 		(*ReadToolOutputRequest_Bytes)(nil),
 		(*ReadToolOutputRequest_Lines)(nil),
 	}
-	file_opencode_tool_v1_tool_service_proto_msgTypes[42].OneofWrappers = []any{
+	file_opencode_tool_v1_tool_service_proto_msgTypes[44].OneofWrappers = []any{
 		(*Watch_Permissions)(nil),
 		(*Watch_Session)(nil),
 	}
-	file_opencode_tool_v1_tool_service_proto_msgTypes[43].OneofWrappers = []any{
+	file_opencode_tool_v1_tool_service_proto_msgTypes[45].OneofWrappers = []any{
 		(*WatchManyResponse_Permissions)(nil),
 		(*WatchManyResponse_Session)(nil),
 		(*WatchManyResponse_End)(nil),
@@ -5541,7 +5685,7 @@ func file_opencode_tool_v1_tool_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_opencode_tool_v1_tool_service_proto_rawDesc), len(file_opencode_tool_v1_tool_service_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   58,
+			NumMessages:   60,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -37,6 +37,8 @@ const (
 const (
 	// ToolServiceListToolsProcedure is the fully-qualified name of the ToolService's ListTools RPC.
 	ToolServiceListToolsProcedure = "/opencode.tool.v1.ToolService/ListTools"
+	// ToolServiceGetToolProcedure is the fully-qualified name of the ToolService's GetTool RPC.
+	ToolServiceGetToolProcedure = "/opencode.tool.v1.ToolService/GetTool"
 	// ToolServicePlanToolProcedure is the fully-qualified name of the ToolService's PlanTool RPC.
 	ToolServicePlanToolProcedure = "/opencode.tool.v1.ToolService/PlanTool"
 	// ToolServiceCallToolProcedure is the fully-qualified name of the ToolService's CallTool RPC.
@@ -78,6 +80,8 @@ type ToolServiceClient interface {
 	// replace others of the same name. Hiding a tool does not authorize anything: a call of a hidden tool is judged like
 	// any other.
 	ListTools(context.Context, *connect.Request[v1.ListToolsRequest]) (*connect.Response[v1.ListToolsResponse], error)
+	// GetTool returns one tool as ListTools shows it. One that ListTools does not show is UNKNOWN_TOOL.
+	GetTool(context.Context, *connect.Request[v1.GetToolRequest]) (*connect.Response[v1.GetToolResponse], error)
 	// PlanTool returns what a call would do and what it would ask for. It runs and records nothing. Input that does not
 	// fit the schema is INVALID_INPUT, an unknown tool is UNKNOWN_TOOL; a failing check of the tool itself (a missing
 	// file, for example) sets `problem`.
@@ -185,6 +189,12 @@ func NewToolServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(toolServiceMethods.ByName("ListTools")),
 			connect.WithClientOptions(opts...),
 		),
+		getTool: connect.NewClient[v1.GetToolRequest, v1.GetToolResponse](
+			httpClient,
+			baseURL+ToolServiceGetToolProcedure,
+			connect.WithSchema(toolServiceMethods.ByName("GetTool")),
+			connect.WithClientOptions(opts...),
+		),
 		planTool: connect.NewClient[v1.PlanToolRequest, v1.PlanToolResponse](
 			httpClient,
 			baseURL+ToolServicePlanToolProcedure,
@@ -275,6 +285,7 @@ func NewToolServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 // toolServiceClient implements ToolServiceClient.
 type toolServiceClient struct {
 	listTools      *connect.Client[v1.ListToolsRequest, v1.ListToolsResponse]
+	getTool        *connect.Client[v1.GetToolRequest, v1.GetToolResponse]
 	planTool       *connect.Client[v1.PlanToolRequest, v1.PlanToolResponse]
 	callTool       *connect.Client[v1.CallToolRequest, v1.CallToolResponse]
 	executeTool    *connect.Client[v1.ExecuteToolRequest, v1.ExecuteToolResponse]
@@ -294,6 +305,11 @@ type toolServiceClient struct {
 // ListTools calls opencode.tool.v1.ToolService.ListTools.
 func (c *toolServiceClient) ListTools(ctx context.Context, req *connect.Request[v1.ListToolsRequest]) (*connect.Response[v1.ListToolsResponse], error) {
 	return c.listTools.CallUnary(ctx, req)
+}
+
+// GetTool calls opencode.tool.v1.ToolService.GetTool.
+func (c *toolServiceClient) GetTool(ctx context.Context, req *connect.Request[v1.GetToolRequest]) (*connect.Response[v1.GetToolResponse], error) {
+	return c.getTool.CallUnary(ctx, req)
 }
 
 // PlanTool calls opencode.tool.v1.ToolService.PlanTool.
@@ -372,6 +388,8 @@ type ToolServiceHandler interface {
 	// replace others of the same name. Hiding a tool does not authorize anything: a call of a hidden tool is judged like
 	// any other.
 	ListTools(context.Context, *connect.Request[v1.ListToolsRequest]) (*connect.Response[v1.ListToolsResponse], error)
+	// GetTool returns one tool as ListTools shows it. One that ListTools does not show is UNKNOWN_TOOL.
+	GetTool(context.Context, *connect.Request[v1.GetToolRequest]) (*connect.Response[v1.GetToolResponse], error)
 	// PlanTool returns what a call would do and what it would ask for. It runs and records nothing. Input that does not
 	// fit the schema is INVALID_INPUT, an unknown tool is UNKNOWN_TOOL; a failing check of the tool itself (a missing
 	// file, for example) sets `problem`.
@@ -475,6 +493,12 @@ func NewToolServiceHandler(svc ToolServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(toolServiceMethods.ByName("ListTools")),
 		connect.WithHandlerOptions(opts...),
 	)
+	toolServiceGetToolHandler := connect.NewUnaryHandler(
+		ToolServiceGetToolProcedure,
+		svc.GetTool,
+		connect.WithSchema(toolServiceMethods.ByName("GetTool")),
+		connect.WithHandlerOptions(opts...),
+	)
 	toolServicePlanToolHandler := connect.NewUnaryHandler(
 		ToolServicePlanToolProcedure,
 		svc.PlanTool,
@@ -563,6 +587,8 @@ func NewToolServiceHandler(svc ToolServiceHandler, opts ...connect.HandlerOption
 		switch r.URL.Path {
 		case ToolServiceListToolsProcedure:
 			toolServiceListToolsHandler.ServeHTTP(w, r)
+		case ToolServiceGetToolProcedure:
+			toolServiceGetToolHandler.ServeHTTP(w, r)
 		case ToolServicePlanToolProcedure:
 			toolServicePlanToolHandler.ServeHTTP(w, r)
 		case ToolServiceCallToolProcedure:
@@ -602,6 +628,10 @@ type UnimplementedToolServiceHandler struct{}
 
 func (UnimplementedToolServiceHandler) ListTools(context.Context, *connect.Request[v1.ListToolsRequest]) (*connect.Response[v1.ListToolsResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("opencode.tool.v1.ToolService.ListTools is not implemented"))
+}
+
+func (UnimplementedToolServiceHandler) GetTool(context.Context, *connect.Request[v1.GetToolRequest]) (*connect.Response[v1.GetToolResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("opencode.tool.v1.ToolService.GetTool is not implemented"))
 }
 
 func (UnimplementedToolServiceHandler) PlanTool(context.Context, *connect.Request[v1.PlanToolRequest]) (*connect.Response[v1.PlanToolResponse], error) {
