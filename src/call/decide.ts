@@ -1,5 +1,5 @@
-import { readdir, readFile } from "node:fs/promises";
-import { basename, dirname, join } from "node:path";
+import { readdir, readFile, realpath } from "node:fs/promises";
+import { basename, dirname, join, relative } from "node:path";
 import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
@@ -170,7 +170,7 @@ export async function decide(
     files: { read: pathsOf("read"), edit: pathsOf("edit") },
   };
   let binding: Promise<Binding> | undefined;
-  const bound = () => (binding ??= bindPlan(planning, plan, asks, subject, reads));
+  const bound = () => (binding ??= bindPlan(planning, { plan, asks, subject, reads, gitFiles: layers.gitFiles }));
   return {
     ...{ ...decided, bound },
     async view() {
@@ -242,13 +242,17 @@ export async function expandAsks(
   return asks;
 }
 
+/** A plan with what it stands for. */
+interface Bound extends Pick<Question, "plan" | "subject"> {
+  asks: readonly ExpandedAsk[];
+  reads: Question["reads"] | undefined;
+  gitFiles: Layers["gitFiles"];
+}
+
 /** Reads what an approval of a plan is bound to. */
 async function bindPlan(
   { hashes, listFiles }: Pick<Planning, "hashes" | "listFiles">,
-  { binds = [], searchPath = "" }: Plan,
-  asks: readonly ExpandedAsk[],
-  { directory, tool }: Subject,
-  reads: PlanContext["reads"] | undefined,
+  { plan: { binds = [], searchPath = "" }, asks, subject: { directory, tool }, reads, gitFiles }: Bound,
 ): Promise<Binding> {
   const names = asks.flatMap(({ programs = [] }) => programs);
   const programs = await Promise.all(names.map((name) => findProgram(name, searchPath)));
@@ -281,11 +285,14 @@ async function bindPlan(
     shown.push({ path, sha256, bytes: BigInt(bytes), lines, use: codeUses[use], changedSinceRead });
   }
   const bound = { files, code, shown };
-  if (!found.some(({ runsMore }) => runsMore) || !listFiles) return { ...bound, missing: [...missing] };
+  const runsMore = found.some(({ runsMore }) => runsMore);
+  const tops = new Set(found.flatMap(({ repositories }) => repositories));
+  if ((!runsMore && tops.size === 0) || !listFiles) return { ...bound, missing: [...missing] };
+  const ofGit = await filesOfGit([...tops], gitFiles, directory);
   // The host of a delegated call writes one of these with each request.
   const isCompared = (name: string) => !isForeignPermission(tool) || !nonceName.test(basename(name));
-  const tree = await listFiles(directory).then(
-    (names) => readTree(directory, names.filter(isCompared)),
+  const tree = await (runsMore ? listFiles(directory) : Promise.resolve([])).then(
+    (names) => readTree(directory, [...names.filter(isCompared), ...ofGit]),
     () => undefined,
   );
   if (!tree) missing.add("may run files that are not bound: the workspace cannot be read, or has too many files");
@@ -302,6 +309,20 @@ const codeUses: Readonly<Record<CodeUse, ViewFileUse>> = {
   startup: ViewFileUse.STARTUP,
   program: ViewFileUse.PROGRAM,
 };
+
+/** Lists the settings and hooks of repositories, and the files that the settings name, relative to a directory. */
+async function filesOfGit(tops: readonly string[], known: Layers["gitFiles"], directory: string): Promise<string[]> {
+  if (tops.length === 0) return [];
+  const own = tops.flatMap((top) => [join(top, ".git/config"), join(top, ".git/hooks")]);
+  const found = [...new Set([...own, ...(known?.code ?? [])])].map(async (path) => {
+    const entries = await listDirectory(path);
+    const names = entries.filter(({ name, isDirectory }) => !isDirectory && !name.endsWith(".sample"));
+    return [path, ...names.map(({ name }) => join(path, name))];
+  });
+  const paths = (await Promise.all(found)).flat();
+  const targets = await Promise.all(paths.map(async (path) => await realpath(path).catch(() => path)));
+  return [...new Set([...paths, ...targets])].map((path) => relative(directory, path));
+}
 
 /** Adds the files that the scripts of a package.json run, as far as their lines are short. */
 async function withScripts(files: readonly PlacedCode[]): Promise<PlacedCode[]> {

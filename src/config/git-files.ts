@@ -1,5 +1,5 @@
 import { closeSync, constants, fstatSync, openSync, readFileSync, realpathSync, statSync } from "node:fs";
-import { dirname, join, relative, resolve, sep } from "node:path";
+import { basename, dirname, join, relative, resolve, sep } from "node:path";
 import { foldPath, type GitFiles, protectedFile } from "../policy/protected-files.ts";
 
 /** A file that was read, or found missing, with the stamp that a change of it changes. */
@@ -31,7 +31,7 @@ export function createGitFiles(home: string): (workspace: { root: string; direct
     const now = isSame ? before : readNamed(home, root, directory);
     if (known.size >= maxKnown) known.clear();
     known.set(key, now);
-    return now.found.paths.length === 0 ? undefined : now.found;
+    return now.found.code.length === 0 ? undefined : now.found;
   }
 
   return ({ root, directory }) => {
@@ -52,6 +52,7 @@ const tickMs = 1_000;
 function readNamed(home: string, root: string, directory: string): Known {
   const sources = new Map<string, string>();
   const named = new Set<string>();
+  const hooks = new Set<string>();
   let isOld = true;
 
   function readFile(file: string): string | undefined {
@@ -83,6 +84,7 @@ function readNamed(home: string, root: string, directory: string): Known {
     const [, linked] = /^gitdir: *(.+?)\s*$/m.exec(contentOf(entry).text ?? "") ?? [];
     const own = linked === undefined ? entry : resolve(top, linked);
     const common = resolve(own, readFile(join(own, "commondir"))?.trim() ?? ".");
+    hooks.add(join(common, "hooks"));
     for (const file of [join(common, "config"), join(own, "config.worktree")]) readSettings(file, [top]);
     return true;
   }
@@ -92,7 +94,10 @@ function readNamed(home: string, root: string, directory: string): Known {
     if (readRepository(at)) tops.push(at);
   const ofUser = [join(home, ".gitconfig"), join(home, ".config/git/config"), "/etc/gitconfig"];
   if (tops.length > 0) for (const file of ofUser) readSettings(file, tops);
-  return { sources: [...sources].map(([file, stamp]) => ({ file, stamp })), found: toGitFiles(named, root), isOld };
+  const code =
+    tops.length === 0 ? [] : [...sources.keys(), ...hooks, ...named].filter((path) => basename(path) !== ".git");
+  const found = { ...toGitFiles(named, root), code };
+  return { sources: [...sources].map(([file, stamp]) => ({ file, stamp })), found, isOld };
 }
 
 /** Returns the directories from the one up to the root of its workspace. */
@@ -103,7 +108,7 @@ function levels(root: string, directory: string): string[] {
   );
 }
 
-function toGitFiles(named: ReadonlySet<string>, root: string): GitFiles {
+function toGitFiles(named: ReadonlySet<string>, root: string): Omit<GitFiles, "code"> {
   // What contains the workspace would protect all of it; `/dev/null` is how people switch hooks off.
   const isPlain = (path: string) => !`${root}/`.startsWith(`${path}/`) && !path.startsWith("/dev/");
   const paths = new Set([...named].flatMap((path) => [path, realPathOf(path)]).filter(isPlain));

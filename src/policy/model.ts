@@ -34,6 +34,8 @@ export interface LineCode {
   runsMore: boolean;
   /** The reasons why not all files are known. */
   unknown: readonly string[];
+  /** The top directories of the repositories in which git runs. */
+  repositories: readonly string[];
 }
 
 /** A list of rules and its origin. */

@@ -78,6 +78,8 @@ const startedImplicitly = table([
 export interface GitFiles {
   readonly paths: readonly string[];
   readonly parents: readonly string[];
+  /** The settings, the directories of hooks, and the files that the settings name, not folded: git runs them or by them. */
+  readonly code: readonly string[];
 }
 
 /** Describes a path that git's settings name, is below a directory that they name, or contains such a path; for edits only. */

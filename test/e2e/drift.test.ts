@@ -147,9 +147,27 @@ async function prepareCode(service: Service): Promise<void> {
     "other.mk": "all:\n\ttrue\n",
     "package.json": '{ "scripts": { "test": "sh run.sh" } }\n',
     "Cargo.toml": '[package]\nname = "a"\n',
+    "sub/Makefile": "all:\n\ttrue\n",
+    "sub/run.sh": "echo run\n",
+    "sub/package.json": '{ "scripts": { "test": "sh run.sh" } }\n',
+    "sub/Cargo.toml": '[package]\nname = "a"\n',
+    "sub/Dockerfile": "FROM scratch\n",
+    Dockerfile: "FROM scratch\n",
+    "compose.yaml": "services: {}\n",
+    "requirements.txt": "a\n",
+    "test_a.py": "import b\n",
+    "X.pm": "1;\n",
+    "a.c": "int main() { return 0; }\n",
+    ".npmrc": "\n",
+    ".git/HEAD": "ref: refs/heads/main\n",
+    ".git/config": "[core]\n\thooksPath = hooks\n",
+    ".git/hooks/pre-commit": "#!/bin/sh\n",
+    ".git/hooks/post-merge": "#!/bin/sh\n",
+    "hooks/commit-msg": "#!/bin/sh\n",
     "p.patch": "--- a/list\n+++ b/list\n@@ -1 +1 @@\n-echo 1\n+echo 2\n",
   };
-  await mkdir(join(service.workspace, "sub"), { recursive: true });
+  for (const directory of ["sub", "hooks", ".git/hooks", ".git/objects", ".git/refs"])
+    await mkdir(join(service.workspace, directory), { recursive: true });
   for (const [name, text] of Object.entries(files))
     await writeFile(join(service.workspace, name), text, { mode: 0o755 });
 }
@@ -186,6 +204,139 @@ test("what a line runs or reads as code: it is asked again, with the names of wh
   }
   expect(found).toEqual(code);
 }, 120_000);
+
+/** More lines that run code, and the file of it that changes: what changes is noticed, or the request says that it is not bound. */
+const attacks: readonly (readonly [line: string, file: string])[] = [
+  // Options, in all of their forms.
+  ["sed -nf a.sed list", "a.sed"],
+  ["sed --file=a.sed list", "a.sed"],
+  ["awk -v x=1 -fa.awk list", "a.awk"],
+  ["gawk -i a.awk 'BEGIN{}'", "a.awk"],
+  ["sed '1e sh run.sh' list", "run.sh"],
+  ["awk 'BEGIN { system(\"sh run.sh\") }'", "run.sh"],
+  ["node --import=./b.js a.js", "b.js"],
+  ["node -e \"require('./b.js')\"", "b.js"],
+  ["python3 -c 'import b'", "b.py"],
+  ["perl -I. -MX a.pl", "X.pm"],
+  ["bash --init-file=run.sh -i", "run.sh"],
+  ["make -C sub", "sub/Makefile"],
+  ["make --directory=sub", "sub/Makefile"],
+  ["npm --prefix sub test", "sub/run.sh"],
+  ["npm test --prefix=sub", "sub/package.json"],
+  ["npm test", ".npmrc"],
+  ["cargo run --manifest-path sub/Cargo.toml", "sub/Cargo.toml"],
+  ["pip install -r requirements.txt", "requirements.txt"],
+  ["pytest", "test_a.py"],
+  ["docker build .", "Dockerfile"],
+  ["docker build -f sub/Dockerfile .", "run.sh"],
+  ["docker compose up", "compose.yaml"],
+  ["docker run -v .:/w image sh /w/run.sh", "run.sh"],
+  // Programs that run others by an option.
+  ["sort --compress-program=./sub/x list", "sub/x"],
+  ["rg --pre ./sub/x pattern", "sub/x"],
+  ["tar -I ./sub/x -cf a.tar list", "sub/x"],
+  ["tar cf a.tar list --checkpoint-action=exec='sh run.sh'", "run.sh"],
+  ["split --filter='sh run.sh' list", "run.sh"],
+  ["rsync -e ./sub/x list host:/", "sub/x"],
+  ["ssh -F list host", "list"],
+  ["curl -K list", "list"],
+  ["man -P ./sub/x ls", "sub/x"],
+  ["cc -wrapper ./sub/x a.c", "sub/x"],
+  ["find . -maxdepth 0 -exec ./sub/x ';'", "sub/x"],
+  ["ssh host sh < run.sh", "run.sh"],
+  ["trap 'sh run.sh' EXIT", "run.sh"],
+  ["su -c 'sh run.sh'", "run.sh"],
+  ["flock list -c 'sh run.sh'", "run.sh"],
+  ["xargs sh < list", "run.sh"],
+  ["xargs -a list ./sub/x", "sub/x"],
+  ["busybox sh run.sh", "run.sh"],
+  // Variables.
+  ["GIT_PAGER=./sub/x git log", "sub/x"],
+  ["env GIT_EXTERNAL_DIFF=./sub/x git diff", "sub/x"],
+  ["EDITOR=./sub/x git commit", "sub/x"],
+  ["LD_PRELOAD=./sub/x ls", "sub/x"],
+  ["LESSOPEN='|./sub/x %s' less list", "sub/x"],
+  // Text that bash reads.
+  ["bash <<'E'\n. ./run.sh\nE", "run.sh"],
+  ["cat <<'E' | sh\n. ./run.sh\nE", "run.sh"],
+  ["sh -c '. ./run.sh'", "run.sh"],
+  ["bash -c 'bash -c \"sh run.sh\"'", "run.sh"],
+  ['eval "$(cat run.sh)"', "run.sh"],
+  ["sh <(cat run.sh)", "run.sh"],
+  ["if sh run.sh; then :; fi", "run.sh"],
+  ["cp run.sh copy && sh copy", "run.sh"],
+  ["cat run.sh > copy; sh copy", "run.sh"],
+  ["source run.sh", "run.sh"],
+  ["exec sh run.sh", "run.sh"],
+  // Git: settings, hooks, and options that run programs.
+  ["git status", ".git/config"],
+  ["git lg", ".git/config"],
+  ["git commit -m a", ".git/hooks/pre-commit"],
+  ["git merge main", ".git/hooks/post-merge"],
+  ["git commit -m a", "hooks/commit-msg"],
+  ["git -c core.pager=./sub/x log", "sub/x"],
+  ["git -c alias.x='!sh run.sh' x", "run.sh"],
+  ["git bisect run ./sub/x", "sub/x"],
+  ["git rebase --exec 'sh run.sh' main", "run.sh"],
+  ["git submodule foreach 'sh ../run.sh'", "run.sh"],
+  ["git grep -O./sub/x pattern", "sub/x"],
+  ["git difftool -x ./sub/x", "sub/x"],
+  ["git am p.patch", "p.patch"],
+  ["git -C sub apply ../p.patch", "p.patch"],
+  ["patch --input=p.patch", "p.patch"],
+];
+
+test("a file that a line runs changed: the line is asked again, or the request said that the file is not bound", async () => {
+  const service = await startService({ settings: '[permission]\nedit = "allow"\nread = "allow"\n' });
+  const unnoticed: (typeof attacks)[number][] = [];
+  for (const [line, file] of attacks) {
+    await prepareCode(service);
+    const change = () => appendFile(join(service.workspace, file), "\n");
+    const { first, again } = await answerAfter(service, line, change);
+    const isSaid = first.view?.missing.some((text) => text.startsWith("may run files that are not bound")) ?? false;
+    if (!again && !isSaid) unnoticed.push([line, file]);
+  }
+  expect(unnoticed).toEqual([]);
+}, 300_000);
+
+test("a link to code is switched, a directory of it is exchanged: the line is asked again; without a change it is not", async () => {
+  const service = await startService({ settings: '[permission]\nedit = "allow"\nread = "allow"\n' });
+  await prepareCode(service);
+  const at = (name: string) => join(service.workspace, name);
+  await mkdir(at("other"));
+  for (const name of ["x", "Makefile", "run.sh"]) await writeFile(at(`other/${name}`), "echo other\n", { mode: 0o755 });
+  const relink = async (name: string, target: string) => {
+    await rm(at(name), { force: true });
+    await symlink(target, at(name));
+  };
+  const exchange = async () => {
+    await rename(at("sub"), at("was"));
+    await rename(at("other"), at("sub"));
+    await rename(at("was"), at("other"));
+  };
+  await relink("link.sh", "run.sh");
+  await relink("linked", "sub");
+  const changes: [line: string, change: () => Promise<unknown>][] = [
+    ["sh link.sh", () => relink("link.sh", "other/run.sh")],
+    ["sh linked/x", () => relink("linked", "other")],
+    ["cd linked && ./x", () => relink("linked", "sub")],
+    ["make -C sub", exchange],
+    ["sub/x", exchange],
+  ];
+  for (const [line, change] of changes) expect((await answerAfter(service, line, change)).again, line).toBeDefined();
+  for (const line of [...changes.map(([line]) => line), "git commit -m a", "git status", "docker build .", "sort --x"])
+    expect((await answerAfter(service, line, async () => {})).again, line).toBeUndefined();
+});
+
+test("a line that runs code outside of the workspace: the request says that it is not bound", async () => {
+  const service = await startService();
+  const outside = await mkdtemp(join(tmpdir(), "toolgate-outside-"));
+  onTestFinished(() => rm(outside, { recursive: true }));
+  await writeFile(join(outside, "a.py"), "import b\n");
+  const { first } = await answerAfter(service, `cd ${outside} && python3 a.py`, async () => {});
+  expect(first.view).toMatchObject({ complete: false });
+  expect(first.view?.missing.join()).toContain(`code in ${outside}, which is outside the workspace`);
+});
 
 test("code that changes again and again: the third request offers it as it is when it starts", async () => {
   const service = await startService();

@@ -1,8 +1,9 @@
 import { programOf } from "./behaviour.ts";
-import type { Effects } from "./effects.ts";
+import type { Danger, Effects } from "./effects.ts";
 import { interpreter } from "./interpreters.ts";
 import type { SimpleCommand, Word } from "./line.ts";
 import { programs } from "./programs.ts";
+import { setsOnlyHarmless } from "./spelling.ts";
 import { isRunner } from "./wrappers.ts";
 
 /** The part that a file has in a command that runs it, or reads it as code. */
@@ -34,10 +35,11 @@ export interface CommandCode {
 
 /** Finds the code of a command, without that of the commands that it runs; `runsMore` of those is `innerRunsMore`. */
 export function commandCode(
-  { assignments, words, redirects }: SimpleCommand,
-  { scripts }: Pick<Effects, "scripts">,
+  command: SimpleCommand,
+  { scripts, dangers }: Pick<Effects, "scripts" | "dangers">,
   innerRunsMore: boolean,
 ): CommandCode {
+  const { assignments, words, redirects } = command;
   const name = programOf(words);
   const plain = words.map(({ value }) => value);
   const files: CodeFile[] = scripts.map((path) => ({ path, glob: globOf(words, path), use: useOf(words, path) }));
@@ -47,17 +49,23 @@ export function commandCode(
   const [own, ...shares] = [interpreter(name), ...startups(assignments, plain)];
   add("startup", shares);
   const isShell = own !== undefined && !codeOptions.has(own);
-  const runsMore = innerRunsMore || own !== undefined || runsWorkspace(name, plain);
+  const runsMore =
+    innerRunsMore ||
+    own !== undefined ||
+    runsWorkspace(name, plain) ||
+    !setsOnlyHarmless(command) ||
+    dangers.some((danger) => mayRunFiles(name, plain, danger));
   if (own !== undefined) {
     add("startup", valuesOf(plain, isShell ? "--rcfile --init-file" : (codeOptions.get(own) ?? "")));
     if (own === "python") add("script", valuesOf(plain, "-m").flatMap(filesOfModule));
   }
-  if (/^([gmn]?awk|g?sed)$/.test(name)) add("script", valuesOf(plain, "-f --file"));
+  if (/^([gmn]?awk|g?sed|jq)$/.test(name)) add("script", valuesOf(plain, "-f --file --from-file"));
+  if (name === "curl") add("startup", valuesOf(plain, "-K --config"));
+  if (name === "wget") add("startup", valuesOf(plain, "--config --use-askpass"));
   if (name === "patch") add("patch", [...valuesOf(plain, "-i --input"), ...plain.slice(2)]);
-  if (name === "git" && plain.some((word) => /^(apply|am)$/.test(word)))
-    add("patch", plain.slice(plain.findIndex((word) => /^(apply|am)$/.test(word)) + 1).filter(isOperand));
+  if (name === "git" && plain.some((word) => /^(apply|am)$/.test(word))) add("patch", patchesOf(plain));
   const inputs = redirects.filter(({ operator }) => operator === "<").map(({ target }) => target);
-  if (runsMore || files.some(({ use }) => use === "patch") || name === "patch")
+  if (runsMore || files.some(({ use }) => use === "patch") || name === "patch" || name === "ssh")
     add(name === "patch" || name === "git" ? "patch" : "script", inputs);
   files.push(...buildInputs(name, plain));
   return { files, runsMore };
@@ -84,6 +92,31 @@ const codeOptions: ReadonlyMap<string, string> = new Map(
 
 const isOperand = (word: string) => !word.startsWith("-");
 
+/** Checks if an effect that the analysis does not know to be harmless may run files of the workspace. */
+function mayRunFiles(name: string, words: readonly string[], { at, mayBegin }: Danger): boolean {
+  if (mayBegin || name === "curl" || name === "wget") return false;
+  if (name === "git") return at > 1 || !tameGit.test(words[at] ?? "");
+  if (/^(docker|podman)$/.test(name)) return !tameDocker.test(words[at] ?? "");
+  return name !== "tar" || words.some((word) => tarPrograms.test(word));
+}
+
+/** Sub-commands that run no files of the workspace, apart from those that settings of git name. */
+const tameGit = /^(am|apply|archive|bundle|config|gc|help|init|maintenance|notes|var)$/;
+const tameDocker =
+  /^(attach|commit|export|kill|load|login|logout|network|pause|pull|push|rename|restart|rm|rmi|save|search|start|stop|system|tag|unpause|volume|wait)$/;
+const tarPrograms = /^(-\w*[FI]|--(use-c|to-c|checkpoint-a|rsh|rmt|info-s|new-v))/;
+
+/** Returns the patches that `git apply` and `git am` read. */
+function patchesOf(words: readonly string[]): string[] {
+  const at = words.findIndex((word) => /^(apply|am)$/.test(word));
+  const [directory] = valuesOf(words.slice(0, at), "-C");
+  const within = (path: string) => (directory === undefined || path.startsWith("/") ? path : `${directory}/${path}`);
+  return words
+    .slice(at + 1)
+    .filter(isOperand)
+    .map(within);
+}
+
 /** Returns the values of options, as separate words, behind `=`, or for a letter in the same word. */
 function valuesOf(words: readonly string[], options: string): string[] {
   const names = options.split(" ").filter((name) => name !== "");
@@ -109,7 +142,7 @@ function startups(assignments: SimpleCommand["assignments"], words: readonly str
     return name === "" ? [] : [{ name, value }];
   });
   return [...assignments, ...given].flatMap(({ name, value }) => {
-    if (/^(BASH_ENV|ENV|PYTHONSTARTUP|PERL5DB)$/.test(name)) return value;
+    if (/^(BASH_ENV|ENV|PYTHONSTARTUP|PERL5DB|LD_PRELOAD)$/.test(name)) return value;
     return /^(NODE_OPTIONS|RUBYOPT|PERL5OPT)$/.test(name)
       ? valuesOf(["", ...value.split(/\s+/)], "-r --require --import --loader --experimental-loader -M")
       : [];
@@ -152,6 +185,8 @@ const buildFiles: ReadonlyMap<string, readonly string[]> = new Map(
     mvnw: ["pom.xml"],
     rake: ["Rakefile", "rakefile"],
     cmake: ["CMakeLists.txt"],
+    "docker build": ["Dockerfile"],
+    "docker compose": ["compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml"],
   }),
 );
 
@@ -165,6 +200,7 @@ function buildInputs(name: string, words: readonly string[]): CodeFile[] {
     const named = script === undefined ? [] : [script === "t" ? "test" : script];
     return [{ ...build("package.json"), scripts: named.flatMap((one) => [`pre${one}`, one, `post${one}`]) }];
   }
-  const named = name.endsWith("make") ? valuesOf(words, "-f --file --makefile") : [];
-  return (named.length > 0 ? named : (buildFiles.get(name) ?? [])).map(build);
+  const program = /^(docker|podman)$/.test(name) ? `docker ${words[1]}` : name;
+  const named = /make$|^docker (build|compose)$/.test(program) ? valuesOf(words, "-f --file --makefile") : [];
+  return (named.length > 0 ? named : (buildFiles.get(program) ?? [])).map(build);
 }

@@ -15,6 +15,7 @@ export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, h
   if (ask.permission !== "bash") return [ask];
   const touched = createTouched(allowed, ask.isConfined === true);
   const programs = new Set<string>();
+  const repositories = new Set<string>();
   let runsMore = false;
   const byPlace = new Map<string, ExpandedAsk>();
   const pipelines = new Map<string, string>();
@@ -32,6 +33,7 @@ export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, h
       if (command.pipeline) pipelines.set(command.text, command.pipeline.text);
       const cwd = await place(command);
       const repository = usesGit(command) ? await repositoryAt(cwd, files) : undefined;
+      if (repository?.top !== undefined) repositories.add(repository.top);
       const alwaysAsk =
         repository?.problem ??
         (await foreignSource(command, cwd, files)) ??
@@ -55,7 +57,10 @@ export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, h
   const { cwd: _, ...unplaced } = first;
   const itself = {
     ...(ask.cwd === undefined ? unplaced : first),
-    code: { files: [...touched.code.values()], runsMore, unknown: [...touched.unknownCode] },
+    code: {
+      ...{ files: [...touched.code.values()], runsMore },
+      ...{ unknown: [...touched.unknownCode], repositories: [...repositories] },
+    },
     programs: [...programs],
   };
   const risks = mergeRisks(lines.flatMap(({ commands, risks }) => risks ?? risksOfCommands(commands)));

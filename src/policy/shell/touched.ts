@@ -143,6 +143,8 @@ export async function addCode(
   files: Files,
 ): Promise<void> {
   if (opaque !== undefined) unknownCode.add("the line is not understood");
+  if (own.runsMore && (await files.resolve(".", cwd).catch(() => undefined))?.external)
+    unknownCode.add(`code in ${cwd}, which is outside the workspace`);
   const fed = uses.filter(({ as, below }) => as === "read" && (isFed || (own.runsMore && below !== undefined)));
   const named: CodeFile[] = [...own.files, ...fed.map(({ path, glob }): CodeFile => ({ path, glob, use: "script" }))];
   for (const { path, glob, use, scripts } of named) {
