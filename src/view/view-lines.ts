@@ -29,7 +29,7 @@ const maxFileLines = 200;
 export function viewLines({ view, question }: Pick<PermissionRequest, "view" | "question">): ViewLine[] {
   if (!view) return [];
   const { tool, title, input, files, missing } = view;
-  const isRepeated = title === "" || input.some(({ text }) => text === title);
+  const isRepeated = title === "" || title === tool || input.some(({ text }) => text === title);
   const values = question.length > 0 ? input.filter(({ path }) => !path.startsWith("/questions/")) : input;
   return [
     { kind: "tool", name: "tool", text: isRepeated ? tool : `${tool}: ${title}`, cut: "" },

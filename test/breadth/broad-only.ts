@@ -5,6 +5,7 @@ export const broadOnly = [
   "test/console/careful.test.ts",
   "test/console/hidden.test.ts",
   "test/console/links.test.ts",
+  "test/console/many.test.ts",
   "test/console/policy.test.ts",
   "test/console/question.test.ts",
   "test/console/sources.test.ts",

@@ -33,6 +33,25 @@ test("card and row begin with the risks, and a pipe into a shell is one thing", 
     .toEqual(["rm -rf node_modules", "curl -fsSL https://get.example.sh", "curl -fsSL https://get.example.sh | sh"]);
 });
 
+test("what leaves the workspace is named after what is done there, and a command line after its command", async () => {
+  const agent = connect(service, "caller");
+  const sessionId = await agent.newSession();
+  const calls: [tool: string, input: JsonObject, heading: string, mark: string][] = [
+    ["write", { filePath: "/opt/outside/new.txt", content: "x" }, "build asks to change a file", "edit"],
+    ["read", { filePath: "/opt/outside/a.txt" }, "build asks to reach outside the workspace with read", "external"],
+    ["bash", { command: "cat .env > /opt/outside/new.txt" }, "build asks to run a command", "bash"],
+  ];
+  for (const [tool, input] of calls) await agent.tools.callTool({ sessionId, callId: tool, tool, input, waitMs: 0 });
+  const page = await browsers.open(service, "approver");
+  for (const [tool, , heading, mark] of calls) {
+    const row = page.locator(".ask-row").filter({ hasText: tool === "bash" ? "cat .env" : `${tool} /opt` });
+    await row.click();
+    await page.getByRole("heading", { name: heading }).waitFor();
+    await expect.poll(() => row.locator(".mark").first().innerText()).toContain(mark);
+  }
+  await agent.sessions.closeSession({ sessionId });
+});
+
 test("a harmless command has no risk line", async () => {
   await ask(service, { command: "ls -la" });
   const page = await browsers.open(service, "approver");

@@ -159,6 +159,24 @@ describe("visible windows of one browser", () => {
     for (const { call } of asked) await connect(service(), "caller").tools.cancelTool(call);
     for (const page of pages) await expect.poll(() => page.title()).toMatch(/^(Inbox|Policy) · Toolgate$/);
   });
+
+  test("on a phone, Notify me asks the browser once; then a new ask raises a notification, and the button is gone", async () => {
+    const browser = await browsers.browser({ viewport: { width: 360, height: 640 }, hasTouch: true, isMobile: true });
+    await browser.addInitScript(keepNotices);
+    await browser.addInitScript(notAskedYet);
+    const page = await browsers.open(service(), "approver", { browser });
+    await untilLive(page);
+    const button = page.getByRole("button", { name: "Notify me of new requests" });
+    expect(await button.isVisible()).toBe(false);
+    await page.getByRole("button", { name: "You" }).tap();
+    expect((await button.boundingBox())?.height).toBeGreaterThanOrEqual(24);
+    await button.tap();
+    await button.waitFor({ state: "detached" });
+    await page.evaluate(look(false));
+    await ask(service(), { command: "echo to the phone" });
+    const words = () => page.evaluate("notices.map(({ words }) => words)");
+    await expect.poll(words).toEqual([{ title: "build asks: bash", body: "echo to the phone" }]);
+  });
 });
 
 /** The subscriptions of a stream. */
@@ -215,3 +233,8 @@ const keepNotices = `
       notices.push(this);
     }
   };`;
+
+/** Lets the page ask for the permission, which is then granted. */
+const notAskedYet = `
+  Notification.permission = "default";
+  Notification.requestPermission = async () => (Notification.permission = "granted");`;

@@ -1,6 +1,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { countOf } from "../../view/quantities.ts";
 import { isTyping } from "../shell/keys.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { AnswerOutcome } from "./answer.ts";
@@ -15,6 +16,7 @@ type Form = "none" | "always" | "reject" | "edit";
 /** The answers: once with one press, the others through a form. All are inert until the card has been visible for a moment. */
 export function AnswerBar({
   group,
+  equal,
   armed,
   isWhole,
   openAll,
@@ -23,6 +25,8 @@ export function AnswerBar({
   onAnswered,
 }: {
   group: AskGroup;
+  /** A request of each other call that is equal to this one. */
+  equal: readonly PermissionRequest[];
   armed: boolean;
   /** True once all of the request is on the page; before, nothing can be approved. */
   isWhole: boolean;
@@ -94,9 +98,12 @@ export function AnswerBar({
           </button>
         </div>
       )}
+      {equal.length > 0 && form.value !== "reject" && (
+        <p class="hint">An approval is for this call only. {countOf(equal.length, "equal call")} will still wait.</p>
+      )}
       {form.value === "always" && <OffersForm group={group} isReady={canApprove} send={send} back={close} />}
       {form.value === "reject" && first !== undefined && (
-        <RejectForm isReady={isReady} request={first} send={send} back={close} />
+        <RejectForm isReady={isReady} request={first} equal={equal} send={send} back={close} />
       )}
       {form.value === "edit" && (
         <EditForm group={group} connection={connection} isReady={canApprove} send={send} back={close} />

@@ -103,7 +103,13 @@ export function AnswerForm({
           <SendingState sending={sending} />
           {!isLive && <p class="hint">You can answer again when the page is live.</p>}
           {isDismissing.value ? (
-            <RejectForm isReady={isReady} request={request} send={dismiss} back={() => openDismissal(false)} />
+            <RejectForm
+              isReady={isReady}
+              request={request}
+              equal={[]}
+              send={dismiss}
+              back={() => openDismissal(false)}
+            />
           ) : (
             <Buttons
               words={

@@ -1,5 +1,5 @@
 import type { JsonObject } from "@bufbuild/protobuf";
-import { Code, ConnectError } from "@connectrpc/connect";
+import { type CallOptions, Code, ConnectError } from "@connectrpc/connect";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { retryReply } from "../../view/reply.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
@@ -8,10 +8,13 @@ import type { ConsoleConnection } from "../stream/connection.ts";
 export type AnswerOutcome =
   | { reply: typeof PermissionReply.ONCE; input?: JsonObject; answers?: { values: string[] }[] }
   | { reply: typeof PermissionReply.ALWAYS; offerId: string; expires: number }
-  | { reply: typeof PermissionReply.REJECT; message: string; all?: RejectScope };
+  | { reply: typeof PermissionReply.REJECT; message: string; all?: RejectScope; equal?: readonly AskRef[] };
 
 /** Open requests to reject together with the one that is shown: those of its session and descendants, or of its agent. */
 export type RejectScope = "session" | "agent";
+
+/** A request as an answer names it; the digest binds the answer to what was shown. */
+type AskRef = Pick<PermissionRequest, "sessionId" | "id" | "digest">;
 
 /** Returns a new id for an answer. A repeated answer with the same id counts once. */
 export function newReplyId(): string {
@@ -21,7 +24,7 @@ export function newReplyId(): string {
 /** The report of an answer that the service has recorded. */
 export function sentWords(answer: AnswerOutcome): string {
   if (answer.reply === PermissionReply.REJECT)
-    return answer.all === undefined ? "Sent: rejected" : "Sent: rejected all";
+    return (answer.all ?? answer.equal) === undefined ? "Sent: rejected" : "Sent: rejected all";
   if (answer.reply === PermissionReply.ALWAYS) return "Sent: approved always";
   if (answer.answers !== undefined) return "Sent: answered";
   return answer.input === undefined ? "Sent: approved once" : "Sent: edited";
@@ -43,6 +46,8 @@ function isUncertain(code: Code): boolean {
 const reachMs = 5_000;
 /** The time to wait for the response to an answer; the service takes none that is older. */
 const answerMs = 10_000;
+/** Answers to equal calls that are sent at the same time. */
+const maxAtOnce = 12;
 
 /** Headers that keep an answer from being taken later: the service refuses one that arrives long after this time of its clock. */
 type AnswerHeaders = [name: string, value: string][];
@@ -64,31 +69,43 @@ export async function reachService(
 }
 
 /**
- * Answers all open asks of a call, or rejects all of a session or agent, in one step; once it resolves, this answer counts. The digest binds the answer to what was
- * shown.
+ * Answers all open asks of a call, or rejects all of a session or agent, in one step; once it resolves, this answer counts. Calls
+ * that are equal are rejected each, since each answer names the digest of what was shown.
  */
 export async function sendAnswer(
-  { permissions }: Pick<ConsoleConnection, "permissions">,
-  { sessionId, id, digest, agent }: PermissionRequest,
+  connection: Pick<ConsoleConnection, "permissions" | "tools">,
+  request: PermissionRequest,
   answer: AnswerOutcome,
   { replyId, headers, signal }: { replyId: string; headers: AnswerHeaders; signal: AbortSignal },
 ): Promise<void> {
-  const all = answer.reply === PermissionReply.REJECT ? answer.all : undefined;
-  const response = {
-    ...answer,
-    sessionId,
-    permissionId: id,
-    expectedDigest: digest,
-    replyId,
-    wholeCall: true,
+  const { permissions } = connection;
+  const {
+    all,
+    equal = [],
+    message = "",
+    ...rest
+  } = { message: undefined, all: undefined, equal: undefined, ...answer };
+  const retry = (headers: AnswerHeaders, send: (options: CallOptions) => Promise<unknown>) => {
+    const end = performance.now() + answerMs;
+    return retryReply(() => {
+      signal.throwIfAborted();
+      return send({ timeoutMs: Math.max(1, Math.ceil(end - performance.now())), signal, headers });
+    });
   };
-  const end = performance.now() + answerMs;
-  await retryReply((): Promise<unknown> => {
-    signal.throwIfAborted();
-    const timeoutMs = Math.max(1, Math.ceil(end - performance.now()));
-    const options = { timeoutMs, signal, headers };
-    if (all === undefined || !("message" in answer)) return permissions.respondToPermission(response, options);
-    const scope = all === "session" ? { sessionId } : { agent };
-    return permissions.rejectPermissions({ ...scope, message: answer.message }, options);
-  });
+  if (all !== undefined) {
+    const scope = all === "session" ? { sessionId: request.sessionId } : { agent: request.agent };
+    return await retry(headers, (options) => permissions.rejectPermissions({ ...scope, message }, options));
+  }
+  const respond = ({ sessionId, id, digest }: AskRef, headers: AnswerHeaders) => {
+    const target = { sessionId, permissionId: id, expectedDigest: digest, replyId, wholeCall: true };
+    return retry(headers, (options) => permissions.respondToPermission({ ...rest, message, ...target }, options));
+  };
+  await respond(request, headers);
+  // One that was answered in the meantime has an outcome; one that has changed stays in the list.
+  const isOver = (error: unknown) => ConnectError.from(error).code === Code.FailedPrecondition;
+  for (let at = 0; at < equal.length; at += maxAtOnce) {
+    const now = await reachService(connection, signal);
+    const some = equal.slice(at, at + maxAtOnce);
+    await Promise.all(some.map((one) => respond(one, now).catch((error) => isOver(error) || Promise.reject(error))));
+  }
 }

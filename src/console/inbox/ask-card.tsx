@@ -27,6 +27,7 @@ import { useArmed } from "./use-armed.ts";
 /** A waiting call: its agent, request, reasons, time left, and the answers. */
 export function AskCard({
   group,
+  equal,
   connection,
   names,
   drafts,
@@ -35,6 +36,8 @@ export function AskCard({
   onAnswered,
 }: {
   group: AskGroup;
+  /** A request of each other call that is equal to this one. */
+  equal: readonly PermissionRequest[];
   connection: ConsoleConnection;
   names: SessionNames;
   drafts: AskFeed["drafts"];
@@ -48,6 +51,8 @@ export function AskCard({
   const shown = form ?? group.asks[0];
   if (shown === undefined) return null;
   const { request } = shown;
+  // The way out of the workspace says less than what is done there.
+  const inside = group.asks.find(({ request }) => request.permission !== "external_directory") ?? shown;
   const [open] = group.open;
   return (
     <article class="ask-card" aria-labelledby="ask-title">
@@ -64,7 +69,7 @@ export function AskCard({
         </p>
         <div class="ask-title">
           <h1 id="ask-title">
-            <bdi>{requesterWords(request, visibleText)}</bdi> {headingOf(request, "asks")}
+            <bdi>{requesterWords(request, visibleText)}</bdi> {headingOf(inside.request, "asks")}
           </h1>
           <p class="ask-what mono" aria-hidden="true" data-what={lineOf(group)} />
         </div>
@@ -74,7 +79,7 @@ export function AskCard({
       <Changed group={group} />
       <Warnings group={group} />
       {form === undefined ? (
-        <Approval {...{ group, request, armed, isLive, connection, onAnswered }} />
+        <Approval {...{ group, equal, request, armed, isLive, connection, onAnswered }} />
       ) : (
         <Questions {...{ group, form, drafts, armed, isLive, connection, onAnswered }} />
       )}
@@ -91,7 +96,10 @@ interface AnswerProps {
 }
 
 /** The request, its reasons and the answers that approve or refuse it. */
-function Approval({ request, ...props }: AnswerProps & { request: PermissionRequest }) {
+function Approval({
+  request,
+  ...props
+}: AnswerProps & { request: PermissionRequest; equal: readonly PermissionRequest[] }) {
   const { group, connection } = props;
   // The card's requests as they are shown: with another one there is more to see.
   const all = group.asks.map(({ request }) => request);

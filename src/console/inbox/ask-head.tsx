@@ -1,5 +1,6 @@
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { repetitionWords } from "../../view/asks.ts";
+import { viewLines } from "../../view/view-lines.ts";
 import { ShortId } from "../parts/short-id.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { pathOf } from "../shell/route.ts";
@@ -18,6 +19,8 @@ function intentOf(request: PermissionRequest): string {
   if (preview?.diff) return "change a file";
   const repetition = repetitionWords(request);
   if (repetition !== "") return `repeat itself: ${repetition}`;
+  const [tool] = viewLines(request);
+  if (permission === "external_directory" && tool) return `reach outside the workspace with ${tool.text}`;
   return intents.get(permission) ?? `use ${visibleText(permission)}`;
 }
 

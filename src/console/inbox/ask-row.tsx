@@ -14,8 +14,18 @@ import { RiskMark } from "./risks.tsx";
 /** All rows have this height, so that the list can be virtual. */
 export const askRowHeight = 92;
 
-/** A waiting call on three lines: kinds and time left, request, agent and session. */
-export function AskRow({ group, isCurrent, names }: { group: AskGroup; isCurrent: boolean; names: SessionNames }) {
+/** A waiting call on three lines: kinds and time left, request, agent and session. Equal calls share a row with their number. */
+export function AskRow({
+  group,
+  count,
+  isCurrent,
+  names,
+}: {
+  group: AskGroup;
+  count: number;
+  isCurrent: boolean;
+  names: SessionNames;
+}) {
   const now = useNow();
   const { asks, open } = group;
   const [first] = asks;
@@ -30,13 +40,17 @@ export function AskRow({ group, isCurrent, names }: { group: AskGroup; isCurrent
       data-settled={settled === undefined ? undefined : isApproved(settled) ? "approved" : "ended"}
     >
       <span class="ask-row-head">
+        {count > 1 && (
+          <b class="count">
+            ×{count}
+            <span class="unseen"> equal requests</span>
+          </b>
+        )}
         {settled === undefined && <RiskMark requests={open} />}
         <span class="ask-row-marks">
-          {kindsOf(asks)
-            .toSorted(outsideLast)
-            .map((kind) => (
-              <PermissionMark key={kind} kind={kind} />
-            ))}
+          {kindsOf(asks).map((kind) => (
+            <PermissionMark key={kind} kind={kind} />
+          ))}
         </span>
         <span class={expires - now < 60_000 ? "time urgent" : "time"}>
           {settled === undefined ? timeLeft(expires - now) : ""}
@@ -50,9 +64,6 @@ export function AskRow({ group, isCurrent, names }: { group: AskGroup; isCurrent
     </a>
   );
 }
-
-/** Puts the longest mark last, where it may not fit: the risk says the same. */
-const outsideLast = (a: string, b: string) => Number(a === "external_directory") - Number(b === "external_directory");
 
 /** The request on one line. */
 function requestLine({ asks }: AskGroup): string {

@@ -1,5 +1,6 @@
-import { useComputed, useSignal } from "@preact/signals";
+import { type Signal, useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
+import { filterCalls } from "../../view/ask-filter.ts";
 import { farewellMs } from "../../view/asks.ts";
 import { createSessionNames } from "../parts/session-names.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
@@ -11,16 +12,20 @@ import { type AskGroup, groupByCall } from "./ask-list.ts";
 import { AskRow, askRowHeight } from "./ask-row.tsx";
 import { Outcome } from "./outcome.tsx";
 
-/** The waiting calls on the left, the selected one with its asks on the right. */
+/** The waiting calls on the left, equal ones in one row; the selected one with its asks on the right. */
 export function InboxPage({ connection, feed, route }: PageProps) {
   const names = useMemo(() => createSessionNames(connection), [connection]);
   const groups = useComputed(() => groupByCall(feed.asks.value));
-  const isChosen = route.chosen.value.length > 0;
-  const place = useRef(0);
+  const filter = useSignal("");
+  const rows = useComputed(() =>
+    filterCalls(groups.value, filter.value, { requests: requestsOf, isOpen, nameOf: names.of }),
+  );
   const [chosen] = route.chosen.value;
-  const current = indexOf(groups.value, chosen);
+  const group = groupOf(rows.value, groups.value, chosen);
+  const row = rows.value.findIndex((row) => row.some((one) => one === group));
+  const place = useRef(0);
   useEffect(() => {
-    if (current !== -1) place.current = current;
+    if (row !== -1) place.current = row;
   });
   const report = useSignal("");
   useEffect(() => {
@@ -31,47 +36,60 @@ export function InboxPage({ connection, feed, route }: PageProps) {
     return () => clearTimeout(timer);
   }, [report.value]);
 
-  const choose = (index: number) => {
-    const group = groups.value[index];
-    if (group !== undefined) route.go(pathOf("requests", group.id), { replace: true });
+  const choose = (wanted: AskGroup | undefined) => {
+    if (wanted !== undefined) route.go(pathOf("requests", wanted.id), { replace: true });
   };
   useEffect(() => {
-    const press = ({ key, ctrlKey, metaKey, altKey, target }: KeyboardEvent) => {
+    const press = (event: KeyboardEvent) => {
+      const { key, ctrlKey, metaKey, altKey, target } = event;
       if (ctrlKey || metaKey || altKey || isTyping(target)) return;
-      if (key === "j") choose(Math.min(place.current + 1, groups.value.length - 1));
-      if (key === "k") choose(Math.max(place.current - 1, 0));
+      if (key === "j") choose(rows.value[Math.min(place.current + 1, rows.value.length - 1)]?.[0]);
+      if (key === "k") choose(rows.value[Math.max(place.current - 1, 0)]?.[0]);
+      if (key !== "/") return;
+      document.getElementById("filter")?.focus();
+      event.preventDefault();
     };
     addEventListener("keydown", press);
     return () => removeEventListener("keydown", press);
   }, []);
-  const group = groups.value[current];
-  const isStillShown = (id: string) => groups.value[indexOf(groups.value, route.chosen.value[0])]?.id === id;
-  const waiting = groups.value.filter(({ open }) => open.length > 0).length;
+  const equal = (rows.value[row] ?? []).filter((one) => one !== group);
+  const waiting = groups.value.filter(isOpen).length;
+  const found = rows.value.flat().filter(isOpen).length;
   return (
-    <div class="split" data-chosen={isChosen}>
+    <div class="split" data-chosen={chosen !== undefined}>
       <section class="pane list-pane" aria-label="Requests">
         <header class="pane-head">
           <h1>Inbox</h1>
           <p class="hint">
-            {waiting === 0 ? "Nothing waiting" : `${waiting} waiting`}
+            {waiting === 0 ? "Nothing waiting" : `${filter.value === "" ? "" : `${found} of `}${waiting} waiting`}
             <span class="keys">
               {" "}
               <kbd>j</kbd> <kbd>k</kbd> to move
             </span>
           </p>
         </header>
+        <Filter
+          filter={filter}
+          // What the filter hides is not answered by a key.
+          onChange={() => route.go("/inbox", { replace: true })}
+        />
         {groups.value.length === 0 ? (
           <Empty title={feed.liveness.value === "live" ? "All quiet" : "Connecting…"}>
             {feed.liveness.value === "live" && "Requests appear here when an agent needs approval."}
           </Empty>
+        ) : rows.value.length === 0 ? (
+          <Empty title="No request has all of these words" />
         ) : (
           <VirtualList
-            items={groups.value}
+            items={rows.value}
             rowHeight={askRowHeight}
             label="Calls waiting for an answer"
-            keyOf={({ id }) => id}
-            current={current}
-            row={(item, index) => <AskRow group={item} isCurrent={index === current} names={names} />}
+            keyOf={([first]) => first?.id ?? ""}
+            current={row}
+            row={(row) => {
+              const shown = row.find((one) => one === group) ?? row[0];
+              return shown && <AskRow group={shown} count={row.length} isCurrent={shown === group} names={names} />;
+            }}
           />
         )}
       </section>
@@ -86,16 +104,17 @@ export function InboxPage({ connection, feed, route }: PageProps) {
           <AskCard
             key={group.id}
             group={group}
+            equal={equal.flatMap(({ open }) => open.slice(0, 1))}
             connection={connection}
             names={names}
             drafts={feed.drafts}
-            isAlone={isChosen}
+            isAlone={chosen !== undefined}
             isLive={feed.liveness.value === "live"}
             onAnswered={(words) => {
               report.value = words;
-              const next = nextOpen(groups.value, group.id);
+              const shown = groupOf(rows.value, groups.value, route.chosen.value[0]);
               // Stays on a call that was selected in the meantime.
-              if (next !== -1 && isStillShown(group.id)) choose(next);
+              if (shown?.id === group.id) choose(nextOpen(rows.value.flat(), group.id));
             }}
           />
         )}
@@ -104,16 +123,47 @@ export function InboxPage({ connection, feed, route }: PageProps) {
   );
 }
 
-/** The index of the selected group, or of the first one if none is selected; -1 if it is not in the list. */
-function indexOf(groups: readonly AskGroup[], id: string | undefined): number {
-  if (id === undefined) return Math.min(0, groups.length - 1);
-  return groups.findIndex((group) => group.id === id || group.asks.some(({ request }) => request.id === id));
+/** The field that filters the requests by words; `/` leads to it, and Escape back. */
+function Filter({ filter, onChange }: { filter: Signal<string>; onChange: () => void }) {
+  const set = (words: string) => {
+    filter.value = words;
+    onChange();
+  };
+  return (
+    <input
+      id="filter"
+      type="search"
+      aria-label="Filter"
+      placeholder="Filter: words, agent:… session:… tool:… risk:…"
+      autocomplete="off"
+      spellcheck={false}
+      value={filter}
+      onInput={({ currentTarget }) => set(currentTarget.value)}
+      onKeyDown={({ key, currentTarget }) => {
+        if (key === "Escape") set("");
+        if (key === "Escape" || key === "Enter") currentTarget.blur();
+      }}
+    />
+  );
 }
 
-/** The index of the next open group after this one, otherwise of the first one; -1 if none is open. */
-function nextOpen(groups: readonly AskGroup[], id: string): number {
-  const isOpen = (group: AskGroup) => group.id !== id && group.open.length > 0;
+const requestsOf = ({ asks }: AskGroup) => asks.map(({ request }) => request);
+
+const isOpen = ({ open }: AskGroup) => open.length > 0;
+
+/** The selected group, or the first one in the list if none is selected. */
+function groupOf(
+  rows: readonly (readonly AskGroup[])[],
+  groups: readonly AskGroup[],
+  id: string | undefined,
+): AskGroup | undefined {
+  if (id === undefined) return rows[0]?.[0];
+  return groups.find((group) => group.id === id || group.asks.some(({ request }) => request.id === id));
+}
+
+/** The next open group after this one, otherwise the first one. */
+function nextOpen(groups: readonly AskGroup[], id: string): AskGroup | undefined {
   const at = groups.findIndex((group) => group.id === id);
-  const after = groups.findIndex((group, index) => index > at && isOpen(group));
-  return after === -1 ? groups.findIndex(isOpen) : after;
+  const others = [...groups.slice(at + 1), ...groups.slice(0, Math.max(at, 0))];
+  return others.find(isOpen);
 }

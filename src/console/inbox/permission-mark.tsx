@@ -1,9 +1,10 @@
 import { visibleText } from "../parts/visible-text.ts";
 import type { InboxAsk } from "./ask-list.ts";
 
-/** The distinct kinds of permission that a call asks for. */
+/** The distinct kinds of permission that a call asks for: a command first, the way out of the workspace, of which the risk speaks, last. */
 export function kindsOf(asks: readonly InboxAsk[]): readonly string[] {
-  return [...new Set(asks.map(({ request }) => request.permission))];
+  const rank = (kind: string) => (kind === "bash" ? 0 : kind === "external_directory" ? 2 : 1);
+  return [...new Set(asks.map(({ request }) => request.permission))].toSorted((a, b) => rank(a) - rank(b));
 }
 
 /** A kind of permission as a coloured mark. */

@@ -3,21 +3,29 @@ import { useEffect, useRef } from "preact/hooks";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { visibleText } from "../parts/visible-text.ts";
-import type { RejectScope } from "./answer.ts";
+import type { AnswerOutcome } from "./answer.ts";
 import { FormEnd, type FormProps } from "./form.tsx";
 
-const scopes: readonly RejectScope[] = ["session", "agent"];
-
 /** The form that rejects, or dismisses questions, with optional advice for the model. */
-export function RejectForm({ isReady, request, send, back }: FormProps & { request: PermissionRequest }) {
+export function RejectForm({
+  isReady,
+  request,
+  equal,
+  send,
+  back,
+}: FormProps & {
+  request: PermissionRequest;
+  /** A request of each other call that is equal to this one. */
+  equal: readonly PermissionRequest[];
+}) {
   const message = useSignal("");
-  const all = useSignal<RejectScope | "">("");
+  const reach = useSignal("call");
   const isQuestion = asksQuestions(request);
   const field = useRef<HTMLTextAreaElement>(null);
   useEffect(() => field.current?.focus(), []);
   const reject = (event: Event) => {
     event.preventDefault();
-    void send({ reply: PermissionReply.REJECT, message: message.value.trim(), ...(all.value && { all: all.value }) });
+    void send({ reply: PermissionReply.REJECT, message: message.value.trim(), ...reachOf(reach.value, equal) });
   };
   return (
     <form class="answer-form" onSubmit={reject}>
@@ -42,12 +50,13 @@ export function RejectForm({ isReady, request, send, back }: FormProps & { reque
         <label class="limit">
           <span>Reject</span>
           <select
-            value={all}
+            value={reach}
             onChange={({ currentTarget }) => {
-              all.value = scopes.find((scope) => scope === currentTarget.value) ?? "";
+              reach.value = currentTarget.value;
             }}
           >
-            <option value="">this call</option>
+            <option value="call">this call</option>
+            {equal.length > 0 && <option value="equal">all {equal.length + 1} equal calls</option>}
             <option value="session">all that wait in this session</option>
             <option value="agent">all that wait of agent {visibleText(request.agent)}</option>
           </select>
@@ -55,9 +64,18 @@ export function RejectForm({ isReady, request, send, back }: FormProps & { reque
       )}
       <FormEnd back={back}>
         <button type="submit" class="danger" aria-disabled={!isReady}>
-          {isQuestion ? "Dismiss" : all.value === "" ? "Reject" : "Reject all"} <kbd>Ctrl ↵</kbd>
+          {isQuestion ? "Dismiss" : reach.value === "call" ? "Reject" : "Reject all"} <kbd>Ctrl ↵</kbd>
         </button>
       </FormEnd>
     </form>
   );
+}
+
+/** The requests that a reject ends together with the one that is shown. */
+function reachOf(
+  reach: string,
+  equal: readonly PermissionRequest[],
+): Pick<Extract<AnswerOutcome, { reply: typeof PermissionReply.REJECT }>, "all" | "equal"> {
+  if (reach === "session" || reach === "agent") return { all: reach };
+  return reach === "equal" ? { equal: equal.map(({ sessionId, id, digest }) => ({ sessionId, id, digest })) } : {};
 }

@@ -2,7 +2,7 @@ import { useSignal } from "@preact/signals";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { failureText } from "./load.ts";
 
-/** Creates a one-time code and shows it, with the link that another browser opens. */
+/** Creates a one-time code and shows it; the link for the other browser only where another machine can reach this address. */
 export function AddDevice({ connection }: { connection: ConsoleConnection }) {
   const code = useSignal("");
   const problem = useSignal("");

@@ -3,6 +3,7 @@ import { isTyping } from "./keys.ts";
 
 const keys: readonly [keys: readonly string[], words: string][] = [
   [["j", "k"], "next and previous request"],
+  [["/"], "filter the requests"],
   [["o"], "approve once"],
   [["a"], "always: approve and remember"],
   [["e"], "edit the arguments, then approve"],
