@@ -49,7 +49,7 @@ const screens = [
 ] as const;
 const places = [
   ...["/inbox", "/card", "/outcome", "/sessions", "/session", "/call"],
-  ...["/policy", "/policy/explain", "/policy/log", "/tools", "/sources", "/workers"],
+  ...["/policy", "/policy/explain", "/policy/log", "/tools", "/tools/bash", "/sources", "/workers"],
 ];
 
 /** Waits until a page shows its content. */
@@ -62,6 +62,7 @@ async function untilShown(page: Page, place: string): Promise<void> {
     "/session": page.locator(".call-row").nth(1),
     "/call": page.locator(".output-line").first(),
     "/policy": page.getByRole("table").first(),
+    "/tools/bash": page.getByText("Call this tool"),
     "/tools": page.getByRole("link", { name: /^bash / }),
   };
   await (content[place] ?? page.getByRole("heading", { level: 1 }).first()).waitFor();

@@ -31,17 +31,17 @@ export function ToolView({
         ← Tools
       </a>
       <header>
-        <h2 class="mono">{visibleText(name)}</h2>
+        <h1 class="mono">{visibleText(name)}</h1>
         <p class="soft">{[...annotationWords(annotations), ...statsWords(stats)].join(" · ")}</p>
       </header>
       <p class="tool-description">{visibleLines(description)}</p>
-      <section>
-        <h3>Input</h3>
+      <section class="block">
+        <h2>Input</h2>
         <SchemaView field={input} />
         <RawSchema schema={inputSchema} />
       </section>
-      <section>
-        <h3>Output</h3>
+      <section class="block">
+        <h2>Output</h2>
         {outputSchema === undefined ? <p>Text.</p> : <SchemaView field={readSchema(outputSchema)} />}
         {outputSchema !== undefined && <RawSchema schema={outputSchema} />}
       </section>
