@@ -312,6 +312,25 @@ describe("toolgate reply", () => {
   });
 });
 
+test("asks and reply show the text of the files that a call runs, safe for a terminal", async () => {
+  const files = ["run.sh", "gone.sh"].map((path) => ({ path, sha256: "ab", bytes: 9n, lines: 2 }));
+  const shown = { ...ask, view: { tool: "bash", title: "npm test", files } };
+  const open = {
+    listPermissions: () => ({ permissions: [shown] }),
+    readBoundFile({ permissionId, path }: { permissionId: string; path: string }) {
+      if (path !== "run.sh") throw refused(Code.FailedPrecondition, "ASK_CHANGED", "it has changed");
+      return { text: `echo ${permissionId}\nrm -rf \u001b[2J\n` };
+    },
+  };
+  await start({ permissions: open });
+  for (const words of [["asks"], ["reply", "per_1", "once"]]) {
+    const { stdout, stderr } = await toolgate(words, environment);
+    expect(stdout + stderr).toMatch(/run\.sh, 2 lines.*\n +echo per_1\n +rm -rf .*2J\n/);
+    expect(stdout + stderr).not.toContain("\u001b[2J");
+    expect(stdout + stderr).toContain("gone.sh, 2 lines");
+  }
+});
+
 test("toolgate asks shows each open ask of every page", async () => {
   await start({
     permissions: {

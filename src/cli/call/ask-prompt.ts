@@ -7,6 +7,7 @@ import type { Screen } from "../terminal/screen.ts";
 import { terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
 import { isApproval, settledWords } from "../view/settled.ts";
+import { readFileTexts } from "../view/whole-request.ts";
 import { commandLine, durationOf } from "../view/words.ts";
 
 /** Approver at this terminal. The first answer wins, here or elsewhere. */
@@ -40,8 +41,10 @@ export function createAskPrompt({
 
   async function present(ask: PermissionRequest, signal: AbortSignal): Promise<void> {
     if (signal.aborted) return;
+    const texts = await readFileTexts(answering?.approver ?? server, ask);
+    if (signal.aborted) return;
     screen.status(undefined);
-    for (const line of askLines(ask, screen.paint.err, { now: Date.now() })) screen.alert(line);
+    for (const line of askLines(ask, screen.paint.err, { now: Date.now(), texts })) screen.alert(line);
     if (await answerHere(ask, signal)) return;
     if (signal.aborted) return;
     screen.alert(`  ${screen.paint.err("dim", "answer")}   ${replyCommand(ask, server.url)}`);

@@ -12,6 +12,7 @@ import type { Paint, Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
 import { settledWords } from "../view/settled.ts";
+import { readFileTexts } from "../view/whole-request.ts";
 
 /** Defines `toolgate asks`. */
 export function defineAsks(command: Command, context: CliContext): void {
@@ -42,7 +43,9 @@ export async function printAsks(server: ServerConnection, screen: Screen, sessio
   const { signal } = new AbortController();
   for await (const { event } of askChanges(server, { sessionId, signal, onCut: screen.note })) {
     if (event === undefined) continue;
-    screen.show(SessionEventSchema, event, (paint) => changeLines(event, server, paint));
+    const texts =
+      event.event.case === "permissionAsked" ? await textsFor(event.event.value, server, screen) : new Map();
+    screen.show(SessionEventSchema, event, (paint) => changeLines(event, { server, paint, texts }));
   }
 }
 
@@ -71,21 +74,38 @@ async function list(server: ServerConnection, screen: Screen, { session = "" }: 
   let count = 0;
   for await (const ask of openAsks(server, session)) {
     count += 1;
-    screen.show(PermissionRequestSchema, ask, (paint) => openLines(ask, server, paint));
+    const texts = await textsFor(ask, server, screen);
+    screen.show(PermissionRequestSchema, ask, (paint) => openLines(ask, { server, paint, texts }));
   }
   if (count === 0) screen.note("no permission request is open");
 }
 
-function changeLines({ event }: SessionEvent, server: ServerConnection, paint: Paint): string[] {
-  if (event.case === "permissionAsked") return openLines(event.value, server, paint);
+async function textsFor(
+  ask: PermissionRequest,
+  server: ServerConnection,
+  { json }: Screen,
+): Promise<ReadonlyMap<string, string>> {
+  return json ? new Map() : await readFileTexts(server, ask);
+}
+
+/** Where a request is printed, with the texts of its files. */
+interface Printed {
+  server: ServerConnection;
+  paint: Paint;
+  texts: ReadonlyMap<string, string>;
+}
+
+function changeLines({ event }: SessionEvent, printed: Printed): string[] {
+  const { paint } = printed;
+  if (event.case === "permissionAsked") return openLines(event.value, printed);
   if (event.case !== "permissionSettled") return [];
   return [`${paint("dim", terminalLine(event.value.permissionId))}  ${settledWords(event.value)}`];
 }
 
-function openLines(ask: PermissionRequest, server: ServerConnection, paint: Paint): string[] {
+function openLines(ask: PermissionRequest, { server, paint, texts }: Printed): string[] {
   const call = ask.tool ? `  call ${terminalLine(ask.tool.callId)}` : "";
   return [
-    ...askLines(ask, paint, { now: Date.now() }),
+    ...askLines(ask, paint, { now: Date.now(), texts }),
     `  ${paint("dim", "session")}  ${terminalLine(ask.sessionId)}${call}`,
     `  ${paint("dim", "answer")}   ${replyCommand(ask, server.url)}`,
     "",

@@ -20,6 +20,7 @@ import { answersFor } from "../question/option-answers.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
+import { readFileTexts } from "../view/whole-request.ts";
 import { commandLine } from "../view/words.ts";
 import { openAsks } from "./asks.ts";
 
@@ -78,7 +79,9 @@ async function answerAsk(
   // With --session, a closed request is answered all the same: the server then reports whose answer won.
   const ref = ask ?? { id, sessionId: session ?? "", digest: "" };
   const offerId = ask?.offers[Number(offer) - 1]?.id ?? offer;
-  if (ask) for (const line of askLines(ask, screen.paint.err, { now: Date.now() })) screen.note(line);
+  const texts = ask && (await readFileTexts(server, ask));
+  if (ask)
+    for (const line of askLines(ask, screen.paint.err, { now: Date.now(), ...(texts && { texts }) })) screen.note(line);
   const answers = word === "reject" ? undefined : answersFor(ask, typed);
   if (ask && isRequestCut(ask) && word !== "reject" && input === undefined) throw onlyPartShown(ask, server.url);
   const answer: ReplyAnswer = {

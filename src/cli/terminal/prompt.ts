@@ -11,7 +11,7 @@ import { isDumbTerminal } from "../environment.ts";
 import { commandFailure } from "../failure/failure.ts";
 import { promptAnswers } from "../question/prompt-answers.ts";
 import { askLines } from "../view/ask-view.ts";
-import { readWholeRequest } from "../view/whole-request.ts";
+import { readFileTexts, readWholeRequest } from "../view/whole-request.ts";
 import { editCall } from "./edit.ts";
 import type { Paint, Screen } from "./screen.ts";
 import { createPasteReader, inertMs, markPastes } from "./typing.ts";
@@ -51,7 +51,8 @@ export function answeringAtTerminal(approver: ServerConnection, screen: Screen):
 async function showWhole(approver: ServerConnection, ask: PermissionRequest, screen: Screen): Promise<boolean> {
   try {
     const whole = await readWholeRequest(approver, ask);
-    for (const line of askLines(whole, screen.paint.err, { now: Date.now() })) screen.alert(line);
+    const texts = await readFileTexts(approver, ask);
+    for (const line of askLines(whole, screen.paint.err, { now: Date.now(), texts })) screen.alert(line);
     return true;
   } catch (error) {
     screen.fail(commandFailure(error, approver));

@@ -15,7 +15,7 @@ import { durationOf } from "./words.ts";
 export function askLines(
   ask: PermissionRequest,
   paint: Paint,
-  { now, isViewShown = false }: { now: number; isViewShown?: boolean },
+  { now, isViewShown = false, texts }: { now: number; isViewShown?: boolean; texts?: ReadonlyMap<string, string> },
 ): string[] {
   const { permission, expires } = ask;
   const words = requesterWords(ask, terminalLine);
@@ -26,7 +26,7 @@ export function askLines(
     ...riskFields(ask, paint),
     ...field("beware", ask.warnings, (_, text) => paint("red", text)),
     ...field("changed", [ask.changed].filter(Boolean), paint),
-    ...(isViewShown ? [] : viewFields(ask, paint)),
+    ...(isViewShown ? [] : viewFields(ask, paint, texts)),
     ...(asksQuestions(ask) ? ask.question.flatMap((each, i) => questionLines(each, i, paint)) : askedFor(ask, paint)),
   ];
 }
@@ -48,11 +48,12 @@ function askedFor(ask: PermissionRequest, paint: Paint): string[] {
   ];
 }
 
-/** The whole call, as every client shows it. */
-function viewFields(ask: PermissionRequest, paint: Paint): string[] {
-  return viewLines(ask).flatMap(({ kind, name, text, cut }) => [
+/** The whole call, as every client shows it, with the texts of its files, by path. */
+function viewFields(ask: PermissionRequest, paint: Paint, texts: ReadonlyMap<string, string> = new Map()): string[] {
+  return viewLines(ask).flatMap(({ kind, name, text, cut, path = "" }) => [
     ...field(terminalLine(name), [text], kind === "missing" ? (_, line) => paint("yellow", line) : paint),
     ...field("", cut === "" ? [] : [paint("yellow", cut)], paint),
+    ...field("", [texts.get(path)?.replace(/\n$/, "") ?? ""].filter(Boolean), paint).map((line) => `  ${line}`),
   ]);
 }
 

@@ -1,8 +1,9 @@
 import type { Client } from "@connectrpc/connect";
+import type { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { maxChangeBytes, readWhole } from "../../view/read-output.ts";
-import { withWholeInput } from "../../view/view-lines.ts";
+import { viewLines, withWholeInput } from "../../view/view-lines.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError } from "../failure/failure.ts";
 
@@ -22,4 +23,17 @@ export async function readWholeRequest(
     "reject the request, and ask for smaller changes",
     exitCodes.usage,
   );
+}
+
+/** Reads the texts of the short files that a request names, by path. One that has changed since or is not text has none. */
+export async function readFileTexts(
+  { permissions }: { permissions: Pick<Client<typeof PermissionService>, "readBoundFile"> },
+  ask: PermissionRequest,
+): Promise<ReadonlyMap<string, string>> {
+  const found = viewLines(ask).map(async ({ path }): Promise<[string, string][]> => {
+    if (path === undefined) return [];
+    const file = await permissions.readBoundFile({ permissionId: ask.id, path }).catch(() => undefined);
+    return file && !file.binary ? [[path, file.text]] : [];
+  });
+  return new Map((await Promise.all(found)).flat());
 }
