@@ -61,6 +61,7 @@ export async function executeBody(engine: Engine, call: Running, tool: Tool, app
     return { result, output: body.output };
   } finally {
     body.deadline.clear();
+    if (!call.signal.aborted) await body.progress.flush();
     body.progress.stop();
   }
 }

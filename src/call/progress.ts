@@ -6,10 +6,27 @@ import { ToolFailure } from "../tool/errors.ts";
 const maxShownBytes = 262_144;
 const emitMs = 50;
 
-/** Creates the title and metadata that a running tool shows. `emit` gets the latest, at most every 50 ms. */
+/**
+ * Creates the title and metadata that a running tool shows. `emit` gets the first report at once, then the latest, at most every
+ * 50 ms, in order.
+ */
 export function createProgress(callId: string, emit: (event: ToolProgress) => Promise<void>) {
   const shown: { title?: string; metadata?: JsonObject } = {};
   let timer: NodeJS.Timeout | undefined;
+  let isLate = false;
+  let emitted = Promise.resolve();
+
+  function emitLatest(): void {
+    isLate = false;
+    timer = setTimeout(() => {
+      timer = undefined;
+      if (isLate) emitLatest();
+    }, emitMs);
+    const event = create(ToolProgressSchema, { callId, ...shown });
+    // A failure has already aborted the call.
+    emitted = emitted.then(() => emit(event)).catch(() => undefined);
+  }
+
   return {
     shown,
     /** Replaces title or metadata; throws `ToolFailure` if they are too large for an event. */
@@ -21,11 +38,14 @@ export function createProgress(callId: string, emit: (event: ToolProgress) => Pr
         );
       }
       Object.assign(shown, update);
-      timer ??= setTimeout(() => {
-        timer = undefined;
-        // A failure has already aborted the call.
-        emit(create(ToolProgressSchema, { callId, ...shown })).catch(() => undefined);
-      }, emitMs);
+      if (timer) isLate = true;
+      else emitLatest();
+    },
+    /** Resolves when all that was shown is emitted. */
+    async flush(): Promise<void> {
+      clearTimeout(timer);
+      if (isLate) emitLatest();
+      await emitted;
     },
     /** Emits no more; the terminal part has the latest title and metadata. */
     stop(): void {

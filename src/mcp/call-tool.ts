@@ -11,7 +11,7 @@ import {
 import { apiFailureText, isLostConnection } from "./api-failure.ts";
 import type { McpClient } from "./client-identity.ts";
 import { endedCallResult } from "./ended-call-result.ts";
-import { holdCall, isEnded, type LookAtCall } from "./hold-call.ts";
+import { type HeldCall, holdCall, isEnded, type LookAtCall } from "./hold-call.ts";
 import { lookById } from "./look-at-call.ts";
 import type { McpSession } from "./mcp-session.ts";
 import {
@@ -26,6 +26,7 @@ import {
 import { takeUncollected } from "./take-uncollected.ts";
 import type { ToolgateApi } from "./toolgate-api.ts";
 import type { McpCall, UncollectedCalls } from "./uncollected-calls.ts";
+import { type McpReport, watchReports } from "./watch-reports.ts";
 
 /** A tools/call, independent of transport and era. */
 export interface ToolsCall {
@@ -43,8 +44,8 @@ export interface ToolsCall {
   readonly signal: AbortSignal;
   /** Returns true if the abort asks for the end of the call. */
   isCancelled(): boolean;
-  /** Sends a progress notification, if the client wants any. */
-  progress(message: string): Promise<void>;
+  /** Sends a progress notification; undefined if the client wants none. */
+  readonly progress?: (report: McpReport) => Promise<void>;
   /** Shows a person a link, on a connection on which the client can be asked while its request is open. */
   showLink?(message: string, url: string): void;
 }
@@ -114,17 +115,26 @@ async function followCall(
   const { api, client, era, session, signal, url } = request;
   const asksForLink = era === "modern" && client.opensLinks && request.requestState === undefined;
   let isShown = false;
-  const held = await holdCall(look, {
-    holdMs: session.holdMs,
-    signal,
-    async report(view) {
-      const [first] = view?.permissions ?? [];
-      if (first !== undefined && !isShown) request.showLink?.(linkText(view), linkToRequest(url, first));
-      isShown ||= first !== undefined;
-      await request.progress(progressText(view));
-    },
-    isEnough: ({ permissions }) => asksForLink && permissions.length > 0,
-  });
+  // The watch begins before the call, so that it misses no report.
+  const reports = request.progress && (await watchReports(api, ref, request.progress));
+  let held: HeldCall;
+  try {
+    held = await holdCall(look, {
+      holdMs: session.holdMs,
+      signal,
+      async report(view) {
+        const [first] = view?.permissions ?? [];
+        if (first !== undefined && !isShown) request.showLink?.(linkText(view), linkToRequest(url, first));
+        isShown ||= first !== undefined;
+        const message = view?.part.state.case === "running" ? reports?.latestMessage() : undefined;
+        await request.progress?.({ message: message ?? progressText(view) });
+      },
+      isEnough: ({ permissions }) => asksForLink && permissions.length > 0,
+    });
+    if (held.view && isEnded(held.view.part)) await reports?.reach(held.view.part.revision, signal);
+  } finally {
+    reports?.stop();
+  }
   const { view, isLost } = held;
   if (view !== undefined && isEnded(view.part) && !signal.aborted)
     return await endedCallResult(view.part, { api, era, ownSessionId: session.sessionId });

@@ -9,6 +9,7 @@ import { waitToolName } from "./open-call-result.ts";
 import { outputTemplates, readOutputResource } from "./output-resources.ts";
 import type { ToolgateApi } from "./toolgate-api.ts";
 import type { UncollectedCalls } from "./uncollected-calls.ts";
+import { progressTo } from "./watch-reports.ts";
 
 /** Everything that distinguishes one served connection, or one request over HTTP, from another. */
 export interface McpScope {
@@ -56,7 +57,9 @@ export function createMcpServer(scope: McpScope): Server {
         ...{ api, client, era, session, uncollected, url, params, signal },
         requestState: ctx.mcpReq.requestState<string>(),
         isCancelled: () => aborts.isCancel(signal.reason),
-        progress: createProgress(ctx),
+        ...progressTo(ctx.mcpReq._meta?.progressToken, async (notification) => {
+          if (!ctx.mcpReq.signal.aborted) await ctx.mcpReq.notify(notification);
+        }),
         ...(showLink && { showLink }),
       }),
     );
@@ -69,17 +72,6 @@ export function createMcpServer(scope: McpScope): Server {
     return await readOutputResource(api, params.uri, sessionId).catch(toProtocolError);
   });
   return server;
-}
-
-/** Returns a function that sends rising progress, if the request has a token for it. */
-function createProgress({ mcpReq }: ServerContext): (message: string) => Promise<void> {
-  const progressToken = mcpReq._meta?.progressToken;
-  let progress = 0;
-  return async (message) => {
-    if (progressToken === undefined || mcpReq.signal.aborted) return;
-    progress += 1;
-    await mcpReq.notify({ method: "notifications/progress", params: { progressToken, progress, message } });
-  };
 }
 
 /**

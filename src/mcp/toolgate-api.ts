@@ -6,7 +6,7 @@ import type { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts"
 export interface ToolgateApi {
   readonly tools: Pick<
     Client<typeof ToolService>,
-    "getServerInfo" | "listTools" | "callTool" | "cancelTool" | "getToolPart" | "readToolOutput"
+    "getServerInfo" | "listTools" | "callTool" | "cancelTool" | "getToolPart" | "readToolOutput" | "watchSession"
   >;
   readonly sessions: Pick<Client<typeof SessionService>, "createSession">;
 }

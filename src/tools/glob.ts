@@ -82,12 +82,12 @@ export const glob = defineTool({
     let stopped: string | undefined;
     const late = searchTime();
     for (const root of roots.filter(({ directory }) => directory.isDirectory)) {
+      if (total > 0) ctx.metadata({ metadata: { count: total } });
       const result = await search(root, ctx, late);
       for (const file of result.newest) found.set(file.absolute, file);
       total += result.total;
       leftOut += result.leftOut;
       stopped ??= result.stopped;
-      ctx.metadata({ metadata: { count: total } });
     }
     const shown = [...found.values()].sort(newestFirst).slice(0, maxShown);
     const truncated = total > shown.length || stopped !== undefined;

@@ -50,7 +50,14 @@ export async function connectStdio(
     stderr: "inherit",
     ...(cwd !== undefined && { cwd }),
   });
-  return await open(transport, options);
+  const client = await open(transport, options);
+  // The library handles notifications a turn later than results, and would lose progress that arrives together with its result.
+  const deliver = transport.onmessage;
+  let delivered = Promise.resolve();
+  transport.onmessage = (message) => {
+    delivered = delivered.then(() => deliver?.(message));
+  };
+  return client;
 }
 
 const mainFile = new URL("../../src/main.ts", import.meta.url).pathname;

@@ -40,6 +40,13 @@ async function call(name: string, args: Record<string, unknown>, progressToken: 
     case "progress":
       send({ method: "notifications/progress", params: { progressToken, progress: 1, total: 2, message: "half" } });
       return text("done");
+    case "reports":
+      for (const progress of args.values as number[])
+        send({
+          method: "notifications/progress",
+          params: { progressToken, progress, total: 9, message: `at ${progress}` },
+        });
+      return text("done");
     case "gated":
       // Each change of the file is progress, until its behaviour is "done".
       return await new Promise((resolve) => {

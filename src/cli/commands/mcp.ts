@@ -113,6 +113,10 @@ function reconnectingApi(open: () => ServerConnection): ToolgateApi & { close():
       cancelTool: (...request) => use(({ tools }) => tools.cancelTool(...request)),
       getToolPart: (...request) => use(({ tools }) => tools.getToolPart(...request)),
       readToolOutput: (...request) => use(({ tools }) => tools.readToolOutput(...request)),
+      async *watchSession(...request) {
+        current ??= open();
+        yield* current.tools.watchSession(...request);
+      },
     },
     sessions: { createSession: (...request) => use(({ sessions }) => sessions.createSession(...request)) },
     close: () => current?.close(),

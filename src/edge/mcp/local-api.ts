@@ -17,7 +17,7 @@ import { toConnectError } from "../rpc/errors.ts";
 /** Sender of a request: its principal and the other end of its connection. */
 export type LocalSender = Pick<EdgeContext, "principal" | "peer">;
 
-/** The rpcs without a stream, by service. */
+/** The rpcs that take one message, by service. */
 export interface LocalApi {
   readonly tools: Client<typeof ToolService>;
   readonly sessions: Client<typeof SessionService>;
@@ -32,7 +32,7 @@ export interface LocalApiOptions {
 }
 
 /**
- * Creates access to the unary rpcs for principals whose requests arrive by another protocol: with the checks of roles and
+ * Creates access to the rpcs that take one message for principals whose requests arrive by another protocol: with the checks of roles and
  * messages, and the failures, that a client of the rpcs would meet.
  */
 export function createLocalApi({ services, failures, limits }: LocalApiOptions): (sender: LocalSender) => LocalApi {
@@ -43,25 +43,40 @@ export function createLocalApi({ services, failures, limits }: LocalApiOptions):
     permissions: rpcsOf(PermissionService, services.permissions),
   };
 
-  function callable(rpc: Rpc, { principal, peer }: LocalSender) {
-    const { method } = rpc;
+  function callable({ method, kind, run }: Rpc, { principal, peer }: LocalSender) {
     const name = nameOfRpc(method);
-    return async (init: Record<string, unknown>, { signal = never, headers: given = {} }: CallOptions = {}) => {
+
+    /** Checks a request and returns its message and context. */
+    function admit(init: Record<string, unknown>, { signal = never, headers: given = {} }: CallOptions) {
       const headers = new Headers(given);
+      signal.throwIfAborted();
+      checkRole(principal, rolesFor(method), name);
+      const message = create(method.input, init);
+      checkMessage(method.input, message);
+      const context: EdgeContext = {
+        ...{ principal, peer, roles: principal.roles, signal, deadline: undefined, headers, limits },
+        trace: traceContextOf(headers),
+        response: new ResponseMetadata(),
+      };
+      return [message, context] as const;
+    }
+    const failure = (error: unknown, signal = never) => toConnectError(failures.failureOf(error, name, signal));
+
+    if (kind === "server_streaming") {
+      return async function* (init: Record<string, unknown>, options: CallOptions = {}) {
+        try {
+          for await (const message of run(...admit(init, options))) yield create(method.output, message);
+        } catch (error) {
+          throw failure(error, options.signal);
+        }
+      };
+    }
+    return async (init: Record<string, unknown>, options: CallOptions = {}) => {
       try {
-        signal.throwIfAborted();
-        checkRole(principal, rolesFor(method), name);
-        if (rpc.kind !== "unary") throw notServed("unimplemented", `${name} is a stream`);
-        const message = create(method.input, init);
-        checkMessage(method.input, message);
-        const context = {
-          ...{ principal, peer, roles: principal.roles, signal, deadline: undefined, headers, limits },
-          trace: traceContextOf(headers),
-          response: new ResponseMetadata(),
-        };
-        return create(method.output, await rpc.run(message, context));
+        if (kind !== "unary") throw notServed("unimplemented", `${name} takes a stream`);
+        return create(method.output, await run(...admit(init, options)));
       } catch (error) {
-        throw toConnectError(failures.failureOf(error, name, signal));
+        throw failure(error, options.signal);
       }
     };
   }

@@ -124,7 +124,7 @@ export function createMcpHttpHandler(options: LocalApiOptions & McpHandlerOption
           uncollected: uncollectedOf(principal.id),
           signal: AbortSignal.any([signal, shutdownSignal]),
           isCancelled: () => !shutdownSignal.aborted && principal.ended?.aborted !== true,
-          progress: stream.progress,
+          ...(stream.progress && { progress: stream.progress }),
         });
       };
       return stream.end(answer().catch(toProtocolError)).finally(mcpMetrics.hold());

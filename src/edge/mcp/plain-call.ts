@@ -8,6 +8,7 @@ import {
 } from "@modelcontextprotocol/server";
 import type { ToolsAnswer } from "../../mcp/call-tool.ts";
 import { type McpClient, mcpClient } from "../../mcp/client-identity.ts";
+import { type McpReport, progressTo } from "../../mcp/watch-reports.ts";
 import { headerOf } from "../http/check-origin.ts";
 import type { Request, Response } from "../http/handler.ts";
 import { fieldOf } from "./legacy-session.ts";
@@ -73,7 +74,8 @@ const headMs = 1_000;
 
 /** The stream of events that answers a plain call. */
 export interface AnswerStream {
-  progress(message: string): Promise<void>;
+  /** Undefined if the client wants none. */
+  readonly progress?: (report: McpReport) => Promise<void>;
   /** Ends the stream with the answer. */
   end(answer: Promise<ToolsAnswer>): Promise<void>;
 }
@@ -83,20 +85,15 @@ export function answerStream(response: Response, { id, params }: PlainCall, serv
   response.statusCode = 200;
   response.setHeader("content-type", "text/event-stream");
   const server = { "io.modelcontextprotocol/serverInfo": serverInfo };
-  const progressToken = params._meta?.progressToken;
-  let progress = 0;
   const comment = () => void writeText(response, ": keepalive\n\n");
   let timer = setTimeout(() => {
     comment();
     timer = setInterval(comment, keepAliveMs);
   }, headMs);
   return {
-    async progress(message) {
-      if (progressToken === undefined || response.destroyed) return;
-      progress += 1;
-      const notice = { method: "notifications/progress", params: { progressToken, progress, message } };
-      writeText(response, eventOf({ jsonrpc: "2.0", ...notice }));
-    },
+    ...progressTo(params._meta?.progressToken, async (notification) => {
+      writeText(response, eventOf({ jsonrpc: "2.0", ...notification }));
+    }),
     async end(answer) {
       const sent = await answer.then(
         (result) => ({ result: { resultType: "complete", ...result, _meta: { ...result._meta, ...server } } }),

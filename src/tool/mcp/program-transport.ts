@@ -20,6 +20,8 @@ export class ProgramTransport implements Transport {
   readonly #start: () => Promise<McpProgram>;
   readonly #words = createLastWords();
   #program: McpProgram | undefined;
+  /** Delivery of the messages so far. */
+  #delivered = Promise.resolve();
 
   constructor(start: () => Promise<McpProgram>) {
     this.#start = start;
@@ -52,12 +54,17 @@ export class ProgramTransport implements Transport {
       try {
         const message = buffer.readMessage();
         if (message === null) return;
-        this.onmessage?.(message);
+        // The library handles notifications a turn later, and results at once: progress must not lose to the result behind it.
+        this.#delivered = this.#delivered.then(() => this.onmessage?.(message)).catch(() => this.#addNoMessage());
       } catch {
-        // A line that is no message: programs print for people, too.
-        this.#words.add("\n(a line on stdout that is no message)");
+        this.#addNoMessage();
       }
     }
+  }
+
+  /** Notes a line that is no message: programs print for people, too. */
+  #addNoMessage(): void {
+    this.#words.add("\n(a line on stdout that is no message)");
   }
 
   /** Returns the end of what the program printed for people, and how it ended. */

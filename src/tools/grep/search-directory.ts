@@ -80,7 +80,7 @@ export async function searchDirectory(
     begun = record.includes("\0") ? "" : `${begun}\n`;
     if (name === undefined || !isMeant(name) || !mayRead(name)) return;
     counts.set(name, Number(lines));
-    if (counts.size % 100 === 1) ctx.metadata({ metadata: { files: counts.size } });
+    if (counts.size % 100 === 0) ctx.metadata({ metadata: { files: counts.size } });
   });
   // Counted by name alone: a count of matches would reveal content.
   let leftOut = 0;
