@@ -17,7 +17,7 @@ import { confineCommand, explainRefusals, hiddenPaths, shownPaths } from "./proc
 import { explainUnseen } from "./process/explain-unseen.ts";
 import type { Pipes } from "./process/pipe.ts";
 import type { Quarantine } from "./process/quarantine.ts";
-import { type EndOfCommand, runCommand } from "./process/run-command.ts";
+import { type EndOfCommand, notRun, runCommand } from "./process/run-command.ts";
 import { type SettledCreated, settleCreated, takeCreated } from "./process/settle-created.ts";
 import type { Supervisor } from "./process/supervisor.ts";
 
@@ -97,7 +97,7 @@ export function createBash({
     async execute({ command, timeout, description = "" }, ctx) {
       await checkDirectory(ctx.workspace, ctx.plan.directory);
       const marks = await supervisor.watch(ctx).catch((cause: unknown) => {
-        throw new ToolFailure(`bash cannot run commands: ${String(cause)}`, { cause });
+        throw notRun("The command was not run, since it cannot be supervised", cause);
       });
       const killsBefore = supervisor.kills();
       const cwd = ctx.plan.directory.absolute;

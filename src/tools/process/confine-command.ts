@@ -7,7 +7,7 @@ import { isWithin } from "../../sandbox/is-within.ts";
 import type { Argv, Confined, Covered, CoveredPaths } from "../../sandbox/layers.ts";
 import { TooManyMounts } from "../../sandbox/plan-files.ts";
 import type { Sandbox } from "../../sandbox/sandbox.ts";
-import { ToolFailure } from "../../tool/errors.ts";
+import { notRun } from "./run-command.ts";
 
 /** Confines a command. Asks if it could reach more restricted files than the sandbox can cover one by one. */
 export async function confineCommand(
@@ -19,11 +19,8 @@ export async function confineCommand(
   try {
     return await sandbox.confine(argv, place);
   } catch (cause) {
-    if (!(cause instanceof TooManyMounts)) {
-      throw new ToolFailure(`The command was not run, since its sandbox cannot be prepared: ${String(cause)}`, {
-        cause,
-      });
-    }
+    if (!(cause instanceof TooManyMounts))
+      throw notRun("The command was not run, since its sandbox cannot be prepared", cause);
     const { files, workspace } = place;
     if (files === undefined) throw cause;
     await ask(askForAll(cause, workspace));

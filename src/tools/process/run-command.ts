@@ -127,8 +127,21 @@ function sendToGroup(group: number, signal: NodeJS.Signals | 0): boolean {
 }
 
 function cannotStart(program: string, cause: unknown): never {
-  throw new ToolFailure(`Cannot start ${program}: ${String(cause)}`, { cause });
+  throw notRun(`Cannot start ${program}, so nothing has run`, cause);
 }
+
+/** Creates the failure of a command that has not run, with what to do next if the machine lacks something. */
+export function notRun(what: string, cause: unknown): ToolFailure {
+  const code = cause instanceof Error && "code" in cause ? String(cause.code) : "";
+  return new ToolFailure(`${what}: ${String(cause)}.${adviceByCode[code] ?? ""}`, { cause, hadNoEffects: true });
+}
+
+const adviceByCode: Readonly<Record<string, string>> = {
+  EMFILE:
+    " The service has as many open files as it may have: try again later, or raise its limit (LimitNOFILE, ulimit -n).",
+  ENFILE: " The machine has as many open files as it may have: try again later.",
+  EAGAIN: " The service may have no further processes: try again later, or raise its limit (TasksMax, ulimit -u).",
+};
 
 function pidOf(child: ChildProcess): Promise<number> {
   if (child.pid !== undefined) return Promise.resolve(child.pid);
