@@ -17,12 +17,12 @@ import { isWaitingRpc, maxWaitingRpcs } from "./api/waiting-rpcs.ts";
 import { openDoors } from "./doors.ts";
 import { edgeMetrics } from "./edge-metrics.ts";
 import { type ByteBudget, createByteBudget } from "./http/byte-budget.ts";
-import { createConnectionCaps } from "./http/connection-caps.ts";
+import { type ConnectionCaps, createConnectionCaps, withinDescriptors } from "./http/connection-caps.ts";
 import { createHttpGuard } from "./http/guard.ts";
 import type { Refuse, Request } from "./http/handler.ts";
 import { createListener, type Listener } from "./http/listener.ts";
 import { dispatch } from "./http/mounts.ts";
-import { capOpenRequests } from "./http/open-requests.ts";
+import { capOpenRequests, capResets } from "./http/open-requests.ts";
 import { healthDoor } from "./http/probes.ts";
 import { createReadiness, type Readiness } from "./http/readiness.ts";
 import type { ConnectionTimes } from "./http/socket-limits.ts";
@@ -79,7 +79,13 @@ export async function startEdge(options: EdgeOptions): Promise<Listener> {
   const authenticateMcp = createAuthenticate({ config, credentials: { principalOf }, browser });
   const refuse = createRefuse(failures);
   const budget = createByteBudget(config.limits.bufferedBytes);
-  const caps = createConnectionCaps({ ...config, onRefused: logSometimes(log) });
+  const limits = withinDescriptors(config.limits);
+  if (limits.connections < config.limits.connections)
+    log.warn("the limit of open files is low, so fewer connections are accepted; raise it (LimitNOFILE, ulimit -n)", {
+      count: limits.connections,
+    });
+  const newCaps = () => createConnectionCaps({ ...config, limits, onRefused: logSometimes(log) });
+  const caps = newCaps();
   const mcpMetrics = createMcpMetrics();
   const readiness = createReadiness(options, drain.signal);
   const mounts = openDoors({
@@ -114,12 +120,12 @@ export async function startEdge(options: EdgeOptions): Promise<Listener> {
       overloaded("streams", `this connection has ${maxWaitingRpcs} open streams and calls; open another connection`),
   };
   const served = capOpenRequests(withoutToken, capOpenRequests(waiting, dispatch(mounts, refuse)));
-  const handler = createHttpGuard(config, refuse, served);
+  const handler = capResets(hasToken, createHttpGuard(config, refuse, served));
   const { bodyMs } = config.limits;
   const onDrain = () => drain.abort();
   const onClose = () => shutdown.abort(draining());
   const times = { headersMs, bodyMs, idleMs };
-  const health = await startHealth(options, { readiness, refuse, times });
+  const health = await startHealth(options, { readiness, refuse, times, caps: newCaps() });
   try {
     const listener = await createListener({ config, caps, handler, onDrain, onClose, log, ...times });
     return { ...listener, close: (cutMs) => listener.close(cutMs).finally(() => health?.close(cutMs)) };
@@ -131,15 +137,18 @@ export async function startEdge(options: EdgeOptions): Promise<Listener> {
 
 /** Serves health at its own address, for probes that have no client certificate; it answers until the service has closed. */
 async function startHealth(
-  { config: { healthListen: listen, ...config }, log }: EdgeOptions,
-  { readiness, refuse, times }: { readiness: Readiness; refuse: Refuse; times: ConnectionTimes },
+  { config: { healthListen: listen }, log }: EdgeOptions,
+  {
+    readiness,
+    refuse,
+    ...served
+  }: { readiness: Readiness; refuse: Refuse; times: ConnectionTimes; caps: ConnectionCaps },
 ): Promise<Listener | undefined> {
   if (listen === undefined) return undefined;
-  const caps = createConnectionCaps({ ...config, onRefused: logSometimes(log) });
   const handler = dispatch(healthDoor({ readiness }), refuse);
   const [onDrain, onClose] = [() => undefined, () => undefined];
   const listener = await createListener({
-    ...{ config: { listen, tls: undefined }, caps, handler, onDrain, onClose, log, ...times },
+    ...{ config: { listen, tls: undefined }, caps: served.caps, handler, onDrain, onClose, log, ...served.times },
   });
   log.info("health is served at its own address", { address: listener.url });
   return listener;
@@ -147,7 +156,9 @@ async function startHealth(
 
 /** Creates the check whether a request has a valid token; without authentication every request counts as having one. */
 function createTokenCheck(authenticate: Authenticate): (request: Request) => boolean {
-  return ({ headers }) => {
+  const checked = new WeakMap<Request, boolean>();
+
+  function check({ headers }: Request): boolean {
     try {
       authenticate({
         get(name) {
@@ -159,6 +170,12 @@ function createTokenCheck(authenticate: Authenticate): (request: Request) => boo
     } catch {
       return false;
     }
+  }
+
+  return (request) => {
+    const isValid = checked.get(request) ?? check(request);
+    checked.set(request, isValid);
+    return isValid;
   };
 }
 

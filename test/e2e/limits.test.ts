@@ -1,10 +1,13 @@
+import { execFileSync } from "node:child_process";
+import { once } from "node:events";
+import { connect as connectSocket } from "node:net";
 import { Code } from "@connectrpc/connect";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test } from "vitest";
 import { RetryInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
 import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect, refusal } from "./clients.ts";
 import { read } from "./reading.ts";
-import { useService } from "./service.ts";
+import { startService, useService } from "./service.ts";
 
 const service = useService({ settings: "[limits]\nrunning_calls = 3\nopen_asks = 2\ninput_bytes = 2048" });
 
@@ -55,4 +58,42 @@ test("one open call too many is refused with when to retry; one that is there is
   await agent.tools.cancelTool({ sessionId, callId: "c1" });
   await read(agent.tools.executeTool(call("c4"))).until("permissionAsked");
   await agent.sessions.closeSession({ sessionId });
+});
+
+test("idle connections leave descriptors for commands", async () => {
+  const small = await startService({ maxFiles: 256 });
+  const agent = connect(small, "caller");
+  const call = { sessionId: await agent.newSession(), tool: "bash", input: { command: "echo ran" }, agent: "free" };
+  const { port, hostname } = new URL(small.url);
+  const sockets = Array.from({ length: 300 }, () => connectSocket(Number(port), hostname));
+  onTestFinished(() => {
+    for (const socket of sockets) socket.destroy();
+  });
+  await Promise.all(
+    sockets.map((socket) =>
+      once(
+        socket.on("error", () => undefined),
+        "connect",
+      ),
+    ),
+  );
+  for (const callId of ["c1", "c2", "c3"])
+    expect((await agent.tools.callTool({ ...call, callId })).part?.state.case).toBe("completed");
+});
+
+test("a command that cannot be started for want of descriptors has no effects, and the next one runs", async () => {
+  const small = await startService();
+  const agent = connect(small, "caller");
+  const call = { sessionId: await agent.newSession(), tool: "bash", input: { command: "echo ran" }, agent: "free" };
+  const limitFiles = (count: number) => execFileSync("prlimit", [`--pid=${small.pid}`, `--nofile=${count}:`]);
+  await agent.tools.callTool({ ...call, callId: "before" });
+  limitFiles(16);
+  const { part } = await agent.tools.callTool({ ...call, callId: "without" });
+  limitFiles(4_096);
+  expect(part?.state.value).toMatchObject({
+    reason: ToolErrorReason.FAILED,
+    effects: ToolEffects.NONE,
+    error: expect.stringMatching(/was not run.*EMFILE.*raise its limit/),
+  });
+  expect((await agent.tools.callTool({ ...call, callId: "after" })).part?.state.case).toBe("completed");
 });

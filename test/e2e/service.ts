@@ -53,6 +53,8 @@ export interface ServiceOptions {
   env?: Readonly<Record<string, string>>;
   /** Lets it create its two tokens instead of using those of `principals`. */
   ownTokens?: boolean;
+  /** Maximum of open files of the process. */
+  maxFiles?: number;
   /** The user of the operating system as which it runs, if the tests run as root. */
   uid?: number;
 }
@@ -90,7 +92,7 @@ const tokens = Object.entries(principals)
 
 /** Creates a service; the caller starts and closes it. */
 export function createService(options: ServiceOptions = {}): Service {
-  const { settings = "", flags = [], entry = programEntry(), env = {}, ownTokens = false, uid } = options;
+  const { settings = "", flags = [], entry = programEntry(), env = {}, ownTokens = false, uid, maxFiles } = options;
   let folder = "";
   let url = "";
   let child: ChildProcess | undefined;
@@ -138,7 +140,9 @@ export function createService(options: ServiceOptions = {}): Service {
         await configure(settings);
         if (uid !== undefined) for (const path of [folder, join(folder, "workspace")]) await chown(path, uid, uid);
       }
-      child = spawn(process.execPath, [entry, ...serve(folder), ...flags], {
+      const argv = [process.execPath, entry, ...serve(folder), ...flags];
+      const [program = "", ...args] = maxFiles === undefined ? argv : ["prlimit", `--nofile=${maxFiles}`, ...argv];
+      child = spawn(program, args, {
         cwd: join(import.meta.dirname, "../.."),
         env: { PATH: process.env.PATH, HOME: folder, ...env },
         stdio: ["ignore", "ignore", "pipe"],

@@ -20,23 +20,45 @@ const rpc = "/opencode.tool.v1.ToolService/CallTool";
 const authorization = "Bearer caller-token";
 const posting = { ":method": "POST", ":path": rpc, "content-type": "application/grpc", te: "trailers", authorization };
 
-test("streams that are opened and reset close their connection", async () => {
+test("streams that are opened and reset without a token close their connection", async () => {
   const limited = await startServer();
   const unlimited = await startBare({ streamResetBurst: 1_000_000, streamResetRate: 1_000_000 });
-  const resets = async (session: ClientHttp2Session) => {
-    let count = 0;
-    while (count < 1_000 && !session.closed && !session.destroyed) {
-      const stream = session.request({ ":path": "/healthz" });
-      stream.on("error", () => undefined);
-      stream.close(constants.NGHTTP2_CANCEL);
-      await new Promise((resolve) => setImmediate(resolve));
-      count += 1;
-    }
-    return count;
-  };
-  expect(await resets(open(limited.url))).toBeLessThan(1_000);
-  expect(await resets(open(unlimited.url))).toBe(1_000);
+  const session = open(limited.url);
+  const left = once(session, "goaway");
+  expect(await resetStreams(session, 1_000)).toBeLessThan(1_000);
+  expect((await left)[0]).toBe(constants.NGHTTP2_NO_ERROR);
+  expect(await resetStreams(open(unlimited.url), 1_000)).toBe(1_000);
 });
+
+test("a caller may reset as many streams as it has open, and one that resets more keeps its call and connects again", async () => {
+  const answer = Promise.withResolvers<void>();
+  const server = await startServer({ callTool: () => answer.promise.then(() => ({})) });
+  const session = open(server.url);
+  const message = toBinary(CallToolRequestSchema, create(CallToolRequestSchema, { sessionId: "ses_1", tool: "echo" }));
+  const waiting = session.request(posting);
+  waiting.end(Buffer.concat([Buffer.of(0, 0, 0, 0, message.length), message]));
+  const trailers = once(waiting.resume(), "trailers");
+  expect(await resetStreams(session, 1_000, { authorization })).toBe(1_000);
+  const left = once(session, "goaway");
+  expect(await resetStreams(session, 10_000, { authorization })).toBeLessThan(10_000);
+  expect((await left)[0]).toBe(constants.NGHTTP2_NO_ERROR);
+  answer.resolve();
+  expect((await trailers)[0]).toMatchObject({ "grpc-status": "0" });
+});
+
+/** Opens and resets streams until the server closes the connection; returns their number. */
+async function resetStreams(session: ClientHttp2Session, maxCount: number, headers: object = {}): Promise<number> {
+  let count = 0;
+  while (count < maxCount && !session.closed && !session.destroyed) {
+    const stream = session.request({ ":path": "/healthz", ...headers });
+    stream.on("error", () => undefined);
+    stream.close(constants.NGHTTP2_CANCEL);
+    count += 1;
+    // Faster than each limit, on any machine.
+    if (count % 100 === 0) await new Promise((resolve) => setImmediate(resolve));
+  }
+  return count;
+}
 
 test("headers that one byte each repeats reach no handler beyond 128", async () => {
   const limited = await startServer();

@@ -1,3 +1,4 @@
+import { readFileSync } from "node:fs";
 import type { Socket } from "node:net";
 import ipaddr from "ipaddr.js";
 import type { Limits } from "../../config/config.ts";
@@ -12,13 +13,35 @@ export interface ConnectionCaps {
   readonly refusedCount: number;
 }
 
+type CapLimits = Pick<Limits, "connections" | "connectionsPerAddress" | "connectionsFromLoopback">;
+
+/**
+ * Returns the limits of connections that leave half of the descriptors of the process to commands, files and the store. Of fewer
+ * connections the same part is for one address.
+ */
+export function withinDescriptors(limits: CapLimits, maxDescriptors = maxOpenFiles()): CapLimits {
+  const connections = Math.min(limits.connections, Math.floor(maxDescriptors / 2));
+  const part = (count: number) => Math.max(1, Math.floor((count * connections) / limits.connections));
+  return {
+    connections,
+    connectionsPerAddress: part(limits.connectionsPerAddress),
+    connectionsFromLoopback: part(limits.connectionsFromLoopback),
+  };
+}
+
+/** Reads RLIMIT_NOFILE; infinite if there is none. */
+function maxOpenFiles(): number {
+  const [, count] = /^Max open files +(\d+)/m.exec(readFileSync("/proc/self/limits", "utf8")) ?? [];
+  return count === undefined ? Number.POSITIVE_INFINITY : Number(count);
+}
+
 /** Creates the caps. Connections from a trusted proxy, which has the clients of many addresses, count only in total. */
 export function createConnectionCaps({
   limits,
   trustedProxies,
   onRefused,
 }: {
-  limits: Pick<Limits, "connections" | "connectionsPerAddress" | "connectionsFromLoopback">;
+  limits: CapLimits;
   /** Addresses and networks. */
   trustedProxies: readonly string[];
   onRefused: (refusal: { address: string; limit: string; refusedCount: number }) => void;

@@ -35,15 +35,24 @@ export const http1Limits = ({ headersMs, bodyMs, idleMs }: ConnectionTimes) => (
   keepAliveInitialDelay: 30_000,
 });
 
-/** Limits of an HTTP/2 server. A client may have a thousand streams that wait, and as many short requests beside them as the rest. */
+/**
+ * Limits of an HTTP/2 server. A client may have a thousand streams that wait, and as many short requests beside them as the rest. Resets
+ * beyond those of `resetLimits` end the connection with an error before anything else reads it.
+ */
 export const http2Limits = {
   settings: { maxConcurrentStreams: 1_100, maxHeaderListSize: 16_384, initialWindowSize: 65_535, enablePush: false },
   maxSessionMemory: 10,
   maxSessionInvalidFrames: 100,
   maxSessionRejectedStreams: 50,
   maxSettings: 16,
-  streamResetBurst: 200,
-  streamResetRate: 33,
+  streamResetBurst: 2_200,
+  streamResetRate: 1_000,
+};
+
+/** Streams that a client may reset at once and each second: without a token a few; with one as many as it may have open. */
+export const resetLimits = {
+  withoutToken: { burst: 200, perSecond: 33 },
+  withToken: { burst: 1_100, perSecond: 200 },
 };
 
 /** Time after which an HTTP/2 connection without traffic is closed. */
