@@ -17,7 +17,7 @@ test("a planned call shows its title and asks before anything runs", async () =>
     title: "deploy",
     asks: [{ permission: "deploy", patterns: ['{"to":"prod"}'], wholeCall: true }],
   });
-  await expect(planCall(site, deploy, { to: 1 })).rejects.toThrow("The deploy tool was called with invalid arguments");
+  await expect(planCall(site, deploy, { to: 1 })).rejects.toThrow("Invalid arguments for deploy");
 });
 
 test("an ask that the tool does not declare is a defect, in the plan and in the body", async () => {

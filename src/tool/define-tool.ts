@@ -7,6 +7,7 @@ import type { Ask } from "../core/ask.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { Durability } from "../core/durability.ts";
 import { type Decoded, inputCodec, isZod, type OutputCodec, outputCodec, type ValueSchema } from "./codec.ts";
+import { InvalidOutput } from "./errors.ts";
 import { fillAsk } from "./permission-template.ts";
 import { plainJson } from "./plain-json.ts";
 import type { RemoteBodies } from "./remote.ts";
@@ -240,7 +241,7 @@ function makeTool<Input extends ValueSchema, P extends Plan, Output extends z.Zo
       if (!config.output) return checkStructured(output, returned as ToolResult);
       const structured = output.encode(returned);
       const shown = toModelOutput?.({ input: value as Decoded<Input>, output: structured as z.input<Output> });
-      return { structured, ...contentsOf(shown ?? [textOf(structured)]) };
+      return { structured, ...contentsOf(name, shown ?? [textOf(structured)]) };
     },
   });
   made.set(tool, {
@@ -371,11 +372,29 @@ const textOf = (output: JsonValue): Content => ({
   text: typeof output === "string" ? output : JSON.stringify(output),
 });
 
-function contentsOf(shown: readonly Content[]): Pick<ToolResult, "output" | "attachments"> {
+function contentsOf(name: string, shown: readonly Content[]): Pick<ToolResult, "output" | "attachments"> {
+  const issues = shown.flatMap((content, index) => {
+    const message = contentProblem(content);
+    return message === undefined ? [] : { path: `toModelOutput()[${index}]`, message };
+  });
+  if (issues.length > 0) throw new InvalidOutput(name, issues);
   return {
     output: shown.flatMap((content) => (content.type === "text" ? [content.text] : [])).join("\n"),
     attachments: shown.flatMap((content) => (content.type === "media" ? [content] : [])),
   };
+}
+
+/** Finds out why a value is no content; tools that are not type-checked return any. */
+function contentProblem(content: Content): string | undefined {
+  switch (content.type) {
+    case "text":
+      return typeof content.text === "string" ? undefined : "text is not a string";
+    case "media":
+      if (typeof content.mime !== "string") return 'media has no mime; write, for example, "image/png"';
+      return content.data instanceof Uint8Array ? undefined : "data of media is not a Uint8Array";
+    default:
+      return `there is no content of the type "${String(Object(content).type)}"; return text or media`;
+  }
 }
 
 function deepFreeze<T>(value: T): T {

@@ -5,7 +5,7 @@ export class InvalidInput extends Error {
   constructor(tool: string, issues: readonly { path: string; message: string }[]) {
     const lines = issues.map(({ path, message }) => `- ${path === "" ? "input" : path}: ${message}`);
     super(
-      `The ${tool} tool was called with invalid arguments:\n${lines.join("\n")}\nPlease rewrite the input so it satisfies the expected schema.`,
+      `Invalid arguments for ${tool}:\n${lines.join("\n")}\nPlease rewrite the input so it satisfies the expected schema.`,
     );
     this.issues = issues;
   }

@@ -160,7 +160,12 @@ async function listDirectory({ absolute: directory }: PathHandle, { offset, limi
     output: [`<path>${directory}</path>`, "<type>directory</type>", "<entries>", ...shown, "", tail, "</entries>"].join(
       "\n",
     ),
-    metadata: { preview: shown.slice(0, 20).join("\n"), truncated },
+    metadata: {
+      preview: shown.slice(0, 20).join("\n"),
+      truncated,
+      totalLines: entries.length,
+      shownLines: shown.length,
+    },
   };
 }
 

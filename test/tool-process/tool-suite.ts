@@ -30,6 +30,13 @@ const files = {
       async execute() { return { title: "t", output: \`made for \${ctx?.agent?.name}\`, metadata: { deep: { n: 1 } } }; },
     }));
     export const none = 42;
+    // As in opencode's page of custom tools.
+    export const sum = tool({ description: "Adds", args: { a: tool.schema.number(), b: tool.schema.number() }, async execute(args) { return args.a + args.b; } });
+    export const value = tool({ description: "Returns a value", args: { of: tool.schema.string() }, async execute({ of }) {
+      const loop: Record<string, unknown> = {};
+      loop.loop = loop;
+      return { yes: true, list: [1, "a"], object: { a: { b: 1 }, output: 3 }, big: 10n, null: null, loop, none: undefined, call: () => 1 }[of];
+    } });
   `,
   "tool/asks.ts": `
     import { tool } from "@opencode-ai/plugin";
@@ -116,9 +123,20 @@ export function describeTools(runtime: Runtime): void {
           "asks_wait",
           "forms",
           "forms_plain",
+          "forms_sum",
+          "forms_value",
         ].concat(["own_defect", "own_inside", "own_planned", "own_rich", "own_words"]),
       );
     });
+  });
+
+  test("a tool of opencode returns a number, a boolean, an array or an object: the model reads it as JSON", async () => {
+    expect(outputOf(await started.call("forms_sum", { a: 2, b: 3 }))).toBe("5");
+    const shown = { yes: "true", list: '[1,"a"]', object: '{"a":{"b":1},"output":3}', big: "10", null: "null" };
+    for (const [of, text] of Object.entries(shown))
+      expect(outputOf(await started.call("forms_value", { of }))).toBe(text);
+    for (const [of, what] of Object.entries({ loop: "a object", none: "nothing", call: "a function" }))
+      expect(failureOf(await started.call("forms_value", { of }))?.message).toContain(`forms_value returned ${what}`);
   });
 
   describe("a tool is declared", () => {

@@ -47,6 +47,25 @@ describe("a tool with an output schema", () => {
     expect(structured && toJson(ValueSchema, structured)).toEqual({ total: 3, at: "1970-01-01T00:00:00.000Z" });
   });
 
+  test.each([
+    [{ type: "video", url: "x" }, 'there is no content of the type "video"'],
+    [{ type: "text" }, "text is not a string"],
+    [{ type: "media", data: new Uint8Array() }, "media has no mime"],
+    [{ type: "media", mime: "image/png", data: "aGk=" }, "data of media is not a Uint8Array"],
+  ])("refuses content of toModelOutput that models cannot be shown: %j", async (content, message) => {
+    const tool = defineTool({
+      name: "shows",
+      description: "",
+      input: z.object({}),
+      output: z.string(),
+      execute: () => "x",
+      // As code without types may.
+      toModelOutput: () => [content as never],
+    });
+    const { value } = await call(tool);
+    expect(value).toMatchObject({ reason: ToolErrorReason.INVALID_OUTPUT, error: expect.stringContaining(message) });
+  });
+
   test("renders input and encoded output for the model with toModelOutput", async () => {
     const { value } = await call(
       defineTool({

@@ -31,7 +31,7 @@ describe("a text file", () => {
     expect(output).toBe(
       `<path>${site.directory}/a.txt</path>\n<type>file</type>\n<content>\n1: one\n2: two\n\n(End of file - total 2 lines)\n</content>`,
     );
-    expect(metadata).toEqual({ preview: "one\ntwo", truncated: false });
+    expect(metadata).toEqual({ preview: "one\ntwo", truncated: false, totalLines: 2, shownLines: 2 });
   });
 
   test("is counted from 1, as the schema and the page of the tools say", async () => {

@@ -32,9 +32,13 @@ export interface ForeignContext {
   ask(input: { permission: string; patterns: string[]; always?: string[]; metadata?: object }): Promise<void>;
 }
 
-/** Result of such a tool. An attachment's `url` is a `data:` URL. */
+/** Result of such a tool; the model reads another value as JSON. An attachment's `url` is a `data:` URL. */
 export type ForeignResult =
   | string
+  | number
+  | boolean
+  | readonly unknown[]
+  | { output?: never; [key: string]: unknown }
   | {
       title?: string;
       output: string;
@@ -208,9 +212,15 @@ async function worktreeOf(directory: string): Promise<string> {
 }
 
 function resultOf(name: string, returned: unknown): ToolResult {
-  const read = result.safeParse(typeof returned === "string" ? { output: returned } : returned);
+  const read = result.safeParse(
+    typeof returned === "object" && returned !== null && "output" in returned && typeof returned.output === "string"
+      ? returned
+      : { output: textOf(returned) },
+  );
   if (!read.success) {
-    throw new ToolFailure(`The tool ${name} returned neither a string nor { title, output, metadata, attachments }.`);
+    throw new ToolFailure(
+      `The tool ${name} returned ${returned === undefined ? "nothing" : `a ${typeof returned} that is no result`}: return a text, a value of JSON, or { title, output, metadata, attachments }.`,
+    );
   }
   const { title, output, metadata, attachments } = read.data;
   return {
@@ -219,6 +229,17 @@ function resultOf(name: string, returned: unknown): ToolResult {
     ...(isObject(metadata) && { metadata: plainJson(metadata) }),
     ...(attachments && { attachments: attachments.map((file) => attachmentOf(name, file)) }),
   };
+}
+
+/** Returns a value as text: JSON, except of a text itself. Undefined if it is none. */
+function textOf(returned: unknown): string | undefined {
+  if (typeof returned === "string") return returned;
+  if (typeof returned === "bigint") return String(returned);
+  try {
+    return JSON.stringify(returned);
+  } catch {
+    return undefined;
+  }
 }
 
 function attachmentOf(

@@ -90,6 +90,8 @@ function numbered(
         .map((line) => line.slice(line.indexOf(" ") + 1))
         .join("\n"),
       truncated,
+      ...(!isPart && { totalLines: total }),
+      shownLines: shown,
       ...(read !== undefined && { encoding: read }),
     },
   };
