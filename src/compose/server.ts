@@ -10,10 +10,10 @@ import { workspaceRoot } from "../core/workspace-root.ts";
 import { createRunTokens } from "../credential/run-tokens.ts";
 import { builtInAgents } from "../policy/agents.ts";
 import { createTelemetry } from "../telemetry/telemetry.ts";
-import { bindTool } from "../tool/define-tool.ts";
-import { embeddedTools } from "../tool/embedded-tools.ts";
+import { bindTool, isTool } from "../tool/define-tool.ts";
+import { embeddedTools, type RegisterTools } from "../tool/embedded-tools.ts";
 import type { HookChain } from "../tool/hooks.ts";
-import type { Registry, ToolsByName } from "../tool/registry.ts";
+import type { Registry } from "../tool/registry.ts";
 import { createInvalid } from "../tools/invalid.ts";
 import { addAcpRunners } from "./acp-runners.ts";
 import { offerSearchTools, startBuiltInTools, startSandbox } from "./built-in-tools.ts";
@@ -40,8 +40,7 @@ const cutMs = 2_000;
 export interface Server {
   /** The address it listens on. */
   readonly url: string;
-  /** Adds tools of the embedding program, for one workspace root or for all, and returns the function that removes them. */
-  register: Registry["register"];
+  register: RegisterTools;
   /** Adds hooks of the embedding program, under a name, and returns the function that removes them. */
   addHooks: HookChain["add"];
   /** Replaces tokens, rules, agents and search providers by those of another configuration; refuses it whole if a start would. */
@@ -80,7 +79,7 @@ export async function startServer(
 }
 
 interface StartOptions {
-  tools?: ToolsByName;
+  tools?: Readonly<Record<string, object>>;
   buildId?: string;
   open?: typeof openStore;
 }
@@ -92,7 +91,7 @@ async function startParts(
   { tools = {}, buildId, open = openStore }: StartOptions,
   scope: AsyncDisposableStack,
 ): Promise<Server> {
-  for (const [name, tool] of Object.entries(tools)) bindTool(name, tool);
+  for (const [name, tool] of Object.entries(tools)) if (isTool(tool)) bindTool(name, tool);
   await checkConfiguredPolicy(configured, log);
   const { config, rules, replace } = liveConfig({ ...configured, limits: limitsOf(configured) });
   const replicaId = randomUUID();
@@ -126,7 +125,7 @@ async function startParts(
   const subagents = startSubagents({ config, replica, store, credentials });
   const compareSearchTools = offerSearchTools(registry, config);
   const register = embeddedTools(registry, { buildId, warn: log.warn });
-  register(tools);
+  await register(tools);
   // Registered apart from the built-in tools, since it lists tools of files and plugins too.
   registry.register({ invalid: createInvalid({ namesIn: (name) => namesOfTools(registry, name) }) });
   const processes = { sandbox, supervisor: builtIn.supervisor, judgeFor, log };

@@ -4,7 +4,6 @@ export const notRun: Readonly<Record<string, string>> = {
   "000.6": "a drawing of the flow of a call",
   "000.9": "a drawing of the flow of an ask",
   "002.19": "opencode's own registry, shortened; 002.21 and 002.22 are the files that it loads",
-  "002.20": "registers a value of opencode's form in the service: server.register takes only what defineTool returned",
   "002.25": "pseudo-code of a check that the engine does; rows 147 to 149 of the table test its outcomes",
   "002.26": "pseudo-code: two of its functions are not there. The limits are those of test/e2e/output.test.ts",
   "002.27":

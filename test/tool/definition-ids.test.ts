@@ -38,6 +38,7 @@ describe("a definition id names the definition", () => {
     ["input schema", { input: z.object({ loud: z.boolean().optional() }) }],
     ["hints", { readOnly: true }],
     ["version", { version: "2" }],
+    ["executor, under the same version", {}],
   ])("a tool with another %s is another definition, and the id before is stale", async (_, changed) => {
     const service = await serve([say("one", { version: "1" })]);
     const before = await idOf(service);
@@ -55,6 +56,20 @@ describe("a definition id names the definition", () => {
     remove();
     expect(await call(service, second)).toMatchObject(stale);
     expect(await call(service, before)).toMatchObject({ output: "one" });
+  });
+
+  test.each<[string, Fields]>([
+    ["a version", { version: "1" }],
+    ["none", {}],
+  ])("a tool with %s that was removed and registered again is another definition", async (_, fields) => {
+    const service = await serve([]);
+    const tool = say("one", fields);
+    const remove = service.register({ say: tool });
+    const first = await idOf(service);
+    remove();
+    service.register({ say: tool });
+    expect(await call(service, first)).toMatchObject(stale);
+    expect(await call(service, await idOf(service))).toMatchObject({ output: "one" });
   });
 
   test("ids are equal on replicas of one build, and differ with the build", async () => {
