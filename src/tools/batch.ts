@@ -3,7 +3,7 @@ import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import type { Tool } from "../tool/tool.ts";
 import { createBeforeImages, unrestoredNote } from "./batch/before-images.ts";
-import { type BatchResult, endAtomicBatch, hasFailed, isFinal } from "./batch/end-of-batch.ts";
+import { type BatchResult, endAtomicBatch, hasFailed, isFinal, mayChange } from "./batch/end-of-batch.ts";
 import type { FileChanges } from "./fs/change-file.ts";
 
 const maxCalls = 25;
@@ -28,31 +28,34 @@ const toolCall = z.preprocess(
 
 const input = z.preprocess(
   alsoNamed("tools", "tool_calls"),
-  z.object({
-    tools: z
-      .array(toolCall)
-      .min(1)
-      .max(maxCalls, `at most ${maxCalls} calls; make a second batch for the others`)
-      .describe("The calls to make"),
-    atomic: z
-      .boolean()
-      .default(false)
-      .describe(
-        "Start all or none; if one fails, restore the files that write, edit, multiedit and apply_patch changed",
-      ),
-  }),
+  z
+    .object({
+      tools: z
+        .array(toolCall)
+        .min(1)
+        .max(maxCalls, `at most ${maxCalls} calls; make a second batch for the others`)
+        .describe("The calls to make"),
+      atomic: z
+        .boolean()
+        .optional()
+        .describe(
+          "Start all or none; if one fails, restore the files that write, edit, multiedit and apply_patch changed. Default: true if one of the calls may change something",
+        ),
+    })
+    .transform((batch) => ({ ...batch, atomic: batch.atomic ?? batch.tools.some(({ tool }) => mayChange(tool)) })),
 );
 
 /** Makes several calls at the same time; each is a separate call, with separate asks and a separate result. */
 export function createBatch({ changes }: { changes: Pick<FileChanges, "inTurns" | "replace"> }): Tool {
   return defineTool({
     name: "batch",
-    version: "1",
+    version: "2",
     description: [
-      `Make up to ${maxCalls} tool calls at the same time instead of one after another. Each is judged and asked for on its own,`,
-      "and one that fails does not stop the others. With atomic none starts before all are allowed, and if one may not run none does.",
-      "If one of them fails, or its command exits with another code than 0, the batch is an error, and files that write, edit,",
-      "multiedit and apply_patch changed are restored. Nothing else is: what bash, webfetch and other tools did stays done.",
+      `Make up to ${maxCalls} tool calls at the same time instead of one after another. Each is judged and asked for on its own.`,
+      "Calls that only read end each for itself. A batch with a call that may change something is atomic, unless you set atomic to",
+      "false: none starts before all are allowed, and if one may not run none does. If one of them fails, or its command exits with",
+      "another code than 0, the batch is an error, and files that write, edit, multiedit and apply_patch changed are restored.",
+      "Nothing else is: what bash, webfetch and other tools did stays done.",
     ].join(" "),
     input,
     permissions: ["batch"],

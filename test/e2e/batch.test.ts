@@ -29,7 +29,8 @@ test("a batch makes calls of their own, which fail on their own", async () => {
     { tool: "ehco", args: { text: "x" } },
     { tool: "echo", args: { text: "y" } },
   ];
-  const call = { sessionId, callId: "c1", tool: "batch", input: { tools } };
+  // A name that is not known may be that of a tool that changes something.
+  const call = { sessionId, callId: "c1", tool: "batch", input: { tools, atomic: false } };
   const { part } = await agent.tools.callTool(call);
   expect(stateOf(part)).toMatchObject({
     output: expect.stringMatching(
@@ -79,11 +80,25 @@ test("a batch passes on the files that its calls return, small ones inline as fa
   }
 });
 
-test("of an atomic batch nothing starts before all of it is allowed", async () => {
+test("a batch is atomic if a call of it may change something, unless it says otherwise", async () => {
+  const { agent } = await begin();
+  const look = { tool: "read", args: { filePath: "a.txt" } };
+  const isAtomic = async (input: JsonObject) => {
+    const { title } = await agent.tools.planTool({ tool: "batch", input });
+    return title.includes(", atomic");
+  };
+  expect(await isAtomic({ tools: [look, shell("ls")] })).toBe(true);
+  expect(await isAtomic({ tools: [look, { tool: "own_tool", args: {} }] })).toBe(true);
+  expect(await isAtomic({ tools: [look, shell("ls")], atomic: false })).toBe(false);
+  expect(await isAtomic({ tools: [look, { tool: "webfetch", args: {} }, { tool: "lsp_hover", args: {} }] })).toBe(
+    false,
+  );
+});
+
+test("of a batch that may change something nothing starts before all of it is allowed", async () => {
   const { agent, person, sessionId, partOf } = await begin();
   const input = {
     tools: [shell("touch one"), shell("touch two"), { tool: "echo", args: { text: "z" } }],
-    atomic: true,
   };
   const stream = read(agent.tools.watchSession({ sessionId }));
   const running = agent.tools.callTool({ sessionId, callId: "c1", tool: "batch", input });
@@ -268,7 +283,7 @@ test("a command that fails counts as a failed call of a batch", async () => {
     callId: "c1",
     agent: "free",
     tool: "batch",
-    input: { tools: [shell("exit 1"), shell("true")] },
+    input: { tools: [shell("exit 1"), shell("true")], atomic: false },
   };
   expect(stateOf((await agent.tools.callTool(call)).part)).toMatchObject({
     output: expect.stringContaining("Executed 1/2 tools successfully. 1 failed."),

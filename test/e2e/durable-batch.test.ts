@@ -19,7 +19,7 @@ async function startBatch(service: Service, { atomic = false } = {}) {
     { tool: "bash", args: { command: runs.append("ran") } },
     { tool: "echo", args: { text: "at once" } },
   ];
-  const call = { sessionId, callId: "c1", tool: "batch", input: { tools, ...(atomic && { atomic }) } };
+  const call = { sessionId, callId: "c1", tool: "batch", input: { tools, atomic } };
   const log = read(watcher.tools.watchSession({ sessionId }));
   await agent.tools.callTool({ ...call, waitMs: 0 });
   const ask = await log.until("permissionAsked");

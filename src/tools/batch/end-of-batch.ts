@@ -8,6 +8,15 @@ const restorable: ReadonlySet<string> = new Set(["apply_patch", "edit", "multied
 /** Tools without effects. */
 const effectless: ReadonlySet<string> = new Set(["echo", "glob", "grep", "invalid", "list", "read", "todoread"]);
 
+/** Tools that only ask others: what they did needs no restoring to try again. */
+const asking: ReadonlySet<string> = new Set([
+  ...["background_output", "codesearch", "question", "skill", "webfetch", "websearch"],
+]);
+
+/** True if a tool may change something here. */
+export const mayChange = (tool: string): boolean => !effectless.has(tool) && !asking.has(tool) && !readsCode.test(tool);
+const readsCode = /^lsp(?!_rename$|_code_action_resolve$)/;
+
 /** True if nothing takes the effects of a tool back. */
 export const isFinal = (tool: string): boolean => !restorable.has(tool) && !effectless.has(tool);
 
