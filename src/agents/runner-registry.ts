@@ -43,7 +43,7 @@ function noRunner(agent: string, others: readonly AgentRunner[]): string {
     connected.length === 0
       ? `No agent runner is connected, so the agent "${agent}" was not started.`
       : `No agent runner is connected for the agent "${agent}", so it was not started; connected are runners for: ${connected.join(", ")}.`;
-  return `${what} Do the work yourself, or ask the operator to connect a runner: a program that calls AgentService.RunAgents with the token that owns this session, at this replica, or an [agent_runner.NAME] in the configuration.`;
+  return `${what} Do the work yourself, or ask the operator to connect a runner: a program that calls AgentService.RunAgents with the token that owns this session, at this replica, or a program that speaks ACP, in toolgate.toml: [agent_runner.opencode] with command = "opencode", args = ["acp"], agents = ["${agent}"].`;
 }
 
 function allBusy(agent: string, busy: readonly AgentRunner[]): string {

@@ -93,7 +93,7 @@ export function createSubagents({
     const known = host.agents();
     if (!known.has(agent))
       throw refused(
-        `Unknown agent type: ${agent} is not a valid agent type. Use one of: ${[...known.keys()].join(", ")}.`,
+        `Unknown agent type: ${agent} is not a valid agent type. Use one of: ${[...known.keys()].join(", ")}. The operator adds one to toolgate.toml by the line [agent.${agent}].`,
       );
     if (host.mayActAs(owner, agent)) return;
     throw refused(

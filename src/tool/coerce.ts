@@ -2,7 +2,8 @@ import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 
 /**
  * Replaces strings that are exactly a decimal number, `true` or `false` by that value, where the JSON Schema wants a number or a
- * boolean and allows no string: models write numbers as strings. Everything else stays as it is.
+ * boolean and allows no string: models write numbers as strings. Leaves out a null in an optional field that allows none: OpenAI's
+ * strict schemas have no other way to leave it out. Everything else stays as it is.
  */
 export function coerceScalars(value: JsonValue, schema: JsonObject): JsonValue {
   return coerced(value, schema, { root: schema, steps: maxSteps });
@@ -21,11 +22,17 @@ function coerced(value: JsonValue, schema: JsonValue | undefined, walk: Walk): J
   if (Array.isArray(value)) {
     return value.map((item, index) => parts.reduce((now, part) => coerced(now, itemSchema(part, index), walk), item));
   }
-  const entries = Object.entries(value).map(([key, field]) => [
-    key,
-    parts.reduce((now, part) => coerced(now, fieldSchema(part, key), walk), field),
-  ]);
+  const entries = Object.entries(value).flatMap(([key, field]) => {
+    if (field === null && parts.some((part) => isOptional(part, key, walk))) return [];
+    return [[key, parts.reduce((now, part) => coerced(now, fieldSchema(part, key), walk), field)]];
+  });
   return Object.fromEntries(entries);
+}
+
+/** True if a schema names a field, does not require it, and allows no null in it. */
+function isOptional({ properties, required }: JsonObject, key: string, walk: Walk): boolean {
+  if (!isObject(properties) || !Object.hasOwn(properties, key)) return false;
+  return !(Array.isArray(required) && required.includes(key)) && !typesOf(properties[key], walk).has("null");
 }
 
 function scalarOf(text: string, types: ReadonlySet<string>): JsonValue {

@@ -24,8 +24,82 @@ function prefersPatches(modelId: string): boolean {
 
 /** Converts an input schema to the dialect of a model's provider. All quirks of providers are handled here. */
 export function schemaFor({ providerId, modelId }: Model, schema: JsonObject): JsonObject {
-  const isGemini = providerId.startsWith("google") || modelId.includes("gemini");
-  return isGemini ? forGemini(schema) : schema;
+  if (providerId.startsWith("google") || modelId.includes("gemini")) return forGemini(schema);
+  if (["openai", "azure"].includes(providerId)) return forOpenAi(schema) ?? schema;
+  return schema;
+}
+
+/** Keywords of a schema that OpenAI's strict mode takes as they are. */
+const strictKeywords = new Set([
+  ...["type", "description", "title", "enum", "const", "pattern", "format", "multipleOf", "minimum", "maximum"],
+  ...["exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems", "$ref"],
+]);
+/** Keywords without which a schema would mean something else. */
+const strictless = ["allOf", "not", "if", "prefixItems", "patternProperties", "dependentRequired", "dependentSchemas"];
+
+/**
+ * Converts a schema to the form of OpenAI's strict mode: objects are closed, every field is required, and one that was optional takes
+ * null, which the tool reads as absent. Limits that the mode does not know are left out, and still checked. Undefined if the schema
+ * has what strict mode cannot say, such as an object with any keys.
+ */
+function forOpenAi(schema: JsonObject): JsonObject | undefined {
+  const isObjectSchema = schema.type === "object" && schema.anyOf === undefined && schema.oneOf === undefined;
+  return isObjectSchema ? strict(schema) : undefined;
+}
+
+function strict(schema: JsonObject): JsonObject | undefined {
+  if (strictless.some((keyword) => schema[keyword] !== undefined)) return undefined;
+  const result: JsonObject = Object.fromEntries(Object.entries(schema).filter(([key]) => strictKeywords.has(key)));
+  const members = schema.anyOf ?? schema.oneOf;
+  if (Array.isArray(members)) {
+    const strictMembers = members.map((member) => (isObject(member) ? strict(member) : undefined));
+    if (strictMembers.some((member) => member === undefined)) return undefined;
+    result.anyOf = strictMembers.filter((member) => member !== undefined);
+  } else if (!["type", "enum", "const", "$ref"].some((keyword) => schema[keyword] !== undefined)) return undefined;
+  if (isObject(schema.$defs)) {
+    const defs = strictFields(schema.$defs, () => false);
+    if (defs === undefined) return undefined;
+    result.$defs = defs;
+  }
+  if (schema.type === "array") {
+    const items = isObject(schema.items) ? strict(schema.items) : undefined;
+    if (items === undefined) return undefined;
+    result.items = items;
+  }
+  if (schema.type !== "object") return result;
+  const { properties = {}, required = [], additionalProperties = false } = schema;
+  const isClosed = additionalProperties === false && isObject(properties);
+  const fields = isClosed && strictFields(properties, (name) => !(Array.isArray(required) && required.includes(name)));
+  if (!fields) return undefined;
+  return { ...result, properties: fields, required: Object.keys(fields), additionalProperties: false };
+}
+
+/** Converts the fields of an object; undefined if one of them cannot be converted. */
+function strictFields(fields: JsonObject, isOptional: (name: string) => boolean): JsonObject | undefined {
+  const result: JsonObject = {};
+  for (const [name, field] of Object.entries(fields)) {
+    const converted = isObject(field) ? strict(field) : undefined;
+    if (converted === undefined || !isObject(field)) return undefined;
+    result[name] = isOptional(name) ? orNull(withDefault(converted, field.default)) : converted;
+  }
+  return result;
+}
+
+function orNull(schema: JsonObject): JsonObject {
+  const { type, enum: allowed, description, ...rest } = schema;
+  const about = description === undefined ? {} : { description };
+  const isPlain = typeof type === "string" && rest.const === undefined && type !== "object";
+  if (!isPlain) {
+    const { description: _, ...bare } = schema;
+    return { ...about, anyOf: [bare, { type: "null" }] };
+  }
+  return { ...rest, ...about, type: [type, "null"], ...(Array.isArray(allowed) && { enum: [...allowed, null] }) };
+}
+
+function withDefault(schema: JsonObject, value: JsonValue | undefined): JsonObject {
+  if (value === undefined) return schema;
+  const words = `Default: ${JSON.stringify(value)}.`;
+  return { ...schema, description: typeof schema.description === "string" ? `${schema.description}. ${words}` : words };
 }
 
 /** Removes what Gemini refuses: enums of numbers, arrays without items, required names without a property, fields of another type. */

@@ -86,6 +86,69 @@ describe("of the tools that change files a model is offered", () => {
   });
 });
 
+describe("a schema for OpenAI's strict mode", () => {
+  const openai = { providerId: "openai", modelId: "gpt-5" };
+
+  test("closes objects, requires every field, and takes null for optional ones", () => {
+    const written = {
+      type: "object",
+      properties: {
+        path: { type: "string", minLength: 1, description: "A path" },
+        kind: { type: "string", enum: ["a", "b"], default: "a", description: "A kind" },
+        place: { type: "object", properties: { line: { type: "integer" } } },
+        list: { type: "array", items: { oneOf: [{ type: "string" }, { $ref: "#/$defs/x" }] } },
+      },
+      required: ["path", "list"],
+      $defs: { x: { type: "object", properties: {}, additionalProperties: false } },
+    };
+    const closed = { additionalProperties: false };
+    expect(schemaFor(openai, written)).toEqual({
+      type: "object",
+      properties: {
+        path: { type: "string", description: "A path" },
+        kind: { type: ["string", "null"], enum: ["a", "b", null], description: 'A kind. Default: "a".' },
+        place: {
+          anyOf: [
+            {
+              type: "object",
+              properties: { line: { type: ["integer", "null"] } },
+              required: ["line"],
+              ...closed,
+            },
+            { type: "null" },
+          ],
+        },
+        list: { type: "array", items: { anyOf: [{ type: "string" }, { $ref: "#/$defs/x" }] } },
+      },
+      required: ["path", "kind", "place", "list"],
+      ...closed,
+      $defs: { x: { type: "object", properties: {}, required: [], ...closed } },
+    });
+  });
+
+  test.each([
+    ["an object with any keys", { type: "object", additionalProperties: { type: "string" } }],
+    ["any value", {}],
+    ["an array without items", { type: "array" }],
+    ["allOf", { allOf: [{ type: "string" }] }],
+  ])("stays as it is with %s", (_, field) => {
+    const schema: JsonObject = { type: "object", properties: { field } };
+    expect(schemaFor(openai, schema)).toBe(schema);
+  });
+
+  test("of each built-in tool fits, and nulls of optional fields are read as absent", async () => {
+    const { agent } = await serve([]);
+    const { tools } = await agent.tools.listTools({ ...{ providerId: "openai" }, agent: "build" });
+    const isStrict = ({ inputSchema = {} }: (typeof tools)[number]) => inputSchema.additionalProperties === false;
+    const open = tools.filter((tool) => !isStrict(tool)).map(({ name }) => name);
+    // Their inputs hold those of other tools.
+    expect(open).toEqual(["batch", "invalid", "lsp_code_action_resolve"].filter((name) => open.includes(name)));
+    const input = { command: "ls", workdir: null, timeout: null, description: null };
+    const planned = await agent.tools.planTool({ tool: "bash", input });
+    expect(planned).toMatchObject({ title: "ls" });
+  });
+});
+
 describe("a schema for Gemini", () => {
   const gemini = { providerId: "google", modelId: "gemini-3" };
   const keyword = fc.constantFrom("type", "enum", "items", "properties", "required", "description", "anyOf", "const");

@@ -184,10 +184,12 @@ async function openSession(
   }
   const sessionId = conversations.get(run.childSession);
   if (sessionId === undefined)
-    throw new AgentFailure("the earlier conversation is not known since the service started; start a new task");
+    throw new AgentFailure(
+      "the earlier conversation is not known since the service started; start a new task, without session_id",
+    );
   const method = sessionCapabilities.resume === undefined ? "session/load" : "session/resume";
   if (method === "session/load" && !loadSession)
-    throw new AgentFailure("it cannot continue an earlier conversation; start a new task");
+    throw new AgentFailure("it cannot continue an earlier conversation; start a new task, without session_id");
   await request(agent, method, { sessionId, ...place }, times.startMs);
   return sessionId;
 }

@@ -19,6 +19,23 @@ export interface InstalledWorkspace {
   readonly directory: string;
 }
 
+/** Agents for `task` in addition to the built-in `explore`, and a program that runs them: lines to uncomment. */
+const taskAgents = [
+  "# Agents for the tool task, and a program that speaks ACP and runs them. Uncomment what you use, then restart the service.",
+  "# [agent.librarian]",
+  '# description = "Finds documentation and examples in other code."',
+  '# permission = { "*" = "deny", read = "allow", grep = "allow", glob = "allow", webfetch = "ask", websearch = "ask", codesearch = "ask" }',
+  "# [agent.oracle]",
+  '# description = "Answers hard questions about the code, and changes nothing."',
+  '# permission = { "*" = "deny", read = "allow", grep = "allow", glob = "allow" }',
+  "# [agent.general]",
+  '# description = "Does a task of several steps, by the rules of all agents."',
+  "# [agent_runner.opencode]",
+  '# command = "opencode"',
+  '# args = ["acp"]',
+  '# agents = ["explore", "librarian", "oracle", "general"]',
+];
+
 /** Returns the configuration of the service. */
 export function configText(workspaces: readonly InstalledWorkspace[]): string {
   const roots = workspaces.map(({ name, directory }) => `${name} = ${JSON.stringify(directory)}`);
@@ -31,6 +48,8 @@ export function configText(workspaces: readonly InstalledWorkspace[]): string {
     "",
     "[workspace]",
     ...roots,
+    "",
+    ...taskAgents,
     "",
   ].join("\n");
 }
