@@ -9,6 +9,7 @@ import { type Session, SessionSchema } from "../../gen/opencode/tool/v1/session_
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { cancelCall } from "./cancel.ts";
 import type { Engine } from "./engine.ts";
+import { inputOf } from "./state.ts";
 
 /** The session of a subagent before it is created. */
 export interface NewChildSession {
@@ -67,7 +68,11 @@ export async function cancelCallsOf(engine: Engine, sessionId: string, reason: s
 }
 
 /** Returns the note that names the session of a call's subagent, from which a later call can go on; empty without one. */
-export async function noteOfChildSession({ sessions }: Engine, { childSessionId, tool }: ToolPart): Promise<string> {
+export async function noteOfChildSession({ sessions }: Engine, part: ToolPart): Promise<string> {
+  const { childSessionId, tool } = part;
   if (childSessionId === "" || (await sessions.find(childSessionId)) === undefined) return "";
-  return `What the subagent did until then is in its session ${childSessionId}. To continue it, call ${tool} with session_id "${childSessionId}".`;
+  const known = `What the subagent did until then is in its session ${childSessionId}.`;
+  // A call that was to continue it knows the session, and may have failed since that cannot be done.
+  if (inputOf(part).session_id === childSessionId) return known;
+  return `${known} To continue it, call ${tool} with session_id "${childSessionId}".`;
 }

@@ -208,7 +208,7 @@ function unused(): never {
 
 const unusedServers: LanguageServers = {
   ...{ all: [], placeOf: unused, placeIn: unused, isRunning: unused, commandOf: unused, startAsks: unused },
-  ...{ client: unused, running: unused, changed: unused, states: unused, close: unused },
+  ...{ missing: unused, client: unused, running: unused, changed: unused, states: unused, close: unused },
 };
 const unusedSubagents = { check: unused, run: unused, startable: unused, durability: {} };
 const unusedCalls = {

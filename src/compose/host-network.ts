@@ -10,16 +10,19 @@ export interface NetworkedProgram {
   /** The table of the configuration that has `hosts`. */
   table: string;
   hosts: readonly string[];
+  /** Ports of this machine's loopback that it reaches. */
+  localPorts?: readonly number[];
 }
 
 /** Creates the network of such a program: it reaches the configured hosts, and no person is asked. */
 export function hostNetwork(
-  { name, title, table, hosts }: NetworkedProgram,
+  { name, title, table, hosts, localPorts = [] }: NetworkedProgram,
   { log, args }: { log: Logger; args: object },
 ): PlaceNetwork {
   const matches = hosts.map(matcher);
   return {
     name,
+    forwards: localPorts.map((port) => ({ host: "127.0.0.1", port })),
     judge(url) {
       const { hostname, host } = new URL(url);
       const isAllowed = matches.some((match) => match(hostname) || match(host));
@@ -34,5 +37,7 @@ export function hostNetwork(
 }
 
 /** Describes the network of a program for people. */
-export const hostWords = (hosts: readonly string[]) =>
-  hosts.length === 0 ? "no network" : `the network for ${hosts.join(", ")}`;
+export function hostWords(hosts: readonly string[], localPorts: readonly number[] = []): string {
+  const places = [...hosts, ...localPorts.map((port) => `127.0.0.1:${port}`)];
+  return places.length === 0 ? "no network" : `the network for ${places.join(", ")}`;
+}

@@ -34,7 +34,7 @@ const idleMs = 300_000;
 /** Creates what starts the processes of tool files and plugins, in the sandbox and with the masks of the configured rules. */
 export function createToolProcessStarter(
   {
-    toolProcesses: { hosts, env: named, bun },
+    toolProcesses: { hosts, localPorts, env: named, bun },
     file,
     workspaces,
   }: Pick<Config, "toolProcesses" | "file" | "workspaces">,
@@ -55,9 +55,10 @@ export function createToolProcessStarter(
       searchPath: env.PATH,
       workspaces: [...workspaces.values()],
     });
-    const runtime = bunPath ?? process.execPath;
+    // Links may lead through directories that change, such as the temporary one.
+    const runtime = realpathSync(bunPath ?? process.execPath);
     // They may lie in a directory that commands do not see.
-    const code = [codeRootOf(path, configDirectory), assets.root, ...packages, runtime, realpathSync(runtime)];
+    const code = [codeRootOf(path, configDirectory), assets.root, ...packages, runtime];
     count += 1;
     const program = await startLastingProgram(
       { sandbox, supervisor },
@@ -78,7 +79,7 @@ export function createToolProcessStarter(
         ...{ agent: "", cwd: workspace.directory, workspace: workspace.directory, hasPipes: true },
         directories: code.map((each) => ({ path: each, isWritable: false })),
         network: hostNetwork(
-          { name: `tools ${count}`, title: `the tool process of ${path}`, table: "[tools]", hosts },
+          { name: `tools ${count}`, title: `the tool process of ${path}`, table: "[tools]", hosts, localPorts },
           { log, args },
         ),
       },
@@ -88,10 +89,26 @@ export function createToolProcessStarter(
 
   return {
     ...{ start, idleMs, now: Date.now },
-    confinement: sandbox.state.profile === "off" ? "without a sandbox" : `in the sandbox, with ${hostWords(hosts)}`,
+    confinement:
+      sandbox.state.profile === "off" ? "without a sandbox" : `in the sandbox, with ${hostWords(hosts, localPorts)}`,
+    explain: (text) =>
+      sandbox.state.profile === "off" ? undefined : explainRefusal(text, hostWords(hosts, localPorts)),
     crashed: ({ path, workspace }, reason) =>
       log.warn("a tool process ended", { path, reason: visible(reason), workspace: workspace.name }),
   };
+}
+
+/** Errors by which programs report that they reached no host. */
+const unreachable =
+  /fetch failed|Unable to connect|Was there a typo|ECONNREFUSED|ConnectionRefused|ENOTFOUND|EAI_AGAIN|ENETUNREACH|FailedToOpenSocket/;
+const readOnly = /EROFS|[Rr]ead-only file system/;
+
+/** Returns the setting that an error of a tool in its sandbox may come from; undefined if none is known. */
+function explainRefusal(text: string, network: string): string | undefined {
+  if (unreachable.test(text))
+    return `Note: tool files run in the sandbox, with ${network}. The operator can add a host to hosts, or a port of this machine to local_ports, under [tools] in toolgate.toml.`;
+  if (!readOnly.test(text)) return undefined;
+  return "Note: tool files run in the sandbox, which cannot change the directories of tools, such as .opencode. Let the tool write into another directory of the workspace.";
 }
 
 /** Connects a started program: its pipes speak the protocol, and what it prints goes to the log. */

@@ -98,7 +98,7 @@ function unknownNames({ rules, lineOf }: WrittenRules, tools: readonly AskingToo
     const [meant] = tool ? permissionsOf(tool) : [];
     const hint =
       meant === undefined
-        ? `the nearest known one is "${closest(permission, known)}"`
+        ? `the nearest known one is "${closest(permission, known)}"; those of tool files, MCP servers and workers are not known here`
         : `the tool of that name asks for "${meant}"`;
     return [
       {

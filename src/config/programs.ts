@@ -70,6 +70,8 @@ export interface UpstreamProgram {
 export interface ToolProcessSettings {
   /** Wildcards of the hosts that they reach. */
   readonly hosts: readonly string[];
+  /** Ports of this machine's loopback that they reach. */
+  readonly localPorts: readonly number[];
   /** Variables of the service's environment that they get, in addition to those of commands. */
   readonly env: Readonly<Record<string, string>>;
   /** Named variables that the service's environment lacks. */
@@ -167,7 +169,7 @@ export function upstreamWarnings(servers: readonly UpstreamServerSettings[]): Ta
 
 /** Reads the settings of tool processes. Refuses a Bun that a tool could replace, or that is not there. */
 export function readToolProcesses(
-  { hosts, env: names, bun }: Settings["tools"],
+  { hosts, local_ports: localPorts, env: names, bun }: Settings["tools"],
   { env, workspaces }: ProgramSources,
 ): ToolProcessSettings {
   if (bun !== undefined) {
@@ -175,7 +177,7 @@ export function readToolProcesses(
       throw new ConfigError(`bun under [tools] names ${bun}, which is no program; install Bun there, or leave it out`);
     checkOutside(bun, "bun under [tools]", workspaces);
   }
-  return { hosts, unset: unsetVariables(names, env), env: setVariables(names, env), bun };
+  return { hosts, localPorts, unset: unsetVariables(names, env), env: setVariables(names, env), bun };
 }
 
 /** Finds variables of tool processes that are missing. */

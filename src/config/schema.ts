@@ -481,6 +481,10 @@ export const configSchema = strictTable({
   ),
   tools: strictTable({
     hosts: key(texts().default([]), "hosts that tool files and plugins reach", { see: "tools.md#tool-processes" }),
+    local_ports: key(
+      z.array(z.int().min(1).max(65_535)).max(20).default([]),
+      "ports of this machine at `127.0.0.1` that they reach",
+    ),
     env: key(variables(), "variables that they get"),
     bun: key(path().optional(), "the path of Bun", { without: "the one in PATH" }),
   }).prefault({}),

@@ -64,7 +64,7 @@ test("an unknown permission is reported with the nearest known one, or with the 
       '[permission]\nbahs = "deny"\n"mcp_*" = "ask"\nmcp_x = "ask"\n[agent.a.permission]\nwrite = "deny"\n"claude:Monitor" = "deny"',
     ),
   ).toEqual([
-    '2 warning unknown permission "bahs": the nearest known one is "bash"',
+    '2 warning unknown permission "bahs": the nearest known one is "bash"; those of tool files, MCP servers and workers are not known here',
     expect.stringMatching(/^4 warning unknown permission "mcp_x"/),
     '6 warning unknown permission "write": the tool of that name asks for "edit"',
   ]);
@@ -89,7 +89,7 @@ describe("toolgate check-config", () => {
     );
     const failed = await check(file, home);
     expect(failed.stdout.split("\n")).toEqual([
-      `${file}:2: warning: unknown permission "bahs": the nearest known one is "bash"`,
+      `${file}:2: warning: unknown permission "bahs": the nearest known one is "bash"; those of tool files, MCP servers and workers are not known here`,
       `${file}:3: error: permission test: bash "x" for agent build: expected deny, but it is ask: no rule matches: ask`,
       "",
     ]);

@@ -1,4 +1,6 @@
-import { mkdir, writeFile } from "node:fs/promises";
+import { mkdtempSync, symlinkSync } from "node:fs";
+import { mkdir, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { SourceService } from "../../gen/opencode/tool/v1/source_service_pb.ts";
@@ -33,8 +35,11 @@ export default defineTool({
 });
 `;
 
+// A link below the temporary directory, as npm's .bin has in a project there.
+const links = mkdtempSync(join(tmpdir(), "toolgate-bun-"));
+symlinkSync(installBun().program, join(links, "bun"));
 const service = createService({
-  settings: `[tools]\nbun = "${installBun().program}"\n[permission.read]\n"*" = "allow"\n"hidden.txt" = "deny"\n`,
+  settings: `[tools]\nbun = "${join(links, "bun")}"\n[permission.read]\n"*" = "allow"\n"hidden.txt" = "deny"\n`,
 });
 
 beforeAll(async () => {
@@ -48,7 +53,10 @@ beforeAll(async () => {
   await writeFile(join(service.workspace, "hidden.txt"), "hidden");
   await service.start();
 });
-afterAll(service.close);
+afterAll(async () => {
+  await service.close();
+  await rm(links, { recursive: true });
+});
 
 async function call(tool: string, input = {}) {
   const { part } = await connect(service, "caller").tools.callTool({ tool, input, agent: "free" });

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "./clients.ts";
-import { createService } from "./service.ts";
+import { createService, startService } from "./service.ts";
 
 /** `both` makes calls and approves; `bound` may act in one of the two workspaces only. */
 const settings = `origins = ["https://app.example"]
@@ -284,4 +284,15 @@ test("the global stream names the directory of each event", async () => {
     project: "default",
     payload: { type: "permission.asked" },
   });
+});
+
+test("a closed door names the setting that opens it", async () => {
+  const closed = await startService();
+  for (const path of ["/session", "/session/ses_1/permissions/per_1", "/event"]) {
+    const response = await fetch(`${closed.url}${path}`);
+    expect([response.status, await response.text()]).toEqual([
+      404,
+      expect.stringContaining("enabled = true under [rest]"),
+    ]);
+  }
 });

@@ -1,7 +1,9 @@
+import { once } from "node:events";
 import { existsSync } from "node:fs";
 import { mkdir, readdir, readFile, readlink, rm, symlink, writeFile } from "node:fs/promises";
+import { createServer } from "node:http";
 import { dirname, join } from "node:path";
-import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
+import { afterAll, beforeAll, beforeEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import { type Source, SourceKind, SourceService, SourceState } from "../../gen/opencode/tool/v1/source_service_pb.ts";
 import { ToolEffects, ToolErrorReason, ToolExecutor } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { toolgate } from "../cli/toolgate.ts";
@@ -25,6 +27,7 @@ export default { description: "Probes.", args: { does: { type: "string" }, arg: 
     if (does === "list") return seen(() => readdirSync(arg));
     if (does === "read") return seen(() => readFileSync(arg));
     if (does === "fetch") return await fetch(arg).then((response) => "status " + response.status, (error) => "error: " + (error.cause?.code ?? error.message));
+    if (does === "write") writeFileSync(arg, "x");
     if (does === "cwd") return process.cwd();
     if (does === "wait") { writeFileSync(ctx.directory + "/entered", ""); while (!existsSync(ctx.directory + "/go")) await delay(5); }
     return "done";
@@ -70,6 +73,16 @@ beforeAll(async () => {
   await service.start();
 });
 afterAll(service.close);
+
+/** Starts a server that answers, until the test ends. */
+async function answering(text: string): Promise<{ url: string; port: number }> {
+  const server = createServer((_, response) => response.end(text)).listen(0, "127.0.0.1");
+  onTestFinished(() => void server.close());
+  await once(server, "listening");
+  const address = server.address();
+  const port = typeof address === "object" && address !== null ? address.port : 0;
+  return { url: `http://127.0.0.1:${port}/`, port };
+}
 
 async function call(tool: string, input = {}, fields = {}, at: Service = service) {
   const { part } = await connect(at, "caller").tools.callTool({ tool, input, agent: "free", ...fields });
@@ -130,6 +143,30 @@ describe("a tool in its process", () => {
     expect(await run("read", service.config)).toMatchObject({ output: "error: EACCES" });
     expect(await run("read", join(service.workspace, "hidden.txt"))).toMatchObject({ output: "error: EACCES" });
     expect(await run("fetch", `${service.url}/healthz`)).toMatchObject({ output: expect.stringContaining("error: ") });
+  });
+
+  test("learns which setting a host, a port of this machine, or a directory of tools needs", async () => {
+    const network =
+      /error: \S+\n\nNote: tool files run in the sandbox, with no network\..* local_ports, under \[tools\]/;
+    expect(await run("fetch", "http://127.0.0.1:9/")).toMatchObject({ output: expect.stringMatching(network) });
+    expect(await run("fetch", "https://example.com/")).toMatchObject({ output: expect.stringMatching(network) });
+    const written = await run("write", join(dirname(service.config), "tool/data.json"));
+    expect(written).toMatchObject({
+      error: expect.stringMatching(
+        /EROFS[\s\S]*Note: tool files run in the sandbox, which cannot change the directories of tools/,
+      ),
+    });
+    expect(await run("read", "none.txt")).toMatchObject({ output: "error: ENOENT" });
+  });
+
+  test("reaches the ports of this machine that the configuration names, and no other", async () => {
+    const [named, other] = [await answering("named"), await answering("other")];
+    const open = await startService({ settings: `[tools]\nlocal_ports = [${named.port}]\n` });
+    await writeFiles(dirname(open.config), { "tool/probe.ts": probe });
+    expect(await run("fetch", named.url, open)).toMatchObject({ output: "status 200" });
+    expect(await run("fetch", other.url, open)).toMatchObject({
+      output: expect.stringContaining(`with the network for 127.0.0.1:${named.port}`),
+    });
   });
 
   test("without the sandbox would see them: the same reads find data and port", async () => {

@@ -48,8 +48,6 @@ const isStream = (path: string): path is keyof typeof streams => Object.hasOwn(s
 /** Opens the door for clients of opencode's HTTP API, if it is enabled. What it serves maps to the services' functions. */
 export function restDoor(options: RestDoorOptions): Mount[] {
   const { rest, failures, log } = options;
-  if (rest === undefined) return [];
-  const door = { ...options, rest, apiOf: createLocalApi(options), peerOf: createConnectionPeer() };
   const routes = createRouteTable([
     ...sessionRoutes,
     ...messageRoutes,
@@ -57,6 +55,9 @@ export function restDoor(options: RestDoorOptions): Mount[] {
     ...catalogRoutes,
     ...absentRoutes,
   ]);
+  const places = [...routes.mounts(), ...Object.keys(streams).map((path) => ({ path, methods: ["GET"] }))];
+  if (rest === undefined) return places.map((place) => ({ ...place, handle: refuseClosed }));
+  const door = { ...options, rest, apiOf: createLocalApi(options), peerOf: createConnectionPeer() };
   const handle = (request: Request, response: Response) => {
     const [path = ""] = (request.url ?? "").split("?", 1);
     const matched = routes.match(request.method ?? "", path);
@@ -77,8 +78,14 @@ export function restDoor(options: RestDoorOptions): Mount[] {
         response.destroy();
       });
   };
-  const places = [...routes.mounts(), ...Object.keys(streams).map((path) => ({ path, methods: ["GET"] }))];
   return places.map((place) => ({ ...place, handle }));
+}
+
+/** Refuses a request while the door is closed, with the setting that opens it. */
+function refuseClosed({ method = "", url = "" }: Request, response: Response): void {
+  const [path = ""] = url.split("?", 1);
+  const message = `${method} ${path} is not served here: set enabled = true under [rest] in toolgate.toml for clients of opencode's HTTP API`;
+  sendWhole(response, 404, "application/json", JSON.stringify({ name: "NotFoundError", data: { message } }));
 }
 
 /** Serves a stream of events. */

@@ -25,6 +25,8 @@ export interface StartedToolProcess extends WorkerStreams {
 export interface ToolProcessStarter {
   /** Describes what the processes can reach, for people. */
   readonly confinement: string;
+  /** Returns the setting that an error of a tool may come from, for the model; undefined if none is known. */
+  explain(text: string): string | undefined;
   /** `onStale` is called when the process can reach what rules forbid by now: the next call needs another one. */
   start(place: ToolProcessPlace, onStale: () => void): Promise<StartedToolProcess>;
   /** Called when a process ended although nobody stopped it. */
@@ -106,7 +108,7 @@ export function createToolProcess(
   };
   const name = `The tool process of ${place.path}`;
   return {
-    name,
+    ...{ name, explain: starter.explain },
     async hello() {
       return await whileUsed(state, async () => (await runningOf(state)).connection.hello);
     },

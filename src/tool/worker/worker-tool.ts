@@ -10,7 +10,7 @@ import type {
 import type { Ask } from "../../core/ask.ts";
 import { bindTool, defineTool, wholeInput } from "../define-tool.ts";
 import { ToolFailure } from "../errors.ts";
-import type { OfferContext, Plan, PlanContext, Tool, ToolContext } from "../tool.ts";
+import type { OfferContext, Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool.ts";
 import { runWorkerBody } from "./worker-body.ts";
 import type { WorkerConnection } from "./worker-connection.ts";
 
@@ -18,6 +18,8 @@ import type { WorkerConnection } from "./worker-connection.ts";
 export interface WorkerHost {
   /** Names the process in errors: `The tool process of FILE`. */
   readonly name: string;
+  /** Returns the setting that an error may come from; undefined if none is known. */
+  explain(text: string): string | undefined;
   /** Does work with the connection of the process, which it starts if it does not run. Throws if it cannot. */
   use<T>(work: (connection: WorkerConnection) => Promise<T>): Promise<T>;
 }
@@ -55,10 +57,27 @@ export function workerTool(declared: WorkerTool, host: WorkerHost): Tool {
       host.use((connection) => {
         const call = { ...callOf(declared, input, ctx), ...runFields(ctx) };
         const { title, detail, timeoutMs = 0 } = plan;
-        return runWorkerBody(connection, { call, title, detail, timeoutMs }, ctx, host.name);
+        return explained(host, runWorkerBody(connection, { call, title, detail, timeoutMs }, ctx, host.name));
       }),
   });
   return source === "" ? tool : bindTool(name, tool, source);
+}
+
+/** A longer output says more than an error. */
+const maxErrorLength = 2_000;
+
+/** Adds to an error, or to an output that may be one, the setting that it may come from. */
+async function explained({ explain }: WorkerHost, ending: Promise<ToolResult>): Promise<ToolResult> {
+  try {
+    const result = await ending;
+    const { output = "", note } = result;
+    const why = output.length > maxErrorLength ? undefined : explain(output);
+    return why === undefined ? result : { ...result, note: note === undefined ? why : `${note}\n\n${why}` };
+  } catch (cause) {
+    const why = cause instanceof ToolFailure ? explain(cause.message) : undefined;
+    if (why === undefined || !(cause instanceof ToolFailure)) throw cause;
+    throw new ToolFailure(`${cause.message}\n\n${why}`, { cause, hadNoEffects: cause.hadNoEffects });
+  }
 }
 
 /** Returns the part of a long output that a declaration names. */

@@ -5,7 +5,7 @@ import type { Plan, PlanContext, ToolContext } from "../../tool/tool.ts";
 import type { PathHandle } from "../../tool/workspace.ts";
 import type { ServerPlace } from "./find-server.ts";
 import type { AskedFile, LanguageClient } from "./language-client.ts";
-import { type LanguageServers, notInstalled } from "./language-servers.ts";
+import type { LanguageServers } from "./language-servers.ts";
 import { mayRead } from "./places.ts";
 import { presentStats } from "./present-stats.ts";
 
@@ -45,7 +45,8 @@ export async function planQuestion(
     asksToStart: starts.length > 0,
     async inspect() {
       const found = checkFile(servers, path, { workspace, judge });
-      if (!servers.isRunning(found) && (await servers.commandOf(found)) === undefined) throw notInstalled(found.server);
+      if (!servers.isRunning(found) && (await servers.commandOf(found)) === undefined)
+        throw await servers.missing(found);
       return { preview: () => ({ paths: [path.pattern], command: command?.argv.join(" ") ?? "" }) };
     },
   };

@@ -58,6 +58,8 @@ export interface LanguageServers {
   isRunning(place: ServerPlace): boolean;
   /** Returns the command line that would run; undefined if no program is installed. */
   commandOf(place: ServerPlace): Promise<FoundCommand | undefined>;
+  /** Returns the failure of a server for which there is no command line. */
+  missing(place: ServerPlace): Promise<ToolFailure>;
   /** Makes the ask to start a server; none if it runs, or if its workspace is trusted. */
   startAsks(place: ServerPlace): Promise<Ask[]>;
   /** Returns the running server, or starts it. Throws `ToolFailure` with the reason if it cannot. */
@@ -96,6 +98,7 @@ export function createLanguageServers(parts: LanguageServerParts): LanguageServe
     },
     isRunning,
     commandOf: (place) => commandOf(parts, place),
+    missing: (place) => missingProgram(parts, place),
     startAsks: async (place) => (isRunning(place) ? [] : await startAsks(parts, place)),
     client: (place, signal) => useServer(pool, place, signal),
     running: (place) => knownOf(pool, place).client,
@@ -151,7 +154,7 @@ async function startServer(pool: ServerPool, one: Known): Promise<LanguageClient
   const { parts } = pool;
   const { server, ...directories } = one.place;
   const command = await commandOf(parts, one.place);
-  if (command === undefined) throw notInstalled(server);
+  if (command === undefined) throw await missingProgram(parts, one.place);
   // First, so that no change is missed that is made while the server reads the project.
   const changes = await watchProject(directories.root);
   try {
@@ -234,8 +237,18 @@ async function startAsks(parts: LanguageServerParts, place: ServerPlace): Promis
   ];
 }
 
-/** Makes the failure of a server whose program is missing. */
-export function notInstalled({ name, commands, install }: LanguageServer): ToolFailure {
+/** Makes the failure of a server whose program is missing, or may not run as long as its workspace is not trusted. */
+async function missingProgram(
+  { starter, searchPath, isTrusted }: LanguageServerParts,
+  place: ServerPlace,
+): Promise<ToolFailure> {
+  const { name, commands, install } = place.server;
+  const own = await findCommand(place, { searchPath, usesLocal: true });
+  if (own !== undefined && starter.isConfined() && !(await isTrusted(place.workspaceRoot)))
+    return new ToolFailure(
+      `The language server ${name} is in the workspace (${own.argv[0]}), whose code is not trusted, so it was not started. The operator can trust it: toolgate trust ${place.workspaceRoot}`,
+      { hadNoEffects: true },
+    );
   return new ToolFailure(
     `The language server ${name} is not installed: there is no ${wantedPrograms(commands)}. Install it: ${install}`,
     { hadNoEffects: true },

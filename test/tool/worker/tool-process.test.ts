@@ -20,6 +20,7 @@ beforeEach(() => {
     { files: ["/tools/a.ts"] },
     {
       confinement: "",
+      explain: () => undefined,
       now: () => now,
       get idleMs() {
         return idleMs;

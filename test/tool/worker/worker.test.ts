@@ -23,6 +23,7 @@ afterEach(() => kill());
 
 const host = () => ({
   name: "The tool process of a.ts",
+  explain: () => undefined,
   use: <T>(work: (connection: WorkerConnection) => Promise<T>) => work(connection),
 });
 
