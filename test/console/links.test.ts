@@ -172,6 +172,24 @@ describe("an answer", () => {
     expect((await call.end()).part?.state.value).toMatchObject({ reason: ToolErrorReason.REJECTED });
   });
 
+  test("can be no approval 10 s after the last byte of a stream that is still open, by the page's clock", async () => {
+    const front = await startFront([service().url]);
+    const browser = await browsers.browser();
+    await browser.clock.install();
+    const page = await browsers.open(front, "approver", { browser });
+    await untilLive(page);
+    await ask(service(), { command: "echo silent" });
+    await untilArmed(page);
+    front.stall();
+    await page.clock.pauseAt(Number(await page.evaluate("Date.now()")) + 10_000);
+    const once = page.getByRole("button", { name: /Approve once/ });
+    await expect.poll(() => once.getAttribute("aria-disabled")).toBe("true");
+    await page.getByText("Not live: connection lost").waitFor();
+    front.flow();
+    await page.clock.resume();
+    await untilLive(page);
+  });
+
   test("can be no approval while the page is not live", async () => {
     const page = await browsers.open(service(), "approver");
     await untilLive(page);
