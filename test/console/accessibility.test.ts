@@ -164,16 +164,38 @@ test("? shows the keys, and no key answers while it does", async () => {
   expect(answers).toEqual([]);
 });
 
-test("on a phone the agent and the command stay in sight, and the form for always is not cut off", async () => {
+test("on a phone the agent and the command stay in sight, and no form is cut off", async () => {
   const command = `echo ${"long ".repeat(200)}; cat .env; echo ${"x".repeat(300)}`;
   await ask(service, { command });
-  const page = await browsers.open(service, "approver", { ...phone, viewport: { width: 320, height: 640 } });
-  await page.locator(".ask-row").tap();
-  await untilArmed(page);
-  await page.locator(".ids").scrollIntoViewIfNeeded();
-  const title = await page.locator(".ask-title").boundingBox();
-  expect(title?.y).toBe(0);
-  await page.getByRole("button", { name: /Always/ }).tap();
-  const form = page.locator(".answer-form");
-  expect(await form.evaluate(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)).toBe(0);
+  const screens = [
+    { width: 320, height: 640 },
+    { width: 360, height: 640 },
+  ];
+  for (const viewport of screens) {
+    const page = await browsers.open(service, "approver", { ...phone, viewport });
+    await page.locator(".ask-row").tap();
+    await untilArmed(page);
+    await page.locator(".ids").scrollIntoViewIfNeeded();
+    const title = await page.locator(".ask-title").boundingBox();
+    expect(title?.y).toBe(0);
+    for (const name of [/Always/, /Edit/, /Reject/]) {
+      await page.getByRole("button", { name }).tap();
+      const form = page.locator(".answer-form");
+      expect(await form.evaluate(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)).toBe(0);
+      // The buttons of the form are on the screen, above the navigation.
+      const buttons = await form.locator(".answers").boundingBox();
+      const navigation = await page.getByRole("navigation").boundingBox();
+      expect((await form.boundingBox())?.y).toBeGreaterThan(0);
+      expect((buttons?.y ?? 0) + (buttons?.height ?? 0)).toBeLessThanOrEqual(navigation?.y ?? 0);
+      const [label, select] = [form.locator(".limit span"), form.locator(".limit select")];
+      if ((await select.count()) > 0) {
+        const [words, field] = [
+          await label.evaluate((span) => span.scrollWidth - span.clientWidth),
+          await select.boundingBox(),
+        ];
+        expect([words, (field?.x ?? 0) + (field?.width ?? 0) <= viewport.width]).toEqual([0, true]);
+      }
+      await page.getByRole("button", { name: "Back" }).tap();
+    }
+  }
 });

@@ -16,7 +16,7 @@ export function headingOf(request: PermissionRequest, verb: "asks" | "asked"): s
 function intentOf(request: PermissionRequest): string {
   const { preview, permission } = request;
   if (preview?.command) return "run a command";
-  if (preview?.diff) return "change a file";
+  if (preview?.diff) return `change ${preview.paths.length > 1 ? `${preview.paths.length} files` : "a file"}`;
   const repetition = repetitionWords(request);
   if (repetition !== "") return `repeat itself: ${repetition}`;
   const [tool] = viewLines(request);
