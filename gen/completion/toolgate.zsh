@@ -29,7 +29,7 @@ _toolgate() {
     "/token/create") words=$'--data\n--config\n--role\n--agent\n--workspace\n--tool\n--permission\n--may-call\n--idempotent\n--pin\n--label\n--days\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/token/list") words=$'--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/token/revoke") words=$'--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
-    "/connect") words=$'claude\nopencode\nmcp\n--check\n--list\n--yes\n--user\n--workspace\n--agent-program\n--no-canary\n--http-hook\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/connect") words=$'claude\nopencode\nmcp\n--check\n--list\n--yes\n--user\n--workspace\n--agent-program\n--no-canary\n--http-hook\n--system\n--accept-plugins\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/claude") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/disconnect") words=$'claude\nopencode\nmcp\n--user\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/inbox") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;

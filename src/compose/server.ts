@@ -166,7 +166,7 @@ async function startParts(
     sources: withToolProcesses(upstreams.sources, custom),
     ...{ subagents, workers, backUp: opened.backUp },
     enforcement: createEnforcement({
-      ...{ ...config, serviceUid: process.getuid?.(), credentials },
+      ...{ ...config, serviceUid: process.getuid?.(), credentials, connectors },
       unfiltered: sandbox.unfiltered,
     }),
     log,

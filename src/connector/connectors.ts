@@ -29,9 +29,9 @@ export function createConnectors(table: RecordTable<Connector>, now: () => numbe
   let files: readonly string[] = [];
 
   return {
-    async register({ kind, place, mcpName, files, uid, enforced }, registeredBy) {
+    async register({ kind, place, mcpName, files, uid, enforced, systemLevel }, registeredBy) {
       const id = connectorId(kind, place);
-      const fields = { id, kind, place, mcpName, files, uid, enforced };
+      const fields = { id, kind, place, mcpName, files, uid, enforced, systemLevel };
       const connector = create(ConnectorSchema, { ...fields, created: now(), registeredBy });
       await table.put(connector);
       return connector;

@@ -1,8 +1,10 @@
 import { create } from "@bufbuild/protobuf";
+import type { Connector } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { type Enforcement, EnforcementSchema, EnforcementState } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Peer } from "../core/peer-uid.ts";
 import type { Principal } from "../core/principal.ts";
 import type { Credentials } from "../credential/credentials.ts";
+import type { Connectors } from "./connectors.ts";
 
 /** Finds out over which users of the operating system approvals hold. */
 export interface EnforcementCheck {
@@ -10,8 +12,10 @@ export interface EnforcementCheck {
   readonly requiresOtherUser: boolean;
   /** Returns the principal with its user, where that counts; remembers the users that can approve. */
   identify(principal: Principal, peer: Peer): Principal;
-  /** Judges an agent that runs as this user; undefined if the user is unknown. */
+  /** Judges the agents that run as this user, also by their connectors; undefined if the user is unknown. */
   judge(uid: number | undefined): Enforcement;
+  /** Judges the agent of one connector. */
+  judgeConnector(connector: Connector): Enforcement;
 }
 
 /** Creates the judgement. `serviceUid` is undefined on systems without user numbers. */
@@ -20,12 +24,14 @@ export function createEnforcement({
   insecureNoAuth,
   requiresOtherUser,
   credentials,
+  connectors,
   unfiltered,
 }: {
   serviceUid: number | undefined;
   insecureNoAuth: boolean;
   requiresOtherUser: boolean;
   credentials: Pick<Credentials, "list">;
+  connectors: Pick<Connectors, "list">;
   /** The reason why some commands run without the filter of system calls; undefined if none does. */
   unfiltered: string | undefined;
 }): EnforcementCheck {
@@ -52,6 +58,12 @@ export function createEnforcement({
     return `"${approver}" can approve and was in the hands of user ${uid}, where the agent can read it; approve as another user, from another machine or from a phone, and revoke it: toolgate token revoke ${approver}`;
   }
 
+  const toEnforcement = (reason: string | undefined) =>
+    create(
+      EnforcementSchema,
+      reason === undefined ? { state: EnforcementState.ENFORCED } : { state: EnforcementState.ADVISORY, reason },
+    );
+
   return {
     requiresOtherUser,
     identify(principal, { isLocal, uid }) {
@@ -59,15 +71,21 @@ export function createEnforcement({
       return requiresOtherUser && isLocal ? { ...principal, user: uid ?? "hidden" } : principal;
     },
     judge(uid) {
-      const reason = problem(uid);
-      return reason === undefined ? create(EnforcementSchema, { state: EnforcementState.ENFORCED }) : advisory(reason);
+      const own = connectors.list().filter((connector) => connector.uid === uid);
+      return toEnforcement(problem(uid) ?? own.map(problemOfConnector).find((reason) => reason !== undefined));
     },
+    judgeConnector: (connector) => toEnforcement(problem(connector.uid) ?? problemOfConnector(connector)),
   };
 }
 
-/** Returns the result for a reason that makes approvals advisory. */
-export function advisory(reason: string): Enforcement {
-  return create(EnforcementSchema, { state: EnforcementState.ADVISORY, reason });
+/** Names the reason for which a connector does not hold its agent, whatever the users are. */
+function problemOfConnector({ kind, enforced, systemLevel }: Connector): string | undefined {
+  if (!enforced)
+    return "the connector did not verify that the service runs as another user; run `toolgate connect` again on the machine of the service";
+  if (systemLevel || kind === "mcp") return undefined;
+  if (kind === "claude")
+    return "a project can switch the hooks of Claude Code off (disableAllHooks in its .claude/settings.json); put them into the settings of the machine: toolgate disconnect claude, then sudo toolgate connect claude --system --user NAME";
+  return `a plugin of a project runs in ${kind} after ours and can change what was approved, and ${kind} has no settings that a project cannot change; let ${kind} use the tools of Toolgate over MCP, with its own tools off`;
 }
 
 const canApprove = (role: string) => role === "approver" || role === "admin";

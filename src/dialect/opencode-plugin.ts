@@ -36,7 +36,7 @@ function send(message) {
   });
 }
 
-export const Toolgate = async ({ client, directory }) => {
+export const Toolgate = async ({ client, directory, worktree }) => {
   /** Agent of each session, and the uses that began and have no result yet. */
   const agents = new Map();
   const begun = new Map();
@@ -61,16 +61,18 @@ export const Toolgate = async ({ client, directory }) => {
     "tool.execute.before": async ({ tool, sessionID: session, callID: call }, output) => {
       const parent = await parentOf(session);
       const agent = agents.get(session) ?? "";
-      const use = { session, parent, agent, call, tool, input: output.args ?? {}, cwd: directory };
+      const use = { session, parent, agent, call, tool, input: output.args ?? {}, cwd: directory, root: worktree };
       const { decision, reason, input } = await send({ ...use, event: "before" });
       if (decision !== "allow" || typeof input !== "object" || input === null) throw new Error(reason ?? "Toolgate refused it.");
       for (const name of Object.keys(output.args ?? {})) delete output.args[name];
       output.args = Object.assign(output.args ?? {}, input);
       begun.set(call, { ...use, input });
     },
-    "tool.execute.after": async ({ callID }, { output, metadata }) => {
+    "tool.execute.after": async ({ callID, args }, { output, metadata }) => {
       const exit = Number.isInteger(metadata?.exit) ? { exit: metadata.exit } : {};
-      await report(callID, { event: "after", output: String(output ?? ""), ...exit });
+      // What ran: a plugin of the project that comes after this one can have changed it.
+      const ran = typeof args === "object" && args !== null ? { input: args } : {};
+      await report(callID, { event: "after", output: String(output ?? ""), ...ran, ...exit });
     },
     event: async ({ event: { type, properties } }) => {
       const part = type === "message.part.updated" ? properties?.part : undefined;

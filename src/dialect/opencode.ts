@@ -15,12 +15,16 @@ export interface OpencodeHook {
   event: "before" | "after" | "failed";
   use: DelegatedUse;
   result: DelegatedResult;
+  /** Root of the project, up to which opencode looks for its plugins. */
+  root: string;
 }
 
 /** Dependencies of a hook of opencode. */
 export interface OpencodeContext extends DelegationContext {
   /** Checks whether a tool is one of our own MCP server; the service judges its calls itself. */
   isOwnTool(tool: string): Promise<boolean>;
+  /** Returns why a project may use no tool, if so. */
+  refusalOf(directory: string, root: string): Promise<string | undefined>;
 }
 
 /** Reads the JSON of our plugin. */
@@ -49,18 +53,21 @@ export function readOpencodeHook(text: string): OpencodeHook {
           : { case: "output", value: cutOutput(optionalString(hook, "output")) },
       ...(typeof hook.exit === "number" && { exit: hook.exit }),
     },
+    root: optionalString(hook, "root") || "/",
   };
 }
 
 /** Answers a hook with the JSON that our plugin expects. */
 export async function answerOpencode(
   context: OpencodeContext,
-  { event, use, result }: OpencodeHook,
+  { event, use, result, root }: OpencodeHook,
 ): Promise<JsonObject> {
   if (event !== "before") {
     await reportResult(context, use, result);
     return {};
   }
+  const refusal = await context.refusalOf(use.cwd ?? "", root);
+  if (refusal !== undefined) return denyOpencode(refusal);
   if (await context.isOwnTool(use.foreignTool)) return { decision: "allow", input: use.input };
   const decision = await requestDecision(context, use);
   if (decision.case !== "begun") return denyOpencode(denialText(decision));

@@ -69,7 +69,8 @@ const startedImplicitly = table([
     "a setting of an agent, which may run code",
     ".opencode/ opencode.json opencode.jsonc .claude/ .claude.json .codex/ .gemini/ .cursor/ .windsurf/ .continue/ .aider.conf.yml " +
       ".mcp.json mcp.json .roo/ .clinerules " +
-      ".kiro/ .amazonq/ .qwen/ .trae/ .crush.json",
+      ".kiro/ .amazonq/ .qwen/ .trae/ .crush.json " +
+      ".github/hooks/ .github/copilot/ etc/claude-code/ etc/codex/ etc/gemini-cli/",
   ],
   ["a setting of Toolgate, or a tool, plugin or skill beside it", ".config/toolgate/"],
 ]);

@@ -2,7 +2,7 @@ import { chmodSync, chownSync, mkdtempSync, rmSync, statSync, symlinkSync, write
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { asAgentUser, findAgentUser } from "../../src/cli/connect/agent-user.ts";
+import { findAgentUser } from "../../src/cli/connect/agent-user.ts";
 import { applyChanges } from "../../src/cli/connect/file-change.ts";
 
 const agent = { name: "agent", uid: 61_020, gid: 61_020, home: "/", env: {} };
@@ -17,8 +17,7 @@ function newDirectory(owner: number): string {
 
 test("root writes an agent's files as the agent's user, and nothing that this user could not write", () => {
   const [own, roots] = [newDirectory(agent.uid), newDirectory(0)];
-  const write = (path: string) =>
-    asAgentUser(agent, () => applyChanges([{ path, before: undefined, after: "x", isSecret: true }]));
+  const write = (path: string) => applyChanges([{ path, before: undefined, after: "x", isSecret: true }], agent);
   write(join(own, "token"));
   expect(statSync(join(own, "token"))).toMatchObject({ uid: agent.uid, gid: agent.gid, mode: 0o100600 });
   symlinkSync(roots, join(own, "elsewhere"));

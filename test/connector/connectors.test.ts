@@ -39,7 +39,7 @@ const tables: Record<string, () => Promise<() => Promise<RecordTables["connector
 };
 
 const claude = {
-  ...{ kind: "claude", place: "ann@laptop", mcpName: "tg_1f", uid: 1000, enforced: true },
+  ...{ kind: "claude", place: "ann@laptop", mcpName: "tg_1f", uid: 1000, enforced: true, systemLevel: true },
   files: ["/home/ann/.claude/settings.json", "/home/ann/.config/toolgate/connect/claude.json"],
 };
 

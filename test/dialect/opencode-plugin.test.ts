@@ -89,6 +89,13 @@ test("a subagent's session names its parent and its agent", async () => {
   expect(sent()).toMatchObject([{ session: "s2", parent: "s1", agent: "explore" }]);
 });
 
+test("the input that ran is reported, also if another plugin changed it", async () => {
+  const { before, hooks, sent } = await loadPlugin('{"decision":"allow","input":{"command":"ls"}}');
+  await before({ command: "make" });
+  await hooks["tool.execute.after"]?.({ callID: "c1", args: { command: "rm" } }, { output: "out" });
+  expect(sent()[1]).toMatchObject({ event: "after", input: { command: "rm" }, output: "out" });
+});
+
 test("a result is reported once, with its exit code; a failure by the event of the part", async () => {
   const { before, hooks, sent } = await loadPlugin('{"decision":"allow","input":{"command":"ls"}}');
   await before({ command: "make" });

@@ -1,19 +1,23 @@
 import { execFile } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
-import { chmod, chown, mkdir, mkdtemp, readFile, realpath, rm, stat, writeFile } from "node:fs/promises";
+import { appendFile, chmod, chown, mkdir, mkdtemp, readFile, realpath, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { createServer } from "node:tls";
+import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { afterAll, beforeAll, expect, test } from "vitest";
+import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
+import { EnforcementState } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { recordedClaudeHook } from "../dialect/recorded.ts";
 import { type Certificates, makeCertificates } from "../edge/certificates.ts";
 import { main, programEntry } from "../main.ts";
 import { bearer, connect, type Opens } from "./clients.ts";
 import { createService, type Service } from "./service.ts";
 
-// The service, the agent and its approver are three users of this machine. Accounts exist in a private copy of /etc/passwd only.
+// The service, the agent and its approver are three users of this machine. Accounts and settings of the machine exist in a private
+// copy of /etc only.
 const [serviceUid, agentUid, personUid] = [61_031, 61_032, 61_033];
 const accounts = `toolgate:x:${serviceUid}:${serviceUid}::/:/bin/sh\ntg-ann:x:${agentUid}:${agentUid}::HOME:/bin/sh\n`;
 const approver = "approver-token-for-tests";
@@ -26,6 +30,7 @@ const home = () => join(root, "ann");
 const shop = () => join(home(), "shop");
 const approverFile = () => join(root, "approver.token");
 const settingsFile = () => join(home(), ".claude/settings.json");
+const managedFile = () => join(root, "etc/claude-code/managed-settings.json");
 
 interface Ended {
   code: number;
@@ -51,7 +56,7 @@ interface RunOptions {
 
 /** Runs a shell line as root on a machine that has the accounts. */
 const runWithAccounts = (line: string) =>
-  run("unshare", ["--mount", "sh", "-c", `mount --bind ${root}/passwd /etc/passwd && ${line}`], {
+  run("unshare", ["--mount", "sh", "-c", `mount --bind ${root}/etc /etc && ${line}`], {
     env: { HOME: root },
   });
 
@@ -64,6 +69,12 @@ const toolgateAsRoot = (args: string) => {
 const inAgentShell = (line: string, input = "") =>
   run("/bin/sh", ["-c", line], { uid: agentUid, env: { HOME: home() }, input });
 
+/** Runs our program as the agent's user. */
+const toolgateAsAgent = (args: string) =>
+  runWithAccounts(
+    `HOME=${home()} setpriv --reuid=${agentUid} --regid=${agentUid} --clear-groups ${process.execPath} ${programEntry()} ${args} --ca ${root}/ca.pem`,
+  );
+
 beforeAll(async () => {
   root = await realpath(await mkdtemp(join(tmpdir(), "toolgate-enforced-")));
   await chmod(root, 0o755);
@@ -72,8 +83,8 @@ beforeAll(async () => {
   for (const path of [home(), shop(), join(shop(), "before.txt")]) await chown(path, agentUid, agentUid);
   await chmod(home(), 0o700);
   await writeFile(approverFile(), approver, { mode: 0o600 });
-  const passwd = await readFile("/etc/passwd", "utf8");
-  await writeFile(join(root, "passwd"), passwd + accounts.replace("HOME", home()));
+  expect(await run("cp", ["-a", "/etc", root])).toMatchObject({ code: 0 });
+  await appendFile(join(root, "etc/passwd"), accounts.replace("HOME", home()));
   const installed = await main(["install", "--root", join(root, "installed"), "--workspace", shop()], { HOME: root });
   access = installed.stdout.split("\n").flatMap((line) => /^\s*(setfacl .*)$/.exec(line)?.[1] ?? []);
   for (const line of access) expect(await runWithAccounts(line)).toEqual({ code: 0, stdout: "", stderr: "" });
@@ -117,12 +128,46 @@ test("the commands that install prints let the service and the owner change each
   expect((await write("c2", "cat own.txt")).part?.state.value).toMatchObject({ output: "ann\n" });
 });
 
-test("root connects the agent of another user over https: approvals are enforced", async () => {
-  const connected = await toolgateAsRoot("connect claude --user tg-ann --yes --no-canary");
+const enforcementOf = async (connector: string) => {
+  const { connectors } = await createClient(AgentService, openTls(service.url, approver)).listConnectors({});
+  return connectors.find(({ kind }) => kind === connector)?.enforcement;
+};
+
+test("hooks that a project can switch off are advisory, in each place that says so", async () => {
+  for (const [kind, reason] of [
+    ["claude", "a project can switch the hooks of Claude Code off"],
+    ["opencode", "a plugin of a project runs in opencode after ours"],
+  ] as const) {
+    const connected = await toolgateAsRoot(`connect ${kind} --user tg-ann --yes --no-canary`);
+    expect(connected).toMatchObject({ code: 0, stdout: expect.stringContaining(`approvals are advisory: ${reason}`) });
+    expect(await enforcementOf(kind)).toMatchObject({ state: EnforcementState.ADVISORY });
+    const info = await toolgateAsAgent(`connect --check ${kind} --no-canary`);
+    expect(info).toMatchObject({ code: 0, stdout: expect.stringContaining(`approvals are advisory: ${reason}`) });
+    const listed = await toolgateAsRoot("connect --list");
+    expect(listed.stdout).toContain(`approvals are advisory: ${reason}`);
+    expect(await toolgateAsRoot(`disconnect ${kind} --user tg-ann`)).toMatchObject({ code: 0 });
+  }
+  const notRoot = await toolgateAsAgent(`connect claude --system --server ${service.url} --token ${approver}`);
+  expect(notRoot).toMatchObject({ code: 2, stderr: expect.stringContaining("only root can write the settings") });
+});
+
+test("root connects the agent of another user at system level over https: approvals are enforced", async () => {
+  const theirs = '{\n  "cleanupPeriodDays": 7\n}\n';
+  await mkdir(dirname(managedFile()), { mode: 0o755 });
+  await writeFile(managedFile(), theirs, { mode: 0o600 });
+  const connected = await toolgateAsRoot("connect claude --system --user tg-ann --yes --no-canary");
+  expect(connected.stderr).toMatch(/allowManagedHooksOnly turns off the hooks of all other people.*than tg-ann/);
   expect(connected).toMatchObject({ code: 0, stdout: expect.stringContaining("approvals are enforced") });
+  expect(await enforcementOf("claude")).toMatchObject({ state: EnforcementState.ENFORCED });
   const directory = join(home(), ".config/toolgate/connect");
-  for (const path of [settingsFile(), join(directory, "claude.host-token"), join(directory, "claude.json")])
+  for (const path of [
+    join(home(), ".claude.json"),
+    join(directory, "claude.host-token"),
+    join(directory, "claude.json"),
+  ])
     expect(await stat(path)).toMatchObject({ uid: agentUid, gid: agentUid });
+  for (const path of [managedFile(), join(root, "etc/toolgate/connect/claude.json")])
+    expect(await stat(path)).toMatchObject({ uid: 0, mode: 0o100644 });
   const digest = await run("openssl", [
     "x509",
     "-in",
@@ -132,14 +177,24 @@ test("root connects the agent of another user over https: approvals are enforced
     "-sha256",
   ]);
   const pinned = digest.stdout.trim().split("=")[1]?.replaceAll(":", "").toLowerCase();
-  expect(await readFile(settingsFile(), "utf8")).toContain(`--certificate ${pinned} --ca ${root}/ca.pem`);
-  const checked = await toolgateAsRoot("connect --check claude --user tg-ann --no-canary");
-  expect(checked).toMatchObject({ code: 0, stdout: expect.not.stringContaining("problem") });
+  const written = await readFile(managedFile(), "utf8");
+  expect(written).toContain(`--certificate ${pinned} --ca ${root}/ca.pem`);
+  expect(JSON.parse(written)).toMatchObject({ cleanupPeriodDays: 7, allowManagedHooksOnly: true });
+  const check = "connect --check claude --user tg-ann --no-canary";
+  expect(await toolgateAsRoot(check)).toMatchObject({ code: 0, stdout: expect.not.stringContaining("problem") });
+  const again = await toolgateAsRoot("connect claude --system --user root --yes --no-canary");
+  expect(again).toMatchObject({ code: 1, stderr: expect.stringContaining("of user tg-ann is connected") });
+
+  await chmod(managedFile(), 0o666);
+  const open = await toolgateAsRoot(check);
+  expect(open).toMatchObject({ code: 1, stdout: expect.stringContaining("approvals are advisory") });
+  expect(open.stdout).toContain("can be changed by others than root");
+  await chmod(managedFile(), 0o644);
 });
 
 /** Runs the hook that `connect` wrote, as the agent does. */
 async function hook(event: string, changes: object): Promise<Ended> {
-  const { hooks } = JSON.parse(await readFile(settingsFile(), "utf8"));
+  const { hooks } = JSON.parse(await readFile(managedFile(), "utf8"));
   const recorded = JSON.parse(recordedClaudeHook(shop(), event, "Bash").text);
   return await inAgentShell(hooks[event][0].hooks[0].command, JSON.stringify({ ...recorded, ...changes }));
 }
@@ -198,8 +253,13 @@ test("a service with another certificate gets no token, and the hook blocks", as
   other.close();
   await once(other, "close");
   await service.start();
+  expect(await toolgateAsAgent(`disconnect claude --server ${service.url} --token ${approver}`)).not.toMatchObject({
+    code: 0,
+  });
   expect(await toolgateAsRoot("disconnect claude --user tg-ann")).toMatchObject({ code: 0 });
   expect(existsSync(settingsFile())).toBe(false);
+  expect(await readFile(managedFile(), "utf8")).toBe('{\n  "cleanupPeriodDays": 7\n}\n');
+  expect(existsSync(join(root, "etc/toolgate/connect/claude.json"))).toBe(false);
 
   // Claude Code itself cannot verify the user of a service.
   const byHttp = await toolgateAsRoot("connect claude --user tg-ann --yes --no-canary --http-hook");

@@ -1,6 +1,7 @@
-import { readdirSync, readFileSync, statSync } from "node:fs";
-import { join } from "node:path";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { createHash } from "node:crypto";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { PermissionReply, type PermissionRequest, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
@@ -232,6 +233,67 @@ test("a use of opencode is decided, reported and denied like one of Claude Code"
   const denied = await send({ event: "before", call: "call_3", input: { command: "rm -rf build" } });
   expect(denied).toMatchObject({ code: 0, answer: { decision: "deny", reason: expect.stringContaining("rm") } });
 });
+
+test("opencode runs nothing in a project with code that nobody accepted as it is, and another input ends as changed", async () => {
+  const { home, run, tokenFile } = createHookHome("host-token-for-tests");
+  const directory = mkdtempSync(join(service.workspace, "project-"));
+  onTestFinished(() => rmSync(directory, { recursive: true }));
+  const flags = ["--server", service.url, "--token-file", tokenFile, "--uid", String(process.getuid?.())];
+  const use = { session: "ses_p", tool: "bash", cwd: join(directory, "deep"), root: directory };
+  const send = (hook: object) => run(["opencode", ...flags], JSON.stringify({ ...use, ...hook }));
+  let count = 0;
+  // Each use differs: the third one of equal uses asks.
+  const before = async () => {
+    const [call, input] = [`p${count}`, { command: `echo ${count++}` }];
+    return { call, ...(await send({ event: "before", call, input })).answer };
+  };
+  const refused = (file: string) => ({
+    decision: "deny",
+    reason: expect.stringContaining(`opencode loads ${file} of this`),
+  });
+  mkdirSync(join(directory, "deep"));
+  writeFileSync(join(directory, "opencode.jsonc"), '{ // mine\n  "theme": "dark" }');
+  expect(await before()).toMatchObject({ decision: "allow" });
+
+  const files = ["opencode.jsonc", ".opencode/plugins/z.ts", "deep/.opencode/tool/t.js"].map((name) =>
+    join(directory, name),
+  );
+  for (const file of files) {
+    mkdirSync(dirname(file), { recursive: true });
+    writeFileSync(file, '{ "plugin": ["z"] }');
+    expect(await before()).toMatchObject(refused(file));
+    const text = readFileSync(file, "utf8");
+    const accepted = { [file]: createHash("sha256").update(text).digest("hex") };
+    writeFileSync(join(home, "opencode.json"), JSON.stringify({ accepted }));
+    expect(await before()).toMatchObject({ decision: "allow" });
+    writeFileSync(file, `${text} `);
+    expect(await before()).toMatchObject(refused(file));
+    rmSync(file);
+  }
+
+  const last = await before();
+  expect(last).toMatchObject({ decision: "allow" });
+  await send({ event: "after", call: last.call, input: { command: "echo other" }, output: "other" });
+  expect((await partOf(last.call)).part.state).toMatchObject({
+    case: "error",
+    value: { reason: ToolErrorReason.CHANGED_AFTER_APPROVAL },
+  });
+});
+
+test.each(["/proc/x", "/dev/null"])(
+  "a hook whose home is %s, where nothing can be remembered, blocks and ends",
+  async (home) => {
+    const { run, tokenFile } = createHookHome("host-token-for-tests");
+    const flags = ["claude", "--server", service.url, "--token-file", tokenFile, "--uid", String(process.getuid?.())];
+    const use = { ...JSON.parse(recordedClaudeHook(service.workspace, "PreToolUse", "Bash").text), tool_use_id: home };
+    const input = JSON.stringify({ ...use, tool_input: { command: "echo hi" } });
+    expect(await run(flags, input, { HOME: home })).toMatchObject({
+      code: 2,
+      answer: { hookSpecificOutput: { permissionDecision: "deny" } },
+      stderr: expect.stringMatching(/ENOENT|ENOTDIR/),
+    });
+  },
+);
 
 test("what is remembered between hooks can be read by its user only", async () => {
   const { home, hook, use } = claudeSession();

@@ -10,7 +10,10 @@ export interface AgentProgram {
   readonly protocol: ModelProtocol;
   /** Native tools of the versions that we know: one that the agent does not offer is disabled. */
   readonly knownTools: readonly string[];
-  readonly args: readonly string[];
+  /** Arguments for a run whose inputs name files below the directory. */
+  args(directory: string): readonly string[];
+  /** Arguments that ask the agent to run no hooks, which hooks at its system level survive. */
+  readonly withoutHooks: readonly string[];
   /** Inputs, below a directory, of tools whose schema does not show what the agent accepts. */
   readonly samples: Readonly<Record<string, (directory: string) => JsonObject>>;
   /** Files that these inputs name: texts by path below the directory. */
@@ -30,7 +33,11 @@ export const agentPrograms: Readonly<Record<"claude" | "opencode", AgentProgram>
     protocol: "anthropic",
     knownTools: ["Bash", "Edit", "Glob", "Grep", "NotebookEdit", "Read", "WebFetch", "WebSearch", "Write"],
     // Without our hook each tool would run, so that the table shows a hook that is missing.
-    args: ["-p", "canary", "--output-format", "json", "--dangerously-skip-permissions"],
+    args: (directory) => [
+      ...["-p", "canary", "--output-format", "json", "--dangerously-skip-permissions"],
+      ...["--add-dir", directory],
+    ],
+    withoutHooks: ["--settings", JSON.stringify({ disableAllHooks: true })],
     samples: {
       // Once a year.
       CronCreate: () => ({ cron: "0 0 1 1 *", prompt: "canary" }),
@@ -62,7 +69,8 @@ export const agentPrograms: Readonly<Record<"claude" | "opencode", AgentProgram>
     name: "opencode",
     protocol: "openai",
     knownTools: ["bash", "edit", "glob", "grep", "read", "task", "webfetch", "write"],
-    args: ["run", "--format", "json", "canary"],
+    args: () => ["run", "--format", "json", "canary"],
+    withoutHooks: [],
     samples: {},
     files: {},
     env: (url) => ({

@@ -22,8 +22,10 @@ export interface CanaryOptions {
   readonly principal: string;
   /** A connection that can approve, with which the canary rejects what it asked. */
   readonly approver: ServerConnection;
-  /** A directory in a workspace of the service; the canary works in a new directory below. */
+  /** The directory of work, in a workspace of the service: the agent runs there, and its tools work in a new directory below. */
   readonly directory: string;
+  /** True if the hooks stand at the agent's system level: it is then asked to run without them, and must not. */
+  readonly isSystem: boolean;
 }
 
 /**
@@ -129,13 +131,17 @@ function textsIn(value: unknown): string[] {
 }
 
 /** Runs the agent to its end, as its user; returns the end of what it printed. */
-async function runAgent({ agent, program, user }: CanaryOptions, url: string, cwd: string): Promise<string> {
+async function runAgent(
+  { agent, program, user, directory: cwd, isSystem }: CanaryOptions,
+  url: string,
+  files: string,
+): Promise<string> {
   const { env, home, uid, gid } = user;
   const kept = ["PATH", "LANG", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "CLAUDE_CONFIG_DIR"].flatMap((name) => {
     const value = env[name];
     return value === undefined ? [] : [[name, value] as const];
   });
-  const child = spawn(program, agent.args, {
+  const child = spawn(program, [...agent.args(files), ...(isSystem ? agent.withoutHooks : [])], {
     cwd,
     env: { ...Object.fromEntries(kept), HOME: home, TERM: "dumb", ...agent.env(url, user) },
     stdio: ["ignore", "pipe", "pipe"],

@@ -6,17 +6,20 @@ import { locateProgram } from "../../core/locate-program.ts";
 import { agentPrograms } from "../canary/agent-programs.ts";
 import { runCanary } from "../canary/run-canary.ts";
 import { collect, type GlobalOptions, refuseCachedProgram, withScreen, withServer } from "../command.ts";
-import { httpHookVariable, mcpCommand } from "../connect/agent-files.ts";
+import { httpHookVariable, managedSettings, mcpCommand } from "../connect/agent-files.ts";
 import { type AgentUser, findAgentUser } from "../connect/agent-user.ts";
 import { allConnectors, checkConnector } from "../connect/check-connector.ts";
 import { alreadyConnected, type ConnectorOptions, makeConnector, planConnector } from "../connect/connect-agent.ts";
 import { diffOf } from "../connect/file-change.ts";
+import { findProjectPlugins, notAccepted } from "../connect/project-plugins.ts";
 import {
   type AgentKind,
   agentKinds,
   type CanaryResult,
   type ConnectRecord,
   readRecord,
+  readSystemRecord,
+  systemFilesOf,
   writeRecord,
 } from "../connect/record.ts";
 import { canaryLines, enforcementLine, enforcementWord } from "../connect/show.ts";
@@ -44,6 +47,8 @@ interface ConnectFlags extends GlobalOptions {
   agentProgram?: string;
   canary: boolean;
   httpHook?: boolean;
+  system?: boolean;
+  acceptPlugins?: boolean;
 }
 
 /** Defines `toolgate connect`. */
@@ -64,10 +69,16 @@ export function defineConnect(command: Command, context: CliContext): void {
       "--http-hook",
       "claude only: it sends requests instead of running our command, and cannot verify the service",
     )
+    .option(
+      "--system",
+      "claude only, as root: write the hooks into the settings of the machine, where no project switches them off",
+    )
+    .option("--accept-plugins", "opencode only: accept the plugins and tools of the project here, as they are now")
     .addHelpText("after", connectHelp)
     .action((kind: AgentKind | undefined, _: unknown, self: Command) => {
       const flags = self.optsWithGlobals<ConnectFlags>();
       if (flags.list) return withServer(context, self, "approver", (server, screen) => listConnectors(server, screen));
+      if (flags.acceptPlugins) return acceptPlugins(context, self, kind, flags);
       if (flags.check) return checkAll(context, self, kind, flags);
       return withServer(context, self, "approver", (server, screen) =>
         connectAgent(context, server, screen, { kind, flags }),
@@ -95,6 +106,7 @@ async function connectAgent(
   if (kind === undefined)
     throw new UsageError("no agent is named", `name one: toolgate connect ${agentKinds.join("|")}`);
   if (flags.httpHook && kind !== "claude") throw new UsageError("--http-hook is for claude", "leave it out");
+  if (flags.system) checkSystemLevel(kind, flags);
   const user = findAgentUser(flags.user, screen.io);
   const before = readRecord(kind, user);
   if (before !== undefined) throw alreadyConnected(before);
@@ -103,13 +115,14 @@ async function connectAgent(
   const { env } = screen.io;
   const proof = await findPeerProof(approver.url, readCertificates(flags, env));
   const ca = flags.ca ?? (env.TOOLGATE_CA || undefined);
-  const { workspace: workspaces, httpHook: isHttpHook = false } = flags;
-  const options: ConnectorOptions = { kind, user, approver, proof, program, ca, workspaces, isHttpHook };
+  const { workspace: workspaces, httpHook: isHttpHook = false, system: isSystem = false } = flags;
+  const options: ConnectorOptions = { kind, user, approver, proof, program, ca, workspaces, isHttpHook, isSystem };
   const planned = planConnector(options);
   const secrets = planned.tokens.map(({ file }) =>
     diffOf({ path: file, before: undefined, after: "", isSecret: true }),
   );
   for (const text of [...planned.changes.map(diffOf), ...secrets]) screen.note(text.trimEnd());
+  if (isSystem) screen.alert(systemNotice(user));
   if (!flags.yes && !(await confirmAtTerminal(screen.io, "write these changes?"))) return exitCodes.cancelled;
   const { record, enforcement } = await makeConnector(options, planned);
   const canary = await canaryOf(record, { user, approver, screen, flags });
@@ -125,6 +138,25 @@ async function connectAgent(
     screen.note(`start the agent with its token: export ${httpHookVariable}="$(cat ${record.tokenFile})"`);
   return canary?.rows.some(({ result }) => result === "runs unasked") ? exitCodes.failed : exitCodes.ok;
 }
+
+/** Refuses `--system` where the agent has no such level, for others than root, and a second time. */
+function checkSystemLevel(kind: AgentKind, { httpHook }: ConnectFlags): void {
+  if (kind !== "claude")
+    throw new UsageError("--system is for claude", `${kind} has no settings that no project can change: leave it out`);
+  if (httpHook) throw new UsageError("--system and --http-hook exclude each other", "leave out --http-hook");
+  if (process.geteuid?.() !== 0)
+    throw new UsageError("only root can write the settings of the machine", "run it with sudo");
+  const other = readSystemRecord(kind)?.user;
+  if (other === undefined) return;
+  throw new CommandError(
+    `${kind} of user ${other} is connected by the settings of this machine, which hold one connector`,
+    `check it with \`toolgate connect --check ${kind} --user ${other}\`, or disconnect it first`,
+    exitCodes.failed,
+  );
+}
+
+const systemNotice = ({ name }: AgentUser) =>
+  `${managedSettings} holds for everyone on this machine: allowManagedHooksOnly turns off the hooks of all other people, projects and plugins, and Claude Code of users other than ${name} can use no tool, since they cannot read the token of ${name}`;
 
 /** Refuses a token that is not valid or cannot create those of the agent, before a person reads what would change. */
 async function checkCanApprove({ tools, tokenSource }: ServerConnection): Promise<void> {
@@ -167,13 +199,39 @@ async function canaryOf(
   }
   screen.note(`running ${program} against a mock model, to see which of its tools ask …`);
   const principal = credentials[0]?.id ?? "";
+  const isSystem = systemFilesOf(kind, user).length > 0;
   try {
-    return await runCanary({ agent, program, user, mcpName, principal, approver, directory: process.cwd() });
+    return await runCanary({ agent, program, user, mcpName, principal, approver, directory: process.cwd(), isSystem });
   } catch (error) {
     const fact = error instanceof Error ? error.message : String(error);
     screen.note(`the canary did not run: ${terminalLine(fact)}; run the command in a directory of a workspace`);
     return undefined;
   }
+}
+
+/** Records the code of the present project that opencode may load. */
+async function acceptPlugins(
+  context: CliContext,
+  command: Command,
+  kind: AgentKind | undefined,
+  flags: ConnectFlags,
+): Promise<void> {
+  await withScreen(context, command, async (screen) => {
+    const user = findAgentUser(flags.user, screen.io);
+    const record = kind === "opencode" ? readRecord(kind, user) : undefined;
+    if (record === undefined)
+      throw new UsageError("--accept-plugins is for opencode after `toolgate connect opencode`", "connect it first");
+    const found = findProjectPlugins({ directory: process.cwd(), root: "/", home: user.home });
+    const files = notAccepted(found, record.accepted);
+    if (files.length === 0) {
+      screen.note("opencode loads no code of this project that was not accepted");
+      return exitCodes.ok;
+    }
+    for (const file of files) screen.note(`opencode loads ${terminalLine(file)} of this project, with your rights`);
+    if (!flags.yes && !(await confirmAtTerminal(screen.io, "accept it as it is now?"))) return exitCodes.cancelled;
+    writeRecord(record.kind, user, { ...record, accepted: { ...record.accepted, ...found } });
+    return exitCodes.ok;
+  });
 }
 
 /** Checks the named kind, or all that are connected. */
@@ -208,7 +266,9 @@ async function checkOne(
   const token = findServerToken("approver", options, env);
   const approver = token.value === undefined ? undefined : connectServer(serverUrl(options, env), token, certificates);
   try {
-    const { problems, enforcement } = await checkConnector(record, { user, approver, certificates });
+    const { problems, enforcement } = await checkConnector(record, {
+      ...{ user, approver, certificates, directory: process.cwd() },
+    });
     const isUsable = approver !== undefined && problems.length === 0;
     const canary = isUsable ? await canaryOf(record, { user, approver, screen, flags }) : undefined;
     if (canary !== undefined) writeRecord(record.kind, user, { ...record, canary });
@@ -260,7 +320,7 @@ Examples:
   toolgate connect claude                  shows the changes as a diff, then asks
   toolgate connect opencode --yes
   toolgate connect mcp                     prints the entry for any MCP client
-  sudo toolgate connect claude --user ann --token-file /root/approver.token
+  sudo toolgate connect claude --system --user ann --token-file /root/approver.token
   toolgate connect --check
 
 It needs a sign-in or token that can approve. Where the agent's own user can approve, the approvals are only advisory: then run it

@@ -9,8 +9,12 @@ import type { AgentKind } from "./record.ts";
 
 /** Entries that a connector writes into the configuration of an agent. */
 export interface AgentFiles {
-  /** JSON files of the agent, and our entries in them. */
-  readonly json: readonly { readonly path: string; readonly entries: readonly JsonEntry[] }[];
+  /** JSON files of the agent, and our entries in them. One of the system belongs to root and holds for all users. */
+  readonly json: readonly {
+    readonly path: string;
+    readonly entries: readonly JsonEntry[];
+    readonly isSystem?: boolean;
+  }[];
   /** Whole files of ours. */
   readonly whole: readonly { readonly path: string; readonly text: string }[];
 }
@@ -30,6 +34,8 @@ export interface AgentFilesOptions {
   readonly hookTokenFile: string;
   /** True if Claude Code sends HTTP requests instead of running our command. */
   readonly isHttpHook: boolean;
+  /** True if the hooks of Claude Code go into the settings of the machine. */
+  readonly isSystem: boolean;
 }
 
 /** Returns what to write for a kind of agent. */
@@ -67,7 +73,7 @@ export function hookCommand(
     ca,
     mcpName,
     hookTokenFile,
-  }: Omit<AgentFilesOptions, "mcpTokenFile" | "isHttpHook">,
+  }: Omit<AgentFilesOptions, "mcpTokenFile" | "isHttpHook" | "isSystem">,
 ): string[] {
   return [
     ...[...program, "hook", kind, "--server", server, "--token-file", hookTokenFile],
@@ -89,6 +95,9 @@ const hookTimeout = 660;
 /** The variable with the token of an HTTP hook, since configuration files contain no token. */
 export const httpHookVariable = "TOOLGATE_HOOK_TOKEN";
 
+/** Settings of Claude Code for the whole machine, which neither a project nor a user nor a flag overrides. */
+export const managedSettings = "/etc/claude-code/managed-settings.json";
+
 function claudeFiles({ env, home }: AgentUser, options: AgentFilesOptions): AgentFiles {
   const directory = env.CLAUDE_CONFIG_DIR || join(home, ".claude");
   const [command = "", ...args] = mcpCommand(options);
@@ -98,9 +107,13 @@ function claudeFiles({ env, home }: AgentUser, options: AgentFilesOptions): Agen
     isItem: true,
   }));
   const server = { type: "stdio", command, args };
+  // Without the second entry the hooks of a project run, too, and its settings switch off those of the user.
+  const managed = [...hooks, { path: ["allowManagedHooksOnly"], value: true }];
   return {
     json: [
-      { path: join(directory, "settings.json"), entries: hooks },
+      options.isSystem
+        ? { path: managedSettings, entries: managed, isSystem: true }
+        : { path: join(directory, "settings.json"), entries: hooks },
       {
         path: join(env.CLAUDE_CONFIG_DIR || home, ".claude.json"),
         entries: [{ path: ["mcpServers", options.mcpName], value: server }],

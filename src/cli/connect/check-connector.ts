@@ -1,5 +1,7 @@
+import { statSync } from "node:fs";
+import { dirname, join } from "node:path";
 import type { Connector } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
-import type { Enforcement } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { type Enforcement, EnforcementState } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { connectVerified } from "../../client/connect.ts";
 import { openVerifiedSocket } from "../../client/verified-socket.ts";
 import { pagesOf } from "../../core/pages-of.ts";
@@ -9,7 +11,8 @@ import { commandFailure } from "../failure/failure.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
 import { digestOfText } from "./file-change.ts";
 import { hasEntry } from "./json-entries.ts";
-import type { ConnectRecord, WrittenFile } from "./record.ts";
+import { findProjectPlugins, notAccepted, notAcceptedText } from "./project-plugins.ts";
+import { type ConnectRecord, systemFilesOf, type WrittenFile } from "./record.ts";
 
 /** Result of a check. */
 export interface CheckedConnector {
@@ -19,16 +22,35 @@ export interface CheckedConnector {
   readonly enforcement: Enforcement | undefined;
 }
 
-/** Verifies the files, the service at the address, the tokens, and the registration if `approver` is given. */
-export async function checkConnector(
+/**
+ * Verifies the files, what the project in `directory` sets, the service at the address, the tokens, and the registration if
+ * `approver` is given. Approvals are not enforced as long as there is a problem.
+ */
+export async function checkConnector(record: ConnectRecord, options: CheckOptions): Promise<CheckedConnector> {
+  const { problems, enforcement } = await findProblems(record, options);
+  const [problem] = problems;
+  if (problem === undefined || enforcement?.state !== EnforcementState.ENFORCED) return { problems, enforcement };
+  return { problems, enforcement: { ...enforcement, state: EnforcementState.ADVISORY, reason: problem } };
+}
+
+interface CheckOptions {
+  user: AgentUser;
+  approver: ServerConnection | undefined;
+  certificates: Certificates;
+  directory: string;
+}
+
+async function findProblems(
   record: ConnectRecord,
-  {
-    user,
-    approver,
-    certificates,
-  }: { user: AgentUser; approver: ServerConnection | undefined; certificates: Certificates },
+  { user, approver, certificates, directory }: CheckOptions,
 ): Promise<CheckedConnector> {
-  const problems = asAgentUser(user, () => record.files.flatMap(problemsOf));
+  const ofSystem = systemFilesOf(record.kind, user);
+  const problems = asAgentUser(user, () => [
+    ...[...ofSystem, ...record.files].flatMap(problemsOf),
+    ...ofSystem.flatMap(({ path }) => [dirname(path), path].flatMap(problemsOfOwner)),
+    ...(record.kind === "claude" && ofSystem.length === 0 ? switchedOff(directory) : []),
+    ...(record.kind === "opencode" ? pluginsOf(directory, record, user) : []),
+  ]);
   const peer = await problemOfPeer(record, certificates);
   // A program that only answers at the address gets no token.
   if (peer !== undefined) return { problems: [...problems, peer], enforcement: undefined };
@@ -54,6 +76,25 @@ export async function checkConnector(
 export async function allConnectors({ agents }: ServerConnection): Promise<Connector[]> {
   const pages = await Array.fromAsync(pagesOf((page) => agents.listConnectors(page)));
   return pages.flatMap(({ connectors }) => connectors);
+}
+
+/** Names the settings of a project that switch off the hooks of Claude Code. */
+function switchedOff(directory: string): string[] {
+  const files = ["settings.json", "settings.local.json"].map((name) => join(directory, ".claude", name));
+  return files
+    .filter((file) => hasEntry(file, readIfExists(file) ?? "{}", { path: ["disableAllHooks"], value: true }))
+    .map((file) => `${file} switches off the hooks of Claude Code here (disableAllHooks): no tool asks`);
+}
+
+/** Names the code of a project because of which opencode may use no tool there. */
+function pluginsOf(directory: string, { accepted }: ConnectRecord, { home }: AgentUser): string[] {
+  const files = notAccepted(findProjectPlugins({ directory, root: "/", home }), accepted);
+  return files.length === 0 ? [] : [notAcceptedText(files).fact];
+}
+
+function problemsOfOwner(path: string): string[] {
+  const { uid, mode } = statSync(path, { throwIfNoEntry: false }) ?? { uid: 0, mode: 0 };
+  return uid === 0 && (mode & 0o022) === 0 ? [] : [`${path} can be changed by others than root`];
 }
 
 function problemsOf({ path, sha256, entries }: WrittenFile): string[] {

@@ -12,7 +12,15 @@ import { agentFiles } from "./agent-files.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
 import { applyChanges, digestOfText, type PlannedChange, resolvedPath } from "./file-change.ts";
 import { addEntries } from "./json-entries.ts";
-import { type AgentKind, type ConnectRecord, recordFile, type WrittenFile, writeRecord } from "./record.ts";
+import {
+  type AgentKind,
+  type ConnectRecord,
+  recordFile,
+  type SystemRecord,
+  systemRecordFile,
+  type WrittenFile,
+  writeRecord,
+} from "./record.ts";
 
 /** Dependencies of `toolgate connect`. */
 export interface ConnectorOptions {
@@ -27,6 +35,8 @@ export interface ConnectorOptions {
   /** Workspace roots in which the agent may ask; empty: all. */
   readonly workspaces: readonly string[];
   readonly isHttpHook: boolean;
+  /** True to write the hooks into the settings of the machine; only for root. */
+  readonly isSystem: boolean;
 }
 
 /** A connector before anything is written. */
@@ -36,6 +46,8 @@ export interface PlannedConnector {
   readonly mcpName: string;
   readonly tokens: readonly AgentToken[];
   readonly written: readonly WrittenFile[];
+  /** Paths of the files of root among the changes. */
+  readonly systemFiles: readonly string[];
 }
 
 /** A token that the agent gets. */
@@ -46,40 +58,51 @@ interface AgentToken {
 
 /** Plans the files of a connector. Nothing is written. */
 export function planConnector(planned: ConnectorOptions): PlannedConnector {
-  const { kind, user, approver, proof, program, ca, isHttpHook } = planned;
+  const { kind, user, approver, proof, program, ca, isHttpHook, isSystem } = planned;
   const mcpName = `tg_${randomBytes(4).toString("hex")}`;
-  return asAgentUser(user, () => {
-    const directory = dirname(recordFile(kind, user));
-    const tokenOf = (role: AgentToken["role"]): AgentToken => ({
-      role,
-      file: join(directory, `${kind}.${role}-token`),
-    });
-    const [caller, host] = [tokenOf("caller"), tokenOf("host")];
-    const files = { mcpTokenFile: caller.file, hookTokenFile: host.file };
-    const options = { program, server: approver.url, proof, ca, mcpName, ...files, isHttpHook };
-    const { json, whole } = agentFiles[kind](user, options);
-    const changes: PlannedChange[] = [];
-    const written: WrittenFile[] = [];
-    for (const { path: named, entries } of json) {
-      const path = resolvedPath(named);
-      const before = readIfExists(path);
-      const after = addEntries(path, before, entries);
-      changes.push({ path, before, after });
-      written.push({
-        path,
-        sha256: digestOfText(after),
-        entries: [...entries].map(copyOfEntry),
-        ...originalOf(before),
-      });
-    }
-    for (const { path: named, text } of whole) {
-      const path = resolvedPath(named);
-      const before = readIfExists(path);
-      changes.push({ path, before, after: text });
-      written.push({ path, sha256: digestOfText(text), ...originalOf(before) });
-    }
-    return { changes, mcpName, tokens: kind === "mcp" ? [caller] : [host, caller], written };
+  const directory = dirname(recordFile(kind, user));
+  const tokenOf = (role: AgentToken["role"]): AgentToken => ({
+    role,
+    file: join(directory, `${kind}.${role}-token`),
   });
+  const [caller, host] = [tokenOf("caller"), tokenOf("host")];
+  const files = { mcpTokenFile: caller.file, hookTokenFile: host.file };
+  const options = { program, server: approver.url, proof, ca, mcpName, ...files, isHttpHook, isSystem };
+  const { json, whole } = asAgentUser(user, () => agentFiles[kind](user, options));
+  const changes: PlannedChange[] = [];
+  const written: WrittenFile[] = [];
+  const ofSystem: WrittenFile[] = [];
+  const readAs = (named: string, isSystem: boolean) => {
+    const read = () => {
+      const path = resolvedPath(named);
+      return { path, before: readIfExists(path) };
+    };
+    return isSystem ? read() : asAgentUser(user, read);
+  };
+  for (const { path: named, entries, isSystem = false } of json) {
+    const { path, before } = readAs(named, isSystem);
+    const after = addEntries(path, before, entries);
+    changes.push({ path, before, after, isSystem });
+    (isSystem ? ofSystem : written).push({
+      path,
+      sha256: digestOfText(after),
+      entries: [...entries].map(copyOfEntry),
+      ...originalOf(before),
+    });
+  }
+  if (ofSystem.length > 0) changes.push(systemRecordChange(kind, { user: user.name, files: ofSystem }));
+  for (const { path: named, text } of whole) {
+    const { path, before } = readAs(named, false);
+    changes.push({ path, before, after: text });
+    written.push({ path, sha256: digestOfText(text), ...originalOf(before) });
+  }
+  const systemFiles = changes.filter(({ isSystem }) => isSystem).map(({ path }) => path);
+  return { changes, mcpName, tokens: kind === "mcp" ? [caller] : [host, caller], written, systemFiles };
+}
+
+function systemRecordChange(kind: AgentKind, record: SystemRecord): PlannedChange {
+  const path = systemRecordFile(kind);
+  return { path, before: readIfExists(path), after: `${JSON.stringify(record, null, 2)}\n`, isSystem: true };
 }
 
 const copyOfEntry = ({
@@ -110,7 +133,7 @@ const maxOriginal = 262_144;
  */
 export async function makeConnector(
   options: ConnectorOptions,
-  { changes, mcpName, tokens, written }: PlannedConnector,
+  { changes, mcpName, tokens, written, systemFiles }: PlannedConnector,
 ): Promise<{ record: ConnectRecord; enforcement: Enforcement | undefined }> {
   const { kind, user, approver, proof, ca, workspaces, isHttpHook } = options;
   const place = `${user.name}@${hostname()}`;
@@ -126,21 +149,22 @@ export async function makeConnector(
     if (credential !== undefined) issued.push({ id: credential.id, file, token });
   }
   try {
-    asAgentUser(user, () => {
-      const tokenChanges = issued.map(({ file: path, token }) => ({
-        ...{ path, before: readIfExists(path), after: `${token}\n`, isSecret: true },
-      }));
-      applyChanges([...changes, ...tokenChanges]);
+    const tokenChanges = issued.map(({ file: path, token }) => {
+      const before = asAgentUser(user, () => readIfExists(path));
+      return { path, before, after: `${token}\n`, isSecret: true };
     });
+    applyChanges([...changes, ...tokenChanges], user);
   } catch (error) {
     for (const { id } of issued) await approver.credentials.revokeCredential({ id });
     throw error;
   }
   const tokenFile = issued[0]?.file ?? "";
-  const files = [...written.map(({ path }) => path), ...issued.map(({ file }) => file), recordFile(kind, user)];
+  const own = [...written.map(({ path }) => path), ...issued.map(({ file }) => file), recordFile(kind, user)];
+  const files = [...systemFiles, ...own];
+  const systemLevel = systemFiles.length > 0;
   const enforced = !isHttpHook && (await isOtherUser(approver.url, user));
   const { connector } = await approver.agents.registerConnector({
-    ...{ kind, place, mcpName, files, uid: Math.max(user.uid, 0), enforced },
+    ...{ kind, place, mcpName, files, uid: Math.max(user.uid, 0), enforced, systemLevel },
   });
   const record: ConnectRecord = {
     ...{ kind, server: approver.url, storeId, ...proof, ...(ca !== undefined && { ca }), tokenFile, mcpName },

@@ -1,17 +1,30 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { readIfExists } from "../../core/read-if-exists.ts";
 import type { ServerConnection } from "../connection/connection.ts";
+import { UsageError } from "../failure/failure.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
 import { applyChanges, digestOfText, type PlannedChange } from "./file-change.ts";
 import { hasEntry, removeEntries } from "./json-entries.ts";
-import { type ConnectRecord, type WrittenFile, writeRecord } from "./record.ts";
+import { type ConnectRecord, systemFilesOf, systemRecordFile, type WrittenFile, writeRecord } from "./record.ts";
 
 /** Plans how the files become what they were. One that changed since loses only our entries; a changed file of ours stays. */
-export function planDisconnect({ files, credentials }: ConnectRecord, user: AgentUser): PlannedChange[] {
-  return asAgentUser(user, () => [
-    ...files.map(restored),
-    ...credentials.map(({ file: path }) => ({ path, before: readIfExists(path), after: undefined, isSecret: true })),
-  ]);
+export function planDisconnect({ kind, files, credentials }: ConnectRecord, user: AgentUser): PlannedChange[] {
+  const ofSystem = systemFilesOf(kind, user).map((file) => ({ ...restored(file), isSystem: true }));
+  if (ofSystem.length > 0 && process.geteuid?.() !== 0)
+    throw new UsageError(
+      `only root can take the hooks out of ${ofSystem.map(({ path }) => path).join(", ")}`,
+      `run it with sudo: toolgate disconnect ${kind} --user ${user.name}`,
+    );
+  const path = systemRecordFile(kind);
+  const record = { path, before: readIfExists(path), after: undefined, isSystem: true };
+  return [
+    ...ofSystem,
+    ...(ofSystem.length > 0 ? [record] : []),
+    ...asAgentUser(user, () => [
+      ...files.map(restored),
+      ...credentials.map(({ file: path }) => ({ path, before: readIfExists(path), after: undefined, isSecret: true })),
+    ]),
+  ];
 }
 
 function restored({ path, sha256, entries, original }: WrittenFile): PlannedChange {
@@ -27,12 +40,13 @@ export async function undoConnector(
   changes: readonly PlannedChange[],
   { user, approver }: { user: AgentUser; approver: ServerConnection },
 ): Promise<string[]> {
-  asAgentUser(user, () => applyChanges(changes));
+  const ofSystem = systemFilesOf(record.kind, user);
+  applyChanges(changes, user);
   // Only what is gone already may be missing at the service.
   for (const { id } of record.credentials) await unlessGone(approver.credentials.revokeCredential({ id }));
   await unlessGone(approver.agents.unregisterConnector({ id: record.connectorId }));
   writeRecord(record.kind, user, undefined);
-  return asAgentUser(user, () => record.files.flatMap(leftIn));
+  return asAgentUser(user, () => [...ofSystem, ...record.files].flatMap(leftIn));
 }
 
 async function unlessGone(done: Promise<unknown>): Promise<void> {

@@ -6,6 +6,7 @@ import { readIfExists } from "../../core/read-if-exists.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError } from "../failure/failure.ts";
 import { terminalSafe } from "../terminal/terminal-safe.ts";
+import { type AgentUser, asAgentUser } from "./agent-user.ts";
 
 /** A planned change of a file. */
 export interface PlannedChange {
@@ -17,6 +18,8 @@ export interface PlannedChange {
   readonly after: string | undefined;
   /** True for a text that is not shown and that only its user may read. */
   readonly isSecret?: boolean;
+  /** True for a file of root that every user may read; the others are files of the agent's user. */
+  readonly isSystem?: boolean;
 }
 
 /** Returns the path with its links resolved; parts that do not exist yet stay as written. */
@@ -39,29 +42,37 @@ export function diffOf({ path, before, after, isSecret }: PlannedChange): string
 
 const headerOptions = { includeIndex: false, includeUnderline: false, includeFileHeaders: true };
 
-/** Makes the changes, each by a rename. Refuses all of them if a file changed since it was planned. */
-export function applyChanges(changes: readonly PlannedChange[]): void {
-  for (const { path, before } of changes) {
-    if (readIfExists(path) === before) continue;
+/** Makes the changes with the rights of their owners, each by a rename. Refuses all of them if a file changed since it was planned. */
+export function applyChanges(changes: readonly PlannedChange[], user: AgentUser): void {
+  const asOwner = <T>({ isSystem }: PlannedChange, work: () => T) => (isSystem ? work() : asAgentUser(user, work));
+  for (const change of changes) {
+    const { path, before } = change;
+    if (asOwner(change, () => readIfExists(path)) === before) continue;
     throw new CommandError(
       `${path} has changed since the change was planned, so nothing was written`,
       "run the command again to see the new difference",
       exitCodes.failed,
     );
   }
-  for (const change of changes) if (change.before !== change.after) applyChange(change);
+  for (const change of changes) if (change.before !== change.after) asOwner(change, () => applyChange(change));
 }
 
-function applyChange({ path, after, isSecret }: PlannedChange): void {
+function applyChange({ path, after, isSecret, isSystem }: PlannedChange): void {
   if (after === undefined) {
     rmSync(path, { force: true });
     return;
   }
-  mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
-  const mode = isSecret ? 0o600 : (statSync(path, { throwIfNoEntry: false })?.mode ?? 0o600) & 0o777;
-  const next = `${path}.${randomBytes(4).toString("hex")}.new`;
-  writeFileSync(next, after, { mode, flag: "wx", flush: true });
-  renameSync(next, path);
+  // The agent has to read a file of the system, or it runs without our hooks.
+  const mask = isSystem ? process.umask(0o022) : undefined;
+  try {
+    mkdirSync(dirname(path), { recursive: true, mode: isSystem ? 0o755 : 0o700 });
+    const mode = (statSync(path, { throwIfNoEntry: false })?.mode ?? 0o600) & 0o777;
+    const next = `${path}.${randomBytes(4).toString("hex")}.new`;
+    writeFileSync(next, after, { mode: isSystem ? 0o644 : isSecret ? 0o600 : mode, flag: "wx", flush: true });
+    renameSync(next, path);
+  } finally {
+    if (mask !== undefined) process.umask(mask);
+  }
 }
 
 /** Returns the SHA-256 of a text, hex. */

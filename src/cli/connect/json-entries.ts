@@ -44,6 +44,12 @@ export function hasEntry(file: string, text: string, entry: JsonEntry): boolean 
   return node !== undefined && isEqual(node, entry.value);
 }
 
+/** Returns the value at a place of a text with comments; undefined if there is none. */
+export function findEntry(file: string, text: string, path: readonly string[]): unknown {
+  const node = findNodeAtLocation(rootOf(file, text), [...path]);
+  return node === undefined ? undefined : getNodeValue(node);
+}
+
 /** Compares by content; the parser's objects have no prototype. */
 function isEqual(node: Root, value: JsonValue): boolean {
   return isDeepStrictEqual(structuredClone(getNodeValue(node)), structuredClone(value));

@@ -23,6 +23,14 @@ const row = z.object({
   reason: z.string().optional(),
 });
 
+const writtenFile = z.object({
+  path: z.string(),
+  sha256: z.string(),
+  entries: z.array(entry).optional(),
+  /** The text before, if it was small enough to store; null if there was no file. */
+  original: z.string().nullable().optional(),
+});
+
 const schema = z.object({
   kind: z.enum(agentKinds),
   server: z.string(),
@@ -40,15 +48,9 @@ const schema = z.object({
   /** IDs of the agent's credentials, with the files of their tokens. */
   credentials: z.array(z.object({ id: z.string(), file: z.string() })),
   /** Written files. One with entries belongs to the agent, and only the entries are ours. */
-  files: z.array(
-    z.object({
-      path: z.string(),
-      sha256: z.string(),
-      entries: z.array(entry).optional(),
-      /** The text before, if it was small enough to store; null if there was no file. */
-      original: z.string().nullable().optional(),
-    }),
-  ),
+  files: z.array(writtenFile),
+  /** Digests, by path, of code of projects that opencode may load. */
+  accepted: z.record(z.string(), z.string()).optional(),
   canary: z.object({ program: z.string(), checked: z.number(), problem: z.string(), rows: z.array(row) }).optional(),
 });
 
@@ -56,7 +58,16 @@ const schema = z.object({
 export type ConnectRecord = z.output<typeof schema>;
 
 /** A file that a connector wrote. */
-export type WrittenFile = ConnectRecord["files"][number];
+export type WrittenFile = z.output<typeof writtenFile>;
+
+const systemSchema = z.object({
+  /** The name of the user whose agent was connected. */
+  user: z.string(),
+  files: z.array(writtenFile),
+});
+
+/** Record of the files of root that `toolgate connect --system` wrote. Its own file belongs to root: the one of the user could name any file. */
+export type SystemRecord = z.output<typeof systemSchema>;
 
 /** Result of a canary: what the agent does with each of its native tools. */
 export type CanaryResult = NonNullable<ConnectRecord["canary"]>;
@@ -71,7 +82,29 @@ export function recordFile(kind: AgentKind, user: AgentUser): string {
 export function readRecord(kind: AgentKind, user: AgentUser): ConnectRecord | undefined {
   const file = recordFile(kind, user);
   const text = asAgentUser(user, () => readIfExists(file));
-  if (text === undefined) return undefined;
+  return text === undefined ? undefined : parseRecord(schema, { kind, file, text });
+}
+
+/** Returns the file of the record of what `connect --system` wrote. */
+export const systemRecordFile = (kind: AgentKind): string => `/etc/toolgate/connect/${kind}.json`;
+
+/** Reads the record of what `connect --system` wrote on this machine. */
+export function readSystemRecord(kind: AgentKind): SystemRecord | undefined {
+  const file = systemRecordFile(kind);
+  const text = readIfExists(file);
+  return text === undefined ? undefined : parseRecord(systemSchema, { kind, file, text });
+}
+
+/** Returns the files of root that belong to the connector of a user; none without `--system`. */
+export function systemFilesOf(kind: AgentKind, { name }: AgentUser): readonly WrittenFile[] {
+  const record = readSystemRecord(kind);
+  return record?.user === name ? record.files : [];
+}
+
+function parseRecord<Schema extends z.ZodType>(
+  schema: Schema,
+  { kind, file, text }: { kind: AgentKind; file: string; text: string },
+): z.output<Schema> {
   try {
     return schema.parse(JSON.parse(text));
   } catch (cause) {
@@ -88,5 +121,6 @@ export function readRecord(kind: AgentKind, user: AgentUser): ConnectRecord | un
 export function writeRecord(kind: AgentKind, user: AgentUser, record: ConnectRecord | undefined): void {
   const path = recordFile(kind, user);
   const after = record && `${JSON.stringify(record, null, 2)}\n`;
-  asAgentUser(user, () => applyChanges([{ path, before: readIfExists(path), after, isSecret: true }]));
+  const before = asAgentUser(user, () => readIfExists(path));
+  applyChanges([{ path, before, after, isSecret: true }], user);
 }

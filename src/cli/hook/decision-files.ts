@@ -1,7 +1,7 @@
 import { createHash, createHmac } from "node:crypto";
 import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
 import { homedir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { fromJsonString, toJsonString } from "@bufbuild/protobuf";
 import { BeginCallResponseSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { DecisionMemory } from "../../dialect/delegate.ts";
@@ -23,7 +23,7 @@ export function createDecisionFiles(directory: string, token: string): DecisionM
       .digest("hex");
   return {
     async put(key, outcome) {
-      await mkdir(directory, { recursive: true, mode: 0o700 });
+      await makeDirectory(directory);
       await removeOld(directory);
       const file = fileOf(key);
       const next = `${file}.${process.pid}.new`;
@@ -50,6 +50,23 @@ export function createDecisionFiles(directory: string, token: string): DecisionM
     },
     remove: (key) => rm(fileOf(key), { force: true }),
   };
+}
+
+/** Creates a directory and those above it. `recursive` of Node never ends below `/proc`, where it can create none. */
+async function makeDirectory(directory: string): Promise<void> {
+  const make = () =>
+    mkdir(directory, { mode: 0o700 }).catch((error) => {
+      // Another hook can make it at the same time.
+      if (error.code !== "EEXIST") throw error;
+    });
+  try {
+    await make();
+  } catch (error) {
+    const isMissing = error instanceof Error && "code" in error && error.code === "ENOENT";
+    if (!isMissing || dirname(directory) === directory) throw error;
+    await makeDirectory(dirname(directory));
+    await make();
+  }
 }
 
 async function removeOld(directory: string): Promise<void> {

@@ -23,6 +23,8 @@ export interface HookContext {
   memory: ReturnType<typeof createDecisionFiles>;
   endsAt: number;
   isOwnTool(tool: string): Promise<boolean>;
+  /** Returns why opencode may use no tool in a project: it loads code that nobody accepted. */
+  refusalOf(directory: string, root: string): Promise<string | undefined>;
 }
 
 /** A kind of agent: how its hook is read, answered and refused. */
@@ -82,6 +84,11 @@ export async function runHook<Hook>(
         memory: createDecisionFiles(decisionDirectory(io.env), connection.token),
         endsAt: limitMs,
         isOwnTool: ownToolCheck(kind, options.mcp, calls),
+        refusalOf: async (directory, root) => {
+          // Other agents' hooks start without this module.
+          const { refusalOf } = await import("../connect/project-plugins.ts");
+          return refusalOf({ directory, root, home: io.env.HOME ?? "" }, options.tokenFile ?? "");
+        },
       },
       hook,
     );

@@ -3,7 +3,6 @@ import type { RunnerRegistry } from "../../agents/runner-registry.ts";
 import type { AgentStreams } from "../../agents/stream/agent-streams.ts";
 import { readsAll } from "../../call/session-access.ts";
 import type { Connectors } from "../../connector/connectors.ts";
-import { advisory } from "../../connector/enforcement.ts";
 import type { Principal } from "../../core/principal.ts";
 import { newestFirstKey, pageByKey } from "./paging.ts";
 import type { ServiceFunctions } from "./rpc.ts";
@@ -21,11 +20,7 @@ export interface AgentServiceDomain extends SenderDomain {
 /** Returns the functions of AgentService. */
 export function agentService(domain: AgentServiceDomain): ServiceFunctions<typeof AgentService> {
   const { connectors, enforcement } = domain;
-  const judged = (connector: Connector) => ({ ...connector, enforcement: judge(connector) });
-  const judge = ({ uid, enforced }: Connector) => {
-    const judgement = enforcement.judge(uid);
-    return enforced || judgement.reason !== "" ? judgement : advisory(notVerified);
-  };
+  const judged = (connector: Connector) => ({ ...connector, enforcement: enforcement.judgeConnector(connector) });
   return {
     async registerConnector(request, context) {
       const { id } = await approverOf(domain, context);
@@ -61,6 +56,3 @@ function agentsFor({ about, runners }: Pick<AgentServiceDomain, "about" | "runne
       })),
   }));
 }
-
-const notVerified =
-  "the connector did not verify that the service runs as another user; run `toolgate connect` again on the machine of the service";

@@ -2740,8 +2740,9 @@ export const EnforcementState = {
   UNSPECIFIED: 0,
 
   /**
-   * ENFORCEMENT_STATE_ENFORCED: the agent's user is another one than that of the service and not root, and the service
-   * saw no credential that can approve in the hands of that user on this machine.
+   * ENFORCEMENT_STATE_ENFORCED: the agent's user is another one than that of the service and not root, the service saw no
+   * credential that can approve in the hands of that user on this machine, and no connector of that user has hooks that a
+   * project can switch off.
    *
    * @generated from enum value: ENFORCEMENT_STATE_ENFORCED = 1;
    */

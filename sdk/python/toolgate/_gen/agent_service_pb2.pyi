@@ -35,6 +35,7 @@ class Connector(_message.Message):
     CREATED_FIELD_NUMBER: _builtins.int
     REGISTERED_BY_FIELD_NUMBER: _builtins.int
     ENFORCEMENT_FIELD_NUMBER: _builtins.int
+    SYSTEM_LEVEL_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """id identifies the connector: `con_` and a hash of kind and place."""
     kind: _builtins.str
@@ -53,6 +54,10 @@ class Connector(_message.Message):
     """created is the time of the registration, in ms since the epoch."""
     registered_by: _builtins.str
     """registered_by is the principal that registered it."""
+    system_level: _builtins.bool
+    """system_level is true if the hooks stand in settings of the machine that only root changes and that no project, user
+    or flag of the agent overrides. Without it a project can switch them off, so approvals are advisory.
+    """
     @_builtins.property
     def files(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """files are the absolute paths of everything that the connector wrote."""
@@ -74,10 +79,11 @@ class Connector(_message.Message):
         created: _builtins.float = ...,
         registered_by: _builtins.str = ...,
         enforcement: _tool_service_pb2.Enforcement | None = ...,
+        system_level: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["enforcement", b"enforcement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "enforced", b"enforced", "enforcement", b"enforcement", "files", b"files", "id", b"id", "kind", b"kind", "mcp_name", b"mcp_name", "place", b"place", "registered_by", b"registered_by", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "enforced", b"enforced", "enforcement", b"enforcement", "files", b"files", "id", b"id", "kind", b"kind", "mcp_name", b"mcp_name", "place", b"place", "registered_by", b"registered_by", "system_level", b"system_level", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -95,6 +101,7 @@ class RegisterConnectorRequest(_message.Message):
     FILES_FIELD_NUMBER: _builtins.int
     UID_FIELD_NUMBER: _builtins.int
     ENFORCED_FIELD_NUMBER: _builtins.int
+    SYSTEM_LEVEL_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """kind is the agent."""
     place: _builtins.str
@@ -105,6 +112,8 @@ class RegisterConnectorRequest(_message.Message):
     """uid: see Connector.uid."""
     enforced: _builtins.bool
     """enforced: see Connector.enforced."""
+    system_level: _builtins.bool
+    """system_level: see Connector.system_level."""
     @_builtins.property
     def files(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """files: see Connector.files. Each path is absolute, without `.`, `..` and links, as the service sees it."""
@@ -118,10 +127,11 @@ class RegisterConnectorRequest(_message.Message):
         files: _abc.Iterable[_builtins.str] | None = ...,
         uid: _builtins.int = ...,
         enforced: _builtins.bool = ...,
+        system_level: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["enforced", b"enforced", "files", b"files", "kind", b"kind", "mcp_name", b"mcp_name", "place", b"place", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["enforced", b"enforced", "files", b"files", "kind", b"kind", "mcp_name", b"mcp_name", "place", b"place", "system_level", b"system_level", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

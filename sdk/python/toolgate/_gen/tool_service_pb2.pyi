@@ -58,8 +58,9 @@ class _EnforcementStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Enfo
     ENFORCEMENT_STATE_UNSPECIFIED: _EnforcementState.ValueType  # 0
     """ENFORCEMENT_STATE_UNSPECIFIED is never sent."""
     ENFORCEMENT_STATE_ENFORCED: _EnforcementState.ValueType  # 1
-    """ENFORCEMENT_STATE_ENFORCED: the agent's user is another one than that of the service and not root, and the service
-    saw no credential that can approve in the hands of that user on this machine.
+    """ENFORCEMENT_STATE_ENFORCED: the agent's user is another one than that of the service and not root, the service saw no
+    credential that can approve in the hands of that user on this machine, and no connector of that user has hooks that a
+    project can switch off.
     """
     ENFORCEMENT_STATE_ADVISORY: _EnforcementState.ValueType  # 2
     """ENFORCEMENT_STATE_ADVISORY: approvals show and record what the agent does, but an agent that wants to can avoid them."""
@@ -70,8 +71,9 @@ class EnforcementState(_EnforcementState, metaclass=_EnforcementStateEnumTypeWra
 ENFORCEMENT_STATE_UNSPECIFIED: EnforcementState.ValueType  # 0
 """ENFORCEMENT_STATE_UNSPECIFIED is never sent."""
 ENFORCEMENT_STATE_ENFORCED: EnforcementState.ValueType  # 1
-"""ENFORCEMENT_STATE_ENFORCED: the agent's user is another one than that of the service and not root, and the service
-saw no credential that can approve in the hands of that user on this machine.
+"""ENFORCEMENT_STATE_ENFORCED: the agent's user is another one than that of the service and not root, the service saw no
+credential that can approve in the hands of that user on this machine, and no connector of that user has hooks that a
+project can switch off.
 """
 ENFORCEMENT_STATE_ADVISORY: EnforcementState.ValueType  # 2
 """ENFORCEMENT_STATE_ADVISORY: approvals show and record what the agent does, but an agent that wants to can avoid them."""

@@ -84,8 +84,9 @@ type EnforcementState int32
 const (
 	// ENFORCEMENT_STATE_UNSPECIFIED is never sent.
 	EnforcementState_ENFORCEMENT_STATE_UNSPECIFIED EnforcementState = 0
-	// ENFORCEMENT_STATE_ENFORCED: the agent's user is another one than that of the service and not root, and the service
-	// saw no credential that can approve in the hands of that user on this machine.
+	// ENFORCEMENT_STATE_ENFORCED: the agent's user is another one than that of the service and not root, the service saw no
+	// credential that can approve in the hands of that user on this machine, and no connector of that user has hooks that a
+	// project can switch off.
 	EnforcementState_ENFORCEMENT_STATE_ENFORCED EnforcementState = 1
 	// ENFORCEMENT_STATE_ADVISORY: approvals show and record what the agent does, but an agent that wants to can avoid them.
 	EnforcementState_ENFORCEMENT_STATE_ADVISORY EnforcementState = 2
