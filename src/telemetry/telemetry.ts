@@ -1,14 +1,17 @@
+import { readdirSync } from "node:fs";
+import { monitorEventLoopDelay } from "node:perf_hooks";
+import type { JsonValue } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import type { Requester } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallObserver } from "../call/observer.ts";
 import type { Store } from "../call/ports.ts";
 import type { Logger, ServiceLog } from "../core/logger.ts";
-import { createAgentMetrics } from "./agent-metrics.ts";
-import { logEnd } from "./call-log.ts";
-import { formatFamilies, single } from "./families.ts";
-import { logFamilies } from "./log-metrics.ts";
+import { RequestError } from "../core/request-error.ts";
+import { describeEnd } from "./end.ts";
+import { type Family, formatFamilies, single } from "./families.ts";
+import { createHistogram, type Histogram } from "./histogram.ts";
 import { createMetrics, type ToolTally } from "./metrics.ts";
-import { createProcessMetrics } from "./process-metrics.ts";
-import { requestFamilies } from "./request-metrics.ts";
-import { createStoreMetrics } from "./store-metrics.ts";
 
 /** Log lines, metrics and spans of this replica's calls. */
 export interface Telemetry {
@@ -90,3 +93,302 @@ export async function createTelemetry({
     },
   };
 }
+
+/** Returns the metrics of the log itself; none for a logger that does not count. */
+function logFamilies({ dropped }: Partial<Pick<ServiceLog, "dropped">>): Family[] {
+  if (dropped === undefined) return [];
+  return [
+    {
+      name: "toolgate_log_dropped_total",
+      type: "counter",
+      help: "Log lines that a full disk or a stalled reader of stderr could not take, by target.",
+      samples: Object.entries(dropped()).map(([target, count]) => `{target="${target}"} ${count}`),
+    },
+  ];
+}
+
+/** Reads of the store for the metrics of open permission requests. */
+interface OpenRequestReader {
+  /** Returns the number of open permission requests, and the time at which the oldest was opened. */
+  countOpenAsks(): Promise<{ count: number; oldest?: number }>;
+  /** Ms since the epoch, by the store's clock. */
+  now(): number;
+}
+
+/** Returns the metrics of the open permission requests of the store; none while the store does not answer. */
+async function requestFamilies({ countOpenAsks, now }: OpenRequestReader): Promise<Family[]> {
+  const found = await countOpenAsks().catch(() => undefined);
+  if (found === undefined) return [];
+  const age = found.oldest === undefined ? 0 : Math.max(0, now() - found.oldest) / 1_000;
+  return [
+    single(
+      "toolgate_open_requests",
+      "gauge",
+      "Permission requests that wait for an answer, in the whole store: each replica reports the same.",
+      found.count,
+    ),
+    single(
+      "toolgate_oldest_request_age_seconds",
+      "gauge",
+      "Time since the oldest open permission request was opened; 0 if there is none.",
+      age,
+    ),
+  ];
+}
+
+/** Kinds of agents that become a label. Callers choose the name, so the number of labels has to be bounded. */
+const maxKinds = 32;
+
+/** Creates the counter of calls by the kind of agent that asked. */
+function createAgentMetrics() {
+  const counts = new Map<string, Map<string, number>>();
+  return {
+    /** Counts the end of a call; one whose session names no agent is not counted. */
+    ended({ requester, state }: Pick<ToolPart, "requester" | "state">): void {
+      if (requester === undefined) return;
+      const kind = counts.has(requester.kind) || counts.size < maxKinds ? requester.kind : "(other)";
+      const outcomes = counts.get(kind) ?? new Map<string, number>();
+      const outcome = outcomeOf(state);
+      counts.set(kind, outcomes.set(outcome, (outcomes.get(outcome) ?? 0) + 1));
+    },
+    families: (): Family[] => [
+      {
+        name: "toolgate_agent_calls_total",
+        type: "counter",
+        help: "Calls that ended, by the kind of agent that asked and by outcome.",
+        samples: [...counts].flatMap(([kind, outcomes]) =>
+          [...outcomes].map(([outcome, count]) => `{kind="${kind}",outcome="${outcome}"} ${count}`),
+        ),
+      },
+    ],
+  };
+}
+
+function outcomeOf(state: ToolPart["state"]): string {
+  if (state.case !== "error") return "completed";
+  return state.value.reason === ToolErrorReason.NOT_REPORTED ? "not_reported" : "error";
+}
+
+/** Creates the metrics of this process, under the names that Prometheus clients use, and `toolgate_build_info`. */
+function createProcessMetrics({ version, store }: { version: string; store: string }) {
+  const lag = monitorEventLoopDelay({ resolution: 20 });
+  lag.enable();
+  const started = performance.timeOrigin / 1_000;
+
+  return {
+    /** Returns the metrics; the lag of the event loop is that since the last call. */
+    families(): Family[] {
+      const { user, system } = process.cpuUsage();
+      const [mean, p99, max] = [lag.mean || 0, lag.percentile(99), lag.max];
+      lag.reset();
+      const openFiles = openFileCount();
+      return [
+        {
+          name: "toolgate_build_info",
+          type: "gauge",
+          help: "Version of Toolgate and of Node, and the kind of store; always 1.",
+          samples: [`{version="${version}",node="${process.versions.node}",store="${store}"} 1`],
+        },
+        single("process_start_time_seconds", "gauge", "Start of the process, in seconds since the epoch.", started),
+        single("process_cpu_seconds_total", "counter", "CPU time of the process.", (user + system) / 1_000_000),
+        single("process_resident_memory_bytes", "gauge", "Resident memory of the process.", process.memoryUsage.rss()),
+        ...(openFiles === undefined
+          ? []
+          : [single("process_open_fds", "gauge", "Open file descriptors of the process.", openFiles)]),
+        {
+          name: "nodejs_eventloop_lag_seconds",
+          type: "gauge",
+          help: "Delay of the event loop since the last scrape.",
+          samples: Object.entries({ mean, p99, max }).map(([stat, value]) => `{stat="${stat}"} ${seconds(value)}`),
+        },
+      ];
+    },
+    close: () => lag.disable(),
+  };
+}
+
+/** Converts nanoseconds; a histogram without values has none. */
+const seconds = (nanoseconds: number) => (Number.isFinite(nanoseconds) ? Math.max(0, nanoseconds) / 1e9 : 0);
+
+function openFileCount(): number | undefined {
+  try {
+    return readdirSync("/proc/self/fd").length;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Creates the metrics of a store; `measure` decorates the store. */
+export function createStoreMetrics() {
+  const operations = new Map<string, { durations: Histogram; errors: number }>();
+
+  /** Measures each call of a function. A refusal by a guard is no error; a store that is not available is one. */
+  function time<Args extends unknown[], Result>(name: string, work: (...args: Args) => Promise<Result>) {
+    const operation = { durations: createHistogram(bounds), errors: 0 };
+    operations.set(name, operation);
+    return async (...args: Args): Promise<Result> => {
+      const began = performance.now();
+      try {
+        return await work(...args);
+      } catch (error) {
+        if (!(error instanceof RequestError) || storeFailures.has(error.reason)) operation.errors += 1;
+        throw error;
+      } finally {
+        operation.durations.add((performance.now() - began) / 1_000);
+      }
+    };
+  }
+
+  return {
+    /** Decorates the steps that write; reads are not measured. */
+    measure({ calls, permissions, outputs }: Store): Store {
+      return {
+        calls: {
+          ...calls,
+          // The id changes when a shared store loses its contents; a copy would go stale.
+          get storeId() {
+            return calls.storeId;
+          },
+          createSession: time("create_session", calls.createSession),
+          openCall: time("open_call", calls.openCall),
+          openAsks: time("open_asks", calls.openAsks),
+          startCall: time("start_call", calls.startCall),
+          recordEvents: time("record_events", calls.recordEvents),
+          finishCall: time("finish_call", calls.finishCall),
+          claimCall: time("claim_call", calls.claimCall),
+          parkCall: time("park_call", calls.parkCall),
+          resumeCall: time("resume_call", calls.resumeCall),
+          renewLeases: time("renew_leases", calls.renewLeases),
+        },
+        permissions: { ...permissions, settle: time("settle_ask", permissions.settle) },
+        outputs: { ...outputs, append: time("append_output", outputs.append) },
+      };
+    },
+    families(sizes: Readonly<Record<string, number>>): Family[] {
+      const all = [...operations].map(([name, operation]) => ({ label: `operation="${name}"`, ...operation }));
+      return [
+        {
+          name: "toolgate_store_duration_seconds",
+          type: "histogram",
+          help: "Duration of the steps that write to the store, by operation.",
+          samples: all.flatMap(({ label, durations }) => durations.samples(label)),
+        },
+        {
+          name: "toolgate_store_errors_total",
+          type: "counter",
+          help: "Steps that failed because the store was not available or is defective, by operation.",
+          samples: all.map(({ label, errors }) => `{${label}} ${errors}`),
+        },
+        {
+          name: "toolgate_store_bytes",
+          type: "gauge",
+          help: "Bytes of the database, of its free pages and of its write-ahead log, by part; none with Redis.",
+          samples: Object.entries(sizes).map(([part, bytes]) => `{part="${part}"} ${bytes}`),
+        },
+      ];
+    },
+  };
+}
+
+/** Reasons with which a store refuses because it failed itself. */
+const storeFailures: ReadonlySet<ErrorReason> = new Set([ErrorReason.STORE_UNAVAILABLE, ErrorReason.STORE_DAMAGED]);
+const bounds = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10];
+
+/** Logs one line for a call that ended: tool, duration, outcome, and its redacted and truncated input and output. */
+function logEnd(log: Logger, part: ToolPart): void {
+  const { sessionId, callId, agent, requester, tool } = part;
+  const { success, reason, commandFailure, durationMs, outputBytes } = describeEnd(part);
+  const state = part.state.value;
+  log.info("call ended", {
+    service: `tool.${tool}`,
+    sessionId,
+    callId,
+    agent,
+    ...(requester && { requester: requesterForLog(requester) }),
+    duration: durationMs ?? 0,
+    ...(success !== undefined && { success }),
+    ...(reason !== undefined && { reason }),
+    ...(commandFailure && { exit: commandFailure.exit, signal: commandFailure.signal }),
+    args: forLog(state?.input ?? {}),
+    result: {
+      bytes: outputBytes,
+      ...(part.state.case === "completed" && {
+        title: textForLog(part.state.value.title),
+        text: textForLog(part.state.value.output),
+      }),
+      ...(part.state.case === "error" && { error: textForLog(part.state.value.error) }),
+    },
+  });
+}
+
+function requesterForLog({ kind, place, subagent }: Requester): unknown {
+  return forLog({ kind, place, subagent });
+}
+
+const maxTextLength = 200;
+const maxLineLength = 2_000;
+const maxEntries = 20;
+const maxDepth = 4;
+const redacted = "[redacted]";
+
+/**
+ * Redacts what looks like a secret in a value and truncates the rest to the size of a log line. It cannot find every secret: one
+ * that looks like an ordinary word stays.
+ */
+export function forLog(value: JsonValue): JsonValue {
+  let remaining = maxLineLength;
+
+  function shown(value: JsonValue, depth: number): JsonValue {
+    if (remaining <= 0 || (depth > maxDepth && typeof value === "object")) return "…";
+    if (typeof value === "string") return spend(textForLog(value));
+    if (typeof value !== "object" || value === null) return spend(value);
+    if (Array.isArray(value)) return value.slice(0, maxEntries).map((entry) => shown(entry, depth + 1));
+    const entries = Object.entries(value).slice(0, maxEntries);
+    return Object.fromEntries(
+      entries.map(([key, entry]) => [
+        spend(textForLog(key)),
+        secretName.test(key) ? redacted : shown(entry, depth + 1),
+      ]),
+    );
+  }
+
+  function spend<T extends string | number | boolean | null>(value: T): T {
+    remaining -= String(value).length + 4;
+    return value;
+  }
+
+  return shown(value, 0);
+}
+
+/** Returns the beginning of a text with secrets redacted. */
+export function textForLog(text: string): string {
+  let shown = text.slice(0, 2 * maxTextLength);
+  for (const [pattern, replacement] of secrets) shown = shown.replace(pattern, replacement);
+  // The end of the examined text is not shown: a secret that begins there is incomplete and may not be recognized.
+  const safe = text.length > 2 * maxTextLength ? Math.max(0, shown.length - maxTextLength) : shown.length;
+  const length = Math.min(maxTextLength, safe);
+  return length === shown.length ? shown : `${shown.slice(0, length)}…`;
+}
+
+const word = "pass(?:word|wd|phrase)|secret|token|credential|authorization|cookie|(?:api|access|private)[-_]?key";
+const value = `"[^"]*"?|'[^']*'?|[^\\s"']+`;
+const secretName = new RegExp(word, "i");
+
+/**
+ * Patterns of secrets and their replacements. They run over tool output at every call, so none may begin with a repetition:
+ * matching would take quadratic time.
+ */
+const secrets: readonly (readonly [RegExp, string])[] = [
+  [/-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*-----|$)/g, redacted],
+  [/((?:authorization|cookie)["']?\s*[=:]\s*["']?)[^\r\n"']+/gi, `$1${redacted}`],
+  [/\b(Bearer|Basic) +[\w.~+/=-]{6,}/gi, `$1 ${redacted}`],
+  [/:\/\/[^\s/@]{1,200}@/g, `://${redacted}@`],
+  // NAME=value, "name": "value"
+  [new RegExp(`((?:${word})[\\w-]*["']?\\s*[=:]\\s*)(${value})`, "gi"), `$1${redacted}`],
+  // --name value
+  [new RegExp(`(--?[\\w-]{0,40}(?:${word})[\\w-]*\\s+)(${value})`, "gi"), `$1${redacted}`],
+  // NAME value, if the value has the form of a secret: long, with a digit. Plain words after the name stay.
+  [new RegExp(`((?:${word})[\\w-]*["']?\\s+["']?)(?=[\\w.~+/=-]{0,200}\\d)[\\w.~+/=-]{12,}`, "gi"), `$1${redacted}`],
+  [/\b(?:gh[pousr]_|github_pat_|glpat-|npm_|sk-|xox[abprs]-|AKIA|ASIA)[\w-]{12,}/g, redacted],
+  [/\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?/g, redacted],
+];

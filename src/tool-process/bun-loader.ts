@@ -1,11 +1,12 @@
 import { readFileSync } from "node:fs";
+import { createRequire, isBuiltin } from "node:module";
 import { dirname, extname } from "node:path";
+import { compileFunction } from "node:vm";
 import * as zod from "zod";
 import { messageOf } from "../body/message-of.ts";
 import * as plugin from "../tool/plugin.ts";
-import { createCommonJs } from "./bun-commonjs.ts";
-import { type BunRuntime, bunRuntime, scanModule } from "./bun-runtime.ts";
 import { createLoadedFiles, type LoadedFiles } from "./loaded-files.ts";
+import { moduleFormat } from "./module-format.ts";
 import type { ModuleLoader } from "./module-loader.ts";
 import { LoadFailure } from "./problem.ts";
 
@@ -110,3 +111,103 @@ function commonDirectory(paths: readonly string[]): string {
 }
 
 const escapeRegExp = (text: string) => text.replaceAll(/[.*+?^${}()|[\]\\]/g, "\\$&");
+
+interface CommonJsModule {
+  exports: unknown;
+  id: string;
+  filename: string;
+  loaded: boolean;
+}
+
+/**
+ * Creates the function that runs a CommonJS module of checked content and returns its exports. Bun's hook takes modules of the
+ * other kind only, and left to itself Bun would read the file again.
+ */
+function createCommonJs(bun: BunRuntime, loaded: LoadedFiles): (path: string) => unknown {
+  const modules = new Map<string, CommonJsModule>();
+  const isCommonJs = (path: string) =>
+    /\.(?:[cm]?[jt]s|[jt]sx)$/.test(path) && scanModule(bun, path, readFileSync(path, "utf8")).isCommonJs;
+
+  function run(path: string): unknown {
+    const known = modules.get(path);
+    if (known) return known.exports;
+    const content = readFileSync(path);
+    loaded.addFile(path, content);
+    if (path.endsWith(".json")) return JSON.parse(content.toString());
+    const module: CommonJsModule = { exports: {}, id: path, filename: path, loaded: false };
+    // Modules may require each other in a circle.
+    modules.set(path, module);
+    const native = createRequire(path);
+    const requireModule = (specifier: string): unknown => {
+      const found = isBuiltin(specifier) || /^bun(:|$)/.test(specifier) ? undefined : native.resolve(specifier);
+      return found !== undefined && (found.endsWith(".json") || isCommonJs(found)) ? run(found) : native(specifier);
+    };
+    const { loader } = scanModule(bun, path, content.toString());
+    const source =
+      loader === "js" ? content.toString() : new bun.Transpiler({ loader }).transformSync(content.toString());
+    const names = ["exports", "require", "module", "__filename", "__dirname"];
+    const body = compile(path, source, names);
+    body.call(module.exports, module.exports, Object.assign(requireModule, native), module, path, dirname(path));
+    module.loaded = true;
+    return module.exports;
+  }
+  return run;
+}
+
+function compile(path: string, source: string, names: string[]) {
+  try {
+    return compileFunction(source.replace(/^#!/, "//"), names, { filename: path });
+  } catch (error) {
+    throw new LoadFailure(path, 0, `it cannot be compiled: ${messageOf(error)}`);
+  }
+}
+
+/** A result of loading a module: source, or exports. */
+type LoadedModule = { contents: string; loader: "js" | "jsx" | "ts" | "tsx" } | { exports: object; loader: "object" };
+
+/** The part of Bun that loading needs; its types are no dependency. */
+interface BunRuntime {
+  plugin(plugin: {
+    name: string;
+    setup(build: {
+      module(specifier: string, load: () => LoadedModule): void;
+      onResolve(
+        constraints: { filter: RegExp },
+        resolve: (args: { path: string; importer: string }) => { path: string; namespace: string },
+      ): void;
+      onLoad(constraints: { filter: RegExp; namespace?: string }, load: (args: { path: string }) => LoadedModule): void;
+    }): void;
+  }): void;
+  resolveSync(specifier: string, directory: string): string;
+  Transpiler: new (options: {
+    loader: string;
+  }) => {
+    scan(source: string): { imports: { path: string; kind: string }[]; exports: string[] };
+    transformSync(source: string): string;
+  };
+}
+
+/** Returns the runtime. Throws under another one. */
+function bunRuntime(): BunRuntime {
+  const bun: unknown = Reflect.get(globalThis, "Bun");
+  if (typeof bun === "object" && bun !== null) return bun as BunRuntime;
+  throw new Error("this process does not run under Bun");
+}
+
+/** Reads what a module imports, and of which kind it is. */
+function scanModule(bun: BunRuntime, path: string, source: string) {
+  const loader = /\.[cm]?ts$/.test(path) ? "ts" : path.endsWith(".tsx") ? "tsx" : path.endsWith(".jsx") ? "jsx" : "js";
+  const { imports, exports } = scanSafely(new bun.Transpiler({ loader }), source);
+  const isModule = exports.length > 0 || imports.some(({ kind }) => kind === "import-statement");
+  const isCommonJs = !isModule && moduleFormat(path, source) === "commonjs";
+  return { loader, isCommonJs, imports: imports.map(({ path: specifier }) => specifier) } as const;
+}
+
+/** A source that cannot be parsed imports nothing here; importing it reports where. */
+function scanSafely(transpiler: InstanceType<BunRuntime["Transpiler"]>, source: string) {
+  try {
+    return transpiler.scan(source);
+  } catch {
+    return { imports: [], exports: ["default"] };
+  }
+}

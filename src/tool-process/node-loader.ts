@@ -1,15 +1,15 @@
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { type ResolveFnOutput, registerHooks } from "node:module";
-import { extname, join } from "node:path";
+import { dirname, extname, join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
+import { createPathsMatcher, getTsconfig } from "get-tsconfig";
+import { transform } from "sucrase";
 import { needsBun } from "../body/message-of.ts";
 import { assets, isCheckout } from "../core/assets.ts";
 import { createLoadedFiles } from "./loaded-files.ts";
+import { type ModuleFormat, moduleFormat } from "./module-format.ts";
 import type { ModuleLoader } from "./module-loader.ts";
-import { importFailure, isPath, missingModule } from "./problem.ts";
-import { providedModules } from "./provided-modules.ts";
-import { type CompiledModule, syntaxFailure, transpile } from "./transpile.ts";
-import { createPathAliases } from "./tsconfig-paths.ts";
+import { importFailure, isPath, LoadFailure, missingModule } from "./problem.ts";
 
 /** Creates the loader of Node: it compiles TypeScript, and resolves imports as Bun does. */
 export function createNodeLoader(files: readonly string[], expected: ReadonlyMap<string, string>): ModuleLoader {
@@ -136,4 +136,85 @@ function jsonModule(path: string, source: string): string {
     ...names.map((name, index) => `const v${index} = value[${JSON.stringify(name)}]; export { v${index} as ${name} };`),
     `//# sourceURL=${pathToFileURL(path).href}`,
   ].join("\n");
+}
+
+/** Modules that tools import even if no package provides them, by URL. */
+const providedModules: Readonly<Record<string, string>> = {
+  "@opencode-ai/plugin": assets.plugin,
+  "@opencode-ai/plugin/tool": assets.plugin,
+  zod: assets.zod,
+  "zod/v4": assets.zod,
+};
+
+/** Returns the paths that an import may stand for by `paths` of the nearest tsconfig.json or jsconfig.json; empty if none fits. */
+type PathAliases = (importer: string, specifier: string) => readonly string[];
+
+/** Creates it; each configuration is read once. */
+function createPathAliases(): PathAliases {
+  const matchers = new Map<string, ReturnType<typeof createPathsMatcher>>();
+  return (importer, specifier) => {
+    // Packages are compiled elsewhere, where theirs does not apply.
+    if (/^[./]|^[a-z]+:/.test(specifier) || importer.includes("/node_modules/")) return [];
+    const directory = dirname(importer);
+    if (!matchers.has(directory)) matchers.set(directory, matcherOf(directory));
+    return matchers.get(directory)?.(specifier) ?? [];
+  };
+}
+
+function matcherOf(directory: string) {
+  try {
+    const found = getTsconfig(directory) ?? getTsconfig(directory, "jsconfig.json");
+    return found && createPathsMatcher(found);
+  } catch (cause) {
+    // An `extends` that is not installed concerns the compiler; imports without an alias still work.
+    console.error(
+      `tsconfig.json of ${directory} is ignored: ${cause instanceof Error ? cause.message : String(cause)}`,
+    );
+    return null;
+  }
+}
+
+/** A module as Node runs it. */
+interface CompiledModule {
+  format: ModuleFormat;
+  source: string;
+}
+
+/**
+ * Compiles TypeScript and JSX to the JavaScript of Node. Unlike Node itself it compiles enums and parameter properties, and removes
+ * imports of types. Lines stay where they are, so errors name the right one.
+ */
+function transpile(path: string, content: string): CompiledModule {
+  const code = compile(path, content);
+  return { format: moduleFormat(path, code), source: code };
+}
+
+/** Finds the file in which plain JavaScript has a syntax error, which Node reports without its place. */
+function syntaxFailure(paths: readonly string[]): LoadFailure | undefined {
+  for (const path of paths.filter((path) => /\.[cm]?js$/.test(path))) {
+    try {
+      compile(path, readFileSync(path, "utf8"));
+    } catch (error) {
+      if (error instanceof LoadFailure) return error;
+    }
+  }
+  return undefined;
+}
+
+function compile(path: string, content: string): string {
+  const isScript = /\.[cm]?ts$/.test(path);
+  try {
+    return transform(content, {
+      transforms: isScript ? ["typescript"] : path.endsWith(".tsx") ? ["typescript", "jsx"] : ["jsx"],
+      jsxRuntime: "automatic",
+      production: true,
+      // Node runs all of the language; only what TypeScript adds is compiled.
+      disableESTransforms: true,
+      preserveDynamicImport: true,
+    }).code;
+  } catch (error) {
+    const place: { line?: unknown } = error instanceof Error && "loc" in error ? Object(error.loc) : {};
+    const message = error instanceof Error ? error.message : String(error);
+    throw new LoadFailure(path, Number(place.line ?? 0), message.replace(/ \(\d+:\d+\)$/, ""));
+  }
 }

@@ -1,20 +1,23 @@
+import { existsSync } from "node:fs";
+import { realpath, stat } from "node:fs/promises";
 import { constants } from "node:os";
 import { setTimeout as delay } from "node:timers/promises";
 import * as z from "zod";
-import type { SandboxConfinement, SandboxPlace } from "../sandbox/confinement.ts";
+import { visible as shown } from "../core/visible.ts";
+import type { PlaceDirectory, SandboxConfinement, SandboxPlace } from "../sandbox/confinement.ts";
+import { isWithin } from "../sandbox/is-within.ts";
 import type { Confined } from "../sandbox/layers.ts";
+import { namedDirectories } from "../sandbox/named-directories.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ChangedAfterApproval, ExecutorLost, ToolFailure } from "../tool/errors.ts";
 import { externalAsks, pathAsks } from "../tool/path-asks.ts";
 import type { ResolvedPath } from "../tool/resolved-path.ts";
-import type { Tool, TraceContext } from "../tool/tool.ts";
+import type { CallPaths, PlanContext, Tool, ToolContext, TraceContext } from "../tool/tool.ts";
 import { filePath, type Workspace } from "../tool/workspace.ts";
 import { environmentOf } from "./process/command-environment.ts";
 import { commandNetwork, explainNetwork, type NetworkUse, networkMetadata } from "./process/command-network.ts";
-import { commandPlace } from "./process/command-place.ts";
 import { confineCommand, explainRefusals, hiddenPaths, shownPaths } from "./process/confine-command.ts";
-import { explainUnseen } from "./process/explain-unseen.ts";
 import type { Pipes } from "./process/pipe.ts";
 import type { Quarantine } from "./process/quarantine.ts";
 import { type EndOfCommand, notRun, runCommand } from "./process/run-command.ts";
@@ -284,3 +287,75 @@ function createTail() {
 }
 
 const maxTailBytes = 4_096;
+
+/** Returns the place of a command: its directories, and the rules that hold for the files inside. */
+async function commandPlace(
+  { agent, workspace, judge }: Pick<PlanContext, "agent" | "workspace" | "judge">,
+  { outside, files }: CallPaths,
+  { directory, editTrees }: { directory: ResolvedPath; editTrees: readonly string[] },
+): Promise<SandboxPlace> {
+  return {
+    agent,
+    cwd: directory.absolute,
+    workspace: workspace.directory,
+    ...(await placeDirectories({ judge, outside, files }, editTrees)),
+    files: { rules: judge.fileRules(), ...files, editTrees },
+  };
+}
+
+/** Errors by which programs report that a path does not exist, or cannot be made. */
+const absent =
+  /No such file or directory|ENOENT|[Nn]ot found|[Dd]oes not exist|doesn't exist|FileNotFound|Read-only file system|EROFS/;
+const absolutePath = /(?<![\w.~/-])\/[^\s'"`:;,()[\]{}<>|]+/g;
+const maxChecked = 20;
+const maxNoted = 3;
+
+/**
+ * Explains errors of a command about paths that exist on this machine and not in its sandbox, with the setting that shows them.
+ * Undefined if its last output names none.
+ */
+function explainUnseen(tail: string, visible: readonly string[]): string | undefined {
+  const named = tail.split("\n").flatMap((line) => (absent.test(line) ? (line.match(absolutePath) ?? []) : []));
+  const unseen = [...new Set(named)]
+    .slice(0, maxChecked)
+    .filter((path) => !visible.some((root) => isWithin(path, root)) && !isOfKernel.test(path) && existsSync(path));
+  if (unseen.length === 0) return undefined;
+  const paths = unseen.slice(0, maxNoted).map(shown).join(", ");
+  return `${paths}: exists on this machine, but commands do not see it. Name the path in the command line, which asks external_directory, and in edits if the command changes it. The operator can show it to all commands by readable or writable under [sandbox].`;
+}
+
+const isOfKernel = /^\/(dev|proc)(\/|$)/;
+
+/**
+ * Collects the directories outside the workspace that a command sees: those that its call was allowed, and those that rules
+ * allow. They are read-only unless the call was allowed to edit something below, or rules allow that.
+ */
+async function placeDirectories(
+  { judge, outside, files }: Pick<ToolContext, "judge" | "outside" | "files">,
+  changed: readonly string[],
+): Promise<Pick<SandboxPlace, "directories" | "closed">> {
+  const { candidates, closed } = namedDirectories(judge.fileRules());
+  const allows = (permission: string, pattern: string, path: string) =>
+    judge({ permission, patterns: [pattern], paths: [path] }).action === "allow";
+  const isAllowed = (path: string) => allows("external_directory", below(path, "*"), path);
+  const allowed = (await existing(candidates.filter(isAllowed))).filter(isAllowed);
+  const edited = [...files.edit, ...changed];
+  return {
+    directories: [...new Set([...outside, ...allowed])].map((path): PlaceDirectory => {
+      const file = below(path, "toolgate-any-file");
+      return { path, isWritable: edited.some((one) => isWithin(one, path)) || allows("edit", file, file) };
+    }),
+    closed: (await existing(closed)).filter((path) => !outside.includes(path) && !isAllowed(path)),
+  };
+}
+
+const below = (directory: string, name: string) => `${directory === "/" ? "" : directory}/${name}`;
+
+/** Returns the canonical paths of those that are directories. */
+async function existing(paths: readonly string[]): Promise<string[]> {
+  const found = paths.map(async (path) => {
+    const canonical = await realpath(path);
+    return (await stat(canonical)).isDirectory() ? [canonical] : [];
+  });
+  return (await Promise.allSettled(found)).flatMap((one) => (one.status === "fulfilled" ? one.value : []));
+}

@@ -1,14 +1,21 @@
+import { basename } from "node:path";
 import * as z from "zod";
-import type { CodeSearchName, RemoteSearch, SearchSettings } from "../core/search-providers.ts";
+import type { CodeSearchName, LocalSearch, RemoteSearch, SearchSettings } from "../core/search-providers.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
+import { externalAsks } from "../tool/path-asks.ts";
 import type { Judge, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
 import type { PathHandle } from "../tool/workspace.ts";
 import { searchNotes } from "./fs/found-files.ts";
+import { searchDirectory } from "./grep/search-directory.ts";
 import { askProvider, checkProvider } from "./search/ask-provider.ts";
-import { codeAdapters } from "./search/code-providers.ts";
-import { resolveRoots, searchRoots } from "./search/local-code.ts";
-import { type CodeQuery, placeDigest } from "./search/provider.ts";
+import {
+  type CodeQuery,
+  type CodeResult,
+  placeDigest,
+  type SearchAdapter,
+  type SearchAnswer,
+} from "./search/provider.ts";
 import { fenceEach, type ShownResults, showCodeResults } from "./search/show-results.ts";
 
 /** Time that the call's deadline leaves after the provider's. */
@@ -137,3 +144,132 @@ async function searchHere(
 
 const cutNote = ({ isCut }: Pick<ShownResults, "isCut">) =>
   isCut ? ["(Long results are cut. Name a repository or a path, or raise tokensNum.)"] : [];
+
+/** Matches in the configured directories. */
+interface LocalMatches {
+  /** Lines under the names of their files, for each directory that has any. */
+  texts: string[];
+  matches: number;
+  /** Files that rules do not allow to read without an ask. */
+  leftOut: number;
+  /** Directories that rules deny. */
+  denied: number;
+  stopped: string | undefined;
+}
+
+/** Resolves the configured directories as paths of a call. */
+async function resolveRoots({ roots }: LocalSearch, resolve: (path: string) => Promise<PathHandle>) {
+  return await Promise.all(roots.map(resolve));
+}
+
+/**
+ * Searches the configured directories. The configuration stands for the approval of `external_directory`, which rules may still
+ * deny; of the files only those are searched that rules allow to read.
+ */
+async function searchRoots(
+  { query, language, repo, path, useRegexp }: CodeQuery,
+  roots: readonly PathHandle[],
+  ctx: Pick<ToolContext, "judge" | "signal" | "metadata">,
+): Promise<LocalMatches> {
+  const found: LocalMatches = { texts: [], matches: 0, leftOut: 0, denied: 0, stopped: undefined };
+  const search = {
+    pattern: useRegexp ? query : escaped(query),
+    types: language.map(typeOf),
+    context: 0,
+    multiline: query.includes("\n"),
+    show: "lines",
+  } as const;
+  for (const root of roots) {
+    if (externalAsks(root).some((ask) => ctx.judge(ask).action === "deny")) {
+      found.denied += 1;
+      continue;
+    }
+    const name = basename(root.absolute);
+    const isWanted = (file: string) =>
+      (path === undefined || file.includes(path)) && (repo === undefined || `${name}/${file}`.includes(repo));
+    const { lines, total, leftOut, stopped } = await searchDirectory(search, root, ctx, isWanted);
+    if (lines.length > 0) found.texts.push(lines.join("\n"));
+    found.matches += total;
+    found.leftOut += leftOut;
+    found.stopped ??= stopped;
+  }
+  return found;
+}
+
+/** Returns ripgrep's name of a language; it knows most by their own name. */
+function typeOf(language: string): string {
+  const name = language.toLowerCase();
+  return typeNames[name] ?? name;
+}
+
+const typeNames: Readonly<Record<string, string>> = {
+  "c++": "cpp",
+  "c#": "csharp",
+  javascript: "js",
+  jsx: "js",
+  typescript: "ts",
+  tsx: "ts",
+  golang: "go",
+  shell: "sh",
+  bash: "sh",
+};
+
+const maxFiles = 50;
+
+/** The adapters of the remote providers of code searches. */
+const codeAdapters: Readonly<Record<CodeSearchName, SearchAdapter<CodeQuery, CodeResult>>> = {
+  sourcegraph: {
+    request: (query, key) => ({
+      path: "/.api/search/stream",
+      search: { q: sourcegraphQuery(query), v: "V3", display: String(maxFiles), "max-line-len": "500" },
+      headers: { accept: "text/event-stream", ...(key !== undefined && { authorization: `token ${key}` }) },
+    }),
+    read: readSourcegraph,
+  },
+};
+
+/** Each value is quoted, so that no text of the query becomes a filter. */
+function sourcegraphQuery({ query, useRegexp, language, repo, path }: CodeQuery): string {
+  return [
+    `patternType:${useRegexp ? "regexp" : "literal"} type:file count:${maxFiles}`,
+    ...(language.length > 0 ? [`lang:${quoted(language.map(escaped).join("|"))}`] : []),
+    ...(repo === undefined ? [] : [`repo:${quoted(escaped(repo))}`]),
+    ...(path === undefined ? [] : [`file:${quoted(escaped(path))}`]),
+    `content:${quoted(query)}`,
+  ].join(" ");
+}
+
+const quoted = (text: string) => `"${text.replaceAll(/["\\]/g, "\\$&")}"`;
+
+/** Escapes a text for a regular expression of the usual syntaxes. */
+const escaped = (text: string) => text.replaceAll(/[\\^$.*+?()[\]{}|]/g, "\\$&");
+
+const line = z.object({ line: z.string(), lineNumber: z.number() });
+const chunk = z.object({ content: z.string(), contentStart: z.object({ line: z.number() }) });
+const matches = z.array(
+  z.object({
+    type: z.string(),
+    repository: z.string().nullish(),
+    path: z.string().nullish(),
+    lineMatches: z.array(line).nullish(),
+    chunkMatches: z.array(chunk).nullish(),
+  }),
+);
+
+async function readSourcegraph(answer: SearchAnswer): Promise<CodeResult[]> {
+  const results: CodeResult[] = [];
+  for await (const { event, data } of answer.events()) {
+    if (event === "done") return results;
+    if (event === "error") throw new Error("the stream reports an error");
+    if (event !== "matches") continue;
+    for (const { type, repository, path, lineMatches, chunkMatches } of matches.parse(JSON.parse(data))) {
+      if (type !== "content" || !repository || !path) continue;
+      const lines = (lineMatches ?? []).map(({ line, lineNumber }) => ({ number: lineNumber + 1, text: line }));
+      const chunks = (chunkMatches ?? []).flatMap(({ content, contentStart }) =>
+        content.split("\n").map((text, index) => ({ number: contentStart.line + index + 1, text })),
+      );
+      results.push({ repo: repository, path, lines: [...lines, ...chunks] });
+    }
+  }
+  throw new Error("the stream ended before the search was done");
+}

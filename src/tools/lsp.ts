@@ -1,15 +1,34 @@
+import type {
+  CallHierarchyIncomingCall,
+  CallHierarchyItem,
+  CallHierarchyOutgoingCall,
+  Position,
+} from "vscode-languageserver-protocol";
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import type { Tool, ToolContext } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
-import { callHierarchy } from "./lsp/call-hierarchy.ts";
 import { openQuestion, questionTool } from "./lsp/code-call.ts";
-import { type AskedFile, type LanguageClient, syncFile } from "./lsp/language-client.ts";
+import { type AskedFile, askAbout, followUp, type LanguageClient, syncFile } from "./lsp/language-client.ts";
 import type { LanguageServers } from "./lsp/language-servers.ts";
-import { createResultFilter, leftOutNote, maxResults, type ResultFilter, type ShownPlace } from "./lsp/places.ts";
+import {
+  createResultFilter,
+  leftOutNote,
+  maxResults,
+  placeAt,
+  type ResultFilter,
+  type ShownPlace,
+} from "./lsp/places.ts";
 import { hasOneColumn, positionFields, protocolPosition } from "./lsp/position.ts";
 import { linkMetadata } from "./lsp/previews.ts";
-import { documentSymbols, findPlaces, hoverText, type ShownSymbol, workspaceSymbols } from "./lsp/questions.ts";
+import {
+  documentSymbols,
+  findPlaces,
+  hoverText,
+  type ShownSymbol,
+  symbolFields,
+  workspaceSymbols,
+} from "./lsp/questions.ts";
 
 const operations = [
   ...["goToDefinition", "findReferences", "hover", "documentSymbol", "workspaceSymbol"],
@@ -108,3 +127,54 @@ function flat({ place, depth: _, ...symbol }: ShownSymbol): ShownPlace {
 }
 
 const isPlace = (found: object): found is ShownPlace => "line" in found;
+
+/** Side of a function in the call hierarchy: itself, what calls it, what it calls. */
+type CallSide = "prepare" | "incoming" | "outgoing";
+
+/** Lists the functions at a position, their callers, or the functions that they call. */
+async function callHierarchy(
+  client: LanguageClient,
+  file: AskedFile,
+  { position, side }: { position: Position; side: CallSide },
+  filter: ResultFilter,
+  signal: AbortSignal,
+): Promise<ShownSymbol[]> {
+  const method = "textDocument/prepareCallHierarchy";
+  const items = (await askAbout<CallHierarchyItem[] | null>(client, method, file, { position }, signal)) ?? [];
+  const found =
+    side === "prepare"
+      ? items
+      : (await Promise.all(items.map((item) => neighbours(client, item, side, signal)))).flat();
+  const symbols: ShownSymbol[] = [];
+  for (const item of found) {
+    const path = await filter.find(item.uri);
+    if (path === undefined) continue;
+    const place = placeAt(path, item.selectionRange.start, await filter.lines(path));
+    symbols.push({ ...symbolFields(item, item.detail), depth: 0, place });
+  }
+  return symbols;
+}
+
+async function neighbours(
+  client: LanguageClient,
+  item: CallHierarchyItem,
+  side: "incoming" | "outgoing",
+  signal: AbortSignal,
+): Promise<CallHierarchyItem[]> {
+  if (side === "incoming") {
+    const calls = await followUp<CallHierarchyIncomingCall[] | null>(
+      client,
+      "callHierarchy/incomingCalls",
+      { item },
+      signal,
+    );
+    return (calls ?? []).map(({ from }) => from);
+  }
+  const calls = await followUp<CallHierarchyOutgoingCall[] | null>(
+    client,
+    "callHierarchy/outgoingCalls",
+    { item },
+    signal,
+  );
+  return (calls ?? []).map(({ to }) => to);
+}

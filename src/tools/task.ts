@@ -1,8 +1,8 @@
 import type { JsonObject } from "@bufbuild/protobuf";
+import type { RunUpdate } from "../agents/runner.ts";
 import type { SubagentRequest, Subagents } from "../agents/subagents.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import type { PlanContext, Tool, ToolContext } from "../tool/tool.ts";
-import { createShownProgress } from "./task/shown-progress.ts";
 import { describeAgents } from "./task/startable-agents.ts";
 import { childSessionOf, type TaskInput, taskInput } from "./task/task-input.ts";
 
@@ -85,4 +85,43 @@ function requestOf(
 function resultText(childSession: string, text: string): string {
   const framed = (text.trim() === "" ? "(No text output)" : text).replaceAll(/<(\/?task_result)/gi, "&lt;$1");
   return `task_id: ${childSession} (for resuming to continue this task if needed)\n\n<task_result>\n${framed}\n</task_result>`;
+}
+
+type Progress = Omit<Extract<RunUpdate, { type: "progress" }>, "type">;
+
+const everyMs = 1_000;
+const maxTitleLength = 200;
+const maxTextLength = 2_000;
+
+/** Shows what a subagent does now, at most once a second, however often it reports. */
+function createShownProgress(show: (shown: { title?: string; metadata?: JsonObject }) => void) {
+  let timer: NodeJS.Timeout | undefined;
+  let latest: Progress = {};
+  let isStale = false;
+  let isStopped = false;
+
+  function emit(): void {
+    isStale = false;
+    timer = setTimeout(() => {
+      timer = undefined;
+      if (isStale) emit();
+    }, everyMs);
+    const { title = "", text = "" } = latest;
+    show({ ...(title !== "" && { title }), ...(text !== "" && { metadata: { progress: text } }) });
+  }
+
+  return {
+    show({ title = "", text = "" }: Progress): void {
+      latest = {
+        title: title === "" ? (latest.title ?? "") : title.slice(0, maxTitleLength).toWellFormed(),
+        text: text === "" ? (latest.text ?? "") : text.slice(-maxTextLength).toWellFormed(),
+      };
+      isStale = true;
+      if (timer === undefined && !isStopped) emit();
+    },
+    stop(): void {
+      isStopped = true;
+      clearTimeout(timer);
+    },
+  };
 }

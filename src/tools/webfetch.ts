@@ -1,12 +1,13 @@
+import { once } from "node:events";
 import { basename } from "node:path";
+import { Worker } from "node:worker_threads";
 import * as z from "zod";
+import { assets } from "../core/assets.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import type { ToolResult } from "../tool/tool.ts";
 import { attachmentKind } from "./fs/file-kind.ts";
-import { convertHtml } from "./web/convert-html.ts";
-import { readUrl, urlProblem } from "./web/exchange.ts";
-import { fetchPage, type WebPage } from "./web/web-page.ts";
+import { type AddressJudge, bodyOf, exchange, type PageRedirect, readUrl, urlProblem } from "./web/exchange.ts";
 
 const defaultSeconds = 30;
 const maxSeconds = 120;
@@ -125,4 +126,67 @@ function decode(body: Buffer, contentType: string): string {
   } catch {
     return body.toString("utf8");
   }
+}
+
+const maxMs = 5_000;
+const maxHeapMb = 512;
+
+/** Converts a page to Markdown or plain text, in a worker with limits on time and memory, since pages are untrusted. */
+async function convertHtml(html: string, format: "markdown" | "text", signal: AbortSignal): Promise<string> {
+  const worker = new Worker(assets.htmlWorker, {
+    env: {},
+    execArgv: [],
+    resourceLimits: { maxOldGenerationSizeMb: maxHeapMb },
+  });
+  let late: AbortSignal | undefined;
+  try {
+    // The limit begins when the thread has loaded: on a busy machine that alone may take seconds.
+    await once(worker, "message", { signal });
+    late = AbortSignal.timeout(maxMs);
+    worker.postMessage({ html, format });
+    const [text] = await once(worker, "message", { signal: AbortSignal.any([signal, late]) });
+    return text;
+  } catch (cause) {
+    signal.throwIfAborted();
+    const why = late?.aborted
+      ? `takes longer than ${maxMs / 1_000} s`
+      : "failed, perhaps because it is nested too deeply";
+    throw new ToolFailure(`Converting the page to ${format} ${why}. Call again with format html.`, { cause });
+  } finally {
+    await worker.terminate();
+  }
+}
+
+/** A fetched page. */
+interface WebPage {
+  url: URL;
+  contentType: string;
+  body: Buffer;
+}
+
+/** Fetches a web page by the rules of `exchange`, and reads at most 5 MiB after decompression. */
+async function fetchPage(
+  approved: URL,
+  { judge, accept, signal }: { judge: AddressJudge; accept: string; signal: AbortSignal },
+): Promise<WebPage | PageRedirect> {
+  const headers = { "user-agent": "Mozilla/5.0 (compatible; toolgate)", accept };
+  const found = await exchange(upgraded(approved, judge), approved, { headers, judge, signal });
+  if ("redirect" in found) return found;
+  const { url, response } = found;
+  const { statusCode = 0 } = response;
+  if (statusCode < 200 || statusCode >= 300) {
+    response.destroy();
+    throw new ToolFailure(`Request failed with status code: ${statusCode} (${url.href})`);
+  }
+  return { url, contentType: response.headers["content-type"] ?? "", body: await bodyOf(response) };
+}
+
+/** Upgrades http to https, unless a rule names `http://` or the address has a port. */
+function upgraded(url: URL, judge: AddressJudge): URL {
+  if (url.protocol !== "http:" || url.port !== "" || /^http:/i.test(judge(url).rule ?? "")) return url;
+  const secure = new URL(url);
+  secure.protocol = "https:";
+  const { action, reason } = judge(secure);
+  if (action === "deny") throw new ToolFailure(`${secure.href} is not allowed: ${reason}`);
+  return secure;
 }

@@ -13,12 +13,12 @@ import {
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { ToolRegistration } from "../../gen/opencode/tool/v1/worker_pb.ts";
 import { ListWorkersResponseSchema } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
+import { remainingOutput } from "../../src/cli/call/execute.ts";
 import { exitCodeOf } from "../../src/cli/call/exit-code-of.ts";
 import { parseRule } from "../../src/cli/commands/rule-option.ts";
 import { workerLines } from "../../src/cli/commands/workers.ts";
 import { askLines } from "../../src/cli/view/ask-view.ts";
 import { partLines } from "../../src/cli/view/call-view.ts";
-import { remainingOutput } from "../../src/cli/view/live-output.ts";
 import { linkPlaces } from "../../src/cli/view/place-links.ts";
 import { commandLine, momentOf } from "../../src/cli/view/words.ts";
 

@@ -1,6 +1,6 @@
 import * as fc from "fast-check";
 import { expect, test } from "vitest";
-import { forLog, textForLog } from "../../src/telemetry/redact.ts";
+import { forLog, textForLog } from "../../src/telemetry/telemetry.ts";
 
 const secret = "Zx81kQ-91hhWq27Lm";
 

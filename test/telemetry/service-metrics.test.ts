@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
-import { createStoreMetrics } from "../../src/telemetry/store-metrics.ts";
+import { createStoreMetrics } from "../../src/telemetry/telemetry.ts";
 import { connect } from "../e2e/clients.ts";
 import { read } from "../e2e/reading.ts";
 import { type Service, startService } from "../e2e/service.ts";

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import type { TextEdit } from "vscode-languageserver-protocol";
-import { applyTextEdits } from "../../src/tools/lsp/text-edits.ts";
+import { applyTextEdits } from "../../src/tools/lsp/edit-call.ts";
 
 /** Line ends of all kinds, and characters of one and two UTF-16 code units. */
 const text = fc

@@ -1,6 +1,7 @@
+import type { JsonObject } from "@bufbuild/protobuf";
 import { Argument, type Command } from "commander";
 import { answerClaude, denyClaude, ownClaudeTool } from "../../dialect/claude.ts";
-import { type ClaudeHook, readClaudeHook } from "../../dialect/claude-hook.ts";
+import { type ClaudeHook, HookInputError, readClaudeHook } from "../../dialect/claude-hook.ts";
 import {
   answerOpencode,
   denyOpencode,
@@ -8,8 +9,16 @@ import {
   ownOpencodeTool,
   readOpencodeHook,
 } from "../../dialect/opencode.ts";
-import type { CliContext } from "../context.ts";
-import { type HookKind, type HookOptions, runHook } from "../hook/run-hook.ts";
+import { waitToolName } from "../../mcp/open-call-result.ts";
+import type { CliContext, InputStream } from "../context.ts";
+import {
+  type ConnectorConnectionOptions,
+  connectorConnection,
+  connectorFailure,
+  SilentServiceError,
+} from "../hook/connector-connection.ts";
+import { createDecisionFiles, decisionDirectory } from "../hook/decision-files.ts";
+import { createServiceCalls, type ServiceCalls } from "../hook/service-calls.ts";
 import { wholeNumber } from "./call.ts";
 
 /** Defines `toolgate hook`. */
@@ -52,3 +61,133 @@ const hookHelp = `
 \`toolgate connect\` writes this command into the configuration of the agent, with the server, the file of the token and the proof of
 the service: it reads them from its options only, since a project may set the environment of hooks. It verifies the service before it sends anything. On every failure it prints the agent's own refusal and
 exits with 2, which blocks the tool.`;
+
+/** Options of `toolgate hook`. */
+interface HookOptions extends ConnectorConnectionOptions {
+  /** The agent's limit for the hook, in seconds. */
+  timeout: number;
+}
+
+/** Dependencies of a hook: the service, and what is remembered between its processes. */
+interface HookContext {
+  calls: ServiceCalls;
+  memory: ReturnType<typeof createDecisionFiles>;
+  endsAt: number;
+  isOwnTool(tool: string): Promise<boolean>;
+  /** Returns why opencode may use no tool in a project: it loads code that nobody accepted. */
+  refusalOf(directory: string, root: string): Promise<string | undefined>;
+}
+
+/** A kind of agent: how its hook is read, answered and refused. */
+interface HookKind<Hook> {
+  name: string;
+  read(text: string): Hook;
+  answer(context: HookContext, hook: Hook): Promise<JsonObject>;
+  /** The answer to a failure; `hook` is undefined if it could not be read. */
+  deny(hook: Hook | undefined, reason: string): JsonObject;
+  /** Checks whether a failure must block: the tool has not run. */
+  blocks(hook: Hook | undefined): boolean;
+  /** Splits the name of a tool of an MCP server. */
+  ownToolName(tool: string, mcpName: string): string | undefined;
+}
+
+/** Exit code that agents document as blocking. */
+const blockingExitCode = 2;
+
+/** Answers one hook on stdout. On every failure it prints the agent's own refusal, and exits with the blocking code. */
+async function runHook<Hook>(
+  { io, setExitCode }: CliContext,
+  kind: HookKind<Hook>,
+  options: HookOptions,
+): Promise<void> {
+  let hook: Hook | undefined;
+  let server = "";
+  let isAnswered = false;
+  const answer = (json: JsonObject) => {
+    if (!isAnswered) io.stdout.write(`${JSON.stringify(json)}\n`);
+    isAnswered = true;
+  };
+  const fail = (error: unknown) => {
+    if (isAnswered) return;
+    const reason = connectorFailure(error, server);
+    answer(kind.deny(hook, reason));
+    if (!kind.blocks(hook)) return;
+    io.stderr.write(`${reason}\n`);
+    setExitCode(blockingExitCode);
+    process.exitCode = blockingExitCode;
+  };
+  // An error that no promise carries, such as one of a connection that is closed already, must not end the process.
+  let stray: unknown = new Error("the hook ended without an answer");
+  process.on("uncaughtException", (error) => {
+    stray = error;
+  });
+  process.once("exit", () => fail(stray));
+  let calls: ServiceCalls | undefined;
+  try {
+    hook = kind.read(await readAll(io.stdin));
+    const connection = connectorConnection(kind.name, options);
+    server = connection.url;
+    const limitMs = Math.max(options.timeout * 1_000 - marginMs, minAnswerMs);
+    calls = createServiceCalls(server, connection.connect, { endsAt: limitMs });
+    const answered = kind.answer(
+      {
+        calls,
+        memory: createDecisionFiles(decisionDirectory(io.env), connection.token),
+        endsAt: limitMs,
+        isOwnTool: ownToolCheck(kind, options.mcp, calls),
+        refusalOf: async (directory, root) => {
+          // Other agents' hooks start without this module.
+          const { refusalOf } = await import("../connect/project-plugins.ts");
+          return refusalOf({ directory, root, home: io.env.HOME ?? "" }, options.tokenFile ?? "");
+        },
+      },
+      hook,
+    );
+    // A service that is connected and silent must not outlast the agent's limit: some agents would run the tool then.
+    answer(await within(answered, limitMs + marginMs / 2));
+  } catch (error) {
+    fail(error);
+  } finally {
+    calls?.close();
+  }
+}
+
+/** Checks whether a tool is one of our MCP server: known by its random name, and it has that tool. */
+function ownToolCheck<Hook>(kind: HookKind<Hook>, mcpName: string | undefined, calls: ServiceCalls) {
+  return async (tool: string) => {
+    const name = mcpName === undefined ? undefined : kind.ownToolName(tool, mcpName);
+    if (name === undefined) return false;
+    return name === waitToolName || (await calls.toolNames()).includes(name);
+  };
+}
+
+async function within<T>(answer: Promise<T>, endsAt: number): Promise<T> {
+  const silent = Promise.withResolvers<never>();
+  const timer = setTimeout(
+    () => silent.reject(new SilentServiceError("the service did not answer in time")),
+    Math.max(endsAt - performance.now(), 0),
+  );
+  try {
+    return await Promise.race([answer, silent.promise]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+async function readAll(stdin: InputStream): Promise<string> {
+  const pieces: Buffer[] = [];
+  let size = 0;
+  for await (const piece of stdin) {
+    const bytes = Buffer.from(piece);
+    size += bytes.length;
+    if (size > maxInputBytes) throw new HookInputError(`the input of the hook has more than ${maxInputBytes} bytes`);
+    pieces.push(bytes);
+  }
+  return Buffer.concat(pieces).toString();
+}
+
+/** Time before the agent's limit at which the answer is there. */
+const marginMs = 5_000;
+/** Shortest time for an answer, for agents with a limit near the margin. */
+const minAnswerMs = 1_000;
+const maxInputBytes = 16 * 1_048_576;

@@ -7,6 +7,7 @@ import {
   PermissionResponseSchema,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { answersWords } from "../../view/outcomes.ts";
+import { answerHint, questionLabel } from "../../view/questions.ts";
 import { isRequestCut } from "../../view/view-lines.ts";
 import { requestLink } from "../call/ask-prompt.ts";
 import { withServer } from "../command.ts";
@@ -16,7 +17,7 @@ import type { CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError, UsageError } from "../failure/failure.ts";
 import { readJsonObject } from "../json-argument.ts";
-import { answersFor } from "../question/option-answers.ts";
+import { parseAnswer } from "../question/parse-answer.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
@@ -171,3 +172,31 @@ Examples:
   toolgate reply per_01J9 once --edit '{"command": "npm test"}'
   toolgate reply per_01J9 reject -m "use the staging database"
   toolgate reply per_01J9 --answer 2 --answer "SQLite, Redis" --answer "at 8 in the morning"`;
+
+/** Reads the options `--answer` as answers to the questions of a request, one for each; undefined for a request without questions. */
+function answersFor(ask: PermissionRequest | undefined, typed: readonly string[] | undefined): ReplyAnswer["answers"] {
+  if (ask === undefined) return typed?.map((text) => ({ values: text === "" ? [] : [text] }));
+  const { question: questions } = ask;
+  if (questions.length === 0) {
+    if (typed === undefined) return undefined;
+    throw new UsageError(
+      `${terminalSafe(ask.id)} asks no question`,
+      "leave --answer out, and answer once, always or reject",
+    );
+  }
+  if (typed?.length !== questions.length) {
+    const labels = questions.map((each, i) => questionLabel(each, i, terminalLine)).join(", ");
+    throw new UsageError(
+      `${terminalSafe(ask.id)} asks ${questions.length} (${labels}), and ${typed?.length ?? 0} came`,
+      "give --answer once for each question, in this order; reject dismisses them",
+    );
+  }
+  return questions.map((each, i) => {
+    const parsed = parseAnswer(each, typed[i] ?? "");
+    if ("values" in parsed) return parsed;
+    throw new UsageError(
+      `--answer ${i + 1} (${questionLabel(each, i, terminalLine)}): ${parsed.problem}`,
+      answerHint(each),
+    );
+  });
+}

@@ -1,6 +1,6 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { DecisionKind } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { DecisionKind, type DecisionRecord, PermissionOutcome } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { momentOf } from "../../view/quantities.ts";
 import { requesterWords } from "../../view/requester.ts";
 import { settledText } from "../parts/settled.ts";
@@ -10,7 +10,6 @@ import { failureText } from "../shell/load.ts";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Chain } from "./chain.ts";
-import { type DecisionFilter, matchesFilter, outcomeFilters } from "./decision-filter.ts";
 import { type Decision, type DecisionLogReader as Known, readDecisions } from "./read-decisions.ts";
 
 const shownAtOnce = 100;
@@ -178,4 +177,39 @@ const headlines = new Map<DecisionKind, string>([
 
 function namesOf(names: readonly string[]): readonly string[] {
   return [...new Set(names)].filter((name) => name !== "").sort();
+}
+
+/** The selected decisions; an empty value selects all. */
+interface DecisionFilter {
+  readonly outcome: string;
+  readonly tool: string;
+  readonly principal: string;
+}
+
+/** The outcomeFilters of decisions by their name in the filter. */
+const outcomeFilters: Readonly<Record<string, (record: DecisionRecord) => boolean>> = {
+  ran: ({ kind }) => kind === DecisionKind.ALLOWED,
+  denied: (record) => record.kind === DecisionKind.DENIED || settledAs(record, PermissionOutcome.DENIED),
+  asked: ({ kind }) => kind === DecisionKind.ASKED,
+  approved: (record) => settledAs(record, PermissionOutcome.ONCE, PermissionOutcome.ALWAYS),
+  rejected: (record) => settledAs(record, PermissionOutcome.REJECT),
+  expired: (record) => settledAs(record, PermissionOutcome.EXPIRED),
+  edited: (record) => settledAs(record, PermissionOutcome.EDITED),
+  reported: ({ kind }) => kind === DecisionKind.REPORTED,
+  connected: ({ kind }) => kind === DecisionKind.CONNECTED,
+  revoked: ({ kind }) => kind === DecisionKind.REVOKED,
+  confirmed: ({ kind }) => kind === DecisionKind.CONFIRMED,
+};
+
+/** Returns true if a record matches the filter. A principal matches as caller and as approver. */
+function matchesFilter(record: DecisionRecord, { outcome, tool, principal }: DecisionFilter): boolean {
+  return (
+    (outcome === "" || outcomeFilters[outcome]?.(record) === true) &&
+    (tool === "" || record.tool === tool) &&
+    (principal === "" || record.principal === principal || record.by === principal)
+  );
+}
+
+function settledAs({ kind, settled }: DecisionRecord, ...wanted: readonly PermissionOutcome[]): boolean {
+  return kind === DecisionKind.SETTLED && settled !== undefined && wanted.includes(settled.outcome);
 }

@@ -1,12 +1,241 @@
-import { useSignal } from "@preact/signals";
+import type { JsonObject } from "@bufbuild/protobuf";
+import { type Signal, useSignal } from "@preact/signals";
 import type { FunctionComponent } from "preact";
-import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { useMemo } from "preact/hooks";
+import { PermissionAction, type PermissionRule } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { ExplainPermissionResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
+import type { PlanToolResponse, ToolDefinition } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { pagesOf } from "../../core/pages-of.ts";
+import { actionWord } from "../../view/decisions.ts";
+import { CopyCommand } from "../parts/copy-command.tsx";
+import { PlanVerdict, RulesVerdict } from "../parts/verdict.tsx";
+import { visibleText } from "../parts/visible-text.ts";
+import { emptyDraft, noProblems, readProblems } from "../schema-form/draft.ts";
+import { objectOf, readSchema } from "../schema-form/field.ts";
+import { InputForm } from "../schema-form/input-form.tsx";
+import { failureText, useLoaded } from "../shell/load.ts";
 import type { PageProps } from "../shell/page.tsx";
-import { ExplainCall, ExplainCommand } from "./explain-call.tsx";
-import { ExplainPatterns } from "./explain-patterns.tsx";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import { AgentPicker, PlacePicker, type PolicyPlace } from "./place.tsx";
-import type { QuestionProps } from "./question.ts";
-import { RuleInput, type TypedRule } from "./rule-input.tsx";
+
+/** Explains whether the agent may run a command line. */
+function ExplainCommand(props: QuestionProps) {
+  const command = useSignal("");
+  const { plan, problem, ask, asked } = usePlan(props, "bash");
+  return (
+    <>
+      <form
+        class="input-form"
+        onSubmit={(event) => {
+          event.preventDefault();
+          void ask({ command: command.value });
+        }}
+      >
+        <label class="labelled">
+          <span>Command</span>
+          <textarea
+            class="mono"
+            required
+            rows={2}
+            spellcheck={false}
+            autocapitalize="off"
+            placeholder="git push origin main && npm test"
+            value={command}
+            onInput={({ currentTarget }) => (command.value = currentTarget.value)}
+            onKeyDown={(event) => {
+              if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) event.currentTarget.form?.requestSubmit();
+            }}
+          />
+        </label>
+        <div class="actions">
+          <button type="submit" class="primary">
+            Explain <kbd>Ctrl ↵</kbd>
+          </button>
+        </div>
+      </form>
+      <Answer plan={plan} problem={problem} asked={asked} />
+    </>
+  );
+}
+
+/** Explains whether the agent may make a call. */
+function ExplainCall(props: QuestionProps) {
+  const { connection, agent, sessionId } = props;
+  const chosen = useSignal("");
+  const tools = useLoaded(
+    async (signal) => {
+      const list = (page: object) => connection.tools.listTools({ ...page, agent, sessionId }, { signal });
+      return (await Array.fromAsync(pagesOf(list))).flatMap((page) => page.tools);
+    },
+    [connection, agent, sessionId],
+  );
+  const tool = tools.value?.find(({ name }) => name === chosen.value) ?? tools.value?.[0];
+  return (
+    <>
+      <label class="labelled">
+        <span>Tool</span>
+        <select
+          value={tool?.name ?? ""}
+          aria-busy={tools.isLoading}
+          onChange={({ currentTarget }) => (chosen.value = currentTarget.value)}
+        >
+          {tools.value?.map(({ name }) => (
+            <option key={name} value={name}>
+              {visibleText(name)}
+            </option>
+          ))}
+        </select>
+      </label>
+      {tools.problem !== "" && (
+        <p class="problem" role="alert">
+          {tools.problem}
+        </p>
+      )}
+      {tool !== undefined && <CallQuestion key={tool.name} {...props} tool={tool} />}
+    </>
+  );
+}
+
+function CallQuestion({ tool, ...props }: QuestionProps & { tool: ToolDefinition }) {
+  const field = useMemo(() => readSchema(tool.inputSchema ?? {}), [tool.definitionId]);
+  const input = useSignal<JsonObject>(objectOf(emptyDraft(field)));
+  const { plan, problem, ask, asked } = usePlan(props, tool.name);
+  const problems = useMemo(() => (problem === "" ? noProblems : readProblems(problem, field)), [problem, field]);
+  return (
+    <>
+      <InputForm field={field} input={input} problems={problems} onSubmit={() => void ask(input.value)}>
+        <button type="submit" class="primary">
+          Explain
+        </button>
+      </InputForm>
+      <Answer plan={plan} problem="" asked={asked} />
+    </>
+  );
+}
+
+function Answer({
+  plan,
+  problem,
+  asked,
+}: {
+  plan: PlanToolResponse | undefined;
+  problem: string;
+  asked: readonly string[];
+}) {
+  return (
+    <>
+      {problem !== "" && (
+        <pre class="problem" role="alert">
+          {problem}
+        </pre>
+      )}
+      <PlanVerdict plan={plan} />
+      {plan !== undefined && <CopyCommand words={asked} />}
+    </>
+  );
+}
+
+/** Plans a call; the result is cleared when the agent, the session or the rules change. */
+function usePlan(props: QuestionProps, tool: string) {
+  const { connection, agent, sessionId, rules } = props;
+  const answer = useSignal<{ plan?: PlanToolResponse; problem: string; asked: readonly string[]; of: string }>({
+    problem: "",
+    asked: [],
+    of: "",
+  });
+  const of = JSON.stringify([agent, sessionId, rules]);
+  const ask = async (input: JsonObject) => {
+    const asked = ["plan", tool, JSON.stringify(input), ...flagsOf(props)];
+    try {
+      const plan = await connection.tools.planTool({ tool, input, agent, sessionId, rules: [...rules] });
+      answer.value = { plan, problem: "", asked, of };
+    } catch (error) {
+      answer.value = { problem: failureText(error), asked, of };
+    }
+  };
+  const { plan, problem, asked } = answer.value.of === of ? answer.value : { plan: undefined, problem: "", asked: [] };
+  return { plan, problem, asked, ask };
+}
+
+/** Evaluates the rules for patterns as written: paths are not resolved, commands not analysed, grants not checked. */
+function ExplainPatterns(props: QuestionProps) {
+  const { connection, agent, sessionId, rules } = props;
+  const permission = useSignal("edit");
+  const patterns = useSignal("");
+  const answer = useSignal<{ verdict?: ExplainPermissionResponse; problem: string; asked: readonly string[] }>({
+    problem: "",
+    asked: [],
+  });
+  const ask = async (event: Event) => {
+    event.preventDefault();
+    const question = {
+      permission: permission.value,
+      patterns: patterns.value.split("\n").filter((line) => line !== ""),
+      agent,
+      sessionId,
+      rules: [...rules],
+    };
+    const asked = ["explain", question.permission, ...question.patterns, ...flagsOf(props)];
+    try {
+      answer.value = { verdict: await connection.permissions.explainPermission(question), problem: "", asked };
+    } catch (error) {
+      answer.value = { problem: failureText(error), asked };
+    }
+  };
+  const { verdict, problem, asked } = answer.value;
+  return (
+    <>
+      <form class="input-form" onSubmit={(event) => void ask(event)}>
+        <label class="labelled">
+          <span>Permission</span>
+          <input
+            class="mono"
+            required
+            list="permissions"
+            autocapitalize="off"
+            value={permission}
+            onInput={({ currentTarget }) => (permission.value = currentTarget.value)}
+          />
+          <datalist id="permissions">
+            {known.map((name) => (
+              <option key={name} value={name} />
+            ))}
+          </datalist>
+        </label>
+        <label class="labelled">
+          <span>Patterns, one per line</span>
+          <textarea
+            class="mono"
+            required
+            rows={3}
+            spellcheck={false}
+            autocapitalize="off"
+            placeholder="src/main.ts"
+            value={patterns}
+            onInput={({ currentTarget }) => (patterns.value = currentTarget.value)}
+          />
+        </label>
+        <p class="hint">
+          Patterns are matched as written: paths are not resolved, commands are not analysed, grants are not checked.
+        </p>
+        <div class="actions">
+          <button type="submit" class="primary">
+            Explain
+          </button>
+        </div>
+      </form>
+      {problem !== "" && (
+        <p class="problem" role="alert">
+          {problem}
+        </p>
+      )}
+      <RulesVerdict verdict={verdict} />
+      {verdict !== undefined && <CopyCommand words={asked} />}
+    </>
+  );
+}
+
+const known = ["bash", "edit", "read", "list", "glob", "grep", "webfetch", "external_directory", "task", "doom_loop"];
 
 const questions: Readonly<Record<string, { title: string; Question: FunctionComponent<QuestionProps> }>> = {
   command: { title: "run a command", Question: ExplainCommand },
@@ -57,3 +286,75 @@ export function Explain({ connection }: PageProps) {
     </section>
   );
 }
+
+/** The common part of a question: the agent, the session and the rules to try. */
+interface QuestionProps {
+  connection: ConsoleConnection;
+  agent: string;
+  /** Empty for a question outside sessions. */
+  sessionId: string;
+  /** Evaluated as if they were the last rules of the configuration. */
+  rules: readonly TypedRule[];
+}
+
+/** The flags of `toolgate` that ask the same question. */
+function flagsOf({ agent, sessionId, rules }: QuestionProps): readonly string[] {
+  return [
+    ...(agent === "" ? [] : ["--agent", agent]),
+    ...(sessionId === "" ? [] : ["--session", sessionId]),
+    ...rules.flatMap(({ permission, pattern, action }) => ["--rule", `${permission} ${pattern} ${actionWord(action)}`]),
+  ];
+}
+
+/** A rule as it is typed. */
+type TypedRule = Pick<PermissionRule, "permission" | "pattern" | "action">;
+
+/** The fields of a hypothetical rule, to see its effect. */
+function RuleInput({ rule }: { rule: Signal<TypedRule> }) {
+  const set = (change: Partial<TypedRule>) => {
+    rule.value = { ...rule.value, ...change };
+  };
+  return (
+    <details class="what-if">
+      <summary>Try one more rule</summary>
+      <div class="pickers">
+        <label class="labelled">
+          <span>Rule’s permission</span>
+          <input
+            class="mono"
+            autocapitalize="off"
+            value={rule.value.permission}
+            onInput={({ currentTarget }) => set({ permission: currentTarget.value })}
+          />
+        </label>
+        <label class="labelled">
+          <span>Rule’s pattern</span>
+          <input
+            class="mono"
+            autocapitalize="off"
+            placeholder="npm *"
+            value={rule.value.pattern}
+            onInput={({ currentTarget }) => set({ pattern: currentTarget.value })}
+          />
+        </label>
+        <label class="labelled">
+          <span>Rule’s action</span>
+          <select
+            value={String(rule.value.action)}
+            onChange={({ currentTarget }) =>
+              set({ action: actions.find((action) => String(action) === currentTarget.value) ?? rule.value.action })
+            }
+          >
+            {actions.map((action) => (
+              <option key={action} value={String(action)}>
+                {actionWord(action)}
+              </option>
+            ))}
+          </select>
+        </label>
+      </div>
+    </details>
+  );
+}
+
+const actions = [PermissionAction.ALLOW, PermissionAction.ASK, PermissionAction.DENY] as const;

@@ -1,10 +1,13 @@
 import { useSignal } from "@preact/signals";
-import type { Grant } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { type Grant, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { momentOf } from "../../view/quantities.ts";
 import type { AskFeed } from "../inbox/ask-feed.ts";
-import { useLoaded } from "../shell/load.ts";
+import { PermissionMark } from "../inbox/permission-mark.tsx";
+import { CopyCommand } from "../parts/copy-command.tsx";
+import { visibleText } from "../parts/visible-text.ts";
+import { failureText, useLoaded } from "../shell/load.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import { GrantCard } from "./grant-card.tsx";
 
 const pageSize = 100;
 
@@ -84,4 +87,133 @@ async function newest(
     pageToken = page.nextPageToken;
     if (pageToken === "" || grants.length >= count) return { grants, isMore: pageToken !== "" };
   }
+}
+
+/** A grant: its match, scope, origin and end, with a button to revoke it for roles that may. */
+function GrantCard({
+  grant,
+  connection,
+  onRevoked,
+}: {
+  grant: Grant;
+  connection: ConsoleConnection;
+  onRevoked: () => void;
+}) {
+  const { id, permission, text, grantedBy, created, lastUsed, tool, workspace, sessionId } = grant;
+  const life = lifeOf(grant, Date.now());
+  return (
+    <li class="card" data-ended={life.isOver}>
+      <p class="card-head">
+        <PermissionMark kind={permission} />
+        <b>{visibleText(text)}</b>
+      </p>
+      <dl class="facts">
+        <dt>Covers</dt>
+        <dd>{matchWords(grant)}</dd>
+        <dt>For</dt>
+        <dd>{scopeWords(grant)}</dd>
+        <dt>Bound to</dt>
+        <dd>
+          the tool <code>{visibleText(tool)}</code> in <code>{visibleText(workspace)}</code>
+        </dd>
+        <dt>Given</dt>
+        <dd>
+          by {visibleText(grantedBy)}, {momentOf(created)}, in <a href={`#/sessions/${sessionId}`}>{sessionId}</a>
+        </dd>
+        <dt>Last used</dt>
+        <dd>{lastUsed > 0 ? momentOf(lastUsed) : "never"}</dd>
+        <dt>Ends</dt>
+        <dd>{life.words}</dd>
+      </dl>
+      {!life.isOver && connection.may("approver", "admin") && (
+        <Revoke grantId={id} connection={connection} onRevoked={onRevoked} />
+      )}
+    </li>
+  );
+}
+
+/** Revokes after a second click, because an accidental revocation costs another approval. */
+function Revoke({
+  grantId,
+  connection,
+  onRevoked,
+}: {
+  grantId: string;
+  connection: ConsoleConnection;
+  onRevoked: () => void;
+}) {
+  const isConfirming = useSignal(false);
+  const problem = useSignal("");
+  const revoke = async () => {
+    try {
+      await connection.permissions.revokeGrant({ grantId });
+      onRevoked();
+    } catch (error) {
+      problem.value = failureText(error);
+    }
+  };
+  return (
+    <>
+      <div class="actions">
+        {isConfirming.value ? (
+          <>
+            <button type="button" class="danger" ref={(button) => button?.focus()} onClick={() => void revoke()}>
+              Yes, revoke it
+            </button>
+            <button type="button" class="quiet" onClick={() => (isConfirming.value = false)}>
+              Keep it
+            </button>
+          </>
+        ) : (
+          <button type="button" class="danger" onClick={() => (isConfirming.value = true)}>
+            Revoke
+          </button>
+        )}
+        <CopyCommand words={["grants", "revoke", grantId]} />
+      </div>
+      {isConfirming.value && <p class="hint">No new call can use it. Running calls continue.</p>}
+      {problem.value !== "" && (
+        <p class="problem" role="alert">
+          {problem}
+        </p>
+      )}
+    </>
+  );
+}
+
+function matchWords({ match }: Grant) {
+  const covered = match?.match;
+  if (covered === undefined || covered.case === undefined) return "a kind of match that this page does not know";
+  if (covered.case === "prefix") {
+    const { words, options } = covered.value;
+    return (
+      <>
+        commands that begin with <code>{visibleText(words.join(" "))}</code>, without{" "}
+        {options.length === 0 ? "options" : "options but "}
+        {options.length > 0 && <code>{visibleText(options.join(" "))}</code>} and further risks
+      </>
+    );
+  }
+  return (
+    <>
+      {covered.case === "exact" ? "exactly" : "everything that matches"} <code>{visibleText(covered.value)}</code>
+    </>
+  );
+}
+
+function scopeWords({ scope, agent }: Grant): string {
+  if (scope === GrantScope.SESSION) return "the session it was asked in, and its children";
+  if (scope === GrantScope.AGENT) return `the agent ${visibleText(agent)}, in every session of the workspace`;
+  return "every session of the workspace";
+}
+
+function lifeOf({ revoked, suspended, expires }: Grant, now: number): { isOver: boolean; words: string } {
+  if (revoked > 0) return { isOver: true, words: `revoked ${momentOf(revoked)}` };
+  if (suspended > 0) {
+    const command = "toolgate grants confirm";
+    return { isOver: false, words: `suspended by a restore ${momentOf(suspended)}, until \`${command}\` confirms it` };
+  }
+  if (expires === 0) return { isOver: false, words: "when it is revoked, or when its session ends" };
+  if (expires <= now) return { isOver: true, words: `expired ${momentOf(expires)}` };
+  return { isOver: false, words: momentOf(expires) };
 }

@@ -1,9 +1,172 @@
+import { useSignal } from "@preact/signals";
 import type { FunctionComponent } from "preact";
-import type { PageProps } from "../shell/page.tsx";
-import { DecisionsPage } from "./decisions.tsx";
+import { PermissionLayer, type PermissionRule, type RuleList } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { actionWord, layerWords } from "../../view/decisions.ts";
+import { momentOf } from "../../view/quantities.ts";
+import { visibleText } from "../parts/visible-text.ts";
+import { useLoaded } from "../shell/load.ts";
+import { Empty, type PageProps } from "../shell/page.tsx";
+import { pathOf } from "../shell/route.ts";
+import { DecisionLog } from "./decision-log.tsx";
 import { Explain } from "./explain.tsx";
 import { GrantsPage } from "./grants.tsx";
-import { Rules } from "./rules.tsx";
+import { AgentPicker, PlacePicker, type PolicyPlace } from "./place.tsx";
+
+/** All rules that apply to an agent in a workspace or session, list by list. */
+function Rules({ connection }: PageProps) {
+  const { server, permissions } = connection;
+  const agent = useSignal("");
+  const place = useSignal<PolicyPlace>({ case: "workspace", value: server.workspaces[0] ?? "default" });
+  const filter = useSignal("");
+  const mayRead = connection.may("approver", "watcher", "admin");
+  const rules = useLoaded(
+    async (signal) =>
+      mayRead ? await permissions.listRules({ place: place.value, agent: agent.value }, { signal }) : undefined,
+    [connection, place.value, agent.value],
+  );
+  if (!mayRead) {
+    return (
+      <Empty title="This token cannot list rules">
+        Sign in with a token that has the role approver, watcher or admin. Explain shows what the rules mean for one
+        call.
+      </Empty>
+    );
+  }
+  const lists = rules.value?.lists ?? [];
+  const matches = filterOf(filter.value);
+  return (
+    <section aria-label="Rules" aria-busy={rules.isLoading}>
+      <div class="pickers">
+        <AgentPicker connection={connection} agent={agent} />
+        <PlacePicker connection={connection} workspaces={server.workspaces} place={place} />
+        <label class="labelled">
+          <span>Show only</span>
+          <input
+            type="search"
+            value={filter}
+            placeholder="bash, or a part of a pattern"
+            onInput={({ currentTarget }) => (filter.value = currentTarget.value)}
+          />
+        </label>
+      </div>
+      {rules.problem !== "" && (
+        <p class="problem" role="alert">
+          {rules.problem}
+        </p>
+      )}
+      {lists.length > 0 && (
+        <>
+          <h2>One list, read from top to bottom</h2>
+          <p class="hint">The last matching rule decides. Without a match, a call needs approval.</p>
+          {lists.filter(isWide).map((list) => (
+            <ListOfRules key={list.layer} list={list} matches={matches} />
+          ))}
+          <h2>Lists that can only restrict</h2>
+          <p class="hint">Each list is evaluated separately; the strictest result wins.</p>
+          {lists.every(isWide) && <p class="soft">None here.</p>}
+          {lists
+            .filter((list) => !isWide(list))
+            .map((list) => (
+              <ListOfRules key={`${list.layer} ${list.source}`} list={list} matches={matches} />
+            ))}
+        </>
+      )}
+    </section>
+  );
+}
+
+function ListOfRules({ list, matches }: { list: RuleList; matches: (rule: PermissionRule) => boolean }) {
+  const { layer, source, rules, problem } = list;
+  const shown = rules.map((rule, index) => ({ rule, index })).filter(({ rule }) => matches(rule));
+  const title = source === "" ? layerWords(layer) : `${layerWords(layer)} (${visibleText(source)})`;
+  return (
+    <section class="rule-list">
+      <h3>{title}</h3>
+      {layer === PermissionLayer.INHERITED && <p class="hint">Only its rules that deny apply here.</p>}
+      {problem !== "" && <p class="warning">{visibleText(problem)}: everything needs approval until this is fixed.</p>}
+      {shown.length === 0 ? (
+        <p class="soft">{rules.length === 0 ? "No rules." : "No matching rules."}</p>
+      ) : (
+        <table class="rules">
+          <caption class="unseen">{title}</caption>
+          <thead>
+            <tr>
+              <th scope="col">#</th>
+              <th scope="col">Permission</th>
+              <th scope="col">Pattern</th>
+              <th scope="col">Action</th>
+            </tr>
+          </thead>
+          <tbody>
+            {shown.map(({ rule, index }) => (
+              <tr key={index}>
+                <td>{index}</td>
+                <td class="mono">{visibleText(rule.permission)}</td>
+                <td class="mono">{visibleText(rule.pattern)}</td>
+                <td>
+                  <span class="action" data-action={actionWord(rule.action)}>
+                    {actionWord(rule.action)}
+                  </span>
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+    </section>
+  );
+}
+
+function isWide({ layer }: RuleList): boolean {
+  return layer === PermissionLayer.DEFAULTS || layer === PermissionLayer.CONFIG || layer === PermissionLayer.AGENT;
+}
+
+function filterOf(text: string): (rule: PermissionRule) => boolean {
+  const wanted = text.trim().toLowerCase();
+  return ({ permission, pattern, action }) =>
+    `${permission} ${pattern} ${actionWord(action)}`.toLowerCase().includes(wanted);
+}
+
+/** The decisions about the calls of a session tree, and the state of their hash chain. */
+function DecisionsPage({ connection, route }: PageProps) {
+  const [, named = ""] = route.chosen.value;
+  const roots = useLoaded(
+    async (signal) => {
+      const { sessions } = await connection.sessions.listSessions({ pageSize: 200 }, { signal });
+      return sessions.filter(({ id, rootSessionId }) => id === rootSessionId);
+    },
+    [connection],
+  );
+  const sessionId = named || (roots.value?.[0]?.id ?? "");
+  const isListed = roots.value?.some(({ id }) => id === sessionId);
+  return (
+    <section aria-label="Decisions">
+      <p class="hint">Every decision about a call is a record in a hash chain, stored for 90 days.</p>
+      <label class="labelled">
+        <span>Session and its children</span>
+        <select
+          value={sessionId}
+          aria-busy={roots.isLoading}
+          onChange={({ currentTarget }) => route.go(pathOf("policy", "decisions", currentTarget.value))}
+        >
+          {named !== "" && !isListed && <option value={named}>{visibleText(named)}</option>}
+          {roots.value?.map(({ id, title, created }) => (
+            <option key={id} value={id}>
+              {visibleText(title || id)}, {momentOf(created)}
+            </option>
+          ))}
+        </select>
+      </label>
+      {roots.problem !== "" && (
+        <p class="problem" role="alert">
+          {roots.problem}
+        </p>
+      )}
+      {sessionId === "" && !roots.isLoading && <Empty title="No sessions yet">Decisions are made about calls.</Empty>}
+      {sessionId !== "" && <DecisionLog key={sessionId} connection={connection} sessionId={sessionId} />}
+    </section>
+  );
+}
 
 const sections: Readonly<Record<string, { title: string; Section: FunctionComponent<PageProps> }>> = {
   rules: { title: "Rules", Section: Rules },

@@ -1,17 +1,21 @@
+import type { JsonObject } from "@bufbuild/protobuf";
 import { ConnectError } from "@connectrpc/connect";
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
-import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { errorReasonWords, failedCommandWords, isUnreported } from "../../view/calls.ts";
-import { durationOf, momentOf } from "../../view/quantities.ts";
+import type { FilePart, ToolPart, ToolStateError } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { effectsWords, errorReasonWords, failedCommandWords, isUnreported } from "../../view/calls.ts";
+import { namedPlacesOf, placeText } from "../../view/places.ts";
+import { durationOf, momentOf, sizeOf } from "../../view/quantities.ts";
+import { readWhole } from "../../view/read-output.ts";
 import { requesterWords } from "../../view/requester.ts";
+import { capitalized } from "../../view/words.ts";
 import type { AskFeed } from "../inbox/ask-feed.ts";
-import { visibleText } from "../parts/visible-text.ts";
+import { Pre } from "../parts/long-text.tsx";
+import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import { Empty } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import { Attachments, Failure, Input, Metadata, Places, visibleJson } from "./call-sections.tsx";
 import { OutputView } from "./output-view.tsx";
 import type { SessionFeed } from "./session-feed.ts";
 
@@ -173,3 +177,149 @@ function Cancel({
     </div>
   );
 }
+
+/** The message of a failed call, and the effects that it may have had. */
+function Failure({ error: { error, effects } }: { error: ToolStateError }) {
+  return (
+    <div class="failure">
+      <Pre text={visibleLines(error)} />
+      <p>{capitalized(effectsWords(effects))}.</p>
+    </div>
+  );
+}
+
+/** The input of a call by argument. */
+function Input({ input }: { input: JsonObject | undefined }) {
+  const fields = Object.entries(input ?? {});
+  if (fields.length === 0) return null;
+  return (
+    <section class="block">
+      <h2>Input</h2>
+      <dl class="fields">
+        {fields.map(([name, value]) => (
+          <div key={name}>
+            <dt>{visibleText(name)}</dt>
+            <dd>
+              <Pre text={visibleLines(typeof value === "string" ? value : JSON.stringify(value, null, 2))} />
+            </dd>
+          </div>
+        ))}
+      </dl>
+    </section>
+  );
+}
+
+/** The places that the output names: each opens in an editor, and its line unfolds to the lines around it. */
+function Places({ part }: { part: ToolPart }) {
+  const { directory, places } = namedPlacesOf(part);
+  if (places.length === 0) return null;
+  return (
+    <section class="block">
+      <h2>Places, to open in VS Code</h2>
+      <ul class="places mono">
+        {places.map((place, i) => (
+          <li key={i}>
+            <a href={encodeURI(`vscode://file${directory}/${placeText(place)}`).replaceAll("#", "%23")}>
+              {visibleText(placeText(place))}
+            </a>
+            {place.preview && (
+              <details>
+                <summary>{visibleText(/^> +\d+ (.*)/m.exec(place.preview)?.[1] ?? "")}</summary>
+                <Pre text={visibleLines(place.preview)} />
+              </details>
+            )}
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+/** The files that a call returned. */
+function Attachments({
+  files,
+  sessionId,
+  connection,
+}: {
+  files: readonly FilePart[];
+  sessionId: string;
+  connection: ConsoleConnection;
+}) {
+  if (files.length === 0) return null;
+  return (
+    <section class="block">
+      <h2>Attachments</h2>
+      {files.map((file) => (
+        <AttachmentView key={file.url} file={file} sessionId={sessionId} connection={connection} />
+      ))}
+    </section>
+  );
+}
+
+/** The metadata that tools return for user interfaces, and the structured output. */
+function Metadata({ part: { state } }: { part: ToolPart }) {
+  const metadata = state.value !== undefined && "metadata" in state.value ? state.value.metadata : undefined;
+  const structured = state.case === "completed" ? state.value.structuredOutput : undefined;
+  if (metadata === undefined && structured === undefined) return null;
+  return (
+    <details class="block">
+      <summary>Metadata</summary>
+      <Pre text={visibleJson(metadata)} />
+      {structured !== undefined && <Pre text={visibleJson(structured)} />}
+    </details>
+  );
+}
+
+/** A value as indented JSON that is safe to show. */
+const visibleJson = (value: unknown) => visibleLines(JSON.stringify(value ?? null, null, 2));
+
+/** A file that a tool returned: pictures are shown, other files can be saved. The browser never opens one as a page. */
+function AttachmentView({
+  file: { url, mime, filename, size },
+  sessionId,
+  connection,
+}: {
+  file: FilePart;
+  sessionId: string;
+  connection: ConsoleConnection;
+}) {
+  const address = useSignal("");
+  const problem = useSignal("");
+  useEffect(() => {
+    if (url.startsWith("data:")) {
+      address.value = url;
+      return;
+    }
+    let made = "";
+    readWhole(connection, { sessionId, output: url }).then(
+      (bytes) => {
+        made = URL.createObjectURL(new Blob([bytes], { type: isPicture(mime) ? mime : "application/octet-stream" }));
+        address.value = made;
+      },
+      (error: unknown) => {
+        problem.value = String(error);
+      },
+    );
+    return () => URL.revokeObjectURL(made);
+  }, [url]);
+  const name = visibleText(filename ?? "attachment");
+  return (
+    <figure class="attachment">
+      {isPicture(mime) && address.value !== "" && <img src={address.value} alt={name} />}
+      <figcaption>
+        {address.value === "" ? (
+          name
+        ) : (
+          <a href={address.value} download={filename ?? "attachment"}>
+            {name}
+          </a>
+        )}{" "}
+        <small>
+          {visibleText(mime)}, {sizeOf(Number(size))} {problem}
+        </small>
+      </figcaption>
+    </figure>
+  );
+}
+
+const isPicture = (mime: string) => /^image\/(png|jpeg|gif|webp|avif|svg\+xml)$/.test(mime);

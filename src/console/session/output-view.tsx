@@ -1,15 +1,13 @@
-import { type Signal, useSignal } from "@preact/signals";
+import { type ReadonlySignal, type Signal, signal, useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
-import type { SessionEvent } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import type { SessionEvent, ToolOutput } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { sizeOf } from "../../view/quantities.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
 import { whileVisible } from "../shell/visibility.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Watch } from "../stream/watch.ts";
-import { type AnsiLine, linesOf } from "./ansi.ts";
-import { createOutputReader, type OutputReader } from "./call-output.ts";
-import { SearchField, useSearch } from "./output-search.tsx";
+import { type AnsiLine, type AnsiReader, createAnsiReader, linesOf, plainOf } from "./ansi.ts";
 import type { SessionFeed } from "./session-feed.ts";
 
 /** The output of a call: the stored output, paged and live, or the text that the model got if nothing is stored. */
@@ -188,4 +186,184 @@ function Paging({
       )}
     </p>
   );
+}
+
+/** A search in the loaded lines. */
+interface OutputSearch {
+  readonly text: Signal<string>;
+  readonly count: number;
+  /** The index of the current hit among the hits. */
+  readonly index: number;
+  /** The line of the current hit; -1 if there is none. */
+  readonly current: number;
+  hitAt(line: number): "current" | "yes" | undefined;
+  /** Goes to another hit; after the last one comes the first. */
+  step(by: number): void;
+  set(text: string): void;
+}
+
+/** Searches the loaded lines of an output, or lines that are given. */
+function useSearch(output: OutputReader | undefined, lines: readonly AnsiLine[]): OutputSearch {
+  const text = useSignal("");
+  const index = useSignal(0);
+  const hits = useComputed(() => {
+    const wanted = text.value.toLowerCase();
+    const searched = output?.lines.value ?? lines;
+    if (wanted === "") return [];
+    return searched.flatMap((line, i) => (plainOf(line).toLowerCase().includes(wanted) ? [i] : []));
+  });
+  const isHit = new Set(hits.value);
+  const count = hits.value.length;
+  const current = hits.value[index.value] ?? -1;
+  return {
+    text,
+    count,
+    index: index.value,
+    current,
+    hitAt: (line) => (isHit.has(line) ? (line === current ? "current" : "yes") : undefined),
+    step(by) {
+      if (count > 0) index.value = (index.value + by + count) % count;
+    },
+    set(next) {
+      text.value = next;
+      index.value = 0;
+    },
+  };
+}
+
+/** The field of a search, with the number of hits. */
+function SearchField({ search, onInput }: { search: OutputSearch; onInput: () => void }) {
+  return (
+    <>
+      <input
+        type="search"
+        aria-label="Search the output"
+        placeholder="Search"
+        value={search.text}
+        onInput={({ currentTarget }) => {
+          search.set(currentTarget.value);
+          onInput();
+        }}
+        onKeyDown={({ key, shiftKey }) => {
+          if (key === "Enter") search.step(shiftKey ? -1 : 1);
+        }}
+      />
+      {search.text.value !== "" && (
+        <span class="hits" role="status">
+          {search.count === 0 ? "none" : `${search.index + 1} of ${search.count}`}
+        </span>
+      )}
+    </>
+  );
+}
+
+/** The loaded part of a call's output, as lines. */
+interface OutputReader {
+  readonly lines: ReadonlySignal<readonly AnsiLine[]>;
+  /** The total size in bytes, and the bytes before and after the loaded part. */
+  readonly extent: ReadonlySignal<{ total: number; before: number; after: number }>;
+  /** Appends a live piece. */
+  take(piece: ToolOutput): void;
+  /** Loads the next piece. */
+  more(): Promise<void>;
+  /** Replaces the loaded part by the last piece. */
+  toEnd(): Promise<void>;
+  /** Replaces the loaded part by the first piece. */
+  toStart(): Promise<void>;
+}
+
+/** The page holds at most this many lines; paging loads the others. */
+const maxLines = 50_000;
+const pieceBytes = 262_144;
+
+/** Creates a reader of a stored output, which may still grow. */
+function createOutputReader({ tools }: ConsoleConnection, ref: { sessionId: string; output: string }): OutputReader {
+  const lines = signal<readonly AnsiLine[]>([]);
+  const extent = signal({ total: 0, before: 0, after: 0 });
+  let complete: AnsiLine[] = [];
+  let reader: AnsiReader = createAnsiReader();
+  let decoder = new TextDecoder();
+  /** The offsets of the loaded part. */
+  let start = 0;
+  let end = 0;
+  let total = 0;
+  let reading: Promise<void> | undefined;
+  /** The jump to take after the load that runs; a later one replaces it. */
+  let next: (() => Promise<void>) | undefined;
+  let drawing = 0;
+
+  function draw(): void {
+    if (drawing !== 0) return;
+    drawing = requestAnimationFrame(() => {
+      drawing = 0;
+      const rest = reader.rest();
+      lines.value = rest.length > 0 ? [...complete, rest] : [...complete];
+      extent.value = { total, before: start, after: total - end };
+    });
+  }
+
+  function append(bytes: Uint8Array): void {
+    complete.push(...reader.push(decoder.decode(bytes, { stream: true })));
+    if (complete.length > maxLines) complete = complete.slice(-maxLines / 2);
+    end += bytes.length;
+    total = Math.max(total, end);
+    draw();
+  }
+
+  function startAt(offset: number): void {
+    complete = [];
+    reader = createAnsiReader();
+    decoder = new TextDecoder();
+    start = offset;
+    end = offset;
+  }
+
+  async function read(limit: number): Promise<void> {
+    const { data, totalBytes } = await tools.readToolOutput({
+      ...ref,
+      range: { case: "bytes", value: { offset: BigInt(end), limit } },
+    });
+    total = Math.max(total, Number(totalBytes));
+    append(data);
+  }
+
+  /** Runs one load at a time; two would append the same piece twice. */
+  function once(work: () => Promise<void>): Promise<void> {
+    reading ??= work().finally(() => {
+      reading = undefined;
+    });
+    return reading;
+  }
+
+  /** Goes to another place once the load that runs has ended. */
+  async function jump(work: () => Promise<void>): Promise<void> {
+    next = work;
+    while (reading !== undefined) await reading.catch(() => undefined);
+    if (next === work) await once(work);
+  }
+
+  return {
+    lines,
+    extent,
+    take({ offset, data, length }) {
+      const at = Number(offset);
+      if (at === 0 && end > 0) startAt(0);
+      total = at + length;
+      // A piece behind a gap is loaded when the reader scrolls there.
+      if (at === end && reading === undefined) append(data);
+      else draw();
+    },
+    more: () => once(() => read(pieceBytes)),
+    toStart: () =>
+      jump(async () => {
+        startAt(0);
+        await read(pieceBytes);
+      }),
+    toEnd: () =>
+      jump(async () => {
+        if (end === total) return;
+        startAt(Math.max(0, total - pieceBytes));
+        while (end < total) await read(pieceBytes);
+      }),
+  };
 }

@@ -1,14 +1,18 @@
 import { ConnectError } from "@connectrpc/connect";
-import { useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useComputed, useSignal } from "@preact/signals";
+import { useEffect, useMemo } from "preact/hooks";
 import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
-import { momentOf } from "../../view/quantities.ts";
+import { durationOf, momentOf } from "../../view/quantities.ts";
 import { requesterWords } from "../../view/requester.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
 import { visibleText } from "../parts/visible-text.ts";
+import { useNow } from "../shell/now.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
-import { SessionView } from "./session-view.tsx";
+import type { Liveness } from "../stream/follow.ts";
+import type { CallListRow } from "./call-list.ts";
+import { CallView } from "./call-view.tsx";
+import { createSessionFeed } from "./session-feed.ts";
 
 /** The visible sessions, or the selected one. */
 export function SessionsPage(props: PageProps) {
@@ -109,4 +113,154 @@ function SessionRow({ session, isWaiting }: { session: Session; isWaiting: boole
       {closed > 0 && <span class="state-word">closed</span>}
     </a>
   );
+}
+
+/** A session: its calls by time on the left, the selected call with its output on the right. */
+function SessionView({ sessionId, callId, connection, feed: asks }: PageProps & { sessionId: string; callId: string }) {
+  const feed = useMemo(() => createSessionFeed(connection, sessionId), [connection, sessionId]);
+  useEffect(() => feed.close, [feed]);
+  const session = useSignal<Session | undefined>(undefined);
+  const problem = useSignal("");
+  useEffect(() => {
+    connection.sessions.getSession({ sessionId }).then(
+      (answer) => {
+        session.value = answer.session;
+      },
+      (error: unknown) => {
+        problem.value = ConnectError.from(error).rawMessage;
+      },
+    );
+  }, [sessionId]);
+
+  const filter = useSignal("");
+  const isFollowing = useSignal(true);
+  const shown = useComputed(() => {
+    const wanted = filter.value.toLowerCase();
+    if (wanted === "") return feed.calls.value;
+    return feed.calls.value.filter(({ tool, title, state }) =>
+      `${tool} ${title} ${state}`.toLowerCase().includes(wanted),
+    );
+  });
+  if (problem.value !== "") {
+    return (
+      <Empty title="This session cannot be shown">
+        {problem} <a href="#/sessions">Go to the sessions</a>
+      </Empty>
+    );
+  }
+  return (
+    <div class="split" data-chosen={callId !== ""}>
+      <section class="pane list-pane" aria-label="Calls">
+        <header class="pane-head stacked">
+          <a class="back always" href="#/sessions">
+            ← Sessions
+          </a>
+          <h1>
+            <bdi>{visibleText(session.value?.title || sessionId)}</bdi>
+          </h1>
+          <Facts session={session.value} count={feed.calls.value.length} liveness={feed.liveness.value} />
+          <input
+            type="search"
+            class="filter"
+            aria-label="Filter calls by tool, title or state"
+            placeholder="Filter calls"
+            value={filter}
+            onInput={({ currentTarget }) => {
+              filter.value = currentTarget.value;
+            }}
+          />
+        </header>
+        <VirtualList
+          items={shown.value}
+          rowHeight={58}
+          label="Calls, oldest first"
+          keyOf={({ callId }) => callId}
+          follow={isFollowing.value && callId === ""}
+          current={callId === "" ? -1 : shown.value.findIndex((row) => row.callId === callId)}
+          onScrolledBack={(atEnd) => {
+            isFollowing.value = atEnd;
+          }}
+          row={(row) => <CallLine row={row} sessionId={sessionId} isCurrent={row.callId === callId} />}
+        />
+      </section>
+      <section class="pane detail-pane" aria-label="Call">
+        {callId === "" ? (
+          <Empty title="Select a call">Its input, output and state are shown here.</Empty>
+        ) : (
+          <CallView
+            key={callId}
+            sessionId={sessionId}
+            callId={callId}
+            owner={session.value?.owner ?? ""}
+            connection={connection}
+            feed={feed}
+            asks={asks}
+          />
+        )}
+      </section>
+    </div>
+  );
+}
+
+function Facts({ session, count, liveness }: { session: Session | undefined; count: number; liveness: Liveness }) {
+  return (
+    <p class="hint">
+      {count} {count === 1 ? "call" : "calls"}
+      {session && ` · ${requesterWords(session, visibleText)} · ${visibleText(session.workspace)}`}
+      {session?.parentSessionId && (
+        <>
+          {" "}
+          · <a href={`#${pathOf("sessions", session.parentSessionId)}`}>parent</a>
+        </>
+      )}
+      {session !== undefined && session.closed > 0 && " · closed"}
+      {session !== undefined && (
+        <>
+          {" "}
+          · <a href={`#${pathOf("policy", "decisions", session.id)}`}>decisions</a>
+        </>
+      )}
+      {liveness !== "live" && (
+        <b class="not-live" role="status">
+          {" "}
+          · {liveness === "connecting" ? "connecting…" : "not live, trying again"}
+        </b>
+      )}
+    </p>
+  );
+}
+
+function CallLine({ row, sessionId, isCurrent }: { row: CallListRow; sessionId: string; isCurrent: boolean }) {
+  const { callId, tool, title, state, reason, start } = row;
+  return (
+    <a
+      class="call-row"
+      href={`#${pathOf("sessions", sessionId, callId)}`}
+      aria-current={isCurrent ? "true" : undefined}
+      data-state={state}
+    >
+      <span class="state-dot" aria-hidden="true" />
+      <span class="call-tool">
+        {visibleText(tool)}
+        <span class="state-word" data-state={state}>
+          {state === "error" ? reason : state}
+        </span>
+      </span>
+      <span class="call-title mono">{title}</span>
+      <span class="call-time">
+        {start > 0 && <time>{new Date(start).toLocaleTimeString()}</time>}
+        <Duration row={row} />
+      </span>
+    </a>
+  );
+}
+
+function Duration({ row: { start, end, state } }: { row: CallListRow }) {
+  if (start === 0) return null;
+  if (state === "running") return <Running since={start} />;
+  return <b>{durationOf(end - start)}</b>;
+}
+
+function Running({ since }: { since: number }) {
+  return <b>{durationOf(useNow() - since)}</b>;
 }

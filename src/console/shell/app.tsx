@@ -1,19 +1,39 @@
 import { useSignal, useSignalEffect } from "@preact/signals";
 import type { FunctionComponent } from "preact";
-import { useEffect, useMemo } from "preact/hooks";
+import { useEffect, useMemo, useRef } from "preact/hooks";
+import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import iconWaiting from "../icon-waiting.svg";
 import { type AskFeed, createAskFeed } from "../inbox/ask-feed.ts";
 import { groupByCall } from "../inbox/ask-list.ts";
 import { InboxPage } from "../inbox/inbox-page.tsx";
+import { visibleText } from "../parts/visible-text.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import { AddDevice } from "./add-device.tsx";
-import { KeyHelp } from "./key-help.tsx";
-import { lazyPage } from "./lazy-page.tsx";
-import { showWaiting } from "./notices.ts";
-import { NotifyButton } from "./notify-button.tsx";
+import { isTyping } from "./keys.ts";
+import { failureText } from "./load.ts";
 import { Empty, type PageProps } from "./page.tsx";
-import type { Route } from "./route.ts";
+import { pathOf, type Route } from "./route.ts";
 import type { SignIn } from "./sign-in.ts";
-import { SignInPage } from "./sign-in-page.tsx";
+
+/** A page that is loaded when it is first shown, so that the inbox does not wait for it. */
+function lazyPage(load: () => Promise<FunctionComponent<PageProps>>): FunctionComponent<PageProps> {
+  return function LazyPage(props: PageProps) {
+    const page = useSignal<{ Page?: FunctionComponent<PageProps>; problem?: string }>({});
+    useEffect(() => {
+      load().then(
+        (Page) => {
+          page.value = { Page };
+        },
+        (error: unknown) => {
+          page.value = { problem: String(error) };
+        },
+      );
+    }, []);
+    const { Page, problem } = page.value;
+    if (Page !== undefined) return <Page {...props} />;
+    if (problem === undefined) return <p class="unseen">Loading…</p>;
+    return <Empty title="This page could not be loaded">{problem} Reload the page to try again.</Empty>;
+  };
+}
 
 const Sessions = lazyPage(async () => (await import("../session/sessions.tsx")).SessionsPage);
 const Policy = lazyPage(async () => (await import("../policy/policy.tsx")).PolicyPage);
@@ -150,4 +170,197 @@ function Icon({ path }: { path: string }) {
       <path d={path} />
     </svg>
   );
+}
+
+/** Requests permission for notifications; once granted, notifies of asks that arrive while the page is hidden. */
+function NotifyButton({ feed, route }: { feed: AskFeed; route: Route }) {
+  const permission = useSignal("Notification" in globalThis ? Notification.permission : "denied");
+  useEffect(() => {
+    feed.onNew((ask) => {
+      if (permission.value !== "granted" || !document.hidden) return;
+      notify(ask, () => route.go(pathOf("requests", ask.id)));
+    });
+  }, [feed]);
+  if (permission.value !== "default") return null;
+  const request = async () => {
+    permission.value = await Notification.requestPermission();
+  };
+  return (
+    <button type="button" class="quiet" onClick={() => void request()}>
+      Notify me of new requests
+    </button>
+  );
+}
+
+/** Shows on the browser's tab how many calls are waiting for an answer. */
+function showWaiting(count: number, page: string): void {
+  document.title = `${count > 0 ? `(${count}) ` : ""}${page} · Toolgate`;
+  const link = document.querySelector<HTMLLinkElement>("link[rel=icon]");
+  if (link === null) return;
+  link.dataset.calm ??= link.href;
+  link.href = count > 0 ? iconWaiting : link.dataset.calm;
+}
+
+/** Shows a notification of a new ask; a click on it opens the ask. */
+function notify({ id, permission, agent, display, patterns }: PermissionRequest, open: () => void): void {
+  const what = (display[0] ?? patterns[0] ?? "").slice(0, 200);
+  let notice: Notification;
+  try {
+    notice = new Notification(`${visibleText(agent)} asks: ${visibleText(permission)}`, {
+      body: visibleText(what),
+      tag: id,
+    });
+  } catch {
+    // Browsers of Android have the constructor and refuse it: there only a service worker notifies.
+    return;
+  }
+  notice.onclick = () => {
+    focus();
+    open();
+    notice.close();
+  };
+}
+
+const keys: readonly [keys: readonly string[], words: string][] = [
+  [["j", "k"], "next and previous request"],
+  [["/"], "filter the requests"],
+  [["o"], "approve once"],
+  [["a"], "always: approve and remember"],
+  [["e"], "edit the arguments, then approve"],
+  [["r"], "reject, with advice for the model"],
+  [["Ctrl ↵"], "send the rejection"],
+  [["Esc"], "back"],
+  [["?"], "this list"],
+];
+
+/** The dialog with all keys, which `?` opens. While it is open no key answers a request. */
+function KeyHelp() {
+  const dialog = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    const press = ({ key, ctrlKey, metaKey, altKey, target }: KeyboardEvent) => {
+      if (key === "?" && !ctrlKey && !metaKey && !altKey && !isTyping(target)) dialog.current?.showModal();
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  }, []);
+  return (
+    <dialog class="key-help" ref={dialog} aria-labelledby="key-help">
+      <h2 id="key-help">Keys</h2>
+      <dl>
+        {keys.map(([names, words]) => (
+          <div key={words}>
+            <dt>
+              {names.map((name) => (
+                <kbd key={name}>{name}</kbd>
+              ))}
+            </dt>
+            <dd>{words}</dd>
+          </div>
+        ))}
+      </dl>
+      <form method="dialog">
+        <button type="submit">Close</button>
+      </form>
+    </dialog>
+  );
+}
+
+/** The form for a code or a token, and where to find one. */
+function SignInPage({ signIn }: { signIn: SignIn }) {
+  const secret = useSignal("");
+  const signedIn = signIn.current.value;
+  const problem = signedIn.state === "in" ? "" : signedIn.problem;
+  if (signedIn.state === "connecting") {
+    return (
+      <main class="sign-in" aria-busy="true">
+        <h1>Toolgate</h1>
+        <p role="status">
+          {problem === "" ? "Connecting…" : `The service does not answer (${problem}). Trying again…`}
+        </p>
+      </main>
+    );
+  }
+  const submit = (event: Event) => {
+    event.preventDefault();
+    void signIn.use(secret.value.trim());
+  };
+  return (
+    <main class="sign-in">
+      <h1>Toolgate</h1>
+      <p>Agents ask here for approval. Sign in to see their requests.</p>
+      <form onSubmit={submit}>
+        <label for="secret">Code or token</label>
+        <input
+          id="secret"
+          type="password"
+          autocomplete="off"
+          required
+          value={secret}
+          onInput={({ currentTarget }) => {
+            secret.value = currentTarget.value;
+          }}
+        />
+        <button type="submit" class="primary">
+          Sign in
+        </button>
+        {problem !== "" && <p role="alert">{problem}</p>}
+      </form>
+      <p class="hint">
+        <code>toolgate serve</code> prints a link with a code at its terminal, and a signed-in browser shows one under{" "}
+        <i>Add a device</i>. Without either, <code>toolgate token create --role approver</code> prints a token.
+      </p>
+    </main>
+  );
+}
+
+/** Creates a one-time code and shows it; the link for the other browser only where another machine can reach this address. */
+function AddDevice({ connection }: { connection: ConsoleConnection }) {
+  const code = useSignal("");
+  const problem = useSignal("");
+  const request = async () => {
+    try {
+      code.value = (await connection.credentials.createCode({})).code;
+      problem.value = "";
+    } catch (error) {
+      problem.value = failureText(error);
+    }
+  };
+  const close = () => {
+    code.value = "";
+    problem.value = "";
+  };
+  return (
+    <>
+      <button type="button" class="quiet" onClick={() => void request()}>
+        Add a device
+      </button>
+      {code.value !== "" && (
+        <div class="add-device" role="status">
+          <p>Type this code on the sign-in page of the other device. It is valid once, for 10 minutes.</p>
+          <p>
+            <code>{code.value}</code>
+          </p>
+          {isLoopback(location.hostname) ? (
+            <p>
+              {location.origin} reaches this machine only. For a phone start the service with <code>--listen</code>, an
+              address that the phone can reach, TLS and that name in <code>hosts</code>, or forward the port to the
+              phone.
+            </p>
+          ) : (
+            <p>
+              <code>{`${location.origin}/#code=${code.value}`}</code>
+            </p>
+          )}
+          <button type="button" class="quiet" onClick={close}>
+            Close
+          </button>
+        </div>
+      )}
+      {problem.value !== "" && <p role="alert">{problem.value}</p>}
+    </>
+  );
+}
+
+function isLoopback(host: string): boolean {
+  return /^(localhost|127\..*|\[::1\])$/.test(host);
 }

@@ -1,7 +1,20 @@
+import { useSignal } from "@preact/signals";
+import {
+  type Source,
+  SourceAcceptance,
+  SourceKind,
+  SourceState,
+  type SourceTool,
+} from "../../../gen/opencode/tool/v1/source_service_pb.ts";
 import { pagesOf } from "../../core/pages-of.ts";
-import { useLoaded } from "../shell/load.ts";
+import { countOf, momentOf, sizeOf } from "../../view/quantities.ts";
+import { enumWord } from "../../view/words.ts";
+import { countChanges, parseDiff } from "../parts/diff.ts";
+import { DiffView } from "../parts/diff-view.tsx";
+import { visibleText } from "../parts/visible-text.ts";
+import { failureText, useLoaded } from "../shell/load.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
-import { SourceCard } from "./source-card.tsx";
+import type { ConsoleConnection } from "../stream/connection.ts";
 
 /** The MCP servers and tool processes, with what is offered and not accepted. */
 export function SourcesPage({ connection }: PageProps) {
@@ -35,5 +48,108 @@ export function SourcesPage({ connection }: PageProps) {
         ))}
       </ul>
     </section>
+  );
+}
+
+/** A server or process: its state, its tools, and a button that accepts what is shown. */
+function SourceCard({
+  source,
+  connection,
+  onAccepted,
+}: {
+  source: Source;
+  connection: ConsoleConnection;
+  onAccepted: () => void;
+}) {
+  const { kind, name, origin, workspace, state, since, confinement, memoryBytes, restarts, problem, tools } = source;
+  const facts: Readonly<Record<string, string>> = {
+    Runs: origin,
+    Workspace: workspace,
+    Since: momentOf(since),
+    Confinement: confinement,
+    Memory: memoryBytes > 0n ? sizeOf(Number(memoryBytes)) : "",
+    Restarts: restarts > 0 ? String(restarts) : "",
+  };
+  const isWaiting = tools.some(({ acceptance }) => isNew(acceptance));
+  return (
+    <li class="card">
+      <p class="card-head">
+        <b class="mono">{visibleText(name)}</b>
+        <span class="mark" data-kind={state >= SourceState.WAITING && state < SourceState.IDLE ? "beyond" : "look"}>
+          {enumWord(SourceState, state)}
+        </span>
+        <small>{kind === SourceKind.TOOL_PROCESS ? "tool process" : "MCP server"}</small>
+      </p>
+      {problem !== "" && <p class="problem">{visibleText(problem)}</p>}
+      <dl class="facts">
+        {Object.entries(facts).flatMap(([title, text]) =>
+          text === "" ? [] : [<dt key={title}>{title}</dt>, <dd key={text}>{visibleText(text)}</dd>],
+        )}
+      </dl>
+      {tools.length > 0 && (
+        <details open={isWaiting}>
+          <summary>{countOf(tools.length, "tool")}</summary>
+          <ul>
+            {tools.map((tool) => (
+              <Offered key={tool.name + tool.acceptance} tool={tool} />
+            ))}
+          </ul>
+        </details>
+      )}
+      {isWaiting && connection.may("approver", "admin") && (
+        <Accept source={source} connection={connection} onAccepted={onAccepted} />
+      )}
+    </li>
+  );
+}
+
+const isNew = (acceptance: SourceAcceptance) =>
+  acceptance === SourceAcceptance.NEW || acceptance === SourceAcceptance.CHANGED;
+
+/** A tool, with its change if that is not accepted. */
+function Offered({ tool: { name, acceptance, problem, diff } }: { tool: SourceTool }) {
+  const { added, removed } = countChanges(parseDiff(diff));
+  return (
+    <li>
+      <code>{visibleText(name)}</code>{" "}
+      {acceptance > SourceAcceptance.ACCEPTED && <span class="mark">{enumWord(SourceAcceptance, acceptance)}</span>}
+      {problem !== "" && <span class="problem">{visibleText(problem)}</span>}
+      {diff !== "" && <DiffView diff={diff} of={visibleText(name)} counts={{ additions: added, deletions: removed }} />}
+    </li>
+  );
+}
+
+/** Accepts the tools as they are shown: the service refuses if the server offers others by now. */
+function Accept({
+  source: { name, digest },
+  connection,
+  onAccepted,
+}: {
+  source: Source;
+  connection: ConsoleConnection;
+  onAccepted: () => void;
+}) {
+  const problem = useSignal("");
+  const accept = async () => {
+    try {
+      await connection.sources.acceptSource({ name, digest });
+      onAccepted();
+    } catch (error) {
+      problem.value = failureText(error);
+    }
+  };
+  return (
+    <>
+      <div class="actions">
+        <button type="button" class="primary" onClick={() => void accept()}>
+          Accept: models see these tools
+        </button>
+      </div>
+      {problem.value !== "" && (
+        <p class="problem" role="alert">
+          {problem}
+        </p>
+      )}
+    </>
   );
 }

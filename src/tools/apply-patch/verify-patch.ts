@@ -3,8 +3,8 @@ import type { PlanContext } from "../../tool/tool.ts";
 import type { PathHandle } from "../../tool/workspace.ts";
 import { compare, type FileChange } from "../fs/diff.ts";
 import { changedSinceApproval, checkRead, type ExistingFile, readExisting, versionOf } from "../fs/existing-file.ts";
-import { applyChunks } from "./apply-chunks.ts";
-import type { FilePatch } from "./parse-patch.ts";
+import { plain } from "../fs/find-text.ts";
+import type { Chunk, FilePatch } from "./parse-patch.ts";
 
 /** A section of a patch with resolved paths. */
 export interface PatchTarget {
@@ -77,4 +77,152 @@ export async function checkVersions(targets: readonly PatchTarget[], versions: r
   for (const [index, { path }] of targets.entries()) {
     if (versionOf(await readExisting(path)) !== versions[index]) throw changedSinceApproval(path);
   }
+}
+
+/** A text after its patch. */
+interface Patched {
+  text: string;
+  /** Differences that were ignored to find chunks, for the model. */
+  ignoring: string[];
+}
+
+/**
+ * Applies chunks to a text, in the order of its lines. Throws `ToolFailure` unless each chunk matches in exactly one place. Only
+ * removed and added lines change, even if context lines differ slightly from the file.
+ */
+export function applyChunks(path: string, text: string, chunks: readonly Chunk[]): Patched {
+  const lines = splitLines(text);
+  const patched: Line[] = [];
+  const ignoring = new Set<string>();
+  let done = 0;
+  for (const chunk of chunks) {
+    const place = findPlace(path, lines, chunk, done);
+    if (place.ignoring !== undefined) ignoring.add(place.ignoring);
+    patched.push(...lines.slice(done, place.at));
+    done = place.at;
+    for (const { sign, text } of chunk.lines) {
+      if (sign === "+") patched.push({ text, end: undefined });
+      else if (sign === " ") patched.push(...lines.slice(done, done + 1));
+      if (sign !== "+") done += 1;
+    }
+  }
+  patched.push(...lines.slice(done));
+  const isOpenEnd = chunks.at(-1)?.isOpenEnd === true && done === lines.length;
+  return { text: joinLines(patched, lines, isOpenEnd), ignoring: [...ignoring] };
+}
+
+interface Line {
+  text: string;
+  /** Its line end; undefined for a new line. */
+  end: string | undefined;
+}
+
+function splitLines(text: string): Line[] {
+  return [...text.matchAll(/([^\n]*?)(\r?\n|$)/g)]
+    .map(([, line = "", end = ""]) => ({ text: line, end }))
+    .filter(({ text, end }) => text !== "" || end !== "");
+}
+
+/** Joins lines. A new line ends like the one before it, or like the first line of the file; only the last line may have no end. */
+function joinLines(lines: readonly Line[], before: readonly Line[], isOpenEnd: boolean): string {
+  let usual = before.find(({ end }) => end)?.end || "\n";
+  return lines
+    .map(({ text, end }, index) => {
+      const isLast = index === lines.length - 1;
+      if (end) usual = end;
+      if (isLast && (isOpenEnd || end === "")) return text;
+      return text + (end || usual);
+    })
+    .join("");
+}
+
+interface Comparison {
+  form(line: string): string;
+  ignoring?: string;
+}
+
+const comparisons: readonly Comparison[] = [
+  { form: (line) => line },
+  { form: (line) => line.trimEnd(), ignoring: "spaces at the ends of lines" },
+  { form: (line) => plain(line).trimEnd(), ignoring: "typographic characters" },
+];
+
+function findPlace(
+  path: string,
+  lines: readonly Line[],
+  chunk: Chunk,
+  done: number,
+): { at: number; ignoring?: string } {
+  const old = chunk.lines.filter(({ sign }) => sign !== "+").map(({ text }) => text);
+  const { from, isUnique } = afterContexts(path, lines, chunk, done);
+  if (old.length === 0) return { at: placeOfNew(path, lines, chunk, from, isUnique) };
+  for (const { form, ignoring } of comparisons) {
+    const all = placesOf(lines, old, from, form);
+    const places = chunk.isEndOfFile ? all.filter((at) => at + old.length === lines.length) : all;
+    const [at] = places;
+    if (at === undefined) continue;
+    const found = ignoring === undefined ? {} : { ignoring };
+    if (chunk.line !== undefined && places.includes(chunk.line)) return { at: chunk.line, ...found };
+    if (places.length === 1 || (chunk.contexts.length > 0 && isUnique)) return { at, ...found };
+    throw ambiguous(path, places, old.join("\n"));
+  }
+  const earlier = placesOf(lines, old, 0, (line) => line)[0];
+  const hint =
+    earlier === undefined ? "" : `\nThey occur at line ${earlier + 1}: give the chunks in the order of the file.`;
+  throw new ToolFailure(`Failed to find expected lines in ${path}:\n${old.join("\n")}${hint}`);
+}
+
+/** Finds the line after the contexts, and reports whether each context occurs only once. */
+function afterContexts(path: string, lines: readonly Line[], { contexts }: Chunk, done: number) {
+  let from = done;
+  let isUnique = true;
+  for (const context of contexts) {
+    const places = placesOf(lines, [context], from, (line) => plain(line).trim());
+    const [at] = places;
+    if (at === undefined) throw new ToolFailure(`Failed to find context ${JSON.stringify(context)} in ${path}.`);
+    isUnique &&= places.length === 1;
+    from = at + 1;
+  }
+  return { from, isUnique };
+}
+
+/** Finds the position of added lines without old ones: the line in the header, after the context, or the end. */
+function placeOfNew(
+  path: string,
+  lines: readonly Line[],
+  { line, contexts, isEndOfFile }: Chunk,
+  from: number,
+  isUnique: boolean,
+): number {
+  if (contexts.length > 0 && !isUnique) {
+    throw new ToolFailure(
+      `The context ${JSON.stringify(contexts.at(-1))} occurs more than once in ${path}. Add lines around it.`,
+    );
+  }
+  if (contexts.length > 0 && !isEndOfFile) return from;
+  if (line === undefined || isEndOfFile) return lines.length;
+  if (line >= from && line <= lines.length) return line;
+  throw new ToolFailure(`${path} has no place for new lines after line ${line}: it has ${lines.length} lines.`);
+}
+
+function placesOf(
+  lines: readonly Line[],
+  old: readonly string[],
+  from: number,
+  form: (line: string) => string,
+): number[] {
+  const wanted = old.map(form);
+  const places: number[] = [];
+  for (let at = from; at + wanted.length <= lines.length; at += 1) {
+    if (wanted.every((text, index) => form(lines[at + index]?.text ?? "") === text)) places.push(at);
+  }
+  return places;
+}
+
+function ambiguous(path: string, places: readonly number[], old: string): ToolFailure {
+  const shown = places.slice(0, 10).map((at) => at + 1);
+  const more = places.length > shown.length ? ", …" : "";
+  return new ToolFailure(
+    `These lines occur ${places.length} times in ${path}, at lines ${shown.join(", ")}${more}. Add lines around them, or @@ and a line before them:\n${old}`,
+  );
 }

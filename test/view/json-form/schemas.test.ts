@@ -18,8 +18,7 @@ import {
   ToolStatePendingSchema,
   ToolStateRunningSchema,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { keyOf, toJsonForm } from "../../../src/view/json-form/convert.ts";
-import { eventType } from "../../../src/view/json-form/events.ts";
+import { eventType, keyOf, toJsonForm } from "../../../src/view/json-form/convert.ts";
 import * as schemas from "../../../src/view/json-form/schemas.ts";
 import { connect } from "../../e2e/clients.ts";
 import { nameOf, read } from "../../e2e/reading.ts";
