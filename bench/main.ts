@@ -8,6 +8,7 @@ import { ours, peers } from "./competitors.ts";
 import { measureCopies } from "./copies.ts";
 import { type EnginePlan, measureEngine } from "./engine/engine.ts";
 import { type EventsPlan, measureEvents } from "./events.ts";
+import { measureFiles } from "./files.ts";
 import { type HooksPlan, measureHooks } from "./hooks.ts";
 import { type LinesPlan, measureLines } from "./lines.ts";
 import { type LspPlan, measureLsp } from "./lsp.ts";
@@ -35,6 +36,7 @@ npm run bench -- --permission       only decisions and command lines: some secon
 npm run bench -- --scale            only replicas, permission requests, watchers and long sessions
 npm run bench -- --attacks          only a healthy caller during attacks, beside bare node:http2: a minute
 npm run bench -- --pipeline         only the pipeline around a function that does nothing, with a profile
+npm run bench -- --files            only the files of src that one call and one answer run through
 npm run bench -- --lines            only hostile command lines, and another caller beside them: half a minute
 npm run bench -- --asks             only the number of command lines that ask, without the sandbox and behind it
 npm run bench -- --sandbox          only the start of a command in the sandbox, and the index of names: a minute
@@ -175,6 +177,7 @@ function selectSections(): Section[] {
   ];
   const extra: Section[] = [
     ["pipeline", ({ folder }, print) => measurePipeline(folder, quick ? shortPipeline : fullPipeline, print)],
+    ["files", ({ folder }, print) => measureFiles(folder, print)],
     ["compare", compare],
     ["engine", compareEngines],
     ["lines", (processes, print) => measureLines(processes, quick ? shortLines : fullLines, print)],
@@ -257,6 +260,7 @@ function readOptions() {
       asks: flag,
       scale: flag,
       pipeline: flag,
+      files: flag,
       lines: flag,
       sandbox: flag,
       start: flag,
