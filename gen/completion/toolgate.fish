@@ -17,6 +17,8 @@ complete -c toolgate -n '__fish_use_subcommand' -f -a inbox -d 'show open permis
 complete -c toolgate -n '__fish_use_subcommand' -f -a asks -d 'list open permission requests'
 complete -c toolgate -n '__fish_use_subcommand' -f -a reply -d 'answer a permission request; the first answer wins'
 complete -c toolgate -n '__fish_use_subcommand' -f -a reject -d 'reject all open permission requests of a session and its descendants'
+complete -c toolgate -n '__fish_use_subcommand' -f -a stop -d 'let no call of an agent, of a session or of all start, and end what runs'
+complete -c toolgate -n '__fish_use_subcommand' -f -a resume -d 'let calls start again that `stop` stopped'
 complete -c toolgate -n '__fish_use_subcommand' -f -a grants -d 'list what was approved with "always"'
 complete -c toolgate -n '__fish_use_subcommand' -f -a watch -d 'follow the events of a session'
 complete -c toolgate -n '__fish_use_subcommand' -f -a output -d 'fetch a whole output or attachment'
@@ -152,6 +154,15 @@ complete -c toolgate -n '__fish_seen_subcommand_from reply' -l help -s h -d 'dis
 complete -c toolgate -n '__fish_seen_subcommand_from reject' -l agent -x -d 'only those of this agent; without a session, those of all its sessions'
 complete -c toolgate -n '__fish_seen_subcommand_from reject' -l message -s m -x -d 'advice for the model'
 complete -c toolgate -n '__fish_seen_subcommand_from reject' -l help -s h -d 'display help for command'
+complete -c toolgate -n '__fish_seen_subcommand_from stop' -f -a agent
+complete -c toolgate -n '__fish_seen_subcommand_from stop' -f -a session
+complete -c toolgate -n '__fish_seen_subcommand_from stop' -f -a all
+complete -c toolgate -n '__fish_seen_subcommand_from stop' -l reason -s r -x -d 'why, for people and the audit'
+complete -c toolgate -n '__fish_seen_subcommand_from stop' -l help -s h -d 'display help for command'
+complete -c toolgate -n '__fish_seen_subcommand_from resume' -f -a agent
+complete -c toolgate -n '__fish_seen_subcommand_from resume' -f -a session
+complete -c toolgate -n '__fish_seen_subcommand_from resume' -f -a all
+complete -c toolgate -n '__fish_seen_subcommand_from resume' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from grants; and not __fish_seen_subcommand_from revoke confirm' -f -a revoke -d 'end a grant; no call starts on the strength of it afterwards'
 complete -c toolgate -n '__fish_seen_subcommand_from grants; and not __fish_seen_subcommand_from revoke confirm' -f -a confirm -d 'let grants serve again that a restore suspended; without an id all of them'
 complete -c toolgate -n '__fish_seen_subcommand_from grants; and not __fish_seen_subcommand_from revoke confirm' -l all -d 'also what was revoked or has expired'

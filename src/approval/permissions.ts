@@ -71,6 +71,8 @@ export function createPermissions({
     },
     /** Rejects the open asks of a session and its descendants, of an agent, or of that agent there. */
     rejectAll: (principal: Principal, rejection: Rejection) => rejectAsks(context, principal, rejection),
+    /** Adds decisions to the audit of a tree, or of the service. */
+    note: store.recordDecisions,
     /** Denies a call's open asks, because no approver is present. */
     deny: (call: CallRef): Promise<void> => denyCall(context, call),
     /** Settles the asks whose deadline has passed. */

@@ -35,6 +35,7 @@ import { beforeDrain, checkNotDraining, draining, whileClaiming } from "./runs.t
 import type { OpenSession } from "./sessions.ts";
 import { freeSlot, needsSlot, takeSlot } from "./slots.ts";
 import { pendingPart, runningAt } from "./state.ts";
+import { mayStart } from "./stopped.ts";
 import { endUnentered, untilUnenteredEnded } from "./unentered.ts";
 import { waitForWorker, waitOf } from "./worker-queue.ts";
 
@@ -145,7 +146,7 @@ async function enterCall(
   let ready = gate ? undefined : await prepareStart(engine, call, opened);
   call.checkStore();
   let entered: OpenedCall | undefined;
-  if (ready && mayRecordOnce(engine, call, ready)) {
+  if (ready && mayRecordOnce(engine, call, ready) && mayStart(engine, opened, call.part.agent)) {
     entered = await recordOnce(engine, opened, ready, openStep(engine, call, ready));
     if (!entered) ready = await prepareStart(engine, call, opened);
   }
@@ -169,8 +170,11 @@ async function openAndLaunch(
   const hasSlot = isCounted && takeSlot(engine, call.ref);
   const reservation = ready?.plan.waitsForWorker ? undefined : ready?.tool.remote?.reserve(call.ref);
   // Without a slot, or capacity of a worker, the call is only accepted, and waits for it.
-  const mayStart = (hasSlot || !isCounted) && (!ready?.tool.remote || reservation);
-  const startable = mayStart && ready ? { ...ready, start: runningAt(ready.start, reservation) } : undefined;
+  const isStartable = (hasSlot || !isCounted) && (!ready?.tool.remote || reservation);
+  const startable =
+    isStartable && ready && mayStart(engine, opened, call.part.agent)
+      ? { ...ready, start: runningAt(ready.start, reservation) }
+      : undefined;
   const wait = ready?.tool.remote && !reservation ? waitOf(engine, call, ready.tool) : undefined;
   const sent = performance.now();
   const waiting = wait && { ...wait, maxRepeats: ready?.maxRepeats };

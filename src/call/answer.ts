@@ -1,10 +1,11 @@
 import { setTimeout as delay } from "node:timers/promises";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { PermissionAction, type PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { PermissionResponse } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply, type PermissionResponse } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AnswerSteps } from "../approval/permissions.ts";
 import type { AskRecord, Settlement, SettleResult } from "../approval/ports.ts";
 import type { Principal } from "../core/principal.ts";
-import { isStoreUnavailable } from "../core/request-error.ts";
+import { isStoreUnavailable, RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { answersTo, nothingAsked } from "./asks.ts";
 import { startsWithOthers } from "./children.ts";
@@ -21,6 +22,7 @@ import { beforeDrain, isLeaseValid, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
 import { freeSlot, hasFreeSlot, needsSlot, takeSlot } from "./slots.ts";
 import { running } from "./state.ts";
+import { mayStart, stopOf, stopText } from "./stopped.ts";
 import { endUnentered } from "./unentered.ts";
 
 /** Time that a call may be judged before its last ask is settled. */
@@ -38,8 +40,18 @@ export async function answerAsk(
   workspace: string,
   response: PermissionResponse,
 ): Promise<void> {
+  if (response.reply !== PermissionReply.REJECT) await checkNotStopped(engine, response);
   const answer = engine.permissions.reply(principal, workspace, response, answerSteps(engine));
   await beforeDrain(engine, answer);
+}
+
+/** Refuses to approve what was stopped. */
+async function checkNotStopped(engine: Engine, { permissionId, sessionId }: PermissionResponse): Promise<void> {
+  if (engine.stops.current().length === 0) return;
+  const [ask, known] = await Promise.all([engine.getAsk(sessionId, permissionId), engine.sessions.find(sessionId)]);
+  const stop = ask && known && stopOf(engine, known, ask.request.agent);
+  if (!stop) return;
+  throw new RequestError(ErrorReason.STOPPED, `${stopText(stop)}; resume it before you approve`, { by: stop.by });
 }
 
 /** Steps that read an ask with its call and all asks of that, once per attempt. */
@@ -73,7 +85,8 @@ async function settleAndStart(
   const starting = read && (await judgeBefore(engine, settlement, read));
   const isCounted = starting !== undefined && needsSlot(engine, starting.ready.tool, starting.ready.plan);
   const hasSlot = isCounted && takeSlot(engine, starting.record.ref);
-  const maySettle = starting !== undefined && (hasSlot || !isCounted);
+  const isStartable = starting !== undefined && mayStart(engine, starting.opened, starting.record.part.agent);
+  const maySettle = isStartable && (hasSlot || !isCounted);
   const result = await (maySettle ? settleWithStart(engine, settlement, starting, hasSlot) : engine.settle(settlement));
   if (result.result === "won") claimSettled(engine, result.unclaimed ?? []);
   return result;

@@ -17,6 +17,7 @@ import { type Approved, placeFor, type Running } from "./running.ts";
 import { isLeaseValid } from "./runs.ts";
 import { freeSlot, needsSlot, takeSlot } from "./slots.ts";
 import { running, runningAt } from "./state.ts";
+import { checkStopped } from "./stopped.ts";
 import { isConfirming, startUnconfirmed } from "./unentered.ts";
 import { leaveForWorker, reserveWorker } from "./worker-queue.ts";
 
@@ -121,6 +122,8 @@ export async function writeStartMark(
 ): Promise<boolean> {
   const { limits, store } = engine;
   const { plan, verdict } = decision;
+  if (!engine.stops.isFresh()) await engine.stops.refresh();
+  checkStopped(engine, call.opened, call.record.part);
   call.signal.throwIfAborted();
   // Without the lease another replica can still claim the call; once it is marked none can.
   if (!isLeaseValid(engine, call)) throw new CallGone();

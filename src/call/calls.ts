@@ -1,4 +1,5 @@
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import type { StopRecord, StopTarget } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
 import type { PermissionResponse, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { BeginCallRequest, FinishCallRequest } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Principal } from "../core/principal.ts";
@@ -26,6 +27,7 @@ import { untilRecorded } from "./record-once.ts";
 import type { SessionAccess } from "./session-access.ts";
 import type { KnownSession } from "./sessions.ts";
 import { createSlots } from "./slots.ts";
+import { enforceStops, resumeCalls, stopCalls } from "./stops.ts";
 import { createWaits } from "./waits.ts";
 import { countQueued } from "./worker-queue.ts";
 
@@ -167,6 +169,11 @@ export function createCalls(parts: EngineParts) {
     cancelCallsOf: (sessionId: string, reason: string) => cancelCallsOf(engine, sessionId, reason),
     /** Called when this replica has recorded the end of a call. */
     ended: (part: ToolPart) => resumeParentOf(engine, part),
+    /** Stops an agent, a session or everything, and ends what is open of it. */
+    stop: (principal: Principal, stop: { target: StopTarget; reason: string }) => stopCalls(engine, principal, stop),
+    resume: (principal: Principal, target: StopTarget) => resumeCalls(engine, principal, target),
+    stops: (): readonly StopRecord[] => engine.stops.current(),
+    enforceStops: () => enforceStops(engine),
     renew: () => renewLeases(engine),
     recover: () => recoverCalls(engine),
     stopLapsed: () => stopLapsedRuns(engine),

@@ -1,7 +1,9 @@
+import type { StopRecord } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
 import type { AskStore } from "../approval/ports.ts";
 import type { Limits } from "../config/schema.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import type { Logger } from "../core/logger.ts";
+import type { RecordTable } from "../core/record-table.ts";
 import type { ForeignTools } from "../tool/foreign-tools.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
@@ -35,6 +37,12 @@ export interface CallLimits extends Limits {
   readonly askMs: number;
 }
 
+/** The stops that hold, as this replica has read them. */
+export interface Stops extends RecordTable<StopRecord> {
+  /** True if what was read is young enough to start a call by it. */
+  isFresh(): boolean;
+}
+
 /** Families of ports that the engine uses. */
 export type EngineStore = SessionStore &
   CallTransitions &
@@ -59,6 +67,7 @@ export interface EngineParts extends Planning {
   /** True unless replicas that share the store have other rules; this one then claims no calls. */
   agreesOnPolicy(): boolean;
   registry: Registry;
+  stops: Stops;
   /** Built-in tools without effects: their calls may be recorded when they end. */
   effectFree: ReadonlySet<Tool>;
   /** Built-in tools that only read: their bodies need no slot. */

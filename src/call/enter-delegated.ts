@@ -24,6 +24,7 @@ import { digestOfRequest } from "./request-digest.ts";
 import { whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
 import { pendingPart } from "./state.ts";
+import { mayStart } from "./stopped.ts";
 
 /** A use of a tool, as its host describes it. */
 interface ForeignUse {
@@ -69,7 +70,8 @@ async function openDelegated(
 ): Promise<Entered> {
   const { limits, observer, registry, replicaId, store } = engine;
   await registry.refresh(workspaceRoot(opened.workspace.name));
-  const ready = await prepareStart(engine, call, atHost(opened, call));
+  const prepared = await prepareStart(engine, call, atHost(opened, call));
+  const ready = mayStart(engine, opened, call.part.agent) ? prepared : undefined;
   // Nothing starts for a requester that has left.
   beginner.signal.throwIfAborted();
   const sent = performance.now();

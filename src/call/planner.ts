@@ -50,12 +50,14 @@ import {
   decideCall,
   type Planning,
 } from "./decide.ts";
+import type { Stops } from "./engine.ts";
 import { listTools, type ToolViewer } from "./list-tools.ts";
 import type { CallRecordReader, StoreClock, ToolMemory } from "./ports.ts";
 import { noEnvironment, notGuarded, planContext } from "./prepare.ts";
 import { digestOfRequest } from "./request-digest.ts";
 import { placeFor, subjectFor } from "./running.ts";
 import type { OpenSession, Sessions } from "./sessions.ts";
+import { adviceText, stopDecision, stopOf } from "./stopped.ts";
 
 /** Dependencies of the planner. */
 export interface PlannerParts extends Planning {
@@ -63,6 +65,7 @@ export interface PlannerParts extends Planning {
   registry: Registry;
   foreign: ForeignTools;
   hooks: HookChain;
+  stops: Pick<Stops, "current">;
   store: CallRecordReader & ToolMemory & StoreClock;
   /** Returns where a rule that matched is written, as FILE:LINE; empty for a rule of no file. */
   placeOf(match: RuleMatch, subject: Pick<Subject, "workspace" | "directory" | "agent">): string;
@@ -161,12 +164,11 @@ async function planTool(parts: PlannerParts, principal: Principal, request: Plan
   const workspace = workspaceRoot(scope.workspace.name);
   await parts.registry.refresh(workspace);
   const tool = toolOf(parts, request, scope);
-  const guard = request.onlyRules ? undefined : parts.registry.guardProblem(workspace);
-  if (guard !== undefined) {
-    const decision = guardDecision("*", "*", guard);
+  const denial = request.onlyRules ? undefined : denialOf(parts, scope, agent);
+  if (denial) {
+    const decision = create(PermissionDecisionSchema, { ...denial.decision, permission: "*", pattern: "*" });
     const verdict = { action: PermissionAction.DENY, decisions: [decision], unapproved: [] };
-    const problem = { reason: ToolErrorReason.GUARD_NOT_LOADED, message: notGuarded(guard) };
-    return { title: tool.name, verdict, asks: [], problem };
+    return { title: tool.name, verdict, asks: [], problem: denial.problem };
   }
   const subject = subjectFor(scope, agent, tool);
   const mode = modeOf(parts, subject, request);
@@ -276,13 +278,16 @@ async function explainPermission(
   const scope = await openScope(parts, principal, request.sessionId);
   const workspace = workspaceRoot(scope.workspace.name);
   await parts.registry.refresh(workspace);
-  const guard = onlyRules ? undefined : parts.registry.guardProblem(workspace);
-  if (guard !== undefined) {
-    const guarded = patterns.length === 0 ? [""] : patterns;
-    const decisions = guarded.map((pattern) => guardDecision(permission, pattern, guard));
+  const agent = parts.sessions.agentFor(principal, request.agent, scope.session);
+  const denial = onlyRules ? undefined : denialOf(parts, scope, agent);
+  if (denial) {
+    const denied = patterns.length === 0 ? [""] : patterns;
+    const decisions = denied.map((pattern) =>
+      create(PermissionDecisionSchema, { ...denial.decision, permission, pattern }),
+    );
     return { action: PermissionAction.DENY, decisions };
   }
-  const place = placeFor(scope, parts.sessions.agentFor(principal, request.agent, scope.session));
+  const place = placeFor(scope, agent);
   const steps = createMatchSteps();
   const mode = modeOf(parts, place, request);
   const rules = { ...mode.rules, steps };
@@ -321,14 +326,19 @@ function nearestPermission({ registry }: PlannerParts, permission: string, { wid
   return nearest === undefined ? "" : `; no tool asks for the permission "${permission}": did you mean "${nearest}"?`;
 }
 
-/** Makes the decision on everything in a workspace where a plugin is not loaded that may guard calls. */
-function guardDecision(permission: string, pattern: string, problem: string): PermissionDecision {
-  return create(PermissionDecisionSchema, {
-    permission,
-    pattern,
-    action: PermissionAction.DENY,
-    layer: PermissionLayer.ENGINE,
-    reason: `engine: ${problem}`,
-    reasonCode: PermissionReason.GUARD_NOT_LOADED,
-  });
+/** Returns why everything is denied: a person stopped it, or a plugin that may guard the workspace is not loaded. */
+function denialOf({ registry, stops }: PlannerParts, scope: Scope, agent: string) {
+  const by = { action: PermissionAction.DENY, layer: PermissionLayer.ENGINE };
+  const stop = stopOf({ stops }, scope, agent);
+  if (stop) {
+    const { reason, reasonCode } = stopDecision(stop, "*");
+    const problem = { reason: ToolErrorReason.DENIED, message: `Nothing was run: ${reason}. ${adviceText}` };
+    return { decision: { ...by, reason, reasonCode }, problem };
+  }
+  const guard = registry.guardProblem(workspaceRoot(scope.workspace.name));
+  if (guard === undefined) return undefined;
+  return {
+    decision: { ...by, reason: `engine: ${guard}`, reasonCode: PermissionReason.GUARD_NOT_LOADED },
+    problem: { reason: ToolErrorReason.GUARD_NOT_LOADED, message: notGuarded(guard) },
+  };
 }

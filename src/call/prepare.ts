@@ -15,6 +15,7 @@ import type { CallRecord, ToolMemory } from "./ports.ts";
 import { placeFor, type Ready, type Running, subjectFor } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
 import { inputOf, prepared, running } from "./state.ts";
+import { checkStopped } from "./stopped.ts";
 import { createToolJudge } from "./tool-judge.ts";
 import { findDefinition } from "./worker-queue.ts";
 
@@ -52,6 +53,7 @@ export function resolveTool(engine: Engine, call: Described, opened: OpenSession
   const { foreign, registry } = engine;
   const { part, spec } = call;
   const workspace = workspaceRoot(opened.workspace.name);
+  checkStopped(engine, opened, part);
   checkGuards(registry, workspace);
   const tool = spec.delegated ? foreign.tool(part.tool, spec.delegated) : findDefinition(engine, call, workspace);
   if (!tool) {

@@ -1,11 +1,13 @@
-import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { approveCall } from "./approve.ts";
 import { executeBody } from "./body.ts";
+import { CallEnd } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { resolveTool, runBeforeHooks } from "./prepare.ts";
 import type { Running, Startable } from "./running.ts";
 import { settleCall } from "./settle.ts";
+import { adviceText, stopOf, stopText } from "./stopped.ts";
 import { endOrLeave } from "./unfinished.ts";
 
 /**
@@ -19,6 +21,9 @@ export async function runCall(engine: Engine, call: Running, ready?: Startable):
     call.tool = tool;
     await runBeforeHooks(engine, call);
     const approved = ready ?? (await approveCall(engine, call, tool));
+    // It may have been stopped while its start mark was written.
+    const stop = stopOf(engine, call.opened, call.record.part.agent);
+    if (stop) throw new CallEnd(ToolErrorReason.CANCELLED, `${stopText(stop)}. ${adviceText}`);
     const returned = await executeBody(engine, call, tool, approved);
     return await settleCall(engine, call, approved.plan, returned);
   } catch (cause) {

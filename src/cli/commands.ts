@@ -104,6 +104,16 @@ export const commands: readonly CommandEntry[] = [
     load: async () => (await import("./commands/reject.ts")).defineReject,
   },
   {
+    name: "stop",
+    summary: "let no call of an agent, of a session or of all start, and end what runs",
+    load: async () => (await import("./commands/stop.ts")).defineStop,
+  },
+  {
+    name: "resume",
+    summary: "let calls start again that `stop` stopped",
+    load: async () => (await import("./commands/stop.ts")).defineResume,
+  },
+  {
     name: "grants",
     summary: 'list what was approved with "always"',
     load: async () => (await import("./commands/grants.ts")).defineGrants,

@@ -4,13 +4,14 @@ import { createCalls } from "../call/calls.ts";
 import type { CrashMarks } from "../call/crash-marks.ts";
 import { createPlanning, type PlanningParts } from "../call/decide.ts";
 import { createInputEdit } from "../call/edit.ts";
-import type { RemoteTools } from "../call/engine.ts";
+import type { RemoteTools, Stops } from "../call/engine.ts";
 import { createLineAnalysis } from "../call/line-analysis.ts";
 import { type CallObserver, notifyEnds } from "../call/observer.ts";
 import { createPlanner } from "../call/planner.ts";
 import type { Store } from "../call/ports.ts";
 import { createSessions } from "../call/sessions.ts";
 import { failed } from "../call/state.ts";
+import { noStops } from "../call/stopped.ts";
 import { createToolJudge } from "../call/tool-judge.ts";
 import type { Config } from "../config/config.ts";
 import { newId } from "../core/ids.ts";
@@ -46,6 +47,7 @@ export function createReplica({
   observer,
   remoteTools,
   agreesOnPolicy = () => true,
+  stops = noStops,
   log,
 }: {
   config: ReplicaConfig;
@@ -63,6 +65,7 @@ export function createReplica({
   /** Tools whose bodies workers run. */
   remoteTools?: RemoteTools | undefined;
   agreesOnPolicy?: () => boolean;
+  stops?: Stops;
   log: Logger;
 }) {
   const registry = createRegistry(config);
@@ -118,6 +121,7 @@ export function createReplica({
     getAsk: asks.getAsk,
     settle: asks.settle,
     agreesOnPolicy,
+    stops,
     ...planning,
     registry,
     effectFree: new Set(tools.filter(isEffectFree)),
@@ -138,6 +142,7 @@ export function createReplica({
     registry,
     foreign,
     hooks,
+    stops,
     store: callStore,
     placeOf,
     askMs: config.askMs,

@@ -2,6 +2,7 @@ import { randomUUID } from "node:crypto";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { openCrashMarks } from "../call/crash-marks.ts";
+import { createStops } from "../call/stopped.ts";
 import type { Config } from "../config/config.ts";
 import { createConnectors } from "../connector/connectors.ts";
 import { createEnforcement } from "../connector/enforcement.ts";
@@ -119,6 +120,7 @@ async function startParts(
     ...{ tools: builtIn.tools, gitNames: builtIn.gitNames, confines: builtIn.confines },
     ...workerParts(() => workers, telemetry.observer),
     agreesOnPolicy: agreement.agrees,
+    stops: createStops(opened.stops, opened.calls.isShared),
   });
   const { calls, registry, hooks, judgeFor } = replica;
   const workers = startWorkers(config, { replica, replicaId, store: opened, credentials, builtIn: builtIn.tools, log });
@@ -141,6 +143,7 @@ async function startParts(
       { everyMs: config.leaseMs / 3, work: calls.renew },
       { everyMs: 500, work: calls.stopLapsed },
       { everyMs: 500, work: calls.handleCancels },
+      { everyMs: 1_000, work: calls.enforceStops },
       { everyMs: 1_000, work: credentials.refresh },
       { everyMs: 1_000, work: connectors.refresh },
       { everyMs: 1_000, work: opened.acceptedSources.refresh },

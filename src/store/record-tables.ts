@@ -1,5 +1,6 @@
 import type { DescMessage, MessageShape } from "@bufbuild/protobuf";
 import { type Connector, ConnectorSchema } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
+import { type StopRecord, StopRecordSchema } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
 import { type AcceptedSource, AcceptedSourceSchema } from "../../gen/opencode/tool/v1/source_service_pb.ts";
 import { type WorkerDeclaration, WorkerDeclarationSchema } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
 import type { RecordTable } from "../core/record-table.ts";
@@ -9,6 +10,7 @@ export interface RecordTables {
   readonly connectors: RecordTable<Connector>;
   readonly acceptedSources: RecordTable<AcceptedSource>;
   readonly workerDeclarations: RecordTable<WorkerDeclaration>;
+  readonly stops: RecordTable<StopRecord>;
 }
 
 /** A kind of records. */
@@ -43,5 +45,11 @@ export const recordKinds = {
     schema: WorkerDeclarationSchema,
     one: "declaration of workers",
     command: "the worker",
+  },
+  stops: {
+    name: "stops",
+    schema: StopRecordSchema,
+    one: "stop",
+    command: "toolgate stop",
   },
 } as const satisfies Record<keyof RecordTables, RecordKind<DescMessage>>;

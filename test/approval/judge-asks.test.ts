@@ -59,6 +59,7 @@ async function judge(
   const store: PermissionStore = {
     grantsFor: async () => ({ grants: [...grants], rulesVersion: 7, asksVersion: 1 }),
     adoptGrant: async (_, id) => living.some((grant) => grant.id === id),
+    recordDecisions: unused,
     getAsk: unused,
     countOpenAsks: unused,
     findAsk: unused,

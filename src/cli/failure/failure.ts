@@ -155,6 +155,7 @@ const nextSteps: Record<string, NextStep | undefined> = {
   SESSION_DIFFERS: () => "use another session id, or the same parent and workspace",
   SESSION_CLOSED: () => "leave --session out to start a new one",
   CALL_EXPIRED: () => "leave --call-id out to run it again as a new call",
+  STOPPED: () => "see what is stopped with `toolgate stop`; `toolgate resume` ends it",
   ALREADY_ANSWERED: () => "nothing is left to do; see what is still open with `toolgate asks`",
   ASK_CLOSED: () => "see what is still open with `toolgate asks`",
   ASK_CHANGED: () => "review it again with `toolgate asks`, then answer",

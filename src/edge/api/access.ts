@@ -82,6 +82,9 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
   } satisfies Record<keyof typeof CredentialService.method, readonly Role[]>,
   [OperatorService.typeName]: {
     backup: operators,
+    stop: approvers,
+    listStops: overseers,
+    resume: approvers,
   } satisfies Record<keyof typeof OperatorService.method, readonly Role[]>,
   [PermissionService.typeName]: {
     respondToPermission: approvers,

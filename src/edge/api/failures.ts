@@ -111,6 +111,7 @@ const statuses: Readonly<Record<ReasonName, Status>> = {
   WORKER_PROTOCOL: "failed_precondition",
   WORKER_SUPERSEDED: "aborted",
   WORKER_SILENT: "deadline_exceeded",
+  STOPPED: "failed_precondition",
 };
 
 function refusal(error: RequestError): RequestFailure {

@@ -36,6 +36,7 @@ export const stepNames = [
   "prepare_call",
   "raise_rules",
   "rebind_call",
+  "record_decisions",
   "record_events",
   "refuse_ask",
   "release_calls",

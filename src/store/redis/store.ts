@@ -53,6 +53,7 @@ import {
   runParkCall,
   runPrepareCall,
   runRebindCall,
+  runRecordDecisions,
   runRecordEvents,
   runRequestCancel,
   runRestartCall,
@@ -156,6 +157,7 @@ export async function openRedisStore(options: {
       keys.records("worker-declarations"),
       recordKinds.workerDeclarations,
     ),
+    stops: await createRedisTable(link, keys.records("stops"), recordKinds.stops),
   };
   const ports = {
     calls: refusingDamage(callStoreOf(context), damage),
@@ -249,6 +251,7 @@ function permissionStoreOf(context: RedisContext): PermissionStore {
     revokeGrant: (id, decisions) => runRevokeGrant(context, id, decisions),
     // Only a restored file has suspended grants.
     confirmGrant: async (id) => (await slots.find(id))?.grant,
+    recordDecisions: (root, decisions) => runRecordDecisions(context, root, decisions),
     listDecisions: audit.list,
     listAudits: audit.gone,
   };

@@ -1,3 +1,4 @@
+import type { DecisionRecord } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type {
   CallRecord,
@@ -14,6 +15,7 @@ import type { CallRef } from "../../core/call-ref.ts";
 import { checkEnded, withdrawalOf } from "../parts.ts";
 import { tooManyAsks } from "../refusals.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
+import type { RedisAudit } from "./audit.ts";
 import { callStepKeys, parentKeys, type RedisCallContext } from "./call-context.ts";
 import { callName } from "./call-records.ts";
 import { encodeEvent } from "./events.ts";
@@ -290,6 +292,17 @@ export async function runRequestCancel(
   const bytes = part && encodePart(ref.sessionId, name, part).bytes;
   const values = { session: ref.sessionId, name, message };
   await context.runStep("request_cancel", ref.root, callStepKeys(context, ref), values, bytes);
+}
+
+/** record_decisions: adds decisions to the audit of a tree, or of a root without one, which is listed as that of a removed tree. */
+export async function runRecordDecisions(
+  { audit, runStep, trees }: RedisCallContext & { audit: Pick<RedisAudit, "listRemoved"> },
+  root: string,
+  decisions: readonly DecisionRecord[],
+): Promise<void> {
+  const isTree = await trees.find(root, async (found) => found);
+  if (!isTree) await audit.listRemoved(root);
+  await runStep("record_decisions", root, {}, {}, {}, decisions);
 }
 
 /** note_report: adds one late report of a call that has ended to the audit. */

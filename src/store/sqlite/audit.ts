@@ -3,18 +3,19 @@ import type { AuditEntry, DecisionRecord } from "../../../gen/opencode/tool/v1/p
 import { auditEntry, encodeDecision, linkHash } from "../audit.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
-import type { SqliteSessions } from "./sessions.ts";
+import type { SessionHead, SqliteSessions } from "./sessions.ts";
 
 /** The audit of a store: a chain of decisions for each session tree. */
 export type SqliteAudit = ReturnType<typeof createSqliteAudit>;
 
 /** Appends the decisions of a step to the chain of its tree, and reads the chain. */
-export function createSqliteAudit(db: DatabaseSync, sessions: Pick<SqliteSessions, "change">) {
+export function createSqliteAudit(db: DatabaseSync, sessions: Pick<SqliteSessions, "change" | "find">) {
   const sql = prepare(db);
   return {
     append(step: Step, root: string, records: readonly DecisionRecord[] = []): void {
       if (records.length === 0) return;
-      const head = sessions.change(step, root);
+      // The audit of the service itself has no session.
+      const head: Pick<SessionHead, "decided"> = sessions.find(root) ? sessions.change(step, root) : {};
       for (const record of records) {
         const { content, sha256 } = encodeDecision(record);
         const last = head.decided ?? sql.last.get(root) ?? { seq: 0, hash: "" };

@@ -169,6 +169,7 @@ export function sqlitePermissionStore({ tables, commit, health, clock: { now } }
     listGrants: (filter) => read(() => grants.list(now(), filter)),
     revokeGrant: (id, decisions) => commit.run((step) => grants.revoke(step, id, decisions)),
     confirmGrant: (id, decisions) => commit.run((step) => grants.confirm(step, id, decisions)),
+    recordDecisions: (root, decisions) => commit.run((step) => audit.append(step, root, decisions)),
     listDecisions: (page) => read(() => audit.list(page)),
     listAudits: (page) => read(() => audit.gone(page)),
   };

@@ -93,6 +93,7 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
     connectors: openRecordTable(directory, recordKinds.connectors),
     acceptedSources: openRecordTable(directory, recordKinds.acceptedSources),
     workerDeclarations: openRecordTable(directory, recordKinds.workerDeclarations),
+    stops: openRecordTable(directory, recordKinds.stops),
   };
   const news = createNewsListeners();
   const space: DiskSpace =

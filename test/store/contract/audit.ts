@@ -55,6 +55,21 @@ function firstBroken(entries: readonly AuditEntry[]): number | undefined {
 
 /** Contract of `AuditLog`, which every transition writes. */
 export function auditContract(open: OpenStore): void {
+  test("decisions of no step have a chain, too: that of their tree, or one without a session, which is listed", async () => {
+    const store = await open();
+    await addTree(store);
+    await openAllowed(store, "call_1", [record("d1")]);
+    await store.permissions.recordDecisions("ses_root", [record("d2")]);
+    for (const digest of ["s1", "s2"]) await store.permissions.recordDecisions("ses_none", [record(digest)]);
+    const again = await store.reopen();
+    await again.permissions.recordDecisions("ses_none", [record("s3")]);
+    expect(digests(await chain(again))).toEqual(["d1", "d2"]);
+    const own = await chain(again, "ses_none");
+    expect(digests(own)).toEqual(["s1", "s2", "s3"]);
+    expect(firstBroken(own)).toBeUndefined();
+    expect(await again.permissions.listAudits({ limit: 10 })).toEqual(["ses_none"]);
+  });
+
   test("appends the decisions of every step to the chain of its tree", async () => {
     const store = await open();
     await addTree(store);

@@ -237,6 +237,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """ERROR_REASON_WORKER_SILENT (deadline_exceeded): Work only: no `hello` arrived within 10 s, or nothing for `silence_ms`. The
     worker connects again with `held` within `resume_ms`. Metadata: `ms`.
     """
+    ERROR_REASON_STOPPED: _ErrorReason.ValueType  # 69
+    """ERROR_REASON_STOPPED (failed_precondition): RespondToPermission only: a person stopped the agent, the session or
+    everything, so the call is not approved. Metadata: `by`.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """ErrorReason is the machine-readable cause of a failed rpc. It is sent as google.rpc.ErrorInfo in the error's details:
@@ -463,5 +467,9 @@ ERROR_REASON_WORKER_SUPERSEDED: ErrorReason.ValueType  # 59
 ERROR_REASON_WORKER_SILENT: ErrorReason.ValueType  # 60
 """ERROR_REASON_WORKER_SILENT (deadline_exceeded): Work only: no `hello` arrived within 10 s, or nothing for `silence_ms`. The
 worker connects again with `held` within `resume_ms`. Metadata: `ms`.
+"""
+ERROR_REASON_STOPPED: ErrorReason.ValueType  # 69
+"""ERROR_REASON_STOPPED (failed_precondition): RespondToPermission only: a person stopped the agent, the session or
+everything, so the call is not approved. Metadata: `by`.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

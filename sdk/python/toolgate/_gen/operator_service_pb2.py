@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$toolgate/_gen/operator_service.proto\x12\x10opencode.tool.v1\"\x0f\n\rBackupRequest\"$\n\x0e\x42\x61\x63kupResponse\x12\x12\n\x04\x64\x61ta\x18\x01 \x01(\x0cR\x04\x64\x61ta2`\n\x0fOperatorService\x12M\n\x06\x42\x61\x63kup\x12\x1f.opencode.tool.v1.BackupRequest\x1a .opencode.tool.v1.BackupResponse0\x01\x42&Z$toolgate/gen/opencode/tool/v1;toolv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$toolgate/_gen/operator_service.proto\x12\x10opencode.tool.v1\"\x0f\n\rBackupRequest\"$\n\x0e\x42\x61\x63kupResponse\x12\x12\n\x04\x64\x61ta\x18\x01 \x01(\x0cR\x04\x64\x61ta\"k\n\nStopTarget\x12\x18\n\x05\x61gent\x18\x01 \x01(\tB\x00H\x00R\x05\x61gent\x12!\n\nsession_id\x18\x02 \x01(\tB\x00H\x00R\tsessionId\x12\x14\n\x03\x61ll\x18\x03 \x01(\x08\x42\x00H\x00R\x03\x61llB\n\n\x06target\x12\x00\"\x8e\x01\n\nStopRecord\x12\x0e\n\x02id\x18\x01 \x01(\tR\x02id\x12\x34\n\x06target\x18\x02 \x01(\x0b\x32\x1c.opencode.tool.v1.StopTargetR\x06target\x12\x0e\n\x02\x62y\x18\x03 \x01(\tR\x02\x62y\x12\x12\n\x04time\x18\x04 \x01(\x01R\x04time\x12\x16\n\x06reason\x18\x05 \x01(\tR\x06reason\"_\n\x0bStopRequest\x12\x36\n\x06target\x18\x01 \x01(\x0b\x32\x1c.opencode.tool.v1.StopTargetB\x00R\x06target\x12\x18\n\x06reason\x18\x02 \x01(\tB\x00R\x06reason\"z\n\x0cStopResponse\x12\x30\n\x04stop\x18\x01 \x01(\x0b\x32\x1c.opencode.tool.v1.StopRecordR\x04stop\x12\x1a\n\x08rejected\x18\x02 \x01(\rR\x08rejected\x12\x1c\n\tcancelled\x18\x03 \x01(\rR\tcancelled\"\x12\n\x10ListStopsRequest\"G\n\x11ListStopsResponse\x12\x32\n\x05stops\x18\x01 \x03(\x0b\x32\x1c.opencode.tool.v1.StopRecordR\x05stops\"G\n\rResumeRequest\x12\x36\n\x06target\x18\x01 \x01(\x0b\x32\x1c.opencode.tool.v1.StopTargetB\x00R\x06target\"B\n\x0eResumeResponse\x12\x30\n\x04stop\x18\x01 \x01(\x0b\x32\x1c.opencode.tool.v1.StopRecordR\x04stop2\xca\x02\n\x0fOperatorService\x12M\n\x06\x42\x61\x63kup\x12\x1f.opencode.tool.v1.BackupRequest\x1a .opencode.tool.v1.BackupResponse0\x01\x12\x45\n\x04Stop\x12\x1d.opencode.tool.v1.StopRequest\x1a\x1e.opencode.tool.v1.StopResponse\x12T\n\tListStops\x12\".opencode.tool.v1.ListStopsRequest\x1a#.opencode.tool.v1.ListStopsResponse\x12K\n\x06Resume\x12\x1f.opencode.tool.v1.ResumeRequest\x1a .opencode.tool.v1.ResumeResponseB&Z$toolgate/gen/opencode/tool/v1;toolv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,6 +36,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BACKUPREQUEST']._serialized_end=73
   _globals['_BACKUPRESPONSE']._serialized_start=75
   _globals['_BACKUPRESPONSE']._serialized_end=111
-  _globals['_OPERATORSERVICE']._serialized_start=113
-  _globals['_OPERATORSERVICE']._serialized_end=209
+  _globals['_STOPTARGET']._serialized_start=113
+  _globals['_STOPTARGET']._serialized_end=220
+  _globals['_STOPRECORD']._serialized_start=223
+  _globals['_STOPRECORD']._serialized_end=365
+  _globals['_STOPREQUEST']._serialized_start=367
+  _globals['_STOPREQUEST']._serialized_end=462
+  _globals['_STOPRESPONSE']._serialized_start=464
+  _globals['_STOPRESPONSE']._serialized_end=586
+  _globals['_LISTSTOPSREQUEST']._serialized_start=588
+  _globals['_LISTSTOPSREQUEST']._serialized_end=606
+  _globals['_LISTSTOPSRESPONSE']._serialized_start=608
+  _globals['_LISTSTOPSRESPONSE']._serialized_end=679
+  _globals['_RESUMEREQUEST']._serialized_start=681
+  _globals['_RESUMEREQUEST']._serialized_end=752
+  _globals['_RESUMERESPONSE']._serialized_start=754
+  _globals['_RESUMERESPONSE']._serialized_end=820
+  _globals['_OPERATORSERVICE']._serialized_start=823
+  _globals['_OPERATORSERVICE']._serialized_end=1153
 # @@protoc_insertion_point(module_scope)

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class OperatorServiceStub:
-    """OperatorService serves the person who operates the service. Role: admin.
+    """OperatorService serves the person who operates the service, and lets approvers stop agents.
     """
 
     def __init__(self, channel):
@@ -40,10 +40,25 @@ class OperatorServiceStub:
                 request_serializer=toolgate_dot___gen_dot_operator__service__pb2.BackupRequest.SerializeToString,
                 response_deserializer=toolgate_dot___gen_dot_operator__service__pb2.BackupResponse.FromString,
                 _registered_method=True)
+        self.Stop = channel.unary_unary(
+                '/opencode.tool.v1.OperatorService/Stop',
+                request_serializer=toolgate_dot___gen_dot_operator__service__pb2.StopRequest.SerializeToString,
+                response_deserializer=toolgate_dot___gen_dot_operator__service__pb2.StopResponse.FromString,
+                _registered_method=True)
+        self.ListStops = channel.unary_unary(
+                '/opencode.tool.v1.OperatorService/ListStops',
+                request_serializer=toolgate_dot___gen_dot_operator__service__pb2.ListStopsRequest.SerializeToString,
+                response_deserializer=toolgate_dot___gen_dot_operator__service__pb2.ListStopsResponse.FromString,
+                _registered_method=True)
+        self.Resume = channel.unary_unary(
+                '/opencode.tool.v1.OperatorService/Resume',
+                request_serializer=toolgate_dot___gen_dot_operator__service__pb2.ResumeRequest.SerializeToString,
+                response_deserializer=toolgate_dot___gen_dot_operator__service__pb2.ResumeResponse.FromString,
+                _registered_method=True)
 
 
 class OperatorServiceServicer:
-    """OperatorService serves the person who operates the service. Role: admin.
+    """OperatorService serves the person who operates the service, and lets approvers stop agents.
     """
 
     def Backup(self, request, context):
@@ -57,6 +72,32 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Stop(self, request, context):
+        """Stop stops an agent, a session with its descendants, or everything. Once it responds, no call of them starts at any
+        replica: new calls end DENIED with PERMISSION_REASON_STOPPED, those that wait for an answer REJECTED, and those that
+        run CANCELLED; a call that its host runs gets `cancel_requested`. Answers are refused with STOPPED. It holds, across restarts,
+        until Resume. With several replicas it takes two seconds: none starts calls by an older state. An agent cannot stop
+        or resume. Role: approver, admin.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListStops(self, request, context):
+        """ListStops lists what is stopped, oldest first. Role: approver, watcher, admin.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Resume(self, request, context):
+        """Resume lets calls start again. Calls that the stop ended stay ended. A stop of another principal needs the role
+        admin. Role: approver, admin.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -64,6 +105,21 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.Backup,
                     request_deserializer=toolgate_dot___gen_dot_operator__service__pb2.BackupRequest.FromString,
                     response_serializer=toolgate_dot___gen_dot_operator__service__pb2.BackupResponse.SerializeToString,
+            ),
+            'Stop': grpc.unary_unary_rpc_method_handler(
+                    servicer.Stop,
+                    request_deserializer=toolgate_dot___gen_dot_operator__service__pb2.StopRequest.FromString,
+                    response_serializer=toolgate_dot___gen_dot_operator__service__pb2.StopResponse.SerializeToString,
+            ),
+            'ListStops': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListStops,
+                    request_deserializer=toolgate_dot___gen_dot_operator__service__pb2.ListStopsRequest.FromString,
+                    response_serializer=toolgate_dot___gen_dot_operator__service__pb2.ListStopsResponse.SerializeToString,
+            ),
+            'Resume': grpc.unary_unary_rpc_method_handler(
+                    servicer.Resume,
+                    request_deserializer=toolgate_dot___gen_dot_operator__service__pb2.ResumeRequest.FromString,
+                    response_serializer=toolgate_dot___gen_dot_operator__service__pb2.ResumeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -74,7 +130,7 @@ def add_OperatorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OperatorService:
-    """OperatorService serves the person who operates the service. Role: admin.
+    """OperatorService serves the person who operates the service, and lets approvers stop agents.
     """
 
     @staticmethod
@@ -94,6 +150,87 @@ class OperatorService:
             '/opencode.tool.v1.OperatorService/Backup',
             toolgate_dot___gen_dot_operator__service__pb2.BackupRequest.SerializeToString,
             toolgate_dot___gen_dot_operator__service__pb2.BackupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Stop(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/opencode.tool.v1.OperatorService/Stop',
+            toolgate_dot___gen_dot_operator__service__pb2.StopRequest.SerializeToString,
+            toolgate_dot___gen_dot_operator__service__pb2.StopResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListStops(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/opencode.tool.v1.OperatorService/ListStops',
+            toolgate_dot___gen_dot_operator__service__pb2.ListStopsRequest.SerializeToString,
+            toolgate_dot___gen_dot_operator__service__pb2.ListStopsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Resume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/opencode.tool.v1.OperatorService/Resume',
+            toolgate_dot___gen_dot_operator__service__pb2.ResumeRequest.SerializeToString,
+            toolgate_dot___gen_dot_operator__service__pb2.ResumeResponse.FromString,
             options,
             channel_credentials,
             insecure,

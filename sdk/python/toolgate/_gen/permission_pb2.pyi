@@ -167,6 +167,10 @@ class _PermissionReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Perm
     """PERMISSION_REASON_GUARD_NOT_LOADED: a plugin that may guard calls of the workspace is not loaded, so every call is
     denied. `reason` names the plugin and the ways out.
     """
+    PERMISSION_REASON_STOPPED: _PermissionReason.ValueType  # 12
+    """PERMISSION_REASON_STOPPED: a person stopped the agent, the session or everything (OperatorService.Stop), so every call
+    is denied until Resume. `reason` says who and when.
+    """
 
 class PermissionReason(_PermissionReason, metaclass=_PermissionReasonEnumTypeWrapper):
     """PermissionReason is the machine-readable reason of a decision; `PermissionDecision.reason` is the text."""
@@ -207,6 +211,10 @@ option (`find . -delete *`), or the whole command, covers it.
 PERMISSION_REASON_GUARD_NOT_LOADED: PermissionReason.ValueType  # 10
 """PERMISSION_REASON_GUARD_NOT_LOADED: a plugin that may guard calls of the workspace is not loaded, so every call is
 denied. `reason` names the plugin and the ways out.
+"""
+PERMISSION_REASON_STOPPED: PermissionReason.ValueType  # 12
+"""PERMISSION_REASON_STOPPED: a person stopped the agent, the session or everything (OperatorService.Stop), so every call
+is denied until Resume. `reason` says who and when.
 """
 Global___PermissionReason: _TypeAlias = PermissionReason  # noqa: Y015
 
@@ -361,6 +369,12 @@ class _DecisionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Decision
     """DECISION_KIND_CONNECTED: the commands of a call used the network through the proxy; `traffic` has the hosts."""
     DECISION_KIND_CONFIRMED: _DecisionKind.ValueType  # 8
     """DECISION_KIND_CONFIRMED: a principal confirmed a grant that a restore had suspended."""
+    DECISION_KIND_STOPPED: _DecisionKind.ValueType  # 11
+    """DECISION_KIND_STOPPED: a principal stopped an agent, a session or everything; `decisions` has one that says what. Of a
+    session it is in the chain of its tree, otherwise in that of `ses_toolgate`.
+    """
+    DECISION_KIND_RESUMED: _DecisionKind.ValueType  # 12
+    """DECISION_KIND_RESUMED: a principal ended such a stop."""
 
 class DecisionKind(_DecisionKind, metaclass=_DecisionKindEnumTypeWrapper):
     """DecisionKind is the subject of an audit record."""
@@ -389,6 +403,12 @@ DECISION_KIND_CONNECTED: DecisionKind.ValueType  # 7
 """DECISION_KIND_CONNECTED: the commands of a call used the network through the proxy; `traffic` has the hosts."""
 DECISION_KIND_CONFIRMED: DecisionKind.ValueType  # 8
 """DECISION_KIND_CONFIRMED: a principal confirmed a grant that a restore had suspended."""
+DECISION_KIND_STOPPED: DecisionKind.ValueType  # 11
+"""DECISION_KIND_STOPPED: a principal stopped an agent, a session or everything; `decisions` has one that says what. Of a
+session it is in the chain of its tree, otherwise in that of `ses_toolgate`.
+"""
+DECISION_KIND_RESUMED: DecisionKind.ValueType  # 12
+"""DECISION_KIND_RESUMED: a principal ended such a stop."""
 Global___DecisionKind: _TypeAlias = DecisionKind  # noqa: Y015
 
 @_typing.final
@@ -1030,7 +1050,7 @@ class DecisionRecord(_message.Message):
     principal: _builtins.str
     """principal is the principal that made the call."""
     by: _builtins.str
-    """by is the principal that answered, revoked or confirmed; empty where rules, a grant or the deadline decided."""
+    """by is the principal that answered, revoked, confirmed, stopped or resumed; empty where rules, a grant or the deadline decided."""
     digest: _builtins.str
     """digest identifies the subject of the decision: the `digest` of the permission requests; for a call that opened none
     a SHA-256 of its tool and input as sent.

@@ -209,6 +209,9 @@ const (
 	// PERMISSION_REASON_GUARD_NOT_LOADED: a plugin that may guard calls of the workspace is not loaded, so every call is
 	// denied. `reason` names the plugin and the ways out.
 	PermissionReason_PERMISSION_REASON_GUARD_NOT_LOADED PermissionReason = 10
+	// PERMISSION_REASON_STOPPED: a person stopped the agent, the session or everything (OperatorService.Stop), so every call
+	// is denied until Resume. `reason` says who and when.
+	PermissionReason_PERMISSION_REASON_STOPPED PermissionReason = 12
 )
 
 // Enum value maps for PermissionReason.
@@ -225,6 +228,7 @@ var (
 		8:  "PERMISSION_REASON_ALWAYS_ASKED",
 		9:  "PERMISSION_REASON_NOT_NAMED",
 		10: "PERMISSION_REASON_GUARD_NOT_LOADED",
+		12: "PERMISSION_REASON_STOPPED",
 	}
 	PermissionReason_value = map[string]int32{
 		"PERMISSION_REASON_UNSPECIFIED":      0,
@@ -238,6 +242,7 @@ var (
 		"PERMISSION_REASON_ALWAYS_ASKED":     8,
 		"PERMISSION_REASON_NOT_NAMED":        9,
 		"PERMISSION_REASON_GUARD_NOT_LOADED": 10,
+		"PERMISSION_REASON_STOPPED":          12,
 	}
 )
 
@@ -487,20 +492,27 @@ const (
 	DecisionKind_DECISION_KIND_CONNECTED DecisionKind = 7
 	// DECISION_KIND_CONFIRMED: a principal confirmed a grant that a restore had suspended.
 	DecisionKind_DECISION_KIND_CONFIRMED DecisionKind = 8
+	// DECISION_KIND_STOPPED: a principal stopped an agent, a session or everything; `decisions` has one that says what. Of a
+	// session it is in the chain of its tree, otherwise in that of `ses_toolgate`.
+	DecisionKind_DECISION_KIND_STOPPED DecisionKind = 11
+	// DECISION_KIND_RESUMED: a principal ended such a stop.
+	DecisionKind_DECISION_KIND_RESUMED DecisionKind = 12
 )
 
 // Enum value maps for DecisionKind.
 var (
 	DecisionKind_name = map[int32]string{
-		0: "DECISION_KIND_UNSPECIFIED",
-		1: "DECISION_KIND_ALLOWED",
-		2: "DECISION_KIND_DENIED",
-		3: "DECISION_KIND_ASKED",
-		4: "DECISION_KIND_SETTLED",
-		5: "DECISION_KIND_REVOKED",
-		6: "DECISION_KIND_REPORTED",
-		7: "DECISION_KIND_CONNECTED",
-		8: "DECISION_KIND_CONFIRMED",
+		0:  "DECISION_KIND_UNSPECIFIED",
+		1:  "DECISION_KIND_ALLOWED",
+		2:  "DECISION_KIND_DENIED",
+		3:  "DECISION_KIND_ASKED",
+		4:  "DECISION_KIND_SETTLED",
+		5:  "DECISION_KIND_REVOKED",
+		6:  "DECISION_KIND_REPORTED",
+		7:  "DECISION_KIND_CONNECTED",
+		8:  "DECISION_KIND_CONFIRMED",
+		11: "DECISION_KIND_STOPPED",
+		12: "DECISION_KIND_RESUMED",
 	}
 	DecisionKind_value = map[string]int32{
 		"DECISION_KIND_UNSPECIFIED": 0,
@@ -512,6 +524,8 @@ var (
 		"DECISION_KIND_REPORTED":    6,
 		"DECISION_KIND_CONNECTED":   7,
 		"DECISION_KIND_CONFIRMED":   8,
+		"DECISION_KIND_STOPPED":     11,
+		"DECISION_KIND_RESUMED":     12,
 	}
 )
 
@@ -1755,7 +1769,7 @@ type DecisionRecord struct {
 	Agent string `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`
 	// principal is the principal that made the call.
 	Principal string `protobuf:"bytes,6,opt,name=principal,proto3" json:"principal,omitempty"`
-	// by is the principal that answered, revoked or confirmed; empty where rules, a grant or the deadline decided.
+	// by is the principal that answered, revoked, confirmed, stopped or resumed; empty where rules, a grant or the deadline decided.
 	By string `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`
 	// digest identifies the subject of the decision: the `digest` of the permission requests; for a call that opened none
 	// a SHA-256 of its tool and input as sent.
@@ -2408,7 +2422,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x17PERMISSION_LAYER_ENGINE\x10\b\x12!\n" +
 	"\x1dPERMISSION_LAYER_AGENT_LIMITS\x10\t\x12\x1e\n" +
 	"\x1aPERMISSION_LAYER_WORKSPACE\x10\n" +
-	"*\x88\x03\n" +
+	"*\xa7\x03\n" +
 	"\x10PermissionReason\x12!\n" +
 	"\x1dPERMISSION_REASON_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16PERMISSION_REASON_RULE\x10\x01\x12\x1d\n" +
@@ -2421,7 +2435,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x1ePERMISSION_REASON_ALWAYS_ASKED\x10\b\x12\x1f\n" +
 	"\x1bPERMISSION_REASON_NOT_NAMED\x10\t\x12&\n" +
 	"\"PERMISSION_REASON_GUARD_NOT_LOADED\x10\n" +
-	"*r\n" +
+	"\x12\x1d\n" +
+	"\x19PERMISSION_REASON_STOPPED\x10\f*r\n" +
 	"\n" +
 	"GrantScope\x12\x1b\n" +
 	"\x17GRANT_SCOPE_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -2441,7 +2456,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x11SHOWN_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSHOWN_UNKNOWN\x10\x01\x12\x0f\n" +
 	"\vSHOWN_WHOLE\x10\x02\x12\x11\n" +
-	"\rSHOWN_PARTIAL\x10\x03*\x87\x02\n" +
+	"\rSHOWN_PARTIAL\x10\x03*\xbd\x02\n" +
 	"\fDecisionKind\x12\x1d\n" +
 	"\x19DECISION_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15DECISION_KIND_ALLOWED\x10\x01\x12\x18\n" +
@@ -2451,7 +2466,9 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x15DECISION_KIND_REVOKED\x10\x05\x12\x1a\n" +
 	"\x16DECISION_KIND_REPORTED\x10\x06\x12\x1b\n" +
 	"\x17DECISION_KIND_CONNECTED\x10\a\x12\x1b\n" +
-	"\x17DECISION_KIND_CONFIRMED\x10\bB\xaf\x01\n" +
+	"\x17DECISION_KIND_CONFIRMED\x10\b\x12\x19\n" +
+	"\x15DECISION_KIND_STOPPED\x10\v\x12\x19\n" +
+	"\x15DECISION_KIND_RESUMED\x10\fB\xaf\x01\n" +
 	"\x14com.opencode.tool.v1B\x0fPermissionProtoP\x01Z$toolgate/gen/opencode/tool/v1;toolv1\xa2\x02\x03OTX\xaa\x02\x10Opencode.Tool.V1\xca\x02\x10Opencode\\Tool\\V1\xe2\x02\x1cOpencode\\Tool\\V1\\GPBMetadata\xea\x02\x12Opencode::Tool::V1b\x06proto3"
 
 var (

@@ -1,0 +1,139 @@
+import { setTimeout as delay } from "node:timers/promises";
+import { create } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { type StopRecord, StopRecordSchema, type StopTarget } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
+import { DecisionKind, type DecisionRecord, DecisionRecordSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Principal } from "../core/principal.ts";
+import { noSuchSession, RequestError } from "../core/request-error.ts";
+import { cancelCall } from "./cancel.ts";
+import type { Engine } from "./engine.ts";
+import type { CallRecord } from "./ports.ts";
+import { isTerminal } from "./state.ts";
+import { adviceText, isStoppedBy, maxStopsAgeMs, stopDecision, stopOf, stopText } from "./stopped.ts";
+
+/** Time that a start which was judged by older stops needs to reach the store. */
+const underWayMs = 400;
+/** Time that a stop waits for the calls that it cancels. */
+const maxEndingMs = 2_000;
+/** Root of the audit of the service itself. */
+const serviceRoot = "ses_toolgate";
+const pageSize = 100;
+
+/** The stop of a target, and the number of calls that it ended. */
+interface Stopped {
+  stop: StopRecord;
+  rejected: number;
+  cancelled: number;
+}
+
+/** Lets no call of the target start from now on, at any replica, and ends those that are open. */
+export async function stopCalls(
+  engine: Engine,
+  principal: Principal,
+  { target, reason }: { target: StopTarget; reason: string },
+): Promise<Stopped> {
+  const { permissions, stops, store } = engine;
+  const id = idOf(target);
+  const root = await rootOf(engine, target);
+  const before = stops.current().find((stop) => stop.id === id);
+  const stop = before ?? create(StopRecordSchema, { id, target, by: principal.id, time: store.now(), reason });
+  if (!before) {
+    await stops.put(stop);
+    await permissions.note(root ?? serviceRoot, [recordOf(stop, DecisionKind.STOPPED, stop.by)]);
+    // Until then another replica may start calls by what it read before.
+    if (store.isShared) await delay(maxStopsAgeMs + underWayMs);
+  }
+  const isMeant = (agent: string, sessionIds: readonly string[]) => isStoppedBy(stop, { agent, sessionIds });
+  const rejected = await permissions.rejectAll(principal, {
+    ...{ root, agent: "", message: `${stopText(stop)}. ${adviceText}` },
+    sees: async ({ agent, ancestry }) => isMeant(agent, ancestry),
+  });
+  const open = await openCallsOf(engine, stop, root);
+  const ends = open.map(({ ref }) => endStopped(engine, ref, stop));
+  await Promise.race([Promise.all(ends), delay(maxEndingMs, undefined, { ref: false })]);
+  return { stop, rejected: rejected.length, cancelled: open.length };
+}
+
+/** Lets calls of a target start again; returns the stop that held, if there was one. */
+export async function resumeCalls(
+  engine: Engine,
+  principal: Principal,
+  target: StopTarget,
+): Promise<StopRecord | undefined> {
+  const { permissions, stops } = engine;
+  await stops.refresh();
+  const held = stops.current().find(({ id }) => id === idOf(target));
+  if (held === undefined) return undefined;
+  if (!principal.roles.has("admin") && !principal.lineage.includes(held.by) && principal.id !== held.by) {
+    throw new RequestError(
+      ErrorReason.ROLE_MISSING,
+      `${stopText(held)}; the token "${principal.id}" may not resume it: use that of ${held.by}, or one with the role admin`,
+      { rpc: "Resume", roles: "admin" },
+    );
+  }
+  // Before the end of the stop, so that no call starts of which the audit does not say why.
+  const root = await rootOf(engine, target).catch(() => undefined);
+  await permissions.note(root ?? serviceRoot, [recordOf(held, DecisionKind.RESUMED, principal.id)]);
+  return await stops.remove(held.id);
+}
+
+/** Reads the stops, and ends what runs here although one holds for it: another replica may have stopped it. */
+export async function enforceStops(engine: Engine): Promise<void> {
+  const { runs, stops } = engine;
+  await stops.refresh();
+  if (stops.current().length === 0) return;
+  for (const { call } of runs.values()) {
+    const stop = stopOf(engine, call.opened, call.record.part.agent);
+    if (stop && !call.signal.aborted) void endStopped(engine, call.record.ref, stop);
+  }
+}
+
+async function endStopped(engine: Engine, ref: CallRecord["ref"], stop: StopRecord): Promise<void> {
+  await cancelCall(engine, ref, `${stopText(stop)}. ${adviceText}`).catch((error: unknown) =>
+    engine.log.warn("a call that was stopped could not be cancelled yet", { error, callId: ref.callId }),
+  );
+}
+
+/** Lists the open calls for which a stop holds, in its tree or in all. */
+async function openCallsOf({ sessions, store }: Engine, stop: StopRecord, root?: string): Promise<CallRecord[]> {
+  const found: CallRecord[] = [];
+  for (let before: string | undefined; ; ) {
+    const page = await store.listSessions({ limit: pageSize, ...(root && { root }), ...(before && { before }) });
+    const open = await Promise.all(
+      page.map(async ({ id: sessionId }) => {
+        const known = await sessions.find(sessionId);
+        if (!known) return [];
+        const sessionIds = [...known.ancestors, known.session].map(({ id }) => id);
+        const calls = await store.listCalls({ sessionId, open: true, limit: 10_000 });
+        return calls.filter(({ part }) => !isTerminal(part) && isStoppedBy(stop, { agent: part.agent, sessionIds }));
+      }),
+    );
+    found.push(...open.flat());
+    before = page.at(-1)?.id;
+    if (page.length < pageSize) return found;
+  }
+}
+
+/** Returns the root of the tree of a stopped session. */
+async function rootOf({ sessions }: Engine, { target }: StopTarget): Promise<string | undefined> {
+  if (target.case !== "sessionId") return undefined;
+  const known = await sessions.find(target.value);
+  if (!known) throw noSuchSession(target.value);
+  return known.session.rootSessionId;
+}
+
+/** Returns the ID of the only stop that a target can have. */
+function idOf({ target }: StopTarget): string {
+  return target.case === "all" ? "all" : `${target.case} ${target.value}`;
+}
+
+function recordOf(stop: StopRecord, kind: DecisionKind, by: string): DecisionRecord {
+  const of = stop.target?.target;
+  const about = {
+    ...(of?.case === "agent" && { agent: of.value }),
+    ...(of?.case === "sessionId" && { sessionId: of.value }),
+  };
+  const decision = stopDecision(stop, "*");
+  const reason = stop.reason === "" ? decision.reason : `${decision.reason}: ${stop.reason}`;
+  return create(DecisionRecordSchema, { ...about, kind, by, decisions: [{ ...decision, reason }] });
+}
