@@ -12,8 +12,8 @@ import { offersIn, upstreamOffer as tool, upstreamClients } from "./upstream-cli
 const { folder, offer, table } = offersIn("upstream");
 const offers: Readonly<Record<string, readonly object[]>> = {
   notes: [
-    ...["echo", "fail", "crash", "hang", "progress", "media", "ask", "environment", "read", "open"].map((name) =>
-      tool(name),
+    ...["echo", "fail", "crash", "hang", "close", "progress", "media", "ask", "environment", "read", "open"].map(
+      (name) => tool(name),
     ),
     tool("structured", "structured", {
       inputSchema: { type: "object", properties: { value: {} } },
@@ -29,6 +29,7 @@ const offers: Readonly<Record<string, readonly object[]>> = {
   pulled: [tool("echo")],
   broken: [],
   mute: [],
+  old: [tool("echo")],
 };
 
 const service = createService({
@@ -38,6 +39,7 @@ const service = createService({
     table("pulled"),
     table("broken"),
     table("mute"),
+    table("old"),
   ].join("\n"),
 });
 const { sources, sourceOf, accept, listed, namesOf, call, ask } = upstreamClients(service);
@@ -46,7 +48,7 @@ beforeAll(async () => {
   await mkdir(folder, { recursive: true });
   await writeFile(join(folder, "early.env"), "SECRET=1");
   for (const [name, tools] of Object.entries(offers))
-    await offer(name, tools, name === "broken" ? "exit" : name === "mute" ? "mute" : "noise");
+    await offer(name, tools, name === "broken" ? "exit" : name === "mute" || name === "old" ? name : "noise");
   await service.start();
   await vi.waitFor(async () => expect((await sourceOf("notes"))?.state).toBe(SourceState.READY), { timeout: 60_000 });
   await accept("notes");
@@ -234,6 +236,17 @@ test("a server that is silent for too long fails the call, and one that dies los
   expect(await call("notes_crash")).toMatchObject({ reason: ToolErrorReason.EXECUTOR_LOST });
   await vi.waitFor(async () => expect(await call("notes_echo")).toMatchObject({ output: "{}" }), { timeout: 60_000 });
   expect((await sourceOf("notes"))?.restarts).toBeGreaterThan(0);
+});
+
+test("a server that closes its stdout and runs on is started again", async () => {
+  const before = (await sourceOf("notes"))?.restarts ?? 0;
+  await call("notes_close");
+  await vi.waitFor(async () => expect(await call("notes_echo")).toMatchObject({ output: "{}" }), { timeout: 60_000 });
+  expect((await sourceOf("notes"))?.restarts).toBeGreaterThan(before);
+});
+
+test("a server that ignores unknown methods is connected", async () => {
+  await vi.waitFor(async () => expect((await sourceOf("old"))?.state).toBe(SourceState.READY), { timeout: 60_000 });
 });
 
 test("a server gets the variables that it names, and no other", async () => {

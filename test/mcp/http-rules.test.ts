@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { writeFile } from "node:fs/promises";
+import { readFile, writeFile } from "node:fs/promises";
 import { type ClientRequest, request as httpRequest, type IncomingMessage } from "node:http";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
@@ -342,4 +342,17 @@ test("the metrics count requests by era and method, and calls that are held", as
   expect(text).toMatch(/^toolgate_mcp_held_calls [1-9]\d*$/m);
   response.on("error", () => undefined);
   request.destroy();
+});
+
+test("clients that leave while their calls wait are no errors in the log", async () => {
+  const params = { ...bash("echo left"), _meta: { progressToken: 1 } };
+  const [request, response] = await open(caller, { jsonrpc: "2.0", id: 1, method: "tools/call", params });
+  await untilAsked(response);
+  response.on("error", () => undefined);
+  request.destroy();
+  await once(request, "close");
+  // The service has noticed the closed connection when it has answered on others.
+  for (let round = 0; round < 3; round += 1) await post(caller, legacyList);
+  const log = await readFile(join(service.data, "log", "toolgate.log"), "utf8");
+  expect(log.split("\n").filter((line) => line.includes('"level":"error"'))).toEqual([]);
 });

@@ -2,7 +2,7 @@
  * An MCP server for tests, over stdio. It offers the tools of the JSON file that its first argument names, also after that has
  * changed, and does what the field `does` of a tool says. `behaviour` in the file makes it misbehave from its start.
  */
-import { appendFileSync, readFileSync, watchFile } from "node:fs";
+import { appendFileSync, closeSync, readFileSync, watchFile } from "node:fs";
 import { createInterface } from "node:readline";
 
 const file = process.argv[2] ?? "";
@@ -35,6 +35,9 @@ async function call(name: string, args: Record<string, unknown>, progressToken: 
       return { ...text("no such issue"), isError: true };
     case "crash":
       return process.exit(7);
+    case "close":
+      closeSync(1);
+      return await new Promise(() => setInterval(() => {}, 1_000));
     case "hang":
       return await new Promise(() => setInterval(() => {}, 1_000));
     case "progress":
@@ -125,6 +128,7 @@ if (behaviour !== "mute") {
     if (method === "notifications/cancelled") appendFileSync(`${file}.cancelled`, `${params.reason}\n`);
     if (id === undefined) return;
     const given = await answer(method, params);
+    if (given === undefined && behaviour === "old") return;
     send(given ? { id, result: given } : { id, error: { code: -32601, message: `no method ${method}` } });
   });
 } else {

@@ -34,7 +34,8 @@ export function createFailures({
     if (known !== undefined) return known;
     if (isAbort(error) && signal?.aborted && !isAbort(signal.reason)) return failureOf(signal.reason, rpc);
     if (isAbort(error)) return aborted(error);
-    if (signal?.aborted && isConnectionLoss(error)) return clientLeft();
+    // The library of a door aborts a request with its own error when its client leaves.
+    if (signal?.aborted && (error === signal.reason || isConnectionLoss(error))) return clientLeft();
     const requestId = newId();
     log.error("rpc failed", { rpc, requestId, error });
     return new RequestFailure("internal", `internal error, request id ${requestId}`);

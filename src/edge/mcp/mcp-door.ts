@@ -36,7 +36,12 @@ export function mcpDoor(options: McpDoorOptions): Mount[] {
   };
   const door = { ...options, peerOf: createConnectionPeer() };
   const handle = (request: Request, response: Response) => {
-    serve(door, load, request, response).catch((error: unknown) => refuseMcp(options, error, response));
+    const left = new AbortController();
+    response.once("close", () => {
+      if (!response.writableEnded) left.abort(clientLeft());
+    });
+    const served = serve(door, load, { request, response, left: left.signal });
+    served.catch((error: unknown) => refuseMcp(options, error, response, left.signal));
   };
   return [
     { path: "/mcp", methods: ["POST", "DELETE"], handle },
@@ -50,8 +55,7 @@ export function mcpDoor(options: McpDoorOptions): Mount[] {
 async function serve(
   options: McpDoorOptions & { peerOf: ConnectionPeer },
   load: () => Promise<McpHandler>,
-  request: Request,
-  response: Response,
+  { request, response, left }: { request: Request; response: Response; left: AbortSignal },
 ): Promise<void> {
   const { authenticate, budget, limits, shutdownSignal, isTls, peerOf } = options;
   shutdownSignal.throwIfAborted();
@@ -60,10 +64,6 @@ async function serve(
   checkOrigin(options.origins, request, "/mcp");
   const principal = authenticate({ get: (name) => (name === "authorization" ? headerOf(request, name) : null) });
   checkRole(principal, rolesFor(ToolService.method.callTool), "/mcp");
-  const left = new AbortController();
-  response.once("close", () => {
-    if (!response.writableEnded) left.abort(clientLeft());
-  });
   const pinned = principal.session ?? pinnedSession(request);
   const body =
     request.method === "POST"
@@ -77,7 +77,7 @@ async function serve(
     url: `${isTls ? "https" : "http"}://${headerOf(request, "host") ?? ""}`,
   };
   // A credential that ends takes its streams with it.
-  const signal = AbortSignal.any([left.signal, ...(principal.ended === undefined ? [] : [principal.ended])]);
+  const signal = AbortSignal.any([left, ...(principal.ended === undefined ? [] : [principal.ended])]);
   const { answerCall, serveExchange } = await load();
   const json = jsonIn(body);
   const answered = answerCall(exchange, { request, json, response, signal });
@@ -98,14 +98,15 @@ function pinnedSession(request: Request): string | undefined {
   );
 }
 
-/** Sends a refusal as JSON-RPC, with the HTTP status of its kind. */
-function refuseMcp({ failures, log }: McpDoorOptions, error: unknown, response: Response): void {
-  if (response.headersSent) {
+/** Sends a refusal as JSON-RPC, with the HTTP status of its kind. A client that left gets none, which is no error. */
+function refuseMcp({ failures, log }: McpDoorOptions, error: unknown, response: Response, left: AbortSignal): void {
+  if (response.headersSent && !left.aborted) {
     log.error("a response broke off", { error, path: "/mcp" });
     response.destroy();
     return;
   }
-  const failure = failures.failureOf(error, "/mcp");
+  const failure = failures.failureOf(error, "/mcp", left);
+  if (left.aborted) return;
   const status = httpStatusOf(failure);
   if (status === 401) response.setHeader("www-authenticate", "Bearer");
   const body = { jsonrpc: "2.0", id: null, error: { code: -32_000, message: failure.message } };

@@ -107,7 +107,8 @@ async function connectOver(
   };
 }
 
-const probeMs = 2_000;
+/** A program may take seconds to start, such as one that npx downloads; one that ignores the probe is initialized after this time. */
+const probeMs = 10_000;
 const connectMs = 10_000;
 const listMs = 10_000;
 const maxPages = 64;

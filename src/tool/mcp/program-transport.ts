@@ -1,4 +1,5 @@
 import type { Readable, Writable } from "node:stream";
+import { setTimeout as sleep } from "node:timers/promises";
 import { type JSONRPCMessage, ReadBuffer, serializeMessage, type Transport } from "@modelcontextprotocol/client";
 import { createLastWords } from "../last-words.ts";
 
@@ -17,6 +18,12 @@ export class ProgramTransport implements Transport {
   onclose?: () => void;
   onerror?: (error: Error) => void;
   onmessage?: Transport["onmessage"];
+  /**
+   * The library recognizes a program by these names. It initializes one that ignores unknown methods the former way, instead of
+   * giving it up.
+   */
+  readonly stderr = null;
+  readonly pid = null;
   readonly #start: () => Promise<McpProgram>;
   readonly #words = createLastWords();
   #program: McpProgram | undefined;
@@ -43,10 +50,19 @@ export class ProgramTransport implements Transport {
       }
       this.#read(buffer);
     });
+    program.stdout.once("end", () => void this.#endWithoutStdout(program));
     void program.exited.then((how) => {
       this.#words.add(`\n${how}`);
       this.onclose?.();
     });
+  }
+
+  /** Ends a program that has closed its stdout and runs on: it cannot answer any more, and is started again. */
+  async #endWithoutStdout({ exited, kill }: McpProgram): Promise<void> {
+    const isExiting = await Promise.race([exited.then(() => true), sleep(exitMs, false, { ref: false })]);
+    if (isExiting) return;
+    this.#words.add("\n(it closed stdout, so it was ended)");
+    await kill();
   }
 
   #read(buffer: ReadBuffer): void {
@@ -88,4 +104,6 @@ export class ProgramTransport implements Transport {
   }
 }
 
+/** Time in which a program ends by itself after it has closed its stdout. */
+const exitMs = 500;
 const maxMessageBytes = 16 * 1024 * 1024;
