@@ -81,3 +81,16 @@ test.each(Object.entries(stores))(
     expect(await service.stop()).toBe(0);
   },
 );
+
+test("a full disk of outputs makes the replica not ready until it has space again", async () => {
+  const data = await mkdtemp(join(tmpdir(), "toolgate-data-"));
+  onTestFinished(() => rm(data, { recursive: true }));
+  const disk = mountSmallDisk(join(data, "output"), 8);
+  const service = await startService({ flags: ["--data", data] });
+  const readiness = async () => (await fetch(`${service.url}/readyz`)).status;
+  expect(await readiness()).toBe(200);
+  disk.fill(0);
+  expect(await readiness()).toBe(503);
+  disk.empty();
+  expect(await readiness()).toBe(200);
+});

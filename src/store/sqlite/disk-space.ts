@@ -1,4 +1,4 @@
-import { rmSync, statfsSync, statSync } from "node:fs";
+import { existsSync, rmSync, statfsSync, statSync } from "node:fs";
 import { rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { Logger } from "../../core/logger.ts";
@@ -7,6 +7,8 @@ import type { Logger } from "../../core/logger.ts";
 export interface DiskSpace {
   /** True while new sessions and calls are refused. */
   isLow(): boolean;
+  /** True while outputs lie on a disk that is full. */
+  isOutputFull(): boolean;
   /** True if so many bytes of output leave enough for the records of open work. */
   holds(bytes: number): boolean;
   /** Measures the free space now instead of within a second. */
@@ -19,6 +21,7 @@ export interface DiskSpace {
 /** The space of a store that is not watched. */
 export const unlimitedSpace: DiskSpace = {
   isLow: () => false,
+  isOutputFull: () => false,
   holds: () => true,
   measure() {},
   releaseReserve: () => false,
@@ -31,11 +34,14 @@ export const unlimitedSpace: DiskSpace = {
  */
 export function watchDiskSpace({
   directory,
+  outputs,
   minFreeBytes,
   log,
   onRelease,
 }: {
   directory: string;
+  /** Directory of outputs, which may lie on a separate disk. */
+  outputs: string;
   /** Undefined: 64 MiB, or 5 % of a disk that is smaller than 1.3 GB. */
   minFreeBytes: number | undefined;
   log: Logger | undefined;
@@ -46,6 +52,7 @@ export function watchDiskSpace({
   let free = Number.POSITIVE_INFINITY;
   let minFree = 0;
   let isLow = false;
+  let isOutputFull = false;
   let hasReserve = statSync(reserve, { throwIfNoEntry: false })?.size === reserveBytes;
   let writing: Promise<void> | undefined;
 
@@ -54,6 +61,7 @@ export function watchDiskSpace({
       const { bavail, bsize, blocks } = statfsSync(directory);
       free = bavail * bsize;
       minFree = minFreeBytes ?? Math.min(64 * mebibyte, blocks * bsize * 0.05);
+      measureOutputs();
     } catch (error) {
       log?.warn("the free space of the data directory cannot be measured", { error, path: directory });
       return;
@@ -61,6 +69,17 @@ export function watchDiskSpace({
     if (hasReserve && free < reserveBytes) releaseReserve();
     note(free < minFree + (hasReserve ? 0 : reserveBytes));
     if (!hasReserve && free >= minFree + 2 * reserveBytes) writing ??= writeReserve();
+  }
+
+  function measureOutputs(): void {
+    // A new store has no outputs yet.
+    const { bavail, bsize, blocks, files, ffree } = statfsSync(existsSync(outputs) ? outputs : directory);
+    const isFull = bavail * bsize < Math.min(minOutputFree, blocks * bsize * 0.05) || (files > 0 && ffree === 0);
+    if (isFull === isOutputFull) return;
+    isOutputFull = isFull;
+    const fields = { path: outputs, count: bavail * bsize };
+    if (isFull) log?.error("the disk of outputs is full: results that are large cannot be stored", fields);
+    else log?.warn("the disk of outputs has space again", fields);
   }
 
   function note(low: boolean): void {
@@ -104,6 +123,7 @@ export function watchDiskSpace({
   measure();
   return {
     isLow: () => isLow,
+    isOutputFull: () => isOutputFull,
     holds(bytes) {
       free -= bytes;
       return free >= minOutputFree || !isLow;

@@ -132,7 +132,7 @@ export function sqliteCallStore({
       space.measure();
       try {
         await commit.probe((step) => probe.run(`${step.now}.${probes++}`));
-        return !space.isLow() && !commit.hasFailed() && health.damage() === undefined;
+        return !space.isLow() && !space.isOutputFull() && !commit.hasFailed() && health.damage() === undefined;
       } catch {
         return false;
       }

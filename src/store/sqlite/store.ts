@@ -101,6 +101,7 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
       ? unlimitedSpace
       : watchDiskSpace({
           ...{ directory, minFreeBytes: options.space.minFreeBytes, log },
+          outputs: join(directory, outputDirectory),
           onRelease: () => shrinkLog(db),
         });
   const adoptJumps = () => void commit.run(() => {}).catch(() => {});
