@@ -27,6 +27,7 @@ export class ProgramTransport implements Transport {
   readonly #start: () => Promise<McpProgram>;
   readonly #words = createLastWords();
   #program: McpProgram | undefined;
+  #isClosed = false;
   /** Delivery of the messages so far. */
   #delivered = Promise.resolve();
 
@@ -35,8 +36,11 @@ export class ProgramTransport implements Transport {
   }
 
   async start(): Promise<void> {
+    // The library starts a program again that ended while it asked for its version.
+    if (this.#isClosed) throw new Error("the connection was closed");
     const program = await this.#start();
     this.#program = program;
+    if (this.#isClosed) return await this.close();
     const buffer = new ReadBuffer({ maxBufferSize: maxMessageBytes });
     program.stderr.setEncoding("utf8").on("data", this.#words.add);
     program.stdout.on("data", (chunk: Buffer) => {
@@ -98,6 +102,7 @@ export class ProgramTransport implements Transport {
 
   async close(): Promise<void> {
     const program = this.#program;
+    this.#isClosed = true;
     this.#program = undefined;
     program?.stdin.end();
     await program?.kill();
