@@ -1,8 +1,12 @@
 import { once } from "node:events";
-import { readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { chmod, cp, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
+import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
+import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { programEntry } from "../main.ts";
+import { connect } from "./clients.ts";
 import { createService, type Service, type ServiceOptions, startService } from "./service.ts";
 
 /** Starts a service that has to fail: resolves with what it printed once it has ended by itself, with exit code 1. */
@@ -51,10 +55,64 @@ test.each(["listen", "health_listen"])(
     const service = await newService({ settings: `${isListen ? "" : `health_listen = "${setting}"\n`}${mcp}`, flags });
     expect(await failingStart(service)).toContain("EADDRINUSE");
     await expect.poll(() => processesWith(child)).toEqual([]);
-    const next = createService({ flags: ["--data", service.data] });
-    onTestFinished(next.close);
-    await next.start();
-    expect(await next.stop()).toBe(0);
+    await expectFree(service);
+  },
+);
+
+/** Expects that another service can use the data directory. */
+async function expectFree({ data }: Service, options: ServiceOptions = {}): Promise<void> {
+  const next = await newService({ ...options, flags: ["--data", data] });
+  await next.start();
+  expect(await next.stop()).toBe(0);
+}
+
+/** Makes a copy of the package and breaks it; returns its entry point. */
+async function brokenPackage(breakFile: (dist: string) => Promise<void>): Promise<string> {
+  const copy = await mkdtemp(join(tmpdir(), "toolgate-package-"));
+  onTestFinished(() => rm(copy, { recursive: true }));
+  await cp(dirname(dirname(programEntry())), copy, { recursive: true, dereference: true });
+  await chmod(copy, 0o755);
+  await breakFile(join(copy, "dist"));
+  return join(copy, "bin/toolgate.js");
+}
+
+test("a service that may not read its console ends, and its MCP server and lock with it", async () => {
+  const uid = 23_456;
+  const entry = await brokenPackage((dist) => chmod(join(dist, "console/index.html"), 0));
+  const service = await newService({ entry, uid, settings: mcp });
+  expect(await failingStart(service)).toMatch(/EACCES.*console/);
+  await expect.poll(() => processesWith(child)).toEqual([]);
+  await expectFree(service, { uid });
+});
+
+test("a service with a broken table of credentials ends, and starts again without it", async () => {
+  const service = await startService({ settings: mcp });
+  await service.stop();
+  const file = join(service.data, "credentials.json");
+  await writeFile(file, "{broken");
+  expect(await failingStart(service)).toContain(`${file} is not a table of credentials`);
+  await expect.poll(() => processesWith(child)).toEqual([]);
+  await rm(file);
+  await expectFree(service);
+});
+
+// Threads start with the first command, so that a broken one ends no service.
+test.each(["supervisor", "plan"])(
+  "without its %s thread no command runs, and the service ends as it should",
+  async (name) => {
+    const entry = await brokenPackage((dist) => rm(join(dist, `${name}-thread.js`)));
+    const service = await newService({ entry, settings: mcp });
+    await service.start();
+    const { tools, newSession } = connect(service, "caller");
+    const call = { sessionId: await newSession(), tool: "bash", input: { command: "echo ran" }, agent: "free" };
+    expect((await tools.callTool(call)).part?.state.value).toMatchObject({
+      reason: ToolErrorReason.FAILED,
+      effects: ToolEffects.NONE,
+      error: expect.stringContaining("was not run"),
+    });
+    expect(await service.stop()).toBe(0);
+    await expect.poll(() => processesWith(child)).toEqual([]);
+    await expectFree(service);
   },
 );
 
