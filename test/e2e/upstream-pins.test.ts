@@ -129,8 +129,8 @@ test("a list of tools that a server of the present version announces is read aga
 });
 
 test("a service that is killed takes its servers along, and a call that ran is lost and not repeated", async () => {
-  await offer("some", [tool("get_one", "gated")]);
-  await vi.waitFor(async () => expect((await sourceOf("some"))?.digest).not.toBe(""));
+  // The definition stays the accepted one.
+  await offer("some", [tool("get_one", "gated", { description: "Does echo." })]);
   const { tools, newSession } = connect(service, "caller");
   const sessionId = await newSession();
   const running = { sessionId, callId: "c1", tool: "some_get_one", input: {}, agent: "free" };
