@@ -100,13 +100,17 @@ export function createToolProcessStarter(
 
 /** Errors by which programs report that they reached no host. */
 const unreachable =
-  /fetch failed|Unable to connect|Was there a typo|ECONNREFUSED|ConnectionRefused|ENOTFOUND|EAI_AGAIN|ENETUNREACH|FailedToOpenSocket/;
+  /fetch failed|Unable to connect|Was there a typo|ECONNREFUSED|ConnectionRefused|ENOTFOUND|EAI_AGAIN|ENETUNREACH|FailedToOpenSocket|Proxy refused/;
+const unset =
+  /\b(?:set|missing|no|without)\b.{0,30}\b[A-Z][A-Z0-9]*_(?:KEY|TOKEN|SECRET|URL)\b|\b[A-Z][A-Z0-9]*_(?:KEY|TOKEN|SECRET|URL)\b.{0,30}\b(?:not set|missing|required|undefined)\b/;
 const readOnly = /EROFS|[Rr]ead-only file system/;
 
 /** Returns the setting that an error of a tool in its sandbox may come from; undefined if none is known. */
 function explainRefusal(text: string, network: string): string | undefined {
   if (unreachable.test(text))
     return `Note: tool files run in the sandbox, with ${network}. The operator can add a host to hosts, or a port of this machine to local_ports, under [tools] in toolgate.toml.`;
+  if (unset.test(text))
+    return "Note: tool files get only the variables that the operator names in env under [tools] in toolgate.toml.";
   if (!readOnly.test(text)) return undefined;
   return "Note: tool files run in the sandbox, which cannot change the directories of tools, such as .opencode. Let the tool write into another directory of the workspace.";
 }

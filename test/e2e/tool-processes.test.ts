@@ -28,6 +28,7 @@ export default { description: "Probes.", args: { does: { type: "string" }, arg: 
     if (does === "read") return seen(() => readFileSync(arg));
     if (does === "fetch") return await fetch(arg).then((response) => "status " + response.status, (error) => "error: " + (error.cause?.code ?? error.message));
     if (does === "write") writeFileSync(arg, "x");
+    if (does === "say") return arg;
     if (does === "cwd") return process.cwd();
     if (does === "wait") { writeFileSync(ctx.directory + "/entered", ""); while (!existsSync(ctx.directory + "/go")) await delay(5); }
     return "done";
@@ -147,7 +148,7 @@ describe("a tool in its process", () => {
 
   test("learns which setting a host, a port of this machine, or a directory of tools needs", async () => {
     const network =
-      /error: \S+\n\nNote: tool files run in the sandbox, with no network\..* local_ports, under \[tools\]/;
+      /error: .+\n\nNote: tool files run in the sandbox, with no network\..* local_ports, under \[tools\]/;
     expect(await run("fetch", "http://127.0.0.1:9/")).toMatchObject({ output: expect.stringMatching(network) });
     expect(await run("fetch", "https://example.com/")).toMatchObject({ output: expect.stringMatching(network) });
     const written = await run("write", join(dirname(service.config), "tool/data.json"));
@@ -157,6 +158,10 @@ describe("a tool in its process", () => {
       ),
     });
     expect(await run("read", "none.txt")).toMatchObject({ output: "error: ENOENT" });
+    for (const text of ["Set GEMINI_API_KEY in your environment", "Error: GITHUB_TOKEN is not set"])
+      expect(await run("say", text)).toMatchObject({
+        output: expect.stringMatching(/\n\nNote: .* env under \[tools\]/),
+      });
   });
 
   test("reaches the ports of this machine that the configuration names, and no other", async () => {

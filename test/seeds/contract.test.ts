@@ -1,5 +1,6 @@
 /** The contract, the JSON form and the inputs of tools, as the order writes them. */
 import { readFileSync } from "node:fs";
+import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import type { DescField, JsonObject } from "@bufbuild/protobuf";
 import { FieldDescriptorProto_Label, FieldDescriptorProto_Type } from "@bufbuild/protobuf/wkt";
@@ -193,6 +194,13 @@ roots = ["."]
       const input = Object.fromEntries(names.split(", ").map((name) => [name, values[name] ?? null]));
       expect([tool, await problemOf(tool, input)]).toEqual([tool, undefined]);
     }
+  });
+
+  test("row 104: bash works in directories and with files whose names have spaces", async () => {
+    await mkdir(join(service.workspace, "a b"));
+    const input = { command: 'echo hi > "c d.txt" && cat "c d.txt" && pwd', workdir: "a b" };
+    const { part } = await connect(service, "caller").tools.callTool({ tool: "bash", agent: "free", input });
+    expect(part?.state.value).toMatchObject({ output: expect.stringMatching(/^hi\n.*\/a b\n$/) });
   });
 
   test("row 169: the ordered list of tools is offered", async () => {

@@ -1,8 +1,10 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { blocks } from "./blocks.ts";
 import { notRun } from "./not-run.ts";
+import { elsewhere, requirements } from "./rows.ts";
+import { tableOfRows } from "./table.ts";
 
 const root = join(import.meta.dirname, "../..");
 
@@ -17,4 +19,19 @@ const run = new Set(texts.flatMap((text) => [...text.matchAll(/\bblock\("([\d.]+
 test("each code block of the order runs in a test, or stands in the list with the reason", () => {
   expect(blocks.size).toBe(71);
   expect([...run, ...Object.keys(notRun)].toSorted()).toEqual([...blocks.keys()].toSorted());
+});
+
+describe("the table of requirements", () => {
+  test("has 248 rows, and is what its script writes", async () => {
+    expect(Object.keys(requirements)).toEqual(Array.from({ length: 248 }, (_, i) => String(i + 1)));
+    expect(readFileSync(join(import.meta.dirname, "table.md"), "utf8")).toBe(tableOfRows());
+  });
+
+  test("shows each row, or says how it deviates or what is missing", () => {
+    expect(tableOfRows()).not.toContain("| not shown |");
+  });
+
+  test.each(Object.entries(elsewhere))("row %s is shown by a test that exists", (_row, [file, title]) => {
+    expect(readFileSync(join(root, file), "utf8")).toContain(title);
+  });
 });

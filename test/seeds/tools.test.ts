@@ -130,13 +130,13 @@ describe("an ask in a body", () => {
 
 describe("rules of the workspace's config.toml", () => {
   const rows: readonly [row: string, tool: string, input: Record<string, string>, action: PermissionAction][] = [
-    ["143: bash asks", "bash", { command: "echo hi", description: "" }, PermissionAction.ASK],
-    ["144: read is allowed", "read", { filePath: "a.txt" }, PermissionAction.ALLOW],
-    ["92, 144: read of .env is denied", "read", { filePath: ".env" }, PermissionAction.DENY],
-    ["145: edit is allowed", "write", { filePath: "a.txt", content: "x" }, PermissionAction.ALLOW],
+    ["row 143: bash asks", "bash", { command: "echo hi", description: "" }, PermissionAction.ASK],
+    ["row 144: read is allowed", "read", { filePath: "a.txt" }, PermissionAction.ALLOW],
+    ["rows 92, 144: read of .env is denied", "read", { filePath: ".env" }, PermissionAction.DENY],
+    ["row 145: edit is allowed", "write", { filePath: "a.txt", content: "x" }, PermissionAction.ALLOW],
   ];
 
-  test.each(rows)("row %s", async (_row, tool, input, action) => {
+  test.each(rows)("%s", async (_row, tool, input, action) => {
     await writeFile(join(service.workspace, ".env"), "A=1");
     expect(await agent().tools.planTool({ tool, agent: "build", input })).toMatchObject({ action });
   });

@@ -246,7 +246,7 @@ async function missingProgram(
   const own = await findCommand(place, { searchPath, usesLocal: true });
   if (own !== undefined && starter.isConfined() && !(await isTrusted(place.workspaceRoot)))
     return new ToolFailure(
-      `The language server ${name} is in the workspace (${own.argv[0]}), whose code is not trusted, so it was not started. The operator can trust it: toolgate trust ${place.workspaceRoot}`,
+      `The language server ${name} is in the workspace (${own.argv[0]}), whose code is not trusted, so it was not started. The operator can trust it: toolgate trust ${place.workspace}`,
       { hadNoEffects: true },
     );
   return new ToolFailure(
