@@ -102,7 +102,7 @@ export function createToolProcessStarter(
 const unreachable =
   /fetch failed|Unable to connect|Was there a typo|ECONNREFUSED|ConnectionRefused|ENOTFOUND|EAI_AGAIN|ENETUNREACH|FailedToOpenSocket|Proxy refused/;
 const unset =
-  /\b(?:set|missing|no|without)\b.{0,30}\b[A-Z][A-Z0-9]*_(?:KEY|TOKEN|SECRET|URL)\b|\b[A-Z][A-Z0-9]*_(?:KEY|TOKEN|SECRET|URL)\b.{0,30}\b(?:not set|missing|required|undefined)\b/;
+  /\b(?:[Ss]et|[Mm]issing|[Nn]o|[Ww]ithout)\b.{0,30}\b[A-Z][A-Z0-9_]*_(?:KEY|TOKEN|SECRET|URL)\b|\b[A-Z][A-Z0-9_]*_(?:KEY|TOKEN|SECRET|URL)\b.{0,30}\b(?:not set|missing|required|undefined)\b/;
 const readOnly = /EROFS|[Rr]ead-only file system/;
 
 /** Returns the setting that an error of a tool in its sandbox may come from; undefined if none is known. */

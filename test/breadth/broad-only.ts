@@ -79,6 +79,7 @@ export const broadOnly = [
   "test/e2e/bun-tools.test.ts",
   "test/tool-process/bun.test.ts",
   "test/seeds/bun.test.ts",
+  "test/seeds/opencode-pages.test.ts",
   // Workers over the wire; test/call/remote.test.ts has the engine's part.
   "test/worker/work.test.ts",
   "test/worker/border.test.ts",

@@ -28,6 +28,7 @@ export default { description: "Probes.", args: { does: { type: "string" }, arg: 
     if (does === "read") return seen(() => readFileSync(arg));
     if (does === "fetch") return await fetch(arg).then((response) => "status " + response.status, (error) => "error: " + (error.cause?.code ?? error.message));
     if (does === "write") writeFileSync(arg, "x");
+    if (does === "get") return await fetch(arg).then(() => "got it", (error) => "error: " + error.message);
     if (does === "say") return arg;
     if (does === "cwd") return process.cwd();
     if (does === "wait") { writeFileSync(ctx.directory + "/entered", ""); while (!existsSync(ctx.directory + "/go")) await delay(5); }
@@ -150,7 +151,7 @@ describe("a tool in its process", () => {
     const network =
       /error: .+\n\nNote: tool files run in the sandbox, with no network\..* local_ports, under \[tools\]/;
     expect(await run("fetch", "http://127.0.0.1:9/")).toMatchObject({ output: expect.stringMatching(network) });
-    expect(await run("fetch", "https://example.com/")).toMatchObject({ output: expect.stringMatching(network) });
+    expect(await run("get", "https://example.com/")).toMatchObject({ output: expect.stringMatching(network) });
     const written = await run("write", join(dirname(service.config), "tool/data.json"));
     expect(written).toMatchObject({
       error: expect.stringMatching(
