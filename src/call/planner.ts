@@ -40,7 +40,7 @@ import type { Tool } from "../tool/tool.ts";
 import { approvalDigest } from "./approval-digest.ts";
 import { resolvePlanPaths } from "./ask-paths.ts";
 import { questionsOf } from "./asks.ts";
-import { checkSize } from "./check-size.ts";
+import { checkLevels, checkSize } from "./check-size.ts";
 import {
   type CallDecision,
   type CallQuestion,
@@ -159,6 +159,7 @@ function modeOf(
 /** Plans and judges a call as the engine would, without making it. */
 async function planTool(parts: PlannerParts, principal: Principal, request: PlanToolRequest): Promise<PlannedTool> {
   parts.lines.checkBudget(principal.id);
+  checkLevels("input", request.input);
   const scope = await openScope(parts, principal, request.sessionId);
   const agent = parts.sessions.agentFor(principal, request.agent, scope.session);
   const workspace = workspaceRoot(scope.workspace.name);

@@ -7,9 +7,10 @@ import { createGrpcTransport } from "@connectrpc/connect-node";
 import { afterEach, describe, expect, test } from "vitest";
 import { Health, HealthCheckResponse_ServingStatus as Status } from "../../gen/grpc/health/v1/health_pb.ts";
 import { connect } from "./clients.ts";
+import { hostTokens } from "./host.ts";
 import { useService } from "./service.ts";
 
-const service = useService();
+const service = useService({ settings: hostTokens });
 
 afterEach(async () => {
   const health = createClient(Health, createGrpcTransport({ baseUrl: service.url }));
@@ -103,7 +104,7 @@ describe("gRPC frames", () => {
 test("an input or metadata with many levels is refused, and every list of requests can still be read", async () => {
   const levels = (count: number) => `${"[".repeat(count)}1${"]".repeat(count)}`;
   const call = (input: string, metadata = "{}") =>
-    post("ToolService/CallTool", `{"tool": "bash", "waitMs": 500, "input": ${input}, "metadata": ${metadata}}`);
+    post("ToolService/CallTool", `{"tool": "bash", "waitMs": 20000, "input": ${input}, "metadata": ${metadata}}`);
   for (const [field, refused] of [
     ["input", await call(`{"command": "rm x", "more": ${levels(60)}}`)],
     ["metadata", await call('{"command": "rm x"}', `{"more": ${levels(60)}}`)],
@@ -113,6 +114,16 @@ test("an input or metadata with many levels is refused, and every list of reques
   }
   expect((await call(`{"command": "rm x", "more": ${levels(29)}}`)).status).toBe(200);
   const { permissions } = await connect(service, "approver").permissions.listPermissions({});
+  const deep = `{"command": "rm y", "more": ${levels(60)}}`;
+  const { sessionId = "", id = "" } = permissions.at(-1) ?? {};
+  const person = { authorization: "Bearer approver-token-for-tests" };
+  const edited = `{"sessionId": "${sessionId}", "permissionId": "${id}", "reply": "PERMISSION_REPLY_ONCE", "input": ${deep}}`;
+  for (const refused of [
+    await post("ToolService/PlanTool", `{"tool": "bash", "input": ${deep}}`),
+    await post("PermissionService/RespondToPermission", edited, person),
+    await post("ToolService/BeginCall", beginning(deep), { authorization: "Bearer host-token-for-tests" }),
+  ])
+    expect([refused.status, refused.message]).toEqual([400, "input has more than 30 levels"]);
   expect(permissions.at(-1)?.view?.input.map(({ path }) => path)).toContain(`/more${"/0".repeat(29)}`);
 });
 
@@ -127,6 +138,18 @@ test("bytes that are not HTTP close only their connection", async () => {
     await once(socket, "close");
   }
 });
+
+/** A request to begin a call of an agent's own tool. */
+function beginning(input: string): string {
+  const named = {
+    kind: "claude",
+    foreignSession: "f1",
+    foreignTool: "Bash",
+    foreignCallId: "t1",
+    cwd: service.workspace,
+  };
+  return `${JSON.stringify(named).slice(0, -1)}, "input": ${input}}`;
+}
 
 async function post(rpc: string, body: string | Uint8Array<ArrayBuffer>, headers: Record<string, string> = {}) {
   const response = await fetch(`${service.url}/opencode.tool.v1.${rpc}`, {
