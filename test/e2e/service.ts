@@ -173,12 +173,15 @@ function addressOf({ stderr }: ChildProcess): Promise<string> {
   if (stderr === null) throw new Error("the service has no stderr");
   const heard: string[] = [];
   return new Promise((resolve, reject) => {
+    const fail = () => reject(new Error(`the service did not start:\n${heard.join("\n")}`));
     createInterface({ input: stderr })
       .on("line", (line) => {
         heard.push(line);
         const url = / is at .*?(https?:\/\/[0-9.:]+)/.exec(line)?.[1];
         if (url !== undefined) resolve(url);
+        // The last line of an error; old versions stay after it, without serving.
+        if (/^\s*next: /.test(line)) fail();
       })
-      .on("close", () => reject(new Error(`the service did not start:\n${heard.join("\n")}`)));
+      .on("close", fail);
   });
 }

@@ -1,4 +1,10 @@
-import { execFileSync } from "node:child_process";
+import { execFileSync, execSync } from "node:child_process";
+import { mkdtemp, rm, symlink } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { onTestFinished } from "vitest";
+
+export const repository = join(import.meta.dirname, "../..");
 
 /** Returns true for the name of a release's tag. */
 export const isRelease = (name: string) => /^v\d+\.\d+\.\d+/.test(name);
@@ -6,6 +12,15 @@ export const isRelease = (name: string) => /^v\d+\.\d+\.\d+/.test(name);
 /** Lists the releases in the history before a commit, newest first. None in a clone without tags. */
 export function releasesBefore(commit: string): string[] {
   const options = ["--merged", `${commit}~1`, "--sort=-version:refname", "--list", "v*"];
-  const listed = execFileSync("git", ["tag", ...options], { cwd: import.meta.dirname, encoding: "utf8" });
+  const listed = execFileSync("git", ["tag", ...options], { cwd: repository, encoding: "utf8" });
   return listed.split("\n").filter(isRelease);
+}
+
+/** Extracts a version from the history; returns its entry point. */
+export async function entryOf(commit: string): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-version-"));
+  onTestFinished(() => rm(folder, { recursive: true }));
+  execSync(`git archive ${commit} src gen proto package.json | tar -x -C ${folder}`, { cwd: repository });
+  await symlink(join(repository, "node_modules"), join(folder, "node_modules"));
+  return join(folder, "src/main.ts");
 }

@@ -36,7 +36,7 @@ const isTransition = (name: string) =>
 const transitions = steps.filter(isTransition).sort();
 /** Scripts that run before the store is open or after a failover. */
 const ofLink = [
-  ...["adopt_clock", "agree_on_clock", "agree_on_history", "announce_replica"],
+  ...["adopt_clock", "agree_on_clock", "agree_on_format", "agree_on_history", "announce_replica"],
   ...["expect_copies", "set_store_id", "shift_tree"],
 ];
 /** Scripts that are repeatable without an operation id, except those of the link. */

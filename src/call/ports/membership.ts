@@ -12,6 +12,8 @@ export interface StoreMembership {
    * store does not answer, or too few of its copies do.
    */
   verifyIds(root?: string): Promise<void>;
+  /** Number of the store's format: versions with the same one can share or follow each other on a store, in both directions. */
+  readonly format: number;
   /** True if other replicas may take over calls whose lease has lapsed. */
   readonly isShared: boolean;
   /** Announces the digest of this replica's policy; returns false if replicas that share the store have another one. */

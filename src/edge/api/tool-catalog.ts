@@ -95,6 +95,7 @@ export async function getServerInfoRpc(
     principal: principal.id,
     roles: [...roles],
     enforcement: enforcement.judge(sender.uid),
+    format: store.format,
     storeDetails: detailsOf(store.safety()),
     mcpHolds: about.mcpHolds.map((hold) => create(McpHoldSchema, hold)),
   });

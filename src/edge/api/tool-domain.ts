@@ -18,7 +18,7 @@ export interface ToolServiceDomain extends SenderDomain {
   calls: Calls;
   planner: Planner;
   reader: StoredOutputs;
-  store: Pick<StoreMembership, "storeId" | "storeIdOf" | "safety">;
+  store: Pick<StoreMembership, "storeId" | "storeIdOf" | "format" | "safety">;
   asksOf(call: CallRef): Promise<AskRecord[]>;
   stats(): MessageInitShape<typeof GetToolStatsResponseSchema>;
   custom: {

@@ -1,6 +1,7 @@
 import { Redis } from "ioredis";
 import { agreeOnClock } from "./clock.ts";
 import { type Connection, encodeStep, evaluateScript, sendCommand } from "./connection.ts";
+import { checkFormat } from "./format.ts";
 import { agreeOnHistories, type FoundMaster, readMasters } from "./histories.ts";
 import { shards } from "./keys.ts";
 import { addressOf, type Replication } from "./replication.ts";
@@ -27,6 +28,7 @@ async function establish(connection: Connection): Promise<void> {
   for (let seen = -1; seen !== connection.losses; ) {
     seen = connection.losses;
     const found = await findMasters(connection);
+    await checkFormat(connection);
     const id = await establishStoreId(ids);
     if (connection.storeId !== "" && id !== connection.storeId) {
       log.error("the Redis store lost all or a part of its contents; it has a new store id", { reason: id });

@@ -35,8 +35,10 @@ export function createKeys(prefix: string) {
     root: (id: string) => `${slot(id)}:root`,
     /** STRING: the place of a grant, as JSON. */
     grantPlace: (id: string) => `${slot(id)}:place`,
+    /** HASH: the number of the store's format, and the version that raised it. Replicas of format 1 fail at it, since they hold a STRING here. */
+    format: `${slot("policy")}:policy`,
     /** STRING: the digest of the policy that the replicas agree on. */
-    policy: `${slot("policy")}:policy`,
+    policy: `${slot("policy")}:agreement`,
     /** HASH: the generation of each shard that was raised. ZSET: the replicas, by the time of their last announcement. */
     generations: `${slot("histories")}:generations`,
     replicas: `${slot("histories")}:replicas`,

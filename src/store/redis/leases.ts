@@ -36,18 +36,33 @@ export function createLeases(options: {
     return { named: all(true), rest: all(false) };
   }
 
-  /** Finds the orphans among calls of a tree whose leases had lapsed: meanwhile some may have ended or have an owner again. */
+  /**
+   * Finds the orphans among calls of a tree: meanwhile some may have ended or have an owner again. A call whose asks are settled needs no
+   * lease to lapse: earlier versions settled without ending the wait.
+   */
   async function orphansAmong(root: string, names: readonly string[]): Promise<OrphanedCall[]> {
     const states = replyList(await link.read("read_leases", names.map(keys.tree(root).call)));
     return names.flatMap((name, index) => {
-      const [lease, started, settled, ended, collectMs, mark, until, definition] = replyList(states[index]);
+      const [lease, started, settled, ended, collectMs, mark, until, definition, owner, waiting] = replyList(
+        states[index],
+      );
       const isStarted = text(started) === "1";
-      if (lease === undefined || number(lease) > link.now() || text(ended) !== "") return [];
+      if (lease === undefined || text(ended) !== "") return [];
       const delegated = text(collectMs) !== "";
+      const isLeft = !isStarted && !delegated && text(until) === "" && text(owner) === "" && text(waiting) === "";
+      const isSettled = isLeft && number(settled) > 0;
+      if (number(lease) > link.now() && !isSettled) return [];
       const orphan = { ref: toRef(root, name), started: isStarted, delegated };
       const remote = text(mark) === "" ? {} : { remote: JSON.parse(text(mark)) };
       const queued = text(until) === "" ? {} : { queued: { definitionId: text(definition), until: number(until) } };
-      return [{ ...orphan, since: Math.max(number(lease), number(settled)), ...remote, ...queued }];
+      return [
+        {
+          ...orphan,
+          since: isSettled ? number(settled) : Math.max(number(lease), number(settled)),
+          ...remote,
+          ...queued,
+        },
+      ];
     });
   }
 
@@ -69,7 +84,7 @@ export function createLeases(options: {
       const trees = await live.checkDue();
       await Promise.all(trees.filter(({ outbox }) => outbox > 0).map(({ root }) => drainOutbox(root)));
       const found = await Promise.all(
-        trees.flatMap(({ root, lapsed }) => portionsOf(lapsed).map((names) => orphansAmong(root, names))),
+        trees.flatMap(({ root, calls }) => portionsOf(calls).map((names) => orphansAmong(root, names))),
       );
       return found.flat().sort((one, other) => one.since - other.since);
     },

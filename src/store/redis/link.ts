@@ -13,6 +13,7 @@ import {
 } from "./connection.ts";
 import { checkHistory, failedOver, isVerified, verifyContents } from "./contents.ts";
 import { type Copies, type CopySettings, createCopies } from "./copies.ts";
+import { agreeOnFormat } from "./format.ts";
 import { generationOf, noteAcknowledged, withdrawReplica } from "./histories.ts";
 import { type Keys, shardOfSlot, slotOf } from "./keys.ts";
 import { type Reply, replyList } from "./reply.ts";
@@ -93,6 +94,7 @@ export async function openLink(options: {
   try {
     await whenReady(connection.client, 10_000);
     await checkServers(connection.client);
+    await agreeOnFormat(connection);
     await copies.check();
     await verifyContents(connection);
   } catch (error) {

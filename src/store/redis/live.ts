@@ -7,8 +7,8 @@ import { number, replyList, text, texts } from "./reply.ts";
 /** Findings of a check of a live tree. */
 export interface LiveTree {
   root: string;
-  /** Names of calls without a live lease. */
-  lapsed: string[];
+  /** Names of calls without a live lease; at the first check of all open calls. */
+  calls: string[];
   /** Number of grants to move to their workspace's slot. */
   outbox: number;
 }
@@ -29,6 +29,8 @@ export function createLive({ link, keys, replica }: { link: Link; keys: Keys; re
   const schedule = createSchedule();
   // The generations known to be listed, in order of use.
   const listed = new Map<string, number>();
+  // The live trees of which all calls were read once, not only those that are due: that finds what an earlier version left.
+  const searched = new Set<string>();
   link.onLost(() => listed.clear());
   link.onBreak(schedule.forget);
 
@@ -54,26 +56,27 @@ export function createLive({ link, keys, replica }: { link: Link; keys: Keys; re
   }
 
   async function check(entry: string): Promise<LiveTree | undefined> {
-    const at = entry.lastIndexOf(":");
-    const root = entry.slice(0, at);
-    const generation = Number(entry.slice(at + 1));
+    const root = rootOf(entry);
+    const generation = Number(entry.slice(root.length + 1));
     const shard = keys.live(shardOf(root));
     const { tree, leases, deadlines, outbox } = keys.tree(root);
     // The next check is scheduled before this one, so that a concurrent request for an earlier check is not lost.
     await link.command("zadd", shard, "XX", link.now() + checkIntervalMs, entry);
-    const [now, due, waiting, lapsed] = replyList(await link.run("look_at_tree", { tree, leases, deadlines, outbox }));
+    const names = { tree, leases, deadlines, outbox };
+    const [now, due, waiting, calls] = replyList(await link.run("look_at_tree", names, { all: !searched.has(root) }));
+    searched.add(root);
     const idle = number(due) < 0 && number(waiting) === 0;
     if (text(now) !== String(generation) || idle) {
       const gone =
         text(now) !== String(generation) ||
         text(await link.run("retire_tree", { tree, leases, outbox }, { generation })) === "retired";
       if (gone) await link.command("zrem", shard, entry);
-      if (gone && listed.get(root) === generation) listed.delete(root);
+      if (gone && searched.delete(root) && listed.get(root) === generation) listed.delete(root);
       return undefined;
     }
     remember(root, generation);
     await link.command("zadd", shard, "XX", "LT", Math.max(0, number(due)), entry);
-    return { root, lapsed: texts(lapsed), outbox: number(waiting) };
+    return { root, calls: texts(calls), outbox: number(waiting) };
   }
 
   const entriesOf = async (shard: number, until: number | "+inf"): Promise<string[]> =>
@@ -81,12 +84,10 @@ export function createLive({ link, keys, replica }: { link: Link; keys: Keys; re
 
   /** Reads the whole list, unless that was done during the last interval. */
   const scan = () =>
-    schedule.scan(link.now(), async (shard) =>
-      withPlaces(texts(await link.command("zrange", keys.live(shard), 0, -1, "WITHSCORES"))).map(({ id, place }) => ({
-        root: rootOf(id),
-        time: place,
-      })),
-    );
+    schedule.scan(link.now(), async (shard) => {
+      const entries = withPlaces(texts(await link.command("zrange", keys.live(shard), 0, -1, "WITHSCORES")));
+      return entries.map(({ id, place }) => ({ root: rootOf(id), time: place }));
+    });
 
   /** Checks the entries of a shard that are due; resolves to the time of its next one. */
   async function checkShard(shard: number, found: (LiveTree | undefined)[][]): Promise<number | undefined> {

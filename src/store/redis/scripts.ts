@@ -9,6 +9,7 @@ export const stepNames = [
   "adopt_clock",
   "adopt_grant",
   "agree_on_clock",
+  "agree_on_format",
   "agree_on_history",
   "agree_on_policy",
   "announce_replica",

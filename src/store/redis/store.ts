@@ -16,6 +16,7 @@ import type { CopySettings } from "./copies.ts";
 import { createRedisCredentials } from "./credentials.ts";
 import { refusingDamage } from "./damaged-ports.ts";
 import { createFollowed } from "./followed.ts";
+import { storeFormat } from "./format.ts";
 import { createGrantSlots } from "./grant-slots.ts";
 import { type GrantContext, listStoredGrants, readServingGrants, runAdoptGrant, runRevokeGrant } from "./grants.ts";
 import { createHeldCalls } from "./held-calls.ts";
@@ -181,6 +182,7 @@ function callStoreOf(context: RedisContext): CallStore {
       return generation === 0 ? link.storeId : `${link.storeId}.${generation}`;
     },
     verifyIds: link.verifyIds,
+    format: storeFormat,
     isShared: true,
     now: link.now,
     createSession: (session) => runCreateSession(context, session),

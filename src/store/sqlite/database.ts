@@ -2,7 +2,8 @@ import { randomBytes } from "node:crypto";
 import { chmodSync, existsSync, lstatSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync, type SQLInputValue } from "node:sqlite";
-import { StoreUnusable } from "../errors.ts";
+import packageJson from "../../../package.json" with { type: "json" };
+import { laterFormat, StoreUnusable } from "../errors.ts";
 import { databaseName, guardName, outputDirectory } from "./backup-form.ts";
 import { migrations, schema, schemaVersion } from "./schema.ts";
 
@@ -168,19 +169,14 @@ function lock(
 }
 
 function prepareSchema(db: DatabaseSync, path: string): string {
-  const version = versionOf(db);
-  if (version > schemaVersion) {
-    throw new StoreUnusable(
-      `${path} was written by a newer Toolgate (schema ${version}, this one knows ${schemaVersion}): start that version, or use another data directory`,
-    );
-  }
-  if (version > 0 && version < schemaVersion) {
-    db.exec(`BEGIN; ${migrations.slice(version - 1).join("; ")}; PRAGMA user_version = ${schemaVersion}; COMMIT`);
-  }
-  if (version === 0) {
-    db.exec(`BEGIN; ${schema} PRAGMA user_version = ${schemaVersion};`);
-    statement(db, "INSERT INTO meta (key, value) VALUES ('store_id', ?)").run(newStoreId());
-    db.exec("COMMIT");
+  const format = versionOf(db);
+  if (format > schemaVersion)
+    throw laterFormat(path, { format, version: readMeta<string>(db, raisedBy) }, schemaVersion);
+  if (format < schemaVersion) {
+    db.exec(`BEGIN; ${format === 0 ? schema : migrations.slice(format - 1).join("; ")}`);
+    if (format === 0) statement(db, "INSERT INTO meta (key, value) VALUES ('store_id', ?)").run(newStoreId());
+    writesMeta(db, raisedBy)(packageJson.version);
+    db.exec(`PRAGMA user_version = ${schemaVersion}; COMMIT`);
   }
   const row = statement<{ value: string }>(db, "SELECT value FROM meta WHERE key = 'store_id'").get();
   if (row === undefined)
@@ -189,6 +185,9 @@ function prepareSchema(db: DatabaseSync, path: string): string {
     );
   return row.value;
 }
+
+/** The entry of `meta` with the version that raised the format. */
+const raisedBy = "raised_by";
 
 // SQLite's result codes.
 const busy = 5;

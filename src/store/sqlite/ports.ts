@@ -18,6 +18,7 @@ import {
 } from "./leases.ts";
 import { applyOpenCall, repeatsOfNext } from "./open-call.ts";
 import type { OutputFiles } from "./outputs.ts";
+import { schemaVersion } from "./schema.ts";
 import { applySettlement } from "./settle.ts";
 import { createSqliteSweep } from "./sweep.ts";
 import type { SqliteTables } from "./tables.ts";
@@ -77,6 +78,7 @@ export function sqliteCallStore({
     // Nothing that was acknowledged is lost but with the whole file.
     storeIdOf: () => storeId,
     verifyIds: async () => {},
+    format: schemaVersion,
     isShared: false,
     now,
     createSession: (session) => commit.run((step) => sessions.create(step, session)),

@@ -1,4 +1,4 @@
-/** Version of the schema below, stored in `user_version`. */
+/** Version of the schema below, stored in `user_version`: the number of the store's format. */
 export const schemaVersion = 11;
 
 const decisions = `

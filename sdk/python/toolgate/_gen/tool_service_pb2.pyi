@@ -2214,6 +2214,7 @@ class GetServerInfoResponse(_message.Message):
     MCP_HOLDS_FIELD_NUMBER: _builtins.int
     SANDBOX_DETAILS_FIELD_NUMBER: _builtins.int
     STORE_DETAILS_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """version is the version of the service."""
     store_id: _builtins.str
@@ -2234,6 +2235,10 @@ class GetServerInfoResponse(_message.Message):
     """sandbox_problem is the reason why the sandbox cannot start and how to solve it; empty if there is no problem."""
     sandbox_network_access: Global___NetworkAccess.ValueType
     """sandbox_network_access says which hosts commands reach; agents may be configured differently."""
+    format: _builtins.int
+    """format is the number of the store's format. Versions of the service with the same number can work on one store; a later
+    version raises the number of an older store at its start, and a version that knows only a lower one refuses to start.
+    """
     @_builtins.property
     def limits(self) -> Global___Limits:
         """limits are the limits on requests."""
@@ -2294,10 +2299,11 @@ class GetServerInfoResponse(_message.Message):
         mcp_holds: _abc.Iterable[Global___McpHold] | None = ...,
         sandbox_details: Global___SandboxDetails | None = ...,
         store_details: Global___StoreDetails | None = ...,
+        format: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["enforcement", b"enforcement", "limits", b"limits", "sandbox_details", b"sandbox_details", "store_details", b"store_details"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_details", b"agent_details", "agents", b"agents", "enforcement", b"enforcement", "limits", b"limits", "mcp_holds", b"mcp_holds", "principal", b"principal", "roles", b"roles", "sandbox", b"sandbox", "sandbox_details", b"sandbox_details", "sandbox_network", b"sandbox_network", "sandbox_network_access", b"sandbox_network_access", "sandbox_problem", b"sandbox_problem", "store_details", b"store_details", "store_id", b"store_id", "unattended", b"unattended", "version", b"version", "workspaces", b"workspaces"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_details", b"agent_details", "agents", b"agents", "enforcement", b"enforcement", "format", b"format", "limits", b"limits", "mcp_holds", b"mcp_holds", "principal", b"principal", "roles", b"roles", "sandbox", b"sandbox", "sandbox_details", b"sandbox_details", "sandbox_network", b"sandbox_network", "sandbox_network_access", b"sandbox_network_access", "sandbox_problem", b"sandbox_problem", "store_details", b"store_details", "store_id", b"store_id", "unattended", b"unattended", "version", b"version", "workspaces", b"workspaces"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

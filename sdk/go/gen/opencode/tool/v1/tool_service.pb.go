@@ -4392,7 +4392,10 @@ type GetServerInfoResponse struct {
 	// sandbox_details are the active parts of the sandbox, and what weakens it.
 	SandboxDetails *SandboxDetails `protobuf:"bytes,21,opt,name=sandbox_details,json=sandboxDetails,proto3" json:"sandbox_details,omitempty"`
 	// store_details describe how what the store acknowledges survives the loss of one of its servers.
-	StoreDetails  *StoreDetails `protobuf:"bytes,22,opt,name=store_details,json=storeDetails,proto3" json:"store_details,omitempty"`
+	StoreDetails *StoreDetails `protobuf:"bytes,22,opt,name=store_details,json=storeDetails,proto3" json:"store_details,omitempty"`
+	// format is the number of the store's format. Versions of the service with the same number can work on one store; a later
+	// version raises the number of an older store at its start, and a version that knows only a lower one refuses to start.
+	Format        uint32 `protobuf:"varint,26,opt,name=format,proto3" json:"format,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4544,6 +4547,13 @@ func (x *GetServerInfoResponse) GetStoreDetails() *StoreDetails {
 		return x.StoreDetails
 	}
 	return nil
+}
+
+func (x *GetServerInfoResponse) GetFormat() uint32 {
+	if x != nil {
+		return x.Format
+	}
+	return 0
 }
 
 // StoreDetails describe how what the store acknowledges survives the loss of one of its servers. They are checked at the
@@ -5327,7 +5337,7 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\favg_duration\x18\x03 \x01(\x01R\vavgDuration\x12\x16\n" +
 	"\x06errors\x18\x04 \x01(\x04R\x06errors\x12\x1a\n" +
 	"\btimeouts\x18\x05 \x01(\x04R\btimeouts\"\x16\n" +
-	"\x14GetServerInfoRequest\"\xe5\x06\n" +
+	"\x14GetServerInfoRequest\"\xfd\x06\n" +
 	"\x15GetServerInfoResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x19\n" +
 	"\bstore_id\x18\x02 \x01(\tR\astoreId\x128\n" +
@@ -5350,7 +5360,8 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\x16sandbox_network_access\x18\x13 \x01(\x0e2\x1f.opencode.tool.v1.NetworkAccessR\x14sandboxNetworkAccess\x126\n" +
 	"\tmcp_holds\x18\x14 \x03(\v2\x19.opencode.tool.v1.McpHoldR\bmcpHolds\x12I\n" +
 	"\x0fsandbox_details\x18\x15 \x01(\v2 .opencode.tool.v1.SandboxDetailsR\x0esandboxDetails\x12C\n" +
-	"\rstore_details\x18\x16 \x01(\v2\x1e.opencode.tool.v1.StoreDetailsR\fstoreDetailsJ\x04\b\x0e\x10\x13\"\x94\x01\n" +
+	"\rstore_details\x18\x16 \x01(\v2\x1e.opencode.tool.v1.StoreDetailsR\fstoreDetails\x12\x16\n" +
+	"\x06format\x18\x1a \x01(\rR\x06formatJ\x04\b\x0e\x10\x13\"\x94\x01\n" +
 	"\fStoreDetails\x12\x16\n" +
 	"\x06copies\x18\x01 \x01(\rR\x06copies\x12'\n" +
 	"\x0frequired_copies\x18\x03 \x01(\rR\x0erequiredCopies\x12'\n" +
