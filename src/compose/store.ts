@@ -27,6 +27,7 @@ export async function openStore(config: Config, log: Logger): Promise<ServiceSto
     return await openRedisStore({
       ...{ url: config.store, log, copies: { strict, copies: storeCopies } },
       historyFile: join(directory, "redis-histories.json"),
+      counterFile: join(directory, "redis-counter.json"),
     });
   const { newStore = false } = config;
   return await openSqliteStore({ directory, log, space: { minFreeBytes }, endOpenCall: endOfRestored, newStore });

@@ -1,5 +1,8 @@
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
 import { Code } from "@connectrpc/connect";
 import { expect, test, vi } from "vitest";
+import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { refusal } from "../e2e/clients.ts";
 import { createLedger } from "./ledger.ts";
 import { isLong, report } from "./report.ts";
@@ -55,3 +58,70 @@ test("F3 an emptied Redis: each retry is refused with STORE_CHANGED, running cal
   const seen = "each retry DATA_LOSS";
   report({ fault: "F3 Redis emptied", faults: rounds, calls, answers, runs: starts.length, violations: 0, seen });
 });
+
+test.each([true, false])(
+  "F4 a Redis set back to an older dump, while replicas run (%s): nothing runs twice, retries get STORE_CHANGED, grants are suspended",
+  async (isWhileRunning) => {
+    const system = await startSystem({ count: 2 });
+    const ledger = createLedger(system.workspace);
+    const sessionId = `ses_${crypto.randomUUID()}`;
+    const [agent, person] = [system.at(0).as("caller"), system.at(1).as("approver")];
+    const { storeId } = await agent.sessions.createSession({ sessionId });
+    const make = (callId: string, agent: string, command = ledger.command(callId, 1)) => ({
+      ...{ sessionId, callId, tool: "bash", agent, expectedStoreId: storeId, input: { command } },
+    });
+    const [always, waits, after] = [
+      make("always", "build", "mkdir -p made"),
+      make("waits", "build"),
+      make("after", "free"),
+    ];
+    const { permissions } = (await agent.tools.callTool({ ...always, waitMs: 5_000 })) ?? {};
+    const permissionId = permissions?.[0]?.id ?? "";
+    await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ALWAYS });
+    expect((await agent.tools.callTool(always)).part?.state.case).toBe("completed");
+    await agent.tools.callTool({ ...waits, waitMs: 5_000 });
+    await system.redis.save();
+    const saved = Number(await system.redis.hget("toolgate:{histories}:counter", "count"));
+    const isKnown = async ({ data }: { data: string }) => {
+      const text = await readFile(join(data, "redis-counter.json"), "utf8").catch(() => '{"count":0}');
+      return Number(JSON.parse(text).count) > saved;
+    };
+    await vi.waitUntil(async () => (await Promise.all(system.replicas.map(isKnown))).every(Boolean), waiting);
+    expect((await agent.tools.callTool(after)).part?.state.case).toBe("completed");
+
+    if (!isWhileRunning) for (const replica of system.replicas) await replica.kill();
+    await system.emptyRedis();
+    if (!isWhileRunning) for (const replica of system.replicas) await replica.start();
+    for (const replica of system.replicas) {
+      await vi.waitUntil(async () => (await fetch(`${replica.url}/readyz`)).status === 200, waiting);
+      const { tools } = replica.as("caller");
+      for (const call of [after, waits, always])
+        expect(await refusal(tools.callTool(call))).toMatchObject({ code: Code.DataLoss });
+    }
+    const { grants } = await system.at(0).as("approver").permissions.listGrants({});
+    expect(grants).toMatchObject([{ suspended: expect.toSatisfy((time: number) => time > 0) }]);
+    const other = await system.at(1).as("caller").newSession({ agent: "build" });
+    const again = { ...always, sessionId: other, expectedStoreId: "" };
+    expect(
+      (
+        await system
+          .at(1)
+          .as("caller")
+          .tools.callTool({ ...again, callId: "1", waitMs: 5_000 })
+      ).permissions,
+    ).toHaveLength(1);
+    await system
+      .at(0)
+      .as("approver")
+      .permissions.confirmGrant({ grantId: grants[0]?.id ?? "" });
+    expect((await system.at(1).as("approver").permissions.listGrants({})).grants).toMatchObject([{ suspended: 0 }]);
+    const starts = (await ledger.lines()).filter(({ word }) => word === "start").map(({ callId }) => callId);
+    expect(starts).toEqual(["after"]);
+    report({
+      ...{ fault: "F4 Redis set back to an older dump", faults: 1, calls: 5, answers: 1, runs: starts.length },
+      ...{ violations: 0, seen: `each retry DATA_LOSS; replicas ${isWhileRunning ? "ran" : "were stopped"}` },
+    });
+  },
+);
+
+const waiting = { timeout: 60_000, interval: 100 };

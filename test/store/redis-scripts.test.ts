@@ -34,10 +34,10 @@ const steps = files.filter((name) => name !== "prelude" && !name.startsWith("rea
 const isTransition = (name: string) =>
   name === "refuse_ask" || /^-- KEYS +op,|answer_of\(/m.test(readFileSync(join(folder, `${name}.lua`), "utf8"));
 const transitions = steps.filter(isTransition).sort();
-/** Scripts that run before the store is open or after a failover. */
+/** Scripts that run before the store is open, or after a failover or a restore. */
 const ofLink = [
   ...["adopt_clock", "agree_on_clock", "agree_on_format", "agree_on_history", "announce_replica"],
-  ...["expect_copies", "set_store_id", "shift_tree"],
+  ...["check_counter", "confirm_grant", "expect_copies", "raise_counter", "set_store_id", "shift_tree"],
 ];
 /** Scripts that are repeatable without an operation id, except those of the link. */
 const repeatable = steps.filter((name) => !isTransition(name) && !ofLink.includes(name)).sort();

@@ -7,6 +7,20 @@ import { loadScripts, type ReadName, type Script, type StepName } from "./script
 import { createRedisClock, type RedisClock } from "./store-clock.ts";
 import type { RedisAddress } from "./url.ts";
 
+/** Knowledge about the counter of a store, which replicas raise while they run. A store whose counter went back was restored. */
+export interface StoreCounter {
+  /** The store that was counted. */
+  storeId: string;
+  /** Count that this store has at least: it was raised, confirmed, and found again later than a server may lose it. */
+  known: number;
+  /** The last raise, by the clock of this process. */
+  raised: { count: number; at: number } | undefined;
+  /** Time of the last restore that was found, by the time of the store; 0: none. */
+  restored: number;
+}
+
+const newCounter = (): StoreCounter => ({ storeId: "", known: 0, raised: undefined, restored: 0 });
+
 /** State of the connection to Redis, and of the knowledge about its contents. */
 export interface Connection {
   readonly client: Client;
@@ -33,6 +47,9 @@ export interface Connection {
   readonly replica: string | undefined;
   /** File in which this replica stores what it knows of the histories. */
   readonly historyFile: string | undefined;
+  /** File in which it stores how far the counter of the store was raised. */
+  readonly counterFile: string | undefined;
+  readonly counter: StoreCounter;
   /** Ids of the histories of writes of the masters with the shards of each; one whose master is away stays until another serves these. */
   histories: ReadonlyMap<string, readonly number[]>;
   /** Offset up to which each history was acknowledged here. */
@@ -61,8 +78,9 @@ export function createConnection(options: {
   log: Logger;
   replica?: string;
   historyFile?: string | undefined;
+  counterFile?: string | undefined;
 }): Connection {
-  const { address, keys, log, replica, historyFile } = options;
+  const { address, keys, log, replica, historyFile, counterFile } = options;
   const client = connectRedis(address, "commands", log);
   const fullness = createRepeatedFailure<Error>((error, count) =>
     log.error(
@@ -85,6 +103,8 @@ export function createConnection(options: {
       verifying: undefined,
       replica,
       historyFile,
+      counterFile,
+      counter: newCounter(),
       histories: new Map<string, readonly number[]>(),
       acknowledged: new Map<string, number>(),
     },

@@ -2,11 +2,12 @@ import { Redis } from "ioredis";
 import { agreeOnClock } from "./clock.ts";
 import { type Connection, encodeStep, evaluateScript, sendCommand } from "./connection.ts";
 import { checkFormat } from "./format.ts";
-import { agreeOnHistories, type FoundMaster, readMasters } from "./histories.ts";
+import { agreeOnHistories, type FoundMaster, isFailover, readMasters } from "./histories.ts";
 import { shards } from "./keys.ts";
 import { addressOf, type Replication } from "./replication.ts";
 import { replyList, text } from "./reply.ts";
-import { establishStoreId, type StoreIds } from "./store-id.ts";
+import { isSetBack } from "./restores.ts";
+import { establishStoreId, replaceStoreId, type StoreIds } from "./store-id.ts";
 
 /** Returns true if the contents are known to be those of `storeId` and commands can be sent. */
 export function isVerified({ verifiedLosses, losses, client }: Connection): boolean {
@@ -35,6 +36,13 @@ async function establish(connection: Connection): Promise<void> {
       for (const forget of lossListeners) forget();
     }
     connection.storeId = id;
+    // Without strict mode a failover may lose raises; the histories find what else it lost.
+    if (!connection.isStrict && isFailover(connection, found)) connection.counter.known = 0;
+    if (await isSetBack(connection)) {
+      await replaceStoreId(ids, id);
+      seen = -1;
+      continue;
+    }
     await agreeOnHistories(connection, found);
     if (seen === connection.losses) connection.verifiedLosses = seen;
   }

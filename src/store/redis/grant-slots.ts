@@ -24,11 +24,11 @@ export function createGrantSlots({ link, keys }: { link: Link; keys: Keys }) {
 
   function slotOf(id: string, { root, workspace }: GrantPlace) {
     if (workspace !== undefined) {
-      const { grants, revoked, used, users } = keys.workspace(workspace);
-      return { grants, revoked, used, users: users(id) };
+      const { users, ...hashes } = keys.workspace(workspace);
+      return { ...hashes, users: users(id) };
     }
-    const { grants, revoked, used, users } = keys.tree(root);
-    return { grants, revoked, used, users };
+    const { grants, revoked, used, confirmed, users } = keys.tree(root);
+    return { grants, revoked, used, confirmed, users };
   }
 
   async function placeOf(id: string): Promise<GrantPlace | undefined> {
@@ -36,15 +36,20 @@ export function createGrantSlots({ link, keys }: { link: Link; keys: Keys }) {
     return place === "" ? undefined : JSON.parse(place);
   }
 
+  /** Sets when a restore suspended a grant: the last one after it was created, unless it was confirmed since. */
+  function withSuspension(grant: Grant, confirmed = 0): Grant {
+    const restored = link.restored();
+    return restored > Math.max(grant.created, confirmed) ? { ...grant, suspended: restored } : grant;
+  }
+
   async function load(id: string, place: GrantPlace): Promise<Grant | undefined> {
     const slot = slotOf(id, place);
-    const [saved, revoked, used] = await Promise.all([
-      link.command("hget", slot.grants, id),
-      link.command("hget", slot.revoked, id),
-      link.command("hget", slot.used, id),
-    ]);
-    const found = bytes(saved);
-    return found && { ...decodeGrant(found), revoked: number(revoked), lastUsed: number(used) };
+    const [saved, ...times] = await Promise.all(
+      [slot.grants, slot.revoked, slot.used, slot.confirmed].map((hash) => link.command("hget", hash, id)),
+    );
+    const found = bytes(saved ?? null);
+    const [revoked = 0, lastUsed = 0, confirmed] = times.map(number);
+    return found && withSuspension({ ...decodeGrant(found), revoked, lastUsed }, confirmed);
   }
 
   /** Moves a tree's wider grants from its outbox to their workspaces' slots. */
@@ -64,6 +69,7 @@ export function createGrantSlots({ link, keys }: { link: Link; keys: Keys }) {
     placeOf,
     load,
     drainOutbox,
+    withSuspension,
 
     /** Finds a grant and its place; drains the outbox of its tree first if the grant is still there. */
     async find(id: string): Promise<{ grant: Grant; place: GrantPlace } | undefined> {
@@ -86,17 +92,21 @@ export function createGrantSlots({ link, keys }: { link: Link; keys: Keys }) {
 
     /** Reads all grants of a slot, and further hashes of the same slot in the same snapshot. */
     async readSlot(
-      { grants, revoked, used }: { grants: string; revoked: string; used: string },
+      { grants, revoked, used, confirmed }: Record<"grants" | "revoked" | "used" | "confirmed", string>,
       more: string[] = [],
     ): Promise<[Grant[], ...Reply[]]> {
-      const [saved, dead, uses, ...others] = await link.hashes(grants, revoked, used, ...more);
-      const [ends, last] = [fields(dead), fields(uses)];
-      const decode = ([id, found]: [string, Buffer]) =>
-        create(GrantSchema, {
-          ...decodeGrant(found),
-          revoked: ends?.number(id) ?? 0,
-          lastUsed: last?.number(id) ?? 0,
-        });
+      const [saved, dead, uses, confirmations, ...others] = await link.hashes(
+        grants,
+        revoked,
+        used,
+        confirmed,
+        ...more,
+      );
+      const [ends, last, known] = [fields(dead), fields(uses), fields(confirmations)];
+      const decode = ([id, found]: [string, Buffer]) => {
+        const grant = { ...decodeGrant(found), revoked: ends?.number(id) ?? 0, lastUsed: last?.number(id) ?? 0 };
+        return create(GrantSchema, withSuspension(grant, known?.number(id)));
+      };
       return [pairs(saved).map(decode), ...others];
     },
   };

@@ -28,10 +28,12 @@ export async function readServingGrants(
   const [inWorkspace] = await slots.readSlot(keys.workspace(tree.workspace));
   const inOutbox = pairs(outbox)
     .filter(([id]) => !inWorkspace.some((grant) => grant.id === id))
-    .map(([, saved]) => decodeGrant(saved));
+    .map(([, saved]) => slots.withSuspension(decodeGrant(saved)));
   const serves = ({ scope, agent }: Grant) => scope === GrantScope.PROJECT || agent === tree.agent;
   return {
-    grants: [...inTree, ...[...inWorkspace, ...inOutbox].filter(serves)].filter((grant) => isLive(grant, link.now())),
+    grants: [...inTree, ...[...inWorkspace, ...inOutbox].filter(serves)].filter(
+      (grant) => grant.suspended === 0 && isLive(grant, link.now()),
+    ),
     rulesVersion: fields(state)?.number("rules") ?? 0,
     asksVersion: fields(state)?.number("asks") ?? 0,
   };
@@ -40,7 +42,7 @@ export async function readServingGrants(
 /** adopt_grant: adds a tree to the users of a live grant. */
 export async function runAdoptGrant({ link, slots }: GrantContext, root: string, id: string): Promise<boolean> {
   const found = await slots.find(id);
-  if (found === undefined) return false;
+  if (found === undefined || found.grant.suspended > 0) return false;
   const { grant, place } = found;
   const values = { id, root, expires: grant.expires, inTree: isInTree(place) };
   const [result] = replyList(await link.run("adopt_grant", slots.slotOf(id, place), values));
@@ -61,25 +63,55 @@ export async function runRevokeGrant(
   );
   const grant = { ...found.grant, revoked: number(time) };
   const recorded = found.grant.revoked > 0 ? [] : decisions;
-  const roots = new Set([found.place.root, ...texts(users)]);
-  await Promise.all([...roots].map((root) => raiseRules(context, root, grant, recorded)));
+  const emitted = { mark: id, event: encodeEvent(grant.sessionId, { case: "revoked", value: grant }) };
+  await raiseUsers(context, found.place.root, texts(users), { grant, emitted, decisions: recorded });
   return grant;
+}
+
+/** confirm_grant: lets a suspended grant serve again, until the next restore; see the port. */
+export async function runConfirmGrant(
+  context: GrantContext,
+  id: string,
+  decisions: readonly DecisionRecord[] = [],
+): Promise<Grant | undefined> {
+  const { link, slots } = context;
+  const found = await slots.find(id);
+  if (found === undefined || found.grant.suspended === 0) return found?.grant;
+  const { grants, confirmed, users } = slots.slotOf(id, found.place);
+  const [time, roots] = replyList(await link.run("confirm_grant", { grants, confirmed, users }, { id }));
+  const grant = { ...found.grant, suspended: 0 };
+  const event = encodeEvent(grant.sessionId, { case: "granted", value: grant });
+  const emitted = { mark: `${id} confirmed ${number(time)}`, event };
+  await raiseUsers(context, found.place.root, texts(roots), { grant, emitted, decisions });
+  return grant;
+}
+
+/** A grant that changed, the event that its creator's tree emits once, by a mark, and the records of the change. */
+interface GrantChange {
+  grant: Grant;
+  emitted: { mark: string; event: Uint8Array };
+  decisions: readonly DecisionRecord[];
+}
+
+/** Invalidates the decisions of the tree that created a grant, and of its users. */
+async function raiseUsers(context: GrantContext, creator: string, users: readonly string[], change: GrantChange) {
+  const roots = new Set([creator, ...users]);
+  await Promise.all([...roots].map((root) => raiseRules(context, root, change)));
 }
 
 /** Invalidates decisions in a tree that uses the grant, and notifies the tree that created it. */
 async function raiseRules(
   { trees, runStep }: GrantContext,
   root: string,
-  grant: Grant,
-  decisions: readonly DecisionRecord[],
+  { grant, emitted, decisions }: GrantChange,
 ): Promise<void> {
   const isCreator = root === grant.sessionId;
   await runStep(
     "raise_rules",
     root,
     isCreator ? trees.logKeys(root, [root]) : {},
-    { grant: grant.id, session: root },
-    { revoked: isCreator ? encodeEvent(root, { case: "revoked", value: grant }) : undefined },
+    { mark: emitted.mark, session: root },
+    { event: isCreator ? emitted.event : undefined },
     isCreator ? decisions : [],
   );
 }

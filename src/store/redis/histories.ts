@@ -48,7 +48,7 @@ export async function agreeOnHistories(connection: Connection, found: readonly F
   const others = found.filter(({ id }) => !histories.has(id));
   if (connection.replica !== undefined && connection.isReplicated) {
     if (histories.size > 0) for (const master of others) await decide(connection, master);
-    adopt(connection, await announce(connection));
+    adoptGenerations(connection, await announce(connection));
   }
   connection.histories = continueHistories(histories, found);
   for (const id of acknowledged.keys()) if (!connection.histories.has(id)) acknowledged.delete(id);
@@ -58,6 +58,13 @@ export async function agreeOnHistories(connection: Connection, found: readonly F
     for (const forget of breakListeners) forget();
   }
   await storeHistories(connection);
+}
+
+/** Returns true if a master was a copy of a history that is known here, and has taken over from it. */
+export function isFailover(connection: Connection, found: readonly FoundMaster[]): boolean {
+  if (connection.histories.size === 0) recallHistories(connection);
+  const { histories } = connection;
+  return found.some(({ id, formerId }) => !histories.has(id) && histories.has(formerId));
 }
 
 /** Returns the histories of the found masters, and those of which some shard has no master now: a copy may continue them. */
@@ -100,7 +107,7 @@ async function decide(connection: Connection, master: FoundMaster): Promise<void
         `a failover of Redis has lost acknowledged work, or it cannot be ruled out: the store ids of the sessions in ${master.shards.length} of ${shards} shards change, and retries that name the former ids get STORE_CHANGED`,
         { reason: verdict },
       );
-    return adopt(connection, raised);
+    return adoptGenerations(connection, raised);
   }
 }
 
@@ -123,7 +130,7 @@ async function announce(connection: Connection): Promise<string[]> {
 }
 
 /** Takes over the generations of a reply (shard, generation, shard, ...). After a raise, what is cached here may be lost. */
-function adopt(connection: Connection, reply: readonly string[]): void {
+export function adoptGenerations(connection: Connection, reply: readonly string[]): void {
   const { generations, lossListeners } = connection;
   const before = generations.join();
   for (let index = 0; index < reply.length; index += 2) {

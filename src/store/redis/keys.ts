@@ -42,6 +42,8 @@ export function createKeys(prefix: string) {
     /** HASH: the generation of each shard that was raised. ZSET: the replicas, by the time of their last announcement. */
     generations: `${slot("histories")}:generations`,
     replicas: `${slot("histories")}:replicas`,
+    /** HASH: a counter that replicas raise while they run, the time of its last raise, and that of the last restore that was found by it. */
+    counter: `${slot("histories")}:counter`,
     /** STRING: the copies that each master should have. */
     copies: `${slot("histories")}:copies`,
     /** HASH: reports of the replicas on the history of a server, and the decision. */
@@ -71,13 +73,14 @@ export function createKeys(prefix: string) {
       return made;
     },
 
-    /** Wider grants of one workspace. HASHes by grant: the grant, time of revocation, time of last use. SET per grant: the trees that use it. */
+    /** Wider grants of one workspace. HASHes by grant: the grant, time of revocation, time of last use, time of the confirmation after a restore. SET per grant: the trees that use it. */
     workspace(workspace: string) {
       const name = (rest: string) => `${slot(digest(`workspace ${workspace}`))}:${rest}`;
       return {
         grants: name("grants"),
         revoked: name("revoked"),
         used: name("used"),
+        confirmed: name("confirmed"),
         users: (id: string) => name(`users:${id}`),
       };
     },
@@ -101,10 +104,11 @@ function keysOfTree(slot: string) {
     /** ZSETs: open asks by opening time, and by deadline. */
     asks: name("asks"),
     deadlines: name("deadlines"),
-    /** HASHes by grant: the grants of this tree, time of revocation, time of last use; and wider grants on the way to their own slot. */
+    /** HASHes by grant: the grants of this tree, time of revocation, time of last use, time of the confirmation after a restore; and wider grants on the way to their own slot. */
     grants: name("grants"),
     revoked: name("revoked"),
     used: name("used"),
+    confirmed: name("confirmed"),
     outbox: name("outbox"),
     /** SET: users of the tree's grants, which can only be the tree itself. */
     users: name("users"),

@@ -17,6 +17,7 @@ import { agreeOnFormat } from "./format.ts";
 import { generationOf, noteAcknowledged, withdrawReplica } from "./histories.ts";
 import { type Keys, shardOfSlot, slotOf } from "./keys.ts";
 import { type Reply, replyList } from "./reply.ts";
+import { raiseCounter, recallCounter } from "./restores.ts";
 import { attemptCommand, noteRefusal, patienceMs } from "./retry.ts";
 import type { ReadName, StepName } from "./scripts.ts";
 import { checkServers } from "./server-check.ts";
@@ -51,6 +52,8 @@ export interface Link {
   confirmedJump(): number;
   /** Returns how far the time of the store is behind the clock of the server of a session tree, in ms. */
   behindAt(root: string): number;
+  /** Returns the time at which the store was found to be restored last; 0: never. Grants that were saved before are suspended. */
+  restored(): number;
   /** Returns true if no other replica runs. Takes some seconds. */
   isAlone(): Promise<boolean>;
   /** Takes the clock of Redis as the time of the store. */
@@ -75,6 +78,7 @@ export async function openLink(options: {
   log: Logger;
   replica?: string;
   historyFile?: string | undefined;
+  counterFile?: string | undefined;
   copies?: CopySettings;
 }): Promise<Link> {
   const { address, keys, log } = options;
@@ -96,6 +100,7 @@ export async function openLink(options: {
     await checkServers(connection.client);
     await agreeOnFormat(connection);
     await copies.check();
+    recallCounter(connection);
     await verifyContents(connection);
   } catch (error) {
     stopChecking();
@@ -163,6 +168,15 @@ function linkOver(
   const read: Link["read"] = (name, names, ...args) =>
     attemptCommand(connection, () => evaluate(name, names[0] ?? "", [names.length, ...names, ...args]));
 
+  const raise = () =>
+    raiseCounter(connection, confirmed).catch((error: unknown) =>
+      connection.log.debug("the counter of Redis is not raised now", { error }),
+    );
+  if (connection.replica !== undefined) void raise();
+  const raising = setInterval(() => {
+    if (connection.replica !== undefined && isVerified(connection)) void raise();
+  }, checkMs).unref();
+
   return {
     get storeId() {
       return connection.storeId;
@@ -200,6 +214,7 @@ function linkOver(
     isStrict,
     confirmedJump: () => confirmedJump(connection),
     behindAt: (root) => behindAt(connection, connection.keys.tree(root).tree),
+    restored: () => connection.counter.restored,
     isAlone: () => isAlone(connection),
     adoptClock: () => adoptClock(connection),
     safety,
@@ -213,6 +228,7 @@ function linkOver(
     async close() {
       connection.isClosed = true;
       stopChecking();
+      clearInterval(raising);
       confirmations.close();
       await withdrawReplica(connection);
       await quitRedis(client);
@@ -238,6 +254,7 @@ const unconfirmed: ReadonlySet<StepName | ReadName> = new Set([
   "agree_on_policy",
   "announce_workers",
   "bury_call",
+  "check_counter",
   "claim_call",
   "drop_call",
   "drop_log",

@@ -26,5 +26,10 @@ export async function establishStoreId(ids: StoreIds): Promise<string> {
   throw new Error("the id of the Redis store keeps changing: is another program writing to its keys?");
 }
 
+/** Begins to replace the id that the caller has read; `establishStoreId` completes it. Another replica may have done so. */
+export async function replaceStoreId({ decide }: StoreIds, seen: string): Promise<void> {
+  await decide(seen, `${changing}${newStoreId()}`);
+}
+
 const changing = "changing to ";
 const newStoreId = () => `sto_${randomBytes(16).toString("hex")}`;

@@ -18,7 +18,14 @@ import { refusingDamage } from "./damaged-ports.ts";
 import { createFollowed } from "./followed.ts";
 import { storeFormat } from "./format.ts";
 import { createGrantSlots } from "./grant-slots.ts";
-import { type GrantContext, listStoredGrants, readServingGrants, runAdoptGrant, runRevokeGrant } from "./grants.ts";
+import {
+  type GrantContext,
+  listStoredGrants,
+  readServingGrants,
+  runAdoptGrant,
+  runConfirmGrant,
+  runRevokeGrant,
+} from "./grants.ts";
 import { createHeldCalls } from "./held-calls.ts";
 import { createKeys, type Keys } from "./keys.ts";
 import { createLeases } from "./leases.ts";
@@ -94,6 +101,8 @@ export async function openRedisStore(options: {
   copies?: CopySettings;
   /** File in which this replica stores what it knows of the servers' histories. */
   historyFile?: string;
+  /** File in which this replica stores how far the counter of the store was raised, by which it notices a restore. */
+  counterFile?: string;
   /** Replaces Redis' clock, in tests. */
   clock?: () => number;
   /** Wraps the link, in tests. */
@@ -122,6 +131,7 @@ export async function openRedisStore(options: {
     log,
     replica,
     historyFile: options.historyFile,
+    counterFile: options.counterFile,
     copies: options.copies ?? {},
   });
   const link = options.through?.(opened) ?? opened;
@@ -251,8 +261,7 @@ function permissionStoreOf(context: RedisContext): PermissionStore {
     getGrant: async (id) => (await slots.find(id))?.grant,
     listGrants: (filter) => listStoredGrants(context, filter),
     revokeGrant: (id, decisions) => runRevokeGrant(context, id, decisions),
-    // Only a restored file has suspended grants.
-    confirmGrant: async (id) => (await slots.find(id))?.grant,
+    confirmGrant: (id, decisions) => runConfirmGrant(context, id, decisions),
     recordDecisions: (root, decisions) => runRecordDecisions(context, root, decisions),
     listDecisions: audit.list,
     listAudits: audit.gone,

@@ -73,6 +73,7 @@ async function sweepGrant(
     await link.command("hdel", slot.grants, id);
     await link.command("hdel", slot.revoked, id);
     await link.command("hdel", slot.used, id);
+    await link.command("hdel", slot.confirmed, id);
     if (place.workspace !== undefined) await link.command("del", slot.users);
     countRemoved(removed, "grants", 1);
   }
