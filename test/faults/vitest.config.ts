@@ -4,7 +4,7 @@ import FailedFiles from "../failed-files.ts";
 import { isLong } from "./report.ts";
 
 /** Files that take longest. One of them that began last would leave a core idle. */
-const longest = ["controls", "network", "failover", "nemesis", "kills", "lost-work", "answers", "rolling"];
+const longest = ["controls", "network", "failover", "nemesis", "upgrades", "kills", "lost-work", "answers", "rolling"];
 
 class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
