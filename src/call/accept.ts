@@ -31,7 +31,7 @@ import { prepareStart } from "./prepare.ts";
 import { countUnrecorded, mayRecordOnce, recordOnce } from "./record-once.ts";
 import { digestOfRequest } from "./request-digest.ts";
 import { type Ready, runKeyOf } from "./running.ts";
-import { beforeDrain, checkNotDraining, draining, whileClaiming } from "./runs.ts";
+import { beforeDrain, checkServing, servingRefusal, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
 import { freeSlot, needsSlot, takeSlot } from "./slots.ts";
 import { pendingPart, runningAt } from "./state.ts";
@@ -72,25 +72,31 @@ export function callerOfRequest({ id: principal, lineage: [person], user }: Prin
   return { principal, person: person === principal ? undefined : person, callerUid };
 }
 
-/** Accepts a call, or attaches to the call of that id; during a drain it only attaches. */
+/** Accepts a call, or attaches to the call of that id; during a drain, or with former rules, it only attaches. */
 export async function acceptCall(
   engine: Engine,
   principal: Principal,
   request: CallRequest,
   trace?: TraceContext,
 ): Promise<Accepted> {
-  if (engine.isDraining) return await attachOnly(engine, principal, request);
+  const refusal = servingRefusal(engine);
+  if (refusal) return await attachOnly(engine, principal, request, refusal);
   return await beforeDrain(engine, openAndEnter(engine, principal, request, trace));
 }
 
-/** Attaches to an existing call, so that its client gets the end of what still runs; throws DRAINING for a new one. */
-async function attachOnly(engine: Engine, principal: Principal, request: CallRequest): Promise<Accepted> {
+/** Attaches to an existing call, so that its client gets the end of what still runs; throws the refusal for a new one. */
+async function attachOnly(
+  engine: Engine,
+  principal: Principal,
+  request: CallRequest,
+  refusal: RequestError,
+): Promise<Accepted> {
   const { sessions, store } = engine;
   const { sessionId, callId, tool, input = {} } = request;
-  if (sessionId === "" || callId === "") throw draining();
+  if (sessionId === "" || callId === "") throw refusal;
   const opened = await sessions.openExpected(principal, sessionId, request.expectedStoreId);
   const record = await store.getCall(sessionId, callId);
-  if (!record) throw draining();
+  if (!record) throw refusal;
   checkAttach(record, digestOfRequest(tool, canonicalJson(input)));
   return { record, opened };
 }
@@ -352,7 +358,7 @@ async function enterChild(
   const { part, spec } = parent.record;
   const known = run?.isResumed ? await engine.store.getCall(part.sessionId, callId) : undefined;
   if (known) return gate ? await launchAtGate(engine, { opened, signal }, known, gate) : known.ref;
-  checkNotDraining(engine);
+  checkServing(engine);
   const caller = { principal: spec.principal, person: spec.person, callerUid: part.callerUid };
   const request = create(CallToolRequestSchema, {
     sessionId: part.sessionId,

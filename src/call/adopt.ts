@@ -6,7 +6,7 @@ import type { Engine } from "./engine.ts";
 import { launchAgain } from "./parents.ts";
 import type { CallRecord } from "./ports.ts";
 import { fenceOf, type Running, runKeyOf } from "./running.ts";
-import { beforeDrain, checkNotDraining, whileClaiming } from "./runs.ts";
+import { beforeDrain, checkServing, whileClaiming } from "./runs.ts";
 import { isTerminal } from "./state.ts";
 import { findDefinition, offerAgain, waitAgain } from "./worker-queue.ts";
 
@@ -21,7 +21,7 @@ export type Adoption = "adopted" | "ended" | "foreign";
  * run waits for its reports.
  */
 export async function adoptCall(engine: Engine, call: RemoteCall, mark: RemoteMark): Promise<Adoption> {
-  checkNotDraining(engine);
+  checkServing(engine);
   return await beforeDrain(engine, adoptOpen(engine, call, mark));
 }
 

@@ -18,7 +18,7 @@ import { launchCall } from "./launch.ts";
 import type { CallRecord, CallWithAsks } from "./ports.ts";
 import { questionOf, resolveTool } from "./prepare.ts";
 import { runKeyOf, type Startable } from "./running.ts";
-import { beforeDrain, isLeaseValid, whileClaiming } from "./runs.ts";
+import { beforeDrain, checkServing, isLeaseValid, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
 import { freeSlot, hasFreeSlot, needsSlot, takeSlot } from "./slots.ts";
 import { running } from "./state.ts";
@@ -40,6 +40,8 @@ export async function answerAsk(
   workspace: string,
   response: PermissionResponse,
 ): Promise<void> {
+  // An answer during a drain stands, and another replica runs the call. With former rules the call was judged by others.
+  if (!engine.agreesOnPolicy()) checkServing(engine);
   if (response.reply !== PermissionReply.REJECT) await checkNotStopped(engine, response);
   const answer = engine.permissions.reply(principal, workspace, response, answerSteps(engine));
   await beforeDrain(engine, answer);

@@ -16,7 +16,7 @@ import { enterDelegated } from "./enter-delegated.ts";
 import { createBell } from "./log.ts";
 import type { CallRecord } from "./ports.ts";
 import { collectableUntil, expireUncollected } from "./recover-delegated.ts";
-import { beforeDrain, checkNotDraining, whileClaiming } from "./runs.ts";
+import { beforeDrain, checkServing, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
 import { isTerminal } from "./state.ts";
 
@@ -50,7 +50,7 @@ export async function beginCall(
   signal: AbortSignal,
   trace?: TraceContext,
 ): Promise<BeginOutcome & { root: string }> {
-  checkNotDraining(engine);
+  checkServing(engine);
   await engine.sessions.expectStore(request.expectedStoreId);
   engine.lines.checkBudget(principal.id);
   const hosted = await openHostedSession(engine, principal, request);
@@ -136,7 +136,7 @@ async function takeUp(
   const attempt = await beforeDrain(
     engine,
     (async () => {
-      checkNotDraining(engine);
+      checkServing(engine);
       const claimed = await whileClaiming(engine, ref, () => store.claimCall(ref, replicaId, limits.leaseMs));
       return claimed && { done: attemptDelegated(engine, claimed, opened, sent, { assignment, signal }) };
     })(),

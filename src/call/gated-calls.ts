@@ -9,7 +9,7 @@ import { launchCall } from "./launch.ts";
 import type { CallRecord } from "./ports.ts";
 import { releaseCall } from "./release.ts";
 import { runKeyOf } from "./running.ts";
-import { beforeDrain, checkNotDraining, whileClaiming } from "./runs.ts";
+import { beforeDrain, checkServing, whileClaiming } from "./runs.ts";
 import { isTerminal } from "./state.ts";
 
 const notBegunText =
@@ -65,7 +65,7 @@ export async function launchAtGate(
 ): Promise<CallRef> {
   for (;;) {
     signal.throwIfAborted();
-    checkNotDraining(engine);
+    checkServing(engine);
     const record = await engine.store.getCall(ref.sessionId, ref.callId);
     if (!record) throw lostCall(ref, engine.store.storeIdOf(ref.root));
     if (isTerminal(record.part) || (await beforeDrain(engine, claimAtGate(engine, record, { opened }, gate))))

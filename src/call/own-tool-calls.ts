@@ -10,7 +10,7 @@ import { type BeginOutcome, beginHosted } from "./begin.ts";
 import { cancelCall } from "./cancel.ts";
 import type { Engine } from "./engine.ts";
 import { finishDelegated } from "./finish-delegated.ts";
-import { checkNotDraining } from "./runs.ts";
+import { checkServing } from "./runs.ts";
 
 /** An agent that this service started for a call, and the session in which it makes its calls. */
 interface StartedAgent {
@@ -68,7 +68,7 @@ export function ownToolCallsOf(engine: Engine) {
       { kind, tool, callId, input, cwd }: OwnUse,
       signal: AbortSignal,
     ): Promise<Exclude<BeginOutcome, { case: "waiting" }>> {
-      checkNotDraining(engine);
+      checkServing(engine);
       const principal = await principalOf(agent);
       engine.lines.checkBudget(principal.id);
       const opened = await sessions.open(principal, agent.childSession, "call");

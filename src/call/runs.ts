@@ -44,14 +44,19 @@ export async function beforeDrain<T>({ launching }: Engine, work: Promise<T>): P
 }
 
 /** Throws DRAINING if this replica accepts no more calls. */
-export function checkNotDraining({ isDraining }: Engine): void {
-  if (isDraining) throw draining();
+export function checkServing(engine: Engine): void {
+  const refusal = servingRefusal(engine);
+  if (refusal) throw refusal;
 }
 
-/** Builds the refusal of a new call during a drain. */
-export function draining(): RequestError {
+/** Builds the refusal of a new call during a drain, or where other replicas have later rules; undefined while calls are accepted. */
+export function servingRefusal({ isDraining, agreesOnPolicy }: Engine): RequestError | undefined {
+  if (!isDraining && agreesOnPolicy()) return undefined;
+  const reason = isDraining
+    ? "this replica is going away and accepts no new calls"
+    : "the rules of this replica were replaced at others that share its store, so it takes no calls and no answers until it has the same rules";
   return new RequestError(
     ErrorReason.DRAINING,
-    "this replica is going away and accepts no new calls; try again with the same ids, at another one or in a moment",
+    `${reason}; try again with the same ids, at another one or in a moment`,
   );
 }

@@ -94,24 +94,29 @@ export async function checkConfiguredPolicy({ policy, file, dataDirectory }: Con
   );
 }
 
-/** Compares this replica's policy digest with those of the replicas that share the store; one that differs is not ready. */
+/**
+ * Compares this replica's policy digest with those of the replicas that share the store. The latest start or reload decides; a replica
+ * with another digest is not ready, and takes no calls and no answers.
+ */
 export async function createPolicyAgreement(
   store: Pick<StoreMembership, "agrees">,
   rules: ConfiguredRules,
   log: Logger,
 ) {
-  let agrees = await store.agrees(policyDigestOf(rules));
-  return {
-    agrees: () => agrees,
-    async compare(): Promise<void> {
-      agrees = await store.agrees(policyDigestOf(rules));
-      if (!agrees)
-        log.warn(
-          "policy mismatch: this replica's rules differ from those of other replicas on this store; it is not ready",
-        );
-    },
-  };
+  let agrees = await store.agrees(policyDigestOf(rules), "start");
+  if (!agrees) log.warn(mismatch);
+  async function compare(takes?: "reload"): Promise<void> {
+    const before = agrees;
+    agrees = await store.agrees(policyDigestOf(rules), takes);
+    if (before && !agrees) log.warn(mismatch);
+    if (!before && agrees)
+      log.info("policy agreed: this replica's rules are those of the others, and it takes calls again");
+  }
+  return { agrees: () => agrees, compare: () => compare(), take: () => compare("reload") };
 }
+
+const mismatch =
+  "policy mismatch: other replicas on this store have started or reloaded with other rules since; this one takes no calls and no answers: give it the same rules and send SIGHUP, or stop it";
 
 /**
  * Digest of the configured rules: replicas that share a store must agree on it, and an approval is bound to it. Built-in rules

@@ -149,7 +149,7 @@ async function startParts(
       { everyMs: 1_000, work: opened.acceptedSources.refresh },
       { everyMs: 1_000, work: workers.refresh },
       { everyMs: 5_000, work: workers.announce },
-      { everyMs: 10_000, work: agreement.compare },
+      { everyMs: 1_000, work: agreement.compare },
       { everyMs: 3_600_000, work: () => sweepStore(store) },
       { everyMs: 3_600_000, work: () => sandbox.sweep(async (id) => (await store.calls.getSession(id)) !== undefined) },
     ],
@@ -189,7 +189,7 @@ async function startParts(
       replica.nameAgents();
       compareSearchTools();
       await upstreams.replace(next.upstreamServers);
-      await agreement.compare();
+      await agreement.take();
     },
     createSignInCode: () => (config.insecureNoAuth ? undefined : credentials.createCode().code),
     ...{ warnings, adoptedApprover },

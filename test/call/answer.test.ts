@@ -133,9 +133,13 @@ test("a replica that drains records the answer, and another one runs the call at
   expect(steps.filter((step) => step.startsWith("r2"))).toEqual(["r2 settle"]);
 });
 
-test("a replica with other rules records the answer, and another one runs the call", async () => {
-  const { answer, openAsk, end, entered } = await waiting({ agreesOnPolicy: (replica) => replica === "r3" });
-  await answer("r2", await openAsk());
+test("a replica with former rules takes no answer, and another one takes it and runs the call", async () => {
+  let former: readonly string[] = [];
+  const { answer, openAsk, end, entered } = await waiting({ agreesOnPolicy: (replica) => !former.includes(replica) });
+  const ask = await openAsk();
+  former = ["r1", "r2"];
+  await expect(answer("r2", ask)).rejects.toMatchObject({ reason: ErrorReason.DRAINING });
+  await answer("r3", ask);
   expect(await end()).toMatchObject({ case: "completed" });
   expect(entered).toEqual(["r3"]);
 });
@@ -241,8 +245,14 @@ test("a call that another call's always covers starts at once, although an answe
 });
 
 test("an approved call that no replica claims within a day ends TIMEOUT, and does not run", async () => {
-  const { replicas, answer, openAsk, end, entered } = await waiting({ agreesOnPolicy: () => false });
-  await answer("r2", await openAsk());
+  let former: readonly string[] = [];
+  const { replicas, answer, openAsk, end, entered } = await waiting({
+    agreesOnPolicy: (replica) => !former.includes(replica),
+  });
+  const ask = await openAsk();
+  former = ["r1", "r3"];
+  await replicas.at("r2").calls.drain(0);
+  await answer("r2", ask);
   replicas.advance(86_400_001);
   await replicas.at("r1").calls.recover();
   expect(await end()).toMatchObject({ case: "error", value: { reason: ToolErrorReason.TIMEOUT } });

@@ -4,8 +4,10 @@ import { join } from "node:path";
 import { Code } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { expect, onTestFinished, test, vi } from "vitest";
+import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { startProgramAtTerminal } from "../cli/toolgate.ts";
 import { programEntry } from "../main.ts";
+import { startRedis } from "../store/redis-server.ts";
 import { bearer, connect, kinds, type Opens, refusal } from "./clients.ts";
 import { read } from "./reading.ts";
 import { type Service, startService } from "./service.ts";
@@ -30,6 +32,34 @@ test("SIGHUP puts changed rules and tokens in force, and not before", async () =
   await asked.end();
   await withToken(service, "another-token-for-tests").newSession();
   expect((await refusal(withToken(service, "stranger-token-for-tests").newSession())).code).toBe(Code.Unauthenticated);
+});
+
+test("replicas whose rules another one replaced take no calls and no answers until they are reloaded too", async () => {
+  const redis = await startRedis();
+  onTestFinished(redis.stop);
+  const settings = `store = "${redis.url}"\n`;
+  const [one, other] = [await startService({ settings }), await startService({ settings })];
+  const agent = connect(one, "caller");
+  const sessionId = await agent.newSession();
+  const waiting = await agent.tools.callTool({ sessionId, callId: "waits", ...echo, waitMs: 5_000 });
+  const permissionId = waiting.permissions[0]?.id ?? "";
+  const change = (text: string) => text.replace("[agent.free", `${allowEcho}[agent.free`);
+  await edit(other, change);
+  await hangUp(other, "configuration reloaded");
+
+  const readiness = async () => (await fetch(`${one.url}/readyz`)).status;
+  await expect.poll(readiness, { timeout: 10_000 }).toBe(503);
+  const unavailable = { code: Code.Unavailable, reason: "DRAINING" };
+  expect(await refusal(agent.tools.callTool({ sessionId, callId: "new", ...echo }))).toMatchObject(unavailable);
+  const answer = { sessionId, permissionId, reply: PermissionReply.ONCE };
+  expect(await refusal(connect(one, "approver").permissions.respondToPermission(answer))).toMatchObject(unavailable);
+  const call = { sessionId, callId: "new", ...echo };
+  expect((await connect(other, "caller").tools.callTool(call)).part?.state.case).toBe("completed");
+
+  await edit(one, change);
+  await hangUp(one, "configuration reloaded");
+  await expect.poll(readiness, { timeout: 10_000 }).toBe(200);
+  await agent.tools.callTool({ sessionId, callId: "later", ...echo });
 });
 
 test.each([

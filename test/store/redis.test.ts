@@ -209,10 +209,16 @@ describe("redis", () => {
   test("agrees between replicas with one policy, and not with another policy", async () => {
     const prefix = randomUUID();
     const [one, other] = [await openReal(server.url, prefix), await openReal(server.url, prefix)];
-    expect(await one.calls.agrees("policy 1")).toBe(true);
-    expect(await other.calls.agrees("policy 1")).toBe(true);
+    expect(await one.calls.agrees("policy 1", "start")).toBe(true);
+    expect(await other.calls.agrees("policy 1", "start")).toBe(true);
     expect(await other.calls.agrees("policy 2")).toBe(false);
-    expect(await one.calls.agrees("policy 1")).toBe(true);
+    // The latest start or reload decides; what it replaced comes back by a reload only.
+    expect(await other.calls.agrees("policy 2", "start")).toBe(true);
+    expect(await one.calls.agrees("policy 1")).toBe(false);
+    expect(await one.calls.agrees("policy 1", "start")).toBe(false);
+    expect(await other.calls.agrees("policy 2")).toBe(true);
+    expect(await one.calls.agrees("policy 1", "reload")).toBe(true);
+    expect(await other.calls.agrees("policy 2")).toBe(false);
   });
 
   test("ends leases by Redis' clock", async () => {

@@ -16,8 +16,11 @@ export interface StoreMembership {
   readonly format: number;
   /** True if other replicas may take over calls whose lease has lapsed. */
   readonly isShared: boolean;
-  /** Announces the digest of this replica's policy; returns false if replicas that share the store have another one. */
-  agrees(policy: string): Promise<boolean>;
+  /**
+   * Announces the digest of this replica's policy; returns false if replicas that share the store have another one. A start or a reload
+   * takes its policy for all, which those with another one then find; within ten minutes only a reload takes a replaced one back.
+   */
+  agrees(policy: string, takes?: "start" | "reload"): Promise<boolean>;
   /** Returns true if the store answers. */
   ready(): Promise<boolean>;
   /** Durability of acknowledged writes when a server of the store is lost, as of the last check. */

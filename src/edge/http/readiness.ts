@@ -37,7 +37,7 @@ export function createReadiness(
       if (!(await probe()))
         return "the store cannot write: it does not answer, is full, is damaged or lacks copies; the log says which";
       if (agrees()) return undefined;
-      return "policy mismatch: this replica's rules differ from those of other replicas on this store; give all the same rules";
+      return "policy mismatch: this replica's rules differ from those of other replicas on this store, which started or reloaded later: it takes no calls and no answers; give all the same rules";
     },
   };
 }

@@ -39,6 +39,8 @@ export function createKeys(prefix: string) {
     format: `${slot("policy")}:policy`,
     /** STRING: the digest of the policy that the replicas agree on. */
     policy: `${slot("policy")}:agreement`,
+    /** ZSET: digests that others replaced, by that time. */
+    replacedPolicies: `${slot("policy")}:replaced`,
     /** HASH: the generation of each shard that was raised. ZSET: the replicas, by the time of their last announcement. */
     generations: `${slot("histories")}:generations`,
     replicas: `${slot("histories")}:replicas`,

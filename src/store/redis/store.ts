@@ -235,9 +235,10 @@ function callStoreOf(context: RedisContext): CallStore {
     ready: async () => context.damage.first() === undefined && (await link.ready()),
     safety: link.safety,
     sizes: async () => ({}),
-    async agrees(digest) {
-      const held = await link.run("agree_on_policy", { policy: keys.policy }, { digest, holdMs: policyHoldMs });
-      return text(held) === digest;
+    async agrees(digest, takes) {
+      const names = { policy: keys.policy, replaced: keys.replacedPolicies };
+      const values = { digest, takes, holdMs: policyHoldMs, replacedMs: policyReplacedMs };
+      return text(await link.run("agree_on_policy", names, values)) === digest;
     },
     async close() {
       await context.stopListening();
@@ -273,3 +274,6 @@ const operationMemoryMs = 20_000;
 
 /** Time for which a policy is held after the last announcement by a replica. */
 const policyHoldMs = 30_000;
+
+/** Time for which only a reload takes a policy that was replaced. */
+const policyReplacedMs = 600_000;

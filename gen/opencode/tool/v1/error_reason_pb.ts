@@ -258,7 +258,8 @@ export const ErrorReason = {
    * ERROR_REASON_DRAINING (unavailable): this replica is shutting down. Until its running calls have ended it refuses new
    * calls and runners, and still serves answers to permission requests, reads, watches, and requests that attach to a
    * known call. Then it ends every stream. Nothing was accepted: send a call again with the same ids, and open a stream
-   * again after the last sequence number seen, at another replica or in a moment.
+   * again after the last sequence number seen, at another replica or in a moment. A replica whose rules others on its
+   * store have replaced refuses new calls, runners and answers the same way, until it has the same rules.
    *
    * @generated from enum value: ERROR_REASON_DRAINING = 27;
    */

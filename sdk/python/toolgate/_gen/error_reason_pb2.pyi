@@ -142,7 +142,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """ERROR_REASON_DRAINING (unavailable): this replica is shutting down. Until its running calls have ended it refuses new
     calls and runners, and still serves answers to permission requests, reads, watches, and requests that attach to a
     known call. Then it ends every stream. Nothing was accepted: send a call again with the same ids, and open a stream
-    again after the last sequence number seen, at another replica or in a moment.
+    again after the last sequence number seen, at another replica or in a moment. A replica whose rules others on its
+    store have replaced refuses new calls, runners and answers the same way, until it has the same rules.
     """
     ERROR_REASON_INVALID_RANGE: _ErrorReason.ValueType  # 28
     """ERROR_REASON_INVALID_RANGE (out_of_range): the range of ReadToolOutput lies after the end of the output. Metadata:
@@ -373,7 +374,8 @@ ERROR_REASON_DRAINING: ErrorReason.ValueType  # 27
 """ERROR_REASON_DRAINING (unavailable): this replica is shutting down. Until its running calls have ended it refuses new
 calls and runners, and still serves answers to permission requests, reads, watches, and requests that attach to a
 known call. Then it ends every stream. Nothing was accepted: send a call again with the same ids, and open a stream
-again after the last sequence number seen, at another replica or in a moment.
+again after the last sequence number seen, at another replica or in a moment. A replica whose rules others on its
+store have replaced refuses new calls, runners and answers the same way, until it has the same rules.
 """
 ERROR_REASON_INVALID_RANGE: ErrorReason.ValueType  # 28
 """ERROR_REASON_INVALID_RANGE (out_of_range): the range of ReadToolOutput lies after the end of the output. Metadata:

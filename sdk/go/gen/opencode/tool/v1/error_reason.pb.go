@@ -129,7 +129,8 @@ const (
 	// ERROR_REASON_DRAINING (unavailable): this replica is shutting down. Until its running calls have ended it refuses new
 	// calls and runners, and still serves answers to permission requests, reads, watches, and requests that attach to a
 	// known call. Then it ends every stream. Nothing was accepted: send a call again with the same ids, and open a stream
-	// again after the last sequence number seen, at another replica or in a moment.
+	// again after the last sequence number seen, at another replica or in a moment. A replica whose rules others on its
+	// store have replaced refuses new calls, runners and answers the same way, until it has the same rules.
 	ErrorReason_ERROR_REASON_DRAINING ErrorReason = 27
 	// ERROR_REASON_INVALID_RANGE (out_of_range): the range of ReadToolOutput lies after the end of the output. Metadata:
 	// `total_bytes` or `total_lines`.
