@@ -16,6 +16,7 @@ import { buildPreload } from "./io/control.ts";
 import { endsOf, inParallel } from "./load.ts";
 import {
   faultOfClock,
+  faultOfRestore,
   faultsOfDisk,
   faultsOfLine,
   faultsOfProcess,
@@ -79,6 +80,15 @@ async function startOnDisk(): Promise<Target> {
   const service = system.at(0);
   const lanes = [[faultsOfProcess(service)], [faultsOfDisk(control)]];
   return { system, hosts: createHosts(system), lanes };
+}
+
+/** Services whose store is set back to an earlier state now and then; those on Redis are killed meanwhile. */
+async function startOnRestored(store: "redis" | "sqlite"): Promise<Target> {
+  const system = await startSystem(store === "sqlite" ? { store, count: 1 } : { count: 2 });
+  const hosts = createHosts(system, { mayLose: true });
+  const restored: Lane = [[faultOfRestore(system, store, () => someCalls(hosts, 20_000))]];
+  const killed = store === "redis" ? system.replicas.map((replica): Lane => [faultsOfProcess(replica)]) : [];
+  return { system, hosts, lanes: [restored, ...killed] };
 }
 
 async function newFolder(): Promise<string> {
@@ -151,6 +161,14 @@ test("Q7 kills, freezes, partitions, failovers, disks and clocks at random: noth
     torment(onRedis, "Q7 nemesis: Redis with Sentinel", isLong ? 60 : 3),
     torment(onDisk, "Q7 nemesis: a database", isLong ? 120 : 3),
   ]);
+  expect(found.flat()).toEqual([]);
+});
+
+test.runIf(isLong)("Q7 stores that are set back to an earlier state: nothing runs twice unreported", async () => {
+  const targets = await Promise.all([startOnRestored("redis"), startOnRestored("sqlite")]);
+  const found = await Promise.all(
+    targets.map((target, i) => torment(target, `Q7 nemesis: ${i ? "a database" : "Redis"} set back`, 6)),
+  );
   expect(found.flat()).toEqual([]);
 });
 

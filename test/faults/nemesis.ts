@@ -1,8 +1,10 @@
-import { writeFile } from "node:fs/promises";
+import { copyFile, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import type { CopiedServers } from "../store/redis-failover.ts";
 import { arm, diskFaults } from "./io/control.ts";
-import type { Replica } from "./system.ts";
+import type { Replica, System } from "./system.ts";
 import type { Line } from "./wire.ts";
 
 /** A fault that lasts until it is healed. */
@@ -112,6 +114,41 @@ export function faultsOfServers(servers: CopiedServers, recover: Heal): Lane {
     },
   };
   return [failovers, [freeze]];
+}
+
+/** Sets a Redis without copies back to a dump that was written long enough before, and a database to its files of before. */
+export function faultOfRestore(system: System, store: "redis" | "sqlite", recover: Heal): Fault {
+  const service = system.at(0);
+  return {
+    name: `restore: ${store}`,
+    maxMs: 500,
+    async begin() {
+      const folder = await mkdtemp(join(tmpdir(), "toolgate-restore-"));
+      if (store === "redis") await system.redis.save();
+      else await whileStopped(service, () => copyDatabase(service.data, folder));
+      // A replica notices what it knows for certain.
+      await delay(20_000);
+      return async () => {
+        if (store === "redis") await system.emptyRedis();
+        else await whileStopped(service, () => copyDatabase(folder, service.data));
+        await rm(folder, { recursive: true });
+        await recover();
+      };
+    },
+  };
+}
+
+async function whileStopped(service: Replica, work: () => Promise<void>): Promise<void> {
+  await service.stop();
+  await work();
+  await startedAgain(service);
+}
+
+async function copyDatabase(from: string, to: string): Promise<void> {
+  for (const name of ["toolgate.sqlite", "toolgate.sqlite-wal"]) {
+    await rm(join(to, name), { force: true });
+    await copyFile(join(from, name), join(to, name)).catch(() => undefined);
+  }
 }
 
 /** Faults of the process of a replica. */

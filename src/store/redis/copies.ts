@@ -49,6 +49,10 @@ export function createCopies(connection: Connection, settings: CopySettings): Co
     const required = requiredOf(found.expected);
     if (required !== state.required)
       log.info(`a write is acknowledged once ${required} of ${found.expected} copies of Redis have it`);
+    if (required !== state.required && required > 0 && required === found.expected)
+      log.warn(
+        `all ${found.expected} copies of Redis must have a write before it is acknowledged: after a planned failover requests wait until the former master follows as a copy, some 12 s with Sentinel, and one lost server stops them; run three copies, of which two are enough`,
+      );
     state = { ...found, required };
     connection.isStrict = required > 0;
   }
