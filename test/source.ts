@@ -10,12 +10,6 @@ interface Node {
   readonly [key: string]: unknown;
 }
 
-/** A function longer than a screen: its name in its file, and its lines from signature to closing brace. */
-export interface FunctionSize {
-  readonly name: string;
-  readonly lines: number;
-}
-
 /** A piece of prose in a source file, with the line that it starts at. */
 export interface Prose {
   readonly line: number;
@@ -71,17 +65,6 @@ export function findCircles(imports: ReadonlyMap<string, readonly string[]>): st
   };
   for (const file of imports.keys()) walk(file);
   return circles;
-}
-
-/** Measures the functions of `source`; nested functions count in their parent, too. */
-export function functionSizes(source: Source): FunctionSize[] {
-  const sizes: FunctionSize[] = [];
-  visit(source.tree, (node, parent) => {
-    if (!/^(FunctionDeclaration|FunctionExpression|ArrowFunctionExpression)$/.test(node.type)) return;
-    const name = nameOf(node.id) ?? nameOf(parent?.id) ?? nameOf(parent?.key) ?? "anonymous";
-    sizes.push({ name, lines: source.text.slice(node.start, node.end).split("\n").length });
-  });
-  return sizes;
 }
 
 /** Lists the names that `source` declares and exports; re-exports do not count. */
