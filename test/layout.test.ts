@@ -71,6 +71,7 @@ const allowed: Record<string, readonly string[]> = {
     "core/locate-program.ts",
     "core/pages-of.ts",
     "core/read-if-exists.ts",
+    "core/within.ts",
     "dialect",
     "mcp",
     "view",

@@ -17,6 +17,7 @@ import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallObservation, WaitTime } from "../call/observer.ts";
 import type { CallRecord } from "../call/ports.ts";
 import type { Logger } from "../core/logger.ts";
+import { within } from "../core/within.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import { describeEnd } from "./end.ts";
 
@@ -80,10 +81,7 @@ export function createSpans({ version, log }: { version: string; log: Logger }) 
     },
     /** Exports the remaining spans; gives up after 3 s if the collector does not answer. */
     async close(): Promise<void> {
-      const { promise: late, resolve } = Promise.withResolvers<void>();
-      const timer = setTimeout(resolve, 3_000);
-      await Promise.race([provider.shutdown(), late]);
-      clearTimeout(timer);
+      await within(3_000, provider.shutdown(), () => undefined);
     },
   };
 }

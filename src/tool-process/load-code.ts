@@ -10,9 +10,9 @@ import {
   type WorkerProject,
   WorkerProjectSchema,
 } from "../../gen/opencode/tool/v1/worker_pb.ts";
+import { within } from "../core/within.ts";
 import { exportedTool } from "../tool/files/foreign.ts";
 import { isHookName } from "../tool/hooks.ts";
-import { within } from "../tool/within.ts";
 import type { ModuleLoader } from "./module-loader.ts";
 import { type LoadProblem, problemOf } from "./problem.ts";
 import type { ServedTool } from "./served-tool.ts";

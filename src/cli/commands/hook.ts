@@ -1,5 +1,6 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { Argument, type Command } from "commander";
+import { within } from "../../core/within.ts";
 import { answerClaude, denyClaude, ownClaudeTool } from "../../dialect/claude.ts";
 import { type ClaudeHook, HookInputError, readClaudeHook } from "../../dialect/claude-hook.ts";
 import {
@@ -144,7 +145,11 @@ async function runHook<Hook>(
       hook,
     );
     // A service that is connected and silent must not outlast the agent's limit: some agents would run the tool then.
-    answer(await within(answered, limitMs + marginMs / 2));
+    const leftMs = Math.max(limitMs + marginMs / 2 - performance.now(), 0);
+    const silent = () => {
+      throw new SilentServiceError("the service did not answer in time");
+    };
+    answer(await within(leftMs, answered, silent));
   } catch (error) {
     fail(error);
   } finally {
@@ -159,19 +164,6 @@ function ownToolCheck<Hook>(kind: HookKind<Hook>, mcpName: string | undefined, c
     if (name === undefined) return false;
     return name === waitToolName || (await calls.toolNames()).includes(name);
   };
-}
-
-async function within<T>(answer: Promise<T>, endsAt: number): Promise<T> {
-  const silent = Promise.withResolvers<never>();
-  const timer = setTimeout(
-    () => silent.reject(new SilentServiceError("the service did not answer in time")),
-    Math.max(endsAt - performance.now(), 0),
-  );
-  try {
-    return await Promise.race([answer, silent.promise]);
-  } finally {
-    clearTimeout(timer);
-  }
 }
 
 async function readAll(stdin: InputStream): Promise<string> {

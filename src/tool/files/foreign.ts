@@ -2,12 +2,12 @@ import { stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import * as z from "zod";
+import { within } from "../../core/within.ts";
 import { isZod, type ValueSchema } from "../codec.ts";
 import { bindTool, defineTool, isTool, wholeInput } from "../define-tool.ts";
 import { ToolFailure } from "../errors.ts";
 import { plainJson } from "../plain-json.ts";
 import type { Attachment, Plan, Tool, ToolContext, ToolResult } from "../tool.ts";
-import { within } from "../within.ts";
 
 /** Context of a tool from a file or a plugin, with the field names of opencode. */
 export interface ForeignContext {

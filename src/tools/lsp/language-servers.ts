@@ -1,6 +1,7 @@
 import type { Ask } from "../../core/ask.ts";
 import type { CodeSettings, LanguageServer } from "../../core/language-server.ts";
 import { visible } from "../../core/visible.ts";
+import { within } from "../../core/within.ts";
 import { workspaceRoot } from "../../core/workspace-root.ts";
 import { isWithin } from "../../sandbox/is-within.ts";
 import { ToolFailure } from "../../tool/errors.ts";
@@ -262,15 +263,14 @@ async function inTime(
   signal: AbortSignal | undefined,
 ): Promise<LanguageClient> {
   const { promise: stopped, reject } = Promise.withResolvers<never>();
-  const timer = setTimeout(() => reject(stillStarting(name)), startMs);
   const onAbort = () => reject(signal?.reason);
   signal?.addEventListener("abort", onAbort, { once: true });
-  try {
-    return await Promise.race([starting, stopped]);
-  } finally {
-    clearTimeout(timer);
-    signal?.removeEventListener("abort", onAbort);
-  }
+  const late = () => {
+    throw stillStarting(name);
+  };
+  return await within(startMs, Promise.race([starting, stopped]), late).finally(() =>
+    signal?.removeEventListener("abort", onAbort),
+  );
 }
 
 const stillStarting = (name: string) =>

@@ -1,7 +1,7 @@
 import { basename, relative } from "node:path";
-import { setTimeout as delay } from "node:timers/promises";
 import type { Ask } from "../../core/ask.ts";
 import { visible } from "../../core/visible.ts";
+import { within } from "../../core/within.ts";
 import type { SandboxPlace } from "../../sandbox/confinement.ts";
 import { isWithin } from "../../sandbox/is-within.ts";
 import type { Argv, Confined, Covered, CoveredPaths } from "../../sandbox/layers.ts";
@@ -69,11 +69,9 @@ export async function hiddenPaths(
   sandbox: Pick<Sandbox, "hiddenFrom">,
   place: SandboxPlace,
 ): Promise<ShownCovered | undefined> {
-  const waited = new AbortController();
-  const late = delay(maxPreviewMs, [], { signal: waited.signal }).catch(() => []);
   // A command for which files cannot be hidden asks about that when it starts.
-  const hidden = await Promise.race([sandbox.hiddenFrom(place).catch(() => []), late]);
-  waited.abort();
+  const known = sandbox.hiddenFrom(place).catch(() => []);
+  const hidden = await within(maxPreviewMs, known, () => []);
   return hidden.length === 0 ? undefined : shownPaths(hidden, place.workspace);
 }
 
