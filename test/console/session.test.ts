@@ -1,6 +1,7 @@
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { describe, expect, onTestFinished, test } from "vitest";
+import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "../e2e/clients.ts";
 import { startFront } from "../e2e/front.ts";
 import { connectRunner } from "../runners/runner-program.ts";
@@ -59,6 +60,22 @@ describe.each(testedStores)("a session, on %s", (store) => {
       .poll(() => place.locator("pre").innerText())
       .toBe("  1  def <b>apple\n  2  one\n> 3    apple\n  4  three\n  5  ");
     await page.getByText("def <b>apple", { exact: true }).waitFor();
+  });
+
+  test("an approver stops the session behind one confirmation, and resumes it; a watcher does neither", async () => {
+    const { agent, call, path } = await begin({ command: "echo once" });
+    const watching = await browsers.open(service(), "watcher", { path });
+    await watching.getByText("echo once").first().waitFor();
+    expect(await watching.getByRole("button", { name: "Stop…" }).count()).toBe(0);
+    const page = await browsers.open(service(), "approver", { path });
+    await page.getByRole("button", { name: "Stop…" }).click();
+    await page.getByRole("button", { name: "Stop this session and its descendants" }).click();
+    await page.getByText("approver stopped this session and its descendants.").waitFor();
+    const { part } = await agent.tools.callTool({ ...call, callId: "c2" });
+    expect(part?.state).toMatchObject({ case: "error", value: { reason: ToolErrorReason.DENIED } });
+    await page.getByRole("button", { name: "Resume" }).click();
+    await page.getByText("approver stopped").waitFor({ state: "detached" });
+    expect((await agent.tools.callTool({ ...call, callId: "c3" })).part?.state.case).toBe("completed");
   });
 
   test("a task links the session of its subagent", async () => {

@@ -1,6 +1,7 @@
-import { ConnectError } from "@connectrpc/connect";
+import { ConnectError, createClient } from "@connectrpc/connect";
 import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
+import { OperatorService, type StopRecord } from "../../../gen/opencode/tool/v1/operator_service_pb.ts";
 import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { durationOf, momentOf } from "../../view/quantities.ts";
 import { requesterWords } from "../../view/requester.ts";
@@ -9,6 +10,7 @@ import { visibleText } from "../parts/visible-text.ts";
 import { useNow } from "../shell/now.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Liveness } from "../stream/follow.ts";
 import type { CallListRow } from "./call-list.ts";
 import { CallView } from "./call-view.tsx";
@@ -159,6 +161,9 @@ function SessionView({ sessionId, callId, connection, feed: asks }: PageProps & 
             <bdi>{visibleText(session.value?.title || sessionId)}</bdi>
           </h1>
           <Facts session={session.value} count={feed.calls.value.length} liveness={feed.liveness.value} />
+          {connection.may("approver", "admin") && session.value && (
+            <StopControl session={session.value} connection={connection} />
+          )}
           <input
             type="search"
             class="filter"
@@ -263,4 +268,109 @@ function Duration({ row: { start, end, state } }: { row: CallListRow }) {
 
 function Running({ since }: { since: number }) {
   return <b>{durationOf(useNow() - since)}</b>;
+}
+
+type Reach = "session" | "agent" | "all";
+
+/** Stops the session, its agent or everything, behind one confirmation, and resumes what is stopped. */
+function StopControl({
+  session: { id, agent },
+  connection: { transport },
+}: {
+  session: Session;
+  connection: Pick<ConsoleConnection, "transport">;
+}) {
+  const operator = useMemo(() => createClient(OperatorService, transport), [transport]);
+  const stops = useSignal<readonly StopRecord[]>([]);
+  const reach = useSignal<Reach>("session");
+  const isAsked = useSignal(false);
+  const problem = useSignal("");
+
+  const change = async (step: () => Promise<unknown>) => {
+    problem.value = "";
+    try {
+      await step();
+      stops.value = (await operator.listStops({})).stops;
+      isAsked.value = false;
+    } catch (error) {
+      problem.value = ConnectError.from(error).rawMessage;
+    }
+  };
+  useEffect(() => void change(async () => undefined), [operator]);
+
+  const words = {
+    session: "this session and its descendants",
+    agent: `agent ${visibleText(agent)}`,
+    all: "every agent",
+  };
+  const targets = {
+    session: { case: "sessionId", value: id },
+    agent: { case: "agent", value: agent },
+    all: { case: "all", value: true },
+  } as const;
+  const held = stops.value.flatMap((stop) => {
+    const { case: kind, value } = stop.target?.target ?? {};
+    if (kind === "all") return [{ stop, what: words.all }];
+    if (kind === "agent") return value === agent ? [{ stop, what: words.agent }] : [];
+    return value === id ? [{ stop, what: words.session }] : [];
+  });
+  return (
+    <>
+      {held.map(({ stop, what }) => (
+        <p class="problem" role="status" key={stop.id}>
+          {visibleText(stop.by)} stopped {what}.{" "}
+          <button type="button" onClick={() => void change(() => operator.resume({ target: stop.target }))}>
+            Resume
+          </button>
+        </p>
+      ))}
+      {isAsked.value ? (
+        <fieldset class="answer-form">
+          <legend>No call of it starts, and what runs is cancelled, until it is resumed.</legend>
+          <select
+            aria-label="What to stop"
+            value={reach}
+            onChange={({ currentTarget }) => {
+              reach.value = currentTarget.value as Reach;
+            }}
+          >
+            {Object.entries(words).map(([name, what]) => (
+              <option key={name} value={name}>
+                {what}
+              </option>
+            ))}
+          </select>{" "}
+          <button
+            type="button"
+            class="danger"
+            onClick={() => void change(() => operator.stop({ target: { target: targets[reach.value] } }))}
+          >
+            Stop {words[reach.value]}
+          </button>{" "}
+          <button
+            type="button"
+            onClick={() => {
+              isAsked.value = false;
+            }}
+          >
+            Back
+          </button>
+        </fieldset>
+      ) : (
+        <button
+          type="button"
+          onClick={() => {
+            isAsked.value = true;
+          }}
+        >
+          Stop…
+        </button>
+      )}
+      {problem.value !== "" && (
+        <p class="problem" role="alert">
+          {problem}
+        </p>
+      )}
+    </>
+  );
 }
