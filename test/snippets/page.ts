@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
-import { mkdir, writeFile } from "node:fs/promises";
-import { join } from "node:path";
+import { mkdir, readFile, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { parse, stringify, type TomlTable } from "smol-toml";
 import { isCommandListed, isListed } from "./not-run.ts";
 import { type Block, blocksOf, commandsOf, patternOf } from "./pages.ts";
 import { createReader } from "./reader.ts";
@@ -10,14 +11,28 @@ const [page = "", machine = "", setupSeconds = ""] = process.argv.slice(2);
 const checkout = join(machine, "checkout");
 const tarball = join(machine, "toolgate-0.1.0.tgz");
 const blocks = blocksOf(checkout, page);
-const cwd = blocks.some(({ text }) => text.includes("/path/to/")) ? join(machine, "home/example") : checkout;
-await mkdir(cwd, { recursive: true });
 const reader = await createReader(machine);
+/** The page writes one configuration, part by part, and tool files beside it. */
+const isToolsPage = page === "docs/tools.md";
+const cwd = isToolsPage
+  ? join(reader.home, ".config/toolgate")
+  : blocks.some(({ text }) => text.includes("/path/to/"))
+    ? join(reader.home, "example")
+    : checkout;
+await mkdir(cwd, { recursive: true });
 const began = performance.now();
 let count = 0;
 let isFirst = page === "README.md";
+/** The configuration was changed and is not in force yet. */
+let isChanged = false;
 /** What a page supposes. */
 const given: Readonly<Record<string, readonly string[]>> = {
+  "docs/tools.md": [
+    `echo '{ "version": "1.2.3" }' > ~/project/project.json`,
+    `mkdir node_modules && ln -s ${machine}/installed/lib/node_modules/toolgate node_modules/toolgate`,
+    `export PATH=${dirname(process.execPath)}:$PATH`,
+    "mkdir -p ~/.local/share/toolgate/keys && (umask 077; echo key > ~/.local/share/toolgate/keys/sourcegraph)",
+  ],
   "docs/configuration.md": ["export CI_WORKER_TOKEN=$(openssl rand -hex 32)"],
   "docs/clients.md": [
     "export TOOLGATE_URL=http://127.0.0.1:7420",
@@ -31,6 +46,8 @@ async function runBlock(block: Block): Promise<string> {
   const { language, text, line, follows } = block;
   switch (language) {
     case "sh": {
+      if (isChanged) await reader.run("toolgate serve --workspace ~/project", cwd);
+      isChanged = false;
       let all = "";
       for (const command of commandsOf(placed(text)))
         if (!isCommandListed(page, command)) all += await runCommand(command);
@@ -41,6 +58,7 @@ async function runBlock(block: Block): Promise<string> {
       if (follows) assert.match(printed, patternOf(text));
       return "";
     case "toml": {
+      if (isToolsPage) return await addToConfiguration(text);
       const file = join(reader.home, `${page.replaceAll(/\W/g, "-")}-${line}.toml`);
       await writeFile(file, text);
       await writeFile(join(cwd, "toolgate.toml"), text);
@@ -103,13 +121,34 @@ interface McpConfiguration {
   mcpServers: { toolgate: { command?: string; args?: string[]; url?: string; headers?: Record<string, string> } };
 }
 
+/** Adds what a block shows to the one configuration of the page, as its reader does; the next command starts the service with it. */
+async function addToConfiguration(text: string): Promise<string> {
+  const file = join(cwd, "toolgate.toml");
+  const known = parse(await readFile(file, "utf8").catch(() => ""));
+  await writeFile(file, stringify(merged(known, parse(text))));
+  isChanged = true;
+  return "";
+}
+
+function merged(known: TomlTable, added: TomlTable): TomlTable {
+  const isTable = (value: unknown): value is TomlTable => Object.getPrototypeOf(value ?? 0) === Object.prototype;
+  const join = ([key, value]: [string, TomlTable[string]]) => {
+    const before = known[key];
+    return [key, isTable(before) && isTable(value) ? merged(before, value) : value] as const;
+  };
+  return { ...known, ...Object.fromEntries(Object.entries(added).map(join)) };
+}
+
 /** Saves a program, and runs it unless a later command of the page does. */
 async function runProgram({ language, text, line }: Block): Promise<string> {
   const [, named] = /^(?:\/\/|#) (\S+\.\w+)\n/.exec(text) ?? [];
   const known = saved.find((program) => program.page === page && text.startsWith(program.begins));
   const name = named ?? known?.name;
   if (name !== undefined) {
+    await mkdir(dirname(join(cwd, name)), { recursive: true });
     await writeFile(join(cwd, name), text);
+    // The service loads it.
+    if (/^(tool|plugins)\//.test(name)) return "";
     const command =
       known?.run ??
       (blocks.some((block) => block.language === "sh" && block.text.includes(name))
@@ -140,6 +179,10 @@ const runners: Readonly<Record<string, (file: string) => string>> = {
 /** Programs without a name in their first line. */
 const saved: readonly { page: string; begins: string; name: string; run?: string }[] = [
   { page: "README.md", begins: "import toolgate", name: "call.py", run: "python call.py" },
+  {
+    ...{ page: "docs/clients.md", begins: "import { createClient }", name: "examples/of-the-page.ts" },
+    run: "TOOLGATE_TOKEN=$(cat ~/.local/share/toolgate/tokens/caller) npx node examples/of-the-page.ts",
+  },
   {
     page: "docs/clients/python.md",
     begins: '"""Runs a command',
@@ -210,5 +253,6 @@ for (const block of blocks) {
     process.exit(1);
   }
 }
+if (isChanged) await reader.run("toolgate serve --workspace ~/project", cwd);
 // Services and workers still run: they end with the namespace.
 process.exit(0);

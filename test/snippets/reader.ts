@@ -35,7 +35,10 @@ const offline = (machine: string, { GOMODCACHE }: NodeJS.ProcessEnv): NodeJS.Pro
 /** The machine of a reader: an empty home directory, an environment without the developer's, and a port for the service. */
 export interface Reader {
   readonly home: string;
-  /** Runs one command of a page, as it stands there, and returns what it printed. Variables stay for the next one. */
+  /**
+   * Runs one command of a page, as it stands there, and returns what it printed. Variables stay for the next one. One that starts the
+   * service ends the service that runs.
+   */
   run(command: string, cwd: string): Promise<string>;
   /** Opens a call that waits, and names its request in place of the examples of a page. */
   withRequest(command: string): Promise<string>;
@@ -53,12 +56,15 @@ export async function createReader(machine: string): Promise<Reader> {
   await writeFile(join(home, "project/README.md"), "# Shop\n");
   execFileSync("git", ["init", "--quiet", join(home, "project")]);
   let approver: ToolgateClient | undefined;
+  let serving: ReturnType<typeof start> | undefined;
   let held = 0;
   let beforeAnswer: Promise<unknown> = Promise.resolve();
 
   /** Starts a command, at a terminal if a person answers it there. */
   function start(command: string, cwd: string) {
-    const script = `cd '${cwd}'; . '${state}'; set -ae -o pipefail\n${command}\nexport -p > '${state}'`;
+    // The variables of a service that ends are older than those of the page.
+    const keep = isService(command) ? "" : `export -p > '${state}'`;
+    const script = `cd '${cwd}'; . '${state}'; set -ae -o pipefail\n${command}\n${keep}`;
     const isPerson = terminal.some(({ command: known }) => known.test(command));
     const [program = "", ...args] = isPerson
       ? ["script", "-qefc", `bash -c ${quote(script)}`, "/dev/null"]
@@ -130,12 +136,17 @@ export async function createReader(machine: string): Promise<Reader> {
   const reader: Reader = {
     home,
     async run(command, cwd) {
+      const service = isService(command);
+      if (service) {
+        serving?.child.stdin?.write(interrupt);
+        await serving?.ended;
+      }
       // A person takes longer than the short wait of a request, and answers after it.
       const running = start(command, cwd);
       const isShort = /"waitMs": 1000\b/.test(command);
       if (isShort) beforeAnswer = running.ended;
-      const service = /^[^#]*\b(toolgate serve|npm start)\b/.test(command);
       if (service) {
+        serving = running;
         await running.sees(/#code=[\w-]+/);
         await signIn(/http:\S+#code=[\w-]+/.exec(running.all())?.[0] ?? "", cwd);
         return running.all().replaceAll(home, "~");
@@ -179,6 +190,11 @@ export async function createReader(machine: string): Promise<Reader> {
   };
   return reader;
 }
+
+const isService = (command: string) => /^[^#]*\b(toolgate serve|npm start)\b/.test(command);
+
+/** Ctrl-C. */
+const interrupt = "\x03";
 
 /** Commands that a person answers at the terminal: what they see, and what they type then. */
 const terminal = [
