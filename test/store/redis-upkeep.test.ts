@@ -48,7 +48,9 @@ async function recordOnce(store: OpenedStore, callId: string, sessionId = "ses_r
 
 /** Names the keys of a store that hold records. */
 const recordsIn = async (prefix: string) =>
-  (await redis.keys(`${prefix}:*`)).filter((name) => !/:operation:|\}:(store|live|clock|probe|policy)$/.test(name));
+  (await redis.keys(`${prefix}:*`)).filter(
+    (name) => !/:operation:|\}:(store|live|clock|counter|probe|policy)$/.test(name),
+  );
 
 describe("upkeep", () => {
   test("removes the TTLs that an earlier version set, at the first sweep of a process", async () => {
