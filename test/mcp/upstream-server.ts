@@ -37,6 +37,8 @@ async function call(name: string, args: Record<string, unknown>, progressToken: 
       return process.exit(7);
     case "close":
       closeSync(1);
+      // It runs on, and cannot answer.
+      process.stdout.on("error", () => undefined);
       return await new Promise(() => setInterval(() => {}, 1_000));
     case "hang":
       return await new Promise(() => setInterval(() => {}, 1_000));
