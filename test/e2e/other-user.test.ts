@@ -100,17 +100,18 @@ test("approvals are advisory for the service's user and root, and for others unt
 
   const agents = clientOf(AgentService, service.url, approver);
   const connector = { kind: "claude", place: "ann@here", uid: agentUid };
-  const stateOf = async (enforced: boolean) =>
-    (await agents.registerConnector({ ...connector, enforced })).connector?.enforcement?.state;
-  expect(await stateOf(false)).toBe(EnforcementState.ADVISORY);
-  expect(await stateOf(true)).toBe(EnforcementState.ENFORCED);
+  const stateOf = async (enforced: boolean, systemLevel: boolean) =>
+    (await agents.registerConnector({ ...connector, enforced, systemLevel })).connector?.enforcement?.state;
+  expect(await stateOf(false, true)).toBe(EnforcementState.ADVISORY);
+  expect(await stateOf(true, false)).toBe(EnforcementState.ADVISORY);
+  expect(await stateOf(true, true)).toBe(EnforcementState.ENFORCED);
   const { code } = await clientOf(CredentialService, service.url, approver).createCode({});
   const { credential } = await sendAs(agentUid, "CredentialService/SignIn", { code, label: "ann" }, approver);
   expect(await enforcementOf(agentUid)).toMatchObject({
     state: "ENFORCEMENT_STATE_ADVISORY",
     reason: expect.stringContaining(`"${credential.id}" can approve and was in the hands of user ${agentUid}`),
   });
-  expect(await stateOf(true)).toBe(EnforcementState.ADVISORY);
+  expect(await stateOf(true, true)).toBe(EnforcementState.ADVISORY);
 });
 
 test("approvals are advisory where an agent's commands run without the filter of system calls", async () => {
