@@ -1,6 +1,6 @@
 import { connect as connectTcp, isIP } from "node:net";
 import { connect as connectTls } from "node:tls";
-import { listenerUids } from "../core/peer-uid.ts";
+import { serverUids } from "../core/peer-uid.ts";
 import { isLoopback } from "./find-token.ts";
 import { PeerError, type PeerProof, whenConnected } from "./verified-socket.ts";
 
@@ -30,7 +30,7 @@ export async function findPeerProof(
   );
 }
 
-/** Finds the user that listens at an address on this machine; undefined if it cannot be seen, or if there are several. */
+/** Finds the user that serves an address on this machine; undefined if it cannot be seen, or if others than root listen there, too. */
 export async function findServiceUid(url: string): Promise<number | undefined> {
   if (!isLoopback(url)) return undefined;
   const { protocol, hostname, port } = new URL(url);
@@ -39,7 +39,7 @@ export async function findServiceUid(url: string): Promise<number | undefined> {
     port: Number(port || (protocol === "https:" ? 443 : 80)),
   });
   await whenConnected(socket, "connect", url);
-  const [uid, ...others] = new Set(await listenerUids(socket));
+  const { accepted, listeners } = await serverUids(socket);
   socket.destroy();
-  return others.length === 0 ? uid : undefined;
+  return listeners.length > 0 && listeners.every((uid) => uid === accepted || uid === 0) ? accepted : undefined;
 }

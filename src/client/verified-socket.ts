@@ -1,6 +1,5 @@
 import { once } from "node:events";
 import { connect as connectTcp, isIP, type Socket } from "node:net";
-import { setTimeout } from "node:timers/promises";
 import { connect as connectTls, type TLSSocket } from "node:tls";
 import { serverUids } from "../core/peer-uid.ts";
 
@@ -60,18 +59,17 @@ export async function whenConnected(socket: Socket, event: "connect" | "secureCo
   }
 }
 
-/** Checks that the listener and the other end of this connection both belong to the user. */
+/** Checks that the other end of this connection belongs to the user, and that no other one listens there but root, for a socket unit. */
 async function checkOwner(socket: Socket, url: string, uid: number | undefined): Promise<void> {
   if (uid === undefined)
     throw new PeerError(`${url} cannot be verified: no user is recorded for it; run \`toolgate connect\` again`);
-  let { accepted, listeners } = await serverUids(socket);
-  // Older kernels list a connection that the service has not accepted yet as one of root.
-  for (let i = 0; uid !== 0 && !accepted && listeners.includes(uid) && i < maxAcceptChecks; i++) {
-    await setTimeout(acceptCheckMs);
-    ({ accepted, listeners } = await serverUids(socket));
-  }
-  const owners = new Set([...listeners, accepted ?? unknownUid]);
+  const { accepted, listeners } = await serverUids(socket);
+  const owners = new Set([...listeners.filter((owner) => owner !== 0), accepted ?? unknownUid]);
   if (listeners.length > 0 && owners.size === 1 && owners.has(uid)) return;
+  if (accepted === undefined && listeners.length > 0 && listeners.every((owner) => owner === 0))
+    throw new ServiceAwayError(
+      `no service answers at ${url}, whose port systemd holds; start it: systemctl start toolgate`,
+    );
   const found = [...owners].map((owner) => (owner === unknownUid ? "unknown" : owner)).join(", ");
   throw new PeerError(
     `the program at ${url} is not the recorded service: its user is ${found}, but ${uid} is recorded. Start the service, or run \`toolgate connect\` again if it moved`,
@@ -107,5 +105,3 @@ function digitsOf(fingerprint: string): string {
 
 const unknownUid = -1;
 const connectMs = 10_000;
-const acceptCheckMs = 20;
-const maxAcceptChecks = 100;

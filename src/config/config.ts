@@ -109,6 +109,8 @@ export interface McpHoldTime {
 /** The environment of a process. */
 export interface Environment {
   env: Readonly<Record<string, string | undefined>>;
+  /** Absent: no socket is handed over. */
+  pid?: number;
   home: string;
   /** The current directory. */
   directory: string;
@@ -116,7 +118,7 @@ export interface Environment {
 
 /** Reads the environment of the process. Nothing else in this folder does, so the caller of `loadConfig` controls its input. */
 export function readEnvironment(): Environment {
-  return { env: process.env, home: homedir(), directory: process.cwd() };
+  return { env: process.env, pid: process.pid, home: homedir(), directory: process.cwd() };
 }
 
 /** Merges flags, `TOOLGATE_*`, the file and the defaults; throws `ConfigError` for settings that are invalid or unsafe. */
@@ -157,6 +159,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
 
   return deepFreeze({
     ...camelKeys(plain),
+    listen: { ...plain.listen, ...handedSocket(environment) },
     ...{ file: canonicalPath(file), dataDirectory, trustDirectory: trustIn(dataDirectory) },
     ...(flags.newStore && { newStore: true }),
     ...{ tls: readTls(settings, workspaces), workspaces, policy: readPolicy(settings, lineOf, home), tokens },
@@ -196,6 +199,15 @@ export function findStore(flags: Flags, environment: Environment): Pick<Config, 
   if (store !== "sqlite" || existsSync(dataDirectory)) return { store, dataDirectory };
   throw new ConfigError(`there is no data directory ${dataDirectory}; name the one of the service with --data DIR`);
 }
+
+/** Reads which socket systemd hands over: the first descriptor, if it means this process. */
+function handedSocket({ env: { LISTEN_FDS, LISTEN_PID }, pid }: Environment): { descriptor?: number } {
+  if (pid === undefined || LISTEN_PID !== `${pid}` || !LISTEN_FDS) return {};
+  if (LISTEN_FDS === "1") return { descriptor: firstHandedDescriptor };
+  throw new ConfigError(`the socket unit hands over ${LISTEN_FDS} sockets; leave one ListenStream in it`);
+}
+
+const firstHandedDescriptor = 3;
 
 const trustIn = (data: string) => join(data, "trust");
 

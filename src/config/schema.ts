@@ -21,6 +21,8 @@ import {
 export interface ListenAddress {
   readonly host: string;
   readonly port: number;
+  /** Descriptor of a socket that listens there already, from the program that started this one. */
+  readonly descriptor?: number;
 }
 
 const day = 86_400_000;

@@ -1,4 +1,5 @@
 import { readFile } from "node:fs/promises";
+import { setTimeout } from "node:timers/promises";
 import ipaddr from "ipaddr.js";
 
 /** Both ends of a connection, as its server sees them. */
@@ -19,22 +20,29 @@ export async function peerUid(ends: SocketEnds): Promise<number | undefined> {
 }
 
 /**
- * Returns the users that listen where a connection to an address of this machine arrives: on the address itself, or on all
- * addresses. Empty if that is unknown, as in `peerUid`.
+ * Returns the owners of the other end of a client's connection: the user of the program that accepted it, and those that listen on
+ * the address itself or on all addresses. Waits a while for the program to accept it.
  */
-export async function listenerUids(ends: Pick<SocketEnds, "remoteAddress" | "remotePort">): Promise<number[]> {
-  return (await findOwners(ends, () => false)).listeners;
+export async function serverUids(ends: SocketEnds): Promise<SocketOwners> {
+  const look = () => findOwners(ends, ({ accepted, listeners }) => accepted !== undefined && listeners.length > 0);
+  let found = await look();
+  for (let i = 0; found.accepted === undefined && found.listeners.length > 0 && i < maxAcceptChecks; i++) {
+    await setTimeout(acceptCheckMs);
+    found = await look();
+  }
+  return found;
 }
 
-/** Returns the owners of the other end of a client's connection: of the socket itself, and of those that listen there. */
-export function serverUids(ends: SocketEnds): Promise<SocketOwners> {
-  return findOwners(ends, ({ accepted, listeners }) => accepted !== undefined && listeners.length > 0);
-}
-
-interface SocketOwners {
+/** Users behind an address of this machine. */
+export interface SocketOwners {
+  /** Undefined if no program accepted the connection. */
   accepted: number | undefined;
+  /** Empty if it is unknown, as in `peerUid`. Root's may be a unit of systemd, which holds the port for the service. */
   listeners: number[];
 }
+
+const acceptCheckMs = 20;
+const maxAcceptChecks = 100;
 
 /** Reads the table of IPv4, and that of IPv6 unless the first one was enough: a reading of either takes the kernel milliseconds. */
 async function findOwners(ends: SocketEnds, isEnough: (found: SocketOwners) => boolean): Promise<SocketOwners> {
@@ -45,8 +53,10 @@ async function findOwners(ends: SocketEnds, isEnough: (found: SocketOwners) => b
   for (const [table, file] of tables.entries()) {
     // A client with an IPv6 socket that connects to an IPv4 address is listed in the second table, as is a listener on all addresses.
     if (own[table] === undefined) continue;
-    for (const { local, remote, state, uid } of await readTable(file)) {
-      if (state === established && local === own[table] && remote === peer[table]) found.accepted ??= uid;
+    for (const { local, remote, state, uid, inode } of await readTable(file)) {
+      const isEnd = state === established && local === own[table] && remote === peer[table];
+      // A connection that no program has accepted yet has no file, and counts as one of root.
+      if (isEnd && inode !== "0") found.accepted ??= uid;
       if (state === listening && (local === own[table] || local === all[table])) found.listeners.push(uid);
     }
     if (isEnough(found)) break;
@@ -59,9 +69,9 @@ const tables = ["/proc/net/tcp", "/proc/net/tcp6"];
 async function readTable(file: string) {
   const text = await readFile(file, "latin1").catch(() => "");
   return text.split("\n").flatMap((row) => {
-    const [, local, remote, state, , , , uid] = row.trim().split(/ +/);
+    const [, local, remote, state, , , , uid, , inode] = row.trim().split(/ +/);
     if (local === undefined || remote === undefined || state === undefined || uid === undefined) return [];
-    return [{ local, remote, state, uid: Number(uid) }];
+    return [{ local, remote, state, uid: Number(uid), inode }];
   });
 }
 

@@ -1,7 +1,7 @@
 import { once } from "node:events";
 import { type AddressInfo, connect, createServer, type Socket } from "node:net";
 import { expect, onTestFinished, test } from "vitest";
-import { listenerUids, peerOf, peerUid } from "../../src/core/peer-uid.ts";
+import { peerOf, peerUid, serverUids } from "../../src/core/peer-uid.ts";
 
 /** Connects to a server on this machine; resolves with both ends. */
 async function connection(listen: string, to: string): Promise<{ client: Socket; served: Socket }> {
@@ -25,7 +25,7 @@ test.each([
   const { client, served } = await connection(listen, to);
   expect(await peerUid(served)).toBe(process.getuid?.());
   expect(await peerUid(client)).toBe(process.getuid?.());
-  expect(await listenerUids(client)).toEqual([process.getuid?.()]);
+  expect((await serverUids(client)).listeners).toEqual([process.getuid?.()]);
 });
 
 test("the user of a client that has left, or that is on another machine, is unknown", async () => {
@@ -46,7 +46,7 @@ test("the user of a client that has left, or that is on another machine, is unkn
 test("a port at which nothing listens, or another address of it, has no listener", async () => {
   const { client } = await connection("127.0.0.2", "127.0.0.2");
   const { remotePort } = client;
-  expect(await listenerUids(client)).toEqual([process.getuid?.()]);
-  expect(await listenerUids({ remoteAddress: "127.0.0.1", remotePort })).toEqual([]);
-  expect(await listenerUids({ remoteAddress: "192.0.2.1", remotePort })).toEqual([]);
+  expect((await serverUids(client)).listeners).toEqual([process.getuid?.()]);
+  expect((await serverUids({ remoteAddress: "127.0.0.1", remotePort })).listeners).toEqual([]);
+  expect((await serverUids({ remoteAddress: "192.0.2.1", remotePort })).listeners).toEqual([]);
 });

@@ -93,6 +93,7 @@ function installService({ program, directories, root }: InstallOptions): Install
   const files = [
     { path: place(installed.config), text: configText(workspaces), mode: 0o640 },
     { path: place(installed.unit), text: unitText(program, workspaces), mode: 0o644 },
+    { path: place(installed.socket), text: socketText, mode: 0o644 },
     { path: place(installed.gitSettings), text: gitSettingsText, mode: 0o644 },
   ];
   const [kept, written] = [files.filter(({ path }) => existsSync(path)), files.filter(({ path }) => !existsSync(path))];
@@ -194,6 +195,8 @@ const installed = {
   user: "toolgate",
   config: "/etc/toolgate/toolgate.toml",
   unit: "/etc/systemd/system/toolgate.service",
+  socket: "/etc/systemd/system/toolgate.socket",
+  listen: "127.0.0.1:7420",
   data: "/var/lib/toolgate",
   gitSettings: "/etc/gitconfig",
 } as const;
@@ -230,7 +233,8 @@ function configText(workspaces: readonly InstalledWorkspace[]): string {
   const roots = workspaces.map(({ name, directory }) => `${name} = ${JSON.stringify(directory)}`);
   return [
     "# Written by `toolgate install`; change it as you like, then: systemctl reload toolgate",
-    'listen = "127.0.0.1:7420"',
+    "# toolgate.socket holds this port: change ListenStream there, too.",
+    `listen = "${installed.listen}"`,
     `data = "${installed.data}"`,
     "# The user of an agent cannot answer the agent's requests.",
     "require_other_user = true",
@@ -243,6 +247,22 @@ function configText(workspaces: readonly InstalledWorkspace[]): string {
   ].join("\n");
 }
 
+/**
+ * The socket unit. systemd keeps the port while the service is down, so no program of another user takes it, whose pages would get the
+ * sign-in of a browser.
+ */
+const socketText = `${[
+  "[Unit]",
+  "Description=The port of Toolgate, which stays taken while the service restarts",
+  "",
+  "[Socket]",
+  `ListenStream=${installed.listen}`,
+  "NoDelay=yes",
+  "",
+  "[Install]",
+  "WantedBy=sockets.target",
+].join("\n")}\n`;
+
 /** Returns the systemd unit; `program` are the words that run this program, by absolute paths. */
 function unitText(program: readonly string[], workspaces: readonly InstalledWorkspace[]): string {
   const command = [...program, "serve", "--config", installed.config].map(unitWord).join(" ");
@@ -250,7 +270,8 @@ function unitText(program: readonly string[], workspaces: readonly InstalledWork
   return `${[
     "[Unit]",
     "Description=Toolgate, which runs tools for AI agents",
-    "After=network.target",
+    "After=network.target toolgate.socket",
+    "Requires=toolgate.socket",
     "",
     "[Service]",
     "Type=exec",
@@ -285,6 +306,7 @@ function unitText(program: readonly string[], workspaces: readonly InstalledWork
     "",
     "[Install]",
     "WantedBy=multi-user.target",
+    "Also=toolgate.socket",
   ].join("\n")}\n`;
 }
 
@@ -307,7 +329,7 @@ function aclCommands(directory: string, owner: string, closedParents: readonly s
 function nextSteps(): string[] {
   const { data } = installed;
   return [
-    "systemctl daemon-reload && systemctl enable --now toolgate",
+    "systemctl daemon-reload && systemctl enable --now toolgate.socket toolgate",
     shellCommand([
       "runuser",
       "-u",

@@ -44,7 +44,7 @@ export async function createListener({
   const { host } = listen;
   const sockets = createSockets(handler, { ...options, tls });
   const scheme = tls === undefined ? "http" : "https";
-  const port = await sockets.listen(host, listen.port);
+  const port = await sockets.listen(listen);
   return {
     url: `${scheme}://${host.includes(":") ? `[${host}]` : host}:${port}`,
     drain: onDrain,

@@ -15,7 +15,7 @@ import {
 } from "node:http2";
 import { createServer as createHttps } from "node:https";
 import type { Server, Socket } from "node:net";
-import type { Tls } from "../../config/config.ts";
+import type { ListenAddress, Tls } from "../../config/config.ts";
 import type { ConnectionCaps } from "./connection-caps.ts";
 import { detectHttpVersion } from "./first-bytes.ts";
 import type { Handler } from "./handler.ts";
@@ -31,7 +31,7 @@ import {
 /** One port for HTTP/1.1 and HTTP/2, in clear or with TLS. */
 export interface Sockets {
   /** Resolves to the port, once connections are accepted. */
-  listen(host: string, port: number): Promise<number>;
+  listen(address: ListenAddress): Promise<number>;
   /**
    * Accepts no more connections, sends GOAWAY to HTTP/2 clients, and ends each connection with its last response; after
    * `cutMs` it cuts the remaining connections. Resolves to their number when all are closed.
@@ -78,7 +78,7 @@ export function createSockets(
   acceptConnections(port, { times, opened: tls === undefined ? "connection" : "secureConnection" });
   if (tls !== undefined) trackHandshakes(port);
   refuseConnections(port, caps);
-  return { listen: (host, number) => listen(port, host, number), close: (cutMs) => drain(port, cutMs) };
+  return { listen: (address) => listen(port, address), close: (cutMs) => drain(port, cutMs) };
 }
 
 /** Counts an HTTP/1.1 response, and closes its connection after the last response of a drain. */
@@ -195,13 +195,20 @@ function trackHandshakes({ http1, handshakes }: Port): void {
   });
 }
 
-function listen({ http1 }: Port, host: string, number: number): Promise<number> {
+function listen({ http1 }: Port, { host, port, descriptor }: ListenAddress): Promise<number> {
   return new Promise((resolve, reject) => {
     http1.once("error", reject);
-    http1.listen(number, host, () => {
+    http1.listen(descriptor === undefined ? { host, port } : { fd: descriptor }, () => {
       http1.off("error", reject);
       const address = http1.address();
-      resolve(typeof address === "object" && address !== null ? address.port : number);
+      const found = typeof address === "object" && address !== null ? address.port : port;
+      if (port === 0 || found === port) return resolve(found);
+      http1.close();
+      reject(
+        new Error(
+          `the socket unit listens on port ${found}, but \`listen\` names port ${port}: write the same into both (ListenStream in toolgate.socket)`,
+        ),
+      );
     });
   });
 }
