@@ -170,6 +170,7 @@ async function startParts(
     ...{ subagents, workers, backUp: opened.backUp },
     enforcement: createEnforcement({
       ...{ ...config, serviceUid: process.getuid?.(), credentials, connectors },
+      tokens: () => config.tokens,
       unfiltered: sandbox.unfiltered,
     }),
     log,

@@ -153,7 +153,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
   const dataDirectory = isCheck ? canonicalPath(place) : createPrivateDirectory(place);
   const sources = { env, workspaces };
   const { tokens, generated } = readTokens({
-    ...{ settings, env, workspaces, dataDirectory, insecureNoAuth: plain.insecure_no_auth },
+    ...{ settings, file, env, workspaces, dataDirectory, insecureNoAuth: plain.insecure_no_auth },
     ...{ makeOwn: plain.store === "sqlite", isCheck },
   });
 

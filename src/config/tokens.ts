@@ -2,9 +2,10 @@ import { createHash, randomBytes } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Role, WorkerRights } from "../core/principal.ts";
+import { isReadableBy } from "../core/readable-by.ts";
 import { workerRightsProblem } from "../core/worker-rights.ts";
 import { ConfigError } from "./errors.ts";
-import { checkOutside, createPrivateDirectory } from "./paths.ts";
+import { canonicalPath, checkOutside, createPrivateDirectory } from "./paths.ts";
 import type { Settings } from "./schema.ts";
 
 /** A token. Its text is not stored, so that it cannot be logged. */
@@ -19,6 +20,8 @@ export interface Token {
   worker?: WorkerRights;
   /** SHA-256 of the token, hex. */
   sha256: string;
+  /** The file that contains its text. */
+  source?: string;
 }
 
 type TokenSettings = Settings["token"][number];
@@ -30,6 +33,8 @@ type Variables = Readonly<Record<string, string | undefined>>;
  */
 export function readTokens(given: {
   settings: Settings;
+  /** The configuration file. */
+  file: string;
   env: Variables;
   workspaces: ReadonlyMap<string, string>;
   dataDirectory: string;
@@ -43,7 +48,12 @@ export function readTokens(given: {
   const tokens = settings.token.map((token) => {
     if (token.file !== undefined) checkOutside(token.file, `the file of token "${token.id}"`, workspaces);
     checkTokenWorkspaces(token, workspaces);
-    return { ...rightsOf(token), sha256: token.sha256 ?? hashOfToken(token.id, readValue(token, env)) };
+    const source = token.value === undefined ? token.file : given.file;
+    return {
+      ...rightsOf(token),
+      sha256: token.sha256 ?? hashOfToken(token.id, readValue(token, env)),
+      ...(source !== undefined && { source: canonicalPath(source) }),
+    };
   });
   refuseTwins(tokens);
   if (tokens.length > 0 || insecureNoAuth) return { tokens };
@@ -84,15 +94,30 @@ function checkTokenWorkspaces({ id, roles, workspaces }: TokenSettings, roots: R
   );
 }
 
-/** Finds tokens whose principal can approve what it asks for: its calls would then have no second pair of eyes. */
+/**
+ * Finds tokens whose principal can approve what it asks for, since its calls would then have no second pair of eyes, and those that can
+ * approve and that every user of this machine can read.
+ */
 export function tokenWarnings(tokens: readonly Token[]): { id: string; message: string }[] {
-  return tokens
-    .filter(({ roles }) => roles.includes("caller") && roles.some((role) => role === "approver" || role === "admin"))
-    .map(({ id }) => ({
-      id,
-      message: `token "${id}" is caller and approver: a client that has it can approve its own calls; give the agent a token with the role caller only`,
-    }));
+  const approving = tokens.filter(canApprove);
+  return [
+    ...approving
+      .filter(({ roles }) => roles.includes("caller"))
+      .map(({ id }) => ({
+        id,
+        message: `token "${id}" is caller and approver: a client that has it can approve its own calls; give the agent a token with the role caller only`,
+      })),
+    ...approving
+      .filter(({ source }) => source !== undefined && isReadableBy("others", source))
+      .map(({ id, source }) => ({
+        id,
+        message: `token "${id}" can approve, and every user of this machine can read ${source}, where it stands: an agent can answer its own calls; chmod 600 the file, or configure sha256, and make a new token`,
+      })),
+  ];
 }
+
+const canApprove = ({ roles }: Pick<Token, "roles">): boolean =>
+  roles.some((role) => role === "approver" || role === "admin");
 
 /** Refuses equal tokens: a token must identify one principal. */
 function refuseTwins(tokens: readonly Token[]): void {

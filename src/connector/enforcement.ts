@@ -3,6 +3,7 @@ import type { Connector } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { type Enforcement, EnforcementSchema, EnforcementState } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Peer } from "../core/peer-uid.ts";
 import type { Principal } from "../core/principal.ts";
+import { isReadableBy } from "../core/readable-by.ts";
 import type { Credentials } from "../credential/credentials.ts";
 import type { Connectors } from "./connectors.ts";
 
@@ -24,6 +25,7 @@ export function createEnforcement({
   insecureNoAuth,
   requiresOtherUser,
   credentials,
+  tokens,
   connectors,
   unfiltered,
 }: {
@@ -31,6 +33,8 @@ export function createEnforcement({
   insecureNoAuth: boolean;
   requiresOtherUser: boolean;
   credentials: Pick<Credentials, "list">;
+  /** Configured tokens, with the files that contain them. */
+  tokens: () => readonly { readonly id: string; readonly roles: readonly string[]; readonly source?: string }[];
   connectors: Pick<Connectors, "list">;
   /** The reason why some commands run without the filter of system calls; undefined if none does. */
   unfiltered: string | undefined;
@@ -53,6 +57,11 @@ export function createEnforcement({
     if (uid === 0) return "the agent runs as root, which can do everything; run it as another user";
     if (unfiltered !== undefined)
       return `a command can leave a program that runs as the user of the service, since ${unfiltered}`;
+    const open = tokens().find(
+      ({ roles, source }) => roles.some(canApprove) && source !== undefined && isReadableBy(uid, source),
+    );
+    if (open !== undefined)
+      return `user ${uid} can read ${open.source}, with the token "${open.id}", which can approve; chmod 600 the file, or configure sha256, and make a new token`;
     const approver = approverOf(uid);
     if (approver === undefined) return undefined;
     return `"${approver}" can approve and was in the hands of user ${uid}, where the agent can read it; approve as another user, from another machine or from a phone, and revoke it: toolgate token revoke ${approver}`;

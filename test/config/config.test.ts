@@ -1,5 +1,6 @@
 import { createHash } from "node:crypto";
 import {
+  chmodSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
@@ -15,7 +16,7 @@ import { join, relative } from "node:path";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { withKeyTable } from "../../build/config-reference.ts";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { type Config, ConfigError, type Flags, loadConfig } from "../../src/config/config.ts";
+import { type Config, ConfigError, type Flags, loadConfig, tokenWarnings } from "../../src/config/config.ts";
 import { type Certificates, makeCertificates, type Pair } from "../edge/certificates.ts";
 
 describe("without any setting", () => {
@@ -242,8 +243,20 @@ describe("the file", () => {
       sha256 = "${sha256("eee")}"`);
     writeFileSync(join(home, ".config/toolgate/anna.token"), `${"b".repeat(20)}\n`);
     expect(load({}, { OPS_TOKEN: "c".repeat(20) }).tokens).toEqual([
-      { id: "host", roles: ["caller"], agents: ["build"], workspaces: ["default"], sha256: sha256("a".repeat(20)) },
-      { id: "anna", roles: ["approver", "watcher"], agents: ["*"], workspaces: ["*"], sha256: sha256("b".repeat(20)) },
+      {
+        ...{
+          id: "host",
+          roles: ["caller"],
+          agents: ["build"],
+          workspaces: ["default"],
+          sha256: sha256("a".repeat(20)),
+        },
+        source: join(home, ".config/toolgate/toolgate.toml"),
+      },
+      {
+        ...{ id: "anna", roles: ["approver", "watcher"], agents: ["*"], workspaces: ["*"] },
+        ...{ sha256: sha256("b".repeat(20)), source: join(home, ".config/toolgate/anna.token") },
+      },
       { id: "ops", roles: ["admin"], agents: ["*"], workspaces: ["*"], sha256: sha256("c".repeat(20)) },
       { id: "hook", roles: ["host"], agents: ["*"], workspaces: ["*"], sha256: sha256("ddd") },
       {
@@ -251,6 +264,22 @@ describe("the file", () => {
         worker: { tools: ["ci_*"], permissions: ["deploy_*"], calls: [], idempotent: false, pin: [] },
       },
     ]);
+  });
+
+  test("that every user can read is named with its token that can approve", () => {
+    const folder = mkdtempSync(join(tmpdir(), "toolgate-open-"));
+    onTestFinished(() => rmSync(folder, { recursive: true }));
+    const source = join(folder, "anna.token");
+    const token = { id: "anna", agents: ["*"], workspaces: ["*"], sha256: sha256("b"), source };
+    const messages = (role: "approver" | "caller") =>
+      tokenWarnings([{ ...token, roles: [role] }]).map(({ message }) => message);
+    writeFileSync(source, "b", { mode: 0o644 });
+    expect(messages("approver")).toEqual([]);
+    chmodSync(folder, 0o755);
+    expect(messages("approver")).toEqual([expect.stringContaining(`every user of this machine can read ${source}`)]);
+    expect(messages("caller")).toEqual([]);
+    chmodSync(source, 0o640);
+    expect(messages("approver")).toEqual([]);
   });
 
   test.each([

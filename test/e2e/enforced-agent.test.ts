@@ -185,6 +185,14 @@ test("root connects the agent of another user at system level over https: approv
   const again = await toolgateAsRoot("connect claude --system --user root --yes --no-canary");
   expect(again).toMatchObject({ code: 1, stderr: expect.stringContaining("of user tg-ann is connected") });
 
+  // The configuration holds the tokens of the tests.
+  await chmod(dirname(service.config), 0o755);
+  expect(await enforcementOf("claude")).toMatchObject({
+    state: EnforcementState.ADVISORY,
+    reason: expect.stringContaining(`user ${agentUid} can read ${service.config}, with the token "approver"`),
+  });
+  await chmod(dirname(service.config), 0o700);
+
   await chmod(managedFile(), 0o666);
   const open = await toolgateAsRoot(check);
   expect(open).toMatchObject({ code: 1, stdout: expect.stringContaining("approvals are advisory") });

@@ -47,7 +47,9 @@ test("install writes a unit that systemd accepts, a configuration and a data dir
   expect((await stat(data)).mode & 0o777).toBe(0o700);
   expect((await stat(config)).mode & 0o777).toBe(0o640);
   expect(await readFile(config, "utf8")).toContain("require_other_user = true");
-  const { error, status, stderr } = spawnSync("systemd-analyze", ["verify", "--man=no", unit, socket], { encoding: "utf8" });
+  const { error, status, stderr } = spawnSync("systemd-analyze", ["verify", "--man=no", unit, socket], {
+    encoding: "utf8",
+  });
   if (error !== undefined) throw new Error("the test needs systemd-analyze; install it: apt-get install systemd");
   // The user does not exist on the machine of the test.
   const problems = stderr.split("\n").filter((line) => line.includes("toolgate") && !/user|group/i.test(line));
@@ -113,7 +115,9 @@ test("with the socket unit the port stays taken while the service is down, and r
 
   process.kill(pid, "SIGKILL");
   expect(await next()).toBe("ended");
-  const [taken] = await once(createServer().listen(port, "127.0.0.1"), "error", { signal: AbortSignal.timeout(10_000) }).catch((error) => [error]);
+  const [taken] = await once(createServer().listen(port, "127.0.0.1"), "error", {
+    signal: AbortSignal.timeout(10_000),
+  }).catch((error) => [error]);
   expect(taken).toMatchObject({ code: "EADDRINUSE" });
   await expect(openVerifiedSocket(url, proof, {})).rejects.toThrow("whose port systemd holds");
   const waiting = health();
