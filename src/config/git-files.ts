@@ -1,4 +1,4 @@
-import { closeSync, constants, fstatSync, openSync, readFileSync, realpathSync, statSync } from "node:fs";
+import { closeSync, constants, fstatSync, openSync, readdirSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { basename, dirname, join, relative, resolve, sep } from "node:path";
 import { foldPath, type GitFiles, protectedFile } from "../policy/protected-files.ts";
 
@@ -17,8 +17,8 @@ interface Known {
 
 /**
  * Creates the reader of the files that git's settings name: hooks, included settings, attributes, and programs. git runs them at
- * the next `git status` of a person. It reads the settings of the repositories from the directory upwards and of the user, again
- * whenever one has changed; conditions of includes count as met.
+ * the next `git status` of a person. It reads the settings of the repositories from the directory upwards, of their submodules and linked
+ * work trees in the workspace, and of the user, again whenever one has changed; conditions of includes count as met.
  */
 export function createGitFiles(home: string): (workspace: { root: string; directory: string }) => GitFiles | undefined {
   const known = new Map<string, Known>();
@@ -45,12 +45,15 @@ export function createGitFiles(home: string): (workspace: { root: string; direct
 }
 
 const maxKnown = 1_000;
+const maxRepositories = 100;
 const maxBytes = 1_048_576;
 /** The tick of file systems' timestamps: two changes in one tick have the same stamp. */
 const tickMs = 1_000;
 
 function readNamed(home: string, root: string, directory: string): Known {
   const sources = new Map<string, string>();
+  /** Settings that were read, with the work trees for which they name files. */
+  const done = new Set<string>();
   const named = new Set<string>();
   const hooks = new Set<string>();
   let isOld = true;
@@ -63,7 +66,9 @@ function readNamed(home: string, root: string, directory: string): Known {
   }
 
   function readSettings(file: string, tops: readonly string[]): void {
-    if (sources.has(file)) return;
+    const key = [file, ...tops].join("\0");
+    if (done.has(key)) return;
+    done.add(key);
     for (const { name, value } of settingsIn(readFile(file) ?? "")) {
       const path = value.replace(/^~(?=\/)/, home);
       if (included.test(name)) {
@@ -86,10 +91,22 @@ function readNamed(home: string, root: string, directory: string): Known {
     const common = resolve(own, readFile(join(own, "commondir"))?.trim() ?? ".");
     hooks.add(join(common, "hooks"));
     for (const file of [join(common, "config"), join(own, "config.worktree")]) readSettings(file, [top]);
+    const modules = join(top, ".gitmodules");
+    const submodules = [...settingsIn(readFile(modules) ?? "")].filter(({ name }) => name === "submodule.*.path");
+    nested.push(...submodules.map(({ value }) => resolve(top, value)));
+    const trees = join(common, "worktrees");
+    sources.set(trees, stampOf(trees));
+    for (const name of namesIn(trees)) {
+      const entry = readFile(join(trees, name, "gitdir"))?.trim();
+      if (entry !== undefined) nested.push(dirname(resolve(trees, name, entry)));
+    }
     return true;
   }
 
+  const nested: string[] = [];
   const tops = levels(root, directory).filter(readRepository);
+  for (let top = nested.pop(); top !== undefined && tops.length < maxRepositories; top = nested.pop())
+    if (top.startsWith(root + sep) && !tops.includes(top) && readRepository(top)) tops.push(top);
   for (let at = dirname(root); tops.length === 0 && at !== dirname(at); at = dirname(at))
     if (readRepository(at)) tops.push(at);
   const ofUser = [join(home, ".gitconfig"), join(home, ".config/git/config"), "/etc/gitconfig"];
@@ -206,13 +223,24 @@ function realPathOf(path: string): string {
   }
 }
 
-/** Returns a stamp of the content of a file; of a directory, which changes with each file in it, only its identity. */
+function namesIn(directory: string): string[] {
+  try {
+    return readdirSync(directory);
+  } catch {
+    return [];
+  }
+}
+
+/**
+ * Returns a stamp of the content of a file; of a directory, which changes with each file in it, only its identity, unless it lists the
+ * linked work trees.
+ */
 function stampOf(file: string): string {
   try {
     // Mostly there is no such file, and throwing would cost more than the check.
     const stats = statSync(file, { throwIfNoEntry: false });
     if (stats === undefined) return "";
-    if (stats.isDirectory()) return `${stats.dev} ${stats.ino}`;
+    if (stats.isDirectory() && basename(file) !== "worktrees") return `${stats.dev} ${stats.ino}`;
     return `${stats.dev} ${stats.ino} ${stats.size} ${stats.mtimeMs} ${stats.ctimeMs}`;
   } catch {
     return "";

@@ -61,6 +61,22 @@ test("files that settings of git name ask for each change by a tool or command, 
   await run("bash", { command: "python3 -c \"open('tools/hooks/' + 'post-checkout', 'w').write('X')\"" });
   await expect(readFile(join(service.workspace, "tools/hooks/post-checkout"))).rejects.toThrow("ENOENT");
 
+  // So do those of submodules and of linked work trees below.
+  const other = join(service.workspace, "../other");
+  const inOther = (...args: string[]) => execFileSync("git", ["-C", other, ...args]);
+  const author = ["-c", "user.name=a", "-c", "user.email=a@b"];
+  await mkdir(other);
+  inOther("init", "-q");
+  inOther(...author, "commit", "-q", "--allow-empty", "-m", "one");
+  git("-c", "protocol.file.allow=always", "submodule", "add", "-q", other, "deep/sub");
+  git("-C", "deep/sub", "config", "core.fsmonitor", "bin/watch");
+  git(...author, "commit", "-q", "-m", "one");
+  git("worktree", "add", "-q", "trees/one");
+  expect(await Promise.all(["deep/sub/bin/watch", "trees/one/watch.sh"].map(write))).toEqual(["asked", "asked"]);
+  git("worktree", "add", "-q", "trees/two");
+  expect(await write("trees/two/watch.sh")).toBe("asked");
+  expect(await write("trees/two/watch.txt")).toBe("completed");
+
   // A setting that is gone protects nothing any more.
   await rm(join(service.workspace, ".git/config"));
   git("init", "-q");
