@@ -110,6 +110,7 @@ async function callUpstream(
     return resultOf(returned, readerName(server));
   } catch (error) {
     ctx.signal.throwIfAborted();
+    if (silence.signal.aborted) void upstream.verify(connection).catch(() => undefined);
     silence.signal.throwIfAborted();
     if (error instanceof ToolFailure) throw error;
     const reason = error instanceof Error ? error.message : String(error);

@@ -43,6 +43,8 @@ export interface Upstream {
   ready(): Promise<void>;
   /** Returns the connection; throws `ToolFailure` if there is none. */
   connection(): McpConnection;
+  /** Ends a connection on which a call was silent, if the server does not list its tools either. It is made again. */
+  verify(connection: McpConnection): Promise<void>;
   /** Reports whether a connection is the present one. */
   isConnected(connection: McpConnection): boolean;
   close(): Promise<void>;
@@ -164,6 +166,11 @@ export function startUpstream(
       const why = current.problem || "it has not answered yet";
       throw new ToolFailure(`The MCP server ${settings.name} is not connected, so nothing was run: ${why}.`, {
         hadNoEffects: true,
+      });
+    },
+    async verify(silent) {
+      await silent.list().catch(async () => {
+        if (connection === silent) await silent.close();
       });
     },
     isConnected: (other) => other === connection,
