@@ -180,10 +180,17 @@ async function finish({ calls, runs, release }: Held, next: Service): Promise<st
   return found;
 }
 
-/** A call completes and ran once, or it ends with the reason why it did not run. */
+/**
+ * A call completes and ran once, or it ends with the reason why it did not run. A batch had begun: over a version that changes its
+ * definition it ends before its calls have, and says that they may have had effects if one ran.
+ */
 function isRight(part: ToolPart | undefined, ran: number): boolean {
   if (part?.state.case === "completed") return ran === 1 || part.tool === "batch";
-  return part?.state.case === "error" && part.state.value.effects === ToolEffects.NONE && ran === 0;
+  if (part?.state.case !== "error") return false;
+  const { effects } = part.state.value;
+  return part.tool === "batch"
+    ? ran === 0 || (ran === 1 && effects !== ToolEffects.NONE)
+    : ran === 0 && effects === ToolEffects.NONE;
 }
 
 async function answer(service: Service, { id: permissionId, sessionId }: { id: string; sessionId: string }) {
