@@ -270,7 +270,7 @@ describe("what breaks the rules is refused by name, and nothing is lost", () => 
       [echoTool("bash"), NAME_TAKEN, "belongs to the service"],
       [echoTool("deploy"), NOT_YOURS, "may not bring"],
       [
-        echoTool("ci_read", { permissions: [{ permission: "read", patterns: ["x"] }] }),
+        echoTool("ci_read", { permissions: [{ permission: "skill", patterns: ["x"] }] }),
         NOT_YOURS,
         "belongs to the service",
       ],
@@ -338,7 +338,7 @@ describe("what breaks the rules is refused by name, and nothing is lost", () => 
 
   test("a body that asks what belongs to the service, or to no one, ends its call FAILED without an ask", async () => {
     const worker = await workerFor();
-    for (const permission of ["read", "question", "external_directory"]) {
+    for (const permission of ["skill", "question", "external_directory"]) {
       const calling = call("ci_echo", permission);
       const ask = { permission, patterns: ["/etc/passwd"] };
       worker.report(await worker.next("start"), {
