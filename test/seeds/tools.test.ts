@@ -9,7 +9,7 @@ import { connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
 import { block } from "./blocks.ts";
 
-/** What the order leaves out of its examples. */
+/** Declarations that the examples of the order leave out. */
 const left = {
   search: `const customSearch = async (query: string) => "found " + query;`,
   work: `const doCustomWork = async (input: string) => [input], finishWork = async (work: string[]) => "did " + work.join();`,

@@ -25,7 +25,7 @@ let count = 0;
 let isFirst = page === "README.md";
 /** The configuration was changed and is not in force yet. */
 let isChanged = false;
-/** What a page supposes. */
+/** Conditions that a page supposes. */
 const given: Readonly<Record<string, readonly string[]>> = {
   "docs/tools.md": [
     `echo '{ "version": "1.2.3" }' > ~/project/project.json`,
@@ -204,7 +204,7 @@ const saved: readonly { page: string; begins: string; name: string; run?: string
   },
 ];
 
-/** What stands around the parts of programs: the client of the page, and a call. */
+/** Lines around the parts of programs: the client of the page, and a call. */
 const fragments: Readonly<Record<string, { file: string; around(text: string): string; run(file: string): string }>> = {
   ts: {
     file: "main.ts",

@@ -88,7 +88,7 @@ async function textsFor(
   return json ? new Map() : await readFileTexts(server, ask);
 }
 
-/** Where a request is printed, with the texts of its files. */
+/** The output of a request that is printed with the texts of its files. */
 interface Printed {
   server: ServerConnection;
   paint: Paint;

@@ -19,7 +19,7 @@ import { fieldOf, legacyClientOf, newLegacySession } from "./legacy-session.ts";
 import { createListChanges } from "./list-changes.ts";
 import { createLocalApi, type LocalApiOptions, type LocalSender } from "./local-api.ts";
 import type { McpMetrics } from "./mcp-metrics.ts";
-import { answerStream, plainCallIn } from "./plain-call.ts";
+import { answerStream, keepAliveMs, plainCallIn } from "./plain-call.ts";
 
 /** Options of the handler. */
 export interface McpHandlerOptions {
@@ -61,8 +61,6 @@ export interface McpHandler {
 
 /** Reason of an abort that asks for the end of the call. */
 const cancelled = new Error("the client cancelled the request");
-/** Interval of comments on a stream that is silent, so that no proxy closes it. */
-const keepAliveMs = 10_000;
 const maxSubscriptions = 1_024;
 const serverInfo = { name: "toolgate", title: "Toolgate", version: packageJson.version };
 

@@ -12,6 +12,7 @@ import { type McpReport, progressTo } from "../../mcp/watch-reports.ts";
 import { headerOf } from "../http/check-origin.ts";
 import type { Request, Response } from "../http/handler.ts";
 import { fieldOf } from "./legacy-session.ts";
+import { writeChunk } from "./web-exchange.ts";
 
 /** A tools/call whose answer needs nothing of the library: no round of questions to the client, no state of an earlier response. */
 export interface PlainCall {
@@ -68,7 +69,7 @@ const hasOnly = (value: unknown, names: readonly string[]) =>
 const isToken = (value: unknown) => value === undefined || typeof value === "string" || Number.isSafeInteger(value);
 
 /** Interval of comments on a stream that is silent, so that no proxy closes it and no client waits for the head in vain. */
-const keepAliveMs = 10_000;
+export const keepAliveMs = 10_000;
 /** Time after which the head is sent without a first event. */
 const headMs = 1_000;
 
@@ -85,14 +86,17 @@ export function answerStream(response: Response, { id, params }: PlainCall, serv
   response.statusCode = 200;
   response.setHeader("content-type", "text/event-stream");
   const server = { "io.modelcontextprotocol/serverInfo": serverInfo };
-  const comment = () => void writeText(response, ": keepalive\n\n");
+  const send = (text: string) => {
+    if (!response.destroyed) writeChunk(response, text);
+  };
+  const comment = () => send(": keepalive\n\n");
   let timer = setTimeout(() => {
     comment();
     timer = setInterval(comment, keepAliveMs);
   }, headMs);
   return {
     ...progressTo(params._meta?.progressToken, async (notification) => {
-      writeText(response, eventOf({ jsonrpc: "2.0", ...notification }));
+      send(eventOf({ jsonrpc: "2.0", ...notification }));
     }),
     async end(answer) {
       const sent = await answer.then(
@@ -112,9 +116,3 @@ function errorOf(error: unknown) {
 }
 
 const eventOf = (message: object) => `event: message\ndata: ${JSON.stringify(message)}\n\n`;
-
-/** Both versions of HTTP write in the same way, but their types do not share the signature. */
-function writeText(response: Response, text: string): boolean {
-  if (response.destroyed) return false;
-  return "stream" in response ? response.write(text) : response.write(text);
-}

@@ -48,7 +48,7 @@ export async function sendWebResponse({ status, headers, body }: Response, respo
   response.end();
 }
 
-/** Both versions of HTTP write in the same way, but their types do not share the signature. */
-function writeChunk(response: NodeResponse, chunk: Uint8Array): boolean {
+/** Writes a chunk. Both versions of HTTP do it in the same way, but their types do not share the signature. */
+export function writeChunk(response: NodeResponse, chunk: Uint8Array | string): boolean {
   return "stream" in response ? response.write(chunk) : response.write(chunk);
 }

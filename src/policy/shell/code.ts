@@ -167,7 +167,7 @@ const knownTame =
 
 const packageManagers = /^(npm|pnpm|yarn|bun)$/;
 
-/** What build programs read by themselves in their directory, of the names that exist. */
+/** Existing files that build programs read by themselves in their directory. */
 const buildFiles: ReadonlyMap<string, readonly string[]> = new Map(
   Object.entries({
     make: ["GNUmakefile", "makefile", "Makefile"],
