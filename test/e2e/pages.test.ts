@@ -121,7 +121,7 @@ test("the last page of an audit says so, also if it is full", async () => {
   const caller = connect(service, "caller");
   const sessionId = await caller.newSession();
   for (const callId of ["1", "2", "3", "4"])
-    await caller.tools.callTool({ sessionId, callId, tool: "echo", input: { text: "x" } });
+    await caller.tools.callTool({ sessionId, callId, tool: "echo", input: { text: callId } });
   const { permissions } = connect(service, "approver");
   const whole = await permissions.listDecisions({ sessionId });
   expect(whole.end).toBe(true);
