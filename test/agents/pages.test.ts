@@ -153,5 +153,6 @@ test("opencode.md: connect writes the plugin, and the check finds nothing", asyn
 });
 
 test("no page shows another command", () => {
-  expect([...shown].filter((each) => !used.has(each))).toEqual([]);
+  // What changes the machine runs in connect.test.ts.
+  expect([...shown].filter((each) => !used.has(each) && !each.startsWith("sudo "))).toEqual([]);
 });
