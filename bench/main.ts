@@ -56,7 +56,7 @@ npm run bench -- --compare COMMIT   this checkout and a commit, interleaved; --r
 npm run bench -- --engine COMMIT    what calls and waits cost, beside a commit and the MCP SDK; --rounds N (10): about 25 minutes
 npm run bench -- --profile NAME     CPU profile of one: ${[...ours, ...peers].map(({ key }) => key).join(", ")}
 
---write    also replaces the measured sections of docs/internals/performance.md
+--write    also replaces the measured sections of bench/results.md
 --quick    makes so few calls that only failures are meaningful`;
 
 // What does more takes longer until all of it is compiled.

@@ -1,18 +1,17 @@
 import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 
-const page = join(import.meta.dirname, "../docs/internals/performance.md");
+const page = join(import.meta.dirname, "results.md");
 
-/** Replaces the text between the markers of a section of docs/internals/performance.md. */
+/** Replaces the text between the markers of a section of bench/results.md, or adds the section. */
 export async function writeSection(name: string, content: string): Promise<void> {
   await writeFile(page, replaceSection(await readFile(page, "utf8"), name, content));
 }
 
-/** Replaces the text between `<!-- bench:NAME -->` and `<!-- /bench:NAME -->`; throws if the page lacks them. */
+/** Replaces the text between `<!-- bench:NAME -->` and `<!-- /bench:NAME -->`, at the end of a page that lacks them. */
 export function replaceSection(text: string, name: string, content: string): string {
   const [open, close] = [`<!-- bench:${name} -->`, `<!-- /bench:${name} -->`];
   const [begin, end] = [text.indexOf(open), text.indexOf(close)];
-  if (begin < 0 || end < begin)
-    throw new Error(`docs/internals/performance.md has no section ${name}: add ${open} and ${close}`);
+  if (begin < 0 || end < begin) return `${text}\n## ${name}\n\n${open}\n${content.trim()}\n${close}\n`;
   return `${text.slice(0, begin + open.length)}\n${content.trim()}\n${text.slice(end)}`;
 }

@@ -1,14 +1,19 @@
+import { execFileSync } from "node:child_process";
 import { cpus, loadavg } from "node:os";
 import { type Competitor, type Ours, ours, peers } from "./competitors.ts";
 import type { Sample } from "./load.ts";
 import type { Rounds } from "./rounds.ts";
 
-/** The machine, in one line: without it no figure means anything. */
+/** The machine and the commit, in one line: without it no figure means anything. */
 export function machineLine(date: Date): string {
   const cores = cpus();
   const [{ model } = { model: "unknown CPU" }] = cores;
   const [load = 0] = loadavg();
-  return `${model.trim()}, ${cores.length} cores (shared with the client; load before it began ${load.toFixed(1)}), Node ${process.versions.node}, ${date.toISOString().slice(0, 10)}.`;
+  const commit = execFileSync("git", ["describe", "--always", "--dirty"], {
+    cwd: import.meta.dirname,
+    encoding: "utf8",
+  }).trim();
+  return `${model.trim()}, ${cores.length} cores (shared with the client; load before it began ${load.toFixed(1)}), Node ${process.versions.node}, commit ${commit}, ${date.toISOString().slice(0, 10)}.`;
 }
 
 /** Every competitor's rate and cost. */

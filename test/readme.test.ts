@@ -70,10 +70,36 @@ const pages = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.
     .map((file) => `docs/${file}`),
 );
 
+// Pages that readers meet, generated references included. Tables of the bench and of tests are not pages: programs write them.
+const counted = [...pages, "AGENTS.md", "SECURITY.md", "sdk/python/README.md", "sdk/go/README.md"];
+
+test("all pages together have at most 63,000 words", () => {
+  const words = counted.map((page) => text(page).split(/\s+/).length);
+  expect(words.reduce((sum, count) => sum + count, 0)).toBeLessThanOrEqual(63_000);
+});
+
 test.each(pages)("the links of %s lead to files that exist", (page) => {
   const links = [...text(page).matchAll(/\]\(([^)#\s]+)(?:#[^)]*)?\)/g)].map(([, link = ""]) => link);
   const local = links.filter((link) => !/^https?:/.test(link));
   expect(local.filter((link) => !existsSync(join(root, dirname(page), link)))).toEqual([]);
+});
+
+/** Anchors of a page, as GitHub makes them of headings. */
+const anchorsOf = (page: string) =>
+  [...text(page).matchAll(/^#+ (.*)$/gm)].map(([, heading = ""]) =>
+    heading
+      .toLowerCase()
+      .replaceAll(/[^\p{L}\p{N} _-]/gu, "")
+      .replaceAll(" ", "-"),
+  );
+
+test.each(counted)("the anchors that %s links to exist", (page) => {
+  const links = [...text(page).matchAll(/\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)/g)];
+  const missing = links.filter(([, file = "", anchor = ""]) => {
+    const target = file === "" ? page : join(dirname(page), file);
+    return target.endsWith(".md") && !anchorsOf(target).includes(anchor);
+  });
+  expect(missing.map(([link]) => link)).toEqual([]);
 });
 
 test("docs/internals/architecture.md names files that exist", () => {
