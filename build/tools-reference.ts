@@ -27,13 +27,14 @@ function toolsReference(tools: readonly Tool[]): string {
     "# Built-in tools: reference",
     "<!-- Written by `npm run generate` from the declarations in src/tools. Do not edit this page. -->",
     [
-      "The parameters, asks and limits of each built-in tool, without configuration. [Tools](tools.md) says what they promise,",
+      "The parameters, asks and limits of each built-in tool, without configuration. [Tools](tools.md#built-in-tools) says what they promise,",
       "[Policy](policy.md) how to change what is allowed, [Configuration](configuration.md) how to change limits.",
     ].join("\n"),
     [
       `A run takes at most ${count(limits.timeoutMs)} ms, unless the tool or \`timeout_ms\` of the call says otherwise; no call may take more than`,
-      `${count(limits.maxTimeoutMs)} ms. The input of a call has at most ${count(limits.inputBytes)} bytes, its stored output ${count(limits.outputBytes)} bytes. Of a longer output than`,
-      "the one named below, models see a part and how to read the rest.",
+      `${count(limits.maxTimeoutMs)} ms. The input of a call has at most ${count(limits.inputBytes)} bytes, its stored output ${count(limits.outputBytes)} bytes. Of an`,
+      `output models see the beginning, at most ${count(defaultKeep.lines)} lines and ${count(defaultKeep.bytes)} bytes, and how to read the rest, unless the tool names`,
+      "another part. Agents are the built-in ones that see the tool by default.",
     ].join("\n"),
     sorted.map(({ name }) => `[${code(name)}](#${name.toLowerCase()})`).join(" · "),
     ...sorted.map(sectionOf),
@@ -42,21 +43,23 @@ function toolsReference(tools: readonly Tool[]): string {
 
 function sectionOf(tool: Tool): string {
   const { name, definition } = tool;
-  const rows = parametersOf(definition.inputSchema ?? {});
-  const table = [
-    "| parameter | type | default | limits | meaning |",
-    "| --- | --- | --- | --- | --- |",
-    ...rows.map((cells) => `| ${cells.map(tableCell).join(" | ")} |`),
-  ];
   const facts = [
-    `* **Asks:** ${asksOf(tool)}`,
-    `* **Agents that see it by default:** ${agentsOf(tool)}`,
-    `* **Hints:** ${hintsOf(tool)}`,
-    `* **Output that models see:** ${keepOf(tool)}`,
-    ...offersOf(tool).map((text) => `* **Offered:** ${text}`),
+    `Asks ${asksOf(tool)}`,
+    `agents ${agentsOf(tool)}`,
+    ...hintsOf(tool),
+    ...keepOf(tool),
+    ...offersOf(tool).map((text) => `offered ${text}`),
   ];
-  const parameters = rows.length === 0 ? "No parameters." : table.join("\n");
-  return [`## ${name}`, plain(definition.description), parameters, facts.join("\n")].join("\n\n");
+  const parameters = parametersOf(definition.inputSchema ?? {}).map(lineOf);
+  const texts = [plain(definition.description), parameters.join("\n"), `${facts.join("; ")}.`];
+  return [`## ${name}`, ...texts.filter((text) => text !== "")].join("\n\n");
+}
+
+/** Returns a parameter as an entry of a list: name, type, default, limits, meaning. */
+function lineOf([path, ...rest]: Row): string {
+  const meaning = rest.pop();
+  const facts = rest.filter((text) => text !== "").join(", ");
+  return `* ${path}: ${facts}${meaning ? `. ${oneLine(meaning)}` : ""}`;
 }
 
 /** Lists the permissions of a tool, each with the built-in rules about it. */
@@ -93,19 +96,19 @@ function agentsOf(tool: Tool): string {
   return agents.length === 0 ? "none" : agents.map(code).join(", ");
 }
 
-function hintsOf({ definition: { annotations } }: Tool): string {
-  const hints = [
+function hintsOf({ definition: { annotations } }: Tool): string[] {
+  return [
     annotations?.readOnly && "only reads",
     annotations?.idempotent && "may run again after a crash",
     annotations?.destructive && "may destroy data",
     annotations?.openWorld && "reaches systems outside the workspace",
   ].filter((hint) => typeof hint === "string");
-  return hints.length === 0 ? "none" : hints.join(", ");
 }
 
-function keepOf({ keep: { end, lines, bytes } }: Tool): string {
+function keepOf({ keep: { end, lines, bytes } }: Tool): string[] {
+  if (end === defaultKeep.end && lines === defaultKeep.lines && bytes === defaultKeep.bytes) return [];
   const part = { head: "the beginning", tail: "the end", both: "beginning and end" }[end];
-  return `${part}, at most ${count(lines)} lines and ${count(bytes)} bytes`;
+  return [`output ${part}, at most ${count(lines)} lines and ${count(bytes)} bytes`];
 }
 
 function offersOf({ name, changeForm, providers, experimental }: Tool): string[] {
@@ -118,6 +121,8 @@ function offersOf({ name, changeForm, providers, experimental }: Tool): string[]
   ];
 }
 
+/** The part of an output that models see of most tools, as `defineTool` sets it. */
+const defaultKeep = { end: "head", lines: 2_000, bytes: 51_200 };
 const needProvider = Object.keys(searchTools({ websearch: undefined, codesearch: undefined }));
 
 type Row = [path: string, type: string, standard: string, limits: string, meaning: string];
@@ -129,7 +134,8 @@ function parametersOf(schema: JsonObject, prefix = ""): Row[] {
   return Object.entries(properties).flatMap(([name, value]) => {
     if (!isObject(value)) return [];
     const isRequired = Array.isArray(required) && required.includes(name) && value.default === undefined;
-    const standard = value.default === undefined ? (isRequired ? "required" : "") : code(JSON.stringify(value.default));
+    const standard =
+      value.default === undefined ? (isRequired ? "required" : "") : `default ${code(JSON.stringify(value.default))}`;
     const meaning = typeof value.description === "string" ? plain(value.description) : "";
     const path = `${prefix}${name}`;
     return [[code(path), typeOf(value), standard, limitsOf(value), meaning], ...nestedIn(value, path)];
@@ -187,7 +193,7 @@ const plain = (text: string) =>
     .split("`")
     .map((part, i) => (i % 2 === 0 ? part.replaceAll("<", "&lt;").replaceAll("*", "\\*") : part))
     .join("`");
-const tableCell = (text: string) => text.replaceAll("|", "\\|").replaceAll("\n", " ");
+const oneLine = (text: string) => text.replaceAll("\n", " ");
 
 const tools = [...(await declaredTools()), createInvalid({ namesIn: () => [] })];
 writeFileSync(join(import.meta.dirname, "../docs/tools-reference.md"), toolsReference(tools));
