@@ -5,7 +5,7 @@ import type { RunnerRegistry } from "../agents/runner-registry.ts";
 import type { Calls } from "../call/calls.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
-import type { RunTokens } from "../credential/run-tokens.ts";
+import type { RunTokens } from "../people/run-tokens.ts";
 import type { PlaceNetwork } from "../sandbox/network/session-networks.ts";
 import { TooManyMounts } from "../sandbox/plan-files.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";

@@ -3,8 +3,8 @@ import { join } from "node:path";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import { readIfExists } from "../core/read-if-exists.ts";
-import { credentialOf, hashOfSecret } from "../credential/credential.ts";
-import { createCredentials } from "../credential/credentials.ts";
+import { credentialOf, hashOfSecret } from "../people/credential.ts";
+import { createCredentials } from "../people/credentials.ts";
 import type { ServiceStore } from "./store.ts";
 
 /** Opens the credentials of a service; replaces the approver token of an earlier version by its hash. */

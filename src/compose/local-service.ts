@@ -156,7 +156,7 @@ export async function openLocalCredentials(flags: { data?: string; config?: stri
   const place = findStore(flags, readEnvironment());
   const [{ openCredentials }, { createLocalCredentials }] = await Promise.all([
     import("./store.ts"),
-    import("../credential/local-credentials.ts"),
+    import("../people/local-credentials.ts"),
   ]);
   const { table, close } = await openCredentials(place, silent);
   return { ...createLocalCredentials(table), place: place.store === "sqlite" ? place.dataDirectory : "Redis", close };

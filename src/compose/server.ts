@@ -8,7 +8,7 @@ import { createConnectors } from "../connector/connectors.ts";
 import { createEnforcement } from "../connector/enforcement.ts";
 import type { Logger, ServiceLog } from "../core/logger.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
-import { createRunTokens } from "../credential/run-tokens.ts";
+import { createRunTokens } from "../people/run-tokens.ts";
 import { builtInAgents } from "../policy/agents.ts";
 import { createTelemetry } from "../telemetry/telemetry.ts";
 import { bindTool, isTool } from "../tool/define-tool.ts";

@@ -4,7 +4,7 @@ import { endOfRestored } from "../call/restored.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import type { WorkerDirectory } from "../core/worker-directory.ts";
-import type { CredentialTable } from "../credential/ports.ts";
+import type { CredentialTable } from "../people/ports.ts";
 import { openLoggedCredentialFile } from "../store/credential-file.ts";
 import type { RecordTables } from "../store/record-tables.ts";
 import { openRedisCredentials } from "../store/redis/credentials.ts";

@@ -8,7 +8,7 @@ import { maxLifeMs } from "../call/ends.ts";
 import type { Store } from "../call/ports.ts";
 import { isTerminal } from "../call/state.ts";
 import type { Config } from "../config/config.ts";
-import type { Credentials } from "../credential/credentials.ts";
+import type { Credentials } from "../people/credentials.ts";
 import { byName } from "../tool/registry.ts";
 import { subagentTools } from "../tools/index.ts";
 import type { Replica } from "./replica.ts";

@@ -2,7 +2,7 @@ import type { RemoteTools } from "../call/engine.ts";
 import type { CallObserver } from "../call/observer.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
-import type { Credentials } from "../credential/credentials.ts";
+import type { Credentials } from "../people/credentials.ts";
 import { isForeignPermission, knownPermissions } from "../policy/known-permissions.ts";
 import type { Tool } from "../tool/tool.ts";
 import { createWorkers, type Workers } from "../worker/workers.ts";

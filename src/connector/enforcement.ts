@@ -4,7 +4,7 @@ import { type Enforcement, EnforcementSchema, EnforcementState } from "../../gen
 import type { Peer } from "../core/peer-uid.ts";
 import type { Principal } from "../core/principal.ts";
 import { isReadableBy } from "../core/readable-by.ts";
-import type { Credentials } from "../credential/credentials.ts";
+import type { Credentials } from "../people/credentials.ts";
 import type { Connectors } from "./connectors.ts";
 
 /** Finds out over which users of the operating system approvals hold. */

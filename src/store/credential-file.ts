@@ -1,8 +1,8 @@
 import { join } from "node:path";
 import { z } from "zod";
 import type { Logger } from "../core/logger.ts";
-import type { Credential } from "../credential/credential.ts";
-import type { CredentialTable } from "../credential/ports.ts";
+import type { Credential } from "../people/credential.ts";
+import type { CredentialTable } from "../people/ports.ts";
 import { credentialSchema } from "./credential-schema.ts";
 import { openRecordFile, type RecordForm } from "./record-file.ts";
 

@@ -1,6 +1,6 @@
 import { z } from "zod";
 import { roleNames } from "../core/principal.ts";
-import type { Credential } from "../credential/credential.ts";
+import type { Credential } from "../people/credential.ts";
 
 const time = z.number().min(0);
 

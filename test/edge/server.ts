@@ -7,11 +7,11 @@ import type { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.t
 import { SandboxState, type ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { readLimits } from "../../src/config/schema.ts";
 import { createLogger } from "../../src/core/logger.ts";
-import { createCredentials } from "../../src/credential/credentials.ts";
 import type { ServiceFunctions } from "../../src/edge/api/rpc.ts";
 import type { Services } from "../../src/edge/api/services.ts";
 import { type EdgeOptions, startEdge } from "../../src/edge/edge.ts";
 import type { Listener } from "../../src/edge/http/listener.ts";
+import { createCredentials } from "../../src/people/credentials.ts";
 import { openCredentialFile } from "../../src/store/credential-file.ts";
 
 type Config = EdgeOptions["config"];

@@ -3,7 +3,7 @@ import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Config } from "../../config/config.ts";
 import type { Principal, Role } from "../../core/principal.ts";
 import { RequestError } from "../../core/request-error.ts";
-import type { Credentials } from "../../credential/credentials.ts";
+import type { Credentials } from "../../people/credentials.ts";
 import { type BrowserSignIn, browserTokenOf } from "./browser-sign-in.ts";
 import type { RequestHeaders } from "./edge-context.ts";
 

@@ -3,8 +3,8 @@ import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { StoreMembership } from "../../call/ports.ts";
 import { type Principal, type Role, roleNames, type WorkerRights } from "../../core/principal.ts";
 import { workerRightsProblem } from "../../core/worker-rights.ts";
-import { actingRoles, type Credential, type CredentialRights } from "../../credential/credential.ts";
-import type { Credentials } from "../../credential/credentials.ts";
+import { actingRoles, type Credential, type CredentialRights } from "../../people/credential.ts";
+import type { Credentials } from "../../people/credentials.ts";
 
 import { checkRole } from "./access.ts";
 import { newestFirstKey, pageByKey } from "./paging.ts";

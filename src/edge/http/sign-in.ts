@@ -1,7 +1,7 @@
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { peerUid } from "../../core/peer-uid.ts";
 import { RequestError } from "../../core/request-error.ts";
-import type { Credentials } from "../../credential/credentials.ts";
+import type { Credentials } from "../../people/credentials.ts";
 import type { Authenticate } from "../api/authenticate.ts";
 import { type BrowserSignIn, checkOwnPage, newBrowserToken } from "../api/browser-sign-in.ts";
 import type { EdgeLimits, RequestHeaders } from "../api/edge-context.ts";

@@ -1,6 +1,6 @@
 import type { Logger } from "../../core/logger.ts";
-import type { Credential } from "../../credential/credential.ts";
-import type { CredentialTable } from "../../credential/ports.ts";
+import type { Credential } from "../../people/credential.ts";
+import type { CredentialTable } from "../../people/ports.ts";
 import { credentialSchema } from "../credential-schema.ts";
 import { createKeys, type Keys } from "./keys.ts";
 import { type Link, openLink } from "./link.ts";

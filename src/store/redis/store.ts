@@ -3,7 +3,7 @@ import type { PermissionStore } from "../../approval/ports.ts";
 import type { CallStore, Store } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import type { WorkerDirectory } from "../../core/worker-directory.ts";
-import type { CredentialTable } from "../../credential/ports.ts";
+import type { CredentialTable } from "../../people/ports.ts";
 import { createDamage, type Damage } from "../damage.ts";
 import { type RecordTables, recordKinds } from "../record-tables.ts";
 import { refuseBackup } from "../refusals.ts";

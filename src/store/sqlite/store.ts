@@ -5,7 +5,7 @@ import type { Store } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import { RequestError } from "../../core/request-error.ts";
 import type { WorkerDirectory } from "../../core/worker-directory.ts";
-import type { CredentialTable } from "../../credential/ports.ts";
+import type { CredentialTable } from "../../people/ports.ts";
 import { DamagedRecord } from "../checksum.ts";
 import { sleepOfMachine } from "../clock-jump.ts";
 import { openLoggedCredentialFile } from "../credential-file.ts";
