@@ -1,7 +1,7 @@
 import { spawn } from "node:child_process";
 import { parseArgs } from "node:util";
 
-// npm run test:faults [-- --long] [FILE …]: the faults in small numbers, or with --long in those of docs/reliability.md.
+// npm run test:faults [-- --long] [FILE …]: the faults in small numbers, or with --long in those of docs/internals/tested.md.
 const { values, positionals } = parseArgs({
   options: { long: { type: "boolean", default: false } },
   allowPositionals: true,
