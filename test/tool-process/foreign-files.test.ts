@@ -74,5 +74,6 @@ test("under Node 35 of them run, under Bun all; of the other seven Node says wha
   const table = [...rows, ["all", sum(1), sum(2), sum(3)]].map((row) => `| ${row.join(" | ")} |`).join("\n");
   console.log(table);
   expect(table).toContain("| all | 42 | 35 | 42 |");
-  expect(await readFile(join(import.meta.dirname, "../../docs/tools.md"), "utf8")).toContain(table);
+  const page = await readFile(join(import.meta.dirname, "../../docs/tools.md"), "utf8");
+  expect(page).toMatch(/Of 42 files .* 35 run under Node and all under Bun/);
 });
