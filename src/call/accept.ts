@@ -258,7 +258,7 @@ function describeCall(
     spec: {
       ...caller,
       ...(parentCallId !== "" && !background && { parent: parentCallId }),
-      ...(tool?.durable && { durable: true }),
+      ...(tool?.durable && { durable: true, bodyBinding: tool.bodyBinding }),
       requestDigest: digestOfRequest(request.tool, canonical),
       timeoutMs: request.timeoutMs,
       ...(request.queueMs !== undefined && { queueMs: request.queueMs }),

@@ -24,6 +24,8 @@ const maxUnclaimedMs = 60_000;
 const unclaimedText = "No replica took the call up again after its executor stopped responding. It was not run.";
 const unresumedText =
   "No replica took the call up again after its calls had ended. Each of these calls has its own result: look at them before you repeat anything.";
+const changedText =
+  "The tool has changed since the call began, so its body does not go on. Each of its calls has its own result: look at them before you repeat anything.";
 const lostText = (attempts: number) =>
   `The executor stopped responding while the tool ran. It ran at most ${attempts > 1 ? `${attempts} times` : "once"}; it may have had none, some or all of its effects. It is not run again: look at what it did before you repeat it.`;
 
@@ -134,7 +136,9 @@ async function recoverParent(engine: Engine, record: CallRecord, since: number):
   const { survives, isChanged, onlyMakesCalls, waitMs = maxUnclaimedMs, lossNote } = await durabilityOf(engine, record);
   const mayResume = survives && (!isChanged || engine.store.isShared);
   if (mayResume && engine.store.now() - since <= waitMs) return;
-  await loseCall(engine, record, onlyMakesCalls ? unresumedText : lostText(record.attempts), lossNote);
+  const goneText = isChanged ? changedText : unresumedText;
+  const text = onlyMakesCalls ? goneText : lostText(record.attempts);
+  await loseCall(engine, record, text, lossNote);
 }
 
 /** Ends a call with EXECUTOR_LOST, unless it has changed since it was read. */

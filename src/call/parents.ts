@@ -63,7 +63,7 @@ export async function durabilityOf(engine: Engine, record: CallRecord) {
   const call = startedCall(record);
   return {
     survives: survives?.(call) ?? true,
-    isChanged: found !== undefined && found.tool.definition.definitionId !== record.spec.definitionId,
+    isChanged: found !== undefined && !hasSameBody(record, found.tool),
     onlyMakesCalls: canResume === undefined,
     waitMs,
     lossNote: lossNote?.(call) ?? "",
@@ -96,10 +96,16 @@ interface ServedCall {
 async function servedParent(engine: Engine, record: CallRecord): Promise<ServedCall | undefined> {
   if (engine.isDraining || !record.spec.durable) return undefined;
   const found = await findTool(engine, record);
-  if (found?.tool.definition.definitionId !== record.spec.definitionId) return undefined;
+  if (!found || !hasSameBody(record, found.tool)) return undefined;
   const { survives, canResume } = found.tool.durable ?? {};
   const call = startedCall(record);
   return (survives?.(call) ?? true) && (canResume?.(call) ?? true) ? found : undefined;
+}
+
+/** True if a tool may enter the body of a started call: its definition is that of the call, or differs in words alone. */
+function hasSameBody({ spec: { bodyBinding, definitionId, named } }: CallRecord, tool: Tool): boolean {
+  const isSame = tool.definition.definitionId === definitionId;
+  return bodyBinding === undefined ? isSame : tool.bodyBinding === bodyBinding && (isSame || !named);
 }
 
 async function findTool(engine: Engine, record: CallRecord) {

@@ -196,7 +196,7 @@ function makeTool<Input extends ValueSchema, P extends Plan, Output extends z.Zo
   config: ToolConfig<Input, P, Output>,
   { name: boundName, source, isForeign }: Binding,
 ): Tool {
-  const { permissionVersion = "1", timeoutMs, execute, toModelOutput } = config;
+  const { permissionVersion = "1", timeoutMs, version = "", execute, toModelOutput } = config;
   const name = boundName ?? "";
   const templates = (config.permissions ?? []).filter((permission) => typeof permission !== "string");
   const permissions = permissionNames(name, config.permissions);
@@ -226,6 +226,7 @@ function makeTool<Input extends ValueSchema, P extends Plan, Output extends z.Zo
     permissions: permissions && Object.freeze(permissions),
     changeForm: config.changeForm,
     permissionBinding: sha256(canonicalJson({ input: input.schema, permissionVersion })).slice(0, 32),
+    bodyBinding: sha256(canonicalJson({ input: input.schema, permissionVersion, version })).slice(0, 32),
     keep: { end: "head", lines: 2_000, bytes: 51_200, ...config.keep } as const,
     ...(config.offer && { offer: config.offer }),
     ...(config.describe && { describe: config.describe }),

@@ -257,6 +257,8 @@ export interface Tool {
   readonly changeForm: ChangeForm | undefined;
   /** Digest of input schema and permission version; grants are bound to it. */
   readonly permissionBinding: string;
+  /** Digest of these and of the version: a definition with the same one enters the body of a durable call again. */
+  readonly bodyBinding: string;
   readonly keep: { end: "head" | "tail" | "both"; lines: number; bytes: number };
   /** Returns text that ListTools appends to the description; `definition` and its ID do not cover it. */
   offer?(ctx: OfferContext): Promise<string>;

@@ -31,13 +31,14 @@ afterAll(() => redis.stop());
 const person: Principal = { ...agent, id: "ann", lineage: ["ann"], roles: new Set(["approver"]) };
 
 /** Tools: one that asks, one that runs until it is stopped, and parents that make calls of both. */
-function family({ waits }: { waits: boolean }): Tool[] {
+function family({ waits, gather }: { waits: boolean; gather?: GatherChange | undefined }): Tool[] {
   const input = z.object({});
   return [
     defineTool({
       name: "gather",
       description: "Makes calls, and may be entered again.",
       input,
+      ...gather,
       durable: true,
       plan: () => ({ title: "gather", asks: [] }),
       async execute(_, ctx) {
@@ -88,8 +89,18 @@ function family({ waits }: { waits: boolean }): Tool[] {
   ];
 }
 
+/** What a later definition of the durable parent has otherwise. */
+type GatherChange = { description?: string; version?: string; permissionVersion?: string; input?: z.ZodObject };
+
 /** Times that bodies were entered. */
 const entered = { gather: 0, quick: 0 };
+
+/** End of a durable parent whose body does not go on. */
+const changed = {
+  reason: ToolErrorReason.EXECUTOR_LOST,
+  effects: ToolEffects.UNKNOWN,
+  error: expect.stringContaining("has changed since the call began"),
+};
 
 /** Set by each test: true once its calls are as they shall be when the parent ends. */
 let isWaiting = async () => true;
@@ -198,6 +209,29 @@ describe.each(places)("on %s", (_, contentsOf) => {
     await replicas.stop();
   });
 
+  test.each<[string, GatherChange, object]>([
+    ["goes on if only its words changed", { description: "Makes calls." }, { output: "deployed, quick 1" }],
+    ["ends with its version", { version: "2" }, changed],
+    ["ends with what it may ask", { permissionVersion: "2" }, changed],
+    ["ends with its input", { input: z.object({ more: z.string().optional() }) }, changed],
+  ])("a durable parent that had begun before an upgrade %s", async (_name, later, end) => {
+    const { replicas, partOf, recordOf } = await startGather(contentsOf(redis.url), { later });
+    await expect.poll(async () => (await recordOf("c1"))?.owner, { timeout: 60_000 }).toBe("");
+    for (const name of replicas.names()) await replicas.kill(name);
+    await replicas.outliveTheDead();
+    await replicas.each(({ calls }) => calls.recover());
+    if ((await partOf("c1"))?.state.case === "running") await approve(replicas);
+    const recovered = async () => {
+      await replicas.outliveTheDead();
+      await replicas.each(({ calls }) => calls.recover());
+      return (await partOf("c1"))?.state.value;
+    };
+    await expect.poll(recovered).toMatchObject(end);
+    expect(entered.quick).toBe(1);
+    expect(await replicas.any().store.permissions.openAsks({ limit: 10 })).toEqual([]);
+    await replicas.stop();
+  });
+
   test("a durable parent that no replica resumes within 60 s of the end of its last call is lost", async () => {
     const resumed: string[] = [];
     const tamper = (store: Store): Store => ({
@@ -210,7 +244,7 @@ describe.each(places)("on %s", (_, contentsOf) => {
         },
       },
     });
-    const { replicas, partOf, recordOf } = await startGather(contentsOf(redis.url), tamper);
+    const { replicas, partOf, recordOf } = await startGather(contentsOf(redis.url), { tamper });
     await expect.poll(async () => (await recordOf("c1"))?.owner, { timeout: 60_000 }).toBe("");
     await approve(replicas);
     await expect.poll(async () => (await partOf("c1.1"))?.state.case).toBe("completed");
@@ -231,10 +265,15 @@ describe.each(places)("on %s", (_, contentsOf) => {
 });
 
 /** Starts replicas, and a durable parent whose first call waits for an answer and whose second one has ended. */
-async function startGather(newContents: NewContents, tamper?: (store: Store) => Store) {
+async function startGather(
+  newContents: NewContents,
+  { tamper, later }: { tamper?: (store: Store) => Store; later?: GatherChange } = {},
+) {
   Object.assign(entered, { gather: 0, quick: 0 });
   const setting = { newContents, pace: [0], tamper };
-  const replicas = await startReplicas(setting, { toolsOf: () => family({ waits: true }), onNews() {} });
+  let gather: GatherChange | undefined;
+  const replicas = await startReplicas(setting, { toolsOf: () => family({ waits: true, gather }), onNews() {} });
+  gather = later;
   const [first = ""] = replicas.names();
   const { calls, sessions } = replicas.at(first);
   await sessions.create(agent, create(CreateSessionRequestSchema, { sessionId: "ses_a" }));

@@ -1,5 +1,5 @@
 import { execFileSync, execSync } from "node:child_process";
-import { mkdtemp, rm, symlink } from "node:fs/promises";
+import { mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { onTestFinished } from "vitest";
@@ -16,11 +16,16 @@ export function releasesBefore(commit: string): string[] {
   return listed.split("\n").filter(isRelease);
 }
 
-/** Extracts a version from the history; returns its entry point. */
-export async function entryOf(commit: string): Promise<string> {
+/** Extracts a version from the history, with changes of texts of its files; returns its entry point. */
+export async function entryOf(commit: string, change: Record<string, (text: string) => string> = {}): Promise<string> {
   const folder = await mkdtemp(join(tmpdir(), "toolgate-version-"));
   onTestFinished(() => rm(folder, { recursive: true }));
   execSync(`git archive ${commit} src gen proto package.json | tar -x -C ${folder}`, { cwd: repository });
+  for (const [name, edit] of Object.entries(change)) {
+    const text = await readFile(join(folder, name), "utf8");
+    if (edit(text) === text) throw new Error(`the change of ${name} changes nothing`);
+    await writeFile(join(folder, name), edit(text));
+  }
   await symlink(join(repository, "node_modules"), join(folder, "node_modules"));
   return join(folder, "src/main.ts");
 }

@@ -33,6 +33,8 @@ export interface CallSpec {
   parent?: string;
   /** Set for a call whose body only makes calls: once it is started every replica may enter it again. */
   durable?: true;
+  /** What the body of a durable call is bound to: the tool's `bodyBinding`. A tool that has it may enter the body again. */
+  bodyBinding?: string;
 }
 
 /** A delegated call as its host described it. */
