@@ -13,7 +13,7 @@ import { defaultRules } from "./policy/default-rules.ts";
 import { enginePermissions } from "./policy/known-permissions.ts";
 import { createPolicy } from "./policy/policy.ts";
 import { fromConfig, type RuleConfig } from "./policy/rules.ts";
-import { toolOf } from "./tool/files/foreign.ts";
+import { toolOf } from "./tool/foreign.ts";
 import type { ChildCall, ChildResult, Judge, Plan, PlanContext, Tool, ToolContext, ToolResult } from "./tool/tool.ts";
 import { openWorkspace, type Workspace } from "./tool/workspace.ts";
 

@@ -7,64 +7,76 @@ import { lintWords, wordProblems } from "./words.ts";
 
 const root = resolve(import.meta.dirname, "..");
 
-/** Folder or file of src → what its files may import of ours; gen and its own files always. */
+/**
+ * Room or file of src → what its files may import of ours; gen and its own files always. A room inside another is separate: the name
+ * of the outer one means only the files at its top.
+ */
 const allowed: Record<string, readonly string[]> = {
   "main.ts": ["cli", "compose"],
   "index.ts": ["compose", "config", "core", "tool"],
   compose: [
-    "agents",
+    "agents/connect",
+    "agents/runners",
     "approval",
+    "bodies",
+    "bodies/processes",
+    "bodies/skills",
+    "bodies/workers",
     "call",
     "config",
-    "connector",
     "core",
     "people",
     "edge",
     "policy",
     "sandbox",
+    "sources",
     "store",
     "telemetry",
     "tool",
     "tools",
-    "worker",
   ],
   config: ["core", "policy"],
   edge: [
-    "agents",
+    "agents/connect",
+    "agents/hooks",
+    "agents/mcp",
+    "agents/runners",
     "approval",
+    "bodies/workers",
     "call",
     "config",
-    "connector",
     "core",
     "people",
-    "dialect",
-    "mcp",
     "tool/tool.ts",
-    "worker",
   ],
-  mcp: ["core/canonical-json.ts", "core/pages-of.ts", "view"],
   telemetry: ["call/observer.ts", "call/ports.ts", "call/ports", "core", "tool/tool.ts"],
   store: ["approval/ports.ts", "approval/ports", "call/ports.ts", "call/ports", "core", "people"],
   call: ["approval", "config/schema.ts", "core", "policy", "tool"],
   approval: ["core", "policy"],
-  agents: ["core", "tool/errors.ts"],
-  connector: ["core", "people"],
+  "agents/connect": ["core", "people"],
+  "agents/hooks": ["core"],
+  "agents/mcp": ["core/canonical-json.ts", "core/pages-of.ts", "view"],
+  "agents/runners": ["core", "tool/errors.ts"],
   people: ["core"],
   policy: ["core"],
   "testing.ts": ["call", "core", "policy", "tool"],
-  tools: ["agents", "core", "sandbox", "tool"],
+  tools: ["agents/runners", "bodies/skills", "core", "sandbox", "sources/mcp/program-transport.ts", "tool"],
   sandbox: ["core", "policy"],
   tool: ["core", "policy/file-rules.ts"],
-  body: ["core", "tool"],
-  "worker-client": ["body", "client", "core", "tool"],
-  "tool-process": ["body", "core", "tool"],
-  worker: ["core", "policy/wildcard.ts", "tool"],
+  sources: ["core", "tool"],
+  bodies: ["core", "tool"],
+  "bodies/processes": ["bodies", "core", "tool"],
+  "bodies/program": ["bodies/sdk", "core", "tool"],
+  "bodies/sdk": ["client", "core", "tool"],
+  "bodies/skills": ["bodies/processes", "core", "tool"],
+  "bodies/workers": ["bodies", "core", "policy/wildcard.ts", "tool"],
   core: [],
   view: ["core/command-failure.ts", "core/json-leaves.ts", "core/risk-words.ts", "core/visible.ts"],
   "ai-sdk": ["client"],
   client: ["core/pages-of.ts", "core/peer-uid.ts"],
-  dialect: ["core"],
   cli: [
+    "agents/hooks",
+    "agents/mcp",
     "client",
     "config/schema.ts",
     "core/assets.ts",
@@ -72,8 +84,6 @@ const allowed: Record<string, readonly string[]> = {
     "core/pages-of.ts",
     "core/read-if-exists.ts",
     "core/within.ts",
-    "dialect",
-    "mcp",
     "view",
   ],
   console: ["core/pages-of.ts", "view"],
@@ -87,15 +97,19 @@ const files = readdirSync(join(root, "src"), { recursive: true, encoding: "utf8"
   /\.tsx?$/.test(file),
 );
 const part = (file: string) => file.split("/", 1)[0] ?? file;
+/** The innermost room of a file: `bodies/workers` for what is in there, `bodies` for the files at the top of it. */
+const roomOf = (file: string) => {
+  const inner = file.split("/", 2).join("/");
+  return Object.hasOwn(allowed, inner) ? inner : part(file);
+};
 
-test.each(files.filter((file) => /^(?:cli|console|mcp|client|dialect|view|edge\/(?:rest|mcp|hooks))\//.test(file)))(
-  "src/%s leaves the view of a request to viewLines",
-  (file) => {
-    // The JSON form has every field of the contract.
-    if (["view/view-lines.ts", "view/json-form/schemas.ts"].includes(file)) return;
-    expect(readFileSync(join(root, "src", file), "utf8")).not.toMatch(readsView);
-  },
-);
+test.each(
+  files.filter((file) => /^(?:cli|console|client|view|agents\/(?:hooks|mcp)|edge\/(?:rest|mcp|hooks))\//.test(file)),
+)("src/%s leaves the view of a request to viewLines", (file) => {
+  // The JSON form has every field of the contract.
+  if (["view/view-lines.ts", "view/json-form/schemas.ts"].includes(file)) return;
+  expect(readFileSync(join(root, "src", file), "utf8")).not.toMatch(readsView);
+});
 
 test.each(files)("src/%s imports only what its place allows", (file) => {
   const text = readFileSync(join(root, "src", file), "utf8");
@@ -106,8 +120,10 @@ test.each(files)("src/%s imports only what its place allows", (file) => {
     (path) =>
       !path.startsWith("../gen/") &&
       path !== "../package.json" &&
-      part(path) !== part(file) &&
-      !(allowed[part(file)] ?? []).some((place) => path === place || path.startsWith(`${place}/`)),
+      roomOf(path) !== roomOf(file) &&
+      !(allowed[roomOf(file)] ?? []).some((place) =>
+        Object.hasOwn(allowed, place) ? roomOf(path) === place : path === place || path.startsWith(`${place}/`),
+      ),
   );
   expect(wrong).toEqual([]);
 });
@@ -218,32 +234,27 @@ test("files import each other in no circle", () => {
  * number in its commit, which says why.
  */
 const maxLinesOf: Readonly<Record<string, number>> = {
-  agents: 2_100,
+  agents: 4_200,
   "ai-sdk": 400,
   approval: 1_900,
-  body: 600,
+  bodies: 7_200,
   call: 11_200,
   cli: 9_700,
   client: 900,
   compose: 2_600,
   config: 3_000,
-  connector: 300,
   console: 8_500,
   core: 1_900,
-  dialect: 800,
   edge: 8_100,
-  mcp: 1_400,
   people: 4_500,
   policy: 7_600,
   sandbox: 5_600,
+  sources: 1_200,
   store: 10_900,
   telemetry: 1_000,
-  tool: 6_500,
-  "tool-process": 1_400,
+  tool: 2_700,
   tools: 11_400,
   view: 1_300,
-  worker: 2_400,
-  "worker-client": 800,
 };
 
 const linesOf = (of: typeof sources) => of.reduce((sum, { text }) => sum + text.split("\n").length - 1, 0);

@@ -1,5 +1,5 @@
 /** A worker whose tool `echo_typescript` returns its text. */
-import { defineTool, serve, z } from "../../src/worker-client/worker.ts";
+import { defineTool, serve, z } from "../../src/bodies/sdk/worker.ts";
 
 const echo = defineTool({
   name: "echo_typescript",

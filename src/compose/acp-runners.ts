@@ -1,7 +1,7 @@
-import type { AcpHost } from "../agents/acp/acp-host.ts";
-import { createAcpRunner } from "../agents/acp/acp-runner.ts";
-import { AgentFailure } from "../agents/acp/agent-failure.ts";
-import type { RunnerRegistry } from "../agents/runner-registry.ts";
+import type { AcpHost } from "../agents/runners/acp/acp-host.ts";
+import { createAcpRunner } from "../agents/runners/acp/acp-runner.ts";
+import { AgentFailure } from "../agents/runners/acp/agent-failure.ts";
+import type { RunnerRegistry } from "../agents/runners/runner-registry.ts";
 import type { Calls } from "../call/calls.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";

@@ -1,5 +1,6 @@
 import { closeSync, existsSync, mkdirSync, openSync } from "node:fs";
 import { dirname, join } from "node:path";
+import type { Skills } from "../bodies/skills/skills.ts";
 import type { PlanningParts } from "../call/decide.ts";
 import { type Config, ConfigError } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
@@ -8,7 +9,6 @@ import { openControlGroups } from "../sandbox/control-groups.ts";
 import { createGitHistory, type GitHistory } from "../sandbox/git-history.ts";
 import { openSandbox, type Sandbox } from "../sandbox/sandbox.ts";
 import type { Registry } from "../tool/registry.ts";
-import type { Skills } from "../tool/skills/skills.ts";
 import type { Tool } from "../tool/tool.ts";
 import { builtInTools, searchTools, subagentTools } from "../tools/index.ts";
 import type { LanguageServers } from "../tools/lsp/language-servers.ts";

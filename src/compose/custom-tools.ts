@@ -1,10 +1,10 @@
 import { dirname } from "node:path";
+import { type CustomTools, createCustomTools } from "../bodies/processes/custom-tools.ts";
+import { createTrust } from "../bodies/processes/trust.ts";
 import { type Config, ConfigError } from "../config/config.ts";
 import { isWorkspaceFile } from "../config/workspace-rules.ts";
-import { type CustomTools, createCustomTools } from "../tool/files/custom-tools.ts";
-import { createTrust } from "../tool/files/trust.ts";
+import type { UpstreamSources } from "../sources/mcp/upstream-sources.ts";
 import type { HookChain } from "../tool/hooks.ts";
-import type { UpstreamSources } from "../tool/mcp/upstream-sources.ts";
 import type { Registry } from "../tool/registry.ts";
 import { createToolProcessStarter, type ToolProcessParts } from "./tool-processes.ts";
 

@@ -1,10 +1,10 @@
 import { realpathSync } from "node:fs";
+import { createTrust } from "../bodies/processes/trust.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import { TooManyMounts } from "../sandbox/plan-files.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import { createTrust } from "../tool/files/trust.ts";
 import type { Judge } from "../tool/tool.ts";
 import { createLanguageServers, type LanguageServers } from "../tools/lsp/language-servers.ts";
 import type { ServerStart, ServerStarter } from "../tools/lsp/server-program.ts";

@@ -141,7 +141,7 @@ export async function trustDirectory(
     ...(file !== undefined && { config: file }),
   };
   const config = loadConfig(flags, readEnvironment());
-  const { trustWorkspace } = await import("../tool/files/trust-workspace.ts");
+  const { trustWorkspace } = await import("./trust-workspace.ts");
   return await trustWorkspace(config.trustDirectory, config.workspaces.get("default") ?? directory, remove ?? false);
 }
 

@@ -1,6 +1,7 @@
 import { createHash } from "node:crypto";
 import { homedir } from "node:os";
 import { PermissionLayer, type RuleMatch } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { createTrustedPolicies } from "../bodies/processes/trust.ts";
 import type { StoreMembership } from "../call/ports.ts";
 import {
   type Config,
@@ -18,7 +19,6 @@ import type { Layers } from "../policy/model.ts";
 import { createPolicy } from "../policy/policy.ts";
 import type { Rule } from "../policy/rules.ts";
 import type { Subject } from "../policy/subject.ts";
-import { createTrustedPolicies } from "../tool/files/trust.ts";
 import { declaredTools } from "./built-in-tools.ts";
 
 /** The configuration that decides what policy protects and where workspaces are. */

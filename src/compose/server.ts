@@ -1,11 +1,11 @@
 import { randomUUID } from "node:crypto";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
+import { createConnectors } from "../agents/connect/connectors.ts";
+import { createEnforcement } from "../agents/connect/enforcement.ts";
 import { openCrashMarks } from "../call/crash-marks.ts";
 import { createStops } from "../call/stopped.ts";
 import type { Config } from "../config/config.ts";
-import { createConnectors } from "../connector/connectors.ts";
-import { createEnforcement } from "../connector/enforcement.ts";
 import type { Logger, ServiceLog } from "../core/logger.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { createRunTokens } from "../people/run-tokens.ts";

@@ -1,8 +1,8 @@
+import type { CustomTools } from "../bodies/processes/custom-tools.ts";
+import { createTrust } from "../bodies/processes/trust.ts";
+import { createSkills, type Skills } from "../bodies/skills/skills.ts";
 import type { Config, Finding } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
-import type { CustomTools } from "../tool/files/custom-tools.ts";
-import { createTrust } from "../tool/files/trust.ts";
-import { createSkills, type Skills } from "../tool/skills/skills.ts";
 
 /** Opens the skills of the user and of all workspaces, and logs what is wrong with them. */
 export async function openSkills(

@@ -1,8 +1,8 @@
-import type { SessionCall } from "../agents/background-calls.ts";
-import { runOf, sessionOfRun } from "../agents/run-id.ts";
-import { createRunnerRegistry } from "../agents/runner-registry.ts";
-import { type AgentStreams, createAgentStreams } from "../agents/stream/agent-streams.ts";
-import { createSubagents, type SubagentHost } from "../agents/subagents.ts";
+import type { SessionCall } from "../agents/runners/background-calls.ts";
+import { runOf, sessionOfRun } from "../agents/runners/run-id.ts";
+import { createRunnerRegistry } from "../agents/runners/runner-registry.ts";
+import { type AgentStreams, createAgentStreams } from "../agents/runners/stream/agent-streams.ts";
+import { createSubagents, type SubagentHost } from "../agents/runners/subagents.ts";
 import { startedCall } from "../call/durable-state.ts";
 import { maxLifeMs } from "../call/ends.ts";
 import type { Store } from "../call/ports.ts";

@@ -4,8 +4,8 @@ import { join } from "node:path";
 import type { Config, UpstreamProgram, UpstreamServerSettings } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
-import type { OpenedTransport, UpstreamOpener } from "../tool/mcp/upstream.ts";
-import { createUpstreamSources, type UpstreamServer, type UpstreamSources } from "../tool/mcp/upstream-sources.ts";
+import type { OpenedTransport, UpstreamOpener } from "../sources/mcp/upstream.ts";
+import { createUpstreamSources, type UpstreamServer, type UpstreamSources } from "../sources/mcp/upstream-sources.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { Judge } from "../tool/tool.ts";
 import { compare } from "../tools/fs/diff.ts";
@@ -124,7 +124,7 @@ function programOpener(
     confinement:
       sandbox.state.profile === "off" ? "without a sandbox" : `in the sandbox, with ${hostWords(program.hosts)}`,
     async open(): Promise<OpenedTransport> {
-      const { ProgramTransport } = await import("../tool/mcp/program-transport.ts");
+      const { ProgramTransport } = await import("../sources/mcp/program-transport.ts");
       let pid = 0;
       const transport = new ProgramTransport(async () => {
         const started = await start();

@@ -1,3 +1,4 @@
+import { createWorkers, type Workers } from "../bodies/workers/workers.ts";
 import type { RemoteTools } from "../call/engine.ts";
 import type { CallObserver } from "../call/observer.ts";
 import type { Config } from "../config/config.ts";
@@ -5,7 +6,6 @@ import type { Logger } from "../core/logger.ts";
 import type { Credentials } from "../people/credentials.ts";
 import { isForeignPermission, knownPermissions } from "../policy/known-permissions.ts";
 import type { Tool } from "../tool/tool.ts";
-import { createWorkers, type Workers } from "../worker/workers.ts";
 import type { Replica } from "./replica.ts";
 import type { ServiceStore } from "./store.ts";
 

@@ -24,7 +24,7 @@ export const assets = {
   /** Entry of the process that connects commands to hosts. */
   proxyProcess: pathToFileURL(place("src/sandbox/network/proxy-process.ts", "proxy-process.js")),
   /** Entry of the processes that run the tools and plugins of files, under Node or Bun. */
-  toolProcess: pathToFileURL(place("src/tool-process/main.ts", "tool-process.js")),
+  toolProcess: pathToFileURL(place("src/bodies/program/main.ts", "tool-process.js")),
   /** Entry of the thread that converts HTML. */
   htmlWorker: pathToFileURL(place("src/tools/web/html-worker.ts", "html-worker.js")),
   /** Entry of the thread that reads command lines. */

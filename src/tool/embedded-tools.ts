@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { bindTool, hasVersion, isTool } from "./define-tool.ts";
-import { exportedTool } from "./files/foreign.ts";
+import { exportedTool } from "./foreign.ts";
 import type { Registry, ToolsByName } from "./registry.ts";
 import type { Tool } from "./tool.ts";
 

@@ -1,5 +1,5 @@
 import * as z from "zod";
-import type { ForeignContext, ForeignResult } from "./files/foreign.ts";
+import type { ForeignContext, ForeignResult } from "./foreign.ts";
 
 /** Arguments as zod fields, or as properties of a JSON Schema (all required except those with a `default`). */
 export type Args = z.ZodRawShape | Readonly<Record<string, object>>;

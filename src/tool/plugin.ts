@@ -5,7 +5,7 @@ import type { Hooks } from "./hooks.ts";
 export type { Ask } from "../core/ask.ts";
 export { defineTool } from "./define-tool.ts";
 export { ToolFailure } from "./errors.ts";
-export type { ForeignContext as PluginToolContext, ForeignResult as PluginToolResult } from "./files/foreign.ts";
+export type { ForeignContext as PluginToolContext, ForeignResult as PluginToolResult } from "./foreign.ts";
 export type { Hooks } from "./hooks.ts";
 export type { OpenFile } from "./open-file.ts";
 export {

@@ -1,6 +1,6 @@
 import * as z from "zod";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { BackgroundCalls } from "../agents/background-calls.ts";
+import type { BackgroundCalls } from "../agents/runners/background-calls.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import type { Tool } from "../tool/tool.ts";

@@ -1,5 +1,5 @@
-import type { BackgroundCalls } from "../agents/background-calls.ts";
-import type { Subagents } from "../agents/subagents.ts";
+import type { BackgroundCalls } from "../agents/runners/background-calls.ts";
+import type { Subagents } from "../agents/runners/subagents.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import type { Tool } from "../tool/tool.ts";

@@ -1,8 +1,8 @@
-import type { BackgroundCalls } from "../agents/background-calls.ts";
-import type { Subagents } from "../agents/subagents.ts";
+import type { BackgroundCalls } from "../agents/runners/background-calls.ts";
+import type { Subagents } from "../agents/runners/subagents.ts";
+import type { Skills } from "../bodies/skills/skills.ts";
 import type { SearchSettings } from "../core/search-providers.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
-import type { Skills } from "../tool/skills/skills.ts";
 import type { Tool } from "../tool/tool.ts";
 import { createApplyPatch } from "./apply-patch.ts";
 import { createBackgroundCancel } from "./background-cancel.ts";

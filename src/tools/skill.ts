@@ -1,13 +1,13 @@
 import { readdir } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import * as z from "zod";
+import type { SkillFile } from "../bodies/skills/skill-file.ts";
+import type { Skill, Skills } from "../bodies/skills/skills.ts";
 import { visible } from "../core/visible.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import { fence } from "../tool/fence.ts";
-import type { SkillFile } from "../tool/skills/skill-file.ts";
-import type { Skill, Skills } from "../tool/skills/skills.ts";
 import type { Judge, Tool } from "../tool/tool.ts";
 import type { Workspace } from "../tool/workspace.ts";
 

@@ -1,6 +1,6 @@
 import type { JsonObject } from "@bufbuild/protobuf";
-import type { RunUpdate } from "../agents/runner.ts";
-import type { SubagentRequest, Subagents } from "../agents/subagents.ts";
+import type { RunUpdate } from "../agents/runners/runner.ts";
+import type { SubagentRequest, Subagents } from "../agents/runners/subagents.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import type { PlanContext, Tool, ToolContext } from "../tool/tool.ts";
 import { describeAgents } from "./task/startable-agents.ts";

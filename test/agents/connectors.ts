@@ -3,7 +3,7 @@ import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionReply, PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { opencodePlugin } from "../../src/dialect/opencode-plugin.ts";
+import { opencodePlugin } from "../../src/agents/hooks/opencode-plugin.ts";
 import { clientOf } from "../e2e/clients.ts";
 import type { Service } from "../e2e/service.ts";
 import { programEntry } from "../main.ts";

@@ -16,7 +16,7 @@ export default defineConfig({
       "test/policy/bypass.test.ts",
       "test/store/redis-{damage,news}.test.ts",
       "test/sandbox/{created,enforcement,network}.test.ts",
-      "test/tool-process/node-loader.test.ts",
+      "test/bodies/processes/node-loader.test.ts",
       "test/tools/webfetch.test.ts",
     ],
     exclude: [],

@@ -1,7 +1,7 @@
 import { expect, onTestFinished, test } from "vitest";
+import { connectWorker, echoTool, type RawHello } from "../bodies/workers/raw-worker.ts";
 import { connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
-import { connectWorker, echoTool, type RawHello } from "../worker/raw-worker.ts";
 import { passTime, useBrowsers } from "./browser.ts";
 import { findings, sticksOut } from "./findings.ts";
 

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { SourceService } from "../../gen/opencode/tool/v1/source_service_pb.ts";
-import { installBun } from "../tool-process/bun-program.ts";
+import { installBun } from "../bodies/processes/bun-program.ts";
 import { clientOf, connect } from "./clients.ts";
 import { createService } from "./service.ts";
 

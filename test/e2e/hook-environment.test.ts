@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { canonicalJson } from "../../src/core/canonical-json.ts";
 import { toolgate } from "../cli/toolgate.ts";
-import { recordedClaudeHook } from "../dialect/recorded.ts";
+import { recordedClaudeHook } from "../hooks/recorded.ts";
 import { createHookHome, type HookHome } from "./hook-process.ts";
 import { hostTokens } from "./host.ts";
 import { createService, type Service } from "./service.ts";

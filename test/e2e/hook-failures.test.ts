@@ -4,7 +4,7 @@ import { createServer as createHttp2Server, type Http2Server, type ServerHttp2St
 import { type AddressInfo, createServer, type Server } from "node:net";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { recordedClaudeHook } from "../dialect/recorded.ts";
+import { recordedClaudeHook } from "../hooks/recorded.ts";
 import { createHookHome, type HookEnd } from "./hook-process.ts";
 import { useService } from "./service.ts";
 

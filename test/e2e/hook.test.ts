@@ -6,7 +6,7 @@ import { PermissionService } from "../../gen/opencode/tool/v1/permission_service
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { PermissionReply, type PermissionRequest, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { recordedClaudeHook } from "../dialect/recorded.ts";
+import { recordedClaudeHook } from "../hooks/recorded.ts";
 import { clientOf } from "./clients.ts";
 import { createHookHome } from "./hook-process.ts";
 import { hostTokens } from "./host.ts";

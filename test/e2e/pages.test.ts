@@ -3,8 +3,8 @@ import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { SourceService } from "../../gen/opencode/tool/v1/source_service_pb.ts";
 import { WorkerService } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
+import { connectWorker, echoTool } from "../bodies/workers/raw-worker.ts";
 import { toolgate } from "../cli/toolgate.ts";
-import { connectWorker, echoTool } from "../worker/raw-worker.ts";
 import { clientOf, connect, refusal } from "./clients.ts";
 import { useService } from "./service.ts";
 

@@ -2,8 +2,8 @@ import { once } from "node:events";
 import { createServer, connect as openSocket, type Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { expect, onTestFinished, test, vi } from "vitest";
+import { defineTool, serve, z } from "../../src/bodies/sdk/worker.ts";
 import { connect } from "../../src/client/client.ts";
-import { defineTool, serve, z } from "../../src/worker-client/worker.ts";
 import { isLong, report } from "./report.ts";
 import { startSystem } from "./system.ts";
 

@@ -3,11 +3,11 @@ import { mkdtempSync, realpathSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, expect, test } from "vitest";
-import type { AcpHost } from "../../src/agents/acp/acp-host.ts";
-import { createAcpRunner } from "../../src/agents/acp/acp-runner.ts";
-import { acpTimes } from "../../src/agents/acp/acp-runtime.ts";
-import { agentTraffic } from "../../src/agents/acp/agent-stream.ts";
-import type { RunUpdate } from "../../src/agents/runner.ts";
+import type { AcpHost } from "../../src/agents/runners/acp/acp-host.ts";
+import { createAcpRunner } from "../../src/agents/runners/acp/acp-runner.ts";
+import { acpTimes } from "../../src/agents/runners/acp/acp-runtime.ts";
+import { agentTraffic } from "../../src/agents/runners/acp/agent-stream.ts";
+import type { RunUpdate } from "../../src/agents/runners/runner.ts";
 import { isAlive } from "../tools/processes.ts";
 import type { AcpStep } from "./fake-acp-agent.ts";
 

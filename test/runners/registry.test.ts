@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import type { AgentRunner } from "../../src/agents/runner.ts";
-import { createRunnerRegistry } from "../../src/agents/runner-registry.ts";
+import type { AgentRunner } from "../../src/agents/runners/runner.ts";
+import { createRunnerRegistry } from "../../src/agents/runners/runner-registry.ts";
 
 const runner = (name: string, agents: string[], free: number, owner = "ann"): AgentRunner => ({
   name,

@@ -1,7 +1,7 @@
 /** Tools of the order that need Bun: they read files by Bun.file, or hold a namespace of TypeScript. */
 import { expect, test } from "vitest";
-import { installBun } from "../tool-process/bun-program.ts";
-import { outputOf, startProcess } from "../tool-process/driver.ts";
+import { installBun } from "../bodies/processes/bun-program.ts";
+import { outputOf, startProcess } from "../bodies/processes/driver.ts";
 import { block } from "./blocks.ts";
 
 const bun = installBun();

@@ -2,10 +2,10 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { describe, expect, test } from "vitest";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { installBun } from "../bodies/processes/bun-program.ts";
+import { node, outputOf, startProcess } from "../bodies/processes/driver.ts";
 import { connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
-import { installBun } from "../tool-process/bun-program.ts";
-import { node, outputOf, startProcess } from "../tool-process/driver.ts";
 
 const files = {
   "tool/query.ts": `import { tool } from "@opencode-ai/plugin"

@@ -331,7 +331,7 @@ export const elsewhere: Readonly<Record<number, readonly [file: string, title: s
   189: ["test/e2e/output.test.ts", "output comes while the command runs, and can be read by then"],
   190: ["test/e2e/question.test.ts", "a person answers a question although rules allow it"],
   191: ["test/tool/listing.test.ts", "of each built-in tool fits, and nulls of optional fields are read as absent"],
-  197: ["test/tool-process/tool-suite.ts", "of defineTool: with everything that it names"],
+  197: ["test/bodies/processes/tool-suite.ts", "of defineTool: with everything that it names"],
   198: ["test/tool/laws.test.ts", "a tool runs the executor it was made with, even if its config object changes later"],
   199: ["test/tool/laws.test.ts", "execution sees decoded input, projection sees encoded output"],
   200: ["test/tool/laws.test.ts", "execution sees decoded input, projection sees encoded output"],
@@ -387,7 +387,10 @@ export const elsewhere: Readonly<Record<number, readonly [file: string, title: s
   244: ["test/e2e/plan.test.ts", "a command line is explained command by command, as a plan judges it"],
   245: ["test/e2e/watch.test.ts", "a session that is watched after any number sends exactly the rest"],
   246: ["test/e2e/audit.test.ts", "the audit is exported as JSON lines, and verified there and at the server"],
-  247: ["test/worker/work.test.ts", "runs in the worker: title, metadata, output and result are those of its body"],
+  247: [
+    "test/bodies/workers/work.test.ts",
+    "runs in the worker: title, metadata, output and result are those of its body",
+  ],
   248: ["test/call/stream-tools.test.ts", "a call's input shows while it arrives"],
 };
 

@@ -1,16 +1,16 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { Argument, type Command } from "commander";
-import { within } from "../../core/within.ts";
-import { answerClaude, denyClaude, ownClaudeTool } from "../../dialect/claude.ts";
-import { type ClaudeHook, HookInputError, readClaudeHook } from "../../dialect/claude-hook.ts";
+import { answerClaude, denyClaude, ownClaudeTool } from "../../agents/hooks/claude.ts";
+import { type ClaudeHook, HookInputError, readClaudeHook } from "../../agents/hooks/claude-hook.ts";
 import {
   answerOpencode,
   denyOpencode,
   type OpencodeHook,
   ownOpencodeTool,
   readOpencodeHook,
-} from "../../dialect/opencode.ts";
-import { waitToolName } from "../../mcp/open-call-result.ts";
+} from "../../agents/hooks/opencode.ts";
+import { waitToolName } from "../../agents/mcp/open-call-result.ts";
+import { within } from "../../core/within.ts";
 import type { CliContext, InputStream } from "../context.ts";
 import {
   type ConnectorConnectionOptions,

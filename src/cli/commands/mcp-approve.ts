@@ -2,9 +2,9 @@ import { randomUUID } from "node:crypto";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { Server, type ServerContext } from "@modelcontextprotocol/server";
 import { Argument, type Command } from "commander";
-import { claudePromptAnswer, claudePromptSchema, readClaudePrompt } from "../../dialect/claude-prompt.ts";
-import { requestDecision } from "../../dialect/delegate.ts";
-import { serveMcpOverStdio } from "../../mcp/serve-stdio.ts";
+import { claudePromptAnswer, claudePromptSchema, readClaudePrompt } from "../../agents/hooks/claude-prompt.ts";
+import { requestDecision } from "../../agents/hooks/delegate.ts";
+import { serveMcpOverStdio } from "../../agents/mcp/serve-stdio.ts";
 import { withScreen } from "../command.ts";
 import type { CliContext } from "../context.ts";
 import {

@@ -1,7 +1,7 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
+import { opencodePlugin } from "../../agents/hooks/opencode-plugin.ts";
 import type { PeerProof } from "../../client/verified-socket.ts";
-import { opencodePlugin } from "../../dialect/opencode-plugin.ts";
 import { shellCommand } from "../../view/words.ts";
 import type { AgentUser } from "./agent-user.ts";
 import type { JsonEntry } from "./json-entries.ts";

@@ -1,8 +1,8 @@
 import { readFileSync } from "node:fs";
+import { HookInputError } from "../../agents/hooks/claude-hook.ts";
+import { AlreadyBegunError, NotADecision } from "../../agents/hooks/delegate.ts";
 import { connectVerified, type ToolgateClient } from "../../client/connect.ts";
 import { PeerError, type PeerProof } from "../../client/verified-socket.ts";
-import { HookInputError } from "../../dialect/claude-hook.ts";
-import { AlreadyBegunError, NotADecision } from "../../dialect/delegate.ts";
 import { readCertificates, type ServerOptions, serverUrl } from "../connection/connection.ts";
 import { commandFailure, UsageError } from "../failure/failure.ts";
 

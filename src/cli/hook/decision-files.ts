@@ -4,7 +4,7 @@ import { homedir } from "node:os";
 import { dirname, join } from "node:path";
 import { fromJsonString, toJsonString } from "@bufbuild/protobuf";
 import { BeginCallResponseSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
-import type { DecisionMemory } from "../../dialect/delegate.ts";
+import type { DecisionMemory } from "../../agents/hooks/delegate.ts";
 
 /** Returns the directory in which the hooks of one user remember decisions between their processes. */
 export function decisionDirectory(env: NodeJS.ProcessEnv): string {

@@ -3,11 +3,11 @@ import { realpathSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout } from "node:timers/promises";
 import { Code, ConnectError } from "@connectrpc/connect";
+import { AlreadyBegunError, type DelegatedCalls } from "../../agents/hooks/delegate.ts";
 import type { ToolgateClient } from "../../client/connect.ts";
 import { isLoopback } from "../../client/find-token.ts";
 import { ServiceAwayError } from "../../client/verified-socket.ts";
 import { pagesOf } from "../../core/pages-of.ts";
-import { AlreadyBegunError, type DelegatedCalls } from "../../dialect/delegate.ts";
 import { errorInfoOf } from "../failure/failure.ts";
 
 /** Rpcs of a connector over connections that are opened as needed. */

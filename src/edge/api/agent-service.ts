@@ -1,8 +1,8 @@
 import type { AgentService, Connector } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
-import type { RunnerRegistry } from "../../agents/runner-registry.ts";
-import type { AgentStreams } from "../../agents/stream/agent-streams.ts";
+import type { Connectors } from "../../agents/connect/connectors.ts";
+import type { RunnerRegistry } from "../../agents/runners/runner-registry.ts";
+import type { AgentStreams } from "../../agents/runners/stream/agent-streams.ts";
 import { readsAll } from "../../call/session-access.ts";
-import type { Connectors } from "../../connector/connectors.ts";
 import type { Principal } from "../../core/principal.ts";
 import { newestFirstKey, pageByKey } from "./paging.ts";
 import type { ServiceFunctions } from "./rpc.ts";

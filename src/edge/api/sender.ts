@@ -1,4 +1,4 @@
-import type { EnforcementCheck } from "../../connector/enforcement.ts";
+import type { EnforcementCheck } from "../../agents/connect/enforcement.ts";
 import type { Principal } from "../../core/principal.ts";
 import type { EdgeContext } from "./edge-context.ts";
 

@@ -1,6 +1,6 @@
 import type { WorkerService } from "../../../gen/opencode/tool/v1/worker_service_pb.ts";
-import { fleetOrder } from "../../worker/directory.ts";
-import type { Workers } from "../../worker/workers.ts";
+import { fleetOrder } from "../../bodies/workers/directory.ts";
+import type { Workers } from "../../bodies/workers/workers.ts";
 import { pageByKey } from "./paging.ts";
 import type { ServiceFunctions } from "./rpc.ts";
 

@@ -1,11 +1,11 @@
 import type { Client } from "@connectrpc/connect";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { answerClaude, denyClaude, ownClaudeTool } from "../../agents/hooks/claude.ts";
+import { type ClaudeHook, readClaudeHook } from "../../agents/hooks/claude-hook.ts";
+import { AlreadyBegunError, type DecisionMemory, type DelegatedCalls } from "../../agents/hooks/delegate.ts";
+import { apiFailureText, reasonOf } from "../../agents/mcp/api-failure.ts";
+import { waitToolName } from "../../agents/mcp/open-call-result.ts";
 import { pagesOf } from "../../core/pages-of.ts";
-import { answerClaude, denyClaude, ownClaudeTool } from "../../dialect/claude.ts";
-import { type ClaudeHook, readClaudeHook } from "../../dialect/claude-hook.ts";
-import { AlreadyBegunError, type DecisionMemory, type DelegatedCalls } from "../../dialect/delegate.ts";
-import { apiFailureText, reasonOf } from "../../mcp/api-failure.ts";
-import { waitToolName } from "../../mcp/open-call-result.ts";
 import { checkRole, rolesFor } from "../api/access.ts";
 import type { Authenticate } from "../api/authenticate.ts";
 import { clientLeft } from "../api/request-failure.ts";

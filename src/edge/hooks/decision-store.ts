@@ -1,4 +1,4 @@
-import type { DecisionMemory, UseDecision } from "../../dialect/delegate.ts";
+import type { DecisionMemory, UseDecision } from "../../agents/hooks/delegate.ts";
 
 /** Maximum number of remembered decisions; the oldest is forgotten first, so that its result is not reported. */
 const maxDecisions = 10_000;

@@ -1,7 +1,7 @@
 import { hash, randomUUID } from "node:crypto";
-import type { McpClient } from "../../mcp/client-identity.ts";
-import { type McpSession, openMcpSession } from "../../mcp/mcp-session.ts";
-import type { ToolgateApi } from "../../mcp/toolgate-api.ts";
+import type { McpClient } from "../../agents/mcp/client-identity.ts";
+import { type McpSession, openMcpSession } from "../../agents/mcp/mcp-session.ts";
+import type { ToolgateApi } from "../../agents/mcp/toolgate-api.ts";
 
 /** A request for the session of a client over HTTP. */
 export interface SessionRequest {

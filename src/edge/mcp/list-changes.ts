@@ -1,5 +1,5 @@
 import type { ServerEventBus } from "@modelcontextprotocol/server";
-import { watchToolList } from "../../mcp/watch-tool-list.ts";
+import { watchToolList } from "../../agents/mcp/watch-tool-list.ts";
 
 /** The list of tools that a stream of changes is about. */
 export interface WatchedList extends Pick<Parameters<typeof watchToolList>[0], "api" | "session"> {

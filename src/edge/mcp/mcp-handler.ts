@@ -7,12 +7,12 @@ import {
   type ServerContext,
 } from "@modelcontextprotocol/server";
 import packageJson from "../../../package.json" with { type: "json" };
+import { toProtocolError } from "../../agents/mcp/api-failure.ts";
+import { callMcpTool } from "../../agents/mcp/call-tool.ts";
+import { type McpClient, mcpClient } from "../../agents/mcp/client-identity.ts";
+import { type AbortRules, createMcpServer, type McpScope } from "../../agents/mcp/mcp-server.ts";
+import { createUncollectedCalls } from "../../agents/mcp/uncollected-calls.ts";
 import type { Logger } from "../../core/logger.ts";
-import { toProtocolError } from "../../mcp/api-failure.ts";
-import { callMcpTool } from "../../mcp/call-tool.ts";
-import { type McpClient, mcpClient } from "../../mcp/client-identity.ts";
-import { type AbortRules, createMcpServer, type McpScope } from "../../mcp/mcp-server.ts";
-import { createUncollectedCalls } from "../../mcp/uncollected-calls.ts";
 import type { Request, Response } from "../http/handler.ts";
 import { createHttpSessions } from "./http-sessions.ts";
 import { fieldOf, legacyClientOf, newLegacySession } from "./legacy-session.ts";

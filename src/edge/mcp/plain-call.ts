@@ -6,9 +6,9 @@ import {
   ProtocolError,
   ProtocolErrorCode,
 } from "@modelcontextprotocol/server";
-import type { ToolsAnswer } from "../../mcp/call-tool.ts";
-import { type McpClient, mcpClient } from "../../mcp/client-identity.ts";
-import { type McpReport, progressTo } from "../../mcp/watch-reports.ts";
+import type { ToolsAnswer } from "../../agents/mcp/call-tool.ts";
+import { type McpClient, mcpClient } from "../../agents/mcp/client-identity.ts";
+import { type McpReport, progressTo } from "../../agents/mcp/watch-reports.ts";
 import { headerOf } from "../http/check-origin.ts";
 import type { Request, Response } from "../http/handler.ts";
 import { fieldOf } from "./legacy-session.ts";

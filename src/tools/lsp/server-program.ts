@@ -1,4 +1,4 @@
-import type { McpProgram } from "../../tool/mcp/program-transport.ts";
+import type { McpProgram } from "../../sources/mcp/program-transport.ts";
 
 /** A started language server. */
 export interface ServerProgram extends McpProgram {

@@ -1,4 +1,4 @@
-import type { Subagents } from "../../agents/subagents.ts";
+import type { Subagents } from "../../agents/runners/subagents.ts";
 import type { OfferContext } from "../../tool/tool.ts";
 
 /** Lists the agents that a task can start: those that have a runner and that no rule denies. */

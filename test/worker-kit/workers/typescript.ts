@@ -1,7 +1,7 @@
 /** The fixed tools of the worker kit, with the TypeScript SDK. */
 import { appendFileSync, existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { ChangedAfterApproval, defineTool, serve, type ToolContext, z } from "../../../src/worker-client/worker.ts";
+import { ChangedAfterApproval, defineTool, serve, type ToolContext, z } from "../../../src/bodies/sdk/worker.ts";
 
 const folder = process.env.TOOLGATE_KIT ?? "";
 const note = (line: string) => appendFileSync(join(folder, "ledger"), `${line}\n`);

@@ -1,0 +1,88 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import type { PermissionRequest, ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { isLostConnection, isNotRunning } from "./api-failure.ts";
+
+/** A call as it was seen last. */
+export interface McpCallView {
+  readonly part: ToolPart;
+  /** Permission requests that it waits for. */
+  readonly permissions: readonly PermissionRequest[];
+}
+
+/** Returns the call when it has ended, or as it is after a time. */
+export type LookAtCall = (waitMs: number, signal?: AbortSignal) => Promise<McpCallView>;
+
+/** The state of a held call when its request must be answered. */
+export interface HeldCall {
+  /** Undefined: the service did not answer once. */
+  readonly view: McpCallView | undefined;
+  /** True if the service did not answer last. */
+  readonly isLost: boolean;
+}
+
+/** Options of a hold. */
+export interface HoldOptions {
+  readonly holdMs: number;
+  readonly signal: AbortSignal;
+  /** Reports the call while it is held; undefined if the service does not answer. */
+  report(view: McpCallView | undefined): Promise<void>;
+  /** Returns true for a call that need not be held further. */
+  isEnough?(view: McpCallView): boolean;
+}
+
+/** The first answer comes before this time, so that a call that waits is reported at once. */
+const firstLookMs = 200;
+/** Interval of progress notifications. */
+const lookMs = 10_000;
+const retryMs = 1_000;
+
+/**
+ * Holds a request until its call has ended, a time has passed, or the request is aborted. The first look is not aborted, so that a
+ * call that was sent is known. A lost connection is tried again every second.
+ */
+export async function holdCall(
+  look: LookAtCall,
+  { holdMs, signal, report, isEnough = () => false }: HoldOptions,
+): Promise<HeldCall> {
+  const until = performance.now() + holdMs;
+  const left = () => Math.max(0, Math.ceil(until - performance.now()));
+  let view: McpCallView | undefined;
+  let isLost = false;
+  let isFirst = true;
+  for (;;) {
+    try {
+      view = await (isFirst
+        ? look(Math.min(left(), firstLookMs))
+        : untilAbort(look(Math.min(left(), lookMs), signal), signal));
+      isLost = false;
+    } catch (error) {
+      if (signal.aborted) return { view, isLost };
+      if (!isLostConnection(error) || (isFirst && isNotRunning(error))) throw error;
+      isLost = true;
+      await sleep(Math.min(left(), retryMs), undefined, { signal }).catch(() => undefined);
+    }
+    isFirst = false;
+    const isOver = view !== undefined && (isEnded(view.part) || isEnough(view));
+    if (isOver || signal.aborted || left() === 0) return { view, isLost };
+    await report(isLost ? undefined : view);
+  }
+}
+
+/** Rejects as soon as the signal is aborted: a step of the store that the work waits for may take longer. */
+async function untilAbort<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  const { promise: aborted, reject } = Promise.withResolvers<never>();
+  const abort = () => reject(signal.reason);
+  signal.addEventListener("abort", abort, { once: true });
+  work.catch(() => undefined);
+  try {
+    signal.throwIfAborted();
+    return await Promise.race([work, aborted]);
+  } finally {
+    signal.removeEventListener("abort", abort);
+  }
+}
+
+/** Checks for a terminal state. */
+export function isEnded({ state }: ToolPart): boolean {
+  return state.case === "completed" || state.case === "error";
+}

@@ -1,0 +1,77 @@
+import type { JsonObject } from "@bufbuild/protobuf";
+import { canonicalJson } from "../../core/canonical-json.ts";
+
+/** A call, and the request that made it. */
+export interface McpCall {
+  readonly sessionId: string;
+  readonly callId: string;
+  readonly tool: string;
+  readonly input: JsonObject;
+}
+
+/**
+ * Calls whose responses said that they had no result yet. The next identical call continues the oldest of them, once: a model
+ * that repeats its call gets the result of the first one, and one that makes the same call twice gets two.
+ */
+export interface UncollectedCalls {
+  add(call: McpCall): void;
+  /** Returns the oldest uncollected call with the same session, tool and input, which then counts as collected. */
+  take(call: Omit<McpCall, "callId">): McpCall | undefined;
+  /** Returns an uncollected call by its id; it then counts as collected. */
+  collect(sessionId: string, callId: string): McpCall | undefined;
+}
+
+/** Time for which the result of an uncollected call can be collected by an identical call. */
+export const uncollectedMs = 30 * 60_000;
+/** Longest life of a call: older entries are of no use. */
+const maxAgeMs = 24 * 3_600_000 + uncollectedMs;
+/** Calls of one principal that are kept; the oldest leaves for a new one. */
+const maxCount = 1_000;
+
+/** Creates the collections, one for each principal. They are in memory: a restart forgets them, and an identical call is then a new one. */
+export function createUncollectedCalls(now: () => number = Date.now): (principalId: string) => UncollectedCalls {
+  const principals = new Map<string, UncollectedCalls>();
+  return (principalId) => {
+    const known = principals.get(principalId) ?? createCollection(now);
+    principals.set(principalId, known);
+    return known;
+  };
+}
+
+function createCollection(now: () => number): UncollectedCalls {
+  /** Oldest first. */
+  const calls = new Map<string, { call: McpCall; key: string; added: number }>();
+  const idsByKey = new Map<string, Set<string>>();
+
+  function remove(id: string): McpCall | undefined {
+    const found = calls.get(id);
+    if (found === undefined) return undefined;
+    calls.delete(id);
+    const ids = idsByKey.get(found.key);
+    ids?.delete(id);
+    if (ids?.size === 0) idsByKey.delete(found.key);
+    return found.call;
+  }
+
+  return {
+    add(call) {
+      const [id, key] = [idOf(call.sessionId, call.callId), keyOf(call)];
+      remove(id);
+      for (const [oldest, { added }] of calls) {
+        if (calls.size < maxCount && now() - added < maxAgeMs) break;
+        remove(oldest);
+      }
+      calls.set(id, { call, key, added: now() });
+      idsByKey.set(key, (idsByKey.get(key) ?? new Set()).add(id));
+    },
+    take(request) {
+      if (calls.size === 0) return undefined;
+      const [oldest] = idsByKey.get(keyOf(request)) ?? [];
+      return oldest === undefined ? undefined : remove(oldest);
+    },
+    collect: (sessionId, callId) => remove(idOf(sessionId, callId)),
+  };
+}
+
+const idOf = (sessionId: string, callId: string) => `${sessionId} ${callId}`;
+const keyOf = ({ sessionId, tool, input }: Omit<McpCall, "callId">) => `${sessionId} ${tool} ${canonicalJson(input)}`;

@@ -1,0 +1,121 @@
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import { ConnectError } from "@connectrpc/connect";
+import { ErrorInfoSchema } from "../../../gen/google/rpc/error_details_pb.ts";
+import {
+  ToolRegistration,
+  type WorkerHelloSchema,
+  type WorkerWelcome,
+} from "../../../gen/opencode/tool/v1/worker_pb.ts";
+import { connectWith } from "../../client/connect.ts";
+import { backoffMs, isCut } from "../../client/resume-stream.ts";
+import { type UsedConnection, useConnection } from "./connection.ts";
+import { handleMessage } from "./handle-message.ts";
+import type { SentMessage } from "./held-assignments.ts";
+import { tokenStep } from "./worker-hello.ts";
+import { drainMessage, logOnce, type Worker } from "./worker-state.ts";
+
+/** Time in which a body that is stopped may return a result. */
+const stopGraceMs = 5_000;
+
+/** Connects, again and again, until the worker has drained. Rejects if the first connection is refused. */
+export async function runWorker(worker: Worker): Promise<void> {
+  const { drained } = worker;
+  for (let attempt = 0; !worker.hasDrained; attempt++) {
+    const connection = openConnection(worker);
+    const used = await Promise.race([connection.used, drained.promise]);
+    // Drained: the connection is ended from this side.
+    if (!used || worker.hasDrained) {
+      connection.close();
+      break;
+    }
+    worker.send = undefined;
+    if (connection.isWelcome()) attempt = 0;
+    else if (worker.storeId === "" && isFinal(used.error)) throw refusalOf(worker, used.error);
+    worker.previous?.close();
+    worker.previous = used;
+    afterConnection(worker, used, connection.isWelcome());
+    const pause = connection.isWelcome() && used.error === undefined ? 0 : backoffMs(attempt);
+    const { promise: paused, resolve } = Promise.withResolvers<void>();
+    const timer = setTimeout(resolve, pause);
+    await Promise.race([paused, drained.promise]);
+    clearTimeout(timer);
+  }
+  worker.previous?.close();
+  clearTimeout(worker.selfStop);
+}
+
+/** Opens the next connection. Nothing is read from an earlier one any more. */
+function openConnection(worker: Worker): { used: Promise<UsedConnection>; isWelcome(): boolean; close(): void } {
+  let isWelcome = false;
+  worker.connection += 1;
+  const client = connectWith(worker.connectOptions);
+  const used = useConnection(client, helloOf(worker), {
+    onWelcome(welcome, send) {
+      isWelcome = true;
+      afterWelcome(worker, welcome, send);
+    },
+    onMessage: (message) => handleMessage(worker, message),
+  });
+  return { used, isWelcome: () => isWelcome, close: client.close };
+}
+
+function helloOf({ hello, connection, held, storeId }: Worker): MessageInitShape<typeof WorkerHelloSchema> {
+  return { ...hello, connection: BigInt(connection), held: held.entered(), expectedStoreId: storeId };
+}
+
+/** Sends again what has no receipt. */
+function afterWelcome(worker: Worker, welcome: WorkerWelcome, send: (message: SentMessage) => void): void {
+  const { held, connectOptions } = worker;
+  const { storeId, resumeMs, windowBytes, tools } = welcome;
+  worker.previous?.close();
+  clearTimeout(worker.selfStop);
+  Object.assign(worker, { storeId, resumeMs, send, previous: undefined });
+  held.windowBytes = windowBytes;
+  if (worker.isDraining) send(drainMessage);
+  for (const message of held.messages()) send(message);
+  const isRegistered = ({ registration }: (typeof tools)[number]) => registration === ToolRegistration.REGISTERED;
+  const names = tools.filter(isRegistered).map(({ name }) => name);
+  const refusals = tools
+    .filter((tool) => !isRegistered(tool))
+    .map(({ name, message }) => `; the tool ${name} is refused: ${message}`);
+  logOnce(worker, `connected to ${connectOptions.url}, serves ${names.join(", ") || "no tool"}${refusals.join("")}`);
+}
+
+/** Prepares for the next connection, or for none: after `resumeMs` the calls of this worker are over. */
+function afterConnection(worker: Worker, { error }: UsedConnection, wasWelcome: boolean): void {
+  if (error !== undefined) {
+    const text = error instanceof ConnectError ? error.rawMessage : String(error);
+    logOnce(worker, `the connection to ${worker.connectOptions.url} is lost: ${text}; connecting again`);
+  }
+  if (reasonOfRefusal(error) === "STORE_CHANGED") {
+    stopBodies(worker, "the service has another store, which does not know this call");
+    for (const assignment of worker.held.entered()) worker.held.end(assignment);
+    worker.storeId = "";
+  }
+  if (!wasWelcome) return;
+  const words = "this worker reached no replica of the service in time, so the call is over";
+  worker.selfStop = setTimeout(() => stopBodies(worker, words), worker.resumeMs);
+  worker.selfStop.unref();
+}
+
+/** Stops all bodies. Their assignments stay held until the service reports their end, since they were entered. */
+function stopBodies({ bodies, held }: Worker, message: string): void {
+  for (const assignment of held.entered()) bodies.stop(assignment, message, stopGraceMs);
+}
+
+/** Checks for a refusal that a later attempt cannot change, such as a wrong token. */
+function isFinal(error: unknown): boolean {
+  return error instanceof ConnectError && !isCut(error);
+}
+
+/** The error of a first connection that the service refused, with the next step. */
+function refusalOf({ connectOptions, hello }: Worker, cause: unknown): Error {
+  const reason = reasonOfRefusal(cause) ?? "";
+  const next = ["UNAUTHENTICATED", "ROLE_MISSING"].includes(reason) ? `; next: ${tokenStep(hello)}` : "";
+  const text = cause instanceof ConnectError ? cause.rawMessage : String(cause);
+  return new Error(`the service at ${connectOptions.url} refuses this worker: ${text} [${reason}]${next}`, { cause });
+}
+
+function reasonOfRefusal(error: unknown): string | undefined {
+  return error instanceof ConnectError ? error.findDetails(ErrorInfoSchema)[0]?.reason : undefined;
+}

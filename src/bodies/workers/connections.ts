@@ -1,0 +1,185 @@
+import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import {
+  type RegisteredTool,
+  ToolRegistration,
+  type WorkerHello,
+  type WorkRequest,
+} from "../../../gen/opencode/tool/v1/worker_pb.ts";
+import { silenceOf } from "../../core/beating-stream.ts";
+import type { Outbox } from "../../core/outbox.ts";
+import type { Principal, WorkerRights } from "../../core/principal.ts";
+import { RequestError } from "../../core/request-error.ts";
+import { workerIdOf } from "../../core/worker-directory.ts";
+import { ExecutorLost } from "../../tool/errors.ts";
+import type { WorkerMessage } from "../worker-connection.ts";
+import { resumeAssignments, takeAssignmentReport, takeKnown } from "./assignments.ts";
+import { invalidMessage, serveWorker } from "./link.ts";
+import { leavingReplica, maxProcesses, storeChanged, superseded, tooManyProcesses } from "./refusals.ts";
+import { setDefinitions, type WorkersState } from "./state.ts";
+import { windowBytes } from "./waiting-reports.ts";
+import { dismissDrained, sendTo, type WorkerProcess } from "./worker-process.ts";
+
+/** Serves one connection of a worker, from its hello to its end. */
+export async function* connectWorker(
+  state: WorkersState,
+  principal: Principal,
+  requests: AsyncIterable<WorkRequest>,
+  signal: AbortSignal,
+): AsyncGenerator<WorkerMessage> {
+  if (state.isDraining) throw leavingReplica();
+  let entered: { process: WorkerProcess; outbox: Outbox<WorkerMessage> } | undefined;
+  yield* serveWorker(
+    requests,
+    {
+      async greet(hello, outbox) {
+        const process = await enter(state, principal, hello, outbox);
+        entered = { process, outbox };
+        // While it was greeted the connection may have ended.
+        if (outbox.hasEnded) leave(state, process, outbox);
+        return (message) => take(state, process, message);
+      },
+      left: () => entered && leave(state, entered.process, entered.outbox),
+    },
+    state.beatMs,
+    signal,
+  );
+}
+
+/** Takes over the connection of a process, registers its tools and goes on with what it holds. */
+async function enter(
+  state: WorkersState,
+  principal: Principal,
+  hello: WorkerHello,
+  outbox: Outbox<WorkerMessage>,
+): Promise<WorkerProcess> {
+  const rights = rightsOf(principal);
+  const { expectedStoreId, instanceId } = hello;
+  const isOther = () => expectedStoreId !== "" && expectedStoreId !== state.storeId();
+  // The worker stops what it runs when it learns of another store, so a replica that was cut off asks the store first.
+  if (isOther()) await state.verifyStoreId();
+  if (isOther()) throw storeChanged(state.storeId());
+  const workspaces = workspacesOf(state, principal, hello);
+  const key = workerIdOf(principal.id, instanceId);
+  checkNewer(state.processes.get(key), hello);
+  const outcomes = await state.definitions.declare({ principal: principal.id, rights, workspaces }, hello);
+  const known = state.processes.get(key);
+  // Another connection of the process may have come meanwhile.
+  checkNewer(known, hello);
+  if (!known && [...state.processes.values()].filter((each) => each.principal === principal.id).length >= maxProcesses)
+    throw tooManyProcesses(principal.id);
+  known?.link?.end(superseded(instanceId));
+  clearTimeout(known?.timer);
+  const connection = Number(hello.connection);
+  const link = { connection, send: outbox.send, end: outbox.end };
+  const { capacity } = hello;
+  const definitions = new Set(
+    outcomes.flatMap(({ registration, definitionId }) =>
+      registration === ToolRegistration.REGISTERED ? definitionId : [],
+    ),
+  );
+  const seen = state.now();
+  const facts = { rights, hello, connection, link, capacity, tools: outcomes, workspaces, seen };
+  const changes = { ...facts, isDraining: false };
+  const process: WorkerProcess = known
+    ? Object.assign(known, changes, { timer: undefined })
+    : {
+        ...{ principal: principal.id, ...changes, definitions: new Set(), timer: undefined },
+        ...{ taken: new Map(), bodies: new Map(), adopting: new Map(), moving: new Map(), plans: new Map() },
+      };
+  state.processes.set(key, process);
+  setDefinitions(state, process, definitions);
+  welcome(state, process, outcomes);
+  state.definitions.update();
+  resumeAssignments(state, process);
+  state.calls.takeQueued();
+  state.directory.changed();
+  return process;
+}
+
+function welcome({ storeId, beatMs }: WorkersState, process: WorkerProcess, tools: RegisteredTool[]): void {
+  const { resumeMs } = process.hello;
+  const times = { beatMs, silenceMs: silenceOf(beatMs), resumeMs };
+  sendTo(process, { case: "welcome", value: { storeId: storeId(), ...times, windowBytes, tools } });
+}
+
+/** Takes a message after hello. */
+function take(state: WorkersState, process: WorkerProcess, message: WorkRequest["message"]): void {
+  process.seen = state.now();
+  switch (message.case) {
+    case "beat":
+      break;
+    case "capacity": {
+      const { capacity, draining: isDraining } = message.value;
+      Object.assign(process, { capacity, isDraining });
+      state.definitions.update();
+      state.calls.takeQueued();
+      state.directory.changed();
+      dismissDrained(process);
+      break;
+    }
+    case "planned":
+      process.plans.get(message.value.planId)?.(message.value);
+      break;
+    case "report":
+      takeAssignmentReport(process, message.value);
+      break;
+    case "known":
+      takeKnown(state, process, message.value.assignment, message.value.entered);
+      break;
+    default:
+      throw invalidMessage("message", `a worker cannot send ${message.case} after hello`);
+  }
+}
+
+/** Leaves a process without a connection: it may return for a while. */
+function leave(state: WorkersState, process: WorkerProcess, outbox: Outbox<WorkerMessage>): void {
+  if (process.link?.send !== outbox.send) return;
+  process.link = undefined;
+  process.plans.clear();
+  process.seen = state.now();
+  const { principal, definitions } = process;
+  state.definitions
+    .seen(principal, definitions)
+    .catch((error: unknown) => state.log.warn("the last sign of a worker could not be stored", { error, principal }));
+  state.definitions.update();
+  state.directory.changed();
+  process.timer = setTimeout(() => lose(state, process), process.hello.resumeMs).unref();
+}
+
+function lose(state: WorkersState, process: WorkerProcess): void {
+  const { hello, principal, bodies } = process;
+  state.processes.delete(workerIdOf(principal, hello.instanceId));
+  state.directory.forget(process);
+  setDefinitions(state, process, new Set());
+  const why = `The worker ${hello.worker} did not return within ${hello.resumeMs} ms. What the call did is not known.`;
+  for (const body of bodies.values()) if (!body.hasResult) body.reject(new ExecutorLost(why));
+}
+
+function rightsOf({ id, roles, worker }: Principal): WorkerRights {
+  if (worker !== undefined && roles.size === 1) return worker;
+  throw new RequestError(
+    ErrorReason.ROLE_MISSING,
+    `the token "${id}" has no limits of a worker, or another role, too; create one with \`toolgate token create --role worker --tool NAME\``,
+    { roles: "worker" },
+  );
+}
+
+function workspacesOf(
+  { workspaces: all }: WorkersState,
+  { id, workspaces: own }: Principal,
+  { workspaces: wanted }: WorkerHello,
+) {
+  const allowed = own.includes("*") ? all : own;
+  const wrong = wanted.find((name) => !allowed.includes(name) || !all.includes(name));
+  if (wrong !== undefined)
+    throw new RequestError(
+      ErrorReason.UNKNOWN_WORKSPACE,
+      `workspace "${wrong}" is not one in which the token "${id}" may act; these are: ${allowed.join(", ")}`,
+      { workspace: wrong },
+    );
+  return new Set(wanted.length === 0 ? allowed : wanted);
+}
+
+function checkNewer(known: WorkerProcess | undefined, { connection, instanceId }: WorkerHello): void {
+  if (known !== undefined && known.connection >= Number(connection)) throw superseded(instanceId);
+}
