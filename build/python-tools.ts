@@ -21,13 +21,6 @@ export function installPythonTools(): string {
   return bin;
 }
 
-/** Generates the messages and stubs of the Python package from the contract. */
-export function generatePython(): void {
-  run(join(installPythonTools(), "python"), join(pythonPackage, "generate.py"));
-}
-
 function run(program: string, ...args: string[]): void {
   execFileSync(program, args, { stdio: ["ignore", "ignore", "inherit"] });
 }
-
-if (import.meta.main) generatePython();

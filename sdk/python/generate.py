@@ -1,12 +1,15 @@
-"""Generates toolgate/_gen from the contract: python sdk/python/generate.py, with the packages of requirements.txt."""
+"""Generates toolgate/_gen from the contract before a wheel or an sdist is built in a checkout."""
 
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SDK = Path(__file__).parent
 PROTO = SDK.parent.parent / "proto"
@@ -15,22 +18,29 @@ PACKAGE = "toolgate/_gen/"
 RULES = "buf/validate/validate.proto"
 
 
-def main() -> None:
+class Stubs(BuildHookInterface[Any]):
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        # An sdist has no contract, but the stubs that were made of it.
+        if (PROTO / CONTRACT).exists():
+            generate_stubs()
+
+
+def generate_stubs() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        described = Path(directory) / "contract.binpb"
+        made = Path(directory)
+        described = made / "contract.binpb"
         names = sorted(str(path.relative_to(PROTO)) for path in PROTO.glob(f"{CONTRACT}*.proto"))
         protoc(f"-I{PROTO}", f"--descriptor_set_out={described}", "--include_imports", "--include_source_info", *names)
         contract = FileDescriptorSet.FromString(described.read_bytes())
         files = FileDescriptorSet(file=[prepared(file) for file in contract.file if file.name != RULES])
         described.write_bytes(files.SerializeToString())
 
-        target = SDK / PACKAGE
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir()
-        (target / "__init__.py").touch()
         ours = [file for file in files.file if file.name.startswith(PACKAGE)]
-        generate(described, ["python", "mypy"], ours)
-        generate(described, ["grpc_python", "mypy_grpc"], [file for file in ours if file.service])
+        generate(described, ["python", "mypy"], ours, made)
+        generate(described, ["grpc_python", "mypy_grpc"], [file for file in ours if file.service], made)
+        (made / PACKAGE / "__init__.py").touch()
+        shutil.rmtree(SDK / PACKAGE, ignore_errors=True)
+        shutil.copytree(made / PACKAGE, SDK / PACKAGE)
 
 
 def prepared(file: FileDescriptorProto) -> FileDescriptorProto:
@@ -49,18 +59,16 @@ def moved(name: str) -> str:
     return PACKAGE + name.removeprefix(CONTRACT) if name.startswith(CONTRACT) else name
 
 
-def generate(described: Path, plugins: list[str], files: list[FileDescriptorProto]) -> None:
-    outputs = [f"--{plugin}_out={SDK}" for plugin in plugins]
+def generate(described: Path, plugins: list[str], files: list[FileDescriptorProto], target: Path) -> None:
+    outputs = [f"--{plugin}_out={target}" for plugin in plugins]
     protoc(f"--descriptor_set_in={described}", *outputs, *(file.name for file in files))
 
 
 def protoc(*arguments: str) -> None:
-    plugins = Path(sys.executable).parent
-    found = [f"--plugin={plugins / name}" for name in ("protoc-gen-mypy", "protoc-gen-mypy_grpc")]
+    # pip has the programs of the build's packages in PATH, hatchling alone beside its own.
+    places = os.pathsep.join([os.environ["PATH"], str(Path(sys.executable).parent)])
+    found = [f"--plugin={shutil.which(name, path=places)}" for name in ("protoc-gen-mypy", "protoc-gen-mypy_grpc")]
     command = [sys.executable, "-m", "grpc_tools.protoc", *found, *arguments]
     run = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if run.returncode != 0:
-        sys.exit(run.stderr)
-
-
-main()
+        raise RuntimeError(run.stderr)

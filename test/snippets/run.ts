@@ -132,7 +132,7 @@ async function packImage(): Promise<void> {
 /** Installs the Python package, and fetches what the pages install. */
 async function installPython(): Promise<void> {
   await shell(`python3 -m venv ${machine}/installed/venv`, machine);
-  const more = `hatchling editables pytest --requirement ${checkout}/examples/python/requirements.txt`;
+  const more = `hatchling editables grpcio-tools mypy-protobuf pytest --requirement ${checkout}/examples/python/requirements.txt`;
   await shell(`python -m pip wheel --quiet --wheel-dir ${wheels} ./sdk/python ${more}`, checkout);
   await shell(`rm ${wheels}/toolgate_client-*; python -m pip install --quiet ./sdk/python`, checkout);
 }
