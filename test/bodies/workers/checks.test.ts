@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { expect, test } from "vitest";
 
 const root = join(import.meta.dirname, "../../..");
-const page = await readFile(join(root, "docs/worker-conformance.md"), "utf8");
+const page = await readFile(join(import.meta.dirname, "checks.md"), "utf8");
 const rows = [...page.matchAll(/^\| (\d+)\. .+? \| (.+) \|$/gm)].map(([, number, tests = ""]) => ({ number, tests }));
 
 test("the page has fifteen checks", () => {
