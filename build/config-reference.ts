@@ -1,4 +1,4 @@
-/** `npm run generate`: writes the tables of configuration keys into the pages that hold them. */
+/** `npm run generate`: writes the lists of configuration keys into the pages that hold them. */
 import { readFileSync, writeFileSync } from "node:fs";
 import { dirname, join, relative } from "node:path";
 import { z } from "zod";
@@ -10,40 +10,50 @@ const keys = keysOf(configSchema);
 const pages = { "mcp.NAME": "mcp-servers.md", "lsp.NAME": "code.md" };
 const docs = join(import.meta.dirname, "../docs");
 
-/** Returns the page with its table of keys as the schema has them. */
-export function withKeyTable(page: string, text: string): string {
-  const table = page === "configuration.md" ? allKeys() : keysOfPage(page);
-  return text.replace(/(?<=<!-- keys: .* -->\n\n)(?:\|.*\n)+/, () => `${table.join("\n")}\n`);
+/** Returns the page with its list of keys as the schema has them. */
+export function withKeyList(page: string, text: string): string {
+  const list = page === "configuration.md" ? allKeys() : keysOfPage(page);
+  return text.replace(/(?<=<!-- keys: .* -->\n)[\s\S]*(?=<!-- \/keys -->)/, () => `\n${list}\n\n`);
 }
 
-function allKeys(): string[] {
+/** Lists the keys without a table first, then those of each table, in the order of the schema. */
+function allKeys(): string {
   const own = keys.filter(({ path }) => pageOf(path) === undefined);
-  const rows = own.map((key) => {
-    const option = [key.flag?.replace(/ .*/, ""), key.variable].flatMap((name) => (name ? [`\`${name}\``] : []));
-    return [nameOf(key.path), option.join(", "), typeOf(key), defaultOf(key) ?? "", meaningOf(key, "configuration.md")];
-  });
-  return tableOf(["key in `toolgate.toml`", "flag, variable", "type", "default", "meaning"], rows);
+  const tables = Map.groupBy(own, ({ path }) => headerOf(path));
+  const parts = [...tables].sort(([one], [other]) => Number(one !== "") - Number(other !== ""));
+  return parts
+    .map(([header, inside]) => {
+      const lines = inside.map((key) => lineOf(key, "configuration.md")).join("\n");
+      return header === "" ? lines : `**\`${header}\`**\n\n${lines}`;
+    })
+    .join("\n\n");
 }
 
-function keysOfPage(page: string): string[] {
+function keysOfPage(page: string): string {
   const own = keys.filter(({ path }) => pageOf(path) === page);
-  const rows = own.map((key) => {
-    return [`\`${key.path.at(-1)}\``, typeOf(key), defaultOf(key) ?? "", meaningOf(key, page)];
-  });
-  return tableOf(["key", "type", "default", "meaning"], rows);
+  return own.map((key) => lineOf(key, page)).join("\n");
 }
 
 function pageOf(path: readonly string[]): string | undefined {
   return Object.entries(pages).find(([start]) => path.join(".").startsWith(`${start}.`))?.[1];
 }
 
-/** Returns a key as one would write it: `[limits] open_asks`, `[[token]] id`, `[mcp.NAME] command`. */
-function nameOf(path: readonly string[]): string {
+/** Returns the header of a key's table as one would write it: `[limits]`, `[[token]]`, `[mcp.NAME]`. */
+function headerOf(path: readonly string[]): string {
   const table = path.slice(0, -1);
-  if (table.length === 0) return `\`${path.at(-1)}\``;
-  const header = table.at(-1) === "[]" ? `[[${table.slice(0, -1).join(".")}]]` : `[${table.join(".")}]`;
-  return `\`${header}\` \`${path.at(-1)}\``;
+  if (table.length === 0) return "";
+  return table.at(-1) === "[]" ? `[[${table.slice(0, -1).join(".")}]]` : `[${table.join(".")}]`;
 }
+
+/** Returns a key as an entry of a list: name, option and variable, type, default, meaning. */
+function lineOf(key: ConfigKey, page: string): string {
+  const names = [key.path.at(-1), key.flag?.replace(/ .*/, ""), key.variable].filter((name) => name !== undefined);
+  const standard = defaultOf(key);
+  const facts = [typeOf(key), ...(standard === undefined ? [] : [`default ${standard}`])].join(", ");
+  return `* ${names.map((name) => `\`${name}\``).join(", ")}: ${facts}. ${sentence(meaningOf(key, page))}`;
+}
+
+const sentence = (text: string) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** Returns the type of a key, in words, with its bounds and its unit. */
 function typeOf({ schema, path, unit }: ConfigKey): string {
@@ -69,13 +79,8 @@ function meaningOf({ help, see }: ConfigKey, page: string): string {
   return `${help} ([${title}](${place}${section === undefined ? "" : `#${section}`}))`;
 }
 
-function tableOf(head: readonly string[], rows: readonly (readonly string[])[]): string[] {
-  const line = (cells: readonly string[]) => `| ${cells.join(" | ")} |`;
-  return [line(head), line(head.map(() => "---")), ...rows.map(line)];
-}
-
 if (import.meta.main)
   for (const page of ["configuration.md", ...Object.values(pages)]) {
     const file = join(docs, page);
-    writeFileSync(file, withKeyTable(page, readFileSync(file, "utf8")));
+    writeFileSync(file, withKeyList(page, readFileSync(file, "utf8")));
   }

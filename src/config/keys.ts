@@ -49,7 +49,11 @@ export function keysOf(schema: z.ZodType, path: readonly string[] = []): ConfigK
   if (bare instanceof z.ZodArray) return keysOf(bare.element as z.ZodType, [...path, "[]"]);
   if (!(bare instanceof z.ZodObject))
     throw new TypeError(`the key ${path.join(".")} has no help; declare it with key()`);
-  return Object.entries(bare.shape).flatMap(([name, inner]) => keysOf(inner as z.ZodType, [...path, name]));
+  const { catchall } = bare.def;
+  const others = catchall === undefined || catchall instanceof z.ZodNever ? [] : [["NAME", catchall]];
+  return [...Object.entries(bare.shape), ...others].flatMap(([name, inner]) =>
+    keysOf(inner as z.ZodType, [...path, name as string]),
+  );
 }
 
 /** Returns the value of a key without a setting, in Markdown; undefined for nothing. */

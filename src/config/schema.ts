@@ -369,7 +369,7 @@ export const configSchema = strictTable({
           'write "sqlite", or a URL that begins with redis://, rediss://, redis+unix://, redis+sentinel:// or redis+cluster://',
       })
       .default("sqlite"),
-    "or the Redis that replicas share",
+    "`sqlite`, or the address of the Redis that replicas share",
     { variable: "TOOLGATE_STORE", see: "configuration.md#redis" },
   ),
   store_strict: key(z.boolean().optional(), "acknowledge only what enough copies of Redis have", {
