@@ -34,9 +34,9 @@ function toolsReference(tools: readonly Tool[]): string {
       `A run takes at most ${count(limits.timeoutMs)} ms, unless the tool or \`timeout_ms\` of the call says otherwise; no call may take more than`,
       `${count(limits.maxTimeoutMs)} ms. The input of a call has at most ${count(limits.inputBytes)} bytes, its stored output ${count(limits.outputBytes)} bytes. Of an`,
       `output models see the beginning, at most ${count(defaultKeep.lines)} lines and ${count(defaultKeep.bytes)} bytes, and how to read the rest, unless the tool names`,
-      "another part. Agents are the built-in ones that see the tool by default.",
+      "another part. Agents are the built-in ones that see the tool by default. An idempotent tool may run again after a crash; an open",
+      "world is one outside the workspace.",
     ].join("\n"),
-    sorted.map(({ name }) => `[${code(name)}](#${name.toLowerCase()})`).join(" · "),
     ...sorted.map(sectionOf),
   ].join("\n\n")}\n`;
 }
@@ -98,10 +98,10 @@ function agentsOf(tool: Tool): string {
 
 function hintsOf({ definition: { annotations } }: Tool): string[] {
   return [
-    annotations?.readOnly && "only reads",
-    annotations?.idempotent && "may run again after a crash",
-    annotations?.destructive && "may destroy data",
-    annotations?.openWorld && "reaches systems outside the workspace",
+    annotations?.readOnly && "read-only",
+    annotations?.idempotent && "idempotent",
+    annotations?.destructive && "destructive",
+    annotations?.openWorld && "open world",
   ].filter((hint) => typeof hint === "string");
 }
 
@@ -168,9 +168,9 @@ const limitWords: Readonly<Record<string, (value: string) => string>> = {
   exclusiveMinimum: (value) => `> ${value}`,
   maximum: (value) => `≤ ${value}`,
   exclusiveMaximum: (value) => `< ${value}`,
-  minLength: (value) => (value === "1" ? "not empty" : `≥ ${value} characters`),
+  minLength: (value) => (value === "1" ? "" : `≥ ${value} characters`),
   maxLength: (value) => `≤ ${value} characters`,
-  minItems: (value) => (value === "1" ? "not empty" : `≥ ${value} entries`),
+  minItems: (value) => (value === "1" ? "" : `≥ ${value} entries`),
   maxItems: (value) => `≤ ${value} entries`,
 };
 
