@@ -119,24 +119,11 @@ test("there is an example for each kind of client", () => {
   ]);
 });
 
-describe("docs/clients.md", () => {
-  const page = readFileSync(join(root, "docs/clients.md"), "utf8");
-  const blockOf = (language: string) =>
-    new RegExp(`^\`\`\`${language}\\n([\\s\\S]*?)^\`\`\``, "m").exec(page)?.[1] ?? "";
-
-  test.each([
-    [
-      "python",
-      "examples/python/call.py",
-      "examples/python/.venv/bin/python examples/python/call.py",
-      "1 pending\n2 running\n3 completed\n",
-    ],
-    ["go", "examples/go/call/main.go", "go -C examples/go run ./call", "hello\n"],
-  ])("shows %s that works: %s", async (language, file, run, printed) => {
-    expect(blockOf(language)).not.toBe("");
-    expect(readFileSync(join(root, file), "utf8")).toContain(blockOf(language));
-    const env = { ...process.env, TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "caller-token-for-tests" };
-    const { stdout } = await promisify(execFile)("sh", ["-c", run], { cwd: root, env });
-    expect(stdout).toBe(printed);
-  });
+test.each([
+  ["examples/python/.venv/bin/python examples/python/call.py", "1 pending\n2 running\n3 completed\n"],
+  ["go -C examples/go run ./call", "hello\n"],
+])("the least client works: %s", async (run, printed) => {
+  const env = { ...process.env, TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "caller-token-for-tests" };
+  const { stdout } = await promisify(execFile)("sh", ["-c", run], { cwd: root, env });
+  expect(stdout).toBe(printed);
 });
