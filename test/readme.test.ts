@@ -84,6 +84,15 @@ test.each(pages)("the links of %s lead to files that exist", (page) => {
   expect(local.filter((link) => !existsSync(join(root, dirname(page), link)))).toEqual([]);
 });
 
+test("each page is two clicks from the README; a decision is one file of a directory", () => {
+  const linksOf = (page: string) =>
+    [...text(page).matchAll(/\]\(([^)#\s:]+\.md)(?:#[^)]*)?\)/g)].map(([, link = ""]) => join(dirname(page), link));
+  const near = new Set(linksOf("README.md"));
+  for (const page of [...near]) for (const link of linksOf(page)) near.add(link);
+  const far = pages.filter((page) => page !== "README.md" && !page.includes("/decisions/") && !near.has(page));
+  expect(far).toEqual([]);
+});
+
 /** Anchors of a page, as GitHub makes them of headings. */
 const anchorsOf = (page: string) =>
   [...text(page).matchAll(/^#+ (.*)$/gm)].map(([, heading = ""]) =>
