@@ -3,7 +3,7 @@ import { runCli } from "./cli/cli.ts";
 
 process.stdout.on("error", (error: NodeJS.ErrnoException) => {
   // `toolgate … | head`: the reader of our output has read enough.
-  if (error.code === "EPIPE") process.exit(0);
+  if (error.code === "EPIPE") process.exit();
   throw error;
 });
 

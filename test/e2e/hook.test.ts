@@ -1,12 +1,16 @@
+import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
+import { once } from "node:events";
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { text as textOf } from "node:stream/consumers";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { PermissionReply, type PermissionRequest, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { recordedClaudeHook } from "../hooks/recorded.ts";
+import { programEntry } from "../main.ts";
 import { clientOf } from "./clients.ts";
 import { createHookHome } from "./hook-process.ts";
 import { hostTokens } from "./host.ts";
@@ -25,12 +29,14 @@ function claudeSession() {
   const home = createHookHome("host-token-for-tests");
   const session = { session_id: `claude-${++count}` };
   const flags = ["--server", service.url, "--token-file", home.tokenFile, "--uid", String(process.getuid?.())];
-  const hook = (event: string, tool: string, changes: object, more: readonly string[] = []) => {
+  const text = (event: string, tool: string, changes: object) => {
     const recorded = JSON.parse(recordedClaudeHook(service.workspace, event, tool).text);
-    return home.run(["claude", ...flags, ...more], JSON.stringify({ ...recorded, ...session, ...changes }));
+    return JSON.stringify({ ...recorded, ...session, ...changes });
   };
+  const hook = (event: string, tool: string, changes: object, more: readonly string[] = []) =>
+    home.run(["claude", ...flags, ...more], text(event, tool, changes));
   const use = (command: string) => ({ tool_input: { command }, tool_use_id: `toolu_${++count}` });
-  return { home, hook, use };
+  return { home, flags, text, hook, use };
 }
 
 /** Waits for the open request of a command. */
@@ -61,6 +67,24 @@ async function partOf(callId: string) {
   }
   throw new Error(`no call ${callId}`);
 }
+
+test.each([
+  ["closed", ">&-"],
+  ["/dev/null", ">/dev/null"],
+  ["a pipe without a reader", ""],
+])("a decision on a stdout that is %s ends with the blocking code", async (_name, redirect) => {
+  const { home, flags, text } = claudeSession();
+  const input = text("PreToolUse", "Bash", { tool_input: { command: "rm x" }, tool_use_id: `toolu_${++count}` });
+  const shell = ["-c", `exec "$0" "$@" ${redirect}`, process.execPath, programEntry(), "hook", "claude", ...flags];
+  const env = { PATH: process.env.PATH, HOME: home.home };
+  const child = spawn("/bin/sh", shell, { env });
+  child.stdout.destroy();
+  await once(child.stdout, "close");
+  child.stdin.end(input);
+  const [[code], said] = await Promise.all([once(child, "exit"), textOf(child.stderr)]);
+  expect(code).toBe(2);
+  expect(said).toMatch(/the agent cannot read the decision/);
+});
 
 test("a use that rules allow is allowed at once, and its report completes the call", async () => {
   const { hook, use } = claudeSession();

@@ -1,3 +1,4 @@
+import { fstatSync, statSync } from "node:fs";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { Argument, type Command } from "commander";
 import { answerClaude, denyClaude, ownClaudeTool } from "../../agents/hooks/claude.ts";
@@ -11,7 +12,7 @@ import {
 } from "../../agents/hooks/opencode.ts";
 import { waitToolName } from "../../agents/mcp/open-call-result.ts";
 import { within } from "../../core/within.ts";
-import type { CliContext, InputStream } from "../context.ts";
+import type { CliContext, InputStream, OutputStream } from "../context.ts";
 import {
   type ConnectorConnectionOptions,
   connectorConnection,
@@ -104,18 +105,25 @@ async function runHook<Hook>(
   let hook: Hook | undefined;
   let server = "";
   let isAnswered = false;
+  const block = (reason: string) => {
+    if (!kind.blocks(hook)) return;
+    io.stderr.write(`${reason}\n`);
+    setExitCode(blockingExitCode);
+    process.exitCode = blockingExitCode;
+  };
   const answer = (json: JsonObject) => {
-    if (!isAnswered) io.stdout.write(`${JSON.stringify(json)}\n`);
+    if (isAnswered) return;
     isAnswered = true;
+    if (isNowhere(io.stdout)) return block("the agent cannot read the decision: stdout is closed or /dev/null");
+    io.stdout.write(`${JSON.stringify(json)}\n`, (error) => {
+      if (error) block(`the agent cannot read the decision: ${error.message}`);
+    });
   };
   const fail = (error: unknown) => {
     if (isAnswered) return;
     const reason = connectorFailure(error, server);
     answer(kind.deny(hook, reason));
-    if (!kind.blocks(hook)) return;
-    io.stderr.write(`${reason}\n`);
-    setExitCode(blockingExitCode);
-    process.exitCode = blockingExitCode;
+    block(reason);
   };
   // An error that no promise carries, such as one of a connection that is closed already, must not end the process.
   let stray: unknown = new Error("the hook ended without an answer");
@@ -155,6 +163,12 @@ async function runHook<Hook>(
   } finally {
     calls?.close();
   }
+}
+
+/** True for a stdout that drops what is written. Node opens /dev/null in place of one that was closed before its start. */
+function isNowhere(stdout: OutputStream): boolean {
+  if (!("fd" in stdout) || typeof stdout.fd !== "number") return false;
+  return fstatSync(stdout.fd).rdev === statSync("/dev/null").rdev;
 }
 
 /** Checks whether a tool is one of our MCP server: known by its random name, and it has that tool. */
