@@ -1,5 +1,5 @@
 import { copyFileSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
-import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, rm, stat, truncate, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -257,3 +257,15 @@ describe("an empty database", () => {
     expect(await (await openIn(directory)).calls.ready()).toBe(true);
   });
 });
+
+test.each([0.9, 0.5, 0.2, 0.001])(
+  "a database cut to %d of its size is named as damaged at the start",
+  async (share) => {
+    const directory = await makeStore();
+    const path = join(directory, "toolgate.sqlite");
+    await truncate(path, Math.ceil((await stat(path)).size * share));
+    const refused = openIn(directory);
+    await expect(refused).rejects.toBeInstanceOf(StoreUnusable);
+    await expect(refused).rejects.toThrow(`${path} is damaged (database disk image is malformed): restore a backup`);
+  },
+);
