@@ -116,12 +116,14 @@ async function followCall(
   const asksForLink = era === "modern" && client.opensLinks && request.requestState === undefined;
   let isShown = false;
   // The watch begins before the call, so that it misses no report.
-  const reports = request.progress && (await watchReports(api, ref, request.progress));
+  const isWatched = request.progress !== undefined || asksForLink || request.showLink !== undefined;
+  const reports = isWatched ? await watchReports(api, ref, request.progress) : undefined;
   let held: HeldCall;
   try {
     held = await holdCall(look, {
       holdMs: session.holdMs,
       signal,
+      ...(reports && { asked: reports.asked }),
       async report(view) {
         const [first] = view?.permissions ?? [];
         if (first !== undefined && !isShown) request.showLink?.(linkText(view), linkToRequest(url, first));

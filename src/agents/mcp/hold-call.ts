@@ -28,6 +28,8 @@ export interface HoldOptions {
   report(view: McpCallView | undefined): Promise<void>;
   /** Returns true for a call that need not be held further. */
   isEnough?(view: McpCallView): boolean;
+  /** Resolves when the call has asked since the last time that it resolved; absent if asks need not be reported at once. */
+  asked?(): Promise<void>;
 }
 
 /** The first answer comes before this time, so that a call that waits is reported at once. */
@@ -42,18 +44,32 @@ const retryMs = 1_000;
  */
 export async function holdCall(
   look: LookAtCall,
-  { holdMs, signal, report, isEnough = () => false }: HoldOptions,
+  { holdMs, signal, report, isEnough = () => false, asked }: HoldOptions,
 ): Promise<HeldCall> {
   const until = performance.now() + holdMs;
   const left = () => Math.max(0, Math.ceil(until - performance.now()));
   let view: McpCallView | undefined;
   let isLost = false;
   let isFirst = true;
+  let nextAsk: Promise<void> | undefined;
+  /** Looks until the call has ended or a time has passed, and at once when it asks. */
+  async function lookOn(): Promise<McpCallView> {
+    const isOver = new AbortController();
+    const until = AbortSignal.any([signal, isOver.signal]);
+    nextAsk ??= asked?.();
+    const seen = look(Math.min(left(), lookMs), until);
+    const again = nextAsk?.then(() => {
+      // The next look sees it.
+      if (isOver.signal.aborted) return seen;
+      nextAsk = undefined;
+      return look(0, signal);
+    });
+    again?.catch(() => undefined);
+    return await untilAbort(again ? Promise.race([seen, again]) : seen, signal).finally(() => isOver.abort());
+  }
   for (;;) {
     try {
-      view = await (isFirst
-        ? look(Math.min(left(), firstLookMs))
-        : untilAbort(look(Math.min(left(), lookMs), signal), signal));
+      view = await (isFirst ? look(Math.min(left(), firstLookMs)) : lookOn());
       isLost = false;
     } catch (error) {
       if (signal.aborted) return { view, isLost };

@@ -38,6 +38,8 @@ export function progressTo(
 export interface ReportWatch {
   /** Returns the last message of the tool. */
   latestMessage(): string | undefined;
+  /** Resolves when the call has asked since the last time that it resolved. */
+  asked(): Promise<void>;
   /** Resolves when the reports up to a revision of the call's part are passed on, or some time has passed. */
   reach(revision: bigint, signal: AbortSignal): Promise<void>;
   /** Passes on nothing more. */
@@ -52,12 +54,13 @@ const retryMs = 1_000;
 export async function watchReports(
   { tools }: ToolgateApi,
   { sessionId, callId }: { sessionId: string; callId: string },
-  pass: (report: McpReport) => Promise<void>,
+  pass: (report: McpReport) => Promise<void> = async () => {},
 ): Promise<ReportWatch> {
   const stopped = new AbortController();
   const { signal } = stopped;
   const { promise: begun, resolve: begin } = Promise.withResolvers<void>();
   let latest: McpReport = {};
+  let ask = Promise.withResolvers<void>();
   /** Number up to which events were passed on; undefined before the end of the snapshot. */
   let seen: bigint | undefined;
 
@@ -72,6 +75,7 @@ export async function watchReports(
         latest = report;
         if (!signal.aborted) await pass(report);
       }
+      if (event?.event.case === "permissionAsked") ask.resolve();
       if (snapshotEnd || seen !== undefined) seen = lastSeq;
       if (snapshotEnd) begin();
       if (event?.event.case === "part" && isEnded(event.event.value)) return;
@@ -95,6 +99,10 @@ export async function watchReports(
   await begun;
   return {
     latestMessage: () => latest.message,
+    async asked() {
+      await ask.promise;
+      ask = Promise.withResolvers();
+    },
     async reach(revision, left) {
       if (seen !== undefined && seen >= revision) return;
       const over = AbortSignal.any([signal, left]);
