@@ -25,12 +25,18 @@ import {
   type Lane,
   within,
 } from "./nemesis.ts";
+import { entryOf } from "./releases.ts";
 import { isLong, report } from "./report.ts";
 import { startSentinelWire } from "./sentinel-wire.ts";
 import { type System, startSystem } from "./system.ts";
 
 /** The long run draws another seed each time. */
 const seed = isLong && process.env.TOOLGATE_SEED === undefined ? Date.now() % 1_000_000 : fixedSeed;
+
+/** Changes the description of bash, so that the calls of a replica are asked for again at another one. */
+const otherWords = {
+  "src/tools/bash.ts": (text: string) => text.replace("Background processes end with the command.", ""),
+};
 
 /** Replicas and what can happen to them, in lanes of one fault at a time. */
 interface Target {
@@ -51,6 +57,8 @@ async function startOnRedis({ leaseMs = 4_000, breaks = [] as readonly Break[] }
     openWire: () => startSentinelWire(servers),
     // Otherwise a count that finds a copy away lets one copy be enough.
     settings: "store_copies = 2",
+    // Definitions differ in words between replicas, as in a rolling upgrade.
+    entries: isLong && breaks.length === 0 ? [undefined, await entryOf("HEAD", otherWords)] : [],
     env: clocks.map((FAKETIME_TIMESTAMP_FILE) => ({ ...fakeTime(), FAKETIME_TIMESTAMP_FILE })),
   });
   const replicas = system.replicas.map((replica, index) => [

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import type { CopiedServers } from "../store/redis-failover.ts";
 import { arm, diskFaults } from "./io/control.ts";
+import { isLong } from "./report.ts";
 import type { Replica, System } from "./system.ts";
 import type { Line } from "./wire.ts";
 
@@ -113,7 +114,19 @@ export function faultsOfServers(servers: CopiedServers, recover: Heal): Lane {
       };
     },
   };
-  return [failovers, [freeze]];
+  const { join } = servers;
+  const members: Fault = {
+    name: "a copy joins, and another leaves",
+    maxMs: 1_500,
+    async begin() {
+      const leave = await join?.();
+      return async () => {
+        await leave?.();
+        await recover();
+      };
+    },
+  };
+  return [failovers, [freeze], ...(join && isLong ? [[members]] : [])];
 }
 
 /** Sets a Redis without copies back to a dump that was written long enough before, and a database to its files of before. */

@@ -5,9 +5,10 @@ import { startWire, type Wire } from "./wire.ts";
  * Opens the lines of one replica to a sentinel and to each of its servers. The sentinel's answers name the lines in place of the
  * servers, so that the replica reaches each master by a line, and a cut is a partition of this replica alone.
  */
-export async function startSentinelWire({ url, ports }: CopiedServers): Promise<Wire> {
+export async function startSentinelWire({ url, ports: present, sparePort }: CopiedServers): Promise<Wire> {
   const host = "127.0.0.1";
   const { port, pathname } = new URL(url);
+  const ports = [...present, ...(sparePort === undefined ? [] : [sparePort])];
   const lines = await Promise.all(ports.map((each) => startWire({ host, port: each })));
   const names = new Map(ports.map((each, index) => [String(each), new URL(lines[index]?.url ?? url).port]));
   // Replies state lengths, so a name keeps its own.

@@ -15,10 +15,14 @@ export interface CopiedServers {
   url: string;
   /** Ports of all servers, the first master first. */
   ports: readonly number[];
+  /** Port of the copy that joins first. */
+  sparePort?: number;
   /** Fails a master over to a copy; resolves once clients can find the new master. */
   failOver(kind: Failover): Promise<void>;
   /** Resolves once every server that is not a master is a connected copy of one. */
   settle(): Promise<void>;
+  /** Has a copy join; returns the function that has another one leave. */
+  join?(): Promise<() => Promise<void>>;
   /** Stops the process of a server, or continues it. */
   signal(port: number, name: "SIGSTOP" | "SIGCONT"): void;
   stop(): Promise<void>;
@@ -27,7 +31,7 @@ export interface CopiedServers {
 /** Starts a master with copies, and a sentinel that decides alone. */
 export async function startSentinelWithCopies(copies: number, ...settings: string[]): Promise<CopiedServers> {
   const directory = await mkdtemp(join(tmpdir(), "toolgate-sentinel-"));
-  const [watching = 0, ...ports] = await freePorts(copies + 2);
+  const [watching = 0, sparePort = 0, ...ports] = await freePorts(copies + 3);
   const servers = new Map<number, ChildProcess>();
   const start = async (port: number, master: number | undefined) => {
     const copying = master === undefined ? [] : ["--replicaof", "127.0.0.1", String(master)];
@@ -35,6 +39,8 @@ export async function startSentinelWithCopies(copies: number, ...settings: strin
     servers.set(port, await startProcess(directory, [...listenOn(port), ...fast, ...settings, ...copying]));
   };
   const [first = 0, ...others] = ports;
+  let spare = sparePort;
+  let copyCount = copies;
   await start(first, undefined);
   for (const port of others) await start(port, first);
   const file = join(directory, "sentinel.conf");
@@ -57,12 +63,13 @@ export async function startSentinelWithCopies(copies: number, ...settings: strin
           copy.get("master-link-status") === "ok" &&
           copy.get("master-port") === String(now),
       );
-      return { isReached: good.length === copies, state };
+      return { isReached: good.length === copyCount, state };
     });
   await settle();
   return {
     url: `redis+sentinel://127.0.0.1:${watching}/main`,
     ports,
+    sparePort,
     async failOver(kind) {
       const before = await master();
       const server = servers.get(before);
@@ -81,6 +88,21 @@ export async function startSentinelWithCopies(copies: number, ...settings: strin
       if (kind === "kill") await start(before, await master());
     },
     settle,
+    async join() {
+      await start(spare, await master());
+      copyCount += 1;
+      await settle();
+      return async () => {
+        const now = await master();
+        const [port = 0, server] = [...servers].find(([each]) => each !== now && each !== spare) ?? [];
+        if (server) await stopProcess(server);
+        servers.delete(port);
+        [spare, copyCount] = [port, copies];
+        // A sentinel remembers copies that are gone.
+        await watcher.call("sentinel", "reset", "main");
+        await settle();
+      };
+    },
     signal: (port, name) => void servers.get(port)?.kill(name),
     async stop() {
       watcher.disconnect();
