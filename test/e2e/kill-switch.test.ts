@@ -160,6 +160,13 @@ describe("on Redis", () => {
 
   test("once a stop returns, no replica starts a call, and what ran at another one is cancelled", async () => {
     const [a, b, c] = replicas().all;
+    // Nothing runs whose end a stop could wait for.
+    await operatorOf(a).stop({ target: agentNamed("free") });
+    for (const { state } of await Promise.all([b, c].map((replica) => run(replica, "free"))))
+      expect(state).toMatchObject({ value: { reason: DENIED } });
+    await operatorOf(a).resume({ target: agentNamed("free") });
+    await expect.poll(async () => (await run(c, "free")).state?.case).toBe("completed");
+
     const { stream } = await begin(c, "free", runs);
     await operatorOf(a).stop({ target: agentNamed("free") });
     for (const replica of [a, b, c])

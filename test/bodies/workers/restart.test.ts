@@ -1,11 +1,11 @@
 import { spawn } from "node:child_process";
 import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { toolgate } from "../../cli/toolgate.ts";
 import { connect, refusal } from "../../e2e/clients.ts";
-import { type Service, startService } from "../../e2e/service.ts";
+import { type Service, startService, unconfined } from "../../e2e/service.ts";
 import { main } from "../../main.ts";
 import { connectWorker, echoTool, newInstance, openWorker, type RawHello, type RawWorker } from "./raw-worker.ts";
 
@@ -309,4 +309,43 @@ test("the definition of the highest generation serves; always does not cover a c
   next.complete(await next.next("start"));
   expect((await changed).part?.state.case).toBe("completed");
   expect(old.untaken("start")).toBe(0);
+});
+
+test("a call that waits keeps the worker that it asked for while that is away for a moment, and a later definition serves", async () => {
+  const service = await startService({ settings: `${settings}${unconfined}` });
+  const file = join(dirname(service.config), "tool/deploy.ts");
+  await mkdir(dirname(file));
+  const saveTool = (args: string) =>
+    writeFile(
+      file,
+      `import { tool } from "toolgate/plugin";
+       export default tool({ description: "Deploys.", args: { ${args}: tool.schema.string() }, execute: async () => "" });`,
+    );
+  await saveTool("target");
+  const { tools, newSession } = connect(service, "caller");
+  const { permissions } = connect(service, "approver");
+  const old = { tools: [echoTool("ci_ask", { description: "Old." })], generation: 1n, resumeMs: 0 };
+  const first = await workerFor(service, old);
+  const sessionId = await newSession();
+  const call = { sessionId, callId: "waits", tool: "ci_ask", input: { text: "prod" } };
+  const compared = { sessionId, callId: "compared", tool: "deploy", input: { target: "prod" } };
+  for (const each of [call, compared]) await tools.callTool({ ...each, waitMs: 0 });
+  const open = async () => (await permissions.listPermissions({ sessionId })).permissions;
+  await expect.poll(open).toHaveLength(2);
+  const asked = (await open()).find(({ tool }) => tool?.callId === "waits");
+
+  await workerFor(service, { tools: [echoTool("ci_ask", { description: "New." })], generation: 2n });
+  first.cut();
+  await first.ended;
+  // Its call ends when all that wait are compared with the tools that serve now.
+  await saveTool("place");
+  expect((await tools.callTool({ ...compared, waitMs: 60_000 })).part?.state.value).toMatchObject({
+    reason: ToolErrorReason.STALE_TOOL,
+  });
+  expect(await open()).toEqual([asked]);
+  const again = await workerFor(service, { ...old, instanceId: first.instanceId, connection: 2n });
+  await permissions.respondToPermission({ sessionId, permissionId: asked?.id ?? "", reply: PermissionReply.ONCE });
+  again.complete(await again.next("start"), "old");
+  const { part } = await tools.callTool({ ...call, waitMs: 60_000 });
+  expect(part?.state).toMatchObject({ case: "completed", value: { output: "old" } });
 });
