@@ -50,7 +50,7 @@ const allowed: Record<string, readonly string[]> = {
     "tool/tool.ts",
   ],
   telemetry: ["call/observer.ts", "call/ports.ts", "call/ports", "core", "tool/tool.ts"],
-  store: ["approval/ports.ts", "approval/ports", "call/ports.ts", "call/ports", "core", "people"],
+  store: ["approval/ports.ts", "call/ports.ts", "call/ports", "core", "people"],
   call: ["approval", "config/schema.ts", "core", "policy", "tool"],
   approval: ["core", "policy"],
   "agents/connect": ["core", "people"],
@@ -211,7 +211,7 @@ const steps: readonly (readonly [step: string, file: string, name: string])[] = 
   ["settle an answer", "approval/settle-answer.ts", "settleAnswer"],
   ["bash", "tools/bash.ts", "createBash"],
   ["sign in, and find who a token is", "people/credentials.ts", "createCredentials"],
-  ["open the doors", "edge/doors.ts", "openDoors"],
+  ["open the doors", "edge/edge.ts", "startEdge"],
   ["compose a replica", "compose/replica.ts", "createReplica"],
   ["start the service", "compose/server.ts", "startServer"],
 ];

@@ -1,13 +1,21 @@
+import { realpath } from "node:fs/promises";
+import { isAbsolute, sep } from "node:path";
+import { create } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import type { CreateSessionRequest, Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import {
+  type CreateSessionRequest,
+  type Session,
+  SessionSchema,
+} from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { newId } from "../core/ids.ts";
 import type { Principal } from "../core/principal.ts";
 import { noSuchSession, RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
-import type { Workspace } from "../tool/workspace.ts";
-import { createSession } from "./new-session.ts";
+import { checkRules } from "../policy/layers.ts";
+import { openWorkspace, type Workspace } from "../tool/workspace.ts";
+import { checkKeys, checkSize } from "./check-size.ts";
 import type { SessionStore, StoreClock, StoreMembership } from "./ports.ts";
 import { mayAccess, readsAll, type SessionAccess } from "./session-access.ts";
-import { openNamedWorkspace, rootAround, rootContaining } from "./session-workspace.ts";
 
 /** A session and its ancestors, root first. Only fields that never change are reliable: not `closed` and `last_seq`. */
 export interface KnownSession {
@@ -237,4 +245,118 @@ function checkAgent(agents: ReadonlySet<string>, principal: Principal, agent: st
       : `agent "${agent}" is not configured; configured are: ${[...agents].join(", ")}`,
     { agent },
   );
+}
+
+/** Dependencies of the creation of a session. */
+interface NewSessionParts {
+  store: Pick<SessionStore, "createSession"> & StoreClock;
+  agentFor(principal: Principal, requested: string): string;
+  expectStore(expected: string, root?: string): Promise<void>;
+  look(principal: Principal, id: string, access: "call"): Promise<{ session: Session; ancestors: readonly Session[] }>;
+  openNamed(principal: Principal, workspace: string): Promise<unknown>;
+  /** Returns the name of the innermost root, of those that the principal may use, that contains a directory. */
+  rootOf(principal: Principal, directory: string): Promise<string | undefined>;
+}
+
+/** Creates a session, or returns the session of that id if it has the same owner, parent and workspace. */
+async function createSession(
+  { store, agentFor, expectStore, look, openNamed, rootOf }: NewSessionParts,
+  principal: Principal,
+  request: CreateSessionRequest,
+): Promise<Session> {
+  await expectStore(request.expectedStoreId);
+  checkKeys("metadata", request.metadata);
+  checkSize("metadata", request.metadata, 64 * 1024);
+  checkRules("rules", request.rules);
+  const parent = request.parentSessionId === "" ? undefined : await look(principal, request.parentSessionId, "call");
+  if (parent) checkLists([...parent.ancestors, parent.session, request]);
+  const now = store.now();
+  const id = request.sessionId || newId("ses", now);
+  const holding = request.directory === "" ? undefined : await rootOf(principal, request.directory);
+  const workspace = request.workspace || (parent?.session.workspace ?? holding ?? "default");
+  if (request.agent !== "") agentFor(principal, request.agent);
+  await openNamed(principal, workspace);
+  const wanted = create(SessionSchema, {
+    id,
+    workspace,
+    agent: request.agent || parent?.session.agent || "build",
+    rules: request.rules,
+    parentSessionId: request.parentSessionId,
+    rootSessionId: parent?.session.rootSessionId ?? id,
+    title: request.title,
+    metadata: request.metadata ?? {},
+    owner: principal.id,
+    created: now,
+    requester: request.requester ?? parent?.session.requester,
+  });
+  await expectStore(request.expectedStoreId, wanted.rootSessionId);
+  const session = await store.createSession(wanted);
+  // The owner is compared first, so that other fields reveal nothing about a foreign session.
+  for (const field of ["owner", "parentSessionId", "workspace"] as const) {
+    const isGiven = field === "workspace" ? request.workspace !== "" : true;
+    if (isGiven && session[field] !== wanted[field]) throw sessionDiffers(id, field);
+  }
+  return session;
+}
+
+/** Refuses a session below so many others with rules that judging its calls would take long. */
+function checkLists(chain: readonly { rules: readonly unknown[] }[]): void {
+  const count = chain.filter(({ rules }) => rules.length > 0).length;
+  if (count <= maxRuleLists) return;
+  throw new RequestError(
+    ErrorReason.INVALID_MESSAGE,
+    `rules would be list ${count} of this session and those above it, over the limit of ${maxRuleLists}; create it without rules, or higher up`,
+    { field: "rules" },
+  );
+}
+
+const maxRuleLists = 32;
+
+function sessionDiffers(sessionId: string, field: string): RequestError {
+  const name = field === "parentSessionId" ? "parent_session_id" : field;
+  return new RequestError(
+    ErrorReason.SESSION_DIFFERS,
+    `session ${sessionId} exists with another ${name}; choose another id`,
+    { session_id: sessionId, field: name },
+  );
+}
+
+/** Opens the directory of `NAME` or `NAME/path`, which must lie inside the root after symlinks are resolved. */
+async function openNamedWorkspace(workspaces: Readonly<Record<string, string>>, name: string): Promise<Workspace> {
+  const rootName = workspaceRoot(name);
+  const rootDirectory = Object.hasOwn(workspaces, rootName) ? workspaces[rootName] : undefined;
+  if (rootDirectory === undefined)
+    throw unknownWorkspace(name, `configured are: ${Object.keys(workspaces).join(", ")}`);
+  try {
+    const root = await openWorkspace(rootName, rootDirectory);
+    if (name === rootName) return root;
+    const directory = await root.resolve(name.slice(rootName.length + 1));
+    if (directory.external) throw unknownWorkspace(name, "the directory is not inside its root");
+    return await openWorkspace(name, directory.absolute);
+  } catch (cause) {
+    if (cause instanceof RequestError) throw cause;
+    throw unknownWorkspace(name, "the directory does not exist", cause);
+  }
+}
+
+/** Returns the name of the innermost of some roots that contains a directory, links resolved; undefined if none does. */
+async function rootContaining(roots: readonly NamedRoot[], directory: string): Promise<string | undefined> {
+  if (!isAbsolute(directory) || directory.includes("\0")) return undefined;
+  const place = await realpath(directory).catch(() => undefined);
+  return place === undefined ? undefined : rootAround(roots, place);
+}
+
+/** Name and directory of a workspace root. */
+type NamedRoot = readonly [name: string, directory: string];
+
+/** Returns the name of the innermost of some roots that contains a canonical path; undefined if none does. */
+function rootAround(roots: readonly NamedRoot[], place: string): string | undefined {
+  const holding = roots.filter(
+    ([, root]) => place === root || place.startsWith(root.endsWith(sep) ? root : root + sep),
+  );
+  return holding.sort(([, a], [, b]) => b.length - a.length)[0]?.[0];
+}
+
+function unknownWorkspace(workspace: string, why: string, cause?: unknown): RequestError {
+  return new RequestError(ErrorReason.UNKNOWN_WORKSPACE, `workspace "${workspace}": ${why}`, { workspace }, { cause });
 }

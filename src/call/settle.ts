@@ -1,8 +1,8 @@
-import type { JsonObject } from "@bufbuild/protobuf";
+import { create, type JsonObject } from "@bufbuild/protobuf";
 import type { DecisionRecord } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { HookFailure } from "../tool/errors.ts";
-import type { Plan, ToolResult } from "../tool/tool.ts";
+import { type FilePart, FilePartSchema, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { HookFailure, ToolFailure } from "../tool/errors.ts";
+import type { Attachment, Plan, ToolResult } from "../tool/tool.ts";
 import type { Returned } from "./body.ts";
 import { runAfterHooks } from "./call-hooks.ts";
 import { whileStoreAway } from "./call-record.ts";
@@ -12,7 +12,6 @@ import { noteOfEdit } from "./edit.ts";
 import { endCall } from "./end-call.ts";
 import { CallEnd, type CallFailure, CallGone, callFailure } from "./ends.ts";
 import type { Engine } from "./engine.ts";
-import { fileParts } from "./file-parts.ts";
 import { recordWithEnd } from "./first-step.ts";
 import type { CallOutput } from "./output.ts";
 import type { Bounded } from "./output-window.ts";
@@ -134,4 +133,45 @@ async function writeEnd(
   engine.unstored.delete(key);
   if (written) call.record = { ...call.record, part: written };
   return written;
+}
+
+/** Inline size of one file and of all files of a part, whose event holds at most 1 MiB. */
+const maxInlineBytes = 64 * 1024;
+const maxInlineTotalBytes = 256 * 1024;
+const maxFileBytes = 5 * 1024 * 1024;
+
+/**
+ * Turns the files that a tool returned into parts. Small files are inline while they fit; `store` stores the others and
+ * returns their URL. Files that another call has stored are passed on. Throws `ToolFailure` for a file over 5 MiB.
+ */
+export async function fileParts(
+  files: readonly (Attachment | FilePart)[],
+  store: (data: Uint8Array) => Promise<string>,
+): Promise<FilePart[]> {
+  const parts: FilePart[] = [];
+  let inline = 0;
+  for (const file of files) {
+    if ("url" in file && !file.url.startsWith("data:")) {
+      parts.push(file);
+      continue;
+    }
+    const { mime, filename, data } = "url" in file ? inlineFile(file) : file;
+    if (data.length > maxFileBytes) {
+      throw new ToolFailure(
+        `The file ${filename ?? mime} that the tool returned has ${data.length} bytes; at most 5 MiB can be attached. Make it smaller.`,
+      );
+    }
+    const isInline = data.length <= maxInlineBytes && inline + data.length <= maxInlineTotalBytes;
+    if (isInline) inline += data.length;
+    const url = isInline ? `data:${mime};base64,${Buffer.from(data).toString("base64")}` : await store(data);
+    const named = filename !== undefined && { filename };
+    parts.push(create(FilePartSchema, { type: "file", mime, size: BigInt(data.length), ...named, url }));
+  }
+  return parts;
+}
+
+/** Returns the file of a part that holds it inline. */
+function inlineFile({ mime, filename, url }: FilePart): Attachment {
+  const data = Buffer.from(url.slice(url.indexOf(",") + 1), "base64");
+  return { mime, ...(filename !== undefined && { filename }), data };
 }

@@ -5,6 +5,7 @@ import { mkdir, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
+import { isDeepStrictEqual } from "node:util";
 import { checkConfig, checkPluginFiles } from "../config/check-config.ts";
 import {
   type Config,
@@ -18,8 +19,8 @@ import {
   userSkillDirectories,
 } from "../config/config.ts";
 import { isWorkspaceFile } from "../config/workspace-rules.ts";
-import { createLogger, type Logger } from "../core/logger.ts";
-import { createReload } from "./reload.ts";
+import { createLogger, type Logger, type ServiceLog } from "../core/logger.ts";
+import { reloadedSettings } from "./live-config.ts";
 import type { Server } from "./server.ts";
 
 /** A server that has started, as its first lines describe it. */
@@ -216,3 +217,49 @@ function configuredToken(role: "caller" | "approver", value: string): Config["to
 const silent: Logger = { debug() {}, info() {}, warn() {}, error() {} };
 const randomToken = () => randomBytes(32).toString("base64url");
 const hashOf = (token: string) => createHash("sha256").update(token).digest("hex");
+
+/**
+ * Creates the handler of SIGHUP: it opens the log file again and applies tokens, policy, search providers and MCP servers of the configuration
+ * as it is then. A configuration that a start would refuse changes nothing. Reloads run one after the other.
+ */
+function createReload({
+  server,
+  started,
+  load,
+  log,
+}: {
+  server: Pick<Server, "reload">;
+  /** The configuration of the start. */
+  started: Config;
+  load: () => Config;
+  log: ServiceLog;
+}): () => void {
+  let last = Promise.resolve();
+
+  async function reload(): Promise<void> {
+    try {
+      const next = load();
+      await server.reload(next);
+      log.info("configuration reloaded: its tokens, rules, search providers and MCP servers are in force");
+      const others = Object.keys(next).filter(
+        (key) =>
+          !reloadedSettings.some((name) => name === key) && !isDeepStrictEqual(get(next, key), get(started, key)),
+      );
+      if (others.length > 0) log.warn(`settings changed that need a restart: ${others.join(", ")}`);
+    } catch (error) {
+      log.error(
+        "configuration not reloaded: tokens, rules, search providers and MCP servers stay as they were; correct it and send SIGHUP again",
+        {
+          error,
+        },
+      );
+    }
+  }
+
+  return () => {
+    log.reopen();
+    last = last.then(reload);
+  };
+}
+
+const get = (config: Config, key: string): unknown => Object.entries(config).find(([name]) => name === key)?.[1];

@@ -1,5 +1,11 @@
 import { randomUUID } from "node:crypto";
+import { constants, type Http2Session, type ServerHttp2Stream } from "node:http2";
+import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { OperatorService } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
+import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { WorkerService } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
 import type { EncodedMessages, StoreMembership } from "../call/ports.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
@@ -12,24 +18,26 @@ import { createBrowserSignIn } from "./api/browser-sign-in.ts";
 import { createEdgeLimits } from "./api/edge-context.ts";
 import { createFailures, type Failures } from "./api/failures.ts";
 import { overloaded } from "./api/request-failure.ts";
+import { nameOfRpc } from "./api/rpc.ts";
 import type { Services } from "./api/services.ts";
-import { isWaitingRpc, maxWaitingRpcs } from "./api/waiting-rpcs.ts";
-import { openDoors } from "./doors.ts";
-import { edgeMetrics } from "./edge-metrics.ts";
+import { hookDoor } from "./hooks/claude-door.ts";
 import { type ByteBudget, createByteBudget } from "./http/byte-budget.ts";
 import { type ConnectionCaps, createConnectionCaps, withinDescriptors } from "./http/connection-caps.ts";
+import { consoleDoor } from "./http/console-files.ts";
 import { createHttpGuard } from "./http/guard.ts";
-import type { Refuse, Request } from "./http/handler.ts";
+import type { Handler, Refuse, Request } from "./http/handler.ts";
 import { createListener, type Listener } from "./http/listener.ts";
-import { dispatch } from "./http/mounts.ts";
-import { capOpenRequests, capResets } from "./http/open-requests.ts";
-import { healthDoor } from "./http/probes.ts";
+import { dispatch, type Mount } from "./http/mounts.ts";
+import { healthDoor, metricsDoor } from "./http/probes.ts";
 import { createReadiness, type Readiness } from "./http/readiness.ts";
-import type { ConnectionTimes } from "./http/socket-limits.ts";
+import { type SignInDoorOptions, signInDoor } from "./http/sign-in.ts";
+import { type ConnectionTimes, resetLimits } from "./http/socket-limits.ts";
+import { type McpDoorOptions, mcpDoor } from "./mcp/mcp-door.ts";
 import { createMcpMetrics } from "./mcp/mcp-metrics.ts";
-import type { RestDoorOptions } from "./rest/rest-door.ts";
+import { type RestDoorOptions, restDoor } from "./rest/rest-door.ts";
 import { connectFailure } from "./rpc/errors.ts";
 import { createRefuse } from "./rpc/refusal.ts";
+import { type RpcDoorOptions, rpcDoor } from "./rpc/rpc-door.ts";
 
 /** Options of the edge. */
 export interface EdgeOptions {
@@ -195,4 +203,133 @@ function draining(): RequestError {
     ErrorReason.DRAINING,
     "this replica is going away; open the stream again after the last number seen",
   );
+}
+
+/** Returns the metrics of the edge in the text format of Prometheus. */
+function edgeMetrics({ budget, caps }: { budget: ByteBudget; caps: ConnectionCaps }): string {
+  return [
+    metric("toolgate_connections", "gauge", "Connections that are open.", caps.openCount),
+    metric("toolgate_connections_refused_total", "counter", "Connections over a cap.", caps.refusedCount),
+    metric("toolgate_buffered_bytes", "gauge", "Bytes of requests that have not arrived whole.", budget.usedBytes),
+  ].join("");
+}
+
+function metric(name: string, type: "gauge" | "counter", help: string, value: number): string {
+  return `# HELP ${name} ${help}\n# TYPE ${name} ${type}\n${name} ${value}\n`;
+}
+
+const { callTool, beginCall } = ToolService.method;
+
+const names = new Set(
+  [AgentService, OperatorService, PermissionService, ToolService, WorkerService]
+    .flatMap(({ methods }) => methods)
+    .filter((method) => method.methodKind !== "unary")
+    .concat(callTool, beginCall)
+    .map((method) => `/${nameOfRpc(method)}`),
+);
+
+/** Returns true for the path of an rpc that stays open while something else happens: a stream, or a call that runs or waits. */
+const isWaitingRpc = (path: string | undefined): boolean => names.has(path ?? "");
+
+/**
+ * Waiting rpcs that a connection may have open. The limit of its streams is higher, so that a client whose streams all wait can
+ * still cancel and answer on the same connection.
+ */
+const maxWaitingRpcs = 1_000;
+
+/**
+ * Creates a cap on the open requests of one kind: it refuses one more of a connection. A request is open until its response is
+ * closed, which for HTTP/2 is the life of its stream.
+ */
+function capOpenRequests(
+  {
+    maxCount,
+    counts,
+    refusal,
+    refuse,
+  }: { maxCount: number; counts: (request: Request) => boolean; refusal: () => unknown; refuse: Refuse },
+  next: Handler,
+): Handler {
+  const openCounts = new WeakMap<object, number>();
+  return (request, response) => {
+    if (!counts(request)) return next(request, response);
+    const connection = ("stream" in request ? request.stream.session : undefined) ?? request.socket;
+    const openCount = openCounts.get(connection) ?? 0;
+    if (openCount >= maxCount) return refuse(refusal(), request, response);
+    openCounts.set(connection, openCount + 1);
+    response.once("close", () => openCounts.set(connection, (openCounts.get(connection) ?? 1) - 1));
+    next(request, response);
+  };
+}
+
+/** Resets of an HTTP/2 connection. */
+interface Resets {
+  /** True once a request on the connection had a valid token. */
+  hasToken: boolean;
+  /** Resets that are still allowed, at a time. */
+  left: number;
+  at: number;
+}
+
+/**
+ * Creates a cap on the streams of a connection that its client resets. A connection without a valid token is cut. Otherwise the
+ * client is asked to open another one, by GOAWAY without an error, and the requests that are open go on. A stream that was reset
+ * before its turn is not served.
+ */
+function capResets(hasToken: (request: Request) => boolean, next: Handler): Handler {
+  const bySession = new WeakMap<Http2Session, Resets>();
+  const limitOf = (resets: Resets) => (resets.hasToken ? resetLimits.withToken : resetLimits.withoutToken);
+
+  function count(session: Http2Session, resets: Resets, { rstCode }: ServerHttp2Stream): void {
+    if (rstCode === constants.NGHTTP2_NO_ERROR || session.destroyed) return;
+    const { burst, perSecond } = limitOf(resets);
+    const now = performance.now();
+    const regained = ((now - resets.at) / 1_000) * perSecond;
+    Object.assign(resets, { left: Math.min(burst, resets.left + regained) - 1, at: now });
+    if (resets.left >= 0) return;
+    if (resets.hasToken) session.close();
+    else session.destroy();
+  }
+
+  return (request, response) => {
+    const stream = "stream" in request ? request.stream : undefined;
+    const session = stream?.session;
+    if (stream === undefined || session === undefined) return next(request, response);
+    const resets = bySession.get(session) ?? { hasToken: false, left: resetLimits.withoutToken.burst, at: 0 };
+    bySession.set(session, resets);
+    if (stream.closed) return count(session, resets, stream);
+    if (!resets.hasToken && hasToken(request))
+      Object.assign(resets, { hasToken: true, left: resetLimits.withToken.burst });
+    stream.once("close", () => count(session, resets, stream));
+    next(request, response);
+  };
+}
+
+/** Options of all doors. */
+interface DoorOptions extends RpcDoorOptions, McpDoorOptions, RestDoorOptions, Omit<SignInDoorOptions, "limits"> {
+  authenticate: Authenticate;
+  /** Takes the tokens of agents' runs as well. */
+  authenticateMcp: Authenticate;
+  refuse: Refuse;
+  /** Returns the metrics in the text format of Prometheus. */
+  metrics: () => string | Promise<string>;
+  /** Directory of the built console; it may be absent. */
+  consoleDirectory: string;
+}
+
+/**
+ * Lists the doors of the edge. A door is its mounts on the listener and an adapter that turns a request into a message and an
+ * EdgeContext for the services in api/. A new door is a function like these and a line here.
+ */
+function openDoors(options: DoorOptions): Mount[] {
+  return [
+    ...rpcDoor(options),
+    ...mcpDoor({ ...options, authenticate: options.authenticateMcp }),
+    ...hookDoor(options),
+    ...restDoor(options),
+    ...healthDoor(options),
+    ...metricsDoor(options),
+    ...signInDoor(options),
+    ...consoleDoor(options.consoleDirectory),
+  ];
 }

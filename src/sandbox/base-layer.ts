@@ -1,8 +1,8 @@
-import { join, relative } from "node:path";
+import { lstatSync, readFileSync, realpathSync } from "node:fs";
+import { dirname, join, relative, resolve } from "node:path";
 import { kernelSwitches, writableSwitch } from "./check-mounts.ts";
 import type { Hidden, SandboxConfinement, SandboxPlace } from "./confinement.ts";
 import type { Disk } from "./disk.ts";
-import { repositoryOfWorktree } from "./git-worktree.ts";
 import { isWithin } from "./is-within.ts";
 import type { LayerShare } from "./layers.ts";
 import { sharedTemporary } from "./session-directories.ts";
@@ -138,3 +138,21 @@ const serviceFiles = [".opencode", "toolgate.toml"];
 
 /** Checks for directories that the sandbox mounts itself. */
 export const isKernelDirectory = (path: string) => /^\/(dev|proc)(\/|$)/.test(path);
+
+/**
+ * Returns the repository of a directory that is a worktree of git, by its canonical path; undefined for other directories. The
+ * repository has to name the worktree: a `.git` that a command wrote could name any directory.
+ */
+function repositoryOfWorktree(directory: string): string | undefined {
+  const link = join(directory, ".git");
+  if (!lstatSync(link, { throwIfNoEntry: false })?.isFile()) return undefined;
+  try {
+    const [, named = ""] = /^gitdir: (.+)/.exec(readFileSync(link, "utf8")) ?? [];
+    const own = realpathSync(resolve(directory, named));
+    const back = readFileSync(join(own, "gitdir"), "utf8").trim();
+    if (realpathSync(dirname(back)) !== directory) return undefined;
+    return realpathSync(resolve(own, readFileSync(join(own, "commondir"), "utf8").trim()));
+  } catch {
+    return undefined;
+  }
+}

@@ -1,11 +1,12 @@
 import { basename, dirname } from "node:path";
 import type { FileUse } from "../policy/file-decisions.ts";
-import { absentPaths } from "./absent-paths.ts";
+import { liveNames } from "../policy/protected-files.ts";
+import type { ReadPlace } from "../policy/read-doubts.ts";
 import { isObjectStore, pathInGitDirectory } from "./git-directory.ts";
+import { isWithin } from "./is-within.ts";
 import type { Covered } from "./layers.ts";
 import { createNameFilter, nameHits } from "./name-filter.ts";
-import type { NameFilter } from "./name-tree.ts";
-import { openPaths } from "./open-paths.ts";
+import type { DirectoryNames, NameFilter, NameTree } from "./name-tree.ts";
 import {
   changeProblem,
   childOf,
@@ -241,3 +242,100 @@ function isCoveredAnywhere(
 
 /** Checks if a name contains bytes that are not UTF-8, which Node replaces. */
 const isUndecodable = (name: string) => name.includes("\uFFFD");
+
+/** Maximum number of paths of a root that do not exist and are covered: each takes a mount. */
+const maxAbsent = 32;
+
+/**
+ * Lists paths that do not exist and that a command may not make, directly below existing directories: names that other programs
+ * apply at once, and paths that rules name. A root without any entry has none, since programs that set up a project want an empty
+ * directory.
+ */
+function absentPaths(input: PlanInput, root: PlanRoot): Covered[] {
+  const { tree, decisions } = input;
+  if (isEmpty(tree, root.absolute)) return [];
+  const live = liveNames.map((name) => `${root.absolute}/${name}`);
+  return [...new Set([...decisions.deniedPaths(root), ...live])]
+    .filter((path) => isAbsent(tree, root.absolute, path) && !isFree(input, root, path))
+    .flatMap((path) => {
+      const place = rulePlaceOf(root, path);
+      const reason = changeProblem(input, place) ?? directoryProblem(input, place);
+      return reason === undefined ? [] : [{ path, reason }];
+    })
+    .slice(0, maxAbsent);
+}
+
+function isEmpty(tree: NameTree, directory: string): boolean {
+  const { directories = [], files = [], links = [] } = tree.list(directory) ?? {};
+  return directories.length + files.length + links.length === 0;
+}
+
+/** Checks if a path does not exist and its directory does, without any link on the way. */
+function isAbsent(tree: NameTree, root: string, path: string): boolean {
+  const directory = dirname(path);
+  const names = directory
+    .slice(root.length + 1)
+    .split("/")
+    .filter((name) => name !== "");
+  let at = root;
+  for (const name of names) {
+    if (!tree.list(at)?.directories.includes(name)) return false;
+    at = `${at}/${name}`;
+  }
+  const listing = tree.list(directory);
+  const name = basename(path);
+  return listing !== undefined && ![...listing.directories, ...listing.files, ...listing.links].includes(name);
+}
+
+/** Checks if the call may make a path or something below it, or if the path is none of this root. */
+function isFree(input: PlanInput, root: PlanRoot, path: string): boolean {
+  const { editTrees, allowed, hidden } = input;
+  return (
+    allowed.edit.has(path) ||
+    holdsAllowed(input, "edit", path) ||
+    editTrees.some((tree) => isWithin(path, tree) || isWithin(tree, path)) ||
+    (root.except !== undefined && isWithin(path, root.except)) ||
+    hidden.has(path)
+  );
+}
+
+/** The parts of a directory that are open: all of it, or these files and directories. */
+interface OpenPaths {
+  isOpen: boolean;
+  paths: string[];
+}
+
+/** Maximum number of files and directories that are judged; the others count as closed. */
+const maxJudged = 5_000;
+
+/** Objects of git have no names that rules could match: their directory counts as a whole. */
+const empty: DirectoryNames = { directories: [], files: [], links: [] };
+
+/**
+ * Finds the largest directories below which everything is open, and the open files elsewhere. A directory counts only if a
+ * file that is created there would be open, too.
+ */
+function openPaths(root: ReadPlace, tree: NameTree, isOpen: (place: ReadPlace) => boolean): OpenPaths {
+  let judged = 0;
+  const judge = (place: ReadPlace) => ++judged <= maxJudged && isOpen(place);
+  const visit = (directory: ReadPlace): OpenPaths => {
+    if (++judged > maxJudged) return { isOpen: false, paths: [] };
+    const listing = isObjectStore(directory.absolute) ? empty : tree.list(directory.absolute);
+    if (listing === undefined || listing.isUnreadable) return { isOpen: false, paths: [] };
+    const below = (name: string): ReadPlace => ({
+      absolute: `${directory.absolute}/${name}`,
+      pattern: directory.pattern === "." ? name : `${directory.pattern}/${name}`,
+    });
+    const files = listing.files.map(below);
+    const open = files.filter(judge);
+    const directories = listing.directories.map((name) => ({ place: below(name), found: visit(below(name)) }));
+    const isWhole =
+      open.length === files.length &&
+      directories.every(({ found }) => found.isOpen) &&
+      judge(below("toolgate-any-file"));
+    if (isWhole) return { isOpen: true, paths: [directory.absolute] };
+    const paths = directories.flatMap(({ place, found }) => (found.isOpen ? [place.absolute] : found.paths));
+    return { isOpen: false, paths: [...paths, ...open.map(({ absolute }) => absolute)] };
+  };
+  return visit(root);
+}

@@ -1,17 +1,19 @@
-import { readlinkSync } from "node:fs";
+import { type BigIntStats, lstatSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { basename, dirname, join, relative } from "node:path";
 import { parentPort } from "node:worker_threads";
 import { createFileDecisions } from "../policy/file-decisions.ts";
 import { identityOf } from "./check-mounts.ts";
-import { reachableStats } from "./git-directories.ts";
-import { createGitTracking } from "./git-tracking.ts";
+import { gitDirectoriesOf, reachableStats } from "./git-directories.ts";
+import { isObjectStore, pathInGitDirectory } from "./git-directory.ts";
+import { createGitIndexReader } from "./git-index.ts";
+import { isWithin } from "./is-within.ts";
 import type { Covered } from "./layers.ts";
 import { type MountPlan, planMounts } from "./mount-plan.ts";
+import { createNameFilter, nameHits } from "./name-filter.ts";
 import { NameIndex } from "./name-index.ts";
-import { treeWithout } from "./name-tree.ts";
-import { isPlainRepository } from "./new-repository.ts";
-import { notCovered } from "./not-covered.ts";
-import { resolveMasks } from "./other-names.ts";
-import type { PlanInput } from "./plan-input.ts";
+import { type NameFilter, type NameTree, treeWithout } from "./name-tree.ts";
+import { changeProblem, directoryProblem, holdsAllowed, packageDirectories, rulePlaceOf } from "./path-problems.ts";
+import type { PlanInput, PlanRoot } from "./plan-input.ts";
 import type {
   PlanAnswer,
   Planned,
@@ -21,7 +23,6 @@ import type {
   ThreadRequest,
   VerifiedPlan,
 } from "./plan-messages.ts";
-import { restrictedPaths } from "./restricted-paths.ts";
 
 // Thread of `createMountPlanner`: it owns the index of names, which the commands of all workspaces share.
 const index = new NameIndex();
@@ -173,3 +174,220 @@ parentPort?.on("message", (request: ThreadRequest) => {
   });
 });
 parentPort?.postMessage("ready");
+
+/** Creates the check if git tracks a file below a directory. */
+export function createGitTracking(): (directory: string) => boolean {
+  const pathsOf = createGitIndexReader();
+  return (directory) => {
+    for (let top = directory; ; top = dirname(top)) {
+      const git = gitDirectoriesOf(top);
+      if (git !== undefined) {
+        const paths = pathsOf(join(git.own, "index"));
+        const below = `${relative(top, directory)}/`;
+        return paths === undefined || below === "/" || [...paths].some((path) => path.startsWith(below));
+      }
+      if (top === "/") return false;
+    }
+  };
+}
+
+/** Maximum size of a file of settings that is read. */
+const maxBytes = 65_536;
+
+/**
+ * Checks if a path of a new repository gives git no command to run, as `git init`, `git clone` and `git worktree add` make them:
+ * a directory of sample hooks, settings that only name branches and remote repositories, and the file of a work tree that leads
+ * to such a repository.
+ */
+function isPlainRepository(path: string): boolean {
+  const [, inside] = /\/\.git(?:\/(.*))?$/s.exec(path) ?? [];
+  if (inside === undefined) return basename(path) === ".git" && isWorkTreeFile(path);
+  if (inside === "hooks") return hasSampleHooksOnly(path);
+  if (/^worktrees\/[^/]+\/commondir$/.test(inside)) return textOf(path) === ownCommonDirectory;
+  return /^(config|config\.worktree|worktrees\/[^/]+\/config\.worktree)$/.test(inside) && isPlainConfig(textOf(path));
+}
+
+function hasSampleHooksOnly(directory: string): boolean {
+  try {
+    return readdirSync(directory, { withFileTypes: true }).every(
+      (entry) => entry.isFile() && entry.name.endsWith(".sample"),
+    );
+  } catch {
+    return false;
+  }
+}
+
+/** Content of `commondir` of a work tree: the repository in whose directory it is. */
+const ownCommonDirectory = "../..\n";
+
+/** Checks the file `.git` of a work tree: it names a directory below a repository, which is judged by itself. */
+function isWorkTreeFile(path: string): boolean {
+  const [, directory] = /^gitdir: (\/[^\n]*\/\.git\/worktrees\/[^/\n]+)\n?$/.exec(textOf(path) ?? "") ?? [];
+  return directory !== undefined && textOf(`${directory}/commondir`) === ownCommonDirectory;
+}
+
+function textOf(path: string): string | undefined {
+  const stats = lstatSync(path, { throwIfNoEntry: false });
+  return stats?.isFile() && stats.size <= maxBytes ? readFileSync(path, "utf8") : undefined;
+}
+
+/** Checks if settings hold nothing but what describes a repository. No value can be continued, quoted or escaped. */
+function isPlainConfig(text: string | undefined): boolean {
+  if (text === undefined) return false;
+  let section = "";
+  return text.split("\n").every((line) => {
+    if (/^\s*$/.test(line)) return true;
+    const [, header] = /^\[(core|(?:remote|branch) "[^"\\]+")\]$/.exec(line) ?? [];
+    if (header !== undefined) section = header.split(" ", 1)[0] ?? "";
+    if (header !== undefined) return true;
+    const [, name = "", value = ""] = /^\t(\w+) = ([\w./:@+*~ -]+)$/.exec(line) ?? [];
+    return plainSettings.get(section)?.has(name) === true && !value.includes("::");
+  });
+}
+
+/** Settings that git only reads as data. */
+const plainSettings: ReadonlyMap<string, ReadonlySet<string>> = new Map([
+  [
+    "core",
+    new Set(["repositoryformatversion", "filemode", "bare", "logallrefupdates", "ignorecase", "precomposeunicode"]),
+  ],
+  ["remote", new Set(["url", "fetch"])],
+  ["branch", new Set(["remote", "merge"])],
+]);
+
+/**
+ * Returns what a plan covers and an earlier one for the same request does not. A mount stays with its file wherever that is moved, so
+ * files are compared by their identities.
+ */
+export function notCovered(now: Planned, before: Planned): Covered[] {
+  const idOf = ({ path }: Covered) => now.identities.get(path);
+  const idsOf = (covered: readonly Covered[]) => new Set(covered.map(({ path }) => before.identities.get(path)));
+  const isNew = (covered: readonly Covered[], ids: ReadonlySet<string | undefined>, above: readonly Covered[]) =>
+    covered.filter((one) => {
+      const id = idOf(one);
+      return id !== undefined && !ids.has(id) && !above.some(({ path }) => isWithin(one.path, path));
+    });
+  const hiding = [...before.closed, ...before.emptied];
+  const hidden = [...before.emptied, ...before.masked];
+  const sealing = [...hiding, ...before.sealed, ...before.readOnly, ...before.absent];
+  // Of too many nothing can be covered, which was asked about.
+  const isReadWhole = before.excess.read === 0 && !before.isPartial;
+  return [
+    ...(isReadWhole ? isNew([...now.emptied, ...now.masked], idsOf(hidden), hiding) : []),
+    ...(before.excess.edit === 0 ? isNew(now.readOnly, idsOf([...hidden, ...before.readOnly]), sealing) : []),
+    ...outside(before.shown, now.shown),
+    ...outside(before.writable, now.writable),
+  ];
+}
+
+/** Lists the paths that are not below any of the others: they were open as a whole, and hold something by now that is not. */
+const outside = (paths: readonly string[], others: readonly string[]): Covered[] =>
+  paths
+    .filter((path) => !others.some((other) => isWithin(path, other)))
+    .map((path) => ({ path, reason: "not all that it holds is allowed" }));
+
+/**
+ * Looks at the files to mask once more: drops those that are gone, and adds the other names (hard links) below the roots of the rest
+ * and of the files in emptied directories, by which a command could read them.
+ */
+export function resolveMasks(
+  { masked, emptied }: Pick<MountPlan, "masked" | "emptied">,
+  roots: readonly string[],
+  tree: NameTree,
+): Covered[] {
+  const found = new Map<string, Covered>();
+  const linked = new Map<string, Covered>();
+  const addIfLinked = (file: Covered, stats: BigIntStats | undefined) => {
+    if (stats && stats.nlink > 1n) linked.set(keyOf(stats), file);
+  };
+  for (const file of masked) {
+    const stats = statsOf(file.path);
+    if (stats === undefined || stats.isDirectory() || stats.isSymbolicLink()) continue;
+    found.set(file.path, file);
+    addIfLinked(file, stats);
+  }
+  for (const { path: directory, reason } of emptied)
+    for (const path of filesBelow(directory, none, tree)) addIfLinked({ path, reason }, statsOf(path));
+  if (linked.size === 0) return [...found.values()];
+  const unseen = new Set(emptied.map(({ path }) => path));
+  for (const root of roots)
+    for (const path of filesBelow(root, unseen, tree)) {
+      const stats = found.has(path) ? undefined : statsOf(path);
+      const other = stats && stats.nlink > 1n ? linked.get(keyOf(stats)) : undefined;
+      if (other) found.set(path, { path, reason: `it is the same file as ${other.path}: ${other.reason}` });
+    }
+  return [...found.values()];
+}
+
+/** Lists the files below a directory, but not those in `unseen` directories and in object stores. */
+function* filesBelow(directory: string, unseen: ReadonlySet<string>, tree: NameTree): Generator<string> {
+  if (unseen.has(directory) || isObjectStore(directory)) return;
+  const listing = tree.list(directory);
+  if (listing === undefined) return;
+  for (const name of listing.files) yield `${directory}/${name}`;
+  for (const name of listing.directories) yield* filesBelow(`${directory}/${name}`, unseen, tree);
+}
+
+const none: ReadonlySet<string> = new Set();
+
+function statsOf(path: string): BigIntStats | undefined {
+  return lstatSync(path, { bigint: true, throwIfNoEntry: false });
+}
+
+const keyOf = ({ dev, ino }: BigIntStats) => `${dev}:${ino}`;
+
+/** The walk below one directory. */
+interface Search {
+  readonly input: PlanInput;
+  readonly root: PlanRoot;
+  readonly filter: NameFilter;
+  readonly found: Covered[];
+}
+
+/**
+ * Lists the paths below directories that a command may not make or change, also links, which no mount can cover. A directory
+ * below which nothing may be changed stands for all that is in it.
+ */
+export function restrictedPaths(input: PlanInput, directories: readonly string[]): Covered[] {
+  const found: Covered[] = [];
+  for (const directory of directories) {
+    const root = input.roots.find(({ absolute }) => isWithin(directory, absolute));
+    if (!root?.isWritable) continue;
+    searchDirectory({ input, root, filter: createNameFilter(input.decisions, root), found }, directory, 0, checked);
+  }
+  return found;
+}
+
+const checked = nameHits.edit | nameHits.protected;
+
+/** Searches a directory. `inherited` are bits of the names above it, `checks` those that are still to check. */
+function searchDirectory(search: Search, directory: string, inherited: number, checks: number): void {
+  const { input, filter } = search;
+  const listing = input.tree.list(directory);
+  if (listing === undefined) return;
+  const isGit = pathInGitDirectory(`${directory}/`) !== undefined;
+  const all = inherited | (isGit ? nameHits.protected : 0);
+  const selected = input.tree.select(directory, filter);
+  for (const name of listing.directories)
+    searchBelow(search, `${directory}/${name}`, all | (selected.get(name) ?? 0), checks);
+  for (const name of listing.files) addPath(search, `${directory}/${name}`, all | (selected.get(name) ?? 0), checks);
+  for (const name of listing.links) addPath(search, `${directory}/${name}`, all | filter.test(name), checks);
+}
+
+function searchBelow(search: Search, path: string, hits: number, checks: number): void {
+  const { input, root, found } = search;
+  if (input.hidden.has(path) || path === root.except || isObjectStore(path)) return;
+  const problem = hits & checks ? directoryProblem(input, rulePlaceOf(root, path)) : undefined;
+  if (problem !== undefined && !holdsAllowed(input, "edit", path)) {
+    found.push({ path, reason: problem });
+    return;
+  }
+  const isInstalled = packageDirectories.has(basename(path));
+  searchDirectory(search, path, hits, isInstalled ? checks & ~nameHits.protected : checks);
+}
+
+function addPath({ input, root, found }: Search, path: string, hits: number, checks: number): void {
+  if ((hits & checks) === 0 || input.hidden.has(path)) return;
+  const problem = changeProblem(input, rulePlaceOf(root, path));
+  if (problem !== undefined) found.push({ path, reason: problem });
+}

@@ -1,7 +1,5 @@
-import { statfsSync } from "node:fs";
-import { comparedNext, type FreeSpace, freeSpaceOf, isScarce, lostReserve } from "./free-space.ts";
+import { readdirSync, readFileSync, statfsSync } from "node:fs";
 import type { UsageLimits } from "./layers.ts";
-import { type ListedProcess, listProcesses, proportionalBytes } from "./list-processes.ts";
 
 /**
  * Watches what the processes of each command use together. The kernel limits memory only of single processes, the number of
@@ -154,4 +152,104 @@ function shortage({ disks }: WatchState, directory: string, uses: readonly Use[]
   const isFound = loss !== undefined && use !== undefined;
   disks.set(directory, isFound ? now : comparedNext(before, now));
   return isFound ? { use, reason: `the disk of ${directory} ${loss}, and it went on writing` } : {};
+}
+
+/** Free space of a disk, and the part of it that commands leave to others. */
+interface FreeSpace {
+  readonly freeBytes: number;
+  readonly freeFiles: number;
+  readonly reservedBytes: number;
+  readonly reservedFiles: number;
+}
+
+/** At most this much is reserved. */
+const maxReserve = { bytes: 1024 ** 3, files: 100_000 };
+/** Part of a small disk that is reserved. */
+const reservedPart = 1 / 20;
+
+/** Reads the free space of the disk of a directory; undefined if it is gone. */
+function freeSpaceOf(directory: string): FreeSpace | undefined {
+  try {
+    const { bsize, blocks, bavail, files, ffree } = statfsSync(directory);
+    return {
+      freeBytes: bavail * bsize,
+      // Some file systems make files as long as there is space, and report none.
+      freeFiles: files === 0 ? Infinity : ffree,
+      reservedBytes: Math.min(maxReserve.bytes, blocks * bsize * reservedPart),
+      reservedFiles: Math.min(maxReserve.files, files * reservedPart),
+    };
+  } catch {
+    return undefined;
+  }
+}
+
+/** Checks if so little is left that the reserve may be reached soon. */
+const isScarce = ({ freeBytes, freeFiles, reservedBytes, reservedFiles }: FreeSpace) =>
+  freeBytes < reservedBytes * 2 || freeFiles < reservedFiles * 2;
+
+/** Describes a disk that has lost some of its reserve since an earlier look; undefined if it has lost none, or little. */
+function lostReserve(before: FreeSpace, now: FreeSpace): string | undefined {
+  const { freeBytes, freeFiles, reservedBytes, reservedFiles } = now;
+  if (freeBytes < reservedBytes && freeBytes < before.freeBytes - reservedBytes * noticedPart)
+    return `has less than ${Math.ceil(reservedBytes / 1024 ** 2)} MiB left`;
+  if (freeFiles < reservedFiles && freeFiles < before.freeFiles - reservedFiles * noticedPart)
+    return `can hold fewer than ${Math.ceil(reservedFiles)} more files`;
+  return undefined;
+}
+
+/** A loss of a smaller part of the reserve is none yet, so that commands which write little go on. */
+const noticedPart = 1 / 16;
+
+/** Returns the state with which the next look compares if nothing was lost: in the reserve small losses add up. */
+function comparedNext(before: FreeSpace | undefined, now: FreeSpace): FreeSpace {
+  const isInReserve = now.freeBytes < now.reservedBytes || now.freeFiles < now.reservedFiles;
+  if (before === undefined || !isInReserve) return now;
+  return {
+    ...now,
+    freeBytes: Math.max(now.freeBytes, before.freeBytes),
+    freeFiles: Math.max(now.freeFiles, before.freeFiles),
+  };
+}
+
+/** A process of this machine. */
+interface ListedProcess {
+  readonly pid: number;
+  readonly parent: number;
+  readonly residentBytes: number;
+  /** Time in the kernel, its own and that of children which have ended. */
+  readonly kernelTicks: number;
+}
+
+/** Lists the processes of this machine. */
+function listProcesses(): ListedProcess[] {
+  return readdirSync("/proc").flatMap((name) => (/^\d+$/.test(name) ? processOf(Number(name)) : []));
+}
+
+/** Reads a process; empty if it has ended. */
+function processOf(pid: number): ListedProcess[] {
+  const stat = readText(`/proc/${pid}/stat`);
+  if (stat === "") return [];
+  // The name, in parentheses, may contain anything.
+  const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+  const field = (number: number) => Number(fields[number]);
+  return [{ pid, parent: field(1), residentBytes: field(21) * pageBytes, kernelTicks: field(12) + field(14) }];
+}
+
+/** Returns the memory of a process, of shared pages only its share; where that is not readable, without shared pages of files. */
+function proportionalBytes({ pid }: ListedProcess): number {
+  const [, kib] = /^Pss: +(\d+) kB/m.exec(readText(`/proc/${pid}/smaps_rollup`)) ?? [];
+  if (kib !== undefined) return Number(kib) * 1024;
+  const [, resident = 0, shared = 0] = readText(`/proc/${pid}/statm`).split(" ").map(Number);
+  return (resident - shared) * pageBytes;
+}
+
+/** Size of a page on x64, and on most systems with arm64. */
+const pageBytes = 4_096;
+
+function readText(path: string): string {
+  try {
+    return readFileSync(path, "utf8");
+  } catch {
+    return "";
+  }
 }

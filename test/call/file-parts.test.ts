@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { fileParts } from "../../src/call/file-parts.ts";
+import { fileParts } from "../../src/call/settle.ts";
 import { ToolFailure } from "../../src/tool/errors.ts";
 
 test("a file of 5 MiB is stored whole; a larger file fails the call instead of being cut", async () => {

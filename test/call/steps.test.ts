@@ -3,9 +3,8 @@ import { describe, expect, test } from "vitest";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { checkAttach } from "../../src/call/accept.ts";
-import { createBacklog } from "../../src/call/backlog.ts";
 import { askAboutLoop, cutPreview } from "../../src/call/decide.ts";
-import { createCallOutput } from "../../src/call/output.ts";
+import { createBacklog, createCallOutput } from "../../src/call/output.ts";
 import { boundOutput } from "../../src/call/settle.ts";
 import { pendingPart } from "../../src/call/state.ts";
 

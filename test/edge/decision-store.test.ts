@@ -2,7 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import { BegunSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { UseDecision } from "../../src/agents/hooks/delegate.ts";
-import { createDecisionStore } from "../../src/edge/hooks/decision-store.ts";
+import { createDecisionStore } from "../../src/edge/hooks/claude-door.ts";
 
 const decision: UseDecision = { case: "begun", value: create(BegunSchema, { assignment: "a" }) };
 

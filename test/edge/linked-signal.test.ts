@@ -1,6 +1,6 @@
 import { getEventListeners } from "node:events";
 import { expect, test } from "vitest";
-import { linkedSignal } from "../../src/edge/rpc/linked-signal.ts";
+import { linkedSignal } from "../../src/edge/rpc/connect-router.ts";
 
 test("a request ends with its credential, for the reason of the credential", () => {
   const [request, credential] = [new AbortController(), new AbortController()];

@@ -18,8 +18,8 @@ import {
 } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { readLimits } from "../../src/config/schema.ts";
 import type { EdgeContext } from "../../src/edge/api/edge-context.ts";
+import { EnvelopeParser } from "../../src/edge/rpc/direct.ts";
 import { withFlags } from "../../src/edge/rpc/envelope.ts";
-import { EnvelopeParser } from "../../src/edge/rpc/envelope-parser.ts";
 import { startServer } from "./server.ts";
 
 const path = "/opencode.tool.v1.AgentService/RunAgents";

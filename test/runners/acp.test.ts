@@ -12,7 +12,7 @@ import {
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { mayAccess } from "../../src/call/session-access.ts";
 import type { Principal } from "../../src/core/principal.ts";
-import { proxyVariables } from "../../src/sandbox/network/proxy-variables.ts";
+import { proxyVariables } from "../../src/sandbox/network/session-networks.ts";
 import { clientOf, connect } from "../e2e/clients.ts";
 import { startService, useService } from "../e2e/service.ts";
 import { processesNamed, untilDead } from "../tools/processes.ts";

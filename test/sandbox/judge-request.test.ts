@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { judgeRequest, type NetworkRules } from "../../src/sandbox/network/judge-request.ts";
+import { judgeRequest, type NetworkRules } from "../../src/sandbox/network/session-networks.ts";
 import { requestTarget, tunnelTarget } from "../../src/sandbox/network/target.ts";
 
 type Action = "allow" | "ask" | "deny";

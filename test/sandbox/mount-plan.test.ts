@@ -13,7 +13,7 @@ import { isGitCode, pathInGitDirectory } from "../../src/sandbox/git-directory.t
 import { type MountPlan, planMounts } from "../../src/sandbox/mount-plan.ts";
 import type { NameTree } from "../../src/sandbox/name-tree.ts";
 import type { PlanInput } from "../../src/sandbox/plan-input.ts";
-import { restrictedPaths } from "../../src/sandbox/restricted-paths.ts";
+import { restrictedPaths } from "../../src/sandbox/plan-thread.ts";
 
 const root = "/project";
 const home = "/home/me";

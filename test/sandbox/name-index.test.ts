@@ -13,9 +13,8 @@ import {
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { createGitTracking } from "../../src/sandbox/git-tracking.ts";
 import { NameIndex } from "../../src/sandbox/name-index.ts";
-import { resolveMasks } from "../../src/sandbox/other-names.ts";
+import { createGitTracking, resolveMasks } from "../../src/sandbox/plan-thread.ts";
 
 let directory: string;
 beforeEach(() => {

@@ -1,14 +1,14 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
-import { assembleFilter } from "../../src/sandbox/seccomp.ts";
 import {
+  assembleFilter,
   auditArchitecture,
   judgedCalls,
   modeCalls,
   refusedCalls,
   tracingCalls,
-} from "../../src/sandbox/system-calls.ts";
+} from "../../src/sandbox/seccomp.ts";
 import { runConfined, runPlainly } from "./confined.ts";
 
 // As an argument, since the file may lie in a temporary directory, which commands do not see.

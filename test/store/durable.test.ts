@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, onTestFinished, test, vi } from "vitest";
 import { openDatabase, statement } from "../../src/store/sqlite/database.ts";
-import { openOutputFile } from "../../src/store/sqlite/output-file.ts";
+import { openOutputFile } from "../../src/store/sqlite/outputs.ts";
 
 // A process that is killed leaves its writes to the kernel, so only a power cut would show a missing sync.
 

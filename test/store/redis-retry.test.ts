@@ -4,7 +4,7 @@ import { whenReady } from "../../src/store/redis/client.ts";
 import { createConnection } from "../../src/store/redis/connection.ts";
 import { verifyContents } from "../../src/store/redis/contents.ts";
 import { createKeys } from "../../src/store/redis/keys.ts";
-import { attemptCommand } from "../../src/store/redis/retry.ts";
+import { attemptCommand } from "../../src/store/redis/link.ts";
 import { parseRedisUrl } from "../../src/store/redis/url.ts";
 import { type RedisServers, startRedis } from "./redis-server.ts";
 import { quiet } from "./redis-store.ts";

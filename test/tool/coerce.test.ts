@@ -1,8 +1,7 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import * as z from "zod";
-import { inputCodec, type ValueSchema } from "../../src/tool/codec.ts";
-import { coerceScalars } from "../../src/tool/coerce.ts";
+import { coerceScalars, inputCodec, type ValueSchema } from "../../src/tool/codec.ts";
 
 const field = (schema: JsonObject): JsonObject => ({ type: "object", properties: { it: schema } });
 

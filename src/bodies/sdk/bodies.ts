@@ -1,16 +1,25 @@
-import type { MessageInitShape } from "@bufbuild/protobuf";
+import { create, fromJson, type JsonValue, type MessageInitShape, toBinary, toJson } from "@bufbuild/protobuf";
+import { ValueSchema } from "@bufbuild/protobuf/wkt";
+import { QuestionSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   type WorkerAnswer,
+  type WorkerAttachmentSchema,
+  type WorkerCall,
   type WorkerCancel,
+  WorkerCompletedSchema,
+  type WorkerEndedCall,
+  type WorkerFailedSchema,
   WorkerFailure,
   type WorkerResultSchema,
   type WorkerStart,
 } from "../../../gen/opencode/tool/v1/worker_pb.ts";
-import { ToolFailure } from "../../tool/errors.ts";
-import { bodyContext } from "./body-context.ts";
-import { completedOf, failedOf } from "./encode-result.ts";
-import type { Plans } from "./plans.ts";
-import { type OpenBody, openBody, type Send } from "./running-body.ts";
+import type { Ask } from "../../core/ask.ts";
+import { ChangedAfterApproval, InvalidInput, InvalidOutput, ToolFailure } from "../../tool/errors.ts";
+import { plainJson } from "../../tool/plain-json.ts";
+import type { ChildResult, PlanContext, ToolContext, ToolResult } from "../../tool/tool.ts";
+import { messageOf } from "./message-of.ts";
+import { notHere, type Plans } from "./plans.ts";
+import { type OpenBody, openBody, type RunningBody, type Send } from "./running-body.ts";
 
 /** The running bodies of a process. */
 export interface Bodies {
@@ -75,4 +84,154 @@ async function runBody(plans: Plans, body: OpenBody): Promise<MessageInitShape<t
   } catch (error) {
     return { outcome: { case: "failed", value: failedOf(error, body.signal) } };
   }
+}
+
+/** Context of a body, as far as the service serves it over a connection. */
+function bodyContext(
+  body: RunningBody,
+  call: WorkerCall,
+): Omit<ToolContext, keyof PlanContext> & Pick<ToolContext, "reads"> {
+  const { traceparent, tracestate } = body.start;
+  return {
+    messageId: call.messageId,
+    model: { providerId: call.providerId, modelId: call.modelId },
+    rootSessionId: call.rootSessionId,
+    signal: body.signal,
+    extra: call.metadata ?? {},
+    ...(traceparent !== "" && { trace: { traceparent, ...(tracestate !== "" && { tracestate }) } }),
+    metadata({ title, metadata }) {
+      const value = { ...(title !== undefined && { title }), ...(metadata && { metadata: plainJson(metadata) }) };
+      void body.report({ case: "progress", value });
+    },
+    output: (chunk) => body.write(0, typeof chunk === "string" ? Buffer.from(chunk) : chunk),
+    ...requests(body),
+    ...absent,
+  };
+}
+
+/** Requests of a body to the service. */
+function requests(body: RunningBody): Pick<ToolContext, "ask" | "question" | "state" | "calls"> {
+  return {
+    async ask(ask: Ask) {
+      await body.request({ case: "ask", value: askOf(ask) });
+    },
+    async question(questions) {
+      const value = { questions: questions.map((question) => create(QuestionSchema, question)) };
+      const answer = await body.request({ case: "questions", value });
+      const answers = answer.case === "answers" ? answer.value.answers : [];
+      return answers.length === 0 ? undefined : answers;
+    },
+    state: {
+      async get(name) {
+        const answer = await body.request({ case: "getState", value: name });
+        return answer.case === "state" ? toJson(ValueSchema, answer.value) : undefined;
+      },
+      async set(name, value: JsonValue) {
+        await body.request({ case: "setState", value: { name, value: fromJson(ValueSchema, value) } });
+      },
+    },
+    async calls(children, { atomic, changes }) {
+      if (changes) notHere("calls({ changes })");
+      const calls = children.map(({ tool, input }) => ({ tool, input: plainJson(input) }));
+      const answer = await body.request({ case: "calls", value: { calls, atomic } });
+      return answer.case === "calls" ? answer.value.calls.map(childResult) : [];
+    },
+  };
+}
+
+/** Converts an ask to what the service reads of it: it resolves paths, and adds cautions, itself. */
+function askOf({ permission, patterns, always = [], metadata }: Ask) {
+  return {
+    ...{ permission, patterns: [...patterns], always: [...always] },
+    ...(metadata && { metadata: plainJson(metadata) }),
+  };
+}
+
+function childResult(call: WorkerEndedCall): ChildResult {
+  const { callId, completed, title, text, metadata, attachments, commandFailure, mayHaveEffects } = call;
+  return {
+    ...{ callId, title, text, attachments },
+    status: completed ? "completed" : "error",
+    ...(commandFailure !== "" && { commandFailure }),
+    ...(mayHaveEffects && { mayHaveEffects }),
+    ...(metadata && { metadata }),
+  };
+}
+
+/** Parts of the context that only tools inside the service have. */
+const absent = {
+  answers: [],
+  outside: [],
+  files: { read: [], edit: [] },
+  reads: { get: () => notHere("reads"), record: () => notHere("reads") },
+  outputs: { read: () => notHere("outputs"), store: () => notHere("outputs"), remove: () => notHere("outputs") },
+  durable: {
+    get isResumed() {
+      return notHere("durable");
+    },
+    get memo() {
+      return notHere("durable");
+    },
+    store: () => notHere("durable"),
+    isLeft: () => notHere("durable"),
+  },
+  beforeWrite: () => notHere("beforeWrite"),
+  recordTraffic: () => notHere("recordTraffic"),
+} satisfies Partial<ToolContext>;
+
+/** Largest output inside the result; a longer one is sent in pieces before it. */
+const maxInlineLength = 131_072;
+const maxResultBytes = 1_000_000;
+
+/** Sends long output and files of a result, and returns the rest. */
+async function completedOf(
+  body: RunningBody,
+  result: ToolResult,
+): Promise<MessageInitShape<typeof WorkerCompletedSchema>> {
+  const { title, note, metadata, structured } = result;
+  const output = await outputOf(body, result.output);
+  const attachments: MessageInitShape<typeof WorkerAttachmentSchema>[] = [];
+  for (const [index, file] of (result.attachments ?? []).entries()) {
+    if ("data" in file) {
+      const blob = index + 1;
+      await body.write(blob, file.data);
+      attachments.push({ blob, mime: file.mime, filename: file.filename ?? "" });
+    } else attachments.push({ part: file });
+  }
+  const completed = {
+    ...(title !== undefined && { title: String(title) }),
+    ...(output !== undefined && { output }),
+    ...(note !== undefined && { note }),
+    ...(metadata && { metadata: plainJson(metadata) }),
+    ...(structured !== undefined && { structured: fromJson(ValueSchema, structured) }),
+    attachments,
+  };
+  const { length } = toBinary(WorkerCompletedSchema, create(WorkerCompletedSchema, completed));
+  if (length <= maxResultBytes) return completed;
+  throw new ToolFailure(
+    `The result has ${length} bytes beside its output and its files, at most ${maxResultBytes} are allowed. Return less metadata.`,
+  );
+}
+
+async function outputOf(body: RunningBody, output: string | undefined): Promise<string | undefined> {
+  if (output === undefined || output.length <= maxInlineLength) return output;
+  if (body.writtenBytes() > 0) {
+    throw new ToolFailure(
+      `The tool wrote output and returned another one of ${output.length} characters. Return at most ${maxInlineLength} then.`,
+    );
+  }
+  await body.write(0, Buffer.from(output));
+  return undefined;
+}
+
+/** Returns the failure of a body that threw. */
+function failedOf(error: unknown, signal: AbortSignal): MessageInitShape<typeof WorkerFailedSchema> {
+  const message = messageOf(error);
+  if (signal.aborted) return { kind: WorkerFailure.STOPPED, message };
+  if (error instanceof ToolFailure) return { kind: WorkerFailure.EXPECTED, message, noEffects: error.hadNoEffects };
+  if (error instanceof InvalidInput) return { kind: WorkerFailure.INVALID_INPUT, message, noEffects: true };
+  if (error instanceof InvalidOutput) return { kind: WorkerFailure.INVALID_OUTPUT, message };
+  if (error instanceof ChangedAfterApproval) return { kind: WorkerFailure.CHANGED, message, noEffects: true };
+  const stack = error instanceof Error ? error.stack : undefined;
+  return { kind: WorkerFailure.DEFECT, message: (stack ?? message).slice(0, 16_000) };
 }

@@ -1,19 +1,31 @@
-import type { WorkRequest } from "../../../gen/opencode/tool/v1/worker_pb.ts";
-import type { WorkerProcess as ListedWorker, WorkerFleet } from "../../../gen/opencode/tool/v1/worker_service_pb.ts";
+import { randomBytes } from "node:crypto";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import {
+  WorkerAffinity,
+  type WorkerCallSchema,
+  type WorkerPlanned,
+  type WorkerTool,
+  type WorkRequest,
+} from "../../../gen/opencode/tool/v1/worker_pb.ts";
+import {
+  type WorkerProcess as ListedWorker,
+  type WorkerFleet,
+  WorkerFleetSchema,
+} from "../../../gen/opencode/tool/v1/worker_service_pb.ts";
 import type { Principal } from "../../core/principal.ts";
-import type { RemoteCall, RemoteMark } from "../../tool/remote.ts";
+import { workerIdOf } from "../../core/worker-directory.ts";
+import { assignmentOf, type RemoteCall, type RemoteMark, type Reservation } from "../../tool/remote.ts";
 import type { Tool } from "../../tool/tool.ts";
 import type { WorkerMessage } from "../worker-connection.ts";
-import { probe } from "./assignments.ts";
+import { markOf, probe } from "./assignments.ts";
 import { connectWorker } from "./connections.ts";
-import { createDefinitions } from "./definitions.ts";
+import { createDefinitions, type DeclaredFleet } from "./definitions.ts";
 import { brings, createDirectory, entryOf } from "./directory.ts";
-import { fleetsOf } from "./fleets.ts";
 import { leavingReplica } from "./refusals.ts";
 import { endBody } from "./remote-body.ts";
-import { workersOfTool } from "./routing.ts";
+import type { RemoteHost } from "./remote-tool.ts";
 import { serversOf, type WorkersParts, type WorkersState } from "./state.ts";
-import { dismissDrained, keyOfCall, sendTo } from "./worker-process.ts";
+import { capacityFor, dismissDrained, keyOfCall, sendTo, type WorkerProcess } from "./worker-process.ts";
 
 /** The workers of one replica. */
 export interface Workers {
@@ -124,4 +136,163 @@ function connectedDefinitions({ processes }: WorkersState): ReadonlyMap<string, 
       new Set(own.flatMap(({ definitions }) => [...definitions])),
     ]),
   );
+}
+
+/** Returns the fleets: those of the stored declarations, and those of which no tool could be registered. */
+function fleetsOf({ definitions, calls }: WorkersState, workers: readonly ListedWorker[]): WorkerFleet[] {
+  const fleets = new Map(definitions.fleets().map((fleet) => [keyOf(fleet), fleet]));
+  for (const each of workers) {
+    const { worker, principal, seen } = each;
+    const known: DeclaredFleet = fleets.get(keyOf(each)) ?? { worker, principal, definitions: [], seen };
+    fleets.set(keyOf(each), { ...known, seen: Math.max(known.seen, seen) });
+  }
+  return [...fleets]
+    .toSorted(([one], [other]) => (one < other ? -1 : 1))
+    .map(([, { worker, principal, definitions: own, seen }]) =>
+      create(WorkerFleetSchema, {
+        ...{ worker, principal, seen },
+        tools: [...new Set(own.map(({ name }) => name))].toSorted(),
+        waiting: [...new Set(own.map(({ id }) => id))].reduce((sum, id) => sum + calls.countQueued(id), 0),
+      }),
+    );
+}
+
+const keyOf = ({ worker, principal }: Pick<DeclaredFleet, "worker" | "principal">) => `${worker} ${principal}`;
+
+const maxSessions = 10_000;
+const planMs = 10_000;
+const maxPlans = 8;
+
+/** Makes the part of a tool that finds its workers in a workspace. */
+function workersOfTool(
+  state: WorkersState,
+  {
+    definitionId,
+    declared,
+    worker,
+    workspace,
+  }: { definitionId: () => string; declared: WorkerTool; worker: string; workspace: string },
+): RemoteHost {
+  const servers = () => serversOf(state, definitionId(), workspace);
+  return {
+    queueMs: declared.queueMs ?? 60_000,
+    isClosed: state.isClosed,
+    bodies: state.bodies,
+    isLeaving: () => state.isDraining,
+    reserve(call) {
+      if (state.isDraining) return undefined;
+      const process = pick(state, servers(), definitionId(), declared, call);
+      return process && reserve(state, process, definitionId(), call);
+    },
+    isPaused: (call) => (state.refused.get(keyOfCall(call))?.paused.size ?? 0) > 0,
+    refused: (process, call, reason) => refuseBody(state, process, call, reason),
+    async unavailable(call) {
+      const refusals = refusalsOf(state, call);
+      if (refusals !== undefined)
+        return `No worker took the call in time: ${refusals}. Look at the log of that worker, or start another one`;
+      const known = await state.directory.list().catch(() => []);
+      const own = known.filter((process) => brings(process, definitionId()));
+      const seen = Math.max(state.definitions.lastSeen(definitionId()), ...own.map((process) => process.seen));
+      const when = own.some(({ connected }) => connected)
+        ? "is busy"
+        : `is not connected; it was last seen at ${new Date(seen).toISOString()}`;
+      return `No worker took the call in time, so it was not run: the fleet "${worker}" ${when}. Try again later, or start a worker`;
+    },
+    processOf: ({ mark }) => state.processes.get(workerIdOf(mark.principal, mark.instance)),
+    async plan(call) {
+      const process = servers().find(({ link, plans }) => link && plans.size < maxPlans);
+      return process && (await planBy(process, call));
+    },
+  };
+}
+
+function pick(
+  { lastOf, refused }: WorkersState,
+  servers: readonly WorkerProcess[],
+  definitionId: string,
+  { affinity, name }: WorkerTool,
+  call: RemoteCall,
+): WorkerProcess | undefined {
+  const last = affinity === WorkerAffinity.PREFER_SESSION ? lastOf.get(call.sessionId) : undefined;
+  const paused = refused.get(keyOfCall(call))?.paused;
+  let best: { process: WorkerProcess; capacity: number } | undefined;
+  for (const process of servers) {
+    const { principal, hello } = process;
+    const capacity = capacityFor(process, definitionId, name);
+    if (capacity <= 0 || paused?.has(process)) continue;
+    if (last !== undefined && workerIdOf(principal, hello.instanceId) === last) return process;
+    const newer = best === undefined ? 1n : hello.generation - best.process.hello.generation;
+    if (newer > 0n || (newer === 0n && capacity > (best?.capacity ?? 0))) best = { process, capacity };
+  }
+  return best?.process;
+}
+
+function reserve(state: WorkersState, process: WorkerProcess, definitionId: string, call: RemoteCall): Reservation {
+  const assignment = assignmentOf(randomBytes(16).toString("base64url"), call);
+  const { taken, hello } = process;
+  taken.set(assignment, definitionId);
+  state.lastOf.delete(call.sessionId);
+  state.lastOf.set(call.sessionId, workerIdOf(process.principal, hello.instanceId));
+  const [oldest] = state.lastOf.keys();
+  if (state.lastOf.size > maxSessions && oldest !== undefined) state.lastOf.delete(oldest);
+  return {
+    mark: markOf(process, assignment),
+    worker: hello.worker,
+    buildId: hello.buildId,
+    free() {
+      if (taken.delete(assignment)) state.calls.takeQueued();
+      dismissDrained(process);
+    },
+  };
+}
+
+/** Lets a worker plan a call; undefined if it does not answer in time. */
+async function planBy(
+  process: WorkerProcess,
+  call: MessageInitShape<typeof WorkerCallSchema>,
+): Promise<WorkerPlanned | undefined> {
+  const { promise, resolve } = Promise.withResolvers<WorkerPlanned | undefined>();
+  const planId = randomBytes(16).toString("base64url");
+  process.plans.set(planId, resolve);
+  const timer = setTimeout(() => resolve(undefined), planMs);
+  sendTo(process, { case: "plan", value: { planId, call } });
+  return await promise.finally(() => {
+    clearTimeout(timer);
+    process.plans.delete(planId);
+  });
+}
+
+const maxCalls = 10_000;
+const firstPauseMs = 1_000;
+const maxPauseMs = 60_000;
+
+/** Remembers that a process did not enter the body of a call: it is offered the call again after a pause, which doubles each time. */
+function refuseBody(state: WorkersState, process: WorkerProcess, call: RemoteCall, reason: string): void {
+  const { refused } = state;
+  const key = keyOfCall(call);
+  const known = refused.get(key) ?? { counts: new Map(), paused: new Set(), last: "" };
+  const { worker, instanceId } = process.hello;
+  known.last = `the worker "${worker}" (${instanceId}) did not enter its body and reported "${reason}"`;
+  const count = (known.counts.get(process) ?? 0) + 1;
+  known.counts.set(process, count);
+  known.paused.add(process);
+  refused.delete(key);
+  refused.set(key, known);
+  const [oldest] = refused.keys();
+  if (refused.size > maxCalls && oldest !== undefined) refused.delete(oldest);
+  setTimeout(
+    () => {
+      known.paused.delete(process);
+      if (!state.isDraining) state.calls.takeQueued();
+    },
+    Math.min(firstPauseMs * 2 ** (count - 1), maxPauseMs),
+  ).unref();
+}
+
+/** Describes the refusals of a call; undefined if there are none. */
+function refusalsOf({ refused }: WorkersState, call: RemoteCall): string | undefined {
+  const known = refused.get(keyOfCall(call));
+  if (known === undefined) return undefined;
+  const count = [...known.counts.values()].reduce((sum, each) => sum + each, 0);
+  return `it was offered ${count} times, and at last ${known.last}`;
 }

@@ -2,7 +2,12 @@ import type { Client } from "@connectrpc/connect";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { answerClaude, denyClaude, ownClaudeTool } from "../../agents/hooks/claude.ts";
 import { type ClaudeHook, readClaudeHook } from "../../agents/hooks/claude-hook.ts";
-import { AlreadyBegunError, type DecisionMemory, type DelegatedCalls } from "../../agents/hooks/delegate.ts";
+import {
+  AlreadyBegunError,
+  type DecisionMemory,
+  type DelegatedCalls,
+  type UseDecision,
+} from "../../agents/hooks/delegate.ts";
 import { apiFailureText, reasonOf } from "../../agents/mcp/api-failure.ts";
 import { waitToolName } from "../../agents/mcp/open-call-result.ts";
 import { pagesOf } from "../../core/pages-of.ts";
@@ -15,7 +20,6 @@ import type { Request, Response } from "../http/handler.ts";
 import { type Mount, sendWhole } from "../http/mounts.ts";
 import { createLocalApi, type LocalApiOptions } from "../mcp/local-api.ts";
 import { readBody } from "../rpc/request-body.ts";
-import { createDecisionStore } from "./decision-store.ts";
 
 /** Options of the door. */
 export interface HookDoorOptions extends LocalApiOptions {
@@ -110,4 +114,33 @@ function callsOf(tools: Client<typeof ToolService>, signal: AbortSignal): Delega
 function waitMs(timeout: string | null): number {
   const seconds = timeout === null ? 660 : Number(timeout);
   return Number.isFinite(seconds) ? Math.max(seconds * 1_000 - 5_000, 1_000) : 1_000;
+}
+
+/** Maximum number of remembered decisions; the oldest is forgotten first, so that its result is not reported. */
+const maxDecisions = 10_000;
+
+/**
+ * Creates the memory of the decisions that this replica sent to hooks, separate for each principal. It ends with the process: calls
+ * whose report comes later end NOT_REPORTED.
+ */
+export function createDecisionStore(now: () => number = Date.now): (principalId: string) => DecisionMemory {
+  const decisions = new Map<string, { decision: UseDecision; at: number }>();
+  return (principalId) => {
+    const keyOf = (key: string) => JSON.stringify([principalId, key]);
+    return {
+      async put(key, decision) {
+        decisions.delete(keyOf(key));
+        decisions.set(keyOf(key), { decision, at: now() });
+        const oldest = decisions.size > maxDecisions ? decisions.keys().next().value : undefined;
+        if (oldest !== undefined) decisions.delete(oldest);
+      },
+      async get(key) {
+        const found = decisions.get(keyOf(key));
+        return found && { decision: found.decision, ageMs: now() - found.at };
+      },
+      async remove(key) {
+        decisions.delete(keyOf(key));
+      },
+    };
+  };
 }

@@ -1,25 +1,34 @@
 import { AsyncLocalStorage } from "node:async_hooks";
+import { hash, randomUUID } from "node:crypto";
 import {
+  type CallToolRequestParams,
+  CLIENT_CAPABILITIES_META_KEY,
   CLIENT_INFO_META_KEY,
   createMcpHandler,
   isInitializeRequest,
   PROTOCOL_VERSION_META_KEY,
+  ProtocolError,
+  ProtocolErrorCode,
   type ServerContext,
+  type ServerEventBus,
 } from "@modelcontextprotocol/server";
 import packageJson from "../../../package.json" with { type: "json" };
 import { toProtocolError } from "../../agents/mcp/api-failure.ts";
-import { callMcpTool } from "../../agents/mcp/call-tool.ts";
+import { callMcpTool, type ToolsAnswer } from "../../agents/mcp/call-tool.ts";
 import { type McpClient, mcpClient } from "../../agents/mcp/client-identity.ts";
 import { type AbortRules, createMcpServer, type McpScope } from "../../agents/mcp/mcp-server.ts";
+import { type McpSession, openMcpSession } from "../../agents/mcp/mcp-session.ts";
+import type { ToolgateApi } from "../../agents/mcp/toolgate-api.ts";
 import { createUncollectedCalls } from "../../agents/mcp/uncollected-calls.ts";
+import { type McpReport, progressTo } from "../../agents/mcp/watch-reports.ts";
+import { watchToolList } from "../../agents/mcp/watch-tool-list.ts";
 import type { Logger } from "../../core/logger.ts";
+import { headerOf } from "../http/check-origin.ts";
 import type { Request, Response } from "../http/handler.ts";
-import { createHttpSessions } from "./http-sessions.ts";
 import { fieldOf, legacyClientOf, newLegacySession } from "./legacy-session.ts";
-import { createListChanges } from "./list-changes.ts";
 import { createLocalApi, type LocalApiOptions, type LocalSender } from "./local-api.ts";
 import type { McpMetrics } from "./mcp-metrics.ts";
-import { answerStream, keepAliveMs, plainCallIn } from "./plain-call.ts";
+import { writeChunk } from "./web-exchange.ts";
 
 /** Options of the handler. */
 export interface McpHandlerOptions {
@@ -192,3 +201,189 @@ function cancelLegacy(exchange: McpExchange, json: unknown, running: ReadonlyMap
 function requestKey({ principal, mcpSessionId }: McpExchange, requestId: unknown): string | undefined {
   return mcpSessionId === "" ? undefined : JSON.stringify([principal.id, mcpSessionId, requestId]);
 }
+
+/** A request for the session of a client over HTTP. */
+interface SessionRequest {
+  readonly api: ToolgateApi;
+  readonly principalId: string;
+  readonly client: McpClient;
+  /** Session that the operator chose. */
+  readonly pinned: string | undefined;
+  /** Session of the legacy protocol; empty if there is none. */
+  readonly mcpSessionId: string;
+}
+
+/** Time without a request after which a client without another session begins a new one. */
+const idleMs = 12 * 3_600_000;
+const maxKnown = 10_000;
+
+/**
+ * Creates the choice of sessions: the one that the operator chose, otherwise one for each legacy session, otherwise one for each
+ * principal and name of a client.
+ */
+function createHttpSessions(now: () => number = Date.now): (request: SessionRequest) => Promise<McpSession> {
+  const known = new Map<string, { opened: Promise<McpSession>; used: number }>();
+
+  return async ({ api, principalId, client, pinned, mcpSessionId }) => {
+    const key = JSON.stringify([
+      principalId,
+      pinned ?? "",
+      pinned === undefined ? mcpSessionId || client.name : client.name,
+    ]);
+    const current = known.get(key);
+    known.delete(key);
+    const isCurrent = current !== undefined && now() - current.used < idleMs;
+    const sessionId = pinned ?? (mcpSessionId === "" ? newSessionId() : derivedId(principalId, mcpSessionId));
+    const opened = isCurrent ? current.opened : openMcpSession(api, { sessionId, client, transport: "http" });
+    known.set(key, { opened, used: now() });
+    // A session that was not opened is tried again by the next request.
+    opened.catch(() => known.delete(key));
+    const oldest = known.size > maxKnown ? known.keys().next().value : undefined;
+    if (oldest !== undefined) known.delete(oldest);
+    return await opened;
+  };
+}
+
+const newSessionId = () => `ses_${randomUUID().replaceAll("-", "")}`;
+
+/** A legacy session keeps its Toolgate session across restarts and replicas. */
+function derivedId(principalId: string, mcpSessionId: string): string {
+  return `ses_${hash("sha256", JSON.stringify([principalId, mcpSessionId]), "hex").slice(0, 32)}`;
+}
+
+/** The list of tools that a stream of changes is about. */
+interface WatchedList extends Pick<Parameters<typeof watchToolList>[0], "api" | "session"> {
+  /** Identifies the list: streams with the same key share one watch. */
+  readonly key: string;
+}
+
+/** Creates the source of list changes for the streams that subscribe to them; `listOf` returns the list of the current request. */
+function createListChanges(listOf: () => WatchedList): ServerEventBus {
+  const watches = new Map<string, { listeners: Set<() => void>; stop: AbortController }>();
+  return {
+    publish: () => undefined,
+    subscribe(listener) {
+      const { key, api, session } = listOf();
+      const known = watches.get(key);
+      const watch = known ?? { listeners: new Set(), stop: new AbortController() };
+      const notify = () => listener({ kind: "tools_list_changed" });
+      watch.listeners.add(notify);
+      if (known === undefined) {
+        const onChange = async () => {
+          for (const report of watch.listeners) report();
+        };
+        watches.set(key, watch);
+        void watchToolList({ api, session, onChange }, watch.stop.signal);
+      }
+      return () => {
+        watch.listeners.delete(notify);
+        if (watch.listeners.size > 0) return;
+        watch.stop.abort();
+        if (watches.get(key) === watch) watches.delete(key);
+      };
+    },
+  };
+}
+
+/** A tools/call whose answer needs nothing of the library: no round of questions to the client, no state of an earlier response. */
+interface PlainCall {
+  readonly id: string | number;
+  readonly params: CallToolRequestParams;
+  readonly client: McpClient;
+}
+
+/** The version whose plain calls are answered here. */
+const version = "2026-07-28";
+
+/**
+ * Returns the plain call that a request is; undefined for every other message, and for one that the library would refuse. It costs
+ * half of what the library needs, which makes a server, a web request and a web response for each call.
+ */
+function plainCallIn(request: Request, json: unknown): PlainCall | undefined {
+  const [id, params] = [fieldOf(json, "id"), fieldOf(json, "params")];
+  const [name, input, meta] = [fieldOf(params, "name"), fieldOf(params, "arguments"), fieldOf(params, "_meta")];
+  const info = fieldOf(meta, CLIENT_INFO_META_KEY);
+  const [clientName, clientVersion] = [fieldOf(info, "name"), fieldOf(info, "version")];
+  const capabilities = fieldOf(meta, CLIENT_CAPABILITIES_META_KEY);
+  const isPlain =
+    hasOnly(json, ["jsonrpc", "id", "method", "params"]) &&
+    fieldOf(json, "jsonrpc") === "2.0" &&
+    (typeof id === "string" || Number.isSafeInteger(id)) &&
+    fieldOf(json, "method") === "tools/call" &&
+    hasOnly(params, ["name", "arguments", "_meta"]) &&
+    typeof name === "string" &&
+    /^[\w.-]+$/.test(name) &&
+    (input === undefined || isObject(input)) &&
+    hasOnly(info, ["name", "version", "title"]) &&
+    typeof clientName === "string" &&
+    typeof clientVersion === "string" &&
+    isObject(capabilities) &&
+    !("elicitation" in capabilities) &&
+    isToken(fieldOf(meta, "progressToken")) &&
+    fieldOf(meta, PROTOCOL_VERSION_META_KEY) === version &&
+    headerOf(request, "mcp-protocol-version") === version &&
+    headerOf(request, "mcp-method") === "tools/call" &&
+    headerOf(request, "mcp-name") === name &&
+    headerOf(request, "content-type") === "application/json" &&
+    headerOf(request, "accept")?.includes("text/event-stream") === true;
+  if (!isPlain) return undefined;
+  const client = mcpClient({ name: clientName, version: clientVersion }, undefined);
+  return { id: id as string | number, params: params as CallToolRequestParams, client };
+}
+
+const isObject = (value: unknown): value is object =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+
+const hasOnly = (value: unknown, names: readonly string[]) =>
+  isObject(value) && Object.keys(value).every((name) => names.includes(name));
+
+const isToken = (value: unknown) => value === undefined || typeof value === "string" || Number.isSafeInteger(value);
+
+/** Interval of comments on a stream that is silent, so that no proxy closes it and no client waits for the head in vain. */
+const keepAliveMs = 10_000;
+/** Time after which the head is sent without a first event. */
+const headMs = 1_000;
+
+/** The stream of events that answers a plain call. */
+interface AnswerStream {
+  /** Undefined if the client wants none. */
+  readonly progress?: (report: McpReport) => Promise<void>;
+  /** Ends the stream with the answer. */
+  end(answer: Promise<ToolsAnswer>): Promise<void>;
+}
+
+/** Opens the stream. `serverInfo` names the server in the result, as the protocol asks. */
+function answerStream(response: Response, { id, params }: PlainCall, serverInfo: object): AnswerStream {
+  response.statusCode = 200;
+  response.setHeader("content-type", "text/event-stream");
+  const server = { "io.modelcontextprotocol/serverInfo": serverInfo };
+  const send = (text: string) => {
+    if (!response.destroyed) writeChunk(response, text);
+  };
+  const comment = () => send(": keepalive\n\n");
+  let timer = setTimeout(() => {
+    comment();
+    timer = setInterval(comment, keepAliveMs);
+  }, headMs);
+  return {
+    ...progressTo(params._meta?.progressToken, async (notification) => {
+      send(eventOf({ jsonrpc: "2.0", ...notification }));
+    }),
+    async end(answer) {
+      const sent = await answer.then(
+        (result) => ({ result: { resultType: "complete", ...result, _meta: { ...result._meta, ...server } } }),
+        (error: unknown) => ({ error: errorOf(error) }),
+      );
+      clearTimeout(timer);
+      response.end(eventOf({ jsonrpc: "2.0", id, ...sent }));
+    },
+  };
+}
+
+function errorOf(error: unknown) {
+  if (!(error instanceof ProtocolError)) return { code: ProtocolErrorCode.InternalError, message: "Internal error" };
+  const { code, message, data } = error;
+  return { code, message, ...(data !== undefined && { data }) };
+}
+
+const eventOf = (message: object) => `event: message\ndata: ${JSON.stringify(message)}\n\n`;

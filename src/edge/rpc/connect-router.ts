@@ -8,7 +8,14 @@ import {
   type HandlerContext,
   type Interceptor,
 } from "@connectrpc/connect";
-import type { UniversalHandler, UniversalServerResponse } from "@connectrpc/connect/protocol";
+import {
+  type Compression,
+  compressedFlag,
+  type UniversalHandler,
+  type UniversalServerResponse,
+} from "@connectrpc/connect/protocol";
+import { parseTimeout as parseConnectTimeout } from "@connectrpc/connect/protocol-connect";
+import { parseTimeout as parseGrpcTimeout } from "@connectrpc/connect/protocol-grpc";
 import { universalRequestFromNodeRequest, universalResponseToNodeResponse } from "@connectrpc/connect-node";
 import { peerOf } from "../../core/peer-uid.ts";
 import type { Principal } from "../../core/principal.ts";
@@ -16,18 +23,26 @@ import { type AccessGate, publicPrincipal } from "../api/access.ts";
 import type { CheckMessage } from "../api/check-message.ts";
 import type { EdgeContext, EdgeLimits } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
-import { clientLeft, notServed, RequestFailure, unreadableRequest } from "../api/request-failure.ts";
+import {
+  clientLeft,
+  notOneMessage,
+  notServed,
+  RequestFailure,
+  requestTooLarge,
+  unreadableRequest,
+} from "../api/request-failure.ts";
 import { nameOfRpc, type Rpc } from "../api/rpc.ts";
 import { traceContextOf } from "../api/trace-context.ts";
 import { createConnectionPeer } from "../http/connection-peer.ts";
 import type { Handler, Request, Response } from "../http/handler.ts";
-import { checkedBody, isSingleRequest, type RoutedRpc } from "./checked-body.ts";
 import { envelopeBytes } from "./envelope.ts";
 import { toConnectError } from "./errors.ts";
-import { linkedSignal } from "./linked-signal.ts";
+import { parseMessage } from "./parse-message.ts";
 import { sendRefusal } from "./refusal.ts";
-import { checkCompression, checkTimeout, refuseLarge, reportUnreadable } from "./router-refusals.ts";
+import { type BodyLimits, readBody, streamBody } from "./request-body.ts";
 import type { RpcOptions } from "./rpc-options.ts";
+import { announcedBytes, singleMessage } from "./single-message.ts";
+import type { JsonOptions } from "./wire.ts";
 
 /** Creates a handler for all forms that Connect's router serves: Connect, gRPC and gRPC-Web. */
 export function createConnectHandler(options: RpcOptions): Handler {
@@ -223,4 +238,138 @@ async function* readableStream<T extends Message>(
       error instanceof ConnectError && error.code === Code.Internal && !(error.cause instanceof RequestFailure);
     throw isUnreadable ? unreadableRequest(error.rawMessage) : error;
   }
+}
+
+/**
+ * Returns a signal that is aborted with the first of both, for the reason of that one. `AbortSignal.any` would hold memory for
+ * each request as long as `ended` lives, which is the lifetime of a credential; here the request's own signal, which Connect
+ * aborts after each request, ends the link.
+ */
+export function linkedSignal(request: AbortSignal, ended: AbortSignal | undefined): AbortSignal {
+  if (ended === undefined) return request;
+  const either = new AbortController();
+  const end = () => either.abort(ended.reason);
+  const unlink = () => {
+    ended.removeEventListener("abort", end);
+    either.abort(request.reason);
+  };
+  if (ended.aborted) end();
+  else if (request.aborted) either.abort(request.reason);
+  else {
+    ended.addEventListener("abort", end);
+    request.addEventListener("abort", unlink, { once: true });
+  }
+  return either.signal;
+}
+
+/** Returns failures with REQUEST_TOO_LARGE for what Connect refuses as too large without a reason. */
+function refuseLarge(failures: Failures, maxBytes: number): Failures {
+  const isLarge = (error: unknown) =>
+    error instanceof ConnectError && error.code === Code.ResourceExhausted && !(error.cause instanceof RequestFailure);
+  return {
+    failureOf: (error, ...request) =>
+      failures.failureOf(isLarge(error) ? requestTooLarge(maxBytes) : error, ...request),
+  };
+}
+
+/** Returns a compression that reports bytes which are not compressed by it as the client's error. */
+function reportUnreadable(compression: Compression, report: (error: unknown) => ConnectError): Compression {
+  return {
+    ...compression,
+    async decompress(bytes, readMaxBytes) {
+      try {
+        return await compression.decompress(bytes, readMaxBytes);
+      } catch (error) {
+        const isInternal = error instanceof ConnectError && error.code === Code.Internal;
+        throw report(isInternal ? unreadableRequest(error.rawMessage) : error);
+      }
+    },
+  };
+}
+
+/** Refuses a deadline that cannot be read or is too far away. */
+function checkTimeout(headers: Headers, { maxDeadlineMs }: EdgeLimits): void {
+  const isGrpc = headers.get("content-type")?.startsWith("application/grpc") === true;
+  const { error } = isGrpc
+    ? parseGrpcTimeout(headers.get("grpc-timeout"), maxDeadlineMs)
+    : parseConnectTimeout(headers.get("connect-timeout-ms"), maxDeadlineMs);
+  if (error !== undefined) throw error;
+}
+
+/** Refuses a request in a compression that this server does not have. */
+function checkCompression(headers: Headers, available: readonly Compression[]): void {
+  const names = ["identity", ...available.map(({ name }) => name)];
+  for (const header of ["grpc-encoding", "content-encoding", "connect-content-encoding"]) {
+    const encoding = headers.get(header);
+    if (encoding === null || names.includes(encoding)) continue;
+    throw notServed(
+      "unimplemented",
+      `the request has ${header} "${encoding}", which is not served; use ${names.join(", ")}`,
+    );
+  }
+}
+
+/** An rpc whose requests Connect's router reads. */
+interface RoutedRpc {
+  method: DescMethod;
+  limits: BodyLimits;
+  /** Compressions that the server has. */
+  compressions: readonly Compression[];
+  jsonOptions: JsonOptions;
+}
+
+/** Returns true for an rpc that takes one message. */
+function isSingleRequest({ methodKind }: DescMethod): boolean {
+  return methodKind === "unary" || methodKind === "server_streaming";
+}
+
+/** Passes on the body of a request; refuses, with its reason, what Connect would refuse without one. */
+async function* checkedBody(request: Request, rpc: RoutedRpc): AsyncGenerator<Uint8Array> {
+  if (isSingleRequest(rpc.method)) yield await readMessage(request, rpc);
+  else yield* streamMessages(request, rpc);
+}
+
+/** Reads the body of an rpc that takes one message, and returns it as it is if the message can be read. */
+async function readMessage(request: Request, rpc: RoutedRpc): Promise<Buffer> {
+  const { method, limits, jsonOptions } = rpc;
+  const type = request.headers["content-type"] ?? "";
+  const compression = compressionOf(request, rpc);
+  const isEnveloped = hasEnvelopes(type);
+  const body = await readBody(request, limits, isEnveloped ? { envelopeBytes, announcedIn: announcedBytes } : {});
+  const { message, isCompressed } = isEnveloped
+    ? singleMessage(body, compression !== undefined)
+    : { message: body, isCompressed: compression !== undefined };
+  const bytes = isCompressed ? await compression?.decompress(message, limits.maxBytes) : message;
+  parseMessage(method.input, bytes ?? message, { isBinary: !type.includes("json"), jsonOptions });
+  return body;
+}
+
+/** Passes on a stream; refuses one whose first message is compressed although no header says how. */
+async function* streamMessages(request: Request, rpc: RoutedRpc): AsyncGenerator<Uint8Array> {
+  const { "content-type": type = "" } = request.headers;
+  let isChecked = compressionOf(request, rpc) !== undefined || !hasEnvelopes(type);
+  for await (const chunk of streamBody(request, rpc.limits)) {
+    const [flags] = chunk;
+    if (!isChecked && flags !== undefined) {
+      isChecked = true;
+      if ((flags & compressedFlag) !== 0) throw notOneMessage("internal", "it is compressed, and no header says how");
+    }
+    yield chunk;
+  }
+}
+
+/** Returns the compression that the headers name, of those that the server has. */
+function compressionOf({ headers }: Request, { compressions }: RoutedRpc): Compression | undefined {
+  const type = headers["content-type"] ?? "";
+  const header = type.startsWith("application/grpc")
+    ? "grpc-encoding"
+    : type.startsWith("application/connect")
+      ? "connect-content-encoding"
+      : "content-encoding";
+  return compressions.find(({ name }) => name === headers[header]);
+}
+
+/** Returns true for the forms in which each message has an envelope: gRPC, gRPC-Web and Connect's streams. */
+function hasEnvelopes(type: string): boolean {
+  return /^application\/(grpc|connect)/.test(type);
 }

@@ -1,21 +1,41 @@
-import { createRegistry, type DescFile } from "@bufbuild/protobuf";
+import { setTimeout as delay } from "node:timers/promises";
+import {
+  create,
+  createRegistry,
+  type DescFile,
+  type DescMessage,
+  isMessage,
+  type Message,
+  toBinary,
+} from "@bufbuild/protobuf";
+import { FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
+import { Code } from "@connectrpc/connect";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import { file_google_rpc_error_details } from "../../../gen/google/rpc/error_details_pb.ts";
-import { file_grpc_health_v1_health, Health } from "../../../gen/grpc/health/v1/health_pb.ts";
-import { ServerReflection } from "../../../gen/grpc/reflection/v1/reflection_pb.ts";
+import {
+  file_grpc_health_v1_health,
+  Health,
+  type HealthCheckResponse,
+  HealthCheckResponseSchema,
+  HealthCheckResponse_ServingStatus as Status,
+} from "../../../gen/grpc/health/v1/health_pb.ts";
+import { ServerReflection, type ServerReflectionRequest } from "../../../gen/grpc/reflection/v1/reflection_pb.ts";
 import { ServerReflection as ServerReflectionAlpha } from "../../../gen/grpc/reflection/v1alpha/reflection_pb.ts";
+import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import { ToolPartSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { EncodedMessages } from "../../call/ports.ts";
+import { encodeMessage, type KnownBytes } from "../../core/encode-message.ts";
 import { isPublicRpc } from "../api/access.ts";
 import { createMessageCheck } from "../api/check-message.ts";
-import { rpcsOf } from "../api/rpc.ts";
+import type { EdgeContext } from "../api/edge-context.ts";
+import { notServed } from "../api/request-failure.ts";
+import { rpcsOf, type ServiceFunctions } from "../api/rpc.ts";
 import { rpcsOfServices, type Services } from "../api/services.ts";
+import type { ByteBudget } from "../http/byte-budget.ts";
 import type { Mount } from "../http/mounts.ts";
 import type { Readiness } from "../http/readiness.ts";
 import { createConnectHandler } from "./connect-router.ts";
 import { createDirectHandler } from "./direct.ts";
-import { healthService } from "./health.ts";
-import { createKnownBytes } from "./known-bytes.ts";
-import { reflectionService } from "./reflection.ts";
 import type { RpcOptions } from "./rpc-options.ts";
 
 /** Options of every door that serves rpcs. */
@@ -72,3 +92,209 @@ export function serveRpcs(options: ServeOptions, encoded: EncodedMessages): Moun
 
 /** Files that reflection describes as well as those of the services. */
 const filesForReflection: readonly DescFile[] = [file_grpc_health_v1_health, file_google_rpc_error_details];
+
+/** Returns the functions of grpc.health.v1 for the whole server ("") and each of these services, which share one state. */
+function healthService(readiness: Readiness, services: readonly string[]): ServiceFunctions<typeof Health> {
+  const names = ["", ...services];
+  const state = async () => ((await readiness.problem()) === undefined ? serving : notServing);
+
+  return {
+    async check({ service }) {
+      if (names.includes(service)) return await state();
+      throw notServed("not_found", `service ${service} is not served here; List names those that are`);
+    },
+    async *watch({ service }, { signal }) {
+      let sent: HealthCheckResponse | undefined;
+      const news = AbortSignal.any([signal, readiness.draining]);
+      for (;;) {
+        const wasDraining = readiness.draining.aborted;
+        const current = names.includes(service) ? await state() : serviceUnknown;
+        if (current !== sent) yield current;
+        sent = current;
+        // An abort ends the wait below, so that a drain is reported at once, before the stream ends.
+        signal.throwIfAborted();
+        const waits = { signal: wasDraining ? signal : news, ref: false };
+        await delay(pollMs, undefined, waits).catch(() => undefined);
+      }
+    },
+    async list() {
+      const current = await state();
+      return { statuses: Object.fromEntries(names.map((name) => [name, current])) };
+    },
+  };
+}
+
+// One message for each state, so that each is encoded once.
+const serving = create(HealthCheckResponseSchema, { status: Status.SERVING });
+const notServing = create(HealthCheckResponseSchema, { status: Status.NOT_SERVING });
+const serviceUnknown = create(HealthCheckResponseSchema, { status: Status.SERVICE_UNKNOWN });
+
+/** Interval at which a watch checks the store. A drain is reported at once. */
+const pollMs = 5_000;
+
+/**
+ * Creates the lookup of binary forms: those that the store has; events, each of which is encoded once for all its watchers; and
+ * the states of health, each of which is one message.
+ */
+function createKnownBytes({ bytesOf }: EncodedMessages): KnownBytes {
+  const encoded = new WeakMap<Message, Uint8Array>();
+  const encodeOnce = (schema: DescMessage, message: Message): Uint8Array => {
+    const bytes = encoded.get(message) ?? encodeMessage(schema, message);
+    encoded.set(message, bytes);
+    return bytes;
+  };
+  return (message) => {
+    if (isMessage(message, ToolPartSchema)) return bytesOf(message);
+    if (isMessage(message, HealthCheckResponseSchema)) return encodeOnce(HealthCheckResponseSchema, message);
+    if (!isMessage(message, SessionEventSchema)) return undefined;
+    return bytesOf(message) ?? encodeOnce(SessionEventSchema, message);
+  };
+}
+
+/** Options of reflection. */
+interface ReflectionOptions {
+  /** Budget from which each answer takes its bytes until it is sent. */
+  budget: ByteBudget;
+  /** Encodes a file's descriptor; it is called once for each file. */
+  encode?: (file: DescFile) => Uint8Array;
+}
+
+/**
+ * Returns the function of grpc.reflection, v1 and v1alpha, for the services of these files, so that clients such as grpcurl need
+ * no proto files.
+ */
+export function reflectionService(
+  files: readonly DescFile[],
+  options: ReflectionOptions,
+): { serverReflectionInfo: Reflect } {
+  const answer = createReflectionIndex(files, options.encode ?? encodeFile);
+  return {
+    async *serverReflectionInfo(requests, { signal }) {
+      const sent = new Set<DescFile>();
+      // A client that sends no more requests must not delay a shutdown.
+      for await (const request of untilAborted(requests, signal)) {
+        const messageResponse = answer(request, sent);
+        const bytes = sizeOf(messageResponse);
+        options.budget.reserve(bytes);
+        try {
+          yield { validHost: request.host, originalRequest: request, messageResponse };
+        } finally {
+          options.budget.release(bytes);
+        }
+      }
+    },
+  };
+}
+
+type Reflect = <Request extends ReflectionRequest>(
+  requests: AsyncIterable<Request>,
+  context: Pick<EdgeContext, "signal">,
+) => AsyncGenerator<{ validHost: string; originalRequest: Request; messageResponse: ReflectionAnswer }>;
+
+/** Request of either version: they differ in the name of the package only. */
+interface ReflectionRequest {
+  host: string;
+  messageRequest: { case: string | undefined; value?: unknown };
+}
+
+type ReflectionAnswer =
+  | { case: "listServicesResponse"; value: { service: { name: string }[] } }
+  | { case: "fileDescriptorResponse"; value: { fileDescriptorProto: Uint8Array[] } }
+  | { case: "allExtensionNumbersResponse"; value: { baseTypeName: string; extensionNumber: number[] } }
+  | { case: "errorResponse"; value: { errorCode: number; errorMessage: string } };
+
+/** Creates the lookup of answers. `sent` collects the files that a stream has received: it gets each dependency once. */
+function createReflectionIndex(
+  files: readonly DescFile[],
+  encode: (file: DescFile) => Uint8Array,
+): (request: ReflectionRequest, sent: Set<DescFile>) => ReflectionAnswer {
+  const all = closure(files);
+  const byName = new Map(all.map((file) => [file.proto.name, file]));
+  const registry = createRegistry(...all);
+  const services = files.flatMap((file) => file.services.map(({ typeName }) => ({ name: typeName })));
+  const encoded = new Map(all.map((file) => [file, encode(file)]));
+
+  const fileOf = (symbol: string): DescFile | undefined =>
+    // A method or field is found by its service or message.
+    (registry.get(symbol) ?? registry.get(symbol.slice(0, Math.max(0, symbol.lastIndexOf(".")))))?.file;
+
+  const extensionsOf = (type: string) =>
+    [...registry].filter((desc) => desc.kind === "extension").filter(({ extendee }) => extendee.typeName === type);
+
+  /** Returns a file with those of its dependencies that the stream lacks, so that one query is enough. */
+  const withFile = (file: DescFile | undefined, name: string, sent: Set<DescFile>): ReflectionAnswer => {
+    if (file === undefined) return failure(Code.NotFound, `${name} is not served here`);
+    const missing = closure([file]).filter((one) => one === file || !sent.has(one));
+    for (const one of missing) sent.add(one);
+    const fileDescriptorProto = missing.flatMap((one) => encoded.get(one) ?? []);
+    return { case: "fileDescriptorResponse", value: { fileDescriptorProto } };
+  };
+
+  return (request, sent) => {
+    const query = request.messageRequest as ServerReflectionRequest["messageRequest"];
+    switch (query.case) {
+      case "listServices":
+        return { case: "listServicesResponse", value: { service: services } };
+      case "fileByFilename":
+        return withFile(byName.get(query.value), `file ${query.value}`, sent);
+      case "fileContainingSymbol":
+        return withFile(fileOf(query.value), `symbol ${query.value}`, sent);
+      case "fileContainingExtension": {
+        const { containingType, extensionNumber } = query.value;
+        const extension = extensionsOf(containingType).find(({ number }) => number === extensionNumber);
+        return withFile(extension?.file, `extension ${extensionNumber} of ${containingType}`, sent);
+      }
+      case "allExtensionNumbersOfType": {
+        const extensionNumber = extensionsOf(query.value).map(({ number }) => number);
+        return { case: "allExtensionNumbersResponse", value: { baseTypeName: query.value, extensionNumber } };
+      }
+      default:
+        return failure(Code.InvalidArgument, "the request is empty; set one of message_request");
+    }
+  };
+}
+
+/** Passes items on until the signal is aborted, then throws its reason. */
+async function* untilAborted<T>(items: AsyncIterable<T>, signal: AbortSignal): AsyncGenerator<T> {
+  const abort = Promise.withResolvers<never>();
+  abort.promise.catch(() => undefined);
+  const onAbort = () => abort.reject(signal.reason);
+  signal.addEventListener("abort", onAbort);
+  const iterator = items[Symbol.asyncIterator]();
+  try {
+    for (;;) {
+      signal.throwIfAborted();
+      const next = await Promise.race([iterator.next(), abort.promise]);
+      if (next.done === true) return;
+      yield next.value;
+    }
+  } finally {
+    signal.removeEventListener("abort", onAbort);
+  }
+}
+
+function encodeFile({ proto }: DescFile): Uint8Array {
+  return toBinary(FileDescriptorProtoSchema, proto);
+}
+
+/** Returns the size of an answer's files; all else in an answer is small. */
+function sizeOf(answer: ReflectionAnswer): number {
+  if (answer.case !== "fileDescriptorResponse") return 0;
+  return answer.value.fileDescriptorProto.reduce((size, bytes) => size + bytes.length, 0);
+}
+
+function failure(errorCode: Code, errorMessage: string): ReflectionAnswer {
+  return { case: "errorResponse", value: { errorCode, errorMessage } };
+}
+
+/** Returns the files with all files that they import. */
+function closure(files: readonly DescFile[]): DescFile[] {
+  const found = new Set<DescFile>();
+  const visit = (file: DescFile): void => {
+    if (found.has(file)) return;
+    found.add(file);
+    file.dependencies.forEach(visit);
+  };
+  files.forEach(visit);
+  return [...found];
+}

@@ -4,7 +4,6 @@ import { type Client, connectRedis, createCork } from "./client.ts";
 import { type Keys, shards } from "./keys.ts";
 import type { Reply } from "./reply.ts";
 import { loadScripts, type ReadName, type Script, type StepName } from "./scripts.ts";
-import { createRedisClock, type RedisClock } from "./store-clock.ts";
 import type { RedisAddress } from "./url.ts";
 
 /** Knowledge about the counter of a store, which replicas raise while they run. A store whose counter went back was restored. */
@@ -169,3 +168,26 @@ const toDriver = (value: Argument) =>
   value instanceof Uint8Array && !Buffer.isBuffer(value)
     ? Buffer.from(value.buffer, value.byteOffset, value.byteLength)
     : value;
+
+/**
+ * Time of the store as a replica knows it. That time is Redis' clock, without jumps: when the clock of a server jumps, the time
+ * of the store goes on and is behind that clock from then on.
+ */
+interface RedisClock {
+  /** Ms by which the time of the store is behind the clock of each server. */
+  readonly behind: Map<string, number>;
+  /** Difference between the time of the store and `performance.now()`, in ms; undefined before the first measurement. */
+  offsetMs: number | undefined;
+  /** Time for which the machine had slept at the last measurement, in ms. */
+  sleptMs: number;
+  /** Number of times that another replica measured, as of the last measurement. */
+  turns: number;
+  /** Servers of which a jump was found before this replica started. */
+  readonly confirmed: Set<string>;
+  agreeing: Promise<void> | undefined;
+}
+
+/** Creates the clock of a connection; nothing is measured yet. */
+const createRedisClock = (): RedisClock => ({
+  ...{ behind: new Map(), offsetMs: undefined, sleptMs: 0, turns: 0, confirmed: new Set(), agreeing: undefined },
+});

@@ -1,3 +1,4 @@
+import { randomBytes } from "node:crypto";
 import { Redis } from "ioredis";
 import { agreeOnClock } from "./clock.ts";
 import { type Connection, encodeStep, evaluateScript, sendCommand } from "./connection.ts";
@@ -7,7 +8,6 @@ import { shards } from "./keys.ts";
 import { addressOf, type Replication } from "./replication.ts";
 import { replyList, text } from "./reply.ts";
 import { isSetBack } from "./restores.ts";
-import { establishStoreId, replaceStoreId, type StoreIds } from "./store-id.ts";
 
 /** Returns true if the contents are known to be those of `storeId` and commands can be sent. */
 export function isVerified({ verifiedLosses, losses, client }: Connection): boolean {
@@ -86,3 +86,37 @@ function storeIds(connection: Connection): StoreIds {
       text(await evaluateScript(connection, "set_store_id", encodeStep({ id: keys.storeId(0) }, { seen, id }, {}))),
   };
 }
+
+/** Access to the store ids of the shards. */
+interface StoreIds {
+  read(): Promise<(string | undefined)[]>;
+  write(shard: number, id: string): Promise<void>;
+  /** Compares and sets the id of the first shard; returns its id afterwards. */
+  decide(seen: string, id: string): Promise<string>;
+}
+
+/**
+ * Finds the id that all shards share. If a shard lacks it or has another one, a part of the contents was lost (or this is the
+ * first start): then all get a new id. The first shard decides; while a new id is being written it is marked as changing,
+ * and every replica that sees the mark writes the same id.
+ */
+async function establishStoreId(ids: StoreIds): Promise<string> {
+  for (let attempt = 0; attempt < 20; attempt++) {
+    const [first = "", ...others] = await ids.read();
+    if (first !== "" && !first.startsWith(changing) && others.every((id) => id === first)) return first;
+    const decided = first.startsWith(changing) ? first : await ids.decide(first, `${changing}${newStoreId()}`);
+    if (!decided.startsWith(changing)) continue;
+    const id = decided.slice(changing.length);
+    await Promise.all(others.map((_, index) => ids.write(index + 1, id)));
+    await ids.decide(decided, id);
+  }
+  throw new Error("the id of the Redis store keeps changing: is another program writing to its keys?");
+}
+
+/** Begins to replace the id that the caller has read; `establishStoreId` completes it. Another replica may have done so. */
+async function replaceStoreId({ decide }: StoreIds, seen: string): Promise<void> {
+  await decide(seen, `${changing}${newStoreId()}`);
+}
+
+const changing = "changing to ";
+const newStoreId = () => `sto_${randomBytes(16).toString("hex")}`;

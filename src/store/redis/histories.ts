@@ -1,7 +1,9 @@
+import { readFileSync } from "node:fs";
+import { rename, writeFile } from "node:fs/promises";
 import { Cluster, type Redis } from "ioredis";
+import { z } from "zod";
 import { type Client, masters } from "./client.ts";
 import { type Connection, encodeStep, evaluateScript } from "./connection.ts";
-import { recallHistories, storeHistories } from "./history-file.ts";
 import { allShards, shardOfSlot, shardOfTree, shards } from "./keys.ts";
 import { type Replication, readReplication } from "./replication.ts";
 import { replyList, text } from "./reply.ts";
@@ -160,3 +162,46 @@ const waitMs = 5_000;
 /** A replica that was announced within this time before the last announcement is expected to report. */
 const liveMs = 60_000;
 const pauseMs = 100;
+
+const form = z.object({
+  storeId: z.string(),
+  isStrict: z.boolean(),
+  /** Offset up to which each history was acknowledged. */
+  acknowledged: z.record(z.string(), z.number()),
+});
+
+/**
+ * Continues with what this replica's last process knew of the histories of this store, so that a failover while no process ran is
+ * compared as well. A file that is missing or unreadable, or is of another store, is no knowledge.
+ */
+function recallHistories(connection: Connection): void {
+  const { historyFile, storeId, acknowledged } = connection;
+  if (historyFile === undefined) return;
+  let stored: z.infer<typeof form>;
+  try {
+    stored = form.parse(JSON.parse(readFileSync(historyFile, "utf8")));
+  } catch {
+    return;
+  }
+  if (stored.storeId !== storeId) return;
+  for (const [id, offset] of Object.entries(stored.acknowledged)) acknowledged.set(id, offset);
+  connection.histories = new Map([...acknowledged.keys()].map((id) => [id, allShards]));
+  connection.isReplicated = true;
+  connection.isStrict ||= stored.isStrict;
+}
+
+/** Stores what this replica knows of the histories. After a kill the file lacks the offsets of the last seconds. */
+async function storeHistories(connection: Connection): Promise<void> {
+  const { historyFile, storeId, histories, acknowledged, isReplicated, isStrict, log } = connection;
+  if (historyFile === undefined || !isReplicated) return;
+  const offsets = Object.fromEntries([...histories.keys()].map((id) => [id, acknowledged.get(id) ?? -1]));
+  const text = JSON.stringify({ storeId, isStrict, acknowledged: offsets } satisfies z.infer<typeof form>);
+  try {
+    await writeFile(`${historyFile}.new`, text, { mode: 0o600 });
+    await rename(`${historyFile}.new`, historyFile);
+  } catch (error) {
+    log.warn("the histories of Redis cannot be stored: a failover while this replica is stopped is not noticed", {
+      error,
+    });
+  }
+}

@@ -1,7 +1,19 @@
+import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { StoreSafety } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
-import { connectRedis, eachNode, leaveRedis, quitRedis, whenReady } from "./client.ts";
-import { adoptClock, behindAt, confirmedJump, isAlone, storeTime, timingOf } from "./clock.ts";
+import { RequestError } from "../../core/request-error.ts";
+import { StoreUnusable } from "../errors.ts";
+import { type Client, connectRedis, eachNode, leaveRedis, masters, quitRedis, whenReady } from "./client.ts";
+import {
+  adoptClock,
+  agreeOnClock,
+  behindAt,
+  confirmedJump,
+  isAlone,
+  isClockRefusal,
+  storeTime,
+  timingOf,
+} from "./clock.ts";
 import { type Confirmations, createConfirmations } from "./confirmations.ts";
 import {
   type Argument,
@@ -18,9 +30,7 @@ import { generationOf, noteAcknowledged, withdrawReplica } from "./histories.ts"
 import { type Keys, shardOfSlot, slotOf } from "./keys.ts";
 import { type Reply, replyList } from "./reply.ts";
 import { raiseCounter, recallCounter } from "./restores.ts";
-import { attemptCommand, noteRefusal, patienceMs } from "./retry.ts";
 import type { ReadName, StepName } from "./scripts.ts";
-import { checkServers } from "./server-check.ts";
 import type { RedisAddress } from "./url.ts";
 
 /** Access to Redis: every command goes through it, and only while the contents are known to be those of `storeId`. */
@@ -279,3 +289,101 @@ const stepsOfRunningCalls: ReadonlySet<StepName> = new Set([
 ]);
 const runningPatienceMs = 10_000;
 const checkMs = 5_000;
+
+/** Default time for which a command is retried. */
+const patienceMs = 1_000;
+
+/** Sends a repeatable command, twice at least and until the time is over; refuses with STORE_UNAVAILABLE after that. */
+export async function attemptCommand(
+  connection: Connection,
+  work: () => Promise<Reply>,
+  patience = patienceMs,
+): Promise<Reply> {
+  const deadline = performance.now() + patience;
+  const { raises } = connection;
+  for (let failures = 0, before = connection.storeId; ; failures++) {
+    if (connection.isClosed) throw unavailable("it was closed");
+    await untilVerified(connection, Math.max(deadline, performance.now() + patienceMs));
+    if (failures > 0 && before !== connection.storeId) throw unavailable("it lost its contents");
+    // Who asked has compared the store id of before.
+    if (raises !== connection.raises) throw unavailable("a failover may have lost a part of its contents");
+    before = connection.storeId;
+    try {
+      return await work();
+    } catch (error) {
+      if (isDefect(error)) throw error;
+      noteRefusal(connection, error);
+      if (isClockRefusal(error)) await agreeOnClock(connection).catch(() => {});
+      if (failures > 0 && performance.now() >= deadline) throw unavailable(error);
+      await pause();
+    }
+  }
+}
+
+/** Waits for a lost connection to be ready and verified again. */
+async function untilVerified(connection: Connection, deadline: number): Promise<void> {
+  if (isVerified(connection)) return;
+  while (!connection.isClosed && performance.now() < deadline) {
+    if (connection.client.status === "ready")
+      await Promise.race([verifyContents(connection).catch(() => {}), late(verifyMs)]);
+    if (isVerified(connection)) return;
+    await pause();
+  }
+  throw unavailable("there is no connection to Redis");
+}
+
+const late = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms).unref());
+/** Waits before the next attempt. */
+const pause = () => new Promise((resolve) => setTimeout(resolve, 20));
+/** Time for a verification, which takes as long as failovers follow each other. Replicas agree on one in up to 5 s. */
+const verifyMs = 10_000;
+
+/** Returns true for a defect in a script or command, which a retry cannot cure. */
+const isDefect = (error: unknown) =>
+  error instanceof Error && error.name === "ReplyError" && /^(ERR|WRONGTYPE)/.test(error.message);
+
+/** Logs the refusal of a write by a Redis that has reached maxmemory. */
+function noteRefusal({ fullness }: Connection, error: unknown): void {
+  if (isFull(error)) fullness.failed(error);
+}
+
+/** Returns true for the refusal of a write by a Redis that has reached maxmemory. */
+const isFull = (error: unknown): error is Error => error instanceof Error && error.message.startsWith("OOM ");
+
+/** Describes a failure, without the script and line in which it occurred. */
+function causeOf(cause: unknown): string {
+  if (isFull(cause)) return "Redis has reached its maxmemory";
+  return (cause instanceof Error ? cause.message : String(cause)).replace(/ script: [0-9a-f]+, on .*$/s, "");
+}
+
+/** Refuses with STORE_UNAVAILABLE after a failure of Redis or of the connection. */
+function unavailable(cause: unknown): RequestError {
+  const fact = causeOf(cause);
+  return new RequestError(
+    ErrorReason.STORE_UNAVAILABLE,
+    `the store is not available (${fact}): try again with the same ids`,
+    {},
+    { cause },
+  );
+}
+
+/** Refuses a Redis that is too old, or that may evict keys. */
+async function checkServers(client: Client): Promise<void> {
+  for (const node of masters(client)) {
+    const facts = `${await node.info("server")}${await node.info("memory")}`;
+    const fact = (name: string) => new RegExp(`^${name}:(.*?)\\r?$`, "m").exec(facts)?.[1] ?? "";
+    const where = node.options.path ?? `${node.options.host}:${node.options.port}`;
+    const version = fact("redis_version");
+    if (Number.parseInt(version, 10) < 7) {
+      throw new StoreUnusable(
+        `the Redis at ${where} has version ${version}: the store needs 7.0 or later; name another Redis in the URL`,
+      );
+    }
+    const policy = fact("maxmemory_policy");
+    if (policy !== "noeviction") {
+      throw new StoreUnusable(
+        `the Redis at ${where} has maxmemory-policy ${policy}, so it may evict open calls when memory is short: run CONFIG SET maxmemory-policy noeviction and set the same in its configuration`,
+      );
+    }
+  }
+}

@@ -5,10 +5,9 @@ import { noSuchSession } from "../../core/request-error.ts";
 import { sessionClosed } from "../refusals.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
-import { createListing, type Listing } from "./listing.ts";
+import { createListing, type Listing, withPlaces } from "./listing.ts";
 import { type Fields, fields, number, replyList, text, texts } from "./reply.ts";
 import { decodeSealed, encodeSealed } from "./sealed.ts";
-import { listSessionIds, maxSessionPage } from "./session-listing.ts";
 import type { RunStep } from "./steps.ts";
 import type { Trees } from "./trees.ts";
 
@@ -177,3 +176,33 @@ async function* inBatches<T>(all: AsyncIterable<T>, size: number): AsyncGenerato
   }
   if (batch.length > 0) yield batch;
 }
+
+/** Lists the ids of sessions, newest first, of one tree, of one owner, or of all. */
+function listSessionIds(
+  { link, keys, listing }: { link: Link; keys: Keys; listing: Listing },
+  { owner, root, limit }: Parameters<SessionStore["listSessions"]>[0],
+  before: number | undefined,
+): AsyncGenerator<string> {
+  if (root !== undefined) return newestInTree(link, keys.tree(root).sessions, before);
+  if (owner !== undefined) return newestOfOwner(link, keys.owned(owner), before);
+  return listing.newest(before, Math.min(limit, maxSessionPage));
+}
+
+async function* newestInTree(link: Link, key: string, before: number | undefined): AsyncGenerator<string> {
+  const max = before === undefined ? "+inf" : `(${before}`;
+  yield* texts(await link.command("zrevrangebyscore", key, max, "-inf"));
+}
+
+async function* newestOfOwner(link: Link, key: string, before: number | undefined): AsyncGenerator<string> {
+  for (let end = before; ; ) {
+    const max = end === undefined ? "+inf" : `(${end}`;
+    const found = await link.command("zrevrangebyscore", key, max, "-inf", "WITHSCORES", "LIMIT", 0, maxSessionPage);
+    const page = withPlaces(texts(found));
+    for (const { id } of page) yield id;
+    if (page.length < maxSessionPage) return;
+    end = page.at(-1)?.place;
+  }
+}
+
+/** Sessions that are read at a time. */
+const maxSessionPage = 200;

@@ -1,10 +1,17 @@
 import type { Retention } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import { DamagedRecord } from "../checksum.ts";
+import type { Damage } from "../damage.ts";
 import { countRemoved, type RemovedCounts, removedInWords } from "../removed.ts";
-import { dayMs, recordRetentionMs } from "../retention.ts";
+import { auditRetentionMs, dayMs, logRetentionMs, partRetentionMs, recordRetentionMs } from "../retention.ts";
+import type { RedisAudit } from "./audit.ts";
+import { callName, ids, type RedisCallRecords } from "./call-records.ts";
+import { decodeRedisPart } from "./events.ts";
 import type { GrantContext } from "./grants.ts";
-import { sweepTree, type TreeSweepContext, trimAudit } from "./sweep-tree.ts";
+import { chunkCount } from "./outputs.ts";
+import { encodeTombstone } from "./parts.ts";
+import { number, pairs, replyList, text, texts } from "./reply.ts";
+import { readSession, type SessionContext } from "./sessions.ts";
 
 /** State that the sweep needs. */
 interface SweepContext extends TreeSweepContext, Pick<GrantContext, "slots"> {
@@ -80,3 +87,188 @@ async function sweepGrant(
   await slots.listing.remove(id);
   await link.command("del", keys.grantPlace(id));
 }
+
+/** State that the sweep of a tree needs. */
+interface TreeSweepContext extends SessionContext {
+  readonly records: RedisCallRecords;
+  readonly audit: RedisAudit;
+  readonly damage: Damage;
+}
+
+/** Removes a tree's records past their retention and counts them; returns outputs past their retention. */
+async function sweepTree(
+  context: TreeSweepContext,
+  root: string,
+  removed: RemovedCounts,
+  /** True at the first sweep of a process: records of versions before this one have TTLs. */
+  removesTtls: boolean,
+): Promise<{ root: string; id: string }[]> {
+  const { link, keys, audit } = context;
+  const tree = keys.tree(root);
+  const sessionIds = texts(await link.command("zrange", tree.sessions, 0, -1));
+  if (sessionIds.length === 0) return await unlistEmpty(context, root);
+  await buryCalls(context, root, removed);
+  await dropCalls(context, root, removed);
+  await dropLogs(context, root, sessionIds, removed);
+  await trimAudit(context, root, removed);
+  const found = await Promise.all(sessionIds.map((id) => readSession(context, id)));
+  const owners = new Set(found.flatMap((session) => session?.owner ?? []));
+  if (await dropTree(context, root, sessionIds)) {
+    await audit.listRemoved(root);
+    await unlist(context, root, sessionIds, owners);
+    countRemoved(removed, "trees", 1);
+    return [];
+  }
+  if (removesTtls) await removeTtls(context, root, sessionIds, owners);
+  const stale = texts(await link.command("zrangebyscore", tree.outputs, "-inf", link.now() - partRetentionMs));
+  return stale.map((id) => ({ root, id }));
+}
+
+/** Lists the names of calls of a tree that ended at or before a time. */
+async function endedBefore({ link, keys }: TreeSweepContext, root: string, before: number): Promise<string[]> {
+  return texts(await link.command("zrangebyscore", keys.tree(root).ended, "-inf", before));
+}
+
+/** Replaces old ended calls by tombstones. */
+async function buryCalls(context: TreeSweepContext, root: string, removed: RemovedCounts): Promise<void> {
+  const { link, keys, records } = context;
+  const { call: callKey, asked, settled, callOf } = keys.tree(root);
+  const before = link.now() - partRetentionMs;
+  const names = await endedBefore(context, root, before);
+  for (let from = 0; from < names.length; from += portion) {
+    const calls = await records.named(root, names.slice(from, from + portion));
+    await Promise.all(
+      calls.map(async (call) => {
+        if (call.has("expired")) return;
+        const name = callName({ sessionId: call.text("session"), callId: call.text("callId") });
+        const tombstone = tombstoneOf(context, call.bytes("part"));
+        if (tombstone === undefined) return;
+        // Before the call, which names them, so that a sweep that ends here finds them again.
+        const pointers = [...ids(call.text("asks")), ...(call.has("assignment") ? [call.text("assignment")] : [])];
+        for (const id of pointers) await link.command("unlink", keys.root(id));
+        await link.run("bury_call", { call: callKey(name), asked, settled, callOf }, { before }, { tombstone });
+        countRemoved(removed, "results", 1);
+      }),
+    );
+  }
+}
+
+/** Encodes the tombstone of a stored part. A damaged part stays: the rest of the tree has to be swept. */
+function tombstoneOf({ damage }: TreeSweepContext, stored: Uint8Array): Uint8Array | undefined {
+  try {
+    return encodeTombstone(decodeRedisPart(stored));
+  } catch (error) {
+    if (!(error instanceof DamagedRecord)) throw error;
+    damage.refusal(error);
+    return undefined;
+  }
+}
+
+/** Removes old tombstones. */
+async function dropCalls(context: TreeSweepContext, root: string, removed: RemovedCounts): Promise<void> {
+  const { link, keys } = context;
+  const tree = keys.tree(root);
+  const before = link.now() - recordRetentionMs;
+  for (const name of await endedBefore(context, root, before)) {
+    const at = name.indexOf(":");
+    const [sessionId, callId] = [name.slice(0, at), name.slice(at + 1)];
+    const names = { call: tree.call(name), calls: tree.calls(sessionId), ended: tree.ended };
+    await link.run("drop_call", names, { name, callId, before });
+    countRemoved(removed, "tombstones", 1);
+  }
+}
+
+/** Removes the logs of idle sessions. */
+async function dropLogs(
+  { link, keys }: TreeSweepContext,
+  root: string,
+  sessionIds: readonly string[],
+  removed: RemovedCounts,
+): Promise<void> {
+  const { session, log } = keys.tree(root);
+  const before = link.now() - logRetentionMs;
+  await Promise.all(
+    sessionIds.map(async (id) => {
+      const [result] = replyList(await link.run("drop_log", { session: session(id), log: log(id) }, { before }));
+      if (text(result) === "dropped") countRemoved(removed, "logs", 1);
+    }),
+  );
+}
+
+/** Removes decisions from the beginning of a tree's chain; the rest of the chain stays valid. */
+async function trimAudit({ link, keys }: TreeSweepContext, root: string, removed: RemovedCounts): Promise<void> {
+  const { audit } = keys.tree(root);
+  const before = link.now() - auditRetentionMs;
+  for (;;) {
+    const page = replyList(await link.command("xrange", audit, "-", "+", "COUNT", portion)).map(replyList);
+    const old = page.filter(([, entry]) => number(replyList(entry)[1]) <= before).map(([id]) => text(id));
+    if (old.length === 0) return;
+    await link.command("xdel", audit, ...old);
+    countRemoved(removed, "decisions", old.length);
+  }
+}
+
+/** Removes a tree that contains nothing but idle sessions; returns false if it is in use. */
+async function dropTree(context: TreeSweepContext, root: string, sessionIds: readonly string[]): Promise<boolean> {
+  const { link, keys } = context;
+  const { sessions, leases, ended, outbox, session, lasting } = keys.tree(root);
+  const rest = [...lasting(sessionIds), ...(await outputChunks(context, root))];
+  const names = Object.fromEntries([
+    ...sessionIds.map((id) => [`session ${id}`, session(id)]),
+    ...rest.map((key, index) => [`rest ${index + 1}`, key]),
+  ]);
+  const values = { ids: sessionIds, count: rest.length, before: link.now() - recordRetentionMs };
+  const [result] = replyList(await link.run("drop_tree", { sessions, leases, ended, outbox, ...names }, values));
+  return text(result) === "dropped";
+}
+
+/** Lists the keys of all output chunks of a tree. */
+async function outputChunks({ link, keys }: TreeSweepContext, root: string): Promise<string[]> {
+  const { lengths, chunk } = keys.tree(root);
+  return pairs((await link.hashes(lengths))[0]).flatMap(([id, length]) =>
+    Array.from({ length: chunkCount(number(length)) }, (_, index) => chunk(id, index)),
+  );
+}
+
+/** Removes the sessions of a removed tree from the listings, and the pointers to them. */
+async function unlist(
+  { link, keys, trees, listing, rootListing }: TreeSweepContext,
+  root: string,
+  sessionIds: readonly string[],
+  owners: ReadonlySet<string>,
+): Promise<void> {
+  for (const id of sessionIds) {
+    trees.forget(id);
+    for (const owner of owners) await link.command("zrem", keys.owned(owner), id);
+    await listing.remove(id);
+    await link.command("unlink", keys.root(id));
+  }
+  await rootListing.remove(root);
+}
+
+/** Removes a listed root without a session from the listing, unless it may just be created. */
+async function unlistEmpty({ link, audit, rootListing }: TreeSweepContext, root: string): Promise<[]> {
+  const entered = (await rootListing.placeOf(root)) ?? 0;
+  if (entered / 1_000 > link.now() - dayMs) return [];
+  await audit.listRemoved(root);
+  await rootListing.remove(root);
+  return [];
+}
+
+/** Removes the TTLs that versions before this one have set on what a tree uses. */
+async function removeTtls(
+  context: TreeSweepContext,
+  root: string,
+  sessionIds: readonly string[],
+  owners: ReadonlySet<string>,
+): Promise<void> {
+  const { link, keys } = context;
+  const { leases, call, lasting, audit } = keys.tree(root);
+  const open = texts(await link.command("zrange", leases, 0, -1));
+  const leading = [...sessionIds.map(keys.root), ...[...owners].map(keys.owned)];
+  const chunks = await outputChunks(context, root);
+  const used = [...lasting(sessionIds), audit, ...chunks, ...open.map(call), ...leading];
+  await Promise.all(used.map((key) => link.command("persist", key)));
+}
+
+const portion = 50;

@@ -1,25 +1,18 @@
-import type { PermissionStore } from "../../approval/ports.ts";
-import type { CallStore } from "../../call/ports.ts";
+import type { PermissionStore, SettledCall, Settlement, SettleResult } from "../../approval/ports.ts";
+import type { CallRecord, CallStore, LeaseStore, OrphanedCall, RemoteMark } from "../../call/ports.ts";
+import type { CallRef } from "../../core/call-ref.ts";
 import type { Logger } from "../../core/logger.ts";
 import type { NewsListeners } from "../news-listeners.ts";
+import { endCallRow, raiseCallVersion, settleCallRow, startSettledCall } from "./call-rows.ts";
 import type { SqliteClock } from "./clock.ts";
-import type { Commit } from "./commit.ts";
+import type { Commit, Step } from "./commit.ts";
 import { statement } from "./database.ts";
 import type { DiskSpace } from "./disk-space.ts";
 import { sizesOf } from "./free-pages.ts";
 import type { DatabaseHealth } from "./health.ts";
-import {
-  applyAdoptCall,
-  applyClaimCall,
-  applyParkCall,
-  applyRestartCall,
-  applyResumeCall,
-  listOrphans,
-} from "./leases.ts";
 import { applyOpenCall, repeatsOfNext } from "./open-call.ts";
 import type { OutputFiles } from "./outputs.ts";
 import { schemaVersion } from "./schema.ts";
-import { applySettlement } from "./settle.ts";
 import { createSqliteSweep } from "./sweep.ts";
 import type { SqliteTables } from "./tables.ts";
 import {
@@ -175,4 +168,152 @@ export function sqlitePermissionStore({ tables, commit, health, clock: { now } }
     listDecisions: (page) => read(() => audit.list(page)),
     listAudits: (page) => read(() => audit.gone(page)),
   };
+}
+
+/**
+ * settle_ask: decides the race for an ask and writes every change of the winner. An answer after the deadline, and an expiry
+ * before it, lose without a winner: the caller then expires the ask, or waits.
+ */
+function applySettlement(tables: SqliteTables, step: Step, settlement: Settlement): SettleResult {
+  const { openCalls, asks, grants, audit } = tables;
+  const ask = asks.state(settlement.askId);
+  if (ask?.settled !== undefined) return { result: "lost", settled: ask.settled };
+  const isDue = ask !== undefined && ask.expires <= step.now;
+  if (ask === undefined || isDue !== settlement.expired) return { result: "lost" };
+  if (!isCurrent(tables, step, settlement)) return { result: "retry" };
+
+  for (const settled of settlement.settled) asks.settle(step, settled);
+  for (const grant of settlement.grants) grants.save(step, grant);
+  const unclaimed: CallRef[] = [];
+  for (const { ref, part, start } of settlement.calls) {
+    const call = openCalls.get(ref);
+    if (call === undefined) continue;
+    if (start) startSettledCall(tables, step, call, start);
+    else if (part && part.state.case !== "pending") endCallRow(tables, step, call, part);
+    else if (settleCallRow(tables, step, call, part)) unclaimed.push(ref);
+  }
+  audit.append(step, settlement.root, settlement.decisions);
+  return { result: "won", ...(unclaimed.length > 0 && { unclaimed }) };
+}
+
+/** Compares every record that the settlement was computed from. */
+function isCurrent(tables: SqliteTables, step: Step, settlement: Settlement): boolean {
+  const { sessions, openCalls, asks } = tables;
+  const { asksVersion } = sessions.versions(settlement.root);
+  if ((settlement.asksVersion ?? asksVersion) !== asksVersion) return false;
+  if (!settlement.calls.every(({ ref, version }) => openCalls.get(ref)?.version === version)) return false;
+  if (!settlement.calls.every((each) => each.start === undefined || mayStart(tables, step, settlement, each)))
+    return false;
+  return settlement.settled.every(({ permissionId }) => {
+    const ask = asks.state(permissionId);
+    return ask !== undefined && ask.settled === undefined;
+  });
+}
+
+/** Checks that a call has no owner, was not started, and waits for no other ask than those of the settlement. */
+function mayStart(
+  { openCalls, asks }: SqliteTables,
+  step: Step,
+  { settled }: Settlement,
+  { ref }: SettledCall,
+): boolean {
+  const call = openCalls.get(ref);
+  if (call === undefined || call.started || (call.owner !== "" && call.leaseUntil > step.now)) return false;
+  const answered = new Set(settled.map(({ permissionId }) => permissionId));
+  return asks.openOfCall(call.ordinal).every((id) => answered.has(id));
+}
+
+/** claim_call: takes over a call without an owner or a live lease whose body may be entered once more. */
+function applyClaimCall(
+  tables: SqliteTables,
+  step: Step,
+  ...[ref, owner, leaseMs, maxAttempts = 1]: Parameters<LeaseStore["claimCall"]>
+): CallRecord | undefined {
+  const { openCalls, records, callSql } = tables;
+  const call = openCalls.get(ref);
+  if (call === undefined || (call.owner !== "" && call.leaseUntil > step.now)) return undefined;
+  if (call.remote && call.leaseUntil + call.remote.resumeMs > step.now) return undefined;
+  if ((records.get(ref.sessionId, ref.callId)?.attempts ?? 0) >= maxAttempts) return undefined;
+  const epoch = call.epoch + 1;
+  callSql.claim.run(epoch, call.ordinal);
+  raiseCallVersion(tables, step, call, {
+    ...{ epoch, owner, started: false, leaseUntil: step.now + leaseMs },
+    remote: undefined,
+  });
+  return records.get(ref.sessionId, ref.callId);
+}
+
+/** park_call: ends the lease of a started call that waits for open children, or is to be resumed at once. */
+function applyParkCall(
+  tables: SqliteTables,
+  step: Step,
+  ...[fence, dueMs]: Parameters<LeaseStore["parkCall"]>
+): boolean {
+  const { openCalls } = tables;
+  const call = openCalls.fenced(fence);
+  if (!call?.started || (dueMs > 0 && openCalls.descendants(call.ref).length === 0)) return false;
+  raiseCallVersion(tables, step, call, { owner: "", leaseUntil: step.now + dueMs });
+  return true;
+}
+
+/** resume_call: takes over a started call without an owner or a live lease; its start mark stays. */
+function applyResumeCall(
+  tables: SqliteTables,
+  step: Step,
+  ...[ref, owner, leaseMs]: Parameters<LeaseStore["resumeCall"]>
+): CallRecord | undefined {
+  const { openCalls, records, callSql } = tables;
+  const call = openCalls.get(ref);
+  if (!call?.started || (call.owner !== "" && call.leaseUntil > step.now)) return undefined;
+  const epoch = call.epoch + 1;
+  callSql.resume.run(epoch, call.ordinal);
+  raiseCallVersion(tables, step, call, { epoch, owner, leaseUntil: step.now + leaseMs });
+  return records.get(ref.sessionId, ref.callId);
+}
+
+/** adopt_call: takes over a started call whose worker has a higher connection, which is stored. */
+function applyAdoptCall(
+  tables: SqliteTables,
+  step: Step,
+  ...[ref, mark, owner, leaseMs]: Parameters<LeaseStore["adoptCall"]>
+): CallRecord | undefined {
+  const { openCalls, records, callSql } = tables;
+  const call = openCalls.get(ref);
+  if (!call?.remote || !isSameRun(call.remote, mark) || mark.connection <= call.remote.connection) return undefined;
+  const epoch = call.epoch + 1;
+  callSql.adopt.run(epoch, JSON.stringify(mark), call.ordinal);
+  raiseCallVersion(tables, step, call, { epoch, owner, leaseUntil: step.now + leaseMs, remote: mark });
+  return records.get(ref.sessionId, ref.callId);
+}
+
+/** restart_call: takes back the start of a call whose body was not entered. */
+function applyRestartCall(
+  tables: SqliteTables,
+  step: Step,
+  ...[ref, mark, queued]: Parameters<LeaseStore["restartCall"]>
+): boolean {
+  const { openCalls, callSql } = tables;
+  const call = openCalls.get(ref);
+  if (!call?.remote || !isSameRun(call.remote, mark) || mark.connection < call.remote.connection) return false;
+  const epoch = call.epoch + 1;
+  callSql.restart.run(epoch, queued.until, call.ordinal);
+  const lease = { owner: "", leaseUntil: step.now };
+  raiseCallVersion(tables, step, call, { epoch, started: false, ...lease, remote: undefined, queued });
+  return true;
+}
+
+/** Compares a mark with the stored one, but for the connection. */
+const isSameRun = (stored: RemoteMark, { assignment, instance, principal }: RemoteMark) =>
+  stored.assignment === assignment && stored.instance === instance && stored.principal === principal;
+
+/** Lists all orphaned calls, the longest orphaned first. */
+function listOrphans({ openCalls }: SqliteTables, now: number): OrphanedCall[] {
+  return [...openCalls.all()]
+    .filter((call) => call.leaseUntil <= now)
+    .map(({ ref, started, collectMs, leaseUntil, settled, remote, queued }) => ({
+      ...{ ref, started, delegated: collectMs > 0, since: Math.max(leaseUntil, settled) },
+      ...(remote && { remote }),
+      ...(queued && { queued }),
+    }))
+    .sort((one, other) => one.since - other.since);
 }

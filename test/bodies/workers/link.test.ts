@@ -2,7 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import { afterEach, expect, test, vi } from "vitest";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { type WorkRequest, WorkRequestSchema } from "../../../gen/opencode/tool/v1/worker_pb.ts";
-import { serveWorker } from "../../../src/bodies/workers/link.ts";
+import { serveWorker } from "../../../src/bodies/workers/connections.ts";
 
 afterEach(() => void vi.useRealTimers());
 

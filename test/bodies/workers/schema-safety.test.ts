@@ -1,6 +1,6 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
-import { schemaProblem } from "../../../src/bodies/workers/schema-safety.ts";
+import { schemaProblem } from "../../../src/bodies/workers/declared-tool.ts";
 import { inputCodec } from "../../../src/tool/codec.ts";
 
 const names = Array.from({ length: 40 }, (_, index) => `a${index}`);

@@ -5,7 +5,6 @@ import { newId } from "../../../core/ids.ts";
 import type { AgentRun } from "../runner.ts";
 import type { AcpHost, OwnToolDecision, OwnToolResult } from "./acp-host.ts";
 import { AgentFailure } from "./agent-failure.ts";
-import { allowingOption, permissionOption, refusingOption } from "./permission-options.ts";
 import {
   type AcpToolCall,
   type AcpToolCallUpdate,
@@ -15,6 +14,9 @@ import {
   toolCallUpdate,
   updateToolCall,
 } from "./tool-calls.ts";
+
+/** An option of a permission request. */
+const permissionOption = z.object({ optionId: z.string(), kind: z.string().catch("") });
 
 /** Params of `session/request_permission`. */
 export const permissionParams = z.object({
@@ -220,3 +222,26 @@ function count(counts: Map<string, number>, kind: string): void {
 
 const listed = (counts: ReadonlyMap<string, number>) =>
   [...counts].map(([kind, times]) => (times === 1 ? kind : `${kind} ×${times}`)).join(", ");
+
+type PermissionOption = z.output<typeof permissionOption>;
+
+/**
+ * Returns the option that allows this one use; undefined if there is none. `allow_always` is never taken for it: the grant would
+ * live in the agent, beyond policy and revocation.
+ */
+function allowingOption(options: readonly PermissionOption[]): string | undefined {
+  return unambiguous(options, "allow_once");
+}
+
+/** Returns an option that refuses; undefined if there is none. */
+function refusingOption(options: readonly PermissionOption[]): string | undefined {
+  return unambiguous(options, "reject_once") ?? unambiguous(options, "reject_always");
+}
+
+/** Returns the first option of a kind whose id no option of another kind has: the id is all that the agent gets. */
+function unambiguous(options: readonly PermissionOption[], wanted: string): string | undefined {
+  return options.find(
+    ({ kind, optionId }) =>
+      kind === wanted && options.every((other) => other.optionId !== optionId || other.kind === wanted),
+  )?.optionId;
+}
