@@ -79,10 +79,10 @@ async function makePairs(processes: Processes, { programs, requests }: Omit<Hook
     });
   return [
     {
-      label: "`toolgate hook claude`, a process",
+      label: "`hook.cjs claude`, a process",
       bareLabel: "`node -e 0`",
       times: programs,
-      ours: () => run(processes.folder, ["dist/main.js", "hook", "claude", ...flags], hook()),
+      ours: () => run(processes.folder, ["dist/hook.cjs", "claude", ...flags], hook()),
       bare: () => run(processes.folder, ["-e", "0"]),
     },
     {

@@ -24,15 +24,28 @@ export const entries = {
   "plan-thread": "src/sandbox/plan-thread.ts",
 };
 
+/** The program that agents start for each use of a tool: one file of CommonJS, which starts sooner than modules. */
+export const hookEntry = "src/cli/hook/hook-program.ts";
+
 /** Packages that the user of an entry installs: code and declarations import them by name. */
 export const peers = ["ai"];
 
 /** Bundles the program into a directory, with the files that it reads at run time; the console is built separately. Returns its modules. */
 export async function buildProgram(outDir: string): Promise<string[]> {
+  const ssr = { noExternal: true as const, external: ["@vscode/ripgrep", ...peers] };
+  const hook = await bundle({
+    ...{ root, configFile: false, ssr },
+    build: {
+      ...{ ssr: join(root, hookEntry), outDir, emptyOutDir: false, target: "node24" },
+      rolldownOptions: {
+        output: { format: "cjs", entryFileNames: "hook.cjs", chunkFileNames: "hook-[name]-[hash].cjs" },
+      },
+    },
+  });
   const modules = await bundle({
     root,
     configFile: false,
-    ssr: { noExternal: true, external: ["@vscode/ripgrep", ...peers] },
+    ssr,
     build: {
       ssr: true,
       outDir,
@@ -52,7 +65,7 @@ export async function buildProgram(outDir: string): Promise<string[]> {
   cpSync(join(root, "gen/jsonschema"), join(outDir, "jsonschema"), { recursive: true });
   cpSync(assets.redisScripts, join(outDir, "redis"), { recursive: true });
   cpSync(assets.supervisor, join(outDir, "supervisor.sh"));
-  return modules;
+  return [...hook, ...modules];
 }
 
 /** Runs vite, and returns the modules that it bundled. */

@@ -1,10 +1,13 @@
 import { randomUUID } from "node:crypto";
 import type { Command } from "commander";
-import type { ServerConnection, ServerOptions, TokenRole } from "./connection/connection.ts";
-import { connectServer, findServerToken, readCertificates, serverUrl } from "./connection/connection.ts";
+import type { ServerConnection, TokenRole } from "./connection/connection.ts";
+import { connectServer, findServerToken } from "./connection/connection.ts";
+import type { ServerOptions } from "./connection/server-address.ts";
+import { readCertificates, serverUrl } from "./connection/server-address.ts";
 import type { CliContext } from "./context.ts";
 import { exitCodes } from "./exit-codes.ts";
-import { CommandError, commandFailure } from "./failure/failure.ts";
+import { CommandError } from "./failure/command-error.ts";
+import { commandFailure } from "./failure/failure.ts";
 import { createScreen, type Screen } from "./terminal/screen.ts";
 import { terminalLine } from "./terminal/terminal-safe.ts";
 

@@ -2,7 +2,7 @@ import { readFile } from "node:fs/promises";
 import { text } from "node:stream/consumers";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import type { CliProcess } from "./context.ts";
-import { UsageError } from "./failure/failure.ts";
+import { UsageError } from "./failure/command-error.ts";
 
 /** Reads a JSON object from an argument: the text itself, `@FILE`, or `-` for stdin. */
 export async function readJsonObject(argument: string, name: string, io: CliProcess): Promise<JsonObject> {

@@ -1,6 +1,5 @@
-import { once } from "node:events";
 import { connect as connectTcp, isIP, type Socket } from "node:net";
-import { connect as connectTls, type TLSSocket } from "node:tls";
+import type { TLSSocket } from "node:tls";
 import { serverUids } from "../core/peer-uid.ts";
 
 /** Proof that the other end of a connection is the service, and not a program that took its port. */
@@ -28,15 +27,27 @@ export class ServiceAwayError extends PeerError {
   override name = "ServiceAwayError";
 }
 
-/** Opens a connection and verifies its other end. Nothing is sent before, except for the handshake of TLS. */
+/** Opens a connection for a protocol and verifies its other end. Nothing is sent before, except for the handshake of TLS. */
 export async function openVerifiedSocket(
   url: string,
   proof: PeerProof,
   certificates: Certificates,
+  protocolId: "h2" | "http/1.1" = "h2",
 ): Promise<Socket | TLSSocket> {
   const { protocol, hostname, port } = new URL(url);
   const host = hostname.replace(/^\[|\]$/g, "");
-  if (protocol === "https:") return openTls(url, { host, port: Number(port || 443) }, proof, certificates);
+  if (protocol === "https:") {
+    // Most services verified here are local: they do without the module.
+    const tls = await import("node:tls");
+    const target = { host, port: Number(port || 443), ...certificates };
+    // Without a negotiated protocol servers speak HTTP/1.1, and one that knows only others fails by its certificate first.
+    const negotiated = protocolId === "h2" ? { ALPNProtocols: [protocolId] } : {};
+    return checkCertificate(
+      tls.connect({ ...target, ...negotiated, ...serverNameOf(host), ...trustOf(proof) }),
+      url,
+      proof,
+    );
+  }
   const socket = connectTcp({ host, port: Number(port || 80) });
   await whenConnected(socket, "connect", url);
   try {
@@ -50,12 +61,18 @@ export async function openVerifiedSocket(
 
 /** Resolves when the socket is open; otherwise no service answers there. */
 export async function whenConnected(socket: Socket, event: "connect" | "secureConnect", url: string): Promise<void> {
+  const { promise, resolve, reject } = Promise.withResolvers<void>();
+  const timer = setTimeout(reject, connectMs, new Error("no answer"));
   try {
-    await once(socket, event, { signal: AbortSignal.timeout(connectMs) });
+    socket.once(event, resolve).once("error", reject);
+    await promise;
+    socket.off("error", reject);
   } catch (cause) {
     socket.destroy();
     const code = cause instanceof Error && "code" in cause ? String(cause.code) : "no answer";
     throw new ServiceAwayError(`no service answers at ${url} (${code}); start it with \`toolgate serve\``, { cause });
+  } finally {
+    clearTimeout(timer);
   }
 }
 
@@ -76,20 +93,8 @@ async function checkOwner(socket: Socket, url: string, uid: number | undefined):
   );
 }
 
-async function openTls(
-  url: string,
-  target: { host: string; port: number },
-  { certificate }: PeerProof,
-  certificates: Certificates,
-): Promise<TLSSocket> {
-  const socket = connectTls({
-    ...target,
-    ...certificates,
-    ...(isIP(target.host) === 0 && { servername: target.host }),
-    ALPNProtocols: ["h2"],
-    // A pinned certificate needs no authority.
-    rejectUnauthorized: certificate === undefined,
-  });
+/** Checks the certificate of a connection that is being made; one that is recorded needs no authority. */
+async function checkCertificate(socket: TLSSocket, url: string, { certificate }: PeerProof): Promise<TLSSocket> {
   await whenConnected(socket, "secureConnect", url);
   const actual = socket.getPeerCertificate().fingerprint256 ?? "";
   if (certificate === undefined || digitsOf(actual) === digitsOf(certificate)) return socket;
@@ -98,6 +103,9 @@ async function openTls(
     `the program at ${url} is not the recorded service: its certificate has the SHA-256 ${actual || "(none)"}; run \`toolgate connect\` again if the certificate was renewed`,
   );
 }
+
+const serverNameOf = (host: string) => (isIP(host) === 0 ? { servername: host } : {});
+const trustOf = ({ certificate }: PeerProof) => ({ rejectUnauthorized: certificate === undefined });
 
 function digitsOf(fingerprint: string): string {
   return fingerprint.replaceAll(":", "").toLowerCase();

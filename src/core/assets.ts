@@ -21,6 +21,8 @@ export const assets = {
   supervisor: place("src/tools/process/supervisor.sh", "supervisor.sh"),
   /** Entry of the thread that starts it and sends it heartbeats. */
   supervisorThread: pathToFileURL(place("src/tools/process/supervisor-thread.ts", "supervisor-thread.js")),
+  /** The program that agents start for each use of a tool. */
+  hookProgram: place("src/cli/hook/hook-program.ts", "hook.cjs"),
   /** Entry of the process that connects commands to hosts. */
   proxyProcess: pathToFileURL(place("src/sandbox/network/proxy-process.ts", "proxy-process.js")),
   /** Entry of the processes that run the tools and plugins of files, under Node or Bun. */

@@ -1,11 +1,13 @@
+import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { createServer as createHttpServer } from "node:http";
-import { createServer as createHttp2Server, type Http2Server, type ServerHttp2Stream } from "node:http2";
+import { createServer as createHttpServer, type RequestListener } from "node:http";
 import { type AddressInfo, createServer, type Server } from "node:net";
 import { join } from "node:path";
+import { text } from "node:stream/consumers";
 import { expect, onTestFinished, test } from "vitest";
 import { recordedClaudeHook } from "../hooks/recorded.ts";
-import { createHookHome, type HookEnd } from "./hook-process.ts";
+import { main, programEntry } from "../main.ts";
+import { createHookHome, type HookEnd, hookProgram, runHookProgram } from "./hook-process.ts";
 import { useService } from "./service.ts";
 
 const service = useService();
@@ -39,14 +41,16 @@ async function listening(server: Server): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
 }
 
-/** Serves HTTP/2 with a function for each stream; clients may break streams and sessions. */
-function http2With(serve: (stream: ServerHttp2Stream) => void): Http2Server {
-  return createHttp2Server()
-    .on("stream", (stream: ServerHttp2Stream) => serve(stream.on("error", () => undefined)))
-    .on("session", (session) => {
-      session.on("error", () => undefined);
-      onTestFinished(() => void session.destroy());
-    });
+/** Serves HTTP/1.1; each connection ends with the test. */
+function httpWith(serve: RequestListener): Promise<string> {
+  const server = createHttpServer(serve);
+  onTestFinished(() => server.closeAllConnections());
+  return listening(server);
+}
+
+/** Answers each connection with these bytes. */
+function answering(bytes: string): Promise<string> {
+  return listening(createServer((socket) => socket.on("error", () => undefined).once("data", () => socket.end(bytes))));
 }
 
 test("a service that is away blocks", async () => {
@@ -65,35 +69,78 @@ test("a program of another user at the address of the service gets nothing, and 
   expect(Buffer.concat(bytes).toString()).toBe("");
 });
 
-test("an answer that is not HTTP/2 blocks, and so does status 500", async () => {
-  const http = createHttpServer((_request, response) => void response.writeHead(500).end("broken"));
-  expectBlocked(await runAgainst(await listening(http)), /Nothing was run/);
-  const failing = http2With((stream) => {
-    stream.respond({ ":status": 500 });
-    stream.end("broken");
-  });
-  expectBlocked(await runAgainst(await listening(failing)), /Nothing was run/);
-});
+const ok = "HTTP/1.1 200 OK\r\n";
+/** A response with a body of known length. */
+const whole = (body: string) => `${ok}content-length: ${body.length}\r\n\r\n${body}`;
+const begun = '{"begun":{"assignment":"0123456789abcdef0123456789abcdef","input":{}}}';
 
 test.each([
-  ["no message", Buffer.alloc(0)],
-  ["an empty message", Buffer.from([0, 0, 0, 0, 0])],
-  ["bytes that are no message", Buffer.from([0, 0, 0, 0, 3, 255, 255, 255])],
-  ["a message without an outcome", Buffer.from([0, 0, 0, 0, 3, 0x22, 1, 0x78])],
-])("a response with %s blocks", async (_name, body) => {
-  const malformed = http2With((stream) => {
-    stream.respond({ ":status": 200, "content-type": "application/grpc+proto" }, { waitForTrailers: true });
-    stream.on("wantTrailers", () => stream.sendTrailers({ "grpc-status": "0" })).end(body);
-  });
-  expectBlocked(await runAgainst(await listening(malformed)), /Nothing was run/);
+  ["bytes that are no HTTP", "\0\0\x12\x04\0\0\0\0\0\0"],
+  ["nothing", ""],
+  ["status 500", "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 6\r\n\r\nbroken"],
+  ["a decision with status 500", `HTTP/1.1 500 No\r\ncontent-length: ${begun.length}\r\n\r\n${begun}`],
+  ["an empty body", whole("")],
+  ["an empty message", whole("{}")],
+  ["text", whole("allow")],
+  ["a message without an outcome", whole('{"storeId":"x"}')],
+  ["a decision without the secret of a report", whole('{"begun":{}}')],
+  ["two decisions", whole(`${begun.slice(0, -1)},"refused":{}}`)],
+  ["a decision that is cut", `${ok}content-length: 99\r\n\r\n${begun}`],
+  ["a decision of unknown length", `${ok}\r\n${begun}`],
+  ["a chunk without a size", `${ok}transfer-encoding: chunked\r\n\r\n${begun}\r\n0\r\n\r\n`],
+  ["chunks that do not end", `${ok}transfer-encoding: chunked\r\n\r\n${begun.length.toString(16)}\r\n${begun}\r\n`],
+])("an answer with %s blocks", async (_name, bytes) => {
+  expectBlocked(await runAgainst(await answering(bytes)), /Nothing was run/);
+});
+
+test("control: the same decision, whole or in chunks, allows", async () => {
+  const chunked = `${ok}transfer-encoding: chunked\r\n\r\n9\r\n${begun.slice(0, 9)}\r\n${(begun.length - 9).toString(16)}\r\n${begun.slice(9)}\r\n0\r\n\r\n`;
+  for (const bytes of [whole(begun), chunked])
+    expect(await runAgainst(await answering(bytes))).toMatchObject({
+      code: 0,
+      answer: { hookSpecificOutput: { permissionDecision: "allow", updatedInput: {} } },
+    });
 });
 
 test("a service that does not answer blocks before the agent's limit", async () => {
-  const silent = http2With(() => undefined);
   expectBlocked(
-    await runAgainst(await listening(silent), [...uid, "--timeout", "1"]),
+    await runAgainst(await httpWith(() => undefined), [...uid, "--timeout", "1"]),
     /^Toolgate: the service did not answer in time\. Nothing was run\.$/m,
   );
+});
+
+test("a service that is frozen and accepts no connection blocks", async () => {
+  const program =
+    'require("net").createServer().listen(0, "127.0.0.1", function () { console.log(this.address().port); })';
+  const frozen = spawn(process.execPath, ["-e", program], { stdio: ["ignore", "pipe", "inherit"] });
+  onTestFinished(() => void frozen.kill("SIGKILL"));
+  const [port] = await once(frozen.stdout, "data");
+  frozen.kill("SIGSTOP");
+  expectBlocked(await runAgainst(`http://127.0.0.1:${Number(port)}`), /is not the recorded service|no service answers/);
+});
+
+test("an agent that does not end its input is answered before its limit", async () => {
+  const { tokenFile } = createHookHome("host-token-for-tests");
+  const args = ["claude", "--server", service.url, "--token-file", tokenFile, ...uid, "--timeout", "1"];
+  const hook = spawn(process.execPath, [hookProgram(), ...args], { stdio: ["pipe", "pipe", "ignore"] });
+  hook.stdin.write(pre());
+  const [printed, [code]] = await Promise.all([text(hook.stdout), once(hook, "exit")]);
+  expect(code).toBe(2);
+  expect(JSON.parse(printed)).toMatchObject({ hookSpecificOutput: { permissionDecision: "deny" } });
+});
+
+test("a decision that the agent no longer reads blocks", async () => {
+  const { tokenFile, home } = createHookHome("host-token-for-tests");
+  const server = await answering(whole(begun));
+  const words = [hookProgram(), "claude", "--server", server, "--token-file", tokenFile, ...uid];
+  const hook = spawn(process.execPath, words, { env: { HOME: home }, stdio: ["pipe", "pipe", "pipe"] });
+  hook.stdout.destroy();
+  hook.stdin.end(pre());
+  const [printed, [code]] = await Promise.all([text(hook.stderr), once(hook, "exit")]);
+  expect({ code, printed }).toEqual({
+    code: 2,
+    printed: expect.stringContaining("the agent cannot read the decision"),
+  });
 });
 
 test("a wrong token blocks", async () => {
@@ -127,9 +174,27 @@ test.each([
   expectBlocked(await run(["claude"], input), reason);
 });
 
-test("a kind of agent that is unknown ends with the blocking code", async () => {
-  const { run } = createHookHome("");
-  await expect(run(["unknown"], pre())).rejects.toThrow("Allowed choices are claude, opencode");
+test.each([
+  [["unknown"], '"unknown" is not a kind of agent: claude, opencode'],
+  [[], '"" is not a kind of agent'],
+  [["claude", "--allow", "all"], "--allow is not an option"],
+  [["claude", "--uid"], "--uid is not an option, or has no value"],
+  [["claude", "--uid", "me"], "--uid is not a number"],
+])("a hook with the arguments %j ends with the blocking code", async (args, reason) => {
+  const { code, stdout, stderr } = await main(args, {}, hookProgram());
+  expect({ code, stdout, stderr }).toEqual({ code: 2, stdout: "", stderr: expect.stringContaining(reason) });
+});
+
+test("settings of an earlier version, which run `toolgate hook`, decide and block in the same way", async () => {
+  const { home, tokenFile } = createHookHome("host-token-for-tests");
+  const run = (server: string) => {
+    const words = [programEntry(), "hook", "claude", "--server", server, "--token-file", tokenFile, ...uid];
+    return runHookProgram([...words, "--timeout", "6"], pre(), { HOME: home });
+  };
+  expect(await run(service.url)).toMatchObject({ answer: { hookSpecificOutput: { permissionDecision: "deny" } } });
+  expectBlocked(await run("http://127.0.0.1:9"), /no service answers/);
+  const unknown = await main(["hook", "unknown"], {});
+  expect(unknown).toMatchObject({ code: 2, stdout: "", stderr: expect.stringContaining("Allowed choices are") });
 });
 
 test("every failure of a hook of opencode is its plugin's denial, unless the tool ran already", async () => {

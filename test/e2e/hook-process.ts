@@ -2,10 +2,10 @@ import { execFile } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { onTestFinished } from "vitest";
-import { programEntry } from "../main.ts";
+import { inject, onTestFinished } from "vitest";
+import { assets } from "../../src/core/assets.ts";
 
-/** The end of `toolgate hook`. */
+/** The end of a hook. */
 export interface HookEnd {
   code: number;
   stdout: string;
@@ -19,7 +19,7 @@ export interface HookHome {
   readonly home: string;
   /** A file with a token for the service. */
   readonly tokenFile: string;
-  /** Runs `toolgate hook KIND` with an input. */
+  /** Runs the program that `toolgate connect` writes, with an input. */
   run(args: readonly string[], input: string, env?: Record<string, string>): Promise<HookEnd>;
 }
 
@@ -29,13 +29,24 @@ export function createHookHome(token: string): HookHome {
   onTestFinished(() => rmSync(home, { recursive: true, force: true }));
   const tokenFile = join(home, "token");
   writeFileSync(tokenFile, `${token}\n`, { mode: 0o600 });
-  return { home, tokenFile, run: (args, input, env) => runHookProcess(home, args, input, env) };
+  return {
+    home,
+    tokenFile,
+    run: (args, input, env) => runHookProgram([hookProgram(), ...args], input, { HOME: home, ...env }),
+  };
 }
 
-function runHookProcess(home: string, args: readonly string[], input: string, more = {}): Promise<HookEnd> {
+/** Path of the program that `toolgate connect` writes into the settings of agents. */
+export function hookProgram(): string {
+  const entry = inject("program");
+  return entry === undefined ? assets.hookProgram : join(entry, "../../dist/hook.cjs");
+}
+
+/** Runs a hook to its end; throws if it prints no JSON. */
+export function runHookProgram(words: readonly string[], input: string, more = {}): Promise<HookEnd> {
   return new Promise((resolve, reject) => {
-    const env = { PATH: process.env.PATH, HOME: home, ...more };
-    const child = execFile(process.execPath, [programEntry(), "hook", ...args], { env }, (error, stdout, stderr) => {
+    const env = { PATH: process.env.PATH, ...more };
+    const child = execFile(process.execPath, words, { env }, (error, stdout, stderr) => {
       try {
         const code = typeof error?.code === "number" ? error.code : 0;
         resolve({ code, stdout, stderr, answer: JSON.parse(stdout) });

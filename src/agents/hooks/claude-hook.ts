@@ -1,4 +1,5 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import { isJsonObject } from "./decision-json.ts";
 
 /** Events of Claude Code for which it asks or reports here. */
 export const claudeEvents = ["PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure"] as const;
@@ -59,7 +60,7 @@ export function readObject(text: string): JsonObject {
   } catch (cause) {
     throw new HookInputError("the input of the hook is not JSON", { cause });
   }
-  if (isObject(value)) return value;
+  if (isJsonObject(value)) return value;
   throw new HookInputError("the input of the hook is not a JSON object");
 }
 
@@ -73,7 +74,7 @@ export function stringIn(object: JsonObject, field: string): string {
 /** Returns a field that must be a JSON object. */
 export function objectIn(object: JsonObject, field: string): JsonObject {
   const value = object[field];
-  if (value !== undefined && isObject(value)) return value;
+  if (value !== undefined && isJsonObject(value)) return value;
   throw new HookInputError(`the input of the hook has no ${field}`);
 }
 
@@ -81,8 +82,4 @@ export function objectIn(object: JsonObject, field: string): JsonObject {
 export function optionalString(object: JsonObject, field: string): string {
   const value = object[field];
   return typeof value === "string" ? value : "";
-}
-
-function isObject(value: JsonValue): value is JsonObject {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }

@@ -1,13 +1,9 @@
-import { createHash } from "node:crypto";
 import { setTimeout } from "node:timers/promises";
 import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
-import { ToolErrorReason } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import type {
-  BeginCallRequestSchema,
-  BeginCallResponse,
-  FinishCallRequestSchema,
-} from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { ToolErrorReason } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { BeginCallRequestSchema, FinishCallRequestSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { canonicalJson } from "../../core/canonical-json.ts";
+import { sha256Hex } from "../../core/sha256.ts";
 
 /** A use of a tool by an agent, as BeginCall takes it. */
 export type DelegatedUse = MessageInitShape<typeof BeginCallRequestSchema> & {
@@ -20,12 +16,23 @@ export type DelegatedUse = MessageInitShape<typeof BeginCallRequestSchema> & {
 /** A result of a tool, as FinishCall takes it. */
 export type DelegatedResult = Omit<MessageInitShape<typeof FinishCallRequestSchema>, "assignment" | "$typeName">;
 
-/** The decision about a use, or `waiting` if there is none yet. */
-export type UseDecision = Exclude<BeginCallResponse["outcome"], { case: undefined }>;
+/**
+ * The decision about a use, or `waiting` if there is none yet: what connectors need of the outcome of BeginCall. They import no
+ * message at run time, since each use of a tool starts a program that would load them.
+ */
+export type UseDecision =
+  | { case: "begun"; value: { assignment: string; input?: JsonObject | undefined } }
+  | { case: "refused"; value: { reason: ToolErrorReason; message: string } }
+  | { case: "waiting"; value: { permissions: readonly { id: string }[] } };
+
+/** The answer to BeginCall. */
+export interface BegunUse {
+  outcome: UseDecision | { case: undefined };
+}
 
 /** The two rpcs of delegated calls. */
 export interface DelegatedCalls {
-  begin(request: MessageInitShape<typeof BeginCallRequestSchema>): Promise<BeginCallResponse>;
+  begin(request: MessageInitShape<typeof BeginCallRequestSchema>): Promise<BegunUse>;
   finish(request: MessageInitShape<typeof FinishCallRequestSchema>): Promise<unknown>;
 }
 
@@ -88,7 +95,7 @@ async function resumeDecision(context: DelegationContext, use: DelegatedUse): Pr
     const decision = await waitForDecision(context, { ...use, resume: request.id });
     if (decision.case === "waiting") return decision;
     await memory.remove(waitingKey(use));
-    const isAnswer = decision.case === "begun" || decision.value.reason === ToolErrorReason.REJECTED;
+    const isAnswer = decision.case === "begun" || decision.value.reason === rejected;
     return isAnswer ? decision : undefined;
   } catch (error) {
     await memory.remove(waitingKey(use));
@@ -156,7 +163,7 @@ export function cutOutput(text: string): string {
   return bytes.toString("utf8", 0, maxOutputBytes - mark.length).replace(/\uFFFD+$/, "") + mark;
 }
 
-function decisionIn({ outcome }: BeginCallResponse): UseDecision {
+function decisionIn({ outcome }: BegunUse): UseDecision {
   if (outcome.case !== undefined) return outcome;
   throw new NotADecision("the service answered without a decision; it may be of another version");
 }
@@ -174,7 +181,7 @@ function waitingKey({ kind, foreignSession, foreignTool, input, cwd }: Delegated
 }
 
 function digestOf(input: JsonObject): string {
-  return createHash("sha256").update(canonicalJson(input)).digest("hex");
+  return sha256Hex(canonicalJson(input));
 }
 
 /** Time of one request: below what proxies allow a silent response to take. */
@@ -183,5 +190,7 @@ const twinReadMs = 100;
 const maxTwinReads = 20;
 /** Age up to which an approval is that of a hook that runs at the same time. */
 const maxTwinAgeMs = 10_000;
+/** The reason of an approver's refusal; its enum would bring all messages. */
+export const rejected: typeof ToolErrorReason.REJECTED = 5;
 /** Size of a reported output, as the contract limits it. */
 const maxOutputBytes = 524_288;

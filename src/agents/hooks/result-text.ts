@@ -1,4 +1,5 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import { isJsonObject } from "./decision-json.ts";
 
 /**
  * Returns the text of a tool's result: what a command printed, the content of a file that was read, the changed lines of an edit,
@@ -20,14 +21,14 @@ function printedText({ stdout, stderr }: JsonObject): string | undefined {
 }
 
 function fileText({ file }: JsonObject): string | undefined {
-  return isObject(file) && typeof file.content === "string" ? file.content : undefined;
+  return isJsonObject(file) && typeof file.content === "string" ? file.content : undefined;
 }
 
 /** The whole file before and after, which the result also has, would be repeated for each edit. */
 function changedLines({ filePath, structuredPatch }: JsonObject): string | undefined {
   if (typeof filePath !== "string" || !Array.isArray(structuredPatch)) return undefined;
   const lines = structuredPatch.flatMap((hunk) => {
-    if (!isObject(hunk) || !Array.isArray(hunk.lines)) return [];
+    if (!isJsonObject(hunk) || !Array.isArray(hunk.lines)) return [];
     const { oldStart, oldLines, newStart, newLines } = hunk;
     return [`@@ -${oldStart},${oldLines} +${newStart},${newLines} @@`, ...hunk.lines.map(String)];
   });
@@ -35,9 +36,5 @@ function changedLines({ filePath, structuredPatch }: JsonObject): string | undef
 }
 
 function textItem(item: JsonValue): string | undefined {
-  return isObject(item) && item.type === "text" && typeof item.text === "string" ? item.text : undefined;
-}
-
-function isObject(value: JsonValue | undefined): value is JsonObject {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
+  return isJsonObject(item) && item.type === "text" && typeof item.text === "string" ? item.text : undefined;
 }

@@ -14,7 +14,7 @@ import { withScreen, withServer } from "../command.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import type { CliContext, CliProcess } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
-import { CommandError, UsageError } from "../failure/failure.ts";
+import { CommandError, UsageError } from "../failure/command-error.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { momentOf, wordOf } from "../view/words.ts";

@@ -3,7 +3,7 @@ import type { Command } from "commander";
 import { withServer } from "../command.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import type { CliContext } from "../context.ts";
-import { UsageError } from "../failure/failure.ts";
+import { UsageError } from "../failure/command-error.ts";
 
 /** Defines `toolgate backup`. */
 export function defineBackup(command: Command, context: CliContext): void {

@@ -4,10 +4,8 @@ import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { text } from "node:stream/consumers";
 import { setTimeout as sleep } from "node:timers/promises";
-import { create } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { Command } from "commander";
-import { WaitingSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { deferredKey, resumerKey } from "../../agents/hooks/claude.ts";
 import type { DecisionMemory } from "../../agents/hooks/delegate.ts";
 import { connectVerified } from "../../client/connect.ts";
@@ -16,9 +14,9 @@ import { locateProgram } from "../../core/locate-program.ts";
 import { withScreen } from "../command.ts";
 import { findAgentUser } from "../connect/agent-user.ts";
 import { type ConnectRecord, readRecord } from "../connect/record.ts";
-import { readCertificates } from "../connection/connection.ts";
+import { readCertificates } from "../connection/server-address.ts";
 import type { CliContext } from "../context.ts";
-import { UsageError } from "../failure/failure.ts";
+import { UsageError } from "../failure/command-error.ts";
 import { createDecisionFiles, decisionDirectory } from "../hook/decision-files.ts";
 
 /** Defines `toolgate claude`. */
@@ -55,7 +53,7 @@ export function defineClaude(command: Command, context: CliContext): void {
 /** Announces every 10 s that the session will be resumed. */
 async function announce(memory: DecisionMemory, sessionId: string): Promise<() => Promise<void>> {
   const key = resumerKey(sessionId);
-  const put = () => memory.put(key, { case: "waiting", value: create(WaitingSchema) });
+  const put = () => memory.put(key, { case: "waiting", value: { permissions: [] } });
   await put();
   const timer = setInterval(() => void put().catch(() => undefined), announceMs);
   return async () => {

@@ -23,16 +23,12 @@ import {
   writeRecord,
 } from "../connect/record.ts";
 import { canaryLines, enforcementLine, enforcementWord } from "../connect/show.ts";
-import {
-  connectServer,
-  findServerToken,
-  readCertificates,
-  type ServerConnection,
-  serverUrl,
-} from "../connection/connection.ts";
+import { connectServer, findServerToken, type ServerConnection } from "../connection/connection.ts";
+import { readCertificates, serverUrl } from "../connection/server-address.ts";
 import type { CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
-import { CommandError, commandFailure, UsageError } from "../failure/failure.ts";
+import { CommandError, UsageError } from "../failure/command-error.ts";
+import { commandFailure } from "../failure/failure.ts";
 import { confirmAtTerminal } from "../terminal/confirm.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";

@@ -5,7 +5,7 @@ import type { CliContext } from "../context.ts";
 import { findRedis, onStage } from "../demo/stage.ts";
 import { playStory } from "../demo/story.ts";
 import { exitCodes } from "../exit-codes.ts";
-import { CommandError } from "../failure/failure.ts";
+import { CommandError } from "../failure/command-error.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalSafe } from "../terminal/terminal-safe.ts";
 

@@ -6,7 +6,7 @@ import { diffOf } from "../connect/file-change.ts";
 import { type AgentKind, agentKinds, readRecord } from "../connect/record.ts";
 import type { CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
-import { UsageError } from "../failure/failure.ts";
+import { UsageError } from "../failure/command-error.ts";
 
 /** Defines `toolgate disconnect`. */
 export function defineDisconnect(command: Command, context: CliContext): void {

@@ -7,7 +7,7 @@ import { collect, refuseCachedProgram, withScreen } from "../command.ts";
 import { resolvedPath } from "../connect/file-change.ts";
 import type { CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
-import { CommandError, UsageError } from "../failure/failure.ts";
+import { CommandError, UsageError } from "../failure/command-error.ts";
 import { terminalSafe } from "../terminal/terminal-safe.ts";
 
 interface InstallFlags {

@@ -5,15 +5,11 @@ import { CreateCodeResponseSchema } from "../../../gen/opencode/tool/v1/credenti
 import { loginFileOf, saveLogin } from "../../client/stored-logins.ts";
 import { withScreen, withServer } from "../command.ts";
 import { enforcementLine, enforcementWord } from "../connect/show.ts";
-import {
-  connectServer,
-  readCertificates,
-  type ServerConnection,
-  serverUrl,
-  serverWords,
-} from "../connection/connection.ts";
+import { connectServer, type ServerConnection, serverWords } from "../connection/connection.ts";
+import { readCertificates, serverUrl } from "../connection/server-address.ts";
 import type { CliContext, CliProcess } from "../context.ts";
-import { commandFailure, UsageError } from "../failure/failure.ts";
+import { UsageError } from "../failure/command-error.ts";
+import { commandFailure } from "../failure/failure.ts";
 import { hasTerminal } from "../terminal/prompt.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { signInLink } from "../view/sign-in-link.ts";

@@ -62,23 +62,16 @@ function approveServers({ io, version }: Pick<CliContext, "io" | "version">, opt
   async function approve(args: JsonObject, meta: Readonly<Record<string, unknown>>): Promise<JsonObject> {
     if (openCount >= maxOpenPrompts)
       return { behavior: "deny", message: `Toolgate: ${maxOpenPrompts} prompts of this agent wait already.` };
-    let url = "";
     openCount += 1;
     try {
       const use = readClaudePrompt(args, meta, { session, cwd: process.cwd() });
-      const connection = connectorConnection("claude", options);
-      url = connection.url;
+      const { url, token, send } = connectorConnection("claude", options);
       const endsAt = performance.now() + options.timeout * 1_000;
-      // Each prompt has its own connection: one that fails does not disturb the others.
-      const calls = createServiceCalls(url, connection.connect, { endsAt });
-      try {
-        const memory = createDecisionFiles(decisionDirectory(io.env), connection.token);
-        return claudePromptAnswer(use, await requestDecision({ calls, memory, endsAt }, use));
-      } finally {
-        calls.close();
-      }
+      const calls = createServiceCalls(url, send, { endsAt });
+      const memory = createDecisionFiles(decisionDirectory(io.env), token);
+      return claudePromptAnswer(use, await requestDecision({ calls, memory, endsAt }, use));
     } catch (error) {
-      return { behavior: "deny", message: connectorFailure(error, url) };
+      return { behavior: "deny", message: connectorFailure(error) };
     } finally {
       openCount -= 1;
     }

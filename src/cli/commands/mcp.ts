@@ -9,14 +9,8 @@ import { createUncollectedCalls } from "../../agents/mcp/uncollected-calls.ts";
 import { watchToolList } from "../../agents/mcp/watch-tool-list.ts";
 import { isLoopback } from "../../client/find-token.ts";
 import { newClientId, withScreen } from "../command.ts";
-import {
-  connectServer,
-  findServerToken,
-  readCertificates,
-  type ServerConnection,
-  type ServerOptions,
-  serverUrl,
-} from "../connection/connection.ts";
+import { connectServer, findServerToken, type ServerConnection } from "../connection/connection.ts";
+import { readCertificates, type ServerOptions, serverUrl } from "../connection/server-address.ts";
 import type { CliContext } from "../context.ts";
 
 interface McpCommandOptions {

@@ -15,7 +15,7 @@ import { type ServerConnection, serverWords } from "../connection/connection.ts"
 import { type ReplyAnswer, sendReply } from "../connection/send-reply.ts";
 import type { CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
-import { CommandError, UsageError } from "../failure/failure.ts";
+import { CommandError, UsageError } from "../failure/command-error.ts";
 import { readJsonObject } from "../json-argument.ts";
 import { parseAnswer } from "../question/parse-answer.ts";
 import type { Screen } from "../terminal/screen.ts";

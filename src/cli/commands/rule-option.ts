@@ -1,5 +1,5 @@
 import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import { UsageError } from "../failure/failure.ts";
+import { UsageError } from "../failure/command-error.ts";
 
 /** The options of commands that evaluate rules without a call. */
 export interface RuleOptions {

@@ -14,7 +14,7 @@ import { withServer } from "../command.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import type { CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
-import { CommandError } from "../failure/failure.ts";
+import { CommandError } from "../failure/command-error.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { diffLines } from "../view/ask-view.ts";

@@ -9,7 +9,7 @@ import { pagesOf } from "../../core/pages-of.ts";
 import { withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
-import { CommandError } from "../failure/failure.ts";
+import { CommandError } from "../failure/command-error.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 

@@ -3,7 +3,7 @@ import { type Source, SourceSchema, SourceStateSchema } from "../../../gen/openc
 import { withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
-import { CommandError } from "../failure/failure.ts";
+import { CommandError } from "../failure/command-error.ts";
 import { confirmAtTerminal } from "../terminal/confirm.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { wordOf } from "../view/words.ts";

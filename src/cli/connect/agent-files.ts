@@ -2,7 +2,9 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { opencodePlugin } from "../../agents/hooks/opencode-plugin.ts";
 import type { PeerProof } from "../../client/verified-socket.ts";
+import { assets } from "../../core/assets.ts";
 import { shellCommand } from "../../view/words.ts";
+import { hookTimeout } from "../hook/run-hook.ts";
 import type { AgentUser } from "./agent-user.ts";
 import type { JsonEntry } from "./json-entries.ts";
 import type { AgentKind } from "./record.ts";
@@ -67,7 +69,7 @@ export function mcpCommand({
 export function hookCommand(
   kind: Exclude<AgentKind, "mcp">,
   {
-    program,
+    program: [node = ""],
     server,
     proof: { uid, certificate },
     ca,
@@ -76,7 +78,7 @@ export function hookCommand(
   }: Omit<AgentFilesOptions, "mcpTokenFile" | "isHttpHook" | "isSystem">,
 ): string[] {
   return [
-    ...[...program, "hook", kind, "--server", server, "--token-file", hookTokenFile],
+    ...[node, assets.hookProgram, kind, "--server", server, "--token-file", hookTokenFile],
     ...(uid === undefined ? [] : ["--uid", `${uid}`]),
     ...(certificate === undefined ? [] : ["--certificate", certificate]),
     ...(ca === undefined ? [] : ["--ca", ca]),
@@ -88,9 +90,6 @@ export function hookCommand(
 export function hookLine(words: readonly string[]): string {
   return shellCommand(["/bin/sh", "-c", `/usr/bin/env -i HOME="$HOME" ${shellCommand(words)} || exit 2`]);
 }
-
-/** Limit of a hook in seconds; the hook answers before it. */
-const hookTimeout = 660;
 
 /** The variable with the token of an HTTP hook, since configuration files contain no token. */
 export const httpHookVariable = "TOOLGATE_HOOK_TOKEN";

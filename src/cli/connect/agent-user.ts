@@ -1,7 +1,7 @@
 import { execFileSync } from "node:child_process";
 import { homedir, userInfo } from "node:os";
 import type { CliProcess } from "../context.ts";
-import { UsageError } from "../failure/failure.ts";
+import { UsageError } from "../failure/command-error.ts";
 
 /** The user of the operating system as which an agent runs. */
 export interface AgentUser {

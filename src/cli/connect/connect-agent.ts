@@ -7,7 +7,7 @@ import type { PeerProof } from "../../client/verified-socket.ts";
 import { readIfExists } from "../../core/read-if-exists.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import { exitCodes } from "../exit-codes.ts";
-import { CommandError } from "../failure/failure.ts";
+import { CommandError } from "../failure/command-error.ts";
 import { agentFiles } from "./agent-files.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
 import { applyChanges, digestOfText, type PlannedChange, resolvedPath } from "./file-change.ts";

@@ -1,7 +1,7 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { readIfExists } from "../../core/read-if-exists.ts";
 import type { ServerConnection } from "../connection/connection.ts";
-import { UsageError } from "../failure/failure.ts";
+import { UsageError } from "../failure/command-error.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
 import { applyChanges, digestOfText, type PlannedChange } from "./file-change.ts";
 import { hasEntry, removeEntries } from "./json-entries.ts";

@@ -4,7 +4,7 @@ import { basename, dirname, join } from "node:path";
 import { createTwoFilesPatch } from "diff";
 import { readIfExists } from "../../core/read-if-exists.ts";
 import { exitCodes } from "../exit-codes.ts";
-import { CommandError } from "../failure/failure.ts";
+import { CommandError } from "../failure/command-error.ts";
 import { terminalSafe } from "../terminal/terminal-safe.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
 

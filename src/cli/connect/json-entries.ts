@@ -2,7 +2,7 @@ import { isDeepStrictEqual } from "node:util";
 import type { JsonValue } from "@bufbuild/protobuf";
 import { applyEdits, findNodeAtLocation, getNodeValue, modify, type ParseError, parseTree } from "jsonc-parser";
 import { exitCodes } from "../exit-codes.ts";
-import { CommandError } from "../failure/failure.ts";
+import { CommandError } from "../failure/command-error.ts";
 
 /** A value that a connector adds to a JSON file of an agent, whose other content stays as it is. */
 export interface JsonEntry {

@@ -3,26 +3,10 @@ import { connectWith, type ToolgateClient } from "../../client/connect.ts";
 import { defaultUrl } from "../../client/find-server.ts";
 import { callerTokenFileOf, findToken, isLoopback, type TokenRole } from "../../client/find-token.ts";
 import { loginFileOf } from "../../client/stored-logins.ts";
-import { UsageError } from "../failure/failure.ts";
+import { UsageError } from "../failure/command-error.ts";
+import { type Certificates, type ServerOptions, serverUrl } from "./server-address.ts";
 
 export type { TokenRole } from "../../client/find-token.ts";
-
-/** The options that name the server and the credentials. */
-export interface ServerOptions {
-  server?: string;
-  token?: string;
-  tokenFile?: string;
-  ca?: string;
-  cert?: string;
-  key?: string;
-}
-
-/** PEM texts: the authority that signed the server's certificate, and a client certificate. */
-export interface Certificates {
-  ca?: string;
-  cert?: string;
-  key?: string;
-}
 
 /** A token, a sentence about its origin for errors, and the next step if the server refuses it. */
 export interface FoundToken {
@@ -51,15 +35,6 @@ export function connectServer(url: string, token: FoundToken, certificates: Cert
     hasToken: token.value !== undefined,
     as: (other) => connectServer(url, other, certificates),
   };
-}
-
-/** The server's address: --server, otherwise TOOLGATE_URL, otherwise the default; `host:port` alone means plain HTTP. */
-export function serverUrl({ server }: ServerOptions, env: NodeJS.ProcessEnv): string {
-  const text = server ?? (env.TOOLGATE_URL || defaultUrl);
-  const url = text.includes("://") ? text : `http://${text}`;
-  if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol))
-    throw new UsageError(`"${text}" is not the address of a server`, `use one like ${defaultUrl}`);
-  return url.replace(/\/+$/, "");
 }
 
 /** The options that make a printed command reach the same server. */
@@ -105,28 +80,5 @@ function readTokenFile(file: string): FoundToken {
     return { value: readFileSync(file, "utf8").trim(), source: `the token in ${file} was sent` };
   } catch (cause) {
     throw new UsageError(`the token file ${file} cannot be read`, "name a readable file with --token-file", { cause });
-  }
-}
-
-/** Reads the files that --ca, --cert and --key (or their environment variables) name. */
-export function readCertificates(options: ServerOptions, env: NodeJS.ProcessEnv): Certificates {
-  const ca = options.ca ?? (env.TOOLGATE_CA || undefined);
-  const cert = options.cert ?? (env.TOOLGATE_CERT || undefined);
-  const key = options.key ?? (env.TOOLGATE_KEY || undefined);
-  if ((cert === undefined) !== (key === undefined)) {
-    throw new UsageError("a client certificate is a certificate and its key", "give both --cert and --key");
-  }
-  return {
-    ...(ca !== undefined && { ca: readCertificate("--ca", ca) }),
-    ...(cert !== undefined && { cert: readCertificate("--cert", cert) }),
-    ...(key !== undefined && { key: readCertificate("--key", key) }),
-  };
-}
-
-function readCertificate(option: string, file: string): string {
-  try {
-    return readFileSync(file, "utf8");
-  } catch (cause) {
-    throw new UsageError(`${file} cannot be read`, `name a readable PEM file with ${option}`, { cause });
   }
 }

@@ -2,26 +2,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import { ErrorInfoSchema } from "../../../gen/google/rpc/error_details_pb.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { terminalSafe } from "../terminal/terminal-safe.ts";
-
-/** An error of a command, with the next step for the person. */
-export class CommandError extends Error {
-  override name = "CommandError";
-  readonly exitCode: number;
-  readonly next: string;
-  constructor(message: string, next: string, exitCode: number, options?: ErrorOptions) {
-    super(message, options);
-    this.exitCode = exitCode;
-    this.next = next;
-  }
-}
-
-/** An argument or option that cannot be used. */
-export class UsageError extends CommandError {
-  override name = "UsageError";
-  constructor(message: string, next: string, options?: ErrorOptions) {
-    super(message, next, exitCodes.usage, options);
-  }
-}
+import { CommandError } from "./command-error.ts";
 
 /** An error as it is printed, and the exit code. */
 export interface CommandFailure {

@@ -1,10 +1,11 @@
 import { readFileSync } from "node:fs";
 import { HookInputError } from "../../agents/hooks/claude-hook.ts";
 import { AlreadyBegunError, NotADecision } from "../../agents/hooks/delegate.ts";
-import { connectVerified, type ToolgateClient } from "../../client/connect.ts";
-import { PeerError, type PeerProof } from "../../client/verified-socket.ts";
-import { readCertificates, type ServerOptions, serverUrl } from "../connection/connection.ts";
-import { commandFailure, UsageError } from "../failure/failure.ts";
+import { openVerifiedSocket, PeerError, type PeerProof } from "../../client/verified-socket.ts";
+import { readCertificates, type ServerOptions, serverUrl } from "../connection/server-address.ts";
+import { CommandError, UsageError } from "../failure/command-error.ts";
+import { terminalSafe } from "../terminal/terminal-safe.ts";
+import { createSender, RefusedRequest, type SendRequest } from "./send-request.ts";
 
 /** Options that name the service, its proof and our MCP server. */
 export interface ConnectorConnectionOptions extends ServerOptions, PeerProof {
@@ -16,8 +17,8 @@ export interface ConnectorConnectionOptions extends ServerOptions, PeerProof {
 export interface ConnectorConnection {
   url: string;
   token: string;
-  /** Verifies the service, then connects. */
-  connect(): Promise<ToolgateClient>;
+  /** Verifies the service, then sends. */
+  send: SendRequest;
 }
 
 /**
@@ -33,17 +34,40 @@ export function connectorConnection(kind: string, options: ConnectorConnectionOp
       `run \`toolgate connect ${kind}\`, or name it with --token-file FILE`,
     );
   const token = readFileSync(tokenFile, "utf8").trim();
+  if (!/^[\x21-\x7e]+$/.test(token))
+    throw new UsageError(`${tokenFile} does not hold a token`, `run \`toolgate connect ${kind}\` again`);
   const certificates = readCertificates(options, {});
-  return { url, token, connect: () => connectVerified({ url, token, ...certificates }, { uid, certificate }) };
+  const open = () => openVerifiedSocket(url, { uid, certificate }, certificates, "http/1.1");
+  return { url, token, send: createSender(url, token, open) };
 }
 
 /** Describes a failure for the agent: why nothing was run, and the next step. */
-export function connectorFailure(error: unknown, url: string): string {
-  if (explained.some((type) => error instanceof type)) return `Toolgate: ${(error as Error).message}. Nothing was run.`;
-  const token = { tokenSource: "the token of the connector was sent", tokenAdvice: "run `toolgate connect` again" };
-  const { message, next } = commandFailure(error, { url, ...token });
-  return `Toolgate: ${message}. Nothing was run. Next: ${next}`;
+export function connectorFailure(error: unknown): string {
+  const { message, next } = describe(error);
+  return terminalSafe(`Toolgate: ${message}. Nothing was run.${next === "" ? "" : ` Next: ${next}`}`);
 }
+
+function describe(error: unknown): { message: string; next: string } {
+  if (error instanceof CommandError) return error;
+  const message = error instanceof Error ? error.message : String(error);
+  if (explained.some((type) => error instanceof type)) return { message, next: "" };
+  if (!(error instanceof RefusedRequest))
+    return { message, next: "check what it names, or run `toolgate connect` again" };
+  const { reason, code, metadata } = error;
+  const next = reason === "ROLE_MISSING" ? `it needs the role ${metadata.roles}: ${connectAgain}` : nextByCode[code];
+  return { message: reason === "" ? message : `${message} [${reason}]`, next: next ?? "see the log of the service" };
+}
+
+const connectAgain = "run `toolgate connect` again";
+
+const nextByCode: Readonly<Record<string, string | undefined>> = {
+  unauthenticated: connectAgain,
+  unavailable: "try again; if it stays away, start it with `toolgate serve`",
+  aborted: "try again",
+  deadline_exceeded: "try again",
+  resource_exhausted: "try again in a moment",
+  unimplemented: "check that it is a Toolgate of this version",
+};
 
 /** The service did not answer in time. */
 export class SilentServiceError extends Error {

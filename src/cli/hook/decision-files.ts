@@ -1,10 +1,9 @@
-import { createHash, createHmac } from "node:crypto";
-import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join } from "node:path";
-import { fromJsonString, toJsonString } from "@bufbuild/protobuf";
-import { BeginCallResponseSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { readDecision, writeDecision } from "../../agents/hooks/decision-json.ts";
 import type { DecisionMemory } from "../../agents/hooks/delegate.ts";
+import { hmacSha256Hex, sha256Hex } from "../../core/sha256.ts";
 
 /** Returns the directory in which the hooks of one user remember decisions between their processes. */
 export function decisionDirectory(env: NodeJS.ProcessEnv): string {
@@ -16,66 +15,59 @@ export function decisionDirectory(env: NodeJS.ProcessEnv): string {
  * with a MAC under the connector's token: the environment may name another directory, but a file there is not taken for a decision.
  */
 export function createDecisionFiles(directory: string, token: string): DecisionMemory {
-  const fileOf = (key: string) => join(directory, createHash("sha256").update(key).digest("hex"));
-  const macOf = (key: string, text: string) =>
-    createHmac("sha256", token)
-      .update(JSON.stringify([key, text]))
-      .digest("hex");
+  const fileOf = (key: string) => join(directory, sha256Hex(key));
+  const macOf = (key: string, text: string) => hmacSha256Hex(token, JSON.stringify([key, text]));
   return {
-    async put(key, outcome) {
-      await makeDirectory(directory);
-      await removeOld(directory);
+    async put(key, decision) {
+      makeDirectory(directory);
+      removeOld(directory);
       const file = fileOf(key);
       const next = `${file}.${process.pid}.new`;
-      const text = toJsonString(BeginCallResponseSchema, {
-        $typeName: "opencode.tool.v1.BeginCallResponse",
-        outcome,
-        storeId: "",
-      });
-      await writeFile(next, `${macOf(key, text)}\n${text}`, { mode: 0o600 });
-      await rename(next, file);
+      const text = writeDecision(decision);
+      writeFileSync(next, `${macOf(key, text)}\n${text}`, { mode: 0o600 });
+      renameSync(next, file);
     },
     async get(key) {
       const file = fileOf(key);
       try {
-        const { mtimeMs } = await stat(file);
-        const [mac, text = ""] = (await readFile(file, "utf8")).split("\n", 2);
+        const { mtimeMs } = statSync(file);
+        const [mac, text = ""] = readFileSync(file, "utf8").split("\n", 2);
         if (mac !== macOf(key, text)) return undefined;
-        const { outcome } = fromJsonString(BeginCallResponseSchema, text);
-        return outcome.case === undefined ? undefined : { decision: outcome, ageMs: Date.now() - mtimeMs };
+        const decision = readDecision(JSON.parse(text));
+        return decision && { decision, ageMs: Date.now() - mtimeMs };
       } catch {
         // Without a decision the use is asked again, or its result is not reported.
         return undefined;
       }
     },
-    remove: (key) => rm(fileOf(key), { force: true }),
+    async remove(key) {
+      rmSync(fileOf(key), { force: true });
+    },
   };
 }
 
 /** Creates a directory and those above it. `recursive` of Node never ends below `/proc`, where it can create none. */
-async function makeDirectory(directory: string): Promise<void> {
-  const make = () =>
-    mkdir(directory, { mode: 0o700 }).catch((error) => {
-      // Another hook can make it at the same time.
-      if (error.code !== "EEXIST") throw error;
-    });
+function makeDirectory(directory: string): void {
+  if (existsSync(directory)) return;
   try {
-    await make();
+    mkdirSync(directory, { mode: 0o700 });
   } catch (error) {
-    const isMissing = error instanceof Error && "code" in error && error.code === "ENOENT";
-    if (!isMissing || dirname(directory) === directory) throw error;
-    await makeDirectory(dirname(directory));
-    await make();
+    const code = error instanceof Error && "code" in error ? error.code : "";
+    // Another hook can make it at the same time.
+    if (code === "EEXIST") return;
+    if (code !== "ENOENT" || dirname(directory) === directory) throw error;
+    makeDirectory(dirname(directory));
+    mkdirSync(directory, { mode: 0o700 });
   }
 }
 
-async function removeOld(directory: string): Promise<void> {
-  const names = await readdir(directory);
+function removeOld(directory: string): void {
+  const names = readdirSync(directory);
   if (names.length < maxFiles) return;
   for (const name of names) {
     const file = join(directory, name);
-    const found = await stat(file).catch(() => undefined);
-    if (found !== undefined && Date.now() - found.mtimeMs > maxAgeMs) await rm(file, { force: true });
+    const found = statSync(file, { throwIfNoEntry: false });
+    if (found !== undefined && Date.now() - found.mtimeMs > maxAgeMs) rmSync(file, { force: true });
   }
 }
 

@@ -1,6 +1,6 @@
 import { createInterface } from "node:readline/promises";
 import type { CliProcess } from "../context.ts";
-import { UsageError } from "../failure/failure.ts";
+import { UsageError } from "../failure/command-error.ts";
 import { hasTerminal } from "./prompt.ts";
 
 /** Asks a question that y answers with yes; anything else is no. Needs a terminal. */

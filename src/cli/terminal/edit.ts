@@ -8,7 +8,7 @@ import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts
 import type { ServerConnection } from "../connection/connection.ts";
 import type { CliProcess } from "../context.ts";
 import { editorCommand } from "../environment.ts";
-import { UsageError } from "../failure/failure.ts";
+import { UsageError } from "../failure/command-error.ts";
 import { parseJsonObject } from "../json-argument.ts";
 import { jsonSafe } from "./terminal-safe.ts";
 
