@@ -1,4 +1,5 @@
 /** `npm run generate`: writes docs/tools-reference.md from the declarations of the built-in tools. */
+
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
@@ -12,6 +13,7 @@ import { createLayers } from "../src/policy/layers.ts";
 import { createPolicy } from "../src/policy/policy.ts";
 import { actions, type Rule } from "../src/policy/rules.ts";
 import { wildcard } from "../src/policy/wildcard.ts";
+import { boundTool } from "../src/tool/define-tool.ts";
 import type { Tool } from "../src/tool/tool.ts";
 import { searchTools } from "../src/tools/index.ts";
 import { createInvalid } from "../src/tools/invalid.ts";
@@ -195,5 +197,5 @@ const plain = (text: string) =>
     .join("`");
 const oneLine = (text: string) => text.replaceAll("\n", " ");
 
-const tools = [...(await declaredTools()), createInvalid({ namesIn: () => [] })];
+const tools = [...(await declaredTools()), boundTool(createInvalid({ namesIn: () => [] }))];
 writeFileSync(join(import.meta.dirname, "../docs/tools-reference.md"), toolsReference(tools));

@@ -9,4 +9,4 @@ export {
   readEnvironment,
 } from "./config/config.ts";
 export { createLogger, type Logger, type LogLevel } from "./core/logger.ts";
-export type { Tool } from "./tool/tool.ts";
+export type { DefinedTool as Tool } from "./tool/tool.ts";

@@ -13,8 +13,19 @@ import { defaultRules } from "./policy/default-rules.ts";
 import { enginePermissions } from "./policy/known-permissions.ts";
 import { createPolicy } from "./policy/policy.ts";
 import { fromConfig, type RuleConfig } from "./policy/rules.ts";
+import { boundTool, opaqueTool } from "./tool/define-tool.ts";
 import { toolOf } from "./tool/foreign.ts";
-import type { ChildCall, ChildResult, Judge, Plan, PlanContext, Tool, ToolContext, ToolResult } from "./tool/tool.ts";
+import type {
+  ChildCall,
+  ChildResult,
+  DefinedTool,
+  Judge,
+  Plan,
+  PlanContext,
+  Tool,
+  ToolContext,
+  ToolResult,
+} from "./tool/tool.ts";
 import { openWorkspace, type Workspace } from "./tool/workspace.ts";
 
 /** A workspace in a temporary directory, and what the session of its calls remembers. */
@@ -73,11 +84,11 @@ export function judgeBy(rules: RuleConfig): Judge {
 }
 
 /** Makes a tool of an export of a tool file, as the service does: of `defineTool`, `tool()` or `Tool.define`. */
-export async function toolFrom(name: string, exported: unknown): Promise<Tool> {
+export async function toolFrom(name: string, exported: unknown): Promise<DefinedTool> {
   const tool = await toolOf(name, exported, "test");
   if (!tool)
     throw new Error(`${name} is not a tool: export defineTool({ ... }) or tool({ description, args, execute })`);
-  return tool;
+  return opaqueTool(tool);
 }
 
 /** A call that was decoded and planned: what it asks, and how to run it. */
@@ -120,7 +131,8 @@ export interface RunResult extends ToolResult {
  * Decodes input and plans a call, as the service does. Throws `InvalidInput` if the input does not fit, and an error if the
  * plan asks for a permission that the tool does not declare.
  */
-export async function planCall(site: TestWorkspace, tool: Tool, input: JsonObject): Promise<PlannedCall> {
+export async function planCall(site: TestWorkspace, defined: DefinedTool, input: JsonObject): Promise<PlannedCall> {
+  const tool = boundTool(defined);
   const shared = {
     sessionId: "ses_test",
     callId: `call-${randomUUID()}`,
@@ -146,7 +158,7 @@ export async function planCall(site: TestWorkspace, tool: Tool, input: JsonObjec
 /** Plans, inspects and runs a call, as if everything that it asks were allowed. */
 export async function callTool(
   site: TestWorkspace,
-  tool: Tool,
+  tool: DefinedTool,
   input: JsonObject,
   options?: RunOptions,
 ): Promise<RunResult> {

@@ -10,7 +10,7 @@ import { createReplica } from "../../src/compose/replica.ts";
 import { readLimits } from "../../src/config/schema.ts";
 import type { Principal } from "../../src/core/principal.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
-import { defineTool } from "../../src/tool/define-tool.ts";
+import { boundTool, defineTool } from "../../src/tool/define-tool.ts";
 
 const [warmUp = 0, rounds = 0, calls = 0] = process.argv.slice(2).map(Number);
 
@@ -94,7 +94,7 @@ async function micros(work: () => Promise<unknown>, times: number, width = 1): P
 
 for (let i = 0; i < warmUp; i += 16) await Promise.all(Array.from({ length: 16 }, call));
 const direct = await micros(() => execute({ text: "hello" }), calls * 100);
-const decoding = await micros(async () => noop.decode({ text: "hello" }), calls * 100);
+const decoding = await micros(async () => boundTool(noop).decode({ text: "hello" }), calls * 100);
 const began = Number(process.hrtime.bigint() / 1_000n);
 const alone = await micros(call, calls);
 const together = await micros(call, calls, 16);

@@ -7,7 +7,7 @@ import { rgPath } from "@vscode/ripgrep";
 import type { SandboxProfile } from "../../src/sandbox/confinement.ts";
 import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { callTool, judgeBy, type TestWorkspace } from "../../src/testing.ts";
-import type { Tool, ToolResult } from "../../src/tool/tool.ts";
+import type { DefinedTool, ToolResult } from "../../src/tool/tool.ts";
 import { createBash } from "../../src/tools/bash.ts";
 import { createEditTool } from "../../src/tools/edit.ts";
 import { createFileChanges } from "../../src/tools/fs/change-file.ts";
@@ -41,7 +41,7 @@ export async function makePairs(
   await once(spawn("sync"), "close");
   // The rules that are built in.
   site.judge = judgeBy({});
-  const call = (tool: Tool, input: Parameters<typeof callTool>[2]) => () => callTool(site, tool, input);
+  const call = (tool: DefinedTool, input: Parameters<typeof callTool>[2]) => () => callTool(site, tool, input);
   const bash = async (profile: SandboxProfile) => {
     const wanted = { profile, network: "open" } as const;
     const sandbox = await openSandbox({ wanted, agents: new Map(), writable: [], hidden: [] });

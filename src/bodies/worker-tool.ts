@@ -55,7 +55,7 @@ export function workerTool(declared: WorkerTool, host: WorkerHost): Tool {
         return explained(host, runWorkerBody(connection, { call, title, detail, timeoutMs }, ctx, host.name));
       }),
   });
-  return source === "" ? tool : bindTool(name, tool, source);
+  return bindTool(name, tool, source === "" ? undefined : source);
 }
 
 /** A longer output says more than an error. */

@@ -8,6 +8,7 @@ import type { SearchSettings } from "../core/search-providers.ts";
 import { openControlGroups } from "../sandbox/control-groups.ts";
 import { createGitHistory, type GitHistory } from "../sandbox/git-history.ts";
 import { openSandbox, type Sandbox } from "../sandbox/sandbox.ts";
+import { boundTool } from "../tool/define-tool.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { Tool } from "../tool/tool.ts";
 import { builtInTools, searchTools, subagentTools } from "../tools/index.ts";
@@ -137,7 +138,7 @@ export function startBuiltInTools({
     agentNames,
     servers,
     reportsDiagnostics,
-  });
+  }).map(boundTool);
   const bash = tools.find(({ name }) => name === "bash");
   return {
     gitNames: history.namesOf,
@@ -191,7 +192,7 @@ export async function declaredTools(): Promise<Tool[]> {
     ...builtIn,
     ...subagentTools({ background: unusedCalls, subagents: unusedSubagents }),
     ...Object.values(searchTools({ websearch: undefined, codesearch: undefined })),
-  ];
+  ].map(boundTool);
 }
 
 const noSkills: Skills = {

@@ -18,9 +18,10 @@ import { newId } from "../core/ids.ts";
 import type { Logger } from "../core/logger.ts";
 import { builtInAgents } from "../policy/agents.ts";
 import type { ConfiguredRules } from "../policy/layers.ts";
+import { boundTool } from "../tool/define-tool.ts";
 import { createHooks } from "../tool/hooks.ts";
 import { byName, createRegistry } from "../tool/registry.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool, Tool } from "../tool/tool.ts";
 import { createForeignTools } from "../tools/foreign/foreign-tools.ts";
 import { projectFiles } from "../tools/fs/ripgrep.ts";
 import { createPolicyParts, type PolicyConfig } from "./policy.ts";
@@ -57,7 +58,7 @@ export function createReplica({
   store: Store;
   replicaId: string;
   /** The built-in tools. */
-  tools: readonly Tool[];
+  tools: readonly DefinedTool[];
   gitNames?: PlanningParts["gitNames"];
   confines?: PlanningParts["confines"];
   crashMarks: CrashMarks;
@@ -69,7 +70,8 @@ export function createReplica({
   log: Logger;
 }) {
   const registry = createRegistry(config);
-  registry.register(byName(tools));
+  const builtIn = tools.map(boundTool);
+  registry.register(byName(builtIn));
   const hooks = createHooks();
   const foreign = createForeignTools();
   const isKnownTool = ({ tool }: ToolPart) => registry.knows(tool) || foreign.isMapped(tool);
@@ -124,8 +126,8 @@ export function createReplica({
     stops,
     ...planning,
     registry,
-    effectFree: new Set(tools.filter(isEffectFree)),
-    readOnlyTools: new Set(tools.filter(({ definition }) => definition.annotations?.readOnly === true)),
+    effectFree: new Set(builtIn.filter(isEffectFree)),
+    readOnlyTools: new Set(builtIn.filter(({ definition }) => definition.annotations?.readOnly === true)),
     crashMarks,
     foreign,
     remoteTools,

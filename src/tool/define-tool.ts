@@ -11,7 +11,17 @@ import { InvalidOutput } from "./errors.ts";
 import { fillAsk } from "./permission-template.ts";
 import { plainJson } from "./plain-json.ts";
 import type { RemoteBodies } from "./remote.ts";
-import type { Attachment, ChangeForm, OfferContext, Plan, PlanContext, Tool, ToolContext, ToolResult } from "./tool.ts";
+import type {
+  Attachment,
+  ChangeForm,
+  DefinedTool,
+  OfferContext,
+  Plan,
+  PlanContext,
+  Tool,
+  ToolContext,
+  ToolResult,
+} from "./tool.ts";
 
 /**
  * What a call asks for, with holes for fields of the input: `{env}/{service}`. A field that is absent makes it an ask for the whole
@@ -114,11 +124,11 @@ export type ReturnedBy<Output extends z.ZodType> = [Output] extends [never] ? To
 /** Makes a tool. The tool runs only `config.execute`, and only with input that fits `config.input`. */
 export function defineTool<const Input extends ValueSchema, P extends Plan = Plan, Output extends z.ZodType = never>(
   config: ToolConfig<Input, P, Output>,
-): Tool {
+): DefinedTool {
   // A copy, so that later changes of the object have no effect on a tool that is bound later.
   const input = isZod(config.input) ? config.input : structuredClone(config.input);
   const fixed = { ...config, input };
-  return makeTool(fixed, fixed.name === undefined ? {} : { name: fixed.name });
+  return opaqueTool(makeTool(fixed, fixed.name === undefined ? {} : { name: fixed.name }));
 }
 
 /** The name under which a tool serves, and the version of its code, where it declares none. */
@@ -129,8 +139,9 @@ interface Binding {
   isForeign?: true;
 }
 
-/** A tool as `defineTool` made it. */
+/** What `defineTool` made of a declaration. */
 interface Made {
+  tool: Tool;
   declared: Declaration;
   bind(binding: Binding): Tool;
 }
@@ -146,24 +157,28 @@ export interface Declaration
   templates: readonly AskTemplate[];
 }
 
-/** Every tool that `defineTool` made: a copy of one, or any other object, is none. */
+/** Every tool that `defineTool` made, and every bound one: a copy of one, or any other object, is none. */
 const made = new WeakMap<object, Made>();
 
+function madeOf(tool: DefinedTool): Made {
+  const known = made.get(tool);
+  if (!known) throw new TypeError("a value is not a tool that defineTool made");
+  return known;
+}
+
 /** Reports whether a value was made by `defineTool`. */
-export function isTool(value: unknown): value is Tool {
+export function isTool(value: unknown): value is DefinedTool {
   return typeof value === "object" && value !== null && made.has(value);
 }
 
 /** Reports whether a tool declares its version. */
-export function hasVersion(tool: Tool): boolean {
+export function hasVersion(tool: DefinedTool): boolean {
   return made.get(tool)?.declared.version !== undefined;
 }
 
 /** Returns what a tool declares beside its definition. */
-export function declarationOf(tool: Tool): Declaration {
-  const known = made.get(tool);
-  if (!known) throw new TypeError(`"${tool.name}" is not a tool that defineTool made`);
-  return known.declared;
+export function declarationOf(tool: DefinedTool): Declaration {
+  return madeOf(tool).declared;
 }
 
 /**
@@ -172,7 +187,7 @@ export function declarationOf(tool: Tool): Declaration {
  */
 export function bindTool(name: string, value: unknown, source?: string): Tool {
   const known = typeof value === "object" && value !== null ? made.get(value) : undefined;
-  if (!known || !isTool(value)) {
+  if (!known) {
     throw new TypeError(`"${name}" is not a tool: register what defineTool returned, not a copy of it`);
   }
   const { name: declaredName } = known.declared;
@@ -181,12 +196,24 @@ export function bindTool(name: string, value: unknown, source?: string): Tool {
       `the tool "${declaredName}" cannot serve as "${name}": register it under its own name, or leave out name in defineTool`,
     );
   }
-  if (value.name === name && source === undefined) return value;
+  if (known.tool.name === name && source === undefined) return known.tool;
   return known.bind({ name, ...(source !== undefined && { source }) });
 }
 
+/** Returns a tool as an object without fields: only what binds it reads its schemas, or runs its body. */
+export function opaqueTool(tool: Tool): DefinedTool {
+  const opaque = Object.freeze({}) as DefinedTool;
+  made.set(opaque, madeOf(tool));
+  return opaque;
+}
+
+/** Returns a tool under the name that it declares; `name` is empty if it declares none. */
+export function boundTool(tool: DefinedTool): Tool {
+  return madeOf(tool).tool;
+}
+
 /** Returns a tool that `defineTool` made without a name as the tool of an agent, under a name such as `KIND:Tool`. */
-export function bindForeignTool(name: string, tool: Tool): Tool {
+export function bindForeignTool(name: string, tool: DefinedTool): Tool {
   const known = made.get(tool);
   if (known === undefined || known.declared.name !== undefined) throw new TypeError(`"${name}" is no unnamed tool`);
   return known.bind({ name, isForeign: true });
@@ -214,7 +241,7 @@ function makeTool<Input extends ValueSchema, P extends Plan, Output extends z.Zo
     { input: input.schema, ...(output && { output: output.schema }) },
     source,
   );
-  const tool: Tool = Object.freeze({
+  const tool = Object.freeze<Omit<Tool, keyof DefinedTool>>({
     name,
     definition: deepFreeze(definition),
     idempotent: config.idempotent ?? false,
@@ -244,8 +271,9 @@ function makeTool<Input extends ValueSchema, P extends Plan, Output extends z.Zo
       const shown = toModelOutput?.({ input: value as Decoded<Input>, output: structured as z.input<Output> });
       return { structured, ...contentsOf(name, shown ?? [textOf(structured)]) };
     },
-  });
+  }) as Tool;
   made.set(tool, {
+    tool,
     declared: {
       hasPlan: config.plan !== undefined,
       templates,

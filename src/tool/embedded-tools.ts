@@ -2,7 +2,7 @@ import { randomUUID } from "node:crypto";
 import { bindTool, hasVersion, isTool } from "./define-tool.ts";
 import { exportedTool } from "./foreign.ts";
 import type { Registry, ToolsByName } from "./registry.ts";
-import type { Tool } from "./tool.ts";
+import type { DefinedTool } from "./tool.ts";
 
 /** Adds tools of the embedding program, for one workspace root or for all, and returns the function that removes them. */
 export interface RegisterTools {
@@ -73,10 +73,10 @@ async function makeTools(tools: Readonly<Record<string, object>>): Promise<Tools
 /** Numbers registrations of one definition in their order; a tool keeps its number until its last registration is removed. */
 function numberTools() {
   const counts = new Map<string, number>();
-  const registered = new Map<string, Map<Tool, { number: number; uses: number }>>();
+  const registered = new Map<string, Map<DefinedTool, { number: number; uses: number }>>();
   return {
-    take(definitionId: string, tool: Tool): number {
-      const tools = registered.get(definitionId) ?? new Map<Tool, { number: number; uses: number }>();
+    take(definitionId: string, tool: DefinedTool): number {
+      const tools = registered.get(definitionId) ?? new Map<DefinedTool, { number: number; uses: number }>();
       registered.set(definitionId, tools);
       const known = tools.get(tool) ?? { number: counts.get(definitionId) ?? 0, uses: 0 };
       if (known.uses === 0) counts.set(definitionId, known.number + 1);
@@ -84,7 +84,7 @@ function numberTools() {
       tools.set(tool, known);
       return known.number;
     },
-    release(definitionId: string, tool: Tool): void {
+    release(definitionId: string, tool: DefinedTool): void {
       const tools = registered.get(definitionId);
       const known = tools?.get(tool);
       if (known === undefined) return;

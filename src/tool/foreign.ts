@@ -4,10 +4,10 @@ import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import * as z from "zod";
 import { within } from "../core/within.ts";
 import { isZod, type ValueSchema } from "./codec.ts";
-import { bindTool, defineTool, isTool, wholeInput } from "./define-tool.ts";
+import { bindTool, declarationOf, defineTool, isTool, wholeInput } from "./define-tool.ts";
 import { ToolFailure } from "./errors.ts";
 import { plainJson } from "./plain-json.ts";
-import type { Attachment, Plan, Tool, ToolContext, ToolResult } from "./tool.ts";
+import type { Attachment, DefinedTool, Plan, Tool, ToolContext, ToolResult } from "./tool.ts";
 
 /** Context of a tool from a file or a plugin, with the field names of opencode. */
 export interface ForeignContext {
@@ -83,7 +83,7 @@ export async function toolOf(name: string, exported: unknown, source: string): P
  */
 export async function exportedTool(name: string, exported: unknown): Promise<ExportedTool | undefined> {
   if (typeof exported !== "object" || exported === null) return undefined;
-  if (isTool(exported)) return { tool: bindTool(exported.name || name, exported), isForeign: false };
+  if (isTool(exported)) return { tool: bindTool(declarationOf(exported).name ?? name, exported), isForeign: false };
   if ("init" in exported) return await initialisedTool(idOf(exported) ?? name, exported.init);
   if (!("execute" in exported)) return undefined;
   return { tool: bindTool(name, foreignTool(name, exported)), isForeign: true };
@@ -109,7 +109,7 @@ async function initialisedTool(name: string, init: unknown): Promise<ExportedToo
 }
 
 /** Makes a tool of `{ description, args or parameters, execute }`. */
-function foreignTool(name: string, exported: object): Tool {
+function foreignTool(name: string, exported: object): DefinedTool {
   const read = foreign.safeParse(exported);
   if (!read.success) {
     throw new Error(

@@ -20,7 +20,7 @@ export type { ChangeForm, Plan, PlanContext, ToolContext, ToolResult } from "./t
 export { filePath, type PathHandle, type Workspace } from "./workspace.ts";
 export { z };
 
-/** A plugin: hooks, and tools by name. */
+/** A plugin: hooks, and tools by name. It names them when it starts, once for each workspace, and adds none later. */
 export interface Plugin extends Hooks {
   name: string;
   tool?: Readonly<Record<string, object>>;

@@ -1,12 +1,12 @@
-import { bindTool } from "./define-tool.ts";
-import type { Tool } from "./tool.ts";
+import { bindTool, boundTool } from "./define-tool.ts";
+import type { DefinedTool, Tool } from "./tool.ts";
 
 /** Tools to register: each serves under its key. */
-export type ToolsByName = Readonly<Record<string, Tool>>;
+export type ToolsByName = Readonly<Record<string, DefinedTool>>;
 
 /** Returns tools by the names that they declare. */
-export function byName(tools: readonly Tool[]): ToolsByName {
-  return Object.fromEntries(tools.map((tool) => [tool.name, tool]));
+export function byName(tools: readonly DefinedTool[]): ToolsByName {
+  return Object.fromEntries(tools.map((tool) => [boundTool(tool).name, tool]));
 }
 
 /** Tools by name: those of the whole process, and those of one workspace, which take precedence there. */

@@ -236,8 +236,14 @@ export interface ToolResult {
 /** Form in which a tool takes a change of files: as a patch, or as text to replace or write. */
 export type ChangeForm = "patch" | "replace";
 
-/** A tool as the engine sees it, frozen. `plan` and `execute` get only input that `decode` returned. */
-export interface Tool {
+/** A tool as `defineTool` returns it. Its schemas and its body are no fields: it serves only where it is registered. */
+export interface DefinedTool {
+  readonly [defined]: true;
+}
+declare const defined: unique symbol;
+
+/** A tool under its name as the engine sees it, frozen. `plan` and `execute` get only input that `decode` returned. */
+export interface Tool extends DefinedTool {
   readonly name: string;
   readonly definition: ToolDefinition;
   readonly idempotent: boolean;

@@ -2,7 +2,7 @@ import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import type { ResolvedPath } from "../tool/resolved-path.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 import type { Workspace } from "../tool/workspace.ts";
 import { carryOut } from "./apply-patch/carry-out.ts";
 import { type FilePatch, PatchSyntaxError, parsePatch } from "./apply-patch/parse-patch.ts";
@@ -18,7 +18,7 @@ import { checkVersions, type PatchTarget, verifyPatch, versionsOf } from "./appl
 import type { FileChanges } from "./fs/change-file.ts";
 
 /** Changes several files by one patch. The whole patch is verified before the first write; an error undoes earlier writes. */
-export function createApplyPatch({ changes }: { changes: FileChanges }): Tool {
+export function createApplyPatch({ changes }: { changes: FileChanges }): DefinedTool {
   return defineTool({
     name: "apply_patch",
     version: "1",

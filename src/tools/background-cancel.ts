@@ -3,7 +3,7 @@ import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { BackgroundCalls } from "../agents/runners/background-calls.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 import { taskNotFound } from "./background-output.ts";
 import { fieldLines, statusOf } from "./task/task-report.ts";
 
@@ -14,7 +14,7 @@ export function createBackgroundCancel({
   background,
 }: {
   background: Pick<BackgroundCalls, "find" | "openCalls" | "cancel">;
-}): Tool {
+}): DefinedTool {
   return defineTool({
     name: "background_cancel",
     version: "1",

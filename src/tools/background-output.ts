@@ -3,7 +3,7 @@ import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { BackgroundCalls } from "../agents/runners/background-calls.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 import { endText, statusOf, statusText } from "./task/task-report.ts";
 
 const maxWaitMs = 600_000;
@@ -13,7 +13,7 @@ export function createBackgroundOutput({
   background,
 }: {
   background: Pick<BackgroundCalls, "find" | "wait" | "shown" | "lastTool">;
-}): Tool {
+}): DefinedTool {
   return defineTool({
     name: "background_output",
     version: "1",

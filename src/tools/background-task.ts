@@ -2,7 +2,7 @@ import type { BackgroundCalls } from "../agents/runners/background-calls.ts";
 import type { Subagents } from "../agents/runners/subagents.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 import { describeAgents } from "./task/startable-agents.ts";
 import { childSessionOf, taskInput } from "./task/task-input.ts";
 import { fieldLines } from "./task/task-report.ts";
@@ -14,7 +14,7 @@ export function createBackgroundTask({
 }: {
   background: Pick<BackgroundCalls, "start" | "find">;
   subagents: Pick<Subagents, "check" | "startable">;
-}): Tool {
+}): DefinedTool {
   return defineTool({
     name: "background_task",
     version: "1",

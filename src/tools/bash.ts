@@ -13,7 +13,7 @@ import { defineTool } from "../tool/define-tool.ts";
 import { ChangedAfterApproval, ExecutorLost, ToolFailure } from "../tool/errors.ts";
 import { externalAsks, pathAsks } from "../tool/path-asks.ts";
 import type { ResolvedPath } from "../tool/resolved-path.ts";
-import type { CallPaths, PlanContext, Tool, ToolContext, TraceContext } from "../tool/tool.ts";
+import type { CallPaths, DefinedTool, PlanContext, ToolContext, TraceContext } from "../tool/tool.ts";
 import { filePath, type Workspace } from "../tool/workspace.ts";
 import { environmentOf } from "./process/command-environment.ts";
 import { commandNetwork, explainNetwork, type NetworkUse, networkMetadata } from "./process/command-network.ts";
@@ -43,7 +43,7 @@ export function createBash({
   pipes: Pipes;
   /** Takes what commands make although they may not; absent: it stays, and the result names it. */
   quarantine?: Quarantine | undefined;
-}): Tool {
+}): DefinedTool {
   const parts = { sandbox, quarantine };
   return defineTool({
     name: "bash",

@@ -5,7 +5,7 @@ import { RequestError } from "../core/request-error.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import { bytesOf, type OpenFile, openFile, readThrough } from "../tool/open-file.ts";
-import type { ChangeObserver, ChildResult, FileWrite, Tool, ToolContext } from "../tool/tool.ts";
+import type { ChangeObserver, ChildResult, DefinedTool, FileWrite, ToolContext } from "../tool/tool.ts";
 import type { FileChanges } from "./fs/change-file.ts";
 import { setAside } from "./fs/replace-file.ts";
 
@@ -49,7 +49,7 @@ const input = z.preprocess(
 );
 
 /** Makes several calls at the same time; each is a separate call, with separate asks and a separate result. */
-export function createBatch({ changes }: { changes: Pick<FileChanges, "inTurns" | "replace"> }): Tool {
+export function createBatch({ changes }: { changes: Pick<FileChanges, "inTurns" | "replace"> }): DefinedTool {
   return defineTool({
     name: "batch",
     version: "2",

@@ -4,7 +4,7 @@ import type { CodeSearchName, LocalSearch, RemoteSearch, SearchSettings } from "
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import { externalAsks } from "../tool/path-asks.ts";
-import type { Judge, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
+import type { DefinedTool, Judge, ToolContext, ToolResult } from "../tool/tool.ts";
 import type { PathHandle } from "../tool/workspace.ts";
 import { searchNotes } from "./fs/found-files.ts";
 import { searchDirectory } from "./grep/search-directory.ts";
@@ -47,7 +47,7 @@ const input = z.object({
 });
 
 /** Searches code by the configured provider, which `live` returns; it is offered only where there is one. */
-export function createCodeSearch(live: Pick<SearchSettings, "codesearch">): Tool {
+export function createCodeSearch(live: Pick<SearchSettings, "codesearch">): DefinedTool {
   return defineTool({
     name: "codesearch",
     version: "1",

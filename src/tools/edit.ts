@@ -1,13 +1,19 @@
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import { applyEdit, isChange, noChange, replacement } from "./fs/apply-edit.ts";
 import type { FileChanges } from "./fs/change-file.ts";
 import { type NewErrors, noNewErrors } from "./lsp/new-errors.ts";
 
 /** Replaces a part of a file: the given text, line for line, in one place or, if asked, in all. */
-export function createEditTool({ changes, errors = noNewErrors }: { changes: FileChanges; errors?: NewErrors }): Tool {
+export function createEditTool({
+  changes,
+  errors = noNewErrors,
+}: {
+  changes: FileChanges;
+  errors?: NewErrors;
+}): DefinedTool {
   return defineTool({
     name: "edit",
     version: "1",

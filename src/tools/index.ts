@@ -3,7 +3,7 @@ import type { Subagents } from "../agents/runners/subagents.ts";
 import type { Skills } from "../bodies/skills/skills.ts";
 import type { SearchSettings } from "../core/search-providers.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 import { createApplyPatch } from "./apply-patch.ts";
 import { createBackgroundCancel } from "./background-cancel.ts";
 import { createBackgroundOutput } from "./background-output.ts";
@@ -53,7 +53,7 @@ export function builtInTools(parts: {
   servers: LanguageServers;
   /** True if `edit` and `write` report new errors. */
   reportsDiagnostics: boolean;
-}): Tool[] {
+}): DefinedTool[] {
   // Shared, so that changes of one file by different tools take turns.
   const changes = createFileChanges({ running: parts.sandbox.running, changed: parts.servers.changed });
   const errors = parts.reportsDiagnostics ? createNewErrors(parts.servers) : noNewErrors;
@@ -87,11 +87,11 @@ export function builtInTools(parts: {
 }
 
 /** Creates the tools that start and manage subagents. They need the sessions and calls of the service that serves them. */
-export function subagentTools(parts: { background: BackgroundCalls; subagents: Subagents }): Tool[] {
+export function subagentTools(parts: { background: BackgroundCalls; subagents: Subagents }): DefinedTool[] {
   return [createBackgroundCancel(parts), createBackgroundOutput(parts), createBackgroundTask(parts), createTask(parts)];
 }
 
 /** Creates the built-in tools that are offered only where the configuration names a provider, which may change at any time. */
-export function searchTools(live: SearchSettings): Record<keyof SearchSettings, Tool> {
+export function searchTools(live: SearchSettings): Record<keyof SearchSettings, DefinedTool> {
   return { websearch: createWebSearch(live), codesearch: createCodeSearch(live) };
 }

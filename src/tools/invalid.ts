@@ -1,10 +1,10 @@
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import { similar } from "../tool/similar.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 
 /** Answers a call that a host could not parse, so that the model learns what was wrong with it. */
-export function createInvalid({ namesIn }: { namesIn(workspace: string): readonly string[] }): Tool {
+export function createInvalid({ namesIn }: { namesIn(workspace: string): readonly string[] }): DefinedTool {
   return defineTool({
     name: "invalid",
     version: "1",

@@ -2,7 +2,7 @@ import type { CodeAction } from "vscode-languageserver-protocol";
 import * as z from "zod";
 import { visible } from "../core/visible.ts";
 import { defineTool } from "../tool/define-tool.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 import type { FileChanges } from "./fs/change-file.ts";
 import {
   type ActionQuestion,
@@ -26,7 +26,13 @@ const actionName = z.object({ title: z.string().min(1), kind: z.string().optiona
  * Lists the fixes and refactorings that the language server offers for a range, or applies one of them. The server computes the
  * change; it is asked, shown and written like that of any other tool.
  */
-export function createLspCodeActions({ servers, changes }: { servers: LanguageServers; changes: FileChanges }): Tool {
+export function createLspCodeActions({
+  servers,
+  changes,
+}: {
+  servers: LanguageServers;
+  changes: FileChanges;
+}): DefinedTool {
   return defineTool({
     name: "lsp_code_actions",
     version: "3",

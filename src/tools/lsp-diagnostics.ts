@@ -1,6 +1,6 @@
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import { openQuestion, questionTool } from "./lsp/code-call.ts";
 import { diagnosticLine, fileDiagnostics, severities } from "./lsp/file-diagnostics.ts";
@@ -9,7 +9,7 @@ import { listOutput, placeAt } from "./lsp/places.ts";
 import { createLineReader } from "./lsp/previews.ts";
 
 /** Lists errors and warnings of a file as it is now. */
-export function createLspDiagnostics({ servers }: { servers: LanguageServers }): Tool {
+export function createLspDiagnostics({ servers }: { servers: LanguageServers }): DefinedTool {
   return defineTool({
     name: "lsp_diagnostics",
     version: "1",

@@ -1,6 +1,6 @@
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import { openQuestion, questionTool } from "./lsp/code-call.ts";
 import type { LanguageServers } from "./lsp/language-servers.ts";
@@ -8,7 +8,7 @@ import { listOutput } from "./lsp/places.ts";
 import { documentSymbols, symbolLine } from "./lsp/questions.ts";
 
 /** Lists the symbols of a file. */
-export function createLspDocumentSymbols({ servers }: { servers: LanguageServers }): Tool {
+export function createLspDocumentSymbols({ servers }: { servers: LanguageServers }): DefinedTool {
   return defineTool({
     name: "lsp_document_symbols",
     version: "1",

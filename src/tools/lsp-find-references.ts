@@ -1,6 +1,6 @@
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import { openQuestion, questionTool } from "./lsp/code-call.ts";
 import type { LanguageServers } from "./lsp/language-servers.ts";
@@ -9,7 +9,7 @@ import { hasOneColumn, oneColumn, positionFields, protocolPosition } from "./lsp
 import { findPlaces } from "./lsp/questions.ts";
 
 /** Finds all uses of the symbol at a position. */
-export function createLspFindReferences({ servers }: { servers: LanguageServers }): Tool {
+export function createLspFindReferences({ servers }: { servers: LanguageServers }): DefinedTool {
   return defineTool({
     name: "lsp_find_references",
     version: "1",

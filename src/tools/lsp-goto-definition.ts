@@ -1,5 +1,5 @@
 import { defineTool } from "../tool/define-tool.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 import { openQuestion, questionTool } from "./lsp/code-call.ts";
 import type { LanguageServers } from "./lsp/language-servers.ts";
 import { createResultFilter, listOutput, placeLine } from "./lsp/places.ts";
@@ -7,7 +7,7 @@ import { positionInput, protocolPosition } from "./lsp/position.ts";
 import { findPlaces } from "./lsp/questions.ts";
 
 /** Finds where the symbol at a position is defined. */
-export function createLspGotoDefinition({ servers }: { servers: LanguageServers }): Tool {
+export function createLspGotoDefinition({ servers }: { servers: LanguageServers }): DefinedTool {
   return defineTool({
     name: "lsp_goto_definition",
     version: "1",

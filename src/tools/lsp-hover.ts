@@ -1,12 +1,12 @@
 import { defineTool } from "../tool/define-tool.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 import { openQuestion, questionTool } from "./lsp/code-call.ts";
 import type { LanguageServers } from "./lsp/language-servers.ts";
 import { positionInput, protocolPosition } from "./lsp/position.ts";
 import { hoverText } from "./lsp/questions.ts";
 
 /** Shows the type and documentation of what stands at a position. */
-export function createLspHover({ servers }: { servers: LanguageServers }): Tool {
+export function createLspHover({ servers }: { servers: LanguageServers }): DefinedTool {
   return defineTool({
     name: "lsp_hover",
     version: "1",

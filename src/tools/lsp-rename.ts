@@ -1,7 +1,7 @@
 import type { Position, PrepareRenameResult, WorkspaceEdit } from "vscode-languageserver-protocol";
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import type { FileChanges } from "./fs/change-file.ts";
 import { planQuestion } from "./lsp/code-call.ts";
@@ -11,7 +11,7 @@ import type { LanguageServers } from "./lsp/language-servers.ts";
 import { hasOneColumn, oneColumn, positionFields, protocolPosition } from "./lsp/position.ts";
 
 /** Renames a symbol everywhere. The server computes the change, and it is asked, shown and written like that of any other tool. */
-export function createLspRename({ servers, changes }: { servers: LanguageServers; changes: FileChanges }): Tool {
+export function createLspRename({ servers, changes }: { servers: LanguageServers; changes: FileChanges }): DefinedTool {
   return defineTool({
     name: "lsp_rename",
     version: "2",

@@ -1,6 +1,6 @@
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import { openQuestion, questionTool } from "./lsp/code-call.ts";
 import { syncFile } from "./lsp/language-client.ts";
@@ -9,7 +9,7 @@ import { createResultFilter, listOutput, maxResults } from "./lsp/places.ts";
 import { symbolLine, workspaceSymbols } from "./lsp/questions.ts";
 
 /** Searches the symbols of a project by name. */
-export function createLspWorkspaceSymbols({ servers }: { servers: LanguageServers }): Tool {
+export function createLspWorkspaceSymbols({ servers }: { servers: LanguageServers }): DefinedTool {
   return defineTool({
     name: "lsp_workspace_symbols",
     version: "1",

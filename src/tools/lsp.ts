@@ -6,7 +6,7 @@ import type {
 } from "vscode-languageserver-protocol";
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
-import type { Tool, ToolContext } from "../tool/tool.ts";
+import type { DefinedTool, ToolContext } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import { openQuestion, questionTool } from "./lsp/code-call.ts";
 import { type AskedFile, askAbout, followUp, type LanguageClient, syncFile } from "./lsp/language-client.ts";
@@ -39,7 +39,7 @@ const operations = [
 const withoutPosition = new Set<string>(["documentSymbol", "workspaceSymbol"]);
 
 /** One tool for all questions, in the form of opencode: the result is JSON. */
-export function createLsp({ servers }: { servers: LanguageServers }): Tool {
+export function createLsp({ servers }: { servers: LanguageServers }): DefinedTool {
   return defineTool({
     name: "lsp",
     version: "1",

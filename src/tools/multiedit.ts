@@ -1,14 +1,14 @@
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import { applyEdit, isChange, noChange, replacement, type Wanted } from "./fs/apply-edit.ts";
 import type { FileChanges } from "./fs/change-file.ts";
 import type { ExistingFile } from "./fs/existing-file.ts";
 
 /** Applies several edits to one file, all in one step or none. */
-export function createMultiEdit({ changes }: { changes: FileChanges }): Tool {
+export function createMultiEdit({ changes }: { changes: FileChanges }): DefinedTool {
   return defineTool({
     name: "multiedit",
     version: "1",

@@ -8,7 +8,7 @@ import { workspaceRoot } from "../core/workspace-root.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import { fence } from "../tool/fence.ts";
-import type { Judge, Tool } from "../tool/tool.ts";
+import type { DefinedTool, Judge } from "../tool/tool.ts";
 import type { Workspace } from "../tool/workspace.ts";
 
 const maxNameLength = 256;
@@ -17,7 +17,7 @@ const maxNameLength = 256;
  * Loads the instructions of a skill. A skill of a workspace that is not trusted with its present content asks each time, and
  * its text is fenced.
  */
-export function createSkill({ skills, agentNames }: { skills: Skills; agentNames(): readonly string[] }): Tool {
+export function createSkill({ skills, agentNames }: { skills: Skills; agentNames(): readonly string[] }): DefinedTool {
   return defineTool({
     name: "skill",
     version: "1",

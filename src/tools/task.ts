@@ -2,7 +2,7 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import type { RunUpdate } from "../agents/runners/runner.ts";
 import type { SubagentRequest, Subagents } from "../agents/runners/subagents.ts";
 import { defineTool } from "../tool/define-tool.ts";
-import type { PlanContext, Tool, ToolContext } from "../tool/tool.ts";
+import type { DefinedTool, PlanContext, ToolContext } from "../tool/tool.ts";
 import { describeAgents } from "./task/startable-agents.ts";
 import { childSessionOf, type TaskInput, taskInput } from "./task/task-input.ts";
 
@@ -14,7 +14,7 @@ export function createTask({
   subagents,
 }: {
   subagents: Pick<Subagents, "check" | "durability" | "run" | "startable">;
-}): Tool {
+}): DefinedTool {
   return defineTool({
     name: "task",
     version: "1",

@@ -2,7 +2,7 @@ import * as z from "zod";
 import type { SearchSettings, WebSearchName } from "../core/search-providers.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 import { askProvider, checkProvider } from "./search/ask-provider.ts";
 import {
   placeDigest,
@@ -18,7 +18,7 @@ const graceMs = 5_000;
 const maxQueryLength = 2_000;
 
 /** Searches the web by the configured provider, which `live` returns; it is offered only where there is one. */
-export function createWebSearch(live: Pick<SearchSettings, "websearch">): Tool {
+export function createWebSearch(live: Pick<SearchSettings, "websearch">): DefinedTool {
   return defineTool({
     name: "websearch",
     version: "1",

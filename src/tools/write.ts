@@ -1,12 +1,18 @@
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { DefinedTool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import type { FileChanges } from "./fs/change-file.ts";
 import { type NewErrors, noNewErrors } from "./lsp/new-errors.ts";
 
 /** Writes whole files. An existing file must have been read in its present version, so that no work is overwritten unseen. */
-export function createWrite({ changes, errors = noNewErrors }: { changes: FileChanges; errors?: NewErrors }): Tool {
+export function createWrite({
+  changes,
+  errors = noNewErrors,
+}: {
+  changes: FileChanges;
+  errors?: NewErrors;
+}): DefinedTool {
   return defineTool({
     name: "write",
     version: "1",

@@ -5,7 +5,7 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import * as z from "zod";
 import { approvalDigest } from "../../src/call/approval-digest.ts";
 import { createFileHashes } from "../../src/call/bound-files.ts";
-import { defineTool } from "../../src/tool/define-tool.ts";
+import { boundTool, defineTool } from "../../src/tool/define-tool.ts";
 import type { Plan } from "../../src/tool/tool.ts";
 import { openWorkspace } from "../../src/tool/workspace.ts";
 
@@ -44,7 +44,7 @@ async function digest({ policy = "p1", version = "1", input = { to: "staging" },
   for (const { absolute } of planned.binds ?? []) files[absolute] = (await createFileHashes().of(absolute)).sha256;
   const bound = async () => ({ files, code: {}, shown: [], missing: [] });
   const decision = { plan: planned, bound };
-  return await approvalDigest(parts, deploy(version), input, decision, { workspace });
+  return await approvalDigest(parts, boundTool(deploy(version)), input, decision, { workspace });
 }
 
 test("an equal plan has an equal digest, whatever its title says", async () => {

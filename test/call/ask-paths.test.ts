@@ -4,7 +4,7 @@ import { describe, expect, test } from "vitest";
 import * as z from "zod";
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Ask } from "../../src/core/ask.ts";
-import { defineTool } from "../../src/tool/define-tool.ts";
+import { boundTool, defineTool } from "../../src/tool/define-tool.ts";
 import { serve } from "./server.ts";
 
 const asking = (name: string, asks: (place: Place) => readonly object[], body: typeof asks = () => []) => {
@@ -35,7 +35,12 @@ async function requestsOf(tool: ReturnType<typeof asking>, prepare?: (place: Pla
   const sessionId = "ses_test";
   await agent.sessions.createSession({ sessionId });
   const requests: [string, string[]][] = [];
-  for await (const { event } of agent.tools.executeTool({ sessionId, callId: "c1", tool: tool.name, input: {} })) {
+  for await (const { event } of agent.tools.executeTool({
+    sessionId,
+    callId: "c1",
+    tool: boundTool(tool).name,
+    input: {},
+  })) {
     if (event?.event.case !== "permissionAsked") continue;
     const { permission, patterns } = event.event.value;
     requests.push([permission, patterns.map((pattern) => pattern.replace(outside, "OUT"))]);

@@ -15,7 +15,7 @@ import { failed } from "../../src/call/state.ts";
 import type { Principal } from "../../src/core/principal.ts";
 import { workspaceRoot } from "../../src/core/workspace-root.ts";
 import { defineTool } from "../../src/tool/define-tool.ts";
-import type { Tool } from "../../src/tool/tool.ts";
+import type { DefinedTool } from "../../src/tool/tool.ts";
 import { agent } from "../model/clients.ts";
 import { type Replicas, startReplicas } from "../model/replicas.ts";
 import { inRedis, inSqlite, type NewContents } from "../model/stores.ts";
@@ -31,7 +31,7 @@ afterAll(() => redis.stop());
 const person: Principal = { ...agent, id: "ann", lineage: ["ann"], roles: new Set(["approver"]) };
 
 /** Tools: one that asks, one that runs until it is stopped, and parents that make calls of both. */
-function family({ waits, gather }: { waits: boolean; gather?: GatherChange | undefined }): Tool[] {
+function family({ waits, gather }: { waits: boolean; gather?: GatherChange | undefined }): DefinedTool[] {
   const input = z.object({});
   return [
     defineTool({

@@ -6,7 +6,7 @@ import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { CallStore, Store } from "../../src/call/ports.ts";
 import { defineTool } from "../../src/tool/define-tool.ts";
-import type { Tool } from "../../src/tool/tool.ts";
+import type { DefinedTool } from "../../src/tool/tool.ts";
 import { agent } from "../model/clients.ts";
 import { ReplicaDied } from "../model/reach.ts";
 import { startReplicas } from "../model/replicas.ts";
@@ -25,7 +25,7 @@ const places: [string, (url: string) => NewContents][] = [
 ];
 
 /** A parent that makes two calls which start together, and stores a memo when they may. */
-function tools(entered: string[], gates: string[]): Tool[] {
+function tools(entered: string[], gates: string[]): DefinedTool[] {
   const input = z.object({});
   return [
     defineTool({

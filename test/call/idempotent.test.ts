@@ -5,7 +5,7 @@ import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_s
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { defineTool } from "../../src/tool/define-tool.ts";
-import type { Tool } from "../../src/tool/tool.ts";
+import type { DefinedTool } from "../../src/tool/tool.ts";
 import { agent } from "../model/clients.ts";
 import { type Replicas, startReplicas } from "../model/replicas.ts";
 import { inRedis, inSqlite, type NewContents } from "../model/stores.ts";
@@ -31,7 +31,7 @@ describe.each<[string, (url: string) => NewContents]>([
   ): Promise<{ replicas: Replicas; entries: string[] }> {
     const entries: string[] = [];
     let entered = Promise.withResolvers<void>();
-    const toolsOf = (gone: AbortSignal): Tool[] => [
+    const toolsOf = (gone: AbortSignal): DefinedTool[] => [
       defineTool({
         name: "look",
         description: "Looks.",

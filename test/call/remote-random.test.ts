@@ -6,10 +6,10 @@ import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_s
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { isTerminal } from "../../src/call/state.ts";
-import { defineTool } from "../../src/tool/define-tool.ts";
+import { boundTool, defineTool } from "../../src/tool/define-tool.ts";
 import { NotEntered } from "../../src/tool/errors.ts";
 import { assignmentOf, callOfAssignment, type RemoteMark, type Reservation } from "../../src/tool/remote.ts";
-import type { Tool, ToolContext, ToolResult } from "../../src/tool/tool.ts";
+import type { DefinedTool, ToolContext, ToolResult } from "../../src/tool/tool.ts";
 import { agent } from "../model/clients.ts";
 import { type Replicas, startReplicas } from "../model/replicas.ts";
 import { inRedis, inSqlite, type NewContents } from "../model/stores.ts";
@@ -55,7 +55,7 @@ function createKeeper(replicas: () => Replicas, forgets: boolean) {
     entered,
     held,
     at: () => at,
-    tool: (replica: string, gone: AbortSignal): Tool =>
+    tool: (replica: string, gone: AbortSignal): DefinedTool =>
       defineTool({
         name: "deploy",
         description: "Deploys.",
@@ -112,7 +112,7 @@ const turns = fc.oneof({ weight: 4, arbitrary: fc.nat({ max: 4 }) }, { weight: 1
 function anyOrder(newContents: NewContents, forgets = false) {
   const pace = fc.array(turns, { minLength: 1, maxLength: 20 });
   return fc.asyncProperty(fc.array(race, { minLength: 3, maxLength: 12 }), pace, async (races, pace) => {
-    const names = new Map<Tool, string>();
+    const names = new Map<DefinedTool, string>();
     const worker = createKeeper(() => replicas, forgets);
     const replicas: Replicas = await startReplicas(
       { newContents, pace },
@@ -123,7 +123,7 @@ function anyOrder(newContents: NewContents, forgets = false) {
           return [tool];
         },
         remoteToolsOf: ([tool]) => ({
-          find: () => tool,
+          find: () => tool && boundTool(tool),
           isServed: async () => true,
           onOrphan: (_ref, mark) => void worker.probe((tool && names.get(tool)) ?? "", mark).catch(() => {}),
         }),

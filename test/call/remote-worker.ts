@@ -2,9 +2,9 @@ import { setTimeout as delay } from "node:timers/promises";
 import * as z from "zod";
 import type { RemoteTools } from "../../src/call/engine.ts";
 import type { CallRef } from "../../src/core/call-ref.ts";
-import { defineTool } from "../../src/tool/define-tool.ts";
+import { boundTool, defineTool } from "../../src/tool/define-tool.ts";
 import { assignmentOf, callOfAssignment, type RemoteMark, type Reservation } from "../../src/tool/remote.ts";
-import type { Tool, ToolContext, ToolResult } from "../../src/tool/tool.ts";
+import type { DefinedTool, ToolContext, ToolResult } from "../../src/tool/tool.ts";
 
 /** A body that a worker has entered: it gets the context of the run that goes on with it. */
 export interface WorkerBody {
@@ -63,7 +63,7 @@ export function createTestWorker({ capacity = 10, queueMs = 60_000, idempotent =
     orphans,
     bodies,
     /** The tool of a replica, whose bodies run in the worker. */
-    toolOf: (replica: string, gone: AbortSignal): Tool =>
+    toolOf: (replica: string, gone: AbortSignal): DefinedTool =>
       defineTool({
         name: "deploy",
         description: "Deploys.",
@@ -82,8 +82,8 @@ export function createTestWorker({ capacity = 10, queueMs = 60_000, idempotent =
         },
         execute: (_input, { plan: _plan, ...ctx }) => run(ctx, gone),
       }),
-    remoteToolsOf: (tools: readonly Tool[]): RemoteTools => ({
-      find: (id) => tools.find(({ definition }) => definition.definitionId === id),
+    remoteToolsOf: (tools: readonly DefinedTool[]): RemoteTools => ({
+      find: (id) => tools.map(boundTool).find(({ definition }) => definition.definitionId === id),
       isServed: async () => true,
       onOrphan: (ref) => void orphans.push(ref),
     }),

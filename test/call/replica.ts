@@ -11,13 +11,13 @@ import { createReplica } from "../../src/compose/replica.ts";
 import { readLimits } from "../../src/config/schema.ts";
 import type { ConfiguredRules } from "../../src/policy/layers.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
-import type { Tool } from "../../src/tool/tool.ts";
+import type { DefinedTool } from "../../src/tool/tool.ts";
 import { agent } from "../model/clients.ts";
 import { quiet } from "../store/redis-store.ts";
 
 /** Options of a replica under test. */
 export interface TestReplicaOptions {
-  tools: Tool[];
+  tools: DefinedTool[];
   leaseMs?: number;
   /** The rules in force; a test may replace them. */
   rules?: ConfiguredRules;

@@ -13,11 +13,11 @@ import type { openStore } from "../../src/compose/store.ts";
 import { type Config, loadConfig } from "../../src/config/config.ts";
 import type { LogFields, Logger } from "../../src/core/logger.ts";
 import { byName } from "../../src/tool/registry.ts";
-import type { Tool } from "../../src/tool/tool.ts";
+import type { DefinedTool } from "../../src/tool/tool.ts";
 
 /** Starts a service in this process, with the tools of a test; it stops with the test. */
 export async function serve(
-  tools: Tool[],
+  tools: DefinedTool[],
   {
     open,
     buildId = "test",

@@ -1,7 +1,7 @@
 import * as z from "zod";
 import { defineTool } from "../../src/tool/define-tool.ts";
 import { ToolFailure } from "../../src/tool/errors.ts";
-import type { Tool, ToolContext, ToolResult } from "../../src/tool/tool.ts";
+import type { DefinedTool, ToolContext, ToolResult } from "../../src/tool/tool.ts";
 import type { End } from "./model.ts";
 
 /** Record of what the tools of a test did, outside of every store. */
@@ -20,7 +20,7 @@ export function createLedger(onEntry: () => void) {
      * Returns the tools of one replica: `open` is allowed, `ask` asks, `hold` is allowed and waits to be released. `look` has no
      * effects: its entries are not in the ledger, since it may be entered for calls that are refused. `parent` makes a call of `ask`.
      */
-    tools(gone: AbortSignal): Tool[] {
+    tools(gone: AbortSignal): DefinedTool[] {
       const tool = (
         name: string,
         permissions: readonly string[],

@@ -7,7 +7,7 @@ import type { Store } from "../../src/call/ports.ts";
 import { createReplica } from "../../src/compose/replica.ts";
 import { readLimits } from "../../src/config/schema.ts";
 import type { Logger } from "../../src/core/logger.ts";
-import type { Tool } from "../../src/tool/tool.ts";
+import type { DefinedTool } from "../../src/tool/tool.ts";
 import { createReach, ReplicaDied } from "./reach.ts";
 import type { NewContents } from "./stores.ts";
 
@@ -57,8 +57,8 @@ export async function startReplicas(
     remoteToolsOf,
     onNews,
   }: {
-    toolsOf(gone: AbortSignal, replica: string): Tool[];
-    remoteToolsOf?(tools: readonly Tool[]): RemoteTools;
+    toolsOf(gone: AbortSignal, replica: string): DefinedTool[];
+    remoteToolsOf?(tools: readonly DefinedTool[]): RemoteTools;
     onNews(): void;
   },
 ) {

@@ -2,7 +2,8 @@
 import { expect, test } from "vitest";
 import * as z from "zod";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { Tool } from "../../src/tool/plugin.ts";
+import { toolFrom } from "../../src/testing.ts";
+import { defineTool, Tool } from "../../src/tool/plugin.ts";
 import { serve } from "../call/server.ts";
 import { block } from "./blocks.ts";
 
@@ -44,4 +45,23 @@ test("rows 140, 196: a value of Tool.define registers under its name, and under 
   const made = Tool.define("made", { description: "", parameters: z.object({}), execute: () => 42 });
   await expect(service.register({ other: made })).rejects.toThrow('the tool "made" cannot serve as "other"');
   await expect(service.register({ none: {} })).rejects.toThrow("it has neither init nor execute");
+});
+
+const parts = { description: "Adds one", input: z.object({ n: z.number() }), output: z.number() };
+const one = defineTool({ ...parts, name: "one", execute: ({ n }) => n + 1 });
+
+test.each([
+  ["defineTool", async () => one],
+  ["toolFrom", async () => await toolFrom("one", { ...parts, args: { n: z.number() }, execute: () => 1 })],
+])("row 195: what %s returns has no schema and no executor, and only the service runs it", async (_, make) => {
+  const tool = await make();
+  expect(Reflect.ownKeys(tool)).toEqual([]);
+  expect(Object.getPrototypeOf(tool)).toBe(Object.prototype);
+  expect(Object.isFrozen(tool)).toBe(true);
+  // @ts-expect-error: the type has no such field either.
+  expect(tool.execute).toBeUndefined();
+  const service = await serve([]);
+  service.register({ one: tool });
+  expect(await call(service, "one", { n: 1 })).toMatchObject({ status: "completed" });
+  await expect(service.register({ copy: { ...tool } as object })).rejects.toThrow('"copy" is not a tool');
 });

@@ -294,12 +294,18 @@ export const elsewhere: Readonly<Record<number, readonly [file: string, title: s
   94: ["test/tools/edit.test.ts", "of a text that occurs more than once names the lines, or replaces all of them"],
   95: ["test/e2e/files.test.ts", "a file must be read before it is overwritten"],
   96: ["test/e2e/files.test.ts", "a file must be read before it is overwritten"],
+  98: ["test/tools/search.test.ts", "searches for names and for text stop after 60 seconds, and say so"],
   99: ["test/tools/search.test.ts", "shows the newest 100 of all files, not the first ones found"],
+  101: ["test/tools/search.test.ts", "a search for text stops once it has found 10 MiB, and says so"],
   102: ["test/tools/search.test.ts", "shows numbered matching lines, newest files first"],
   106: ["test/tools/bash.test.ts", "at the timeout preserves the output, ends all processes and reports it"],
   107: ["test/runners/task.test.ts", "the child session continues by its id, under either name"],
   109: ["test/runners/background.test.ts", "returns at once; its task is a call whose output can be read"],
   110: ["test/runners/background.test.ts", "returns at once; its task is a call whose output can be read"],
+  113: [
+    "test/tools/webfetch.test.ts",
+    "http without a port goes to https, whose rules count, unless a rule names http",
+  ],
   118: ["test/tools/todo.test.ts", "is refused, and the list stays"],
   119: ["test/tools/todo.test.ts", "todoread returns the last list, whole and in order"],
   120: ["test/tools/todo.test.ts", "todoread returns the last list, whole and in order"],
@@ -394,66 +400,122 @@ export const elsewhere: Readonly<Record<number, readonly [file: string, title: s
   248: ["test/call/stream-tools.test.ts", "a call's input shows while it arrives"],
 };
 
-/** Requirements from which the product deviates for its users, with the place that says so. */
-export const deviations: Readonly<Record<number, readonly [what: string, said: string]>> = {
+/** Requirements from which the product deviates for its users, with the file that says so, and a part of its sentence. */
+export const deviations: Readonly<Record<number, readonly [what: string, file: string, sentence: string]>> = {
   28: [
     "numbered lines stand in <path> and <content>, in the form of later versions of opencode",
-    "src/tools/read.ts, the description of the tool",
+    "docs/tools-reference.md",
+    "Text is returned as numbered lines (`N: line`)",
   ],
-  41: ["2,000 lines and 51,200 bytes, as documents 002 and 003 say", "docs/tools.md, Return a result"],
-  44: ["once, always and reject, the names of document 001", "proto PermissionReply"],
-  52: ["the name of a built-in tool is taken, so the example serves as py_read", "docs/clients/python.md"],
-  68: ["the package has a version: opencode.tool.v1", "docs/contract.md"],
-  72: ["a host removes outputs from its context, so nothing here sets the field", "proto ToolTimeWithEnd.compacted"],
-  90: ["offset counts from 1; 0 is the first line, too", "src/tools/read.ts, the schema"],
-  105: ["cd works, and the directory that it leads to is asked for", "src/tools/bash.ts, the description"],
+  41: [
+    "2,000 lines and 51,200 bytes, as documents 002 and 003 say",
+    "proto/opencode/tool/v1/tool.proto",
+    "at most 2,000 lines and 51,200 bytes, followed by a hint how to read the rest",
+  ],
+  44: [
+    "once, always and reject, the names of document 001",
+    "proto/opencode/tool/v1/tool.proto",
+    "PERMISSION_REPLY_ONCE approves this call only",
+  ],
+  52: [
+    "the name of a built-in tool is taken, so the example serves as py_read",
+    "sdk/python/toolgate/tools.py",
+    "serves as `py_read`",
+  ],
+  68: ["the package has a version: opencode.tool.v1", "proto/opencode/tool/v1/tool.proto", "package opencode.tool.v1;"],
+  72: [
+    "a host removes outputs from its context, so nothing here sets the field",
+    "proto/opencode/tool/v1/tool.proto",
+    "a host that keeps such times keeps them itself",
+  ],
+  90: [
+    "offset counts from 1; 0 is the first line, too",
+    "docs/tools-reference.md",
+    "counted from 1; 0 is the first one, too",
+  ],
+  105: [
+    "cd works, and the directory that it leads to is asked for",
+    "docs/tools-reference.md",
+    "to run in another directory set workdir instead of using cd",
+  ],
   108: [
     "build, plan and explore are built in; the others stand commented in what toolgate install writes, since a model runs them",
-    "src/cli/install/service-files.ts",
+    "src/cli/commands/install.ts",
+    "# Agents for the tool task, and a program that speaks ACP and runs them. Uncomment what you use",
   ],
   116: [
     "the tools are offered once a provider is configured, which names who gets the queries",
-    "docs/tools.md, Search",
+    "docs/configuration.md",
+    "which is not offered without one",
   ],
-  130: ["the tools need no flag", "docs/code.md"],
-  135: ["the tool needs no flag", "docs/tools.md, Built-in tools"],
-  151: ["toolgate-output:ID in place of a path, which a sandbox would hide", "docs/tools.md"],
-  152: ["outputs lie below the data directory, hidden from commands", "docs/operations.md"],
-  157: ["the log lies in the data directory", "docs/operations.md"],
-  182: ["pending calls count too, so a model that repeats itself at once is asked", "docs/policy.md"],
-  183: ["the error names the rule that denies", "docs/policy.md"],
-  185: ["always means what may be remembered, as document 001 says", "proto PermissionRequest.always"],
-  186: ["an ID in place of a path", "docs/tools.md"],
+  130: ["the tools need no flag", "docs/code.md", "offers one more tool, `lsp`"],
+  135: ["the tool needs no flag", "docs/tools-reference.md", "Asks `batch` (allowed)"],
+  151: [
+    "toolgate-output:ID in place of a path, which a sandbox would hide",
+    "docs/tools-reference.md",
+    "`toolgate-output:ID` reads the whole output of an earlier call",
+  ],
+  152: ["outputs lie below the data directory, hidden from commands", "docs/operations.md", "`<data>/output`"],
+  157: ["the log lies in the data directory", "docs/configuration.md", "`<data>/log/toolgate.log`"],
+  182: [
+    "pending calls count too, so a model that repeats itself at once is asked",
+    "proto/opencode/tool/v1/tool.proto",
+    "`doom_loop` is asked for in addition when a call is the third",
+  ],
+  183: [
+    "the error names the rule that denies",
+    "proto/opencode/tool/v1/permission.proto",
+    "decided is true for the deciding rule.",
+  ],
+  185: [
+    "always means what may be remembered, as document 001 says",
+    "proto/opencode/tool/v1/tool.proto",
+    "always is the patterns that a plain PERMISSION_REPLY_ALWAYS saves",
+  ],
+  186: [
+    "an ID in place of a path",
+    "docs/tools-reference.md",
+    "`toolgate-output:ID` reads the whole output of an earlier call",
+  ],
   187: [
     "the end of a command's output is kept, where errors stand; of other tools both ends",
-    "docs/tools.md, Reference",
+    "docs/tools-reference.md",
+    "Of a long output the end is returned.",
   ],
-  194: ["code of a workspace runs only once a person has trusted it", "docs/security.md"],
-  196: ["zod schemas and promises in place of Effect", "docs/tools.md"],
-  206: ["the names are sessionId, agent, messageId and callId, and the context has more", "docs/tools.md, Reference"],
+  194: ["code of a workspace runs only once a person has trusted it", "docs/tools.md", "Trust covers the code"],
+  196: [
+    "zod schemas and promises in place of Effect",
+    "src/tool/codec.ts",
+    "A schema of values: of zod, or a JSON Schema",
+  ],
+  206: [
+    "the names are sessionId, agent, messageId and callId, and the context has more",
+    "src/tool/tool.ts",
+    "Context of running a call, the same for every tool.",
+  ],
   211: [
     "the grammar of names is that of all known providers, so no request fails for a name",
-    "src/tool/define-tool.ts, ToolConfig.name",
+    "src/tool/define-tool.ts",
+    "`[A-Za-z][A-Za-z0-9_-]{0,63}`. Default: the key under which it is registered",
+  ],
+  216: [
+    "a plugin returns its tools when it starts, once for each workspace; they go with it, and it adds none later",
+    "src/tool/plugin.ts",
+    "and adds none later",
   ],
   221: [
     "hosts that name no definition_id get the tool that serves now; with it a replaced one is STALE_TOOL",
-    "proto CallToolRequest.definition_id",
+    "proto/opencode/tool/v1/tool_service.proto",
+    "ends STALE_TOOL. Empty: not checked.",
   ],
   225: [
     "files above 64 KiB are toolgate-output:ID, so events stay small; they are never in a text",
-    "proto FilePart.url",
+    "proto/opencode/tool/v1/tool.proto",
+    "url is a `data:` URL for up to 64 KiB of content",
   ],
   231: [
     "tools of opencode have no ToolFailure, so the message of each error is shown",
-    "docs/tools.md, Return a result",
+    "docs/tools.md",
+    "have no `ToolFailure`",
   ],
-};
-
-/** Requirements that are not whole, or that no test shows, with what is missing. */
-export const missing: Readonly<Record<number, string>> = {
-  98: "the limit is not tested: 60 s of searching",
-  101: "the limit is not tested: 60 s, 10 MB",
-  113: "no test names it",
-  195: "copies cannot be registered, but the schemas and the executor are still readable fields",
-  216: "plugins bring tools as data and cannot register more later",
 };

@@ -1,7 +1,7 @@
 /** `node test/seeds/table.ts`: writes table.md, the state of each requirement of the order, by the tests that name its row. */
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { deviations, elsewhere, missing, requirements } from "./rows.ts";
+import { deviations, elsewhere, requirements } from "./rows.ts";
 
 const folder = import.meta.dirname;
 const rowsNamed = /\brows? (\d+(?:(?:, | to | and )\d+)*)/g;
@@ -26,7 +26,7 @@ function testsByRow(): Map<number, string> {
   return found;
 }
 
-/** Returns the table. What deviates or is missing says so, also where a test shows a part of it. */
+/** Returns the table. What deviates says so, also where a test shows a part of it. */
 export function tableOfRows(): string {
   const named = testsByRow();
   const lines = Object.entries(requirements).map(([key, [document, requirement]]) => {
@@ -41,9 +41,8 @@ export function tableOfRows(): string {
 
 function stateOf(row: number, named: string | undefined): [state: string, evidence: string] {
   const deviation = deviations[row];
-  if (deviation !== undefined) return ["deviates, serves the user", `${deviation[0]}; said at ${deviation[1]}`];
-  const lack = missing[row];
-  if (lack !== undefined) return ["not whole", lack];
+  if (deviation !== undefined)
+    return ["deviates, serves the user", `${deviation[0]}; said at ${deviation[1]}: "${deviation[2]}"`];
   const other = elsewhere[row];
   const evidence = other === undefined ? named : `\`${other[0]}\`: ${other[1]}`;
   return evidence === undefined ? ["not shown", ""] : ["Y", evidence];

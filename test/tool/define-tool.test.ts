@@ -6,8 +6,8 @@ import * as z from "zod";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { canonicalJson } from "../../src/core/canonical-json.ts";
-import { defineTool, type ToolConfig } from "../../src/tool/define-tool.ts";
-import type { Plan, Tool } from "../../src/tool/tool.ts";
+import { boundTool, defineTool, type ToolConfig } from "../../src/tool/define-tool.ts";
+import type { DefinedTool, Plan, Tool } from "../../src/tool/tool.ts";
 import { serve } from "../call/server.ts";
 
 const sum = defineTool({
@@ -23,11 +23,11 @@ const sum = defineTool({
 });
 
 /** Calls a tool to its end; a person approves whatever it asks. */
-async function call(tool: Tool, input = {}): Promise<ToolPart["state"]> {
+async function call(tool: DefinedTool, input = {}): Promise<ToolPart["state"]> {
   const { agent, person } = await serve([tool]);
   const sessionId = "ses_test";
   await agent.sessions.createSession({ sessionId });
-  const request = { sessionId, callId: "c1", tool: tool.name, input };
+  const request = { sessionId, callId: "c1", tool: boundTool(tool).name, input };
   for await (const { event } of agent.tools.executeTool(request)) {
     if (event?.event.case === "permissionAsked") {
       const permissionId = event.event.value.id;
@@ -121,9 +121,9 @@ describe("a tool with an output schema", () => {
   });
 
   test("lists its schema; another schema has another definition ID", () => {
-    expect(sum.definition.outputSchema).toMatchObject({ properties: { at: { type: "string" } } });
+    expect(boundTool(sum).definition.outputSchema).toMatchObject({ properties: { at: { type: "string" } } });
     const make = (output: z.ZodType) =>
-      defineTool({ name: "t", description: "", input: z.object({}), output, execute: () => "" });
+      boundTool(defineTool({ name: "t", description: "", input: z.object({}), output, execute: () => "" }));
     expect(make(z.string()).definition.definitionId).not.toBe(make(z.string().max(3)).definition.definitionId);
   });
 });
@@ -152,7 +152,8 @@ describe("a tool without a plan", () => {
 
   test("shows an input that is too long by its hash", async () => {
     const env = "x".repeat(10_000);
-    const { patterns } = (await deploy.plan(deploy.decode({ env }), planContext)).asks[0] ?? { patterns: [] };
+    const bound = boundTool(deploy);
+    const { patterns } = (await bound.plan(bound.decode({ env }), planContext)).asks[0] ?? { patterns: [] };
     const whole = JSON.stringify({ dry: false, env });
     expect(patterns[0]).toHaveLength(8_192 + "… sha256:".length + 64);
     expect(patterns[0]).toContain(createHash("sha256").update(whole).digest("hex"));
@@ -199,7 +200,7 @@ describe("a tool with a JSON Schema", () => {
 
   test("gets valid input with defaults filled in; the caller's object is unchanged", () => {
     const input = { q: "a" };
-    expect(search.decode(input)).toEqual({ q: "a", limit: 10 });
+    expect(boundTool(search).decode(input)).toEqual({ q: "a", limit: 10 });
     expect(input).toEqual({ q: "a" });
   });
 
@@ -216,7 +217,7 @@ describe("a tool with a JSON Schema", () => {
   test("may be of draft-07", () => {
     const $schema = "http://json-schema.org/draft-07/schema#";
     const input = { $schema, type: "object", properties: { p: { type: "array", items: [{ type: "number" }] } } };
-    const old = defineTool({ name: "old", description: "", input, execute: () => ({ output: "" }) });
+    const old = boundTool(defineTool({ name: "old", description: "", input, execute: () => ({ output: "" }) }));
     expect(() => old.decode({ p: ["x"] })).toThrow("- p.0: must be number");
   });
 
@@ -232,7 +233,7 @@ describe("a tool with a JSON Schema", () => {
       properties: { a: { type: "string", pattern: "^(a+)+$" }, b: { type: "string", pattern: "^\\u0041\\d{2}$" } },
       patternProperties: { "^x-(\\w+)*$": { type: "number" } },
     };
-    const tool = defineTool({ name: "ok", description: "", input, execute: () => ({ output: "" }) });
+    const tool = boundTool(defineTool({ name: "ok", description: "", input, execute: () => ({ output: "" }) }));
     // A backtracking engine would take longer than the universe has existed.
     expect(() => tool.decode({ a: `${"a".repeat(5_000)}!` })).toThrow("must match pattern");
     expect(() => tool.decode({ b: "A1" })).toThrow("must match pattern");
@@ -325,7 +326,7 @@ const planContext = {
 describe("templates of permissions", () => {
   const fields = { name: "deploy", description: "Deploys.", input: z.object({ env: z.string().optional() }) };
   const make = (permissions: ToolConfig<typeof fields.input, Plan, never>["permissions"]) =>
-    defineTool({ ...fields, ...(permissions && { permissions }), execute: () => ({ output: "" }) });
+    boundTool(defineTool({ ...fields, ...(permissions && { permissions }), execute: () => ({ output: "" }) }));
 
   test("a call asks for its templates, filled with fields of the input", async () => {
     const tool = make([{ patterns: ["{env}/*"] }, { permission: "traffic", patterns: ["{env}"] }]);
@@ -354,12 +355,9 @@ describe("templates of permissions", () => {
 
 describe("a tool that asks bash for its whole input", () => {
   const fields = { description: "Runs.", input: z.record(z.string(), z.json()), execute: () => ({ output: "" }) };
-  const named = defineTool({ ...fields, name: "bash" });
-  const templated = defineTool({
-    ...fields,
-    name: "runner",
-    permissions: [{ permission: "bash", patterns: ["{none}"] }],
-  });
+  const named = boundTool(defineTool({ ...fields, name: "bash" }));
+  const permissions = [{ permission: "bash", patterns: ["{none}"] }];
+  const templated = boundTool(defineTool({ ...fields, name: "runner", permissions }));
   const asksOf = async (tool: Tool, input: JsonObject) => (await tool.plan(tool.decode(input), planContext)).asks;
 
   test.each<[JsonObject, object]>([

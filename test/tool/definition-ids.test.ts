@@ -3,13 +3,13 @@ import * as z from "zod";
 import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { defineTool, type ToolConfig } from "../../src/tool/define-tool.ts";
 import { createRegistry } from "../../src/tool/registry.ts";
-import type { Plan, Tool } from "../../src/tool/tool.ts";
+import type { DefinedTool, Plan } from "../../src/tool/tool.ts";
 import { serve } from "../call/server.ts";
 import { confirmedVersions, presentVersions } from "../tools/built-in-versions.ts";
 
 type Fields = Partial<ToolConfig<z.ZodObject, Plan, never>>;
 
-const say = (word: string, fields: Fields = {}): Tool =>
+const say = (word: string, fields: Fields = {}): DefinedTool =>
   defineTool({
     name: "say",
     description: "Says a word.",
@@ -130,7 +130,7 @@ describe("a registration", () => {
     ["a renamed copy", Object.freeze({ ...say("one"), name: "read" }), '"say" is not a tool'],
     ["a tool of another name", say("one", { name: "other" }), 'the tool "other" cannot serve as "say"'],
   ])("refuses %s, and registers none of its tools", (_, value, message) => {
-    const tools = { fine: say("fine", { name: "fine" }), say: value as Tool };
+    const tools = { fine: say("fine", { name: "fine" }), say: value as DefinedTool };
     expect(() => registry.register(tools)).toThrow(message);
     expect(registry.list("default")).toEqual([]);
   });

@@ -2,14 +2,18 @@
 import { describe, expect, test } from "vitest";
 import * as z from "zod";
 import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { defineTool } from "../../src/tool/define-tool.ts";
+import { boundTool, defineTool } from "../../src/tool/define-tool.ts";
 import { ToolFailure } from "../../src/tool/errors.ts";
 import { createRegistry } from "../../src/tool/registry.ts";
-import type { Tool, ToolContext } from "../../src/tool/tool.ts";
+import type { DefinedTool, ToolContext } from "../../src/tool/tool.ts";
 import { serve } from "../call/server.ts";
 
 /** A tool without asks that returns a word, or runs the given function first. */
-function say(name: string, word: string, execute: (ctx: ToolContext) => Promise<void> | void = () => undefined): Tool {
+function say(
+  name: string,
+  word: string,
+  execute: (ctx: ToolContext) => Promise<void> | void = () => undefined,
+): DefinedTool {
   return defineTool({
     name,
     description: `Says ${word}.`,
@@ -53,7 +57,7 @@ describe("single executor", () => {
   test("a tool is frozen", () => {
     const tool = say("t", "one");
     expect(() => Object.assign(tool, { execute: async () => ({ output: "changed" }) })).toThrow(TypeError);
-    expect(() => Object.assign(tool.definition.inputSchema ?? {}, { type: "string" })).toThrow(TypeError);
+    expect(() => Object.assign(boundTool(tool).definition.inputSchema ?? {}, { type: "string" })).toThrow(TypeError);
   });
 });
 
@@ -117,7 +121,7 @@ describe("scoped registration", () => {
     const tool = say("t", "one");
     const [first, second] = [registry.register({ t: tool }), registry.register({ t: tool })];
     first();
-    expect(registry.get("t", "default")).toBe(tool);
+    expect(registry.get("t", "default")).toBe(boundTool(tool));
     second();
     expect(registry.get("t", "default")).toBeUndefined();
     expect(registry.list("default")).toEqual([]);
@@ -125,7 +129,7 @@ describe("scoped registration", () => {
 
   test("a workspace's tool takes precedence over a common one, in that workspace alone", () => {
     const registry = createRegistry();
-    const [own, all] = [say("t", "own"), say("t", "all")];
+    const [own, all] = [boundTool(say("t", "own")), boundTool(say("t", "all"))];
     const close = registry.register({ t: own }, "here");
     registry.register({ t: all });
     expect([registry.get("t", "here"), registry.get("t", "there")]).toEqual([own, all]);
@@ -136,7 +140,7 @@ describe("scoped registration", () => {
 
   test("later changes of the registered record have no effect", () => {
     const registry = createRegistry();
-    const tools: Record<string, Tool> = { a: say("a", "a") };
+    const tools: Record<string, DefinedTool> = { a: say("a", "a") };
     const close = registry.register(tools);
     tools.b = say("b", "b");
     expect(registry.list("default").map(({ name }) => name)).toEqual(["a"]);

@@ -2,7 +2,7 @@ import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import * as z from "zod";
-import { defineTool } from "../../src/tool/define-tool.ts";
+import { boundTool, defineTool } from "../../src/tool/define-tool.ts";
 import { offeredTo, schemaFor } from "../../src/tool/offered.ts";
 import type { ChangeForm } from "../../src/tool/tool.ts";
 import { serve } from "../call/server.ts";
@@ -69,7 +69,7 @@ describe("of the tools that change files a model is offered", () => {
   const offered = (modelId: string, names: string[]) =>
     offeredTo(
       { providerId: "", modelId },
-      names.map((name) => named(name, { ...(forms[name] && { changeForm: forms[name] }) })),
+      names.map((name) => boundTool(named(name, { ...(forms[name] && { changeForm: forms[name] }) }))),
     ).map(({ name }) => name);
   const all = ["apply_patch", "edit", "multiedit", "read", "write"];
 

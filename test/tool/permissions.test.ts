@@ -5,9 +5,9 @@ import { describe, expect, onTestFinished, test } from "vitest";
 import * as z from "zod";
 import { declaredTools } from "../../src/compose/built-in-tools.ts";
 import { checkConfig } from "../../src/config/check-config.ts";
-import { defineTool, type ToolConfig } from "../../src/tool/define-tool.ts";
+import { boundTool, defineTool, type ToolConfig } from "../../src/tool/define-tool.ts";
 import { pathAsks } from "../../src/tool/path-asks.ts";
-import type { Plan, Tool } from "../../src/tool/tool.ts";
+import type { DefinedTool, Plan } from "../../src/tool/tool.ts";
 import { serve } from "../call/server.ts";
 
 /** A new tool, as it would stand in its file; nothing else in the service names it. */
@@ -34,7 +34,7 @@ const declaring = (name: string, permissions: string[] | undefined) =>
     execute: () => ({ output: name }),
   });
 
-async function listedFor(agent: string, tools: Tool[]): Promise<string[]> {
+async function listedFor(agent: string, tools: DefinedTool[]): Promise<string[]> {
   const service = await serve(tools);
   const listed = await service.agent.tools.listTools({ agent });
   return listed.tools.map(({ name }) => name);
@@ -57,7 +57,7 @@ describe("a tool that declares what it asks", () => {
       declaring("undeclared", undefined),
     ];
     const listed = await listedFor("explore", tools);
-    expect(listed.filter((name) => tools.some((tool) => tool.name === name))).toEqual(["both", "none"]);
+    expect(listed.filter((name) => tools.some((tool) => boundTool(tool).name === name))).toEqual(["both", "none"]);
   });
 
   test("is known to check-config and to GetServerInfo by these names", async () => {
@@ -66,7 +66,8 @@ describe("a tool that declares what it asks", () => {
     const file = join(folder, "toolgate.toml");
     await writeFile(file, '[permission]\ndeploy = "ask"\n');
     const deploy = declaring("ship", ["deploy"]);
-    const check = (tools: Tool[]) => checkConfig(file, { env: {}, home: folder, directory: folder }, tools);
+    const check = (tools: DefinedTool[]) =>
+      checkConfig(file, { env: {}, home: folder, directory: folder }, tools.map(boundTool));
     expect((await check(await declaredTools())).findings).toMatchObject([
       { message: expect.stringContaining('unknown permission "deploy"') },
     ]);

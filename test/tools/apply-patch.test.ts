@@ -4,6 +4,7 @@ import { join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { callTool, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
+import { boundTool } from "../../src/tool/define-tool.ts";
 import { ChangedAfterApproval, InvalidInput, ToolFailure } from "../../src/tool/errors.ts";
 import { type Chunk, parsePatch } from "../../src/tools/apply-patch/parse-patch.ts";
 import { applyChunks } from "../../src/tools/apply-patch/verify-patch.ts";
@@ -135,8 +136,8 @@ describe("a patch", () => {
     [patchOf("*** Update File: a", "@@", "text"), 'line 4 of the patch is "text"'],
     [patchOf("*** Add File: a", "text"), "a + before each line"],
   ])("is refused before any effect if it cannot be parsed: %#", (patchText, message) => {
-    expect(() => applyPatch.decode({ patchText })).toThrow(InvalidInput);
-    expect(() => applyPatch.decode({ patchText })).toThrow(message);
+    expect(() => boundTool(applyPatch).decode({ patchText })).toThrow(InvalidInput);
+    expect(() => boundTool(applyPatch).decode({ patchText })).toThrow(message);
   });
 });
 

@@ -3,6 +3,7 @@ import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { callTool, openTestWorkspace, planCall, type RunOptions, type TestWorkspace } from "../../src/testing.ts";
+import { boundTool } from "../../src/tool/define-tool.ts";
 import { ChangedAfterApproval, InvalidInput, ToolFailure } from "../../src/tool/errors.ts";
 import { createBash } from "../../src/tools/bash.ts";
 import { createPipes } from "../../src/tools/process/pipe.ts";
@@ -282,14 +283,14 @@ test.each([
   [{ command: "ls", timeout: 0 }, "timeout"],
   [{ command: "ls", timeout: 3_595_001 }, "timeout"],
 ])("input that cannot be run is refused with what to do: %#", (input, message) => {
-  expect(() => bash.decode(input)).toThrow(InvalidInput);
-  expect(() => bash.decode(input)).toThrow(message);
+  expect(() => boundTool(bash).decode(input)).toThrow(InvalidInput);
+  expect(() => boundTool(bash).decode(input)).toThrow(message);
 });
 
 test("the longest command that is accepted can be run", async () => {
   const command = `: ${"x".repeat(131_069)}`;
   expect((await run(command)).metadata).toMatchObject({ exit: 0 });
-  expect(() => bash.decode({ command: "cd src && ls" })).not.toThrow();
+  expect(() => boundTool(bash).decode({ command: "cd src && ls" })).not.toThrow();
 });
 
 test("without a supervisor no command runs", async () => {

@@ -3,6 +3,7 @@ import { join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { callTool, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
+import { boundTool } from "../../src/tool/define-tool.ts";
 import { InvalidInput } from "../../src/tool/errors.ts";
 import { createFileChanges } from "../../src/tools/fs/change-file.ts";
 import { createMultiEdit } from "../../src/tools/multiedit.ts";
@@ -52,8 +53,8 @@ test.each([
   [[], "edits"],
   [[edit("a", "a")], "edits.0.newString"],
 ])("edits that change nothing are refused: %#", (edits, where) => {
-  expect(() => multiedit.decode({ filePath: "a", edits })).toThrow(InvalidInput);
-  expect(() => multiedit.decode({ filePath: "a", edits })).toThrow(where);
+  expect(() => boundTool(multiedit).decode({ filePath: "a", edits })).toThrow(InvalidInput);
+  expect(() => boundTool(multiedit).decode({ filePath: "a", edits })).toThrow(where);
 });
 
 test("edits followed by their reverse in reverse order restore the original", async () => {

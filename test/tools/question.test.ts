@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { callTool, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
+import { boundTool } from "../../src/tool/define-tool.ts";
 import { InvalidInput } from "../../src/tool/errors.ts";
 import { question } from "../../src/tools/question.ts";
 
@@ -57,7 +58,7 @@ test("a single question with labels is one question of the list", async () => {
   const { plan } = await planCall(site, question, { question: "Go on?", options: ["Yes", "No"] });
   expect(plan.questions).toMatchObject([{ question: "Go on?", options: [{ label: "Yes" }, { label: "No" }] }]);
   expect((await planCall(site, question, { question: "Name?" })).plan.questions).toMatchObject([{ options: [] }]);
-  expect(Object.keys(Object(question.definition.inputSchema?.properties))).toEqual(["questions"]);
+  expect(Object.keys(Object(boundTool(question).definition.inputSchema?.properties))).toEqual(["questions"]);
 });
 
 test.each([

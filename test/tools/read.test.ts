@@ -6,6 +6,7 @@ import { join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { callTool, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
+import { boundTool } from "../../src/tool/define-tool.ts";
 import { ChangedAfterApproval, ToolFailure } from "../../src/tool/errors.ts";
 import { createLineWindow } from "../../src/tools/read/line-window.ts";
 import { readTool } from "../../src/tools/read.ts";
@@ -35,7 +36,7 @@ describe("a text file", () => {
   });
 
   test("is counted from 1, as the schema and the page of the tools say", async () => {
-    expect(readTool.definition.inputSchema).toMatchObject({
+    expect(boundTool(readTool).definition.inputSchema).toMatchObject({
       properties: { offset: { description: expect.stringContaining("counted from 1; 0 is the first one, too") } },
     });
     const page = await readFile(join(import.meta.dirname, "../../docs/tools.md"), "utf8");
@@ -70,7 +71,7 @@ describe("a text file", () => {
     expect(output).toContain(`\n${last}: `);
     expect(output).not.toContain(`\n${next}: `);
     expect(Buffer.byteLength(output)).toBeGreaterThan(50_000);
-    expect(Buffer.byteLength(output)).toBeLessThan(readTool.keep.bytes);
+    expect(Buffer.byteLength(output)).toBeLessThan(boundTool(readTool).keep.bytes);
   });
 
   test("has long lines truncated at 2,000 characters, never inside one", async () => {

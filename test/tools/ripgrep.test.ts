@@ -43,6 +43,14 @@ test("a search over its time limit is stopped, and earlier results count", async
   expect(new Set(records)).toEqual(new Set(["x"]));
 });
 
+test("a search after the time limit of its call finds nothing", async () => {
+  await writeFile(join(folder, "a.txt"), "x\n");
+  const records: string[] = [];
+  const search = { ...lines("--regexp=x", "./"), late: AbortSignal.abort() };
+  expect(await ripgrep(search, (record) => records.push(record))).toBe("it took longer than 60 s");
+  expect(records).toEqual([]);
+});
+
 test("records arrive whole, even with characters of several bytes", async () => {
   await writeFile(join(folder, "a.txt"), "é🙂".repeat(300).concat("\n").repeat(500));
   const records = new Set<string>();

@@ -1,7 +1,7 @@
 import { execFileSync } from "node:child_process";
 import { link, mkdir, rename, rm, symlink, utimes, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { afterEach, beforeEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import { callTool, judgeBy, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
 import { ChangedAfterApproval } from "../../src/tool/errors.ts";
 import { glob } from "../../src/tools/glob.ts";
@@ -56,6 +56,25 @@ test("searches for names report the count of found files while they run", async 
     await callTool(site, tool, input, { onMetadata: ({ count }) => counts.push(count) });
     expect(counts.slice(0, 2)).toEqual([1, 1_001]);
   }
+});
+
+test("searches for names and for text stop after 60 seconds, and say so", async () => {
+  await put({ "a.txt": "needle\n" });
+  const over = vi.spyOn(AbortSignal, "timeout").mockImplementation(() => AbortSignal.abort());
+  onTestFinished(() => over.mockRestore());
+  for (const result of [await find("*.txt"), await search("needle"), await search("needle", { path: "a.txt" })]) {
+    expect(result.output).toContain("it took longer than 60 s");
+    expect(result.metadata).toMatchObject({ truncated: true });
+  }
+  expect(over.mock.calls).toEqual([[60_000], [60_000], [60_000]]);
+});
+
+test("a search for text stops once it has found 10 MiB, and says so", async () => {
+  site.outputs.set("out_1", Buffer.from("a needle in some hay\n".repeat(600_000)));
+  const whole = { path: "toolgate-output:out_1", multiline: true };
+  const { output, metadata } = await search("a needle.+hay", whole);
+  expect(output).toContain("it found more than 10 MiB");
+  expect(metadata).toMatchObject({ truncated: true });
 });
 
 describe("glob", () => {

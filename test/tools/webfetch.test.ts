@@ -233,6 +233,19 @@ describe("redirects", () => {
 });
 
 describe("where it connects", () => {
+  test("http without a port goes to https, whose rules count, unless a rule names http", async () => {
+    const asked: unknown[] = [];
+    site.judge = judgeByName("public.example", judgeBy({ webfetch: "allow" }), asked);
+    await expect(fetch("http://localhost/a")).rejects.toThrow("leads to");
+    expect(new Set(asked)).toEqual(new Set(["http://localhost/a", "https://localhost/a"]));
+    site.judge = judgeBy({ webfetch: { "*": "allow", "https://example.com/*": "deny" } });
+    await expect(fetch("http://example.com/a")).rejects.toThrow("https://example.com/a is not allowed");
+    asked.length = 0;
+    site.judge = judgeByName("public.example", judgeBy({ webfetch: { "http://public.example/*": "allow" } }), asked);
+    await expect(fetch("http://localhost/a")).rejects.toThrow();
+    expect(asked).not.toContain("https://localhost/a");
+  });
+
   test("a name that resolves into the private network is refused, unless a rule names it", async () => {
     const url = await serve((request, response) => response.end(`host ${request.headers.host}`));
     const { port } = new URL(url);
@@ -256,7 +269,10 @@ describe("where it connects", () => {
 });
 
 /** Judges as if localhost were called otherwise: a public name that leads here. */
-function judgeByName(name: string, judge: TestWorkspace["judge"]): TestWorkspace["judge"] {
-  const byName = (ask: Ask) => judge({ ...ask, patterns: ask.patterns.map((text) => text.replace("localhost", name)) });
+function judgeByName(name: string, judge: TestWorkspace["judge"], asked: unknown[] = []): TestWorkspace["judge"] {
+  const byName = (ask: Ask) => {
+    asked.push(...ask.patterns);
+    return judge({ ...ask, patterns: ask.patterns.map((text) => text.replace("localhost", name)) });
+  };
   return Object.assign(byName, { restrictedNameHints: judge.restrictedNameHints, fileRules: judge.fileRules });
 }

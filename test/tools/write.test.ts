@@ -2,6 +2,7 @@ import { chmod, link, mkdir, readdir, readFile, rename, stat, symlink, utimes, w
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { callTool, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
+import { boundTool } from "../../src/tool/define-tool.ts";
 import { ChangedAfterApproval, ToolFailure } from "../../src/tool/errors.ts";
 import { createFileChanges } from "../../src/tools/fs/change-file.ts";
 import { readTool } from "../../src/tools/read.ts";
@@ -205,5 +206,5 @@ describe("a link", () => {
 });
 
 test("an invalid input is named by field", () => {
-  expect(() => write.decode({ filePath: "", content: 1 })).toThrow(/- filePath: .*\n- content: /);
+  expect(() => boundTool(write).decode({ filePath: "", content: 1 })).toThrow(/- filePath: .*\n- content: /);
 });

@@ -250,7 +250,10 @@ def tool(
 def define_tool(
     tool_id: str, description: str, parameters: type[BaseModel], *, permissions: Sequence[Permission] = ()
 ) -> Callable[[Callable[P, R]], Tool[P, R]]:
-    """Declares a function of (arguments, context) as a tool; neither needs an annotation."""
+    """Declares a function of (arguments, context) as a tool; neither needs an annotation.
+
+    The name of a built-in tool is taken: the `read` of opencode serves as `py_read`.
+    """
     return tool(name=tool_id, description=description, permissions=permissions, parameters=parameters)
 
 

@@ -1,5 +1,5 @@
 import { type ConnectOptions, findServer } from "../../client/find-server.ts";
-import type { Tool } from "../../tool/tool.ts";
+import type { DefinedTool } from "../../tool/tool.ts";
 import { runWorker } from "./run-worker.ts";
 import { tokenStep, type WorkerFacts, workerHello } from "./worker-hello.ts";
 import { createWorker, drainWorker } from "./worker-state.ts";
@@ -17,7 +17,7 @@ export interface ServeOptions extends Partial<ConnectOptions>, WorkerFacts {
  * which needs the role `worker`. Connects again whenever the connection is lost. Resolves when the worker has drained; rejects if the
  * first connection is refused.
  */
-export async function serve(tools: readonly Tool[], options: ServeOptions = {}): Promise<void> {
+export async function serve(tools: readonly DefinedTool[], options: ServeOptions = {}): Promise<void> {
   const { signal, log = (line) => process.stderr.write(`${line}\n`) } = options;
   const hello = workerHello(tools, options);
   const connectOptions = findServer(options, "worker");

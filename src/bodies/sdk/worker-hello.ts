@@ -7,9 +7,9 @@ import {
   type WorkerHelloSchema,
   type WorkerToolSchema,
 } from "../../../gen/opencode/tool/v1/worker_pb.ts";
-import { type AskTemplate, declarationOf } from "../../tool/define-tool.ts";
+import { type AskTemplate, boundTool, declarationOf } from "../../tool/define-tool.ts";
 import { plainJson } from "../../tool/plain-json.ts";
-import type { Tool } from "../../tool/tool.ts";
+import type { DefinedTool, Tool } from "../../tool/tool.ts";
 import { declaredTool } from "./tool-declaration.ts";
 
 /** Facts about a worker process that each of its connections declares. */
@@ -29,7 +29,10 @@ export interface WorkerFacts {
 }
 
 /** The parts of `hello` that do not change. Throws if a tool cannot run in a worker. */
-export function workerHello(tools: readonly Tool[], facts: WorkerFacts): MessageInitShape<typeof WorkerHelloSchema> {
+export function workerHello(
+  tools: readonly DefinedTool[],
+  facts: WorkerFacts,
+): MessageInitShape<typeof WorkerHelloSchema> {
   const {
     worker = fleetName(),
     buildId = "",
@@ -45,7 +48,7 @@ export function workerHello(tools: readonly Tool[], facts: WorkerFacts): Message
     instanceId: `wrk_${randomBytes(16).toString("base64url")}`,
     ...{ worker, buildId, capacity, resumeMs, generation: BigInt(generation), workspaces: [...workspaces] },
     sdk: `toolgate/worker on ${bun === undefined ? `Node.js ${node}` : `Bun ${bun}`}`,
-    tools: tools.map(workerToolOf),
+    tools: tools.map(boundTool).map(workerToolOf),
   };
 }
 

@@ -1,8 +1,8 @@
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { WorkerHelloSchema } from "../../../gen/opencode/tool/v1/worker_pb.ts";
 import type { ConnectOptions } from "../../client/find-server.ts";
-import { bindTool } from "../../tool/define-tool.ts";
-import type { Tool } from "../../tool/tool.ts";
+import { boundTool } from "../../tool/define-tool.ts";
+import type { DefinedTool } from "../../tool/tool.ts";
 import { type Bodies, createBodies } from "./bodies.ts";
 import type { UsedConnection } from "./connection.ts";
 import { createHeldAssignments, type HeldAssignments, type SentMessage } from "./held-assignments.ts";
@@ -46,8 +46,8 @@ export interface Worker extends WorkerStartup {
 }
 
 /** Creates a worker without a connection. */
-export function createWorker(tools: readonly Tool[], startup: WorkerStartup): Worker {
-  const byName = new Map(tools.map((tool) => [tool.name, bindTool(tool.name, tool)]));
+export function createWorker(tools: readonly DefinedTool[], startup: WorkerStartup): Worker {
+  const byName = new Map(tools.map(boundTool).map((tool) => [tool.name, tool]));
   const held = createHeldAssignments();
   const plans = createPlans({
     async toolFor(name) {

@@ -3,5 +3,5 @@ export type { Ask } from "../../core/ask.ts";
 export { type AskTemplate, defineTool, type ToolConfig, type WorkerSettings } from "../../tool/define-tool.ts";
 export { ChangedAfterApproval, ToolFailure } from "../../tool/errors.ts";
 export { z } from "../../tool/plugin.ts";
-export type { Plan, PlanContext, Tool, ToolContext, ToolResult } from "../../tool/tool.ts";
+export type { DefinedTool as Tool, Plan, PlanContext, ToolContext, ToolResult } from "../../tool/tool.ts";
 export { type ServeOptions, serve } from "./serve.ts";

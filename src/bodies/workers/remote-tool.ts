@@ -4,7 +4,7 @@ import type { Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { WorkerCallSchema, WorkerPlanned, WorkerTool } from "../../../gen/opencode/tool/v1/worker_pb.ts";
 import type { WorkerRights } from "../../core/principal.ts";
 import { visible } from "../../core/visible.ts";
-import { defineTool } from "../../tool/define-tool.ts";
+import { bindTool, defineTool } from "../../tool/define-tool.ts";
 import { ExecutorLost, NotEntered, ToolFailure } from "../../tool/errors.ts";
 import type { RemoteBodies, RemoteCall, RemoteRun } from "../../tool/remote.ts";
 import type { Plan, PlanContext, Tool, ToolContext } from "../../tool/tool.ts";
@@ -58,7 +58,7 @@ export function remoteTool({ declared, worker, rights }: DeclaredTool, host: Rem
     keep,
   } = declared;
   const text = textOfDeclaration(declared);
-  const tool: Tool = defineTool<JsonObject, RemotePlan>({
+  const defined = defineTool<JsonObject, RemotePlan>({
     ...{ name, description, fleet: worker, input: inputSchema, remote: host },
     ...(outputSchema && { outputSchema }),
     // What an approver allowed for always holds for what the worker declared then.
@@ -95,6 +95,7 @@ export function remoteTool({ declared, worker, rights }: DeclaredTool, host: Rem
       );
     },
   });
+  const tool = bindTool(name, defined);
   return tool;
 }
 

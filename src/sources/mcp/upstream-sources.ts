@@ -13,7 +13,7 @@ import type { RecordTable } from "../../core/record-table.ts";
 import { RequestError } from "../../core/request-error.ts";
 import { visible } from "../../core/visible.ts";
 import type { Registry, ToolProvider } from "../../tool/registry.ts";
-import type { Tool } from "../../tool/tool.ts";
+import type { DefinedTool } from "../../tool/tool.ts";
 import { digestOf, type McpDefinition } from "./mcp-definition.ts";
 import { startUpstream, type Upstream, type UpstreamOpener, type UpstreamSettings } from "./upstream.ts";
 import { readerName, resourceReader, upstreamTool } from "./upstream-tool.ts";
@@ -41,7 +41,7 @@ interface Offer {
   readonly upstream: Upstream;
   readonly key: string;
   /** Tools by definition; each is made once. */
-  readonly made: Map<string, Tool>;
+  readonly made: Map<string, DefinedTool>;
   /** Problems of accepted tools, by name. */
   problems: ReadonlyMap<string, string>;
   unregister(): void;
@@ -72,7 +72,7 @@ export function createUpstreamSources({
     const { upstream } = offer;
     const isAccepted = acceptanceOf(acceptedOf(name));
     const problems = new Map<string, string>();
-    const tools: Record<string, Tool> = {};
+    const tools: Record<string, DefinedTool> = {};
     for (const definition of upstream.state().offered) {
       if (isAccepted(definition) !== SourceAcceptance.ACCEPTED) continue;
       try {
@@ -164,7 +164,7 @@ export function createUpstreamSources({
   }
 }
 
-function toolOf({ upstream, made }: Offer, definition: McpDefinition): Tool {
+function toolOf({ upstream, made }: Offer, definition: McpDefinition): DefinedTool {
   const tool = made.get(definition.text) ?? upstreamTool(upstream, definition);
   made.set(definition.text, tool);
   return tool;

@@ -6,13 +6,13 @@ import { visible } from "../../core/visible.ts";
 import { defineTool, wholeInput } from "../../tool/define-tool.ts";
 import { ExecutorLost, ToolFailure } from "../../tool/errors.ts";
 import { fillTemplate } from "../../tool/permission-template.ts";
-import type { Plan, Tool, ToolContext, ToolResult } from "../../tool/tool.ts";
+import type { DefinedTool, Plan, ToolContext, ToolResult } from "../../tool/tool.ts";
 import type { McpDefinition } from "./mcp-definition.ts";
 import { resourceOf, resultOf } from "./mcp-result.ts";
 import type { Upstream } from "./upstream.ts";
 
 /** Makes the tool that calls a tool of a server. Throws if its schemas cannot be used. */
-export function upstreamTool(upstream: Upstream, definition: McpDefinition): Tool {
+export function upstreamTool(upstream: Upstream, definition: McpDefinition): DefinedTool {
   const { name, original, description, inputSchema, outputSchema, annotations } = definition;
   const { isTrusted, patterns } = upstream.settings;
   const template = patterns.get(original);
@@ -36,7 +36,7 @@ export function upstreamTool(upstream: Upstream, definition: McpDefinition): Too
 }
 
 /** Makes the tool that reads resources of a server. */
-export function resourceReader(upstream: Upstream): Tool {
+export function resourceReader(upstream: Upstream): DefinedTool {
   const { name: server } = upstream.settings;
   return defineTool({
     name: readerName(server),

@@ -6,6 +6,7 @@ import { ToolFailure } from "../../tool/errors.ts";
 import { temporaryGlob } from "./leftovers.ts";
 
 const maxMs = 60_000;
+const tookTooLong = `it took longer than ${maxMs / 1_000} s`;
 const maxBytes = 10 * 1024 * 1024;
 const maxComplaintLength = 2_000;
 
@@ -49,6 +50,8 @@ export async function ripgrep(search: Search, onRecord: (record: string) => void
   const { args, cwd, files = [], input, signal, late } = search;
   const rg = await program();
   signal.throwIfAborted();
+  // An earlier search of the call took all of its time.
+  if (late.aborted) return tookTooLong;
   const child = spawn(rg, args, {
     ...(cwd !== undefined && { cwd }),
     env: {},
@@ -74,7 +77,7 @@ export async function ripgrep(search: Search, onRecord: (record: string) => void
     ]);
     signal.throwIfAborted();
     if (!isWhole) return "it found more than 10 MiB";
-    if (late.aborted) return `it took longer than ${maxMs / 1_000} s`;
+    if (late.aborted) return tookTooLong;
     if (code === 2 && complaint !== "") throw new ToolFailure(explain(complaint));
     return undefined;
   } finally {

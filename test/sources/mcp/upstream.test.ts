@@ -9,6 +9,7 @@ import { SourceState } from "../../../gen/opencode/tool/v1/source_service_pb.ts"
 import { ProgramTransport } from "../../../src/sources/mcp/program-transport.ts";
 import { startUpstream, type Upstream, type UpstreamState } from "../../../src/sources/mcp/upstream.ts";
 import { upstreamTool } from "../../../src/sources/mcp/upstream-tool.ts";
+import { boundTool } from "../../../src/tool/define-tool.ts";
 import type { ToolContext } from "../../../src/tool/tool.ts";
 import { writeOffer } from "../../mcp/write-offer.ts";
 
@@ -142,7 +143,11 @@ async function enter(upstream: Upstream) {
       wake = Promise.withResolvers();
     },
   };
-  const ended = upstreamTool(upstream, definition).execute({}, { title: "", asks: [] }, ctx as never as ToolContext);
+  const ended = boundTool(upstreamTool(upstream, definition)).execute(
+    {},
+    { title: "", asks: [] },
+    ctx as never as ToolContext,
+  );
   ended.catch(() => undefined);
   while (!existsSync(`${file}.entered`)) await new Promise(setImmediate);
   return {
