@@ -131,10 +131,21 @@ function foreignTool(name: string, exported: object): DefinedTool {
       } catch (cause) {
         // Such a tool has no other way to report a failure to the model. Refusals and aborts do not come from the tool.
         if (ctx.signal.aborted || isRefusal(cause) || !(cause instanceof Error)) throw cause;
-        throw new ToolFailure(cause.message, { cause });
+        throw new ToolFailure(messageOf(cause), { cause });
       }
     },
   });
+}
+
+/** Longest end of what a command printed that is added to its error. */
+const maxPrinted = 2_000;
+
+/** Returns the message of an error, with what a command of Bun's shell printed about it. */
+function messageOf(error: Error): string {
+  const { message } = error;
+  const stderr: unknown = Reflect.get(error, "stderr");
+  const printed = stderr instanceof Uint8Array ? new TextDecoder().decode(stderr).trim().slice(-maxPrinted) : "";
+  return printed === "" || message.includes(printed) ? message : `${message}: ${printed}`;
 }
 
 /** Plans a call that asks for its whole input. What its body asks is known only later: an approver is asked once. */

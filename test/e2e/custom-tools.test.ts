@@ -741,6 +741,19 @@ describe("a guard that is not loaded", () => {
     expect((await list(service)).problems).toHaveLength(problems);
   });
 
+  test("where plugins are optional leaves the others, which guard on after they break, too", async () => {
+    const service = await serveWorkspace('[workspace_plugins]\ndefault = "optional"\n', broken);
+    const stops = plugin.replace("() => {}", '() => { throw new Error("stopped"); }');
+    await writeFiles(service.workspace, { ".opencode/plugin/notify.ts": stops });
+    await trust(service);
+    expect(await echo(service)).toMatchObject({ error: expect.stringContaining("stopped") });
+    const guard = join(service.workspace, ".opencode/plugins/guard.js");
+    expect((await list(service)).problems).toMatchObject([{ path: guard }]);
+    await writeFiles(service.workspace, { ".opencode/plugin/notify.ts": broken });
+    await trust(service);
+    expect(await echo(service)).toMatchObject({ error: expect.stringContaining("stopped") });
+  });
+
   test("after a change of its file denies each call until it loads again", async () => {
     const service = createService({ settings: 'plugin = ["plugins/guard.ts"]\n' });
     try {

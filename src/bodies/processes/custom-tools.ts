@@ -189,7 +189,8 @@ function workspacePluginSource(
   const path = join(workspace.directory, ".opencode");
   const directories = ["plugin", "plugins"].map((name) => join(path, name));
   const stamp = createFileStamp();
-  const loaded = createProcessSource({ path, workspace }, { kind: WorkerFileKind.PLUGIN, rank }, parts);
+  const isOptional = mode === "optional";
+  const loaded = createProcessSource({ path, workspace }, { kind: WorkerFileKind.PLUGIN, rank, isOptional }, parts);
   let problems: Problem[] = [];
   let isGuardMissing = false;
 

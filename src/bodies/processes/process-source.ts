@@ -79,6 +79,8 @@ interface State {
   readonly kind: WorkerFileKind;
   /** Of tools with one name in a workspace those of the highest rank serve; hooks run by rank. */
   readonly rank: number;
+  /** Calls run without a plugin that cannot be loaded. */
+  readonly isOptional: boolean;
   readonly parts: ProcessParts;
   /** The SHA-256 of the files that were loaded last, or that could not be. */
   attempted: ReadonlyMap<string, string> | undefined;
@@ -95,11 +97,11 @@ interface State {
 /** Creates a source; nothing is loaded yet. */
 export function createProcessSource(
   place: ToolProcessPlace,
-  { kind, rank }: { kind: WorkerFileKind; rank: number },
+  { kind, rank, isOptional = false }: { kind: WorkerFileKind; rank: number; isOptional?: boolean },
   parts: ProcessParts,
 ): ProcessSource {
   const state: State = {
-    ...{ place, kind, rank, parts },
+    ...{ place, kind, rank, isOptional, parts },
     ...{ attempted: undefined, current: undefined, failed: undefined, served: new Map(), problems: [] },
     isMissing: false,
     unregister: () => {},
@@ -195,10 +197,12 @@ class LoadFailure extends Error {
 
 /** Registers what a process brings in place of what served before. Tool files that it could not load are served by the process before. */
 function replace(state: State, files: readonly string[], process: ToolProcess, hello: WorkerHello): void {
-  const { place, parts, rank, kind } = state;
+  const { place, parts, rank, kind, isOptional } = state;
   const { tools, problems } = madeTools(process, hello, place.path);
   const failed = new Set(problems.flatMap(({ file }) => file || []));
-  if (kind === WorkerFileKind.PLUGIN && failed.size > 0) throw new LoadFailure(problems.map(shownProblem));
+  // A guard that is not loaded denies calls, and what served before goes on; where plugins are optional, the others are loaded.
+  if (kind === WorkerFileKind.PLUGIN && failed.size > 0 && !(isOptional && state.current === undefined))
+    throw new LoadFailure(problems.map(shownProblem));
   const generation: Generation = { process, hello };
   const served = new Map<string, Served>();
   for (const file of [...files, place.path]) {

@@ -125,7 +125,9 @@ async function readPluginFile(
   { project, source }: { project: WorkerProject; source: string },
 ): Promise<PluginFile> {
   const found: PluginFile = { plugins: [], tools: [], problems: [] };
-  for (const exported of new Set(Object.values(exports))) {
+  // As in opencode: of a file whose default export has a server, nothing else is a plugin.
+  const isModule = typeof exports.default === "object" && exports.default !== null && "server" in exports.default;
+  for (const exported of isModule ? [exports.default] : new Set(Object.values(exports))) {
     const made = await makePlugin(exported, project);
     if (typeof made === "object" && made !== null) await addPlugin(found, path, made, source);
   }

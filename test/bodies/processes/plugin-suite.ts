@@ -41,6 +41,10 @@ const files = {
       };
     };
     export const notAPlugin = 5;`,
+  "module.ts": `
+    const server = async () => ({ tool: { served: { description: "", args: {}, execute: () => "yes" } } });
+    export const Legacy = async () => await server();
+    export default { id: "module", server, setup: () => {} };`,
   "silent.ts": `// import type { Plugin } from "@opencode-ai/plugin"\n/* export const Notify = () => {} */\n// nothing left`,
   "none.ts": `export const settings = 1;`,
   "breaks.ts": `\nexport default async () => {\n  throw new Error("no token");\n};`,
@@ -70,8 +74,9 @@ export function describePlugins(runtime: Runtime): void {
       expect(started.hello.plugins).toMatchObject([
         { name: "guard", hooks: ["tool.execute.before", "shell.env"] },
         { name: "kit", hooks: ["tool.execute.after"] },
+        { name: "module", hooks: [] },
       ]);
-      expect(started.hello.tools.map(({ name }) => name)).toEqual(["shell", "fails", "session", "place"]);
+      expect(started.hello.tools.map(({ name }) => name)).toEqual(["shell", "fails", "session", "place", "served"]);
     });
 
     test("with other hooks and parts is loaded, and they are reported", () => {
@@ -124,7 +129,7 @@ export function describePlugins(runtime: Runtime): void {
         ...[text, "err", 0, 3, "/", ["a", "b", ""], "y", "[a b][c]", { n: 1 }],
       ]);
       const { result } = await started.call("fails", {});
-      expect(result.value).toMatchObject({ message: expect.stringContaining("exit code 4") });
+      expect(result.value).toMatchObject({ message: expect.stringMatching(/exit code 4.*sad/) });
     });
 
     test("gets directory, worktree, project and an address", async () => {
