@@ -6,6 +6,7 @@ import { type AttacksPlan, measureAttacks } from "./attacks/attacks.ts";
 import { type ComparePlan, compareCommits } from "./commits/compare.ts";
 import { ours, peers } from "./competitors.ts";
 import { measureCopies } from "./copies.ts";
+import { measureCorpora } from "./corpora.ts";
 import { type EnginePlan, measureEngine } from "./engine/engine.ts";
 import { type EventsPlan, measureEvents } from "./events.ts";
 import { measureFiles } from "./files.ts";
@@ -38,7 +39,8 @@ npm run bench -- --attacks          only a healthy caller during attacks, beside
 npm run bench -- --pipeline         only the pipeline around a function that does nothing, with a profile
 npm run bench -- --files            only the files of src that one call and one answer run through
 npm run bench -- --lines            only hostile command lines, and another caller beside them: half a minute
-npm run bench -- --asks             only the number of command lines that ask, without the sandbox and behind it
+npm run bench -- --asks [FILE…]     only the number of command lines that ask, without the sandbox and behind it; of the lines in
+                                    JSON files: asks by population with their reasons, and dangerous lines that got through
 npm run bench -- --sandbox          only the start of a command in the sandbox, and the index of names: a minute
 npm run bench -- --start            only the CPU time of short command lines
 npm run bench -- --mcp              only tools/call over MCP, beside the SDK's own server
@@ -143,7 +145,7 @@ const shortWorkers: WorkersPlan = {
 
 type Print = (text: string) => void;
 
-const options = readOptions();
+const { values: options, positionals: files } = readOptions();
 const { quick = false } = options;
 if (options.help) print(usage);
 else await run();
@@ -181,7 +183,7 @@ function selectSections(): Section[] {
     ["compare", compare],
     ["engine", compareEngines],
     ["lines", (processes, print) => measureLines(processes, quick ? shortLines : fullLines, print)],
-    ["asks", (processes, print) => measureAsks(processes, print)],
+    ["asks", (processes, print) => (files.length > 0 ? measureCorpora : measureAsks)(processes, print, files)],
     ["sandbox", ({ folder }, print) => measureSandbox(folder, quick ? shortSandbox : fullSandbox, print)],
     ["start", async (_, print) => measureStart(quick ? 2 : 20, print)],
     ["mcp", (processes, print) => measureMcp(processes, quick ? short : full, print)],
@@ -287,7 +289,9 @@ function readOptions() {
       write: flag,
       help: flag,
     };
-    return parseArgs({ options }).values;
+    const read = parseArgs({ options, allowPositionals: true });
+    if (read.positionals.length > 0 && read.values.asks === undefined) throw new Error("only --asks takes files");
+    return read;
   } catch (error) {
     return fail(`${error instanceof Error ? error.message : error}\n\n${usage}`);
   }
