@@ -248,7 +248,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   core: 2_000,
   edge: 8_100,
   people: 4_500,
-  policy: 7_600,
+  policy: 8_200,
   sandbox: 5_600,
   sources: 1_200,
   store: 10_900,

@@ -28,7 +28,7 @@ export interface Returned {
 }
 
 /** Input, plan and answers of an entered body. */
-type EnteredWith = Pick<Approved, "input" | "plan" | "outside" | "files" | "answers">;
+type EnteredWith = Pick<Approved, "input" | "plan" | "outside" | "files" | "heldHosts" | "answers">;
 
 /** One entered body. */
 interface Body {
@@ -148,6 +148,7 @@ function toolContext(
     rootSessionId: ref.root,
     outside: approved.outside,
     files: approved.files,
+    ...(approved.heldHosts && { heldHosts: approved.heldHosts }),
     reads: {
       get: (path) => whileStoreAway(engine, call, () => store.getRead(ref.root, path)),
       async record(path, sha256) {

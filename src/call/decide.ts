@@ -18,7 +18,7 @@ import { visible, visibleLine } from "../core/visible.ts";
 import { isForeignPermission } from "../policy/known-permissions.ts";
 import type { LayersFor } from "../policy/layers.ts";
 import { createMatchSteps, stepsPerMs } from "../policy/match-steps.ts";
-import type { ExpandedAsk, Layers } from "../policy/model.ts";
+import type { ExpandedAsk, Layers, Wall } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
 import type { Policy } from "../policy/policy.ts";
 import type { CodeUse, PlacedCode } from "../policy/shell/code.ts";
@@ -45,8 +45,8 @@ export interface PlanningParts {
   layersFor(subject: LayersFor): Layers;
   /** Finds the names of the objects in a repository; absent: only the work tree is judged. */
   gitNames?(top: string): Promise<GitNames>;
-  /** Checks if the sandbox hides files from the commands of an agent that a tool runs, without one those of bash; absent: from none. */
-  confines?(agent: string, tool?: Tool): boolean;
+  /** Returns what the sandbox enforces for the commands of an agent that a tool runs, without one those of bash; absent: nothing. */
+  confines?(agent: string, tool?: Tool): Wall | undefined;
   /** Lists the files of a workspace without those that git ignores, relative to it; absent: approvals are not bound to them. */
   listFiles?(directory: string): Promise<readonly string[]>;
   /** Returns the digest of the configured rules in force. */
@@ -116,6 +116,8 @@ export interface CallDecision {
   outside: readonly string[];
   /** The files that are asked for, by permission. */
   files: { read: readonly string[]; edit: readonly string[] };
+  /** For a command line that the sandbox contains: the addresses of the hosts that it names. Absent for other calls. */
+  heldHosts?: readonly string[];
   /** The rules by which it was decided. */
   layers: Layers;
   /** Reads what an approval is bound to. */
@@ -157,8 +159,8 @@ export async function decide(
   const { permissions, lines, policy } = planning;
   const layers = rules ?? planning.layersFor(subject);
   const steps = layers.steps ?? createMatchSteps();
-  const isConfined = facts !== "none" && planning.confines?.(subject.agent, tool);
-  const planned = isConfined ? plan.asks.map((ask) => ({ ...ask, isConfined })) : plan.asks;
+  const wall = facts === "none" ? undefined : planning.confines?.(subject.agent, tool);
+  const planned = wall ? plan.asks.map((ask) => behind(wall, ask, plan)) : plan.asks;
   const asks = await expandAsks(planning, principal, planned, { ...layers, steps }, workspace);
   const verdict = await permissions.decide(asks, subject, { layers: { ...layers, steps }, grants });
   if (!layers.steps) lines.charge(principal, steps.used() / stepsPerMs);
@@ -168,6 +170,9 @@ export async function decide(
     ...{ plan, verdict, layers },
     outside: pathsOf("external_directory"),
     files: { read: pathsOf("read"), edit: pathsOf("edit") },
+    ...(asks.some(({ permission, contained }) => permission === "bash" && contained === true) && {
+      heldHosts: asks.flatMap(({ permission, patterns }) => (permission === "webfetch" ? patterns : [])),
+    }),
   };
   let binding: Promise<Binding> | undefined;
   const bound = () => (binding ??= bindPlan(planning, { plan, asks, subject, reads, gitFiles: layers.gitFiles }));
@@ -179,6 +184,16 @@ export async function decide(
       const view = await viewOf(policy, decided);
       return { ...view, files, missing: [...missing, ...(view.missing ?? [])] };
     },
+  };
+}
+
+/** Adds what the sandbox enforces to an ask of a plan. */
+function behind(wall: Wall, ask: Ask, { asks }: Plan): ExpandedAsk {
+  const isEditing = asks.some(({ permission }) => permission === "edit");
+  return {
+    ...ask,
+    ...(wall.hides && { isConfined: true as const }),
+    wall: isEditing && wall.problem === undefined ? { ...wall, problem: "names protected files in edits" } : wall,
   };
 }
 

@@ -88,7 +88,7 @@ export interface Run {
 }
 
 /** A plan that was allowed, with the input it was made from. */
-export interface Approved extends Pick<CallDecision, "plan" | "outside" | "files"> {
+export interface Approved extends Pick<CallDecision, "plan" | "outside" | "files" | "heldHosts"> {
   input: unknown;
   /** Answers to the questions of the plan; absent if it has none. */
   answers?: readonly QuestionAnswer[];

@@ -143,7 +143,7 @@ export function startBuiltInTools({
   return {
     gitNames: history.namesOf,
     // A tool file may have the name of a built-in tool.
-    confines: (agent, tool = bash) => tool === bash && sandbox.confinement(agent).profile !== "off",
+    confines: (agent, tool = bash) => (tool === bash ? sandbox.wall(agent) : undefined),
     tools,
     supervisor,
     async close() {

@@ -34,6 +34,9 @@ export function liveConfig(first: Config): {
       },
     },
     rules: {
+      get preset() {
+        return configured.preset;
+      },
       get config() {
         return configured.config;
       },

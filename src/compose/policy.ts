@@ -119,13 +119,19 @@ const mismatch =
   "policy mismatch: other replicas on this store have started or reloaded with other rules since; this one takes no calls and no answers: give it the same rules and send SIGHUP, or stop it";
 
 /**
- * Digest of the configured rules: replicas that share a store must agree on it, and an approval is bound to it. Built-in rules
+ * Digest of the configured rules and the preset: replicas that share a store must agree on it, and an approval is bound to it. Built-in rules
  * are left out, since they differ during a rolling upgrade; so are policy files of workspaces, which replicas read from shared
  * directories.
  */
-function policyDigestOf({ config, agents }: ConfiguredRules): string {
-  const all = [plain(config), ...[...agents].map(([name, own]) => [name, plain(own)])];
+function policyDigestOf({ preset, config, agents }: ConfiguredRules): string {
+  const all = [
+    plain(config),
+    ...[...agents].map(([name, own]) => [name, plain(own)]),
+    // Without one it is that of a version that knows no preset.
+    ...(preset ? [["preset", preset.name, plain(preset.rules)]] : []),
+  ];
   return createHash("sha256").update(canonicalJson(all)).digest("hex");
 }
 
-const plain = (rules: readonly Rule[]) => rules.map(({ permission, pattern, action }) => [permission, pattern, action]);
+const plain = (rules: readonly Rule[]) =>
+  rules.map(({ permission, pattern, action, when }) => [permission, pattern, action, ...(when ? [when] : [])]);

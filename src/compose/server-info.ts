@@ -2,6 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import {
   LimitsSchema,
   NetworkAccess,
+  PresetSchema,
   SandboxDetailsSchema,
   SandboxState,
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -18,7 +19,7 @@ export function serverInfo(config: Config, sandbox: Sandbox, warnings: readonly 
   return {
     version,
     workspaces: [...workspaces.keys()],
-    sandbox: () => describeSandbox(sandbox, warnings),
+    sandbox: () => ({ ...describeSandbox(sandbox, warnings), ...describePreset(config, sandbox) }),
     agentsOf: (principal: { agents: readonly string[] }) =>
       agentNames(config, principal).map((agent) => ({
         agent,
@@ -65,6 +66,20 @@ function describeSandbox(sandbox: Sandbox, warnings: readonly string[]) {
           ? []
           : [`commands have no network, since none can be opened: ${withoutNetwork}`]),
       ],
+    }),
+  };
+}
+
+/** Describes the preset as it is now, since a reload may change it. */
+function describePreset({ policy: { preset } }: Config, sandbox: Sandbox) {
+  if (!preset) return {};
+  const { problem } = sandbox.wall("");
+  const { name, registries } = preset;
+  return {
+    preset: create(PresetSchema, {
+      name,
+      registries: [...registries],
+      problem: problem === undefined ? "" : `a command ${problem}`,
     }),
   };
 }

@@ -75,7 +75,7 @@ function createJudge(policy: WrittenPolicy, { home, dataDirectory }: { home: str
       isDirectory: false,
     };
   };
-  return async ({ permission, pattern, agent = "build" }) => {
+  return async ({ permission, pattern, agent = "build", contained }) => {
     const ask = {
       permission,
       patterns: [pattern],
@@ -86,7 +86,8 @@ function createJudge(policy: WrittenPolicy, { home, dataDirectory }: { home: str
       resolve: async (path, cwd) => place(path, cwd),
       list: async () => [],
     });
-    return strictestOf(expanded.flatMap((each) => engine.judge(each, layers)));
+    const held = contained === undefined ? {} : { contained: contained || "is not contained, as the test says" };
+    return strictestOf(expanded.flatMap((each) => engine.judge({ ...each, ...held }, layers)));
   };
 }
 

@@ -2,6 +2,7 @@ import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { builtInAgents } from "../policy/agents.ts";
 import type { ConfiguredRules } from "../policy/layers.ts";
 import { parseRules, rulePaths } from "../policy/parse-rules.ts";
+import { containedPreset, type Preset } from "../policy/preset.ts";
 import type { Rule } from "../policy/rules.ts";
 import type { PolicySettings, Settings } from "./schema.ts";
 import type { Toml } from "./toml.ts";
@@ -23,6 +24,7 @@ export type RuleTest = Settings["permission_test"][number] & { readonly line: nu
 
 /** The permission settings of a configuration. */
 export interface WrittenPolicy {
+  readonly preset: Preset | undefined;
   readonly config: WrittenRules;
   /** The built-in agents, then the others as configured. */
   readonly agents: ReadonlyMap<string, Agent>;
@@ -31,7 +33,12 @@ export interface WrittenPolicy {
 
 /** Reads the rules, agents and tests of the settings. */
 export function readPolicy(
-  { permission, agent, permission_test = [] }: PolicySettings & Partial<Pick<Settings, "permission_test">>,
+  {
+    permission,
+    agent,
+    permission_test = [],
+    preset,
+  }: PolicySettings & Partial<Pick<Settings, "permission_test" | "preset">>,
   lineOf: Toml["lineOf"],
   home: string,
 ): WrittenPolicy {
@@ -51,6 +58,7 @@ export function readPolicy(
     });
   }
   return {
+    preset: preset?.name && containedPreset(preset.registries),
     config: written(permission, ["permission"]),
     agents,
     tests: permission_test.map((test, i) => ({ ...test, line: lineOf(["permission_test", i]) })),
@@ -73,6 +81,6 @@ export function ruleLine(
 }
 
 /** Reduces a configured policy to the rules from which layers are built. */
-export function configuredRules({ config, agents }: WrittenPolicy): ConfiguredRules {
-  return { config: config.rules, agents: new Map([...agents].map(([name, { rules }]) => [name, rules])) };
+export function configuredRules({ preset, config, agents }: WrittenPolicy): ConfiguredRules {
+  return { preset, config: config.rules, agents: new Map([...agents].map(([name, { rules }]) => [name, rules])) };
 }

@@ -83,6 +83,8 @@ function isBaseAddress(written: string): boolean {
   return /^https?:$/.test(protocol) && username === "" && password === "";
 }
 
+const registry = z.string().regex(/^[a-z0-9-]+(\.[a-z0-9-]+)+$/, { error: 'a host, such as "packages.example"' });
+
 const rules = z.unknown().superRefine((table, context) => {
   try {
     parseRules(table, "", "");
@@ -394,6 +396,13 @@ export const configSchema = strictTable({
     },
   ),
   ...policyTables,
+  preset: strictTable({
+    name: key(z.enum(["contained"]).optional(), "rules between the built-in ones and yours, see ListRules", {
+      without: "no preset: all commands ask",
+      see: "fewer-questions.md",
+    }),
+    registries: key(z.array(registry).default([]), "hosts from which commands may install packages by name"),
+  }).prefault({}),
   permission_test: z
     .array(
       strictTable({
@@ -401,6 +410,7 @@ export const configSchema = strictTable({
         pattern: key(text(), "what is asked"),
         expect: key(z.enum(["allow", "ask", "deny"]), "the decision"),
         agent: key(name().optional(), "the agent that asks", { without: "`build`" }),
+        contained: key(z.boolean().optional(), "whether the sandbox contains the command line", { without: "unknown" }),
       }),
     )
     .default([]),

@@ -19,12 +19,14 @@ export interface Ask {
   always?: readonly string[];
   /** Reason to ask each time although rules allow it; a predicate of the patterns, such as `has other names`. */
   alwaysAsk?: string;
-  /** Those of the patterns that the call deletes: a risk that approvers see first. No rule depends on it. */
+  /** Those of the patterns that the call deletes: a risk that approvers see first. */
   deletes?: readonly string[];
   /** For a web address: the IP address that its host resolves to, once that is known. */
   leadsTo?: string;
   /** For a web address that only `judge` evaluates: the operator configured it, so its host need not be public. Rules apply. */
   isConfigured?: true;
+  /** For what a command line does: true if the sandbox contains it; otherwise the reason why not. Absent: not known. Only the engine sets it. */
+  contained?: true | string;
   /** A refusal of this ask by a person or the deadline ends the ask alone: the tool body that asked goes on. */
   refusable?: true;
   /** The body works while this ask of it is open, so the call keeps its slot. */

@@ -8,4 +8,5 @@ export const riskWords: ReadonlyMap<number, string> = new Map([
   [RiskKind.PUBLISH, "pushes or publishes"],
   [RiskKind.OUTSIDE, "leaves the workspace"],
   [RiskKind.NETWORK, "uses the network"],
+  [RiskKind.PACKAGES, "installs packages by name"],
 ]);

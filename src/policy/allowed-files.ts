@@ -66,6 +66,7 @@ function hasSteps(steps: MatchSteps, lists: readonly LayerRules[], target: Targe
 /** Layers that the operator writes. */
 const configured: ReadonlySet<PermissionLayer> = new Set([
   PermissionLayer.DEFAULTS,
+  PermissionLayer.PRESET,
   PermissionLayer.CONFIG,
   PermissionLayer.AGENT,
   PermissionLayer.AGENT_LIMITS,

@@ -9,6 +9,7 @@ import {
 import { type Address, readAddress } from "./address.ts";
 import { addressCaution, caution, hiddenText } from "./caution.ts";
 import type { CompiledRules } from "./compiled-rules.ts";
+import type { Facts } from "./condition.ts";
 import type { ConnectorFiles } from "./connector-files.ts";
 import { noMatch, noPattern, notRestricted, protectedBy, tooLarge, unreadableRules } from "./fixed-opinions.ts";
 import type { FileGuard } from "./guard.ts";
@@ -17,10 +18,11 @@ import { type MatchSteps, TooManySteps } from "./match-steps.ts";
 import type { ExpandedAsk, LayerRules, Layers } from "./model.ts";
 import { namedParts, refusedAddress } from "./named-address.ts";
 import { describe, type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
-import { targetOf } from "./rule-list.ts";
+import { risksOfAsk } from "./risk.ts";
+import { type Target, targetOf } from "./rule-list.ts";
 import { type Command, readCommandOf } from "./shell/command.ts";
 import { judgeCommand } from "./shell/judge.ts";
-import { firstMatchOfEach, type TracedMatch, traceOf } from "./trace.ts";
+import { firstMatchOfEach, plainRule, type TracedMatch, traceOf } from "./trace.ts";
 
 /** Everything that decisions depend on, other than the ask and its layers. */
 export interface PolicyState {
@@ -66,12 +68,14 @@ function decideByRules(
   const { compiled } = state;
   const { permission, patterns, paths } = ask;
   const pattern = patterns[at] ?? "";
-  const refused = address && !ask.isConfigured ? refusedAddress(compiled, address, ask.leadsTo, layers) : undefined;
+  const facts = factsOf(ask);
+  const refused =
+    address && !ask.isConfigured ? refusedAddress(compiled, address, ask.leadsTo, layers, facts) : undefined;
   if (refused) return toDecision(permission, pattern, protectedBy(refused));
   const line = ask.line ?? pattern;
   const matchRules = createMatchCache(compiled, steps);
   const matchesOf = (group: readonly LayerRules[], text: string) =>
-    matchRules(group, targetOf(permission, text, paths?.[at]));
+    matchRules(group, targetOf(permission, text, paths?.[at], facts));
   const opinionOf = (group: readonly LayerRules[], unmatched?: Opinion): Opinion | undefined => {
     if (commands) {
       const matches = (text: string) => matchesOf(group, text);
@@ -82,14 +86,47 @@ function decideByRules(
     if (ask.restricts && last?.rule.action === PermissionAction.ALLOW) return undefined;
     return last ? opinionBy(last) : unmatched;
   };
-  const opinion = strictestOpinion(layers, opinionOf, ask.restricts ? notRestricted : noMatch);
+  const unmet = layers.wide.flatMap((list) =>
+    unmetIn(compiled, list, targetOf(permission, pattern, paths?.[at], facts)),
+  );
+  const unmatched = ask.restricts ? notRestricted : (withCondition(unmet) ?? noMatch);
+  const opinion = strictestOpinion(layers, opinionOf, unmatched);
   const final = cautionFor(state, opinion, ask, at, layers, address) ?? opinion;
 
   const texts = commands?.flatMap(({ bare, spellings }) => [bare, ...spellings]) ?? [pattern];
   const matched = [...layers.wide, ...layers.narrow].flatMap((list) =>
     firstMatchOfEach(texts.map((text) => ({ text, matches: matchesOf([list], text) }))),
   );
-  return Object.assign(toDecision(permission, pattern, besideMatches(final, matched)), traceOf(matched, final.match));
+  const all = unmet.length === 0 ? matched : [...matched, ...unmet].toSorted(byPlace(layers));
+  return Object.assign(toDecision(permission, pattern, besideMatches(final, matched)), traceOf(all, final.match));
+}
+
+/** Finds the rules of a list that do not count because of their conditions. */
+function unmetIn(compiled: CompiledRules, { layer, source = "", rules }: LayerRules, target: Target): TracedMatch[] {
+  return compiled(rules)
+    .unmet(target)
+    .map((found) => ({ ...found, layer, source, text: "" }));
+}
+
+/** Orders matches by the layers of their rules, and by their places in these. */
+function byPlace({ wide, narrow }: Layers) {
+  const order = [...wide, ...narrow].map(({ layer, source = "" }) => `${layer} ${source}`);
+  const placeOf = ({ layer, source }: TracedMatch) => order.indexOf(`${layer} ${source}`);
+  return (one: TracedMatch, other: TracedMatch) => placeOf(one) - placeOf(other) || one.index - other.index;
+}
+
+/** The opinion where no rule matches, and one that allows would but for its condition. */
+function withCondition(unmet: readonly TracedMatch[]): Opinion | undefined {
+  const last = unmet.findLast(({ rule }) => rule.action === PermissionAction.ALLOW);
+  if (last === undefined) return undefined;
+  const reason = `${describe(last)} does not count, since ${last.unmet}: ask`;
+  return { ...noMatch, reason, code: PermissionReason.CONDITION };
+}
+
+/** Returns what conditions may use of an ask. */
+export function factsOf({ contained, risks = [], ...ask }: ExpandedAsk): Facts {
+  const kinds = new Set([...risks, ...risksOfAsk(ask)].map(({ kind }) => kind));
+  return { ...(contained !== undefined && { contained }), ...(ask.permission === "bash" && { risks: [...kinds] }) };
 }
 
 /** Replaces "no rule matches" where one does: a rule about a part of a command, or of a list that can only narrow. */
@@ -118,13 +155,13 @@ export function decideWithoutPattern(
 /** Decides on a line of several commands as a whole, where a rule for the line asks or denies: no grant for one command may answer that. */
 export function decideLine(
   { compiled }: PolicyState,
-  { line, patterns }: ExpandedAsk,
+  { line, ...ask }: ExpandedAsk,
   layers: Layers,
   steps: MatchSteps,
 ): PermissionDecision[] {
-  if (line === undefined || patterns.length === 1) return [];
+  if (line === undefined || ask.patterns.length === 1) return [];
   try {
-    return decideWholeLine(compiled, line, layers, steps);
+    return decideWholeLine(compiled, line, factsOf(ask), layers, steps);
   } catch (cause) {
     if (cause instanceof TooManySteps) return [toDecision("bash", line, tooLarge)];
     throw cause;
@@ -134,11 +171,12 @@ export function decideLine(
 function decideWholeLine(
   compiled: CompiledRules,
   line: string,
+  facts: Facts,
   layers: Layers,
   steps: MatchSteps,
 ): PermissionDecision[] {
   const matches = [layers.wide, ...layers.narrow.map((list) => [list])].map((group) =>
-    matchRule(compiled, group, targetOf("bash", line), steps),
+    matchRule(compiled, group, targetOf("bash", line, undefined, facts), steps),
   );
   const stricter = matches
     .filter((match) => match !== undefined)
@@ -176,7 +214,7 @@ function cautionFor(
   if (hidden) return hidden;
   if (!address || ask.alwaysAsk !== undefined) return caution(ask, at, connectorFiles, layers.gitFiles);
   if (action === PermissionAction.ASK) return undefined;
-  return addressCaution(address, namedParts(compiled, address, undefined, layers).port);
+  return addressCaution(address, namedParts(compiled, address, undefined, layers, factsOf(ask)).port);
 }
 
 function toDecision(
@@ -195,6 +233,6 @@ function toDecision(
   });
 }
 
-function ruleOf({ index, rule: { permission, pattern, action } }: Match) {
-  return { ruleIndex: index, rule: { permission, pattern, action } };
+function ruleOf({ index, rule }: Match) {
+  return { ruleIndex: index, rule: plainRule(rule) };
 }

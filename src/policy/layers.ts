@@ -5,11 +5,14 @@ import { builtInAgents } from "./agents.ts";
 import { defaultRules } from "./default-rules.ts";
 import type { LayerRules, Layers } from "./model.ts";
 import { ruleProblem } from "./parse-rules.ts";
+import type { Preset } from "./preset.ts";
 import type { Rule } from "./rules.ts";
 import type { Subject } from "./subject.ts";
 
 /** The rules of the configuration: for all agents, and by agent. */
 export interface ConfiguredRules {
+  /** The rules of the preset; absent without one. */
+  preset?: Preset | undefined;
   config: readonly Rule[];
   agents: ReadonlyMap<string, readonly Rule[]>;
 }
@@ -23,7 +26,7 @@ export type LayersFor = Pick<Subject, "session" | "ancestors" | "agent"> &
  * narrow: the limits of a built-in agent, the policy files of the workspace, and each session of the chain.
  */
 export function createLayers(
-  { config, agents }: ConfiguredRules,
+  { preset, config, agents }: ConfiguredRules,
   workspaceRules: (subject: Pick<Subject, "workspace" | "directory" | "agent">) => readonly LayerRules[] = () => [],
 ) {
   // Built once: compiled rules are cached by the identity of the array.
@@ -47,8 +50,10 @@ export function createLayers(
     const files = directory === undefined ? [] : workspaceRules({ workspace, directory, agent });
     const narrow = [...own, ...files.filter(({ widens }) => !widens), ...inherited];
     return {
+      ...(preset && { registries: preset.registries }),
       wide: [
         { layer: PermissionLayer.DEFAULTS, rules: defaultRules },
+        ...(preset ? [{ layer: PermissionLayer.PRESET, rules: preset.rules }] : []),
         { layer: PermissionLayer.CONFIG, rules: config },
         ...files.filter(({ widens }) => widens),
         { layer: PermissionLayer.AGENT, source: agent, rules: agents.get(agent) ?? none },
@@ -73,10 +78,11 @@ export function checkRules(field: string, rules: readonly Rule[]): void {
       { field },
     );
   for (const [i, rule] of rules.entries()) {
-    const problem = ruleProblem(rule);
+    const problem = rule.when ? noConditions : ruleProblem(rule);
     if (problem)
       throw new RequestError(ErrorReason.INVALID_MESSAGE, `${field}[${i}] ${problem}`, { field: `${field}[${i}]` });
   }
 }
 
+const noConditions = "has a condition (when), which only rules of the configuration and of trusted workspaces can have";
 const none: readonly Rule[] = [];

@@ -49,7 +49,7 @@ export function findNarrowerRule(
   for (const list of [...wide, ...narrow]) {
     const placed = compiled(list.rules)
       .about(permission)
-      .find(({ rule }) => rule.action !== PermissionAction.ALLOW && rule.pattern !== "*");
+      .find(({ rule }) => rule.action !== PermissionAction.ALLOW && (rule.pattern !== "*" || rule.when));
     if (placed) return toMatch(list, placed);
   }
   return undefined;

@@ -13,6 +13,8 @@ export interface ExpandedAsk extends Ask {
   line?: string;
   /** For commands: what was understood of the line. A text without a reading is read where it is needed. */
   readings?: Readings;
+  /** For commands: what the sandbox enforces for its line. */
+  wall?: Wall;
   /** For commands: a sandbox hides the files of the workspace that rules do not allow to read and that no ask of the call names. */
   isConfined?: true;
   /** For commands: the files that they run or read as code, to whose content an approval is bound. */
@@ -38,6 +40,22 @@ export interface LineCode {
   repositories: readonly string[];
 }
 
+/** What the sandbox enforces for the command lines of an agent. */
+export interface Wall {
+  /** True if it hides the files of the workspace that rules do not allow to read. */
+  readonly hides: boolean;
+  /** The reason why it contains no line, as a predicate of the line, with the next step; absent: it is whole. */
+  readonly problem?: string;
+  /** Directories that every command sees, and cannot change. */
+  isShown(path: string): boolean;
+  /** Directories in the place of which commands see private ones. */
+  readonly temporary: readonly string[];
+  /** Directories outside the workspace in which commands may write. */
+  readonly writable: readonly string[];
+  /** True if commands reach hosts by the proxy; false: none. */
+  readonly hasNetwork: boolean;
+}
+
 /** A list of rules and its origin. */
 export interface LayerRules {
   layer: PermissionLayer;
@@ -57,6 +75,8 @@ export interface Layers {
   wide: readonly LayerRules[];
   /** Count separately: a list without a match has no opinion, and the strictest of all lists wins. Of INHERITED lists only denials count. */
   narrow: readonly LayerRules[];
+  /** The hosts from which contained commands may install packages; absent without a preset. */
+  registries?: readonly string[];
   /** The budget for all decisions by these layers; absent: each ask has a separate one. */
   steps?: MatchSteps;
   /** The files that settings of git name in the workspace; absent: none. */

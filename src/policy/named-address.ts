@@ -1,6 +1,7 @@
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type Address, namesIn, privateHost } from "./address.ts";
 import type { CompiledRules } from "./compiled-rules.ts";
+import type { Facts } from "./condition.ts";
 import type { Layers } from "./model.ts";
 import { targetOf } from "./rule-list.ts";
 
@@ -10,8 +11,9 @@ export function namedParts(
   address: Address,
   leadsTo: string | undefined,
   { wide }: Layers,
+  facts?: Facts,
 ): { host: boolean; port: boolean } {
-  const target = targetOf("webfetch", address.url);
+  const target = targetOf("webfetch", address.url, undefined, facts);
   const rules = wide.flatMap(({ rules }) => compiled(rules).all(target));
   const naming = rules.filter(({ rule }) => rule.action !== PermissionAction.DENY);
   const isNamed = (host: string) => naming.some(({ rule }) => namesIn(rule.pattern, { ...address, host }).host);
@@ -27,8 +29,9 @@ export function refusedAddress(
   address: Address,
   leadsTo: string | undefined,
   layers: Layers,
+  facts?: Facts,
 ): string | undefined {
   const reason = privateHost(address.host) ?? (leadsTo === undefined ? undefined : privateHost(leadsTo));
-  if (reason === undefined || namedParts(compiled, address, leadsTo, layers).host) return undefined;
+  if (reason === undefined || namedParts(compiled, address, leadsTo, layers, facts).host) return undefined;
   return `${reason}, and no rule names it`;
 }

@@ -57,6 +57,7 @@ const layerNames: Record<PermissionLayer, string> = {
   [PermissionLayer.ENGINE]: "engine",
   [PermissionLayer.AGENT_LIMITS]: "limits",
   [PermissionLayer.WORKSPACE]: "workspace",
+  [PermissionLayer.PRESET]: "preset",
 };
 
 /** Layers that exist more than once, so that a description names the source. */

@@ -1,4 +1,5 @@
-import { actions, fromConfig, type Rule, type RuleConfig } from "./rules.ts";
+import { ConditionError, readCondition } from "./condition.ts";
+import { actions, type ConditionalAction, fromConfig, type Rule, type RuleConfig } from "./rules.ts";
 
 const maxPatternBytes = 4_096;
 const maxWildcards = 64;
@@ -53,12 +54,27 @@ function checkConfig(table: unknown, path: readonly string[]): asserts table is 
       continue;
     }
     if (!isTable(value)) throw invalid(here, value, `${anAction}, or a table of them by pattern`);
+    if (isConditional(value))
+      throw new RuleError(here, 'a condition belongs to a pattern; write "*" = { action = "…", when = "…" } below it');
     for (const [pattern, action] of Object.entries(value)) {
       const entry = [...here, pattern];
       checkKey(entry, pattern);
       checkRule(entry, { permission, pattern });
-      if (!isAction(action)) throw invalid(entry, action, anAction);
+      if (isAction(action)) continue;
+      if (!isConditional(action))
+        throw invalid(entry, action, isTable(action) ? 'must be { action = "…", when = "…" }' : anAction);
+      checkCondition(entry, action.when);
     }
+  }
+}
+
+/** Refuses a condition that cannot be read. */
+function checkCondition(path: readonly string[], when: string): void {
+  try {
+    readCondition(when);
+  } catch (cause) {
+    if (!(cause instanceof ConditionError)) throw cause;
+    throw new RuleError([...path, "when"], `the condition ${cause.message}`, JSON.stringify(when));
   }
 }
 
@@ -80,6 +96,12 @@ const anAction = 'must be "allow", "ask" or "deny"';
 
 function isAction(value: unknown): value is keyof typeof actions {
   return typeof value === "string" && Object.hasOwn(actions, value);
+}
+
+function isConditional(value: unknown): value is ConditionalAction {
+  if (!isTable(value)) return false;
+  const { action, when, ...others } = value;
+  return isAction(action) && typeof when === "string" && Object.keys(others).length === 0;
 }
 
 function isTable(value: unknown): value is Record<string, unknown> {

@@ -7,7 +7,7 @@ import { decideLine, decidePattern, decideWithoutPattern, type PolicyState } fro
 import type { FileRules } from "./file-rules.ts";
 import { createFileGuard, deniedPaths, type Guard } from "./guard.ts";
 import { createMatchSteps } from "./match-steps.ts";
-import type { ExpandedAsk, Layers } from "./model.ts";
+import type { ExpandedAsk, Layers, Wall } from "./model.ts";
 import { type ReadPlace, readDoubts } from "./read-doubts.ts";
 import { expand } from "./shell/expand.ts";
 import type { Files } from "./shell/touched.ts";
@@ -36,19 +36,29 @@ export function createPolicy({
   const denied = deniedPaths(guard);
   const hintsFor = (place: ReadPlace, layers: Layers) =>
     readDoubts(place, layers, { about: rulesOf(compiled, "read"), denied, home, connectorFiles });
+  const usesContainment = ({ wide, narrow }: Layers) =>
+    [...wide, ...narrow].some(({ rules }) => compiled(rules).usesContainment);
+
+  function judge(ask: ExpandedAsk, layers: Layers): PermissionDecision[] {
+    const steps = layers.steps ?? createMatchSteps();
+    if (ask.patterns.length === 0) return [decideWithoutPattern(state, ask, layers, steps)];
+    const decisions = ask.patterns.map((_, at) => decidePattern(state, ask, at, layers, { analyse: true, steps }));
+    return [...decisions, ...decideLine(state, ask, layers, steps)];
+  }
+
   return {
     /** Expands an ask into everything that it stands for; a command line into its commands and the files that they touch. */
     expand(ask: ExpandedAsk, layers: Layers, files: Files): Promise<ExpandedAsk[]> {
       const allowed = allowedFiles(state, layers, (directory) => hintsFor(directory, layers));
-      return expand(ask, files, allowed, home);
+      const { registries = [] } = layers;
+      return expand(ask, files, allowed, home, ask.wall && usesContainment(layers) ? containment(ask.wall) : undefined);
+
+      function containment(wall: Wall) {
+        return { wall, home, registries, judge: (one: ExpandedAsk) => judge(one, layers) };
+      }
     },
     /** Judges an ask: one decision for each pattern. An ask without patterns gets one, which is never ALLOW. */
-    judge(ask: ExpandedAsk, layers: Layers): PermissionDecision[] {
-      const steps = layers.steps ?? createMatchSteps();
-      if (ask.patterns.length === 0) return [decideWithoutPattern(state, ask, layers, steps)];
-      const decisions = ask.patterns.map((_, at) => decidePattern(state, ask, at, layers, { analyse: true, steps }));
-      return [...decisions, ...decideLine(state, ask, layers, steps)];
-    },
+    judge,
     /** Returns the words that identify possibly restricted files below a directory; see `readDoubts`. */
     readDoubts: hintsFor,
     /** Returns everything that decisions about files depend on, as data for another thread. */

@@ -1,20 +1,35 @@
 import { RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Ask } from "../core/ask.ts";
 import { visible } from "../core/visible.ts";
+import { installedNames, isManifest } from "./installs.ts";
 import { protectedFile } from "./protected-files.ts";
-import { commandRisks, downloadsTo, runsDownloads, takesPartInDownload } from "./risky-programs.ts";
+import {
+  commandRisks,
+  deletesByCode,
+  downloadsTo,
+  isTextProgram,
+  programName,
+  runsDownloads,
+  takesPartInDownload,
+} from "./risky-programs.ts";
 import type { Command } from "./shell/command.ts";
 import type { RiskFound } from "./shell/effects.ts";
+import { interpreter } from "./shell/interpreters.ts";
 
 /**
- * Finds what deserves an approver's attention in the commands of a line, by their words. It is a reading aid: decisions do
- * not depend on it.
+ * Finds what deserves an approver's attention in the commands of a line, by their words. Conditions of rules may use it, but a kind
+ * that is missing proves nothing. With `registries` the sandbox contains them: what it makes harmless is left out, and installs by
+ * name from these hosts are PACKAGES instead of DOWNLOADED_CODE.
  */
-export function risksOfCommands(commands: readonly Command[]): RiskFound[] {
+export function risksOfCommands(commands: readonly Command[], registries?: readonly string[]): RiskFound[] {
   const downloaded = new Set<string>();
+  const installs = registries && registries.length > 0 ? installsOf(commands, registries) : new Set();
   return mergeRisks(
     commands.flatMap((command) => {
-      const found = fragmentsOf(command, downloaded);
+      const found = fragmentsOf(command, downloaded, (kind, words) => {
+        if (registries && isHeld(kind, words)) return undefined;
+        return kind === RiskKind.DOWNLOADED_CODE && installs.has(words) ? RiskKind.PACKAGES : kind;
+      });
       for (const file of command.mentions.flatMap(downloadsTo)) downloaded.add(file);
       if (command.opaque !== undefined) return found;
       // A command that is understood is shown with the pipeline that feeds it.
@@ -24,8 +39,70 @@ export function risksOfCommands(commands: readonly Command[]): RiskFound[] {
   );
 }
 
+/** Finds the commands that install by name, as their words, unless the line itself writes the names or runs what they bring. */
+function installsOf(commands: readonly Command[], registries: readonly string[]): Set<readonly string[]> {
+  const writesNames = commands.some(({ uses }) => uses.some(({ path, as }) => as === "write" && isManifest(path)));
+  const found = commands.flatMap((command, place) => {
+    // What is not understood may run in any order.
+    const others = command.opaque === undefined ? commands.slice(place) : commands;
+    const all = others
+      .flatMap(({ mentions }) => mentions)
+      .filter(([program = ""]) => !isTextProgram(programName(program)));
+    return command.mentions.filter((words) => {
+      const names = installedNames(words, registries);
+      const later = all.filter((other) => !isWrapped(words, other) && installedNames(other, registries) === undefined);
+      const isUsed = (name: string) => later.some((other) => other.some((word) => namesWord(word, name)));
+      return names !== undefined && !names.some(isUsed) && !(writesNames && names.length === 0);
+    });
+  });
+  return new Set(found);
+}
+
+/** Checks if a command is the end of another one, such as `timeout 60 COMMAND`. */
+const isWrapped = (words: readonly string[], by: readonly string[]) =>
+  words.every((word, i) => by[by.length - words.length + i] === word);
+
+/** What the sandbox makes harmless: what a command sends to a server beside it, and what needs the socket of a daemon. */
+function isHeld(kind: RiskKind, words: readonly string[]): boolean {
+  const line = words.join(" ");
+  const [program = ""] = words;
+  if (kind === RiskKind.DOWNLOADED_CODE)
+    return /^(docker|podman)$/.test(programName(program)) && / (build|buildx build)\b/.test(line);
+  return kind === RiskKind.PUBLISH && /^(curl|wget|https?|xh)$/.test(programName(program)) && reachesOnlyItself(line);
+}
+
+function reachesOnlyItself(line: string): boolean {
+  const hosts = [...line.matchAll(/\b[a-z]+:\/\/([^\s/?#'"]*)/gi)].map(([, host = ""]) => host);
+  return hosts.length > 0 && hosts.every((host) => /^(localhost|127\.0\.0\.1|\[::1\])(:\d+)?$/i.test(host));
+}
+
+/** Checks if a text contains a name as a whole word, also as a module is spelled in code. */
+function namesWord(text: string, name: string): boolean {
+  const [, ...parts] = /^@?(?:[\w.-]+\/)*([\w.-]+)$/.exec(name) ?? [];
+  const [last = name] = parts;
+  return [name, last, last.replaceAll("-", "_")].some((one) => {
+    const at = text.indexOf(one);
+    return at !== -1 && !/[\w-]/.test(text[at - 1] ?? "") && !/[\w-]/.test(text[at + one.length] ?? "");
+  });
+}
+
+/** A redirect without a command, or with one that prints nothing, empties its file. */
+const emptying =
+  /(^|&&|\|\||;|\bdo|\bthen|-c ['"])\s*(:|true|cat \/dev\/null)?\s*>(?![>&(=])\s*(?!\/dev\/null)[\w./~$"']/;
+
+/** Returns the code that a command passes to an interpreter by its input. */
+function fedCode({ mentions, pipeline, text }: Command): string {
+  const isFed = ([program = "", ...rest]: readonly string[]) =>
+    interpreter(programName(program)) !== undefined && rest.every((word) => word.startsWith("-"));
+  return mentions.some(isFed) ? (pipeline?.text ?? text) : "";
+}
+
 /** The risks of a command with the fragments that cause them: the commands, files and variables that it names. */
-function fragmentsOf(command: Command, downloaded: ReadonlySet<string>): RiskFound[] {
+function fragmentsOf(
+  command: Command,
+  downloaded: ReadonlySet<string>,
+  kindOf: (kind: RiskKind, words: readonly string[]) => RiskKind | undefined,
+): RiskFound[] {
   const { mentions, uses, text, opaque } = command;
   const naming = (does: (words: readonly string[]) => boolean) => mentions.filter(does).map((words) => words.join(" "));
   const commands = naming(([, ...words]) => words.some(namesSecret));
@@ -35,7 +112,13 @@ function fragmentsOf(command: Command, downloaded: ReadonlySet<string>): RiskFou
   const alone = [...files, ...variables].filter((name) => !commands.some((words) => words.includes(name)));
   const runs = opaque === undefined ? [text] : naming(takesPartInDownload);
   return [
-    ...mentions.flatMap((words) => commandRisks(words).map((kind) => ({ kind, parts: [words.join(" ")] }))),
+    ...mentions.flatMap((words) =>
+      commandRisks(words).flatMap((found) => {
+        const kind = kindOf(found, words);
+        return kind === undefined ? [] : { kind, parts: [words.join(" ")] };
+      }),
+    ),
+    { kind: RiskKind.DELETE, parts: deletesByCode(fedCode(command)) || emptying.test(text) ? [text] : [] },
     { kind: RiskKind.DOWNLOADED_CODE, parts: runsDownloads(command, downloaded) ? runs : [] },
     { kind: RiskKind.CREDENTIALS, parts: [...commands, ...alone] },
   ];

@@ -12,6 +12,8 @@ const any = /^/;
 /** Risks of known programs. All rows that match count. */
 const rows: readonly Row[] = [
   ["rm rmdir unlink shred truncate wipefs dropdb trash srm", any, DELETE],
+  ["mv", / \/dev\/null$/, DELETE],
+  ["cp", /(^| )\/dev\/null [^-]/, DELETE],
   ["dd", /(^| )of=/, DELETE],
   ["find fd", / -delete\b/, DELETE],
   ["rsync", / --(delete|remove-source)/, DELETE],
@@ -37,6 +39,8 @@ const rows: readonly Row[] = [
   ["gh glab", /\b(delete|remove)\b/, DELETE, PUBLISH],
   ["aws", /\b(s3 (rm|rb)|delete-\S+|terminate-\S+)( |$)/, DELETE, PUBLISH],
   ["gcloud az doctl fly flyctl heroku", /\b(delete|destroy|remove)\b/, DELETE, PUBLISH],
+  ["ansible ansible-playbook", /^(?!.*--(check|list-\w+|syntax-check)\b)/, PUBLISH],
+  ["docker podman", /^(config|secret) inspect\b/, CREDENTIALS],
   ["redis-cli", /\b(flushall|flushdb|del)\b/i, DELETE],
   ["crontab", /(^| )-r\b/, DELETE],
   ["git", /^push\b(?!.* (-n|--dry-run)\b)/, PUBLISH],
@@ -52,7 +56,11 @@ const rows: readonly Row[] = [
     PUBLISH,
   ],
   ["gh", /^api\b.* (-X|--method|-f|-F|--field|--raw-field|--input)\b/, PUBLISH],
-  ["kubectl oc", /^(apply|create|patch|replace|scale|rollout|set|edit|annotate|label|cp|exec|expose)\b/, PUBLISH],
+  [
+    "kubectl oc",
+    /^(apply|create|patch|replace|scale|rollout (?!status|history)|set|edit|annotate|label|cp|exec|expose)\b(?!.* --dry-run)/,
+    PUBLISH,
+  ],
   ["helm", /^(install|upgrade|rollback)\b/, PUBLISH],
   ["terraform tofu pulumi", /^(apply|up|import)\b/, PUBLISH],
   ["aws", /\bs3 (cp|mv|sync)\b.* s3:|\b(create|put|update|run|start|publish|send)-\S+/, PUBLISH],
@@ -172,7 +180,7 @@ const maxLength = 8_192;
 
 /** Returns the risks of one command by its words. */
 export function commandRisks([program = "", ...rest]: readonly string[]): RiskKind[] {
-  const name = nameOf(program);
+  const name = programName(program);
   const words = rest.join(" ").slice(0, maxLength);
   // Options of the program before its sub-command, such as `git -C DIR push`.
   const spellings = [words, withoutOptions(name, rest).join(" ").slice(0, maxLength)];
@@ -183,6 +191,7 @@ export function commandRisks([program = "", ...rest]: readonly string[]): RiskKi
     ...known.flatMap(([, , ...risks]) => risks),
     ...(/^mkfs/.test(name) ? [DELETE] : []),
     ...(deletingSql.test(words) && !isText.has(name) ? [DELETE] : []),
+    ...(interpreter(name) !== undefined && deletesByCode(words) ? [DELETE] : []),
     ...(/\b(https?|ftp|wss?):\/\//i.test(words) &&
     !isText.has(name) &&
     !(name === "git" && /^(commit|tag|log)/.test(words))
@@ -193,8 +202,18 @@ export function commandRisks([program = "", ...rest]: readonly string[]): RiskKi
 
 const deletingSql = /\b(drop|truncate)\s+(table|database|schema)\b|\bdelete\s+from\b/i;
 
+/** Calls by which code deletes files. */
+const deletingCode =
+  /\b(rmtree|unlink(Sync)?|rm(dir)?Sync|removedirs|remove_tree|rm_rf?|rm_f)\b|\bos\.(remove|rmdir|truncate)\b|\bfs(\.promises)?\.(rm|rmdir|unlink|truncate)\b|\b(File|Dir|FileUtils)\.(delete|unlink|remove|rm)|\.rmdir\(/;
+
+/** Checks if code calls a function that deletes files. */
+export const deletesByCode = (code: string) => deletingCode.test(code);
+
 /** Programs that only print, search or compare their words. */
 const isText = new Set("echo printf grep egrep fgrep rg ag sed test [ true false : expr".split(" "));
+
+/** Checks if a program only prints, searches or compares its words. */
+export const isTextProgram = (name: string) => isText.has(name);
 
 const withValue: ReadonlyMap<string, RegExp> = new Map([
   ["git", /^(-C|-c|--git-dir|--work-tree|--namespace)$/],
@@ -213,7 +232,7 @@ function withoutOptions(name: string, words: readonly string[]): readonly string
 
 /** Returns the files to which a command writes what it downloads. */
 export function downloadsTo([program = "", ...words]: readonly string[]): string[] {
-  if (!downloaders.test(nameOf(program))) return [];
+  if (!downloaders.test(programName(program))) return [];
   return words.flatMap((word, i) => {
     if (/^(-\w*[oO]|--output|--output-document)$/.test(word)) return [plain(words[i + 1] ?? "")];
     const attached = /^--output(?:-document)?=(.+)$/.exec(word)?.[1];
@@ -226,16 +245,16 @@ export function downloadsTo([program = "", ...words]: readonly string[]): string
 export function runsDownloads(command: Command, files: ReadonlySet<string>): boolean {
   const { pipeline, scripts, mentions, opaque, inner } = command;
   if (inner.some((one) => runsDownloads(one, files))) return true;
-  if (pipeline?.stages.some((words) => words.some((word) => downloaders.test(nameOf(word))))) return true;
+  if (pipeline?.stages.some((words) => words.some((word) => downloaders.test(programName(word))))) return true;
   if (scripts.some((script) => files.has(plain(script)))) return true;
-  const names = mentions.map(([name = ""]) => nameOf(name));
+  const names = mentions.map(([name = ""]) => programName(name));
   // What was not understood may join its commands in any way.
   return opaque !== undefined && names.some((name) => downloaders.test(name)) && names.some(runsText);
 }
 
 /** Checks if a command downloads, or runs what it is given. */
 export function takesPartInDownload([program = ""]: readonly string[]): boolean {
-  return downloaders.test(nameOf(program)) || runsText(nameOf(program));
+  return downloaders.test(programName(program)) || runsText(programName(program));
 }
 
 const runsText = (name: string) => interpreter(name) !== undefined || /^(eval|source|\.)$/.test(name);
@@ -245,7 +264,7 @@ const downloaders = /^(curl|wget|aria2c|fetch|https?|xh)$/;
 const plain = (path: string) => path.replace(/^(\.\/)+/, "");
 
 /** Returns the name of a program without directory and version. */
-function nameOf(program: string): string {
+export function programName(program: string): string {
   const name = program.slice(program.lastIndexOf("/") + 1);
   return /^(python|pip|node|ruby|perl|php)[\d.]+$/.test(name) ? name.replace(/[\d.]+$/, "") : name;
 }

@@ -5,7 +5,7 @@ import { foldCase, isLiteral, toSlashes } from "./wildcard.ts";
 
 /** Checks if a rule matches everything that another one matches. May return false where that is hard to decide, but never true wrongly. */
 export function ruleCovers(rule: Rule, other: Rule, home: string): boolean {
-  if (!coversText(rule.permission, other.permission)) return false;
+  if (rule.when || !coversText(rule.permission, other.permission)) return false;
   if (rule.pattern === "*") return true;
   // A wildcard stands for permissions of both kinds.
   const sorts = isLiteral(other.permission) ? [isPathKind(other.permission)] : [true, false];

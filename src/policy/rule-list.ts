@@ -1,5 +1,6 @@
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { addressTest, readAddress } from "./address.ts";
+import { type Condition, describeFacts, type Facts, readCondition } from "./condition.ts";
 import { expandHome, type Rule } from "./rules.ts";
 import { foldCase, isLiteral, matcher, scansOf, toSlashes } from "./wildcard.ts";
 
@@ -17,6 +18,14 @@ export interface Target {
   absolute: string;
   foldedText: string;
   foldedAbsolute: string;
+  /** What conditions may use; absent: nothing is known. */
+  facts?: Facts;
+}
+
+/** A rule whose pattern matches and whose condition is not met. */
+export interface Unmet extends Placed {
+  /** What the condition found, for people. */
+  unmet: string;
 }
 
 /** A compiled list of rules. */
@@ -27,19 +36,23 @@ export interface RuleList {
   all(target: Target): readonly Placed[];
   /** Returns an upper bound of the characters that `last` or `all` compare. */
   stepsFor(target: Target): number;
-  /** Returns every rule about a permission, in order. */
+  /** Returns the rules that would match, but for their conditions, in order. */
+  unmet(target: Target): readonly Unmet[];
+  /** Returns every rule about a permission, in order, without those that allow only under a condition. */
   about(permission: string): readonly Placed[];
+  /** True if a condition uses the fact `contained`. */
+  readonly usesContainment: boolean;
 }
 
 /** Builds the target of a pattern; `path` is the canonical absolute path, if the tool gave one. */
-export function targetOf(permission: string, pattern: string, path?: string): Target {
+export function targetOf(permission: string, pattern: string, path?: string, facts: Facts = {}): Target {
   if (!isPathKind(permission)) {
     const text = (permission === "webfetch" && readAddress(pattern)?.url) || pattern;
-    return { permission, text, absolute: text, foldedText: text, foldedAbsolute: text };
+    return { permission, text, absolute: text, foldedText: text, foldedAbsolute: text, facts };
   }
   const text = toSlashes(pattern);
   const absolute = path === undefined || !filePermissions.has(permission) ? text : toSlashes(path);
-  return { permission, text, absolute, foldedText: foldCase(text), foldedAbsolute: foldCase(absolute) };
+  return { permission, text, absolute, foldedText: foldCase(text), foldedAbsolute: foldCase(absolute), facts };
 }
 
 /** Checks if the patterns of a permission are paths, or are written like paths. */
@@ -73,6 +86,10 @@ export function compileRules(rules: readonly Rule[], home: string): RuleList {
     if (target.permission === "webfetch") return (rule) => rule.meetsAddress(target.text);
     return (rule) => rule.meetsText(target.text);
   };
+  const meetsWhole = (target: Target) => {
+    const meets = testFor(target);
+    return (rule: CompiledRule) => meets(rule) && isMet(rule, target);
+  };
   const groupsFor = (target: Target): readonly RuleGroup[] => {
     const { all, byWord, anyWord } = bucketOf(target.permission);
     if (isPathKind(target.permission) || target.permission === "webfetch") return [all];
@@ -80,19 +97,33 @@ export function compileRules(rules: readonly Rule[], home: string): RuleList {
     return worded ? [worded, anyWord] : [anyWord];
   };
   return {
-    about: (permission) => bucketOf(permission).all.rules,
+    usesContainment: all.some(({ condition }) => condition?.names.has("contained")),
+    about: (permission) =>
+      bucketOf(permission).all.rules.filter(
+        ({ rule, condition }) => condition === undefined || rule.action !== PermissionAction.ALLOW,
+      ),
     stepsFor: (target) =>
       groupsFor(target).reduce((sum, { rules, scans }) => sum + rules.length + scans * target.text.length, 0),
     last(target) {
-      const meets = testFor(target);
+      const meets = meetsWhole(target);
       const found = groupsFor(target).flatMap(({ rules }) => rules.findLast(meets) ?? []);
       return found.length > 1 ? found.reduce((one, other) => (one.index > other.index ? one : other)) : found[0];
     },
     all(target) {
-      const meets = testFor(target);
+      const meets = meetsWhole(target);
       return groupsFor(target)
         .flatMap(({ rules }) => rules.filter(meets))
         .sort((one, other) => one.index - other.index);
+    },
+    unmet(target) {
+      const meets = testFor(target);
+      return groupsFor(target)
+        .flatMap(({ rules }) => rules.filter((rule) => rule.condition && meets(rule) && !isMet(rule, target)))
+        .sort((one, other) => one.index - other.index)
+        .map(({ index, rule, condition }) => ({
+          ...{ index, rule },
+          unmet: condition ? describeFacts(condition, target.facts ?? {}) : "",
+        }));
     },
   };
 }
@@ -137,6 +168,7 @@ const filePermissions = new Set(["read", "edit", "list", "lsp"]);
 const likePaths = new Set(["external_directory", "glob", "grep"]);
 
 interface CompiledRule extends Placed {
+  condition: Condition | undefined;
   isAbout(permission: string): boolean;
   meetsText(text: string): boolean;
   meetsAddress(url: string): boolean;
@@ -148,11 +180,19 @@ function compile(rule: Rule, index: number, home: string): CompiledRule {
   return {
     index,
     rule,
+    condition: rule.when ? readCondition(rule.when) : undefined,
     isAbout,
     meetsAddress: isAbout("webfetch") ? addressTest(rule.pattern, rule.action === PermissionAction.ALLOW) : () => false,
     meetsText: matcher(rule.pattern),
     meetsPath: pathTest(rule, home),
   };
+}
+
+/** Checks the condition of a rule: what is unknown goes the strict way. */
+function isMet({ rule, condition }: CompiledRule, { facts = {} }: Target): boolean {
+  if (condition === undefined) return true;
+  const holds = condition.holds(facts);
+  return rule.action === PermissionAction.ALLOW ? holds === true : holds !== false;
 }
 
 function pathTest({ pattern, action }: Rule, home: string): (target: Target) => boolean {

@@ -1,13 +1,21 @@
 import { PermissionAction, type PermissionRule } from "../../gen/opencode/tool/v1/permission_pb.ts";
 
-/** The fields of a rule, without the message type. */
-export type Rule = Pick<PermissionRule, "permission" | "pattern" | "action">;
+/** The fields of a rule, without the message type; `when` is its condition, absent or empty if it always holds. */
+export type Rule = Pick<PermissionRule, "permission" | "pattern" | "action"> & Partial<Pick<PermissionRule, "when">>;
 
 /** An action as written in configuration. */
 export type ActionName = keyof typeof actions;
 
+/** An action that holds only under a condition. */
+export interface ConditionalAction {
+  action: ActionName;
+  when: string;
+}
+
 /** Rules as written in configuration: an action for everything, or by permission, or by permission and pattern, in order. */
-export type RuleConfig = ActionName | { [permission: string]: ActionName | { [pattern: string]: ActionName } };
+export type RuleConfig =
+  | ActionName
+  | { [permission: string]: ActionName | { [pattern: string]: ActionName | ConditionalAction } };
 
 /** Actions by the names of the configuration. */
 export const actions = {
@@ -25,7 +33,9 @@ export function fromConfig(config: RuleConfig, home: string): Rule[] {
       : Object.entries(value).map(([pattern, action]) => ({
           permission,
           pattern: expandHome(pattern, home),
-          action: actions[action],
+          ...(typeof action === "string"
+            ? { action: actions[action] }
+            : { action: actions[action.action], when: action.when }),
         })),
   );
 }

@@ -1,6 +1,7 @@
 import { create } from "@bufbuild/protobuf";
 import { type RuleMatch, RuleMatchSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Match } from "./opinion.ts";
+import type { Rule } from "./rules.ts";
 
 /** The part of a decision that lists the rules that matched. */
 export interface Trace {
@@ -11,6 +12,8 @@ export interface Trace {
 /** A match, and the spelling that matched, where that is not the pattern itself. */
 export interface TracedMatch extends Match {
   text: string;
+  /** Set where the condition of the rule is not met, so that it does not count. */
+  unmet?: string;
 }
 
 /** Bounds the trace: decisions are stored with it, and the authors of rules decide how many rules there are. */
@@ -27,13 +30,19 @@ export function traceOf(matches: readonly TracedMatch[], decided: Match | undefi
         layer: match.layer,
         source: match.source,
         ruleIndex: match.index,
-        rule: { permission: match.rule.permission, pattern: match.rule.pattern, action: match.rule.action },
+        rule: plainRule(match.rule),
         text: match.text,
-        decided: isDeciding(match),
+        decided: match.unmet === undefined && isDeciding(match),
+        ...(match.unmet !== undefined && { unmet: match.unmet }),
       }),
     ),
     moreMatches: matches.length - traced.length,
   };
+}
+
+/** Returns the fields of a rule, as a message has them. */
+export function plainRule({ permission, pattern, action, when = "" }: Rule) {
+  return { permission, pattern, action, when };
 }
 
 /** Returns each rule of a list once, with the first of the texts that it matches; empty for the pattern itself, which comes first. */

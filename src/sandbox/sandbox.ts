@@ -2,6 +2,7 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { homedir, tmpdir } from "node:os";
 import { text } from "node:stream/consumers";
+import type { Wall } from "../policy/model.ts";
 import { type BaseSettings, baseLayer } from "./base-layer.ts";
 import type { AgentConfinement, SandboxConfinement, SandboxPlace } from "./confinement.ts";
 import type { ControlGroups } from "./control-groups.ts";
@@ -29,7 +30,7 @@ import { createSessionNetworks, probeNetwork } from "./network/session-networks.
 import { createRunningCommands, type RunningCommands } from "./running-commands.ts";
 import { filterArchitecture } from "./seccomp.ts";
 import { createSeccompFilters, type SeccompFilters } from "./seccomp-layer.ts";
-import { type CacheLinks, createSessionDirectories } from "./session-directories.ts";
+import { type CacheLinks, createSessionDirectories, sharedTemporary } from "./session-directories.ts";
 import { createUsageWatch } from "./usage-watch.ts";
 
 /** Enforces confinement in the kernel, after policy has allowed a command. */
@@ -50,6 +51,8 @@ export interface Sandbox {
   confinement(agent: string): SandboxConfinement;
   /** Returns the reason why an agent's commands run without the sandbox that is configured for them; undefined if they do not. */
   missing(agent: string): string | undefined;
+  /** Returns what it enforces for the command lines of an agent. */
+  wall(agent: string): Wall;
   /** Returns the path of git's system file if the host lacks it, so that only variables harden git; undefined otherwise. */
   missingGitFile(): Promise<string | undefined>;
   /** The commands that run, for the tools that change files meanwhile. */
@@ -158,6 +161,18 @@ export async function openSandbox({
     confinement,
     running,
     missing: (agent) => (settingsOf(agent).profile === "off" ? undefined : problem),
+    wall(agent) {
+      const chosen = settingsOf(agent);
+      const why = problemOfWall(chosen, problem);
+      return {
+        hides: confinement(agent).profile !== "off",
+        ...(why !== undefined && { problem: why }),
+        isShown: (path) => [...disk().system.paths, ...disk().programs({})].some((root) => isWithin(path, root)),
+        temporary: [...sharedTemporary],
+        writable: chosen.profile === "workspace-write" ? base.writable : [],
+        hasNetwork: chosen.network === "proxy",
+      };
+    },
     missingGitFile: async () => (wall && problem === undefined ? await gitFile.missing() : undefined),
     async hiddenFrom(place) {
       const { profile } = confinement(place.agent);
@@ -190,6 +205,21 @@ function layersOf({ network }: SandboxConfinement, hasGroups: boolean): WallLaye
     "limits",
     ...(hasGroups ? (["cgroup"] as const) : []),
   ];
+}
+
+/** Returns the reason why no line of such commands is contained, as a predicate of the line; undefined if the wall is whole. */
+function problemOfWall(
+  { profile, network, unixSockets, ptrace }: AgentConfinement,
+  problem: string | undefined,
+): string | undefined {
+  if (profile === "off") return 'runs without a sandbox, since profile = "off" is set for the agent';
+  if (problem !== undefined) return `runs without a sandbox, since ${problem}`;
+  if (network === "open") return 'reaches every host, since network = "open" is set for the agent';
+  if (unixSockets) return "can open sockets of other programs, since unix_sockets is set for the agent";
+  if (ptrace) return "can change other commands, since ptrace is set for the agent";
+  if (filterArchitecture() === undefined)
+    return `runs without a filter of system calls, since there is none for ${process.arch}`;
+  return undefined;
 }
 
 /** Returns the reason why some commands run without the filter of system calls; undefined if all have it. */

@@ -119,6 +119,8 @@ export interface ToolContext extends Omit<PlanContext, "environment" | "reads"> 
   outside: readonly string[];
   /** Canonical paths of the files for which this call asked and which it may read, or edit. */
   files: { read: readonly string[]; edit: readonly string[] };
+  /** For a command line that the sandbox contains: the addresses of hosts that were allowed before the start; no one is asked for others. */
+  heldHosts?: readonly string[];
   reads: {
     get(path: string): Promise<string | undefined>;
     /** Records that the session tree has seen this content. */

@@ -34,7 +34,7 @@ export interface ToolServiceDomain extends SenderDomain {
     mcpHolds: readonly { readonly client: string; readonly httpMs: number; readonly stdioMs: number }[];
     sandbox(): Pick<
       GetServerInfoResponse,
-      "sandbox" | "sandboxNetwork" | "sandboxNetworkAccess" | "sandboxProblem" | "sandboxDetails"
+      "sandbox" | "sandboxNetwork" | "sandboxNetworkAccess" | "sandboxProblem" | "sandboxDetails" | "preset"
     >;
   };
 }

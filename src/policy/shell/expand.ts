@@ -3,6 +3,7 @@ import type { ExpandedAsk } from "../model.ts";
 import { mergeRisks, risksOfCommands } from "../risk.ts";
 import { addUse } from "./add-use.ts";
 import { type Command, type LineReading, readCommands } from "./command.ts";
+import { type Containment, contain } from "./containment.ts";
 import { madeNames, nameCaution } from "./glob-names.ts";
 import { repositoryAt } from "./repository.ts";
 import { type Allowed, addCode, asksOf, canBePath, createTouched, type Files } from "./touched.ts";
@@ -11,7 +12,13 @@ import { type Allowed, addCode, asksOf, canBePath, createTouched, type Files } f
  * Expands an ask. A command line becomes its commands, the directories outside the workspace that they reach, the files
  * inside that they read or write, and the scripts that they run; any other ask stays as it is.
  */
-export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, home: string): Promise<ExpandedAsk[]> {
+export async function expand(
+  ask: ExpandedAsk,
+  files: Files,
+  allowed: Allowed,
+  home: string,
+  containment?: Containment & { registries: readonly string[] },
+): Promise<ExpandedAsk[]> {
   if (ask.permission !== "bash") return [ask];
   const touched = createTouched(allowed, ask.isConfined === true);
   const programs = new Set<string>();
@@ -63,12 +70,40 @@ export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, h
     },
     programs: [...programs],
   };
-  const risks = mergeRisks(lines.flatMap(({ commands, risks }) => risks ?? risksOfCommands(commands)));
-  return [...asksOf(touched), itself, ...others].map((found) => ({
+  const commands = lines.flatMap((line) => line.commands);
+  const places = asksOf(touched);
+  const isOutside = async () => (await files.resolve(".", ask.cwd ?? "/").catch(() => undefined))?.external ?? true;
+  const held =
+    containment &&
+    contain(
+      {
+        ...{ commands, lines: [itself, ...others], touched, asks: places },
+        ...{ startsOutside: await isOutside(), absent: await absentOf(touched.outside, files) },
+      },
+      containment,
+    );
+  // Only there their code runs behind the sandbox alone.
+  const registries = held?.contained === true ? containment?.registries : undefined;
+  const risks = mergeRisks(
+    lines.flatMap(({ commands, risks }) =>
+      registries ? risksOfCommands(commands, registries) : (risks ?? risksOfCommands(commands)),
+    ),
+  );
+  return [...(held?.asks ?? places), itself, ...others].map((found) => ({
     ...found,
     ...(risks.length > 0 && { risks }),
+    ...(held && { contained: held.contained }),
     ...(found.permission === "bash" && { readings, ...(pipelines.size > 0 && { pipelines }) }),
   }));
+}
+
+/** Returns the directories that do not exist. */
+async function absentOf(directories: ReadonlySet<string>, { resolve }: Files): Promise<Set<string>> {
+  const found = [...directories].map(async (path) => {
+    const place = await resolve(path, "/").catch(() => undefined);
+    return place && !place.isDirectory ? [path] : [];
+  });
+  return new Set((await Promise.all(found)).flat());
 }
 
 /** Checks if a line is understood as one command that runs no other one. */

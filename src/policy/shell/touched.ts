@@ -46,6 +46,8 @@ export interface Touched {
   /** True if the sandbox hides what the commands find by themselves in the workspace and may not read. */
   readonly isConfined: boolean;
   readonly outside: Set<string>;
+  /** Files outside the workspace that the commands access. */
+  readonly outsideFiles: Set<string>;
   readonly read: Map<string, ExpandPlace>;
   readonly changed: Map<string, ExpandPlace>;
   readonly written: Map<string, ExpandPlace>;
@@ -61,6 +63,7 @@ export function createTouched(allowed: Allowed, isConfined: boolean): Touched {
     allowed,
     isConfined,
     outside: new Set(),
+    outsideFiles: new Set(),
     read: new Map(),
     changed: new Map(),
     written: new Map(),
@@ -73,13 +76,17 @@ export function createTouched(allowed: Allowed, isConfined: boolean): Touched {
 export function put(touched: Touched, place: ExpandPlace, use: Use): void {
   const { outside, read, changed, written } = touched;
   if (place.external) outside.add(place.isDirectory ? place.absolute : dirname(place.absolute));
+  if (place.external) touched.outsideFiles.add(place.absolute);
   const isRead = use.as === "read" || (use.as === "may" && isLikeFile(use.path));
   // A glob is no name: what it finds is hidden.
   if (isRead && !(touched.isConfined && use.glob)) read.set(place.absolute, place);
   if (use.as === "change") changed.set(place.absolute, place);
   if (use.as !== "write") return;
   const targets = place.isDirectory && use.names ? use.names.map((name) => within(place, name)) : [place];
-  for (const target of targets) written.set(target.absolute, target);
+  for (const target of targets) {
+    written.set(target.absolute, target);
+    if (target.external) touched.outsideFiles.add(target.absolute);
+  }
 }
 
 /** Adds the files below a directory inside the workspace that rules restrict. Outside, the ask for the directory covers them. */

@@ -16,19 +16,26 @@ export interface NetworkUse {
 
 /** Creates the network of one command: judged by the rules of its call for `webfetch`, with asks of the running body. */
 export function commandNetwork(
-  ctx: Pick<ToolContext, "rootSessionId" | "judge" | "ask" | "recordTraffic">,
+  ctx: Pick<ToolContext, "rootSessionId" | "judge" | "ask" | "recordTraffic" | "heldHosts">,
 ): PlaceNetwork & { use: NetworkUse } {
   const use: NetworkUse = { refused: new Map(), traffic: [], unavailable: undefined };
+  const held = ctx.heldHosts;
   return {
     name: ctx.rootSessionId,
     use,
-    judge: (url, leadsTo) =>
-      ctx.judge({ permission: "webfetch", patterns: [url], ...(leadsTo !== undefined && { leadsTo }) }),
-    ask: (url) =>
-      ctx.ask({
-        ...{ permission: "webfetch", patterns: [url], always: [`${url}*`], metadata: { url } },
-        ...{ refusable: true, whileWorking: true },
-      }),
+    judge(url, leadsTo) {
+      const about = { permission: "webfetch", patterns: [url], ...(leadsTo !== undefined && { leadsTo }) };
+      const judged = ctx.judge({ ...about, ...(held && { contained: true }) });
+      const isAllowed = judged.action === "ask" && held?.some((allowed) => isSameHost(allowed, url));
+      return isAllowed ? { action: "allow", reason: "it was allowed before the start" } : judged;
+    },
+    ...(!held && {
+      ask: (url) =>
+        ctx.ask({
+          ...{ permission: "webfetch", patterns: [url], always: [`${url}*`], metadata: { url } },
+          ...{ refusable: true, whileWorking: true },
+        }),
+    }),
     refused: (url, reason) => void use.refused.set(url, reason),
     used(traffic) {
       if (traffic.length === 0) return;
@@ -45,6 +52,19 @@ export function commandNetwork(
       use.unavailable = reason;
     },
   };
+}
+
+/** Checks if two addresses lead to the same host and port; the usual ports of http and https count as one. */
+function isSameHost(one: string, other: string): boolean {
+  const [first, second] = [one, other].map((url) => new URL(url));
+  const portOf = ({ protocol, port }: URL) =>
+    /^https?:$/.test(protocol) && /^(80|443)?$/.test(port) ? protocol.replace("s:", ":") : port;
+  return (
+    first !== undefined &&
+    second !== undefined &&
+    first.hostname === second.hostname &&
+    portOf(first) === portOf(second)
+  );
 }
 
 const maxShownHosts = 20;

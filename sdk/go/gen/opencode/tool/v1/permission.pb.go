@@ -81,7 +81,7 @@ func (PermissionAction) EnumDescriptor() ([]byte, []int) {
 	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{0}
 }
 
-// PermissionLayer is the place of a rule. DEFAULTS, CONFIG, AGENT and REQUEST are one list in this order, in which the
+// PermissionLayer is the place of a rule. DEFAULTS, PRESET, CONFIG, AGENT and REQUEST are one list in this order, in which the
 // last match wins. AGENT_LIMITS, WORKSPACE, INHERITED and SESSION are separate lists that can only narrow: a list in
 // which nothing matches has no opinion, and of all lists the strictest wins.
 type PermissionLayer int32
@@ -115,6 +115,9 @@ const (
 	// PERMISSION_LAYER_WORKSPACE: `.opencode/config.toml` in the session's directory and in the directories above it, up
 	// to the workspace root. It is read again when it changes. It only narrows, unless it is the root's and trusted as it is.
 	PermissionLayer_PERMISSION_LAYER_WORKSPACE PermissionLayer = 10
+	// PERMISSION_LAYER_PRESET: the rules of the preset that the configuration chooses, after DEFAULTS and before CONFIG, with
+	// which they count as one list. Without a preset there are none.
+	PermissionLayer_PERMISSION_LAYER_PRESET PermissionLayer = 11
 )
 
 // Enum value maps for PermissionLayer.
@@ -131,6 +134,7 @@ var (
 		8:  "PERMISSION_LAYER_ENGINE",
 		9:  "PERMISSION_LAYER_AGENT_LIMITS",
 		10: "PERMISSION_LAYER_WORKSPACE",
+		11: "PERMISSION_LAYER_PRESET",
 	}
 	PermissionLayer_value = map[string]int32{
 		"PERMISSION_LAYER_UNSPECIFIED":  0,
@@ -144,6 +148,7 @@ var (
 		"PERMISSION_LAYER_ENGINE":       8,
 		"PERMISSION_LAYER_AGENT_LIMITS": 9,
 		"PERMISSION_LAYER_WORKSPACE":    10,
+		"PERMISSION_LAYER_PRESET":       11,
 	}
 )
 
@@ -209,6 +214,9 @@ const (
 	// PERMISSION_REASON_GUARD_NOT_LOADED: a plugin that may guard calls of the workspace is not loaded, so every call is
 	// denied. `reason` names the plugin and the ways out.
 	PermissionReason_PERMISSION_REASON_GUARD_NOT_LOADED PermissionReason = 10
+	// PERMISSION_REASON_CONDITION: no rule allows it, since the condition (`when`) of one that would is not met, so the action
+	// is ASK. `reason` says what the condition found, such as the path by which a command line leaves the containment.
+	PermissionReason_PERMISSION_REASON_CONDITION PermissionReason = 11
 	// PERMISSION_REASON_STOPPED: a person stopped the agent, the session or everything (OperatorService.Stop), so every call
 	// is denied until Resume. `reason` says who and when.
 	PermissionReason_PERMISSION_REASON_STOPPED PermissionReason = 12
@@ -228,6 +236,7 @@ var (
 		8:  "PERMISSION_REASON_ALWAYS_ASKED",
 		9:  "PERMISSION_REASON_NOT_NAMED",
 		10: "PERMISSION_REASON_GUARD_NOT_LOADED",
+		11: "PERMISSION_REASON_CONDITION",
 		12: "PERMISSION_REASON_STOPPED",
 	}
 	PermissionReason_value = map[string]int32{
@@ -242,6 +251,7 @@ var (
 		"PERMISSION_REASON_ALWAYS_ASKED":     8,
 		"PERMISSION_REASON_NOT_NAMED":        9,
 		"PERMISSION_REASON_GUARD_NOT_LOADED": 10,
+		"PERMISSION_REASON_CONDITION":        11,
 		"PERMISSION_REASON_STOPPED":          12,
 	}
 )
@@ -567,7 +577,13 @@ type PermissionRule struct {
 	// with `/` or `~` matches the canonical absolute path, any other pattern the path relative to the workspace.
 	Pattern string `protobuf:"bytes,2,opt,name=pattern,proto3" json:"pattern,omitempty"`
 	// action applies if this rule decides.
-	Action        PermissionAction `protobuf:"varint,3,opt,name=action,proto3,enum=opencode.tool.v1.PermissionAction" json:"action,omitempty"`
+	Action PermissionAction `protobuf:"varint,3,opt,name=action,proto3,enum=opencode.tool.v1.PermissionAction" json:"action,omitempty"`
+	// when is the condition under which this rule matches; empty: always. It uses `contained` (the sandbox keeps all effects
+	// of the command line in the workspace and in private temporary files) and `risk` (the kinds of risk, such as `'delete' in
+	// risk`) with !, &&, ||, comparisons, `in`, size() and risk.only([…]). What is unknown goes the strict way: a rule that
+	// allows then does not match, one that asks or denies does. Only rules of the configuration and of trusted workspaces can
+	// have one; those of requests and sessions are refused.
+	When          string `protobuf:"bytes,4,opt,name=when,proto3" json:"when,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -621,6 +637,13 @@ func (x *PermissionRule) GetAction() PermissionAction {
 		return x.Action
 	}
 	return PermissionAction_PERMISSION_ACTION_UNSPECIFIED
+}
+
+func (x *PermissionRule) GetWhen() string {
+	if x != nil {
+		return x.When
+	}
+	return ""
 }
 
 // PermissionDecision is the verdict on one pattern with its whole trace. ExplainPermission and PlanTool return it.
@@ -780,6 +803,9 @@ type RuleMatch struct {
 	Text string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
 	// decided is true for the deciding rule.
 	Decided bool `protobuf:"varint,6,opt,name=decided,proto3" json:"decided,omitempty"`
+	// unmet is set where the pattern matches and the condition of the rule is not met, so that the rule does not count: what
+	// the condition found, such as "contained is false: it writes /etc/hosts, which is outside the workspace".
+	Unmet string `protobuf:"bytes,7,opt,name=unmet,proto3" json:"unmet,omitempty"`
 	// place is where the rule is written, as FILE:LINE, and for WORKSPACE relative to the workspace root; empty if it is in
 	// no file. Only ExplainPermission sets it.
 	Place         string `protobuf:"bytes,8,opt,name=place,proto3" json:"place,omitempty"`
@@ -857,6 +883,13 @@ func (x *RuleMatch) GetDecided() bool {
 		return x.Decided
 	}
 	return false
+}
+
+func (x *RuleMatch) GetUnmet() string {
+	if x != nil {
+		return x.Unmet
+	}
+	return ""
 }
 
 func (x *RuleMatch) GetPlace() string {
@@ -2250,7 +2283,7 @@ var File_opencode_tool_v1_permission_proto protoreflect.FileDescriptor
 
 const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\n" +
-	"!opencode/tool/v1/permission.proto\x12\x10opencode.tool.v1\x1a\x1bbuf/validate/validate.proto\"\xaa\x01\n" +
+	"!opencode/tool/v1/permission.proto\x12\x10opencode.tool.v1\x1a\x1bbuf/validate/validate.proto\"\xc8\x01\n" +
 	"\x0ePermissionRule\x12*\n" +
 	"\n" +
 	"permission\x18\x01 \x01(\tB\n" +
@@ -2259,7 +2292,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\apattern\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80 R\apattern\x12F\n" +
 	"\x06action\x18\x03 \x01(\x0e2\".opencode.tool.v1.PermissionActionB\n" +
-	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x06action\"\xfe\x03\n" +
+	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x06action\x12\x1c\n" +
+	"\x04when\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x04when\"\xfe\x03\n" +
 	"\x12PermissionDecision\x12\x1e\n" +
 	"\n" +
 	"permission\x18\x01 \x01(\tR\n" +
@@ -2277,7 +2311,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\amatches\x18\n" +
 	" \x03(\v2\x1b.opencode.tool.v1.RuleMatchR\amatches\x12!\n" +
 	"\fmore_matches\x18\v \x01(\rR\vmoreMatchesB\r\n" +
-	"\v_rule_index\"\xfb\x01\n" +
+	"\v_rule_index\"\x8b\x02\n" +
 	"\tRuleMatch\x127\n" +
 	"\x05layer\x18\x01 \x01(\x0e2!.opencode.tool.v1.PermissionLayerR\x05layer\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1d\n" +
@@ -2286,7 +2320,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x04rule\x18\x04 \x01(\v2 .opencode.tool.v1.PermissionRuleR\x04rule\x12\x12\n" +
 	"\x04text\x18\x05 \x01(\tR\x04text\x12\x18\n" +
 	"\adecided\x18\x06 \x01(\bR\adecided\x12\x14\n" +
-	"\x05place\x18\b \x01(\tR\x05placeJ\x04\b\a\x10\b\"\xad\x01\n" +
+	"\x05unmet\x18\a \x01(\tR\x05unmet\x12\x14\n" +
+	"\x05place\x18\b \x01(\tR\x05place\"\xad\x01\n" +
 	"\bRuleList\x127\n" +
 	"\x05layer\x18\x01 \x01(\x0e2!.opencode.tool.v1.PermissionLayerR\x05layer\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x126\n" +
@@ -2409,7 +2444,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x1dPERMISSION_ACTION_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17PERMISSION_ACTION_ALLOW\x10\x01\x12\x19\n" +
 	"\x15PERMISSION_ACTION_ASK\x10\x02\x12\x1a\n" +
-	"\x16PERMISSION_ACTION_DENY\x10\x03*\xe3\x02\n" +
+	"\x16PERMISSION_ACTION_DENY\x10\x03*\x80\x03\n" +
 	"\x0fPermissionLayer\x12 \n" +
 	"\x1cPERMISSION_LAYER_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19PERMISSION_LAYER_DEFAULTS\x10\x01\x12\x1b\n" +
@@ -2422,7 +2457,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x17PERMISSION_LAYER_ENGINE\x10\b\x12!\n" +
 	"\x1dPERMISSION_LAYER_AGENT_LIMITS\x10\t\x12\x1e\n" +
 	"\x1aPERMISSION_LAYER_WORKSPACE\x10\n" +
-	"*\xa7\x03\n" +
+	"\x12\x1b\n" +
+	"\x17PERMISSION_LAYER_PRESET\x10\v*\xc8\x03\n" +
 	"\x10PermissionReason\x12!\n" +
 	"\x1dPERMISSION_REASON_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16PERMISSION_REASON_RULE\x10\x01\x12\x1d\n" +
@@ -2435,7 +2471,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x1ePERMISSION_REASON_ALWAYS_ASKED\x10\b\x12\x1f\n" +
 	"\x1bPERMISSION_REASON_NOT_NAMED\x10\t\x12&\n" +
 	"\"PERMISSION_REASON_GUARD_NOT_LOADED\x10\n" +
-	"\x12\x1d\n" +
+	"\x12\x1f\n" +
+	"\x1bPERMISSION_REASON_CONDITION\x10\v\x12\x1d\n" +
 	"\x19PERMISSION_REASON_STOPPED\x10\f*r\n" +
 	"\n" +
 	"GrantScope\x12\x1b\n" +

@@ -339,7 +339,10 @@ func (ViewFileUse) EnumDescriptor() ([]byte, []int) {
 	return file_opencode_tool_v1_tool_proto_rawDescGZIP(), []int{3}
 }
 
-// RiskKind is a kind of risk, in order of weight: the first one is the heaviest.
+// RiskKind is a kind of risk, in order of weight: the first one is the heaviest. They are found by the words of a call. The
+// condition of a rule (PermissionRule.when) may use them, but a kind that is missing proves nothing: a program may do what its
+// words do not show. Only what the sandbox enforces holds for every program, so a rule that allows by them also needs
+// `contained`.
 type RiskKind int32
 
 const (
@@ -357,6 +360,10 @@ const (
 	RiskKind_RISK_KIND_OUTSIDE RiskKind = 5
 	// RISK_KIND_NETWORK: it uses the network.
 	RiskKind_RISK_KIND_NETWORK RiskKind = 6
+	// RISK_KIND_PACKAGES: it installs packages by name from the registries of the preset, in the sandbox, instead of
+	// DOWNLOADED_CODE: no address, path or repository, no other index, and none that the same line runs. Their code runs behind
+	// the sandbox only, like what the agent wrote.
+	RiskKind_RISK_KIND_PACKAGES RiskKind = 7
 )
 
 // Enum value maps for RiskKind.
@@ -369,6 +376,7 @@ var (
 		4: "RISK_KIND_PUBLISH",
 		5: "RISK_KIND_OUTSIDE",
 		6: "RISK_KIND_NETWORK",
+		7: "RISK_KIND_PACKAGES",
 	}
 	RiskKind_value = map[string]int32{
 		"RISK_KIND_UNSPECIFIED":     0,
@@ -378,6 +386,7 @@ var (
 		"RISK_KIND_PUBLISH":         4,
 		"RISK_KIND_OUTSIDE":         5,
 		"RISK_KIND_NETWORK":         6,
+		"RISK_KIND_PACKAGES":        7,
 	}
 )
 
@@ -1762,7 +1771,7 @@ type PermissionRequest struct {
 	Question []*Question `protobuf:"bytes,31,rep,name=question,proto3" json:"question,omitempty"`
 	// risks are what the call could do that deserves attention, the heaviest kind first, each kind once; clients show
 	// them before anything else. They are a reading aid: the service derives them from the command line and from what is
-	// asked for, no rule depends on them (but see ArgvPrefix), and a program can do more than its words say. Empty: none
+	// asked for, only conditions of rules depend on them (and see ArgvPrefix), and a program can do more than its words say. Empty: none
 	// was found.
 	Risks []*Risk `protobuf:"bytes,32,rep,name=risks,proto3" json:"risks,omitempty"`
 	// requester is the agent that asks; see ToolPart.requester.
@@ -2783,7 +2792,7 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\x19VIEW_FILE_USE_BUILD_INPUT\x10\x02\x12\x17\n" +
 	"\x13VIEW_FILE_USE_PATCH\x10\x03\x12\x19\n" +
 	"\x15VIEW_FILE_USE_STARTUP\x10\x04\x12\x19\n" +
-	"\x15VIEW_FILE_USE_PROGRAM\x10\x05*\xba\x01\n" +
+	"\x15VIEW_FILE_USE_PROGRAM\x10\x05*\xd2\x01\n" +
 	"\bRiskKind\x12\x19\n" +
 	"\x15RISK_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15RISK_KIND_CREDENTIALS\x10\x01\x12\x1d\n" +
@@ -2791,7 +2800,8 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\x10RISK_KIND_DELETE\x10\x03\x12\x15\n" +
 	"\x11RISK_KIND_PUBLISH\x10\x04\x12\x15\n" +
 	"\x11RISK_KIND_OUTSIDE\x10\x05\x12\x15\n" +
-	"\x11RISK_KIND_NETWORK\x10\x06*\x88\x01\n" +
+	"\x11RISK_KIND_NETWORK\x10\x06\x12\x16\n" +
+	"\x12RISK_KIND_PACKAGES\x10\a*\x88\x01\n" +
 	"\x0fPermissionReply\x12 \n" +
 	"\x1cPERMISSION_REPLY_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15PERMISSION_REPLY_ONCE\x10\x01\x12\x1b\n" +

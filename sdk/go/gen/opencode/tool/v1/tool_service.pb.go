@@ -4395,7 +4395,9 @@ type GetServerInfoResponse struct {
 	StoreDetails *StoreDetails `protobuf:"bytes,22,opt,name=store_details,json=storeDetails,proto3" json:"store_details,omitempty"`
 	// format is the number of the store's format. Versions of the service with the same number can work on one store; a later
 	// version raises the number of an older store at its start, and a version that knows only a lower one refuses to start.
-	Format        uint32 `protobuf:"varint,26,opt,name=format,proto3" json:"format,omitempty"`
+	Format uint32 `protobuf:"varint,26,opt,name=format,proto3" json:"format,omitempty"`
+	// preset is the preset of rules that the configuration chooses; absent if it chooses none.
+	Preset        *Preset `protobuf:"bytes,25,opt,name=preset,proto3" json:"preset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4556,6 +4558,79 @@ func (x *GetServerInfoResponse) GetFormat() uint32 {
 	return 0
 }
 
+func (x *GetServerInfoResponse) GetPreset() *Preset {
+	if x != nil {
+		return x.Preset
+	}
+	return nil
+}
+
+// Preset is a set of rules that the configuration chooses by name. ListRules lists the rules as those of
+// PERMISSION_LAYER_PRESET.
+type Preset struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name is its name: `contained`.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// registries are the hosts from which commands install packages by name without an ask.
+	Registries []string `protobuf:"bytes,2,rep,name=registries,proto3" json:"registries,omitempty"`
+	// problem is the reason why no command of an agent without a specific setting is contained here, so that all ask as
+	// without the preset, and the next step; empty if there is none.
+	Problem       string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Preset) Reset() {
+	*x = Preset{}
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Preset) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Preset) ProtoMessage() {}
+
+func (x *Preset) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Preset.ProtoReflect.Descriptor instead.
+func (*Preset) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *Preset) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Preset) GetRegistries() []string {
+	if x != nil {
+		return x.Registries
+	}
+	return nil
+}
+
+func (x *Preset) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 // StoreDetails describe how what the store acknowledges survives the loss of one of its servers. They are checked at the
 // start and every five seconds.
 type StoreDetails struct {
@@ -4578,7 +4653,7 @@ type StoreDetails struct {
 
 func (x *StoreDetails) Reset() {
 	*x = StoreDetails{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[52]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4590,7 +4665,7 @@ func (x *StoreDetails) String() string {
 func (*StoreDetails) ProtoMessage() {}
 
 func (x *StoreDetails) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[52]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4603,7 +4678,7 @@ func (x *StoreDetails) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreDetails.ProtoReflect.Descriptor instead.
 func (*StoreDetails) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{52}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *StoreDetails) GetCopies() uint32 {
@@ -4659,7 +4734,7 @@ type SandboxDetails struct {
 
 func (x *SandboxDetails) Reset() {
 	*x = SandboxDetails{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[53]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4671,7 +4746,7 @@ func (x *SandboxDetails) String() string {
 func (*SandboxDetails) ProtoMessage() {}
 
 func (x *SandboxDetails) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[53]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4684,7 +4759,7 @@ func (x *SandboxDetails) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxDetails.ProtoReflect.Descriptor instead.
 func (*SandboxDetails) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{53}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SandboxDetails) GetLayers() []string {
@@ -4716,7 +4791,7 @@ type McpHold struct {
 
 func (x *McpHold) Reset() {
 	*x = McpHold{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[54]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4728,7 +4803,7 @@ func (x *McpHold) String() string {
 func (*McpHold) ProtoMessage() {}
 
 func (x *McpHold) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[54]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4741,7 +4816,7 @@ func (x *McpHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use McpHold.ProtoReflect.Descriptor instead.
 func (*McpHold) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{54}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *McpHold) GetClient() string {
@@ -4778,7 +4853,7 @@ type Enforcement struct {
 
 func (x *Enforcement) Reset() {
 	*x = Enforcement{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[55]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4790,7 +4865,7 @@ func (x *Enforcement) String() string {
 func (*Enforcement) ProtoMessage() {}
 
 func (x *Enforcement) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[55]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4803,7 +4878,7 @@ func (x *Enforcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Enforcement.ProtoReflect.Descriptor instead.
 func (*Enforcement) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{55}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Enforcement) GetState() EnforcementState {
@@ -4839,7 +4914,7 @@ type AgentDetails struct {
 
 func (x *AgentDetails) Reset() {
 	*x = AgentDetails{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[56]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4851,7 +4926,7 @@ func (x *AgentDetails) String() string {
 func (*AgentDetails) ProtoMessage() {}
 
 func (x *AgentDetails) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[56]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4864,7 +4939,7 @@ func (x *AgentDetails) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentDetails.ProtoReflect.Descriptor instead.
 func (*AgentDetails) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{56}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *AgentDetails) GetAgent() string {
@@ -4915,7 +4990,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[57]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4927,7 +5002,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[57]
+	mi := &file_opencode_tool_v1_tool_service_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4940,7 +5015,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{57}
+	return file_opencode_tool_v1_tool_service_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Limits) GetRequestBytes() uint64 {
@@ -5337,7 +5412,7 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\favg_duration\x18\x03 \x01(\x01R\vavgDuration\x12\x16\n" +
 	"\x06errors\x18\x04 \x01(\x04R\x06errors\x12\x1a\n" +
 	"\btimeouts\x18\x05 \x01(\x04R\btimeouts\"\x16\n" +
-	"\x14GetServerInfoRequest\"\xfd\x06\n" +
+	"\x14GetServerInfoRequest\"\xaf\a\n" +
 	"\x15GetServerInfoResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x19\n" +
 	"\bstore_id\x18\x02 \x01(\tR\astoreId\x128\n" +
@@ -5361,7 +5436,14 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\tmcp_holds\x18\x14 \x03(\v2\x19.opencode.tool.v1.McpHoldR\bmcpHolds\x12I\n" +
 	"\x0fsandbox_details\x18\x15 \x01(\v2 .opencode.tool.v1.SandboxDetailsR\x0esandboxDetails\x12C\n" +
 	"\rstore_details\x18\x16 \x01(\v2\x1e.opencode.tool.v1.StoreDetailsR\fstoreDetails\x12\x16\n" +
-	"\x06format\x18\x1a \x01(\rR\x06formatJ\x04\b\x0e\x10\x13\"\x94\x01\n" +
+	"\x06format\x18\x1a \x01(\rR\x06format\x120\n" +
+	"\x06preset\x18\x19 \x01(\v2\x18.opencode.tool.v1.PresetR\x06presetJ\x04\b\x0e\x10\x13\"V\n" +
+	"\x06Preset\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
+	"\n" +
+	"registries\x18\x02 \x03(\tR\n" +
+	"registries\x12\x18\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\"\x94\x01\n" +
 	"\fStoreDetails\x12\x16\n" +
 	"\x06copies\x18\x01 \x01(\rR\x06copies\x12'\n" +
 	"\x0frequired_copies\x18\x03 \x01(\rR\x0erequiredCopies\x12'\n" +
@@ -5451,7 +5533,7 @@ func file_opencode_tool_v1_tool_service_proto_rawDescGZIP() []byte {
 }
 
 var file_opencode_tool_v1_tool_service_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_opencode_tool_v1_tool_service_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
+var file_opencode_tool_v1_tool_service_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_opencode_tool_v1_tool_service_proto_goTypes = []any{
 	(OnDisconnect)(0),                // 0: opencode.tool.v1.OnDisconnect
 	(EnforcementState)(0),            // 1: opencode.tool.v1.EnforcementState
@@ -5510,136 +5592,138 @@ var file_opencode_tool_v1_tool_service_proto_goTypes = []any{
 	(*ToolStats)(nil),                // 54: opencode.tool.v1.ToolStats
 	(*GetServerInfoRequest)(nil),     // 55: opencode.tool.v1.GetServerInfoRequest
 	(*GetServerInfoResponse)(nil),    // 56: opencode.tool.v1.GetServerInfoResponse
-	(*StoreDetails)(nil),             // 57: opencode.tool.v1.StoreDetails
-	(*SandboxDetails)(nil),           // 58: opencode.tool.v1.SandboxDetails
-	(*McpHold)(nil),                  // 59: opencode.tool.v1.McpHold
-	(*Enforcement)(nil),              // 60: opencode.tool.v1.Enforcement
-	(*AgentDetails)(nil),             // 61: opencode.tool.v1.AgentDetails
-	(*Limits)(nil),                   // 62: opencode.tool.v1.Limits
-	nil,                              // 63: opencode.tool.v1.StreamToolsError.MetadataEntry
-	nil,                              // 64: opencode.tool.v1.WatchEnd.MetadataEntry
-	(*structpb.Struct)(nil),          // 65: google.protobuf.Struct
-	(*ToolPart)(nil),                 // 66: opencode.tool.v1.ToolPart
-	(*PermissionRequest)(nil),        // 67: opencode.tool.v1.PermissionRequest
-	(*SessionEvent)(nil),             // 68: opencode.tool.v1.SessionEvent
-	(ErrorReason)(0),                 // 69: opencode.tool.v1.ErrorReason
-	(*PermissionRule)(nil),           // 70: opencode.tool.v1.PermissionRule
-	(PermissionAction)(0),            // 71: opencode.tool.v1.PermissionAction
-	(*PermissionDecision)(nil),       // 72: opencode.tool.v1.PermissionDecision
-	(*Preview)(nil),                  // 73: opencode.tool.v1.Preview
-	(ToolErrorReason)(0),             // 74: opencode.tool.v1.ToolErrorReason
-	(*WatchPermissionsRequest)(nil),  // 75: opencode.tool.v1.WatchPermissionsRequest
-	(*WatchPermissionsResponse)(nil), // 76: opencode.tool.v1.WatchPermissionsResponse
+	(*Preset)(nil),                   // 57: opencode.tool.v1.Preset
+	(*StoreDetails)(nil),             // 58: opencode.tool.v1.StoreDetails
+	(*SandboxDetails)(nil),           // 59: opencode.tool.v1.SandboxDetails
+	(*McpHold)(nil),                  // 60: opencode.tool.v1.McpHold
+	(*Enforcement)(nil),              // 61: opencode.tool.v1.Enforcement
+	(*AgentDetails)(nil),             // 62: opencode.tool.v1.AgentDetails
+	(*Limits)(nil),                   // 63: opencode.tool.v1.Limits
+	nil,                              // 64: opencode.tool.v1.StreamToolsError.MetadataEntry
+	nil,                              // 65: opencode.tool.v1.WatchEnd.MetadataEntry
+	(*structpb.Struct)(nil),          // 66: google.protobuf.Struct
+	(*ToolPart)(nil),                 // 67: opencode.tool.v1.ToolPart
+	(*PermissionRequest)(nil),        // 68: opencode.tool.v1.PermissionRequest
+	(*SessionEvent)(nil),             // 69: opencode.tool.v1.SessionEvent
+	(ErrorReason)(0),                 // 70: opencode.tool.v1.ErrorReason
+	(*PermissionRule)(nil),           // 71: opencode.tool.v1.PermissionRule
+	(PermissionAction)(0),            // 72: opencode.tool.v1.PermissionAction
+	(*PermissionDecision)(nil),       // 73: opencode.tool.v1.PermissionDecision
+	(*Preview)(nil),                  // 74: opencode.tool.v1.Preview
+	(ToolErrorReason)(0),             // 75: opencode.tool.v1.ToolErrorReason
+	(*WatchPermissionsRequest)(nil),  // 76: opencode.tool.v1.WatchPermissionsRequest
+	(*WatchPermissionsResponse)(nil), // 77: opencode.tool.v1.WatchPermissionsResponse
 }
 var file_opencode_tool_v1_tool_service_proto_depIdxs = []int32{
-	65, // 0: opencode.tool.v1.CallToolRequest.input:type_name -> google.protobuf.Struct
-	65, // 1: opencode.tool.v1.CallToolRequest.metadata:type_name -> google.protobuf.Struct
+	66, // 0: opencode.tool.v1.CallToolRequest.input:type_name -> google.protobuf.Struct
+	66, // 1: opencode.tool.v1.CallToolRequest.metadata:type_name -> google.protobuf.Struct
 	0,  // 2: opencode.tool.v1.CallToolRequest.on_disconnect:type_name -> opencode.tool.v1.OnDisconnect
-	66, // 3: opencode.tool.v1.CallToolResponse.part:type_name -> opencode.tool.v1.ToolPart
-	67, // 4: opencode.tool.v1.CallToolResponse.permissions:type_name -> opencode.tool.v1.PermissionRequest
-	65, // 5: opencode.tool.v1.ExecuteToolRequest.input:type_name -> google.protobuf.Struct
-	65, // 6: opencode.tool.v1.ExecuteToolRequest.metadata:type_name -> google.protobuf.Struct
+	67, // 3: opencode.tool.v1.CallToolResponse.part:type_name -> opencode.tool.v1.ToolPart
+	68, // 4: opencode.tool.v1.CallToolResponse.permissions:type_name -> opencode.tool.v1.PermissionRequest
+	66, // 5: opencode.tool.v1.ExecuteToolRequest.input:type_name -> google.protobuf.Struct
+	66, // 6: opencode.tool.v1.ExecuteToolRequest.metadata:type_name -> google.protobuf.Struct
 	0,  // 7: opencode.tool.v1.ExecuteToolRequest.on_disconnect:type_name -> opencode.tool.v1.OnDisconnect
-	68, // 8: opencode.tool.v1.ExecuteToolResponse.event:type_name -> opencode.tool.v1.SessionEvent
+	69, // 8: opencode.tool.v1.ExecuteToolResponse.event:type_name -> opencode.tool.v1.SessionEvent
 	10, // 9: opencode.tool.v1.StreamToolsRequest.open:type_name -> opencode.tool.v1.StreamToolsOpen
 	11, // 10: opencode.tool.v1.StreamToolsRequest.input_delta:type_name -> opencode.tool.v1.StreamToolsInputDelta
 	12, // 11: opencode.tool.v1.StreamToolsRequest.execute:type_name -> opencode.tool.v1.StreamToolsExecute
 	13, // 12: opencode.tool.v1.StreamToolsRequest.cancel:type_name -> opencode.tool.v1.StreamToolsCancel
 	14, // 13: opencode.tool.v1.StreamToolsRequest.resume:type_name -> opencode.tool.v1.StreamToolsResume
 	15, // 14: opencode.tool.v1.StreamToolsRequest.credit:type_name -> opencode.tool.v1.StreamToolsCredit
-	65, // 15: opencode.tool.v1.StreamToolsOpen.metadata:type_name -> google.protobuf.Struct
+	66, // 15: opencode.tool.v1.StreamToolsOpen.metadata:type_name -> google.protobuf.Struct
 	0,  // 16: opencode.tool.v1.StreamToolsOpen.on_disconnect:type_name -> opencode.tool.v1.OnDisconnect
 	8,  // 17: opencode.tool.v1.StreamToolsResponse.event:type_name -> opencode.tool.v1.ExecuteToolResponse
 	17, // 18: opencode.tool.v1.StreamToolsResponse.error:type_name -> opencode.tool.v1.StreamToolsError
 	18, // 19: opencode.tool.v1.StreamToolsResponse.ended:type_name -> opencode.tool.v1.StreamToolsEnded
-	69, // 20: opencode.tool.v1.StreamToolsError.reason:type_name -> opencode.tool.v1.ErrorReason
-	63, // 21: opencode.tool.v1.StreamToolsError.metadata:type_name -> opencode.tool.v1.StreamToolsError.MetadataEntry
+	70, // 20: opencode.tool.v1.StreamToolsError.reason:type_name -> opencode.tool.v1.ErrorReason
+	64, // 21: opencode.tool.v1.StreamToolsError.metadata:type_name -> opencode.tool.v1.StreamToolsError.MetadataEntry
 	24, // 22: opencode.tool.v1.ListToolsResponse.tools:type_name -> opencode.tool.v1.ToolDefinition
 	23, // 23: opencode.tool.v1.ListToolsResponse.problems:type_name -> opencode.tool.v1.ToolProblem
 	24, // 24: opencode.tool.v1.GetToolResponse.tool:type_name -> opencode.tool.v1.ToolDefinition
-	65, // 25: opencode.tool.v1.ToolDefinition.input_schema:type_name -> google.protobuf.Struct
-	65, // 26: opencode.tool.v1.ToolDefinition.output_schema:type_name -> google.protobuf.Struct
+	66, // 25: opencode.tool.v1.ToolDefinition.input_schema:type_name -> google.protobuf.Struct
+	66, // 26: opencode.tool.v1.ToolDefinition.output_schema:type_name -> google.protobuf.Struct
 	25, // 27: opencode.tool.v1.ToolDefinition.annotations:type_name -> opencode.tool.v1.ToolAnnotations
-	65, // 28: opencode.tool.v1.PlanToolRequest.input:type_name -> google.protobuf.Struct
-	70, // 29: opencode.tool.v1.PlanToolRequest.rules:type_name -> opencode.tool.v1.PermissionRule
-	71, // 30: opencode.tool.v1.PlanToolResponse.action:type_name -> opencode.tool.v1.PermissionAction
-	67, // 31: opencode.tool.v1.PlanToolResponse.asks:type_name -> opencode.tool.v1.PermissionRequest
-	72, // 32: opencode.tool.v1.PlanToolResponse.decisions:type_name -> opencode.tool.v1.PermissionDecision
-	73, // 33: opencode.tool.v1.PlanToolResponse.preview:type_name -> opencode.tool.v1.Preview
+	66, // 28: opencode.tool.v1.PlanToolRequest.input:type_name -> google.protobuf.Struct
+	71, // 29: opencode.tool.v1.PlanToolRequest.rules:type_name -> opencode.tool.v1.PermissionRule
+	72, // 30: opencode.tool.v1.PlanToolResponse.action:type_name -> opencode.tool.v1.PermissionAction
+	68, // 31: opencode.tool.v1.PlanToolResponse.asks:type_name -> opencode.tool.v1.PermissionRequest
+	73, // 32: opencode.tool.v1.PlanToolResponse.decisions:type_name -> opencode.tool.v1.PermissionDecision
+	74, // 33: opencode.tool.v1.PlanToolResponse.preview:type_name -> opencode.tool.v1.Preview
 	28, // 34: opencode.tool.v1.PlanToolResponse.problem:type_name -> opencode.tool.v1.PlanProblem
-	74, // 35: opencode.tool.v1.PlanProblem.reason:type_name -> opencode.tool.v1.ToolErrorReason
-	65, // 36: opencode.tool.v1.BeginCallRequest.input:type_name -> google.protobuf.Struct
+	75, // 35: opencode.tool.v1.PlanProblem.reason:type_name -> opencode.tool.v1.ToolErrorReason
+	66, // 36: opencode.tool.v1.BeginCallRequest.input:type_name -> google.protobuf.Struct
 	31, // 37: opencode.tool.v1.BeginCallResponse.begun:type_name -> opencode.tool.v1.Begun
 	32, // 38: opencode.tool.v1.BeginCallResponse.refused:type_name -> opencode.tool.v1.Refused
 	33, // 39: opencode.tool.v1.BeginCallResponse.waiting:type_name -> opencode.tool.v1.Waiting
-	65, // 40: opencode.tool.v1.Begun.input:type_name -> google.protobuf.Struct
-	74, // 41: opencode.tool.v1.Refused.reason:type_name -> opencode.tool.v1.ToolErrorReason
-	67, // 42: opencode.tool.v1.Waiting.permissions:type_name -> opencode.tool.v1.PermissionRequest
-	65, // 43: opencode.tool.v1.FinishCallRequest.metadata:type_name -> google.protobuf.Struct
-	66, // 44: opencode.tool.v1.FinishCallResponse.part:type_name -> opencode.tool.v1.ToolPart
-	66, // 45: opencode.tool.v1.CancelToolResponse.part:type_name -> opencode.tool.v1.ToolPart
-	66, // 46: opencode.tool.v1.GetToolPartResponse.part:type_name -> opencode.tool.v1.ToolPart
-	67, // 47: opencode.tool.v1.GetToolPartResponse.permissions:type_name -> opencode.tool.v1.PermissionRequest
-	66, // 48: opencode.tool.v1.ListToolPartsResponse.parts:type_name -> opencode.tool.v1.ToolPart
+	66, // 40: opencode.tool.v1.Begun.input:type_name -> google.protobuf.Struct
+	75, // 41: opencode.tool.v1.Refused.reason:type_name -> opencode.tool.v1.ToolErrorReason
+	68, // 42: opencode.tool.v1.Waiting.permissions:type_name -> opencode.tool.v1.PermissionRequest
+	66, // 43: opencode.tool.v1.FinishCallRequest.metadata:type_name -> google.protobuf.Struct
+	67, // 44: opencode.tool.v1.FinishCallResponse.part:type_name -> opencode.tool.v1.ToolPart
+	67, // 45: opencode.tool.v1.CancelToolResponse.part:type_name -> opencode.tool.v1.ToolPart
+	67, // 46: opencode.tool.v1.GetToolPartResponse.part:type_name -> opencode.tool.v1.ToolPart
+	68, // 47: opencode.tool.v1.GetToolPartResponse.permissions:type_name -> opencode.tool.v1.PermissionRequest
+	67, // 48: opencode.tool.v1.ListToolPartsResponse.parts:type_name -> opencode.tool.v1.ToolPart
 	43, // 49: opencode.tool.v1.ReadToolOutputRequest.bytes:type_name -> opencode.tool.v1.ByteRange
 	44, // 50: opencode.tool.v1.ReadToolOutputRequest.lines:type_name -> opencode.tool.v1.LineRange
-	68, // 51: opencode.tool.v1.WatchSessionResponse.event:type_name -> opencode.tool.v1.SessionEvent
+	69, // 51: opencode.tool.v1.WatchSessionResponse.event:type_name -> opencode.tool.v1.SessionEvent
 	49, // 52: opencode.tool.v1.WatchManyRequest.watches:type_name -> opencode.tool.v1.Watch
-	75, // 53: opencode.tool.v1.Watch.permissions:type_name -> opencode.tool.v1.WatchPermissionsRequest
+	76, // 53: opencode.tool.v1.Watch.permissions:type_name -> opencode.tool.v1.WatchPermissionsRequest
 	46, // 54: opencode.tool.v1.Watch.session:type_name -> opencode.tool.v1.WatchSessionRequest
-	76, // 55: opencode.tool.v1.WatchManyResponse.permissions:type_name -> opencode.tool.v1.WatchPermissionsResponse
+	77, // 55: opencode.tool.v1.WatchManyResponse.permissions:type_name -> opencode.tool.v1.WatchPermissionsResponse
 	47, // 56: opencode.tool.v1.WatchManyResponse.session:type_name -> opencode.tool.v1.WatchSessionResponse
 	51, // 57: opencode.tool.v1.WatchManyResponse.end:type_name -> opencode.tool.v1.WatchEnd
-	69, // 58: opencode.tool.v1.WatchEnd.reason:type_name -> opencode.tool.v1.ErrorReason
-	64, // 59: opencode.tool.v1.WatchEnd.metadata:type_name -> opencode.tool.v1.WatchEnd.MetadataEntry
+	70, // 58: opencode.tool.v1.WatchEnd.reason:type_name -> opencode.tool.v1.ErrorReason
+	65, // 59: opencode.tool.v1.WatchEnd.metadata:type_name -> opencode.tool.v1.WatchEnd.MetadataEntry
 	54, // 60: opencode.tool.v1.GetToolStatsResponse.tools:type_name -> opencode.tool.v1.ToolStats
 	3,  // 61: opencode.tool.v1.GetServerInfoResponse.sandbox:type_name -> opencode.tool.v1.SandboxState
-	62, // 62: opencode.tool.v1.GetServerInfoResponse.limits:type_name -> opencode.tool.v1.Limits
-	61, // 63: opencode.tool.v1.GetServerInfoResponse.agent_details:type_name -> opencode.tool.v1.AgentDetails
+	63, // 62: opencode.tool.v1.GetServerInfoResponse.limits:type_name -> opencode.tool.v1.Limits
+	62, // 63: opencode.tool.v1.GetServerInfoResponse.agent_details:type_name -> opencode.tool.v1.AgentDetails
 	2,  // 64: opencode.tool.v1.GetServerInfoResponse.unattended:type_name -> opencode.tool.v1.UnattendedPolicy
-	60, // 65: opencode.tool.v1.GetServerInfoResponse.enforcement:type_name -> opencode.tool.v1.Enforcement
+	61, // 65: opencode.tool.v1.GetServerInfoResponse.enforcement:type_name -> opencode.tool.v1.Enforcement
 	4,  // 66: opencode.tool.v1.GetServerInfoResponse.sandbox_network_access:type_name -> opencode.tool.v1.NetworkAccess
-	59, // 67: opencode.tool.v1.GetServerInfoResponse.mcp_holds:type_name -> opencode.tool.v1.McpHold
-	58, // 68: opencode.tool.v1.GetServerInfoResponse.sandbox_details:type_name -> opencode.tool.v1.SandboxDetails
-	57, // 69: opencode.tool.v1.GetServerInfoResponse.store_details:type_name -> opencode.tool.v1.StoreDetails
-	1,  // 70: opencode.tool.v1.Enforcement.state:type_name -> opencode.tool.v1.EnforcementState
-	19, // 71: opencode.tool.v1.ToolService.ListTools:input_type -> opencode.tool.v1.ListToolsRequest
-	21, // 72: opencode.tool.v1.ToolService.GetTool:input_type -> opencode.tool.v1.GetToolRequest
-	26, // 73: opencode.tool.v1.ToolService.PlanTool:input_type -> opencode.tool.v1.PlanToolRequest
-	5,  // 74: opencode.tool.v1.ToolService.CallTool:input_type -> opencode.tool.v1.CallToolRequest
-	7,  // 75: opencode.tool.v1.ToolService.ExecuteTool:input_type -> opencode.tool.v1.ExecuteToolRequest
-	9,  // 76: opencode.tool.v1.ToolService.StreamTools:input_type -> opencode.tool.v1.StreamToolsRequest
-	29, // 77: opencode.tool.v1.ToolService.BeginCall:input_type -> opencode.tool.v1.BeginCallRequest
-	34, // 78: opencode.tool.v1.ToolService.FinishCall:input_type -> opencode.tool.v1.FinishCallRequest
-	36, // 79: opencode.tool.v1.ToolService.CancelTool:input_type -> opencode.tool.v1.CancelToolRequest
-	38, // 80: opencode.tool.v1.ToolService.GetToolPart:input_type -> opencode.tool.v1.GetToolPartRequest
-	40, // 81: opencode.tool.v1.ToolService.ListToolParts:input_type -> opencode.tool.v1.ListToolPartsRequest
-	42, // 82: opencode.tool.v1.ToolService.ReadToolOutput:input_type -> opencode.tool.v1.ReadToolOutputRequest
-	46, // 83: opencode.tool.v1.ToolService.WatchSession:input_type -> opencode.tool.v1.WatchSessionRequest
-	48, // 84: opencode.tool.v1.ToolService.WatchMany:input_type -> opencode.tool.v1.WatchManyRequest
-	52, // 85: opencode.tool.v1.ToolService.GetToolStats:input_type -> opencode.tool.v1.GetToolStatsRequest
-	55, // 86: opencode.tool.v1.ToolService.GetServerInfo:input_type -> opencode.tool.v1.GetServerInfoRequest
-	20, // 87: opencode.tool.v1.ToolService.ListTools:output_type -> opencode.tool.v1.ListToolsResponse
-	22, // 88: opencode.tool.v1.ToolService.GetTool:output_type -> opencode.tool.v1.GetToolResponse
-	27, // 89: opencode.tool.v1.ToolService.PlanTool:output_type -> opencode.tool.v1.PlanToolResponse
-	6,  // 90: opencode.tool.v1.ToolService.CallTool:output_type -> opencode.tool.v1.CallToolResponse
-	8,  // 91: opencode.tool.v1.ToolService.ExecuteTool:output_type -> opencode.tool.v1.ExecuteToolResponse
-	16, // 92: opencode.tool.v1.ToolService.StreamTools:output_type -> opencode.tool.v1.StreamToolsResponse
-	30, // 93: opencode.tool.v1.ToolService.BeginCall:output_type -> opencode.tool.v1.BeginCallResponse
-	35, // 94: opencode.tool.v1.ToolService.FinishCall:output_type -> opencode.tool.v1.FinishCallResponse
-	37, // 95: opencode.tool.v1.ToolService.CancelTool:output_type -> opencode.tool.v1.CancelToolResponse
-	39, // 96: opencode.tool.v1.ToolService.GetToolPart:output_type -> opencode.tool.v1.GetToolPartResponse
-	41, // 97: opencode.tool.v1.ToolService.ListToolParts:output_type -> opencode.tool.v1.ListToolPartsResponse
-	45, // 98: opencode.tool.v1.ToolService.ReadToolOutput:output_type -> opencode.tool.v1.ReadToolOutputResponse
-	47, // 99: opencode.tool.v1.ToolService.WatchSession:output_type -> opencode.tool.v1.WatchSessionResponse
-	50, // 100: opencode.tool.v1.ToolService.WatchMany:output_type -> opencode.tool.v1.WatchManyResponse
-	53, // 101: opencode.tool.v1.ToolService.GetToolStats:output_type -> opencode.tool.v1.GetToolStatsResponse
-	56, // 102: opencode.tool.v1.ToolService.GetServerInfo:output_type -> opencode.tool.v1.GetServerInfoResponse
-	87, // [87:103] is the sub-list for method output_type
-	71, // [71:87] is the sub-list for method input_type
-	71, // [71:71] is the sub-list for extension type_name
-	71, // [71:71] is the sub-list for extension extendee
-	0,  // [0:71] is the sub-list for field type_name
+	60, // 67: opencode.tool.v1.GetServerInfoResponse.mcp_holds:type_name -> opencode.tool.v1.McpHold
+	59, // 68: opencode.tool.v1.GetServerInfoResponse.sandbox_details:type_name -> opencode.tool.v1.SandboxDetails
+	58, // 69: opencode.tool.v1.GetServerInfoResponse.store_details:type_name -> opencode.tool.v1.StoreDetails
+	57, // 70: opencode.tool.v1.GetServerInfoResponse.preset:type_name -> opencode.tool.v1.Preset
+	1,  // 71: opencode.tool.v1.Enforcement.state:type_name -> opencode.tool.v1.EnforcementState
+	19, // 72: opencode.tool.v1.ToolService.ListTools:input_type -> opencode.tool.v1.ListToolsRequest
+	21, // 73: opencode.tool.v1.ToolService.GetTool:input_type -> opencode.tool.v1.GetToolRequest
+	26, // 74: opencode.tool.v1.ToolService.PlanTool:input_type -> opencode.tool.v1.PlanToolRequest
+	5,  // 75: opencode.tool.v1.ToolService.CallTool:input_type -> opencode.tool.v1.CallToolRequest
+	7,  // 76: opencode.tool.v1.ToolService.ExecuteTool:input_type -> opencode.tool.v1.ExecuteToolRequest
+	9,  // 77: opencode.tool.v1.ToolService.StreamTools:input_type -> opencode.tool.v1.StreamToolsRequest
+	29, // 78: opencode.tool.v1.ToolService.BeginCall:input_type -> opencode.tool.v1.BeginCallRequest
+	34, // 79: opencode.tool.v1.ToolService.FinishCall:input_type -> opencode.tool.v1.FinishCallRequest
+	36, // 80: opencode.tool.v1.ToolService.CancelTool:input_type -> opencode.tool.v1.CancelToolRequest
+	38, // 81: opencode.tool.v1.ToolService.GetToolPart:input_type -> opencode.tool.v1.GetToolPartRequest
+	40, // 82: opencode.tool.v1.ToolService.ListToolParts:input_type -> opencode.tool.v1.ListToolPartsRequest
+	42, // 83: opencode.tool.v1.ToolService.ReadToolOutput:input_type -> opencode.tool.v1.ReadToolOutputRequest
+	46, // 84: opencode.tool.v1.ToolService.WatchSession:input_type -> opencode.tool.v1.WatchSessionRequest
+	48, // 85: opencode.tool.v1.ToolService.WatchMany:input_type -> opencode.tool.v1.WatchManyRequest
+	52, // 86: opencode.tool.v1.ToolService.GetToolStats:input_type -> opencode.tool.v1.GetToolStatsRequest
+	55, // 87: opencode.tool.v1.ToolService.GetServerInfo:input_type -> opencode.tool.v1.GetServerInfoRequest
+	20, // 88: opencode.tool.v1.ToolService.ListTools:output_type -> opencode.tool.v1.ListToolsResponse
+	22, // 89: opencode.tool.v1.ToolService.GetTool:output_type -> opencode.tool.v1.GetToolResponse
+	27, // 90: opencode.tool.v1.ToolService.PlanTool:output_type -> opencode.tool.v1.PlanToolResponse
+	6,  // 91: opencode.tool.v1.ToolService.CallTool:output_type -> opencode.tool.v1.CallToolResponse
+	8,  // 92: opencode.tool.v1.ToolService.ExecuteTool:output_type -> opencode.tool.v1.ExecuteToolResponse
+	16, // 93: opencode.tool.v1.ToolService.StreamTools:output_type -> opencode.tool.v1.StreamToolsResponse
+	30, // 94: opencode.tool.v1.ToolService.BeginCall:output_type -> opencode.tool.v1.BeginCallResponse
+	35, // 95: opencode.tool.v1.ToolService.FinishCall:output_type -> opencode.tool.v1.FinishCallResponse
+	37, // 96: opencode.tool.v1.ToolService.CancelTool:output_type -> opencode.tool.v1.CancelToolResponse
+	39, // 97: opencode.tool.v1.ToolService.GetToolPart:output_type -> opencode.tool.v1.GetToolPartResponse
+	41, // 98: opencode.tool.v1.ToolService.ListToolParts:output_type -> opencode.tool.v1.ListToolPartsResponse
+	45, // 99: opencode.tool.v1.ToolService.ReadToolOutput:output_type -> opencode.tool.v1.ReadToolOutputResponse
+	47, // 100: opencode.tool.v1.ToolService.WatchSession:output_type -> opencode.tool.v1.WatchSessionResponse
+	50, // 101: opencode.tool.v1.ToolService.WatchMany:output_type -> opencode.tool.v1.WatchManyResponse
+	53, // 102: opencode.tool.v1.ToolService.GetToolStats:output_type -> opencode.tool.v1.GetToolStatsResponse
+	56, // 103: opencode.tool.v1.ToolService.GetServerInfo:output_type -> opencode.tool.v1.GetServerInfoResponse
+	88, // [88:104] is the sub-list for method output_type
+	72, // [72:88] is the sub-list for method input_type
+	72, // [72:72] is the sub-list for extension type_name
+	72, // [72:72] is the sub-list for extension extendee
+	0,  // [0:72] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_tool_service_proto_init() }
@@ -5697,7 +5781,7 @@ func file_opencode_tool_v1_tool_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_opencode_tool_v1_tool_service_proto_rawDesc), len(file_opencode_tool_v1_tool_service_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   60,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

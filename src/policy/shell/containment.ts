@@ -1,0 +1,142 @@
+import { dirname } from "node:path";
+import {
+  PermissionAction,
+  type PermissionDecision,
+  PermissionLayer,
+} from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { beyondTheWall } from "../beyond-the-wall.ts";
+import type { ExpandedAsk, Wall } from "../model.ts";
+import type { Command } from "./command.ts";
+import { hostsNamed } from "./named-hosts.ts";
+import type { Touched } from "./touched.ts";
+
+/** What decides whether the sandbox contains a line. */
+export interface Containment {
+  wall: Wall;
+  /** Evaluates rules without those of the preset, and of others with a condition. */
+  judge(ask: ExpandedAsk): readonly PermissionDecision[];
+  home: string;
+}
+
+/** A line with what it touches, and the asks for that. */
+interface ContainedLine {
+  commands: readonly Command[];
+  /** The asks for the commands themselves. */
+  lines: readonly ExpandedAsk[];
+  touched: Touched;
+  /** The asks for files and directories. */
+  asks: readonly ExpandedAsk[];
+  /** True if it starts outside the workspace. */
+  startsOutside: boolean;
+  /** Directories outside the workspace that do not exist, so that no approval could show them. */
+  absent: ReadonlySet<string>;
+}
+
+/**
+ * Finds whether the sandbox keeps all effects of a line in the workspace and in private temporary files; otherwise the reason, as
+ * a predicate of the line. Of a contained line the asks are left out that the sandbox answers, for what is private there and for what
+ * every command sees read-only, and the hosts are added that it names. An opaque line can be contained: the kernel holds it.
+ */
+export function contain(
+  line: ContainedLine,
+  by: Containment,
+): { contained: true | string; asks: readonly ExpandedAsk[] } {
+  const { touched, asks } = line;
+  const isTemporary = (path: string) =>
+    by.wall.temporary.some((directory) => isWithin(path, directory)) && !isWithin(path, by.home);
+  const isPrivate = (path: string) => isTemporary(path) && !isGiven(path, by);
+  const why = leavesBy(line, by, isPrivate);
+  if (why !== undefined) return { contained: why, asks };
+  const isAbsent = (path: string) => line.absent.has(path) || line.absent.has(dirname(path));
+  const left = asks.flatMap((ask) => {
+    if (ask.permission === "external_directory")
+      return keep(ask, (path) => !isPrivate(path) && !isAbsent(path) && (!by.wall.isShown(path) || isGiven(path, by)));
+    const isHeld = (path: string) => touched.outsideFiles.has(path) && (isPrivate(path) || isAbsent(path));
+    return ask.permission === "edit" ? keep(ask, (path) => !isHeld(path)) : [ask];
+  });
+  const hosts = by.wall.hasNetwork
+    ? hostsNamed(line.commands).map((url) => ({ permission: "webfetch", patterns: [url] }))
+    : [];
+  return { contained: true, asks: [...left, ...hosts] };
+}
+
+/** Checks if rules give commands the directory of the host, instead of a private one. */
+function isGiven(path: string, { judge }: Containment): boolean {
+  const ask = { permission: "external_directory", patterns: [`${path}/*`], paths: [path] };
+  return judge(ask).some(({ action }) => action === PermissionAction.ALLOW);
+}
+
+/** Reduces an ask to the paths that are to be asked for; none if nothing is left. */
+function keep(ask: ExpandedAsk, isAsked: (path: string) => boolean): ExpandedAsk[] {
+  const isLeft = ask.patterns.map((pattern, i) => isAsked(ask.paths?.[i] ?? pattern));
+  if (!isLeft.includes(true)) return [];
+  const left = (texts: readonly string[]) => texts.filter((_, i) => isLeft[i]);
+  return [{ ...ask, patterns: left(ask.patterns), ...(ask.paths && { paths: left(ask.paths) }) }];
+}
+
+function leavesBy(
+  { commands, lines, touched, asks, startsOutside, absent }: ContainedLine,
+  by: Containment,
+  isPrivate: (path: string) => boolean,
+): string | undefined {
+  const { wall, judge } = by;
+  if (wall.problem !== undefined) return wall.problem;
+  const cautioned = lines.find(({ alwaysAsk }) => alwaysAsk !== undefined);
+  if (cautioned) return cautioned.alwaysAsk;
+  if (startsOutside) return "starts in a directory outside the workspace";
+  if (commands.some(isUnread)) return "is not understood, and so may do anything";
+  const beyond = beyondTheWall(commands);
+  if (beyond !== undefined) return beyond;
+  for (const path of touched.outside) {
+    if (kernel.test(path)) return `reaches ${path}, an interface of the kernel`;
+    const ask = { permission: "external_directory", patterns: [path === "/" ? "/*" : `${path}/*`], paths: [path] };
+    const restricted = restriction(judge(ask));
+    if (restricted !== undefined) return `reaches ${path}: ${restricted}`;
+    if (absent.has(path)) continue;
+    if (!isPrivate(path) && !wall.isShown(path) && !isGiven(path, by))
+      return `reaches ${path}, which is outside the workspace`;
+  }
+  for (const ask of asks.filter(({ permission }) => permission === "read")) {
+    const asking = judge(ask).find(({ action }) => action !== PermissionAction.ALLOW);
+    if (asking) return `reads ${asking.pattern}: ${asking.reason}`;
+  }
+  for (const ask of asks.filter(({ permission }) => permission === "edit"))
+    for (const [i, pattern] of ask.patterns.entries()) {
+      const path = ask.paths?.[i] ?? pattern;
+      const restricted = restriction(judge({ ...ask, patterns: [pattern], paths: [path] }));
+      if (restricted !== undefined) return `changes ${pattern}: ${restricted}`;
+    }
+  for (const path of [...touched.changed.keys(), ...touched.written.keys()]) {
+    if (!touched.outsideFiles.has(path) || isPrivate(path)) continue;
+    const isWritable = wall.writable.some((directory) => isWithin(path, directory));
+    if (!isWritable && !absent.has(path) && !absent.has(dirname(path)))
+      return `changes ${path}, which is outside the workspace`;
+  }
+  for (const url of wall.hasNetwork ? hostsNamed(commands) : []) {
+    const denied = judge({ permission: "webfetch", patterns: [url], contained: true }).find(isDenial);
+    if (denied) return `names ${url}, which is denied: ${denied.reason}`;
+  }
+  return undefined;
+}
+
+/** Checks if nothing is known of a command, not even the programs that it names. */
+function isUnread({ opaque, text, mentions, inner }: Command): boolean {
+  const isBare = opaque !== undefined && (mentions.length === 0 || mentions.length >= 256 || text.length > 8_192);
+  return isBare || inner.some(isUnread);
+}
+
+const kernel = /^\/(proc|sys|dev)(\/|$)/;
+const isDenial = ({ action }: PermissionDecision) => action === PermissionAction.DENY;
+
+/** Returns the reason of a decision that more than the lack of a rule, or a rule for everything, makes strict. */
+function restriction(decisions: readonly PermissionDecision[]): string | undefined {
+  return decisions.find(
+    ({ action, layer, rule }) =>
+      action !== PermissionAction.ALLOW &&
+      (action === PermissionAction.DENY ||
+        layer === PermissionLayer.ENGINE ||
+        (rule !== undefined && rule.pattern !== "*")),
+  )?.reason;
+}
+
+const isWithin = (path: string, directory: string) => path === directory || path.startsWith(`${directory}/`);
