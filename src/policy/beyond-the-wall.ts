@@ -11,7 +11,13 @@ const rows: readonly Row[] = [
     "mount umount swapon swapoff losetup systemctl service systemd-run launchctl initctl rc-service update-rc.d loginctl hostnamectl timedatectl iptables ip6tables nft ufw sysctl modprobe insmod rmmod reboot shutdown halt poweroff useradd adduser usermod userdel groupadd visudo passwd chpasswd fdisk parted cryptsetup dpkg-reconfigure",
     "administers the machine",
   ],
-  ["crontab at batch screen tmux", "leaves something that runs later"],
+  ["crontab at batch", "leaves something that runs later"],
+  ["screen", "leaves something that runs later", /(^| )-\w*[dD]\w* /],
+  [
+    "tmux",
+    "leaves something that runs later",
+    /^(new|new-session|neww|new-window|respawn-pane|run-shell)\b.* ['"]?[^-\s]\S* \S/,
+  ],
   ["kill killall5", "signals processes that are not its own", /(^| )(-1|1)( |$)/],
   [
     "ping ping6 traceroute mtr dig nslookup host whois nmap masscan tcpdump telnet ftp lftp nc ncat netcat socat mosh",

@@ -26,7 +26,8 @@ export function risksOfCommands(commands: readonly Command[], registries?: reado
   const installs = registries && registries.length > 0 ? installsOf(commands, registries) : new Set();
   return mergeRisks(
     commands.flatMap((command) => {
-      const found = fragmentsOf(command, downloaded, (kind, words) => {
+      const seen = registries ? withoutOwnFetches(command) : command;
+      const found = fragmentsOf(seen, downloaded, (kind, words) => {
         if (registries && isHeld(kind, words)) return undefined;
         return kind === RiskKind.DOWNLOADED_CODE && installs.has(words) ? RiskKind.PACKAGES : kind;
       });
@@ -62,17 +63,33 @@ function installsOf(commands: readonly Command[], registries: readonly string[])
 const isWrapped = (words: readonly string[], by: readonly string[]) =>
   words.every((word, i) => by[by.length - words.length + i] === word);
 
-/** What the sandbox makes harmless: what a command sends to a server beside it, and what needs the socket of a daemon. */
+/**
+ * Checks if the sandbox leaves a risk without effect: what a command sends to a server beside it, what needs the socket of a daemon, and
+ * packages of the system, whose directories are read-only.
+ */
 function isHeld(kind: RiskKind, words: readonly string[]): boolean {
-  const line = words.join(" ");
-  const [program = ""] = words;
-  if (kind === RiskKind.DOWNLOADED_CODE)
-    return /^(docker|podman)$/.test(programName(program)) && / (build|buildx build)\b/.test(line);
-  return kind === RiskKind.PUBLISH && /^(curl|wget|https?|xh)$/.test(programName(program)) && reachesOnlyItself(line);
+  const [program = "", ...rest] = words;
+  const name = programName(program);
+  if (kind === RiskKind.PUBLISH) return fetchers.test(name) && reachesOnlyItself(words);
+  if (kind !== RiskKind.DOWNLOADED_CODE) return false;
+  return (
+    systemPackages.test(name) ||
+    (/^(docker|podman)$/.test(name) && /^(buildx )?build\b|^compose (up|build|pull)\b/.test(rest.join(" ")))
+  );
 }
 
-function reachesOnlyItself(line: string): boolean {
-  const hosts = [...line.matchAll(/\b[a-z]+:\/\/([^\s/?#'"]*)/gi)].map(([, host = ""]) => host);
+const fetchers = /^(curl|wget|https?|xh)$/;
+const systemPackages = /^(apt|apt-get|dnf|yum|apk|pacman|zypper)$/;
+
+/** A command without what it fetches in the network of its session, which is no download. */
+function withoutOwnFetches(command: Command): Command {
+  const isOwn = (words: readonly string[]) => fetchers.test(programName(words[0] ?? "")) && reachesOnlyItself(words);
+  return { ...command, mentions: command.mentions.filter((words) => !isOwn(words)) };
+}
+
+/** Checks if all addresses that a command names are in the network of its session. */
+function reachesOnlyItself(words: readonly string[]): boolean {
+  const hosts = [...words.join(" ").matchAll(/\b[a-z]+:\/\/([^\s/?#'"]*)/gi)].map(([, host = ""]) => host);
   return hosts.length > 0 && hosts.every((host) => /^(localhost|127\.0\.0\.1|\[::1\])(:\d+)?$/i.test(host));
 }
 

@@ -78,9 +78,9 @@ test("a line that reaches further asks, and what it hides from the analysis the 
     "echo x >> .git/config",
     "echo x > .git/hooks/pre-push",
   ];
-  for (const line of hidden) {
-    await writeFile(join(service.workspace, "script.sh"), `${line} || echo held\n`);
-    const { asked, output } = await run("bash script.sh");
+  for (const [i, line] of hidden.entries()) {
+    await writeFile(join(service.workspace, `script${i}.sh`), `${line} || echo held\n`);
+    const { asked, output } = await run(`bash script${i}.sh`);
     expect({ line, asked, output }).toMatchObject({ asked: [], output: expect.stringContaining("held") });
     expect(output).not.toMatch(/of the host|before/);
   }

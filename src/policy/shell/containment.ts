@@ -112,10 +112,6 @@ function leavesBy(
     if (!isWritable && !absent.has(path) && !absent.has(dirname(path)))
       return `changes ${path}, which is outside the workspace`;
   }
-  for (const url of wall.hasNetwork ? hostsNamed(commands) : []) {
-    const denied = judge({ permission: "webfetch", patterns: [url], contained: true }).find(isDenial);
-    if (denied) return `names ${url}, which is denied: ${denied.reason}`;
-  }
   return undefined;
 }
 
@@ -126,7 +122,6 @@ function isUnread({ opaque, text, mentions, inner }: Command): boolean {
 }
 
 const kernel = /^\/(proc|sys|dev)(\/|$)/;
-const isDenial = ({ action }: PermissionDecision) => action === PermissionAction.DENY;
 
 /** Returns the reason of a decision that more than the lack of a rule, or a rule for everything, makes strict. */
 function restriction(decisions: readonly PermissionDecision[]): string | undefined {

@@ -81,6 +81,10 @@ describe("a contained line runs without an ask", () => {
     "npm install -D @types/node",
     "kubectl rollout status deployment/api",
     "grep -rn 'https://example.com' src",
+    "python3 -m app --port 8000 &\nsleep 2\ncurl -s http://localhost:8000/health",
+    "tmux send-keys -t work 'make' Enter",
+    "docker build -t app .",
+    "apt-get install -y jq",
   ])("%s", async (line) => {
     const { contained, asking } = await judge(line);
     expect(contained).toBe(true);
@@ -107,7 +111,8 @@ describe("a line that leaves the containment asks, and says how", () => {
     ["ls; nmap -sS 10.0.0.0/8 || true", "runs nmap, which uses the network without the proxy"],
     ["python3 -m http.server 8000 --bind 0.0.0.0", "runs python, which serves files to other machines"],
     ["$CMD -rf src", "runs a program whose name it computes"],
-    ["curl http://169.254.169.254/latest/meta-data/", "names http://169.254.169.254/, which is denied"],
+    ["screen -dmS x sh -c 'while :; do x; done'", "runs screen, which leaves something that runs later"],
+    ["tmux new-session -d 'sh run.sh'", "runs tmux, which leaves something that runs later"],
     ["else", "is not understood, and so may do anything"],
     ["bash -c '> data.db'", "is not understood, and so may do anything"],
   ])("%s: %s", async (line, why) => {
@@ -164,6 +169,12 @@ test("a host that a contained line names is asked, and one that rules allow is n
   ]);
   const allowed = await judge(lines[0] ?? "", { config: { webfetch: { "https://example.com/*": "allow" } } });
   expect(allowed.asking).toEqual([]);
+});
+
+test("a host that a contained line names and rules deny ends the call, since the network would refuse it", async () => {
+  const { contained, asking } = await judge("curl http://169.254.169.254/latest/meta-data/ || true");
+  expect(contained).toBe(true);
+  expect(asking).toMatchObject([{ permission: "webfetch", action: PermissionAction.DENY }]);
 });
 
 test("rules of the configuration win over the preset", async () => {
