@@ -41,7 +41,7 @@ function stateOf(file: string): string {
 }
 
 /** Returns the state of a file; undefined if there is none. A command can shut the directory above. */
-export function reachableStats(path: string): BigIntStats | "unreachable" | undefined {
+export function reachableStats(path: string | Buffer): BigIntStats | "unreachable" | undefined {
   try {
     return lstatSync(path, { bigint: true, throwIfNoEntry: false });
   } catch {

@@ -18,6 +18,7 @@ import {
   unnamed,
 } from "./path-problems.ts";
 import type { PlanInput, PlanRoot } from "./plan-input.ts";
+import { isUndecodable } from "./undecodable.ts";
 
 /** Mounts by which the kernel enforces what rules say about files. All paths are canonical, and exist but for `absent`. */
 export interface MountPlan {
@@ -239,9 +240,6 @@ function isCoveredAnywhere(
     return changeProblem(input, place) !== undefined;
   });
 }
-
-/** Checks if a name contains bytes that are not UTF-8, which Node replaces. */
-const isUndecodable = (name: string) => name.includes("\uFFFD");
 
 /** Maximum number of paths of a root that do not exist and are covered: each takes a mount. */
 const maxAbsent = 32;

@@ -23,6 +23,7 @@ import type {
   ThreadRequest,
   VerifiedPlan,
 } from "./plan-messages.ts";
+import { isUndecodable, rawPathOf } from "./undecodable.ts";
 
 // Thread of `createMountPlanner`: it owns the index of names, which the commands of all workspaces share.
 const index = new NameIndex();
@@ -132,9 +133,9 @@ function restricted(request: PlanRequest, open: readonly string[]): RestrictedPa
 
 function withIdentities(paths: readonly Covered[]): RestrictedPath[] {
   return paths.flatMap((covered) => {
-    const stats = reachableStats(covered.path);
+    const stats = reachableStats(rawPathOf(covered.path));
     if (stats === undefined || stats === "unreachable") return [];
-    const target = stats.isSymbolicLink() ? ` ${readlinkSync(covered.path)}` : "";
+    const target = stats.isSymbolicLink() ? ` ${readlinkSync(rawPathOf(covered.path))}` : "";
     return [{ ...covered, identity: `${stats.dev}:${stats.ino}${target}` }];
   });
 }
@@ -377,6 +378,10 @@ function searchDirectory(search: Search, directory: string, inherited: number, c
 function searchBelow(search: Search, path: string, hits: number, checks: number): void {
   const { input, root, found } = search;
   if (input.hidden.has(path) || path === root.except || isObjectStore(path)) return;
+  if (isUndecodable(path)) {
+    found.push({ path, reason: "its name is not UTF-8, so that what is in it cannot be judged" });
+    return;
+  }
   const problem = hits & checks ? directoryProblem(input, rulePlaceOf(root, path)) : undefined;
   if (problem !== undefined && !holdsAllowed(input, "edit", path)) {
     found.push({ path, reason: problem });

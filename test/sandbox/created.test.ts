@@ -141,6 +141,19 @@ describe("a nested protected path that a command makes", () => {
     expect(readFileSync(join(directory, "tasks.json"), "utf8")).toBe("X\n");
   });
 
+  test("is taken with a directory whose name is not UTF-8, and moved back under the name that the approver saw", async () => {
+    const undecodable = `d=$(printf 'd\\377'); mkdir "$d"; echo X > "$d/.bashrc"`;
+    const { note, metadata } = await run(undecodable, { onAsk: refuse });
+    expect([readdirSync(site.directory), taken()]).toEqual([["a.txt"], ["d\uFFFD/.bashrc"]]);
+    expect(note).toContain("its name is not UTF-8");
+    expect(metadata?.sandbox).toMatchObject({ created: [{ outcome: "refused" }] });
+    // Nothing of it is left that would have the next command ask.
+    expect((await run("echo next")).asked).toEqual([]);
+
+    expect((await run(undecodable)).asked).toMatchObject([{ permission: "edit", patterns: ["d\uFFFD"] }]);
+    expect(contentOf("d\uFFFD/.bashrc")).toBe("X\n");
+  });
+
   test("is moved back without set-ID bits", async () => {
     const path = place("pkg/.vscode");
     mkdirSync(path, { recursive: true });

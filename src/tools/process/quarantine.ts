@@ -4,6 +4,7 @@ import { cp, mkdir, rm, writeFile } from "node:fs/promises";
 import { dirname, join, relative } from "node:path";
 import { isWithin } from "../../sandbox/is-within.ts";
 import type { Covered } from "../../sandbox/layers.ts";
+import { isUndecodable, rawPathOf } from "../../sandbox/undecodable.ts";
 import { inDirectory, openDirectory } from "../../tool/open-file.ts";
 
 /** A path that a command made although it may not, and where it is now. */
@@ -75,6 +76,8 @@ async function move(from: string, to: string): Promise<boolean> {
   using source = openDirectory(dirname(from));
   using target = openDirectory(dirname(to));
   const [old, place] = [inDirectory(source, from), inDirectory(target, to)];
+  // One whose name is not UTF-8 gets the name under which it is reported.
+  if (isUndecodable(from) && !lstatSync(old, { throwIfNoEntry: false })) renameSync(rawPathOf(old), old);
   if (lstatSync(place, { throwIfNoEntry: false })) return false;
   try {
     renameSync(old, place);
