@@ -73,6 +73,9 @@ export function createClients({
         return ledger.release(act.call, act.end);
       case "kill":
         return await replicas.kill(act.replica);
+      case "upgrade":
+        ledger.upgrade();
+        return await replicas.kill(act.replica);
       case "recover":
         return await replicas.each(({ calls }) => calls.recover());
       case "freeze":

@@ -10,11 +10,16 @@ export type Ledger = ReturnType<typeof createLedger>;
 export function createLedger(onEntry: () => void) {
   const entries: string[] = [];
   const held = new Map<string, (end: End) => void>();
+  let description = "Records that it was entered.";
   return {
     /** Each entry of a body: `session/call`. */
     entries,
     /** Ends a waiting body; does nothing if none waits. */
     release: (id: string, end: End) => held.get(id)?.(end),
+    /** Has replicas that start from now on describe their tools otherwise. */
+    upgrade() {
+      description += " Again.";
+    },
 
     /**
      * Returns the tools of one replica: `open` is allowed, `ask` asks, `hold` is allowed and waits to be released. `look` has no
@@ -28,7 +33,7 @@ export function createLedger(onEntry: () => void) {
       ) =>
         defineTool({
           name,
-          description: "Records that it was entered.",
+          description,
           input: z.object({ key: z.string() }),
           plan: ({ key }) => ({
             title: key,

@@ -86,6 +86,12 @@ const cancelledParent = always([
 ]);
 const frozenParent = always([asked, [{ do: "freeze", calls: [call, `${call}.1`] }], [{ ...answered, at }]]);
 
+const upgrade = { do: "upgrade", replica: at, next: "r2" } as const;
+const once = { ...answered, call } as const;
+const upgraded = always([[{ ...asking, call }], [upgrade], [{ ...once, at: "r2", nth: 1 }]]);
+const answeredMeanwhile = always([[{ ...asking, call }], [upgrade, { ...once, at }]]);
+const upgradedParent = always([asked, [upgrade], [{ ...answered, at: "r2", nth: 1 }]]);
+
 async function inWorld(setting: Setting, work: (world: World) => Promise<void>): Promise<void> {
   const world = await createWorld(setting);
   try {
@@ -100,6 +106,16 @@ describe("under concurrent acts and replica deaths the service does what its mod
   test("a grant that is revoked starts nothing", () => fc.assert(revocation(inSqlite), runsOf(40)), timeout);
 
   test("a parent whose replica dies ends with its call", () => fc.assert(parent(inSqlite), runsOf(20)), timeout);
+
+  test.each([
+    ["a call that waits", upgraded],
+    ["a call that is answered meanwhile", answeredMeanwhile],
+    ["the call of a parent that had begun", upgradedParent],
+  ])(
+    "after an upgrade %s is asked for again, or ran once with its answer",
+    (_, property) => fc.assert(property(inSqlite), runsOf(15)),
+    timeout,
+  );
 
   test("on SQLite", () => fc.assert(anything(inSqlite), runsOf(40)), timeout);
 
@@ -155,6 +171,7 @@ const broken: readonly [string, typeof anything | typeof death, (ports: Store) =
     }),
   ],
   ["a parent is not resumed", parent, ({ calls }) => ({ calls: over(calls, { resumeCall: async () => undefined }) })],
+  ["a call is not bound again", upgraded, ({ calls }) => ({ calls: over(calls, { rebindCall: async () => false }) })],
   ["leases of the living lapse", anything, ({ calls }) => ({ calls: over(calls, { renewLeases: async () => [] }) })],
   [
     "an event is left out",

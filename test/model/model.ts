@@ -65,6 +65,8 @@ export type Act =
   | { do: "release"; call: string; end: End }
   /** Kills a replica; another one takes its place. */
   | { do: "kill"; replica: string; next: string }
+  /** Kills the only replica; one whose tools have other words takes its place, and recovers orphans. */
+  | { do: "upgrade"; replica: string; next: string }
   /** Every replica recovers orphans; these are they. */
   | { do: "recover"; calls: readonly string[] }
   /** No lease is renewed until all have lapsed; then each replica recovers orphans before it renews. These calls are open. */
@@ -249,6 +251,10 @@ function apply(model: Model, { act, response }: Deed): Model[] {
         call.owner === act.replica || (call.tool === "parent" && call.phase === "running");
       return [{ ...changeAll(model, (call) => (isOrphaned(call) ? { owner: "" } : {})), live }];
     }
+    case "upgrade": {
+      const orphaned = apply(model, { act: { ...act, do: "kill" }, response });
+      return orphaned.map((killed) => changeAll(killed, (call) => rebound(call, act.next)));
+    }
     case "recover":
       return recovered(model, act.calls[0] ?? "");
     case "freeze":
@@ -298,6 +304,15 @@ function recovered(model: Model, id: string): Model[] {
   if (call.phase === "running" && call.tool !== "parent") return [withCall(model, id, ended(call, "EXECUTOR_LOST"))];
   const phase = call.phase === "approved" || call.phase === "running" ? call.phase : "new";
   return model.live.map((owner) => withCall(model, id, { owner, phase, claimer: undefined }));
+}
+
+/** Returns the change of a call whose tool has other words at the replica that takes it over: one that has not started asks again. */
+function rebound(call: Call, owner: string): Partial<Call> {
+  if (call.phase === "running" && call.owner === "" && call.tool !== "parent") return ended(call, "EXECUTOR_LOST");
+  if (call.phase !== "asked" && call.phase !== "approved") return {};
+  const last = call.asks.at(-1);
+  const asks = last?.outcome === "open" ? replaceLast(call, { ...last, outcome: "WITHDRAWN" }) : call.asks;
+  return { asks, phase: "new", owner, claimer: undefined };
 }
 
 /** Returns the outcomes of a freeze for one call: the replica that recovers first may claim it, or find its lease renewed. */

@@ -76,11 +76,11 @@ export async function createWorld(setting: Setting) {
     /** Performs acts concurrently, and compares the state at rest with the model. */
     async race(acts: readonly Act[]): Promise<void> {
       const deeds = await perform(acts);
-      if (acts.some((act) => act.do === "kill")) await replicas.outliveTheDead();
+      if (acts.some((act) => act.do === "kill" || act.do === "upgrade")) await replicas.outliveTheDead();
       const allowed = Map.groupBy(outcomes(possible, deeds), view);
       let seen = "not observed: no order explains the responses";
       // One recovery may miss a call that changes meanwhile; the service recovers every second.
-      const isLooking = acts.some((act) => act.do === "recover" || act.do === "freeze");
+      const isLooking = acts.some((act) => ["recover", "freeze", "upgrade"].includes(act.do));
       const cameToRest =
         allowed.size > 0 &&
         (await comes(
