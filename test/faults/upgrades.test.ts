@@ -47,7 +47,8 @@ roll = "ask"
 const workerToken =
   '[[token]]\nid = "worker"\nroles = ["worker"]\ntools = ["roll"]\nvalue = "worker-token-for-tests"\n';
 
-test.concurrent.each(cases)(
+// One after the other: a concurrent test would end with the services of another one.
+test.each(cases)(
   "the store of $commit on $store goes on after its $end: no call is lost, and the former version is refused or serves",
   async ({ commit, format, store, end, change }) => {
     const place = store === "redis" ? await startOwnRedis() : undefined;
@@ -134,7 +135,8 @@ async function holdWork(old: Service, hasWorkers: boolean): Promise<Held> {
   const stop = new AbortController();
   onTestFinished(() => stop.abort());
   const token = "worker-token-for-tests";
-  void serve([roll], { url: old.url, token, worker: "roll", signal: stop.signal, log: () => undefined });
+  if (hasWorkers)
+    void serve([roll], { url: old.url, token, worker: "roll", signal: stop.signal, log: () => undefined });
   const isOffered = async () => (await agent.tools.listTools({})).tools.some(({ name }) => name === "roll");
   const worked = hasWorkers ? ["roll-asks", "rolls"] : [];
   if (hasWorkers) await vi.waitUntil(isOffered, waiting);
@@ -142,10 +144,14 @@ async function holdWork(old: Service, hasWorkers: boolean): Promise<Held> {
     runs.set(callId, async () => entered.get(callId) ?? 0);
     await agent.tools.callTool({ sessionId, callId, tool: "roll", input: { text: callId }, waitMs: 0 });
   }
-  if (hasWorkers) {
-    const { permissions } = await person.permissions.listPermissions({ sessionId });
-    const asked = permissions.find(({ tool }) => tool?.callId === "rolls");
-    await answer(old, asked ?? { id: "", sessionId });
+  let asked: { id: string; sessionId: string; tool?: { callId: string } | undefined }[] = [];
+  const areAsked = async () => {
+    asked = (await person.permissions.listPermissions({ sessionId })).permissions;
+    return new Set(asked.map(({ tool }) => tool?.callId)).size === worked.length + 2;
+  };
+  await vi.waitUntil(areAsked, waiting);
+  for (const request of asked.filter(({ tool }) => tool?.callId === "rolls")) {
+    await answer(old, request);
     await vi.waitUntil(() => entered.get("rolls") === 1, waiting);
   }
 
