@@ -36,7 +36,7 @@ export async function buildProgram(outDir: string): Promise<string[]> {
   const hook = await bundle({
     ...{ root, configFile: false, ssr },
     build: {
-      ...{ ssr: join(root, hookEntry), outDir, emptyOutDir: false, target: "node24" },
+      ...{ ssr: join(root, hookEntry), outDir, emptyOutDir: false, target: "node24", minify: true },
       rolldownOptions: {
         output: { format: "cjs", entryFileNames: "hook.cjs", chunkFileNames: "hook-[name]-[hash].cjs" },
       },

@@ -1,14 +1,11 @@
 import { randomUUID } from "node:crypto";
-import type { Command } from "commander";
+import { type Command, InvalidArgumentError } from "commander";
 import type { ServerConnection, TokenRole } from "./connection/connection.ts";
-import { connectServer, findServerToken } from "./connection/connection.ts";
 import type { ServerOptions } from "./connection/server-address.ts";
-import { readCertificates, serverUrl } from "./connection/server-address.ts";
 import type { CliContext } from "./context.ts";
 import { exitCodes } from "./exit-codes.ts";
 import { CommandError } from "./failure/command-error.ts";
-import { commandFailure } from "./failure/failure.ts";
-import { createScreen, type Screen } from "./terminal/screen.ts";
+import type { Screen } from "./terminal/screen.ts";
 import { terminalLine } from "./terminal/terminal-safe.ts";
 
 /** The options that every command has. */
@@ -27,6 +24,9 @@ export async function withServer(
 ): Promise<void> {
   await withScreen(context, command, async (screen, options) => {
     const { env } = context.io;
+    // The help of a command does without the client of the service.
+    const { connectServer, findServerToken } = await import("./connection/connection.ts");
+    const { readCertificates, serverUrl } = await import("./connection/server-address.ts");
     const server = connectServer(
       serverUrl(options, env),
       findServerToken(role, options, env),
@@ -35,6 +35,7 @@ export async function withServer(
     try {
       return await body(server, screen, options);
     } catch (error) {
+      const { commandFailure } = await import("./failure/failure.ts");
       const failure = commandFailure(error, server);
       screen.fail(failure);
       return failure.exitCode;
@@ -51,10 +52,12 @@ export async function withScreen(
   body: (screen: Screen, options: GlobalOptions) => Promise<number | undefined>,
 ): Promise<void> {
   const options = command.optsWithGlobals<GlobalOptions>();
+  const { createScreen } = await import("./terminal/screen.ts");
   const screen = createScreen(io, options.json ?? options.jsonForm ?? false);
   try {
     setExitCode((await body(screen, options)) ?? exitCodes.ok);
   } catch (error) {
+    const { commandFailure } = await import("./failure/failure.ts");
     const failure = commandFailure(error);
     screen.fail(failure);
     setExitCode(failure.exitCode);
@@ -80,4 +83,11 @@ export function newClientId(prefix: "ses" | "call"): string {
 /** Collects an option that may be given several times. */
 export function collect(value: string, before: readonly string[]): string[] {
   return [...before, value];
+}
+
+/** Parses a whole number of an option, such as milliseconds or a sequence number. */
+export function wholeNumber(text: string): number {
+  const value = Number(text);
+  if (/^\d+$/.test(text) && Number.isSafeInteger(value)) return value;
+  throw new InvalidArgumentError("It must be a whole number.");
 }

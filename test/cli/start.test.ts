@@ -31,6 +31,15 @@ test("a client's command loads nothing of the service", async () => {
   expect(loaded.filter((url) => /\/src\/(?!main\.ts|cli\/|client\/|core\/assets\.ts|view\/)/.test(url))).toEqual([]);
 });
 
+test("the help of asks loads no message of the contract, and no client; control: a request loads both", async () => {
+  const heavy = /\/gen\/|\/src\/client\/connect\.ts/;
+  expect((await loadedBy("asks", "--help")).filter((url) => heavy.test(url))).toEqual([]);
+  const loaded = await loadedBy("asks", "--server", "http://127.0.0.1:9", "--token", "t").catch(({ stderr }) => [
+    stderr,
+  ]);
+  expect(loaded.join("\n")).toMatch(heavy);
+});
+
 test("every command has a module, a summary, and help with the exit codes", async () => {
   for (const { name, summary } of commands) {
     const { code, stdout } = await toolgate([name, "--help"]);

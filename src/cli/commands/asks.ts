@@ -1,18 +1,6 @@
 import type { Command } from "commander";
-import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
-import type { WatchPermissionsResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
-import { type PermissionRequest, PermissionRequestSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { pagesOf } from "../../core/pages-of.ts";
-import { replyCommand } from "../call/ask-prompt.ts";
 import { withServer } from "../command.ts";
-import type { ServerConnection } from "../connection/connection.ts";
-import { type Resumable, resume } from "../connection/resume.ts";
 import type { CliContext } from "../context.ts";
-import type { Paint, Screen } from "../terminal/screen.ts";
-import { terminalLine } from "../terminal/terminal-safe.ts";
-import { askLines } from "../view/ask-view.ts";
-import { settledWords } from "../view/settled.ts";
-import { readFileTexts } from "../view/whole-request.ts";
 
 /** Defines `toolgate asks`. */
 export function defineAsks(command: Command, context: CliContext): void {
@@ -22,92 +10,11 @@ export function defineAsks(command: Command, context: CliContext): void {
       "--watch",
       "keep printing requests as they are opened and settled, until Ctrl-C; `toolgate inbox` also answers",
     )
-    .action((options: AsksOptions) =>
-      withServer(context, command, "approver", (server, screen) =>
-        options.watch ? printAsks(server, screen, options.session) : list(server, screen, options),
-      ),
+    .action((options: { session?: string; watch?: boolean }) =>
+      withServer(context, command, "approver", async (server, screen) => {
+        // The help does without the messages of the contract.
+        const { listAsks, printAsks } = await import("../inbox/print-asks.ts");
+        return await (options.watch ? printAsks : listAsks)(server, screen, options.session);
+      }),
     );
-}
-
-/** Yields all open permission requests that this connection may see, oldest first. */
-export async function* openAsks(
-  { permissions }: ServerConnection,
-  sessionId: string,
-): AsyncGenerator<PermissionRequest> {
-  const pages = pagesOf((page) => permissions.listPermissions({ ...page, sessionId }));
-  for await (const page of pages) yield* page.permissions;
-}
-
-/** Prints requests as they are opened and settled, the open ones first, while the server can be reached. */
-export async function printAsks(server: ServerConnection, screen: Screen, sessionId = ""): Promise<undefined> {
-  const { signal } = new AbortController();
-  for await (const { event } of askChanges(server, { sessionId, signal, onCut: screen.note })) {
-    if (event === undefined) continue;
-    const texts =
-      event.event.case === "permissionAsked" ? await textsFor(event.event.value, server, screen) : new Map();
-    screen.show(SessionEventSchema, event, (paint) => changeLines(event, { server, paint, texts }));
-  }
-}
-
-/** Follows WatchPermissions across lost connections; each connection starts with a snapshot, whose first frame has `storeId`. */
-export function askChanges(
-  { permissions }: ServerConnection,
-  {
-    sessionId,
-    ...options
-  }: { sessionId: string } & Pick<Resumable<WatchPermissionsResponse>, "signal" | "onCut" | "pauseMs">,
-): AsyncGenerator<WatchPermissionsResponse> {
-  return resume<WatchPermissionsResponse>({
-    ...options,
-    start: { afterSeq: 0n, storeId: "" },
-    open: () => permissions.watchPermissions({ sessionId }, { signal: options.signal, timeoutMs: 0 }),
-    isLast: () => false,
-  });
-}
-
-interface AsksOptions {
-  session?: string;
-  watch?: boolean;
-}
-
-async function list(server: ServerConnection, screen: Screen, { session = "" }: AsksOptions): Promise<undefined> {
-  let count = 0;
-  for await (const ask of openAsks(server, session)) {
-    count += 1;
-    const texts = await textsFor(ask, server, screen);
-    screen.show(PermissionRequestSchema, ask, (paint) => openLines(ask, { server, paint, texts }));
-  }
-  if (count === 0) screen.note("no permission request is open");
-}
-
-async function textsFor(
-  ask: PermissionRequest,
-  server: ServerConnection,
-  { json }: Screen,
-): Promise<ReadonlyMap<string, string>> {
-  return json ? new Map() : await readFileTexts(server, ask);
-}
-
-/** The output of a request that is printed with the texts of its files. */
-interface Printed {
-  server: ServerConnection;
-  paint: Paint;
-  texts: ReadonlyMap<string, string>;
-}
-
-function changeLines({ event }: SessionEvent, printed: Printed): string[] {
-  const { paint } = printed;
-  if (event.case === "permissionAsked") return openLines(event.value, printed);
-  if (event.case !== "permissionSettled") return [];
-  return [`${paint("dim", terminalLine(event.value.permissionId))}  ${settledWords(event.value)}`];
-}
-
-function openLines(ask: PermissionRequest, { server, paint, texts }: Printed): string[] {
-  const call = ask.tool ? `  call ${terminalLine(ask.tool.callId)}` : "";
-  return [
-    ...askLines(ask, paint, { now: Date.now(), texts }),
-    `  ${paint("dim", "session")}  ${terminalLine(ask.sessionId)}${call}`,
-    `  ${paint("dim", "answer")}   ${replyCommand(ask, server.url)}`,
-    "",
-  ];
 }

@@ -1,10 +1,10 @@
 import type { JsonObject } from "@bufbuild/protobuf";
-import { type Command, InvalidArgumentError, Option } from "commander";
+import { type Command, Option } from "commander";
 import { CallToolResponseSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { replyCommand } from "../call/ask-prompt.ts";
 import { execute } from "../call/execute.ts";
 import { exitCodeOf } from "../call/exit-code-of.ts";
-import { newClientId, withServer } from "../command.ts";
+import { newClientId, wholeNumber, withServer } from "../command.ts";
 import { findLocalToken, type ServerConnection, serverWords } from "../connection/connection.ts";
 import type { CliContext, CliProcess } from "../context.ts";
 import { readJsonObject } from "../json-argument.ts";
@@ -62,13 +62,6 @@ export async function readCall(tool: string, json: string, options: CallOptions,
   const metadata =
     options.metadata === undefined ? undefined : await readJsonObject(options.metadata, "--metadata", io);
   return { tool, input, agent: options.agent ?? "", timeoutMs: options.timeout ?? 0, ...(metadata && { metadata }) };
-}
-
-/** Parses a whole number of an option, such as milliseconds or a sequence number. */
-export function wholeNumber(text: string): number {
-  const value = Number(text);
-  if (/^\d+$/.test(text) && Number.isSafeInteger(value)) return value;
-  throw new InvalidArgumentError("It must be a whole number.");
 }
 
 interface CallCommandOptions extends CallOptions {

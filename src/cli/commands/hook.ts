@@ -1,6 +1,6 @@
 import { Argument, type Command } from "commander";
+import { wholeNumber } from "../command.ts";
 import { type HookKindName, type HookOptions, hookKinds, hookTimeout, runHook } from "../hook/run-hook.ts";
-import { wholeNumber } from "./call.ts";
 
 /** Defines `toolgate hook`. */
 export function defineHook(command: Command): void {

@@ -10,13 +10,13 @@ import type { CliContext } from "../context.ts";
 import { commandFailure } from "../failure/failure.ts";
 import { type Card, createCards, isOpen } from "../inbox/cards.ts";
 import { createKeyboard } from "../inbox/keyboard.ts";
+import { askChanges, printAsks } from "../inbox/print-asks.ts";
 import { createInboxSessionNames } from "../inbox/session-names.ts";
 import { createInboxView } from "../inbox/view.ts";
 import { editCall } from "../terminal/edit.ts";
 import { hasFullScreen, openFullScreen } from "../terminal/full-screen.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { readWholeRequest } from "../view/whole-request.ts";
-import { askChanges, printAsks } from "./asks.ts";
 
 /** Defines `toolgate inbox`. */
 export function defineInbox(command: Command, context: CliContext): void {

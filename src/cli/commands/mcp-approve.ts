@@ -5,7 +5,7 @@ import { Argument, type Command } from "commander";
 import { claudePromptAnswer, claudePromptSchema, readClaudePrompt } from "../../agents/hooks/claude-prompt.ts";
 import { requestDecision } from "../../agents/hooks/delegate.ts";
 import { serveMcpOverStdio } from "../../agents/mcp/serve-stdio.ts";
-import { withScreen } from "../command.ts";
+import { wholeNumber, withScreen } from "../command.ts";
 import type { CliContext } from "../context.ts";
 import {
   type ConnectorConnectionOptions,
@@ -14,7 +14,6 @@ import {
 } from "../hook/connector-connection.ts";
 import { createDecisionFiles, decisionDirectory } from "../hook/decision-files.ts";
 import { createServiceCalls } from "../hook/service-calls.ts";
-import { wholeNumber } from "./call.ts";
 
 /** Defines `toolgate mcp-approve`. */
 export function defineMcpApprove(command: Command, context: CliContext): void {

@@ -16,6 +16,7 @@ import { type ReplyAnswer, sendReply } from "../connection/send-reply.ts";
 import type { CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError, UsageError } from "../failure/command-error.ts";
+import { openAsks } from "../inbox/print-asks.ts";
 import { readJsonObject } from "../json-argument.ts";
 import { parseAnswer } from "../question/parse-answer.ts";
 import type { Screen } from "../terminal/screen.ts";
@@ -23,7 +24,6 @@ import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
 import { readFileTexts } from "../view/whole-request.ts";
 import { commandLine } from "../view/words.ts";
-import { openAsks } from "./asks.ts";
 
 /** Defines `toolgate reply`. */
 export function defineReply(command: Command, context: CliContext): void {

@@ -3,13 +3,13 @@ import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import type { Answering } from "../call/ask-prompt.ts";
 import { execute } from "../call/execute.ts";
-import { newClientId, withScreen } from "../command.ts";
+import { newClientId, wholeNumber, withScreen } from "../command.ts";
 import { connectServer, type ServerConnection } from "../connection/connection.ts";
 import type { CliContext, EmbedFlags, LocalService } from "../context.ts";
 import { commandFailure } from "../failure/failure.ts";
 import { answeringAtTerminal, hasTerminal, promptHelp } from "../terminal/prompt.ts";
 import type { Screen } from "../terminal/screen.ts";
-import { type CallOptions, readCall, wholeNumber } from "./call.ts";
+import { type CallOptions, readCall } from "./call.ts";
 
 /** Defines `toolgate run`. */
 export function defineRun(command: Command, context: CliContext): void {

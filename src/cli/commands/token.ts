@@ -6,7 +6,7 @@ import {
   CredentialSchema,
 } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { pagesOf } from "../../core/pages-of.ts";
-import { collect, type GlobalOptions, withScreen, withServer } from "../command.ts";
+import { collect, type GlobalOptions, wholeNumber, withScreen, withServer } from "../command.ts";
 import { findServerToken, type ServerConnection } from "../connection/connection.ts";
 import type { CliContext, LocalCredentials, StoredCredential, TableFlags } from "../context.ts";
 import { CommandError } from "../failure/command-error.ts";
@@ -14,7 +14,6 @@ import { commandFailure, errorInfoOf } from "../failure/failure.ts";
 import type { Paint, Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { momentOf } from "../view/words.ts";
-import { wholeNumber } from "./call.ts";
 
 /** Defines `toolgate token create`, `list` and `revoke`. */
 export function defineToken(command: Command, context: CliContext): void {

@@ -3,7 +3,7 @@ import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/too
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { WatchSessionResponse } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { toJsonForm } from "../../view/json-form/convert.ts";
-import { withServer } from "../command.ts";
+import { wholeNumber, withServer } from "../command.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import { resume } from "../connection/resume.ts";
 import type { CliContext } from "../context.ts";
@@ -13,7 +13,6 @@ import { askLines } from "../view/ask-view.ts";
 import { partLines } from "../view/call-view.ts";
 import { linkPlaces } from "../view/place-links.ts";
 import { settledWords } from "../view/settled.ts";
-import { wholeNumber } from "./call.ts";
 
 /** Defines `toolgate watch`. */
 export function defineWatch(command: Command, context: CliContext): void {
