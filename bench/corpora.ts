@@ -54,23 +54,24 @@ export async function measureCorpora(
     await processes.kill(server.pid);
     for (const [group, ofGroup] of groups) {
       const planned = ofGroup.map((line) => ({ line, plan: plans.get(line) }));
-      const isAllowed = ({ plan }: (typeof planned)[number]) => plan?.action === PermissionAction.ALLOW;
-      const allowed = planned.filter(isAllowed);
-      const asking = planned.filter((one) => !isAllowed(one));
+      const are = (action: PermissionAction) => planned.filter(({ plan }) => plan?.action === action);
+      const [allowed, asking, denied] = [are(ALLOW), are(ASK), are(DENY)];
       if (group === dangerous) {
-        rows.push([name, group, String(planned.length), `${allowed.length} got through`]);
+        rows.push([name, group, String(planned.length), `${allowed.length} got through`, String(denied.length)]);
         if (allowed.length < 20)
           print(allowed.map(({ line }) => `* got through (${name}): \`${shortLine(line.command)}\``).join("\n"));
         continue;
       }
-      rows.push([name, group, String(planned.length), ((100 * asking.length) / planned.length).toFixed(1)]);
+      const rate = ((100 * asking.length) / planned.length).toFixed(1);
+      rows.push([name, group, String(planned.length), rate, String(denied.length)]);
       print(`Reasons of ${group}, ${name}:\n\n${table(["asks", "reason", "such as"], rankReasons(asking))}`);
     }
   }
-  print(table(["rules", "lines", "count", "asks per 100"], rows));
+  print(table(["rules", "lines", "count", "asks per 100", "denied"], rows));
 }
 
 const dangerous = "dangerous";
+const { ALLOW, ASK, DENY } = PermissionAction;
 
 /** Counts reasons, the most frequent first; a line counts for each of its reasons. */
 function rankReasons(asking: readonly { line: Line; plan: PlanToolResponse | undefined }[]): string[][] {

@@ -240,7 +240,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   approval: 1_900,
   bodies: 7_200,
   call: 11_200,
-  cli: 9_700,
+  cli: 9_900,
   client: 900,
   compose: 2_600,
   config: 3_000,

@@ -1,5 +1,6 @@
 complete -c toolgate -f
 complete -c toolgate -n '__fish_use_subcommand' -f -a serve -d 'start the service'
+complete -c toolgate -n '__fish_use_subcommand' -f -a init -d 'write a configuration, with a preset of rules'
 complete -c toolgate -n '__fish_use_subcommand' -f -a install -d 'install the service as a systemd unit with its own user'
 complete -c toolgate -n '__fish_use_subcommand' -f -a demo -d 'show an agent that asks, and answer it yourself'
 complete -c toolgate -n '__fish_use_subcommand' -f -a call -d 'run a tool on a server'
@@ -59,6 +60,10 @@ complete -c toolgate -n '__fish_seen_subcommand_from serve' -l log-level -x -a '
 complete -c toolgate -n '__fish_seen_subcommand_from serve' -l config -rF -d 'the configuration (default: $XDG_CONFIG_HOME/toolgate/toolgate.toml, if it exists)'
 complete -c toolgate -n '__fish_seen_subcommand_from serve' -l new-store -d 'begin without records although the data directory has traces of a store that was lost'
 complete -c toolgate -n '__fish_seen_subcommand_from serve' -l help -s h -d 'display help for command'
+complete -c toolgate -n '__fish_seen_subcommand_from init' -F
+complete -c toolgate -n '__fish_seen_subcommand_from init' -l preset -x -a 'contained none' -d 'commands that the sandbox contains run without a question, or each command asks'
+complete -c toolgate -n '__fish_seen_subcommand_from init' -l registries -x -d 'hosts from which contained commands may install packages by name, separated by commas; `found` for those that npm, pip, go and cargo use here'
+complete -c toolgate -n '__fish_seen_subcommand_from init' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from install' -l workspace -rF -d 'a directory that tools work in (repeatable; default: the current one)'
 complete -c toolgate -n '__fish_seen_subcommand_from install' -l yes -d 'also run the commands that give the service access to the workspaces'
 complete -c toolgate -n '__fish_seen_subcommand_from install' -l root -rF -d 'write the files into this directory instead of /, and run nothing'

@@ -19,6 +19,11 @@ export const commands: readonly CommandEntry[] = [
     load: async () => (await import("./commands/serve.ts")).defineServe,
   },
   {
+    name: "init",
+    summary: "write a configuration, with a preset of rules",
+    load: async () => (await import("./commands/init.ts")).defineInit,
+  },
+  {
     name: "install",
     summary: "install the service as a systemd unit with its own user",
     load: async () => (await import("./commands/install.ts")).defineInstall,

@@ -124,9 +124,12 @@ function withCondition(unmet: readonly TracedMatch[]): Opinion | undefined {
 }
 
 /** Returns what conditions may use of an ask. */
-export function factsOf({ contained, risks = [], ...ask }: ExpandedAsk): Facts {
-  const kinds = new Set([...risks, ...risksOfAsk(ask)].map(({ kind }) => kind));
-  return { ...(contained !== undefined && { contained }), ...(ask.permission === "bash" && { risks: [...kinds] }) };
+function factsOf(ask: ExpandedAsk): Facts {
+  const { permission, contained, risks = [] } = ask;
+  const fact = contained === undefined ? {} : { contained };
+  // Only the risks of command lines are looked for in all that they name.
+  if (permission !== "bash") return fact;
+  return { ...fact, risks: [...new Set([...risks, ...risksOfAsk(ask)].map(({ kind }) => kind))] };
 }
 
 /** Replaces "no rule matches" where one does: a rule about a part of a command, or of a list that can only narrow. */

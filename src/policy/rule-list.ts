@@ -71,6 +71,7 @@ export function isFileKind(permission: string): boolean {
  */
 export function compileRules(rules: readonly Rule[], home: string): RuleList {
   const all = rules.map((rule, index) => compile(rule, index, home));
+  const hasConditions = all.some(({ condition }) => condition !== undefined);
   const general = all.filter(({ rule }) => !isLiteral(rule.permission));
   const named = new Set(rules.map(({ permission }) => permission).filter(isLiteral));
   // Caches only permissions that rules name: callers choose the others, and must not fill memory with them.
@@ -116,6 +117,7 @@ export function compileRules(rules: readonly Rule[], home: string): RuleList {
         .sort((one, other) => one.index - other.index);
     },
     unmet(target) {
+      if (!hasConditions) return noneUnmet;
       const meets = testFor(target);
       return groupsFor(target)
         .flatMap(({ rules }) => rules.filter((rule) => rule.condition && meets(rule) && !isMet(rule, target)))
@@ -127,6 +129,8 @@ export function compileRules(rules: readonly Rule[], home: string): RuleList {
     },
   };
 }
+
+const noneUnmet: readonly Unmet[] = [];
 
 /** Rules that are tried together. */
 interface RuleGroup {

@@ -24,8 +24,9 @@ export function decisionWords(
 }
 
 /** A rule on one line, such as `bash “git push *” = ask`. */
-export function ruleWords({ permission, pattern, action }: PermissionRule, filter: TextFilter): string {
-  return `${filter(permission)} “${filter(pattern)}” = ${actionWord(action)}`;
+export function ruleWords({ permission, pattern, action, when }: PermissionRule, filter: TextFilter): string {
+  const condition = when === "" ? "" : ` when ${filter(when)}`;
+  return `${filter(permission)} “${filter(pattern)}” = ${actionWord(action)}${condition}`;
 }
 
 /** `allow`, `ask` or `deny`. */
@@ -46,6 +47,7 @@ const actions: ReadonlyMap<PermissionAction, string> = new Map([
 
 const layers: ReadonlyMap<PermissionLayer, string> = new Map([
   [PermissionLayer.DEFAULTS, "The built-in policy"],
+  [PermissionLayer.PRESET, "The preset"],
   [PermissionLayer.CONFIG, "The configuration"],
   [PermissionLayer.AGENT, "The agent’s configuration"],
   [PermissionLayer.AGENT_LIMITS, "The agent’s limits"],

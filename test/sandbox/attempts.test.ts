@@ -5,7 +5,7 @@ import { describe, expect, test } from "vitest";
 import { connect } from "../e2e/clients.ts";
 import { startService } from "../e2e/service.ts";
 import { changes } from "./attempts/changes.ts";
-import { attemptRules, secret } from "./attempts/fixture.ts";
+import { attemptRules, presetRules, secret } from "./attempts/fixture.ts";
 import { reads } from "./attempts/reads.ts";
 import { removals } from "./attempts/removals.ts";
 import { type Attempted, runAttempts, startMark } from "./attempts/run-attempts.ts";
@@ -31,9 +31,9 @@ const namesOf = (all: readonly Attempted[], are: (one: Attempted) => boolean) =>
   all.filter(are).map(({ attempt }) => attempt);
 
 describe.each(settings)("commands of a service that runs as $user, in $program", ({ uid, path }) => {
-  const ran = async (attempts: typeof reads) => {
+  const ran = async (attempts: typeof reads, settings = attemptRules) => {
     const service = await startService({
-      ...{ settings: attemptRules, env: { PATH: path() } },
+      ...{ settings, env: { PATH: path() } },
       ...(uid !== undefined && { uid }),
     });
     const outcomes = await runAttempts(service, attempts, uid);
@@ -56,6 +56,13 @@ describe.each(settings)("commands of a service that runs as $user, in $program",
     const { control, masked } = await ran(changes);
     expect.soft(namesOf(control, ({ hasChanged }) => !hasChanged)).toEqual([]);
     expect(namesOf(masked, ({ hasChanged }) => hasChanged)).toEqual([]);
+  });
+
+  test("read and change nothing that is denied or protected under the preset, by which they run without an ask", async () => {
+    const read = await ran(reads, presetRules);
+    expect(namesOf(read.masked, ({ printed }) => printed.includes(secret))).toEqual([]);
+    const changed = await ran(changes, presetRules);
+    expect(namesOf(changed.masked, ({ hasChanged }) => hasChanged)).toEqual([]);
   });
 
   test(`remove nothing where rules deny rm: ${removals.length} lines, each of which does in a plain shell`, async () => {

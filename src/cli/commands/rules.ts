@@ -15,7 +15,7 @@ import { wordOf } from "../view/words.ts";
 export function defineRules(command: Command, context: CliContext): void {
   command
     .description(
-      "Show every rule that holds for an agent. Defaults, config and agent are one list, of which the last match decides; every other list can only narrow",
+      "Show every rule that holds for an agent. Defaults, preset, config and agent are one list, of which the last match decides; every other list can only narrow",
     )
     .option("--agent <name>", "whose rules (default: the session's agent, else build)")
     .option("--session <id>", "the session whose workspace and rules count")
@@ -49,8 +49,9 @@ function listLines({ layer, source, rules, problem }: RuleList, paint: Paint): s
   return [
     paint("bold", source === "" ? name : `${name} (${terminalLine(source)})`),
     ...(problem === "" ? [] : [`  ${paint("red", `everything asks: ${terminalLine(problem)}`)}`]),
-    ...rules.map(({ permission, pattern, action }, index) => {
-      const words = `${terminalLine(permission)} ${terminalLine(JSON.stringify(pattern))} ${wordOf(PermissionActionSchema, action)}`;
+    ...rules.map(({ permission, pattern, action, when }, index) => {
+      const condition = when === "" ? "" : ` when ${terminalLine(when)}`;
+      const words = `${terminalLine(permission)} ${terminalLine(JSON.stringify(pattern))} ${wordOf(PermissionActionSchema, action)}${condition}`;
       return `  ${paint("dim", String(index).padStart(3))}  ${words}`;
     }),
   ];

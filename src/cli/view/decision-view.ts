@@ -26,7 +26,10 @@ export function decisionLines(decision: PermissionDecision, paint: Paint): strin
  * One rule that matched, such as `→ config /etc/toolgate/toolgate.toml:12  bash "git push *" deny`, or by its number in `toolgate
  * rules` if it is in no file. The arrow marks the deciding one.
  */
-function matchLine({ layer, source, ruleIndex, rule, text, decided, place: written }: RuleMatch, paint: Paint): string {
+function matchLine(
+  { layer, source, ruleIndex, rule, text, decided, unmet, place: written }: RuleMatch,
+  paint: Paint,
+): string {
   const place = [
     wordOf(PermissionLayerSchema, layer),
     written === "" ? ruleIndex : terminalLine(written),
@@ -34,7 +37,10 @@ function matchLine({ layer, source, ruleIndex, rule, text, decided, place: writt
   ];
   const action = wordOf(PermissionActionSchema, rule?.action ?? PermissionAction.UNSPECIFIED);
   const words = `${place.join(" ")}  ${terminalLine(rule?.permission ?? "")} ${JSON.stringify(rule?.pattern)} ${action}`;
-  const met = text === "" ? "" : `  meets ${terminalSafe(JSON.stringify(text))}`;
+  const met = [
+    ...(text === "" ? [] : [`  meets ${terminalSafe(JSON.stringify(text))}`]),
+    ...(unmet === "" ? [] : [`  does not count: ${terminalLine(unmet)}`]),
+  ].join("");
   return paint(decided ? "reset" : "dim", `       ${decided ? "→" : " "} ${terminalSafe(words)}${met}`);
 }
 

@@ -96,6 +96,7 @@ export function Matches({ decision: { matches } }: { decision: PermissionDecisio
           <li key={i}>
             {layerWords(match.layer)}: <code>{match.rule && ruleWords(match.rule, visibleText)}</code>
             {match.decided && <b> decides</b>}
+            {match.unmet !== "" && ` does not count: ${visibleText(match.unmet)}`}
           </li>
         ))}
       </ol>

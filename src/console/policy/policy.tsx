@@ -107,6 +107,7 @@ function ListOfRules({ list, matches }: { list: RuleList; matches: (rule: Permis
                   <span class="action" data-action={actionWord(rule.action)}>
                     {actionWord(rule.action)}
                   </span>
+                  {rule.when !== "" && <span class="mono"> {visibleText(rule.when)}</span>}
                 </td>
               </tr>
             ))}
@@ -118,8 +119,15 @@ function ListOfRules({ list, matches }: { list: RuleList; matches: (rule: Permis
 }
 
 function isWide({ layer }: RuleList): boolean {
-  return layer === PermissionLayer.DEFAULTS || layer === PermissionLayer.CONFIG || layer === PermissionLayer.AGENT;
+  return wideLayers.has(layer);
 }
+
+const wideLayers: ReadonlySet<PermissionLayer> = new Set([
+  PermissionLayer.DEFAULTS,
+  PermissionLayer.PRESET,
+  PermissionLayer.CONFIG,
+  PermissionLayer.AGENT,
+]);
 
 function filterOf(text: string): (rule: PermissionRule) => boolean {
   const wanted = text.trim().toLowerCase();

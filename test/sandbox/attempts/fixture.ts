@@ -22,6 +22,21 @@ id_rsa = "deny"
 "locked/*" = "deny"
 `;
 
+/** The same denials, where the preset decides what runs. */
+export const presetRules = `
+[preset]
+name = "contained"
+[permission.read]
+"*.env" = "deny"
+"secrets/*" = "deny"
+id_rsa = "deny"
+"conf/db.yaml" = "deny"
+"examples/*" = "allow"
+"*.pem" = "deny"
+[permission.edit]
+"locked/*" = "deny"
+`;
+
 /** Files that are protected by their names, whatever rules say. */
 const protectedFiles = [
   ...[".vscode/settings.json", ".github/workflows/ci.yml", ".husky/pre-commit", ".claude/settings.json"],
