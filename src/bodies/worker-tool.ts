@@ -4,10 +4,18 @@ import { ToolExecutor } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { WorkerAsk, WorkerCallSchema, WorkerPlanned, WorkerTool } from "../../gen/opencode/tool/v1/worker_pb.ts";
 import type { Ask } from "../core/ask.ts";
 import { bindTool, defineTool, wholeInput } from "../tool/define-tool.ts";
-import { ToolFailure } from "../tool/errors.ts";
+import { ExecutorLost, ToolFailure } from "../tool/errors.ts";
 import type { OfferContext, Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
-import { runWorkerBody } from "./worker-body.ts";
-import type { WorkerConnection } from "./worker-connection.ts";
+import {
+  type BodyKind,
+  cancelBody,
+  graceMs,
+  type HostedBody,
+  handleReport,
+  receiveBytes,
+  workerResultOf,
+} from "./host.ts";
+import { hungAfterMs, type WorkerConnection } from "./worker-connection.ts";
 
 /** The process that runs the bodies of a tool. */
 export interface WorkerHost {
@@ -155,4 +163,70 @@ async function describedFor(
   const inited = await use((connection) => connection.init(name, agent)).catch(() => undefined);
   if (inited === undefined) return description;
   return inited.problem === "" ? inited.description || description : undefined;
+}
+
+/** A body to enter. */
+interface WorkerRun {
+  call: MessageInitShape<typeof WorkerCallSchema>;
+  /** The title and the detail of its plan. */
+  title: string;
+  detail: Uint8Array;
+  /** Maximum duration as the tool declares it; 0 if it does not. */
+  timeoutMs: number;
+}
+
+/** Bodies in tool processes, which end with their process. */
+const inProcess: BodyKind<HostedBody> = {
+  owner: "The tool",
+  survives: false,
+  shown: (text) => text,
+  takeOutput: (body, output) => receiveBytes(body, output, body.ctx),
+  takeResult(body, { outcome }) {
+    body.hasResult = true;
+    body.resolve(workerResultOf(outcome, body, body.ctx.signal));
+  },
+  requestProblem: () => undefined,
+  contextOf: ({ ctx }) => ctx,
+};
+
+/** Enters a body in a process and waits for its result. `owner` names the process in the error of a call that lost it. */
+async function runWorkerBody(
+  connection: WorkerConnection,
+  run: WorkerRun,
+  ctx: ToolContext,
+  owner: string,
+): Promise<ToolResult> {
+  const { promise, resolve, reject } = Promise.withResolvers<ToolResult>();
+  // It never throws, since that would end the process for all bodies.
+  const assignment = connection.open((report) => handleReport(body, inProcess, report).catch(reject));
+  const { id, send } = assignment;
+  const body: HostedBody = {
+    ...{ assignment: id, ctx, send, resolve, reject },
+    ...{ parts: new Map(), blobs: new Map(), received: new Map(), answers: new Map(), hasResult: false },
+  };
+  let hung: NodeJS.Timeout | undefined;
+  const onLost = () => {
+    const { message } = connection.ended.reason;
+    if (ctx.signal.aborted) reject(ctx.signal.reason);
+    reject(new ExecutorLost(`${owner} ended while the call ran: ${message}. What the call did is not known.`));
+  };
+  const onAbort = () => {
+    cancelBody(body);
+    const end = () => connection.end("it hung: a body was cancelled and the process did not report its end");
+    hung = setTimeout(end, graceMs + hungAfterMs);
+  };
+  connection.ended.addEventListener("abort", onLost, { once: true });
+  ctx.signal.addEventListener("abort", onAbort, { once: true });
+  if (connection.ended.aborted) onLost();
+  send({ case: "start", value: { ...run, assignment: id, attempt: 1, ...ctx.trace } });
+  if (ctx.signal.aborted) onAbort();
+  try {
+    return await promise;
+  } finally {
+    clearTimeout(hung);
+    connection.ended.removeEventListener("abort", onLost);
+    ctx.signal.removeEventListener("abort", onAbort);
+    if (!body.hasResult) send({ case: "ended", value: { assignment: id } });
+    assignment.close();
+  }
 }

@@ -1,5 +1,5 @@
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import { ToolErrorReason } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { ToolErrorReason } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type {
   WorkerBodyRequest,
   WorkerCallSchema,
@@ -12,9 +12,7 @@ import { visible } from "../../core/visible.ts";
 import { NotEntered, ToolFailure } from "../../tool/errors.ts";
 import type { RemoteRun } from "../../tool/remote.ts";
 import type { ToolContext, ToolResult } from "../../tool/tool.ts";
-import { answerRequest } from "../body-request.ts";
-import { receiveBytes, workerResultOf } from "../body-result.ts";
-import type { WorkerMessage } from "../worker-connection.ts";
+import { answerBody, type BodyKind, cancelBody, graceMs, handleReport, receiveBytes, workerResultOf } from "../host.ts";
 import { askProblem, matches, mayAsk } from "./declared-tool.ts";
 import { bytesOfReport, filesProblem, maxFileBytes, waitingProblem } from "./waiting-reports.ts";
 import { keyOfCall, type RemoteBody, sendTo, type WorkerProcess } from "./worker-process.ts";
@@ -30,10 +28,16 @@ export interface BodyStart {
   readonly timeoutMs: number;
 }
 
-/** Time in which the result of a cancelled body counts; the engine waits for it no longer. */
-const graceMs = 4_000;
-const maxRequests = 10_000;
-const maxOpenRequests = 64;
+/** Bodies in workers, which go on over the next connection. Nothing that they say is trusted. */
+const inWorker: BodyKind<RemoteBody> = {
+  owner: "The worker",
+  survives: true,
+  shown: visible,
+  takeOutput,
+  takeResult,
+  requestProblem,
+  contextOf,
+};
 
 /** Enters a body in a worker, or continues it, and waits for its result, however often the worker connects again. */
 export async function runRemoteBody(
@@ -46,7 +50,8 @@ export async function runRemoteBody(
   const { remote, signal } = ctx;
   const { assignment } = remote.mark;
   const body: RemoteBody = {
-    ...{ process, tool: start.tool, ctx, remote, isClosed, bodies, refused, resolve, reject },
+    ...{ process, assignment, tool: start.tool, ctx, remote, isClosed, bodies, refused, resolve, reject },
+    send: (message) => sendTo(process, message),
     ...{
       handled: Promise.resolve(),
       waiting: { output: 0, files: 0 },
@@ -120,44 +125,21 @@ function isEnd(reason: unknown): reason is { reason: ToolErrorReason } {
   return typeof reason === "object" && reason !== null && "reason" in reason && typeof reason.reason === "number";
 }
 
-function cancelBody({ process, ctx: { signal }, remote: { mark } }: RemoteBody): void {
-  const reason = isEnd(signal.reason) ? signal.reason.reason : ToolErrorReason.CANCELLED;
-  const message = signal.reason instanceof Error ? signal.reason.message : "";
-  sendTo(process, { case: "cancel", value: { assignment: mark.assignment, reason, message, graceMs } });
-}
-
 /** Takes a report. A report that breaks a rule ends the call; this never throws. */
 export function takeReport(body: RemoteBody, { report }: WorkerReport): void {
   if (body.hasResult) return;
   body.isEntered ||= !(report.case === "result" && report.value.outcome.case === "notEntered");
-  if (report.case === "request") return void answerBody(body, report.value);
+  if (report.case === "request") return void answerBody(body, inWorker, report.value);
   const { kind, bytes } = bytesOfReport({ report });
   body.waiting[kind] += bytes;
   const problem = waitingProblem(body.waiting);
   if (problem !== undefined) body.reject(new ToolFailure(problem));
   body.handled = body.handled
-    .then(() => handleReport(body, report))
+    .then(() => handleReport(body, inWorker, report))
     .catch((error: unknown) => body.reject(error))
     .finally(() => {
       body.waiting[kind] -= bytes;
     });
-}
-
-async function handleReport(body: RemoteBody, report: WorkerReport["report"]): Promise<void> {
-  if (body.hasResult) return;
-  switch (report.case) {
-    case "progress": {
-      const { title, metadata } = report.value;
-      return body.ctx.metadata({
-        ...(title !== undefined && { title: visible(title) }),
-        ...(metadata && { metadata }),
-      });
-    }
-    case "output":
-      return await takeOutput(body, report.value);
-    case "result":
-      return takeResult(body, report.value);
-  }
 }
 
 /** Takes bytes that did not come before: all may be sent again over the next connection. */
@@ -214,39 +196,11 @@ function takeResult(body: RemoteBody, { outcome }: WorkerResult): void {
   body.resolve({ ...result, ...(result.title !== undefined && { title: visible(result.title) }) });
 }
 
-/** Answers a request of a body once: the same number again gets the same answer. */
-async function answerBody(body: RemoteBody, request: WorkerBodyRequest): Promise<void> {
-  const { answers, process, remote } = body;
-  const { number } = request;
-  if (answers.has(number)) {
-    const answer = answers.get(number);
-    if (answer) sendTo(process, answer);
-    return;
-  }
-  const open = [...answers.values()].filter((answer) => answer === undefined).length;
-  if (open >= maxOpenRequests || answers.size >= maxRequests)
-    return body.reject(
-      new ToolFailure(`The worker made more than ${maxOpenRequests} requests at a time, or ${maxRequests}.`),
-    );
-  answers.set(number, undefined);
-  try {
-    const problem = requestProblem(body, request);
-    const answer =
-      problem === undefined
-        ? await answerRequest(request, contextOf(body, number), body.parts)
-        : { case: "problem" as const, value: problem };
-    const { assignment } = remote.mark;
-    const message: WorkerMessage = { case: "answer", value: { assignment, number, ...(answer && { answer }) } };
-    answers.set(number, message);
-    sendTo(process, message);
-  } catch (error) {
-    // A refusal ends the call, and its body learns only that.
-    if (!body.hasResult) body.reject(error);
-  }
-}
-
 /** Says why a body of a worker may not request something; throws if that ends the call. */
-function requestProblem({ process: { rights }, tool, isClosed }: RemoteBody, { request }: WorkerBodyRequest) {
+function requestProblem(
+  { process: { rights }, tool, isClosed }: RemoteBody,
+  { request }: WorkerBodyRequest,
+): string | undefined {
   if (request.case === "questions") return "A worker cannot ask questions; ask for a permission.";
   if (request.case === "ask" && !mayAsk(request.value.permission, tool, rights, isClosed))
     throw new ToolFailure(`Nothing was asked: ${askProblem(request.value.permission, tool, isClosed)}.`);

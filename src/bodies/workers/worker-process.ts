@@ -1,8 +1,7 @@
 import type { RegisteredTool, WorkerHello, WorkerPlanned } from "../../../gen/opencode/tool/v1/worker_pb.ts";
 import type { WorkerRights } from "../../core/principal.ts";
 import type { RemoteCall, RemoteRun } from "../../tool/remote.ts";
-import type { ToolContext, ToolResult } from "../../tool/tool.ts";
-import type { ReceivedFiles } from "../body-result.ts";
+import type { HostedBody } from "../host.ts";
 import type { WorkerMessage } from "../worker-connection.ts";
 import type { IsClosed } from "./declared-tool.ts";
 import type { AdoptingReports, WaitingBytes } from "./waiting-reports.ts";
@@ -52,10 +51,9 @@ export interface WorkerProcess {
 }
 
 /** A body that a worker runs, from the start or the adoption of its call to the recorded end. It outlives connections. */
-export interface RemoteBody extends ReceivedFiles {
+export interface RemoteBody extends HostedBody {
   readonly process: WorkerProcess;
   readonly tool: string;
-  readonly ctx: ToolContext;
   readonly remote: RemoteRun;
   readonly isClosed: IsClosed;
   /** All bodies of the replica, by call. */
@@ -68,13 +66,8 @@ export interface RemoteBody extends ReceivedFiles {
   readonly waiting: WaitingBytes;
   /** A receipt is being waited for; output that comes meanwhile needs another one. */
   receipt: "none" | "waiting" | "again";
-  /** Answers by the number of the request; undefined while it is open. */
-  readonly answers: Map<number, WorkerMessage | undefined>;
-  hasResult: boolean;
   /** The worker has reported of it, so it cannot say later that it never entered it. */
   isEntered: boolean;
-  resolve(result: ToolResult): void;
-  reject(error: unknown): void;
 }
 
 /** Returns the key of a call among the bodies of a replica. */
