@@ -24,7 +24,20 @@ type Answer struct {
 	Answers [][]string
 	// WholeCall answers all open requests of the call.
 	WholeCall bool
+	// Shown is what a person saw of the request: Whole, all of its view with the texts of its files, or Partial. Otherwise it is
+	// recorded as unknown.
+	Shown Shown
 }
+
+// Shown is what a person saw of a permission request.
+type Shown = toolv1.Shown
+
+const (
+	// Whole is all of the view.
+	Whole = toolv1.Shown_SHOWN_WHOLE
+	// Partial is a part of the view.
+	Partial = toolv1.Shown_SHOWN_PARTIAL
+)
 
 // Reply is what an approver decides.
 type Reply = toolv1.PermissionReply
@@ -89,9 +102,12 @@ func (c *Client) Reply(ctx context.Context, ask *toolv1.PermissionRequest, answe
 	if err != nil {
 		return fmt.Errorf("the input of the answer is no JSON object: %w", err)
 	}
+	if answer.Shown == toolv1.Shown_SHOWN_UNSPECIFIED {
+		answer.Shown = toolv1.Shown_SHOWN_UNKNOWN
+	}
 	response := &toolv1.PermissionResponse{
 		SessionId: ask.SessionId, PermissionId: ask.Id, ExpectedDigest: ask.Digest, ReplyId: randomID(),
-		Reply: answer.Reply, Message: answer.Message, OfferId: answer.OfferID, Input: input, WholeCall: answer.WholeCall,
+		Reply: answer.Reply, Message: answer.Message, OfferId: answer.OfferID, Input: input, WholeCall: answer.WholeCall, Shown: answer.Shown,
 	}
 	for _, values := range answer.Answers {
 		response.Answers = append(response.Answers, &toolv1.QuestionAnswer{Values: values})

@@ -157,14 +157,17 @@ export async function approveAsk(
   };
 }
 
-/** Returns what the approver could see of a request: the digest in the answer names the request, and so the view that was stored with it. */
+/**
+ * Returns what the approver could see of a request: the digest in the answer names the request, and so the view that was stored with
+ * it, of which the client may have shown less.
+ */
 export function shownBy(
-  { expectedDigest }: Pick<PermissionResponse, "expectedDigest">,
+  { expectedDigest, shown }: Pick<PermissionResponse, "expectedDigest" | "shown">,
   request: PermissionRequest,
 ): Shown {
   const { digest, view } = request;
-  if (!view || expectedDigest === "" || expectedDigest !== digest) return Shown.UNKNOWN;
-  return view.complete ? Shown.WHOLE : Shown.PARTIAL;
+  if (!view || expectedDigest === "" || expectedDigest !== digest || shown === Shown.UNKNOWN) return Shown.UNKNOWN;
+  return view.complete && shown !== Shown.PARTIAL ? Shown.WHOLE : Shown.PARTIAL;
 }
 
 /** Identifies a call within its session tree. */

@@ -2,6 +2,7 @@ import { createHash } from "node:crypto";
 import { constants } from "node:fs";
 import { access, type FileHandle, lstat, open, stat } from "node:fs/promises";
 import { join } from "node:path";
+import type { ViewFile } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { visible } from "../core/visible.ts";
 
 /** A file to whose content an approval is bound. */
@@ -35,8 +36,9 @@ export interface FileContent {
   /** SHA-256 of a regular file's content, or a word for why there is none: a file that appears or disappears is a change too. */
   sha256: string;
   bytes: number;
-  /** 0 for a file that is not text. */
   lines: number;
+  /** True if a shell refuses to run it as a script. An interpreter that gets its name may still run it. */
+  isBinary: boolean;
 }
 
 /** Contents of files. */
@@ -57,7 +59,7 @@ export function createFileHashes(): FileHashes {
         // Non-blocking: opening a FIFO would otherwise wait for a writer.
         await using file = await open(path, constants.O_RDONLY | constants.O_NONBLOCK);
         const found = await file.stat({ bigint: true });
-        if (!found.isFile()) return { sha256: "not a file", bytes: 0, lines: 0 };
+        if (!found.isFile()) return withoutContent("not a file");
         if (found.size < minCachedBytes) return await contentOf(file);
         const { dev, ino, size, mtimeNs, ctimeNs } = found;
         const name = [dev, ino, size, mtimeNs, ctimeNs].join(" ");
@@ -66,24 +68,26 @@ export function createFileHashes(): FileHashes {
         cache.set(name, content);
         return content;
       } catch (cause) {
-        const sha256 = cause instanceof Error && "code" in cause ? String(cause.code) : "unreadable";
-        return { sha256, bytes: 0, lines: 0 };
+        return withoutContent(cause instanceof Error && "code" in cause ? String(cause.code) : "unreadable");
       }
     },
   };
 }
 
+const withoutContent = (why: string): FileContent => ({ sha256: why, bytes: 0, lines: 0, isBinary: false });
+
 async function contentOf(file: FileHandle): Promise<FileContent> {
   const hash = createHash("sha256");
-  let [bytes, lines, isText, isEnded] = [0, 0, true, true];
+  let [bytes, lines, isBinary, isEnded] = [0, 0, false, true];
   for await (const chunk of file.createReadStream({ autoClose: false }) as AsyncIterable<Buffer>) {
     hash.update(chunk);
+    // As bash does: a null character in the first line, of which it reads 80 bytes.
+    if (bytes === 0) isBinary = /^[^\n]*\0/.test(chunk.subarray(0, 80).toString("latin1"));
     bytes += chunk.length;
-    isText &&= !chunk.includes(0);
     for (let at = chunk.indexOf(10); at !== -1; at = chunk.indexOf(10, at + 1)) lines += 1;
     isEnded = chunk.at(-1) === 10;
   }
-  return { sha256: hash.digest("hex"), bytes, lines: isText ? lines + (isEnded ? 0 : 1) : 0 };
+  return { sha256: hash.digest("hex"), bytes, lines: lines + (isEnded ? 0 : 1), isBinary };
 }
 
 /** The files of a workspace, by path relative to it: size and time of change. */
@@ -115,10 +119,13 @@ export async function readTree(directory: string, names: readonly string[]): Pro
 /** Bytes of a bound file that an approver reads. */
 const maxReadBytes = 512 * 1024;
 
-/** Reads a file whose content is still the one that an approval would be bound to, in visible form; undefined if it is another one. */
+/**
+ * Reads a file whose content is still the one that an approval would be bound to, in visible form; undefined if it is another one. An
+ * interpreter also runs what is no valid text, so only a program without lines has none.
+ */
 export async function readBoundFile(
   path: string,
-  sha256: string,
+  { sha256, lines }: Pick<ViewFile, "sha256" | "lines">,
 ): Promise<{ text: string; truncated: boolean; binary: boolean } | undefined> {
   await using file = await open(path, constants.O_RDONLY | constants.O_NONBLOCK).catch(() => undefined);
   if (!file || !(await file.stat()).isFile()) return undefined;
@@ -132,14 +139,9 @@ export async function readBoundFile(
   }
   if (hash.digest("hex") !== sha256) return undefined;
   const truncated = size > maxReadBytes;
-  try {
-    // Of a character that is cut at the end the decoder emits nothing.
-    const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
-    const text = decoder.decode(Buffer.concat(beginning).subarray(0, maxReadBytes), { stream: truncated });
-    return text.includes("\0")
-      ? { text: "", truncated, binary: true }
-      : { text: visible(text), truncated, binary: false };
-  } catch {
-    return { text: "", truncated, binary: true };
-  }
+  if (lines === 0) return { text: "", truncated, binary: true };
+  // Of a character that is cut at the end the decoder emits nothing.
+  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  const text = decoder.decode(Buffer.concat(beginning).subarray(0, maxReadBytes), { stream: truncated });
+  return { text: visible(text), truncated, binary: false };
 }

@@ -281,9 +281,14 @@ async function bindPlan(
   const code: Record<string, string> = {};
   const shown: MessageInitShape<typeof ViewFileSchema>[] = [];
   let [count, left] = [0, maxCodeBytes];
-  for (const { absolute, pattern, external, use } of await withScripts(found.flatMap(({ files }) => files))) {
+  const tops = new Set(found.flatMap(({ repositories }) => repositories));
+  const ofGit = await filesOfGit([...tops], gitFiles, directory);
+  for (const { absolute, pattern, external, use } of [
+    ...(await withScripts(found.flatMap(({ files }) => files))),
+    ...ofGit.code,
+  ]) {
     if (code[absolute] !== undefined) continue;
-    const { sha256, bytes, lines } = await hashes.of(absolute);
+    const { sha256, bytes, isBinary, ...content } = await hashes.of(absolute);
     count += sha256.length === sha256Length ? 1 : 0;
     left -= bytes;
     if (count > maxCodeFiles || left < 0) {
@@ -297,17 +302,16 @@ async function bindPlan(
     const before = await reads?.get(absolute);
     const changedSinceRead = before !== undefined && before !== sha256;
     const path = external ? absolute : pattern;
+    const lines = isBinary && use === "program" ? 0 : content.lines;
     shown.push({ path, sha256, bytes: BigInt(bytes), lines, use: codeUses[use], changedSinceRead });
   }
   const bound = { files, code, shown };
   const runsMore = found.some(({ runsMore }) => runsMore);
-  const tops = new Set(found.flatMap(({ repositories }) => repositories));
   if ((!runsMore && tops.size === 0) || !listFiles) return { ...bound, missing: [...missing] };
-  const ofGit = await filesOfGit([...tops], gitFiles, directory);
   // The host of a delegated call writes one of these with each request.
   const isCompared = (name: string) => !isForeignPermission(tool) || !nonceName.test(basename(name));
   const tree = await (runsMore ? listFiles(directory) : Promise.resolve([])).then(
-    (names) => readTree(directory, [...names.filter(isCompared), ...ofGit]),
+    (names) => readTree(directory, [...names.filter(isCompared), ...ofGit.names]),
     () => undefined,
   );
   if (!tree) missing.add("may run files that are not bound: the workspace cannot be read, or has too many files");
@@ -325,9 +329,16 @@ const codeUses: Readonly<Record<CodeUse, ViewFileUse>> = {
   program: ViewFileUse.PROGRAM,
 };
 
-/** Lists the settings and hooks of repositories, and the files that the settings name, relative to a directory. */
-async function filesOfGit(tops: readonly string[], known: Layers["gitFiles"], directory: string): Promise<string[]> {
-  if (tops.length === 0) return [];
+/** The files that git may run or read as settings. */
+interface FilesOfGit {
+  /** Names relative to a directory, with directories and with the targets of links. */
+  names: string[];
+  code: PlacedCode[];
+}
+
+/** Lists the settings and hooks of repositories, and the files that the settings name. */
+async function filesOfGit(tops: readonly string[], known: Layers["gitFiles"], directory: string): Promise<FilesOfGit> {
+  if (tops.length === 0) return { names: [], code: [] };
   const own = tops.flatMap((top) => [join(top, ".git/config"), join(top, ".git/hooks")]);
   const found = [...new Set([...own, ...(known?.code ?? [])])].map(async (path) => {
     const entries = await listDirectory(path);
@@ -336,7 +347,11 @@ async function filesOfGit(tops: readonly string[], known: Layers["gitFiles"], di
   });
   const paths = (await Promise.all(found)).flat();
   const targets = await Promise.all(paths.map(async (path) => await realpath(path).catch(() => path)));
-  return [...new Set([...paths, ...targets])].map((path) => relative(directory, path));
+  const code = [...new Set(paths)].map((absolute): PlacedCode => {
+    const pattern = relative(directory, absolute);
+    return { absolute, pattern, external: pattern === ".." || pattern.startsWith("../"), use: "startup" };
+  });
+  return { names: [...new Set([...paths, ...targets])].map((path) => relative(directory, path)), code };
 }
 
 /** Adds the files that the scripts of a package.json run, as far as their lines are short. */

@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import type { JsonObject } from "@bufbuild/protobuf";
 import type { Client } from "@connectrpc/connect";
+import { Shown } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { backoffMs, resumeStream, untilAnswered } from "./resume-stream.ts";
@@ -25,6 +26,8 @@ export interface AnswerOptions {
   answers?: readonly (readonly string[])[];
   /** Answers all open requests of the call. */
   wholeCall?: boolean;
+  /** What a person saw of the request: all of `view` with the texts of its files, or a part. Default: recorded as unknown. */
+  shown?: "whole" | "partial";
 }
 
 /** Yields open permission requests as they come, across restarts of the service, each once. */
@@ -67,15 +70,18 @@ export async function replyToAsk(
   reply: "once" | "always" | "reject",
   options: AnswerOptions = {},
 ): Promise<void> {
-  const { answers, ...rest } = options;
+  const { answers, shown, ...rest } = options;
   const response = {
     ...rest,
     ...(answers && { answers: answers.map((values) => ({ values: [...values] })) }),
     ...{ sessionId: ask.sessionId, permissionId: ask.id, expectedDigest: ask.digest, replyId: randomUUID() },
     reply: replies[reply],
+    shown: shown === undefined ? Shown.UNKNOWN : shownValues[shown],
   };
   await untilAnswered(() => permissions.respondToPermission(response));
 }
+
+const shownValues = { whole: Shown.WHOLE, partial: Shown.PARTIAL } as const;
 
 const replies = {
   once: PermissionReply.ONCE,

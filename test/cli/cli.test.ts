@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Code } from "@connectrpc/connect";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionOutcome, Shown } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { findToken } from "../../src/client/find-token.ts";
 import { saveLogin } from "../../src/client/stored-logins.ts";
@@ -327,8 +327,11 @@ test("asks and reply show the text of the files that a call runs, safe for a ter
     const { stdout, stderr } = await toolgate(words, environment);
     expect(stdout + stderr).toMatch(/run\.sh, 2 lines.*\n +echo per_1\n +rm -rf .*2J\n/);
     expect(stdout + stderr).not.toContain("\u001b[2J");
-    expect(stdout + stderr).toContain("gone.sh, 2 lines");
+    expect(stdout + stderr).toMatch(/gone\.sh, 2 lines.*\n +its text is not shown: it has changed\n/);
   }
+  expect(server.replies).toMatchObject([{ shown: Shown.PARTIAL }]);
+  await toolgate(["reply", "per_1", "once", "--json"], environment);
+  expect(server.replies[1]).toMatchObject({ shown: Shown.UNKNOWN });
 });
 
 test("toolgate asks shows each open ask of every page", async () => {

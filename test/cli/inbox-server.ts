@@ -18,7 +18,10 @@ type News =
   | { case: "permissionSettled"; value: PermissionSettled };
 
 /** Starts it with no open asks. */
-export async function startInboxServer(tools: FakeRoutes["tools"] = {}): Promise<InboxServer> {
+export async function startInboxServer(
+  tools: FakeRoutes["tools"] = {},
+  permissions: FakeRoutes["permissions"] = {},
+): Promise<InboxServer> {
   const open = new Map<string, PermissionRequest>();
   const watchers = new EventEmitter().setMaxListeners(0);
   const sent: News[] = [];
@@ -45,6 +48,7 @@ export async function startInboxServer(tools: FakeRoutes["tools"] = {}): Promise
   const server = await startFakeServer({
     tools,
     permissions: {
+      ...permissions,
       watchPermissions,
       rejectPermissions(request) {
         server.seen.emit("rejected", request);

@@ -2,9 +2,11 @@ import { once } from "node:events";
 import { chmod, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { Code } from "@connectrpc/connect";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { PermissionAction, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionAction, PermissionOutcome, Shown } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionResponse } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { type FakeRoutes, refused } from "./fake-server.ts";
 import { type InboxServer, startInboxServer } from "./inbox-server.ts";
 import { type RunningProcess, spawnToolgate, startAtTerminal } from "./toolgate.ts";
 
@@ -29,13 +31,21 @@ const ask = {
 let server: InboxServer;
 let running: RunningProcess | undefined;
 let folder: string;
+let slow: PromiseWithResolvers<string>;
 
 beforeEach(async () => {
   folder = await mkdtemp(join(tmpdir(), "toolgate-inbox-"));
-  server = await startInboxServer({
+  slow = Promise.withResolvers();
+  const readBoundFile = async ({ path }: { path: string }) => {
+    if (path === "slow.sh") return { text: await slow.promise };
+    if (path !== "run.sh") throw refused(Code.FailedPrecondition, "ASK_CHANGED", "it has changed");
+    return { text: `${Array.from({ length: 40 }, (_, i) => `echo ${i + 1}\n`).join("")}rm -rf build\n` };
+  };
+  const tools: FakeRoutes["tools"] = {
     getToolPart: () => ({ part: { state: { case: "pending", value: { input: { command: "npm test\u202e" } } } } }),
     readToolOutput: () => ({ data: Buffer.from(`+first\n${"+more\n".repeat(40)}+the\u202e last\n`), end: true }),
-  });
+  };
+  server = await startInboxServer(tools, { readBoundFile });
 });
 
 afterEach(async () => {
@@ -107,6 +117,43 @@ describe("the inbox at a terminal", () => {
     await sees("+the\\u202e last", onceKey);
     expect(server.replies).toEqual([]);
     expect(await nextReply("o")).toMatchObject({ permissionId: "per_2", reply: PermissionReply.ONCE });
+  });
+
+  test("shows the texts of the files that a call runs, and approves it once the end of them was on the screen", async () => {
+    const { child, sees } = await openInbox();
+    const files = ["run.sh", "gone.sh"].map((path) => ({ path, sha256: "ab", bytes: 9n, lines: 41 }));
+    const view = { tool: "bash", title: "sh run.sh", complete: true, files: files.slice(0, 1) };
+    server.ask({ ...ask, id: "per_2", tool: { callId: "call_2" }, view });
+    server.ask({ ...ask, id: "per_3", tool: { callId: "call_3" }, view: { ...view, files: files.toReversed() } });
+    await sees("3 wait");
+    child.stdin?.write("j");
+    await sees("run.sh, 41 lines", "echo 1", "more below", onceKey);
+    child.stdin?.write("o");
+    await sees("read it to its end first");
+    child.stdin?.write(" ".repeat(8));
+    await sees("rm -rf build", onceKey);
+    expect(server.replies).toEqual([]);
+    expect(await nextReply("o")).toMatchObject({ permissionId: "per_2", shown: Shown.WHOLE });
+    child.stdin?.write("j");
+    await sees("rm -rf build", "its text is not shown: it has changed", onceKey);
+    child.stdin?.write(" ".repeat(8));
+    await sees("rm -rf build", "it has changed", "rm -rf build", onceKey);
+    expect(await nextReply("o")).toMatchObject({ permissionId: "per_3", shown: Shown.PARTIAL });
+  });
+
+  test("approves nothing before the texts of its files are there", async () => {
+    const { child, sees } = await openInbox();
+    const view = { tool: "bash", title: "sh slow.sh", files: [{ path: "slow.sh", sha256: "ab", bytes: 9n, lines: 1 }] };
+    server.ask({ ...ask, id: "per_2", tool: { callId: "call_2" }, view });
+    await sees("2 wait");
+    child.stdin?.write("j");
+    await sees("its text is not shown: it is being read", onceKey);
+    child.stdin?.write("o");
+    await sees("read it to its end first");
+    expect(server.replies).toEqual([]);
+    slow.resolve("echo slow\n");
+    await sees("echo slow", onceKey);
+    expect(await nextReply("o")).toMatchObject({ permissionId: "per_2", shown: Shown.WHOLE });
   });
 
   test("says in words what always would save, and saves what is chosen", async () => {

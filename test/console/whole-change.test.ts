@@ -2,6 +2,7 @@ import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { expect, onTestFinished, test } from "vitest";
+import { Shown } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type ViewLine, viewLines } from "../../src/view/view-lines.ts";
 import { connect } from "../e2e/clients.ts";
@@ -84,8 +85,9 @@ test("of a long command the length and the end are shown, and it is approved onl
   const whole = card.getByRole("region", { name: "Command", exact: true });
   await expect.poll(() => whole.innerText()).toContain(command);
   await answer(page, /Approve once/);
-  const { part } = await connect(service, "caller").tools.callTool({ ...call, input: { command } });
-  expect(part?.state.case).toBe("completed");
+  const state = async () =>
+    (await connect(service, "caller").tools.callTool({ ...call, input: { command } })).part?.state;
+  await expect.poll(async () => (await state())?.case).toBe("completed");
 });
 
 test("a change of 5,000 lines shows its counts, and is approved only after the whole of it was loaded", async () => {
@@ -118,6 +120,26 @@ test("a change of 5,000 lines shows its counts, and is approved only after the w
   await expect.poll(() => card.locator(".diff-line.removed").count()).toBe(5_000);
   await answer(page, /Approve once/);
   expect((await agent.tools.callTool(call)).part?.state.case).toBe("completed");
+});
+
+test("a script is shown with the call; of one that changed since, the page and the record say that it was not shown", async () => {
+  const { permissions } = connect(service, "approver");
+  for (const shown of [Shown.WHOLE, Shown.PARTIAL]) {
+    const script = join(service.workspace, `run-${shown}.sh`);
+    await writeFile(script, "echo one\necho the-last-line\n");
+    const { call } = await ask(service, { command: `sh run-${shown}.sh` });
+    const open = async () => (await permissions.listPermissions({ sessionId: call.sessionId })).permissions;
+    await expect.poll(open).toHaveLength(1);
+    const [request] = await open();
+    if (shown === Shown.PARTIAL) await writeFile(script, "echo another\n");
+    const page = await browsers.open(service, "approver");
+    await page.goto(`${service.url}/#/requests/${request?.id}`);
+    const words = shown === Shown.WHOLE ? "echo the-last-line" : "its text is not shown";
+    await page.getByRole("article").getByText(words).waitFor();
+    await answer(page, /Approve once/);
+    const settled = async () => (await permissions.getPermission({ permissionId: request?.id ?? "" })).settled?.shown;
+    await expect.poll(settled).toBe(shown);
+  }
 });
 
 test("of 100 calls every line of the view is on the page, and none is approved before each fold was opened", async () => {

@@ -128,6 +128,9 @@ const code: readonly (readonly [line: string, file: string, bound: "content" | "
   ["git apply p.patch", "p.patch", "content"],
   ["patch -p1 < p.patch", "p.patch", "content"],
   ["cargo test", "Cargo.toml", "content"],
+  ["git commit -m a", ".git/hooks/pre-commit", "content"],
+  ["git commit -m a", "hooks/commit-msg", "content"],
+  ["git lg", ".git/config", "content"],
   ["cp list copy", "list", "unbound"],
 ];
 

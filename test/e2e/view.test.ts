@@ -29,8 +29,11 @@ let calls = 0;
 async function asksOf(tool: string, input: JsonObject): Promise<PermissionRequest[]> {
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
-  const { permissions } = await agent.tools.callTool({ sessionId, callId: `c${++calls}`, tool, input, waitMs: 400 });
-  return permissions;
+  const call = { sessionId, callId: `c${++calls}`, tool, input, waitMs: 400 };
+  for (;;) {
+    const { part, permissions } = await agent.tools.callTool(call);
+    if (permissions.length > 0 || part?.state.case === "completed" || part?.state.case === "error") return permissions;
+  }
 }
 
 /** The leaves of a view, by path. */
@@ -129,6 +132,26 @@ test("a line feed or tab in a name is escaped wherever the name is shown, and on
   expect(line?.view?.title).toBe("two\\u{a}lines");
 });
 
+test("bytes that are no text hide no script: an interpreter runs it all the same", async () => {
+  const texts: Record<string, Buffer> = {
+    "null.sh": Buffer.from("echo 1 # \0\necho 2\n"),
+    "first.sh": Buffer.from("\x7fELF\0\necho 2\n"),
+    "latin.sh": Buffer.from("echo caf\xe9\necho 2\n", "latin1"),
+  };
+  for (const [name, text] of Object.entries(texts)) {
+    await writeFile(join(service.workspace, name), text, { mode: 0o755 });
+    const [ask] = await asksOf("bash", { command: `sh ${name}` });
+    expect(ask?.view?.files).toMatchObject([{ path: name, lines: 2 }]);
+    const { permissions } = connect(service, "approver");
+    const { text: shown } = await permissions.readBoundFile({ permissionId: ask?.id ?? "", path: name });
+    expect(shown.split("\n").slice(1)).toEqual(["echo 2", ""]);
+    expect(shown).not.toContain("\0");
+  }
+  await writeFile(join(service.workspace, "program"), Buffer.from("\x7fELF\x02\x01\x01\0\n\n"), { mode: 0o755 });
+  const [ask] = await asksOf("bash", { command: "./program" });
+  expect(ask?.view?.files).toMatchObject([{ path: "program", lines: 0, bytes: 10n }]);
+});
+
 test("PlanTool shows the view that the call then has", async () => {
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
@@ -172,7 +195,7 @@ test("an input of very many values has those that fit, and one leaf with the has
   expect(ask && toBinary(PermissionRequestSchema, ask).length).toBeLessThan(100_000);
 });
 
-test.each<[name: string, tool: string, input: JsonObject, names: boolean, shown: Shown]>([
+test.each<[name: string, tool: string, input: JsonObject, names: boolean, shown: Shown, said?: Shown]>([
   ["that names the digest of a complete view", "bash", { command: "echo 1 > x" }, true, Shown.WHOLE],
   ["that names no digest", "bash", { command: "echo 2 > x" }, false, Shown.UNKNOWN],
   [
@@ -182,12 +205,15 @@ test.each<[name: string, tool: string, input: JsonObject, names: boolean, shown:
     true,
     Shown.PARTIAL,
   ],
-])("an answer %s is recorded with what was shown", async (_, tool, input, names, shown) => {
+  ["whose client showed a part", "bash", { command: "echo 4 > x" }, true, Shown.PARTIAL, Shown.PARTIAL],
+  ["whose client does not know", "bash", { command: "echo 5 > x" }, true, Shown.UNKNOWN, Shown.UNKNOWN],
+  ["that names no digest, but whose client says whole", "bash", { command: ">x" }, false, Shown.UNKNOWN, Shown.WHOLE],
+])("an answer %s is recorded with what was shown", async (_, tool, input, names, shown, said = Shown.UNSPECIFIED) => {
   const [ask] = await asksOf(tool, input);
   const { id: permissionId = "", sessionId = "", digest = "" } = ask ?? {};
   const { permissions } = connect(service, "approver");
   const expectedDigest = names ? digest : "";
-  await permissions.respondToPermission({ sessionId, permissionId, reply: Reply.REJECT, expectedDigest });
+  await permissions.respondToPermission({ sessionId, permissionId, reply: Reply.REJECT, expectedDigest, shown: said });
   expect((await permissions.getPermission({ permissionId })).settled?.shown).toBe(shown);
 });
 

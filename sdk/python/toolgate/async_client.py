@@ -11,7 +11,7 @@ from grpc.aio import UsageError
 
 from toolgate._connection import find_server
 from toolgate._gen.event_pb2 import SessionEvent
-from toolgate._gen.permission_pb2 import PermissionRule, QuestionAnswer
+from toolgate._gen.permission_pb2 import PermissionRule, QuestionAnswer, Shown
 from toolgate._gen.permission_service_pb2 import (
     GetPermissionRequest,
     ListPermissionsRequest,
@@ -43,6 +43,8 @@ _REPLIES: dict[Reply, PermissionReply.ValueType] = {
     "always": PermissionReply.PERMISSION_REPLY_ALWAYS,
     "reject": PermissionReply.PERMISSION_REPLY_REJECT,
 }
+
+_SHOWN = {None: Shown.SHOWN_UNKNOWN, "whole": Shown.SHOWN_WHOLE, "partial": Shown.SHOWN_PARTIAL}
 
 
 class CallOptions(TypedDict, total=False):
@@ -85,6 +87,8 @@ class ReplyOptions(TypedDict, total=False):
     """Values for each question of the request, with `once`."""
     whole_call: bool
     """Answers all open requests of the call."""
+    shown: Literal["whole", "partial"]
+    """What a person saw of the request: all of `view` with the texts of its files, or a part. Default: recorded as unknown."""
 
 
 class AsyncClient:
@@ -296,6 +300,7 @@ class AsyncClient:
             input=None if changed is None else to_struct(changed),
             answers=[QuestionAnswer(values=values) for values in options.get("answers", ())],
             whole_call=options.get("whole_call", False),
+            shown=_SHOWN[options.get("shown")],
         )
         await self.rpc.unary(self.rpc.permissions.RespondToPermission, response)
 

@@ -1,4 +1,4 @@
-import type { PermissionSettled } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionSettled, Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { type ServerConnection, serverWords } from "../connection/connection.ts";
 import { isSettledElsewhere, type ReplyAnswer, sendReply } from "../connection/send-reply.ts";
@@ -7,7 +7,7 @@ import type { Screen } from "../terminal/screen.ts";
 import { terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
 import { isApproval, settledWords } from "../view/settled.ts";
-import { readFileTexts } from "../view/whole-request.ts";
+import { readFileTexts, shownWith } from "../view/whole-request.ts";
 import { commandLine, durationOf } from "../view/words.ts";
 
 /** Approver at this terminal. The first answer wins, here or elsewhere. */
@@ -45,25 +45,25 @@ export function createAskPrompt({
     if (signal.aborted) return;
     screen.status(undefined);
     for (const line of askLines(ask, screen.paint.err, { now: Date.now(), texts })) screen.alert(line);
-    if (await answerHere(ask, signal)) return;
+    if (await answerHere(ask, shownWith(texts), signal)) return;
     if (signal.aborted) return;
     screen.alert(`  ${screen.paint.err("dim", "answer")}   ${replyCommand(ask, server.url)}`);
     screen.alert(`  ${screen.paint.err("dim", "open")}     ${requestLink(server.url, ask)}`);
     screen.status(() => `◌ waiting for an answer, ${durationOf(ask.expires - Date.now())} left`);
   }
 
-  async function answerHere(ask: PermissionRequest, signal: AbortSignal): Promise<boolean> {
+  async function answerHere(ask: PermissionRequest, shown: Shown, signal: AbortSignal): Promise<boolean> {
     const answer = await answering?.decide(ask, signal);
     if (!answering || !answer) return false;
     try {
-      await sendReply(answering.approver.permissions, ask, answer);
+      await sendReply(answering.approver.permissions, ask, { shown, ...answer });
       return true;
     } catch (error) {
       if (isSettledElsewhere(error)) return true;
       screen.fail(commandFailure(error, answering.approver));
       // Edited arguments or answers may not fit: the request is still open, so the person can try again.
       const mayFit = answer.input !== undefined || answer.answers !== undefined;
-      return mayFit && (await answerHere(ask, signal));
+      return mayFit && (await answerHere(ask, shown, signal));
     }
   }
 

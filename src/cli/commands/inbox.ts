@@ -1,4 +1,5 @@
 import type { Command } from "commander";
+import { Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { replyTimeoutMs } from "../../view/reply.ts";
 import { isRequestCut } from "../../view/view-lines.ts";
@@ -16,7 +17,7 @@ import { createInboxView } from "../inbox/view.ts";
 import { editCall } from "../terminal/edit.ts";
 import { hasFullScreen, openFullScreen } from "../terminal/full-screen.ts";
 import type { Screen } from "../terminal/screen.ts";
-import { readWholeRequest } from "../view/whole-request.ts";
+import { readFileTexts, readWholeRequest, shownWith } from "../view/whole-request.ts";
 
 /** Defines `toolgate inbox`. */
 export function defineInbox(command: Command, context: CliContext): void {
@@ -42,6 +43,7 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
   const view = createInboxView(screen.paint.out);
   /** The card whose end was on the screen. */
   let whole: Card | undefined;
+  const reading = new WeakSet<PermissionRequest>();
   const state = { notice: "", trouble: "connecting", scroll: 0, page: 1, isLent: false };
   const terminal = openFullScreen({
     key(key) {
@@ -54,7 +56,14 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
     resize: redraw,
   });
   const keyboard = createKeyboard(cards, {
-    answer: (asks, answer) => showFailure(sendAll(server, asks, answer)),
+    answer: (asks, answer) =>
+      showFailure(
+        sendAll(
+          server,
+          asks.map((ask) => ({ ask, shown: shownOf(ask) })),
+          answer,
+        ),
+      ),
     rejectAll: (scope, message) => showFailure(rejectAll(server, { ...scope, message })),
     edit: (card) => showFailure(editArguments(card)),
     turnPage: (by) => {
@@ -69,19 +78,40 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
   });
 
   function isWhole(card: Card): boolean {
-    return whole === card && !card.asks.some(isRequestCut);
+    return whole === card && card.asks.every((ask) => card.texts.has(ask) && !isRequestCut(ask));
+  }
+
+  function shownOf(ask: PermissionRequest): Shown {
+    const texts = cards.selected()?.texts.get(ask);
+    return texts ? shownWith(texts) : Shown.UNKNOWN;
   }
 
   async function showWhole(card: Card): Promise<void> {
-    const cut = card.asks.filter(isRequestCut);
-    cards.showWhole(card, await Promise.all(cut.map((ask) => readWholeRequest(server, ask))));
+    const whole = await Promise.all(card.asks.map((ask) => readWholeRequest(server, ask)));
+    await showTexts(card, whole);
+  }
+
+  /** Adds requests to a card, with the texts of their files. */
+  async function showTexts(card: Card, asks: readonly PermissionRequest[]): Promise<void> {
+    const read = asks.map(async (ask) => [ask, await readFileTexts(server, ask)] as const);
+    cards.showWhole(card, new Map(await Promise.all(read)));
     redraw();
+  }
+
+  /** Reads the texts of the files of the selected card, once. */
+  function readTexts(): void {
+    const card = cards.selected();
+    const asks = card && isOpen(card) ? card.asks.filter((ask) => !card.texts.has(ask) && !reading.has(ask)) : [];
+    if (card === undefined || asks.length === 0) return;
+    for (const ask of asks) reading.add(ask);
+    showFailure(showTexts(card, asks));
   }
 
   function redraw(): void {
     if (state.isLent || leave.signal.aborted) return;
     cards.sweep();
     cards.shown();
+    readTexts();
     const waitMs = cards.inertMs();
     const { notice, trouble, scroll } = state;
     const now = { notice, trouble, scroll, url: server.url, nameOf: names.of, now: Date.now() };
@@ -115,7 +145,8 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
         state.isLent = false;
         redraw();
       });
-    if (input) await sendAll(server, [asks[0]], { reply: PermissionReply.ONCE, input });
+    const [ask] = asks;
+    if (input) await sendAll(server, [{ ask, shown: Shown.UNKNOWN }], { reply: PermissionReply.ONCE, input });
   }
 
   const beat = setInterval(redraw, 1_000);
@@ -146,12 +177,12 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
 /** Answers exactly the requests that were shown; those that the call opened since are left open. */
 async function sendAll(
   server: ServerConnection,
-  asks: readonly PermissionRequest[],
+  asks: readonly { ask: PermissionRequest; shown: Shown }[],
   answer: ReplyAnswer,
 ): Promise<void> {
-  for (const ask of asks) {
+  for (const { ask, shown } of asks) {
     try {
-      await sendReply(server.permissions, ask, answer);
+      await sendReply(server.permissions, ask, { ...answer, shown });
     } catch (error) {
       if (!isSettledElsewhere(error)) throw error;
     }

@@ -1,6 +1,6 @@
 import { create } from "@bufbuild/protobuf";
 import { Argument, type Command, InvalidArgumentError } from "commander";
-import { PermissionSettledSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionSettledSchema, Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   PermissionReply,
   type PermissionRequest,
@@ -22,7 +22,7 @@ import { parseAnswer } from "../question/parse-answer.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
-import { readFileTexts } from "../view/whole-request.ts";
+import { readFileTexts, shownWith } from "../view/whole-request.ts";
 import { commandLine } from "../view/words.ts";
 
 /** Defines `toolgate reply`. */
@@ -80,9 +80,8 @@ async function answerAsk(
   // With --session, a closed request is answered all the same: the server then reports whose answer won.
   const ref = ask ?? { id, sessionId: session ?? "", digest: "" };
   const offerId = ask?.offers[Number(offer) - 1]?.id ?? offer;
-  const texts = ask && (await readFileTexts(server, ask));
-  if (ask)
-    for (const line of askLines(ask, screen.paint.err, { now: Date.now(), ...(texts && { texts }) })) screen.note(line);
+  const texts = ask && !screen.json ? await readFileTexts(server, ask) : undefined;
+  if (ask && texts) for (const line of askLines(ask, screen.paint.err, { now: Date.now(), texts })) screen.note(line);
   const answers = word === "reject" ? undefined : answersFor(ask, typed);
   if (ask && isRequestCut(ask) && word !== "reject" && input === undefined) throw onlyPartShown(ask, server.url);
   const answer: ReplyAnswer = {
@@ -94,7 +93,7 @@ async function answerAsk(
     ...(wholeCall !== undefined && { wholeCall }),
     ...(lifeMs !== undefined && { expires: Date.now() + lifeMs }),
   };
-  await sendReply(server.permissions, ref, answer);
+  await sendReply(server.permissions, ref, { ...answer, shown: texts ? shownWith(texts) : Shown.UNKNOWN });
   const given = { ...answer, answers: [...(answers ?? [])], sessionId: ref.sessionId, permissionId: ref.id };
   if (screen.json) screen.emit(PermissionResponseSchema, create(PermissionResponseSchema, given));
   const { err } = screen.paint;

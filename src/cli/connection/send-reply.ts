@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import type { JsonObject } from "@bufbuild/protobuf";
 import type { Client } from "@connectrpc/connect";
+import type { Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionReply, PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { replyTimeoutMs, retryReply } from "../../view/reply.ts";
@@ -21,6 +22,8 @@ export interface ReplyAnswer {
   wholeCall?: boolean;
   /** End of the grant, in ms since the epoch; only with always. */
   expires?: number;
+  /** What was shown of the request that `digest` names. */
+  shown?: Shown;
 }
 
 /** Identifies the request that is answered; the digest binds the answer to what was shown. */

@@ -1,16 +1,20 @@
-import { PermissionOutcome, type PermissionSettled } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionOutcome, type PermissionSettled, Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { WatchPermissionsResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { filterCalls } from "../../view/ask-filter.ts";
 import { callKeyOf, farewellMs, inertMs } from "../../view/asks.ts";
 import { settledUnseen } from "../../view/outcomes.ts";
+import { isRequestCut } from "../../view/view-lines.ts";
 import { isApproval, settledWords } from "../view/settled.ts";
+import { type FileTexts, shownWith } from "../view/whole-request.ts";
 
 /** A call that waits for approval. Immutable: a change replaces the card under its key. */
 export interface Card {
   readonly key: string;
   /** The open requests, oldest first; of an ended card the last ones known. */
   readonly asks: readonly [PermissionRequest, ...PermissionRequest[]];
+  /** The texts of the files of each request, once they were read. */
+  readonly texts: ReadonlyMap<PermissionRequest, FileTexts>;
   /** Outcomes of the requests that are settled. */
   readonly ends: readonly { words: string; approved: boolean; withdrawn: boolean }[];
   /** Time at which its last request was settled, by the clock; absent while it waits. */
@@ -21,8 +25,8 @@ export interface Card {
 export interface Cards {
   /** Applies a frame of WatchPermissions; a new snapshot ends the cards that it lacks. */
   apply(frame: WatchPermissionsResponse): void;
-  /** Replaces requests of a card by those that have all of the input and the change. */
-  showWhole(card: Card, whole: readonly PermissionRequest[]): void;
+  /** Replaces requests of a card by those that have all of the input and the change, with the texts of their files. */
+  showWhole(card: Card, whole: ReadonlyMap<PermissionRequest, FileTexts>): void;
   all(): readonly Card[];
   /** The cards that the filter finds; equal ones share a row. */
   rows(): readonly (readonly Card[])[];
@@ -68,7 +72,8 @@ export function createCards(clock: () => number, nameOf: (sessionId: string) => 
     if (waits && card.asks.some(({ id, digest }) => id === ask.id && digest === ask.digest)) return;
     const others = waits ? card.asks.filter(({ id }) => id !== ask.id) : [];
     const [first = ask, ...rest] = [...others, ask];
-    cards.set(key, { key, asks: [first, ...rest], ends: waits ? card.ends : [] });
+    const { texts, ends } = waits ? card : { texts: new Map<PermissionRequest, FileTexts>(), ends: [] };
+    cards.set(key, { key, asks: [first, ...rest], texts, ends });
   }
 
   function ended(id: string, end: Card["ends"][number]): void {
@@ -105,8 +110,10 @@ export function createCards(clock: () => number, nameOf: (sessionId: string) => 
     showWhole({ key }, whole) {
       const card = cards.get(key);
       if (card === undefined) return;
-      const [first, ...rest] = card.asks.map((ask) => whole.find(({ id }) => id === ask.id) ?? ask);
-      if (first) cards.set(key, { ...card, asks: [first, ...rest] });
+      const isSame = (one: PermissionRequest, { id, digest }: PermissionRequest) =>
+        one.id === id && one.digest === digest;
+      const [first, ...rest] = card.asks.map((ask) => [...whole.keys()].find((one) => isSame(one, ask)) ?? ask);
+      if (first) cards.set(key, { ...card, asks: [first, ...rest], texts: new Map([...card.texts, ...whole]) });
     },
     move(by) {
       const [now, all] = [selected(), rows()];
@@ -131,6 +138,11 @@ export function createCards(clock: () => number, nameOf: (sessionId: string) => 
 /** Checks whether the card's call still waits for approval. */
 export function isOpen({ endedAt }: Card): boolean {
   return endedAt === undefined;
+}
+
+/** Checks whether all of a card's requests is here. The text of a file that cannot be read is not. */
+export function isShownWhole({ asks, texts }: Card): boolean {
+  return asks.every((ask) => !isRequestCut(ask) && shownWith(texts.get(ask) ?? new Map()) === Shown.WHOLE);
 }
 
 /** The outcomes of a card in words, without requests that were withdrawn because of another answer. */

@@ -9,7 +9,7 @@ import type { Paint, Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
 import { settledWords } from "../view/settled.ts";
-import { readFileTexts } from "../view/whole-request.ts";
+import { type FileTexts, readFileTexts } from "../view/whole-request.ts";
 
 /** Yields all open permission requests that this connection may see, oldest first. */
 export async function* openAsks(
@@ -58,11 +58,7 @@ export async function listAsks(server: ServerConnection, screen: Screen, session
   if (count === 0) screen.note("no permission request is open");
 }
 
-async function textsFor(
-  ask: PermissionRequest,
-  server: ServerConnection,
-  { json }: Screen,
-): Promise<ReadonlyMap<string, string>> {
+async function textsFor(ask: PermissionRequest, server: ServerConnection, { json }: Screen): Promise<FileTexts> {
   return json ? new Map() : await readFileTexts(server, ask);
 }
 
@@ -70,7 +66,7 @@ async function textsFor(
 interface Printed {
   server: ServerConnection;
   paint: Paint;
-  texts: ReadonlyMap<string, string>;
+  texts: FileTexts;
 }
 
 function changeLines({ event }: SessionEvent, printed: Printed): string[] {

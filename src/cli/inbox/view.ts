@@ -1,7 +1,7 @@
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
 import { riskKinds } from "../../view/risks.ts";
-import { hasSameView, isRequestCut } from "../../view/view-lines.ts";
+import { hasSameView } from "../../view/view-lines.ts";
 import { questionLines } from "../question/question-lines.ts";
 import { clipRow, wrapRows } from "../terminal/full-screen.ts";
 import type { Paint } from "../terminal/screen.ts";
@@ -9,7 +9,7 @@ import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines, askSummary } from "../view/ask-view.ts";
 import { durationOf } from "../view/words.ts";
 import { currentAnswer, type FormMode } from "./answer-form.ts";
-import { type Card, endWords, isOpen } from "./cards.ts";
+import { type Card, endWords, isOpen, isShownWhole } from "./cards.ts";
 import type { Mode, RejectReach } from "./keyboard.ts";
 
 /** State of the inbox to draw. */
@@ -57,7 +57,8 @@ export function createInboxView(paint: Paint) {
       .flatMap((ask, at) => {
         // Requests of one plan show the same call.
         const isViewShown = card.asks.slice(0, at).some((other) => hasSameView(ask, other));
-        return [...askLines({ ...ask, expires: 0 }, paint, { now: 0, isViewShown }), ""];
+        const texts = card.texts.get(ask);
+        return [...askLines({ ...ask, expires: 0 }, paint, { now: 0, isViewShown, ...(texts && { texts }) }), ""];
       })
       .flatMap((line) => wrapRows(line, columns));
     drawn.set(card, { columns, rows });
@@ -184,7 +185,7 @@ function footLines({ selected, rows, filter, mode, isReady, notice }: InboxView,
   const once = key("o", isQuestion ? "answer" : "once");
   const hasOffer = selected.asks.some(({ offers }) => offers.length > 0);
   const approve = isReady ? [once, ...(hasOffer ? [key("a", "always")] : [])] : [paint("dim", "…")];
-  const whole = selected.asks.some(isRequestCut) ? [key("w", "whole request")] : [];
+  const whole = isShownWhole(selected) ? [] : [key("w", "whole request")];
   const others = isQuestion ? [key("r", "dismiss")] : [key("r", "reject"), key("e", "edit")];
   return [...notices, [...approve, ...whole, ...others, ...move].join("   ")];
 }

@@ -1,5 +1,6 @@
 import { createInterface } from "node:readline/promises";
 import { setTimeout as sleep } from "node:timers/promises";
+import type { Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { isRequestCut } from "../../view/view-lines.ts";
@@ -11,7 +12,7 @@ import { isDumbTerminal } from "../environment.ts";
 import { commandFailure } from "../failure/failure.ts";
 import { promptAnswers } from "../question/prompt-answers.ts";
 import { askLines } from "../view/ask-view.ts";
-import { readFileTexts, readWholeRequest } from "../view/whole-request.ts";
+import { readFileTexts, readWholeRequest, shownWith } from "../view/whole-request.ts";
 import { editCall } from "./edit.ts";
 import type { Paint, Screen } from "./screen.ts";
 import { createPasteReader, inertMs, markPastes } from "./typing.ts";
@@ -28,15 +29,17 @@ export function answeringAtTerminal(approver: ServerConnection, screen: Screen):
     async decide(ask, signal) {
       const prompt = { io: screen.io, paint: screen.paint.err, signal, onInterrupt };
       let isWhole = !isRequestCut(ask);
+      let shown: Shown | undefined;
       await dropTyped(prompt);
       while (!signal.aborted) {
         const choice = await promptFor(ask, { ...prompt, isWhole });
         if (choice === "whole") {
-          isWhole = await showWhole(approver, ask, screen);
+          shown = await showWhole(approver, ask, screen);
+          isWhole = shown !== undefined;
           await dropTyped(prompt);
           continue;
         }
-        if (choice !== "edit") return choice;
+        if (choice !== "edit") return choice && { ...choice, ...(shown && { shown }) };
         const input = await editCall(approver, ask, screen.io).catch((error) =>
           screen.fail(commandFailure(error, approver)),
         );
@@ -47,16 +50,20 @@ export function answeringAtTerminal(approver: ServerConnection, screen: Screen):
   });
 }
 
-/** Prints all of a request that holds only a part; false if that cannot be read. */
-async function showWhole(approver: ServerConnection, ask: PermissionRequest, screen: Screen): Promise<boolean> {
+/** Prints all of a request that holds only a part; returns what of it is shown then, undefined if it cannot be read. */
+async function showWhole(
+  approver: ServerConnection,
+  ask: PermissionRequest,
+  screen: Screen,
+): Promise<Shown | undefined> {
   try {
     const whole = await readWholeRequest(approver, ask);
     const texts = await readFileTexts(approver, ask);
     for (const line of askLines(whole, screen.paint.err, { now: Date.now(), texts })) screen.alert(line);
-    return true;
+    return shownWith(texts);
   } catch (error) {
     screen.fail(commandFailure(error, approver));
-    return false;
+    return undefined;
   }
 }
 

@@ -1,6 +1,7 @@
 import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { repetitionWords } from "../../view/asks.ts";
+import { type FileText, unreadWords } from "../../view/file-text.ts";
 import { hiddenWords } from "../../view/hidden.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
@@ -9,13 +10,14 @@ import { viewLines } from "../../view/view-lines.ts";
 import { questionLines } from "../question/question-lines.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
+import type { FileTexts } from "./whole-request.ts";
 import { durationOf } from "./words.ts";
 
 /** A permission request as lines: the whole call, its effects, the reason, what "always" would save, and the time left. */
 export function askLines(
   ask: PermissionRequest,
   paint: Paint,
-  { now, isViewShown = false, texts }: { now: number; isViewShown?: boolean; texts?: ReadonlyMap<string, string> },
+  { now, isViewShown = false, texts }: { now: number; isViewShown?: boolean; texts?: FileTexts },
 ): string[] {
   const { permission, expires } = ask;
   const words = requesterWords(ask, terminalLine);
@@ -48,13 +50,22 @@ function askedFor(ask: PermissionRequest, paint: Paint): string[] {
   ];
 }
 
-/** The whole call, as every client shows it, with the texts of its files, by path. */
-function viewFields(ask: PermissionRequest, paint: Paint, texts: ReadonlyMap<string, string> = new Map()): string[] {
-  return viewLines(ask).flatMap(({ kind, name, text, cut, path = "" }) => [
+/** The whole call, as every client shows it, with the texts of its files. */
+function viewFields(ask: PermissionRequest, paint: Paint, texts: FileTexts = new Map()): string[] {
+  return viewLines(ask).flatMap(({ kind, name, text, cut, path }) => [
     ...field(terminalLine(name), [text], kind === "missing" ? (_, line) => paint("yellow", line) : paint),
     ...field("", cut === "" ? [] : [paint("yellow", cut)], paint),
-    ...field("", [texts.get(path)?.replace(/\n$/, "") ?? ""].filter(Boolean), paint).map((line) => `  ${line}`),
+    ...(path === undefined ? [] : textFields(texts.get(path), paint)),
   ]);
+}
+
+function textFields(file: FileText | undefined, paint: Paint): string[] {
+  const { text, unread } = file ?? { text: "", unread: "it is being read" };
+  const lines = [
+    ...(unread === "" ? [] : [paint("yellow", terminalSafe(unreadWords(unread)))]),
+    ...(text === "" ? [] : [text.replace(/\n$/, "")]),
+  ];
+  return field("", lines, paint).map((line) => `  ${line}`);
 }
 
 /** The parts of a preview that are no value of the input. */

@@ -1,7 +1,9 @@
-import type { Client } from "@connectrpc/connect";
+import { type Client, ConnectError } from "@connectrpc/connect";
+import { Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { type FileText, fileText } from "../../view/file-text.ts";
 import { maxChangeBytes, readWhole } from "../../view/read-output.ts";
 import { viewLines, withWholeInput } from "../../view/view-lines.ts";
 import { exitCodes } from "../exit-codes.ts";
@@ -25,15 +27,23 @@ export async function readWholeRequest(
   );
 }
 
-/** Reads the texts of the short files that a request names, by path. One that has changed since or is not text has none. */
+/** The texts of the short files that a request names, by path. */
+export type FileTexts = ReadonlyMap<string, FileText>;
+
+/** Reads the texts of the short files that a request names; the texts are not safe for a terminal yet. */
 export async function readFileTexts(
   { permissions }: { permissions: Pick<Client<typeof PermissionService>, "readBoundFile"> },
   ask: PermissionRequest,
-): Promise<ReadonlyMap<string, string>> {
-  const found = viewLines(ask).map(async ({ path }): Promise<[string, string][]> => {
-    if (path === undefined) return [];
-    const file = await permissions.readBoundFile({ permissionId: ask.id, path }).catch(() => undefined);
-    return file && !file.binary ? [[path, file.text]] : [];
+): Promise<FileTexts> {
+  const paths = viewLines(ask).flatMap(({ path }) => path ?? []);
+  const found = paths.map(async (path): Promise<[string, FileText]> => {
+    const read = permissions.readBoundFile({ permissionId: ask.id, path });
+    return [path, await read.then(fileText, (error) => ({ text: "", unread: ConnectError.from(error).rawMessage }))];
   });
-  return new Map((await Promise.all(found)).flat());
+  return new Map(await Promise.all(found));
+}
+
+/** What a screen with these texts shows of its request. */
+export function shownWith(texts: FileTexts): Shown {
+  return [...texts.values()].some(({ unread }) => unread !== "") ? Shown.PARTIAL : Shown.WHOLE;
 }

@@ -1,5 +1,6 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
+import { Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { countOf } from "../../view/quantities.ts";
 import { isTyping } from "../shell/keys.ts";
@@ -19,6 +20,7 @@ export function AnswerBar({
   equal,
   armed,
   isWhole,
+  isPartial,
   openAll,
   isLive,
   connection,
@@ -30,6 +32,8 @@ export function AnswerBar({
   armed: boolean;
   /** True once all of the request is on the page; before, nothing can be approved. */
   isWhole: boolean;
+  /** True if a part of the request cannot be shown, and the page says so. */
+  isPartial: boolean;
   /** Opens all that is folded. */
   openAll: () => void;
   /** False while the page may miss changes; then nothing can be approved. */
@@ -50,7 +54,8 @@ export function AnswerBar({
 
   const send = async (answer: AnswerOutcome) => {
     if (first === undefined || !(answer.reply === PermissionReply.REJECT ? isReady : canApprove)) return;
-    await sendTo(answer.reply === PermissionReply.ALWAYS ? (offering ?? first) : first, answer);
+    const target = answer.reply === PermissionReply.ALWAYS ? (offering ?? first) : first;
+    await sendTo(target, answer, isWhole ? (isPartial ? Shown.PARTIAL : Shown.WHOLE) : Shown.UNKNOWN);
   };
   const once = () => send({ reply: PermissionReply.ONCE });
   const open = (wanted: Form) => {

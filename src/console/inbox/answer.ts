@@ -1,5 +1,6 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { type CallOptions, Code, ConnectError } from "@connectrpc/connect";
+import { Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { retryReply } from "../../view/reply.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
@@ -76,7 +77,7 @@ export async function sendAnswer(
   connection: Pick<ConsoleConnection, "permissions" | "tools">,
   request: PermissionRequest,
   answer: AnswerOutcome,
-  { replyId, headers, signal }: { replyId: string; headers: AnswerHeaders; signal: AbortSignal },
+  { replyId, headers, signal, shown }: { replyId: string; headers: AnswerHeaders; signal: AbortSignal; shown: Shown },
 ): Promise<void> {
   const { permissions } = connection;
   const {
@@ -96,16 +97,18 @@ export async function sendAnswer(
     const scope = all === "session" ? { sessionId: request.sessionId } : { agent: request.agent };
     return await retry(headers, (options) => permissions.rejectPermissions({ ...scope, message }, options));
   }
-  const respond = ({ sessionId, id, digest }: AskRef, headers: AnswerHeaders) => {
-    const target = { sessionId, permissionId: id, expectedDigest: digest, replyId, wholeCall: true };
+  const respond = ({ sessionId, id, digest }: AskRef, headers: AnswerHeaders, shown: Shown) => {
+    const target = { sessionId, permissionId: id, expectedDigest: digest, replyId, wholeCall: true, shown };
     return retry(headers, (options) => permissions.respondToPermission({ ...rest, message, ...target }, options));
   };
-  await respond(request, headers);
+  await respond(request, headers, shown);
   // One that was answered in the meantime has an outcome; one that has changed stays in the list.
   const isOver = (error: unknown) => ConnectError.from(error).code === Code.FailedPrecondition;
   for (let at = 0; at < equal.length; at += maxAtOnce) {
     const now = await reachService(connection, signal);
     const some = equal.slice(at, at + maxAtOnce);
-    await Promise.all(some.map((one) => respond(one, now).catch((error) => isOver(error) || Promise.reject(error))));
+    await Promise.all(
+      some.map((one) => respond(one, now, Shown.UNKNOWN).catch((error) => isOver(error) || Promise.reject(error))),
+    );
   }
 }

@@ -106,6 +106,7 @@ function Approval({
   const shown = all.map(({ id, digest }) => `${id} ${digest}`).join(" ");
   const whole = useSignal("");
   const opened = useSignal("");
+  const unread = useSignal<readonly string[]>([]);
   const [open] = group.open;
   return (
     <>
@@ -117,6 +118,10 @@ function Approval({
         onWhole={() => {
           whole.value = shown;
         }}
+        onUnread={(part, isUnread) => {
+          const others = unread.peek().filter((each) => each !== part);
+          unread.value = isUnread ? [...others, part] : others;
+        }}
       />
       <AskReasons asks={all} />
       <AskIds request={request} />
@@ -127,6 +132,7 @@ function Approval({
           key={open.digest}
           {...props}
           isWhole={whole.value === shown}
+          isPartial={unread.value.length > 0}
           openAll={() => {
             opened.value = shown;
           }}

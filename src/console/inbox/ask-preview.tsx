@@ -2,6 +2,7 @@ import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { fileText, unreadWords } from "../../view/file-text.ts";
 import { hiddenWords } from "../../view/hidden.ts";
 import { countOf } from "../../view/quantities.ts";
 import { maxChangeBytes, readWhole } from "../../view/read-output.ts";
@@ -19,6 +20,8 @@ interface PartProps {
   isOpen: boolean;
   /** Called once all of the part is on the page. */
   onWhole: () => void;
+  /** Called with a part that cannot be shown, at least not all of it, and again once it is. */
+  onUnread: (part: string, isUnread: boolean) => void;
   /** True once the request is settled: then the files that it names are not read any more. */
   isOver?: boolean;
 }
@@ -70,7 +73,12 @@ function effectOf(preview: Preview | undefined): string {
 }
 
 /** The effects of a call, as far as the service knows them. */
-function Effects({ request, connection, isOpen, onWhole }: PartProps & { request: PermissionRequest }) {
+function Effects({
+  request,
+  connection,
+  isOpen,
+  onWhole,
+}: Omit<PartProps, "onUnread"> & { request: PermissionRequest }) {
   const { preview, metadata, sessionId } = request;
   const { command = "", diff = "", hosts = [], paths = [], text = "" } = preview ?? {};
   const parts = Object.entries({ command, diff, text }).flatMap(([name, value]) => (value === "" ? [] : name));
@@ -135,7 +143,7 @@ function Diff({
   connection,
   isOpen,
   onWhole,
-}: PartProps & { preview: Preview; sessionId: string }) {
+}: Omit<PartProps, "onUnread"> & { preview: Preview; sessionId: string }) {
   const whole = useSignal(url === "" ? diff : undefined);
   const problem = useSignal("");
   const load = async () => {
@@ -164,7 +172,7 @@ function Diff({
 
 /** The tool, every value of the input, the files that run, and what is missing; a value that the command shows is not repeated. */
 function Call({ request, shown, ...props }: PartProps & { request: PermissionRequest; shown: readonly string[] }) {
-  const { connection, isOpen } = props;
+  const { connection, isOpen, onUnread } = props;
   const whole = useSignal(request);
   const problem = useSignal("");
   const load = () => {
@@ -189,7 +197,7 @@ function Call({ request, shown, ...props }: PartProps & { request: PermissionReq
           <div key={keys[at]} data-kind={line.kind}>
             <dt>{line.name}</dt>
             <dd dir="auto">
-              <Line {...{ line, request, connection, isOpen, load }} onWhole={see(keys[at] ?? "")} />
+              <Line {...{ line, request, connection, isOpen, load, onUnread }} onWhole={see(keys[at] ?? "")} />
             </dd>
           </div>
         ))}
@@ -224,7 +232,7 @@ function Line({
   return <FoldedText {...{ text, cut, load, onWhole }} label={`Value of ${name}`} isOpen={props.isOpen} />;
 }
 
-/** A file that will run, with its text. One that cannot be read any more is approved as it is named. */
+/** A file that will run, with its text. One that cannot be read any more can be approved as it is named; the answer then says so. */
 function BoundFile({
   permissionId,
   path,
@@ -232,21 +240,31 @@ function BoundFile({
   connection,
   isOpen,
   onWhole,
+  onUnread,
 }: PartProps & { permissionId: string; path: string; text: string }) {
   const file = useLoaded(
     (signal) => connection.permissions.readBoundFile({ permissionId, path }, { signal }),
     [permissionId, path],
   );
-  const isUnreadable = file.problem !== "" || file.value?.binary === true;
+  const known = file.value && fileText(file.value);
+  const unread = file.problem || (known?.unread ?? "");
   useEffect(() => {
-    if (isUnreadable) onWhole();
-  }, [isUnreadable]);
+    onUnread(path, unread !== "");
+    if (unread !== "" && known === undefined) onWhole();
+  }, [unread]);
   return (
     <>
       <p>{text}</p>
-      {file.problem !== "" && <p class="problem">{visibleText(file.problem)}</p>}
-      {file.value !== undefined && !file.value.binary && (
-        <FoldedText text={file.value.text} label={`Text of ${visibleText(path)}`} isOpen={isOpen} onWhole={onWhole} />
+      {unread !== "" && (
+        <p class="problem">
+          {visibleText(unreadWords(unread))}{" "}
+          <button type="button" onClick={file.reload}>
+            Read it again
+          </button>
+        </p>
+      )}
+      {known !== undefined && (
+        <FoldedText text={known.text} label={`Text of ${visibleText(path)}`} isOpen={isOpen} onWhole={onWhole} />
       )}
     </>
   );

@@ -85,6 +85,7 @@ export function Outcome({ id, connection, names }: { id: string; connection: Con
           isOpen={false}
           isOver
           onWhole={() => undefined}
+          onUnread={() => undefined}
         />
       )}
       {part !== undefined && (

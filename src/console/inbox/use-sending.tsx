@@ -1,5 +1,6 @@
 import { type ReadonlySignal, useSignal } from "@preact/signals";
 import { useRef } from "preact/hooks";
+import { Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { type AnswerOutcome, newReplyId, reachService, sendAnswer, sentWords, unsentWords } from "./answer.ts";
@@ -9,7 +10,7 @@ export interface Sending {
   readonly isSending: ReadonlySignal<boolean>;
   /** The reason why the last answer was not recorded; empty if there is none. */
   readonly problem: ReadonlySignal<string>;
-  send(target: PermissionRequest, answer: AnswerOutcome): Promise<void>;
+  send(target: PermissionRequest, answer: AnswerOutcome, shown?: Shown): Promise<void>;
   /** Gives up the answer that is being sent. */
   withdraw(): void;
 }
@@ -30,7 +31,7 @@ export function useSending(connection: ConsoleConnection, onAnswered: (report: s
   return {
     isSending,
     problem,
-    async send(target, answer) {
+    async send(target, answer, shown = Shown.WHOLE) {
       isSending.value = true;
       problem.value = "";
       const key = JSON.stringify(answer);
@@ -42,7 +43,7 @@ export function useSending(connection: ConsoleConnection, onAnswered: (report: s
       try {
         const headers = await reachService(connection, signal);
         own.isReached = true;
-        await sendAnswer(connection, target, answer, { replyId, headers, signal });
+        await sendAnswer(connection, target, answer, { replyId, headers, signal, shown });
         isSending.value = false;
         onAnswered(sentWords(answer));
       } catch (error) {

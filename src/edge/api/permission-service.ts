@@ -66,7 +66,7 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
       const file = ask.request.view?.files.find((each) => each.path === path);
       if (!file || ask.settled) throw notBoundFile(ask, path);
       const { workspace } = await sessions.open(principal, ask.call.sessionId, "read");
-      const read = await readBoundFile(resolve(workspace.directory, path), file.sha256);
+      const read = await readBoundFile(resolve(workspace.directory, path), file);
       if (!read) throw changedFile(ask.request, path);
       return read;
     },

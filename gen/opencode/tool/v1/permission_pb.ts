@@ -1514,22 +1514,23 @@ export const Shown = {
   UNSPECIFIED: 0,
 
   /**
-   * SHOWN_UNKNOWN: the answer did not name the request's digest (PermissionResponse.expected_digest), or the request has
-   * no view.
+   * SHOWN_UNKNOWN: the answer did not name the request's digest (PermissionResponse.expected_digest), its client did not
+   * know, or the request has no view.
    *
    * @generated from enum value: SHOWN_UNKNOWN = 1;
    */
   UNKNOWN: 1,
 
   /**
-   * SHOWN_WHOLE: the answer named the digest, and the view is complete.
+   * SHOWN_WHOLE: the answer named the digest, the view is complete, and the client showed all of it.
    *
    * @generated from enum value: SHOWN_WHOLE = 2;
    */
   WHOLE: 2,
 
   /**
-   * SHOWN_PARTIAL: the answer named the digest, and the view is not complete (CallView.missing).
+   * SHOWN_PARTIAL: the answer named the digest, and the view is not complete (CallView.missing) or the client could not
+   * show all of it (PermissionResponse.shown).
    *
    * @generated from enum value: SHOWN_PARTIAL = 3;
    */

@@ -127,7 +127,7 @@ export type ReadBoundFileResponse = Message<"opencode.tool.v1.ReadBoundFileRespo
   truncated: boolean;
 
   /**
-   * binary is true if the file is not UTF-8 text.
+   * binary is true for a program that is not text (ViewFile.lines is 0). Bytes that are not UTF-8 become U+FFFD.
    *
    * @generated from field: bool binary = 3;
    */

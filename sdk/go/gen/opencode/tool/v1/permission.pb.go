@@ -425,12 +425,13 @@ type Shown int32
 const (
 	// SHOWN_UNSPECIFIED: no one answered, or a version without views recorded the answer.
 	Shown_SHOWN_UNSPECIFIED Shown = 0
-	// SHOWN_UNKNOWN: the answer did not name the request's digest (PermissionResponse.expected_digest), or the request has
-	// no view.
+	// SHOWN_UNKNOWN: the answer did not name the request's digest (PermissionResponse.expected_digest), its client did not
+	// know, or the request has no view.
 	Shown_SHOWN_UNKNOWN Shown = 1
-	// SHOWN_WHOLE: the answer named the digest, and the view is complete.
+	// SHOWN_WHOLE: the answer named the digest, the view is complete, and the client showed all of it.
 	Shown_SHOWN_WHOLE Shown = 2
-	// SHOWN_PARTIAL: the answer named the digest, and the view is not complete (CallView.missing).
+	// SHOWN_PARTIAL: the answer named the digest, and the view is not complete (CallView.missing) or the client could not
+	// show all of it (PermissionResponse.shown).
 	Shown_SHOWN_PARTIAL Shown = 3
 )
 

@@ -197,7 +197,7 @@ type ReadBoundFileResponse struct {
 	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
 	// truncated is true if the file is over 512 KiB.
 	Truncated bool `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"`
-	// binary is true if the file is not UTF-8 text.
+	// binary is true for a program that is not text (ViewFile.lines is 0). Bytes that are not UTF-8 become U+FFFD.
 	Binary        bool `protobuf:"varint,3,opt,name=binary,proto3" json:"binary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

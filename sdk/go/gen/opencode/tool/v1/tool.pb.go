@@ -2183,7 +2183,7 @@ type ViewFile struct {
 	Sha256 string `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	// bytes is the size of the content.
 	Bytes uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// lines is the number of lines; 0 for a file that is not text.
+	// lines is the number of lines; 0 for a program that is not text.
 	Lines uint32 `protobuf:"varint,4,opt,name=lines,proto3" json:"lines,omitempty"`
 	// use is the part that the file has in the call.
 	Use ViewFileUse `protobuf:"varint,5,opt,name=use,proto3,enum=opencode.tool.v1.ViewFileUse" json:"use,omitempty"`
@@ -2391,8 +2391,8 @@ type PermissionResponse struct {
 	// principal is OK.
 	ReplyId string `protobuf:"bytes,21,opt,name=reply_id,json=replyId,proto3" json:"reply_id,omitempty"`
 	// expected_digest is the `digest` of the permission request that was shown; if it differs, nothing is settled. By it a
-	// client says that it showed the whole view of that request (PermissionSettled.shown). Empty: not checked, and the
-	// record does not know what the person saw.
+	// client says that it showed the whole view of that request, unless `shown` says less. Empty: not checked, and the
+	// record (PermissionSettled.shown) does not know what the person saw.
 	ExpectedDigest string `protobuf:"bytes,22,opt,name=expected_digest,json=expectedDigest,proto3" json:"expected_digest,omitempty"`
 	// offer_id is the offer to save; only with ALWAYS. Empty: the default offer, whose patterns are
 	// PermissionRequest.always. Only offers of the permission request can be saved.
@@ -2416,7 +2416,11 @@ type PermissionResponse struct {
 	// least one of them must have a value. ONCE without them does not settle a request that has questions, and REJECT
 	// dismisses its questions: the call ends REJECTED with `message` as feedback, or "The user dismissed this question".
 	// Answers that do not fit the questions fail with INVALID_ANSWERS, and the permission request stays open.
-	Answers       []*QuestionAnswer `protobuf:"bytes,27,rep,name=answers,proto3" json:"answers,omitempty"`
+	Answers []*QuestionAnswer `protobuf:"bytes,27,rep,name=answers,proto3" json:"answers,omitempty"`
+	// shown is what the client showed of the request that `expected_digest` names: PARTIAL if a part of the view was not on
+	// the screen, such as the text of a file that has changed since, and UNKNOWN if the client does not know. UNSPECIFIED
+	// is WHOLE. The record (PermissionSettled.shown) never says more than this.
+	Shown         Shown `protobuf:"varint,28,opt,name=shown,proto3,enum=opencode.tool.v1.Shown" json:"shown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2526,6 +2530,13 @@ func (x *PermissionResponse) GetAnswers() []*QuestionAnswer {
 		return x.Answers
 	}
 	return nil
+}
+
+func (x *PermissionResponse) GetShown() Shown {
+	if x != nil {
+		return x.Shown
+	}
+	return Shown_SHOWN_UNSPECIFIED
 }
 
 // Empty means that an answer is durably recorded as the winner. It does not mean that the tool continued.
@@ -2731,7 +2742,8 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\x15PermissionToolContext\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\tR\tmessageId\x12\x17\n" +
-	"\acall_id\x18\x02 \x01(\tR\x06callId\"\xfd\t\n" +
+	"\acall_id\x18\x02 \x01(\tR\x06callId\"\xb6\n" +
+	"\n" +
 	"\x12PermissionResponse\x12(\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\tsessionId\x12.\n" +
@@ -2747,7 +2759,8 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"whole_call\x18\x19 \x01(\bR\twholeCall\x12*\n" +
 	"\aexpires\x18\x1a \x01(\x01B\x10\xbaH\r\x12\v@\x01)\x00\x00\x00\x00\x00\x00\x00\x00R\aexpires\x12D\n" +
 	"\aanswers\x18\x1b \x03(\v2 .opencode.tool.v1.QuestionAnswerB\b\xbaH\x05\x92\x01\x02\x10\n" +
-	"R\aanswers:\xd7\x05\xbaH\xd3\x05\x1at\n" +
+	"R\aanswers\x127\n" +
+	"\x05shown\x18\x1c \x01(\x0e2\x17.opencode.tool.v1.ShownB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05shown:\xd7\x05\xbaH\xd3\x05\x1at\n" +
 	"\x18message_only_with_reject\x121message is only for reply PERMISSION_REPLY_REJECT\x1a%this.message == '' || this.reply == 3\x1at\n" +
 	"\x16offer_only_with_always\x122offer_id is only for reply PERMISSION_REPLY_ALWAYS\x1a&this.offer_id == '' || this.reply == 2\x1aj\n" +
 	"\x14input_only_with_once\x12-input is only for reply PERMISSION_REPLY_ONCE\x1a#!has(this.input) || this.reply == 1\x1au\n" +
@@ -2856,6 +2869,7 @@ var file_opencode_tool_v1_tool_proto_goTypes = []any{
 	(*PermissionDecision)(nil),    // 29: opencode.tool.v1.PermissionDecision
 	(*Question)(nil),              // 30: opencode.tool.v1.Question
 	(*QuestionAnswer)(nil),        // 31: opencode.tool.v1.QuestionAnswer
+	(Shown)(0),                    // 32: opencode.tool.v1.Shown
 }
 var file_opencode_tool_v1_tool_proto_depIdxs = []int32{
 	7,  // 0: opencode.tool.v1.ToolState.pending:type_name -> opencode.tool.v1.ToolStatePending
@@ -2901,11 +2915,12 @@ var file_opencode_tool_v1_tool_proto_depIdxs = []int32{
 	5,  // 40: opencode.tool.v1.PermissionResponse.reply:type_name -> opencode.tool.v1.PermissionReply
 	25, // 41: opencode.tool.v1.PermissionResponse.input:type_name -> google.protobuf.Struct
 	31, // 42: opencode.tool.v1.PermissionResponse.answers:type_name -> opencode.tool.v1.QuestionAnswer
-	43, // [43:43] is the sub-list for method output_type
-	43, // [43:43] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	32, // 43: opencode.tool.v1.PermissionResponse.shown:type_name -> opencode.tool.v1.Shown
+	44, // [44:44] is the sub-list for method output_type
+	44, // [44:44] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_tool_proto_init() }
