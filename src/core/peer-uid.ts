@@ -15,7 +15,8 @@ export interface SocketEnds {
  * on another machine, in another network namespace, has closed its end, or the system has no /proc/net. Behind a proxy on this
  * machine it is the proxy's user.
  */
-export async function peerUid(ends: SocketEnds): Promise<number | undefined> {
+export async function peerUid(socket: SocketEnds): Promise<number | undefined> {
+  const ends = endsNow(socket);
   for (const [table, file] of tables.entries()) {
     if (!canContain(ends, table)) continue;
     const found = findOwners(ends, table, (await files.readFile(file, "latin1").catch(() => "")).split("\n"));
@@ -122,9 +123,16 @@ export interface Peer {
 }
 
 /** Returns the other end of a connection. A local one may hide its user, by closing its end before this is called. */
-export async function peerOf(ends: SocketEnds): Promise<Peer> {
+export async function peerOf(socket: SocketEnds): Promise<Peer> {
+  const ends = endsNow(socket);
   const uid = await peerUid(ends);
   return { isLocal: uid !== undefined || isLocalEnd(ends), uid };
+}
+
+/** Reads the ends of a socket before anything waits: that of an HTTP/2 stream forgets them once the stream has ended. */
+function endsNow(socket: SocketEnds): SocketEnds {
+  const { localAddress, localPort, remoteAddress, remotePort } = socket;
+  return { localAddress, localPort, remoteAddress, remotePort };
 }
 
 function isLocalEnd({ localAddress, remoteAddress = "" }: SocketEnds): boolean {

@@ -43,6 +43,15 @@ test("the user of a client that has left, or that is on another machine, is unkn
   expect(await peerOf({ ...ends, remoteAddress: "192.0.2.1" })).toEqual({ isLocal: false, uid: undefined });
 });
 
+test("a stream that ends while its user is looked up, and forgets its connection, has that user", async () => {
+  const { served } = await connection("127.0.0.1", "127.0.0.1");
+  const { localAddress, localPort, remoteAddress, remotePort } = served;
+  const stream = { localAddress, localPort, remoteAddress, remotePort };
+  const peer = peerOf(stream);
+  for (const name of ["localAddress", "localPort", "remoteAddress", "remotePort"] as const) delete stream[name];
+  expect(await peer).toEqual({ isLocal: true, uid: process.getuid?.() });
+});
+
 test("a port at which nothing listens, or another address of it, has no listener", async () => {
   const { client } = await connection("127.0.0.2", "127.0.0.2");
   const { remotePort } = client;
