@@ -82,6 +82,7 @@ const assigned: Record<string, number[]> = {
   DecisionRecord: [16, 17, 18, 19, 20, 21, 22],
   Grant: [18, 19, 20],
   ArgvPrefix: [2, 3],
+  AnswerMethod: [1, 2, 3, 4, 5, 6],
   Credential: [12, 13, 15],
   GetServerInfoResponse: [23, 24, 25, 26],
   SessionEvent: [12, 13],

@@ -26,7 +26,7 @@ export function checkSameAnswer(
   throw settled.by !== ""
     ? new RequestError(
         ErrorReason.ALREADY_ANSWERED,
-        `permission request ${permissionId} was answered "${outcome}" by ${settled.by}`,
+        `permission request ${permissionId} was answered "${outcome}" by ${settled.person?.name || settled.by}`,
         { permission_id: permissionId, by: settled.by },
         { settled },
       )

@@ -8,6 +8,7 @@ import {
   type PermissionSettled,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Principal } from "../core/principal.ts";
 import { displayPattern } from "../policy/display.ts";
 import type { AskRecord } from "./ports.ts";
 
@@ -45,18 +46,23 @@ export function settlementRecords(
     const { digest, decisions, id } = ask.request;
     const record = decisionOn(ask, DecisionKind.SETTLED, { digest, decisions, permissionIds: [id] });
     const saved = grants.filter(({ permissionId }) => permissionId === id);
-    return { ...record, by: end.by, settled: end, grants: saved };
+    const { by, person, method } = end;
+    return { ...record, by, ...(person && { person }), method, settled: end, grants: saved };
   });
 }
 
+/** The principal that decides about a grant. */
+export type Decider = Pick<Principal, "id" | "identity">;
+
 /** Builds the record of a revoked grant. */
-export function revocationRecord(grant: Grant, by: string): DecisionRecord {
+export function revocationRecord(grant: Grant, { id: by, identity }: Decider): DecisionRecord {
   const { sessionId, tool, agent } = grant;
-  return create(DecisionRecordSchema, { kind: DecisionKind.REVOKED, sessionId, tool, agent, by, grants: [grant] });
+  const about = { sessionId, tool, agent, grants: [grant] };
+  return create(DecisionRecordSchema, { kind: DecisionKind.REVOKED, ...about, by, ...identity });
 }
 
 /** Builds the record of a confirmed grant. */
-export function confirmationRecord(grant: Grant, by: string): DecisionRecord {
+export function confirmationRecord(grant: Grant, by: Decider): DecisionRecord {
   return { ...revocationRecord(grant, by), kind: DecisionKind.CONFIRMED };
 }
 

@@ -13,7 +13,7 @@ import type { ExpandedAsk } from "../policy/model.ts";
 import type { Policy } from "../policy/policy.ts";
 import type { Subject } from "../policy/subject.ts";
 import type { AnswerEffects } from "./answer-effects.ts";
-import { confirmationRecord, revocationRecord } from "./decisions.ts";
+import { confirmationRecord, type Decider, revocationRecord } from "./decisions.ts";
 import { type JudgedBy, judgeAsks, type UnapprovedAsk, type Verdict } from "./judge-asks.ts";
 import type { PlainAlways } from "./offers.ts";
 import { listOpenAsks } from "./open-asks.ts";
@@ -83,14 +83,14 @@ export function createPermissions({
     list: (filter: Parameters<typeof listOpenAsks>[1]) => listOpenAsks(store, filter),
     listGrants: store.listGrants,
     /** Revokes a grant. Once this resolves, no call starts that relies on it. */
-    async revoke(by: string, grantId: string): Promise<Grant> {
+    async revoke(by: Decider, grantId: string): Promise<Grant> {
       const found = await store.getGrant(grantId);
       const grant = found && (await store.revokeGrant(grantId, [revocationRecord(found, by)]));
       if (grant) return grant;
       throw noSuchGrant(grantId);
     },
     /** Lets a grant serve again that a restore suspended. */
-    async confirm(by: string, grantId: string): Promise<Grant> {
+    async confirm(by: Decider, grantId: string): Promise<Grant> {
       const found = await store.getGrant(grantId);
       const grant = found && (await store.confirmGrant(grantId, [confirmationRecord(found, by)]));
       if (grant) return grant;

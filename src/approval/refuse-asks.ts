@@ -60,6 +60,7 @@ async function rejectCall(
     if (!ask || isOwnCall(ask, principal)) return undefined;
     const answer = {
       by: principal.id,
+      ...principal.identity,
       message,
       shown: Shown.UNKNOWN,
       answerDigest: answerDigest({ reply: PermissionReply.REJECT, message }),

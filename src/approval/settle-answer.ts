@@ -60,7 +60,7 @@ async function settlementFor(
 ): Promise<Settlement> {
   const { reply, replyId, message, input } = response;
   const shown = shownBy(response, ask.request);
-  const answer = { by: principal.id, replyId, answerDigest: answerDigest(response), shown };
+  const answer = { by: principal.id, ...principal.identity, replyId, answerDigest: answerDigest(response), shown };
   if (reply === PermissionReply.REJECT)
     return await refuseAsk(context, ask, PermissionOutcome.REJECT, { ...answer, message });
   return (

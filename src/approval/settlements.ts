@@ -34,7 +34,16 @@ export interface ApprovalContext {
 export type StoredAnswer = Partial<
   Pick<
     PermissionSettled,
-    "by" | "message" | "replyId" | "answerDigest" | "settledWith" | "grantId" | "answers" | "shown"
+    | "by"
+    | "person"
+    | "method"
+    | "message"
+    | "replyId"
+    | "answerDigest"
+    | "settledWith"
+    | "grantId"
+    | "answers"
+    | "shown"
   >
 >;
 
@@ -90,7 +99,7 @@ export async function editAsk(
   const settled = [
     settle(context, ask, PermissionOutcome.EDITED, { ...answer, message }),
     ...siblings.map((sibling) =>
-      settle(context, sibling, PermissionOutcome.EDITED, { by: answer.by ?? "", settledWith: ask.request.id }),
+      settle(context, sibling, PermissionOutcome.EDITED, { ...answeredBy(answer), settledWith: ask.request.id }),
     ),
   ];
   return {
@@ -200,7 +209,13 @@ function settle(
   });
 }
 
+const answeredBy = ({ by = "", person, method }: StoredAnswer): StoredAnswer => ({
+  by,
+  ...(person && { person }),
+  ...(method && { method }),
+});
+
 /** The answer to an ask that the response did not name: as if it had been answered itself, with the reply alone. */
-function impliedAnswer({ request }: AskRecord, { reply }: PermissionResponse, { by = "" }: StoredAnswer): StoredAnswer {
-  return { by, settledWith: request.id, answerDigest: answerDigest({ reply }) };
+function impliedAnswer({ request }: AskRecord, { reply }: PermissionResponse, answer: StoredAnswer): StoredAnswer {
+  return { ...answeredBy(answer), settledWith: request.id, answerDigest: answerDigest({ reply }) };
 }

@@ -64,12 +64,15 @@ export interface Accepted {
 }
 
 /** The caller as stored with a call, and the user of the operating system from which it called, where that counts. */
-export type Caller = Pick<CallSpec, "principal" | "person"> & { callerUid: number | undefined };
+export type Caller = Pick<CallSpec, "principal" | "person"> & {
+  callerUid: number | undefined;
+  behind: Principal["behind"];
+};
 
 /** Returns the caller of a principal's request. */
-export function callerOfRequest({ id: principal, lineage: [person], user }: Principal): Caller {
+export function callerOfRequest({ id: principal, lineage: [person], behind, user }: Principal): Caller {
   const callerUid = typeof user === "number" ? user : undefined;
-  return { principal, person: person === principal ? undefined : person, callerUid };
+  return { principal, person: person === principal ? undefined : person, callerUid, behind };
 }
 
 /** Accepts a call, or attaches to the call of that id; during a drain, or with former rules, it only attaches. */
@@ -228,7 +231,7 @@ function describeCall(
   { limits, registry, store }: Engine,
   request: CallRequest,
   { session, workspace }: OpenSession,
-  { callerUid, ...caller }: Caller,
+  { callerUid, behind, ...caller }: Caller,
   { trace, background, parentCallId = "" }: Pick<EntryOptions, "trace" | "background" | "parentCallId">,
 ): Pick<CallRecord, "ref" | "part" | "spec"> {
   const input = request.input ?? {};
@@ -251,6 +254,7 @@ function describeCall(
       input,
       ...(request.metadata && { metadata: request.metadata }),
       callerUid,
+      person: behind,
       ...(tool?.executor && { executor: tool.executor }),
       ...(background && { background }),
       parentCallId,
@@ -359,7 +363,7 @@ async function enterChild(
   const known = run?.isResumed ? await engine.store.getCall(part.sessionId, callId) : undefined;
   if (known) return gate ? await launchAtGate(engine, { opened, signal }, known, gate) : known.ref;
   checkServing(engine);
-  const caller = { principal: spec.principal, person: spec.person, callerUid: part.callerUid };
+  const caller = { principal: spec.principal, person: spec.person, callerUid: part.callerUid, behind: part.person };
   const request = create(CallToolRequestSchema, {
     sessionId: part.sessionId,
     messageId: part.messageId,

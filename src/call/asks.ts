@@ -204,6 +204,7 @@ export function requestFor(
       sessionId: part.sessionId,
       agent: part.agent,
       requester: part.requester,
+      person: part.person,
       digest,
       expires: store.now() + (call.record.spec.delegated?.askMs ?? limits.askMs),
       preview,

@@ -186,7 +186,7 @@ function newCall(
   { callId, trace }: { callId: string; trace: TraceContext | undefined },
 ): Pick<CallRecord, "ref" | "part" | "spec"> {
   const now = store.now();
-  const { callerUid, ...caller } = callerOfRequest(principal);
+  const { callerUid, behind, ...caller } = callerOfRequest(principal);
   const { permissionMode } = request;
   const agent = sessions.agentFor(principal, "", session);
   const name = foreignName(delegation);
@@ -194,6 +194,7 @@ function newCall(
     ref: { root: session.rootSessionId, sessionId: session.id, callId },
     part: pendingPart({
       callerUid,
+      person: behind,
       id: newId("prt", now),
       sessionId: session.id,
       messageId: newId("msg", now),

@@ -38,9 +38,9 @@ export function ownToolCallsOf(engine: Engine) {
     const record = await store.getCall(sessionId, callId);
     if (!record) throw new Error(`call ${callId} of session ${sessionId} is gone`);
     const { principal: id, person = id } = record.spec;
-    const { callerUid: user } = record.part;
+    const { callerUid: user, person: behind } = record.part;
     const rights = { roles: new Set(["caller"] as const), agents: ["*"], workspaces: ["*"] };
-    return { id, ...rights, lineage: [person], answersOwn: false, ...(user !== undefined && { user }) };
+    return { id, ...rights, lineage: [person], behind, answersOwn: false, ...(user !== undefined && { user }) };
   }
 
   return {

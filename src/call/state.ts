@@ -44,6 +44,7 @@ export function pendingPart(
     input: JsonObject;
     metadata?: JsonObject;
     callerUid?: number | undefined;
+    person?: ToolPart["person"] | undefined;
     background?: boolean;
     parentCallId?: string;
   },

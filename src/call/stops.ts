@@ -3,6 +3,7 @@ import { create } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { type StopRecord, StopRecordSchema, type StopTarget } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
 import { DecisionKind, type DecisionRecord, DecisionRecordSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { serviceRoot } from "../core/ids.ts";
 import type { Principal } from "../core/principal.ts";
 import { noSuchSession, RequestError } from "../core/request-error.ts";
 import { cancelCall } from "./cancel.ts";
@@ -15,8 +16,6 @@ import { adviceText, isStoppedBy, maxStopsAgeMs, stopDecision, stopOf, stopText 
 const underWayMs = 400;
 /** Time that a stop waits for the calls that it cancels. */
 const maxEndingMs = 2_000;
-/** Root of the audit of the service itself. */
-const serviceRoot = "ses_toolgate";
 const pageSize = 100;
 
 /** The stop of a target, and the number of calls that it ended. */
@@ -39,7 +38,7 @@ export async function stopCalls(
   const stop = before ?? create(StopRecordSchema, { id, target, by: principal.id, time: store.now(), reason });
   if (!before) {
     await stops.put(stop);
-    await permissions.note(root ?? serviceRoot, [recordOf(stop, DecisionKind.STOPPED, stop.by)]);
+    await permissions.note(root ?? serviceRoot, [recordOf(stop, DecisionKind.STOPPED, principal)]);
     // Until then another replica may start calls by what it read before.
     if (store.isShared) await delay(maxStopsAgeMs + underWayMs);
   }
@@ -73,7 +72,7 @@ export async function resumeCalls(
   }
   // Before the end of the stop, so that no call starts of which the audit does not say why.
   const root = await rootOf(engine, target).catch(() => undefined);
-  await permissions.note(root ?? serviceRoot, [recordOf(held, DecisionKind.RESUMED, principal.id)]);
+  await permissions.note(root ?? serviceRoot, [recordOf(held, DecisionKind.RESUMED, principal)]);
   return await stops.remove(held.id);
 }
 
@@ -127,7 +126,7 @@ function idOf({ target }: StopTarget): string {
   return target.case === "all" ? "all" : `${target.case} ${target.value}`;
 }
 
-function recordOf(stop: StopRecord, kind: DecisionKind, by: string): DecisionRecord {
+function recordOf(stop: StopRecord, kind: DecisionKind, { id: by, identity }: Principal): DecisionRecord {
   const of = stop.target?.target;
   const about = {
     ...(of?.case === "agent" && { agent: of.value }),
@@ -135,5 +134,5 @@ function recordOf(stop: StopRecord, kind: DecisionKind, by: string): DecisionRec
   };
   const decision = stopDecision(stop, "*");
   const reason = stop.reason === "" ? decision.reason : `${decision.reason}: ${stop.reason}`;
-  return create(DecisionRecordSchema, { ...about, kind, by, decisions: [{ ...decision, reason }] });
+  return create(DecisionRecordSchema, { ...about, kind, by, ...identity, decisions: [{ ...decision, reason }] });
 }

@@ -69,6 +69,11 @@ export const commands: readonly CommandEntry[] = [
     load: async () => (await import("./commands/logout.ts")).defineLogout,
   },
   {
+    name: "people",
+    summary: "list who signed in, invite a person, or revoke one",
+    load: async () => (await import("./commands/people.ts")).definePeople,
+  },
+  {
     name: "token",
     summary: "create, list and revoke tokens",
     load: async () => (await import("./commands/token.ts")).defineToken,

@@ -7,6 +7,7 @@ import { CredentialService } from "../../gen/opencode/tool/v1/credential_service
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { OperatorService } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { PersonService } from "../../gen/opencode/tool/v1/person_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { SourceService } from "../../gen/opencode/tool/v1/source_service_pb.ts";
 import type { PermissionRequest, ToolStateCompleted } from "../../gen/opencode/tool/v1/tool_pb.ts";
@@ -28,6 +29,7 @@ export interface ToolgateClient {
   readonly agents: Client<typeof AgentService>;
   readonly sources: Client<typeof SourceService>;
   readonly operator: Client<typeof OperatorService>;
+  readonly people: Client<typeof PersonService>;
   readonly workers: Client<typeof WorkerService>;
   /** Makes a call and waits for its end, across restarts of the service. Throws `CallFailed` if it ends without a result. */
   call(tool: string, input: JsonObject, options?: ClientCallOptions): Promise<ToolStateCompleted>;
@@ -82,6 +84,7 @@ function clientOver(sessionManager: Http2SessionManager, url: string, intercepto
     agents: createClient(AgentService, transport),
     sources: createClient(SourceService, transport),
     operator: createClient(OperatorService, transport),
+    people: createClient(PersonService, transport),
     workers: createClient(WorkerService, transport),
     call: (tool, input, options) => callToEnd({ tools, sessions }, tool, input, options),
     stream: (tool, input, options) => streamCall({ tools, sessions }, tool, input, options),

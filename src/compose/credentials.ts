@@ -1,16 +1,49 @@
 import { rmSync } from "node:fs";
 import { join } from "node:path";
+import { create } from "@bufbuild/protobuf";
+import type { DecisionRecord } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PersonRecordSchema } from "../../gen/opencode/tool/v1/person_service_pb.ts";
 import type { Config } from "../config/config.ts";
+import { serviceRoot } from "../core/ids.ts";
 import type { Logger } from "../core/logger.ts";
 import { readIfExists } from "../core/read-if-exists.ts";
+import { adoptSignIns } from "../people/adopt-sign-ins.ts";
 import { credentialOf, hashOfSecret } from "../people/credential.ts";
-import { createCredentials } from "../people/credentials.ts";
+import { type Credentials, createCredentials } from "../people/credentials.ts";
+import { createJwtCallers } from "../people/jwt.ts";
+import { createPeople } from "../people/people.ts";
 import type { ServiceStore } from "./store.ts";
 
-/** Opens the credentials of a service; replaces the approver token of an earlier version by its hash. */
-export async function openCredentialParts(config: Config, { calls, credentials: table }: ServiceStore, log: Logger) {
-  const adoptedApprover = await adoptApprover(config, table, calls.now(), log);
-  return { credentials: createCredentials(table, calls.now, () => config.tokens), adoptedApprover };
+/**
+ * Opens the credentials of a service, and its persons. Replaces the approver token of an earlier version by its hash, and makes the
+ * sign-ins of a version without persons those of persons.
+ */
+export async function openCredentialParts(config: Config, store: ServiceStore, log: Logger) {
+  const { now } = store.calls;
+  const { lastSeen } = store;
+  const adoptedApprover = await adoptApprover(config, store.credentials, now(), log);
+  const table = adoptSignIns(store.credentials);
+  const note = (record: DecisionRecord) => store.permissions.recordDecisions(serviceRoot, [record]);
+  const people = createPeople({ people: store.people, note, now });
+  for (const { person, created } of table.adopted().values())
+    if (!people.find(person.id)) await store.people.put(create(PersonRecordSchema, { id: person.id, person, created }));
+  const stored = createCredentials({ table, people, lastSeen, now, configured: () => config.tokens });
+  // Issuers date their tokens by the time of day, not by that of the store.
+  const jwt = createJwtCallers({ rules: () => config.jwt, now: Date.now, log });
+  const credentials: Credentials = {
+    ...stored,
+    principalOf: (sha256) => stored.principalOf(sha256) ?? jwt.principalOf(sha256),
+    principalWithId: (id) => stored.principalWithId(id) ?? jwt.principalWithId(id),
+    endInvalid() {
+      stored.endInvalid();
+      jwt.endInvalid();
+    },
+    async refresh() {
+      jwt.endInvalid();
+      await stored.refresh();
+    },
+  };
+  return { credentials, jwt, people, adoptedApprover };
 }
 
 /**

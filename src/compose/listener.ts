@@ -14,6 +14,8 @@ import { startEdge } from "../edge/edge.ts";
 import type { Listener } from "../edge/http/listener.ts";
 import { createRestDomain } from "../edge/rest/rest-domain.ts";
 import type { Credentials } from "../people/credentials.ts";
+import type { JwtCallers } from "../people/jwt.ts";
+import type { People } from "../people/people.ts";
 import type { RunTokens } from "../people/run-tokens.ts";
 import type { UpstreamSources } from "../sources/mcp/upstream-sources.ts";
 import { sourceMetrics } from "../telemetry/source-metrics.ts";
@@ -34,6 +36,8 @@ export function startListener({
   agreement,
   about,
   credentials,
+  jwt,
+  people,
   runTokens,
   connectors,
   sources,
@@ -51,6 +55,8 @@ export function startListener({
   agreement: { agrees(): boolean };
   about: ReturnType<typeof serverInfo>;
   credentials: Credentials;
+  jwt: JwtCallers;
+  people: People;
   runTokens: RunTokens;
   connectors: Connectors;
   sources: Pick<UpstreamSources, "list" | "accept">;
@@ -72,6 +78,7 @@ export function startListener({
           permissions,
           sessions,
           credentials,
+          people,
           connectors,
           sources,
           backUp,
@@ -96,6 +103,7 @@ export function startListener({
         budget,
       ),
     credentials,
+    jwt,
     runTokens,
     ...(rest && { rest }),
     storeId: () => callStore.storeId,

@@ -2,7 +2,7 @@ import { type Config, configuredRules } from "../config/config.ts";
 import type { ConfiguredRules } from "../policy/layers.ts";
 
 /** The settings that a reload puts in force. */
-export const reloadedSettings = ["tokens", "policy", "websearch", "codesearch", "upstreamServers"] as const;
+export const reloadedSettings = ["tokens", "jwt", "policy", "websearch", "codesearch", "upstreamServers"] as const;
 
 type ReloadedSetting = (typeof reloadedSettings)[number];
 
@@ -12,13 +12,16 @@ export function liveConfig(first: Config): {
   rules: ConfiguredRules;
   replace(next: Pick<Config, ReloadedSetting>): void;
 } {
-  let { tokens, policy, websearch, codesearch, upstreamServers } = first;
+  let { tokens, jwt, policy, websearch, codesearch, upstreamServers } = first;
   let configured = configuredRules(policy);
   return {
     config: {
       ...first,
       get tokens() {
         return tokens;
+      },
+      get jwt() {
+        return jwt;
       },
       get policy() {
         return policy;
@@ -45,7 +48,7 @@ export function liveConfig(first: Config): {
       },
     },
     replace(next) {
-      ({ tokens, policy, websearch, codesearch, upstreamServers } = next);
+      ({ tokens, jwt, policy, websearch, codesearch, upstreamServers } = next);
       configured = configuredRules(policy);
     },
   };

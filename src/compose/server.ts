@@ -99,7 +99,7 @@ async function startParts(
   const { sandbox, warnings } = await startSandbox(config, log, scope);
   const opened = await open(config, log);
   scope.defer(opened.calls.close);
-  const { credentials, adoptedApprover } = await openCredentialParts(config, opened, log);
+  const { credentials, jwt, people, adoptedApprover } = await openCredentialParts(config, opened, log);
   const connectors = createConnectors(opened.connectors, opened.calls.now);
   const telemetry = await createTelemetry({ log, version, tracing: config.tracing, store: opened });
   scope.defer(telemetry.close);
@@ -165,7 +165,7 @@ async function startParts(
     custom: withUpstreamProblems(withSkillProblems(custom, skills), upstreams.sources, config.file),
     agreement,
     about: serverInfo(config, sandbox, warnings),
-    ...{ credentials, runTokens, connectors },
+    ...{ credentials, jwt, people, runTokens, connectors },
     sources: withToolProcesses(upstreams.sources, custom),
     ...{ subagents, workers, backUp: opened.backUp },
     enforcement: createEnforcement({

@@ -7,6 +7,7 @@ import type { CodeSettings } from "../core/language-server.ts";
 import type { LogRotation } from "../core/log-file.ts";
 import type { SearchSettings } from "../core/search-providers.ts";
 import { ConfigError } from "./errors.ts";
+import { type JwtSettings, readJwt } from "./jwt.ts";
 import { type CamelKeys, camelKeys } from "./keys.ts";
 import { readLanguageServers } from "./language-servers.ts";
 import { canonicalPath, checkDataDirectory, checkOutside, createPrivateDirectory, openRoots } from "./paths.ts";
@@ -46,7 +47,7 @@ export { createWorkspaceRules, workspaceRuleLine } from "./workspace-rules.ts";
 type ReadSetting =
   | ("data" | "workspace" | "permission" | "agent" | "permission_test" | "token" | "sandbox" | "limits" | "log")
   | ("tls_cert" | "tls_key" | "tls_client_ca" | "insecure_listen" | "require_other_user" | "mcp_hold_ms" | "mcp_hold")
-  | ("rest" | "plugin" | "tools" | "websearch" | "codesearch" | "lsp" | "mcp" | "agent_runner");
+  | ("rest" | "plugin" | "tools" | "websearch" | "codesearch" | "lsp" | "mcp" | "agent_runner" | "jwt");
 
 /**
  * The complete configuration of a service: the keys of the schema as they are, by their names in camel case, and those that are
@@ -71,6 +72,8 @@ export interface Config extends CamelKeys<Omit<Settings, ReadSetting>>, SearchSe
   readonly policy: WrittenPolicy;
   /** Empty only with `insecureNoAuth`. */
   readonly tokens: readonly Token[];
+  /** Tokens of issuers that are accepted; the first entry that a token meets decides. */
+  readonly jwt: readonly JwtSettings[];
   /** The file of the caller token that the service created, if no token is configured. */
   readonly callerTokenFile?: string;
   /** The file in which `toolgate login` of this user stores credentials; no tool may read it. */
@@ -140,7 +143,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
   const { data, workspace, permission, agent, permission_test, token, sandbox, limits, log, ...others } = settings;
   const { tls_cert, tls_key, tls_client_ca, insecure_listen, require_other_user, mcp_hold_ms, mcp_hold, ...read } =
     others;
-  const { rest, plugin, tools, websearch, codesearch, lsp, mcp, agent_runner, ...plain } = read;
+  const { rest, plugin, tools, websearch, codesearch, lsp, mcp, agent_runner, jwt, ...plain } = read;
   checkListen(plain.listen.host, settings);
   // The current directory is that of the check, not of the service.
   const workspaces = openRoots(workspace ?? (isCheck ? {} : { default: directory }));
@@ -163,6 +166,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     ...{ file: canonicalPath(file), dataDirectory, trustDirectory: trustIn(dataDirectory) },
     ...(flags.newStore && { newStore: true }),
     ...{ tls: readTls(settings, workspaces), workspaces, policy: readPolicy(settings, lineOf, home), tokens },
+    jwt: readJwt(jwt, { file, lineOf, workspaces }),
     ...(generated !== undefined && { callerTokenFile: generated }),
     loginFile: canonicalPath(resolve(directory, userDirectory(environment), "credentials.json")),
     requiresOtherUser: require_other_user,

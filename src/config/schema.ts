@@ -157,11 +157,7 @@ const sandbox = strictTable({
 
 const tokenSources = ["value", "file", "env", "sha256"] as const;
 
-const token = strictTable({
-  id: key(name(), "name of the principal", { see: "configuration.md#tokens" }),
-  roles: key(z.array(z.enum(roleNames)).min(1), "what it may do"),
-  agents: key(texts().default(["*"]), "the agents as which it may act"),
-  workspaces: key(texts().default(["*"]), "the workspaces in which it may act"),
+const workerLimits = {
   tools: key(
     z
       .array(z.string().regex(/^[A-Za-z0-9_*-]{1,64}$/, { error: "a tool's name, or a pattern such as ci_*" }))
@@ -178,6 +174,17 @@ const token = strictTable({
     "the only definition IDs that are served",
     { without: "all" },
   ),
+};
+const rights = {
+  agents: key(texts().default(["*"]), "the agents as which it may act"),
+  workspaces: key(texts().default(["*"]), "the workspaces in which it may act"),
+  ...workerLimits,
+};
+
+const token = strictTable({
+  id: key(name(), "name of the principal", { see: "configuration.md#tokens" }),
+  roles: key(z.array(z.enum(roleNames)).min(1), "what it may do"),
+  ...rights,
   value: key(z.string().optional(), "the token, with at least 20 characters; or one of the next three"),
   file: key(path().optional(), "the file with the token"),
   env: key(z.string().optional(), "the environment variable with the token"),
@@ -190,6 +197,21 @@ const token = strictTable({
   ),
 }).refine((written) => tokenSources.filter((source) => written[source] !== undefined).length === 1, {
   error: "a token has exactly one of value, file, env and sha256",
+});
+
+/** Roles of programs. A person answers, and no token of an issuer is a person. */
+const programRoles = ["caller", "host", "worker", "watcher"] as const;
+
+const jwt = strictTable({
+  issuer: key(text(), "accept tokens (JWT) of this issuer, as they write it in `iss`", {
+    see: "team.md#tokens-of-an-issuer",
+  }),
+  audience: key(text(), "the audience for which they must be"),
+  typ: key(text().default("at+jwt"), "their header `typ`; `any` for issuers that write none"),
+  subject: key(text(), "the subjects that are let in; `*` matches any characters"),
+  jwks_file: key(path().optional(), "the keys of the issuer (JWKS)", { without: "those that it publishes" }),
+  roles: key(z.array(z.enum(programRoles)).min(1).default(["caller"]), "what they may do"),
+  ...rights,
 });
 
 const agentRunner = strictTable({
@@ -416,6 +438,7 @@ export const configSchema = strictTable({
     .default([]),
   sandbox: sandbox.prefault({}),
   token: z.array(token).default([]),
+  jwt: z.array(jwt).default([]),
   insecure_no_auth: key(
     z.boolean().default(false),
     "require no token: anyone on this machine, the agent included, can call and approve",

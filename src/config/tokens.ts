@@ -68,7 +68,9 @@ function rightsOf(settings: TokenSettings): Omit<Token, "sha256"> {
 }
 
 /** Reads the limits of a worker, and refuses those that other roles do not have. */
-function workerRightsOf(settings: TokenSettings): WorkerRights | undefined {
+export function workerRightsOf(
+  settings: Pick<TokenSettings, "id" | "roles" | (typeof workerKeys)[number]>,
+): WorkerRights | undefined {
   const { id, roles, tools = [], permissions = [], calls = [], idempotent = false, pin = [] } = settings;
   const isNamed = workerKeys.some((key) => settings[key] !== undefined);
   const worker = isNamed ? { tools, permissions, calls, idempotent, pin } : undefined;
@@ -80,7 +82,10 @@ function workerRightsOf(settings: TokenSettings): WorkerRights | undefined {
 const workerKeys = ["tools", "permissions", "calls", "idempotent", "pin"] as const;
 
 /** Refuses workspaces that are unknown, and workspaces of a role that they do not limit. */
-function checkTokenWorkspaces({ id, roles, workspaces }: TokenSettings, roots: ReadonlyMap<string, string>): void {
+export function checkTokenWorkspaces(
+  { id, roles, workspaces }: Pick<TokenSettings, "id" | "roles" | "workspaces">,
+  roots: ReadonlyMap<string, string>,
+): void {
   // A check of a file alone knows no roots: the default one depends on where the service starts.
   const unknown = roots.size === 0 ? undefined : workspaces.find((name) => name !== "*" && !roots.has(name));
   if (unknown !== undefined)

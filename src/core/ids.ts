@@ -1,5 +1,8 @@
 import { randomUUID } from "node:crypto";
 
+/** Root of the audit of the service itself. */
+export const serviceRoot = "ses_toolgate";
+
 /** Creates an ID: the prefix, then the time (so that IDs sort), then 122 random bits. */
 export function newId(prefix: "ses" | "msg" | "prt" | "per" | "grt" | "call" | "out", now: number): string {
   return `${prefix}_${now.toString(36).padStart(9, "0")}${randomUUID().replaceAll("-", "")}`;

@@ -1,3 +1,5 @@
+import type { AnswerMethod, Person } from "../../gen/opencode/tool/v1/permission_pb.ts";
+
 /** A role of a token: what its principal may do. */
 export type Role = "caller" | "approver" | "watcher" | "admin" | "host" | "worker";
 
@@ -25,6 +27,12 @@ export interface WorkerRights {
   readonly pin: readonly string[];
 }
 
+/** Who answers, and how they proved it. */
+export interface Identity {
+  readonly person: Person;
+  readonly method: AnswerMethod;
+}
+
 /** The principal of a request, derived from its token and never from its content. */
 export interface Principal {
   /** The ID of the token. */
@@ -39,6 +47,10 @@ export interface Principal {
    * created the code; every other credential is a separate person, and descends from the person who created it.
    */
   lineage: readonly [person: string, ...ancestors: string[]];
+  /** Who answers with this token; absent for principals that never answer. */
+  identity?: Identity;
+  /** The person behind the agents that call with this token; absent if none is known. It is shown, and decides nothing. */
+  behind?: Person | undefined;
   /** True without authentication: then all clients are one principal, which has to answer its own asks. */
   answersOwn: boolean;
   /**

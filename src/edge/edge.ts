@@ -11,6 +11,7 @@ import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import { RequestError } from "../core/request-error.ts";
 import type { Credentials } from "../people/credentials.ts";
+import type { JwtCallers } from "../people/jwt.ts";
 import type { RunTokens } from "../people/run-tokens.ts";
 import { createAccessGate } from "./api/access.ts";
 import { type Authenticate, createAuthenticate } from "./api/authenticate.ts";
@@ -48,6 +49,8 @@ export interface EdgeOptions {
   /** Creates the services that the doors call. */
   services: (failures: Failures, budget: ByteBudget) => Services;
   credentials: Credentials;
+  /** Verifies tokens of issuers before a request with one is served. */
+  jwt?: Pick<JwtCallers, "admit">;
   /** Domain of the door for clients of opencode; undefined: it is closed. */
   rest?: RestDoorOptions["rest"];
   /** Tokens of agents that this service started, which only the MCP door takes. */
@@ -128,7 +131,7 @@ export async function startEdge(options: EdgeOptions): Promise<Listener> {
       overloaded("streams", `this connection has ${maxWaitingRpcs} open streams and calls; open another connection`),
   };
   const served = capOpenRequests(withoutToken, capOpenRequests(waiting, dispatch(mounts, refuse)));
-  const handler = capResets(hasToken, createHttpGuard(config, refuse, served));
+  const handler = afterAdmission(options.jwt, capResets(hasToken, createHttpGuard(config, refuse, served)));
   const { bodyMs } = config.limits;
   const onDrain = () => drain.abort();
   const onClose = () => shutdown.abort(draining());
@@ -141,6 +144,17 @@ export async function startEdge(options: EdgeOptions): Promise<Listener> {
     await health?.close(0);
     throw error;
   }
+}
+
+/** Serves a request once its token of an issuer was verified. A known token, or none, is served in the same turn. */
+function afterAdmission(jwt: EdgeOptions["jwt"], handler: Handler): Handler {
+  if (jwt === undefined) return handler;
+  return (request, response) => {
+    const [, token = ""] = /^Bearer +(ey[^ ]+)$/i.exec(request.headers.authorization ?? "") ?? [];
+    const verified = token === "" ? undefined : jwt.admit(token);
+    if (verified === undefined) return handler(request, response);
+    void verified.then(() => handler(request, response));
+  };
 }
 
 /** Serves health at its own address, for probes that have no client certificate; it answers until the service has closed. */

@@ -28,6 +28,8 @@ export interface Credential extends CredentialRights {
   readonly issuer?: string | undefined;
   /** See `Principal`; absent for a credential without issuer. */
   readonly lineage?: Principal["lineage"] | undefined;
+  /** The person whose sign-in it is; absent for a token. */
+  readonly personId?: string | undefined;
   /** The user of the operating system that signed in; absent if it is unknown or on another machine. */
   readonly uid?: number | undefined;
 }
@@ -74,10 +76,14 @@ export function createdBy({ id: issuer, lineage }: Issuer, credential: Credentia
   return { ...credential, issuer, lineage: [credential.id, ...lineage] };
 }
 
-/** Returns a new credential as signed in with a code: it belongs to the person of the code's issuer, if it has one. */
-export function signedInBy(issuer: Issuer | undefined, credential: Credential): Credential {
-  return issuer === undefined ? credential : { ...credential, issuer: issuer.id, lineage: issuer.lineage };
+/** Returns a new credential as a sign-in of a person: another device of the code's issuer, or the first one of a new person. */
+export function signedInBy(issuer: Issuer | undefined, personId: string, credential: Credential): Credential {
+  if (issuer === undefined) return { ...credential, personId, lineage: [personId] };
+  return { ...credential, personId, issuer: issuer.id, lineage: issuer.lineage };
 }
+
+/** Time for which a sign-in is valid. */
+export const signInMs = 30 * 86_400_000;
 
 /** Returns the record of an existing token, for a table that takes it over. */
 export function credentialOf(

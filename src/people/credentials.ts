@@ -1,5 +1,9 @@
+import { create } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { AnswerMethod } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { type LastSeen, LastSeenSchema, type PersonRecord } from "../../gen/opencode/tool/v1/person_service_pb.ts";
 import type { Principal } from "../core/principal.ts";
+import type { RecordTable } from "../core/record-table.ts";
 import { RequestError } from "../core/request-error.ts";
 import {
   type Credential,
@@ -9,8 +13,11 @@ import {
   newCredential,
   newToken,
   signedInBy,
+  signInMs,
 } from "./credential.ts";
 import { type ConfiguredToken, createKnownCredentials, type KnownCredentials } from "./known-credentials.ts";
+import type { People } from "./people.ts";
+import { newLocalPerson } from "./person.ts";
 import type { CredentialTable } from "./ports.ts";
 import { type CodeRights, createSignInCodes } from "./sign-in-codes.ts";
 
@@ -24,12 +31,16 @@ export interface IssuedCredential {
 interface SignInRequest extends Pick<Credential, "label" | "uid"> {
   code: string;
   token?: string;
+  /** The name of a new person, unless the code names one. */
+  name?: string | undefined;
 }
 
 /** The credentials of the table, and the codes with which people get one. */
 export interface Credentials extends KnownCredentials {
-  /** Creates a code for a person; without a creator it gives the role approver. */
+  /** Creates a code for another device of a person; without a creator it makes a new person with the role approver. */
   createCode(creator?: Principal): { code: string; expires: number };
+  /** Creates a code that makes a new person with the role approver; without a name the sign-in gives it. */
+  invite(creator: Principal, name: string): Promise<{ code: string; expires: number }>;
   /**
    * Exchanges a code for a credential of 30 days. `token` is made by the caller if the token has a special form; `uid` is the user
    * of the operating system that signs in.
@@ -44,25 +55,45 @@ export interface Credentials extends KnownCredentials {
   list(): readonly Credential[];
   /** Revokes a credential, and ends the streams of its principal. */
   revoke(id: string): Promise<Credential>;
+  /** Revokes a person, and all its sign-ins. */
+  revokePerson(by: Principal, id: string): Promise<PersonRecord>;
+  /** Returns the time of the last request with a credential; 0 if it is not known. */
+  lastSeen(id: string): number;
   /** Reads changes of other processes, ends what has expired, and removes what ended long ago. */
   refresh(): Promise<void>;
 }
 
-/** Creates the credentials over a table and the configured tokens; `now` is ms since the epoch. */
-export function createCredentials(
-  table: CredentialTable,
-  now: () => number,
-  configured: () => readonly ConfiguredToken[] = () => noTokens,
-): Credentials {
+/** Creates the credentials over their tables and the configured tokens; `now` is ms since the epoch. */
+export function createCredentials({
+  table,
+  people,
+  lastSeen,
+  now,
+  configured = () => noTokens,
+}: {
+  table: CredentialTable;
+  people: People;
+  lastSeen: RecordTable<LastSeen>;
+  now: () => number;
+  configured?: () => readonly ConfiguredToken[];
+}): Credentials {
   const codes = createSignInCodes(now);
   const failures = createFailureCount(now);
-  const known = createKnownCredentials(table, configured, now);
+  const known = createKnownCredentials({ table, people, configured, now });
+  const storedLastSeen = (id: string) => lastSeen.current().find((each) => each.id === id)?.time ?? 0;
+
+  /** Stores the times of requests that are much later than the stored ones, so that a credential seldom costs a write. */
+  async function storeLastSeen(): Promise<void> {
+    const ids = new Set(table.current().map(({ id }) => id));
+    for (const [id, time] of known.seen())
+      if (ids.has(id) && time >= storedLastSeen(id) + seenMs) await lastSeen.put(create(LastSeenSchema, { id, time }));
+  }
 
   return {
     ...known,
     createCode(creator) {
       if (creator === undefined) return codes.create(approverRights);
-      const { roles, agents, workspaces, id, lineage } = creator;
+      const { roles, agents, workspaces, id, lineage, identity } = creator;
       const own = table.current().find((credential) => credential.id === id);
       return codes.create({
         roles: [...roles],
@@ -70,18 +101,33 @@ export function createCredentials(
         workspaces,
         endsAt: own ? endOf(own) : Number.POSITIVE_INFINITY,
         issuer: { id, lineage },
+        person: identity?.person,
       });
     },
-    async signIn({ code, label, uid, token = newToken() }) {
+    async invite(creator, name) {
+      const code = codes.create({ ...approverRights, name, invitedBy: creator.id });
+      await people.noteInvited(creator, name);
+      return code;
+    },
+    async signIn({ code, label, uid, name = "", token = newToken() }) {
       const rights = codes.take(code);
-      if (rights === undefined) throw failures.next();
-      const expires = Math.min(now() + signInMs, rights.endsAt);
-      const signedIn = signedInBy(rights.issuer, newCredential(token, rights, { label, expires, created: now() }));
-      const credential = uid === undefined ? signedIn : { ...signedIn, uid };
-      await table.add(credential).catch((error: unknown) => {
+      const owner = rights?.person;
+      if (rights === undefined || (owner && people.find(owner.id)?.revoked)) throw failures.next();
+      const person = owner ?? newLocalPerson((rights.name || name).trim());
+      const created = now();
+      const expires = Math.min(created + signInMs, rights.endsAt);
+      const made = newCredential(token, rights, { label, expires, created });
+      const credential = { ...signedInBy(rights.issuer, person.id, made), ...(uid !== undefined && { uid }) };
+      try {
+        await people.add(person, rights.invitedBy ?? "");
+        await table.add(credential);
+      } catch (error) {
         codes.giveBack(code);
+        if (owner === undefined) await people.remove(person.id).catch(() => undefined);
         throw error;
-      });
+      }
+      if (owner === undefined)
+        await people.noteFirst({ id: credential.id, identity: { person, method: AnswerMethod.SESSION } }, person);
       return { token, credential };
     },
     async create(creator, rights, fields) {
@@ -97,11 +143,21 @@ export function createCredentials(
       known.endInvalid();
       return revoked;
     },
+    async revokePerson(by, id) {
+      const record = await people.revoke(by, id);
+      const own = table.current().filter(({ personId, revoked }) => personId === id && revoked === 0);
+      for (const credential of own) await table.revoke(credential.id, now());
+      known.endInvalid();
+      return record;
+    },
+    lastSeen: (id) => Math.max(storedLastSeen(id), known.seen().get(id) ?? 0),
     async refresh() {
-      await table.refresh();
+      await Promise.all([table.refresh(), people.refresh(), lastSeen.refresh()]);
       known.endInvalid();
       const old = table.current().filter((credential) => endOf(credential) + memoryMs <= now());
       if (old.length > 0) await table.remove(old.map(({ id }) => id));
+      for (const { id } of old) await lastSeen.remove(id);
+      await storeLastSeen();
     },
   };
 }
@@ -143,10 +199,9 @@ const approverRights: CodeRights = {
 };
 
 const noTokens: readonly ConfiguredToken[] = [];
-const dayMs = 86_400_000;
-/** Time for which a sign-in is valid. */
-const signInMs = 30 * dayMs;
 /** Time for which an ended credential stays in the table, so that people see what it was. */
-const memoryMs = 30 * dayMs;
+const memoryMs = signInMs;
+/** Pause between two stored times of requests with one credential. */
+const seenMs = 300_000;
 const maxFailures = 10;
 const failureWindowMs = 60_000;

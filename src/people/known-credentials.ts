@@ -1,9 +1,11 @@
-import { timingSafeEqual } from "node:crypto";
 import { isDeepStrictEqual } from "node:util";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import type { Principal } from "../core/principal.ts";
+import { AnswerMethod, type Person } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Identity, Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import { type Credential, type CredentialRights, endOf } from "./credential.ts";
+import type { People } from "./people.ts";
+import { localIssuer, personOf, tokenIdentity } from "./person.ts";
 import type { CredentialTable } from "./ports.ts";
 
 /** Token of the configuration, which a reload may remove or change. */
@@ -12,6 +14,8 @@ export interface ConfiguredToken extends CredentialRights {
   readonly id: string;
   /** SHA-256 of the token, hex. */
   readonly sha256: string;
+  /** The person who has it, as ISSUER:SUBJECT; absent: the token stands for itself. */
+  readonly person?: string | undefined;
 }
 
 /** The secrets that are accepted: the credentials of the table and the tokens of the configuration. */
@@ -22,81 +26,113 @@ export interface KnownCredentials {
   principalWithId(id: string): Principal | undefined;
   /** Ends the requests and streams of secrets that are no longer accepted, or that have other rights now. */
   endInvalid(): void;
+  /** Returns the times of the last requests by the id of their secret, as far as this process served them. */
+  seen(): ReadonlyMap<string, number>;
 }
 
 /** Entry of a secret, in the table or in the configuration. */
-type SecretRecord = ConfiguredToken & Partial<Pick<Credential, "lineage" | "expires" | "revoked">>;
+type SecretRecord = ConfiguredToken & Partial<Pick<Credential, "lineage" | "expires" | "revoked" | "personId">>;
 
 /** A secret in memory. */
 interface KnownSecret {
   record: SecretRecord;
-  digest: Buffer;
   principal: Principal;
   ending: AbortController;
 }
 
-/** Creates the view of a table and of the configured tokens, which are another array after a reload. */
-export function createKnownCredentials(
-  table: Pick<CredentialTable, "current">,
-  configured: () => readonly ConfiguredToken[],
-  now: () => number,
-): KnownCredentials {
+/** Creates the view of the tables and of the configured tokens, which are another array after a reload. */
+export function createKnownCredentials({
+  table,
+  people,
+  configured,
+  now,
+}: {
+  table: Pick<CredentialTable, "current">;
+  people: Pick<People, "current" | "find">;
+  configured: () => readonly ConfiguredToken[];
+  now: () => number;
+}): KnownCredentials {
+  const seen = new Map<string, number>();
+  let persons: ReturnType<People["current"]> = [];
   let stored: readonly Credential[] = [];
   let tokens: readonly ConfiguredToken[] = [];
   let known = new Map<string, KnownSecret>();
 
-  function endInvalid(): void {
-    const [currentStored, currentTokens] = [table.current(), configured()];
-    if (currentStored !== stored || currentTokens !== tokens) {
-      const before = known;
-      const records: SecretRecord[] = [...currentStored, ...currentTokens];
-      known = new Map(records.map((record) => [record.sha256, knownOf(record, before.get(record.sha256))]));
-      [stored, tokens] = [currentStored, currentTokens];
-      for (const [sha256, { ending }] of before)
-        if (known.get(sha256)?.ending !== ending) ending.abort(credentialEnded());
-    }
-    for (const { record, ending } of known.values())
-      if (!isValid(record, now()) && !ending.signal.aborted) ending.abort(credentialEnded());
+  /** Takes over what has changed in the tables and in the configuration. */
+  function readChanges(): void {
+    const [currentStored, currentTokens, currentPersons] = [table.current(), configured(), people.current()];
+    if (currentStored === stored && currentTokens === tokens && currentPersons === persons) return;
+    const before = known;
+    const records: SecretRecord[] = [...currentStored, ...currentTokens];
+    known = new Map(records.map((record) => [record.sha256, knownOf(record, before.get(record.sha256), people)]));
+    [stored, tokens, persons] = [currentStored, currentTokens, currentPersons];
+    for (const [sha256, { ending }] of before)
+      if (known.get(sha256)?.ending !== ending) ending.abort(credentialEnded());
   }
 
-  /** Compares every hash, whichever fits, so that time reveals nothing about a token. */
-  function find(sha256: Buffer): KnownSecret | undefined {
-    return [...known.values()].filter(({ digest }) => timingSafeEqual(digest, sha256))[0];
+  function endInvalid(): void {
+    readChanges();
+    for (const { record, ending } of known.values())
+      if (!isValid(record) && !ending.signal.aborted) ending.abort(credentialEnded());
+  }
+
+  /** Looks a secret up by its hash, which with a thousand people takes as long as with one; its time reveals nothing about a token. */
+  const find = (sha256: Buffer) => known.get(sha256.toString("hex"));
+
+  /** Checks a secret at this moment; a sign-in ends with its person. */
+  function isValid({ expires = 0, revoked = 0, personId }: SecretRecord): boolean {
+    if (personId !== undefined && people.find(personId)?.revoked) return false;
+    return endOf({ expires, revoked }) > now();
   }
 
   return {
     endInvalid,
+    seen: () => seen,
     principalWithId(id) {
       endInvalid();
-      return [...known.values()].find(({ record }) => record.id === id && isValid(record, now()))?.principal;
+      return [...known.values()].find(({ record }) => record.id === id && isValid(record))?.principal;
     },
     principalOf(sha256) {
       // A configured token needs no look at the table, which costs a system call.
       const quick = configured() === tokens ? find(sha256) : undefined;
       if (quick !== undefined && tokens.includes(quick.record)) return quick.principal;
-      endInvalid();
+      readChanges();
       const found = find(sha256);
-      return found !== undefined && isValid(found.record, now()) ? found.principal : undefined;
+      if (found === undefined || !isValid(found.record)) return undefined;
+      seen.set(found.record.id, now());
+      return found.principal;
     },
   };
 }
 
 /** Returns a secret in memory; requests of a former record with the same rights go on. */
-function knownOf(record: SecretRecord, former: KnownSecret | undefined): KnownSecret {
-  const { id, roles, agents, workspaces, worker, sha256, lineage = [id] as const } = record;
+function knownOf(record: SecretRecord, former: KnownSecret | undefined, people: Pick<People, "find">): KnownSecret {
+  const { id, roles, agents, workspaces, worker, lineage = [id] as const } = record;
   const goesOn =
     former && !former.ending.signal.aborted && isDeepStrictEqual(rightsOf(former.record), rightsOf(record));
   const ending = goesOn ? former.ending : new AbortController();
   const rights = { id, roles: new Set(roles), agents, workspaces, lineage, ...(worker && { worker }) };
-  const principal = { ...rights, answersOwn: false, ended: ending.signal };
-  return { record, digest: Buffer.from(sha256, "hex"), principal, ending };
+  const identity = identityOf(record, people);
+  const creator = lineage.slice(1).flatMap((ancestor) => personWithin(ancestor, people) ?? [])[0];
+  const isOfPerson = record.personId !== undefined || record.person !== undefined;
+  const behind = isOfPerson ? identity.person : creator;
+  const principal = { ...rights, identity, behind, answersOwn: false, ended: ending.signal };
+  return { record, principal, ending };
+}
+
+/** Returns the person of a principal in a lineage; before there were persons it was the first sign-in. */
+function personWithin(ancestor: string, people: Pick<People, "find">): Person | undefined {
+  return (people.find(ancestor) ?? people.find(personOf(localIssuer, ancestor).id))?.person;
+}
+
+function identityOf({ id, personId, person }: SecretRecord, people: Pick<People, "find">): Identity {
+  if (personId === undefined) return tokenIdentity(id, person);
+  return { person: people.find(personId)?.person ?? personOf(localIssuer, personId), method: AnswerMethod.SESSION };
 }
 
 const rightsOf = ({ id, roles, agents, workspaces, worker }: SecretRecord) => ({
   ...{ id, roles, agents, workspaces, worker },
 });
-
-const isValid = ({ expires = 0, revoked = 0 }: SecretRecord, time: number) => endOf({ expires, revoked }) > time;
 
 function credentialEnded(): RequestError {
   return new RequestError(

@@ -1,3 +1,4 @@
+import type { Person } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type CredentialRights, hashOfSecret, type Issuer, randomText } from "./credential.ts";
 
 /** Rights that a code gives, and the latest end of the credential. */
@@ -6,6 +7,12 @@ export interface CodeRights extends CredentialRights {
   readonly endsAt: number;
   /** Creator of the code; absent for a code of the service itself. */
   readonly issuer?: Issuer | undefined;
+  /** The person who gets another device; absent if the code makes a new person. */
+  readonly person?: Person | undefined;
+  /** The name that a new person gets; empty if the sign-in gives it. */
+  readonly name?: string | undefined;
+  /** The principal that invited a new person. */
+  readonly invitedBy?: string | undefined;
 }
 
 /** One-time sign-in codes. Only their hashes are in memory, and nowhere else. */

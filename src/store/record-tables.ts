@@ -1,6 +1,12 @@
 import type { DescMessage, MessageShape } from "@bufbuild/protobuf";
 import { type Connector, ConnectorSchema } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { type StopRecord, StopRecordSchema } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
+import {
+  type LastSeen,
+  LastSeenSchema,
+  type PersonRecord,
+  PersonRecordSchema,
+} from "../../gen/opencode/tool/v1/person_service_pb.ts";
 import { type AcceptedSource, AcceptedSourceSchema } from "../../gen/opencode/tool/v1/source_service_pb.ts";
 import { type WorkerDeclaration, WorkerDeclarationSchema } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
 import type { RecordTable } from "../core/record-table.ts";
@@ -11,6 +17,8 @@ export interface RecordTables {
   readonly acceptedSources: RecordTable<AcceptedSource>;
   readonly workerDeclarations: RecordTable<WorkerDeclaration>;
   readonly stops: RecordTable<StopRecord>;
+  readonly people: RecordTable<PersonRecord>;
+  readonly lastSeen: RecordTable<LastSeen>;
 }
 
 /** A kind of records. */
@@ -51,5 +59,17 @@ export const recordKinds = {
     schema: StopRecordSchema,
     one: "stop",
     command: "toolgate stop",
+  },
+  people: {
+    name: "people",
+    schema: PersonRecordSchema,
+    one: "person",
+    command: "toolgate people invite",
+  },
+  lastSeen: {
+    name: "last-seen",
+    schema: LastSeenSchema,
+    one: "time of a credential",
+    command: "toolgate serve",
   },
 } as const satisfies Record<keyof RecordTables, RecordKind<DescMessage>>;

@@ -5,10 +5,16 @@ export type TextFilter = (text: string) => string;
 
 /** The outcome of an ask and who answered, such as `rejected by alice: use the staging database` or `answered by alice: Redis`. */
 export function outcomeWords(
-  { outcome, by, message, answers }: Pick<PermissionSettled, "outcome" | "by" | "message" | "answers">,
+  {
+    outcome,
+    by,
+    person,
+    message,
+    answers,
+  }: Pick<PermissionSettled, "outcome" | "by" | "person" | "message" | "answers">,
   filter: TextFilter,
 ): string {
-  const who = by === "" ? "" : ` by ${filter(by)}`;
+  const who = by === "" ? "" : ` by ${filter(person?.name || by)}`;
   if (answers.length > 0) return `answered${who}: ${answersWords(answers, filter)}`;
   const why = message === "" ? "" : `: ${filter(message)}`;
   return `${verbs.get(outcome) ?? "settled"}${who}${why}`;

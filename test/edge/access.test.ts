@@ -8,6 +8,7 @@ import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { OperatorService } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { PersonService } from "../../gen/opencode/tool/v1/person_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { SourceService } from "../../gen/opencode/tool/v1/source_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -37,6 +38,9 @@ const pinned: Record<string, string> = {
   "CredentialService/CreateToken": "-a-A-",
   "CredentialService/ListCredentials": "-a-A-",
   "CredentialService/RevokeCredential": "-a-A-",
+  "PersonService/ListPeople": "-a-A-",
+  "PersonService/RenamePerson": "-a-A-",
+  "PersonService/RevokePerson": "-a-A-",
   "PermissionService/RespondToPermission": "-a-A-",
   "PermissionService/RejectPermissions": "-a-A-",
   "PermissionService/GetPermission": "cawAh",
@@ -77,6 +81,7 @@ const rpcs = [
   OperatorService,
   SourceService,
   CredentialService,
+  PersonService,
   PermissionService,
   ToolService,
   SessionService,

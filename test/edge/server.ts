@@ -11,8 +11,8 @@ import type { ServiceFunctions } from "../../src/edge/api/rpc.ts";
 import type { Services } from "../../src/edge/api/services.ts";
 import { type EdgeOptions, startEdge } from "../../src/edge/edge.ts";
 import type { Listener } from "../../src/edge/http/listener.ts";
-import { createCredentials } from "../../src/people/credentials.ts";
 import { openCredentialFile } from "../../src/store/credential-file.ts";
+import { credentialsOver } from "../people/credentials.ts";
 
 type Config = EdgeOptions["config"];
 type ToolFunctions = Partial<ServiceFunctions<typeof ToolService>>;
@@ -43,6 +43,7 @@ export async function startServer(
     permissions: {},
     sessions: {},
     credentials: {},
+    people: {},
     agents: given.agents ?? {},
     sources: {},
     operator: {},
@@ -51,7 +52,7 @@ export async function startServer(
   const listener = await startEdge({
     config,
     services: () => services,
-    credentials: createCredentials(
+    credentials: credentialsOver(
       openCredentialFile(join(directory, "credentials.json")),
       Date.now,
       () => config.tokens,

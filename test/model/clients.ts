@@ -68,7 +68,7 @@ export function createClients({
       case "close":
         return await replicas.at(act.at).calls.closeSession(agent, act.session);
       case "revoke":
-        return void (await replicas.at(act.at).permissions.revoke("ann", names.grant(act.grant)));
+        return void (await replicas.at(act.at).permissions.revoke({ id: "ann" }, names.grant(act.grant)));
       case "release":
         return ledger.release(act.call, act.end);
       case "kill":

@@ -5,12 +5,12 @@ import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import type { Principal, Role } from "../../src/core/principal.ts";
 import { credentialOf, hashOfSecret } from "../../src/people/credential.ts";
-import { createCredentials } from "../../src/people/credentials.ts";
 import type { CredentialTable } from "../../src/people/ports.ts";
 import { openCredentialFile } from "../../src/store/credential-file.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 import { type RedisServers, startRedis } from "../store/redis-server.ts";
 import { quiet } from "../store/redis-store.ts";
+import { credentialsOver } from "./credentials.ts";
 
 let redis: RedisServers;
 beforeAll(async () => {
@@ -58,8 +58,8 @@ describe.each(Object.entries(tables))("the table in %s", (_name, newTable) => {
     let time = Date.now();
     const now = () => time;
     return {
-      credentials: createCredentials(await openTable(), now),
-      other: async () => createCredentials(await openTable(), now),
+      credentials: credentialsOver(await openTable(), now),
+      other: async () => credentialsOver(await openTable(), now),
       table: openTable,
       pass(ms: number) {
         time += ms;
@@ -175,7 +175,7 @@ describe.each(Object.entries(tables))("the table in %s", (_name, newTable) => {
 
   test("changes of two processes at the same time are all stored", async () => {
     const { table } = await open();
-    const writers = (await Promise.all([table(), table()])).map((each) => createCredentials(each, Date.now));
+    const writers = (await Promise.all([table(), table()])).map((each) => credentialsOver(each, Date.now));
     await Promise.all(writers.flatMap((each) => [1, 2, 3].map(() => each.create(operator, rights, fields))));
     expect((await table()).current()).toHaveLength(6);
   });
@@ -183,7 +183,7 @@ describe.each(Object.entries(tables))("the table in %s", (_name, newTable) => {
 
 test("failed sign-ins are limited, and a valid code is accepted all the same", async () => {
   let time = 0;
-  const credentials = createCredentials(openCredentialFile(await newFile()), () => time);
+  const credentials = credentialsOver(openCredentialFile(await newFile()), () => time);
   const { code } = credentials.createCode();
   const refusals: string[] = [];
   for (let i = 0; i < 11; i++)
@@ -197,7 +197,7 @@ test("failed sign-ins are limited, and a valid code is accepted all the same", a
 
 test("the file is readable by its owner only, and no other file is left", async () => {
   const file = await newFile();
-  await createCredentials(openCredentialFile(file), Date.now).create(operator, rights, fields);
+  await credentialsOver(openCredentialFile(file), Date.now).create(operator, rights, fields);
   expect((await stat(file)).mode & 0o777).toBe(0o600);
   expect(await readdir(join(file, ".."))).toEqual(["credentials.json"]);
 });
@@ -205,7 +205,7 @@ test("the file is readable by its owner only, and no other file is left", async 
 test("a file that is no table is refused at the start; while it is served no credential of it is accepted", async () => {
   const file = await newFile();
   const problems: string[] = [];
-  const credentials = createCredentials(openCredentialFile(file, { report: (each) => problems.push(each) }), Date.now);
+  const credentials = credentialsOver(openCredentialFile(file, { report: (each) => problems.push(each) }), Date.now);
   const { token } = await credentials.create(operator, rights, fields);
   const before = await readFile(file, "utf8");
   await writeFile(file, "{");
@@ -226,7 +226,7 @@ test("a configured token ends when it is removed or gets other rights, and goes 
   });
   const first = [tokenOf("stays", ["caller"]), tokenOf("changes", ["approver"]), tokenOf("goes", ["caller"])];
   let configured = first;
-  const credentials = createCredentials(openCredentialFile(await newFile()), Date.now, () => configured);
+  const credentials = credentialsOver(openCredentialFile(await newFile()), Date.now, () => configured);
   const [stays, changes, goes] = first.map(({ id }) => credentials.principalOf(digest(id)));
   configured = [tokenOf("stays", ["caller"]), tokenOf("changes", ["caller"])];
   credentials.endInvalid();

@@ -12,6 +12,7 @@ import { UsageError } from "../failure/command-error.ts";
 import { commandFailure } from "../failure/failure.ts";
 import { hasTerminal } from "../terminal/prompt.ts";
 import type { Screen } from "../terminal/screen.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
 import { signInLink } from "../view/sign-in-link.ts";
 import { commandLine } from "../view/words.ts";
 
@@ -20,9 +21,10 @@ export function defineLogin(command: Command, context: CliContext): void {
   command
     .description("Sign this terminal in as an approver with a one-time code; the sign-in is valid for 30 days")
     .argument("[code]", "the code, or the link that `toolgate serve` printed (default: it asks at the terminal)")
+    .option("--name <name>", "your name, if the code makes a new person (default: that of your user)")
     .option("--new-code", "signed in already: print a new code for another device")
     .addHelpText("after", loginHelp)
-    .action((given: string | undefined, { newCode = false }: { newCode?: boolean }) =>
+    .action((given: string | undefined, { newCode = false, name }: { newCode?: boolean; name?: string }) =>
       newCode
         ? withServer(context, command, "approver", printNewCode)
         : withScreen(context, command, async (screen, options) => {
@@ -31,7 +33,7 @@ export function defineLogin(command: Command, context: CliContext): void {
             const token = { value: undefined, source: "a code was sent", next: loginAdvice };
             const connection = connectServer(url, token, readCertificates(options, context.io.env));
             try {
-              await signIn(connection, screen, code);
+              await signIn(connection, screen, code, name);
               return undefined;
             } catch (error) {
               const failure = commandFailure(error, connection);
@@ -44,19 +46,29 @@ export function defineLogin(command: Command, context: CliContext): void {
     );
 }
 
-async function signIn(connection: ServerConnection, screen: Screen, code: string): Promise<void> {
+async function signIn(
+  connection: ServerConnection,
+  screen: Screen,
+  code: string,
+  name = userInfo().username,
+): Promise<void> {
   const { url, credentials } = connection;
   const label = `${userInfo().username}@${hostname()}`;
-  const { token, credential, storeId } = await credentials.signIn({ code, label });
+  const { token, credential, storeId } = await credentials.signIn({ code, label, name });
   const { env } = screen.io;
   saveLogin(url, { storeId, id: credential?.id ?? "", token, expires: credential?.expires ?? 0 }, env);
   const signedIn = connection.as({ value: token, source: "the new sign-in was sent" });
   try {
-    const { enforcement } = await signedIn.tools.getServerInfo({});
+    const { enforcement, person } = await signedIn.tools.getServerInfo({});
     const state = { state: enforcementWord(enforcement), reason: enforcement?.reason ?? "" };
     if (screen.json)
-      screen.write(`${JSON.stringify({ server: url, principal: credential?.id, enforcement: state })}\n`);
-    else screen.write(`signed in at ${url} as ${credential?.id}, stored in ${loginFileOf(env)}\n`);
+      screen.write(
+        `${JSON.stringify({ server: url, principal: credential?.id, person: person?.name, enforcement: state })}\n`,
+      );
+    else
+      screen.write(
+        `signed in at ${url} as ${terminalLine(person?.name ?? "")} (${credential?.id}), stored in ${loginFileOf(env)}\n`,
+      );
     screen.note(`for agents that run as ${userInfo().username}, ${enforcementLine(enforcement, screen.paint.err)}`);
   } finally {
     signedIn.close();

@@ -1,3 +1,4 @@
+import { behindWords } from "../../view/people.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
 import { riskKinds } from "../../view/risks.ts";
@@ -149,7 +150,7 @@ function whoLines({ nameOf, now }: InboxView, { asks, ends }: Card, paint: Paint
   const field = (name: string, value: string) => `  ${paint("dim", name.padEnd(9))}${value}`;
   const parents = ancestry.slice(0, -1).map(nameOf);
   return [
-    field("agent", requesterWords(first, terminalLine)),
+    field("agent", `${requesterWords(first, terminalLine)}${behindWords(first, terminalLine)}`),
     field("session", nameOf(sessionId)),
     ...(parents.length > 0 ? [field("below", parents.join(" › "))] : []),
     ...(tool ? [field("call", terminalLine(tool.callId))] : []),

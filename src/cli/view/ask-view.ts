@@ -3,6 +3,7 @@ import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/t
 import { repetitionWords } from "../../view/asks.ts";
 import { type FileText, unreadWords } from "../../view/file-text.ts";
 import { hiddenWords } from "../../view/hidden.ts";
+import { behindWords } from "../../view/people.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
 import { riskLines } from "../../view/risks.ts";
@@ -21,7 +22,7 @@ export function askLines(
 ): string[] {
   const { permission, expires } = ask;
   const words = requesterWords(ask, terminalLine);
-  const asker = words === "" ? "" : `, asked by ${words}`;
+  const asker = words === "" ? "" : `, asked by ${words}${behindWords(ask, terminalLine)}`;
   const head = `${paint(["yellow", "bold"], `? ${terminalLine(permission)}`)}${asker}`;
   return [
     expires > 0 ? `${head}  ${paint("dim", `${durationOf(expires - now)} to answer`)}` : head,

@@ -1,6 +1,7 @@
 import { useSignal } from "@preact/signals";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { repetitionWords } from "../../view/asks.ts";
+import { behindWords } from "../../view/people.ts";
 import { timeLeft } from "../../view/quantities.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
@@ -69,7 +70,8 @@ export function AskCard({
         </p>
         <div class="ask-title">
           <h1 id="ask-title">
-            <bdi>{requesterWords(request, visibleText)}</bdi> {headingOf(inside.request, "asks")}
+            <bdi>{requesterWords(request, visibleText)}</bdi>
+            {behindWords(request, visibleText)} {headingOf(inside.request, "asks")}
           </h1>
           <p class="ask-what mono" aria-hidden="true" data-what={lineOf(group)} />
         </div>

@@ -1,6 +1,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { DecisionKind, type DecisionRecord, PermissionOutcome } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { methodWords } from "../../view/people.ts";
 import { momentOf } from "../../view/quantities.ts";
 import { requesterWords } from "../../view/requester.ts";
 import { settledText } from "../parts/settled.ts";
@@ -142,6 +143,7 @@ function DecisionCard({ decision: { entry, record } }: { decision: Decision }) {
         {tool === ""
           ? ""
           : `${visibleText(tool)}, called by ${requesterWords(record, visibleText)} (${visibleText(principal)}), `}
+        {record.person && `${visibleText(record.by)} (${methodWords(record.method)}), `}
         record {String(entry.seq)},{" "}
         <a href={`#${callId === "" ? pathOf("sessions", sessionId) : pathOf("sessions", sessionId, callId)}`}>
           {visibleText(callId || sessionId)}
@@ -152,10 +154,10 @@ function DecisionCard({ decision: { entry, record } }: { decision: Decision }) {
   );
 }
 
-function headline({ kind, by, settled, grants, report, traffic }: Decision["record"]): string {
+function headline({ kind, by, person, decisions, settled, grants, report, traffic }: Decision["record"]): string {
   if (kind === DecisionKind.SETTLED && settled !== undefined) return settledText(settled);
   if (kind === DecisionKind.REVOKED || kind === DecisionKind.CONFIRMED) {
-    return `Grant ${kind === DecisionKind.REVOKED ? "revoked" : "confirmed"} by ${visibleText(by)}: ${grants.map(({ text }) => visibleText(text)).join("; ")}`;
+    return `Grant ${kind === DecisionKind.REVOKED ? "revoked" : "confirmed"} by ${visibleText(person?.name || by)}: ${grants.map(({ text }) => visibleText(text)).join("; ")}`;
   }
   if (kind === DecisionKind.REPORTED) {
     return `${report?.failed ? "Failure" : "Result"} reported by ${visibleText(by)}${report?.late ? ", too late" : ""}`;
@@ -166,6 +168,7 @@ function headline({ kind, by, settled, grants, report, traffic }: Decision["reco
     });
     return `Used the network: ${hosts.join(", ")}`;
   }
+  if (kind === DecisionKind.PEOPLE) return visibleText(decisions.map(({ reason }) => reason).join("; "));
   return headlines.get(kind) ?? "Decided";
 }
 

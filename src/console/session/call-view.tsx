@@ -5,6 +5,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import type { FilePart, ToolPart, ToolStateError } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { effectsWords, errorReasonWords, failedCommandWords, isUnreported } from "../../view/calls.ts";
+import { behindWords } from "../../view/people.ts";
 import { namedPlacesOf, placeText } from "../../view/places.ts";
 import { durationOf, momentOf, sizeOf } from "../../view/quantities.ts";
 import { readWhole } from "../../view/read-output.ts";
@@ -76,7 +77,8 @@ export function CallView({
             {visibleText(call.tool)} <StateWord part={call} />
           </h1>
           <p class="hint">
-            <bdi>{requesterWords(call, visibleText)}</bdi> · {timesOf(call)} · <code>{visibleText(callId)}</code>
+            <bdi>{requesterWords(call, visibleText)}</bdi>
+            {behindWords(call, visibleText)} · {timesOf(call)} · <code>{visibleText(callId)}</code>
           </p>
         </div>
         {(state.case === "pending" || state.case === "running") && (

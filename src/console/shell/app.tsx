@@ -39,6 +39,8 @@ const Sessions = lazyPage(async () => (await import("../session/sessions.tsx")).
 const Policy = lazyPage(async () => (await import("../policy/policy.tsx")).PolicyPage);
 const Tools = lazyPage(async () => (await import("../tools/tools.tsx")).Tools);
 const Sources = lazyPage(async () => (await import("../sources/sources.tsx")).SourcesPage);
+const People = lazyPage(async () => (await import("../people/people.tsx")).PeoplePage);
+const YourName = lazyPage(async () => (await import("../people/your-name.tsx")).YourName);
 const Workers = lazyPage(async () => (await import("../workers/workers.tsx")).WorkersPage);
 
 const pages: Readonly<Record<string, { title: string; icon: string; Page: FunctionComponent<PageProps> }>> = {
@@ -47,6 +49,11 @@ const pages: Readonly<Record<string, { title: string; icon: string; Page: Functi
   policy: { title: "Policy", icon: "M12 3l8 3v6c0 5-3.5 8-8 9-4.5-1-8-4-8-9V6zM9 12l2 2 4-4", Page: Policy },
   tools: { title: "Tools", icon: "M14 7a4 4 0 0 1 5-4l-2.5 3 1.5 1.5 3-2.5a4 4 0 0 1-5 5L7 19l-2-2z", Page: Tools },
   sources: { title: "Sources", icon: "M4 5h16v5H4zM4 14h16v5H4zM8 7.5v.1M8 16.5v.1", Page: Sources },
+  people: {
+    title: "People",
+    icon: "M9 11a3.5 3.5 0 1 0 0-7 3.5 3.5 0 0 0 0 7zM3 20c1-4 3-6 6-6s5 2 6 6M17 5v6M14 8h6",
+    Page: People,
+  },
   workers: { title: "Workers", icon: "M5 4h6v6H5zM13 14h6v6h-6zM8 10v7h5M16 14V7h-5", Page: Workers },
 };
 
@@ -113,6 +120,7 @@ function Shell({ connection, signIn, route }: { connection: ConsoleConnection; s
         </div>
       </aside>
       <main id="main" tabIndex={-1} aria-label={title}>
+        {isNameless(connection) && <YourName connection={connection} feed={feed} route={route} />}
         <Page connection={connection} feed={feed} route={route} />
       </main>
       <KeyHelp />
@@ -145,7 +153,7 @@ function Who({ connection, signIn }: { connection: ConsoleConnection; signIn: Si
   return (
     <div class="who">
       <span>
-        <b>{server.principal}</b>
+        <b>{visibleText(server.person?.name || server.principal)}</b>
         <small>{server.roles.join(", ")}</small>
       </span>
       {connection.may("approver", "admin") && !isOpenToAll && <AddDevice connection={connection} />}
@@ -154,6 +162,11 @@ function Who({ connection, signIn }: { connection: ConsoleConnection; signIn: Si
       </button>
     </div>
   );
+}
+
+/** Returns true for a person who signed in with a code and gave no name yet. */
+function isNameless({ server: { person } }: ConsoleConnection): boolean {
+  return person?.issuer === "local" && person.name === "";
 }
 
 function NotFound() {

@@ -4,6 +4,7 @@ import { CredentialService } from "../../../gen/opencode/tool/v1/credential_serv
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { OperatorService } from "../../../gen/opencode/tool/v1/operator_service_pb.ts";
 import { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { PersonService } from "../../../gen/opencode/tool/v1/person_service_pb.ts";
 import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { SourceService } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -101,6 +102,11 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     explainPermission: allRoles,
     listRules: overseers,
   } satisfies Record<keyof typeof PermissionService.method, readonly Role[]>,
+  [PersonService.typeName]: {
+    listPeople: approvers,
+    renamePerson: approvers,
+    revokePerson: approvers,
+  } satisfies Record<keyof typeof PersonService.method, readonly Role[]>,
   [SourceService.typeName]: {
     listSources: overseers,
     acceptSource: approvers,

@@ -4,6 +4,7 @@ import type { Config } from "../../config/config.ts";
 import type { Principal, Role } from "../../core/principal.ts";
 import { RequestError } from "../../core/request-error.ts";
 import type { Credentials } from "../../people/credentials.ts";
+import { anonymousIdentity } from "../../people/person.ts";
 import { type BrowserSignIn, browserTokenOf } from "./browser-sign-in.ts";
 import type { RequestHeaders } from "./edge-context.ts";
 
@@ -40,6 +41,7 @@ const anonymous: Principal = {
   agents: ["*"],
   workspaces: ["*"],
   lineage: ["anonymous"],
+  identity: anonymousIdentity,
   answersOwn: true,
 };
 

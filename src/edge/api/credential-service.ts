@@ -1,5 +1,6 @@
 import type { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { AnswerMethod } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { StoreMembership } from "../../call/ports.ts";
 import { type Principal, type Role, roleNames, type WorkerRights } from "../../core/principal.ts";
 import { workerRightsProblem } from "../../core/worker-rights.ts";
@@ -22,12 +23,17 @@ export interface CredentialServiceDomain extends SenderDomain {
 export function credentialService(domain: CredentialServiceDomain): ServiceFunctions<typeof CredentialService> {
   const { credentials, store } = domain;
   return {
-    async signIn({ code, label }, { peer }) {
+    async signIn({ code, label, name }, { peer }) {
       const { uid } = await peer();
-      const { token, credential } = await credentials.signIn({ code, label: label || "terminal", uid });
+      const { token, credential } = await credentials.signIn({ code, label: label || "terminal", name, uid });
       return { token, credential: recordOf(credential), storeId: store.storeId };
     },
-    createCode: async (_request, context) => credentials.createCode(await approverOf(domain, context)),
+    async createCode({ newPerson }, context) {
+      const principal = await approverOf(domain, context);
+      if (newPerson === undefined) return credentials.createCode(principal);
+      checkRole(principal, ["admin"], "CreateCode for a new person");
+      return await credentials.invite(principal, newPerson);
+    },
     async createToken({ roles: named, agents, workspaces, label, expires, worker }, context) {
       const principal = await approverOf(domain, context);
       const roles = roleNames.filter((role) => named.includes(role));
@@ -48,7 +54,7 @@ export function credentialService(domain: CredentialServiceDomain): ServiceFunct
     },
     listCredentials(request) {
       const { page, nextPageToken } = pageByKey(credentials.list(), newestFirstKey, request);
-      return { credentials: page.map(recordOf), nextPageToken };
+      return { credentials: page.map((each) => recordOf(each, credentials.lastSeen(each.id))), nextPageToken };
     },
     async revokeCredential({ id }, { principal }) {
       const found = credentials.list().find((credential) => credential.id === id);
@@ -99,9 +105,12 @@ function narrowed(field: string, wanted: readonly string[], own: readonly string
   );
 }
 
-function recordOf(credential: Credential) {
+/** Returns the record of a credential as the contract has it. */
+export function recordOf(credential: Credential, lastSeen = 0) {
   const { id, roles, agents, workspaces, worker, label, created, expires, revoked, issuer = "", uid } = credential;
+  const { personId = "" } = credential;
   return {
+    ...{ personId, method: personId === "" ? AnswerMethod.TOKEN : AnswerMethod.SESSION, lastSeen },
     id,
     roles: [...roles],
     agents: [...agents],

@@ -112,6 +112,7 @@ const statuses: Readonly<Record<ReasonName, Status>> = {
   WORKER_PROTOCOL: "failed_precondition",
   WORKER_SUPERSEDED: "aborted",
   WORKER_SILENT: "deadline_exceeded",
+  NO_SUCH_PERSON: "not_found",
   STOPPED: "failed_precondition",
 };
 

@@ -86,11 +86,11 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
     listGrants: (request, context) => listGrants(domain, request, context),
 
     async revokeGrant({ grantId }, { principal }) {
-      return { grant: await permissions.revoke(principal.id, grantId) };
+      return { grant: await permissions.revoke(principal, grantId) };
     },
 
     async confirmGrant({ grantId }, { principal }) {
-      return { grant: await permissions.confirm(principal.id, grantId) };
+      return { grant: await permissions.confirm(principal, grantId) };
     },
 
     async listDecisions(request, context) {

@@ -2,6 +2,7 @@ import { AgentService } from "../../../gen/opencode/tool/v1/agent_service_pb.ts"
 import { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { OperatorService } from "../../../gen/opencode/tool/v1/operator_service_pb.ts";
 import { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { PersonService } from "../../../gen/opencode/tool/v1/person_service_pb.ts";
 import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { SourceService } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -12,6 +13,7 @@ import { type CredentialServiceDomain, credentialService } from "./credential-se
 import type { Failures } from "./failures.ts";
 import { type OperatorServiceDomain, operatorService } from "./operator-service.ts";
 import { type PermissionServiceDomain, permissionService } from "./permission-service.ts";
+import { type PersonServiceDomain, personService } from "./person-service.ts";
 import { type Rpc, rpcsOf, type ServiceFunctions } from "./rpc.ts";
 import { type SessionServiceDomain, sessionService } from "./session-service.ts";
 import { type SourceServiceDomain, sourceService } from "./source-service.ts";
@@ -28,6 +30,7 @@ export interface Services {
   permissions: ServiceFunctions<typeof PermissionService>;
   sessions: ServiceFunctions<typeof SessionService>;
   credentials: ServiceFunctions<typeof CredentialService>;
+  people: ServiceFunctions<typeof PersonService>;
   agents: ServiceFunctions<typeof AgentService>;
   sources: ServiceFunctions<typeof SourceService>;
   operator: ServiceFunctions<typeof OperatorService>;
@@ -40,6 +43,7 @@ export function createServices(
     PermissionServiceDomain &
     SessionServiceDomain &
     CredentialServiceDomain &
+    PersonServiceDomain &
     AgentServiceDomain &
     StreamToolsDomain &
     SourceServiceDomain &
@@ -56,6 +60,7 @@ export function createServices(
     permissions,
     sessions: sessionService(domain),
     credentials: credentialService(domain),
+    people: personService(domain),
     agents: agentService(domain),
     sources: sourceService(domain),
     operator: operatorService(domain),
@@ -65,12 +70,13 @@ export function createServices(
 
 /** Lists the rpcs of all services, for doors that serve them alike. */
 export function rpcsOfServices(services: Services): Rpc[] {
-  const { tools, permissions, sessions, credentials, agents, sources, operator, workers } = services;
+  const { tools, permissions, sessions, credentials, people, agents, sources, operator, workers } = services;
   return [
     ...rpcsOf(ToolService, tools, { messageBytes: { streamTools: streamMessageBytes } }),
     ...rpcsOf(PermissionService, permissions),
     ...rpcsOf(SessionService, sessions),
     ...rpcsOf(CredentialService, credentials),
+    ...rpcsOf(PersonService, people),
     ...rpcsOf(AgentService, agents),
     ...rpcsOf(SourceService, sources),
     ...rpcsOf(OperatorService, operator),

@@ -93,6 +93,7 @@ export async function getServerInfoRpc(
     agentDetails: agents.map((details) => ({ ...details, canAsk: planner.asking(details.agent) })),
     unattended: about.unattended === "deny" ? UnattendedPolicy.DENY : UnattendedPolicy.WAIT,
     principal: principal.id,
+    ...(principal.identity && { person: principal.identity.person }),
     roles: [...roles],
     enforcement: enforcement.judge(sender.uid),
     format: store.format,

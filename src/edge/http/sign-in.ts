@@ -57,11 +57,12 @@ async function signIn(
   request: Request,
   response: Response,
 ): Promise<void> {
-  const code = codeIn(await readBody(request, { maxBytes: limits.publicRequestBytes, maxMs: limits.bodyMs, budget }));
+  const body = await readBody(request, { maxBytes: limits.publicRequestBytes, maxMs: limits.bodyMs, budget });
+  const { code, name } = signInOf(body);
   const { cookie, pageKey, token } = newBrowserToken();
   const label = browserNameOf(headers.get("user-agent") ?? "");
   const uid = await peerUid(request.socket);
-  const { credential } = await credentials.signIn({ code, label, token, uid });
+  const { credential } = await credentials.signIn({ code, label, name, token, uid });
   const maxAge = Math.floor((credential.expires - credential.created) / 1_000);
   setCookie(response, headers, browser, cookie, maxAge);
   sendWhole(response, 200, "application/json", JSON.stringify({ pageKey }));
@@ -95,10 +96,10 @@ function setCookie(
   response.setHeader("cache-control", "no-store");
 }
 
-function codeIn(body: Buffer): string {
+function signInOf(body: Buffer): { code: string; name: string } {
   try {
-    const { code } = JSON.parse(body.toString());
-    if (typeof code === "string" && code.length <= 64) return code;
+    const { code, name = "" } = JSON.parse(body.toString());
+    if (isShort(code) && isShort(name)) return { code, name };
   } catch {
     // The same refusal as for JSON without a code.
   }
@@ -112,6 +113,8 @@ function browserNameOf(userAgent: string): string {
   const known = ({ Edg: "Edge", OPR: "Opera" } as Record<string, string>)[name] ?? name;
   return system === undefined ? known : `${known} on ${system}`;
 }
+
+const isShort = (text: unknown) => typeof text === "string" && text.length <= 64;
 
 function first(value: string | readonly string[] | undefined): string | null {
   return typeof value === "string" ? value : (value?.[0] ?? null);

@@ -169,6 +169,8 @@ export async function openRedisStore(options: {
       recordKinds.workerDeclarations,
     ),
     stops: await createRedisTable(link, keys.records("stops"), recordKinds.stops),
+    people: await createRedisTable(link, keys.records("people"), recordKinds.people),
+    lastSeen: await createRedisTable(link, keys.records("last-seen"), recordKinds.lastSeen),
   };
   const ports = {
     calls: refusingDamage(callStoreOf(context), damage),

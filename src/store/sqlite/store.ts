@@ -94,6 +94,8 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
     acceptedSources: openRecordTable(directory, recordKinds.acceptedSources),
     workerDeclarations: openRecordTable(directory, recordKinds.workerDeclarations),
     stops: openRecordTable(directory, recordKinds.stops),
+    people: openRecordTable(directory, recordKinds.people),
+    lastSeen: openRecordTable(directory, recordKinds.lastSeen),
   };
   const news = createNewsListeners();
   const space: DiskSpace =

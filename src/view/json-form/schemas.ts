@@ -120,6 +120,10 @@ const requester = z
   .object({ kind: z.string(), place: z.string(), subagent: z.string() })
   .describe("The agent that asks, in its own words");
 
+const person = z
+  .object({ id: z.string(), issuer: z.string(), subject: z.string(), name: z.string(), groups: z.array(z.string()) })
+  .describe("The person behind the agent");
+
 export const toolPartSchema = named(
   "toolPart",
   "A tool call, as a part of a message",
@@ -149,6 +153,7 @@ export const toolPartSchema = named(
     cancelRequested: z.boolean().optional().describe("The agent that runs it was asked to stop"),
     callerUid: count.optional().describe("The user of the operating system that called"),
     requester: requester.optional(),
+    person: person.optional(),
     background: z.boolean().optional().describe("A tool made the call and did not wait for it"),
     childSessionID: z.string().optional().describe("The session of the subagent of a task"),
     parentCallID: z.string().optional().describe("The call whose tool made this one"),
@@ -301,6 +306,7 @@ export const permissionRequestSchema = named(
     question: z.array(question).optional().describe("What it asks a person, with the form of each answer"),
     risks: z.array(risk).optional().describe("What deserves attention, the heaviest kind first"),
     requester: requester.optional(),
+    person: person.optional(),
     view: view.optional().describe("The whole call, as approvers see it"),
     changed: z.string().optional().describe("Why it is asked again"),
   }),

@@ -7,13 +7,15 @@
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import { file_buf_validate_validate } from "@bufbuild/protovalidate/gen/buf/validate/validate_pb.js";
+import type { AnswerMethod } from "./permission_pb.ts";
+import { file_opencode_tool_v1_permission } from "./permission_pb.ts";
 import type { Message } from "@bufbuild/protobuf";
 
 /**
  * Describes the file opencode/tool/v1/credential_service.proto.
  */
 export const file_opencode_tool_v1_credential_service: GenFile = /*@__PURE__*/
-  fileDesc("CilvcGVuY29kZS90b29sL3YxL2NyZWRlbnRpYWxfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSLnAQoKQ3JlZGVudGlhbBIKCgJpZBgBIAEoCRINCgVyb2xlcxgCIAMoCRIOCgZhZ2VudHMYAyADKAkSEgoKd29ya3NwYWNlcxgEIAMoCRINCgVsYWJlbBgFIAEoCRIPCgdjcmVhdGVkGAYgASgBEg8KB2V4cGlyZXMYByABKAESDwoHcmV2b2tlZBgIIAEoARIOCgZpc3N1ZXIYCiABKAkSEAoDdWlkGAkgASgNSACIAQESLgoGd29ya2VyGAsgASgLMh4ub3BlbmNvZGUudG9vbC52MS5Xb3JrZXJSaWdodHNCBgoEX3VpZCLNAQoMV29ya2VyUmlnaHRzEjMKBXRvb2xzGAEgAygJQiS6SCGSAR4QZCIachgyFl5bQS1aYS16MC05XyotXXsxLDY0fSQSJgoLcGVybWlzc2lvbnMYAiADKAlCEbpIDpIBCxBkIgdyBRABGIABEiAKBWNhbGxzGAMgAygJQhG6SA6SAQsQZCIHcgUQARiAARISCgppZGVtcG90ZW50GAQgASgIEioKA3BpbhgFIAMoCUIdukgakgEXEOgHIhJyEDIOXlswLTlhLWZdezMyfSQiQQoNU2lnbkluUmVxdWVzdBIXCgRjb2RlGAEgASgJQgm6SAZyBBABGEASFwoFbGFiZWwYAiABKAlCCLpIBXIDGIABImMKDlNpZ25JblJlc3BvbnNlEg0KBXRva2VuGAEgASgJEjAKCmNyZWRlbnRpYWwYAiABKAsyHC5vcGVuY29kZS50b29sLnYxLkNyZWRlbnRpYWwSEAoIc3RvcmVfaWQYAyABKAkiEwoRQ3JlYXRlQ29kZVJlcXVlc3QiMwoSQ3JlYXRlQ29kZVJlc3BvbnNlEgwKBGNvZGUYASABKAkSDwoHZXhwaXJlcxgCIAEoASKgAgoSQ3JlYXRlVG9rZW5SZXF1ZXN0Ek8KBXJvbGVzGAEgAygJQkC6SD2SAToIARAGGAEiMnIwUgZjYWxsZXJSCGFwcHJvdmVyUgd3YXRjaGVyUgVhZG1pblIEaG9zdFIGd29ya2VyEiAKBmFnZW50cxgCIAMoCUIQukgNkgEKEGQiBnIEEAEYQBIkCgp3b3Jrc3BhY2VzGAMgAygJQhC6SA2SAQoQZCIGcgQQARhAEhcKBWxhYmVsGAQgASgJQgi6SAVyAxiAARIoCgdleHBpcmVzGAUgASgBQhe6SBQSEhEAANzCCLI+QykAAAAAAAAAABIuCgZ3b3JrZXIYBiABKAsyHi5vcGVuY29kZS50b29sLnYxLldvcmtlclJpZ2h0cyJWChNDcmVhdGVUb2tlblJlc3BvbnNlEg0KBXRva2VuGAEgASgJEjAKCmNyZWRlbnRpYWwYAiABKAsyHC5vcGVuY29kZS50b29sLnYxLkNyZWRlbnRpYWwiUwoWTGlzdENyZWRlbnRpYWxzUmVxdWVzdBIbCglwYWdlX3NpemUYASABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YAiABKAlCCLpIBXIDGIACImUKF0xpc3RDcmVkZW50aWFsc1Jlc3BvbnNlEjEKC2NyZWRlbnRpYWxzGAEgAygLMhwub3BlbmNvZGUudG9vbC52MS5DcmVkZW50aWFsEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIwChdSZXZva2VDcmVkZW50aWFsUmVxdWVzdBIVCgJpZBgBIAEoCUIJukgGcgQQARhAIkwKGFJldm9rZUNyZWRlbnRpYWxSZXNwb25zZRIwCgpjcmVkZW50aWFsGAEgASgLMhwub3BlbmNvZGUudG9vbC52MS5DcmVkZW50aWFsMugDChFDcmVkZW50aWFsU2VydmljZRJLCgZTaWduSW4SHy5vcGVuY29kZS50b29sLnYxLlNpZ25JblJlcXVlc3QaIC5vcGVuY29kZS50b29sLnYxLlNpZ25JblJlc3BvbnNlElcKCkNyZWF0ZUNvZGUSIy5vcGVuY29kZS50b29sLnYxLkNyZWF0ZUNvZGVSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5DcmVhdGVDb2RlUmVzcG9uc2USWgoLQ3JlYXRlVG9rZW4SJC5vcGVuY29kZS50b29sLnYxLkNyZWF0ZVRva2VuUmVxdWVzdBolLm9wZW5jb2RlLnRvb2wudjEuQ3JlYXRlVG9rZW5SZXNwb25zZRJmCg9MaXN0Q3JlZGVudGlhbHMSKC5vcGVuY29kZS50b29sLnYxLkxpc3RDcmVkZW50aWFsc1JlcXVlc3QaKS5vcGVuY29kZS50b29sLnYxLkxpc3RDcmVkZW50aWFsc1Jlc3BvbnNlEmkKEFJldm9rZUNyZWRlbnRpYWwSKS5vcGVuY29kZS50b29sLnYxLlJldm9rZUNyZWRlbnRpYWxSZXF1ZXN0Gioub3BlbmNvZGUudG9vbC52MS5SZXZva2VDcmVkZW50aWFsUmVzcG9uc2VCJlokdG9vbGdhdGUvZ2VuL29wZW5jb2RlL3Rvb2wvdjE7dG9vbHYxYgZwcm90bzM", [file_buf_validate_validate]);
+  fileDesc("CilvcGVuY29kZS90b29sL3YxL2NyZWRlbnRpYWxfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSLDAgoKQ3JlZGVudGlhbBIKCgJpZBgBIAEoCRINCgVyb2xlcxgCIAMoCRIOCgZhZ2VudHMYAyADKAkSEgoKd29ya3NwYWNlcxgEIAMoCRINCgVsYWJlbBgFIAEoCRIPCgdjcmVhdGVkGAYgASgBEg8KB2V4cGlyZXMYByABKAESDwoHcmV2b2tlZBgIIAEoARIOCgZpc3N1ZXIYCiABKAkSEAoDdWlkGAkgASgNSACIAQESLgoGd29ya2VyGAsgASgLMh4ub3BlbmNvZGUudG9vbC52MS5Xb3JrZXJSaWdodHMSEQoJcGVyc29uX2lkGAwgASgJEi4KBm1ldGhvZBgNIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuQW5zd2VyTWV0aG9kEhEKCWxhc3Rfc2VlbhgPIAEoAUIGCgRfdWlkSgQIDhAPIs0BCgxXb3JrZXJSaWdodHMSMwoFdG9vbHMYASADKAlCJLpIIZIBHhBkIhpyGDIWXltBLVphLXowLTlfKi1dezEsNjR9JBImCgtwZXJtaXNzaW9ucxgCIAMoCUIRukgOkgELEGQiB3IFEAEYgAESIAoFY2FsbHMYAyADKAlCEbpIDpIBCxBkIgdyBRABGIABEhIKCmlkZW1wb3RlbnQYBCABKAgSKgoDcGluGAUgAygJQh26SBqSARcQ6AciEnIQMg5eWzAtOWEtZl17MzJ9JCJYCg1TaWduSW5SZXF1ZXN0EhcKBGNvZGUYASABKAlCCbpIBnIEEAEYQBIXCgVsYWJlbBgCIAEoCUIIukgFcgMYgAESFQoEbmFtZRgDIAEoCUIHukgEcgIYQCJjCg5TaWduSW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCRIwCgpjcmVkZW50aWFsGAIgASgLMhwub3BlbmNvZGUudG9vbC52MS5DcmVkZW50aWFsEhAKCHN0b3JlX2lkGAMgASgJIkQKEUNyZWF0ZUNvZGVSZXF1ZXN0EiAKCm5ld19wZXJzb24YASABKAlCB7pIBHICGEBIAIgBAUINCgtfbmV3X3BlcnNvbiIzChJDcmVhdGVDb2RlUmVzcG9uc2USDAoEY29kZRgBIAEoCRIPCgdleHBpcmVzGAIgASgBIqACChJDcmVhdGVUb2tlblJlcXVlc3QSTwoFcm9sZXMYASADKAlCQLpIPZIBOggBEAYYASIycjBSBmNhbGxlclIIYXBwcm92ZXJSB3dhdGNoZXJSBWFkbWluUgRob3N0UgZ3b3JrZXISIAoGYWdlbnRzGAIgAygJQhC6SA2SAQoQZCIGcgQQARhAEiQKCndvcmtzcGFjZXMYAyADKAlCELpIDZIBChBkIgZyBBABGEASFwoFbGFiZWwYBCABKAlCCLpIBXIDGIABEigKB2V4cGlyZXMYBSABKAFCF7pIFBISEQAA3MIIsj5DKQAAAAAAAAAAEi4KBndvcmtlchgGIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuV29ya2VyUmlnaHRzIlYKE0NyZWF0ZVRva2VuUmVzcG9uc2USDQoFdG9rZW4YASABKAkSMAoKY3JlZGVudGlhbBgCIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuQ3JlZGVudGlhbCJTChZMaXN0Q3JlZGVudGlhbHNSZXF1ZXN0EhsKCXBhZ2Vfc2l6ZRgBIAEoDUIIukgFKgMY9AMSHAoKcGFnZV90b2tlbhgCIAEoCUIIukgFcgMYgAIiZQoXTGlzdENyZWRlbnRpYWxzUmVzcG9uc2USMQoLY3JlZGVudGlhbHMYASADKAsyHC5vcGVuY29kZS50b29sLnYxLkNyZWRlbnRpYWwSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIjAKF1Jldm9rZUNyZWRlbnRpYWxSZXF1ZXN0EhUKAmlkGAEgASgJQgm6SAZyBBABGEAiTAoYUmV2b2tlQ3JlZGVudGlhbFJlc3BvbnNlEjAKCmNyZWRlbnRpYWwYASABKAsyHC5vcGVuY29kZS50b29sLnYxLkNyZWRlbnRpYWwy6AMKEUNyZWRlbnRpYWxTZXJ2aWNlEksKBlNpZ25JbhIfLm9wZW5jb2RlLnRvb2wudjEuU2lnbkluUmVxdWVzdBogLm9wZW5jb2RlLnRvb2wudjEuU2lnbkluUmVzcG9uc2USVwoKQ3JlYXRlQ29kZRIjLm9wZW5jb2RlLnRvb2wudjEuQ3JlYXRlQ29kZVJlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkNyZWF0ZUNvZGVSZXNwb25zZRJaCgtDcmVhdGVUb2tlbhIkLm9wZW5jb2RlLnRvb2wudjEuQ3JlYXRlVG9rZW5SZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5DcmVhdGVUb2tlblJlc3BvbnNlEmYKD0xpc3RDcmVkZW50aWFscxIoLm9wZW5jb2RlLnRvb2wudjEuTGlzdENyZWRlbnRpYWxzUmVxdWVzdBopLm9wZW5jb2RlLnRvb2wudjEuTGlzdENyZWRlbnRpYWxzUmVzcG9uc2USaQoQUmV2b2tlQ3JlZGVudGlhbBIpLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlQ3JlZGVudGlhbFJlcXVlc3QaKi5vcGVuY29kZS50b29sLnYxLlJldm9rZUNyZWRlbnRpYWxSZXNwb25zZUImWiR0b29sZ2F0ZS9nZW4vb3BlbmNvZGUvdG9vbC92MTt0b29sdjFiBnByb3RvMw", [file_buf_validate_validate, file_opencode_tool_v1_permission]);
 
 /**
  * Credential is the record of a credential, without its hash.
@@ -100,6 +102,28 @@ export type Credential = Message<"opencode.tool.v1.Credential"> & {
    * @generated from field: opencode.tool.v1.WorkerRights worker = 11;
    */
   worker?: WorkerRights | undefined;
+
+  /**
+   * person_id is the person whose sign-in it is; empty for tokens.
+   *
+   * @generated from field: string person_id = 12;
+   */
+  personId: string;
+
+  /**
+   * method is what the credential proves: SESSION for a sign-in, TOKEN for a token.
+   *
+   * @generated from field: opencode.tool.v1.AnswerMethod method = 13;
+   */
+  method: AnswerMethod;
+
+  /**
+   * last_seen is the time of its last request, in ms since the epoch, at most five minutes old; 0 if it has made none, or
+   * none for 30 days.
+   *
+   * @generated from field: double last_seen = 15;
+   */
+  lastSeen: number;
 };
 
 /**
@@ -180,6 +204,14 @@ export type SignInRequest = Message<"opencode.tool.v1.SignInRequest"> & {
    * @generated from field: string label = 2;
    */
   label: string;
+
+  /**
+   * name is the name of the person; it counts only where the code makes a new person and names none itself. A person
+   * without a name can give one later (PersonService.RenamePerson).
+   *
+   * @generated from field: string name = 3;
+   */
+  name: string;
 };
 
 /**
@@ -226,11 +258,18 @@ export const SignInResponseSchema: GenMessage<SignInResponse> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_credential_service, 3);
 
 /**
- * CreateCodeRequest is empty.
+ * CreateCodeRequest says for whom the code is.
  *
  * @generated from message opencode.tool.v1.CreateCodeRequest
  */
 export type CreateCodeRequest = Message<"opencode.tool.v1.CreateCodeRequest"> & {
+  /**
+   * new_person is the name of a new person, which may be empty: then the sign-in gives it. Absent: the code is for
+   * another device of the same person.
+   *
+   * @generated from field: optional string new_person = 1;
+   */
+  newPerson?: string | undefined;
 };
 
 /**
@@ -457,9 +496,10 @@ export const RevokeCredentialResponseSchema: GenMessage<RevokeCredentialResponse
  * configuration (`[[token]]`) are not in the table.
  *
  * Each credential records who issued it. Sign-ins with codes that a principal created belong to the same person as that
- * principal, and so do sign-ins with codes that they created. A token of CreateToken is a separate person, which
+ * principal, and so do sign-ins with codes that they created. A code of the service itself, and one with `new_person`,
+ * makes a new person. A token of CreateToken is a separate person, which
  * descends from the person of its issuer. Tokens of the configuration, tokens that the operator added to the table, and
- * sign-ins with a code of the service itself have no issuer. A person answers neither permission requests of its
+ * sign-ins that made a person have no issuer. A person answers neither permission requests of its
  * calls, nor those of a person from whom it descends (OWN_CALL). It does answer those of tokens that it created.
  *
  * @generated from service opencode.tool.v1.CredentialService
@@ -479,8 +519,9 @@ export const CredentialService: GenService<{
     output: typeof SignInResponseSchema;
   },
   /**
-   * CreateCode returns a one-time code with which another browser or terminal signs in with the roles of this
-   * credential. Roles: approver, admin.
+   * CreateCode returns a one-time code. Another browser or terminal of the same person signs in with it, with the roles of
+   * this credential; with `new_person`, a new person signs in as approver, which needs the role admin. Roles: approver,
+   * admin.
    *
    * @generated from rpc opencode.tool.v1.CredentialService.CreateCode
    */

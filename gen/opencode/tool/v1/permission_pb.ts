@@ -13,7 +13,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission.proto.
  */
 export const file_opencode_tool_v1_permission: GenFile = /*@__PURE__*/
-  fileDesc("CiFvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb24ucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEipQEKDlBlcm1pc3Npb25SdWxlEh4KCnBlcm1pc3Npb24YASABKAlCCrpIB3IFEAEYgAESGwoHcGF0dGVybhgCIAEoCUIKukgHcgUQARiAIBI+CgZhY3Rpb24YAyABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb25CCrpIB4IBBBABIAASFgoEd2hlbhgEIAEoCUIIukgFcgMYgAgilgMKElBlcm1pc3Npb25EZWNpc2lvbhISCgpwZXJtaXNzaW9uGAEgASgJEg8KB3BhdHRlcm4YAiABKAkSMgoGYWN0aW9uGAMgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjAKBWxheWVyGAQgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISFwoKcnVsZV9pbmRleBgFIAEoDUgAiAEBEi4KBHJ1bGUYBiABKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhAKCGdyYW50X2lkGAcgASgJEg4KBnJlYXNvbhgIIAEoCRI3CgtyZWFzb25fY29kZRgJIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlYXNvbhIsCgdtYXRjaGVzGAogAygLMhsub3BlbmNvZGUudG9vbC52MS5SdWxlTWF0Y2gSFAoMbW9yZV9tYXRjaGVzGAsgASgNQg0KC19ydWxlX2luZGV4Is4BCglSdWxlTWF0Y2gSMAoFbGF5ZXIYASABKA4yIS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25MYXllchIOCgZzb3VyY2UYAiABKAkSEgoKcnVsZV9pbmRleBgDIAEoDRIuCgRydWxlGAQgASgLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIMCgR0ZXh0GAUgASgJEg8KB2RlY2lkZWQYBiABKAgSDQoFdW5tZXQYByABKAkSDQoFcGxhY2UYCCABKAkijgEKCFJ1bGVMaXN0EjAKBWxheWVyGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISDgoGc291cmNlGAIgASgJEi8KBXJ1bGVzGAMgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIPCgdwcm9ibGVtGAQgASgJImoKCkdyYW50TWF0Y2gSDwoFZXhhY3QYASABKAlIABIuCgZwcmVmaXgYAiABKAsyHC5vcGVuY29kZS50b29sLnYxLkFyZ3ZQcmVmaXhIABISCgh3aWxkY2FyZBgDIAEoCUgAQgcKBW1hdGNoIkAKCkFyZ3ZQcmVmaXgSDQoFd29yZHMYASADKAkSEgoKcmlza19raW5kcxgCIAMoDRIPCgdvcHRpb25zGAMgAygJIskBCgVPZmZlchIKCgJpZBgBIAEoCRIMCgR0ZXh0GAIgASgJEisKBXNjb3BlGAMgASgOMhwub3BlbmNvZGUudG9vbC52MS5HcmFudFNjb3BlEisKBW1hdGNoGAQgASgLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoEg8KB2V4cGlyZXMYBSABKAESDwoHYmluZGluZxgGIAEoCRIqCgRhbHNvGAcgAygLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoIugCCgVHcmFudBIKCgJpZBgBIAEoCRIrCgVzY29wZRgCIAEoDjIcLm9wZW5jb2RlLnRvb2wudjEuR3JhbnRTY29wZRISCgpzZXNzaW9uX2lkGAMgASgJEhIKCnBlcm1pc3Npb24YBCABKAkSKwoFbWF0Y2gYBSABKAsyHC5vcGVuY29kZS50b29sLnYxLkdyYW50TWF0Y2gSDAoEdGV4dBgGIAEoCRIRCgl3b3Jrc3BhY2UYByABKAkSDAoEdG9vbBgIIAEoCRIPCgdiaW5kaW5nGAkgASgJEhUKDXBlcm1pc3Npb25faWQYCiABKAkSEgoKZ3JhbnRlZF9ieRgLIAEoCRIPCgdjcmVhdGVkGAwgASgBEg8KB2V4cGlyZXMYDSABKAESDwoHcmV2b2tlZBgOIAEoARINCgVhZ2VudBgPIAEoCRIRCglsYXN0X3VzZWQYECABKAESEQoJc3VzcGVuZGVkGBEgASgBItwCChFQZXJtaXNzaW9uU2V0dGxlZBIVCg1wZXJtaXNzaW9uX2lkGAEgASgJEhIKCnNlc3Npb25faWQYAiABKAkSDwoHY2FsbF9pZBgDIAEoCRI0CgdvdXRjb21lGAQgASgOMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uT3V0Y29tZRIKCgJieRgFIAEoCRIPCgdtZXNzYWdlGAYgASgJEhAKCHJlcGx5X2lkGAcgASgJEhAKCGdyYW50X2lkGAggASgJEgwKBHRpbWUYCSABKAESFQoNYW5zd2VyX2RpZ2VzdBgKIAEoCRIUCgxzZXR0bGVkX3dpdGgYCyABKAkSMQoHYW5zd2VycxgMIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUXVlc3Rpb25BbnN3ZXISJgoFc2hvd24YECABKA4yFy5vcGVuY29kZS50b29sLnYxLlNob3duIoEBCghRdWVzdGlvbhIQCghxdWVzdGlvbhgBIAEoCRIOCgZoZWFkZXIYAiABKAkSMQoHb3B0aW9ucxgDIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUXVlc3Rpb25PcHRpb24SEAoIbXVsdGlwbGUYBCABKAgSDgoGY3VzdG9tGAUgASgIIjQKDlF1ZXN0aW9uT3B0aW9uEg0KBWxhYmVsGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJIjMKDlF1ZXN0aW9uQW5zd2VyEiEKBnZhbHVlcxgBIAMoCUIRukgOkgELEBUiB3IFEAEYgCAi7QMKDkRlY2lzaW9uUmVjb3JkEiwKBGtpbmQYASABKA4yHi5vcGVuY29kZS50b29sLnYxLkRlY2lzaW9uS2luZBISCgpzZXNzaW9uX2lkGAIgASgJEg8KB2NhbGxfaWQYAyABKAkSDAoEdG9vbBgEIAEoCRINCgVhZ2VudBgFIAEoCRIRCglwcmluY2lwYWwYBiABKAkSCgoCYnkYByABKAkSDgoGZGlnZXN0GAggASgJEjcKCWRlY2lzaW9ucxgJIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEhYKDnBlcm1pc3Npb25faWRzGAogAygJEjQKB3NldHRsZWQYCyABKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkEicKBmdyYW50cxgMIAMoCzIXLm9wZW5jb2RlLnRvb2wudjEuR3JhbnQSLAoGcmVwb3J0GA0gASgLMhwub3BlbmNvZGUudG9vbC52MS5Ib3N0UmVwb3J0Ei4KCXJlcXVlc3RlchgOIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuUmVxdWVzdGVyEi4KB3RyYWZmaWMYDyADKAsyHS5vcGVuY29kZS50b29sLnYxLkhvc3RUcmFmZmljImoKC0hvc3RUcmFmZmljEgwKBGhvc3QYASABKAkSDAoEcG9ydBgCIAEoDRITCgtjb25uZWN0aW9ucxgDIAEoDRISCgpzZW50X2J5dGVzGAQgASgEEhYKDnJlY2VpdmVkX2J5dGVzGAUgASgEIkAKCkhvc3RSZXBvcnQSDgoGZmFpbGVkGAEgASgIEhQKDGlucHV0X2RpZ2VzdBgCIAEoCRIMCgRsYXRlGAMgASgIInIKCVJlcXVlc3RlchIwCgRraW5kGAEgASgJQiK6SB9yHTIbXlthLXowLTldW2EtejAtOS5fLV17MCw2M30kEhcKBXBsYWNlGAIgASgJQgi6SAVyAxiAIBIaCghzdWJhZ2VudBgDIAEoCUIIukgFcgMYgAEiowEKCkF1ZGl0RW50cnkSCwoDc2VxGAEgASgEEgwKBHRpbWUYAiABKAESFwoPcm9vdF9zZXNzaW9uX2lkGAMgASgJEhAKCHByZXZpb3VzGAQgASgJEgwKBGhhc2gYBSABKAkSDwoHY29udGVudBgGIAEoDBIwCgZyZWNvcmQYByABKAsyIC5vcGVuY29kZS50b29sLnYxLkRlY2lzaW9uUmVjb3JkKokBChBQZXJtaXNzaW9uQWN0aW9uEiEKHVBFUk1JU1NJT05fQUNUSU9OX1VOU1BFQ0lGSUVEEAASGwoXUEVSTUlTU0lPTl9BQ1RJT05fQUxMT1cQARIZChVQRVJNSVNTSU9OX0FDVElPTl9BU0sQAhIaChZQRVJNSVNTSU9OX0FDVElPTl9ERU5ZEAMqgAMKD1Blcm1pc3Npb25MYXllchIgChxQRVJNSVNTSU9OX0xBWUVSX1VOU1BFQ0lGSUVEEAASHQoZUEVSTUlTU0lPTl9MQVlFUl9ERUZBVUxUUxABEhsKF1BFUk1JU1NJT05fTEFZRVJfQ09ORklHEAISGgoWUEVSTUlTU0lPTl9MQVlFUl9BR0VOVBADEhwKGFBFUk1JU1NJT05fTEFZRVJfUkVRVUVTVBAEEhwKGFBFUk1JU1NJT05fTEFZRVJfU0VTU0lPThAFEh4KGlBFUk1JU1NJT05fTEFZRVJfSU5IRVJJVEVEEAYSGgoWUEVSTUlTU0lPTl9MQVlFUl9HUkFOVBAHEhsKF1BFUk1JU1NJT05fTEFZRVJfRU5HSU5FEAgSIQodUEVSTUlTU0lPTl9MQVlFUl9BR0VOVF9MSU1JVFMQCRIeChpQRVJNSVNTSU9OX0xBWUVSX1dPUktTUEFDRRAKEhsKF1BFUk1JU1NJT05fTEFZRVJfUFJFU0VUEAsqyAMKEFBlcm1pc3Npb25SZWFzb24SIQodUEVSTUlTU0lPTl9SRUFTT05fVU5TUEVDSUZJRUQQABIaChZQRVJNSVNTSU9OX1JFQVNPTl9SVUxFEAESHQoZUEVSTUlTU0lPTl9SRUFTT05fTk9fUlVMRRACEiAKHFBFUk1JU1NJT05fUkVBU09OX05PX1BBVFRFUk4QAxIkCiBQRVJNSVNTSU9OX1JFQVNPTl9PUEFRVUVfQ09NTUFORBAEEhsKF1BFUk1JU1NJT05fUkVBU09OX0dSQU5UEAUSHwobUEVSTUlTU0lPTl9SRUFTT05fUFJPVEVDVEVEEAYSIwofUEVSTUlTU0lPTl9SRUFTT05fQlJPS0VOX1BPTElDWRAHEiIKHlBFUk1JU1NJT05fUkVBU09OX0FMV0FZU19BU0tFRBAIEh8KG1BFUk1JU1NJT05fUkVBU09OX05PVF9OQU1FRBAJEiYKIlBFUk1JU1NJT05fUkVBU09OX0dVQVJEX05PVF9MT0FERUQQChIfChtQRVJNSVNTSU9OX1JFQVNPTl9DT05ESVRJT04QCxIdChlQRVJNSVNTSU9OX1JFQVNPTl9TVE9QUEVEEAwqcgoKR3JhbnRTY29wZRIbChdHUkFOVF9TQ09QRV9VTlNQRUNJRklFRBAAEhcKE0dSQU5UX1NDT1BFX1NFU1NJT04QARIVChFHUkFOVF9TQ09QRV9BR0VOVBACEhcKE0dSQU5UX1NDT1BFX1BST0pFQ1QQAyqSAgoRUGVybWlzc2lvbk91dGNvbWUSIgoeUEVSTUlTU0lPTl9PVVRDT01FX1VOU1BFQ0lGSUVEEAASGwoXUEVSTUlTU0lPTl9PVVRDT01FX09OQ0UQARIdChlQRVJNSVNTSU9OX09VVENPTUVfQUxXQVlTEAISHQoZUEVSTUlTU0lPTl9PVVRDT01FX1JFSkVDVBADEh4KGlBFUk1JU1NJT05fT1VUQ09NRV9FWFBJUkVEEAQSIAocUEVSTUlTU0lPTl9PVVRDT01FX1dJVEhEUkFXThAFEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9ERU5JRUQQBhIdChlQRVJNSVNTSU9OX09VVENPTUVfRURJVEVEEAcqVQoFU2hvd24SFQoRU0hPV05fVU5TUEVDSUZJRUQQABIRCg1TSE9XTl9VTktOT1dOEAESDwoLU0hPV05fV0hPTEUQAhIRCg1TSE9XTl9QQVJUSUFMEAMqvQIKDERlY2lzaW9uS2luZBIdChlERUNJU0lPTl9LSU5EX1VOU1BFQ0lGSUVEEAASGQoVREVDSVNJT05fS0lORF9BTExPV0VEEAESGAoUREVDSVNJT05fS0lORF9ERU5JRUQQAhIXChNERUNJU0lPTl9LSU5EX0FTS0VEEAMSGQoVREVDSVNJT05fS0lORF9TRVRUTEVEEAQSGQoVREVDSVNJT05fS0lORF9SRVZPS0VEEAUSGgoWREVDSVNJT05fS0lORF9SRVBPUlRFRBAGEhsKF0RFQ0lTSU9OX0tJTkRfQ09OTkVDVEVEEAcSGwoXREVDSVNJT05fS0lORF9DT05GSVJNRUQQCBIZChVERUNJU0lPTl9LSU5EX1NUT1BQRUQQCxIZChVERUNJU0lPTl9LSU5EX1JFU1VNRUQQDEImWiR0b29sZ2F0ZS9nZW4vb3BlbmNvZGUvdG9vbC92MTt0b29sdjFiBnByb3RvMw", [file_buf_validate_validate]);
+  fileDesc("CiFvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb24ucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEipQEKDlBlcm1pc3Npb25SdWxlEh4KCnBlcm1pc3Npb24YASABKAlCCrpIB3IFEAEYgAESGwoHcGF0dGVybhgCIAEoCUIKukgHcgUQARiAIBI+CgZhY3Rpb24YAyABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb25CCrpIB4IBBBABIAASFgoEd2hlbhgEIAEoCUIIukgFcgMYgAgilgMKElBlcm1pc3Npb25EZWNpc2lvbhISCgpwZXJtaXNzaW9uGAEgASgJEg8KB3BhdHRlcm4YAiABKAkSMgoGYWN0aW9uGAMgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjAKBWxheWVyGAQgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISFwoKcnVsZV9pbmRleBgFIAEoDUgAiAEBEi4KBHJ1bGUYBiABKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhAKCGdyYW50X2lkGAcgASgJEg4KBnJlYXNvbhgIIAEoCRI3CgtyZWFzb25fY29kZRgJIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlYXNvbhIsCgdtYXRjaGVzGAogAygLMhsub3BlbmNvZGUudG9vbC52MS5SdWxlTWF0Y2gSFAoMbW9yZV9tYXRjaGVzGAsgASgNQg0KC19ydWxlX2luZGV4Is4BCglSdWxlTWF0Y2gSMAoFbGF5ZXIYASABKA4yIS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25MYXllchIOCgZzb3VyY2UYAiABKAkSEgoKcnVsZV9pbmRleBgDIAEoDRIuCgRydWxlGAQgASgLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIMCgR0ZXh0GAUgASgJEg8KB2RlY2lkZWQYBiABKAgSDQoFdW5tZXQYByABKAkSDQoFcGxhY2UYCCABKAkijgEKCFJ1bGVMaXN0EjAKBWxheWVyGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISDgoGc291cmNlGAIgASgJEi8KBXJ1bGVzGAMgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIPCgdwcm9ibGVtGAQgASgJImoKCkdyYW50TWF0Y2gSDwoFZXhhY3QYASABKAlIABIuCgZwcmVmaXgYAiABKAsyHC5vcGVuY29kZS50b29sLnYxLkFyZ3ZQcmVmaXhIABISCgh3aWxkY2FyZBgDIAEoCUgAQgcKBW1hdGNoIkAKCkFyZ3ZQcmVmaXgSDQoFd29yZHMYASADKAkSEgoKcmlza19raW5kcxgCIAMoDRIPCgdvcHRpb25zGAMgAygJIskBCgVPZmZlchIKCgJpZBgBIAEoCRIMCgR0ZXh0GAIgASgJEisKBXNjb3BlGAMgASgOMhwub3BlbmNvZGUudG9vbC52MS5HcmFudFNjb3BlEisKBW1hdGNoGAQgASgLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoEg8KB2V4cGlyZXMYBSABKAESDwoHYmluZGluZxgGIAEoCRIqCgRhbHNvGAcgAygLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoIugCCgVHcmFudBIKCgJpZBgBIAEoCRIrCgVzY29wZRgCIAEoDjIcLm9wZW5jb2RlLnRvb2wudjEuR3JhbnRTY29wZRISCgpzZXNzaW9uX2lkGAMgASgJEhIKCnBlcm1pc3Npb24YBCABKAkSKwoFbWF0Y2gYBSABKAsyHC5vcGVuY29kZS50b29sLnYxLkdyYW50TWF0Y2gSDAoEdGV4dBgGIAEoCRIRCgl3b3Jrc3BhY2UYByABKAkSDAoEdG9vbBgIIAEoCRIPCgdiaW5kaW5nGAkgASgJEhUKDXBlcm1pc3Npb25faWQYCiABKAkSEgoKZ3JhbnRlZF9ieRgLIAEoCRIPCgdjcmVhdGVkGAwgASgBEg8KB2V4cGlyZXMYDSABKAESDwoHcmV2b2tlZBgOIAEoARINCgVhZ2VudBgPIAEoCRIRCglsYXN0X3VzZWQYECABKAESEQoJc3VzcGVuZGVkGBEgASgBIrYDChFQZXJtaXNzaW9uU2V0dGxlZBIVCg1wZXJtaXNzaW9uX2lkGAEgASgJEhIKCnNlc3Npb25faWQYAiABKAkSDwoHY2FsbF9pZBgDIAEoCRI0CgdvdXRjb21lGAQgASgOMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uT3V0Y29tZRIKCgJieRgFIAEoCRIPCgdtZXNzYWdlGAYgASgJEhAKCHJlcGx5X2lkGAcgASgJEhAKCGdyYW50X2lkGAggASgJEgwKBHRpbWUYCSABKAESFQoNYW5zd2VyX2RpZ2VzdBgKIAEoCRIUCgxzZXR0bGVkX3dpdGgYCyABKAkSMQoHYW5zd2VycxgMIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUXVlc3Rpb25BbnN3ZXISKAoGcGVyc29uGA0gASgLMhgub3BlbmNvZGUudG9vbC52MS5QZXJzb24SLgoGbWV0aG9kGA4gASgOMh4ub3BlbmNvZGUudG9vbC52MS5BbnN3ZXJNZXRob2QSJgoFc2hvd24YECABKA4yFy5vcGVuY29kZS50b29sLnYxLlNob3duIlMKBlBlcnNvbhIKCgJpZBgBIAEoCRIOCgZpc3N1ZXIYAiABKAkSDwoHc3ViamVjdBgDIAEoCRIMCgRuYW1lGAQgASgJEg4KBmdyb3VwcxgFIAMoCSKBAQoIUXVlc3Rpb24SEAoIcXVlc3Rpb24YASABKAkSDgoGaGVhZGVyGAIgASgJEjEKB29wdGlvbnMYAyADKAsyIC5vcGVuY29kZS50b29sLnYxLlF1ZXN0aW9uT3B0aW9uEhAKCG11bHRpcGxlGAQgASgIEg4KBmN1c3RvbRgFIAEoCCI0Cg5RdWVzdGlvbk9wdGlvbhINCgVsYWJlbBgBIAEoCRITCgtkZXNjcmlwdGlvbhgCIAEoCSIzCg5RdWVzdGlvbkFuc3dlchIhCgZ2YWx1ZXMYASADKAlCEbpIDpIBCxAVIgdyBRABGIAgIscECg5EZWNpc2lvblJlY29yZBIsCgRraW5kGAEgASgOMh4ub3BlbmNvZGUudG9vbC52MS5EZWNpc2lvbktpbmQSEgoKc2Vzc2lvbl9pZBgCIAEoCRIPCgdjYWxsX2lkGAMgASgJEgwKBHRvb2wYBCABKAkSDQoFYWdlbnQYBSABKAkSEQoJcHJpbmNpcGFsGAYgASgJEgoKAmJ5GAcgASgJEg4KBmRpZ2VzdBgIIAEoCRI3CglkZWNpc2lvbnMYCSADKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbhIWCg5wZXJtaXNzaW9uX2lkcxgKIAMoCRI0CgdzZXR0bGVkGAsgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uU2V0dGxlZBInCgZncmFudHMYDCADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EiwKBnJlcG9ydBgNIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuSG9zdFJlcG9ydBIuCglyZXF1ZXN0ZXIYDiABKAsyGy5vcGVuY29kZS50b29sLnYxLlJlcXVlc3RlchIuCgd0cmFmZmljGA8gAygLMh0ub3BlbmNvZGUudG9vbC52MS5Ib3N0VHJhZmZpYxIoCgZwZXJzb24YECABKAsyGC5vcGVuY29kZS50b29sLnYxLlBlcnNvbhIuCgZtZXRob2QYESABKA4yHi5vcGVuY29kZS50b29sLnYxLkFuc3dlck1ldGhvZCJqCgtIb3N0VHJhZmZpYxIMCgRob3N0GAEgASgJEgwKBHBvcnQYAiABKA0SEwoLY29ubmVjdGlvbnMYAyABKA0SEgoKc2VudF9ieXRlcxgEIAEoBBIWCg5yZWNlaXZlZF9ieXRlcxgFIAEoBCJACgpIb3N0UmVwb3J0Eg4KBmZhaWxlZBgBIAEoCBIUCgxpbnB1dF9kaWdlc3QYAiABKAkSDAoEbGF0ZRgDIAEoCCJyCglSZXF1ZXN0ZXISMAoEa2luZBgBIAEoCUIiukgfch0yG15bYS16MC05XVthLXowLTkuXy1dezAsNjN9JBIXCgVwbGFjZRgCIAEoCUIIukgFcgMYgCASGgoIc3ViYWdlbnQYAyABKAlCCLpIBXIDGIABIqMBCgpBdWRpdEVudHJ5EgsKA3NlcRgBIAEoBBIMCgR0aW1lGAIgASgBEhcKD3Jvb3Rfc2Vzc2lvbl9pZBgDIAEoCRIQCghwcmV2aW91cxgEIAEoCRIMCgRoYXNoGAUgASgJEg8KB2NvbnRlbnQYBiABKAwSMAoGcmVjb3JkGAcgASgLMiAub3BlbmNvZGUudG9vbC52MS5EZWNpc2lvblJlY29yZCqJAQoQUGVybWlzc2lvbkFjdGlvbhIhCh1QRVJNSVNTSU9OX0FDVElPTl9VTlNQRUNJRklFRBAAEhsKF1BFUk1JU1NJT05fQUNUSU9OX0FMTE9XEAESGQoVUEVSTUlTU0lPTl9BQ1RJT05fQVNLEAISGgoWUEVSTUlTU0lPTl9BQ1RJT05fREVOWRADKoADCg9QZXJtaXNzaW9uTGF5ZXISIAocUEVSTUlTU0lPTl9MQVlFUl9VTlNQRUNJRklFRBAAEh0KGVBFUk1JU1NJT05fTEFZRVJfREVGQVVMVFMQARIbChdQRVJNSVNTSU9OX0xBWUVSX0NPTkZJRxACEhoKFlBFUk1JU1NJT05fTEFZRVJfQUdFTlQQAxIcChhQRVJNSVNTSU9OX0xBWUVSX1JFUVVFU1QQBBIcChhQRVJNSVNTSU9OX0xBWUVSX1NFU1NJT04QBRIeChpQRVJNSVNTSU9OX0xBWUVSX0lOSEVSSVRFRBAGEhoKFlBFUk1JU1NJT05fTEFZRVJfR1JBTlQQBxIbChdQRVJNSVNTSU9OX0xBWUVSX0VOR0lORRAIEiEKHVBFUk1JU1NJT05fTEFZRVJfQUdFTlRfTElNSVRTEAkSHgoaUEVSTUlTU0lPTl9MQVlFUl9XT1JLU1BBQ0UQChIbChdQRVJNSVNTSU9OX0xBWUVSX1BSRVNFVBALKsgDChBQZXJtaXNzaW9uUmVhc29uEiEKHVBFUk1JU1NJT05fUkVBU09OX1VOU1BFQ0lGSUVEEAASGgoWUEVSTUlTU0lPTl9SRUFTT05fUlVMRRABEh0KGVBFUk1JU1NJT05fUkVBU09OX05PX1JVTEUQAhIgChxQRVJNSVNTSU9OX1JFQVNPTl9OT19QQVRURVJOEAMSJAogUEVSTUlTU0lPTl9SRUFTT05fT1BBUVVFX0NPTU1BTkQQBBIbChdQRVJNSVNTSU9OX1JFQVNPTl9HUkFOVBAFEh8KG1BFUk1JU1NJT05fUkVBU09OX1BST1RFQ1RFRBAGEiMKH1BFUk1JU1NJT05fUkVBU09OX0JST0tFTl9QT0xJQ1kQBxIiCh5QRVJNSVNTSU9OX1JFQVNPTl9BTFdBWVNfQVNLRUQQCBIfChtQRVJNSVNTSU9OX1JFQVNPTl9OT1RfTkFNRUQQCRImCiJQRVJNSVNTSU9OX1JFQVNPTl9HVUFSRF9OT1RfTE9BREVEEAoSHwobUEVSTUlTU0lPTl9SRUFTT05fQ09ORElUSU9OEAsSHQoZUEVSTUlTU0lPTl9SRUFTT05fU1RPUFBFRBAMKnIKCkdyYW50U2NvcGUSGwoXR1JBTlRfU0NPUEVfVU5TUEVDSUZJRUQQABIXChNHUkFOVF9TQ09QRV9TRVNTSU9OEAESFQoRR1JBTlRfU0NPUEVfQUdFTlQQAhIXChNHUkFOVF9TQ09QRV9QUk9KRUNUEAMqkgIKEVBlcm1pc3Npb25PdXRjb21lEiIKHlBFUk1JU1NJT05fT1VUQ09NRV9VTlNQRUNJRklFRBAAEhsKF1BFUk1JU1NJT05fT1VUQ09NRV9PTkNFEAESHQoZUEVSTUlTU0lPTl9PVVRDT01FX0FMV0FZUxACEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9SRUpFQ1QQAxIeChpQRVJNSVNTSU9OX09VVENPTUVfRVhQSVJFRBAEEiAKHFBFUk1JU1NJT05fT1VUQ09NRV9XSVRIRFJBV04QBRIdChlQRVJNSVNTSU9OX09VVENPTUVfREVOSUVEEAYSHQoZUEVSTUlTU0lPTl9PVVRDT01FX0VESVRFRBAHKmEKDEFuc3dlck1ldGhvZBIdChlBTlNXRVJfTUVUSE9EX1VOU1BFQ0lGSUVEEAASFwoTQU5TV0VSX01FVEhPRF9UT0tFThADEhkKFUFOU1dFUl9NRVRIT0RfU0VTU0lPThAEKlUKBVNob3duEhUKEVNIT1dOX1VOU1BFQ0lGSUVEEAASEQoNU0hPV05fVU5LTk9XThABEg8KC1NIT1dOX1dIT0xFEAISEQoNU0hPV05fUEFSVElBTBADKtcCCgxEZWNpc2lvbktpbmQSHQoZREVDSVNJT05fS0lORF9VTlNQRUNJRklFRBAAEhkKFURFQ0lTSU9OX0tJTkRfQUxMT1dFRBABEhgKFERFQ0lTSU9OX0tJTkRfREVOSUVEEAISFwoTREVDSVNJT05fS0lORF9BU0tFRBADEhkKFURFQ0lTSU9OX0tJTkRfU0VUVExFRBAEEhkKFURFQ0lTSU9OX0tJTkRfUkVWT0tFRBAFEhoKFkRFQ0lTSU9OX0tJTkRfUkVQT1JURUQQBhIbChdERUNJU0lPTl9LSU5EX0NPTk5FQ1RFRBAHEhsKF0RFQ0lTSU9OX0tJTkRfQ09ORklSTUVEEAgSGQoVREVDSVNJT05fS0lORF9TVE9QUEVEEAsSGQoVREVDSVNJT05fS0lORF9SRVNVTUVEEAwSGAoUREVDSVNJT05fS0lORF9QRU9QTEUQDUImWiR0b29sZ2F0ZS9nZW4vb3BlbmNvZGUvdG9vbC92MTt0b29sdjFiBnByb3RvMw", [file_buf_validate_validate]);
 
 /**
  * PermissionRule decides about every permission and pattern that it matches; if several rules of one list match, the
@@ -658,6 +658,20 @@ export type PermissionSettled = Message<"opencode.tool.v1.PermissionSettled"> & 
   answers: QuestionAnswer[];
 
   /**
+   * person is the person who answered; absent if none did, and in what a version without persons wrote.
+   *
+   * @generated from field: opencode.tool.v1.Person person = 13;
+   */
+  person?: Person | undefined;
+
+  /**
+   * method is how that person proved who they are.
+   *
+   * @generated from field: opencode.tool.v1.AnswerMethod method = 14;
+   */
+  method: AnswerMethod;
+
+  /**
    * shown is what the approver could see of the call before the answer; UNSPECIFIED if no one answered this request:
    * it expired, was withdrawn, or was settled by another one's grant.
    *
@@ -672,6 +686,56 @@ export type PermissionSettled = Message<"opencode.tool.v1.PermissionSettled"> & 
  */
 export const PermissionSettledSchema: GenMessage<PermissionSettled> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_permission, 8);
+
+/**
+ * Person is a person, or what answers in the place of one: a token, or no one in particular.
+ *
+ * @generated from message opencode.tool.v1.Person
+ */
+export type Person = Message<"opencode.tool.v1.Person"> & {
+  /**
+   * id identifies the person in this service; it follows from issuer and subject.
+   *
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * issuer says who vouches for the subject: `local` for a person who signed in with a code, `token` for a token whose id
+   * is the subject, `none` without authentication, otherwise the issuer of their tokens.
+   *
+   * @generated from field: string issuer = 2;
+   */
+  issuer: string;
+
+  /**
+   * subject is the person within the issuer. It never changes and no other person gets it. It is never an e-mail address.
+   *
+   * @generated from field: string subject = 3;
+   */
+  subject: string;
+
+  /**
+   * name is for people; it can change, and several persons can have the same. Empty: none was given yet.
+   *
+   * @generated from field: string name = 4;
+   */
+  name: string;
+
+  /**
+   * groups are those to which the issuer says the person belongs.
+   *
+   * @generated from field: repeated string groups = 5;
+   */
+  groups: string[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.Person.
+ * Use `create(PersonSchema)` to create a new message.
+ */
+export const PersonSchema: GenMessage<Person> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission, 9);
 
 /**
  * Question is one question to a person, with the form of its answer. The service makes it from the call: control and
@@ -721,7 +785,7 @@ export type Question = Message<"opencode.tool.v1.Question"> & {
  * Use `create(QuestionSchema)` to create a new message.
  */
 export const QuestionSchema: GenMessage<Question> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 9);
+  messageDesc(file_opencode_tool_v1_permission, 10);
 
 /**
  * QuestionOption is an answer to choose.
@@ -749,7 +813,7 @@ export type QuestionOption = Message<"opencode.tool.v1.QuestionOption"> & {
  * Use `create(QuestionOptionSchema)` to create a new message.
  */
 export const QuestionOptionSchema: GenMessage<QuestionOption> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 10);
+  messageDesc(file_opencode_tool_v1_permission, 11);
 
 /**
  * QuestionAnswer is a person's answer to one question.
@@ -771,7 +835,7 @@ export type QuestionAnswer = Message<"opencode.tool.v1.QuestionAnswer"> & {
  * Use `create(QuestionAnswerSchema)` to create a new message.
  */
 export const QuestionAnswerSchema: GenMessage<QuestionAnswer> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 11);
+  messageDesc(file_opencode_tool_v1_permission, 12);
 
 /**
  * DecisionRecord is a decision: about what, and by which principal, rule or grant. It is written in the same atomic
@@ -889,6 +953,20 @@ export type DecisionRecord = Message<"opencode.tool.v1.DecisionRecord"> & {
    * @generated from field: repeated opencode.tool.v1.HostTraffic traffic = 15;
    */
   traffic: HostTraffic[];
+
+  /**
+   * person is the person behind `by`; absent where no one answered, and in what a version without persons wrote.
+   *
+   * @generated from field: opencode.tool.v1.Person person = 16;
+   */
+  person?: Person | undefined;
+
+  /**
+   * method is how that person proved who they are.
+   *
+   * @generated from field: opencode.tool.v1.AnswerMethod method = 17;
+   */
+  method: AnswerMethod;
 };
 
 /**
@@ -896,7 +974,7 @@ export type DecisionRecord = Message<"opencode.tool.v1.DecisionRecord"> & {
  * Use `create(DecisionRecordSchema)` to create a new message.
  */
 export const DecisionRecordSchema: GenMessage<DecisionRecord> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 12);
+  messageDesc(file_opencode_tool_v1_permission, 13);
 
 /**
  * HostTraffic is what the commands of a call sent to one host and port through the proxy, and received.
@@ -945,7 +1023,7 @@ export type HostTraffic = Message<"opencode.tool.v1.HostTraffic"> & {
  * Use `create(HostTrafficSchema)` to create a new message.
  */
 export const HostTrafficSchema: GenMessage<HostTraffic> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 13);
+  messageDesc(file_opencode_tool_v1_permission, 14);
 
 /**
  * HostReport is the report of a host on a delegated call, without its text.
@@ -980,7 +1058,7 @@ export type HostReport = Message<"opencode.tool.v1.HostReport"> & {
  * Use `create(HostReportSchema)` to create a new message.
  */
 export const HostReportSchema: GenMessage<HostReport> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 14);
+  messageDesc(file_opencode_tool_v1_permission, 15);
 
 /**
  * Requester is the agent for which a session makes its calls, in the words of the program that opened the session. People
@@ -1016,7 +1094,7 @@ export type Requester = Message<"opencode.tool.v1.Requester"> & {
  * Use `create(RequesterSchema)` to create a new message.
  */
 export const RequesterSchema: GenMessage<Requester> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 15);
+  messageDesc(file_opencode_tool_v1_permission, 16);
 
 /**
  * AuditEntry is one link of the chain of records of a session tree. The chain makes evident that a record was changed,
@@ -1083,7 +1161,7 @@ export type AuditEntry = Message<"opencode.tool.v1.AuditEntry"> & {
  * Use `create(AuditEntrySchema)` to create a new message.
  */
 export const AuditEntrySchema: GenMessage<AuditEntry> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 16);
+  messageDesc(file_opencode_tool_v1_permission, 17);
 
 /**
  * PermissionAction is the verdict of a rule on what it matches.
@@ -1499,6 +1577,47 @@ export const PermissionOutcomeSchema: GenEnum<PermissionOutcome> = /*@__PURE__*/
   enumDesc(file_opencode_tool_v1_permission, 4);
 
 /**
+ * AnswerMethod is how a person proved who they are; a higher number is the stronger proof.
+ *
+ * @generated from enum opencode.tool.v1.AnswerMethod
+ */
+export const AnswerMethod = {
+  /**
+   * ANSWER_METHOD_UNSPECIFIED: nothing was proven, since authentication is off; or a version without persons wrote it.
+   *
+   * @generated from enum value: ANSWER_METHOD_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED: 0,
+
+  /**
+   * ANSWER_METHOD_TOKEN: a token that a program may have as well.
+   *
+   * @generated from enum value: ANSWER_METHOD_TOKEN = 3;
+   */
+  TOKEN: 3,
+
+  /**
+   * ANSWER_METHOD_SESSION: the sign-in of a browser or terminal.
+   *
+   * @generated from enum value: ANSWER_METHOD_SESSION = 4;
+   */
+  SESSION: 4,
+} as const;
+
+/**
+ * AnswerMethod is how a person proved who they are; a higher number is the stronger proof.
+ *
+ * @generated from enum opencode.tool.v1.AnswerMethod
+ */
+export type AnswerMethod = (typeof AnswerMethod)[keyof typeof AnswerMethod] | UnknownEnum;
+
+/**
+ * Describes the enum opencode.tool.v1.AnswerMethod.
+ */
+export const AnswerMethodSchema: GenEnum<AnswerMethod> = /*@__PURE__*/
+  enumDesc(file_opencode_tool_v1_permission, 5);
+
+/**
  * Shown is what an approver could see of a call before the answer, as far as the service knows. Of a request that was
  * settled with another one of its call (`whole_call`) it is that of the answer if both have the same `digest`,
  * otherwise UNKNOWN.
@@ -1550,7 +1669,7 @@ export type Shown = (typeof Shown)[keyof typeof Shown] | UnknownEnum;
  * Describes the enum opencode.tool.v1.Shown.
  */
 export const ShownSchema: GenEnum<Shown> = /*@__PURE__*/
-  enumDesc(file_opencode_tool_v1_permission, 5);
+  enumDesc(file_opencode_tool_v1_permission, 6);
 
 /**
  * DecisionKind is the subject of an audit record.
@@ -1638,6 +1757,14 @@ export const DecisionKind = {
    * @generated from enum value: DECISION_KIND_RESUMED = 12;
    */
   RESUMED: 12,
+
+  /**
+   * DECISION_KIND_PEOPLE: a person was invited, signed in for the first time, was renamed or revoked; `decisions` has one
+   * that says what. It is in the chain of `ses_toolgate`.
+   *
+   * @generated from enum value: DECISION_KIND_PEOPLE = 13;
+   */
+  PEOPLE: 13,
 } as const;
 
 /**
@@ -1651,5 +1778,5 @@ export type DecisionKind = (typeof DecisionKind)[keyof typeof DecisionKind] | Un
  * Describes the enum opencode.tool.v1.DecisionKind.
  */
 export const DecisionKindSchema: GenEnum<DecisionKind> = /*@__PURE__*/
-  enumDesc(file_opencode_tool_v1_permission, 6);
+  enumDesc(file_opencode_tool_v1_permission, 7);
 

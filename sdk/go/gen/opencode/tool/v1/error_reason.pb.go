@@ -205,6 +205,8 @@ const (
 	// ERROR_REASON_WORKER_SILENT (deadline_exceeded): Work only: no `hello` arrived within 10 s, or nothing for `silence_ms`. The
 	// worker connects again with `held` within `resume_ms`. Metadata: `ms`.
 	ErrorReason_ERROR_REASON_WORKER_SILENT ErrorReason = 60
+	// ERROR_REASON_NO_SUCH_PERSON (not_found): no person has that id, or the person was revoked. Metadata: `person_id`.
+	ErrorReason_ERROR_REASON_NO_SUCH_PERSON ErrorReason = 66
 	// ERROR_REASON_STOPPED (failed_precondition): RespondToPermission only: a person stopped the agent, the session or
 	// everything, so the call is not approved. Metadata: `by`.
 	ErrorReason_ERROR_REASON_STOPPED ErrorReason = 69
@@ -265,6 +267,7 @@ var (
 		58: "ERROR_REASON_WORKER_PROTOCOL",
 		59: "ERROR_REASON_WORKER_SUPERSEDED",
 		60: "ERROR_REASON_WORKER_SILENT",
+		66: "ERROR_REASON_NO_SUCH_PERSON",
 		69: "ERROR_REASON_STOPPED",
 	}
 	ErrorReason_value = map[string]int32{
@@ -320,6 +323,7 @@ var (
 		"ERROR_REASON_WORKER_PROTOCOL":    58,
 		"ERROR_REASON_WORKER_SUPERSEDED":  59,
 		"ERROR_REASON_WORKER_SILENT":      60,
+		"ERROR_REASON_NO_SUCH_PERSON":     66,
 		"ERROR_REASON_STOPPED":            69,
 	}
 )
@@ -355,7 +359,7 @@ var File_opencode_tool_v1_error_reason_proto protoreflect.FileDescriptor
 
 const file_opencode_tool_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
-	"#opencode/tool/v1/error_reason.proto\x12\x10opencode.tool.v1*\xf2\r\n" +
+	"#opencode/tool/v1/error_reason.proto\x12\x10opencode.tool.v1*\x93\x0e\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_INVALID_MESSAGE\x10\x01\x12\x1e\n" +
@@ -409,7 +413,8 @@ const file_opencode_tool_v1_error_reason_proto_rawDesc = "" +
 	"\x1bERROR_REASON_SOURCE_CHANGED\x109\x12 \n" +
 	"\x1cERROR_REASON_WORKER_PROTOCOL\x10:\x12\"\n" +
 	"\x1eERROR_REASON_WORKER_SUPERSEDED\x10;\x12\x1e\n" +
-	"\x1aERROR_REASON_WORKER_SILENT\x10<\x12\x18\n" +
+	"\x1aERROR_REASON_WORKER_SILENT\x10<\x12\x1f\n" +
+	"\x1bERROR_REASON_NO_SUCH_PERSON\x10B\x12\x18\n" +
 	"\x14ERROR_REASON_STOPPED\x10E\"\x04\b$\x10'\"\x04\b-\x10-\"\x04\b1\x101\"\x04\b2\x102\"\x04\b6\x106\"\x04\b7\x107\"\x04\bC\x10CB\xb0\x01\n" +
 	"\x14com.opencode.tool.v1B\x10ErrorReasonProtoP\x01Z$toolgate/gen/opencode/tool/v1;toolv1\xa2\x02\x03OTX\xaa\x02\x10Opencode.Tool.V1\xca\x02\x10Opencode\\Tool\\V1\xe2\x02\x1cOpencode\\Tool\\V1\\GPBMetadata\xea\x02\x12Opencode::Tool::V1b\x06proto3"
 

@@ -417,6 +417,59 @@ func (PermissionOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{4}
 }
 
+// AnswerMethod is how a person proved who they are; a higher number is the stronger proof.
+type AnswerMethod int32
+
+const (
+	// ANSWER_METHOD_UNSPECIFIED: nothing was proven, since authentication is off; or a version without persons wrote it.
+	AnswerMethod_ANSWER_METHOD_UNSPECIFIED AnswerMethod = 0
+	// ANSWER_METHOD_TOKEN: a token that a program may have as well.
+	AnswerMethod_ANSWER_METHOD_TOKEN AnswerMethod = 3
+	// ANSWER_METHOD_SESSION: the sign-in of a browser or terminal.
+	AnswerMethod_ANSWER_METHOD_SESSION AnswerMethod = 4
+)
+
+// Enum value maps for AnswerMethod.
+var (
+	AnswerMethod_name = map[int32]string{
+		0: "ANSWER_METHOD_UNSPECIFIED",
+		3: "ANSWER_METHOD_TOKEN",
+		4: "ANSWER_METHOD_SESSION",
+	}
+	AnswerMethod_value = map[string]int32{
+		"ANSWER_METHOD_UNSPECIFIED": 0,
+		"ANSWER_METHOD_TOKEN":       3,
+		"ANSWER_METHOD_SESSION":     4,
+	}
+)
+
+func (x AnswerMethod) Enum() *AnswerMethod {
+	p := new(AnswerMethod)
+	*p = x
+	return p
+}
+
+func (x AnswerMethod) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AnswerMethod) Descriptor() protoreflect.EnumDescriptor {
+	return file_opencode_tool_v1_permission_proto_enumTypes[5].Descriptor()
+}
+
+func (AnswerMethod) Type() protoreflect.EnumType {
+	return &file_opencode_tool_v1_permission_proto_enumTypes[5]
+}
+
+func (x AnswerMethod) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AnswerMethod.Descriptor instead.
+func (AnswerMethod) EnumDescriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{5}
+}
+
 // Shown is what an approver could see of a call before the answer, as far as the service knows. Of a request that was
 // settled with another one of its call (`whole_call`) it is that of the answer if both have the same `digest`,
 // otherwise UNKNOWN.
@@ -462,11 +515,11 @@ func (x Shown) String() string {
 }
 
 func (Shown) Descriptor() protoreflect.EnumDescriptor {
-	return file_opencode_tool_v1_permission_proto_enumTypes[5].Descriptor()
+	return file_opencode_tool_v1_permission_proto_enumTypes[6].Descriptor()
 }
 
 func (Shown) Type() protoreflect.EnumType {
-	return &file_opencode_tool_v1_permission_proto_enumTypes[5]
+	return &file_opencode_tool_v1_permission_proto_enumTypes[6]
 }
 
 func (x Shown) Number() protoreflect.EnumNumber {
@@ -475,7 +528,7 @@ func (x Shown) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Shown.Descriptor instead.
 func (Shown) EnumDescriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{5}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{6}
 }
 
 // DecisionKind is the subject of an audit record.
@@ -508,6 +561,9 @@ const (
 	DecisionKind_DECISION_KIND_STOPPED DecisionKind = 11
 	// DECISION_KIND_RESUMED: a principal ended such a stop.
 	DecisionKind_DECISION_KIND_RESUMED DecisionKind = 12
+	// DECISION_KIND_PEOPLE: a person was invited, signed in for the first time, was renamed or revoked; `decisions` has one
+	// that says what. It is in the chain of `ses_toolgate`.
+	DecisionKind_DECISION_KIND_PEOPLE DecisionKind = 13
 )
 
 // Enum value maps for DecisionKind.
@@ -524,6 +580,7 @@ var (
 		8:  "DECISION_KIND_CONFIRMED",
 		11: "DECISION_KIND_STOPPED",
 		12: "DECISION_KIND_RESUMED",
+		13: "DECISION_KIND_PEOPLE",
 	}
 	DecisionKind_value = map[string]int32{
 		"DECISION_KIND_UNSPECIFIED": 0,
@@ -537,6 +594,7 @@ var (
 		"DECISION_KIND_CONFIRMED":   8,
 		"DECISION_KIND_STOPPED":     11,
 		"DECISION_KIND_RESUMED":     12,
+		"DECISION_KIND_PEOPLE":      13,
 	}
 )
 
@@ -551,11 +609,11 @@ func (x DecisionKind) String() string {
 }
 
 func (DecisionKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_opencode_tool_v1_permission_proto_enumTypes[6].Descriptor()
+	return file_opencode_tool_v1_permission_proto_enumTypes[7].Descriptor()
 }
 
 func (DecisionKind) Type() protoreflect.EnumType {
-	return &file_opencode_tool_v1_permission_proto_enumTypes[6]
+	return &file_opencode_tool_v1_permission_proto_enumTypes[7]
 }
 
 func (x DecisionKind) Number() protoreflect.EnumNumber {
@@ -564,7 +622,7 @@ func (x DecisionKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DecisionKind.Descriptor instead.
 func (DecisionKind) EnumDescriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{6}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{7}
 }
 
 // PermissionRule decides about every permission and pattern that it matches; if several rules of one list match, the
@@ -1474,6 +1532,10 @@ type PermissionSettled struct {
 	// answers are the answers to the questions of the request (PermissionRequest.question), one for each, in order. Empty
 	// for a request without questions, and if no one answered.
 	Answers []*QuestionAnswer `protobuf:"bytes,12,rep,name=answers,proto3" json:"answers,omitempty"`
+	// person is the person who answered; absent if none did, and in what a version without persons wrote.
+	Person *Person `protobuf:"bytes,13,opt,name=person,proto3" json:"person,omitempty"`
+	// method is how that person proved who they are.
+	Method AnswerMethod `protobuf:"varint,14,opt,name=method,proto3,enum=opencode.tool.v1.AnswerMethod" json:"method,omitempty"`
 	// shown is what the approver could see of the call before the answer; UNSPECIFIED if no one answered this request:
 	// it expired, was withdrawn, or was settled by another one's grant.
 	Shown         Shown `protobuf:"varint,16,opt,name=shown,proto3,enum=opencode.tool.v1.Shown" json:"shown,omitempty"`
@@ -1595,11 +1657,108 @@ func (x *PermissionSettled) GetAnswers() []*QuestionAnswer {
 	return nil
 }
 
+func (x *PermissionSettled) GetPerson() *Person {
+	if x != nil {
+		return x.Person
+	}
+	return nil
+}
+
+func (x *PermissionSettled) GetMethod() AnswerMethod {
+	if x != nil {
+		return x.Method
+	}
+	return AnswerMethod_ANSWER_METHOD_UNSPECIFIED
+}
+
 func (x *PermissionSettled) GetShown() Shown {
 	if x != nil {
 		return x.Shown
 	}
 	return Shown_SHOWN_UNSPECIFIED
+}
+
+// Person is a person, or what answers in the place of one: a token, or no one in particular.
+type Person struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// id identifies the person in this service; it follows from issuer and subject.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// issuer says who vouches for the subject: `local` for a person who signed in with a code, `token` for a token whose id
+	// is the subject, `none` without authentication, otherwise the issuer of their tokens.
+	Issuer string `protobuf:"bytes,2,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	// subject is the person within the issuer. It never changes and no other person gets it. It is never an e-mail address.
+	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
+	// name is for people; it can change, and several persons can have the same. Empty: none was given yet.
+	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	// groups are those to which the issuer says the person belongs.
+	Groups        []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Person) Reset() {
+	*x = Person{}
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Person) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Person) ProtoMessage() {}
+
+func (x *Person) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Person.ProtoReflect.Descriptor instead.
+func (*Person) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Person) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Person) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+func (x *Person) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *Person) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Person) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
 }
 
 // Question is one question to a person, with the form of its answer. The service makes it from the call: control and
@@ -1622,7 +1781,7 @@ type Question struct {
 
 func (x *Question) Reset() {
 	*x = Question{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[9]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1634,7 +1793,7 @@ func (x *Question) String() string {
 func (*Question) ProtoMessage() {}
 
 func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[9]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1647,7 +1806,7 @@ func (x *Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Question.ProtoReflect.Descriptor instead.
 func (*Question) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{9}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Question) GetQuestion() string {
@@ -1698,7 +1857,7 @@ type QuestionOption struct {
 
 func (x *QuestionOption) Reset() {
 	*x = QuestionOption{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[10]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1710,7 +1869,7 @@ func (x *QuestionOption) String() string {
 func (*QuestionOption) ProtoMessage() {}
 
 func (x *QuestionOption) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[10]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1723,7 +1882,7 @@ func (x *QuestionOption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuestionOption.ProtoReflect.Descriptor instead.
 func (*QuestionOption) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{10}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *QuestionOption) GetLabel() string {
@@ -1752,7 +1911,7 @@ type QuestionAnswer struct {
 
 func (x *QuestionAnswer) Reset() {
 	*x = QuestionAnswer{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[11]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +1923,7 @@ func (x *QuestionAnswer) String() string {
 func (*QuestionAnswer) ProtoMessage() {}
 
 func (x *QuestionAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[11]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1777,7 +1936,7 @@ func (x *QuestionAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuestionAnswer.ProtoReflect.Descriptor instead.
 func (*QuestionAnswer) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{11}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *QuestionAnswer) GetValues() []string {
@@ -1825,14 +1984,18 @@ type DecisionRecord struct {
 	Requester *Requester `protobuf:"bytes,14,opt,name=requester,proto3" json:"requester,omitempty"`
 	// traffic is what went to each host and port, and came back; only for CONNECTED. Commands of a session tree that run at
 	// the same time share a network, so the record of the call that ends first has the traffic of all.
-	Traffic       []*HostTraffic `protobuf:"bytes,15,rep,name=traffic,proto3" json:"traffic,omitempty"`
+	Traffic []*HostTraffic `protobuf:"bytes,15,rep,name=traffic,proto3" json:"traffic,omitempty"`
+	// person is the person behind `by`; absent where no one answered, and in what a version without persons wrote.
+	Person *Person `protobuf:"bytes,16,opt,name=person,proto3" json:"person,omitempty"`
+	// method is how that person proved who they are.
+	Method        AnswerMethod `protobuf:"varint,17,opt,name=method,proto3,enum=opencode.tool.v1.AnswerMethod" json:"method,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DecisionRecord) Reset() {
 	*x = DecisionRecord{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[12]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1844,7 +2007,7 @@ func (x *DecisionRecord) String() string {
 func (*DecisionRecord) ProtoMessage() {}
 
 func (x *DecisionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[12]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1857,7 +2020,7 @@ func (x *DecisionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionRecord.ProtoReflect.Descriptor instead.
 func (*DecisionRecord) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{12}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DecisionRecord) GetKind() DecisionKind {
@@ -1965,6 +2128,20 @@ func (x *DecisionRecord) GetTraffic() []*HostTraffic {
 	return nil
 }
 
+func (x *DecisionRecord) GetPerson() *Person {
+	if x != nil {
+		return x.Person
+	}
+	return nil
+}
+
+func (x *DecisionRecord) GetMethod() AnswerMethod {
+	if x != nil {
+		return x.Method
+	}
+	return AnswerMethod_ANSWER_METHOD_UNSPECIFIED
+}
+
 // HostTraffic is what the commands of a call sent to one host and port through the proxy, and received.
 type HostTraffic struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1984,7 +2161,7 @@ type HostTraffic struct {
 
 func (x *HostTraffic) Reset() {
 	*x = HostTraffic{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[13]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1996,7 +2173,7 @@ func (x *HostTraffic) String() string {
 func (*HostTraffic) ProtoMessage() {}
 
 func (x *HostTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[13]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2009,7 +2186,7 @@ func (x *HostTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostTraffic.ProtoReflect.Descriptor instead.
 func (*HostTraffic) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{13}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *HostTraffic) GetHost() string {
@@ -2062,7 +2239,7 @@ type HostReport struct {
 
 func (x *HostReport) Reset() {
 	*x = HostReport{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2074,7 +2251,7 @@ func (x *HostReport) String() string {
 func (*HostReport) ProtoMessage() {}
 
 func (x *HostReport) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2087,7 +2264,7 @@ func (x *HostReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostReport.ProtoReflect.Descriptor instead.
 func (*HostReport) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{14}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *HostReport) GetFailed() bool {
@@ -2127,7 +2304,7 @@ type Requester struct {
 
 func (x *Requester) Reset() {
 	*x = Requester{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2139,7 +2316,7 @@ func (x *Requester) String() string {
 func (*Requester) ProtoMessage() {}
 
 func (x *Requester) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2152,7 +2329,7 @@ func (x *Requester) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Requester.ProtoReflect.Descriptor instead.
 func (*Requester) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{15}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Requester) GetKind() string {
@@ -2203,7 +2380,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2215,7 +2392,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2228,7 +2405,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{16}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AuditEntry) GetSeq() uint64 {
@@ -2370,7 +2547,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\arevoked\x18\x0e \x01(\x01R\arevoked\x12\x14\n" +
 	"\x05agent\x18\x0f \x01(\tR\x05agent\x12\x1b\n" +
 	"\tlast_used\x18\x10 \x01(\x01R\blastUsed\x12\x1c\n" +
-	"\tsuspended\x18\x11 \x01(\x01R\tsuspended\"\xd6\x03\n" +
+	"\tsuspended\x18\x11 \x01(\x01R\tsuspended\"\xc0\x04\n" +
 	"\x11PermissionSettled\x12#\n" +
 	"\rpermission_id\x18\x01 \x01(\tR\fpermissionId\x12\x1d\n" +
 	"\n" +
@@ -2385,8 +2562,16 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\ranswer_digest\x18\n" +
 	" \x01(\tR\fanswerDigest\x12!\n" +
 	"\fsettled_with\x18\v \x01(\tR\vsettledWith\x12:\n" +
-	"\aanswers\x18\f \x03(\v2 .opencode.tool.v1.QuestionAnswerR\aanswers\x12-\n" +
-	"\x05shown\x18\x10 \x01(\x0e2\x17.opencode.tool.v1.ShownR\x05shown\"\xae\x01\n" +
+	"\aanswers\x18\f \x03(\v2 .opencode.tool.v1.QuestionAnswerR\aanswers\x120\n" +
+	"\x06person\x18\r \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x126\n" +
+	"\x06method\x18\x0e \x01(\x0e2\x1e.opencode.tool.v1.AnswerMethodR\x06method\x12-\n" +
+	"\x05shown\x18\x10 \x01(\x0e2\x17.opencode.tool.v1.ShownR\x05shown\"v\n" +
+	"\x06Person\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06issuer\x18\x02 \x01(\tR\x06issuer\x12\x18\n" +
+	"\asubject\x18\x03 \x01(\tR\asubject\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12\x16\n" +
+	"\x06groups\x18\x05 \x03(\tR\x06groups\"\xae\x01\n" +
 	"\bQuestion\x12\x1a\n" +
 	"\bquestion\x18\x01 \x01(\tR\bquestion\x12\x16\n" +
 	"\x06header\x18\x02 \x01(\tR\x06header\x12:\n" +
@@ -2397,7 +2582,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\";\n" +
 	"\x0eQuestionAnswer\x12)\n" +
-	"\x06values\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x15\"\ar\x05\x10\x01\x18\x80 R\x06values\"\xf1\x04\n" +
+	"\x06values\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x15\"\ar\x05\x10\x01\x18\x80 R\x06values\"\xdb\x05\n" +
 	"\x0eDecisionRecord\x122\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.opencode.tool.v1.DecisionKindR\x04kind\x12\x1d\n" +
 	"\n" +
@@ -2415,7 +2600,9 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x06grants\x18\f \x03(\v2\x17.opencode.tool.v1.GrantR\x06grants\x124\n" +
 	"\x06report\x18\r \x01(\v2\x1c.opencode.tool.v1.HostReportR\x06report\x129\n" +
 	"\trequester\x18\x0e \x01(\v2\x1b.opencode.tool.v1.RequesterR\trequester\x127\n" +
-	"\atraffic\x18\x0f \x03(\v2\x1d.opencode.tool.v1.HostTrafficR\atraffic\"\x9d\x01\n" +
+	"\atraffic\x18\x0f \x03(\v2\x1d.opencode.tool.v1.HostTrafficR\atraffic\x120\n" +
+	"\x06person\x18\x10 \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x126\n" +
+	"\x06method\x18\x11 \x01(\x0e2\x1e.opencode.tool.v1.AnswerMethodR\x06method\"\x9d\x01\n" +
 	"\vHostTraffic\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12 \n" +
@@ -2489,12 +2676,16 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x1aPERMISSION_OUTCOME_EXPIRED\x10\x04\x12 \n" +
 	"\x1cPERMISSION_OUTCOME_WITHDRAWN\x10\x05\x12\x1d\n" +
 	"\x19PERMISSION_OUTCOME_DENIED\x10\x06\x12\x1d\n" +
-	"\x19PERMISSION_OUTCOME_EDITED\x10\a*U\n" +
+	"\x19PERMISSION_OUTCOME_EDITED\x10\a*a\n" +
+	"\fAnswerMethod\x12\x1d\n" +
+	"\x19ANSWER_METHOD_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13ANSWER_METHOD_TOKEN\x10\x03\x12\x19\n" +
+	"\x15ANSWER_METHOD_SESSION\x10\x04*U\n" +
 	"\x05Shown\x12\x15\n" +
 	"\x11SHOWN_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSHOWN_UNKNOWN\x10\x01\x12\x0f\n" +
 	"\vSHOWN_WHOLE\x10\x02\x12\x11\n" +
-	"\rSHOWN_PARTIAL\x10\x03*\xbd\x02\n" +
+	"\rSHOWN_PARTIAL\x10\x03*\xd7\x02\n" +
 	"\fDecisionKind\x12\x1d\n" +
 	"\x19DECISION_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15DECISION_KIND_ALLOWED\x10\x01\x12\x18\n" +
@@ -2506,7 +2697,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x17DECISION_KIND_CONNECTED\x10\a\x12\x1b\n" +
 	"\x17DECISION_KIND_CONFIRMED\x10\b\x12\x19\n" +
 	"\x15DECISION_KIND_STOPPED\x10\v\x12\x19\n" +
-	"\x15DECISION_KIND_RESUMED\x10\fB\xaf\x01\n" +
+	"\x15DECISION_KIND_RESUMED\x10\f\x12\x18\n" +
+	"\x14DECISION_KIND_PEOPLE\x10\rB\xaf\x01\n" +
 	"\x14com.opencode.tool.v1B\x0fPermissionProtoP\x01Z$toolgate/gen/opencode/tool/v1;toolv1\xa2\x02\x03OTX\xaa\x02\x10Opencode.Tool.V1\xca\x02\x10Opencode\\Tool\\V1\xe2\x02\x1cOpencode\\Tool\\V1\\GPBMetadata\xea\x02\x12Opencode::Tool::V1b\x06proto3"
 
 var (
@@ -2521,68 +2713,74 @@ func file_opencode_tool_v1_permission_proto_rawDescGZIP() []byte {
 	return file_opencode_tool_v1_permission_proto_rawDescData
 }
 
-var file_opencode_tool_v1_permission_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_opencode_tool_v1_permission_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_opencode_tool_v1_permission_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
+var file_opencode_tool_v1_permission_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_opencode_tool_v1_permission_proto_goTypes = []any{
 	(PermissionAction)(0),      // 0: opencode.tool.v1.PermissionAction
 	(PermissionLayer)(0),       // 1: opencode.tool.v1.PermissionLayer
 	(PermissionReason)(0),      // 2: opencode.tool.v1.PermissionReason
 	(GrantScope)(0),            // 3: opencode.tool.v1.GrantScope
 	(PermissionOutcome)(0),     // 4: opencode.tool.v1.PermissionOutcome
-	(Shown)(0),                 // 5: opencode.tool.v1.Shown
-	(DecisionKind)(0),          // 6: opencode.tool.v1.DecisionKind
-	(*PermissionRule)(nil),     // 7: opencode.tool.v1.PermissionRule
-	(*PermissionDecision)(nil), // 8: opencode.tool.v1.PermissionDecision
-	(*RuleMatch)(nil),          // 9: opencode.tool.v1.RuleMatch
-	(*RuleList)(nil),           // 10: opencode.tool.v1.RuleList
-	(*GrantMatch)(nil),         // 11: opencode.tool.v1.GrantMatch
-	(*ArgvPrefix)(nil),         // 12: opencode.tool.v1.ArgvPrefix
-	(*Offer)(nil),              // 13: opencode.tool.v1.Offer
-	(*Grant)(nil),              // 14: opencode.tool.v1.Grant
-	(*PermissionSettled)(nil),  // 15: opencode.tool.v1.PermissionSettled
-	(*Question)(nil),           // 16: opencode.tool.v1.Question
-	(*QuestionOption)(nil),     // 17: opencode.tool.v1.QuestionOption
-	(*QuestionAnswer)(nil),     // 18: opencode.tool.v1.QuestionAnswer
-	(*DecisionRecord)(nil),     // 19: opencode.tool.v1.DecisionRecord
-	(*HostTraffic)(nil),        // 20: opencode.tool.v1.HostTraffic
-	(*HostReport)(nil),         // 21: opencode.tool.v1.HostReport
-	(*Requester)(nil),          // 22: opencode.tool.v1.Requester
-	(*AuditEntry)(nil),         // 23: opencode.tool.v1.AuditEntry
+	(AnswerMethod)(0),          // 5: opencode.tool.v1.AnswerMethod
+	(Shown)(0),                 // 6: opencode.tool.v1.Shown
+	(DecisionKind)(0),          // 7: opencode.tool.v1.DecisionKind
+	(*PermissionRule)(nil),     // 8: opencode.tool.v1.PermissionRule
+	(*PermissionDecision)(nil), // 9: opencode.tool.v1.PermissionDecision
+	(*RuleMatch)(nil),          // 10: opencode.tool.v1.RuleMatch
+	(*RuleList)(nil),           // 11: opencode.tool.v1.RuleList
+	(*GrantMatch)(nil),         // 12: opencode.tool.v1.GrantMatch
+	(*ArgvPrefix)(nil),         // 13: opencode.tool.v1.ArgvPrefix
+	(*Offer)(nil),              // 14: opencode.tool.v1.Offer
+	(*Grant)(nil),              // 15: opencode.tool.v1.Grant
+	(*PermissionSettled)(nil),  // 16: opencode.tool.v1.PermissionSettled
+	(*Person)(nil),             // 17: opencode.tool.v1.Person
+	(*Question)(nil),           // 18: opencode.tool.v1.Question
+	(*QuestionOption)(nil),     // 19: opencode.tool.v1.QuestionOption
+	(*QuestionAnswer)(nil),     // 20: opencode.tool.v1.QuestionAnswer
+	(*DecisionRecord)(nil),     // 21: opencode.tool.v1.DecisionRecord
+	(*HostTraffic)(nil),        // 22: opencode.tool.v1.HostTraffic
+	(*HostReport)(nil),         // 23: opencode.tool.v1.HostReport
+	(*Requester)(nil),          // 24: opencode.tool.v1.Requester
+	(*AuditEntry)(nil),         // 25: opencode.tool.v1.AuditEntry
 }
 var file_opencode_tool_v1_permission_proto_depIdxs = []int32{
 	0,  // 0: opencode.tool.v1.PermissionRule.action:type_name -> opencode.tool.v1.PermissionAction
 	0,  // 1: opencode.tool.v1.PermissionDecision.action:type_name -> opencode.tool.v1.PermissionAction
 	1,  // 2: opencode.tool.v1.PermissionDecision.layer:type_name -> opencode.tool.v1.PermissionLayer
-	7,  // 3: opencode.tool.v1.PermissionDecision.rule:type_name -> opencode.tool.v1.PermissionRule
+	8,  // 3: opencode.tool.v1.PermissionDecision.rule:type_name -> opencode.tool.v1.PermissionRule
 	2,  // 4: opencode.tool.v1.PermissionDecision.reason_code:type_name -> opencode.tool.v1.PermissionReason
-	9,  // 5: opencode.tool.v1.PermissionDecision.matches:type_name -> opencode.tool.v1.RuleMatch
+	10, // 5: opencode.tool.v1.PermissionDecision.matches:type_name -> opencode.tool.v1.RuleMatch
 	1,  // 6: opencode.tool.v1.RuleMatch.layer:type_name -> opencode.tool.v1.PermissionLayer
-	7,  // 7: opencode.tool.v1.RuleMatch.rule:type_name -> opencode.tool.v1.PermissionRule
+	8,  // 7: opencode.tool.v1.RuleMatch.rule:type_name -> opencode.tool.v1.PermissionRule
 	1,  // 8: opencode.tool.v1.RuleList.layer:type_name -> opencode.tool.v1.PermissionLayer
-	7,  // 9: opencode.tool.v1.RuleList.rules:type_name -> opencode.tool.v1.PermissionRule
-	12, // 10: opencode.tool.v1.GrantMatch.prefix:type_name -> opencode.tool.v1.ArgvPrefix
+	8,  // 9: opencode.tool.v1.RuleList.rules:type_name -> opencode.tool.v1.PermissionRule
+	13, // 10: opencode.tool.v1.GrantMatch.prefix:type_name -> opencode.tool.v1.ArgvPrefix
 	3,  // 11: opencode.tool.v1.Offer.scope:type_name -> opencode.tool.v1.GrantScope
-	11, // 12: opencode.tool.v1.Offer.match:type_name -> opencode.tool.v1.GrantMatch
-	11, // 13: opencode.tool.v1.Offer.also:type_name -> opencode.tool.v1.GrantMatch
+	12, // 12: opencode.tool.v1.Offer.match:type_name -> opencode.tool.v1.GrantMatch
+	12, // 13: opencode.tool.v1.Offer.also:type_name -> opencode.tool.v1.GrantMatch
 	3,  // 14: opencode.tool.v1.Grant.scope:type_name -> opencode.tool.v1.GrantScope
-	11, // 15: opencode.tool.v1.Grant.match:type_name -> opencode.tool.v1.GrantMatch
+	12, // 15: opencode.tool.v1.Grant.match:type_name -> opencode.tool.v1.GrantMatch
 	4,  // 16: opencode.tool.v1.PermissionSettled.outcome:type_name -> opencode.tool.v1.PermissionOutcome
-	18, // 17: opencode.tool.v1.PermissionSettled.answers:type_name -> opencode.tool.v1.QuestionAnswer
-	5,  // 18: opencode.tool.v1.PermissionSettled.shown:type_name -> opencode.tool.v1.Shown
-	17, // 19: opencode.tool.v1.Question.options:type_name -> opencode.tool.v1.QuestionOption
-	6,  // 20: opencode.tool.v1.DecisionRecord.kind:type_name -> opencode.tool.v1.DecisionKind
-	8,  // 21: opencode.tool.v1.DecisionRecord.decisions:type_name -> opencode.tool.v1.PermissionDecision
-	15, // 22: opencode.tool.v1.DecisionRecord.settled:type_name -> opencode.tool.v1.PermissionSettled
-	14, // 23: opencode.tool.v1.DecisionRecord.grants:type_name -> opencode.tool.v1.Grant
-	21, // 24: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
-	22, // 25: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
-	20, // 26: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
-	19, // 27: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	20, // 17: opencode.tool.v1.PermissionSettled.answers:type_name -> opencode.tool.v1.QuestionAnswer
+	17, // 18: opencode.tool.v1.PermissionSettled.person:type_name -> opencode.tool.v1.Person
+	5,  // 19: opencode.tool.v1.PermissionSettled.method:type_name -> opencode.tool.v1.AnswerMethod
+	6,  // 20: opencode.tool.v1.PermissionSettled.shown:type_name -> opencode.tool.v1.Shown
+	19, // 21: opencode.tool.v1.Question.options:type_name -> opencode.tool.v1.QuestionOption
+	7,  // 22: opencode.tool.v1.DecisionRecord.kind:type_name -> opencode.tool.v1.DecisionKind
+	9,  // 23: opencode.tool.v1.DecisionRecord.decisions:type_name -> opencode.tool.v1.PermissionDecision
+	16, // 24: opencode.tool.v1.DecisionRecord.settled:type_name -> opencode.tool.v1.PermissionSettled
+	15, // 25: opencode.tool.v1.DecisionRecord.grants:type_name -> opencode.tool.v1.Grant
+	23, // 26: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
+	24, // 27: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
+	22, // 28: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
+	17, // 29: opencode.tool.v1.DecisionRecord.person:type_name -> opencode.tool.v1.Person
+	5,  // 30: opencode.tool.v1.DecisionRecord.method:type_name -> opencode.tool.v1.AnswerMethod
+	21, // 31: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
+	32, // [32:32] is the sub-list for method output_type
+	32, // [32:32] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_permission_proto_init() }
@@ -2601,8 +2799,8 @@ func file_opencode_tool_v1_permission_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_opencode_tool_v1_permission_proto_rawDesc), len(file_opencode_tool_v1_permission_proto_rawDesc)),
-			NumEnums:      7,
-			NumMessages:   17,
+			NumEnums:      8,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

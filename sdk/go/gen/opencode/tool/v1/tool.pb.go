@@ -1249,7 +1249,10 @@ type ToolPart struct {
 	// content before it is written, are stored for that. A file that holds anything but what the batch wrote is left as it
 	// is; the error of the batch and its metadata (`restored`, `notRestored`) name both kinds. The error of a batch that no
 	// replica resumes names the files that it may have changed.
-	ParentCallId  string `protobuf:"bytes,37,opt,name=parent_call_id,json=parentCallId,proto3" json:"parent_call_id,omitempty"`
+	ParentCallId string `protobuf:"bytes,37,opt,name=parent_call_id,json=parentCallId,proto3" json:"parent_call_id,omitempty"`
+	// person is the person behind the agent: who created its token, or who signed in if it has a sign-in. Absent if the
+	// operator created the token. It is shown, and decides nothing.
+	Person        *Person `protobuf:"bytes,38,opt,name=person,proto3" json:"person,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1493,6 +1496,13 @@ func (x *ToolPart) GetParentCallId() string {
 		return x.ParentCallId
 	}
 	return ""
+}
+
+func (x *ToolPart) GetPerson() *Person {
+	if x != nil {
+		return x.Person
+	}
+	return nil
 }
 
 type isToolPart_State interface {
@@ -1779,6 +1789,8 @@ type PermissionRequest struct {
 	// view is the whole call as approvers see it: show all of it before you let a person approve. It is made when the
 	// request is opened and never again. Absent only in a request that a version without views has opened.
 	View *CallView `protobuf:"bytes,34,opt,name=view,proto3" json:"view,omitempty"`
+	// person is the person behind the agent; see ToolPart.person.
+	Person *Person `protobuf:"bytes,37,opt,name=person,proto3" json:"person,omitempty"`
 	// changed is the reason why the call is asked for again, as text for a person: the files that changed since the previous
 	// request, "the tool has changed since" or "Toolgate was upgraded". Empty for the first request of a call.
 	Changed       string `protobuf:"bytes,38,opt,name=changed,proto3" json:"changed,omitempty"`
@@ -1966,6 +1978,13 @@ func (x *PermissionRequest) GetRequester() *Requester {
 func (x *PermissionRequest) GetView() *CallView {
 	if x != nil {
 		return x.View
+	}
+	return nil
+}
+
+func (x *PermissionRequest) GetPerson() *Person {
+	if x != nil {
+		return x.Person
 	}
 	return nil
 }
@@ -2631,7 +2650,7 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\bfilename\x18\x03 \x01(\tH\x00R\bfilename\x88\x01\x01\x12\x10\n" +
 	"\x03url\x18\x04 \x01(\tR\x03url\x12\x12\n" +
 	"\x04size\x18\x05 \x01(\x04R\x04sizeB\v\n" +
-	"\t_filename\"\xad\t\n" +
+	"\t_filename\"\xdf\t\n" +
 	"\bToolPart\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -2667,7 +2686,8 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"background\x18# \x01(\bR\n" +
 	"background\x12(\n" +
 	"\x10child_session_id\x18$ \x01(\tR\x0echildSessionId\x12$\n" +
-	"\x0eparent_call_id\x18% \x01(\tR\fparentCallIdB\a\n" +
+	"\x0eparent_call_id\x18% \x01(\tR\fparentCallId\x120\n" +
+	"\x06person\x18& \x01(\v2\x18.opencode.tool.v1.PersonR\x06personB\a\n" +
 	"\x05stateB\v\n" +
 	"\t_metadataB\x11\n" +
 	"\x0f_original_inputB\r\n" +
@@ -2686,7 +2706,7 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\"9\n" +
 	"\vHiddenPaths\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\x12\x14\n" +
-	"\x05paths\x18\x02 \x03(\tR\x05paths\"\xf9\x06\n" +
+	"\x05paths\x18\x02 \x03(\tR\x05paths\"\xab\a\n" +
 	"\x11PermissionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -2712,7 +2732,8 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\bquestion\x18\x1f \x03(\v2\x1a.opencode.tool.v1.QuestionR\bquestion\x12,\n" +
 	"\x05risks\x18  \x03(\v2\x16.opencode.tool.v1.RiskR\x05risks\x129\n" +
 	"\trequester\x18! \x01(\v2\x1b.opencode.tool.v1.RequesterR\trequester\x12.\n" +
-	"\x04view\x18\" \x01(\v2\x1a.opencode.tool.v1.CallViewR\x04view\x12\x18\n" +
+	"\x04view\x18\" \x01(\v2\x1a.opencode.tool.v1.CallViewR\x04view\x120\n" +
+	"\x06person\x18% \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x12\x18\n" +
 	"\achanged\x18& \x01(\tR\achangedB\a\n" +
 	"\x05_tool\"\x83\x02\n" +
 	"\bCallView\x12\x12\n" +
@@ -2865,11 +2886,12 @@ var file_opencode_tool_v1_tool_proto_goTypes = []any{
 	(*structpb.Struct)(nil),       // 25: google.protobuf.Struct
 	(*structpb.Value)(nil),        // 26: google.protobuf.Value
 	(*Requester)(nil),             // 27: opencode.tool.v1.Requester
-	(*Offer)(nil),                 // 28: opencode.tool.v1.Offer
-	(*PermissionDecision)(nil),    // 29: opencode.tool.v1.PermissionDecision
-	(*Question)(nil),              // 30: opencode.tool.v1.Question
-	(*QuestionAnswer)(nil),        // 31: opencode.tool.v1.QuestionAnswer
-	(Shown)(0),                    // 32: opencode.tool.v1.Shown
+	(*Person)(nil),                // 28: opencode.tool.v1.Person
+	(*Offer)(nil),                 // 29: opencode.tool.v1.Offer
+	(*PermissionDecision)(nil),    // 30: opencode.tool.v1.PermissionDecision
+	(*Question)(nil),              // 31: opencode.tool.v1.Question
+	(*QuestionAnswer)(nil),        // 32: opencode.tool.v1.QuestionAnswer
+	(Shown)(0),                    // 33: opencode.tool.v1.Shown
 }
 var file_opencode_tool_v1_tool_proto_depIdxs = []int32{
 	7,  // 0: opencode.tool.v1.ToolState.pending:type_name -> opencode.tool.v1.ToolStatePending
@@ -2898,29 +2920,31 @@ var file_opencode_tool_v1_tool_proto_depIdxs = []int32{
 	25, // 23: opencode.tool.v1.ToolPart.original_input:type_name -> google.protobuf.Struct
 	2,  // 24: opencode.tool.v1.ToolPart.executor:type_name -> opencode.tool.v1.ToolExecutor
 	27, // 25: opencode.tool.v1.ToolPart.requester:type_name -> opencode.tool.v1.Requester
-	16, // 26: opencode.tool.v1.Preview.hidden:type_name -> opencode.tool.v1.HiddenPaths
-	25, // 27: opencode.tool.v1.PermissionRequest.metadata:type_name -> google.protobuf.Struct
-	22, // 28: opencode.tool.v1.PermissionRequest.tool:type_name -> opencode.tool.v1.PermissionToolContext
-	15, // 29: opencode.tool.v1.PermissionRequest.preview:type_name -> opencode.tool.v1.Preview
-	28, // 30: opencode.tool.v1.PermissionRequest.offers:type_name -> opencode.tool.v1.Offer
-	29, // 31: opencode.tool.v1.PermissionRequest.decisions:type_name -> opencode.tool.v1.PermissionDecision
-	30, // 32: opencode.tool.v1.PermissionRequest.question:type_name -> opencode.tool.v1.Question
-	21, // 33: opencode.tool.v1.PermissionRequest.risks:type_name -> opencode.tool.v1.Risk
-	27, // 34: opencode.tool.v1.PermissionRequest.requester:type_name -> opencode.tool.v1.Requester
-	18, // 35: opencode.tool.v1.PermissionRequest.view:type_name -> opencode.tool.v1.CallView
-	19, // 36: opencode.tool.v1.CallView.input:type_name -> opencode.tool.v1.ViewLeaf
-	20, // 37: opencode.tool.v1.CallView.files:type_name -> opencode.tool.v1.ViewFile
-	3,  // 38: opencode.tool.v1.ViewFile.use:type_name -> opencode.tool.v1.ViewFileUse
-	4,  // 39: opencode.tool.v1.Risk.kind:type_name -> opencode.tool.v1.RiskKind
-	5,  // 40: opencode.tool.v1.PermissionResponse.reply:type_name -> opencode.tool.v1.PermissionReply
-	25, // 41: opencode.tool.v1.PermissionResponse.input:type_name -> google.protobuf.Struct
-	31, // 42: opencode.tool.v1.PermissionResponse.answers:type_name -> opencode.tool.v1.QuestionAnswer
-	32, // 43: opencode.tool.v1.PermissionResponse.shown:type_name -> opencode.tool.v1.Shown
-	44, // [44:44] is the sub-list for method output_type
-	44, // [44:44] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	28, // 26: opencode.tool.v1.ToolPart.person:type_name -> opencode.tool.v1.Person
+	16, // 27: opencode.tool.v1.Preview.hidden:type_name -> opencode.tool.v1.HiddenPaths
+	25, // 28: opencode.tool.v1.PermissionRequest.metadata:type_name -> google.protobuf.Struct
+	22, // 29: opencode.tool.v1.PermissionRequest.tool:type_name -> opencode.tool.v1.PermissionToolContext
+	15, // 30: opencode.tool.v1.PermissionRequest.preview:type_name -> opencode.tool.v1.Preview
+	29, // 31: opencode.tool.v1.PermissionRequest.offers:type_name -> opencode.tool.v1.Offer
+	30, // 32: opencode.tool.v1.PermissionRequest.decisions:type_name -> opencode.tool.v1.PermissionDecision
+	31, // 33: opencode.tool.v1.PermissionRequest.question:type_name -> opencode.tool.v1.Question
+	21, // 34: opencode.tool.v1.PermissionRequest.risks:type_name -> opencode.tool.v1.Risk
+	27, // 35: opencode.tool.v1.PermissionRequest.requester:type_name -> opencode.tool.v1.Requester
+	18, // 36: opencode.tool.v1.PermissionRequest.view:type_name -> opencode.tool.v1.CallView
+	28, // 37: opencode.tool.v1.PermissionRequest.person:type_name -> opencode.tool.v1.Person
+	19, // 38: opencode.tool.v1.CallView.input:type_name -> opencode.tool.v1.ViewLeaf
+	20, // 39: opencode.tool.v1.CallView.files:type_name -> opencode.tool.v1.ViewFile
+	3,  // 40: opencode.tool.v1.ViewFile.use:type_name -> opencode.tool.v1.ViewFileUse
+	4,  // 41: opencode.tool.v1.Risk.kind:type_name -> opencode.tool.v1.RiskKind
+	5,  // 42: opencode.tool.v1.PermissionResponse.reply:type_name -> opencode.tool.v1.PermissionReply
+	25, // 43: opencode.tool.v1.PermissionResponse.input:type_name -> google.protobuf.Struct
+	32, // 44: opencode.tool.v1.PermissionResponse.answers:type_name -> opencode.tool.v1.QuestionAnswer
+	33, // 45: opencode.tool.v1.PermissionResponse.shown:type_name -> opencode.tool.v1.Shown
+	46, // [46:46] is the sub-list for method output_type
+	46, // [46:46] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_tool_proto_init() }

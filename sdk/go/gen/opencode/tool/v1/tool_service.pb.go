@@ -4393,6 +4393,8 @@ type GetServerInfoResponse struct {
 	SandboxDetails *SandboxDetails `protobuf:"bytes,21,opt,name=sandbox_details,json=sandboxDetails,proto3" json:"sandbox_details,omitempty"`
 	// store_details describe how what the store acknowledges survives the loss of one of its servers.
 	StoreDetails *StoreDetails `protobuf:"bytes,22,opt,name=store_details,json=storeDetails,proto3" json:"store_details,omitempty"`
+	// person is the person of the sender of the request.
+	Person *Person `protobuf:"bytes,23,opt,name=person,proto3" json:"person,omitempty"`
 	// format is the number of the store's format. Versions of the service with the same number can work on one store; a later
 	// version raises the number of an older store at its start, and a version that knows only a lower one refuses to start.
 	Format uint32 `protobuf:"varint,26,opt,name=format,proto3" json:"format,omitempty"`
@@ -4547,6 +4549,13 @@ func (x *GetServerInfoResponse) GetSandboxDetails() *SandboxDetails {
 func (x *GetServerInfoResponse) GetStoreDetails() *StoreDetails {
 	if x != nil {
 		return x.StoreDetails
+	}
+	return nil
+}
+
+func (x *GetServerInfoResponse) GetPerson() *Person {
+	if x != nil {
+		return x.Person
 	}
 	return nil
 }
@@ -5412,7 +5421,7 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\favg_duration\x18\x03 \x01(\x01R\vavgDuration\x12\x16\n" +
 	"\x06errors\x18\x04 \x01(\x04R\x06errors\x12\x1a\n" +
 	"\btimeouts\x18\x05 \x01(\x04R\btimeouts\"\x16\n" +
-	"\x14GetServerInfoRequest\"\xaf\a\n" +
+	"\x14GetServerInfoRequest\"\xe1\a\n" +
 	"\x15GetServerInfoResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x19\n" +
 	"\bstore_id\x18\x02 \x01(\tR\astoreId\x128\n" +
@@ -5435,7 +5444,8 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\x16sandbox_network_access\x18\x13 \x01(\x0e2\x1f.opencode.tool.v1.NetworkAccessR\x14sandboxNetworkAccess\x126\n" +
 	"\tmcp_holds\x18\x14 \x03(\v2\x19.opencode.tool.v1.McpHoldR\bmcpHolds\x12I\n" +
 	"\x0fsandbox_details\x18\x15 \x01(\v2 .opencode.tool.v1.SandboxDetailsR\x0esandboxDetails\x12C\n" +
-	"\rstore_details\x18\x16 \x01(\v2\x1e.opencode.tool.v1.StoreDetailsR\fstoreDetails\x12\x16\n" +
+	"\rstore_details\x18\x16 \x01(\v2\x1e.opencode.tool.v1.StoreDetailsR\fstoreDetails\x120\n" +
+	"\x06person\x18\x17 \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x12\x16\n" +
 	"\x06format\x18\x1a \x01(\rR\x06format\x120\n" +
 	"\x06preset\x18\x19 \x01(\v2\x18.opencode.tool.v1.PresetR\x06presetJ\x04\b\x0e\x10\x13\"V\n" +
 	"\x06Preset\x12\x12\n" +
@@ -5613,6 +5623,7 @@ var file_opencode_tool_v1_tool_service_proto_goTypes = []any{
 	(ToolErrorReason)(0),             // 75: opencode.tool.v1.ToolErrorReason
 	(*WatchPermissionsRequest)(nil),  // 76: opencode.tool.v1.WatchPermissionsRequest
 	(*WatchPermissionsResponse)(nil), // 77: opencode.tool.v1.WatchPermissionsResponse
+	(*Person)(nil),                   // 78: opencode.tool.v1.Person
 }
 var file_opencode_tool_v1_tool_service_proto_depIdxs = []int32{
 	66, // 0: opencode.tool.v1.CallToolRequest.input:type_name -> google.protobuf.Struct
@@ -5685,45 +5696,46 @@ var file_opencode_tool_v1_tool_service_proto_depIdxs = []int32{
 	60, // 67: opencode.tool.v1.GetServerInfoResponse.mcp_holds:type_name -> opencode.tool.v1.McpHold
 	59, // 68: opencode.tool.v1.GetServerInfoResponse.sandbox_details:type_name -> opencode.tool.v1.SandboxDetails
 	58, // 69: opencode.tool.v1.GetServerInfoResponse.store_details:type_name -> opencode.tool.v1.StoreDetails
-	57, // 70: opencode.tool.v1.GetServerInfoResponse.preset:type_name -> opencode.tool.v1.Preset
-	1,  // 71: opencode.tool.v1.Enforcement.state:type_name -> opencode.tool.v1.EnforcementState
-	19, // 72: opencode.tool.v1.ToolService.ListTools:input_type -> opencode.tool.v1.ListToolsRequest
-	21, // 73: opencode.tool.v1.ToolService.GetTool:input_type -> opencode.tool.v1.GetToolRequest
-	26, // 74: opencode.tool.v1.ToolService.PlanTool:input_type -> opencode.tool.v1.PlanToolRequest
-	5,  // 75: opencode.tool.v1.ToolService.CallTool:input_type -> opencode.tool.v1.CallToolRequest
-	7,  // 76: opencode.tool.v1.ToolService.ExecuteTool:input_type -> opencode.tool.v1.ExecuteToolRequest
-	9,  // 77: opencode.tool.v1.ToolService.StreamTools:input_type -> opencode.tool.v1.StreamToolsRequest
-	29, // 78: opencode.tool.v1.ToolService.BeginCall:input_type -> opencode.tool.v1.BeginCallRequest
-	34, // 79: opencode.tool.v1.ToolService.FinishCall:input_type -> opencode.tool.v1.FinishCallRequest
-	36, // 80: opencode.tool.v1.ToolService.CancelTool:input_type -> opencode.tool.v1.CancelToolRequest
-	38, // 81: opencode.tool.v1.ToolService.GetToolPart:input_type -> opencode.tool.v1.GetToolPartRequest
-	40, // 82: opencode.tool.v1.ToolService.ListToolParts:input_type -> opencode.tool.v1.ListToolPartsRequest
-	42, // 83: opencode.tool.v1.ToolService.ReadToolOutput:input_type -> opencode.tool.v1.ReadToolOutputRequest
-	46, // 84: opencode.tool.v1.ToolService.WatchSession:input_type -> opencode.tool.v1.WatchSessionRequest
-	48, // 85: opencode.tool.v1.ToolService.WatchMany:input_type -> opencode.tool.v1.WatchManyRequest
-	52, // 86: opencode.tool.v1.ToolService.GetToolStats:input_type -> opencode.tool.v1.GetToolStatsRequest
-	55, // 87: opencode.tool.v1.ToolService.GetServerInfo:input_type -> opencode.tool.v1.GetServerInfoRequest
-	20, // 88: opencode.tool.v1.ToolService.ListTools:output_type -> opencode.tool.v1.ListToolsResponse
-	22, // 89: opencode.tool.v1.ToolService.GetTool:output_type -> opencode.tool.v1.GetToolResponse
-	27, // 90: opencode.tool.v1.ToolService.PlanTool:output_type -> opencode.tool.v1.PlanToolResponse
-	6,  // 91: opencode.tool.v1.ToolService.CallTool:output_type -> opencode.tool.v1.CallToolResponse
-	8,  // 92: opencode.tool.v1.ToolService.ExecuteTool:output_type -> opencode.tool.v1.ExecuteToolResponse
-	16, // 93: opencode.tool.v1.ToolService.StreamTools:output_type -> opencode.tool.v1.StreamToolsResponse
-	30, // 94: opencode.tool.v1.ToolService.BeginCall:output_type -> opencode.tool.v1.BeginCallResponse
-	35, // 95: opencode.tool.v1.ToolService.FinishCall:output_type -> opencode.tool.v1.FinishCallResponse
-	37, // 96: opencode.tool.v1.ToolService.CancelTool:output_type -> opencode.tool.v1.CancelToolResponse
-	39, // 97: opencode.tool.v1.ToolService.GetToolPart:output_type -> opencode.tool.v1.GetToolPartResponse
-	41, // 98: opencode.tool.v1.ToolService.ListToolParts:output_type -> opencode.tool.v1.ListToolPartsResponse
-	45, // 99: opencode.tool.v1.ToolService.ReadToolOutput:output_type -> opencode.tool.v1.ReadToolOutputResponse
-	47, // 100: opencode.tool.v1.ToolService.WatchSession:output_type -> opencode.tool.v1.WatchSessionResponse
-	50, // 101: opencode.tool.v1.ToolService.WatchMany:output_type -> opencode.tool.v1.WatchManyResponse
-	53, // 102: opencode.tool.v1.ToolService.GetToolStats:output_type -> opencode.tool.v1.GetToolStatsResponse
-	56, // 103: opencode.tool.v1.ToolService.GetServerInfo:output_type -> opencode.tool.v1.GetServerInfoResponse
-	88, // [88:104] is the sub-list for method output_type
-	72, // [72:88] is the sub-list for method input_type
-	72, // [72:72] is the sub-list for extension type_name
-	72, // [72:72] is the sub-list for extension extendee
-	0,  // [0:72] is the sub-list for field type_name
+	78, // 70: opencode.tool.v1.GetServerInfoResponse.person:type_name -> opencode.tool.v1.Person
+	57, // 71: opencode.tool.v1.GetServerInfoResponse.preset:type_name -> opencode.tool.v1.Preset
+	1,  // 72: opencode.tool.v1.Enforcement.state:type_name -> opencode.tool.v1.EnforcementState
+	19, // 73: opencode.tool.v1.ToolService.ListTools:input_type -> opencode.tool.v1.ListToolsRequest
+	21, // 74: opencode.tool.v1.ToolService.GetTool:input_type -> opencode.tool.v1.GetToolRequest
+	26, // 75: opencode.tool.v1.ToolService.PlanTool:input_type -> opencode.tool.v1.PlanToolRequest
+	5,  // 76: opencode.tool.v1.ToolService.CallTool:input_type -> opencode.tool.v1.CallToolRequest
+	7,  // 77: opencode.tool.v1.ToolService.ExecuteTool:input_type -> opencode.tool.v1.ExecuteToolRequest
+	9,  // 78: opencode.tool.v1.ToolService.StreamTools:input_type -> opencode.tool.v1.StreamToolsRequest
+	29, // 79: opencode.tool.v1.ToolService.BeginCall:input_type -> opencode.tool.v1.BeginCallRequest
+	34, // 80: opencode.tool.v1.ToolService.FinishCall:input_type -> opencode.tool.v1.FinishCallRequest
+	36, // 81: opencode.tool.v1.ToolService.CancelTool:input_type -> opencode.tool.v1.CancelToolRequest
+	38, // 82: opencode.tool.v1.ToolService.GetToolPart:input_type -> opencode.tool.v1.GetToolPartRequest
+	40, // 83: opencode.tool.v1.ToolService.ListToolParts:input_type -> opencode.tool.v1.ListToolPartsRequest
+	42, // 84: opencode.tool.v1.ToolService.ReadToolOutput:input_type -> opencode.tool.v1.ReadToolOutputRequest
+	46, // 85: opencode.tool.v1.ToolService.WatchSession:input_type -> opencode.tool.v1.WatchSessionRequest
+	48, // 86: opencode.tool.v1.ToolService.WatchMany:input_type -> opencode.tool.v1.WatchManyRequest
+	52, // 87: opencode.tool.v1.ToolService.GetToolStats:input_type -> opencode.tool.v1.GetToolStatsRequest
+	55, // 88: opencode.tool.v1.ToolService.GetServerInfo:input_type -> opencode.tool.v1.GetServerInfoRequest
+	20, // 89: opencode.tool.v1.ToolService.ListTools:output_type -> opencode.tool.v1.ListToolsResponse
+	22, // 90: opencode.tool.v1.ToolService.GetTool:output_type -> opencode.tool.v1.GetToolResponse
+	27, // 91: opencode.tool.v1.ToolService.PlanTool:output_type -> opencode.tool.v1.PlanToolResponse
+	6,  // 92: opencode.tool.v1.ToolService.CallTool:output_type -> opencode.tool.v1.CallToolResponse
+	8,  // 93: opencode.tool.v1.ToolService.ExecuteTool:output_type -> opencode.tool.v1.ExecuteToolResponse
+	16, // 94: opencode.tool.v1.ToolService.StreamTools:output_type -> opencode.tool.v1.StreamToolsResponse
+	30, // 95: opencode.tool.v1.ToolService.BeginCall:output_type -> opencode.tool.v1.BeginCallResponse
+	35, // 96: opencode.tool.v1.ToolService.FinishCall:output_type -> opencode.tool.v1.FinishCallResponse
+	37, // 97: opencode.tool.v1.ToolService.CancelTool:output_type -> opencode.tool.v1.CancelToolResponse
+	39, // 98: opencode.tool.v1.ToolService.GetToolPart:output_type -> opencode.tool.v1.GetToolPartResponse
+	41, // 99: opencode.tool.v1.ToolService.ListToolParts:output_type -> opencode.tool.v1.ListToolPartsResponse
+	45, // 100: opencode.tool.v1.ToolService.ReadToolOutput:output_type -> opencode.tool.v1.ReadToolOutputResponse
+	47, // 101: opencode.tool.v1.ToolService.WatchSession:output_type -> opencode.tool.v1.WatchSessionResponse
+	50, // 102: opencode.tool.v1.ToolService.WatchMany:output_type -> opencode.tool.v1.WatchManyResponse
+	53, // 103: opencode.tool.v1.ToolService.GetToolStats:output_type -> opencode.tool.v1.GetToolStatsResponse
+	56, // 104: opencode.tool.v1.ToolService.GetServerInfo:output_type -> opencode.tool.v1.GetServerInfoResponse
+	89, // [89:105] is the sub-list for method output_type
+	73, // [73:89] is the sub-list for method input_type
+	73, // [73:73] is the sub-list for extension type_name
+	73, // [73:73] is the sub-list for extension extendee
+	0,  // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_tool_service_proto_init() }

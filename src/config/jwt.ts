@@ -1,0 +1,94 @@
+import { readFileSync } from "node:fs";
+import type { Role, WorkerRights } from "../core/principal.ts";
+import { isSafeAddress } from "../core/safe-address.ts";
+import { isLiteral, matcher } from "../policy/wildcard.ts";
+import { ConfigError } from "./errors.ts";
+import { checkOutside } from "./paths.ts";
+import type { Settings } from "./schema.ts";
+import { checkTokenWorkspaces, workerRightsOf } from "./tokens.ts";
+
+/** Tokens of an issuer that are accepted. */
+export interface JwtSettings {
+  readonly issuer: string;
+  readonly audience: string;
+  readonly typ: string;
+  readonly subject: string;
+  readonly roles: readonly Role[];
+  readonly agents: readonly string[];
+  readonly workspaces: readonly string[];
+  readonly worker?: WorkerRights;
+  /** The keys of the file. */
+  readonly jwks?: { readonly keys: { kty: string }[] };
+}
+
+/** Reads the entries `[[jwt]]`; refuses those that let no one in, or everyone, by their line. */
+export function readJwt(
+  jwt: Settings["jwt"],
+  {
+    file,
+    lineOf,
+    workspaces,
+  }: {
+    file: string;
+    lineOf(path: readonly PropertyKey[]): number | undefined;
+    workspaces: ReadonlyMap<string, string>;
+  },
+): JwtSettings[] {
+  return jwt.map((entry, index) => {
+    const at = (key: string) => `${file}:${lineOf(["jwt", index, key]) ?? lineOf(["jwt", index]) ?? "?"}: [[jwt]]`;
+    const { issuer, audience, typ, subject, roles, agents, workspaces: roots, jwks_file: keysFile } = entry;
+    const problem = subjectProblem(issuer, subject);
+    if (problem !== undefined) throw new ConfigError(`${at("subject")} ${problem}`);
+    if (!URL.canParse(issuer) || (keysFile === undefined && !isSafeAddress(issuer)))
+      throw new ConfigError(
+        `${at("issuer")} the keys of ${issuer} could not be trusted: write an address with https://, or name jwks_file`,
+      );
+    const earlier = jwt.slice(0, index).findIndex((other) => covers(other, entry));
+    if (earlier >= 0)
+      throw new ConfigError(
+        `${at("subject")} lets no one in: the entry in line ${lineOf(["jwt", earlier])} has the same issuer, audience and typ, and covers its subjects; put this one first`,
+      );
+    if (keysFile !== undefined) checkOutside(keysFile, "the file of keys", workspaces);
+    const id = `jwt ${issuer}`;
+    checkTokenWorkspaces({ id, roles, workspaces: roots }, workspaces);
+    const worker = workerRightsOf({ ...entry, id });
+    return {
+      ...{ issuer, audience, typ, subject, roles, agents, workspaces: roots, ...(worker && { worker }) },
+      ...(keysFile !== undefined && { jwks: readKeys(keysFile, at("jwks_file")) }),
+    };
+  });
+}
+
+/** Issuers whose tokens anyone can get, with subjects of which the beginning says whose they are. */
+const publicIssuers: ReadonlySet<string> = new Set([
+  "https://token.actions.githubusercontent.com",
+  "https://gitlab.com",
+  "https://accounts.google.com",
+  "https://agent.buildkite.com",
+]);
+
+function subjectProblem(issuer: string, subject: string): string | undefined {
+  if (!publicIssuers.has(issuer.replace(/\/$/, "")) || isLiteral(subject)) return undefined;
+  if (/^[^*?:]+:[^*?]+[/:]/.test(subject)) return undefined;
+  return `subject ${JSON.stringify(subject)} would let in everyone who has an account at ${issuer}; begin it with whose tokens you mean, such as "repo:acme/shop:*"`;
+}
+
+/** Checks if every token of an entry meets an earlier one. */
+function covers(earlier: Settings["jwt"][number], entry: Settings["jwt"][number]): boolean {
+  const isSame = (["issuer", "audience"] as const).every((key) => earlier[key] === entry[key]);
+  const isSameTyp = earlier.typ === entry.typ || earlier.typ === "any";
+  return isSame && isSameTyp && matcher(earlier.subject)(entry.subject);
+}
+
+function readKeys(file: string, at: string): { keys: { kty: string }[] } {
+  let keys: unknown;
+  try {
+    ({ keys } = JSON.parse(readFileSync(file, "utf8")));
+  } catch (cause) {
+    throw new ConfigError(`${at} ${file} cannot be read as JSON; write the JWKS of the issuer there`, { cause });
+  }
+  const usable = Array.isArray(keys) ? keys.filter((key) => ["RSA", "EC", "OKP"].includes(key?.kty)) : [];
+  if (usable.length === 0)
+    throw new ConfigError(`${at} lets no one in: ${file} has no public key; write the JWKS of the issuer there`);
+  return { keys: usable };
+}

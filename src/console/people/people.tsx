@@ -1,0 +1,203 @@
+import { createClient } from "@connectrpc/connect";
+import { useSignal } from "@preact/signals";
+import { useMemo } from "preact/hooks";
+import type { Credential } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
+import { type PersonRecord, PersonService } from "../../../gen/opencode/tool/v1/person_service_pb.ts";
+import { pagesOf } from "../../core/pages-of.ts";
+import { personName } from "../../view/people.ts";
+import { momentOf } from "../../view/quantities.ts";
+import { visibleText } from "../parts/visible-text.ts";
+import { failureText, useLoaded } from "../shell/load.ts";
+import type { PageProps } from "../shell/page.tsx";
+import type { ConsoleConnection } from "../stream/connection.ts";
+import "./people.css";
+
+/** Who signed in, with their devices. Approvers change themselves; an admin invites, and changes all. */
+export function PeoplePage({ connection }: PageProps) {
+  const service = useMemo(() => createClient(PersonService, connection.transport), [connection]);
+  const { value, problem, reload } = useLoaded(
+    (signal) => Array.fromAsync(pagesOf((page) => service.listPeople(page, { signal }))),
+    [service],
+  );
+  const failure = useSignal("");
+  const people = value?.flatMap((page) => page.people);
+  const change: Change = async (work) => {
+    failure.value = "";
+    await work().catch((error: unknown) => {
+      failure.value = failureText(error);
+    });
+    reload();
+  };
+  const trouble = failure.value || problem;
+  return (
+    <section class="page" aria-busy={value === undefined && problem === ""}>
+      <h1>People</h1>
+      <div class="actions">
+        <button type="button" class="quiet" onClick={reload}>
+          Refresh
+        </button>
+      </div>
+      {trouble !== "" && (
+        <p class="problem" role="alert">
+          {trouble}
+        </p>
+      )}
+      {connection.may("admin") && <Invite connection={connection} />}
+      {people?.length === 0 && <p class="soft">No person has signed in with a code.</p>}
+      <ul class="cards">
+        {people?.map((record) => (
+          <PersonCard key={record.id} {...{ record, connection, service, change }} />
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+type Change = (work: () => Promise<unknown>) => Promise<void>;
+
+function PersonCard({
+  record,
+  connection,
+  service,
+  change,
+}: {
+  record: PersonRecord;
+  connection: ConsoleConnection;
+  service: { renamePerson(request: object): Promise<unknown>; revokePerson(request: object): Promise<unknown> };
+  change: Change;
+}) {
+  const { id, person, revoked, devices, invitedBy } = record;
+  const isSelf = connection.server.person?.id === id;
+  const mayChange = (isSelf || connection.may("admin")) && revoked === 0;
+  const name = useSignal(person?.name ?? "");
+  const facts = [
+    `${person?.issuer}:${person?.subject}`,
+    ...(person?.groups.length ? [`groups ${person.groups.join(", ")}`] : []),
+    ...(invitedBy === "" ? [] : [`invited by ${invitedBy}`]),
+  ];
+  return (
+    <li class="card" data-ended={revoked > 0}>
+      <p class="card-head">
+        <b>{person && personName(person, visibleText)}</b>
+        {isSelf && (
+          <span class="mark" data-kind="look">
+            you
+          </span>
+        )}
+        {revoked > 0 && (
+          <span class="mark" data-kind="beyond">
+            revoked {momentOf(revoked)}
+          </span>
+        )}
+      </p>
+      <p class="soft">{visibleText(facts.join(" · "))}</p>
+      {mayChange && (
+        <form
+          class="person-name"
+          onSubmit={(event) => {
+            event.preventDefault();
+            void change(() => service.renamePerson({ id, name: name.value.trim() }));
+          }}
+        >
+          <label for={`name-${id}`}>Name</label>
+          <input
+            id={`name-${id}`}
+            required
+            maxLength={64}
+            value={name}
+            onInput={({ currentTarget }) => {
+              name.value = currentTarget.value;
+            }}
+          />
+          <button type="submit" class="quiet">
+            Rename
+          </button>
+        </form>
+      )}
+      <ul class="devices">
+        {devices.map((device) => (
+          <Device
+            key={device.id}
+            device={device}
+            onRevoke={() => change(() => connection.credentials.revokeCredential({ id: device.id }))}
+          />
+        ))}
+      </ul>
+      {mayChange && <Sure words="Revoke this person" onSure={() => change(() => service.revokePerson({ id }))} />}
+    </li>
+  );
+}
+
+function Device({ device, onRevoke }: { device: Credential; onRevoke: () => Promise<void> }) {
+  const { id, label, lastSeen, revoked, expires } = device;
+  const hasEnded = revoked > 0 || expires <= Date.now();
+  return (
+    <li>
+      <span>
+        <b>{visibleText(label)}</b> <small>{id}</small>
+        <br />
+        <small>
+          {lastSeen === 0 ? "not seen yet" : `last seen ${momentOf(lastSeen)}`} ·{" "}
+          {revoked > 0 ? `revoked ${momentOf(revoked)}` : `until ${momentOf(expires)}`}
+        </small>
+      </span>
+      {!hasEnded && <Sure words="Revoke" onSure={onRevoke} />}
+    </li>
+  );
+}
+
+/** A button that acts on the second press. */
+function Sure({ words, onSure }: { words: string; onSure: () => Promise<void> }) {
+  const isAsked = useSignal(false);
+  return (
+    <button
+      type="button"
+      class={isAsked.value ? "danger" : "quiet"}
+      onBlur={() => {
+        isAsked.value = false;
+      }}
+      onClick={() => {
+        if (isAsked.value) void onSure();
+        isAsked.value = !isAsked.value;
+      }}
+    >
+      {isAsked.value ? `${words}: press again` : words}
+    </button>
+  );
+}
+
+/** Creates the code with which a new person signs in. */
+function Invite({ connection }: { connection: ConsoleConnection }) {
+  const name = useSignal("");
+  const shown = useSignal("");
+  const invite = async (event: Event) => {
+    event.preventDefault();
+    try {
+      const { code } = await connection.credentials.createCode({ newPerson: name.value.trim() });
+      shown.value = `${location.origin}/#code=${code}`;
+      name.value = "";
+    } catch (error) {
+      shown.value = failureText(error);
+    }
+  };
+  return (
+    <form class="person-name" onSubmit={(event) => void invite(event)}>
+      <label for="invite">Invite</label>
+      <input
+        id="invite"
+        maxLength={64}
+        placeholder="Name"
+        value={name}
+        onInput={({ currentTarget }) => {
+          name.value = currentTarget.value;
+        }}
+      />
+      <button type="submit">Create a link</button>
+      {shown.value !== "" && (
+        <p role="status">
+          <code>{shown.value}</code> is valid once, for 10 minutes.
+        </p>
+      )}
+    </form>
+  );
+}

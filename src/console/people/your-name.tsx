@@ -1,0 +1,42 @@
+import { createClient } from "@connectrpc/connect";
+import { useSignal } from "@preact/signals";
+import { PersonService } from "../../../gen/opencode/tool/v1/person_service_pb.ts";
+import { failureText } from "../shell/load.ts";
+import type { PageProps } from "../shell/page.tsx";
+import "./people.css";
+
+/** Asks a person who signed in for the name that the record shows. */
+export function YourName({ connection }: PageProps) {
+  const { person } = connection.server;
+  const isSaved = useSignal(false);
+  const text = useSignal("");
+  const problem = useSignal("");
+  if (person === undefined || isSaved.value) return null;
+  const send = async (event: Event) => {
+    event.preventDefault();
+    try {
+      const { renamePerson } = createClient(PersonService, connection.transport);
+      await renamePerson({ id: person.id, name: text.value.trim() });
+      isSaved.value = true;
+    } catch (error) {
+      problem.value = failureText(error);
+    }
+  };
+  return (
+    <form class="your-name" onSubmit={(event) => void send(event)}>
+      <label for="your-name">Your name, as the record of your answers shows it</label>
+      <input
+        id="your-name"
+        required
+        maxLength={64}
+        autocomplete="name"
+        value={text}
+        onInput={({ currentTarget }) => {
+          text.value = currentTarget.value;
+        }}
+      />
+      <button type="submit">Save</button>
+      {problem.value !== "" && <span role="alert">{problem.value}</span>}
+    </form>
+  );
+}

@@ -1,0 +1,221 @@
+import { hash } from "node:crypto";
+import { isDeepStrictEqual } from "node:util";
+import type { JSONWebKeySet, JWTHeaderParameters, JWTPayload } from "jose";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import type { Logger } from "../core/logger.ts";
+import type { Principal } from "../core/principal.ts";
+import { RequestError } from "../core/request-error.ts";
+import { matcher } from "../policy/wildcard.ts";
+import type { CredentialRights } from "./credential.ts";
+import { createIssuerKeys } from "./issuer-keys.ts";
+import { personOf, tokenIdentity } from "./person.ts";
+
+/** The tokens of an issuer that are accepted, and their rights. */
+export interface JwtRule extends CredentialRights {
+  readonly issuer: string;
+  readonly audience: string;
+  /** The header `typ`; `any` for issuers that write none. */
+  readonly typ: string;
+  /** A pattern of subjects. */
+  readonly subject: string;
+  /** The issuer's keys; absent: those that it publishes. */
+  readonly jwks?: JSONWebKeySet | undefined;
+}
+
+/** Callers that prove themselves with a token of an issuer. */
+export interface JwtCallers {
+  /** Verifies a token that is not known yet; undefined if there is nothing to wait for. */
+  admit(token: string): Promise<void> | undefined;
+  /** Returns the principal of a token that was verified, by its SHA-256. */
+  principalOf(sha256: Buffer): Principal | undefined;
+  principalWithId(id: string): Principal | undefined;
+  /** Ends the streams of tokens that have expired, and those of all tokens if the rules are others. */
+  endInvalid(): void;
+}
+
+/** A token that was verified. */
+interface Verified {
+  principal: Principal;
+  /** In ms since the epoch. */
+  expires: number;
+  ending: AbortController;
+}
+
+/** Creates the verification by the rules in force; the first rule that a token meets decides. `now` is the time of day. */
+export function createJwtCallers({
+  rules,
+  now,
+  log,
+}: {
+  rules: () => readonly JwtRule[];
+  now: () => number;
+  log: Logger;
+}): JwtCallers {
+  const known = new Map<string, Verified>();
+  const keys = createIssuerKeys(now);
+  const warn = createSeldom(now, log);
+  let inForce = rules();
+
+  function end(sha256: string, { ending }: Verified): void {
+    known.delete(sha256);
+    ending.abort(expired());
+  }
+
+  function endInvalid(): void {
+    const changed = rules() !== inForce && !isDeepStrictEqual(rules(), inForce);
+    inForce = rules();
+    for (const [sha256, verified] of known) if (changed || verified.expires <= now()) end(sha256, verified);
+  }
+
+  async function verify(token: string, sha256: string): Promise<void> {
+    const { decodeJwt } = await import("jose");
+    const { iss } = decodeJwt(token);
+    const current = rules();
+    const candidates = current.filter(({ issuer }) => issuer === iss);
+    for (const [index, rule] of candidates.entries()) {
+      try {
+        const verified = await verifiedBy(rule, token);
+        const oldest = known.entries().next().value;
+        if (known.size >= maxKnown && oldest !== undefined) end(...oldest);
+        if (rules() === current) known.set(sha256, verified);
+        return;
+      } catch (error) {
+        if (index === candidates.length - 1) warn(rule.issuer, error);
+      }
+    }
+  }
+
+  async function verifiedBy(rule: JwtRule, token: string): Promise<Verified> {
+    const { jwtVerify } = await import("jose");
+    const { issuer, audience, typ } = rule;
+    const options = {
+      ...{ issuer, audience, algorithms, clockTolerance: skewS, currentDate: new Date(now()) },
+      ...(typ !== "any" && { typ }),
+      requiredClaims: ["sub", "exp"],
+    };
+    const { payload, protectedHeader } = await keys.with(rule, (find) => jwtVerify(token, find, options));
+    const problem = problemOf(payload, protectedHeader, rule, now() / 1_000);
+    if (problem !== undefined) throw new Error(problem);
+    const ending = new AbortController();
+    return {
+      principal: { ...principalFor(rule, payload), ended: ending.signal },
+      expires: (payload.exp ?? 0) * 1_000,
+      ending,
+    };
+  }
+
+  return {
+    endInvalid,
+    admit(token) {
+      if (rules().length === 0 || token.length > maxTokenLength || !hasFormOfJwt.test(token)) return undefined;
+      const sha256 = hash("sha256", token, "hex");
+      if (known.has(sha256)) return undefined;
+      return verify(token, sha256).catch(() => undefined);
+    },
+    principalOf(sha256) {
+      const found = known.get(sha256.toString("hex"));
+      return found !== undefined && rules() === inForce && found.expires > now() ? found.principal : undefined;
+    },
+    principalWithId: (id) =>
+      [...known.values()].find(({ principal, expires }) => principal.id === id && expires > now())?.principal,
+  };
+}
+
+/** Returns what is wrong with a token whose signature, issuer, audience and time are right. */
+function problemOf(
+  payload: JWTPayload,
+  { typ = "jwt" }: JWTHeaderParameters,
+  rule: JwtRule,
+  nowS: number,
+): string | undefined {
+  const { sub = "", exp = 0, iat, cnf } = payload;
+  if (exp <= nowS) return "it has expired";
+  if (iat !== undefined && iat > nowS + skewS) return "it was issued in the future";
+  if (cnf !== undefined) return "it is bound to a key (cnf), which is not supported";
+  if (rule.typ === "any" && !["jwt", "at+jwt", "application/at+jwt"].includes(typ.toLowerCase()))
+    return `it is of the kind ${typ}`;
+  if (rule.typ === "any" && ["nonce", "at_hash", "c_hash"].some((claim) => claim in payload))
+    return "it is an ID token";
+  if (sub === "" || sub.length > maxSubjectLength) return "its subject is empty or too long";
+  if (!matcher(rule.subject)(sub)) return `its subject ${JSON.stringify(sub)} is not in subject`;
+  return undefined;
+}
+
+/**
+ * Builds the principal of a token. The subject owns its sessions; with `act` the agent that acts for it does, apart from the agents of
+ * other persons. Its person answers nothing, so it is shown only.
+ */
+function principalFor(
+  { issuer, roles, agents, workspaces, worker }: JwtRule,
+  payload: JWTPayload,
+): Omit<Principal, "ended"> {
+  const { sub = "", name, client_id: client } = payload;
+  const agent = actorOf(payload);
+  const id = `${sub}@${issuer.replace(/^https:\/\//, "")}${agent === undefined ? "" : ` by ${agent}`}`;
+  const isPerson = agent !== undefined || sub !== client;
+  return {
+    ...{ id, roles: new Set(roles), agents, workspaces, ...(worker && { worker }) },
+    lineage: [id],
+    identity: {
+      ...tokenIdentity(id),
+      person: personOf(issuer, sub, typeof name === "string" ? name.slice(0, 64) : ""),
+    },
+    ...(isPerson && { behind: personOf(issuer, sub, typeof name === "string" ? name.slice(0, 64) : "") }),
+    answersOwn: false,
+  };
+}
+
+/** Returns the innermost actor of a delegated token (RFC 8693): the agent that acts for the subject. */
+function actorOf(payload: JWTPayload): string | undefined {
+  let actor: unknown = payload.act;
+  let found: string | undefined;
+  for (let depth = 0; depth < maxActors && typeof actor === "object" && actor !== null; depth++) {
+    if ("sub" in actor && typeof actor.sub === "string") found = actor.sub.slice(0, maxSubjectLength);
+    actor = "act" in actor ? actor.act : undefined;
+  }
+  return found;
+}
+
+/** Logs why tokens of an issuer were refused, each reason at most once a minute. */
+function createSeldom(now: () => number, log: Logger): (issuer: string, error: unknown) => void {
+  const logged = new Map<string, number>();
+  return (issuer, error) => {
+    const reason = error instanceof Error ? error.message : String(error);
+    const name = `${issuer} ${reason}`.slice(0, 500);
+    if ((logged.get(name) ?? 0) > now() - 60_000) return;
+    if (logged.size > 100) logged.clear();
+    logged.set(name, now());
+    log.warn("a JWT was refused; compare it with the [[jwt]] of its issuer", {
+      address: issuer,
+      reason: reason.slice(0, 500),
+    });
+  };
+}
+
+function expired(): RequestError {
+  return new RequestError(
+    ErrorReason.UNAUTHENTICATED,
+    "the token has expired, or the configuration accepts it no longer; get a new one from its issuer",
+  );
+}
+
+/** Signatures with the issuer's private key. With a shared secret (HS256) the verifier could forge. */
+const algorithms = [
+  "RS256",
+  "RS384",
+  "RS512",
+  "PS256",
+  "PS384",
+  "PS512",
+  "ES256",
+  "ES384",
+  "ES512",
+  "EdDSA",
+  "Ed25519",
+];
+const hasFormOfJwt = /^ey[\w-]+\.[\w-]+\.[\w-]+$/;
+const skewS = 60;
+const maxKnown = 10_000;
+const maxTokenLength = 8_192;
+const maxSubjectLength = 255;
+const maxActors = 8;

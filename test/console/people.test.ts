@@ -1,0 +1,58 @@
+import { expect, test } from "vitest";
+import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
+import { clientOf } from "../e2e/clients.ts";
+import { useService } from "../e2e/service.ts";
+import { useBrowsers } from "./browser.ts";
+import { findings, sticksOut } from "./findings.ts";
+
+const browsers = useBrowsers();
+const service = useService();
+const admin = "admin-token-for-tests";
+
+async function join(newPerson: string): Promise<string> {
+  const { code } = await clientOf(CredentialService, service.url, admin).createCode({ newPerson });
+  return (await clientOf(CredentialService, service.url).signIn({ code, label: "laptop" })).token;
+}
+
+test("an admin sees persons with their devices, invites one, and revokes a device or a person with a second press", async () => {
+  await join("Ann");
+  await join("Bob");
+  const page = await browsers.open(service, "admin", { path: "/people" });
+  const ann = page.getByRole("listitem").filter({ hasText: "local:ann-" });
+  await ann.getByText("laptop", { exact: true }).waitFor();
+  expect(await findings(page)).toEqual([]);
+  await ann.getByRole("button", { name: "Revoke", exact: true }).click();
+  await ann.getByRole("button", { name: "Revoke: press again" }).click();
+  await ann.getByText(/· revoked/).waitFor();
+
+  const bob = page.getByRole("listitem").filter({ hasText: "local:bob-" });
+  await bob.getByRole("button", { name: "Revoke this person" }).click();
+  await bob.getByRole("button", { name: "Revoke this person: press again" }).click();
+  await bob.locator("[data-kind=beyond]").waitFor();
+  await page.getByLabel("Invite").fill("Cleo");
+  await page.getByRole("button", { name: "Create a link" }).click();
+  const link = await page.getByRole("status").filter({ hasText: "#code=" }).locator("code").innerText();
+  const code = link.split("#code=")[1] ?? "";
+  await clientOf(CredentialService, service.url).signIn({ code });
+  await page.getByRole("button", { name: "Refresh" }).click();
+  await page.getByText("local:cleo-").waitFor();
+
+  const phone = await browsers.open(service, "admin", { path: "/people", viewport: { width: 360, height: 740 } });
+  await phone.getByText("local:cleo-").waitFor();
+  expect(await sticksOut(phone)).toBeLessThanOrEqual(0);
+  expect(await findings(phone)).toEqual([]);
+});
+
+test("a person without a name is asked for it, and an approver changes no other person", async () => {
+  const { code } = await clientOf(CredentialService, service.url, admin).createCode({ newPerson: "" });
+  const page = await (await browsers.browser()).newPage();
+  await page.goto(`${service.url}/#code=${code}`);
+  await page.getByLabel(/Your name/).fill("Dana");
+  await page.getByRole("button", { name: "Save" }).click();
+  await page.getByLabel(/Your name/).waitFor({ state: "detached" });
+  await page.goto(`${service.url}/#/people`);
+  const own = page.getByRole("listitem").filter({ hasText: "you" }).first();
+  await own.getByText("Dana", { exact: true }).waitFor();
+  expect(await page.getByRole("button", { name: "Revoke this person" }).count()).toBe(1);
+  expect(await page.getByLabel("Invite").count()).toBe(0);
+});

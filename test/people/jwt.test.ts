@@ -1,0 +1,359 @@
+import { createHmac } from "node:crypto";
+import { writeFile } from "node:fs/promises";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { join } from "node:path";
+import { Code, ConnectError } from "@connectrpc/connect";
+import { base64url, exportJWK, exportSPKI, generateKeyPair, type JWTPayload, SignJWT } from "jose";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { clientOf, refusal } from "../e2e/clients.ts";
+import { read } from "../e2e/reading.ts";
+import { createService, type Service } from "../e2e/service.ts";
+import { main } from "../main.ts";
+
+const keyPair = await generateKeyPair("RS256", { extractable: true });
+const elliptic = await generateKeyPair("ES256", { extractable: true });
+const stranger = await generateKeyPair("RS256", { extractable: true });
+const publicKeys = {
+  keys: [
+    { ...(await exportJWK(keyPair.publicKey)), kid: "rsa", use: "sig" },
+    { ...(await exportJWK(elliptic.publicKey)), kid: "ec", use: "sig", alg: "ES256" },
+  ],
+};
+
+/** An issuer that publishes its keys, and counts how often they are read. */
+const published = { reads: 0, isAway: false };
+const issuerServer = createServer((request, response) => {
+  if (published.isAway) return void response.writeHead(503).end();
+  const base = `http://127.0.0.1:${(issuerServer.address() as AddressInfo).port}`;
+  if (request.url === "/keys") published.reads++;
+  const body = request.url === "/keys" ? publicKeys : { issuer: base, jwks_uri: `${base}/keys` };
+  response.setHeader("content-type", "application/json");
+  response.end(JSON.stringify(body));
+});
+
+let service: Service;
+let live = "";
+const corp = "https://login.corp.example";
+const github = "https://token.actions.githubusercontent.com";
+const kubernetes = "https://kubernetes.default.svc.cluster.local";
+
+beforeAll(async () => {
+  await new Promise<void>((resolve) => issuerServer.listen(0, "127.0.0.1", resolve));
+  live = `http://127.0.0.1:${(issuerServer.address() as AddressInfo).port}`;
+  service = createService();
+  await service.start();
+  const file = join(service.data, "../keys.json");
+  await writeFile(file, JSON.stringify(publicKeys));
+  const entry = (issuer: string, subject: string, rest = "") =>
+    `[[jwt]]\nissuer = "${issuer}"\naudience = "toolgate"\nsubject = "${subject}"\njwks_file = "${file}"\n${rest}`;
+  await service.stop();
+  await service.configure(
+    [
+      entry(corp, "*"),
+      entry(github, "repo:acme/shop:*", 'typ = "any"\nagents = ["ci"]\n'),
+      entry(kubernetes, "system:serviceaccount:agents:*", 'typ = "any"\nroles = ["caller", "watcher"]\n'),
+      `[[jwt]]\nissuer = "${live}"\naudience = "toolgate"\nsubject = "*"\n`,
+      "[agent.ci]\n",
+    ].join(""),
+  );
+  await service.start();
+});
+afterAll(async () => {
+  await service.close();
+  issuerServer.close();
+});
+
+const now = () => Math.floor(Date.now() / 1_000);
+const good = (): JWTPayload => ({ iss: corp, aud: "toolgate", sub: "ann", iat: now(), exp: now() + 600 });
+const header = { alg: "RS256", kid: "rsa", typ: "at+jwt" };
+const sign = (payload: JWTPayload, protectedHeader: object = {}, key = keyPair.privateKey) =>
+  new SignJWT(payload).setProtectedHeader({ ...header, ...protectedHeader }).sign(key);
+const infoOf = (token: string) => clientOf(ToolService, service.url, token).getServerInfo({});
+const isRefused = (token: string) =>
+  infoOf(token).then(
+    () => false,
+    (error) => ConnectError.from(error).code === Code.Unauthenticated,
+  );
+const raw = (head: object, payload: object, signature: string | Uint8Array = "") =>
+  `${base64url.encode(JSON.stringify(head))}.${base64url.encode(JSON.stringify(payload))}.${base64url.encode(signature)}`;
+
+test("a token of the issuer calls with the rights of its entry, and is no person who answers", async () => {
+  const info = await infoOf(await sign(good()));
+  expect(info).toMatchObject({ principal: "ann@login.corp.example", roles: ["caller"] });
+  expect(info.person).toMatchObject({ issuer: corp, subject: "ann" });
+  expect(await infoOf(await sign(good(), { alg: "ES256", kid: "ec" }, elliptic.privateKey))).toMatchObject({
+    principal: "ann@login.corp.example",
+  });
+});
+
+test("a token of GitHub Actions calls as the agent of its entry, and only from the repository that it names", async () => {
+  const token = (repository: string) =>
+    sign(
+      {
+        ...good(),
+        iss: github,
+        sub: `repo:${repository}:ref:refs/heads/main`,
+        ...{
+          repository,
+          ref: "refs/heads/main",
+          workflow: "deploy",
+          actor: "octocat",
+          runner_environment: "github-hosted",
+        },
+      },
+      { typ: "JWT" },
+    );
+  expect(await infoOf(await token("acme/shop"))).toMatchObject({
+    principal: "repo:acme/shop:ref:refs/heads/main@token.actions.githubusercontent.com",
+    agents: ["ci"],
+  });
+  expect(await isRefused(await token("acme/shop-evil"))).toBe(true);
+  expect(await isRefused(await token("mallory/shop"))).toBe(true);
+});
+
+test("a service-account token of Kubernetes, which has no typ, calls and watches", async () => {
+  const sub = "system:serviceaccount:agents:builder";
+  const pod = {
+    namespace: "agents",
+    pod: { name: "builder-0", uid: "1" },
+    serviceaccount: { name: "builder", uid: "2" },
+  };
+  const token = (of: string) =>
+    sign({ ...good(), iss: kubernetes, aud: ["toolgate"], sub: of, "kubernetes.io": pod }, { typ: undefined });
+  expect((await infoOf(await token(sub))).roles).toEqual(["caller", "watcher"]);
+  expect(await isRefused(await token("system:serviceaccount:other:builder"))).toBe(true);
+});
+
+test("the person for whom an agent acts is on its requests, and keeps sessions apart from other persons", async () => {
+  const actingFor = (sub: string) =>
+    sign({ ...good(), sub, name: "Ann A.", act: { sub: "gateway", act: { sub: "coder" } } });
+  const token = await actingFor("ann");
+  expect((await infoOf(token)).principal).toBe("ann@login.corp.example by coder");
+  const { session } = await clientOf(SessionService, service.url, token).createSession({});
+  const sessionId = session?.id ?? "";
+  const call = { sessionId, tool: "bash", input: { command: "true" } };
+  const asked = await read(clientOf(ToolService, service.url, token).executeTool(call)).until("permissionAsked");
+  expect(asked.person).toMatchObject({ issuer: corp, subject: "ann", name: "Ann A." });
+  const others = clientOf(SessionService, service.url, await actingFor("bob"));
+  expect(await refusal(others.getSession({ sessionId }))).toMatchObject({ reason: "NO_SUCH_SESSION" });
+  const { permissionId } = { permissionId: asked.id };
+  expect(
+    await refusal(
+      clientOf(PermissionService, service.url, token).respondToPermission({ sessionId, permissionId, reply: 1 }),
+    ),
+  ).toMatchObject({ reason: "ROLE_MISSING" });
+});
+
+test("a stream ends when its token expires, and the call that it follows goes on", async () => {
+  const token = await sign({ ...good(), exp: now() + 3 });
+  const { session } = await clientOf(SessionService, service.url, token).createSession({});
+  const sessionId = session?.id ?? "";
+  const call = { sessionId, tool: "bash", input: { command: "true" } };
+  const stream = read(clientOf(ToolService, service.url, token).executeTool(call));
+  const { id: permissionId } = await stream.until("permissionAsked");
+  expect(await refusal(stream.until("output"))).toMatchObject({ reason: "UNAUTHENTICATED" });
+  const approver = clientOf(PermissionService, service.url, "approver-token-for-tests");
+  expect((await approver.getPermission({ permissionId })).settled).toBeUndefined();
+  expect(await isRefused(token)).toBe(true);
+});
+
+test("published keys are read once for many tokens, and an issuer that is away stops no token of known keys", async () => {
+  const token = (kid = "rsa") => sign({ ...good(), iss: live, jti: crypto.randomUUID() }, { kid });
+  for (let i = 0; i < 5; i++) expect((await infoOf(await token())).roles).toEqual(["caller"]);
+  expect(published.reads).toBe(1);
+  published.isAway = true;
+  expect((await infoOf(await token())).roles).toEqual(["caller"]);
+  // Unknown keys make it ask again, at most once a minute.
+  for (let i = 0; i < 5; i++) expect(await isRefused(await token("unknown"))).toBe(true);
+  expect(published.reads).toBe(1);
+});
+
+type Forge = () => Promise<string> | string;
+
+const changed =
+  (change: JWTPayload, head: object = {}): Forge =>
+  () =>
+    sign({ ...good(), ...change }, head);
+const without =
+  (...claims: string[]): Forge =>
+  () =>
+    sign(Object.fromEntries(Object.entries(good()).filter(([claim]) => !claims.includes(claim))));
+const hmac =
+  (secret: string | Buffer, alg: "HS256" | "HS384" | "HS512", head: object = {}): Forge =>
+  () => {
+    const unsigned = raw({ ...header, alg, ...head }, good()).slice(0, -1);
+    return `${unsigned}.${createHmac(`sha${alg.slice(2)}`, secret)
+      .update(unsigned)
+      .digest("base64url")}`;
+  };
+const spki = await exportSPKI(keyPair.publicKey);
+const modulus = publicKeys.keys[0]?.n ?? "";
+const strangerKey = { ...(await exportJWK(stranger.publicKey)), kid: "rsa" };
+const forgedBy =
+  (head: object): Forge =>
+  () =>
+    sign(good(), head, stranger.privateKey);
+const edited = async (edit: (parts: [string, string, string]) => string) => {
+  const [head = "", body = "", signature = ""] = (await sign(good())).split(".");
+  return edit([head, body, signature]);
+};
+const encoded = (value: object) => base64url.encode(JSON.stringify(value));
+
+/** Tokens that no one may get in with, by what is wrong with them. */
+const forged: Record<string, Forge> = {
+  ...Object.fromEntries(
+    ["none", "None", "NONE", "nOnE", "", "null"].flatMap((alg) => [
+      [`alg "${alg}" without a signature`, () => raw({ ...header, alg }, good())],
+      [
+        `alg "${alg}" with the signature of another token`,
+        () => edited(([, , s]) => `${encoded({ ...header, alg })}.${encoded(good())}.${s}`),
+      ],
+    ]),
+  ),
+  ...Object.fromEntries(
+    (["HS256", "HS384", "HS512"] as const).flatMap((alg) => [
+      [`${alg} with the public key in PEM as secret`, hmac(spki, alg)],
+      [`${alg} with the public key in PEM and a line feed`, hmac(`${spki}\n`, alg)],
+      [`${alg} with the modulus as secret`, hmac(Buffer.from(modulus, "base64url"), alg)],
+      [`${alg} with the key in JSON as secret`, hmac(JSON.stringify(publicKeys.keys[0]), alg)],
+      [`${alg} with an empty secret`, hmac("", alg)],
+      [`${alg} with the kid as secret`, hmac("rsa", alg)],
+      [`${alg} without a kid`, hmac(spki, alg, { kid: undefined })],
+    ]),
+  ),
+  "a key of the sender": forgedBy({}),
+  "a key of the sender in jwk": forgedBy({ jwk: strangerKey }),
+  "a key of the sender in jwk without kid": forgedBy({ jwk: strangerKey, kid: undefined }),
+  "a key of the sender at jku": forgedBy({ jku: "http://127.0.0.1:1/keys" }),
+  "a key of the sender at x5u": forgedBy({ x5u: "http://127.0.0.1:1/chain" }),
+  "a key of the sender in x5c": forgedBy({ x5c: [base64url.encode("certificate")] }),
+  "a kid that is a path": forgedBy({ kid: "../../../../dev/null" }),
+  "a kid with SQL": forgedBy({ kid: "rsa' UNION SELECT 'key" }),
+  "a kid that is a command": forgedBy({ kid: "rsa|id" }),
+  "a kid that is a member of every object": forgedBy({ kid: "__proto__" }),
+  "a kid that is empty": forgedBy({ kid: "" }),
+  "an unknown kid": changed({}, { kid: "other" }),
+  "the kid of a key of another kind": changed({}, { kid: "ec" }),
+  "an unknown critical header": () =>
+    edited(([, b, s]) => `${encoded({ ...header, crit: ["exp"], exp: 1 })}.${b}.${s}`),
+  "a payload without encoding": () =>
+    edited(([, b, s]) => `${encoded({ ...header, crit: ["b64"], b64: false })}.${b}.${s}`),
+  "another audience": changed({ aud: "other" }),
+  "an audience that begins like ours": changed({ aud: "toolgate.evil.example" }),
+  "an audience in another case": changed({ aud: "Toolgate" }),
+  "a list of other audiences": changed({ aud: ["other", "toolgate2"] }),
+  "an empty list of audiences": changed({ aud: [] }),
+  "an empty audience": changed({ aud: "" }),
+  "no audience": without("aud"),
+  "another issuer": changed({ iss: "https://evil.example" }),
+  "an issuer with a slash": changed({ iss: `${corp}/` }),
+  "an issuer in another case": changed({ iss: "https://LOGIN.corp.example" }),
+  "an issuer with http": changed({ iss: "http://login.corp.example" }),
+  "an issuer that begins like ours": changed({ iss: `${corp}.evil.example` }),
+  "no issuer": without("iss"),
+  "no subject": without("sub"),
+  "an empty subject": changed({ sub: "" }),
+  "a long subject": changed({ sub: "a".repeat(300) }),
+  "no expiry": without("exp"),
+  "an expiry in the past": changed({ exp: now() - 3_600 }),
+  "an expiry a second ago": changed({ exp: now() - 1 }),
+  "an expiry that is 0": changed({ exp: 0 }),
+  "an expiry before 1970": changed({ exp: -1 }),
+  "a start in the future": changed({ nbf: now() + 3_600 }),
+  "a start beyond the skew": changed({ nbf: now() + 90 }),
+  "a time of issue in the future": changed({ iat: now() + 3_600 }),
+  "a time of issue beyond the skew": changed({ iat: now() + 90 }),
+  "no typ": changed({}, { typ: undefined }),
+  "the typ of an ID token": changed({ nonce: "n" }, { typ: "JWT" }),
+  "the typ of a logout token": changed({}, { typ: "logout+jwt" }),
+  "the typ of an ID-JAG": changed({}, { typ: "oauth-id-jag+jwt" }),
+  "the typ of a proof": changed({}, { typ: "dpop+jwt" }),
+  "a typ that begins like ours": changed({}, { typ: "at+jwt2" }),
+  "a binding to a key": changed({ cnf: { jkt: "thumbprint" } }),
+  "a binding to a certificate": changed({ cnf: { "x5t#S256": "thumbprint" } }),
+  "an ID token by its nonce, where any typ is accepted": changed(
+    { iss: github, sub: "repo:acme/shop:x", nonce: "n" },
+    { typ: "JWT" },
+  ),
+  "an ID token by its at_hash, where any typ is accepted": changed(
+    { iss: github, sub: "repo:acme/shop:x", at_hash: "h" },
+    { typ: "JWT" },
+  ),
+  "a logout token, where any typ is accepted": changed({ iss: github, sub: "repo:acme/shop:x" }, { typ: "logout+jwt" }),
+  "an ID-JAG, where any typ is accepted": changed(
+    { iss: github, sub: "repo:acme/shop:x" },
+    { typ: "oauth-id-jag+jwt" },
+  ),
+  "a subject of another repository": changed({ iss: github, sub: "repo:acme/shopping:x" }, { typ: "JWT" }),
+  "a subject of another owner": changed({ iss: github, sub: "repo:evil/repo:acme/shop:x" }, { typ: "JWT" }),
+  "a subject with a line feed in front": changed({ iss: github, sub: "\nrepo:acme/shop:x" }, { typ: "JWT" }),
+  "a subject of another namespace": changed(
+    { iss: kubernetes, sub: "system:serviceaccount:agents2:x" },
+    { typ: undefined },
+  ),
+  "an anonymous subject": changed({ iss: kubernetes, sub: "system:anonymous" }, { typ: undefined }),
+  "a payload that was changed": () => edited(([h, , s]) => `${h}.${encoded({ ...good(), sub: "root" })}.${s}`),
+  "a header that was changed": () => edited(([, b, s]) => `${encoded({ ...header, kid: "rsa", extra: 1 })}.${b}.${s}`),
+  "a signature without its end": () => edited(([h, b, s]) => `${h}.${b}.${s.slice(0, -4)}`),
+  "an empty signature": () => edited(([h, b]) => `${h}.${b}.`),
+  "two parts": () => edited(([h, b]) => `${h}.${b}`),
+  "four parts": () => edited(([h, b, s]) => `${h}.${b}.${s}.${s}`),
+  "five parts": () => edited(([h, b, s]) => `${h}.${b}.${s}.${s}.${s}`),
+  "a payload that is no object": () => edited(([h, , s]) => `${h}.${base64url.encode("[]")}.${s}`),
+  "a payload that is no JSON": () => edited(([h, , s]) => `${h}.${base64url.encode("{")}.${s}`),
+  "a header that is no JSON": () => edited(([, b, s]) => `${base64url.encode("{")}.${b}.${s}`),
+  "a header without alg": () => edited(([, b, s]) => `${encoded({ kid: "rsa", typ: "at+jwt" })}.${b}.${s}`),
+  "a length beyond the limit": changed({ pad: "a".repeat(8_000) }),
+};
+
+test(`none of ${Object.keys(forged).length} forged tokens is accepted`, async () => {
+  expect(Object.keys(forged).length).toBeGreaterThanOrEqual(80);
+  const accepted: string[] = [];
+  for (const [name, forge] of Object.entries(forged)) if (!(await isRefused(await forge()))) accepted.push(name);
+  expect(accepted).toEqual([]);
+  expect((await infoOf(await sign(good()))).roles).toEqual(["caller"]);
+});
+
+describe("a configuration is refused with its line", () => {
+  const keysFile = () => join(service.data, "../keys.json");
+  const entry = (fields: Record<string, string>) =>
+    `[[jwt]]\n${Object.entries({ issuer: corp, audience: "toolgate", subject: "*", jwks_file: keysFile(), ...fields })
+      .filter(([, value]) => value !== "")
+      .map(([name, value]) => `${name} = ${value.startsWith("[") ? value : JSON.stringify(value)}\n`)
+      .join("")}`;
+  test.each<[why: string, text: () => string, line: number, message: string]>([
+    ["an approver", () => entry({ roles: '["approver"]' }), 6, "roles"],
+    ["an admin", () => entry({ roles: '["admin"]' }), 6, "roles"],
+    ["no role", () => entry({ roles: "[]" }), 6, "roles"],
+    ["no audience", () => entry({ audience: "" }), 1, "audience"],
+    ["an entry that an earlier one covers", () => entry({}) + entry({ subject: "repo:*" }), 9, "lets no one in"],
+    ["everyone at GitHub", () => entry({ issuer: github }), 4, "would let in everyone"],
+    ["every repository of GitHub", () => entry({ issuer: github, subject: "repo:*" }), 4, "would let in everyone"],
+    [
+      "keys without TLS",
+      () => entry({ issuer: "http://login.corp.example", jwks_file: "" }),
+      2,
+      "could not be trusted",
+    ],
+    ["no file of keys", () => entry({ jwks_file: "/nonexistent.json" }), 5, "cannot be read"],
+    [
+      "a file without a public key",
+      () => entry({ jwks_file: join(service.data, "../none.json") }),
+      5,
+      "has no public key",
+    ],
+    ["a worker without tools", () => entry({ roles: '["worker"]' }), 6, "worker"],
+  ])("%s", async (_why, text, line, message) => {
+    await writeFile(join(service.data, "../none.json"), '{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}');
+    const file = join(service.data, "../refused.toml");
+    await writeFile(file, text());
+    const { code, stdout, stderr } = await main(["check-config", file], {});
+    expect(code).not.toBe(0);
+    expect(stdout + stderr).toContain(message);
+    if (message !== "worker") expect(stdout + stderr).toMatch(new RegExp(`(?::|line )${line}:`));
+  });
+});
