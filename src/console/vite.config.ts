@@ -14,6 +14,14 @@ export default defineConfig({
     assetsInlineLimit: 0,
     // One style sheet compresses better than several.
     cssCodeSplit: false,
+    // So do the libraries and the messages that every page needs.
+    rolldownOptions: {
+      output: {
+        codeSplitting: {
+          groups: [{ name: "base", test: /node_modules|(?:permission|tool)_pb\.ts|quantities\.ts|long-text\.tsx/ }],
+        },
+      },
+    },
   },
 });
 

@@ -67,6 +67,7 @@ describe("health needs no token", () => {
       "opencode.tool.v1.CredentialService",
       "opencode.tool.v1.OperatorService",
       "opencode.tool.v1.PermissionService",
+      "opencode.tool.v1.PersonService",
       "opencode.tool.v1.SessionService",
       "opencode.tool.v1.SourceService",
       "opencode.tool.v1.ToolService",

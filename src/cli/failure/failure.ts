@@ -160,6 +160,7 @@ const nextSteps: Record<string, NextStep | undefined> = {
     `correct the plugin ${plugin}, or remove it from the server's configuration`,
   ORIGIN_REFUSED: () => "open the console at the address of the service",
   NO_SUCH_CREDENTIAL: () => "see them with `toolgate token list`",
+  NO_SUCH_PERSON: () => "see them with `toolgate people`",
   NO_SUCH_ASSIGNMENT: () => "report with the token and the assignment with which the call began",
   ALREADY_BEGUN: () => "do not run the tool: the approval was given out before; ask with a new call id",
   RUNNER_SILENT: () => "connect the runner again, and send a beat at least every beat_ms",
