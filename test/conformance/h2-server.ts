@@ -24,6 +24,7 @@ if (process.argv[2] === "edge") {
         permissions: {},
         sessions: {},
         credentials: {},
+        people: {},
         agents: {},
         sources: {},
         operator: {},
