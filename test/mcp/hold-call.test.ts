@@ -34,3 +34,30 @@ test("an ask that is opened while a look waits is reported before the look retur
   // A look that is of no use any more does not wait on in the service.
   expect(looks.every(({ aborted }) => aborted)).toBe(true);
 });
+
+test("an ask that the first look saw is reported once, also if its event comes later", async () => {
+  const part = create(ToolPartSchema, { callId: "c1" });
+  const over = new AbortController();
+  const permissions = [create(PermissionRequestSchema, { id: "per_1" })];
+  let reported = 0;
+  let events = 0;
+  await holdCall(
+    async (waitMs, signal) => {
+      if (waitMs > 0 && signal) await new Promise(() => undefined);
+      return { part, permissions };
+    },
+    {
+      holdMs: 3_600_000,
+      signal: over.signal,
+      async asked() {
+        events += 1;
+        if (events > 1) over.abort();
+      },
+      async report() {
+        reported += 1;
+      },
+    },
+  );
+  expect(events).toBeGreaterThan(1);
+  expect(reported).toBe(1);
+});

@@ -55,17 +55,22 @@ export async function holdCall(
   /** Looks until the call has ended or a time has passed, and at once when it asks. */
   async function lookOn(): Promise<McpCallView> {
     const isOver = new AbortController();
-    const until = AbortSignal.any([signal, isOver.signal]);
-    nextAsk ??= asked?.();
-    const seen = look(Math.min(left(), lookMs), until);
-    const again = nextAsk?.then(() => {
-      // The next look sees it.
-      if (isOver.signal.aborted) return seen;
-      nextAsk = undefined;
-      return look(0, signal);
-    });
+    const seen = look(Math.min(left(), lookMs), AbortSignal.any([signal, isOver.signal]));
+    const again = asked && viewOfNextAsk(asked, seen, isOver.signal);
     again?.catch(() => undefined);
     return await untilAbort(again ? Promise.race([seen, again]) : seen, signal).finally(() => isOver.abort());
+  }
+  /** Resolves with a view that has a request which was not reported yet; a former look may have seen one before its event came. */
+  async function viewOfNextAsk(asked: () => Promise<void>, seen: Promise<McpCallView>, isOver: AbortSignal) {
+    for (;;) {
+      nextAsk ??= asked();
+      await nextAsk;
+      // The next look sees it.
+      if (isOver.aborted) return await seen;
+      nextAsk = undefined;
+      const found = await look(0, signal);
+      if (found.permissions.some(({ id }) => !view?.permissions.some((known) => known.id === id))) return found;
+    }
   }
   for (;;) {
     try {
