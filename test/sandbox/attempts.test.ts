@@ -25,7 +25,10 @@ const users = [
 ];
 const pairs = users.flatMap((user) => bubblewraps.map((bubblewrap) => ({ ...user, ...bubblewrap })));
 // Each pair takes a minute or two; test/sandbox/enforcement.test.ts runs as root in the system's bubblewrap, and TOOLGATE_LONG=1 runs all.
-const settings = process.env.TOOLGATE_LONG === "1" ? pairs : pairs.slice(-1);
+const isLong = process.env.TOOLGATE_LONG === "1";
+const settings = isLong ? pairs : pairs.slice(-1);
+/** Under the preset every fourth attempt runs, with TOOLGATE_LONG=1 all. */
+const underPreset = (attempts: typeof reads) => attempts.filter((_, i) => isLong || i % 4 === 0);
 
 const namesOf = (all: readonly Attempted[], are: (one: Attempted) => boolean) =>
   all.filter(are).map(({ attempt }) => attempt);
@@ -59,9 +62,9 @@ describe.each(settings)("commands of a service that runs as $user, in $program",
   });
 
   test("read and change nothing that is denied or protected under the preset, by which they run without an ask", async () => {
-    const read = await ran(reads, presetRules);
+    const read = await ran(underPreset(reads), presetRules);
     expect(namesOf(read.masked, ({ printed }) => printed.includes(secret))).toEqual([]);
-    const changed = await ran(changes, presetRules);
+    const changed = await ran(underPreset(changes), presetRules);
     expect(namesOf(changed.masked, ({ hasChanged }) => hasChanged)).toEqual([]);
   });
 
