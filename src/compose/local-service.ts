@@ -1,6 +1,6 @@
 import { createHash, randomBytes } from "node:crypto";
 import { once } from "node:events";
-import { closeSync, readdirSync, readFileSync } from "node:fs";
+import { closeSync, readdirSync, readFileSync, readlinkSync, realpathSync } from "node:fs";
 import { mkdir, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
@@ -49,10 +49,31 @@ const loadServer = () => import("./server.ts");
  */
 function closeInherited(log: Logger): void {
   const descriptors = process.platform === "linux" ? readdirSync("/proc/self/fd").map(Number) : [];
-  const inherited = descriptors.filter((descriptor) => descriptor > 2 && isInheritable(descriptor));
+  const certificates = extraCertificates();
+  const inherited = descriptors.filter(
+    (descriptor) => descriptor > 2 && isInheritable(descriptor) && targetOf(descriptor) !== certificates,
+  );
   for (const descriptor of inherited) closeSync(descriptor);
   if (inherited.length === 0) return;
   log.warn("closed files that the program which started this service left open", { count: inherited.length });
+}
+
+/** The file that Node reads in a thread at its start, so that the number of its descriptor would close another file later. */
+function extraCertificates(): string | undefined {
+  const { NODE_EXTRA_CA_CERTS: file = "" } = readEnvironment().env;
+  try {
+    return file === "" ? undefined : realpathSync(file);
+  } catch {
+    return undefined;
+  }
+}
+
+function targetOf(descriptor: number): string {
+  try {
+    return readlinkSync(`/proc/self/fd/${descriptor}`);
+  } catch {
+    return "";
+  }
 }
 
 /** Reads from the kernel if a child of this process would get a descriptor. */

@@ -183,9 +183,11 @@ test("a command does not get a directory that the program which started the serv
   const folder = await mkdtemp(join(homedir(), ".toolgate-test-"));
   onTestFinished(() => rm(folder, { recursive: true }));
   await writeFile(join(folder, "toolgate.toml"), '[permission]\nbash = "allow"\n');
+  const certificates = join(folder, "certificates.pem");
+  await writeFile(certificates, "");
   // Node protects low descriptors by itself, up to the first gap.
-  const input = JSON.stringify({ command: "true <&200 && echo open || echo closed" });
-  const line = `exec 200</; exec "$0" "$@"`;
+  const input = JSON.stringify({ command: "true <&200 && echo open || echo closed; true <&201 && echo certificates" });
+  const line = `exec 200</ 201<"$NODE_EXTRA_CA_CERTS"; exec "$0" "$@"`;
   await mkdir(join(folder, "workspace"));
   const run = [
     "run",
@@ -197,9 +199,10 @@ test("a command does not get a directory that the program which started the serv
     join(folder, "toolgate.toml"),
   ];
   const { stdout } = await promisify(execFile)("bash", ["-c", line, process.execPath, programEntry(), ...run], {
-    env: { PATH: process.env.PATH, HOME: folder },
+    env: { PATH: process.env.PATH, HOME: folder, NODE_EXTRA_CA_CERTS: certificates },
   });
-  expect(stdout).toContain("closed");
+  // A thread of Node may read its extra certificates just then: the number of a descriptor that is closed under it is soon another file.
+  expect(stdout).toContain("closed\ncertificates");
 });
 
 test("when the service is killed, what runs in the sandbox is killed, also what has left its session", async () => {
