@@ -37,7 +37,7 @@ import { countQueued } from "./worker-queue.ts";
 export type Calls = ReturnType<typeof createCalls>;
 
 /** Creates an engine without runs. */
-export function createEngine(parts: EngineParts): Engine {
+function createEngine(parts: EngineParts): Engine {
   const { outputs, store } = parts;
   const sessionsWithNews = new Set<string>();
   const subscriptions = store.isShared

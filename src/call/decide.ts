@@ -481,7 +481,7 @@ async function listDirectory(directory: string): Promise<Entry[]> {
 }
 
 /** Resolves with the work of a tool or of policy; throws `ToolFailure` if it takes longer than planning may. */
-export async function withinPlanningTime<T>(work: Promise<T>): Promise<T> {
+async function withinPlanningTime<T>(work: Promise<T>): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
     const seconds = maxPlanningMs / 1000;

@@ -7,7 +7,7 @@ import { findLogin } from "./stored-logins.ts";
 export type TokenRole = "caller" | "approver";
 
 /** The data directory of the service on this machine, where it stores its generated token. */
-export function dataDirectoryOf(env: NodeJS.ProcessEnv): string {
+function dataDirectoryOf(env: NodeJS.ProcessEnv): string {
   if (env.TOOLGATE_DATA) return env.TOOLGATE_DATA;
   return join(env.XDG_DATA_HOME || join(homedir(), ".local", "share"), "toolgate");
 }

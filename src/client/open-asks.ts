@@ -26,7 +26,7 @@ export interface AnswerOptions {
   answers?: readonly (readonly string[])[];
   /** Answers all open requests of the call. */
   wholeCall?: boolean;
-  /** What a person saw of the request: all of `view` with the texts of its files, or a part. Default: recorded as unknown. */
+  /** The part of the request that a person saw: all of `view` with the texts of its files, or less. Default: recorded as unknown. */
   shown?: "whole" | "partial";
 }
 

@@ -37,7 +37,7 @@ export function addAcpRunners(
 }
 
 /** Creates what runners need of the service: processes in the sandbox of their agent, tokens, and delegated calls. */
-export function createAcpHost({ calls, judgeFor, runTokens, sandbox, supervisor, url, log }: AcpParts): AcpHost {
+function createAcpHost({ calls, judgeFor, runTokens, sandbox, supervisor, url, log }: AcpParts): AcpHost {
   const { ownTools } = calls;
   const mcp = `${url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")}/mcp`;
   const { hostname, port } = new URL(mcp);

@@ -58,7 +58,7 @@ function closeInherited(log: Logger): void {
   log.warn("closed files that the program which started this service left open", { count: inherited.length });
 }
 
-/** The file that Node reads in a thread at its start, so that the number of its descriptor would close another file later. */
+/** Returns the file of certificates that a thread of Node reads at the start: it closes the number of its descriptor itself, whatever file that is by then. */
 function extraCertificates(): string | undefined {
   const { NODE_EXTRA_CA_CERTS: file = "" } = readEnvironment().env;
   try {

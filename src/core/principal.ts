@@ -27,7 +27,7 @@ export interface WorkerRights {
   readonly pin: readonly string[];
 }
 
-/** Who answers, and how they proved it. */
+/** The person who answers, and the method by which they proved it. */
 export interface Identity {
   readonly person: Person;
   readonly method: AnswerMethod;
@@ -47,7 +47,7 @@ export interface Principal {
    * created the code; every other credential is a separate person, and descends from the person who created it.
    */
   lineage: readonly [person: string, ...ancestors: string[]];
-  /** Who answers with this token; absent for principals that never answer. */
+  /** The person who answers with this token; absent for principals that never answer. */
   identity?: Identity;
   /** The person behind the agents that call with this token; absent if none is known. It is shown, and decides nothing. */
   behind?: Person | undefined;

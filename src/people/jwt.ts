@@ -152,15 +152,13 @@ function principalFor(
   const { sub = "", name, client_id: client } = payload;
   const agent = actorOf(payload);
   const id = `${sub}@${issuer.replace(/^https:\/\//, "")}${agent === undefined ? "" : ` by ${agent}`}`;
+  const person = personOf(issuer, sub, typeof name === "string" ? name.slice(0, 64) : "");
   const isPerson = agent !== undefined || sub !== client;
   return {
     ...{ id, roles: new Set(roles), agents, workspaces, ...(worker && { worker }) },
     lineage: [id],
-    identity: {
-      ...tokenIdentity(id),
-      person: personOf(issuer, sub, typeof name === "string" ? name.slice(0, 64) : ""),
-    },
-    ...(isPerson && { behind: personOf(issuer, sub, typeof name === "string" ? name.slice(0, 64) : "") }),
+    identity: { ...tokenIdentity(id), person },
+    ...(isPerson && { behind: person }),
     answersOwn: false,
   };
 }

@@ -29,7 +29,7 @@ export function tokenIdentity(id: string, named?: string): Identity {
   return { person: personOf(issuer, subject), method: AnswerMethod.TOKEN };
 }
 
-/** Who answers while authentication is off. */
+/** The person who answers while authentication is off. */
 export const anonymousIdentity: Identity = {
   person: personOf("none", "anonymous"),
   method: AnswerMethod.UNSPECIFIED,

@@ -110,9 +110,7 @@ export function readCondition(text: string): Condition {
     expectToken("(");
     const allowed = nested(value);
     expectToken(")");
-    return made(({ risks, ...facts }) =>
-      applied(isSubset, risks?.map(riskName), allowed({ ...facts, ...(risks && { risks }) })),
-    );
+    return made((facts) => applied(isSubset, facts.risks?.map(riskName), allowed(facts)));
   }
   const root = either();
   if (at < tokens.length) throw new ConditionError(`does not end before ${peek()}`);

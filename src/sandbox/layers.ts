@@ -12,7 +12,7 @@ export interface Covered {
 export type Argv = readonly [string, ...string[]];
 
 /** The parts of bubblewrap's command line, in their order: a later mount covers an earlier one. */
-export const layerOrder = [
+const layerOrder = [
   "namespaces",
   "base",
   "directories",

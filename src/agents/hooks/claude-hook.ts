@@ -2,7 +2,7 @@ import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { isJsonObject } from "./decision-json.ts";
 
 /** Events of Claude Code for which it asks or reports here. */
-export const claudeEvents = ["PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure"] as const;
+const claudeEvents = ["PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure"] as const;
 
 /** Message of Claude Code to a hook about one use of a tool. */
 export interface ClaudeHook {

@@ -33,7 +33,7 @@ export interface CallSpec {
   parent?: string;
   /** Set for a call whose body only makes calls: once it is started every replica may enter it again. */
   durable?: true;
-  /** What the body of a durable call is bound to: the tool's `bodyBinding`. A tool that has it may enter the body again. */
+  /** The `bodyBinding` of the tool of a durable call. A tool with the same one may enter the body again. */
   bodyBinding?: string;
 }
 

@@ -87,7 +87,7 @@ export function hookCommand(
 }
 
 /** Returns the line that runs a hook in an empty environment, and blocks if the program is missing. */
-export function hookLine(words: readonly string[]): string {
+function hookLine(words: readonly string[]): string {
   return shellCommand(["/bin/sh", "-c", `/usr/bin/env -i HOME="$HOME" ${shellCommand(words)} || exit 2`]);
 }
 

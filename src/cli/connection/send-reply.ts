@@ -22,7 +22,7 @@ export interface ReplyAnswer {
   wholeCall?: boolean;
   /** End of the grant, in ms since the epoch; only with always. */
   expires?: number;
-  /** What was shown of the request that `digest` names. */
+  /** The part of the request that `digest` names which was on the screen. */
   shown?: Shown;
 }
 

@@ -12,7 +12,7 @@ export class RefusedRequest extends Error {
   readonly code: string;
   /** The reason (ErrorInfo); empty if the service gave none. */
   readonly reason: string;
-  /** What the reason names. */
+  /** The fields of the reason, such as an id. */
   readonly metadata: JsonObject;
   constructor(message: string, code: string, { reason, metadata }: { reason?: JsonValue; metadata?: JsonValue } = {}) {
     super(message);

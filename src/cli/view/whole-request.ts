@@ -43,7 +43,7 @@ export async function readFileTexts(
   return new Map(await Promise.all(found));
 }
 
-/** What a screen with these texts shows of its request. */
+/** Returns how much of its request a screen with these texts shows. */
 export function shownWith(texts: FileTexts): Shown {
   return [...texts.values()].some(({ unread }) => unread !== "") ? Shown.PARTIAL : Shown.WHOLE;
 }

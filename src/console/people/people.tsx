@@ -12,7 +12,7 @@ import type { PageProps } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import "./people.css";
 
-/** Who signed in, with their devices. Approvers change themselves; an admin invites, and changes all. */
+/** The persons who signed in, with their devices. Approvers change themselves; an admin invites, and changes all. */
 export function PeoplePage({ connection }: PageProps) {
   const service = useMemo(() => createClient(PersonService, connection.transport), [connection]);
   const { value, problem, reload } = useLoaded(

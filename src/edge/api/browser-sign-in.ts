@@ -14,7 +14,7 @@ export interface BrowserSignIn {
 }
 
 /** Header in which the page sends its half of the token. */
-export const pageKeyHeader = "toolgate-page-key";
+const pageKeyHeader = "toolgate-page-key";
 
 /** Creates the names for the store of this service. */
 export function createBrowserSignIn(storeId: () => string): BrowserSignIn {

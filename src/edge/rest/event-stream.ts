@@ -86,7 +86,7 @@ export async function sendEventStream(
 }
 
 /** Creates the frames for a session that has no event yet. */
-export function createdFrames(sources: EventSources, session: Session): EventFrames {
+function createdFrames(sources: EventSources, session: Session): EventFrames {
   return framesOf(
     [sessionChange("session.created", session, sources.roots)],
     `${session.id}_0`,

@@ -113,7 +113,7 @@ export const callName = ({ sessionId, callId }: Pick<CallRef, "sessionId" | "cal
   `${sessionId}:${callId}`;
 
 /** Returns the last snapshot of a call, with the asks that are open now. */
-export function decodeSnapshot(call: Fields) {
+function decodeSnapshot(call: Fields) {
   const revision = BigInt(call.text("revision"));
   const part = decodeRedisPart(call.bytes("part"));
   if (part.callId !== call.text("callId"))
@@ -125,6 +125,6 @@ export function decodeSnapshot(call: Fields) {
 export const ids = (field: string): string[] => field.split(" ").filter((id) => id !== "");
 
 /** Parses a stored `CallSpec`. */
-export function decodeRedisSpec(spec: string): CallSpec {
+function decodeRedisSpec(spec: string): CallSpec {
   return decodeSealedJson(spec, "the request of a call") as CallSpec;
 }

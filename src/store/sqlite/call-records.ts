@@ -37,7 +37,7 @@ export type StoredSpec = Pick<CallColumns, "spec" | "specCrc">;
 type StoredSnapshot = Pick<CallColumns, "snapshot" | "snapshotCrc">;
 
 /** The selected columns of `CallColumns`. */
-export const callColumns =
+const callColumns =
   "calls.ordinal, call_id AS callId, opened, version, epoch, attempts, repeats, prepared, hooked, memo, cancel, assignment, remote, queued_until AS queuedUntil, expired, spec, spec_crc AS specCrc, snapshot, snapshot_crc AS snapshotCrc";
 
 /** Reads of stored calls. */

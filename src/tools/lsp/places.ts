@@ -1,5 +1,5 @@
 import type { JsonObject } from "@bufbuild/protobuf";
-import type { Location, LocationLink, Position, Range } from "vscode-languageserver-protocol";
+import type { Location, LocationLink, Position } from "vscode-languageserver-protocol";
 import { visible } from "../../core/visible.ts";
 import { cautionFor } from "../../tool/path-asks.ts";
 import type { Judge } from "../../tool/tool.ts";
@@ -89,18 +89,12 @@ export async function shownPlaces(
 }
 
 /** Converts a position of the protocol to one that counts from 1. */
-export const shownPosition = ({ line, character }: Position) => ({ line: line + 1, column: character + 1 });
+const shownPosition = ({ line, character }: Position) => ({ line: line + 1, column: character + 1 });
 
 /** Formats a place on one line, as compilers do, with the text of its line. */
 export function placeLine({ path, line, column, text }: PlaceWithText): string {
   const place = `${nameOnOneLine(path)}:${line}:${column}`;
   return text === undefined ? place : `${place}: ${text}`;
-}
-
-/** Formats a range of one file, such as `3:5-3:9`. */
-export function rangeText({ start, end }: Range): string {
-  const text = (position: Position) => `${position.line + 1}:${position.character + 1}`;
-  return `${text(start)}-${text(end)}`;
 }
 
 /** Composes the output of a list: a head if it is cut, the lines, and what was left out. */
