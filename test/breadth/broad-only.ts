@@ -50,6 +50,7 @@ export const broadOnly = [
   "test/e2e/credentials.test.ts",
   "test/e2e/custom-tools.test.ts",
   "test/e2e/durable-batch.test.ts",
+  "test/e2e/failed-start.test.ts",
   "test/e2e/hook-failures.test.ts",
   "test/e2e/lsp.test.ts",
   "test/e2e/many-streams.test.ts",
