@@ -15,12 +15,9 @@ export interface ViewLine {
   cut: string;
   /** Size of a whole value of the input. */
   bytes?: number;
-  /** The file whose text belongs to the line, for ReadBoundFile; absent if it is too long for that. */
+  /** The file whose text belongs to the line, for ReadBoundFile; absent if it has none. */
   path?: string;
 }
-
-/** Lines up to which the text of a file is shown with the call. */
-const maxFileLines = 200;
 
 /**
  * Draws the view of a permission request: the tool, every value of the input, the files that run, and what is missing. This is the
@@ -40,9 +37,8 @@ export function viewLines({ view, question }: Pick<PermissionRequest, "view" | "
       return { kind: "input", name, text: text === "" ? '""' : text, cut, bytes: Number(bytes) };
     }),
     ...files.map((file): ViewLine => {
-      const isShort = file.lines > 0 && file.lines <= maxFileLines;
       const line = { kind: "file", name: useWords(file), text: fileWords(file), cut: "" } as const;
-      return isShort ? { ...line, path: file.path } : line;
+      return file.lines > 0 ? { ...line, path: file.path } : line;
     }),
     ...missing.map((text): ViewLine => ({ kind: "missing", name: "not shown", text, cut: "" })),
   ];

@@ -334,6 +334,26 @@ test("asks and reply show the text of the files that a call runs, safe for a ter
   expect(server.replies[1]).toMatchObject({ shown: Shown.UNKNOWN });
 });
 
+test.each([
+  [false, Shown.WHOLE],
+  [true, Shown.PARTIAL],
+])("reply shows a script of 300 lines, and asks says that it does not", async (truncated, shown) => {
+  const files = [{ path: "long.sh", sha256: "ab", bytes: 9n, lines: 300 }];
+  const text = Array.from({ length: 300 }, (_, i) => `echo ${i + 1}\n`).join("");
+  await start({
+    permissions: {
+      listPermissions: () => ({ permissions: [{ ...ask, view: { tool: "bash", title: "npm test", files } }] }),
+      readBoundFile: () => ({ text, truncated }),
+    },
+  });
+  const list = await toolgate(["asks"], environment);
+  expect(list.stdout).toMatch(/long\.sh, 300 lines.*\n +its text is not shown: it has more than 200 lines; .*inbox/);
+  expect(list.stdout).not.toContain("echo 300");
+  const { stderr } = await toolgate(["reply", "per_1", "once"], environment);
+  expect(stderr).toMatch(/\n +echo 300\n/);
+  expect(server.replies).toMatchObject([{ shown }]);
+});
+
 test("toolgate asks shows each open ask of every page", async () => {
   await start({
     permissions: {

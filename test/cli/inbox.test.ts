@@ -39,7 +39,7 @@ beforeEach(async () => {
   const readBoundFile = async ({ path }: { path: string }) => {
     if (path === "slow.sh") return { text: await slow.promise };
     if (path !== "run.sh") throw refused(Code.FailedPrecondition, "ASK_CHANGED", "it has changed");
-    return { text: `${Array.from({ length: 40 }, (_, i) => `echo ${i + 1}\n`).join("")}rm -rf build\n` };
+    return { text: `${Array.from({ length: 240 }, (_, i) => `echo ${i + 1}\n`).join("")}rm -rf build\n` };
   };
   const tools: FakeRoutes["tools"] = {
     getToolPart: () => ({ part: { state: { case: "pending", value: { input: { command: "npm test\u202e" } } } } }),
@@ -121,22 +121,22 @@ describe("the inbox at a terminal", () => {
 
   test("shows the texts of the files that a call runs, and approves it once the end of them was on the screen", async () => {
     const { child, sees } = await openInbox();
-    const files = ["run.sh", "gone.sh"].map((path) => ({ path, sha256: "ab", bytes: 9n, lines: 41 }));
+    const files = ["run.sh", "gone.sh"].map((path) => ({ path, sha256: "ab", bytes: 9n, lines: 241 }));
     const view = { tool: "bash", title: "sh run.sh", complete: true, files: files.slice(0, 1) };
     server.ask({ ...ask, id: "per_2", tool: { callId: "call_2" }, view });
     server.ask({ ...ask, id: "per_3", tool: { callId: "call_3" }, view: { ...view, files: files.toReversed() } });
     await sees("3 wait");
     child.stdin?.write("j");
-    await sees("run.sh, 41 lines", "echo 1", "more below", onceKey);
+    await sees("run.sh, 241 lines", "echo 1", "more below", onceKey);
     child.stdin?.write("o");
     await sees("read it to its end first");
-    child.stdin?.write(" ".repeat(8));
+    child.stdin?.write(" ".repeat(99));
     await sees("rm -rf build", onceKey);
     expect(server.replies).toEqual([]);
     expect(await nextReply("o")).toMatchObject({ permissionId: "per_2", shown: Shown.WHOLE });
     child.stdin?.write("j");
     await sees("rm -rf build", "its text is not shown: it has changed", onceKey);
-    child.stdin?.write(" ".repeat(8));
+    child.stdin?.write(" ".repeat(99));
     await sees("rm -rf build", "it has changed", "rm -rf build", onceKey);
     expect(await nextReply("o")).toMatchObject({ permissionId: "per_3", shown: Shown.PARTIAL });
   });

@@ -142,6 +142,28 @@ test("a script is shown with the call; of one that changed since, the page and t
   }
 });
 
+test("on a phone a script of 300 lines is approved only after all of it was opened", async () => {
+  const lines = Array.from({ length: 300 }, (_, i) => `echo ${i + 1}\n`).join("");
+  await writeFile(join(service.workspace, "long.sh"), lines);
+  const { call } = await ask(service, { command: "sh long.sh" });
+  const { permissions } = connect(service, "approver");
+  const open = async () => (await permissions.listPermissions({ sessionId: call.sessionId })).permissions;
+  await expect.poll(open).toHaveLength(1);
+  const permissionId = (await open())[0]?.id ?? "";
+  const page = await browsers.open(service, "approver", {
+    ...{ viewport: { width: 360, height: 640 }, hasTouch: true, isMobile: true },
+    path: `/requests/${permissionId}`,
+  });
+  await untilRejectable(page);
+  const show = page.getByRole("button", { name: /^Show all \d+ characters/ });
+  await show.waitFor();
+  expect(await page.getByRole("button", { name: /Approve once/ }).getAttribute("aria-disabled")).toBe("true");
+  await show.click();
+  await expect.poll(() => page.getByRole("article").innerText()).toContain("echo 200\n");
+  await answer(page, /Approve once/);
+  await expect.poll(async () => (await permissions.getPermission({ permissionId })).settled?.shown).toBe(Shown.WHOLE);
+});
+
 test("of 100 calls every line of the view is on the page, and none is approved before each fold was opened", async () => {
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();

@@ -58,9 +58,16 @@ export async function listAsks(server: ServerConnection, screen: Screen, session
   if (count === 0) screen.note("no permission request is open");
 }
 
+/** Lines up to which a list of requests shows the text of a file. */
+const maxListedLines = 200;
+
 async function textsFor(ask: PermissionRequest, server: ServerConnection, { json }: Screen): Promise<FileTexts> {
-  return json ? new Map() : await readFileTexts(server, ask);
+  const texts = json ? [] : await readFileTexts(server, ask);
+  const long = { text: "", unread: `it has more than ${maxListedLines} lines; \`toolgate inbox\` shows it` };
+  return new Map([...texts].map(([path, file]) => [path, countLines(file.text) > maxListedLines ? long : file]));
 }
+
+const countLines = (text: string) => text.replace(/\n$/, "").split("\n").length;
 
 /** The output of a request that is printed with the texts of its files. */
 interface Printed {

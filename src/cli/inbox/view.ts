@@ -58,8 +58,8 @@ export function createInboxView(paint: Paint) {
       .flatMap((ask, at) => {
         // Requests of one plan show the same call.
         const isViewShown = card.asks.slice(0, at).some((other) => hasSameView(ask, other));
-        const texts = card.texts.get(ask);
-        return [...askLines({ ...ask, expires: 0 }, paint, { now: 0, isViewShown, ...(texts && { texts }) }), ""];
+        const texts = card.texts.get(ask) ?? new Map();
+        return [...askLines({ ...ask, expires: 0 }, paint, { now: 0, isViewShown, texts }), ""];
       })
       .flatMap((line) => wrapRows(line, columns));
     drawn.set(card, { columns, rows });

@@ -52,16 +52,18 @@ function askedFor(ask: PermissionRequest, paint: Paint): string[] {
 }
 
 /** The whole call, as every client shows it, with the texts of its files. */
-function viewFields(ask: PermissionRequest, paint: Paint, texts: FileTexts = new Map()): string[] {
+function viewFields(ask: PermissionRequest, paint: Paint, texts?: FileTexts): string[] {
   return viewLines(ask).flatMap(({ kind, name, text, cut, path }) => [
     ...field(terminalLine(name), [text], kind === "missing" ? (_, line) => paint("yellow", line) : paint),
     ...field("", cut === "" ? [] : [paint("yellow", cut)], paint),
-    ...(path === undefined ? [] : textFields(texts.get(path), paint)),
+    ...(path === undefined ? [] : textFields(texts ? (texts.get(path) ?? beingRead) : notRead, paint)),
   ]);
 }
 
-function textFields(file: FileText | undefined, paint: Paint): string[] {
-  const { text, unread } = file ?? { text: "", unread: "it is being read" };
+const beingRead: FileText = { text: "", unread: "it is being read" };
+const notRead: FileText = { text: "", unread: "`toolgate inbox` shows it" };
+
+function textFields({ text, unread }: FileText, paint: Paint): string[] {
   const lines = [
     ...(unread === "" ? [] : [paint("yellow", terminalSafe(unreadWords(unread)))]),
     ...(text === "" ? [] : [text.replace(/\n$/, "")]),

@@ -27,10 +27,10 @@ export async function readWholeRequest(
   );
 }
 
-/** The texts of the short files that a request names, by path. */
+/** The texts of the files that a request names, by path. */
 export type FileTexts = ReadonlyMap<string, FileText>;
 
-/** Reads the texts of the short files that a request names; the texts are not safe for a terminal yet. */
+/** Reads the texts of the files that a request names; the texts are not safe for a terminal yet. */
 export async function readFileTexts(
   { permissions }: { permissions: Pick<Client<typeof PermissionService>, "readBoundFile"> },
   ask: PermissionRequest,
