@@ -55,7 +55,7 @@ func Serve(ctx context.Context, tools ...Definition) error {
 
 // ServeWith serves tools, and connects again whenever the connection is lost. At the end of the context, SIGTERM or an interrupt it
 // drains: it takes no more work, finishes what runs, and returns nil. The second signal ends the process. It fails if the first
-// connection is refused.
+// connection is refused, or if another process has the same instance ID.
 func ServeWith(ctx context.Context, options WorkerOptions, tools ...Definition) error {
 	worker, err := newWorker(options, tools)
 	if err != nil {
@@ -153,11 +153,14 @@ func (w *worker) tokenStep() string {
 	return fmt.Sprintf("set TOOLGATE_TOKEN to what `toolgate token create --role worker%s` prints", flags)
 }
 
-// refusal is the error of a first connection that the service refused, with the next step.
+// refusal is the error of a connection after which no other one is opened, with the next step.
 func (w *worker) refusal(err error) error {
 	switch reasonOf(err) {
 	case "UNAUTHENTICATED", "ROLE_MISSING":
 		return fmt.Errorf("the service at %s refuses this worker: %w; next: %s", w.options.url(), err, w.tokenStep())
+	case "WORKER_SUPERSEDED":
+		return fmt.Errorf("the service at %s refuses this worker: %w; next: start each process from its program, not as a copy of a running one",
+			w.options.url(), err)
 	}
 	return fmt.Errorf("the service at %s refuses this worker: %w", w.options.url(), err)
 }
@@ -169,7 +172,8 @@ func programName() string {
 	return clip("go-"+name, 64)
 }
 
-// run connects, again and again, until the worker has drained.
+// run connects, again and again, until the worker has drained. When another process has the same instance ID it fails: the two would
+// end each other's connections without end.
 func (w *worker) run() error {
 	for attempt := 0; ; attempt++ {
 		wasWelcome, err := w.connect()
@@ -179,6 +183,13 @@ func (w *worker) run() error {
 		if wasWelcome {
 			attempt = 0
 		} else if w.storeID == "" && err != nil && !isCut(err) {
+			return w.refusal(err)
+		}
+		if reasonOf(err) == "WORKER_SUPERSEDED" {
+			w.mu.Lock()
+			bodies := w.entered()
+			w.mu.Unlock()
+			w.stopBodies(bodies, errors.New("another process has taken the place of this worker, so the call is over"))
 			return w.refusal(err)
 		}
 		w.afterConnection(err, wasWelcome)
@@ -327,6 +338,9 @@ func (w *worker) welcomed(welcome *toolv1.WorkerWelcome, box *outbox) {
 		}
 	}
 	w.logOnce(line)
+	if welcome.Notice != "" {
+		w.options.Log(welcome.Notice)
+	}
 }
 
 // logOnce logs a line, unless it is the last one again. The mutex is held.

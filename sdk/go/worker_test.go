@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	toolv1 "toolgate/gen/opencode/tool/v1"
 	"toolgate/gen/opencode/tool/v1/toolv1connect"
@@ -489,6 +490,36 @@ func TestTheFirstConnectionMayBeRefusedLaterOnesAreTriedAgain(t *testing.T) {
 	service.refuse(connect.CodeFailedPrecondition)
 	if got := service.accept(limits{}).hello.Connection; got != 3 {
 		t.Fatalf("connection %d", got)
+	}
+}
+
+func TestAWorkerWhoseInstanceIDAnotherProcessHasEndsAndDoesNotConnectAgain(t *testing.T) {
+	service := startFakeService(t)
+	stopped := make(chan error, 1)
+	_, left := serveBody(t, service, func(ctx *Context, _ deploy) (string, error) {
+		<-ctx.Done()
+		stopped <- context.Cause(ctx)
+		return "", nil
+	})
+	first := service.accept(limits{})
+	first.start("a1", "shop")
+	if !first.probe("a1") {
+		t.Fatal("it did not enter the body")
+	}
+	refusal := connect.NewError(connect.CodeAborted, errors.New("a later connection"))
+	info, err := connect.NewErrorDetail(&anypb.Any{
+		TypeUrl: "type.googleapis.com/google.rpc.ErrorInfo", Value: append([]byte{0x0a, 17}, "WORKER_SUPERSEDED"...),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refusal.AddDetail(info)
+	first.end <- refusal
+	if cause := <-stopped; !strings.Contains(cause.Error(), "another process") {
+		t.Fatalf("got %v", cause)
+	}
+	if err := left(); connect.CodeOf(err) != connect.CodeAborted || !strings.Contains(err.Error(), "not as a copy of a running one") {
+		t.Fatalf("got %v", err)
 	}
 }
 

@@ -3,10 +3,12 @@ import type { WorkerProcess } from "../../gen/opencode/tool/v1/worker_service_pb
 /** The worker processes of all replicas, in the store: each replica announces its own. */
 export interface WorkerDirectory {
   /**
-   * Stores processes of a replica, whose entries are listed for `holdMs` from now. An entry with a higher connection stays. Returns
-   * false, and stores nothing, if the store has nothing of the replica and these are not all of its processes.
+   * Stores processes of a replica, whose entries are listed for `holdMs` from now. An entry with a higher connection stays, and so
+   * does one of another replica with the same connection, unless the announced one is fresh. Returns the connections that stay at
+   * other replicas, by process ID; undefined, and stores nothing, if the store has nothing of the replica and these are not all of its
+   * processes.
    */
-  announceWorkers(announced: AnnouncedWorkers): Promise<boolean>;
+  announceWorkers(announced: AnnouncedWorkers): Promise<ReadonlyMap<string, number> | undefined>;
   /** Removes the processes of a replica that stops. */
   removeWorkers(replica: string): Promise<void>;
   /** Removes a process; one that has connected again, or to another replica, stays. */
@@ -19,6 +21,8 @@ export interface WorkerDirectory {
 export interface AnnouncedWorkers {
   replica: string;
   processes: readonly WorkerProcess[];
+  /** IDs of the processes whose connection was not announced before. */
+  fresh: ReadonlySet<string>;
   /** True if the replica has no others. */
   isAll: boolean;
   holdMs: number;

@@ -312,6 +312,16 @@ def test_a_refused_worker_ends_with_the_reason(peer: Peer) -> None:
     assert peer.error.reason == "WORKER_PROTOCOL"
 
 
+def test_a_worker_whose_instance_id_another_process_has_ends_and_does_not_connect_again(peer: Peer) -> None:
+    first = peer.connection()
+    first.welcome(notice="another process has the instance_id")
+    first.end("WORKER_SUPERSEDED")
+    peer.wait()
+    assert isinstance(peer.error, RequestError)
+    assert peer.error.reason == "WORKER_SUPERSEDED"
+    assert "not as a copy of a running one" in str(peer.error)
+
+
 @tool
 def fail(kind: str) -> ToolResult:
     """Fails in one of the ways."""

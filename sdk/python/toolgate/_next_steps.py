@@ -53,6 +53,7 @@ REQUEST_STEPS = {
     "INVALID_RANGE": "choose a range before the end of the output",
     "NOT_SERVED": "check the address, and that the service is not older than this package",
     "HOST_REFUSED": "use a host name that the configuration of the service lists",
+    "WORKER_SUPERSEDED": "start each process from its program, not as a copy of a running one",
     "WORKER_PROTOCOL": "install the version of this package that belongs to the service",
 }
 """By reason of a refused request."""

@@ -26,7 +26,10 @@ import {
 /** Time in which a body that is stopped may return a result. */
 const stopGraceMs = 5_000;
 
-/** Connects, again and again, until the worker has drained. Rejects if the first connection is refused. */
+/**
+ * Connects, again and again, until the worker has drained. Rejects if the first connection is refused, and when another process has the
+ * same instance ID: the two would end each other's connections without end.
+ */
 export async function runWorker(worker: Worker): Promise<void> {
   const { drained } = worker;
   for (let attempt = 0; !worker.hasDrained; attempt++) {
@@ -41,6 +44,10 @@ export async function runWorker(worker: Worker): Promise<void> {
     if (connection.isWelcome()) attempt = 0;
     else if (worker.storeId === "" && isFinal(used.error)) throw refusalOf(worker, used.error);
     worker.previous?.close();
+    if (reasonOfRefusal(used.error) === "WORKER_SUPERSEDED") {
+      stopBodies(worker, "another process has taken the place of this worker, so the call is over");
+      throw refusalOf(worker, used.error);
+    }
     worker.previous = used;
     afterConnection(worker, used, connection.isWelcome());
     const pause = connection.isWelcome() && used.error === undefined ? 0 : backoffMs(attempt);
@@ -75,7 +82,7 @@ function helloOf({ hello, connection, held, storeId }: Worker): MessageInitShape
 /** Sends again what has no receipt. */
 function afterWelcome(worker: Worker, welcome: WorkerWelcome, send: (message: SentMessage) => void): void {
   const { held, connectOptions } = worker;
-  const { storeId, resumeMs, windowBytes, tools } = welcome;
+  const { storeId, resumeMs, windowBytes, tools, notice } = welcome;
   worker.previous?.close();
   clearTimeout(worker.selfStop);
   Object.assign(worker, { storeId, resumeMs, send, previous: undefined });
@@ -88,6 +95,7 @@ function afterWelcome(worker: Worker, welcome: WorkerWelcome, send: (message: Se
     .filter((tool) => !isRegistered(tool))
     .map(({ name, message }) => `; the tool ${name} is refused: ${message}`);
   logOnce(worker, `connected to ${connectOptions.url}, serves ${names.join(", ") || "no tool"}${refusals.join("")}`);
+  if (notice !== "") worker.log(notice);
 }
 
 /** Prepares for the next connection, or for none: after `resumeMs` the calls of this worker are over. */
@@ -117,13 +125,20 @@ function isFinal(error: unknown): boolean {
   return error instanceof ConnectError && !isCut(error);
 }
 
-/** The error of a first connection that the service refused, with the next step. */
+/** The error of a connection after which no other one is opened, with the next step. */
 function refusalOf({ connectOptions, hello }: Worker, cause: unknown): Error {
   const reason = reasonOfRefusal(cause) ?? "";
-  const next = ["UNAUTHENTICATED", "ROLE_MISSING"].includes(reason) ? `; next: ${tokenStep(hello)}` : "";
+  const step = nextSteps[reason]?.(hello);
+  const next = step === undefined ? "" : `; next: ${step}`;
   const text = cause instanceof ConnectError ? cause.rawMessage : String(cause);
   return new Error(`the service at ${connectOptions.url} refuses this worker: ${text} [${reason}]${next}`, { cause });
 }
+
+const nextSteps: Readonly<Record<string, typeof tokenStep>> = {
+  UNAUTHENTICATED: tokenStep,
+  ROLE_MISSING: tokenStep,
+  WORKER_SUPERSEDED: () => "start each process from its program, not as a copy of a running one",
+};
 
 function reasonOfRefusal(error: unknown): string | undefined {
   return error instanceof ConnectError ? error.findDetails(ErrorInfoSchema)[0]?.reason : undefined;

@@ -15,7 +15,7 @@ export interface ServeOptions extends Partial<ConnectOptions>, WorkerFacts {
 /**
  * Serves tools to the service at `url` (default: TOOLGATE_URL, otherwise http://127.0.0.1:7420) with `token` (default: TOOLGATE_TOKEN),
  * which needs the role `worker`. Connects again whenever the connection is lost. Resolves when the worker has drained; rejects if the
- * first connection is refused.
+ * first connection is refused, or if another process has the same instance ID.
  */
 export async function serve(tools: readonly DefinedTool[], options: ServeOptions = {}): Promise<void> {
   const { signal, log = (line) => process.stderr.write(`${line}\n`) } = options;

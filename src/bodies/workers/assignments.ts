@@ -9,17 +9,21 @@ import { createAdoptingReports, holdReport } from "./waiting-reports.ts";
 import { sendTo, type WorkerProcess } from "./worker-process.ts";
 
 const unheld = "its worker has connected again without it";
-const forgotten =
-  "The worker has connected again without the body of which it had reported. What the call did is not known.";
+const forgotten = "The worker has connected again without the body. What the call did is not known.";
 
-/** Goes on with the bodies that a process holds; those that it does not hold were never entered. */
-export function resumeAssignments(state: WorkersState, process: WorkerProcess): void {
+/** Goes on with the bodies that a process holds. Those that it does not hold were never entered, unless another process has them. */
+export function resumeAssignments(
+  state: WorkersState,
+  process: WorkerProcess,
+  { isTwin }: { readonly isTwin: boolean },
+): void {
   const held = new Set(process.hello.held);
   for (const [assignment, body] of process.bodies) {
     if (held.has(assignment)) {
       moveCall(state, process, assignment);
       resumeBody(body);
-    } else if (!body.hasResult) body.reject(body.isEntered ? new ExecutorLost(forgotten) : new NotEntered(unheld));
+    } else if (!body.hasResult)
+      body.reject(body.isEntered || isTwin ? new ExecutorLost(forgotten) : new NotEntered(unheld));
   }
   for (const assignment of held) {
     if (process.bodies.has(assignment)) continue;

@@ -15,7 +15,7 @@ import { workerIdOf } from "../../core/worker-directory.ts";
 import { ExecutorLost } from "../../tool/errors.ts";
 import type { WorkerMessage } from "../worker-connection.ts";
 import { resumeAssignments, takeAssignmentReport, takeKnown } from "./assignments.ts";
-import { leavingReplica, maxProcesses, storeChanged, superseded, tooManyProcesses } from "./refusals.ts";
+import { leavingReplica, maxProcesses, storeChanged, superseded, tooManyProcesses, twinNotice } from "./refusals.ts";
 import { setDefinitions, type WorkersState } from "./state.ts";
 import { windowBytes } from "./waiting-reports.ts";
 import { dismissDrained, sendTo, type WorkerProcess } from "./worker-process.ts";
@@ -68,9 +68,12 @@ async function enter(
   checkNewer(known, hello);
   if (!known && [...state.processes.values()].filter((each) => each.principal === principal.id).length >= maxProcesses)
     throw tooManyProcesses(principal.id);
+  const connection = Number(hello.connection);
+  // A process uses a number once.
+  const isTwin = known?.connection === connection;
+  if (isTwin) state.log.warn(twinNotice(instanceId), { principal: principal.id });
   known?.link?.end(superseded(instanceId));
   clearTimeout(known?.timer);
-  const connection = Number(hello.connection);
   const link = { connection, send: outbox.send, end: outbox.end };
   const { capacity } = hello;
   const definitions = new Set(
@@ -89,18 +92,23 @@ async function enter(
       };
   state.processes.set(key, process);
   setDefinitions(state, process, definitions);
-  welcome(state, process, outcomes);
+  welcome(state, process, outcomes, isTwin ? twinNotice(instanceId) : "");
   state.definitions.update();
-  resumeAssignments(state, process);
+  resumeAssignments(state, process, { isTwin });
   state.calls.takeQueued();
   state.directory.changed();
   return process;
 }
 
-function welcome({ storeId, beatMs }: WorkersState, process: WorkerProcess, tools: RegisteredTool[]): void {
+function welcome(
+  { storeId, beatMs }: WorkersState,
+  process: WorkerProcess,
+  tools: RegisteredTool[],
+  notice: string,
+): void {
   const { resumeMs } = process.hello;
   const times = { beatMs, silenceMs: silenceOf(beatMs), resumeMs };
-  sendTo(process, { case: "welcome", value: { storeId: storeId(), ...times, windowBytes, tools } });
+  sendTo(process, { case: "welcome", value: { storeId: storeId(), ...times, windowBytes, tools, notice } });
 }
 
 /** Takes a message after hello. */
@@ -144,15 +152,30 @@ function leave(state: WorkersState, process: WorkerProcess, outbox: Outbox<Worke
     .catch((error: unknown) => state.log.warn("the last sign of a worker could not be stored", { error, principal }));
   state.definitions.update();
   state.directory.changed();
-  process.timer = setTimeout(() => lose(state, process), process.hello.resumeMs).unref();
+  const { worker, resumeMs } = process.hello;
+  const why = `The worker ${worker} did not return within ${resumeMs} ms. What the call did is not known.`;
+  process.timer = setTimeout(() => lose(state, process, why), resumeMs).unref();
 }
 
-function lose(state: WorkersState, process: WorkerProcess): void {
+/** Ends a connection after a later one at another replica; bodies of another process than the one that made that are lost. */
+export function endSuperseded(state: WorkersState, process: WorkerProcess, connection: number): void {
+  const { link, hello, principal } = process;
+  if (link === undefined || connection < process.connection) return;
+  const isTwin = connection === process.connection;
+  if (isTwin) state.log.warn(twinNotice(hello.instanceId), { principal });
+  link.end(superseded(hello.instanceId));
+  if (!isTwin) return;
+  lose(state, process, `Another process took the place of the worker ${hello.worker}. What the call did is not known.`);
+  state.definitions.update();
+}
+
+function lose(state: WorkersState, process: WorkerProcess, why: string): void {
   const { hello, principal, bodies } = process;
+  process.link = undefined;
+  clearTimeout(process.timer);
   state.processes.delete(workerIdOf(principal, hello.instanceId));
   state.directory.forget(process);
   setDefinitions(state, process, new Set());
-  const why = `The worker ${hello.worker} did not return within ${hello.resumeMs} ms. What the call did is not known.`;
   for (const body of bodies.values()) if (!body.hasResult) body.reject(new ExecutorLost(why));
 }
 
@@ -182,7 +205,7 @@ function workspacesOf(
 }
 
 function checkNewer(known: WorkerProcess | undefined, { connection, instanceId }: WorkerHello): void {
-  if (known !== undefined && known.connection >= Number(connection)) throw superseded(instanceId);
+  if (known !== undefined && known.connection > Number(connection)) throw superseded(instanceId);
 }
 
 /** The end of a connection that a worker reads and writes. */

@@ -28,6 +28,8 @@ interface DirectoryParts {
   readonly replica: string;
   /** The processes of this replica. */
   processes(): Iterable<WorkerProcess>;
+  /** Called for the ID of a process that another replica has with this connection, which is the later one. */
+  superseded(id: string, connection: number): void;
   now(): number;
   readonly log: Logger;
 }
@@ -41,7 +43,7 @@ const repeatMs = 20_000;
 const togetherMs = 250;
 
 /** Creates the directory; nothing is announced yet. */
-export function createDirectory({ store, replica, processes, now, log }: DirectoryParts): Directory {
+export function createDirectory({ store, replica, processes, superseded, now, log }: DirectoryParts): Directory {
   /** Entries as announced, by ID. */
   const announced = new Map<string, { entry: ListedWorker; time: number }>();
   let hasLeft = false;
@@ -50,6 +52,16 @@ export function createDirectory({ store, replica, processes, now, log }: Directo
   let steps: Promise<unknown> = Promise.resolve();
 
   const own = () => [...processes()].map((process) => entryOf(process, replica));
+
+  function freshOf(entries: readonly ListedWorker[]): Set<string> {
+    const ids = entries
+      .filter(({ principal, instanceId, connection }) => {
+        const before = announced.get(workerIdOf(principal, instanceId));
+        return before?.entry.connection !== connection;
+      })
+      .map(({ principal, instanceId }) => workerIdOf(principal, instanceId));
+    return new Set(ids);
+  }
 
   function inTurn(step: () => Promise<void>): Promise<void> {
     const done = steps.then(step);
@@ -67,10 +79,16 @@ export function createDirectory({ store, replica, processes, now, log }: Directo
       );
     });
     const time = now();
-    const isKnown = await store.announceWorkers({ replica, processes: changed, isAll: false, holdMs });
-    const sent = isKnown ? changed : own();
-    if (!isKnown) await store.announceWorkers({ replica, processes: sent, isAll: true, holdMs });
+    const send = (entries: readonly ListedWorker[], isAll: boolean) =>
+      store.announceWorkers({ replica, processes: entries, fresh: freshOf(entries), isAll, holdMs });
+    let sent = changed;
+    let staying = await send(changed, false);
+    if (staying === undefined) {
+      sent = own();
+      staying = await send(sent, true);
+    }
     for (const entry of sent) announced.set(workerIdOf(entry.principal, entry.instanceId), { entry, time });
+    for (const [id, connection] of staying ?? []) superseded(id, connection);
   }
 
   return {

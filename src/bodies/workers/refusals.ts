@@ -4,13 +4,17 @@ import { RequestError } from "../../core/request-error.ts";
 /** Worker processes of one token at one replica. */
 export const maxProcesses = 50;
 
-/** Ends a connection of a process that opened a later one. */
+/** Ends a connection after a later one with the same instance ID. */
 export const superseded = (instanceId: string) =>
   new RequestError(
     ErrorReason.WORKER_SUPERSEDED,
-    `the worker process ${instanceId} opened a later connection, and this one ends; give each process its own instance_id`,
+    `the worker process ${instanceId} has a later connection, and this one ends; give each process its own instance_id`,
     { instance_id: instanceId },
   );
+
+/** Notice to a process whose connection ended that of another one. */
+export const twinNotice = (instanceId: string) =>
+  `another process has the instance_id ${instanceId}, and its connection was ended; give each process its own`;
 
 /** Sends a worker to another replica. */
 export const leavingReplica = () =>

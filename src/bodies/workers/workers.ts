@@ -18,7 +18,7 @@ import { assignmentOf, type RemoteCall, type RemoteMark, type Reservation } from
 import type { Tool } from "../../tool/tool.ts";
 import type { WorkerMessage } from "../worker-connection.ts";
 import { markOf, probe } from "./assignments.ts";
-import { connectWorker } from "./connections.ts";
+import { connectWorker, endSuperseded } from "./connections.ts";
 import { createDefinitions, type DeclaredFleet } from "./definitions.ts";
 import { brings, createDirectory, entryOf } from "./directory.ts";
 import { leavingReplica } from "./refusals.ts";
@@ -76,6 +76,10 @@ export function createWorkers(parts: WorkersParts): Workers {
     directory: createDirectory({
       ...{ store: parts.workerDirectory, replica: parts.replicaId, now: parts.now, log: parts.log },
       processes: () => state.processes.values(),
+      superseded(id, connection) {
+        const process = state.processes.get(id);
+        if (process) endSuperseded(state, process, connection);
+      },
     }),
   };
   state.definitions.update();

@@ -3,7 +3,7 @@ import { type WorkerProcess, WorkerProcessSchema } from "../../../gen/opencode/t
 import { type AnnouncedWorkers, type WorkerDirectory, workerIdOf } from "../../core/worker-directory.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
-import { pairs, text, texts } from "./reply.ts";
+import { pairs, texts } from "./reply.ts";
 
 /** Processes that one script stores, so that none holds up Redis for long. */
 const maxPerStep = 100;
@@ -12,27 +12,33 @@ const maxPerStep = 100;
 export function createRedisDirectory({ link, keys }: { link: Link; keys: Keys }): WorkerDirectory {
   const { workers, workerReplicas: replicas } = keys;
 
-  async function announce({ replica, processes, isAll, holdMs }: AnnouncedWorkers): Promise<boolean> {
+  async function announce({ replica, processes, fresh, isAll, holdMs }: AnnouncedWorkers) {
     const connections = Object.fromEntries(
       processes.map((each) => [workerIdOf(each.principal, each.instanceId), Number(each.connection)]),
     );
+    const isFresh = Object.fromEntries([...fresh].map((id) => [id, true]));
     const entries = processes.map((each) => [
       workerIdOf(each.principal, each.instanceId),
       toBinary(WorkerProcessSchema, each),
     ]);
-    const values = { replica, holdMs, isAll, connections };
+    const values = { replica, holdMs, isAll, connections, fresh: isFresh };
     const outcome = await link.run("announce_workers", { workers, replicas }, values, Object.fromEntries(entries));
-    return text(outcome) === "announced";
+    const [result, ...staying] = texts(outcome);
+    return result === "announced" ? staying.map((entry) => entry.split("\n")) : undefined;
   }
 
   return {
     async announceWorkers({ processes, ...fields }) {
-      for (let start = 0; start === 0 || start < processes.length; start += maxPerStep)
-        if (!(await announce({ ...fields, processes: processes.slice(start, start + maxPerStep) }))) return false;
-      return true;
+      const staying = new Map<string, number>();
+      for (let start = 0; start === 0 || start < processes.length; start += maxPerStep) {
+        const some = await announce({ ...fields, processes: processes.slice(start, start + maxPerStep) });
+        if (some === undefined) return undefined;
+        for (const [id = "", connection] of some) staying.set(id, Number(connection));
+      }
+      return staying;
     },
     async removeWorkers(replica) {
-      await announce({ replica, processes: [], isAll: true, holdMs: 0 });
+      await announce({ replica, processes: [], fresh: new Set(), isAll: true, holdMs: 0 });
     },
     async forgetWorker(process) {
       const { replica, connection } = process;

@@ -14,16 +14,20 @@ export function createMemoryDirectory(now: () => number): WorkerDirectory {
   }
 
   return {
-    async announceWorkers({ replica, processes, isAll, holdMs }) {
+    async announceWorkers({ replica, processes, fresh, isAll, holdMs }) {
       removeLapsed();
-      if (!isAll && !until.has(replica)) return false;
+      if (!isAll && !until.has(replica)) return undefined;
       until.set(replica, now() + holdMs);
+      const staying = new Map<string, number>();
       for (const process of processes) {
         const id = workerIdOf(process.principal, process.instanceId);
-        if ((entries.get(id)?.connection ?? 0n) <= process.connection)
+        const { connection: last, replica: owner } = entries.get(id) ?? { connection: 0n, replica };
+        const isLater = owner === replica || fresh.has(id);
+        if (last < process.connection || (last === process.connection && isLater))
           entries.set(id, { ...clone(WorkerProcessSchema, process), replica });
+        else if (owner !== replica) staying.set(id, Number(last));
       }
-      return true;
+      return staying;
     },
     async removeWorkers(replica) {
       until.delete(replica);

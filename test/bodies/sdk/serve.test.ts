@@ -305,8 +305,24 @@ test("the first connection may be refused, later ones are tried again", async ()
   await refused;
   serveBody(() => "done");
   (await service.accept()).cut();
-  await service.accept({ refusal: "WORKER_SUPERSEDED" });
+  await service.accept({ refusal: "WORKER_PROTOCOL" });
   expect((await service.accept()).hello.connection).toBe(3n);
+});
+
+test("a worker whose instance ID another process has stops its bodies and ends with an error that says so", async () => {
+  const stopped = Promise.withResolvers<void>();
+  const { served } = serveBody(async (ctx) => {
+    ctx.signal.addEventListener("abort", () => stopped.resolve());
+    await stopped.promise;
+    return "done";
+  });
+  const line = await service.accept();
+  start(line, "a1");
+  line.cut();
+  const ended = expect(served).rejects.toThrow(/\[WORKER_SUPERSEDED\]; next: start each process from its program/);
+  await service.accept({ refusal: "WORKER_SUPERSEDED" });
+  await ended;
+  await stopped.promise;
 });
 
 test("a body may reuse its buffer while what it wrote has no receipt", async () => {

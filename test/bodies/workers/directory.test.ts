@@ -63,6 +63,35 @@ test("each replica lists the workers of all, under the replica to which they con
   worker.cut();
 });
 
+test("of two processes with one instance ID at two replicas the later wins, and what the earlier ran is lost", async () => {
+  const [one, other] = replicas;
+  const instanceId = newInstance();
+  const tools = [echoTool("ci_twin")];
+  const first = await workerFor(one, { instanceId, tools });
+  const { tools: agent, newSession } = connect(one, "caller");
+  const calling = agent.callTool({
+    ...{ sessionId: await newSession(), callId: "twin", tool: "ci_twin", input: { text: "twin" }, waitMs: 60_000 },
+  });
+  await first.next("start");
+  await expect.poll(() => listed(other, instanceId)).toMatchObject({ connected: true });
+  const second = await workerFor(other, { instanceId, tools });
+  const later = (await listed(other, instanceId))?.replica;
+  let end: unknown;
+  void first.ended.then((error) => (end = error));
+  // The earlier one's replica learns of the later one when it announces a change.
+  let capacity = 0;
+  await expect
+    .poll(() => {
+      capacity += 1;
+      first.send({ case: "capacity", value: { capacity } });
+      return end;
+    })
+    .toMatchObject({ rawMessage: expect.stringContaining("its own instance_id") });
+  expect((await calling).part?.state).toMatchObject({ value: { reason: ToolErrorReason.EXECUTOR_LOST } });
+  await expect.poll(async () => (await listed(one, instanceId))?.replica).toBe(later);
+  second.cut();
+});
+
 test("a fleet shows the calls that wait for it; a call that no worker took learns that its fleet is busy elsewhere", async () => {
   const [one, other] = replicas;
   const tools = [echoTool("ci_single")];

@@ -363,6 +363,18 @@ describe("what breaks the rules is refused by name, and nothing is lost", () => 
     });
   });
 
+  test("of two processes with one instance ID the later wins: both learn it, and what the earlier ran is lost, not run again", async () => {
+    const instanceId = newInstance();
+    const first = await workerFor({ instanceId });
+    const calling = call("ci_echo", "twin");
+    await first.next("start");
+    const second = await workerFor({ instanceId });
+    expect(await first.ended).toMatchObject({ rawMessage: expect.stringContaining("its own instance_id") });
+    expect(second.welcome.notice).toContain("another process has the instance_id");
+    expect((await calling).state).toMatchObject({ value: { reason: ToolErrorReason.EXECUTOR_LOST } });
+    expect(second.untaken("start")).toBe(0);
+  });
+
   test("a worker can neither call nor approve nor read", async () => {
     const worker = connectAsWorker();
     for (const request of worker) expect(await refusal(request())).toMatchObject({ reason: "ROLE_MISSING" });

@@ -2,6 +2,7 @@ import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import { ToolRegistration } from "../../../gen/opencode/tool/v1/worker_pb.ts";
 import { type WorkerProcess, WorkerProcessSchema } from "../../../gen/opencode/tool/v1/worker_service_pb.ts";
+import { workerIdOf } from "../../../src/core/worker-directory.ts";
 import type { OpenedStore, OpenStore } from "../fixture.ts";
 
 const [here, there] = ["replica_1", "replica_2"];
@@ -20,9 +21,16 @@ async function listed({ workerDirectory }: OpenedStore): Promise<WorkerProcess[]
   return all.toSorted((one, other) => (one.instanceId < other.instanceId ? -1 : 1));
 }
 
-/** Announces processes as all that a replica has, or only as those that changed. */
-function announce(store: OpenedStore, replica: string, processes: readonly WorkerProcess[], isAll = true) {
-  return store.workerDirectory.announceWorkers({ replica, processes, isAll, holdMs });
+/** Announces processes as all that a replica has, or only as those that changed; their connections are new unless it says otherwise. */
+function announce(
+  { workerDirectory }: OpenedStore,
+  replica: string,
+  processes: readonly WorkerProcess[],
+  isAll = true,
+  isFresh = true,
+) {
+  const fresh = new Set(isFresh ? processes.map((each) => workerIdOf(each.principal, each.instanceId)) : []);
+  return workerDirectory.announceWorkers({ replica, processes, fresh, isAll, holdMs });
 }
 
 /** Contract of `WorkerDirectory`. */
@@ -33,7 +41,7 @@ export function workerDirectoryContract(open: OpenStore): void {
     await announce(store, there, [at(there, "wrk_3", 1n)]);
     expect(await listed(store)).toEqual([worker("wrk_1"), worker("wrk_2"), at(there, "wrk_3", 1n)]);
     const changed = worker("wrk_1", { running: 4, draining: true });
-    expect(await announce(store, here, [changed], false)).toBe(true);
+    expect(await announce(store, here, [changed], false)).toEqual(new Map());
     expect(await listed(store)).toEqual([changed, worker("wrk_2"), at(there, "wrk_3", 1n)]);
   });
 
@@ -43,6 +51,17 @@ export function workerDirectoryContract(open: OpenStore): void {
     await announce(store, there, [at(there, "wrk_1", 10n)]);
     await announce(store, here, [at(here, "wrk_1", 9n)]);
     expect(await listed(store)).toEqual([at(there, "wrk_1", 10n)]);
+  });
+
+  test("of two equal connections at two replicas the one announced later stays, and the other replica learns of it", async () => {
+    const store = await open();
+    const mine = at(here, "wrk_1", 3n);
+    await announce(store, here, [mine]);
+    expect(await announce(store, there, [at(there, "wrk_1", 3n)])).toEqual(new Map());
+    expect(await announce(store, here, [mine], false, false)).toEqual(new Map([["ci-worker wrk_1", 3]]));
+    expect(await listed(store)).toEqual([at(there, "wrk_1", 3n)]);
+    expect(await announce(store, here, [at(here, "wrk_1", 4n)])).toEqual(new Map());
+    expect(await listed(store)).toEqual([at(here, "wrk_1", 4n)]);
   });
 
   test("takes processes of two tokens with one instance ID as two", async () => {
@@ -69,11 +88,11 @@ export function workerDirectoryContract(open: OpenStore): void {
     await announce(store, here, [at(here, "wrk_1", 9n)]);
     await announce(store, there, [at(there, "wrk_2", 1n)]);
     store.advance(holdMs - 1);
-    expect(await announce(store, there, [], false)).toBe(true);
+    expect(await announce(store, there, [], false)).toEqual(new Map());
     expect(await listed(store)).toEqual([at(here, "wrk_1", 9n), at(there, "wrk_2", 1n)]);
     store.advance(1);
     expect(await listed(store)).toEqual([at(there, "wrk_2", 1n)]);
-    expect(await announce(store, here, [worker("wrk_1")], false)).toBe(false);
+    expect(await announce(store, here, [worker("wrk_1")], false)).toBeUndefined();
     // What it announced before is gone, also for a lower connection of the same process.
     expect(await listed(store)).toEqual([at(there, "wrk_2", 1n)]);
     await announce(store, there, [at(there, "wrk_1", 1n)]);
@@ -86,7 +105,7 @@ export function workerDirectoryContract(open: OpenStore): void {
     await announce(store, there, [at(there, "wrk_2", 1n)]);
     await store.workerDirectory.removeWorkers(here);
     expect(await listed(store)).toEqual([at(there, "wrk_2", 1n)]);
-    expect(await announce(store, here, [], false)).toBe(false);
+    expect(await announce(store, here, [], false)).toBeUndefined();
     expect(await listed(store)).toEqual([at(there, "wrk_2", 1n)]);
   });
 

@@ -443,7 +443,8 @@ export const ErrorReason = {
   WORKER_PROTOCOL: 58,
 
   /**
-   * ERROR_REASON_WORKER_SUPERSEDED (aborted): Work only: the process opened a later connection, and this one ends. Metadata:
+   * ERROR_REASON_WORKER_SUPERSEDED (aborted): Work only: a later connection has the same `instance_id`, and this one ends. A worker
+   * that gets it on its newest connection has an id that another process uses: it ends, and does not connect again. Metadata:
    * `instance_id`.
    *
    * @generated from enum value: ERROR_REASON_WORKER_SUPERSEDED = 59;

@@ -147,6 +147,10 @@ class Link:
                 log.error("the service has another store: the bodies of its calls are stopped")
                 self._forget_service()
                 return
+            if refusal.reason == "WORKER_SUPERSEDED":
+                # The two would end each other's connections without end.
+                self._stop_bodies()
+                raise refusal
             if refusal.reason in FINAL and not self._was_welcome:
                 raise refusal
             log.warning("the service ended the connection: %s", refusal)
@@ -207,6 +211,8 @@ class Link:
         self._was_welcome = True
         self._outbox = outbox
         log.info("connected to %s with %s", self._server.url, ", ".join(tool.name for tool in welcome.tools))
+        if welcome.notice:
+            log.warning("%s", welcome.notice)
         for assignment in self._assignments.running.values():
             assignment.window = welcome.window_bytes
             assignment.send_again()

@@ -199,7 +199,8 @@ const (
 	// ERROR_REASON_WORKER_PROTOCOL (failed_precondition): Work only: the worker speaks another version of the protocol.
 	// Metadata: `protocol` (that of this service).
 	ErrorReason_ERROR_REASON_WORKER_PROTOCOL ErrorReason = 58
-	// ERROR_REASON_WORKER_SUPERSEDED (aborted): Work only: the process opened a later connection, and this one ends. Metadata:
+	// ERROR_REASON_WORKER_SUPERSEDED (aborted): Work only: a later connection has the same `instance_id`, and this one ends. A worker
+	// that gets it on its newest connection has an id that another process uses: it ends, and does not connect again. Metadata:
 	// `instance_id`.
 	ErrorReason_ERROR_REASON_WORKER_SUPERSEDED ErrorReason = 59
 	// ERROR_REASON_WORKER_SILENT (deadline_exceeded): Work only: no `hello` arrived within 10 s, or nothing for `silence_ms`. The

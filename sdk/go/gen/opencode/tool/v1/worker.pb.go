@@ -913,10 +913,12 @@ type WorkerHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// protocol is 1. Another one is refused with WORKER_PROTOCOL; a tool process with another one is ended.
 	Protocol uint32 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// instance_id names the process of a worker: random, made when it starts. Required of workers, like `connection`, `worker` and
-	// `capacity`.
+	// instance_id names the process of a worker: random, made when it starts, of no other process. Required of workers, like
+	// `connection`, `worker` and `capacity`.
 	InstanceId string `protobuf:"bytes,2,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
-	// connection counts the connections of the process, from 1. A higher one ends the lower ones with WORKER_SUPERSEDED.
+	// connection counts the connections of the process, from 1. A higher one ends the lower ones with WORKER_SUPERSEDED, those at other
+	// replicas within 30 s. Of two equal ones, which only two processes can have, the later ends the earlier in the same way, and what
+	// that one ran ends EXECUTOR_LOST.
 	Connection uint64 `protobuf:"varint,3,opt,name=connection,proto3" json:"connection,omitempty"`
 	// worker names the fleet: all processes that bring the same tools, for people.
 	Worker string `protobuf:"bytes,4,opt,name=worker,proto3" json:"worker,omitempty"`
@@ -1625,7 +1627,10 @@ type WorkerWelcome struct {
 	// Attachments do not count.
 	WindowBytes uint32 `protobuf:"varint,5,opt,name=window_bytes,json=windowBytes,proto3" json:"window_bytes,omitempty"`
 	// tools are the worker's tools, in its order.
-	Tools         []*RegisteredTool `protobuf:"bytes,6,rep,name=tools,proto3" json:"tools,omitempty"`
+	Tools []*RegisteredTool `protobuf:"bytes,6,rep,name=tools,proto3" json:"tools,omitempty"`
+	// notice is what the operator of the worker should know, such as that this connection ended that of another process with the
+	// same `instance_id`. Workers log it. Usually empty.
+	Notice        string `protobuf:"bytes,7,opt,name=notice,proto3" json:"notice,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1700,6 +1705,13 @@ func (x *WorkerWelcome) GetTools() []*RegisteredTool {
 		return x.Tools
 	}
 	return nil
+}
+
+func (x *WorkerWelcome) GetNotice() string {
+	if x != nil {
+		return x.Notice
+	}
+	return ""
 }
 
 // RegisteredTool is the outcome of a declaration.
@@ -4459,7 +4471,7 @@ const file_opencode_tool_v1_worker_proto_rawDesc = "" +
 	"permission\x12-\n" +
 	"\bpatterns\x18\x02 \x03(\tB\x11\xbaH\x0e\x92\x01\v\b\x01\x10\x10\"\x05r\x03\x18\x80\bR\bpatterns\x12'\n" +
 	"\x06always\x18\x03 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x04\"\x05r\x03\x18\x80\bR\x06always\x123\n" +
-	"\bmetadata\x18\x04 \x01(\v2\x17.google.protobuf.StructR\bmetadata\"\xda\x01\n" +
+	"\bmetadata\x18\x04 \x01(\v2\x17.google.protobuf.StructR\bmetadata\"\xf2\x01\n" +
 	"\rWorkerWelcome\x12\x19\n" +
 	"\bstore_id\x18\x01 \x01(\tR\astoreId\x12\x17\n" +
 	"\abeat_ms\x18\x02 \x01(\rR\x06beatMs\x12\x1d\n" +
@@ -4467,7 +4479,8 @@ const file_opencode_tool_v1_worker_proto_rawDesc = "" +
 	"silence_ms\x18\x03 \x01(\rR\tsilenceMs\x12\x1b\n" +
 	"\tresume_ms\x18\x04 \x01(\rR\bresumeMs\x12!\n" +
 	"\fwindow_bytes\x18\x05 \x01(\rR\vwindowBytes\x126\n" +
-	"\x05tools\x18\x06 \x03(\v2 .opencode.tool.v1.RegisteredToolR\x05tools\"\xab\x01\n" +
+	"\x05tools\x18\x06 \x03(\v2 .opencode.tool.v1.RegisteredToolR\x05tools\x12\x16\n" +
+	"\x06notice\x18\a \x01(\tR\x06notice\"\xab\x01\n" +
 	"\x0eRegisteredTool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\rdefinition_id\x18\x02 \x01(\tR\fdefinitionId\x12F\n" +
