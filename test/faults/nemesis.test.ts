@@ -1,11 +1,11 @@
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { Redis } from "ioredis";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { seed as fixedSeed } from "../seed.ts";
-import { type CopiedServers, startSentinelWithCopies } from "../store/redis-failover.ts";
+import { type CopiedServers, hurrySentinel, startSentinelWithCopies } from "../store/redis-failover.ts";
 import type { Break } from "./broken-store.ts";
 import { stopMs, violations } from "./checker.ts";
 import { type FailoverWork, withoutReported, workThroughFailovers } from "./failover-load.ts";
@@ -16,6 +16,7 @@ import { buildPreload } from "./io/control.ts";
 import { endsOf, inParallel } from "./load.ts";
 import {
   faultOfClock,
+  faultOfDefinition,
   faultOfRestore,
   faultsOfDisk,
   faultsOfLine,
@@ -33,10 +34,11 @@ import { type System, startSystem } from "./system.ts";
 /** The long run draws another seed each time. */
 const seed = isLong && process.env.TOOLGATE_SEED === undefined ? Date.now() % 1_000_000 : fixedSeed;
 
-/** Changes the description of bash, so that the calls of a replica are asked for again at another one. */
-const otherWords = {
-  "src/tools/bash.ts": (text: string) => text.replace("Background processes end with the command.", ""),
-};
+/** Describes bash in other words, or in those of before, so that calls that wait are asked for again. */
+function changeWords(text: string): string {
+  const [first, other] = ["Background processes end with the command.", "They end with the command."];
+  return text.includes(first) ? text.replace(first, other) : text.replace(other, first);
+}
 
 /** Replicas and what can happen to them, in lanes of one fault at a time. */
 interface Target {
@@ -51,30 +53,39 @@ async function startOnRedis({ leaseMs = 4_000, breaks = [] as readonly Break[] }
   onTestFinished(servers.stop);
   await hurry(servers);
   const clocks = await Promise.all([0, 1, 2].map(newClock));
+  // Definitions differ in words between replicas, as in a rolling upgrade.
+  const tool = "src/tools/bash.ts";
+  const entry = isLong && breaks.length === 0 ? await entryOf("HEAD", { [tool]: changeWords }) : undefined;
   const system = await startSystem({
     leaseMs,
     breaks: breaks.length > 0 ? [breaks, breaks, breaks] : [],
     openWire: () => startSentinelWire(servers),
     // Otherwise a count that finds a copy away lets one copy be enough.
     settings: "store_copies = 2",
-    // Definitions differ in words between replicas, as in a rolling upgrade.
-    entries: isLong && breaks.length === 0 ? [undefined, await entryOf("HEAD", otherWords)] : [],
+    entries: [undefined, entry],
     env: clocks.map((FAKETIME_TIMESTAMP_FILE) => ({ ...fakeTime(), FAKETIME_TIMESTAMP_FILE })),
   });
   const replicas = system.replicas.map((replica, index) => [
     faultsOfProcess(replica),
     faultsOfLine(replica),
     [faultOfClock(clocks[index] ?? "")],
+    ...(entry !== undefined && index === 1
+      ? [[faultOfDefinition(replica, () => changeFile(join(dirname(entry), "..", tool), changeWords))]]
+      : []),
   ]);
   const hosts = createHosts(system, { mayLose: true });
   return { system, hosts, lanes: [faultsOfServers(servers, () => someCalls(hosts, 20_000)), ...replicas] };
 }
 
-/** Lets the sentinel look after its servers each half second, in place of each ten. */
+async function changeFile(file: string, change: (text: string) => string): Promise<void> {
+  await writeFile(file, change(await readFile(file, "utf8")));
+}
+
+/** Has the sentinel act faster than it does by itself. */
 async function hurry({ url }: CopiedServers): Promise<void> {
   const { hostname: host, port } = new URL(url);
   const sentinel = new Redis({ host, port: Number(port) });
-  await sentinel.call("sentinel", "debug", "info-period", "500", "publish-period", "200");
+  await hurrySentinel(sentinel);
   sentinel.disconnect();
 }
 

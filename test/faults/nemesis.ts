@@ -114,7 +114,7 @@ export function faultsOfServers(servers: CopiedServers, recover: Heal): Lane {
       };
     },
   };
-  const { join } = servers;
+  const { join, changeSentinel } = servers;
   const members: Fault = {
     name: "a copy joins, and another leaves",
     maxMs: 1_500,
@@ -126,7 +126,18 @@ export function faultsOfServers(servers: CopiedServers, recover: Heal): Lane {
       };
     },
   };
-  return [failovers, [freeze], ...(join && isLong ? [[members]] : [])];
+  const sentinels: Fault = {
+    name: "a sentinel joins, the other leaves and returns after a failover without it",
+    maxMs: 1_500,
+    async begin() {
+      const leave = await changeSentinel?.();
+      return async () => {
+        await leave?.();
+        await recover();
+      };
+    },
+  };
+  return [failovers, [freeze], ...(isLong ? [[members], [sentinels]] : [])];
 }
 
 /** Sets a Redis without copies back to a dump that was written long enough before, and a database to its files of before. */
@@ -196,6 +207,19 @@ export function faultsOfProcess(replica: Replica): Fault[] {
 }
 
 const lines: readonly Line[] = ["reset", "forget", "nothing passes", "no commands pass", "no answers pass"];
+
+/** A change of a tool's definition at a replica, by `change` of its source. Calls that wait for a person meet it. */
+export function faultOfDefinition(replica: Replica, change: () => Promise<void>): Fault {
+  return {
+    name: "the definition of a tool changes",
+    maxMs: 500,
+    async begin() {
+      await replica.stop();
+      await change();
+      return () => startedAgain(replica);
+    },
+  };
+}
 
 /** Faults between a replica and its store. */
 export function faultsOfLine({ wire }: Replica): Fault[] {

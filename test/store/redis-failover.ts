@@ -17,12 +17,19 @@ export interface CopiedServers {
   ports: readonly number[];
   /** Port of the copy that joins first. */
   sparePort?: number;
+  /** Port of the sentinel that joins. */
+  spareSentinelPort?: number;
   /** Fails a master over to a copy; resolves once clients can find the new master. */
   failOver(kind: Failover): Promise<void>;
   /** Resolves once every server that is not a master is a connected copy of one. */
   settle(): Promise<void>;
   /** Has a copy join; returns the function that has another one leave. */
   join?(): Promise<() => Promise<void>>;
+  /**
+   * Has a sentinel join and the first one leave. Returns the function that has the one that joined fail the master over, and then leave
+   * when the first one is back.
+   */
+  changeSentinel?(): Promise<() => Promise<void>>;
   /** Stops the process of a server, or continues it. */
   signal(port: number, name: "SIGSTOP" | "SIGCONT"): void;
   stop(): Promise<void>;
@@ -31,7 +38,7 @@ export interface CopiedServers {
 /** Starts a master with copies, and a sentinel that decides alone. */
 export async function startSentinelWithCopies(copies: number, ...settings: string[]): Promise<CopiedServers> {
   const directory = await mkdtemp(join(tmpdir(), "toolgate-sentinel-"));
-  const [watching = 0, sparePort = 0, ...ports] = await freePorts(copies + 3);
+  const [watching = 0, spareSentinelPort = 0, sparePort = 0, ...ports] = await freePorts(copies + 4);
   const servers = new Map<number, ChildProcess>();
   const start = async (port: number, master: number | undefined) => {
     const copying = master === undefined ? [] : ["--replicaof", "127.0.0.1", String(master)];
@@ -43,15 +50,23 @@ export async function startSentinelWithCopies(copies: number, ...settings: strin
   let copyCount = copies;
   await start(first, undefined);
   for (const port of others) await start(port, first);
-  const file = join(directory, "sentinel.conf");
-  await writeFile(
-    file,
-    `dir ${directory}\nsentinel monitor main 127.0.0.1 ${first} 1\n` +
-      "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 3000\n",
-  );
-  const sentinel = spawn("redis-server", [file, "--sentinel", ...listenOn(watching)], { stdio: "ignore" });
+  const sentinels = new Map<number, ChildProcess>();
+  const watch = (port: number) => {
+    const args = [join(directory, `sentinel-${port}.conf`), "--sentinel", ...listenOn(port)];
+    sentinels.set(port, spawn("redis-server", args, { stdio: "ignore" }));
+  };
+  const watchFirst = async (port: number, watched: number) => {
+    await writeFile(
+      join(directory, `sentinel-${port}.conf`),
+      `dir ${directory}\nsentinel monitor main 127.0.0.1 ${watched} 1\n` +
+        "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 3000\n",
+    );
+    watch(port);
+  };
+  await watchFirst(watching, first);
   const watcher = connectTo(watching);
-  const master = async () => portOf(await watcher.call("sentinel", "get-master-addr-by-name", "main"));
+  const masterOf = async (by: Redis) => portOf(await by.call("sentinel", "get-master-addr-by-name", "main"));
+  const master = () => masterOf(watcher);
   const settle = () =>
     untilState("the copies did not follow the master", async () => {
       const now = await master();
@@ -70,6 +85,7 @@ export async function startSentinelWithCopies(copies: number, ...settings: strin
     url: `redis+sentinel://127.0.0.1:${watching}/main`,
     ports,
     sparePort,
+    spareSentinelPort,
     async failOver(kind) {
       const before = await master();
       const server = servers.get(before);
@@ -103,10 +119,49 @@ export async function startSentinelWithCopies(copies: number, ...settings: strin
         await settle();
       };
     },
+    async changeSentinel() {
+      await watchFirst(spareSentinelPort, await master());
+      const joined = connectTo(spareSentinelPort);
+      const meet = (one: Redis) =>
+        untilState("the sentinels did not find each other and the copies", async () => {
+          const [others, known] = await Promise.all(
+            ["sentinels", "replicas"].map(async (kind) => listOf(await one.call("sentinel", kind, "main"))),
+          );
+          return { isReached: others?.length === 1 && known?.length === copyCount, state: String(others) };
+        });
+      const stopSentinel = async (port: number) => {
+        const process = sentinels.get(port);
+        if (process) await stopProcess(process);
+        sentinels.delete(port);
+      };
+      await Promise.all([watcher, joined].map(hurrySentinel));
+      await Promise.all([watcher, joined].map(meet));
+      await stopSentinel(watching);
+      return async () => {
+        const before = await masterOf(joined);
+        await joined.call("sentinel", "failover", "main");
+        await untilState("no copy became the master", async () => {
+          const now = await masterOf(joined);
+          return { isReached: now !== before && (await isMaster(now)), state: String(now) };
+        });
+        watch(watching);
+        await hurrySentinel(watcher);
+        await untilState("the first sentinel did not learn of the new master", async () => {
+          const [mine, other] = await Promise.all([watcher, joined].map(masterOf));
+          return { isReached: mine === other, state: `${mine} ${other}` };
+        });
+        // Forgotten before it follows, the former master would stay one.
+        await settle();
+        joined.disconnect();
+        await stopSentinel(spareSentinelPort);
+        await watcher.call("sentinel", "reset", "main");
+        await settle();
+      };
+    },
     signal: (port, name) => void servers.get(port)?.kill(name),
     async stop() {
       watcher.disconnect();
-      await Promise.all([...servers.values(), sentinel].map(stopProcess));
+      await Promise.all([...servers.values(), ...sentinels.values()].map(stopProcess));
       await rm(directory, { recursive: true, force: true });
     },
   };
@@ -193,6 +248,11 @@ function connectTo(port: number): Redis {
   const client = new Redis({ host: "127.0.0.1", port, maxRetriesPerRequest: null, retryStrategy: () => 50 });
   client.on("error", () => {});
   return client;
+}
+
+/** Lets a sentinel look after its servers each half second, in place of each ten. */
+export async function hurrySentinel(sentinel: Redis): Promise<void> {
+  await sentinel.call("sentinel", "debug", "info-period", "500", "publish-period", "200");
 }
 
 async function isMaster(port: number): Promise<boolean> {
