@@ -19,6 +19,8 @@ export interface ShownCall {
   title: string;
   /** The input as it will run. */
   input: JsonObject;
+  /** What a running body says of its ask; values that the input has too are not repeated. */
+  metadata?: JsonObject | undefined;
   /** Files that run or are read as code, to which the approval is bound. */
   files?: readonly MessageInitShape<typeof ViewFileSchema>[];
   /** Descriptions of what cannot be shown. */
@@ -30,22 +32,35 @@ const maxInlineBytes = 16 * 1024;
 /** Bytes of those that are whole, where not all can be. The rest is for the beginnings of the others. */
 const maxWholeBytes = 12 * 1024;
 const maxCutLeaves = 64;
+/** Bytes of what a body says of its ask. */
+const maxSaidBytes = 4 * 1024;
 const maxPathBytes = 1_024;
 /** Size from which a value is not readable for a person, even in full. */
 const maxReadableBytes = 1024 * 1024;
 
 /** Builds the view of a call, without the digest. A view with a cut leaf needs the whole input at its `inputUrl`. */
-export function createCallView({ tool, title, input, files = [], missing = [] }: ShownCall): CallView {
-  const leaves = jsonLeaves(input).map((leaf) => ({ ...leaf, bytes: Buffer.byteLength(leaf.text) }));
+export function createCallView({ tool, title, input, metadata = {}, files = [], missing = [] }: ShownCall): CallView {
+  const leaves = jsonLeaves(input).map(withBytes);
+  const known = new Set(leaves.map(({ text }) => text));
+  const isSaid = ({ path, text }: Leaf) => path !== "" && !known.has(text);
+  const said = jsonLeaves(metadata).map(withBytes).filter(isSaid);
+  const saidBytes = said.reduce((sum, leaf) => sum + sizeOf(leaf), 0);
+  const isTooMuch = saidBytes > maxSaidBytes;
   const large = leaves.filter(({ bytes }) => bytes > maxReadableBytes);
   const unseen = [
     ...missing,
+    ...(isTooMuch
+      ? [`what the tool says of this ask: it has ${saidBytes} bytes, over ${maxSaidBytes / 1024} KiB`]
+      : []),
     ...large.map(({ path, bytes }) => `the whole value of ${nameOf(path)}: it has ${bytes} bytes, over 1 MiB`),
   ];
   return create(CallViewSchema, {
     tool: visibleLine(tool),
     title: visibleLine(title),
-    input: boundLeaves(input, leaves),
+    input: [
+      ...boundLeaves(input, leaves),
+      ...(isTooMuch ? [] : said.map((leaf) => wholeLeaf({ ...leaf, path: `metadata${leaf.path}` }))),
+    ],
     files: [...files],
     missing: unseen.map(visibleLine),
     complete: unseen.length === 0,
@@ -76,9 +91,11 @@ interface Leaf extends JsonLeaf {
   bytes: number;
 }
 
+const withBytes = (leaf: JsonLeaf): Leaf => ({ ...leaf, bytes: Buffer.byteLength(leaf.text) });
+const sizeOf = ({ path, bytes }: Leaf) => bytes + Buffer.byteLength(path);
+
 /** Brings the leaves to the size of a view: the largest are cut, and what is too much for that is one leaf for the whole input. */
 function boundLeaves(input: JsonObject, leaves: readonly Leaf[]): ViewLeaf[] {
-  const sizeOf = ({ path, bytes }: Leaf) => bytes + Buffer.byteLength(path);
   if (leaves.reduce((sum, leaf) => sum + sizeOf(leaf), 0) <= maxInlineBytes) return leaves.map(wholeLeaf);
   const whole = new Set<Leaf>();
   let left = maxInlineBytes;

@@ -79,7 +79,8 @@ export async function askInBody(
   const unasked = await askHooks(call, unapproved, plan, digest);
   if (unasked.length === 0) return await recordAllowed();
   const shown = preview && (await storePreview(engine, call, visiblePreview(preview)));
-  const view = await storeView(engine, call, { ...(await decision.view()), title: approved.title });
+  const { metadata } = ask;
+  const view = await storeView(engine, call, { ...(await decision.view()), title: approved.title, metadata });
   const requests = unasked.map((each, index) => {
     const id = prefix && `${prefix}${index}`;
     return requestFor(engine, call, { ask: each, plan, verdict }, { preview: shown, view, subject, digest, id });

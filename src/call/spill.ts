@@ -43,10 +43,10 @@ export async function storePreview(
 export async function storeView(
   { outputs, store }: Engine,
   { record: { part, ref } }: Pick<Running, "record">,
-  { title, files = [], missing = [] }: Pick<ShownCall, "title" | "files" | "missing">,
+  { title, metadata, files = [], missing = [] }: Omit<ShownCall, "tool" | "input">,
 ): Promise<CallView> {
   const input = inputOf(part);
-  const view = createCallView({ tool: part.tool, title, input, files, missing });
+  const view = createCallView({ tool: part.tool, title, input, metadata, files, missing });
   if (!isViewCut(view)) return view;
   const id = newId("out", store.now());
   await outputs.append(ref.root, id, Buffer.from(canonicalJson(input)));

@@ -32,7 +32,7 @@ export function viewLines({ view, question }: Pick<PermissionRequest, "view" | "
     { kind: "tool", name: "tool", text: isRepeated ? tool : `${tool}: ${title}`, cut: "" },
     ...values.map(({ path, text, bytes, sha256 }): ViewLine => {
       const isWhole = sha256 === "";
-      const name = path === "" ? (isWhole ? "input" : "all input") : path.slice(1);
+      const name = path === "" ? (isWhole ? "input" : "all input") : path.replace(/^\//, "");
       const cut = isWhole ? "" : `only the beginning of ${sizeOf(Number(bytes))}, SHA-256 ${sha256}`;
       return { kind: "input", name, text: text === "" ? '""' : text, cut, bytes: Number(bytes) };
     }),
@@ -75,7 +75,8 @@ export async function withWholeInput(
     ...{ $typeName: "opencode.tool.v1.ViewLeaf" as const, sha256: "", bytes: BigInt(text.length) },
     ...{ path: visibleLine(path), text: visible(text) },
   }));
-  return { ...request, view: { ...view, input, inputUrl: "" } };
+  const beside = view.input.filter(({ path }) => path !== "" && !path.startsWith("/"));
+  return { ...request, view: { ...view, input: [...input, ...beside], inputUrl: "" } };
 }
 
 /** Words for the files of a view. */

@@ -3,6 +3,7 @@ import { dirname, join } from "node:path";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { viewLines } from "../../src/view/view-lines.ts";
 import { installBun } from "../bodies/processes/bun-program.ts";
 import { connectWorker, echoTool } from "../bodies/workers/raw-worker.ts";
 import { connect } from "./clients.ts";
@@ -19,6 +20,10 @@ async function execute({ asks }, ctx) {
 }
 export const plain = tool({ description: "", args: { asks }, execute });
 export const defined = Tool.define("ask_defined", async () => ({ description: "", parameters: { asks }, execute }));
+export const rollout = tool({ description: "", args: { text: { type: "string" } }, execute: async ({ text }, ctx) => {
+  await ctx.ask({ permission: "rollout_x", patterns: ["prod"], metadata: { text, said: text + "!", to: { "a/b": "x\\u202ey" } } });
+  return "done";
+}});
 const input = z.object({ asks: z.array(z.object({ permission: z.string(), patterns: z.array(z.string()) })) });
 export const own = defineTool({ description: "", input, execute: async (input, ctx) => ({ output: await execute(input, ctx) }) });
 export const planned = defineTool({
@@ -142,6 +147,27 @@ describe("the service", () => {
     expect((await requestsOf(service, "list", { path: "/srv" })).asked).toEqual(["external_directory /srv/*"]);
     const { permissions } = await hostOf(service, "one-ask").waiting("Read", { file_path: "/etc/hostname" });
     expect(permissions.map(({ permission, patterns }) => [permission, ...patterns].join(" "))).toEqual(etc);
+  });
+
+  test("an ask of a body shows what it says beside the input, or that it is too much", async () => {
+    const viewOf = async (text: string) => {
+      const { tools, newSession } = connect(service, "caller");
+      const call = { sessionId: await newSession(), callId: "c1", tool: "ask_rollout", input: { text } };
+      for await (const { event } of tools.executeTool(call)) {
+        if (event?.event.case !== "permissionAsked") continue;
+        await tools.cancelTool(call);
+        const { view } = event.event.value;
+        return { ...view, lines: viewLines(event.event.value).map(({ name, text }) => `${name}=${text}`) };
+      }
+    };
+    expect(await viewOf("hello")).toMatchObject({
+      complete: true,
+      lines: ["tool=ask_rollout", "text=hello", "metadata/said=hello!", "metadata/to/a~1b=x\\u{202e}y"],
+    });
+    expect(await viewOf("x".repeat(5_000))).toMatchObject({
+      complete: false,
+      missing: ["what the tool says of this ask: it has 5019 bytes, over 4 KiB"],
+    });
   });
 
   test("an approved directory holds for the rest of its call, and no longer", async () => {

@@ -1083,7 +1083,8 @@ export const CallViewSchema: GenMessage<CallView> = /*@__PURE__*/
  */
 export type ViewLeaf = Message<"opencode.tool.v1.ViewLeaf"> & {
   /**
-   * path is the JSON pointer (RFC 6901) of the value in the input, such as `/command` or `/edits/0/newString`.
+   * path is the JSON pointer (RFC 6901) of the value in the input, such as `/command` or `/edits/0/newString`. In the
+   * request of a running body, `metadata` and a pointer name a value of PermissionRequest.metadata that is not in the input.
    *
    * @generated from field: string path = 1;
    */

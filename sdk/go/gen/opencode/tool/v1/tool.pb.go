@@ -2120,7 +2120,8 @@ func (x *CallView) GetInputUrl() string {
 // ViewLeaf is a value of an input that has no members: a string, number, boolean, null, empty object or empty list.
 type ViewLeaf struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// path is the JSON pointer (RFC 6901) of the value in the input, such as `/command` or `/edits/0/newString`.
+	// path is the JSON pointer (RFC 6901) of the value in the input, such as `/command` or `/edits/0/newString`. In the
+	// request of a running body, `metadata` and a pointer name a value of PermissionRequest.metadata that is not in the input.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// text is the string, or the JSON of any other value. Where `sha256` is set, its beginning.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
