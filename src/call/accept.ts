@@ -1,7 +1,9 @@
 import { create } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import type { CreateSessionRequest } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import {
+  type CreateSessionRequest,
+  CreateSessionRequestSchema,
+} from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { type CallToolRequest, CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
@@ -10,6 +12,7 @@ import type { Principal } from "../core/principal.ts";
 import { isStoreUnavailable, RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
+import { endUnentered, untilUnenteredEnded } from "./approve.ts";
 import { cancelCall } from "./cancel.ts";
 import { checkKeys, checkLevels, checkSize } from "./check-size.ts";
 import {
@@ -20,23 +23,28 @@ import {
   runChildren,
   type StartGate,
 } from "./children.ts";
+import { digestOfRequest } from "./digests.ts";
 import { CallGone, maxLifeMs } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { waitForEnd } from "./follow.ts";
-import { launchAtGate, leaveAtOpenGate, readFormerGate, releaseAtGate } from "./gated-calls.ts";
+import {
+  createParking,
+  launchAtGate,
+  leaveAtOpenGate,
+  leaveToRecovery,
+  readFormerGate,
+  releaseAtGate,
+} from "./gated-calls.ts";
 import { launchCall } from "./launch.ts";
-import { createParking, leaveToRecovery } from "./parking.ts";
 import type { CallRecord, CallSpec, OpenCallStep, OpenedCall } from "./ports.ts";
 import { prepareStart } from "./prepare.ts";
 import { countUnrecorded, mayRecordOnce, recordOnce } from "./record-once.ts";
-import { digestOfRequest } from "./request-digest.ts";
 import { type Ready, runKeyOf } from "./running.ts";
 import { beforeDrain, checkServing, servingRefusal, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
 import { freeSlot, needsSlot, takeSlot } from "./slots.ts";
 import { pendingPart, runningAt } from "./state.ts";
 import { mayStart } from "./stopped.ts";
-import { endUnentered, untilUnenteredEnded } from "./unentered.ts";
 import { waitForWorker, waitOf } from "./worker-queue.ts";
 
 /** Fields that CallTool and ExecuteTool have in common. */

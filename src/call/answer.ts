@@ -7,6 +7,7 @@ import type { AskRecord, Settlement, SettleResult } from "../approval/ports.ts";
 import type { Principal } from "../core/principal.ts";
 import { isStoreUnavailable, RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
+import { endUnentered } from "./approve.ts";
 import { answersTo, nothingAsked } from "./asks.ts";
 import { startsWithOthers } from "./children.ts";
 import { claimSettled } from "./claims.ts";
@@ -23,7 +24,6 @@ import type { OpenSession } from "./sessions.ts";
 import { freeSlot, hasFreeSlot, needsSlot, takeSlot } from "./slots.ts";
 import { running } from "./state.ts";
 import { mayStart, stopOf, stopText } from "./stopped.ts";
-import { endUnentered } from "./unentered.ts";
 
 /** Time that a call may be judged before its last ask is settled. */
 const maxJudgingMs = 50;

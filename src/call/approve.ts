@@ -1,7 +1,9 @@
+import { setTimeout as delay, setImmediate } from "node:timers/promises";
 import { create } from "@bufbuild/protobuf";
 import { ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { type PermissionRequest, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallRef } from "../core/call-ref.ts";
 import { isStoreUnavailable } from "../core/request-error.ts";
 import type { Tool } from "../tool/tool.ts";
 import { answersTo, isOnce, nothingAsked, openMissingAsks, waitUntilSettled } from "./asks.ts";
@@ -9,16 +11,16 @@ import { hookEnvironment } from "./call-hooks.ts";
 import { pauseIfUnavailable, refreshCall } from "./call-record.ts";
 import { type CallDecision, type DecisionMode, decideCall } from "./decide.ts";
 import { allowedRecord } from "./decision-records.ts";
-import { CallGone, denied } from "./ends.ts";
+import { endCall } from "./end-call.ts";
+import { CallEnd, CallGone, denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
+import type { Fence } from "./ports.ts";
 import { checkGuards, questionOf } from "./prepare.ts";
-import { releaseCall } from "./release.ts";
-import { type Approved, placeFor, type Running } from "./running.ts";
-import { isLeaseValid } from "./runs.ts";
-import { freeSlot, needsSlot, takeSlot } from "./slots.ts";
-import { running, runningAt } from "./state.ts";
+import { type Approved, placeFor, type Running, runKeyOf } from "./running.ts";
+import { isLeaseValid, isTaken } from "./runs.ts";
+import { freeSlot, needsSlot, releaseCall, takeSlot } from "./slots.ts";
+import { failed, running, runningAt } from "./state.ts";
 import { checkStopped } from "./stopped.ts";
-import { isConfirming, startUnconfirmed } from "./unentered.ts";
 import { leaveForWorker, reserveWorker } from "./worker-queue.ts";
 
 /**
@@ -157,4 +159,56 @@ export async function writeStartMark(
   }
   call.record = { ...call.record, part, attempts: attempts + 1, ...(remote && { remote }) };
   return true;
+}
+
+const unconfirmedText =
+  "The store could not confirm in time that enough of its copies have the start of the call, so it was not run. Try it again as a new call.";
+/** Pause before the end is written again. */
+const retryMs = 250;
+
+/** Returns the end of a call whose start mark was not confirmed: its body is not entered. */
+function startUnconfirmed(): CallEnd {
+  return new CallEnd(ToolErrorReason.EXECUTOR_LOST, unconfirmedText);
+}
+
+/** True if the store acknowledges a step only once enough copies have it. */
+function isConfirming({ store }: Pick<Engine, "store">): boolean {
+  return store.safety().required > 0;
+}
+
+/**
+ * Ends a call whose start mark may be stored although the step that writes it failed. Its body is not entered here, and no other
+ * replica may enter it. Nothing waits for it but the next request with the same ids. `pending` is the part before the start.
+ */
+export function endUnentered(engine: Engine, fence: Fence, pending: ToolPart): void {
+  const { ref } = fence;
+  const key = runKeyOf(ref);
+  if (!isConfirming(engine) || engine.unsettled.has(key)) return;
+  const work = endWithinLease(engine, fence, pending).finally(() => {
+    if (engine.unentered.get(key) === work) engine.unentered.delete(key);
+  });
+  engine.unentered.set(key, work);
+}
+
+/** Waits until a call of these ids that was not entered here has ended, so that its end cannot meet a new call. */
+export async function untilUnenteredEnded({ unentered }: Engine, ref: CallRef): Promise<void> {
+  await unentered.get(runKeyOf(ref));
+}
+
+async function endWithinLease(engine: Engine, fence: Fence, pending: ToolPart): Promise<void> {
+  const { limits, log, store } = engine;
+  // The failed step counts as a claim until then.
+  await setImmediate();
+  const end = { reason: ToolErrorReason.EXECUTOR_LOST, error: unconfirmedText };
+  for (const until = performance.now() + limits.leaseMs; performance.now() < until; ) {
+    // Another request with the same ids has taken it.
+    if (isTaken(engine, fence.ref)) return;
+    try {
+      await endCall(engine, { ref: fence.ref, guard: { fence }, part: failed(pending, end, store.now()) });
+      return;
+    } catch (error) {
+      if (!isStoreUnavailable(error)) return log.error("a call that was not run could not be ended", { error });
+      await delay(retryMs);
+    }
+  }
 }

@@ -11,7 +11,6 @@ import type { UnapprovedAsk } from "../approval/judge-asks.ts";
 import type { Ask } from "../core/ask.ts";
 import { judgedWorkspace } from "../tool/lexical-workspace.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
-import { approvalDigest } from "./approval-digest.ts";
 import { resolvePlanPaths } from "./ask-paths.ts";
 import {
   askHooks,
@@ -24,6 +23,7 @@ import {
 import { noteCall, refreshCall } from "./call-record.ts";
 import { decide, visiblePreview } from "./decide.ts";
 import { allowedRecord } from "./decision-records.ts";
+import { approvalDigest } from "./digests.ts";
 import { denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { type Running, subjectFor } from "./running.ts";

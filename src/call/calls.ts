@@ -1,17 +1,26 @@
-import type { JsonObject } from "@bufbuild/protobuf";
+import { hash } from "node:crypto";
+import { create, type JsonObject } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { StopRecord, StopTarget } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
 import type { PermissionResponse, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { BeginCallRequest, FinishCallRequest } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import {
+  type BeginCallRequest,
+  BeginCallRequestSchema,
+  type FinishCallRequest,
+  FinishCallRequestSchema,
+} from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
+import { canonicalJson } from "../core/canonical-json.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
+import type { FileRules } from "../policy/file-rules.ts";
 import type { RemoteCall, RemoteMark } from "../tool/remote.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import { type Accepted, acceptCall, type CallRequest, makeCalls, startBackground } from "./accept.ts";
 import { type Adoption, adoptCall, restartUnentered } from "./adopt.ts";
 import { answerAsk } from "./answer.ts";
-import { beginCall } from "./begin.ts";
+import { type BeginOutcome, beginCall, beginHosted } from "./begin.ts";
 import { cancelCall, closeSession, handleCancels } from "./cancel.ts";
 import { cancelCallsOf, type NewChildSession, openChildSession } from "./child-sessions.ts";
 import { claimAnnounced, claimQueued, claimWaiting } from "./claims.ts";
@@ -20,12 +29,12 @@ import { finishDelegated } from "./finish-delegated.ts";
 import { callEvents, type WatchOptions, waitForEnd, watchSession } from "./follow.ts";
 import { drainCalls, recoverCalls, renewLeases, stopLapsedRuns } from "./leases.ts";
 import { createFilling, type FollowedEvent } from "./log.ts";
-import { ownToolCallsOf } from "./own-tool-calls.ts";
 import { resumeParent, resumeParentOf } from "./parents.ts";
 import type { CallRecord } from "./ports.ts";
 import { createReview } from "./rebind.ts";
 import { untilRecorded } from "./record-once.ts";
 import { runKeyOf } from "./running.ts";
+import { checkServing } from "./runs.ts";
 import type { SessionAccess } from "./session-access.ts";
 import type { KnownSession } from "./sessions.ts";
 import { createSlots } from "./slots.ts";
@@ -231,3 +240,102 @@ function backgroundCallsOf(engine: Engine) {
 /** Events at the end of a session's log in which its last call is looked for. */
 const lookBack = 100;
 const lookBackBytes = 262_144;
+
+/** An agent that this service started for a call, and the session in which it makes its calls. */
+interface StartedAgent {
+  parentCall: CallRef;
+  childSession: string;
+}
+
+/** A use of one of the agent's own tools. */
+interface OwnUse {
+  /** Kind of the agent. */
+  kind: string;
+  tool: string;
+  callId: string;
+  input: JsonObject;
+  /** Canonical directory in which the agent works. */
+  cwd: string;
+}
+
+/** Delegated calls of agents that this service started: they see the same files, and their session exists. */
+function ownToolCallsOf(engine: Engine) {
+  const { layersFor, policy, sessions, store } = engine;
+
+  /** Returns the caller of the call that started the agent: calls of the agent are that principal's. */
+  async function principalOf({ parentCall: { sessionId, callId } }: StartedAgent): Promise<Principal> {
+    const record = await store.getCall(sessionId, callId);
+    if (!record) throw new Error(`call ${callId} of session ${sessionId} is gone`);
+    const { principal: id, person = id } = record.spec;
+    const { callerUid: user, person: behind } = record.part;
+    const rights = { roles: new Set(["caller"] as const), agents: ["*"], workspaces: ["*"] };
+    return { id, ...rights, lineage: [person], behind, answersOwn: false, ...(user !== undefined && { user }) };
+  }
+
+  return {
+    principalOf,
+    /** Returns the rules about files in the agent's session, without anything that a single call was allowed. */
+    async fileRulesOf(agent: StartedAgent, name: string): Promise<FileRules> {
+      const { session, ancestors, workspace } = await sessions.open(
+        await principalOf(agent),
+        agent.childSession,
+        "call",
+      );
+      const { directory } = workspace;
+      const layers = layersFor({
+        session,
+        ancestors,
+        agent: name,
+        workspace: workspaceRoot(workspace.name),
+        directory,
+      });
+      return policy.fileRules(layers);
+    },
+    /** Accepts a use and waits for the decision, until the signal is aborted. */
+    async begin(
+      agent: StartedAgent,
+      { kind, tool, callId, input, cwd }: OwnUse,
+      signal: AbortSignal,
+    ): Promise<Exclude<BeginOutcome, { case: "waiting" }>> {
+      checkServing(engine);
+      const principal = await principalOf(agent);
+      engine.lines.checkBudget(principal.id);
+      const opened = await sessions.open(principal, agent.childSession, "call");
+      const hosted = { opened, place: { directory: cwd, isDiskShared: true } };
+      const request = create(BeginCallRequestSchema, {
+        ...{ kind, foreignSession: agent.childSession, foreignTool: tool, foreignCallId: callId, input, cwd },
+        waitMs: roundMs,
+      });
+      for (;;) {
+        const outcome = await beginHosted(engine, principal, hosted, request, signal);
+        if (outcome.case !== "waiting") return outcome;
+      }
+    },
+    /** Records the result of a use that began; `ranInput` is what the agent ran in place of the approved input. */
+    async finish(
+      agent: StartedAgent,
+      assignment: string,
+      {
+        result,
+        exit,
+        ranInput,
+      }: {
+        result: { case: "output" | "error"; value: string };
+        exit?: number | undefined;
+        ranInput?: JsonObject | undefined;
+      },
+    ): Promise<void> {
+      const inputDigest = ranInput === undefined ? "" : hash("sha256", canonicalJson(ranInput), "hex");
+      const report = { assignment, result, inputDigest, ...(exit !== undefined && { exit }) };
+      await finishDelegated(engine, await principalOf(agent), create(FinishCallRequestSchema, report));
+    },
+    /** Ends a use that waits for an answer. */
+    async cancel({ childSession }: StartedAgent, callId: string, reason: string): Promise<void> {
+      const record = await store.getCall(childSession, callId);
+      if (record) await cancelCall(engine, record.ref, reason);
+    },
+  };
+}
+
+/** Time of one wait for the decision. */
+const roundMs = 600_000;

@@ -1,3 +1,4 @@
+import { ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { RemoteBodies, Reservation } from "../tool/remote.ts";
@@ -8,7 +9,6 @@ import type { Engine } from "./engine.ts";
 import { launchCall } from "./launch.ts";
 import type { CallRecord, CallWithAsks } from "./ports.ts";
 import { rebindOrEnd } from "./rebind.ts";
-import { endOfFailedOver } from "./restored.ts";
 import { runKeyOf } from "./running.ts";
 import { beforeDrain, whileClaiming } from "./runs.ts";
 import { freeSlot, hasFreeSlot, needsSlot, nextWaiting, takeSlot, takeWaiting, waitForSlot } from "./slots.ts";
@@ -236,4 +236,29 @@ async function endTooOld(engine: Engine, { ref, part, version }: CallRecord): Pr
   const { reason, message: error } = tooOld();
   const ended = failed(part, { reason, error }, engine.store.now());
   return (await endCall(engine, { ref, guard: { version }, part: ended })) !== undefined;
+}
+
+/**
+ * Returns the terminal part of a call that was open in a backup. Its effects are unknown even if it is pending there: after the
+ * backup it may have been approved and run.
+ */
+export const endOfRestored = (part: ToolPart, now: number): ToolPart =>
+  uncertainEnd(
+    part,
+    now,
+    "The store was restored from a backup in which this call was open. It may have run after the backup: check its effects before you repeat it.",
+  );
+
+/** Returns the terminal part of a call whose start mark a failover may have lost. */
+const endOfFailedOver = (part: ToolPart, now: number): ToolPart =>
+  uncertainEnd(
+    part,
+    now,
+    "A failover of the store lost acknowledged work of this session, or it cannot be ruled out. The call may have run before: it is not run again, check its effects before you repeat it.",
+  );
+
+function uncertainEnd(part: ToolPart, now: number, error: string): ToolPart {
+  const ended = failed(part, { reason: ToolErrorReason.EXECUTOR_LOST, error }, now);
+  if (ended.state.case !== "error") return ended;
+  return { ...ended, state: { case: "error", value: { ...ended.state.value, effects: ToolEffects.UNKNOWN } } };
 }

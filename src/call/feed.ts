@@ -1,9 +1,8 @@
+import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { Principal } from "../core/principal.ts";
-import type { FeedPages } from "./feed-pages.ts";
-import { advancePosition, type FeedPosition } from "./feed-position.ts";
-import { createBell } from "./log.ts";
-import type { EventLog } from "./ports.ts";
+import { callOf, createBell } from "./log.ts";
+import type { EventLog, StoreMembership } from "./ports.ts";
 import { mayAccess } from "./session-access.ts";
 import type { Sessions } from "./sessions.ts";
 
@@ -178,4 +177,131 @@ async function lastSeqUpTo(store: EventLog, id: string, time: number, lastSeq: n
     else later = middle;
   }
   return later === firstSeq ? 0 : later - 1;
+}
+
+/** Time in which events of other sessions may overtake an event on its way to a reader, in ms. */
+const overtakenMs = 30_000;
+/** Maximum number of sessions that the text of a position names. */
+const maxNamed = 32;
+
+/**
+ * Position of a reader in the logs of many sessions. `read` has the last event that was read of each session with news in the 30 s
+ * before the newest one; of all other sessions every event up to `floor` was read. So its size does not grow with the number of
+ * sessions, and it can leave the process: a reader goes on from its text at another replica, or after a restart.
+ */
+export interface FeedPosition {
+  /** Time of the store, in ms since the epoch. */
+  floor: number;
+  /** Session → last event that was read; the session with the newest event is the last one. */
+  readonly read: Map<string, { readonly seq: number; readonly time: number }>;
+}
+
+/** Creates the position after every event up to a time of the store. */
+export function positionAt(floor: number): FeedPosition {
+  return { floor: Math.floor(floor), read: new Map() };
+}
+
+/** Moves a position on to an event that was read. */
+export function advancePosition(position: FeedPosition, sessionId: string, seq: number, time: number): void {
+  const { read } = position;
+  read.delete(sessionId);
+  read.set(sessionId, { seq, time });
+  const floor = Math.floor(time) - overtakenMs;
+  if (floor <= position.floor) return;
+  position.floor = floor;
+  for (const [id, last] of read) if (last.time <= floor) read.delete(id);
+}
+
+/** Writes a position. If more sessions had news than it may name, a reader that goes on from it reads some events twice. */
+export function positionText({ floor, read }: FeedPosition, storeId: string): string {
+  const named = [...read].slice(-maxNamed).map(([id, { seq }]) => `${id}.${seq}`);
+  return [storeId, floor, ...named].join("~");
+}
+
+/** Reads the text of a position; undefined if it is not one, or one in another store. */
+export function parsePosition(text: string, storeId: string): FeedPosition | undefined {
+  const [store, floor = "", ...sessions] = text.split("~");
+  if (store !== storeId || !/^\d{1,15}$/.test(floor) || sessions.length > maxNamed) return undefined;
+  const position = positionAt(Number(floor));
+  for (const named of sessions) {
+    const [, id, seq] = /^(ses[A-Za-z0-9_-]{1,61})\.(\d{1,15})$/.exec(named) ?? [];
+    if (id === undefined) return undefined;
+    // Its time is not in the text; it is at most that of the newest event.
+    position.read.set(id, { seq: Number(seq), time: position.floor + overtakenMs });
+  }
+  return position;
+}
+
+/** An event in the form in which it is sent; without a value nothing is sent of it. */
+interface FeedEvent<T> {
+  readonly seq: number;
+  readonly time: number;
+  readonly value: T | undefined;
+}
+
+/** A page of a session's log in the form in which it is sent. */
+interface FeedPage<T> {
+  readonly events: readonly FeedEvent<T>[];
+  readonly firstSeq: number;
+  readonly lastSeq: number;
+  /** Store that had the log; another one may have lost events. */
+  readonly storeId: string;
+}
+
+/** Pages of logs, each read and converted once for all readers that need it at the same time. */
+interface FeedPages<T> {
+  after(session: Session, seq: number): Promise<FeedPage<T>>;
+}
+
+/** Time for which a page is shared after it was read, in ms. News of its session end that earlier. */
+const sharedMs = 100;
+const pageBytes = 256 * 1024;
+
+/** Creates the pages of a replica. */
+export function createFeedPages<T>(
+  store: EventLog & Pick<StoreMembership, "storeIdOf">,
+  convert: (event: SessionEvent, session: Session) => Promise<T | undefined>,
+): FeedPages<T> {
+  const shared = new Map<string, Map<number, Promise<FeedPage<T>>>>();
+  // All listeners of a step are called before any reader that waits for it goes on.
+  store.onNews(undefined, (id) => shared.delete(id));
+
+  async function read(session: Session, seq: number): Promise<FeedPage<T>> {
+    const { events, firstSeq, lastSeq } = await store.readLog(session.id, seq, pageBytes);
+    const converted: FeedEvent<T>[] = [];
+    for (const [index, event] of events.entries()) {
+      const value = isReplaced(events, index) ? undefined : await convert(event, session);
+      converted.push({ seq: Number(event.seq), time: event.time, value });
+    }
+    return { events: converted, firstSeq, lastSeq, storeId: store.storeIdOf(session.rootSessionId) };
+  }
+
+  return {
+    after(session, seq) {
+      const pages = shared.get(session.id) ?? new Map<number, Promise<FeedPage<T>>>();
+      shared.set(session.id, pages);
+      const found = pages.get(seq);
+      if (found) return found;
+      const page = read(session, seq);
+      pages.set(seq, page);
+      const drop = () => {
+        pages.delete(seq);
+        if (pages.size === 0 && shared.get(session.id) === pages) shared.delete(session.id);
+      };
+      void page.catch(() => undefined).then(() => setTimeout(drop, sharedMs).unref());
+      return page;
+    },
+  };
+}
+
+/** True for progress and output that a later event of the page replaces: a reader who is behind gets the newest only. */
+function isReplaced(events: readonly SessionEvent[], index: number): boolean {
+  const event = events[index];
+  if (event === undefined || (event.event.case !== "progress" && event.event.case !== "output")) return false;
+  const callId = callOf(event);
+  return events
+    .slice(index + 1)
+    .some(
+      (later) => callOf(later) === callId && (later.event.case === "part" || later.event.case === event.event.case),
+    );
 }

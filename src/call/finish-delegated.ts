@@ -1,26 +1,33 @@
-import { hash } from "node:crypto";
+import { hash, randomBytes } from "node:crypto";
 import { create, type JsonObject } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { DecisionKind, type DecisionRecord, HostReportSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { FinishCallRequest } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { decisionOn } from "../approval/decisions.ts";
+import type { AskRecord } from "../approval/ports.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import { newId } from "../core/ids.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import { lexicalWorkspace } from "../tool/lexical-workspace.ts";
-import { assignmentHash } from "./attempt-delegated.ts";
+import { approveCall } from "./approve.ts";
 import { checkKeys, checkSize } from "./check-size.ts";
 import { decidedCall } from "./decision-records.ts";
 import { endCall } from "./end-call.ts";
+import { CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { newRunning } from "./launch.ts";
 import { createCallOutput } from "./output.ts";
 import type { CallRecord } from "./ports.ts";
-import type { Running } from "./running.ts";
+import { resolveTool, runBeforeHooks } from "./prepare.ts";
+import { type Running, runKeyOf } from "./running.ts";
+import type { OpenSession } from "./sessions.ts";
 import { failCall, settleCall } from "./settle.ts";
+import { releaseCall } from "./slots.ts";
 import { storeError, storeOutput } from "./spill.ts";
 import { failed, inputOf, isTerminal } from "./state.ts";
 
@@ -166,4 +173,135 @@ function noSuchAssignment(): RequestError {
     ErrorReason.NO_SUCH_ASSIGNMENT,
     "no call of this token began with that assignment; send the assignment that BeginCall returned, with the same token",
   );
+}
+
+/** Ends a delegated call whose time is over. Nobody here runs it, so it is neither claimed nor lost; until then it stays as it is. */
+export async function recoverDelegated(engine: Engine, record: CallRecord): Promise<void> {
+  const { asksOf, store } = engine;
+  const { part, ref } = record;
+  if (part.state.case === "running") return await endUnreported(engine, record);
+  if (part.permissionIds.length > 0) return;
+  if (collectableUntil(record, await asksOf(ref)) <= store.now()) await expireUncollected(engine, record);
+}
+
+/** Returns the time until which a request may collect the call's approval. */
+export function collectableUntil({ spec }: CallRecord, asks: readonly AskRecord[]): number {
+  const answered = asks.map(({ settled }) => settled?.time ?? 0);
+  return Math.max(spec.accepted, ...answered) + (spec.delegated?.collectMs ?? 0);
+}
+
+/** Ends a call that was approved, or never decided, and that no request collected. Returns false if it has changed since it was read. */
+export async function expireUncollected(engine: Engine, { ref, part, version }: CallRecord): Promise<boolean> {
+  const error =
+    "The call was not begun: its agent no longer waited for the answer. It was not run. Call the tool again if it is still needed.";
+  const expired = failed(part, { reason: ToolErrorReason.EXPIRED, error }, engine.store.now());
+  return (await endCall(engine, { ref, guard: { version }, part: expired })) !== undefined;
+}
+
+async function endUnreported(engine: Engine, record: CallRecord): Promise<void> {
+  const { limits, store } = engine;
+  const { ref, part, version } = record;
+  const start = part.state.case === "running" ? (part.state.value.time?.start ?? 0) : 0;
+  if (start + limits.reportMs > store.now() || (await hasLiveSubagent(engine, record))) return;
+  const error = `The call was approved and begun, but its agent did not report a result within ${limits.reportMs} ms. It may have had none, some or all of its effects: look at what it did before you repeat it.`;
+  const reason = ToolErrorReason.NOT_REPORTED;
+  const ended = failed(part, { reason, error, effects: ToolEffects.UNKNOWN }, store.now());
+  await endCall(engine, { ref, guard: { version }, part: ended });
+}
+
+/** Sessions of a tree that are read at once. */
+const pageSize = 100;
+/** Enough for the last event of a log. */
+const lastEventBytes = 1;
+
+/**
+ * Checks if a call that started a subagent still works: a session below its own has an open call, or had an event within
+ * `reportMs`. The agent reports such a call only when the subagent is done.
+ */
+async function hasLiveSubagent(engine: Engine, { ref, part }: CallRecord): Promise<boolean> {
+  const { foreign, store } = engine;
+  if (!foreign.tool(part.tool).permissions?.includes("task")) return false;
+  for (let before: string | undefined; ; ) {
+    const page = await store.listSessions({ root: ref.root, limit: pageSize, ...(before && { before }) });
+    for (const session of page)
+      if (session.parentSessionId === ref.sessionId && (await isLive(engine, session))) return true;
+    if (page.length < pageSize) return false;
+    before = page.at(-1)?.id;
+  }
+}
+
+async function isLive({ limits, store }: Engine, { id: sessionId, lastSeq }: Session): Promise<boolean> {
+  if ((await store.listCalls({ sessionId, open: true, limit: 1 })).length > 0) return true;
+  const { events } = await store.readLog(sessionId, Number(lastSeq) - 1, lastEventBytes);
+  return events.some(({ time }) => time + limits.reportMs > store.now());
+}
+
+/** Secret of a delegated call that begins, and the hash of it that is stored. */
+export interface Assignment {
+  readonly secret: string;
+  readonly hash: string;
+}
+
+/** Makes an assignment of 128 random bits. */
+export function newAssignment(): Assignment {
+  const secret = randomBytes(16).toString("hex");
+  return { secret, hash: assignmentHash(secret) };
+}
+
+/** Returns the hash by which the store finds the call of an assignment. */
+function assignmentHash(secret: string): string {
+  return hash("sha256", secret, "hex");
+}
+
+/** Request that tries to begin a call. */
+export interface Beginner {
+  assignment: Assignment;
+  /** Aborted when the requester leaves. */
+  signal: AbortSignal;
+}
+
+/**
+ * Takes the steps of a delegated call that this replica holds the lease of, up to its start mark or its permission requests. The
+ * lease ends with either. Never throws: a failure becomes the call's state.
+ */
+export function attemptDelegated(
+  engine: Engine,
+  record: CallRecord,
+  opened: OpenSession,
+  leaseConfirmed: number,
+  { assignment, signal }: Beginner,
+): Promise<void> {
+  const call = newRunning(engine, record, opened, leaseConfirmed, { assignment: assignment.hash });
+  const key = runKeyOf(record.ref);
+  const leave = () => call.controller.abort(new CallGone());
+  if (signal.aborted) leave();
+  signal.addEventListener("abort", leave, { once: true });
+  const done = attempt(engine, call).finally(() => {
+    signal.removeEventListener("abort", leave);
+    if (engine.runs.get(key)?.call === call) engine.runs.delete(key);
+  });
+  engine.runs.set(key, { call, done: done.then(() => undefined) });
+  return done;
+}
+
+async function attempt(engine: Engine, call: Running): Promise<void> {
+  try {
+    await engine.registry.refresh(workspaceRoot(call.opened.workspace.name));
+    call.tool = resolveTool(engine, call.record, call.opened);
+    await runBeforeHooks(engine, call);
+    await approveCall(engine, call, call.tool);
+  } catch (cause) {
+    await failCall(engine, call, cause);
+  } finally {
+    call.observed.over(call.record.part);
+    if (call.record.part.state.case === "pending") await tryRelease(engine, call.record);
+  }
+}
+
+/** Releases a call; if that fails, renewal finds the lease without a run and releases it. */
+async function tryRelease(engine: Engine, record: CallRecord): Promise<void> {
+  await releaseCall(engine, record).catch((error: unknown) => {
+    const { callId } = record.ref;
+    engine.log.warn("the lease of a delegated call could not be released yet", { error, callId });
+  });
 }

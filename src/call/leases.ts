@@ -7,15 +7,14 @@ import { claimCall, endFailedOver } from "./claims.ts";
 import { endCall } from "./end-call.ts";
 import { CallEnd, CallGone, isTooOld, notStoredText, tooOld } from "./ends.ts";
 import type { Engine } from "./engine.ts";
+import { recoverDelegated } from "./finish-delegated.ts";
 import { launchCall } from "./launch.ts";
 import { durabilityOf, parkSurviving, resumeOwnParent, resumeParent } from "./parents.ts";
 import type { CallRecord, OrphanedCall } from "./ports.ts";
 import { rebindUnclaimed, reviewWaiting } from "./rebind.ts";
-import { recoverDelegated } from "./recover-delegated.ts";
-import { releaseCall } from "./release.ts";
 import { runKeyOf } from "./running.ts";
 import { beforeDrain, isLeaseValid, isTaken } from "./runs.ts";
-import { hasFreeSlot, waitForSlot } from "./slots.ts";
+import { hasFreeSlot, releaseCall, waitForSlot } from "./slots.ts";
 import { failed, isTerminal } from "./state.ts";
 import { recoverQueued } from "./worker-queue.ts";
 

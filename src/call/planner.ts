@@ -37,7 +37,6 @@ import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
 import { similar } from "../tool/similar.ts";
 import type { Tool } from "../tool/tool.ts";
-import { approvalDigest } from "./approval-digest.ts";
 import { resolvePlanPaths } from "./ask-paths.ts";
 import { questionsOf } from "./asks.ts";
 import { checkLevels, checkSize } from "./check-size.ts";
@@ -50,11 +49,11 @@ import {
   decideCall,
   type Planning,
 } from "./decide.ts";
+import { approvalDigest, digestOfRequest } from "./digests.ts";
 import type { Stops } from "./engine.ts";
 import { listTools, type ToolViewer } from "./list-tools.ts";
 import type { CallRecordReader, StoreClock, ToolMemory } from "./ports.ts";
 import { noEnvironment, notGuarded, planContext } from "./prepare.ts";
-import { digestOfRequest } from "./request-digest.ts";
 import { placeFor, subjectFor } from "./running.ts";
 import type { OpenSession, Sessions } from "./sessions.ts";
 import { adviceText, stopDecision, stopOf } from "./stopped.ts";

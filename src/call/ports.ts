@@ -5,12 +5,10 @@ import type { PermissionRequest, ToolPart } from "../../gen/opencode/tool/v1/too
 import type { AskRecord, PermissionStore } from "../approval/ports.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import type { RemoteMark } from "../tool/remote.ts";
-import type { LeaseStore, QueuedCall } from "./ports/leases.ts";
-import type { CallRecord, CallSpec, Fence } from "./ports/record.ts";
+import type { CallRecord, CallSpec, Fence, LeaseStore, QueuedCall } from "./ports/record.ts";
 
 export type { RemoteMark } from "../tool/remote.ts";
-export type { LeaseStore, OrphanedCall, QueuedCall } from "./ports/leases.ts";
-export type { CallRecord, CallSpec, Delegation, Fence } from "./ports/record.ts";
+export type { CallRecord, CallSpec, Delegation, Fence, LeaseStore, OrphanedCall, QueuedCall } from "./ports/record.ts";
 
 /**
  * All ports of calls, one interface per family. Every method is one atomic step and resolves when it is durable. The domain

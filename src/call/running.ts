@@ -13,10 +13,9 @@ import type { CallHooks } from "./call-hooks.ts";
 import type { ParentRun, StartGate } from "./children.ts";
 import type { CallDecision } from "./decide.ts";
 import type { FirstStep } from "./first-step.ts";
-import type { CallObservation } from "./observer.ts";
+import type { CallObservation, createProgress } from "./observer.ts";
 import type { CallOutput } from "./output.ts";
 import type { CallRecord, Fence } from "./ports.ts";
-import type { createProgress } from "./progress.ts";
 import type { OpenSession } from "./sessions.ts";
 
 /** Record of what earlier runs of a body emitted. */

@@ -1,14 +1,21 @@
 import { create, type JsonObject } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { DecisionRecord } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { type FilePart, FilePartSchema, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { HookFailure, ToolFailure } from "../tool/errors.ts";
-import type { Attachment, Plan, ToolResult } from "../tool/tool.ts";
+import { type FilePart, FilePartSchema, ToolExecutor, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { AnswerEffects } from "../approval/answer-effects.ts";
+import { canonicalJson } from "../core/canonical-json.ts";
+import { RequestError } from "../core/request-error.ts";
+import { difference } from "../policy/display.ts";
+import { HookFailure, InvalidInput, ToolFailure } from "../tool/errors.ts";
+import type { ForeignTools } from "../tool/foreign-tools.ts";
+import type { Registry } from "../tool/registry.ts";
+import type { Attachment, Plan, Tool, ToolResult } from "../tool/tool.ts";
 import type { Returned } from "./body.ts";
 import { runAfterHooks } from "./call-hooks.ts";
 import { whileStoreAway } from "./call-record.ts";
+import { checkLevels, checkSize } from "./check-size.ts";
 import { noteOfChildSession } from "./child-sessions.ts";
 import { deniedRecord } from "./decision-records.ts";
-import { noteOfEdit } from "./edit.ts";
 import { endCall } from "./end-call.ts";
 import { CallEnd, type CallFailure, CallGone, callFailure } from "./ends.ts";
 import type { Engine } from "./engine.ts";
@@ -17,7 +24,7 @@ import type { CallOutput } from "./output.ts";
 import type { Bounded } from "./output-window.ts";
 import { type Running, runKeyOf } from "./running.ts";
 import { storeError, storeOutput, storeStructured } from "./spill.ts";
-import { completed, failed, isTerminal } from "./state.ts";
+import { completed, edited, failed, inputOf, isTerminal } from "./state.ts";
 
 /** Steps 10 and 11: bounds what the model sees, runs the after hooks and writes the completed part. */
 export async function settleCall(
@@ -174,4 +181,53 @@ export async function fileParts(
 function inlineFile({ mime, filename, url }: FilePart): Attachment {
   const data = Buffer.from(url.slice(url.indexOf(",") + 1), "base64");
   return { mime, ...(filename !== undefined && { filename }), data };
+}
+
+/** Creates the function that applies an approver's edit to a call: only input that the call's tool accepts replaces its input. */
+export function createInputEdit({
+  registry,
+  foreign,
+  inputBytes,
+}: {
+  registry: Registry;
+  foreign: ForeignTools;
+  inputBytes: number;
+}): AnswerEffects["replaceInput"] {
+  return ({ part, workspace }, input, by) => {
+    const before = inputOf(part);
+    if (canonicalJson(before) === canonicalJson(input)) return "no difference";
+    checkLevels("input", input);
+    checkSize("input", input, Math.min(inputBytes, maxEditedBytes));
+    if (!part.originalInput) checkSize("the original input", before, maxEditedBytes);
+    const isDelegated = part.executor === ToolExecutor.DELEGATED;
+    decode(isDelegated ? foreign.tool(part.tool) : registry.get(part.tool, workspace), part.tool, input);
+    return { part: edited(part, input, by), difference: difference(before, input) };
+  };
+}
+
+/** Size of each input of an edit: its event holds both. */
+const maxEditedBytes = 480 * 1024;
+
+/** Returns the note about edited input for the model; undefined if the input was not edited. */
+function noteOfEdit(part: ToolPart): string | undefined {
+  if (!part.originalInput) return undefined;
+  return `The user changed the arguments of this call before it ran: ${difference(part.originalInput, inputOf(part))}`;
+}
+
+function decode(tool: Tool | undefined, name: string, input: JsonObject): void {
+  if (!tool) {
+    throw new RequestError(
+      ErrorReason.UNKNOWN_TOOL,
+      `the tool "${name}" of this call is no longer registered; reject it`,
+      {
+        tool: name,
+      },
+    );
+  }
+  try {
+    tool.decode(input);
+  } catch (cause) {
+    if (!(cause instanceof InvalidInput)) throw cause;
+    throw new RequestError(ErrorReason.INVALID_INPUT, cause.message, { tool: name }, { cause });
+  }
 }

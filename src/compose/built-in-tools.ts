@@ -1,5 +1,6 @@
-import { closeSync, existsSync, mkdirSync, openSync } from "node:fs";
+import { closeSync, existsSync, mkdirSync, openSync, realpathSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { createTrust } from "../bodies/processes/trust.ts";
 import type { Skills } from "../bodies/skills/skills.ts";
 import type { PlanningParts } from "../call/decide.ts";
 import { type Config, ConfigError } from "../config/config.ts";
@@ -7,17 +8,20 @@ import type { Logger } from "../core/logger.ts";
 import type { SearchSettings } from "../core/search-providers.ts";
 import { openControlGroups } from "../sandbox/control-groups.ts";
 import { createGitHistory, type GitHistory } from "../sandbox/git-history.ts";
+import { TooManyMounts } from "../sandbox/plan-files.ts";
 import { openSandbox, type Sandbox } from "../sandbox/sandbox.ts";
 import { boundTool } from "../tool/define-tool.ts";
+import { ToolFailure } from "../tool/errors.ts";
 import type { Registry } from "../tool/registry.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { Judge, Tool } from "../tool/tool.ts";
 import { builtInTools, searchTools, subagentTools } from "../tools/index.ts";
-import type { LanguageServers } from "../tools/lsp/language-servers.ts";
+import { createLanguageServers, type LanguageServers } from "../tools/lsp/language-servers.ts";
+import type { ServerStart, ServerStarter } from "../tools/lsp/server-program.ts";
 import { commandSearchPath, environmentOf } from "../tools/process/command-environment.ts";
 import { createPipes } from "../tools/process/pipe.ts";
 import { createQuarantine } from "../tools/process/quarantine.ts";
 import { createSupervisor, type Supervisor } from "../tools/process/supervisor.ts";
-import { openLanguageServers } from "./language-servers.ts";
+import { startLastingProgram } from "./lasting-program.ts";
 
 /** Opens the configured sandbox. If it cannot start: refuses where the configuration requires it, otherwise logs a warning. */
 export async function startSandbox(
@@ -216,3 +220,68 @@ const unusedCalls = {
   ...{ start: unused, find: unused, wait: unused, shown: unused },
   ...{ lastTool: unused, openCalls: unused, cancel: unused },
 };
+
+/** The parts of a replica that run language servers. */
+interface LanguageServerHost {
+  sandbox: Sandbox;
+  supervisor: Supervisor;
+  /** Evaluates the rules of a workspace directory, apart from any agent and session. */
+  judgeIn(workspaceRoot: string, directory: string): Judge;
+  log: Pick<Logger, "warn">;
+}
+
+/** Creates the language servers of a replica. */
+function openLanguageServers(
+  { languageServers, workspaces, trustDirectory }: Pick<Config, "languageServers" | "workspaces" | "trustDirectory">,
+  host: LanguageServerHost,
+): LanguageServers {
+  const trust = createTrust(trustDirectory);
+  return createLanguageServers({
+    settings: { languageServers },
+    starter: createStarter(host),
+    searchPath: commandSearchPath(),
+    async isTrusted(root) {
+      const directory = workspaces.get(root);
+      return directory !== undefined && (await trust.get(directory)) !== undefined;
+    },
+    warn: (message, { server, reason }) => host.log.warn(message, { args: { lsp: server }, reason }),
+  });
+}
+
+/** Creates the part that starts language servers: they see the workspace, change nothing and reach no network. */
+function createStarter({ sandbox, supervisor, judgeIn, log }: LanguageServerHost): ServerStarter {
+  let count = 0;
+  return {
+    missingSandbox: () => sandbox.missing(""),
+    isConfined: () => sandbox.confinement("").profile !== "off",
+    async start({ name, argv, env, root, workspace, workspaceRoot, onStale }: ServerStart) {
+      count += 1;
+      const files = {
+        rules: async () => judgeIn(workspaceRoot, workspace).fileRules(),
+        onStale,
+        onProblem: (error: unknown) =>
+          log.warn("files of a language server cannot be checked", { args: { lsp: name }, error }),
+      };
+      return await startLastingProgram(
+        { sandbox, supervisor },
+        { call: { sessionId: "lsp", callId: `${name} ${count}` }, argv, env: environmentOf(env), files },
+        { agent: "", cwd: root, workspace, readsOnly: true, directories: packagesOf(argv[0]) },
+      ).catch((cause: unknown) => {
+        if (!(cause instanceof TooManyMounts)) throw cause;
+        throw new ToolFailure(
+          `The language server ${name} is not started, since ${cause.message}: let rules name whole directories, or raise masks_max under [sandbox].`,
+          { cause, hadNoEffects: true },
+        );
+      });
+    },
+  };
+}
+
+const packages = "/node_modules/";
+
+/** Returns the directory of npm packages that a program lies in, since it may need its neighbours; none for another program. */
+function packagesOf(program: string) {
+  const path = realpathSync(program);
+  const at = path.indexOf(packages);
+  return at === -1 ? [] : [{ path: path.slice(0, at + packages.length - 1), isWritable: false }];
+}

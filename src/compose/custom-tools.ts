@@ -21,9 +21,8 @@ import type { Registry } from "../tool/registry.ts";
 import type { Judge } from "../tool/tool.ts";
 import { environmentOf } from "../tools/process/command-environment.ts";
 import type { Supervisor } from "../tools/process/supervisor.ts";
-import { hostNetwork, hostWords } from "./host-network.ts";
-import { type LastingProgram, startLastingProgram } from "./lasting-program.ts";
-import { residentBytes } from "./resident-bytes.ts";
+import { type LastingProgram, residentBytes, startLastingProgram } from "./lasting-program.ts";
+import { hostNetwork, hostWords } from "./upstreams.ts";
 
 /** Offers tool files and plugins. Refuses to start if a plugin of the configuration cannot be loaded and is not optional, since it may guard calls. */
 export async function openCustomTools(

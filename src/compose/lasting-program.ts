@@ -1,14 +1,14 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { realpathSync } from "node:fs";
+import { readFile } from "node:fs/promises";
 import { dirname } from "node:path";
 import { Duplex, type Readable, type Writable } from "node:stream";
 import { locateProgram } from "../core/locate-program.ts";
 import { visible } from "../core/visible.ts";
 import type { FileRules } from "../policy/file-rules.ts";
-import type { SandboxPlace } from "../sandbox/confinement.ts";
+import { type SandboxPlace, watchCoverage } from "../sandbox/confinement.ts";
 import type { Covered } from "../sandbox/layers.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
-import { watchCoverage } from "../sandbox/watch-coverage.ts";
 import { shownPath } from "../tools/process/confine-command.ts";
 import type { SupervisedCall, Supervisor } from "../tools/process/supervisor.ts";
 
@@ -141,3 +141,20 @@ function killGroup(pid: number): void {
     // It has ended.
   }
 }
+
+/** Sums the resident memory of a process and of those that it started; 0 for what has ended. */
+export async function residentBytes(pid: number): Promise<number> {
+  const read = async (file: string) => await readFile(`/proc/${pid}/${file}`, "utf8").catch(() => "");
+  const [statm, children] = await Promise.all([read("statm"), read(`task/${pid}/children`)]);
+  const own = Number(statm.split(" ")[1] ?? 0) * pageBytes;
+  const below = await Promise.all(
+    children
+      .trim()
+      .split(" ")
+      .filter(Boolean)
+      .map((child) => residentBytes(Number(child))),
+  );
+  return below.reduce((sum, bytes) => sum + bytes, own);
+}
+
+const pageBytes = 4_096;

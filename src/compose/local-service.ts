@@ -20,8 +20,8 @@ import {
 } from "../config/config.ts";
 import { isWorkspaceFile } from "../config/workspace-rules.ts";
 import { createLogger, type Logger, type ServiceLog } from "../core/logger.ts";
-import { reloadedSettings } from "./live-config.ts";
 import type { Server } from "./server.ts";
+import { reloadedSettings } from "./server-info.ts";
 
 /** A server that has started, as its first lines describe it. */
 export interface StartedServer {
@@ -163,7 +163,7 @@ export async function trustDirectory(
     ...(file !== undefined && { config: file }),
   };
   const config = loadConfig(flags, readEnvironment());
-  const { trustWorkspace } = await import("./trust-workspace.ts");
+  const { trustWorkspace } = await import("./skills.ts");
   return await trustWorkspace(config.trustDirectory, config.workspaces.get("default") ?? directory, remove ?? false);
 }
 

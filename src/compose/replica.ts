@@ -1,22 +1,25 @@
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { createPermissions } from "../approval/permissions.ts";
+import { createWorkers, type Workers } from "../bodies/workers/workers.ts";
 import { createCalls } from "../call/calls.ts";
 import type { CrashMarks } from "../call/crash-marks.ts";
 import { createPlanning, type PlanningParts } from "../call/decide.ts";
-import { createInputEdit } from "../call/edit.ts";
 import type { RemoteTools, Stops } from "../call/engine.ts";
 import { createLineAnalysis } from "../call/line-analysis.ts";
 import { type CallObserver, notifyEnds } from "../call/observer.ts";
 import { createPlanner } from "../call/planner.ts";
 import type { Store } from "../call/ports.ts";
 import { createSessions } from "../call/sessions.ts";
+import { createInputEdit } from "../call/settle.ts";
 import { failed } from "../call/state.ts";
 import { noStops } from "../call/stopped.ts";
 import { createToolJudge } from "../call/tool-judge.ts";
 import type { Config } from "../config/config.ts";
 import { newId } from "../core/ids.ts";
 import type { Logger } from "../core/logger.ts";
+import type { Credentials } from "../people/credentials.ts";
 import { builtInAgents } from "../policy/agents.ts";
+import { isForeignPermission, knownPermissions } from "../policy/known-permissions.ts";
 import type { ConfiguredRules } from "../policy/layers.ts";
 import { boundTool } from "../tool/define-tool.ts";
 import { createHooks } from "../tool/hooks.ts";
@@ -25,6 +28,7 @@ import type { DefinedTool, Tool } from "../tool/tool.ts";
 import { createForeignTools } from "../tools/foreign/foreign-tools.ts";
 import { projectFiles } from "../tools/fs/ripgrep.ts";
 import { createPolicyParts, type PolicyConfig } from "./policy.ts";
+import type { ServiceStore } from "./store.ts";
 
 /** The settings of a replica. */
 export type ReplicaConfig = PolicyConfig &
@@ -157,4 +161,61 @@ export function createReplica({
 
 function isEffectFree({ definition: { annotations }, idempotent }: Tool): boolean {
   return idempotent && annotations?.readOnly === true && !annotations.openWorld;
+}
+
+/** Composes the workers of a replica; the tools of those that were connected before are registered. */
+export function startWorkers(
+  { workspaces, limits }: Pick<Config, "workspaces" | "limits">,
+  {
+    replica: { calls, registry },
+    replicaId,
+    store,
+    credentials,
+    builtIn,
+    log,
+  }: {
+    replica: Replica;
+    replicaId: string;
+    store: ServiceStore;
+    credentials: Pick<Credentials, "principalWithId">;
+    builtIn: readonly Tool[];
+    log: Logger;
+  },
+): Workers {
+  const closed = new Set([...knownPermissions(builtIn), ...builtIn.map(({ name }) => name), ...alwaysClosed]);
+  return createWorkers({
+    ...{ registry, calls, log },
+    ...{ declarations: store.workerDeclarations, workerDirectory: store.workerDirectory, replicaId },
+    rightsOf: (principal) => credentials.principalWithId(principal)?.worker,
+    isClosed: (permission) => closed.has(permission) || isForeignPermission(permission),
+    workspaces: [...workspaces.keys()],
+    storeId: () => store.calls.storeId,
+    verifyStoreId: () => store.calls.verifyIds(),
+    beatMs: limits.runnerBeatMs,
+    now: store.calls.now,
+  });
+}
+
+/** Permissions of the service that no tool of this configuration may ask. */
+const alwaysClosed = ["bash", "edit", "read", "list", "glob", "grep", "lsp", "webfetch", "task", "question"];
+
+/** Returns the parts with which a replica serves calls of workers, which are composed after it. */
+export function workerParts(
+  workers: () => Workers,
+  observer: CallObserver,
+): { observer: CallObserver; remoteTools: RemoteTools } {
+  return {
+    observer: {
+      ...observer,
+      ended(end) {
+        observer.ended(end);
+        workers().ended(end.part);
+      },
+    },
+    remoteTools: {
+      find: (definitionId, workspace) => workers().tool(definitionId, workspace),
+      isServed: (definitionId) => workers().isServed(definitionId),
+      onOrphan: (call, mark) => workers().orphan(call, mark),
+    },
+  };
 }

@@ -1,5 +1,9 @@
+import { join } from "node:path";
 import type { CustomTools } from "../bodies/processes/custom-tools.ts";
+import { readSources } from "../bodies/processes/sources.ts";
 import { createTrust } from "../bodies/processes/trust.ts";
+import { policyDigestIn } from "../bodies/processes/workspace-policy.ts";
+import { digestSkills } from "../bodies/skills/find-skills.ts";
 import { createSkills, type Skills } from "../bodies/skills/skills.ts";
 import type { Config, Finding } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
@@ -49,4 +53,25 @@ export function withSkillProblems(
     refresh: skills.refresh,
     problems: (workspace) => [...custom.problems(workspace), ...skills.problems(workspace)],
   };
+}
+
+/**
+ * Trusts the code in a workspace's `.opencode` and its skills as they are now, or with `remove` no longer. Returns the files of
+ * its tools and skills. A running service applies the change.
+ */
+export async function trustWorkspace(
+  trustDirectory: string,
+  directory: string,
+  remove: boolean,
+): Promise<{ directory: string; tools: string[]; skills: string[] }> {
+  const trust = createTrust(trustDirectory);
+  const codeDirectory = join(directory, ".opencode");
+  const { entries, digest } = await readSources(codeDirectory, [codeDirectory]);
+  if (remove) {
+    await trust.remove(directory);
+    return { directory, tools: [], skills: [] };
+  }
+  const skills = await digestSkills(directory);
+  await trust.set(directory, digest, await policyDigestIn(codeDirectory), skills);
+  return { directory, tools: entries.map(({ path }) => join(".opencode", path)), skills: Object.keys(skills).sort() };
 }

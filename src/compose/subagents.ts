@@ -3,7 +3,7 @@ import { runOf, sessionOfRun } from "../agents/runners/run-id.ts";
 import { createRunnerRegistry } from "../agents/runners/runner-registry.ts";
 import { type AgentStreams, createAgentStreams } from "../agents/runners/stream/agent-streams.ts";
 import { createSubagents, type SubagentHost } from "../agents/runners/subagents.ts";
-import { startedCall } from "../call/durable-state.ts";
+import { startedCall } from "../call/call-record.ts";
 import { maxLifeMs } from "../call/ends.ts";
 import type { Store } from "../call/ports.ts";
 import { isTerminal } from "../call/state.ts";

@@ -3,6 +3,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Config, UpstreamProgram, UpstreamServerSettings } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
+import { matcher } from "../policy/wildcard.ts";
+import type { PlaceNetwork } from "../sandbox/network/session-networks.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
 import type { OpenedTransport, UpstreamOpener } from "../sources/mcp/upstream.ts";
 import { createUpstreamSources, type UpstreamServer, type UpstreamSources } from "../sources/mcp/upstream-sources.ts";
@@ -10,9 +12,7 @@ import type { Registry } from "../tool/registry.ts";
 import type { Judge } from "../tool/tool.ts";
 import { compare } from "../tools/fs/diff.ts";
 import type { Supervisor } from "../tools/process/supervisor.ts";
-import { hostNetwork, hostWords } from "./host-network.ts";
-import { type LastingProgram, startLastingProgram } from "./lasting-program.ts";
-import { residentBytes } from "./resident-bytes.ts";
+import { type LastingProgram, residentBytes, startLastingProgram } from "./lasting-program.ts";
 import type { ToolProblems } from "./skills.ts";
 import type { ServiceStore } from "./store.ts";
 
@@ -134,4 +134,44 @@ function programOpener(
       return { transport, lastWords: () => transport.lastWords(), memory: () => residentBytes(pid) };
     },
   };
+}
+
+/** A program that outlives single calls, and the wildcards of the hosts that the configuration names for it. */
+interface NetworkedProgram {
+  name: string;
+  /** Names it in messages. */
+  title: string;
+  /** The table of the configuration that has `hosts`. */
+  table: string;
+  hosts: readonly string[];
+  /** Ports of this machine's loopback that it reaches. */
+  localPorts?: readonly number[];
+}
+
+/** Creates the network of such a program: it reaches the configured hosts, and no person is asked. */
+export function hostNetwork(
+  { name, title, table, hosts, localPorts = [] }: NetworkedProgram,
+  { log, args }: { log: Logger; args: object },
+): PlaceNetwork {
+  const matches = hosts.map(matcher);
+  return {
+    name,
+    forwards: localPorts.map((port) => ({ host: "127.0.0.1", port })),
+    judge(url) {
+      const { hostname, host } = new URL(url);
+      const isAllowed = matches.some((match) => match(hostname) || match(host));
+      return isAllowed
+        ? { action: "allow", reason: `${table} in the configuration names this host` }
+        : { action: "deny", reason: `${title} may not reach ${host}: add it to hosts in ${table}` };
+    },
+    refused: (_, reason) => log.warn(`the network refused a request of ${title}`, { args, reason }),
+    used: () => {},
+    unavailable: (reason) => log.warn(`${title} has no network`, { args, reason }),
+  };
+}
+
+/** Describes the network of a program for people. */
+export function hostWords(hosts: readonly string[], localPorts: readonly number[] = []): string {
+  const places = [...hosts, ...localPorts.map((port) => `127.0.0.1:${port}`)];
+  return places.length === 0 ? "no network" : `the network for ${places.join(", ")}`;
 }

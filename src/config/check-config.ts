@@ -1,14 +1,13 @@
 import { existsSync } from "node:fs";
 import type { AskingTool } from "../policy/known-permissions.ts";
-import { checkPolicy, type Finding } from "./check-policy.ts";
 import { type Config, configFile, defaultData, type Environment, loadConfigForCheck } from "./config.ts";
-import { ConfigError } from "./errors.ts";
 import { languageServerWarnings } from "./language-servers.ts";
-import { readPolicy } from "./policy.ts";
+import { checkPolicy, type Finding, readPolicy } from "./policy.ts";
 import { agentRunnerWarnings, toolProcessWarnings, upstreamWarnings } from "./programs.ts";
 import { notOffered, searchWarnings } from "./search.ts";
 import { readSettings } from "./sources.ts";
 import { tokenWarnings } from "./tokens.ts";
+import { ConfigError } from "./toml.ts";
 import { isWorkspaceFile, readWorkspaceSettings } from "./workspace-rules.ts";
 
 /** Checks a configuration file: refuses what a start with it refuses, and finds problems of its rules. Creates and starts nothing. */

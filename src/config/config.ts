@@ -6,7 +6,6 @@ import { createSecureContext } from "node:tls";
 import type { CodeSettings } from "../core/language-server.ts";
 import type { LogRotation } from "../core/log-file.ts";
 import type { SearchSettings } from "../core/search-providers.ts";
-import { ConfigError } from "./errors.ts";
 import { type JwtSettings, readJwt } from "./jwt.ts";
 import { type CamelKeys, camelKeys } from "./keys.ts";
 import { readLanguageServers } from "./language-servers.ts";
@@ -25,11 +24,10 @@ import type { Limits, Settings } from "./schema.ts";
 import { readSearch } from "./search.ts";
 import { defaultSettings, type Flags, overrideSettings, readSettings } from "./sources.ts";
 import { readTokens, type Token } from "./tokens.ts";
+import { ConfigError } from "./toml.ts";
 
-export { checkPolicy, type Finding } from "./check-policy.ts";
-export { ConfigError } from "./errors.ts";
 export { createGitFiles } from "./git-files.ts";
-export { configuredRules, ruleLine } from "./policy.ts";
+export { checkPolicy, configuredRules, type Finding, ruleLine } from "./policy.ts";
 export type {
   AgentRunnerSettings,
   ToolProcessSettings,
@@ -41,6 +39,7 @@ export { type Limits, type ListenAddress, readLimits } from "./schema.ts";
 export { searchWarnings } from "./search.ts";
 export type { Flags } from "./sources.ts";
 export { type Token, tokenWarnings } from "./tokens.ts";
+export { ConfigError } from "./toml.ts";
 export { createWorkspaceRules, workspaceRuleLine } from "./workspace-rules.ts";
 
 /** Settings that `Config` has in another form. */

@@ -2,10 +2,10 @@ import { readFileSync } from "node:fs";
 import type { Role, WorkerRights } from "../core/principal.ts";
 import { isSafeAddress } from "../core/safe-address.ts";
 import { isLiteral, matcher } from "../policy/wildcard.ts";
-import { ConfigError } from "./errors.ts";
 import { checkOutside } from "./paths.ts";
 import type { Settings } from "./schema.ts";
 import { checkTokenWorkspaces, workerRightsOf } from "./tokens.ts";
+import { ConfigError } from "./toml.ts";
 
 /** Tokens of an issuer that are accepted. */
 export interface JwtSettings {

@@ -1,7 +1,6 @@
 import { closest } from "fastest-levenshtein";
 import { z } from "zod";
-import { ConfigError } from "./errors.ts";
-import { readToml, type Toml } from "./toml.ts";
+import { ConfigError, readToml, type Toml } from "./toml.ts";
 
 /** Facts about a key of the configuration that its schema does not have. */
 export interface KeyFacts {

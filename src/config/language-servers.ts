@@ -1,5 +1,4 @@
 import type { CodeSettings, LanguageServer, ServerCommand } from "../core/language-server.ts";
-import { ConfigError } from "./errors.ts";
 import {
   checkProgram,
   missingProgram,
@@ -10,6 +9,7 @@ import {
   warningsOf,
 } from "./programs.ts";
 import type { Settings } from "./schema.ts";
+import { ConfigError } from "./toml.ts";
 
 type LspTable = Settings["lsp"];
 type ServerTable = Extract<LspTable[string], object>;

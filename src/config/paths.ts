@@ -1,6 +1,6 @@
 import { lstatSync, mkdirSync, realpathSync, statSync } from "node:fs";
 import { basename, dirname, join, sep } from "node:path";
-import { ConfigError } from "./errors.ts";
+import { ConfigError } from "./toml.ts";
 
 /** Resolves symlinks in an absolute path; parts that do not exist yet stay as written. */
 export function canonicalPath(path: string): string {

@@ -1,9 +1,16 @@
-import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { relative, resolve } from "node:path";
+import { closest } from "fastest-levenshtein";
+import { type PermissionDecision, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { builtInAgents } from "../policy/agents.ts";
-import type { ConfiguredRules } from "../policy/layers.ts";
+import { type AskingTool, isForeignPermission, knownPermissions, permissionsOf } from "../policy/known-permissions.ts";
+import { type ConfiguredRules, createLayers } from "../policy/layers.ts";
+import { strictestOf } from "../policy/opinion.ts";
 import { parseRules, rulePaths } from "../policy/parse-rules.ts";
+import { createPolicy } from "../policy/policy.ts";
 import { containedPreset, type Preset } from "../policy/preset.ts";
-import type { Rule } from "../policy/rules.ts";
+import { ruleCovers } from "../policy/rule-cover.ts";
+import { actions, expandHome, type Rule } from "../policy/rules.ts";
+import { isLiteral } from "../policy/wildcard.ts";
 import type { PolicySettings, Settings } from "./schema.ts";
 import type { Toml } from "./toml.ts";
 
@@ -83,4 +90,118 @@ export function ruleLine(
 /** Reduces a configured policy to the rules from which layers are built. */
 export function configuredRules({ preset, config, agents }: WrittenPolicy): ConfiguredRules {
   return { preset, config: config.rules, agents: new Map([...agents].map(([name, { rules }]) => [name, rules])) };
+}
+
+/** A problem of a policy: an error prevents the start of the service, a warning does not. */
+export interface Finding {
+  severity: "error" | "warning";
+  /** The line number, from 1; undefined if unknown. */
+  line: number | undefined;
+  message: string;
+}
+
+/** Runs the tests of a policy, and finds unknown permissions and rules that never decide. Returns the findings in order of lines. */
+export async function checkPolicy(
+  policy: WrittenPolicy,
+  given: { home: string; dataDirectory: string; tools: readonly AskingTool[] },
+): Promise<Finding[]> {
+  const lists = [policy.config, ...policy.agents.values()];
+  const judge = createJudge(policy, given);
+  const failures: Finding[] = [];
+  for (const test of policy.tests) failures.push(...(await runTest(test, policy, judge)));
+  const found = [
+    ...lists.flatMap((list) => [...unknownNames(list, given.tools), ...neverDecides(list, given.home)]),
+    ...failures,
+  ];
+  return found.toSorted((one, other) => (one.line ?? 0) - (other.line ?? 0));
+}
+
+type Judge = (test: RuleTest) => Promise<PermissionDecision | undefined>;
+
+async function runTest(test: RuleTest, policy: WrittenPolicy, judge: Judge): Promise<Finding[]> {
+  const { permission, pattern, expect, agent = "build", line } = test;
+  const { agents } = policy;
+  const what = `permission test: ${permission} ${JSON.stringify(pattern)} for agent ${agent}`;
+  if (!agents.has(agent)) {
+    const message = `${what}: unknown agent, the nearest known one is "${closest(agent, [...agents.keys()])}"`;
+    return [{ severity: "error", line, message }];
+  }
+  const decided = await judge(test);
+  if (!decided || decided.action === actions[expect]) return [];
+  const action = Object.entries(actions).find(([, value]) => value === decided.action)?.[0];
+  const part = decided.permission === permission && decided.pattern === pattern ? "" : ` ${askOf(decided)}:`;
+  const message = `${what}: expected ${expect}, but it is ${action}:${part} ${decided.reason}${placeOf(decided, agent, policy)}`;
+  return [{ severity: "error", line, message }];
+}
+
+/** Returns the line of the deciding rule, if it is in this configuration. */
+function placeOf({ layer, ruleIndex = 0 }: PermissionDecision, agent: string, policy: WrittenPolicy): string {
+  const line = ruleLine(policy, layer, agent, ruleIndex);
+  return line === undefined ? "" : `, on line ${line}`;
+}
+
+const askOf = ({ permission, pattern }: PermissionDecision) => `${permission} ${JSON.stringify(pattern)}`;
+
+/** Creates the judge of tests. It judges as for a call without a session in an empty workspace. */
+function createJudge(policy: WrittenPolicy, { home, dataDirectory }: { home: string; dataDirectory: string }): Judge {
+  const engine = createPolicy({ guard: { dataDirectory }, home });
+  const layersFor = createLayers(configuredRules(policy));
+  const workspace = "/workspace";
+  const place = (path: string, cwd: string) => {
+    const absolute = resolve(cwd, expandHome(path, home));
+    const external = absolute !== workspace && !absolute.startsWith(`${workspace}/`);
+    return {
+      absolute,
+      pattern: external ? absolute : relative(workspace, absolute) || ".",
+      external,
+      isDirectory: false,
+    };
+  };
+  return async ({ permission, pattern, agent = "build", contained }) => {
+    const ask = {
+      permission,
+      patterns: [pattern],
+      ...(permission === "bash" ? { cwd: workspace } : { paths: [place(pattern, workspace).absolute] }),
+    };
+    const layers = layersFor({ session: undefined, ancestors: [], agent });
+    const expanded = await engine.expand(ask, layers, {
+      resolve: async (path, cwd) => place(path, cwd),
+      list: async () => [],
+    });
+    const held = contained === undefined ? {} : { contained: contained || "is not contained, as the test says" };
+    return strictestOf(expanded.flatMap((each) => engine.judge({ ...each, ...held }, layers)));
+  };
+}
+
+function unknownNames({ rules, lineOf }: WrittenRules, tools: readonly AskingTool[]): Finding[] {
+  const known = knownPermissions(tools);
+  return rules.flatMap(({ permission }, i): Finding[] => {
+    if (!isLiteral(permission) || known.includes(permission) || isForeignPermission(permission)) return [];
+    const tool = tools.find(({ name }) => name === permission);
+    const [meant] = tool ? permissionsOf(tool) : [];
+    const hint =
+      meant === undefined
+        ? `the nearest known one is "${closest(permission, known)}"; those of tool files, MCP servers and workers are not known here`
+        : `the tool of that name asks for "${meant}"`;
+    return [
+      {
+        severity: "warning",
+        line: lineOf(i),
+        message: `unknown permission "${permission}": ${hint}`,
+      },
+    ];
+  });
+}
+
+function neverDecides({ rules, lineOf }: WrittenRules, home: string): Finding[] {
+  return rules.flatMap((rule, i): Finding[] => {
+    const later = rules.findLastIndex((other, place) => place > i && ruleCovers(other, rule, home));
+    const winner = rules[later];
+    if (!winner) return [];
+    const [named, by] = [rule, winner].map(({ permission, pattern }) => `${permission} ${JSON.stringify(pattern)}`);
+    const place = lineOf(later);
+    const where = place === undefined ? "" : ` on line ${place}`;
+    const message = `the rule ${named} never decides: the later rule ${by}${where} matches everything that it matches, and the last match wins; move it down, or remove it`;
+    return [{ severity: "warning", line: lineOf(i), message }];
+  });
 }

@@ -3,10 +3,10 @@ import { isAbsolute, normalize } from "node:path";
 import { locateProgram } from "../core/locate-program.ts";
 import { builtInAgents } from "../policy/agents.ts";
 import { matcher } from "../policy/wildcard.ts";
-import { ConfigError } from "./errors.ts";
 import { canonicalPath, checkOutside } from "./paths.ts";
 import type { SandboxSettings } from "./sandbox.ts";
 import type { Settings } from "./schema.ts";
+import { ConfigError } from "./toml.ts";
 
 /** The environment of the service, and the workspaces, in which no program may lie. */
 export interface ProgramSources {

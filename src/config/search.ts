@@ -9,10 +9,10 @@ import {
   type WebSearchName,
   webSearchProviders,
 } from "../core/search-providers.ts";
-import { ConfigError } from "./errors.ts";
 import { canonicalPath, checkOutside } from "./paths.ts";
 import type { ProgramSources } from "./programs.ts";
 import type { Settings } from "./schema.ts";
+import { ConfigError } from "./toml.ts";
 
 type Tables = Pick<Settings, "websearch" | "codesearch">;
 type RemoteTable = Omit<NonNullable<Tables["websearch"]>, "provider">;

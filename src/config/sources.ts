@@ -2,10 +2,9 @@ import { readFileSync } from "node:fs";
 import { createRequire, findPackageJSON } from "node:module";
 import { dirname, isAbsolute, join, resolve } from "node:path";
 import { z } from "zod";
-import { ConfigError } from "./errors.ts";
 import { type ConfigKey, camelName, check, checkToml, keysOf, unknownKey, withoutWrappers, withPaths } from "./keys.ts";
 import { configSchema, type Settings, serveOptions } from "./schema.ts";
-import type { Toml } from "./toml.ts";
+import { ConfigError, type Toml } from "./toml.ts";
 
 /** The options of `toolgate serve` in camel case; each overrides the environment, which overrides the file. */
 export interface Flags {

@@ -4,9 +4,9 @@ import { join } from "node:path";
 import type { Role, WorkerRights } from "../core/principal.ts";
 import { isReadableBy } from "../core/readable-by.ts";
 import { workerRightsProblem } from "../core/worker-rights.ts";
-import { ConfigError } from "./errors.ts";
 import { canonicalPath, checkOutside, createPrivateDirectory } from "./paths.ts";
 import type { Settings } from "./schema.ts";
+import { ConfigError } from "./toml.ts";
 
 /** A token. Its text is not stored, so that it cannot be logged. */
 export interface Token {

@@ -1,5 +1,4 @@
 import { parse, TomlError } from "smol-toml";
-import { ConfigError } from "./errors.ts";
 
 /** A parsed TOML text, with the positions of its keys. */
 export interface Toml {
@@ -65,4 +64,9 @@ function depth(value: unknown, path: readonly PropertyKey[]): number {
   if (key === undefined || typeof value !== "object" || value === null || !Object.hasOwn(value, key)) return 0;
   const next: unknown = Reflect.get(value, key);
   return 1 + depth(next, rest);
+}
+
+/** An invalid setting. The message names the setting, its source, the reason and the next step. */
+export class ConfigError extends Error {
+  override name = "ConfigError";
 }

@@ -1,10 +1,23 @@
-import { existsSync, lstatSync, realpathSync } from "node:fs";
+import {
+  accessSync,
+  constants,
+  existsSync,
+  lstatSync,
+  readdirSync,
+  readlinkSync,
+  realpathSync,
+  type Stats,
+} from "node:fs";
 import { join } from "node:path";
-import type { SandboxPlace } from "./confinement.ts";
-import { cacheDirectories, createSettingsFinder, findToolchains, programPaths } from "./home-layout.ts";
+import type { Hidden, SandboxPlace } from "./confinement.ts";
 import { isWithin } from "./is-within.ts";
-import { sharedTemporary } from "./session-directories.ts";
-import { findSystemDirectories, type SystemDirectories } from "./system-directories.ts";
+import {
+  cacheDirectories,
+  createSettingsFinder,
+  findToolchains,
+  programPaths,
+  sharedTemporary,
+} from "./session-directories.ts";
 
 /** Places of the disk that commands see in addition to those that their call and the configuration name. */
 export interface Disk {
@@ -50,3 +63,90 @@ function outermost(paths: readonly string[]): string[] {
   const distinct = [...new Set(paths)];
   return distinct.filter((path) => !distinct.some((other) => other !== path && isWithin(path, other)));
 }
+
+/** The directories of programs and their settings, which every command sees. */
+interface SystemDirectories {
+  /** Mounts of these directories, and the links beside them. */
+  readonly args: readonly string[];
+  /** The mount of `kernelData`, whose directory `args` makes. It brings many mounts, which bubblewrap reads again for each later one. */
+  readonly lateArgs: readonly string[];
+  readonly paths: readonly string[];
+  /** Files and directories in there that only some users may read. */
+  readonly secrets: readonly Hidden[];
+}
+
+/** Finds the system's directories. Other directories of the disk's root hold data. */
+function findSystemDirectories(): SystemDirectories {
+  const paths: string[] = [];
+  const args: string[] = [];
+  for (const name of readdirSync("/")) {
+    const path = `/${name}`;
+    // A file of another program may vanish after it was listed.
+    const stats = lstatSync(path, { throwIfNoEntry: false });
+    if (stats?.isSymbolicLink()) args.push("--symlink", readlinkSync(path), path);
+    else if (stats?.isDirectory() && systemNames.has(name)) paths.push(path);
+  }
+  paths.push(...systemData.filter((path) => existsSync(path)));
+  const bound = (path: string) => ["--ro-bind", path, path];
+  args.push(...paths.flatMap((path) => (path === kernelData ? ["--dir", path] : bound(path))));
+  return { args, lateArgs: paths.includes(kernelData) ? bound(kernelData) : [], paths, secrets: findSecrets("/etc") };
+}
+
+/** The directory in which the kernel shows its data. */
+export const kernelData = "/sys";
+
+const systemNames: ReadonlySet<string> = new Set("bin etc gnu lib lib32 lib64 libx32 nix opt sbin sys usr".split(" "));
+
+/** Data of package managers, certificates and fonts that programs read. */
+const systemData = "alternatives apk ca-certificates dpkg pacman rpm"
+  .split(" ")
+  .map((name) => `/var/lib/${name}`)
+  .concat("/var/cache/fontconfig");
+
+/** Finds what this process can read and other users cannot, such as /etc/shadow where it runs as root. */
+function findSecrets(directory: string): Hidden[] {
+  const found: Hidden[] = [];
+  const visit = (at: string) => {
+    for (const name of namesIn(at)) {
+      const path = join(at, name);
+      const stats = statsOf(path);
+      if (stats === undefined || !(stats.isFile() || stats.isDirectory())) continue;
+      if (isSecret(path, stats)) found.push({ path, kind: stats.isDirectory() ? "directory" : "file" });
+      else if (stats.isDirectory()) visit(path);
+    }
+  };
+  visit(directory);
+  if (found.length <= maxSecrets) return found;
+  // Covers the whole of the directories that hold so many.
+  const top = new Map(found.map((one) => [one.path.split("/").slice(0, 3).join("/"), one]));
+  return [...top].map(([path, one]) => (one.path === path ? one : { path, kind: "directory" }));
+}
+
+function statsOf(path: string): Stats | undefined {
+  try {
+    return lstatSync(path, { throwIfNoEntry: false });
+  } catch {
+    return undefined;
+  }
+}
+
+function isSecret(path: string, { mode, size }: Stats): boolean {
+  if ((mode & constants.S_IROTH) !== 0 || size === 0) return false;
+  try {
+    accessSync(path, constants.R_OK);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function namesIn(directory: string): string[] {
+  try {
+    return readdirSync(directory);
+  } catch {
+    return [];
+  }
+}
+
+/** Each costs a mount at the start of each command. */
+const maxSecrets = 40;

@@ -1,5 +1,6 @@
 import { type BigIntStats, lstatSync, readdirSync, readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
+import { pathsOfIndex } from "../core/tracked-files.ts";
 
 /** The directories of a repository: the private one of its work tree, and the one that linked work trees share. */
 export interface GitDirectories {
@@ -64,3 +65,58 @@ function readText(path: string): string {
     return "";
   }
 }
+
+/** Returns the path inside the git directory to which a path belongs; undefined for other paths. */
+export function pathInGitDirectory(path: string): string | undefined {
+  const [, rest] = /^.*?\/\.git\/(.*)$/s.exec(path) ?? [];
+  return rest;
+}
+
+/**
+ * Checks if git takes commands from a file of its directory, or from the files of a directory there; `commondir` names another
+ * directory with settings. The other files change with each commit, so commands may write them.
+ */
+export function isGitCode(pathInside: string): boolean {
+  return /^(?!(refs|logs|objects|lfs)\/)(.*\/)?(commondir|config|config\.worktree|info\/attributes|hooks(\/.*)?)$/s.test(
+    pathInside,
+  );
+}
+
+/** Checks if a directory holds the objects of a repository, of which no name says anything. */
+export const isObjectStore = (path: string) => /\/\.git\/(.*\/)?objects$/s.test(path);
+
+interface KnownIndex {
+  readonly changed: bigint;
+  readonly size: bigint;
+  readonly paths: ReadonlySet<string> | undefined;
+}
+
+/** Reads the paths of an index of git; undefined if it cannot be read, so that any file may be tracked. */
+export type ReadGitIndex = (index: string) => ReadonlySet<string> | undefined;
+
+/** Creates the reader. It reads an index again only after a change. */
+export function createGitIndexReader(): ReadGitIndex {
+  const known = new Map<string, KnownIndex>();
+  return (index) => {
+    const stats = reachableStats(index);
+    if (stats === undefined) return none;
+    if (stats === "unreachable") return undefined;
+    const before = known.get(index);
+    if (before?.changed === stats.mtimeNs && before.size === stats.size) return before.paths;
+    const paths = readIndex(index);
+    if (known.size >= maxIndexes) known.clear();
+    known.set(index, { changed: stats.mtimeNs, size: stats.size, paths });
+    return paths;
+  };
+}
+
+function readIndex(index: string): ReadonlySet<string> | undefined {
+  try {
+    return pathsOfIndex(readFileSync(index));
+  } catch {
+    return undefined;
+  }
+}
+
+const none: ReadonlySet<string> = new Set();
+const maxIndexes = 100;

@@ -6,8 +6,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { plainName } from "../policy/read-doubts.ts";
 import type { GitObjects } from "../policy/shell/effects.ts";
 import type { GitNames } from "../policy/shell/git-names.ts";
-import { gitDirectoriesOf, refsStateOf } from "./git-directories.ts";
-import { createGitIndexReader, type ReadGitIndex } from "./git-index.ts";
+import { createGitIndexReader, gitDirectoriesOf, type ReadGitIndex, refsStateOf } from "./git-directories.ts";
 import type { Sandbox } from "./sandbox.ts";
 
 /** Finds the names of the files that repositories hold, also in their history. */

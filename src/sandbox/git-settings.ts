@@ -2,7 +2,7 @@ import { execFile } from "node:child_process";
 import { closeSync, readFileSync, realpathSync, type Stats, statSync } from "node:fs";
 import { promisify } from "node:util";
 import type { LayerShare } from "./layers.ts";
-import { openUnnamed, reopenUnnamed } from "./unnamed-file.ts";
+import { openUnnamed, reopenUnnamed } from "./seccomp.ts";
 
 /**
  * Settings that harden git for commands. Git takes any directory with the right files for a repository and runs the programs that

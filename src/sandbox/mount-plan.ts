@@ -2,23 +2,22 @@ import { basename, dirname } from "node:path";
 import type { FileUse } from "../policy/file-decisions.ts";
 import { liveNames } from "../policy/protected-files.ts";
 import type { ReadPlace } from "../policy/read-doubts.ts";
-import { isObjectStore, pathInGitDirectory } from "./git-directory.ts";
+import { isObjectStore, pathInGitDirectory } from "./git-directories.ts";
 import { isWithin } from "./is-within.ts";
 import type { Covered } from "./layers.ts";
-import { createNameFilter, nameHits } from "./name-filter.ts";
-import type { DirectoryNames, NameFilter, NameTree } from "./name-tree.ts";
+import { createNameFilter, type DirectoryNames, type NameFilter, type NameTree, nameHits } from "./name-tree.ts";
 import {
   changeProblem,
   childOf,
   directoryProblem,
   holdsAllowed,
   isReadable,
+  isUndecodable,
   packageDirectories,
   rulePlaceOf,
   unnamed,
 } from "./path-problems.ts";
 import type { PlanInput, PlanRoot } from "./plan-input.ts";
-import { isUndecodable } from "./undecodable.ts";
 
 /** Mounts by which the kernel enforces what rules say about files. All paths are canonical, and exist but for `absent`. */
 export interface MountPlan {

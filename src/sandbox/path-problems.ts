@@ -1,6 +1,8 @@
+import { readdirSync } from "node:fs";
+import { basename, dirname } from "node:path";
 import type { FileUse } from "../policy/file-decisions.ts";
 import type { ReadPlace } from "../policy/read-doubts.ts";
-import { isGitCode, pathInGitDirectory } from "./git-directory.ts";
+import { isGitCode, pathInGitDirectory } from "./git-directories.ts";
 import { isWithin } from "./is-within.ts";
 import type { PlanInput, PlanRoot } from "./plan-input.ts";
 
@@ -52,3 +54,13 @@ export const unnamed = "toolgate-any-file";
 
 /** Directories of installed packages. */
 export const packageDirectories = new Set(["node_modules", "site-packages"]);
+
+/** Checks if a path contains bytes that are not UTF-8, which Node replaces. */
+export const isUndecodable = (path: string): boolean => path.includes("\uFFFD");
+
+/** Returns the bytes of a path whose last name may be undecodable; of several such names the first one. */
+export function rawPathOf(path: string): Buffer {
+  if (!isUndecodable(basename(path))) return Buffer.from(path);
+  const name = readdirSync(dirname(path), { encoding: "buffer" }).find((each) => String(each) === basename(path));
+  return name ? Buffer.concat([Buffer.from(`${dirname(path)}/`), name]) : Buffer.from(path);
+}

@@ -3,16 +3,27 @@ import { basename, dirname, join, relative } from "node:path";
 import { parentPort } from "node:worker_threads";
 import { createFileDecisions } from "../policy/file-decisions.ts";
 import { identityOf } from "./check-mounts.ts";
-import { gitDirectoriesOf, reachableStats } from "./git-directories.ts";
-import { isObjectStore, pathInGitDirectory } from "./git-directory.ts";
-import { createGitIndexReader } from "./git-index.ts";
+import {
+  createGitIndexReader,
+  gitDirectoriesOf,
+  isObjectStore,
+  pathInGitDirectory,
+  reachableStats,
+} from "./git-directories.ts";
 import { isWithin } from "./is-within.ts";
 import type { Covered } from "./layers.ts";
 import { type MountPlan, planMounts } from "./mount-plan.ts";
-import { createNameFilter, nameHits } from "./name-filter.ts";
 import { NameIndex } from "./name-index.ts";
-import { type NameFilter, type NameTree, treeWithout } from "./name-tree.ts";
-import { changeProblem, directoryProblem, holdsAllowed, packageDirectories, rulePlaceOf } from "./path-problems.ts";
+import { createNameFilter, type NameFilter, type NameTree, nameHits, treeWithout } from "./name-tree.ts";
+import {
+  changeProblem,
+  directoryProblem,
+  holdsAllowed,
+  isUndecodable,
+  packageDirectories,
+  rawPathOf,
+  rulePlaceOf,
+} from "./path-problems.ts";
 import type { PlanInput, PlanRoot } from "./plan-input.ts";
 import type {
   PlanAnswer,
@@ -23,7 +34,6 @@ import type {
   ThreadRequest,
   VerifiedPlan,
 } from "./plan-messages.ts";
-import { isUndecodable, rawPathOf } from "./undecodable.ts";
 
 // Thread of `createMountPlanner`: it owns the index of names, which the commands of all workspaces share.
 const index = new NameIndex();

@@ -5,12 +5,11 @@ import { text } from "node:stream/consumers";
 import type { Wall } from "../policy/model.ts";
 import { type BaseSettings, baseLayer } from "./base-layer.ts";
 import type { AgentConfinement, SandboxConfinement, SandboxPlace } from "./confinement.ts";
-import type { ControlGroups } from "./control-groups.ts";
+import { type ControlGroups, commandLimits, limitsShare } from "./control-groups.ts";
 import { type Disk, freeCaches, openDisk } from "./disk.ts";
 import { fileLayer, hiddenPathsOf } from "./file-layer.ts";
 import { type GatePipes, gateShare, pipesShare } from "./gate.ts";
 import { createGitSystemFile } from "./git-settings.ts";
-import { coverHostSockets } from "./host-sockets.ts";
 import { isWithin } from "./is-within.ts";
 import {
   type Argv,
@@ -22,14 +21,11 @@ import {
   type UsageLimits,
   type WallLayer,
 } from "./layers.ts";
-import { commandLimits, limitsShare } from "./limits.ts";
-import { findMaskFile } from "./mask-file.ts";
 import { createMountPlanner } from "./mount-planner.ts";
 import { createMountPoints } from "./mount-points.ts";
 import { createSessionNetworks, probeNetwork } from "./network/session-networks.ts";
-import { createRunningCommands, type RunningCommands } from "./running-commands.ts";
-import { filterArchitecture } from "./seccomp.ts";
-import { createSeccompFilters, type SeccompFilters } from "./seccomp-layer.ts";
+import { coverHostSockets, createRunningCommands, type RunningCommands } from "./running-commands.ts";
+import { createSeccompFilters, filterArchitecture, findMaskFile, type SeccompFilters } from "./seccomp.ts";
 import { type CacheLinks, createSessionDirectories, sharedTemporary } from "./session-directories.ts";
 import { createUsageWatch } from "./usage-watch.ts";
 

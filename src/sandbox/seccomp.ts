@@ -1,4 +1,7 @@
-import { constants } from "node:os";
+import { closeSync, lstatSync, mkdtempSync, openSync, rmSync, writeFileSync } from "node:fs";
+import { constants, tmpdir } from "node:os";
+import { join } from "node:path";
+import type { LayerShare } from "./layers.ts";
 
 /** System calls that an agent's commands get although the filter refuses them otherwise. */
 export interface SystemCallSwitches {
@@ -218,3 +221,71 @@ export const refusedCalls = {
   kexec_load: { x64: 246, arm64: 104 },
   kexec_file_load: { x64: 320, arm64: 294 },
 } satisfies Record<string, Numbers>;
+
+/** The filters of system calls, each assembled when it is first used. */
+export interface SeccompFilters {
+  /** Returns the share that filters the system calls of one command; empty on an architecture without a filter. */
+  share(switches: SystemCallSwitches): LayerShare;
+  close(): void;
+}
+
+/** Creates the filters. Each is a file without a name, opened again for each command, since bubblewrap reads to its end. */
+export function createSeccompFilters(): SeccompFilters {
+  const architecture = filterArchitecture();
+  const files = new Map<string, number>();
+  return {
+    share({ unixSockets, ptrace }) {
+      if (architecture === undefined) return {};
+      const key = `${unixSockets} ${ptrace}`;
+      const file = files.get(key) ?? openUnnamed(assembleFilter(architecture, { unixSockets, ptrace }));
+      files.set(key, file);
+      const descriptor = reopenUnnamed(file);
+      return {
+        layers: ["system_calls"],
+        files: [{ descriptor, option: "--seccomp", layer: "seccomp" }],
+        release: async () => closeSync(descriptor),
+      };
+    },
+    close() {
+      for (const file of files.values()) closeSync(file);
+      files.clear();
+    },
+  };
+}
+
+/**
+ * Returns the file to mount over files that may not be read. Nobody can open the first one for reading, also not root; for
+ * programs it is a plain file, so that git and archivers report an error and do not store it. The other one is a device.
+ */
+export function findMaskFile(): string {
+  return isUnreadable(writeOnlyFile) ? writeOnlyFile : "/dev/null";
+}
+
+const writeOnlyFile = "/sys/bus/platform/drivers_probe";
+
+function isUnreadable(path: string): boolean {
+  try {
+    if (!lstatSync(path).isFile()) return false;
+    closeSync(openSync(path, "r"));
+    return false;
+  } catch (error) {
+    return error instanceof Error && "code" in error && error.code === "EACCES";
+  }
+}
+
+/** Stores content in a file without a name, so that a crash leaves nothing behind. Returns its descriptor, which the caller closes. */
+export function openUnnamed(content: string | Buffer): number {
+  const directory = mkdtempSync(join(tmpdir(), "toolgate-file-"));
+  try {
+    const file = join(directory, "file");
+    writeFileSync(file, content);
+    return openSync(file, "r");
+  } finally {
+    rmSync(directory, { recursive: true });
+  }
+}
+
+/** Opens an unnamed file again: a program that inherits the new descriptor reads from the beginning. The caller closes it. */
+export function reopenUnnamed(descriptor: number): number {
+  return openSync(`/proc/self/fd/${descriptor}`, "r");
+}

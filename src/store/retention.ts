@@ -1,3 +1,5 @@
+import { uptime } from "node:os";
+
 /** A day, in ms. */
 export const dayMs = 86_400_000;
 
@@ -9,3 +11,45 @@ export const partRetentionMs = 7 * dayMs;
 export const recordRetentionMs = 30 * dayMs;
 /** Retention of the audit, the longest of all. */
 export const auditRetentionMs = 90 * dayMs;
+
+/** The largest jump of a clock that a store takes over by itself: a long weekend without the service. Results are stored for longer. */
+export const maxJumpMs = 3 * dayMs;
+/** The smallest difference of two clocks that is a jump. */
+export const minJumpMs = 5_000;
+
+/** Describes a jump in a log line. */
+export function jumpInWords(ms: number): string {
+  const size = Math.abs(ms);
+  const [count, unit] =
+    size >= dayMs ? [size / dayMs, "days"] : size >= 60_000 ? [size / 60_000, "minutes"] : [size / 1_000, "seconds"];
+  return `${ms < 0 ? "-" : ""}${count.toFixed(1)} ${unit}`;
+}
+
+/** Returns the time for which the machine slept so far, in ms: its uptime counts that, and the other clock does not. */
+export const sleepOfMachine = (): number => uptime() * 1_000 - performance.now();
+
+/** Kinds of records that a sweep removes. */
+export const removedKinds = [
+  "results",
+  "tombstones",
+  "events",
+  "logs",
+  "grants",
+  "decisions",
+  "trees",
+  "outputs",
+] as const;
+
+/** Numbers of records that a sweep removed. */
+export type RemovedCounts = Partial<Record<(typeof removedKinds)[number], number>>;
+
+/** Adds to a count. */
+export function countRemoved(counts: RemovedCounts, kind: keyof RemovedCounts, count: number): void {
+  counts[kind] = (counts[kind] ?? 0) + count;
+}
+
+/** Lists the counts that are not zero, for the log; empty if nothing was removed. */
+export function removedInWords(counts: RemovedCounts): string {
+  const words = removedKinds.filter((kind) => (counts[kind] ?? 0) > 0).map((kind) => `${counts[kind]} ${kind}`);
+  return words.join(", ");
+}

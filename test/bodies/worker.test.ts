@@ -1,8 +1,8 @@
 import { create } from "@bufbuild/protobuf";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { FilePartSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { workerHooks } from "../../src/bodies/processes/process-source.ts";
 import { openWorkerConnection, type WorkerConnection } from "../../src/bodies/worker-connection.ts";
-import { workerHooks } from "../../src/bodies/worker-hooks.ts";
 import { workerTool } from "../../src/bodies/worker-tool.ts";
 import { callTool, openTestWorkspace, planCall, type RunOptions } from "../../src/testing.ts";
 import { ChangedAfterApproval, ExecutorLost, InvalidInput, ToolFailure } from "../../src/tool/errors.ts";

@@ -11,8 +11,8 @@ import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_s
 import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { openCrashMarks } from "../../src/call/crash-marks.ts";
+import { digestOfRequest } from "../../src/call/digests.ts";
 import type { OpenCallStep, Store } from "../../src/call/ports.ts";
-import { digestOfRequest } from "../../src/call/request-digest.ts";
 import type { ConfiguredRules } from "../../src/policy/layers.ts";
 import { defineTool } from "../../src/tool/define-tool.ts";
 import { ToolFailure } from "../../src/tool/errors.ts";

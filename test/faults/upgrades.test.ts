@@ -8,7 +8,7 @@ import { expect, onTestFinished, test, vi } from "vitest";
 import { PermissionReply, ToolEffects, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { defineTool, serve, z } from "../../src/bodies/sdk/worker.ts";
 import { isTerminal } from "../../src/call/state.ts";
-import { storeFormat } from "../../src/store/redis/format.ts";
+import { storeFormat } from "../../src/store/redis/contents.ts";
 import { schemaVersion } from "../../src/store/sqlite/schema.ts";
 import { connect } from "../e2e/clients.ts";
 import { hostOf, hostTokens, inputDigest } from "../e2e/host.ts";

@@ -3,9 +3,9 @@ import { renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import type { RuleConfig } from "../../src/policy/rules.ts";
+import { watchCoverage } from "../../src/sandbox/confinement.ts";
 import type { Covered } from "../../src/sandbox/layers.ts";
 import { openSandbox } from "../../src/sandbox/sandbox.ts";
-import { watchCoverage } from "../../src/sandbox/watch-coverage.ts";
 import { judgeBy, openTestWorkspace, type TestWorkspace } from "../../src/testing.ts";
 
 const wanted = { profile: "workspace-write", network: "none" } as const;

@@ -9,7 +9,7 @@ import type { LayerRules } from "../../src/policy/model.ts";
 import { createPolicy } from "../../src/policy/policy.ts";
 import { liveNames, protectedFile } from "../../src/policy/protected-files.ts";
 import { fromConfig, type Rule, type RuleConfig } from "../../src/policy/rules.ts";
-import { isGitCode, pathInGitDirectory } from "../../src/sandbox/git-directory.ts";
+import { isGitCode, pathInGitDirectory } from "../../src/sandbox/git-directories.ts";
 import { type MountPlan, planMounts } from "../../src/sandbox/mount-plan.ts";
 import type { NameTree } from "../../src/sandbox/name-tree.ts";
 import type { PlanInput } from "../../src/sandbox/plan-input.ts";

@@ -11,11 +11,10 @@ import { packTar } from "modern-tar";
 import { afterAll, describe, expect, onTestFinished, test } from "vitest";
 import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolEffects, ToolErrorReason, ToolPartSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { endOfRestored } from "../../src/call/restored.ts";
+import { endOfRestored } from "../../src/call/claims.ts";
 import { restoreInto } from "../../src/compose/store.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
-import { backUpSqlite } from "../../src/store/sqlite/backup.ts";
-import { openSqliteStore, type SqliteStore } from "../../src/store/sqlite/store.ts";
+import { backUpSqlite, openSqliteStore, type SqliteStore } from "../../src/store/sqlite/store.ts";
 import {
   addSession,
   callRef,

@@ -1,4 +1,6 @@
+import { createHash } from "node:crypto";
 import { statSync } from "node:fs";
+import { readFile } from "node:fs/promises";
 import { dirname } from "node:path";
 
 /** Detects changes of files and directories by their metadata. */
@@ -67,3 +69,11 @@ function readStamp(path: string): PathStamp {
 }
 
 const missing: PathStamp = { text: "none", changed: 0 };
+
+/** Returns the SHA-256 of files as they are now, by path; an empty text for those that cannot be read. */
+export async function hashFiles(paths: readonly string[]): Promise<ReadonlyMap<string, string>> {
+  const hash = async (path: string) => await readFile(path).then(sha256, () => "");
+  return new Map(await Promise.all(paths.map(async (path) => [path, await hash(path)] as const)));
+}
+
+const sha256 = (content: Uint8Array) => createHash("sha256").update(content).digest("hex");

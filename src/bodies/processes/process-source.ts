@@ -1,20 +1,24 @@
 import { existsSync } from "node:fs";
 import { dirname, join } from "node:path";
-import type { MessageInitShape } from "@bufbuild/protobuf";
+import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
 import {
   SourceAcceptance,
   SourceKind,
   type SourceSchema,
   SourceState,
 } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
-import { WorkerFileKind, type WorkerHello, type WorkerProjectSchema } from "../../../gen/opencode/tool/v1/worker_pb.ts";
+import {
+  WorkerFileKind,
+  type WorkerHello,
+  type WorkerPlugin,
+  type WorkerProjectSchema,
+} from "../../../gen/opencode/tool/v1/worker_pb.ts";
 import { visible } from "../../core/visible.ts";
-import type { HookChain } from "../../tool/hooks.ts";
+import { type HookChain, type Hooks, isHookName } from "../../tool/hooks.ts";
 import { byName, type Registry } from "../../tool/registry.ts";
 import type { Tool } from "../../tool/tool.ts";
-import { workerHooks } from "../worker-hooks.ts";
-import { workerTool } from "../worker-tool.ts";
-import { hashFiles } from "./file-hashes.ts";
+import { type WorkerHost, workerTool } from "../worker-tool.ts";
+import { hashFiles } from "./file-stamp.ts";
 import type { Problem } from "./problem.ts";
 import {
   createToolProcess,
@@ -301,3 +305,21 @@ async function describe(state: State): Promise<MessageInitShape<typeof SourceSch
 }
 
 const textOf = (error: unknown) => visible(error instanceof Error ? error.message : String(error));
+
+/** Makes the hooks of a plugin that runs in a process, by its index there. A hook whose process does not answer fails. */
+export function workerHooks({ hooks }: WorkerPlugin, index: number, { use }: Pick<WorkerHost, "use">): Hooks {
+  const made: Hooks = {};
+  for (const name of hooks.filter(isHookName)) {
+    Object.assign(made, {
+      [name]: async (input: object, output: object) => {
+        const changed = await use((connection) => connection.hook(index, name, plain(input), plain(output)));
+        for (const key of Object.keys(output)) Reflect.deleteProperty(output, key);
+        Object.assign(output, changed);
+      },
+    });
+  }
+  return made;
+}
+
+/** Copies a value as JSON: messages hold nothing else. */
+const plain = (value: object): JsonObject => JSON.parse(JSON.stringify(value));

@@ -3,7 +3,7 @@ import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { createFileStamp } from "./file-stamp.ts";
 import type { Problem } from "./problem.ts";
-import type { ToolSource } from "./tool-source.ts";
+import type { ToolSource } from "./sources.ts";
 import type { Trust } from "./trust.ts";
 
 /**

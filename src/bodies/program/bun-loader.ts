@@ -6,9 +6,7 @@ import * as zod from "zod";
 import * as plugin from "../../tool/plugin.ts";
 import { messageOf } from "../sdk/message-of.ts";
 import { LoadFailure } from "./load-problem.ts";
-import { createLoadedFiles, type LoadedFiles } from "./loaded-files.ts";
-import { moduleFormat } from "./module-format.ts";
-import type { ModuleLoader } from "./module-loader.ts";
+import { createLoadedFiles, type LoadedFiles, type ModuleLoader, moduleFormat } from "./loaded-files.ts";
 
 const code = String.raw`\.(?:[cm]?[jt]sx?|json)$`;
 

@@ -14,7 +14,7 @@ import { within } from "../../core/within.ts";
 import { exportedTool } from "../../tool/foreign.ts";
 import { isHookName } from "../../tool/hooks.ts";
 import { type LoadProblem, problemOf } from "./load-problem.ts";
-import type { ModuleLoader } from "./module-loader.ts";
+import type { ModuleLoader } from "./loaded-files.ts";
 import type { ServedTool } from "./served-tool.ts";
 
 /** The code of the process, as it is until the process ends. */

@@ -1,5 +1,6 @@
 import { createHash } from "node:crypto";
-import { dirname, relative } from "node:path";
+import { readFileSync } from "node:fs";
+import { dirname, extname, join, relative } from "node:path";
 
 /** Record of the local files that were loaded, and of which imports which. */
 export interface LoadedFiles {
@@ -40,4 +41,35 @@ export function createLoadedFiles(entries: readonly string[], expected: Readonly
     },
     files: () => [...digests].map(([path, sha256]) => ({ path, sha256 })),
   };
+}
+
+/** Imports modules of tools and plugins. A process imports each once: a changed file is loaded by another process. */
+export interface ModuleLoader extends Pick<LoadedFiles, "digestOf" | "files" | "isImported"> {
+  /** Imports a file by its absolute path. */
+  load(path: string): Promise<Readonly<Record<string, unknown>>>;
+}
+
+/** The two kinds of modules. */
+export type ModuleFormat = "module" | "commonjs";
+
+/** Returns the kind of a module: by its extension, the syntax of its JavaScript, or the nearest package.json. */
+export function moduleFormat(path: string, code: string): ModuleFormat {
+  if (/^\.c[jt]s$/.test(extname(path))) return "commonjs";
+  if (/^\.m[jt]s$/.test(extname(path)) || moduleSyntax.test(code)) return "module";
+  return typeOf(dirname(path)) === "commonjs" ? "commonjs" : "module";
+}
+
+const moduleSyntax = /^\s*(?:import|export)\b(?!\s*\()|\bimport\.meta\b/m;
+
+/** Returns the type that the nearest package.json declares. Files without one are modules, as in Bun. */
+function typeOf(directory: string): unknown {
+  for (let at = directory; at !== dirname(at); at = dirname(at)) {
+    try {
+      const { type = "commonjs" }: { type?: unknown } = JSON.parse(readFileSync(join(at, "package.json"), "utf8"));
+      return type;
+    } catch {
+      // No package.json here, or one that cannot be read.
+    }
+  }
+  return "module";
 }

@@ -7,9 +7,7 @@ import { transform } from "sucrase";
 import { assets, isCheckout } from "../../core/assets.ts";
 import { needsBun } from "../sdk/message-of.ts";
 import { importFailure, isPath, LoadFailure, missingModule } from "./load-problem.ts";
-import { createLoadedFiles } from "./loaded-files.ts";
-import { type ModuleFormat, moduleFormat } from "./module-format.ts";
-import type { ModuleLoader } from "./module-loader.ts";
+import { createLoadedFiles, type ModuleFormat, type ModuleLoader, moduleFormat } from "./loaded-files.ts";
 
 /** Creates the loader of Node: it compiles TypeScript, and resolves imports as Bun does. */
 export function createNodeLoader(files: readonly string[], expected: ReadonlyMap<string, string>): ModuleLoader {

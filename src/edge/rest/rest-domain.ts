@@ -1,4 +1,4 @@
-import { createFeedPages } from "../../call/feed-pages.ts";
+import { createFeedPages } from "../../call/feed.ts";
 import type { Store } from "../../call/ports.ts";
 import type { Sessions } from "../../call/sessions.ts";
 import { sessionFrames } from "./event-frames.ts";

@@ -1,8 +1,15 @@
 import { type LookupAddress, lookup } from "node:dns";
 import { createServer, type IncomingMessage, request, type ServerResponse } from "node:http";
 import { connect, isIP, type LookupFunction, Server, type Socket } from "node:net";
-import type { FromProxy, ToProxy, Traffic } from "./messages.ts";
-import { type HostPort, type RequestTarget, requestTarget, tunnelTarget } from "./target.ts";
+import {
+  type FromProxy,
+  type HostPort,
+  type RequestTarget,
+  requestTarget,
+  type ToProxy,
+  type Traffic,
+  tunnelTarget,
+} from "./target.ts";
 
 // Child process of `startProxy`: it has no environment and no secrets, and ends with the service.
 const networks = new Map<number, NetworkProxy>();

@@ -4,9 +4,8 @@ import { setTimeout as delay } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { assets } from "../../core/assets.ts";
 import type { LayerShare } from "../layers.ts";
-import type { FromProxy, ToProxy, Traffic } from "./messages.ts";
 import { type NetworkNamespace, openNamespace } from "./open-namespace.ts";
-import { type HostPort, hostOf } from "./target.ts";
+import { type FromProxy, type HostPort, hostOf, type ToProxy, type Traffic } from "./target.ts";
 
 /** The network of a command that reaches hosts through the proxy. */
 export interface PlaceNetwork extends NetworkRules {

@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import type { Logger } from "../../core/logger.ts";
-import { jumpInWords } from "../clock-jump.ts";
+import { jumpInWords } from "../retention.ts";
 import { decodeAsked, encodeEvent } from "./events.ts";
 import { type Keys, shards } from "./keys.ts";
 import type { Link, StepBytes } from "./link.ts";

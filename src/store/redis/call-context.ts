@@ -1,7 +1,6 @@
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../../core/call-ref.ts";
-import { callName, type RedisCallRecords } from "./call-records.ts";
-import type { HeldCalls } from "./held-calls.ts";
+import { callName, type HeldCalls, type RedisCallRecords } from "./call-records.ts";
 import type { Keys } from "./keys.ts";
 import type { Link, StepKeys } from "./link.ts";
 import type { Live } from "./live.ts";

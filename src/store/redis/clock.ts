@@ -1,5 +1,5 @@
 import { Redis } from "ioredis";
-import { jumpInWords, maxJumpMs, minJumpMs, sleepOfMachine } from "../clock-jump.ts";
+import { jumpInWords, maxJumpMs, minJumpMs, sleepOfMachine } from "../retention.ts";
 import { masters } from "./client.ts";
 import { type Connection, encodeStep, evaluateScript } from "./connection.ts";
 import { slotOf } from "./keys.ts";

@@ -1,10 +1,10 @@
 import { create } from "@bufbuild/protobuf";
 import { type Grant, GrantSchema, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { decodeSealed } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { createListing } from "./listing.ts";
 import { bytes, fields, number, pairs, type Reply, text } from "./reply.ts";
-import { decodeSealed } from "./sealed.ts";
 
 /** Storage of grants: those of a session tree in its slot, wider ones in the slot of their workspace. */
 export type GrantSlots = ReturnType<typeof createGrantSlots>;

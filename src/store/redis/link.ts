@@ -23,13 +23,19 @@ import {
   evaluateScript,
   sendCommand,
 } from "./connection.ts";
-import { checkHistory, failedOver, isVerified, verifyContents } from "./contents.ts";
+import {
+  agreeOnFormat,
+  checkHistory,
+  failedOver,
+  isVerified,
+  raiseCounter,
+  recallCounter,
+  verifyContents,
+} from "./contents.ts";
 import { type Copies, type CopySettings, createCopies } from "./copies.ts";
-import { agreeOnFormat } from "./format.ts";
 import { generationOf, noteAcknowledged, withdrawReplica } from "./histories.ts";
 import { type Keys, shardOfSlot, slotOf } from "./keys.ts";
 import { type Reply, replyList } from "./reply.ts";
-import { raiseCounter, recallCounter } from "./restores.ts";
 import type { ReadName, StepName } from "./scripts.ts";
 import type { RedisAddress } from "./url.ts";
 

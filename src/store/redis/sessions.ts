@@ -3,11 +3,11 @@ import type { SessionStore } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { noSuchSession } from "../../core/request-error.ts";
 import { sessionClosed } from "../refusals.ts";
+import { decodeSealed, encodeSealed } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { createListing, type Listing, withPlaces } from "./listing.ts";
 import { type Fields, fields, number, replyList, text, texts } from "./reply.ts";
-import { decodeSealed, encodeSealed } from "./sealed.ts";
 import type { RunStep } from "./steps.ts";
 import type { Trees } from "./trees.ts";
 

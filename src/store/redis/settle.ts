@@ -5,16 +5,13 @@ import type { Logger } from "../../core/logger.ts";
 import { checkEnded } from "../parts.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
 import { parentKeys } from "./call-context.ts";
-import { callName } from "./call-records.ts";
-import { decodeSettled, encodeEvent } from "./events.ts";
+import { callName, type HeldCalls } from "./call-records.ts";
+import { decodeSettled, encodeEvent, encodePart, encodeSealed } from "./events.ts";
 import type { GrantSlots } from "./grant-slots.ts";
-import type { HeldCalls } from "./held-calls.ts";
 import type { Keys } from "./keys.ts";
 import type { StepBytes, StepKeys } from "./link.ts";
 import type { Live } from "./live.ts";
-import { encodePart } from "./parts.ts";
 import { bytes, replyList, text, texts } from "./reply.ts";
-import { encodeSealed } from "./sealed.ts";
 import type { RunStep } from "./steps.ts";
 import type { Trees } from "./trees.ts";
 

@@ -1,11 +1,10 @@
 import { randomBytes } from "node:crypto";
 import type { DecisionRecord } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { encodeDecision } from "../audit.ts";
-import type { Followed } from "./followed.ts";
 import type { Keys } from "./keys.ts";
 import type { Link, StepBytes, StepKeys } from "./link.ts";
 import type { LoggedEvent, RedisLog } from "./log.ts";
-import type { RedisNews } from "./news.ts";
+import type { Followed, RedisNews } from "./news.ts";
 import { bytes, inThrees, number, type Reply, replyList, text } from "./reply.ts";
 import type { StepName } from "./scripts.ts";
 

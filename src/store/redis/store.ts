@@ -1,22 +1,24 @@
 import { randomUUID } from "node:crypto";
 import type { PermissionStore } from "../../approval/ports.ts";
-import type { CallStore, Store } from "../../call/ports.ts";
+import type { CallStore, OpenCallStep, OpenedCall, Store } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
+import { noSuchSession } from "../../core/request-error.ts";
 import type { WorkerDirectory } from "../../core/worker-directory.ts";
 import type { CredentialTable } from "../../people/ports.ts";
+import { DamagedRecord } from "../checksum.ts";
 import { createDamage, type Damage } from "../damage.ts";
+import { checkEnded } from "../parts.ts";
 import { type RecordTables, recordKinds } from "../record-tables.ts";
-import { refuseBackup } from "../refusals.ts";
+import { parentEnded, refuseBackup, sessionClosed, tooManyCalls } from "../refusals.ts";
 import { adoptConfirmedClock } from "./adopt-clock.ts";
 import { createRedisAsks, type RedisAsks } from "./asks.ts";
 import { createRedisAudit, type RedisAudit } from "./audit.ts";
-import type { RedisCallContext } from "./call-context.ts";
-import { createRedisCallRecords } from "./call-records.ts";
+import { callStepKeys, type RedisCallContext } from "./call-context.ts";
+import { callName, createHeldCalls, createRedisCallRecords } from "./call-records.ts";
+import { storeFormat } from "./contents.ts";
 import type { CopySettings } from "./copies.ts";
 import { createRedisCredentials } from "./credentials.ts";
-import { refusingDamage } from "./damaged-ports.ts";
-import { createFollowed } from "./followed.ts";
-import { storeFormat } from "./format.ts";
+import { encodeEvent, encodePart, encodeSealedJson } from "./events.ts";
 import { createGrantSlots } from "./grant-slots.ts";
 import {
   type GrantContext,
@@ -26,18 +28,15 @@ import {
   runConfirmGrant,
   runRevokeGrant,
 } from "./grants.ts";
-import { createHeldCalls } from "./held-calls.ts";
 import { createKeys, type Keys } from "./keys.ts";
-import { createLeases } from "./leases.ts";
 import { type Link, openLink } from "./link.ts";
 import { createLive } from "./live.ts";
 import { createRedisLog, type RedisLog } from "./log.ts";
-import { createRedisNews, type RedisNews } from "./news.ts";
-import { runOpenCall } from "./open-call.ts";
+import { createFollowed, createRedisNews, type RedisNews } from "./news.ts";
 import { createRedisOutputs } from "./outputs.ts";
-import { createRedisTable } from "./record-table.ts";
-import { listenToReplicas } from "./replica-news.ts";
-import { text } from "./reply.ts";
+import { createRedisTable, createRedisToolMemory } from "./record-table.ts";
+import { createLeases, createUnclaimedNotices, listenToReplicas, type UnclaimedNotices } from "./replica-news.ts";
+import { number, replyList, text } from "./reply.ts";
 import {
   createSessionContext,
   listStoredSessions,
@@ -50,7 +49,6 @@ import {
 import { runSettlement } from "./settle.ts";
 import { createSteps } from "./steps.ts";
 import { createRedisSweep } from "./sweep.ts";
-import { createRedisToolMemory } from "./tool-memory.ts";
 import {
   runAdoptCall,
   runClaimCall,
@@ -69,7 +67,6 @@ import {
   runStartCall,
 } from "./transitions.ts";
 import { createTrees } from "./trees.ts";
-import { createUnclaimedNotices, type UnclaimedNotices } from "./unclaimed.ts";
 import { parseRedisUrl } from "./url.ts";
 import { createRedisDirectory } from "./worker-directory.ts";
 
@@ -279,3 +276,99 @@ const policyHoldMs = 30_000;
 
 /** Time for which only a reload takes a policy that was replaced. */
 const policyReplacedMs = 600_000;
+
+/** Wraps the functions of a port: one that reads a damaged record refuses with STORE_DAMAGED, and the log names the record. */
+function refusingDamage<Port extends object>(port: Port, damage: Pick<Damage, "refusal">): Port {
+  const refuse = (error: unknown) => {
+    throw error instanceof DamagedRecord ? damage.refusal(error) : error;
+  };
+  const wrapped = Object.entries(Object.getOwnPropertyDescriptors(port)).map(([name, property]) => {
+    const { value: run } = property;
+    if (typeof run !== "function") return [name, property] as const;
+    const value = (...args: unknown[]) => {
+      const result: unknown = run(...args);
+      return result instanceof Promise ? result.catch(refuse) : result;
+    };
+    return [name, { ...property, value }] as const;
+  });
+  return Object.defineProperties({}, Object.fromEntries(wrapped)) as Port;
+}
+
+/** open_call: lists the tree as live, then accepts the call, or reads the existing one with that id. */
+async function runOpenCall(context: RedisCallContext, opened: OpenCallStep): Promise<OpenedCall> {
+  const { keys, trees, live, records, held, runStep } = context;
+  const { ref, spec, owner, leaseMs, maxOpenCalls, unrecordedCalls = 0, maxRepeats } = opened;
+  const { root, sessionId, callId } = ref;
+  const tree = keys.tree(root);
+  const name = callName(ref);
+  const pending = encodePart(sessionId, name, opened.part);
+  const start = opened.start && encodePart(sessionId, "start", opened.start);
+  if (opened.end) checkEnded(opened.end);
+  const end = opened.end && encodePart(sessionId, "end", opened.end);
+  const reads = [...(opened.reads ?? [])].flat();
+  const progress = opened.progress && encodeEvent(sessionId, { case: "progress", value: opened.progress });
+  const bytes = { ...pending.bytes, ...start?.bytes, ...end?.bytes, progress };
+  const names = {
+    ...{ calls: tree.calls(sessionId), open: tree.open(sessionId), leases: tree.leases },
+    ...callStepKeys(context, ref),
+    ...(opened.delegated && { callOf: tree.callOf }),
+    ...(end && { ended: tree.ended }),
+    ...(reads.length > 0 && { reads: tree.reads }),
+    ...(spec.parent !== undefined && { parent: tree.call(callName({ sessionId, callId: spec.parent })) }),
+  };
+  const values = {
+    ...{ session: sessionId, callId, name, owner, leaseMs, maxOpenCalls: maxOpenCalls - unrecordedCalls, maxRepeats },
+    request: spec.requestDigest,
+    spec: encodeSealedJson(spec),
+    collectMs: spec.delegated?.collectMs,
+    ...(reads.length > 0 && { reads }),
+    remote: opened.remote && JSON.stringify(opened.remote),
+    ...(opened.queued && { queued: opened.queued, unclaimed: [[root, sessionId, callId]] }),
+    ...opened.delegated,
+  };
+
+  // Before the start, so that a call is found by every assignment that is given out.
+  if (opened.delegated) await trees.pointTo(opened.delegated.assignment, root);
+  for (let generation = await live.enter(root); ; ) {
+    // From here on a failover that loses work refuses the step.
+    opened.checkStore?.();
+    const [result, value, last, repeats, begun, waits] = replyList(
+      await runStep("open_call", root, names, { ...values, generation }, bytes, opened.decisions),
+    );
+    switch (text(result)) {
+      case "opened": {
+        const openedSeq = number(value);
+        const started = number(begun);
+        const assignment = started === 1 ? opened.delegated?.assignment : undefined;
+        const ended = started === 1 && end !== undefined;
+        const queued =
+          number(waits) === 1 && opened.queued ? { owner: "", queuedUntil: opened.queued.until } : undefined;
+        if (assignment !== undefined) await trees.keepPointer(assignment);
+        else if (queued) await live.sooner(root, context.now());
+        else if (!ended) held.add(owner, ref);
+        const { part: written } = started === 1 ? (end ?? start ?? pending) : pending;
+        const part = { ...written, revision: BigInt(number(last)) };
+        const version = 1 + started + (ended ? 1 : 0);
+        const versions = { version, epoch: 1, attempts: started, repeats: number(repeats) };
+        const remote = started === 1 && opened.remote ? { remote: opened.remote } : {};
+        const holder = assignment !== undefined ? { owner: "", assignment } : { owner: ended ? "" : owner };
+        return { record: { ref, part, spec, openedSeq, ...holder, ...versions, ...remote, ...queued }, created: true };
+      }
+      case "generation":
+        generation = await live.reenter(root, number(value));
+        continue;
+      case "no session":
+        throw noSuchSession(sessionId);
+      case "closed":
+        throw sessionClosed(sessionId);
+      case "no parent":
+        throw parentEnded(sessionId, spec.parent ?? "");
+      case "full":
+        throw tooManyCalls(sessionId, maxOpenCalls);
+      default: {
+        const record = await records.find(ref);
+        if (record !== undefined) return { record, created: false };
+      }
+    }
+  }
+}

@@ -2,14 +2,21 @@ import type { Retention } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import { DamagedRecord } from "../checksum.ts";
 import type { Damage } from "../damage.ts";
-import { countRemoved, type RemovedCounts, removedInWords } from "../removed.ts";
-import { auditRetentionMs, dayMs, logRetentionMs, partRetentionMs, recordRetentionMs } from "../retention.ts";
+import {
+  auditRetentionMs,
+  countRemoved,
+  dayMs,
+  logRetentionMs,
+  partRetentionMs,
+  type RemovedCounts,
+  recordRetentionMs,
+  removedInWords,
+} from "../retention.ts";
 import type { RedisAudit } from "./audit.ts";
 import { callName, ids, type RedisCallRecords } from "./call-records.ts";
-import { decodeRedisPart } from "./events.ts";
+import { decodeRedisPart, encodeTombstone } from "./events.ts";
 import type { GrantContext } from "./grants.ts";
 import { chunkCount } from "./outputs.ts";
-import { encodeTombstone } from "./parts.ts";
 import { number, pairs, replyList, text, texts } from "./reply.ts";
 import { readSession, type SessionContext } from "./sessions.ts";
 

@@ -18,11 +18,9 @@ import { callEnded, encodeWithdrawal } from "./asks.ts";
 import type { RedisAudit } from "./audit.ts";
 import { callStepKeys, parentKeys, type RedisCallContext } from "./call-context.ts";
 import { callName } from "./call-records.ts";
-import { encodeEvent } from "./events.ts";
+import { encodeEvent, encodePart, encodeSealedJson } from "./events.ts";
 import type { StepBytes } from "./link.ts";
-import { encodePart } from "./parts.ts";
 import { fields, number, replyList, text } from "./reply.ts";
-import { encodeSealedJson } from "./sealed.ts";
 
 // Each function runs the script of one transition, which checks the guards.
 

@@ -1,8 +1,8 @@
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { endCallRow } from "./call-rows.ts";
+import type { SqliteTables } from "./call-statements.ts";
 import type { Step } from "./commit.ts";
 import { newStoreId, statement } from "./database.ts";
-import type { SqliteTables } from "./tables.ts";
 
 /** Returns the terminal part of a call that was open when the copy was made. */
 export type EndOpenCall = (part: ToolPart, now: number) => ToolPart;

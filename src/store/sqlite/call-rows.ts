@@ -3,10 +3,9 @@ import type { SettledStart } from "../../approval/ports.ts";
 import type { HostStart } from "../../call/ports.ts";
 import { sealed } from "../checksum.ts";
 import { backgroundEndOf, checkEnded } from "../parts.ts";
+import { type SqliteTables, writePart } from "./call-statements.ts";
 import type { Step } from "./commit.ts";
 import type { OpenCallRow } from "./open-calls.ts";
-import { writePart } from "./parts.ts";
-import type { SqliteTables } from "./tables.ts";
 
 type Tables = Pick<SqliteTables, "callSql" | "openCalls" | "log" | "asks">;
 

@@ -1,9 +1,21 @@
 import type { DatabaseSync } from "node:sqlite";
-import type { StoredSpec } from "./call-records.ts";
+import { create } from "@bufbuild/protobuf";
+import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { encodeMessage } from "../../core/encode-message.ts";
+import { withoutLargeInput } from "../parts.ts";
+import type { SqliteAsks } from "./asks.ts";
+import type { SqliteAudit } from "./audit.ts";
+import type { SqliteCallRecords, StoredSpec } from "./call-records.ts";
+import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
+import type { SqliteGrants } from "./grants.ts";
+import type { SqliteLog } from "./log.ts";
+import type { OpenCallTable } from "./open-calls.ts";
+import type { SqliteSessions } from "./sessions.ts";
 
 /** Statements that write rows of `calls`. */
-export type CallStatements = ReturnType<typeof prepareCallStatements>;
+type CallStatements = ReturnType<typeof prepareCallStatements>;
 
 /** Prepares the statements that write rows of `calls`. */
 export function prepareCallStatements(db: DatabaseSync) {
@@ -47,4 +59,36 @@ export function prepareCallStatements(db: DatabaseSync) {
     ),
     cancel: statement(db, "UPDATE calls SET cancel = ? WHERE ordinal = ? AND cancel IS NULL"),
   };
+}
+
+/** A part as its record stores it: with its whole input and the sequence number of its event, and its binary form. */
+interface WrittenSqlitePart {
+  part: ToolPart;
+  snapshot: Uint8Array;
+}
+
+/** Appends a call's new snapshot to the log of its session; a large input is emitted only with the pending part. */
+export function writePart(step: Step, log: SqliteLog, sessionId: string, given: ToolPart): WrittenSqlitePart {
+  const revision = BigInt(log.nextSeq(sessionId));
+  const part: ToolPart = { ...given, sessionId, permissionIds: [], revision, inputElided: false };
+  const emitted = part.state.case === "pending" ? part : withoutLargeInput(part);
+  const bytes = log.append(step, sessionId, { case: "part", value: emitted });
+  if (emitted === part) return { part, snapshot: bytes };
+  const whole = create(SessionEventSchema, { event: { case: "part", value: part } });
+  return { part, snapshot: encodeMessage(SessionEventSchema, whole) };
+}
+
+/** State of an open SQLite store: the database and the tables that its transitions read and write. */
+export interface SqliteTables {
+  readonly db: DatabaseSync;
+  readonly sessions: SqliteSessions;
+  readonly log: SqliteLog;
+  readonly openCalls: OpenCallTable;
+  readonly records: SqliteCallRecords;
+  readonly asks: SqliteAsks;
+  readonly audit: SqliteAudit;
+  readonly grants: SqliteGrants;
+  readonly callSql: CallStatements;
+  /** Throws STORE_UNAVAILABLE while the disk has no space for new sessions and calls. */
+  readonly checkSpace: () => void;
 }

@@ -1,5 +1,5 @@
 import type { DatabaseSync } from "node:sqlite";
-import { maxJumpMs, minJumpMs } from "../clock-jump.ts";
+import { maxJumpMs, minJumpMs } from "../retention.ts";
 import { readMeta, statement, writesMeta } from "./database.ts";
 
 /** Clock of a store: this machine's, which may jump, beside a clock that only measures. */

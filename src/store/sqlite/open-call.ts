@@ -5,10 +5,9 @@ import { checkEnded } from "../parts.ts";
 import { parentEnded, sessionClosed, tooManyCalls } from "../refusals.ts";
 import { decodeSqliteSpec } from "./call-records.ts";
 import { startAtHost } from "./call-rows.ts";
+import { type SqliteTables, writePart } from "./call-statements.ts";
 import type { Step } from "./commit.ts";
-import { writePart } from "./parts.ts";
 import type { SessionHead } from "./sessions.ts";
-import type { SqliteTables } from "./tables.ts";
 
 /** open_call: checks the guards, then inserts the call; starts and ends it, or lets it wait for a worker, in the same step if it may. */
 export function applyOpenCall(tables: SqliteTables, step: Step, opened: OpenCallStep): OpenedCall {

@@ -4,17 +4,16 @@ import type { CallRef } from "../../core/call-ref.ts";
 import type { Logger } from "../../core/logger.ts";
 import type { NewsListeners } from "../news-listeners.ts";
 import { endCallRow, raiseCallVersion, settleCallRow, startSettledCall } from "./call-rows.ts";
+import type { SqliteTables } from "./call-statements.ts";
 import type { SqliteClock } from "./clock.ts";
 import type { Commit, Step } from "./commit.ts";
 import { statement } from "./database.ts";
-import type { DiskSpace } from "./disk-space.ts";
-import { sizesOf } from "./free-pages.ts";
+import { type DiskSpace, sizesOf } from "./disk-space.ts";
 import type { DatabaseHealth } from "./health.ts";
 import { applyOpenCall, repeatsOfNext } from "./open-call.ts";
 import type { OutputFiles } from "./outputs.ts";
 import { schemaVersion } from "./schema.ts";
 import { createSqliteSweep } from "./sweep.ts";
-import type { SqliteTables } from "./tables.ts";
 import {
   applyCloseSession,
   applyFinishCall,

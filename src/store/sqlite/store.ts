@@ -1,41 +1,41 @@
+import { createHash } from "node:crypto";
 import { rmSync } from "node:fs";
+import { mkdir, open, readdir, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
-import type { DatabaseSync } from "node:sqlite";
+import { backup, type DatabaseSync } from "node:sqlite";
+import { Readable } from "node:stream";
+import { setTimeout } from "node:timers/promises";
+import { packTar, type TarSource } from "modern-tar/fs";
 import type { Store } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import { RequestError } from "../../core/request-error.ts";
 import type { WorkerDirectory } from "../../core/worker-directory.ts";
 import type { CredentialTable } from "../../people/ports.ts";
 import { DamagedRecord } from "../checksum.ts";
-import { sleepOfMachine } from "../clock-jump.ts";
 import { openLoggedCredentialFile } from "../credential-file.ts";
 import { StoreUnusable } from "../errors.ts";
 import { createNewsListeners } from "../news-listeners.ts";
-import { openRecordTable } from "../record-table-file.ts";
-import { type RecordTables, recordKinds } from "../record-tables.ts";
+import { openRecordTable, type RecordTables, recordKinds } from "../record-tables.ts";
 import { storeFull } from "../refusals.ts";
+import { jumpInWords, sleepOfMachine } from "../retention.ts";
 import { type AdoptedCopy, applyAdoptCopy, type EndOpenCall } from "./adopt-copy.ts";
-import { adoptJump } from "./adopt-jump.ts";
 import { createSqliteAsks } from "./asks.ts";
 import { createSqliteAudit } from "./audit.ts";
-import { backUpSqlite, copiesOf } from "./backup.ts";
-import { databaseName, outputDirectory } from "./backup-form.ts";
+import { type BackupManifest, databaseName, manifestName, outputDirectory } from "./backup-form.ts";
 import { createSqliteCallRecords } from "./call-records.ts";
-import { prepareCallStatements } from "./call-statements.ts";
-import { openSqliteClock } from "./clock.ts";
+import { prepareCallStatements, type SqliteTables } from "./call-statements.ts";
+import { openSqliteClock, type SqliteClock } from "./clock.ts";
 import { type Commit, createCommit } from "./commit.ts";
 import { codeOf, type Database, damagedDatabase, isDamageCode, openDatabase } from "./database.ts";
-import { type DiskSpace, unlimitedSpace, watchDiskSpace } from "./disk-space.ts";
-import { makeShrinkable, truncateLog } from "./free-pages.ts";
+import { type DiskSpace, makeShrinkable, truncateLog, unlimitedSpace, watchDiskSpace } from "./disk-space.ts";
 import { createSqliteGrants } from "./grants.ts";
 import { guardOf, maintainGuard, openGuard } from "./guard.ts";
-import { createDatabaseHealth } from "./health.ts";
+import { createDatabaseHealth, type DatabaseHealth, unavailable } from "./health.ts";
 import { createSqliteLog, type LogLimits } from "./log.ts";
 import { createOpenCallTable } from "./open-calls.ts";
 import { createSqliteOutputs } from "./outputs.ts";
 import { type OpenedSqlite, sqliteCallStore, sqlitePermissionStore } from "./ports.ts";
 import { createSqliteSessions } from "./sessions.ts";
-import type { SqliteTables } from "./tables.ts";
 import { createMemoryDirectory } from "./worker-directory.ts";
 
 /**
@@ -176,3 +176,157 @@ function openTables(db: DatabaseSync, limits: LogLimits, now: () => number, chec
   const grants = createSqliteGrants({ db, sessions, log, audit });
   return { db, sessions, log, openCalls, records, asks, audit, grants, callSql: prepareCallStatements(db), checkSpace };
 }
+
+/**
+ * Adopts a jump of the clock in a separate transaction. Open permission requests keep their remaining time, and so do open
+ * calls: all their deadlines move with the clock.
+ */
+function adoptJump(
+  { db, asks, callSql, openCalls, records }: Pick<SqliteTables, "db" | "asks" | "callSql" | "openCalls" | "records">,
+  clock: SqliteClock,
+  log: Logger | undefined,
+): void {
+  const by = clock.jump();
+  if (by === 0) return;
+  let forget = () => {};
+  db.exec("BEGIN");
+  try {
+    asks.postpone(by);
+    callSql.postponeQueues.run(by);
+    for (const { ordinal } of openCalls.all()) records.postpone(ordinal, by);
+    forget = clock.adopt();
+    db.exec("COMMIT");
+  } catch (error) {
+    forget();
+    if (db.isTransaction) db.exec("ROLLBACK");
+    throw error;
+  }
+  openCalls.postpone(by);
+  const fact = `the clock of this machine jumped by ${jumpInWords(by)}: deadlines of open calls and permission requests move with it`;
+  const rest = clock.untrustedMs();
+  if (rest === 0) log?.warn(fact);
+  else
+    log?.error(
+      `${fact}. Nothing is removed because of ${jumpInWords(rest)} of it: if the time is right now, restart the service; otherwise correct the clock`,
+    );
+}
+
+/** Returns the directory of temporary copies of the database. */
+const copiesOf = (directory: string) => join(directory, "backup");
+
+/**
+ * Yields a backup as a tar file. The database is copied in small steps between which transactions go on; the copy is that of the
+ * moment at which the last step ends. Outputs follow it: their bytes are on disk before a record names them, so those of each
+ * record are there. `holdOutputs` keeps them from being removed until the function that it returns is called.
+ */
+export async function* backUpSqlite(options: {
+  health: Pick<DatabaseHealth, "damage">;
+  db: DatabaseSync;
+  directory: string;
+  storeId: string;
+  now: () => number;
+  holdOutputs: () => () => void;
+}): AsyncGenerator<Uint8Array> {
+  const { health, db, directory, storeId, now, holdOutputs } = options;
+  const damage = health.damage();
+  if (damage !== undefined) throw damage;
+  const place = join(copiesOf(directory), crypto.randomUUID());
+  const copy = join(place, databaseName);
+  const release = holdOutputs();
+  try {
+    await mkdir(place, { recursive: true, mode: 0o700 });
+    await copyDatabase(db, copy);
+    const files = [await sizedFile(databaseName, copy)];
+    const outputs = join(directory, outputDirectory);
+    for (const root of await namesIn(outputs)) {
+      for (const id of await namesIn(join(outputs, root))) {
+        files.push(await sizedFile(`${outputDirectory}/${root}/${id}`, join(outputs, root, id)));
+      }
+    }
+    for await (const bytes of packTar(entriesOf(files, { format: 1, storeId, created: now(), entries: {} })))
+      yield bytes;
+  } catch (error) {
+    throw error instanceof Error && "code" in error ? unavailable(error) : error;
+  } finally {
+    release();
+    await rm(place, { recursive: true, force: true });
+  }
+}
+
+/**
+ * Copies the database. Node fails with "not an error" if the first step meets a transaction of this thread, since it waits for
+ * that only once it knows how many pages remain. Nothing was copied yet, so the copy begins again.
+ */
+async function copyDatabase(db: DatabaseSync, copy: string): Promise<void> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      await backup(db, copy);
+      return;
+    } catch (error) {
+      const isBusy = error instanceof Error && "errcode" in error && error.errcode === 0;
+      if (!isBusy || attempt === maxAttempts) throw error;
+      await setTimeout(10);
+    }
+  }
+}
+
+const maxAttempts = 500;
+
+/** A file of a backup with the size that it had first; what is appended later is left out. */
+interface SizedFile {
+  name: string;
+  path: string;
+  size: number;
+}
+
+async function sizedFile(name: string, path: string): Promise<SizedFile> {
+  return { name, path, size: (await stat(path)).size };
+}
+
+/** Lists the entries: each file, then the manifest, whose size is known before its hashes are. */
+function entriesOf(files: readonly SizedFile[], manifest: BackupManifest): TarSource[] {
+  for (const { name, size } of files) manifest.entries[name] = { bytes: size, sha256: "0".repeat(64) };
+  const encode = () => Buffer.from(`${JSON.stringify(manifest, null, 1)}\n`);
+  async function* encoded() {
+    yield encode();
+  }
+  return [
+    ...files.map((file) => entry(file.name, file.size, hashed(file, manifest))),
+    entry(manifestName, encode().byteLength, encoded()),
+  ];
+}
+
+function entry(target: string, size: number, content: AsyncIterable<Uint8Array>): TarSource {
+  return { type: "stream", target, size, content: Readable.from(content), mode: 0o600 };
+}
+
+/** Yields a file's bytes and writes their hash to the manifest. */
+async function* hashed({ name, path, size }: SizedFile, manifest: BackupManifest): AsyncGenerator<Uint8Array> {
+  const hash = createHash("sha256");
+  const file = await open(path, "r");
+  try {
+    for (let at = 0; at < size; ) {
+      const { buffer, bytesRead } = await file.read(Buffer.allocUnsafe(Math.min(chunkBytes, size - at)), {
+        position: at,
+      });
+      if (bytesRead === 0) throw unavailable(new Error(`${name} became shorter while it was backed up`));
+      const bytes = buffer.subarray(0, bytesRead);
+      hash.update(bytes);
+      at += bytesRead;
+      yield bytes;
+    }
+  } finally {
+    await file.close();
+  }
+  manifest.entries[name] = { bytes: size, sha256: hash.digest("hex") };
+}
+
+async function namesIn(directory: string): Promise<string[]> {
+  const names = await readdir(directory).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === "ENOENT") return [];
+    throw error;
+  });
+  return names.toSorted();
+}
+
+const chunkBytes = 256 * 1024;

@@ -5,15 +5,23 @@ import { GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Logger } from "../../core/logger.ts";
 import { sealed } from "../checksum.ts";
 import { tombstone } from "../parts.ts";
-import { countRemoved, type RemovedCounts, removedInWords, removedKinds } from "../removed.ts";
-import { auditRetentionMs, logRetentionMs, partRetentionMs, recordRetentionMs } from "../retention.ts";
+import {
+  auditRetentionMs,
+  countRemoved,
+  logRetentionMs,
+  partRetentionMs,
+  type RemovedCounts,
+  recordRetentionMs,
+  removedInWords,
+  removedKinds,
+} from "../retention.ts";
 import { decodeSqlitePart } from "./call-records.ts";
+import type { SqliteTables } from "./call-statements.ts";
 import type { SqliteClock } from "./clock.ts";
 import type { Commit, Step } from "./commit.ts";
 import { statement } from "./database.ts";
-import { giveBackPages, truncateLog } from "./free-pages.ts";
+import { giveBackPages, truncateLog } from "./disk-space.ts";
 import type { OutputFiles } from "./outputs.ts";
-import type { SqliteTables } from "./tables.ts";
 
 /** Creates the function that removes records past their retention, in portions, so that no other transition waits for long. */
 export function createSqliteSweep(options: {

@@ -13,9 +13,8 @@ import { sealed } from "../checksum.ts";
 import { withdrawalOf } from "../parts.ts";
 import { tooManyAsks } from "../refusals.ts";
 import { endCallRow, hasRulesVersion, raiseCallVersion, startAtHost } from "./call-rows.ts";
+import { type SqliteTables, writePart } from "./call-statements.ts";
 import type { Step } from "./commit.ts";
-import { writePart } from "./parts.ts";
-import type { SqliteTables } from "./tables.ts";
 
 // Each function is one transition, run inside a step: it checks its guards, then writes.
 

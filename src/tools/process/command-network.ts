@@ -1,8 +1,8 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { visible } from "../../core/visible.ts";
 import type { NetworkAccess } from "../../sandbox/confinement.ts";
-import type { Traffic } from "../../sandbox/network/messages.ts";
 import type { PlaceNetwork } from "../../sandbox/network/session-networks.ts";
+import type { Traffic } from "../../sandbox/network/target.ts";
 import type { ToolContext } from "../../tool/tool.ts";
 
 /** Traffic of a command, and the requests that were refused. */

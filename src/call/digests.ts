@@ -1,4 +1,4 @@
-import { createHash } from "node:crypto";
+import { createHash, hash } from "node:crypto";
 import { stat } from "node:fs/promises";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { questionPermission } from "../core/ask.ts";
@@ -48,4 +48,9 @@ async function inodeOf(path: string): Promise<string> {
     ({ ino }) => String(ino),
     () => "none",
   );
+}
+
+/** Digest of a request: two calls are the same request if tool and canonical input as sent are equal. */
+export function digestOfRequest(tool: string, canonicalInput: string): string {
+  return hash("sha256", `${tool}\n${canonicalInput}`, "base64url");
 }

@@ -1,12 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import {
-  advancePosition,
-  type FeedPosition,
-  parsePosition,
-  positionAt,
-  positionText,
-} from "../../src/call/feed-position.ts";
+import { advancePosition, type FeedPosition, parsePosition, positionAt, positionText } from "../../src/call/feed.ts";
 
 const began = 1_000_000;
 const overtakenMs = 30_000;

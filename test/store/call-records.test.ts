@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { createHeldCalls } from "../../src/store/redis/held-calls.ts";
+import { createHeldCalls } from "../../src/store/redis/call-records.ts";
 import { callRef } from "./fixture.ts";
 
 const ref = callRef();
