@@ -6,6 +6,8 @@ import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { checkConfig, checkPluginFiles } from "../config/check-config.ts";
 import {
   type Config,
@@ -110,6 +112,7 @@ export async function serveUntilStopped(flags: Flags, onStart: (started: Started
   onStart(describeServer(config, server));
   for (const { message } of [...tokenWarnings(config.tokens), ...searchWarnings(config)]) log.warn(message);
   log.info("service started", { address: server.url });
+  setTimeout(collectGarbage, 2_000).unref();
   const signal = await stopSignal;
   process.once("SIGTERM", () => process.exit(1)).once("SIGINT", () => process.exit(1));
   log.info("stopping", { reason: String(signal[0] ?? "signal") });
@@ -118,6 +121,14 @@ export async function serveUntilStopped(flags: Flags, onStart: (started: Started
   await Promise.race([log.flush(), delay(1_000)]);
   // A stalled reader of stderr must not keep the process alive, nor a connection to a sentinel that the driver forgot to close.
   process.exit(0);
+}
+
+/** Gives back the memory that the start needed, a fifth of all: V8 keeps it until a collection that an idle service never makes. */
+function collectGarbage(): void {
+  setFlagsFromString("--expose-gc");
+  const collect = runInNewContext("gc");
+  setFlagsFromString("--no-expose-gc");
+  collect({ type: "major", execution: "sync", flavor: "last-resort" });
 }
 
 /** Reads the configuration as a start would, and refuses what check-config refuses. */

@@ -18,8 +18,6 @@ import { createPeople } from "../people/people.ts";
 import type { CredentialTable } from "../people/ports.ts";
 import { openLoggedCredentialFile } from "../store/credential-file.ts";
 import type { RecordTables } from "../store/record-tables.ts";
-import { openRedisCredentials } from "../store/redis/credentials.ts";
-import { openRedisStore } from "../store/redis/store.ts";
 import { type RestoredStore, restoreBackup } from "../store/sqlite/restore.ts";
 import { openSqliteStore } from "../store/sqlite/store.ts";
 
@@ -31,15 +29,17 @@ export interface ServiceStore extends Store, RecordTables {
   backUp(): AsyncIterable<Uint8Array>;
 }
 
-/** Opens the store that the configuration names. */
+/** Opens the store that the configuration names. Redis' driver is loaded only for it. */
 export async function openStore(config: Config, log: Logger): Promise<ServiceStore> {
   const { dataDirectory: directory, storeStrict: strict, storeCopies, storeMinFree: minFreeBytes } = config;
-  if (config.store !== "sqlite")
+  if (config.store !== "sqlite") {
+    const { openRedisStore } = await import("../store/redis/store.ts");
     return await openRedisStore({
       ...{ url: config.store, log, copies: { strict, copies: storeCopies } },
       historyFile: join(directory, "redis-histories.json"),
       counterFile: join(directory, "redis-counter.json"),
     });
+  }
   const { newStore = false } = config;
   return await openSqliteStore({ directory, log, space: { minFreeBytes }, endOpenCall: endOfRestored, newStore });
 }
@@ -49,7 +49,10 @@ export async function openCredentials(
   config: Pick<Config, "store" | "dataDirectory">,
   log: Logger,
 ): Promise<{ table: CredentialTable; close(): Promise<void> }> {
-  if (config.store !== "sqlite") return await openRedisCredentials({ url: config.store, log });
+  if (config.store !== "sqlite") {
+    const { openRedisCredentials } = await import("../store/redis/credentials.ts");
+    return await openRedisCredentials({ url: config.store, log });
+  }
   return { table: openLoggedCredentialFile(config.dataDirectory, log), close: async () => {} };
 }
 

@@ -1,5 +1,4 @@
 import { Code, ConnectError } from "@connectrpc/connect";
-import { ProtocolError, ProtocolErrorCode } from "@modelcontextprotocol/server";
 import { ErrorInfoSchema } from "../../../gen/google/rpc/error_details_pb.ts";
 
 /** Returns the reason (ErrorInfo) of a refused rpc; undefined if the service gave none. */
@@ -32,13 +31,4 @@ export function apiFailureText(error: unknown): string {
   if (!(error instanceof ConnectError)) return "Toolgate failed unexpectedly; see its log.";
   const reason = reasonOf(error);
   return reason === undefined ? error.rawMessage : `${error.rawMessage} [${reason}]`;
-}
-
-/** Throws a failure in the form of the protocol. */
-export function toProtocolError(error: unknown): never {
-  if (error instanceof ProtocolError) throw error;
-  const text = isNotRunning(error)
-    ? "Toolgate is not running: start it with `npx toolgate serve`"
-    : apiFailureText(error);
-  throw new ProtocolError(ProtocolErrorCode.InternalError, text);
 }

@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
-import { Server, type ServerContext } from "@modelcontextprotocol/server";
-import { toProtocolError } from "./api-failure.ts";
+import { ProtocolError, ProtocolErrorCode, Server, type ServerContext } from "@modelcontextprotocol/server";
+import { apiFailureText, isNotRunning } from "./api-failure.ts";
 import { callMcpTool, type ToolsAnswer, type ToolsCall } from "./call-tool.ts";
 import { clientOf, type McpClient, unnamedClient } from "./client-identity.ts";
 import { listMcpTools } from "./list-tools.ts";
@@ -94,3 +94,12 @@ const instructions = [
   `A call may wait for a person: its result then says that nothing has run yet, and names the tool ${waitToolName} and a call_id.`,
   `Call ${waitToolName} with that call_id to wait for the result. A refusal is final: do not try to reach the same effect in another way.`,
 ].join(" ");
+
+/** Throws a failure in the form of the protocol. */
+export function toProtocolError(error: unknown): never {
+  if (error instanceof ProtocolError) throw error;
+  const text = isNotRunning(error)
+    ? "Toolgate is not running: start it with `npx toolgate serve`"
+    : apiFailureText(error);
+  throw new ProtocolError(ProtocolErrorCode.InternalError, text);
+}

@@ -13,10 +13,9 @@ import {
   type ServerEventBus,
 } from "@modelcontextprotocol/server";
 import packageJson from "../../../package.json" with { type: "json" };
-import { toProtocolError } from "../../agents/mcp/api-failure.ts";
 import { callMcpTool, type ToolsAnswer } from "../../agents/mcp/call-tool.ts";
 import { type McpClient, mcpClient } from "../../agents/mcp/client-identity.ts";
-import { type AbortRules, createMcpServer, type McpScope } from "../../agents/mcp/mcp-server.ts";
+import { type AbortRules, createMcpServer, type McpScope, toProtocolError } from "../../agents/mcp/mcp-server.ts";
 import { type McpSession, openMcpSession } from "../../agents/mcp/mcp-session.ts";
 import type { ToolgateApi } from "../../agents/mcp/toolgate-api.ts";
 import { createUncollectedCalls } from "../../agents/mcp/uncollected-calls.ts";

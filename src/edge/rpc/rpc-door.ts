@@ -167,9 +167,12 @@ export function reflectionService(
   files: readonly DescFile[],
   options: ReflectionOptions,
 ): { serverReflectionInfo: Reflect } {
-  const answer = createReflectionIndex(files, options.encode ?? encodeFile);
+  let index: ReturnType<typeof createReflectionIndex> | undefined;
   return {
     async *serverReflectionInfo(requests, { signal }) {
+      // Few services are ever asked: the files are encoded for the first request.
+      index ??= createReflectionIndex(files, options.encode ?? encodeFile);
+      const answer = index;
       const sent = new Set<DescFile>();
       // A client that sends no more requests must not delay a shutdown.
       for await (const request of untilAborted(requests, signal)) {
