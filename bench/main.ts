@@ -19,6 +19,7 @@ import { measurePermission, type PermissionPlan } from "./permission.ts";
 import { measurePipeline } from "./pipeline/pipeline.ts";
 import { createProcesses, type Processes } from "./processes.ts";
 import { profile } from "./profile.ts";
+import { measureRepeats } from "./repeats.ts";
 import { machineLine, ratesTable, ratiosTable, targetsList } from "./report.ts";
 import { runRounds } from "./rounds.ts";
 import { measureSandbox, type SandboxPlan } from "./sandbox/sandbox.ts";
@@ -41,6 +42,7 @@ npm run bench -- --files            only the files of src that one call and one 
 npm run bench -- --lines            only hostile command lines, and another caller beside them: half a minute
 npm run bench -- --asks [FILE…]     only the number of command lines that ask, without the sandbox and behind it; of the lines in
                                     JSON files: asks by population with their reasons, and dangerous lines that got through
+npm run bench -- --repeats          only the lines that are asked again because another session edits the workspace: three minutes
 npm run bench -- --sandbox          only the start of a command in the sandbox, and the index of names: a minute
 npm run bench -- --start            only the CPU time of short command lines
 npm run bench -- --mcp              only tools/call over MCP, beside the SDK's own server
@@ -184,6 +186,7 @@ function selectSections(): Section[] {
     ["engine", compareEngines],
     ["lines", (processes, print) => measureLines(processes, quick ? shortLines : fullLines, print)],
     ["asks", (processes, print) => (files.length > 0 ? measureCorpora : measureAsks)(processes, print, files)],
+    ["repeats", (processes, print) => measureRepeats(processes, { rounds: quick ? 1 : 5 }, print)],
     ["sandbox", ({ folder }, print) => measureSandbox(folder, quick ? shortSandbox : fullSandbox, print)],
     ["start", async (_, print) => measureStart(quick ? 2 : 20, print)],
     ["mcp", (processes, print) => measureMcp(processes, quick ? short : full, print)],
@@ -264,6 +267,7 @@ function readOptions() {
       pipeline: flag,
       files: flag,
       lines: flag,
+      repeats: flag,
       sandbox: flag,
       start: flag,
       mcp: flag,
