@@ -1,4 +1,4 @@
-import { appendFile, mkdir, mkdtemp, readFile, rename, rm, symlink, writeFile } from "node:fs/promises";
+import { appendFile, chmod, mkdir, mkdtemp, readFile, rename, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
@@ -302,7 +302,7 @@ test("a file that a line runs changed: the line is asked again, or the request s
   expect(unnoticed).toEqual([]);
 }, 300_000);
 
-test("a link to code is switched, a directory of it is exchanged: the line is asked again; without a change it is not", async () => {
+test("a link to code is switched, a directory of it is exchanged, a hook becomes executable: the line is asked again; without a change it is not", async () => {
   const service = await startService({ settings: '[permission]\nedit = "allow"\nread = "allow"\n' });
   await prepareCode(service);
   const at = (name: string) => join(service.workspace, name);
@@ -325,7 +325,10 @@ test("a link to code is switched, a directory of it is exchanged: the line is as
     ["cd linked && ./x", () => relink("linked", "sub")],
     ["make -C sub", exchange],
     ["sub/x", exchange],
+    // Git runs no hook that is not executable, so the mode counts as well as the content.
+    ["git commit -m a", () => chmod(at(".git/hooks/pre-commit"), 0o755)],
   ];
+  await chmod(at(".git/hooks/pre-commit"), 0o644);
   for (const [line, change] of changes) expect((await answerAfter(service, line, change)).again, line).toBeDefined();
   for (const line of [...changes.map(([line]) => line), "git commit -m a", "git status", "docker build .", "sort --x"])
     expect((await answerAfter(service, line, async () => {})).again, line).toBeUndefined();
