@@ -279,6 +279,9 @@ describe("toolgate reply", () => {
     }
     expect(server.replies).toEqual([]);
     expect(await toolgate(["reply", "per_1", "reject"], environment)).toMatchObject({ code: 0 });
+    // An edit without a difference is an approval.
+    await toolgate(["reply", "per_1", "once", "--edit", '{"command": "npm test"}'], environment);
+    expect(server.replies[1]).toMatchObject({ reply: PermissionReply.ONCE, shown: Shown.PARTIAL });
   });
 
   test("prints the answer that counts with --json", async () => {

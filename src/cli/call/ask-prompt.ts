@@ -45,7 +45,7 @@ export function createAskPrompt({
     if (signal.aborted) return;
     screen.status(undefined);
     for (const line of askLines(ask, screen.paint.err, { now: Date.now(), texts })) screen.alert(line);
-    if (await answerHere(ask, shownWith(texts), signal)) return;
+    if (await answerHere(ask, shownWith(ask, texts), signal)) return;
     if (signal.aborted) return;
     screen.alert(`  ${screen.paint.err("dim", "answer")}   ${replyCommand(ask, server.url)}`);
     screen.alert(`  ${screen.paint.err("dim", "open")}     ${requestLink(server.url, ask)}`);

@@ -83,7 +83,7 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
 
   function shownOf(ask: PermissionRequest): Shown {
     const texts = cards.selected()?.texts.get(ask);
-    return texts ? shownWith(texts) : Shown.UNKNOWN;
+    return texts ? shownWith(ask, texts) : Shown.UNKNOWN;
   }
 
   async function showWhole(card: Card): Promise<void> {

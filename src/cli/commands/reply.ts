@@ -93,7 +93,7 @@ async function answerAsk(
     ...(wholeCall !== undefined && { wholeCall }),
     ...(lifeMs !== undefined && { expires: Date.now() + lifeMs }),
   };
-  await sendReply(server.permissions, ref, { ...answer, shown: texts ? shownWith(texts) : Shown.UNKNOWN });
+  await sendReply(server.permissions, ref, { ...answer, shown: ask && texts ? shownWith(ask, texts) : Shown.UNKNOWN });
   const given = { ...answer, answers: [...(answers ?? [])], sessionId: ref.sessionId, permissionId: ref.id };
   if (screen.json) screen.emit(PermissionResponseSchema, create(PermissionResponseSchema, given));
   const { err } = screen.paint;

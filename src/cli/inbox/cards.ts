@@ -4,7 +4,6 @@ import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts
 import { filterCalls } from "../../view/ask-filter.ts";
 import { callKeyOf, farewellMs, inertMs } from "../../view/asks.ts";
 import { settledUnseen } from "../../view/outcomes.ts";
-import { isRequestCut } from "../../view/view-lines.ts";
 import { isApproval, settledWords } from "../view/settled.ts";
 import { type FileTexts, shownWith } from "../view/whole-request.ts";
 
@@ -142,7 +141,7 @@ export function isOpen({ endedAt }: Card): boolean {
 
 /** Checks whether all of a card's requests is here. The text of a file that cannot be read is not. */
 export function isShownWhole({ asks, texts }: Card): boolean {
-  return asks.every((ask) => !isRequestCut(ask) && shownWith(texts.get(ask) ?? new Map()) === Shown.WHOLE);
+  return asks.every((ask) => shownWith(ask, texts.get(ask) ?? new Map()) === Shown.WHOLE);
 }
 
 /** The outcomes of a card in words, without requests that were withdrawn because of another answer. */

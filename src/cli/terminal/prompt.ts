@@ -60,7 +60,7 @@ async function showWhole(
     const whole = await readWholeRequest(approver, ask);
     const texts = await readFileTexts(approver, ask);
     for (const line of askLines(whole, screen.paint.err, { now: Date.now(), texts })) screen.alert(line);
-    return shownWith(texts);
+    return shownWith(whole, texts);
   } catch (error) {
     screen.fail(commandFailure(error, approver));
     return undefined;

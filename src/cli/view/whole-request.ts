@@ -5,7 +5,7 @@ import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts
 import type { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { type FileText, fileText } from "../../view/file-text.ts";
 import { maxChangeBytes, readWhole } from "../../view/read-output.ts";
-import { viewLines, withWholeInput } from "../../view/view-lines.ts";
+import { isRequestCut, viewLines, withWholeInput } from "../../view/view-lines.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError } from "../failure/command-error.ts";
 
@@ -43,7 +43,8 @@ export async function readFileTexts(
   return new Map(await Promise.all(found));
 }
 
-/** Returns how much of its request a screen with these texts shows. */
-export function shownWith(texts: FileTexts): Shown {
-  return [...texts.values()].some(({ unread }) => unread !== "") ? Shown.PARTIAL : Shown.WHOLE;
+/** Returns how much of a request a screen shows that draws it with these texts. */
+export function shownWith(ask: PermissionRequest, texts: FileTexts): Shown {
+  const isPart = isRequestCut(ask) || [...texts.values()].some(({ unread }) => unread !== "");
+  return isPart ? Shown.PARTIAL : Shown.WHOLE;
 }
