@@ -248,7 +248,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   core: 2_000,
   edge: 8_100,
   people: 4_500,
-  policy: 8_200,
+  policy: 8_450,
   sandbox: 5_400,
   sources: 1_200,
   store: 10_450,

@@ -6,6 +6,7 @@ import {
   PermissionReason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { asksForGitSettings } from "../policy/caution.ts";
+import { usesInput } from "../policy/condition.ts";
 import type { ExpandedAsk } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
 import type { Subject } from "../policy/subject.ts";
@@ -53,8 +54,15 @@ export function isOnceOnly({ ask, decisions }: JudgedAsk, { tool }: Pick<Subject
       decision.action === PermissionAction.ASK &&
       ((decision.layer === PermissionLayer.ENGINE && !maySave(decision)) ||
         decision.reasonCode === PermissionReason.BROKEN_POLICY ||
+        dependsOnInput(decision) ||
         ask.pipelines?.has(decision.pattern) === true),
   );
+}
+
+/** Checks if the decision depends on the input beyond its pattern. A grant names only patterns, so it would cover any other input. */
+function dependsOnInput({ matches, rule }: PermissionDecision): boolean {
+  const unmet = matches.filter(({ unmet, rule }) => unmet !== "" && rule?.action === PermissionAction.ALLOW);
+  return usesInput(rule?.when) || unmet.some(({ rule }) => usesInput(rule?.when));
 }
 
 /** Builds what grants have to cover; undefined for an ask without patterns, which no grant covers. */

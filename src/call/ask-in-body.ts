@@ -60,7 +60,8 @@ export async function askInBody(
     workspace,
   );
   const { principal } = call.record.spec;
-  const decision = await decide(engine, { subject, principal, plan, workspace, tool }, { grants: "adopt" });
+  const request = inputOf(call.record.part);
+  const decision = await decide(engine, { subject, principal, plan, workspace, tool, request }, { grants: "adopt" });
   const { verdict } = decision;
   if (verdict.action === PermissionAction.DENY) throw denied(verdict);
   const recordAllowed = async (why?: string) => {
@@ -75,7 +76,7 @@ export async function askInBody(
   const wanted = verdict.unapproved.filter((each) => !whole.includes(each.permission) && !isCovered(each));
   const unapproved = await withoutApprovedDirectories(engine, call, wanted);
   if (unapproved.length === 0) return await recordAllowed("what was approved for the call covers it");
-  const digest = await approvalDigest(engine, tool, inputOf(call.record.part), decision, call.opened);
+  const digest = await approvalDigest(engine, tool, request, decision, call.opened);
   const unasked = await askHooks(call, unapproved, plan, digest);
   if (unasked.length === 0) return await recordAllowed();
   const shown = preview && (await storePreview(engine, call, visiblePreview(preview)));

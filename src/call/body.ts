@@ -14,7 +14,7 @@ import type { Engine } from "./engine.ts";
 import { ensureRecorded, recordInBackground } from "./first-step.ts";
 import { createProgress } from "./observer.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
-import { planContext } from "./prepare.ts";
+import { aboutCall, planContext } from "./prepare.ts";
 import type { Approved, Running } from "./running.ts";
 import { isLeaseValid } from "./runs.ts";
 import { outsideSlot } from "./slots.ts";
@@ -139,7 +139,7 @@ function toolContext(
   const { outputs, store } = engine;
   const { ref, part, spec } = call.record;
   return {
-    ...planContext(engine, { ...ref, agent: part.agent }, call.opened, (cwd) => hookEnvironment(call.hooks, cwd)),
+    ...planContext(engine, aboutCall(call.record, tool), call.opened, (cwd) => hookEnvironment(call.hooks, cwd)),
     messageId: part.messageId,
     model: { providerId: spec.providerId, modelId: spec.modelId },
     signal: call.signal,

@@ -73,6 +73,8 @@ export interface Question {
   workspace: PathResolver;
   /** The tool that confines commands; absent: `bash`. */
   tool?: Tool;
+  /** The input of the call as approvers see it, for conditions; absent: unknown. */
+  request?: JsonObject;
   /** The hashes of files as the session has read them. */
   reads?: PlanContext["reads"];
 }
@@ -147,20 +149,22 @@ export async function decideCall(
   const { workspace, files } = rememberPaths(judgedWorkspace(tool, ctx.workspace));
   const made = await makePlan(tool, input, { ...ctx, workspace }, { repeats, request });
   const plan = await withinPlanningTime(resolvePlanPaths(made, files));
-  return await decide(planning, { ...question, plan, workspace, tool, reads: ctx.reads }, mode);
+  return await decide(planning, { ...question, plan, workspace, tool, request, reads: ctx.reads }, mode);
 }
 
 /** Steps 4 and 5: evaluates policy for everything that a plan asks. */
 export async function decide(
   planning: Planning,
-  { subject, principal, plan, workspace, tool, reads }: Question,
+  { subject, principal, plan, workspace, tool, request, reads }: Question,
   { grants, rules, facts }: DecisionMode,
 ): Promise<CallDecision> {
   const { permissions, lines, policy } = planning;
   const layers = rules ?? planning.layersFor(subject);
   const steps = layers.steps ?? createMatchSteps();
   const wall = facts === "none" ? undefined : planning.confines?.(subject.agent, tool);
-  const planned = wall ? plan.asks.map((ask) => behind(wall, ask, plan)) : plan.asks;
+  const walled = wall ? plan.asks.map((ask) => behind(wall, ask, plan)) : plan.asks;
+  const planned =
+    tool && request ? walled.map((ask) => ({ ...ask, call: { tool: tool.name, input: request } })) : walled;
   const asks = await expandAsks(planning, principal, planned, { ...layers, steps }, workspace);
   const verdict = await permissions.decide(asks, subject, { layers: { ...layers, steps }, grants });
   if (!layers.steps) lines.charge(principal, steps.used() / stepsPerMs);

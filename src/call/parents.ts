@@ -10,7 +10,7 @@ import { CallEnd, CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { newRunning } from "./launch.ts";
 import type { CallRecord } from "./ports.ts";
-import { decodeInput, planContext } from "./prepare.ts";
+import { aboutCall, decodeInput, planContext } from "./prepare.ts";
 import { fenceOf, type Running, runKeyOf } from "./running.ts";
 import { beforeDrain, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
@@ -146,8 +146,7 @@ async function runAgain(engine: Engine, call: Running, tool: Tool): Promise<Tool
     call.tool = tool;
     const input = decodeInput(engine, tool, call.record);
     const environment = (cwd: string) => hookEnvironment(call.hooks, cwd);
-    const about = { ...call.record.ref, agent: call.record.part.agent };
-    const plan = await tool.plan(input, planContext(engine, about, call.opened, environment));
+    const plan = await tool.plan(input, planContext(engine, aboutCall(call.record, tool), call.opened, environment));
     if (call.record.remote) call.former = await whileStoreAway(engine, call, () => readFormerRun(engine, call.record));
     const returned = await executeBody(engine, call, tool, { input, plan, outside: [], files: { read: [], edit: [] } });
     return await settleCall(engine, call, plan, returned);

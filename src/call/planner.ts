@@ -225,7 +225,8 @@ async function questionAbout(
   const place = isForeignPermission(tool.name) ? `\n${workspace.directory}` : "";
   const requestDigest = () => digestOfRequest(tool.name, canonicalJson(request) + place);
   const repeats = session === undefined || onlyRules ? 0 : await store.repeatsOf(session.id, requestDigest());
-  const call = { sessionId, callId: "", root: session?.rootSessionId, agent: subject.agent };
+  const judged = { call: { tool: tool.name, input: request } };
+  const call = { sessionId, callId: "", root: session?.rootSessionId, agent: subject.agent, ...judged };
   return {
     ...{ tool, subject, principal, request, repeats },
     input: decodeRequest(tool, request),

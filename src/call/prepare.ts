@@ -3,6 +3,7 @@ import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
+import type { ExpandedAsk } from "../policy/model.ts";
 import { similar } from "../tool/similar.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import { inputAfterHooks } from "./call-hooks.ts";
@@ -120,21 +121,32 @@ export function questionOf(
     principal: spec.principal,
     ...{ request: inputOf(part), repeats },
     input: decodeInput(engine, tool, call),
-    ctx: planContext(engine, { ...call.ref, agent: part.agent }, opened, environment),
+    ctx: planContext(engine, aboutCall(call, tool), opened, environment),
   };
+}
+
+/** Returns what the context of a call names. */
+export function aboutCall({ ref, part }: Described, { name: tool }: Tool) {
+  return { ...ref, agent: part.agent, call: { tool, input: inputOf(part) } };
 }
 
 /** Context in which a tool plans a call. */
 export function planContext(
   { layersFor, policy, store }: Pick<Planning, "layersFor" | "policy"> & { store: Pick<ToolMemory, "getRead"> },
-  { sessionId, callId, root, agent }: Omit<CallRef, "root"> & { root?: string | undefined; agent: string },
+  {
+    sessionId,
+    callId,
+    root,
+    agent,
+    ...judged
+  }: Omit<CallRef, "root"> & { root?: string | undefined; agent: string } & Pick<ExpandedAsk, "call">,
   opened: Parameters<typeof placeFor>[0],
   environment: PlanContext["environment"],
 ): PlanContext {
   return {
     ...{ environment, sessionId, callId, agent, workspace: opened.workspace },
     reads: { get: async (path) => (root === undefined ? undefined : await store.getRead(root, path)) },
-    judge: createToolJudge(policy, () => layersFor(placeFor(opened, agent))),
+    judge: createToolJudge(policy, () => layersFor(placeFor(opened, agent)), judged),
   };
 }
 

@@ -14,6 +14,7 @@ import {
 } from "../config/config.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { Logger } from "../core/logger.ts";
+import { inputProblem, type TypedTool } from "../policy/condition-schema.ts";
 import { type ConfiguredRules, createLayers, type LayersFor } from "../policy/layers.ts";
 import type { Layers } from "../policy/model.ts";
 import { createPolicy } from "../policy/policy.ts";
@@ -92,6 +93,19 @@ export async function checkConfiguredPolicy({ policy, file, dataDirectory }: Con
   throw new ConfigError(
     `${errors.map(({ text }) => text).join("\n")}\ncorrect the rules or the tests, and check them with: toolgate check-config ${file}`,
   );
+}
+
+/** Creates the function that logs the conditions that do not fit the input of tools that register. Where they allow, such a call asks. */
+export function createConditionCheck(rules: ConfiguredRules, log: Logger) {
+  const reported = new Set<string>();
+  return (tools: readonly TypedTool[]): void => {
+    for (const rule of [rules.config, ...rules.agents.values()].flat()) {
+      const problem = inputProblem(rule, tools);
+      if (problem === undefined || reported.has(problem)) continue;
+      reported.add(problem);
+      log.warn(`${problem}. What it would allow asks`);
+    }
+  };
 }
 
 /**

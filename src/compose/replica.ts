@@ -27,7 +27,7 @@ import { byName, createRegistry } from "../tool/registry.ts";
 import type { DefinedTool, Tool } from "../tool/tool.ts";
 import { createForeignTools } from "../tools/foreign/foreign-tools.ts";
 import { projectFiles } from "../tools/fs/ripgrep.ts";
-import { createPolicyParts, type PolicyConfig } from "./policy.ts";
+import { createConditionCheck, createPolicyParts, type PolicyConfig } from "./policy.ts";
 import type { ServiceStore } from "./store.ts";
 
 /** The settings of a replica. */
@@ -73,7 +73,7 @@ export function createReplica({
   stops?: Stops;
   log: Logger;
 }) {
-  const registry = createRegistry(config);
+  const registry = createRegistry(config, createConditionCheck(rules, log));
   const builtIn = tools.map(boundTool);
   registry.register(byName(builtIn));
   const hooks = createHooks();

@@ -1,5 +1,5 @@
 import { existsSync } from "node:fs";
-import type { AskingTool } from "../policy/known-permissions.ts";
+import type { TypedTool } from "../policy/condition-schema.ts";
 import { type Config, configFile, defaultData, type Environment, loadConfigForCheck } from "./config.ts";
 import { languageServerWarnings } from "./language-servers.ts";
 import { checkPolicy, type Finding, readPolicy } from "./policy.ts";
@@ -14,7 +14,7 @@ import { isWorkspaceFile, readWorkspaceSettings } from "./workspace-rules.ts";
 export async function checkConfig(
   named: string | undefined,
   environment: Environment,
-  tools: readonly AskingTool[],
+  tools: readonly TypedTool[],
 ): Promise<{ file: string; rules: number; tests: number; findings: Finding[]; notes: string[] }> {
   const file = configFile(named ?? environment.env.TOOLGATE_CONFIG, environment);
   const { home } = environment;

@@ -2,6 +2,7 @@ import { relative, resolve } from "node:path";
 import { closest } from "fastest-levenshtein";
 import { type PermissionDecision, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { builtInAgents } from "../policy/agents.ts";
+import { inputProblem, restsOnRisk, type TypedTool } from "../policy/condition-schema.ts";
 import { type AskingTool, isForeignPermission, knownPermissions, permissionsOf } from "../policy/known-permissions.ts";
 import { type ConfiguredRules, createLayers } from "../policy/layers.ts";
 import { strictestOf } from "../policy/opinion.ts";
@@ -103,14 +104,18 @@ export interface Finding {
 /** Runs the tests of a policy, and finds unknown permissions and rules that never decide. Returns the findings in order of lines. */
 export async function checkPolicy(
   policy: WrittenPolicy,
-  given: { home: string; dataDirectory: string; tools: readonly AskingTool[] },
+  given: { home: string; dataDirectory: string; tools: readonly TypedTool[] },
 ): Promise<Finding[]> {
   const lists = [policy.config, ...policy.agents.values()];
   const judge = createJudge(policy, given);
   const failures: Finding[] = [];
   for (const test of policy.tests) failures.push(...(await runTest(test, policy, judge)));
   const found = [
-    ...lists.flatMap((list) => [...unknownNames(list, given.tools), ...neverDecides(list, given.home)]),
+    ...lists.flatMap((list) => [
+      ...unknownNames(list, given.tools),
+      ...neverDecides(list, given.home),
+      ...conditionProblems(list, given.tools),
+    ]),
     ...failures,
   ];
   return found.toSorted((one, other) => (one.line ?? 0) - (other.line ?? 0));
@@ -157,10 +162,11 @@ function createJudge(policy: WrittenPolicy, { home, dataDirectory }: { home: str
       isDirectory: false,
     };
   };
-  return async ({ permission, pattern, agent = "build", contained }) => {
+  return async ({ permission, pattern, agent = "build", contained, tool = "", input }) => {
     const ask = {
       permission,
       patterns: [pattern],
+      ...((tool !== "" || input) && { call: { ...(tool !== "" && { tool }), ...(input && { input }) } }),
       ...(permission === "bash" ? { cwd: workspace } : { paths: [place(pattern, workspace).absolute] }),
     };
     const layers = layersFor({ session: undefined, ancestors: [], agent });
@@ -189,6 +195,26 @@ function unknownNames({ rules, lineOf }: WrittenRules, tools: readonly AskingToo
         line: lineOf(i),
         message: `unknown permission "${permission}": ${hint}`,
       },
+    ];
+  });
+}
+
+/** Finds conditions on fields that the tools do not have, and allows that rest on words of a line alone. */
+function conditionProblems({ rules, lineOf }: WrittenRules, tools: readonly TypedTool[]): Finding[] {
+  return rules.flatMap((rule, i): Finding[] => {
+    const problem = inputProblem(rule, tools);
+    const what = `${rule.permission} ${JSON.stringify(rule.pattern)}`;
+    return [
+      ...(problem === undefined ? [] : [{ severity: "error" as const, line: lineOf(i), message: problem }]),
+      ...(restsOnRisk(rule)
+        ? [
+            {
+              severity: "warning" as const,
+              line: lineOf(i),
+              message: `${what} allows by risk alone, and a risk that is not found proves nothing; write contained && … as well`,
+            },
+          ]
+        : []),
     ];
   });
 }

@@ -433,6 +433,8 @@ export const configSchema = strictTable({
         expect: key(z.enum(["allow", "ask", "deny"]), "the decision"),
         agent: key(name().optional(), "the agent that asks", { without: "`build`" }),
         contained: key(z.boolean().optional(), "whether the sandbox contains the command line", { without: "unknown" }),
+        tool: key(text().optional(), "the tool that asks, for conditions", { without: "unknown" }),
+        input: key(z.record(z.string(), z.json()).optional(), "its input, for conditions", { without: "unknown" }),
       }),
     )
     .default([]),

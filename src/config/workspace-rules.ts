@@ -71,15 +71,22 @@ export function createWorkspaceRules({
       const file = join(level, workspaceFile);
       const found = read(file, root);
       if (found === undefined) return [];
-      const problem = found.problem === undefined ? {} : { problem: found.problem };
       const source = visible(relative(root, file));
       const isTrusted = level === root && found.sha256 !== undefined && found.sha256 === trustedPolicy(root);
       const widens = isTrusted && found.problem === undefined ? ({ widens: true } as const) : {};
-      return [{ layer: PermissionLayer.WORKSPACE, source, rules: found.rulesFor(agent), ...problem, ...widens }];
+      const rules = found.rulesFor(agent);
+      const refused = !isTrusted && rules.some(({ when }) => when) ? untrustedCondition(source) : undefined;
+      const why = found.problem ?? refused;
+      return [
+        { layer: PermissionLayer.WORKSPACE, source, rules, ...(why !== undefined && { problem: why }), ...widens },
+      ];
     });
     return lists.length > maxFiles ? [tooManyFiles(lists.length)] : lists;
   };
 }
+
+const untrustedCondition = (source: string) =>
+  `${source}: a rule has a condition (when), which only the policy file of the root can have, once it is trusted: toolgate trust`;
 
 function tooManyFiles(count: number): LayerRules {
   const problem = `${count} policy files from the root of the workspace down, over the limit of ${maxFiles}`;

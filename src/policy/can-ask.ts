@@ -22,7 +22,7 @@ function asksItself(permission: string): boolean {
 
 /** Returns the rules that can be the last match: the last rule for every pattern, and those after it. */
 function deciding(rules: readonly Rule[]): { rules: readonly Rule[]; complete: boolean } {
-  const first = rules.findLastIndex(({ pattern }) => pattern === "*");
+  const first = rules.findLastIndex(({ pattern, when }) => pattern === "*" && !when);
   return { rules: rules.slice(Math.max(0, first)), complete: first !== -1 };
 }
 

@@ -125,8 +125,8 @@ function withCondition(unmet: readonly TracedMatch[]): Opinion | undefined {
 
 /** Returns what conditions may use of an ask. */
 function factsOf(ask: ExpandedAsk): Facts {
-  const { permission, contained, risks = [] } = ask;
-  const fact = contained === undefined ? {} : { contained };
+  const { permission, contained, risks = [], call } = ask;
+  const fact = { ...(contained !== undefined && { contained }), ...call };
   // Only the risks of command lines are looked for in all that they name.
   if (permission !== "bash") return fact;
   return { ...fact, risks: [...new Set([...risks, ...risksOfAsk(ask)].map(({ kind }) => kind))] };

@@ -1,3 +1,4 @@
+import type { JsonObject } from "@bufbuild/protobuf";
 import type { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Ask } from "../core/ask.ts";
 import type { MatchSteps } from "./match-steps.ts";
@@ -9,6 +10,8 @@ import type { RiskFound } from "./shell/effects.ts";
 
 /** An ask with the findings of the command analysis; see `expand`. */
 export interface ExpandedAsk extends Ask {
+  /** The tool and the input of the call that asks, for conditions; absent: unknown. Only the engine sets it. */
+  call?: { readonly tool?: string; readonly input?: JsonObject };
   /** For commands: the whole line that they are parts of, as the tool gave it. */
   line?: string;
   /** For commands: what was understood of the line. A text without a reading is read where it is needed. */
@@ -28,6 +31,9 @@ export interface ExpandedAsk extends Ask {
   /** For commands: patterns that run what a pipe feeds them, such as `sh`, each with its whole pipeline. No grant covers them. */
   pipelines?: ReadonlyMap<string, string>;
 }
+
+/** Returns the field `call` of an ask, for asks that follow from it. */
+export const factsOfCall = ({ call }: ExpandedAsk): Pick<ExpandedAsk, "call"> => (call === undefined ? {} : { call });
 
 /** The code of a line. */
 export interface LineCode {

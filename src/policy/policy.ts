@@ -7,7 +7,7 @@ import { decideLine, decidePattern, decideWithoutPattern, type PolicyState } fro
 import type { FileRules } from "./file-rules.ts";
 import { createFileGuard, deniedPaths, type Guard } from "./guard.ts";
 import { createMatchSteps } from "./match-steps.ts";
-import type { ExpandedAsk, Layers, Wall } from "./model.ts";
+import { type ExpandedAsk, factsOfCall, type Layers, type Wall } from "./model.ts";
 import { type ReadPlace, readDoubts } from "./read-doubts.ts";
 import { expand } from "./shell/expand.ts";
 import type { Files } from "./shell/touched.ts";
@@ -54,7 +54,7 @@ export function createPolicy({
       return expand(ask, files, allowed, home, ask.wall && usesContainment(layers) ? containment(ask.wall) : undefined);
 
       function containment(wall: Wall) {
-        return { wall, home, registries, judge: (one: ExpandedAsk) => judge(one, layers) };
+        return { wall, home, registries, judge: (one: ExpandedAsk) => judge({ ...one, ...factsOfCall(ask) }, layers) };
       }
     },
     /** Judges an ask: one decision for each pattern. An ask without patterns gets one, which is never ALLOW. */
@@ -77,16 +77,15 @@ export function createPolicy({
         )
         .sort();
     },
-    /** Checks if a permission is always denied: `*` and the pattern of each rule about it, taken as texts, are denied. */
+    /** Checks if a permission is always denied: `*` and the pattern of each rule about it, taken as texts, are denied without a condition. */
     hides(layers: Layers, permission: string): boolean {
       const rules = [...layers.wide, ...layers.narrow].flatMap(rulesOf(compiled, permission));
       const patterns = ["*", ...rules.map(({ pattern }) => pattern)];
       const steps = layers.steps ?? createMatchSteps();
-      return patterns.every(
-        (_, at) =>
-          decidePattern(state, { permission, patterns }, at, layers, { analyse: false, steps }).action ===
-          PermissionAction.DENY,
-      );
+      return patterns.every((_, at) => {
+        const { action, rule } = decidePattern(state, { permission, patterns }, at, layers, { analyse: false, steps });
+        return action === PermissionAction.DENY && !rule?.when;
+      });
     },
   };
 }

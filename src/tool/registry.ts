@@ -44,8 +44,11 @@ export interface ToolProvider {
   guardProblem(workspace: string): string | undefined;
 }
 
-/** Creates an empty registry. It ignores experimental tools that are not named. */
-export function createRegistry({ experimental = [] }: { experimental?: readonly string[] } = {}): Registry {
+/** Creates an empty registry. It ignores experimental tools that are not named. `registered` is called with the tools of each registration. */
+export function createRegistry(
+  { experimental = [] }: { experimental?: readonly string[] } = {},
+  registered: (tools: readonly Tool[]) => void = () => {},
+): Registry {
   const everywhere: Layer = new Map();
   const workspaces = new Map<string, Layer>();
   const providers: ToolProvider[] = [];
@@ -78,6 +81,7 @@ export function createRegistry({ experimental = [] }: { experimental?: readonly 
         layer.set(name, [...below, registration, ...above]);
       }
       revision += 1;
+      registered(registrations.map(({ tool }) => tool));
       return () => {
         for (const registration of registrations) {
           const { name } = registration.tool;

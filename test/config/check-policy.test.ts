@@ -70,6 +70,44 @@ test("an unknown permission is reported with the nearest known one, or with the 
   ]);
 });
 
+test("a condition on the input that no asking tool has is an error, and an allow by risk alone a warning", async () => {
+  const rule = (when: string) => `"x*" = { action = "allow", when = ${JSON.stringify(when)} }`;
+  expect(await findings(`[permission.edit]\n${rule("size(input.content) <= 9 && tool == 'write'")}`)).toEqual([]);
+  expect(await findings(`[permission.bash]\n${rule("risk.only([])")}`)).toEqual([
+    '2 warning bash "x*" allows by risk alone, and a risk that is not found proves nothing; write contained && … as well',
+  ]);
+  expect(await findings(`[permission.edit]\n${rule("input.contents == 'a'")}`)).toEqual([
+    expect.stringMatching(
+      /^2 error the condition of edit "x\*" does not fit the input of \w+: it has no input\.contents; /,
+    ),
+  ]);
+  expect(await findings(`[permission.bash]\n${rule("input.command <= 3")}`)).toEqual([
+    '2 error the condition of bash "x*" does not fit the input of bash: input.command is string, and is compared as number; correct it, or name the tool\'s field',
+  ]);
+  // The fields of tools that register later are not known yet.
+  expect(await findings(`[permission.transfer]\n${rule("input.amount <= 100")}`)).toEqual([
+    expect.stringContaining('2 warning unknown permission "transfer"'),
+  ]);
+});
+
+test("a test of a policy gives the tool, the input and the containment, and what it leaves out is unknown", async () => {
+  const rules =
+    '[permission]\n"claude:pay" = { "*" = { action = "allow", when = "input.amount <= 100 && tool == \'claude:pay\'" }, "x*" = { action = "deny", when = "has(input.note)" } }';
+  const run = (pattern: string, expected: string, more: string) =>
+    findings(
+      `${rules}\n[[permission_test]]\npermission = "claude:pay"\npattern = "${pattern}"\nexpect = "${expected}"\n${more}`,
+    );
+  const tool = 'tool = "claude:pay"';
+  expect(await run("pay", "allow", `${tool}\ninput = { amount = 100 }`)).toEqual([]);
+  expect(await run("pay", "ask", `${tool}\ninput = { amount = 100.5 }`)).toEqual([]);
+  expect(await run("pay", "ask", tool)).toEqual([]);
+  expect(await run("xy", "deny", tool)).toEqual([]);
+  expect(await run("xy", "allow", `${tool}\ninput = { amount = 1 }`)).toEqual([]);
+  expect(await run("pay", "allow", "input = { amount = 1 }")).toEqual([
+    expect.stringContaining("does not count, since tool is unknown here; input.amount is 1: ask"),
+  ]);
+});
+
 test("a rule that never decides is reported with the rule that always wins", async () => {
   expect(
     await findings('[permission.bash]\n"git push *" = "deny"\n"ls *" = "ask"\n"git *" = "allow"\n"l*" = "allow"'),

@@ -51,6 +51,12 @@ test("more policy files above a directory than can be judged make everything ask
   ]);
 });
 
+test("a condition in a policy file that is not trusted makes everything ask", async () => {
+  const { file, read } = workspace();
+  writeFileSync(file, '[permission.edit]\n"*" = { action = "deny", when = "input.x == 1" }');
+  expect(await read()).toMatchObject([{ problem: expect.stringContaining("once it is trusted: toolgate trust") }]);
+});
+
 test("rules for all come before those for the agent", async () => {
   const { file, read } = workspace();
   writeFileSync(file, '[agent.plan.permission]\nread = "allow"\n[permission]\nread = "deny"\nedit = "ask"');

@@ -1,8 +1,13 @@
 import { readFileSync } from "node:fs";
 import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import type { JsonObject } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
-import { PermissionAction as Action, PermissionLayer as Layer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  PermissionAction as Action,
+  PermissionLayer as Layer,
+  PermissionReason,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { toolgate } from "../cli/toolgate.ts";
 import { connect, refusal } from "./clients.ts";
 import { useService } from "./service.ts";
@@ -13,6 +18,8 @@ const settings = `
 "ls *" = "allow"
 [agent.plan.permission.edit]
 "plans/*" = "allow"
+[agent.typed.permission.edit]
+"*" = { action = "allow", when = "tool == 'write' && size(input.content) <= 20" }
 `;
 const service = useService({ settings });
 const rule = (permission: string, pattern: string, action: Action) => ({ permission, pattern, action });
@@ -51,6 +58,25 @@ test("what a decision names by layer, source and index is what the list has ther
     const list = lists.find((one) => one.layer === layer && one.source === source);
     expect(list?.rules[ruleIndex]).toEqual(rule);
   }
+});
+
+test("a condition decides by the input that the call runs with, and no answer outlives that input", async () => {
+  const [caller, person] = [connect(service, "caller"), connect(service, "approver")];
+  const sessionId = await caller.newSession({ agent: "typed" });
+  const plan = (tool: string, input: JsonObject) => caller.tools.planTool({ sessionId, tool, input });
+  expect((await plan("write", { filePath: "a.txt", content: "short" })).action).toBe(Action.ALLOW);
+  const { action, decisions, asks } = await plan("write", { filePath: "a.txt", content: "a".repeat(21) });
+  expect(action).toBe(Action.ASK);
+  expect(decisions[0]).toMatchObject({
+    reasonCode: PermissionReason.CONDITION,
+    reason: expect.stringContaining(`does not count, since tool is "write"; input.content is "${"a".repeat(21)}": ask`),
+  });
+  // A grant names a path, which says nothing about the input.
+  expect(asks.map(({ always, offers }) => [always, offers])).toEqual([[[], []]]);
+  const other = await plan("edit", { filePath: "a.txt", oldString: "", newString: "x" });
+  expect(other.decisions[0]?.reason).toContain('since tool is "edit"; input.content is missing');
+  const explained = await person.permissions.explainPermission({ sessionId, permission: "edit", patterns: ["a.txt"] });
+  expect(explained.decisions[0]?.reason).toContain("since tool is unknown here; input is unknown here");
 });
 
 test("explain names file and line of each rule that a file has, through the command line too", async () => {

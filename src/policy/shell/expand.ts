@@ -1,5 +1,5 @@
 import { join } from "node:path";
-import type { ExpandedAsk } from "../model.ts";
+import { type ExpandedAsk, factsOfCall } from "../model.ts";
 import { mergeRisks, risksOfCommands } from "../risk.ts";
 import { addUse } from "./add-use.ts";
 import { type Command, type LineReading, readCommands } from "./command.ts";
@@ -91,6 +91,7 @@ export async function expand(
   );
   return [...(held?.asks ?? places), itself, ...others].map((found) => ({
     ...found,
+    ...factsOfCall(ask),
     ...(risks.length > 0 && { risks }),
     ...(held && { contained: held.contained }),
     ...(found.permission === "bash" && { readings, ...(pipelines.size > 0 && { pipelines }) }),

@@ -47,10 +47,12 @@ export type PermissionRule = Message<"opencode.tool.v1.PermissionRule"> & {
 
   /**
    * when is the condition under which this rule matches; empty: always. It uses `contained` (the sandbox keeps all effects
-   * of the command line in the workspace and in private temporary files) and `risk` (the kinds of risk, such as `'delete' in
-   * risk`) with !, &&, ||, comparisons, `in`, size() and risk.only([…]). What is unknown goes the strict way: a rule that
-   * allows then does not match, one that asks or denies does. Only rules of the configuration and of trusted workspaces can
-   * have one; those of requests and sessions are refused.
+   * of the command line in the workspace and in private temporary files), `risk` (the kinds of risk, such as `'delete' in
+   * risk`), `tool` (its name) and `input` (the input as approvers see it, such as `input.amount <= 100`) with !, &&, ||,
+   * comparisons, `in`, has(input.FIELD), size(), startsWith(), endsWith(), contains() and risk.only([…]); it has at most 64
+   * parts. What is unknown, missing or of another type goes the strict way: a rule that allows then does not match, one that
+   * asks or denies does. Only rules of the configuration and of trusted workspaces can have one; those of requests and
+   * sessions are refused. Where the input decides that a call asks, no grant is offered or counts: it names only patterns.
    *
    * @generated from field: string when = 4;
    */
