@@ -69,29 +69,55 @@ const isWrapped = (words: readonly string[], by: readonly string[]) =>
  */
 function isHeld(kind: RiskKind, words: readonly string[]): boolean {
   const [program = "", ...rest] = words;
-  const name = programName(program);
-  if (kind === RiskKind.PUBLISH) return fetchers.test(name) && reachesOnlyItself(words);
+  if (kind === RiskKind.PUBLISH) return isOwnFetch(words);
   if (kind !== RiskKind.DOWNLOADED_CODE) return false;
-  return (
-    systemPackages.test(name) ||
-    (/^(docker|podman)$/.test(name) && /^(buildx )?build\b|^compose (up|build|pull)\b/.test(rest.join(" ")))
-  );
+  const name = programName(program);
+  // Other options run commands, or install elsewhere, and a file is no package of the system.
+  if (systemPackages.test(name)) return rest.every((word) => systemOption.test(word) || systemPackage.test(word));
+  return /^(docker|podman)$/.test(name) && /^(buildx )?build\b|^compose (up|build|pull)\b/.test(rest.join(" "));
 }
 
-const fetchers = /^(curl|wget|https?|xh)$/;
 const systemPackages = /^(apt|apt-get|dnf|yum|apk|pacman|zypper)$/;
+const systemOption =
+  /^(-[yqSu]+|--(yes|assume-?yes|quiet|no-install-recommends|no-cache|update|noconfirm|needed|non-interactive|fix-missing))$/;
+const systemPackage = /^(?!(download|source|changelog)$|\S*\.(deb|rpm|apk|zst|xz)$)[a-z0-9][\w.+-]*([=:][\w.+:~-]+)?$/i;
 
 /** A command without what it fetches in the network of its session, which is no download. */
 function withoutOwnFetches(command: Command): Command {
-  const isOwn = (words: readonly string[]) => fetchers.test(programName(words[0] ?? "")) && reachesOnlyItself(words);
-  return { ...command, mentions: command.mentions.filter((words) => !isOwn(words)) };
+  return { ...command, mentions: command.mentions.filter((words) => !isOwnFetch(words)) };
 }
 
-/** Checks if all addresses that a command names are in the network of its session. */
-function reachesOnlyItself(words: readonly string[]): boolean {
-  const hosts = [...words.join(" ").matchAll(/\b[a-z]+:\/\/([^\s/?#'"]*)/gi)].map(([, host = ""]) => host);
-  return hosts.length > 0 && hosts.every((host) => /^(localhost|127\.0\.0\.1|\[::1\])(:\d+)?$/i.test(host));
+/** Checks if a command reaches only the network of its session. What it does not know, such as a redirect or a proxy, may lead out. */
+function isOwnFetch([program = "", ...rest]: readonly string[]): boolean {
+  const name = programName(program);
+  const words = rest.map((word) => word.replaceAll(/^['"]|['"]$/g, ""));
+  if (/^(https?|xh)$/.test(name)) {
+    const [first = "", second = ""] = words.filter((word) => !plainHttpOption.test(word));
+    return (
+      isOwnAddress(/^[A-Z]+$/.test(first) ? second : first) && !words.some((word) => otherOption(word, plainHttpOption))
+    );
+  }
+  if (name !== "curl") return false;
+  const operands: string[] = [];
+  for (let at = 0; at < words.length; at += 1) {
+    const word = words[at] ?? "";
+    if (curlValue.test(word)) at += 1;
+    else if (!word.startsWith("-")) operands.push(word);
+    else if (word !== "--url" && !curlOption.test(word)) return false;
+  }
+  return operands.length > 0 && operands.every(isOwnAddress);
 }
+
+const otherOption = (word: string, known: RegExp) => word.startsWith("-") && !known.test(word);
+const isOwnAddress = (word: string) =>
+  /^(https?:\/\/)?(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?([/?#]|$)/i.test(word) || /^:\d{1,5}(\/|$)/.test(word);
+const plainHttpOption = /^(-[jfbhv]+|--(json|form|body|headers|verbose|ignore-stdin|check-status|timeout=\S+))$/;
+/** Options of curl after which a value follows. */
+const curlValue =
+  /^(-[sSfikgvNIjG#]*[XdHTFowmuAbce]|--(request|header|data(-\w+)?|json|form(-string)?|upload-file|output|write-out|max-time|connect-timeout|retry(-delay|-max-time)?|user|user-agent|cookie|cookie-jar|referer))$/;
+/** Options of curl without one, or with one in the same word. */
+const curlOption =
+  /^(-[sSfikgvNIjGO#]*([XdHTFowmuAbce].+)?|--(silent|show-error|fail|fail-with-body|include|insecure|head|verbose|compressed|no-progress-meter|no-buffer|get|globoff|remote-name|http1\.1|http2|retry-connrefused|retry-all-errors))$/s;
 
 /** Checks if a text contains a name as a whole word, also as a module is spelled in code. */
 function namesWord(text: string, name: string): boolean {

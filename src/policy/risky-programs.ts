@@ -104,6 +104,13 @@ const rows: readonly Row[] = [
     DOWNLOADED_CODE,
     NETWORK,
   ],
+  // These run commands, use another configuration, or bring files instead of packages.
+  [
+    "apt apt-get dnf yum apk pacman zypper",
+    /(^| )(download|source|changelog|--?(o|c|option|config|root|installroot|hookdir|setopt|config-file|releasever)(=| |$))/,
+    DOWNLOADED_CODE,
+    NETWORK,
+  ],
   ["go", /^(install|get)\b|^run \S+@/, DOWNLOADED_CODE, NETWORK],
   ["deno", /^(run|install|x)\b.*(https?:|npm:|jsr:)/, DOWNLOADED_CODE, NETWORK],
   ["docker podman", /^(run|compose (up|run)|build|buildx)\b/, DOWNLOADED_CODE],
