@@ -240,7 +240,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   approval: 1_900,
   bodies: 7_200,
   call: 10_800,
-  cli: 10_000,
+  cli: 10_250,
   client: 900,
   compose: 2_550,
   config: 3_100,

@@ -102,7 +102,7 @@ function ranAnotherInput({ reportedBy, state }: ToolPart): boolean {
 /** Label of unknown tools; no tool can have this name. */
 const unknownTool = "(unknown)";
 const durationBounds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800];
-const waitBounds = [1, 5, 15, 60, 300, 900, 3_600, 21_600];
+const waitBounds = [1, 2, 5, 15, 60, 300, 900, 3_600, 21_600];
 
 interface CallFamily {
   name: string;

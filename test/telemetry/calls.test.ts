@@ -45,6 +45,21 @@ test("each end is one log line, one count and one entry of the stats, whatever c
   ]);
   const shown = await toolgate(["stats"], cli);
   expect(shown.stdout).toMatch(/^tool +count +average +errors +timeouts\n\(unknown\) +1 +0 ms +1 +0\nbash +4 /);
+
+  const asks = await toolgate(["stats", "--asks", "--days", "1", "--json"], cli);
+  const [all, ...byAgent] = asks.stdout
+    .trimEnd()
+    .split("\n")
+    .map((line) => JSON.parse(line));
+  expect(all).toMatchObject({ by: "all", asks: 3, approved: 1, rejected: 1, unanswered: 1 });
+  expect(byAgent).toContainEqual(
+    expect.objectContaining({ by: "rule", name: "no rule: bash", approved: 1, rejected: 1 }),
+  );
+  expect(asks.stdout).not.toContain("approver");
+  expect((await toolgate(["stats", "--asks"], cli)).stdout).toMatch(
+    /^asked by +calls +asked of 100 .*\nall +\d+ +\d+\.\d /,
+  );
+  expect(await toolgate(["stats", "--asks", "--days", "x"], cli)).toMatchObject({ code: 2 });
 });
 
 test("the wait of a call that its agent runs counts from its request to the last answer, whatever the answer", async () => {

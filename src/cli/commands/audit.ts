@@ -9,14 +9,13 @@ import {
   DecisionKindSchema,
   DecisionRecordSchema,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import { pagesOf } from "../../core/pages-of.ts";
 import { withScreen, withServer } from "../command.ts";
-import type { ServerConnection } from "../connection/connection.ts";
 import type { CliContext, CliProcess } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError, UsageError } from "../failure/command-error.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
+import { auditEntries } from "../view/audit-entries.ts";
 import { momentOf, wordOf } from "../view/words.ts";
 
 /** Defines `toolgate audit export` and `toolgate audit verify`. */
@@ -30,9 +29,7 @@ export function defineAudit(command: Command, context: CliContext): void {
     )
     .action((options: { session?: string }) =>
       withServer(context, command, "approver", async (server, screen) => {
-        for await (const root of rootsOf(server, options.session)) {
-          for await (const entry of entriesOf(server, root)) screen.emit(AuditEntrySchema, entry);
-        }
+        for await (const entry of auditEntries(server, options.session)) screen.emit(AuditEntrySchema, entry);
         return undefined;
       }),
     );
@@ -44,35 +41,11 @@ export function defineAudit(command: Command, context: CliContext): void {
     .addHelpText("after", verifyHelp)
     .action((file: string | undefined, options: { session?: string }) =>
       file === undefined
-        ? withServer(context, command, "approver", (server, screen) => verify(stored(server, options.session), screen))
+        ? withServer(context, command, "approver", (server, screen) =>
+            verify(auditEntries(server, options.session), screen),
+          )
         : withScreen(context, command, (screen) => verify(exported(file, screen.io), screen)),
     );
-}
-
-async function* rootsOf(server: ServerConnection, session: string | undefined): AsyncGenerator<string> {
-  if (session !== undefined) return yield session;
-  const living = new Set<string>();
-  for await (const page of pagesOf((page) => server.sessions.listSessions(page)))
-    for (const { rootSessionId } of page.sessions) living.add(rootSessionId);
-  yield* living;
-  for await (const { rootSessionIds } of pagesOf((page) => server.permissions.listAudits(page))) {
-    // A deleted session may exist again under the same id.
-    for (const root of rootSessionIds) if (!living.has(root)) yield root;
-  }
-}
-
-async function* entriesOf({ permissions }: ServerConnection, sessionId: string): AsyncGenerator<AuditEntry> {
-  for (let afterSeq = 0n; ; ) {
-    const { entries, end } = await permissions.listDecisions({ sessionId, afterSeq, pageSize: 500 });
-    yield* entries;
-    const last = entries.at(-1);
-    if (end || !last) return;
-    afterSeq = last.seq;
-  }
-}
-
-async function* stored(server: ServerConnection, session: string | undefined): AsyncGenerator<AuditEntry> {
-  for await (const root of rootsOf(server, session)) yield* entriesOf(server, root);
 }
 
 async function* exported(file: string, { stdin }: CliProcess): AsyncGenerator<AuditEntry> {

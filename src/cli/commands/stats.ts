@@ -2,35 +2,73 @@ import type { Command } from "commander";
 import { type ToolStats, ToolStatsSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
+import { UsageError } from "../failure/command-error.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
+import { type Attention, countAttention } from "../view/attention.ts";
+import { auditEntries } from "../view/audit-entries.ts";
 import { durationOf, momentOf } from "../view/words.ts";
 
 /** Defines `toolgate stats`. */
 export function defineStats(command: Command, context: CliContext): void {
   command
-    .description("Show how calls went, by tool: all that ended at this server since it started")
-    .action((_options: object) =>
-      withServer(context, command, "approver", async ({ tools: server }, screen) => {
-        const { since, tools } = await server.getToolStats({});
+    .description(
+      "Show how calls went, by tool: all that ended at this server since it started; with --asks how often people were asked, by agent and rule",
+    )
+    .option("--asks", "count the questions to people in the audit, and how they were answered")
+    .option("--days <number>", "with --asks: of the last days", "7")
+    .action(({ asks, days }: { asks?: true; days: string }) =>
+      withServer(context, command, "approver", async (server, screen) => {
+        if (asks) {
+          const from = Date.now() - daysOf(days) * dayMs;
+          const found = await countAttention(auditEntries(server, undefined), from);
+          screen.note(`since ${momentOf(from)}`);
+          if (screen.json) for (const each of found) screen.write(`${JSON.stringify(each)}\n`);
+          else for (const line of table(attentionRows(found))) screen.write(`${line}\n`);
+          return undefined;
+        }
+        const { since, tools } = await server.tools.getToolStats({});
         screen.note(`since ${momentOf(since)}`);
         if (screen.json) for (const tool of tools) screen.emit(ToolStatsSchema, tool);
-        else for (const line of table(tools)) screen.write(`${line}\n`);
+        else for (const line of table(toolRows(tools))) screen.write(`${line}\n`);
         return undefined;
       }),
     );
 }
 
-function table(tools: readonly ToolStats[]): string[] {
+const dayMs = 86_400_000;
+
+function daysOf(text: string): number {
+  const days = Number(text);
+  if (days > 0 && days <= 3_650) return days;
+  throw new UsageError(`--days ${text} is no number of days`, "write a number from 1 to 3650");
+}
+
+function toolRows(tools: readonly ToolStats[]): string[][] {
   const rows = tools.map(({ tool, count, avgDuration, errors, timeouts }) => [
-    terminalLine(tool),
-    String(count),
-    durationOf(avgDuration),
-    String(errors),
-    String(timeouts),
+    ...[tool, String(count), durationOf(avgDuration), String(errors), String(timeouts)],
   ]);
-  const all = [["tool", "count", "average", "errors", "timeouts"], ...rows];
-  const widths = [0, 1, 2, 3, 4].map((column) => Math.max(...all.map((row) => row[column]?.length ?? 0)));
-  return all.map((row) =>
+  return [["tool", "count", "average", "errors", "timeouts"], ...rows];
+}
+
+function attentionRows(found: readonly Attention[]): string[][] {
+  const rows = found.map(({ by, name, calls, askedCalls, asks, approved, rejected, unanswered, medianMs, hasty }) => [
+    by === "agent" ? `agent ${name}` : by === "all" ? "all" : name,
+    ...[calls ?? "", calls === undefined ? "" : share(askedCalls, calls), asks, approved, rejected, unanswered].map(
+      String,
+    ),
+    medianMs === undefined ? "" : durationOf(medianMs),
+    approved === 0 ? "" : `${share(hasty, approved)} %`,
+  ]);
+  const head = ["asked by", "calls", "asked of 100", "asks", "approved", "rejected", "unanswered", "median", "≤ 2 s"];
+  return [head, ...rows];
+}
+
+const share = (part: number, whole: number) => ((100 * part) / Math.max(1, whole)).toFixed(1);
+
+function table(all: readonly (readonly string[])[]): string[] {
+  const shown = all.map((row) => row.map(terminalLine));
+  const widths = (shown[0] ?? []).map((_, column) => Math.max(...shown.map((row) => row[column]?.length ?? 0)));
+  return shown.map((row) =>
     row.map((cell, i) => (i === 0 ? cell.padEnd(widths[i] ?? 0) : cell.padStart(widths[i] ?? 0))).join("  "),
   );
 }
