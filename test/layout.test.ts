@@ -132,11 +132,7 @@ test.each(files)("src/%s imports only what its place allows", (file) => {
 test("only config, clients of other programs, and what commands inherit, read the environment", () => {
   const reads = /process\.env|\benv\b[^;=]*= process;/;
   const readers = files.filter((file) => reads.test(readFileSync(join(root, "src", file), "utf8")));
-  expect(readers.toSorted()).toEqual([
-    "client/find-server.ts",
-    "config/config.ts",
-    "tools/process/command-environment.ts",
-  ]);
+  expect(readers.toSorted()).toEqual(["client/find-server.ts", "config/config.ts", "tools/process/confine-command.ts"]);
 });
 
 test("nothing of OpenTelemetry is loaded until it is asked for", () => {
@@ -181,7 +177,7 @@ const steps: readonly (readonly [step: string, file: string, name: string])[] = 
   ["attempt to start a delegated call", "call/finish-delegated.ts", "attemptDelegated"],
   ["finish a delegated call", "call/finish-delegated.ts", "finishDelegated"],
   ["end a delegated call whose time is over", "call/finish-delegated.ts", "recoverDelegated"],
-  ["run, step by step", "call/run.ts", "runCall"],
+  ["run, step by step", "call/launch.ts", "runCall"],
   ["1 resolve", "call/prepare.ts", "resolveTool"],
   ["2 before hooks", "call/prepare.ts", "runBeforeHooks"],
   ["3 decode", "call/prepare.ts", "decodeInput"],
@@ -235,7 +231,7 @@ test("files import each other in no circle", () => {
  * number in its commit, which says why.
  */
 const maxLinesOf: Readonly<Record<string, number>> = {
-  agents: 4_200,
+  agents: 4_150,
   "ai-sdk": 400,
   approval: 1_900,
   bodies: 7_200,
@@ -246,13 +242,13 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   config: 3_100,
   console: 8_500,
   core: 2_000,
-  edge: 8_100,
+  edge: 7_800,
   people: 4_500,
   policy: 8_450,
   sandbox: 5_400,
   sources: 1_200,
   store: 10_450,
-  telemetry: 1_000,
+  telemetry: 900,
   tool: 2_700,
   tools: 11_400,
   view: 1_300,

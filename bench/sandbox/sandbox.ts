@@ -3,10 +3,10 @@ import { once } from "node:events";
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import type { SandboxPlace } from "../../src/sandbox/confinement.ts";
-import { createMountPlanner } from "../../src/sandbox/mount-planner.ts";
+import { createMountPlanner } from "../../src/sandbox/plan-files.ts";
 import { openSandbox, type Sandbox } from "../../src/sandbox/sandbox.ts";
 import { judgeBy } from "../../src/testing.ts";
-import { createPipes } from "../../src/tools/process/pipe.ts";
+import { createPipes } from "../../src/tools/process/run-command.ts";
 import { percentile, spread, table, target } from "../report.ts";
 import { makeTree } from "./tree.ts";
 

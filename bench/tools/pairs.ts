@@ -13,7 +13,7 @@ import { createEditTool } from "../../src/tools/edit.ts";
 import { createFileChanges } from "../../src/tools/fs/change-file.ts";
 import { glob } from "../../src/tools/glob.ts";
 import { grep } from "../../src/tools/grep.ts";
-import type { Pipes } from "../../src/tools/process/pipe.ts";
+import type { Pipes } from "../../src/tools/process/run-command.ts";
 import type { Supervisor } from "../../src/tools/process/supervisor.ts";
 import { readTool } from "../../src/tools/read.ts";
 

@@ -1,6 +1,6 @@
 import { rm } from "node:fs/promises";
 import { openTestWorkspace } from "../../src/testing.ts";
-import { createPipes } from "../../src/tools/process/pipe.ts";
+import { createPipes } from "../../src/tools/process/run-command.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import type { Processes } from "../processes.ts";
 import { median, spread, table, target } from "../report.ts";

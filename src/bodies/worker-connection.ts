@@ -13,8 +13,7 @@ import {
   WorkRequestSchema,
   WorkResponseSchema,
 } from "../../gen/opencode/tool/v1/worker_pb.ts";
-import { createContractValidator } from "../core/contract-validator.ts";
-import { createNumberCheck } from "../core/finite-numbers.ts";
+import { createContractValidator, createNumberCheck } from "../core/contract-validator.ts";
 import { visible } from "../core/visible.ts";
 
 /** The two directions of a connection to a process that runs tools. */

@@ -20,9 +20,8 @@ import {
   requestFor,
   waitUntilSettled,
 } from "./asks.ts";
-import { noteCall, refreshCall } from "./call-record.ts";
+import { allowedRecord, noteCall, refreshCall } from "./call-record.ts";
 import { decide, visiblePreview } from "./decide.ts";
-import { allowedRecord } from "./decision-records.ts";
 import { approvalDigest } from "./digests.ts";
 import { denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";

@@ -1,8 +1,7 @@
 import { join } from "node:path";
 import type { Ask } from "../core/ask.ts";
 import { isFileKind } from "../policy/rule-list.ts";
-import { cautionFor, externalAsks } from "../tool/path-asks.ts";
-import type { ResolvedPath } from "../tool/resolved-path.ts";
+import { cautionFor, externalAsks, type ResolvedPath } from "../tool/path-asks.ts";
 import type { Plan } from "../tool/tool.ts";
 import type { Workspace } from "../tool/workspace.ts";
 

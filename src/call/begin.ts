@@ -13,7 +13,7 @@ import { newId } from "../core/ids.ts";
 import type { Principal } from "../core/principal.ts";
 import { lostCall, RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
-import { foreignName } from "../tool/foreign-tools.ts";
+import { foreignName } from "../tool/foreign.ts";
 import { lexicalWorkspace } from "../tool/lexical-workspace.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import { callerOfRequest, checkAttach } from "./accept.ts";

@@ -6,16 +6,14 @@ import type { Tool, ToolContext, ToolResult, TraceContext } from "../tool/tool.t
 import { createPauses, pausedMsOf } from "./adopted-body.ts";
 import { askInBody } from "./ask-in-body.ts";
 import { hookEnvironment } from "./call-hooks.ts";
-import { durableState, whileStoreAway } from "./call-record.ts";
+import { durableState, trafficRecord, whileStoreAway } from "./call-record.ts";
 import { stopIfCancelled } from "./cancel.ts";
-import { trafficRecord } from "./decision-records.ts";
 import { CallEnd, CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
-import { ensureRecorded, recordInBackground } from "./first-step.ts";
 import { createProgress } from "./observer.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
 import { aboutCall, planContext } from "./prepare.ts";
-import type { Approved, Running } from "./running.ts";
+import { type Approved, ensureRecorded, type Running, recordInBackground } from "./running.ts";
 import { isLeaseValid } from "./runs.ts";
 import { outsideSlot } from "./slots.ts";
 import { storeBytes } from "./spill.ts";

@@ -28,18 +28,16 @@ import type { Engine, EngineParts } from "./engine.ts";
 import { finishDelegated } from "./finish-delegated.ts";
 import { callEvents, type WatchOptions, waitForEnd, watchSession } from "./follow.ts";
 import { drainCalls, recoverCalls, renewLeases, stopLapsedRuns } from "./leases.ts";
-import { createFilling, type FollowedEvent } from "./log.ts";
+import { createFilling, createWaits, type FollowedEvent } from "./log.ts";
 import { resumeParent, resumeParentOf } from "./parents.ts";
 import type { CallRecord } from "./ports.ts";
 import { createReview } from "./rebind.ts";
 import { untilRecorded } from "./record-once.ts";
 import { runKeyOf } from "./running.ts";
 import { checkServing } from "./runs.ts";
-import type { SessionAccess } from "./session-access.ts";
-import type { KnownSession } from "./sessions.ts";
+import type { KnownSession, SessionAccess } from "./sessions.ts";
 import { createSlots } from "./slots.ts";
 import { enforceStops, resumeCalls, stopCalls } from "./stops.ts";
-import { createWaits } from "./waits.ts";
 import { countQueued } from "./worker-queue.ts";
 
 /** Calls of one replica, as the edge and the timers use them. */

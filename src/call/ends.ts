@@ -1,7 +1,12 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { PermissionAction, type PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import {
+  ToolEffects,
+  ToolErrorReason,
+  ToolErrorReasonSchema,
+  type ToolPart,
+} from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Logger } from "../core/logger.ts";
 import { isStoreUnavailable, RequestError } from "../core/request-error.ts";
 import {
@@ -14,8 +19,9 @@ import {
   ToolFailure,
 } from "../tool/errors.ts";
 import type { Engine } from "./engine.ts";
-import type { CallRecord } from "./ports.ts";
-import type { Running } from "./running.ts";
+import type { CallRecord, EndedChild, FinishCallStep } from "./ports.ts";
+import { type Running, runKeyOf } from "./running.ts";
+import { failed, isTerminal } from "./state.ts";
 
 /** Reason for which the engine ends a call; also the reason of the call's aborted signal. */
 export class CallEnd extends Error {
@@ -121,4 +127,43 @@ export function callFailure(cause: unknown, { record, tool }: Running, log: Logg
     error: `The tool "${record.part.tool}" broke. The service's log has the cause, under this call's id.`,
     effects,
   };
+}
+
+/**
+ * Ends a call, and in the same step the open calls that it made and waits for: nothing collects their results any more, and an
+ * approver must not start them. Returns the part as stored; undefined if the guard fails or the call has already ended.
+ */
+export async function endCall(engine: Engine, step: Omit<FinishCallStep, "children">): Promise<ToolPart | undefined> {
+  let children: EndedChild[] = [];
+  for (;;) {
+    const written = await engine.store.finishCall({ ...step, children });
+    if (written !== "open children") {
+      if (written)
+        for (const { ref } of children) engine.runs.get(runKeyOf(ref))?.call.controller.abort(new CallGone());
+      return written;
+    }
+    children = await endsOfChildren(engine, step);
+  }
+}
+
+async function endsOfChildren(
+  { store }: Engine,
+  { ref: { sessionId, callId }, part }: Pick<FinishCallStep, "ref" | "part">,
+): Promise<EndedChild[]> {
+  const listed = await store.listCalls({ sessionId, open: true, limit: 10_000 });
+  // The list is no snapshot: a call on it may have ended since.
+  const open = listed.filter((call) => !isTerminal(call.part));
+  const below = (id: string): CallRecord[] =>
+    open.filter(({ spec }) => spec.parent === id).flatMap((child) => [child, ...below(child.ref.callId)]);
+  const end = { reason: ToolErrorReason.CANCELLED, error: withdrawnText(part) };
+  return below(callId).map((child) => ({
+    ref: child.ref,
+    version: child.version,
+    part: failed(child.part, end, store.now()),
+  }));
+}
+
+function withdrawnText({ callId, state, tool }: ToolPart): string {
+  const how = state.case === "error" ? ToolErrorReasonSchema.value[state.value.reason]?.localName : "completed";
+  return `Withdrawn: call ${callId} (${tool}), which made this call, has ended (${how}).`;
 }

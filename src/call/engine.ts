@@ -4,7 +4,7 @@ import type { Limits } from "../config/schema.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import type { Logger } from "../core/logger.ts";
 import type { RecordTable } from "../core/record-table.ts";
-import type { ForeignTools } from "../tool/foreign-tools.ts";
+import type { ForeignTools } from "../tool/foreign.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { RemoteMark } from "../tool/remote.ts";
@@ -12,7 +12,7 @@ import type { ChildCall, ChildResult, Tool, ToolContext } from "../tool/tool.ts"
 import type { Parent } from "./children.ts";
 import type { CrashMarks } from "./crash-marks.ts";
 import type { Planning } from "./decide.ts";
-import type { createFilling } from "./log.ts";
+import type { createFilling, Waits } from "./log.ts";
 import type { CallObserver } from "./observer.ts";
 import type {
   AskOpener,
@@ -29,7 +29,6 @@ import type {
 } from "./ports.ts";
 import type { FormerRead, Run } from "./running.ts";
 import type { Sessions } from "./sessions.ts";
-import type { Waits } from "./waits.ts";
 
 /** Limits of one replica and of each call. */
 export interface CallLimits extends Limits {

@@ -3,8 +3,7 @@ import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { Principal } from "../core/principal.ts";
 import { callOf, createBell } from "./log.ts";
 import type { EventLog, StoreMembership } from "./ports.ts";
-import { mayAccess } from "./session-access.ts";
-import type { Sessions } from "./sessions.ts";
+import { mayAccess, type Sessions } from "./sessions.ts";
 
 /** Feed of the events of all sessions. */
 export interface Feed<T> {

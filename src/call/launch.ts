@@ -1,18 +1,25 @@
+import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord } from "../approval/ports.ts";
 import { newId } from "../core/ids.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { Reservation } from "../tool/remote.ts";
+import { approveCall } from "./approve.ts";
+import { executeBody } from "./body.ts";
 import { createCallHooks } from "./call-hooks.ts";
 import { noteCall } from "./call-record.ts";
 import type { StartGate } from "./children.ts";
+import { CallEnd } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import type { WaitTime } from "./observer.ts";
 import type { CallRecord } from "./ports.ts";
-import { runCall } from "./run.ts";
+import { resolveTool, runBeforeHooks } from "./prepare.ts";
 import { fenceOf, type Running, runKeyOf, type Startable } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
+import { settleCall } from "./settle.ts";
 import { freeSlot, waitForSlot } from "./slots.ts";
 import { isTerminal } from "./state.ts";
+import { adviceText, stopOf, stopText } from "./stopped.ts";
+import { endOrLeave } from "./unfinished.ts";
 import { waitForWorker } from "./worker-queue.ts";
 
 /** Facts about a launched call that need not be found out again. */
@@ -89,4 +96,27 @@ function waitOf(asks: readonly AskRecord[]): WaitTime | undefined {
   if (asks.length === 0) return undefined;
   const from = Math.min(...asks.map(({ request }) => request.created));
   return { from, to: Math.max(from, ...asks.map(({ settled }) => settled?.time ?? from)) };
+}
+
+/**
+ * Runs a call that this replica holds the lease of, from resolving its tool to its terminal state. Never throws: every failure
+ * becomes the call's state, unless the call is no longer ours to write. Returns the call as this run ended it.
+ */
+export async function runCall(engine: Engine, call: Running, ready?: Startable): Promise<ToolPart | undefined> {
+  try {
+    if (!ready) await engine.registry.refresh(workspaceRoot(call.opened.workspace.name));
+    const tool = ready?.tool ?? resolveTool(engine, call.record, call.opened);
+    call.tool = tool;
+    await runBeforeHooks(engine, call);
+    const approved = ready ?? (await approveCall(engine, call, tool));
+    // It may have been stopped while its start mark was written.
+    const stop = stopOf(engine, call.opened, call.record.part.agent);
+    if (stop) throw new CallEnd(ToolErrorReason.CANCELLED, `${stopText(stop)}. ${adviceText}`);
+    const returned = await executeBody(engine, call, tool, approved);
+    return await settleCall(engine, call, approved.plan, returned);
+  } catch (cause) {
+    return await endOrLeave(engine, call, cause);
+  } finally {
+    call.observed.over(call.record.part);
+  }
 }

@@ -32,7 +32,7 @@ import type { LayerRules, Layers } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
 import type { Subject } from "../policy/subject.ts";
 import { InvalidInput, ToolFailure } from "../tool/errors.ts";
-import type { ForeignTools } from "../tool/foreign-tools.ts";
+import type { ForeignTools } from "../tool/foreign.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
 import { similar } from "../tool/similar.ts";

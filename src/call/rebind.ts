@@ -2,8 +2,7 @@ import { ToolErrorReason, ToolExecutor } from "../../gen/opencode/tool/v1/tool_p
 import type { AskRecord } from "../approval/ports.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { Tool } from "../tool/tool.ts";
-import { endCall } from "./end-call.ts";
-import { staleText } from "./ends.ts";
+import { endCall, staleText } from "./ends.ts";
 import type { Engine, Review } from "./engine.ts";
 import type { CallRecord, CallWithAsks } from "./ports.ts";
 import { runKeyOf } from "./running.ts";

@@ -15,7 +15,6 @@ import { checkRules } from "../policy/layers.ts";
 import { openWorkspace, type Workspace } from "../tool/workspace.ts";
 import { checkKeys, checkSize } from "./check-size.ts";
 import type { SessionStore, StoreClock, StoreMembership } from "./ports.ts";
-import { mayAccess, readsAll, type SessionAccess } from "./session-access.ts";
 
 /** A session and its ancestors, root first. Only fields that never change are reliable: not `closed` and `last_seq`. */
 export interface KnownSession {
@@ -359,4 +358,31 @@ function rootAround(roots: readonly NamedRoot[], place: string): string | undefi
 
 function unknownWorkspace(workspace: string, why: string, cause?: unknown): RequestError {
   return new RequestError(ErrorReason.UNKNOWN_WORKSPACE, `workspace "${workspace}": ${why}`, { workspace }, { cause });
+}
+
+/** Access that a request needs: make calls (owner), cancel and close (owner, admin), or read. */
+export type SessionAccess = "call" | "control" | "read";
+
+/** True if the principal may read every session. */
+export function readsAll({ roles }: Principal): boolean {
+  return roles.has("approver") || roles.has("watcher") || roles.has("admin");
+}
+
+/** True if the principal has that access to the session. */
+export function mayAccess(principal: Principal, session: Session, access: SessionAccess): boolean {
+  if (principal.session !== undefined && principal.session !== session.id) return false;
+  if (session.owner === principal.id) return true;
+  if (access === "read") return readsAll(principal);
+  return principal.roles.has("admin");
+}
+
+/** Returns the root of a session that the principal may read, or undefined for an unknown session if it may read all; throws otherwise. */
+export async function readableRoot(
+  store: Pick<SessionStore, "getSession">,
+  principal: Principal,
+  sessionId: string,
+): Promise<string | undefined> {
+  const session = await store.getSession(sessionId);
+  if (session ? !mayAccess(principal, session, "read") : !readsAll(principal)) throw noSuchSession(sessionId);
+  return session?.rootSessionId;
 }

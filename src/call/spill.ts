@@ -6,9 +6,8 @@ import { canonicalJson } from "../core/canonical-json.ts";
 import { newId } from "../core/ids.ts";
 import { cutPreview } from "./decide.ts";
 import type { Engine } from "./engine.ts";
-import { ensureRecorded } from "./first-step.ts";
-import { createWindow } from "./output-window.ts";
-import type { Running } from "./running.ts";
+import { createWindow } from "./output.ts";
+import { ensureRecorded, type Running } from "./running.ts";
 import { inputOf } from "./state.ts";
 
 /** Bytes of structured output (as JSON) or of an error text that a part may hold. What is larger spills to the output store. */

@@ -4,8 +4,7 @@ import type { AskStore } from "../approval/ports.ts";
 import type { Principal } from "../core/principal.ts";
 import { createBell, snapshotEvent } from "./log.ts";
 import type { EventLog } from "./ports.ts";
-import { readsAll } from "./session-access.ts";
-import type { Sessions } from "./sessions.ts";
+import { readsAll, type Sessions } from "./sessions.ts";
 
 /** An event of an ask, the mark after the snapshot, or with neither a heartbeat. */
 export interface WatchedAsk {

@@ -17,9 +17,9 @@ import type { Judge, Tool } from "../tool/tool.ts";
 import { builtInTools, searchTools, subagentTools } from "../tools/index.ts";
 import { createLanguageServers, type LanguageServers } from "../tools/lsp/language-servers.ts";
 import type { ServerStart, ServerStarter } from "../tools/lsp/server-program.ts";
-import { commandSearchPath, environmentOf } from "../tools/process/command-environment.ts";
-import { createPipes } from "../tools/process/pipe.ts";
+import { commandSearchPath, environmentOf } from "../tools/process/confine-command.ts";
 import { createQuarantine } from "../tools/process/quarantine.ts";
+import { createPipes } from "../tools/process/run-command.ts";
 import { createSupervisor, type Supervisor } from "../tools/process/supervisor.ts";
 import { startLastingProgram } from "./lasting-program.ts";
 

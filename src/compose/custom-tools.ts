@@ -19,7 +19,7 @@ import type { HookChain } from "../tool/hooks.ts";
 import { createLastWords } from "../tool/last-words.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { Judge } from "../tool/tool.ts";
-import { environmentOf } from "../tools/process/command-environment.ts";
+import { environmentOf } from "../tools/process/confine-command.ts";
 import type { Supervisor } from "../tools/process/supervisor.ts";
 import { type LastingProgram, residentBytes, startLastingProgram } from "./lasting-program.ts";
 import { hostNetwork, hostWords } from "./upstreams.ts";

@@ -22,8 +22,8 @@ import {
 } from "../config/config.ts";
 import { isWorkspaceFile } from "../config/workspace-rules.ts";
 import { createLogger, type Logger, type ServiceLog } from "../core/logger.ts";
+import { reloadedSettings } from "./live-config.ts";
 import type { Server } from "./server.ts";
-import { reloadedSettings } from "./server-info.ts";
 
 /** A server that has started, as its first lines describe it. */
 export interface StartedServer {

@@ -7,8 +7,7 @@ import {
   SandboxState,
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import packageJson from "../../package.json" with { type: "json" };
-import { type Config, configuredRules } from "../config/config.ts";
-import type { ConfiguredRules } from "../policy/layers.ts";
+import type { Config } from "../config/config.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
 
 /** The version of this package. */
@@ -89,57 +88,4 @@ function sandboxState({ state, problem }: Sandbox): SandboxState {
   if (problem !== undefined) return SandboxState.UNAVAILABLE;
   if (state.profile === "off") return SandboxState.OFF;
   return state.profile === "read-only" ? SandboxState.READ_ONLY : SandboxState.WORKSPACE_WRITE;
-}
-
-/** The settings that a reload puts in force. */
-export const reloadedSettings = ["tokens", "jwt", "policy", "websearch", "codesearch", "upstreamServers"] as const;
-
-type ReloadedSetting = (typeof reloadedSettings)[number];
-
-/** Creates a view of a configuration of which a reload replaces tokens, policy, search providers and MCP servers; all else stays until the next start. */
-export function liveConfig(first: Config): {
-  config: Config;
-  rules: ConfiguredRules;
-  replace(next: Pick<Config, ReloadedSetting>): void;
-} {
-  let { tokens, jwt, policy, websearch, codesearch, upstreamServers } = first;
-  let configured = configuredRules(policy);
-  return {
-    config: {
-      ...first,
-      get tokens() {
-        return tokens;
-      },
-      get jwt() {
-        return jwt;
-      },
-      get policy() {
-        return policy;
-      },
-      get websearch() {
-        return websearch;
-      },
-      get codesearch() {
-        return codesearch;
-      },
-      get upstreamServers() {
-        return upstreamServers;
-      },
-    },
-    rules: {
-      get preset() {
-        return configured.preset;
-      },
-      get config() {
-        return configured.config;
-      },
-      get agents() {
-        return configured.agents;
-      },
-    },
-    replace(next) {
-      ({ tokens, jwt, policy, websearch, codesearch, upstreamServers } = next);
-      configured = configuredRules(policy);
-    },
-  };
 }

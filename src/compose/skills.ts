@@ -1,8 +1,7 @@
 import { join } from "node:path";
 import type { CustomTools } from "../bodies/processes/custom-tools.ts";
-import { readSources } from "../bodies/processes/sources.ts";
+import { policyDigestIn, readSources } from "../bodies/processes/sources.ts";
 import { createTrust } from "../bodies/processes/trust.ts";
-import { policyDigestIn } from "../bodies/processes/workspace-policy.ts";
 import { digestSkills } from "../bodies/skills/find-skills.ts";
 import { createSkills, type Skills } from "../bodies/skills/skills.ts";
 import type { Config, Finding } from "../config/config.ts";

@@ -1,8 +1,7 @@
-import type { SessionCall } from "../agents/runners/background-calls.ts";
-import { runOf, sessionOfRun } from "../agents/runners/run-id.ts";
+import type { SessionCall } from "../agents/runners/runner.ts";
 import { createRunnerRegistry } from "../agents/runners/runner-registry.ts";
 import { type AgentStreams, createAgentStreams } from "../agents/runners/stream/agent-streams.ts";
-import { createSubagents, type SubagentHost } from "../agents/runners/subagents.ts";
+import { createSubagents, runOf, type SubagentHost, sessionOfRun } from "../agents/runners/subagents.ts";
 import { startedCall } from "../call/call-record.ts";
 import { maxLifeMs } from "../call/ends.ts";
 import type { Store } from "../call/ports.ts";

@@ -2,8 +2,7 @@ import { constants, fstatSync, openSync, write, writeSync } from "node:fs";
 import { isatty } from "node:tty";
 import { promisify } from "node:util";
 import { pino } from "pino";
-import { createLogFile, type LogRotation } from "./log-file.ts";
-import { createLogTarget, type LogSink, type LogTarget } from "./log-target.ts";
+import { createLogFile, createLogTarget, type LogRotation, type LogSink, type LogTarget } from "./log-file.ts";
 
 /** The minimum level of lines that are written. */
 export type LogLevel = "debug" | "info" | "warn" | "error";

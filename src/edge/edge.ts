@@ -22,22 +22,18 @@ import { overloaded } from "./api/request-failure.ts";
 import { nameOfRpc } from "./api/rpc.ts";
 import type { Services } from "./api/services.ts";
 import { hookDoor } from "./hooks/claude-door.ts";
-import { type ByteBudget, createByteBudget } from "./http/byte-budget.ts";
 import { type ConnectionCaps, createConnectionCaps, withinDescriptors } from "./http/connection-caps.ts";
 import { consoleDoor } from "./http/console-files.ts";
 import { createHttpGuard } from "./http/guard.ts";
-import type { Handler, Refuse, Request } from "./http/handler.ts";
+import { dispatch, type Handler, type Mount, type Refuse, type Request } from "./http/handler.ts";
 import { createListener, type Listener } from "./http/listener.ts";
-import { dispatch, type Mount } from "./http/mounts.ts";
-import { healthDoor, metricsDoor } from "./http/probes.ts";
-import { createReadiness, type Readiness } from "./http/readiness.ts";
+import { createReadiness, healthDoor, metricsDoor, type Readiness } from "./http/probes.ts";
 import { type SignInDoorOptions, signInDoor } from "./http/sign-in.ts";
-import { type ConnectionTimes, resetLimits } from "./http/socket-limits.ts";
+import { type ByteBudget, type ConnectionTimes, createByteBudget, resetLimits } from "./http/socket-limits.ts";
 import { type McpDoorOptions, mcpDoor } from "./mcp/mcp-door.ts";
 import { createMcpMetrics } from "./mcp/mcp-metrics.ts";
 import { type RestDoorOptions, restDoor } from "./rest/rest-door.ts";
-import { connectFailure } from "./rpc/errors.ts";
-import { createRefuse } from "./rpc/refusal.ts";
+import { connectFailure, createRefuse } from "./rpc/errors.ts";
 import { type RpcDoorOptions, rpcDoor } from "./rpc/rpc-door.ts";
 
 /** Options of the edge. */

@@ -1,11 +1,17 @@
-import { type ExpectedMounts, identityOf, uncoveredPath } from "./check-mounts.ts";
 import type { SandboxConfinement, SandboxPlace } from "./confinement.ts";
+import { type ExpectedMounts, identityOf, uncoveredPath } from "./git-directories.ts";
 import { isWithin } from "./is-within.ts";
 import type { Covered, LayerShare } from "./layers.ts";
 import type { MountPlan } from "./mount-plan.ts";
-import type { MountPlanner } from "./mount-planner.ts";
 import type { MountPoints } from "./mount-points.ts";
-import { coverable, type FileRequest, fileRequest, planFiles, planFilesOfStart } from "./plan-files.ts";
+import {
+  coverable,
+  type FileRequest,
+  fileRequest,
+  type MountPlanner,
+  planFiles,
+  planFilesOfStart,
+} from "./plan-files.ts";
 import type { PlanRoot } from "./plan-input.ts";
 import type { Planned } from "./plan-messages.ts";
 import type { RunningCommands } from "./running-commands.ts";

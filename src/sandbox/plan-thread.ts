@@ -2,28 +2,29 @@ import { type BigIntStats, lstatSync, readdirSync, readFileSync, readlinkSync } 
 import { basename, dirname, join, relative } from "node:path";
 import { parentPort } from "node:worker_threads";
 import { createFileDecisions } from "../policy/file-decisions.ts";
-import { identityOf } from "./check-mounts.ts";
 import {
   createGitIndexReader,
   gitDirectoriesOf,
+  identityOf,
   isObjectStore,
   pathInGitDirectory,
   reachableStats,
 } from "./git-directories.ts";
 import { isWithin } from "./is-within.ts";
 import type { Covered } from "./layers.ts";
-import { type MountPlan, planMounts } from "./mount-plan.ts";
-import { NameIndex } from "./name-index.ts";
-import { createNameFilter, type NameFilter, type NameTree, nameHits, treeWithout } from "./name-tree.ts";
 import {
   changeProblem,
   directoryProblem,
   holdsAllowed,
   isUndecodable,
+  type MountPlan,
   packageDirectories,
+  planMounts,
   rawPathOf,
   rulePlaceOf,
-} from "./path-problems.ts";
+} from "./mount-plan.ts";
+import { NameIndex } from "./name-index.ts";
+import { createNameFilter, type NameFilter, type NameTree, nameHits, treeWithout } from "./name-tree.ts";
 import type { PlanInput, PlanRoot } from "./plan-input.ts";
 import type {
   PlanAnswer,

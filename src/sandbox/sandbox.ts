@@ -21,9 +21,9 @@ import {
   type UsageLimits,
   type WallLayer,
 } from "./layers.ts";
-import { createMountPlanner } from "./mount-planner.ts";
 import { createMountPoints } from "./mount-points.ts";
 import { createSessionNetworks, probeNetwork } from "./network/session-networks.ts";
+import { createMountPlanner } from "./plan-files.ts";
 import { coverHostSockets, createRunningCommands, type RunningCommands } from "./running-commands.ts";
 import { createSeccompFilters, filterArchitecture, findMaskFile, type SeccompFilters } from "./seccomp.ts";
 import { type CacheLinks, createSessionDirectories, sharedTemporary } from "./session-directories.ts";

@@ -1,9 +1,9 @@
 import { join } from "node:path";
 import { z } from "zod";
 import type { Logger } from "../core/logger.ts";
-import { roleNames } from "../core/principal.ts";
 import type { Credential } from "../people/credential.ts";
 import type { CredentialTable } from "../people/ports.ts";
+import { credentialSchema } from "./credential-schema.ts";
 import { openRecordFile, type RecordForm } from "./record-file.ts";
 
 /** Opens the table of a data directory; a file that becomes unreadable is logged. */
@@ -33,34 +33,6 @@ export function openCredentialFile(
     remove: (ids) => change((stored) => stored.filter(({ id }) => !ids.includes(id))),
   };
 }
-
-const time = z.number().min(0);
-
-/** Schema of one record. */
-export const credentialSchema: z.ZodType<Credential> = z.object({
-  id: z.string().min(1),
-  roles: z.array(z.enum(roleNames)),
-  agents: z.array(z.string()),
-  workspaces: z.array(z.string()),
-  sha256: z.string().regex(/^[0-9a-f]{64}$/),
-  label: z.string(),
-  created: time,
-  expires: time,
-  revoked: time,
-  personId: z.string().min(1).optional(),
-  issuer: z.string().min(1).optional(),
-  lineage: z.tuple([z.string().min(1)], z.string().min(1)).optional(),
-  worker: z
-    .object({
-      tools: z.array(z.string()),
-      permissions: z.array(z.string()),
-      calls: z.array(z.string()),
-      idempotent: z.boolean(),
-      pin: z.array(z.string()),
-    })
-    .optional(),
-  uid: z.number().int().min(0).optional(),
-});
 
 const table = z.object({ credentials: z.array(credentialSchema) });
 

@@ -19,7 +19,7 @@ import type { CallRecord } from "../call/ports.ts";
 import type { Logger } from "../core/logger.ts";
 import { within } from "../core/within.ts";
 import type { TraceContext } from "../tool/tool.ts";
-import { describeEnd } from "./end.ts";
+import { describeEnd } from "./metrics.ts";
 
 /** Creates a span for each call and each of its steps, and exports them as OTEL_EXPORTER_OTLP_* configures. */
 export function createSpans({ version, log }: { version: string; log: Logger }) {

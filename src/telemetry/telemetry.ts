@@ -8,10 +8,8 @@ import type { CallObserver } from "../call/observer.ts";
 import type { Store } from "../call/ports.ts";
 import type { Logger, ServiceLog } from "../core/logger.ts";
 import { RequestError } from "../core/request-error.ts";
-import { describeEnd } from "./end.ts";
-import { type Family, formatFamilies, single } from "./families.ts";
-import { createHistogram, type Histogram } from "./histogram.ts";
-import { createMetrics, type ToolTally } from "./metrics.ts";
+import { createHistogram, type Family, formatFamilies, type Histogram, single } from "./families.ts";
+import { createMetrics, describeEnd, type ToolTally } from "./metrics.ts";
 
 /** Log lines, metrics and spans of this replica's calls. */
 export interface Telemetry {

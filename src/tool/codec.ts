@@ -1,10 +1,10 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import { RE2JS } from "@bufbuild/re2";
 import { Ajv, type ValidateFunction } from "ajv";
 import { Ajv2020 } from "ajv/dist/2020.js";
 import * as z from "zod";
 import { canonicalJson } from "../core/canonical-json.ts";
 import { InvalidInput, InvalidOutput } from "./errors.ts";
-import { linearPattern, maxPatternWork, type PatternBudget } from "./linear-pattern.ts";
 
 /** A schema of values: of zod, or a JSON Schema where the tool was not written for zod. */
 export type ValueSchema = z.ZodType | JsonObject;
@@ -332,3 +332,49 @@ const allTypes: ReadonlySet<string> = new Set(["array", "boolean", "null", "numb
 const maxSteps = 100_000;
 /** Maximum number of unions and references on the way to a type. */
 const maxDepth = 50;
+
+/** A compiled pattern of a schema. */
+interface LinearPattern {
+  test(text: string): boolean;
+  toString(): string;
+}
+
+/** The work that the patterns of one check may do together. */
+interface PatternBudget {
+  left: number;
+}
+
+/** Work that the patterns of one check may do: about a quarter of a second. */
+const maxPatternWork = 10_000_000;
+
+/**
+ * Compiles a pattern so that matching takes time linear in the text; throws for one that needs backtracking. A text for which the
+ * budget does not suffice does not match.
+ */
+function linearPattern(pattern: string, budget: PatternBudget): LinearPattern {
+  const weight = patternWeight(pattern);
+  try {
+    const compiled = RE2JS.compile(pattern.replaceAll(/\\u([0-9a-fA-F]{4})/g, "\\x{$1}"));
+    return {
+      test(text) {
+        budget.left -= text.length * weight;
+        return budget.left >= 0 && compiled.test(text);
+      },
+      toString: () => pattern,
+    };
+  } catch (cause) {
+    const why = cause instanceof Error ? cause.message : String(cause);
+    throw new Error(
+      `the pattern ${JSON.stringify(pattern)} cannot be matched in linear time (${why}); write it without lookaround and back references`,
+      { cause },
+    );
+  }
+}
+
+/** Estimates the work of a pattern for each character: its length, in which a class of Unicode counts more, times its repetitions. */
+export function patternWeight(pattern: string): number {
+  const classes = pattern.match(/\\[pP]/g)?.length ?? 0;
+  const counts = [...pattern.matchAll(/\{(\d+)(?:,(\d*))?\}/g)].map(([, min, max]) => Number(max || min));
+  const repetitions = counts.reduce((sum, count) => sum + count, 0);
+  return (pattern.length + 50 * classes) * Math.max(1, repetitions);
+}

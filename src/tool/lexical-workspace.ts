@@ -1,7 +1,6 @@
 import { isAbsolute, relative, resolve } from "node:path";
 import { ToolFailure } from "./errors.ts";
-import { pathAsks } from "./path-asks.ts";
-import type { ResolvedPath } from "./resolved-path.ts";
+import { pathAsks, type ResolvedPath } from "./path-asks.ts";
 import type { Tool } from "./tool.ts";
 import type { Workspace } from "./workspace.ts";
 

@@ -15,7 +15,7 @@ import {
 import { basename, join } from "node:path";
 import { promisify } from "node:util";
 import { ChangedAfterApproval, ToolFailure } from "./errors.ts";
-import type { ResolvedPath } from "./resolved-path.ts";
+import type { ResolvedPath } from "./path-asks.ts";
 
 /** A file or directory that is open for reading, with its state when it was opened. */
 export interface OpenFile extends Disposable {

@@ -1,6 +1,5 @@
 import { dirname, join } from "node:path";
 import type { Ask } from "../core/ask.ts";
-import type { ResolvedPath } from "./resolved-path.ts";
 
 /** Makes the asks for one file or directory; adds `external_directory` if it lies outside the workspace. */
 export function pathAsks(permission: string, path: ResolvedPath, metadata?: Ask["metadata"]): Ask[] {
@@ -39,4 +38,20 @@ export function externalAsks(path: ResolvedPath): Ask[] {
       metadata: { filepath: path.absolute, parentDir: directory },
     },
   ];
+}
+
+/** A path after symlinks and `..` were resolved. */
+export interface ResolvedPath {
+  /** The canonical absolute path: existing parts are resolved, missing ones are appended as written. */
+  absolute: string;
+  /** The form that asks show and rules match: relative inside the workspace, absolute outside. */
+  pattern: string;
+  /** True outside the workspace. */
+  external: boolean;
+  /** True for an existing directory. */
+  isDirectory: boolean;
+  /** True for a file with other names (hard links), which rules about names do not see. */
+  otherNames: boolean;
+  /** True for a pipe, a socket or a device. */
+  isSpecial: boolean;
 }

@@ -5,8 +5,8 @@ import type { ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.
 import type { Ask } from "../core/ask.ts";
 import type { Durability, DurableState } from "../core/durability.ts";
 import type { FileRules } from "../policy/file-rules.ts";
+import type { ResolvedPath } from "./path-asks.ts";
 import type { RemoteBodies, RemoteRun } from "./remote.ts";
-import type { ResolvedPath } from "./resolved-path.ts";
 import type { Workspace } from "./workspace.ts";
 
 /** The verdict of the rules on an ask. */

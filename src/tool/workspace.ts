@@ -7,8 +7,7 @@ import * as z from "zod";
 import type { Ask } from "../core/ask.ts";
 import { ToolFailure } from "./errors.ts";
 import { type OpenFile, openFile } from "./open-file.ts";
-import { pathAsks } from "./path-asks.ts";
-import type { ResolvedPath } from "./resolved-path.ts";
+import { pathAsks, type ResolvedPath } from "./path-asks.ts";
 
 /** A resolved path that is judged and opened as the same file. */
 export interface PathHandle extends ResolvedPath {

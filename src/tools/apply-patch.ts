@@ -1,7 +1,7 @@
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import type { ResolvedPath } from "../tool/resolved-path.ts";
+import type { ResolvedPath } from "../tool/path-asks.ts";
 import type { DefinedTool } from "../tool/tool.ts";
 import type { Workspace } from "../tool/workspace.ts";
 import { carryOut } from "./apply-patch/carry-out.ts";

@@ -1,6 +1,6 @@
 import * as z from "zod";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { BackgroundCalls } from "../agents/runners/background-calls.ts";
+import type { BackgroundCalls } from "../agents/runners/runner.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import type { DefinedTool } from "../tool/tool.ts";

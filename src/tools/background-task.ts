@@ -1,4 +1,4 @@
-import type { BackgroundCalls } from "../agents/runners/background-calls.ts";
+import type { BackgroundCalls } from "../agents/runners/runner.ts";
 import type { Subagents } from "../agents/runners/subagents.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";

@@ -2,8 +2,7 @@ import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import { openDirectory } from "../tool/open-file.ts";
-import { externalAsks } from "../tool/path-asks.ts";
-import type { ResolvedPath } from "../tool/resolved-path.ts";
+import { externalAsks, type ResolvedPath } from "../tool/path-asks.ts";
 import type { ToolContext } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import {

@@ -1,4 +1,4 @@
-import type { BackgroundCalls } from "../agents/runners/background-calls.ts";
+import type { BackgroundCalls } from "../agents/runners/runner.ts";
 import type { Subagents } from "../agents/runners/subagents.ts";
 import type { Skills } from "../bodies/skills/skills.ts";
 import type { SearchSettings } from "../core/search-providers.ts";
@@ -29,8 +29,8 @@ import { createLspHover } from "./lsp-hover.ts";
 import { createLspRename } from "./lsp-rename.ts";
 import { createLspWorkspaceSymbols } from "./lsp-workspace-symbols.ts";
 import { createMultiEdit } from "./multiedit.ts";
-import type { Pipes } from "./process/pipe.ts";
 import type { Quarantine } from "./process/quarantine.ts";
+import type { Pipes } from "./process/run-command.ts";
 import type { Supervisor } from "./process/supervisor.ts";
 import { question } from "./question.ts";
 import { readTool } from "./read.ts";

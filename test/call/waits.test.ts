@@ -2,7 +2,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { createWaits } from "../../src/call/waits.ts";
+import { createWaits } from "../../src/call/log.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 import { addSession, callRef, failed, type OpenedStore, openCall } from "../store/fixture.ts";
 

@@ -11,13 +11,12 @@ import { readLimits } from "../../src/config/schema.ts";
 import { createEdgeLimits } from "../../src/edge/api/edge-context.ts";
 import { createFailures, type Failures } from "../../src/edge/api/failures.ts";
 import { RequestFailure } from "../../src/edge/api/request-failure.ts";
-import { createByteBudget } from "../../src/edge/http/byte-budget.ts";
 import { createConnectionCaps } from "../../src/edge/http/connection-caps.ts";
 import { createHttpGuard } from "../../src/edge/http/guard.ts";
+import { dispatch } from "../../src/edge/http/handler.ts";
 import { createListener } from "../../src/edge/http/listener.ts";
-import { dispatch } from "../../src/edge/http/mounts.ts";
-import { connectFailure } from "../../src/edge/rpc/errors.ts";
-import { createRefuse } from "../../src/edge/rpc/refusal.ts";
+import { createByteBudget } from "../../src/edge/http/socket-limits.ts";
+import { connectFailure, createRefuse } from "../../src/edge/rpc/errors.ts";
 import { serveRpcs } from "../../src/edge/rpc/rpc-door.ts";
 import { conformanceRpcs, DefinedError } from "./service.ts";
 

@@ -2,8 +2,7 @@ import { existsSync, mkdtempSync, readFileSync, renameSync, rmSync, statSync, wr
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { createLogFile } from "../../src/core/log-file.ts";
-import { createLogTarget } from "../../src/core/log-target.ts";
+import { createLogFile, createLogTarget } from "../../src/core/log-file.ts";
 import { createLogger } from "../../src/core/logger.ts";
 import { mountSmallDisk } from "../tmpfs.ts";
 

@@ -14,7 +14,7 @@ import { ServerReflection as ServerReflectionAlpha } from "../../gen/grpc/reflec
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { readLimits } from "../../src/config/schema.ts";
 import { overloaded } from "../../src/edge/api/request-failure.ts";
-import { createReadiness } from "../../src/edge/http/readiness.ts";
+import { createReadiness } from "../../src/edge/http/probes.ts";
 import { reflectionService } from "../../src/edge/rpc/rpc-door.ts";
 import { makeCertificates } from "./certificates.ts";
 import { startServer } from "./server.ts";

@@ -4,8 +4,7 @@ import { connect, createServer as createHttp2Server } from "node:http2";
 import type { AddressInfo, Server } from "node:net";
 import { expect, onTestFinished, test } from "vitest";
 import type { Peer } from "../../src/core/peer-uid.ts";
-import { createConnectionPeer } from "../../src/edge/http/connection-peer.ts";
-import type { Request } from "../../src/edge/http/handler.ts";
+import { createConnectionPeer, type Request } from "../../src/edge/http/handler.ts";
 
 test.each([
   ["HTTP/1.1", startHttp1],

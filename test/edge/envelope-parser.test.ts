@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { EnvelopeParser } from "../../src/edge/rpc/direct.ts";
-import { withFlags } from "../../src/edge/rpc/envelope.ts";
+import { withFlags } from "../../src/edge/rpc/wire.ts";
 
 test("messages arrive as they were sent, however their bytes are split", () => {
   let seed = 1;

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { merge } from "../../src/edge/api/merge.ts";
+import { merge } from "../../src/edge/api/streams.ts";
 
 /** Yields items, each after the given number of turns of the event loop. */
 async function* paced(name: string, turns: readonly number[]) {

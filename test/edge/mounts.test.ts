@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { expect, test } from "vitest";
-import { dispatch, type Mount } from "../../src/edge/http/mounts.ts";
+import { dispatch, type Mount } from "../../src/edge/http/handler.ts";
 
 const mount = (path: string, options: Omit<Mount, "path" | "handle"> = {}): Mount => ({
   ...options,

@@ -19,7 +19,7 @@ import {
 import { readLimits } from "../../src/config/schema.ts";
 import type { EdgeContext } from "../../src/edge/api/edge-context.ts";
 import { EnvelopeParser } from "../../src/edge/rpc/direct.ts";
-import { withFlags } from "../../src/edge/rpc/envelope.ts";
+import { withFlags } from "../../src/edge/rpc/wire.ts";
 import { startServer } from "./server.ts";
 
 const path = "/opencode.tool.v1.AgentService/RunAgents";

@@ -6,7 +6,7 @@ import { ToolService, type WatchManyResponse } from "../../gen/opencode/tool/v1/
 import type { Logger } from "../../src/core/logger.ts";
 import type { EdgeContext } from "../../src/edge/api/edge-context.ts";
 import { createFailures } from "../../src/edge/api/failures.ts";
-import { createWatchMany } from "../../src/edge/api/watch-many.ts";
+import { createWatchMany } from "../../src/edge/api/streams.ts";
 import { bearer } from "../e2e/clients.ts";
 import { startServer } from "./server.ts";
 

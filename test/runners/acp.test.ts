@@ -10,7 +10,7 @@ import {
   ToolErrorReason,
   type ToolPart,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { mayAccess } from "../../src/call/session-access.ts";
+import { mayAccess } from "../../src/call/sessions.ts";
 import type { Principal } from "../../src/core/principal.ts";
 import { proxyVariables } from "../../src/sandbox/network/session-networks.ts";
 import { clientOf, connect } from "../e2e/clients.ts";

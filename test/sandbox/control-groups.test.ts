@@ -6,7 +6,7 @@ import { openControlGroups } from "../../src/sandbox/control-groups.ts";
 import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { callTool, judgeBy, openTestWorkspace, type TestWorkspace } from "../../src/testing.ts";
 import { createBash } from "../../src/tools/bash.ts";
-import { createPipes } from "../../src/tools/process/pipe.ts";
+import { createPipes } from "../../src/tools/process/run-command.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 
 const supervisor = createSupervisor({ replicaId: `groups-test-${process.pid}`, leaseMs: 15_000 });

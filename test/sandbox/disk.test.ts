@@ -16,7 +16,7 @@ import type { RuleConfig } from "../../src/policy/rules.ts";
 import { openSandbox, type Sandbox } from "../../src/sandbox/sandbox.ts";
 import { callTool, judgeBy, openTestWorkspace, type RunOptions, type TestWorkspace } from "../../src/testing.ts";
 import { createBash } from "../../src/tools/bash.ts";
-import { createPipes } from "../../src/tools/process/pipe.ts";
+import { createPipes } from "../../src/tools/process/run-command.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 
 const supervisor = createSupervisor({ replicaId: `disk-test-${process.pid}`, leaseMs: 15_000 });

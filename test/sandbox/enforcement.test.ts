@@ -13,7 +13,7 @@ import {
   type TestWorkspace,
 } from "../../src/testing.ts";
 import { createBash } from "../../src/tools/bash.ts";
-import { createPipes } from "../../src/tools/process/pipe.ts";
+import { createPipes } from "../../src/tools/process/run-command.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import { casesOf } from "../breadth.ts";
 import { emptyDirectory } from "../empty-directory.ts";

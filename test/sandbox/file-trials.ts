@@ -22,7 +22,7 @@ import type { GitNames } from "../../src/policy/shell/git-names.ts";
 import { createGitHistory } from "../../src/sandbox/git-history.ts";
 import { openSandbox, type Sandbox } from "../../src/sandbox/sandbox.ts";
 import { openWorkspace } from "../../src/tool/workspace.ts";
-import { environmentOf } from "../../src/tools/process/command-environment.ts";
+import { environmentOf } from "../../src/tools/process/confine-command.ts";
 
 /** A line with the verdict of the analysis, and what its run did to files that rules deny. */
 export interface Trial {

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import { createGitHistory } from "../../src/sandbox/git-history.ts";
 import { openSandbox, type Sandbox } from "../../src/sandbox/sandbox.ts";
-import { environmentOf } from "../../src/tools/process/command-environment.ts";
+import { environmentOf } from "../../src/tools/process/confine-command.ts";
 
 let sandbox: Sandbox;
 

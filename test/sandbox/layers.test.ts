@@ -7,7 +7,7 @@ import type { Config } from "../../src/config/config.ts";
 import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { callTool, judgeBy, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
 import { createBash } from "../../src/tools/bash.ts";
-import { createPipes } from "../../src/tools/process/pipe.ts";
+import { createPipes } from "../../src/tools/process/run-command.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 
 const supervisor = createSupervisor({ replicaId: `layers-test-${process.pid}`, leaseMs: 15_000 });

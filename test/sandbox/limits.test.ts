@@ -6,7 +6,7 @@ import { commandLimits } from "../../src/sandbox/control-groups.ts";
 import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { callTool, judgeBy, openTestWorkspace, type TestWorkspace } from "../../src/testing.ts";
 import { createBash } from "../../src/tools/bash.ts";
-import { createPipes } from "../../src/tools/process/pipe.ts";
+import { createPipes } from "../../src/tools/process/run-command.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import { mountSmallDisk } from "../tmpfs.ts";
 import { processesNamed } from "../tools/processes.ts";

@@ -12,7 +12,7 @@ import type { Planned } from "../../src/sandbox/plan-messages.ts";
 import { notCovered } from "../../src/sandbox/plan-thread.ts";
 import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { judgeBy, openTestWorkspace } from "../../src/testing.ts";
-import { createPipes } from "../../src/tools/process/pipe.ts";
+import { createPipes } from "../../src/tools/process/run-command.ts";
 
 const secret = "TOPSECRET";
 const wanted = { profile: "workspace-write", network: "none" } as const;

@@ -7,7 +7,7 @@ import { afterAll, describe, expect, onTestFinished, test } from "vitest";
 import type { RuleConfig } from "../../src/policy/rules.ts";
 import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { judgeBy, openTestWorkspace } from "../../src/testing.ts";
-import { createPipes } from "../../src/tools/process/pipe.ts";
+import { createPipes } from "../../src/tools/process/run-command.ts";
 
 const secret = "TOPSECRET";
 const rules: RuleConfig = {

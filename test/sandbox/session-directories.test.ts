@@ -7,7 +7,7 @@ import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { createSessionDirectories } from "../../src/sandbox/session-directories.ts";
 import { callTool, openTestWorkspace, type TestWorkspace } from "../../src/testing.ts";
 import { createBash } from "../../src/tools/bash.ts";
-import { createPipes } from "../../src/tools/process/pipe.ts";
+import { createPipes } from "../../src/tools/process/run-command.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 
 const supervisor = createSupervisor({ replicaId: `directories-test-${process.pid}`, leaseMs: 15_000 });

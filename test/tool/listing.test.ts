@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import * as z from "zod";
 import { boundTool, defineTool } from "../../src/tool/define-tool.ts";
-import { offeredTo, schemaFor } from "../../src/tool/offered.ts";
+import { offeredTo, schemaFor } from "../../src/tool/registry.ts";
 import type { ChangeForm } from "../../src/tool/tool.ts";
 import { serve } from "../call/server.ts";
 

@@ -6,7 +6,7 @@ import { callTool, openTestWorkspace, planCall, type RunOptions, type TestWorksp
 import { boundTool } from "../../src/tool/define-tool.ts";
 import { ChangedAfterApproval, InvalidInput, ToolFailure } from "../../src/tool/errors.ts";
 import { createBash } from "../../src/tools/bash.ts";
-import { createPipes } from "../../src/tools/process/pipe.ts";
+import { createPipes } from "../../src/tools/process/run-command.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import { untilDead } from "./processes.ts";
 

@@ -8,7 +8,7 @@ import { callTool, judgeBy, openTestWorkspace, type TestWorkspace } from "../../
 import { createApplyPatch } from "../../src/tools/apply-patch.ts";
 import { createBash } from "../../src/tools/bash.ts";
 import { createFileChanges } from "../../src/tools/fs/change-file.ts";
-import { createPipes } from "../../src/tools/process/pipe.ts";
+import { createPipes } from "../../src/tools/process/run-command.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import { createWrite } from "../../src/tools/write.ts";
 

@@ -7,7 +7,7 @@ import type { SandboxConfinement, SandboxProfile } from "../../src/sandbox/confi
 import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { callTool, openTestWorkspace, planCall, type RunOptions, type TestWorkspace } from "../../src/testing.ts";
 import { createBash } from "../../src/tools/bash.ts";
-import { createPipes } from "../../src/tools/process/pipe.ts";
+import { createPipes } from "../../src/tools/process/run-command.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import { processesNamed, untilDead } from "./processes.ts";
 

@@ -6,8 +6,17 @@ import {
   type RegisterConnectorRequest,
 } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import {
+  type Enforcement,
+  EnforcementSchema,
+  EnforcementState,
+} from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { Peer } from "../../core/peer-uid.ts";
+import type { Principal } from "../../core/principal.ts";
+import { isReadableBy } from "../../core/readable-by.ts";
 import type { RecordTable } from "../../core/record-table.ts";
 import { RequestError } from "../../core/request-error.ts";
+import type { Credentials } from "../../people/credentials.ts";
 
 /** The registered connectors of agents. */
 export interface Connectors {
@@ -61,3 +70,95 @@ export function createConnectors(table: RecordTable<Connector>, now: () => numbe
 function connectorId(kind: string, place: string): string {
   return `con_${createHash("sha256").update(`${kind}\0${place}`).digest("hex").slice(0, 24)}`;
 }
+
+/** Finds out over which users of the operating system approvals hold. */
+export interface EnforcementCheck {
+  /** True if an answer needs another user than its call. */
+  readonly requiresOtherUser: boolean;
+  /** Returns the principal with its user, where that counts; remembers the users that can approve. */
+  identify(principal: Principal, peer: Peer): Principal;
+  /** Judges the agents that run as this user, also by their connectors; undefined if the user is unknown. */
+  judge(uid: number | undefined): Enforcement;
+  /** Judges the agent of one connector. */
+  judgeConnector(connector: Connector): Enforcement;
+}
+
+/** Creates the judgement. `serviceUid` is undefined on systems without user numbers. */
+export function createEnforcement({
+  serviceUid,
+  insecureNoAuth,
+  requiresOtherUser,
+  credentials,
+  tokens,
+  connectors,
+  unfiltered,
+}: {
+  serviceUid: number | undefined;
+  insecureNoAuth: boolean;
+  requiresOtherUser: boolean;
+  credentials: Pick<Credentials, "list">;
+  /** Configured tokens, with the files that contain them. */
+  tokens: () => readonly { readonly id: string; readonly roles: readonly string[]; readonly source?: string }[];
+  connectors: Pick<Connectors, "list">;
+  /** The reason why some commands run without the filter of system calls; undefined if none does. */
+  unfiltered: string | undefined;
+}): EnforcementCheck {
+  /** Principals that approved, by the user of their connection. */
+  const approvers = new Map<number, string>();
+
+  /** Names a credential that can approve and was in the hands of a user. */
+  function approverOf(uid: number): string | undefined {
+    const issued = credentials.list().find((credential) => credential.uid === uid && credential.roles.some(canApprove));
+    return issued?.id ?? approvers.get(uid);
+  }
+
+  function problem(uid: number | undefined): string | undefined {
+    if (insecureNoAuth) return "the service requires no token, so every program can approve; start it with tokens";
+    if (uid === undefined || serviceUid === undefined)
+      return "the user of the agent cannot be seen: it is on another machine, or this system does not list it; run agent and service on one Linux machine as different users";
+    if (uid === serviceUid)
+      return `agent and service run as the same user (${uid}), so the agent can change the service; run the service as its own user: sudo toolgate install`;
+    if (uid === 0) return "the agent runs as root, which can do everything; run it as another user";
+    if (unfiltered !== undefined)
+      return `a command can leave a program that runs as the user of the service, since ${unfiltered}`;
+    const open = tokens().find(
+      ({ roles, source }) => roles.some(canApprove) && source !== undefined && isReadableBy(uid, source),
+    );
+    if (open !== undefined)
+      return `user ${uid} can read ${open.source}, with the token "${open.id}", which can approve; chmod 600 the file, or configure sha256, and make a new token`;
+    const approver = approverOf(uid);
+    if (approver === undefined) return undefined;
+    return `"${approver}" can approve and was in the hands of user ${uid}, where the agent can read it; approve as another user, from another machine or from a phone, and revoke it: toolgate token revoke ${approver}`;
+  }
+
+  const toEnforcement = (reason: string | undefined) =>
+    create(
+      EnforcementSchema,
+      reason === undefined ? { state: EnforcementState.ENFORCED } : { state: EnforcementState.ADVISORY, reason },
+    );
+
+  return {
+    requiresOtherUser,
+    identify(principal, { isLocal, uid }) {
+      if (uid !== undefined && [...principal.roles].some(canApprove)) approvers.set(uid, principal.id);
+      return requiresOtherUser && isLocal ? { ...principal, user: uid ?? "hidden" } : principal;
+    },
+    judge(uid) {
+      const own = connectors.list().filter((connector) => connector.uid === uid);
+      return toEnforcement(problem(uid) ?? own.map(problemOfConnector).find((reason) => reason !== undefined));
+    },
+    judgeConnector: (connector) => toEnforcement(problem(connector.uid) ?? problemOfConnector(connector)),
+  };
+}
+
+/** Names the reason for which a connector does not hold its agent, whatever the users are. */
+function problemOfConnector({ kind, enforced, systemLevel }: Connector): string | undefined {
+  if (!enforced)
+    return "the connector did not verify that the service runs as another user; run `toolgate connect` again on the machine of the service";
+  if (systemLevel || kind === "mcp") return undefined;
+  if (kind === "claude")
+    return "a project can switch the hooks of Claude Code off (disableAllHooks in its .claude/settings.json); put them into the settings of the machine: toolgate disconnect claude, then sudo toolgate connect claude --system --user NAME";
+  return `a plugin of a project runs in ${kind} after ours and can change what was approved, and ${kind} has no settings that a project cannot change; let ${kind} use the tools of Toolgate over MCP, with its own tools off`;
+}
+
+const canApprove = (role: string) => role === "approver" || role === "admin";

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { PermissionRequest, ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { isLostConnection, isNotRunning } from "./api-failure.ts";
+import { isLostConnection, isNotRunning } from "./toolgate-api.ts";
 
 /** A call as it was seen last. */
 export interface McpCallView {

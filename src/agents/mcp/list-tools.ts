@@ -1,6 +1,8 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import { type ListToolsResult, ProtocolError, ProtocolErrorCode, type Tool } from "@modelcontextprotocol/server";
 import type { ToolDefinition } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { pagesOf } from "../../core/pages-of.ts";
+import type { McpSession } from "./mcp-session.ts";
 import { waitToolName } from "./open-call-result.ts";
 import type { ToolgateApi } from "./toolgate-api.ts";
 
@@ -34,7 +36,7 @@ export async function listMcpTools(
 }
 
 /** Lists all tools, in the order of their names. */
-export async function allTools({ tools }: ToolgateApi, sessionId: string): Promise<Tool[]> {
+async function allTools({ tools }: ToolgateApi, sessionId: string): Promise<Tool[]> {
   const pages = await Array.fromAsync(pagesOf((page) => tools.listTools({ ...page, sessionId })));
   const listed = pages.flatMap((page) => page.tools);
   const own = listed.filter(({ name }) => name !== waitToolName).map(mcpTool);
@@ -80,4 +82,30 @@ function nameIn(cursor: string): string {
 
 function splitAt<T>(items: readonly T[], at: number): [T[], T[]] {
   return [items.slice(0, at), items.slice(at)];
+}
+
+const everyMs = 5_000;
+/** Interval while the service does not answer. */
+const retryMs = 1_000;
+
+/**
+ * Reports each change of the list of tools, until the signal is aborted. A service that could not be reached at first, and now
+ * can, is a change: the client has no list yet.
+ */
+export async function watchToolList(
+  { api, session, onChange }: { api: ToolgateApi; session: () => Promise<McpSession>; onChange: () => Promise<void> },
+  signal: AbortSignal,
+): Promise<void> {
+  let known: string | undefined;
+  let isFirst = true;
+  while (!signal.aborted) {
+    const list = await session()
+      .then(async ({ sessionId }) => JSON.stringify(await allTools(api, sessionId)))
+      .catch(() => undefined);
+    if (list !== undefined && list !== known && !isFirst) await onChange().catch(() => undefined);
+    known = list ?? known;
+    isFirst = false;
+    const pauseMs = list === undefined ? retryMs : everyMs;
+    await sleep(pauseMs, undefined, { signal, ref: false }).catch(() => undefined);
+  }
 }

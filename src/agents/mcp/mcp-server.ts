@@ -1,13 +1,20 @@
 import { randomUUID } from "node:crypto";
-import { ProtocolError, ProtocolErrorCode, Server, type ServerContext } from "@modelcontextprotocol/server";
-import { apiFailureText, isNotRunning } from "./api-failure.ts";
+import type { Readable, Writable } from "node:stream";
+import {
+  ProtocolError,
+  ProtocolErrorCode,
+  SdkError,
+  SdkErrorCode,
+  Server,
+  type ServerContext,
+} from "@modelcontextprotocol/server";
+import { StdioServerTransport, serveStdio } from "@modelcontextprotocol/server/stdio";
 import { callMcpTool, type ToolsAnswer, type ToolsCall } from "./call-tool.ts";
-import { clientOf, type McpClient, unnamedClient } from "./client-identity.ts";
 import { listMcpTools } from "./list-tools.ts";
-import type { McpSession } from "./mcp-session.ts";
+import { clientOf, type McpClient, type McpSession, unnamedClient } from "./mcp-session.ts";
 import { waitToolName } from "./open-call-result.ts";
 import { outputTemplates, readOutputResource } from "./output-resources.ts";
-import type { ToolgateApi } from "./toolgate-api.ts";
+import { apiFailureText, isNotRunning, type ToolgateApi } from "./toolgate-api.ts";
 import type { UncollectedCalls } from "./uncollected-calls.ts";
 import { progressTo } from "./watch-reports.ts";
 
@@ -103,3 +110,28 @@ export function toProtocolError(error: unknown): never {
     : apiFailureText(error);
   throw new ProtocolError(ProtocolErrorCode.InternalError, text);
 }
+
+/** Streams on which an MCP client speaks. */
+interface StdioStreams {
+  readonly stdin: Readable;
+  readonly stdout: Writable;
+}
+
+/** Serves one MCP client over stdio, in either era, until it closes its end. Nothing else may write to stdout. */
+export async function serveMcpOverStdio(
+  createServer: (era: "legacy" | "modern") => Server,
+  { stdin, stdout }: StdioStreams,
+): Promise<void> {
+  const { promise: ended, resolve: end } = Promise.withResolvers<void>();
+  stdin.once("end", end).once("close", end).once("error", end);
+  stdout.once("error", end);
+  const handle = serveStdio(({ era }) => createServer(era), { transport: new StdioServerTransport(stdin, stdout) });
+  await ended;
+  await handle.close();
+}
+
+/** Over stdio a cancelled request asks for the end of its call. The end of the connection does not: the calls go on. */
+export const stdioAborts: AbortRules = {
+  run: (ctx, body) => body(ctx.mcpReq.signal),
+  isCancel: (reason) => !(reason instanceof SdkError && reason.code === SdkErrorCode.ConnectionClosed),
+};

@@ -1,7 +1,6 @@
 import { type ReadResourceResult, ResourceNotFoundError } from "@modelcontextprotocol/server";
 import type { ReadToolOutputResponse } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { reasonOf } from "./api-failure.ts";
-import type { ToolgateApi } from "./toolgate-api.ts";
+import { reasonOf, type ToolgateApi } from "./toolgate-api.ts";
 
 const scheme = "toolgate-output:";
 /** Bytes of text that are returned where the URI names no range: the bound of output for a model. */

@@ -1,9 +1,8 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { ProgressNotification } from "@modelcontextprotocol/server";
 import type { ToolProgress } from "../../../gen/opencode/tool/v1/event_pb.ts";
-import { isLostConnection } from "./api-failure.ts";
 import { isEnded } from "./hold-call.ts";
-import type { ToolgateApi } from "./toolgate-api.ts";
+import { isLostConnection, type ToolgateApi } from "./toolgate-api.ts";
 
 /** A progress notification. One without a number, or with one that does not rise, gets the next number. */
 export interface McpReport {

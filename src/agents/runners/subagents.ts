@@ -1,10 +1,10 @@
+import { randomBytes } from "node:crypto";
+import * as z from "zod";
 import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import type { Durability, DurableState } from "../../core/durability.ts";
+import type { Durability, DurableState, StartedCall } from "../../core/durability.ts";
 import { ToolFailure } from "../../tool/errors.ts";
-import type { SessionCall } from "./background-calls.ts";
-import { newRunId, runOf } from "./run-id.ts";
-import type { AgentRunner, RunUpdate } from "./runner.ts";
+import type { AgentRunner, RunUpdate, SessionCall } from "./runner.ts";
 import type { RunnerRegistry } from "./runner-registry.ts";
 
 /** Sessions and calls of the service, as far as subagents need them. */
@@ -257,3 +257,17 @@ const tooMany = (limit: number) =>
   `${limit} tasks of this session tree run already, the limit running_tasks in [limits]. Wait until one has ended, then call again.`;
 
 const refused = (message: string) => new ToolFailure(message, { hadNoEffects: true });
+
+/** Memo that a call of `task` stores before a runner gets its run. */
+const runMemo = z.object({ run: z.string() });
+
+/** Creates the id of a run. It names the session of its call, so that every replica finds the call. Session ids have no dot. */
+const newRunId = (sessionId: string): string => `run_${randomBytes(8).toString("hex")}.${sessionId}`;
+
+/** Returns the session that the id of a run names; empty if it names none. */
+export const sessionOfRun = (run: string): string => /^run_[0-9a-f]{16}\.(.+)$/.exec(run)?.[1] ?? "";
+
+/** Returns the run that a call of `task` waits for; undefined if its run ends with its replica. */
+export function runOf({ memo }: Pick<StartedCall, "memo">): string | undefined {
+  return runMemo.safeParse(memo).data?.run;
+}

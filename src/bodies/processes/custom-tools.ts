@@ -3,12 +3,10 @@ import { join } from "node:path";
 import { create } from "@bufbuild/protobuf";
 import { type Source, SourceSchema } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
 import { WorkerFileKind } from "../../../gen/opencode/tool/v1/worker_pb.ts";
-import { createFileStamp, hashFiles, type PathStamps } from "./file-stamp.ts";
 import type { Problem } from "./problem.ts";
 import { createProcessSource, type ProcessParts } from "./process-source.ts";
-import { readSources, type SourceFile, type Sources, type ToolSource } from "./sources.ts";
-import type { Trust } from "./trust.ts";
-import { workspacePolicySource } from "./workspace-policy.ts";
+import { readSources, type SourceFile, type Sources, type ToolSource, workspacePolicySource } from "./sources.ts";
+import { createFileStamp, hashFiles, type PathStamps, type Trust } from "./trust.ts";
 
 /** Tools and plugins from files, which processes run. */
 export interface CustomTools {

@@ -18,7 +18,6 @@ import { type HookChain, type Hooks, isHookName } from "../../tool/hooks.ts";
 import { byName, type Registry } from "../../tool/registry.ts";
 import type { Tool } from "../../tool/tool.ts";
 import { type WorkerHost, workerTool } from "../worker-tool.ts";
-import { hashFiles } from "./file-stamp.ts";
 import type { Problem } from "./problem.ts";
 import {
   createToolProcess,
@@ -27,6 +26,7 @@ import {
   type ToolProcessPlace,
   type ToolProcessStarter,
 } from "./tool-process.ts";
+import { hashFiles } from "./trust.ts";
 
 /** The parts that load files in processes and register what they bring. */
 export interface ProcessParts {

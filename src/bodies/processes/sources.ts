@@ -3,8 +3,8 @@ import { readdir, readFile, readlink } from "node:fs/promises";
 import { extname, join, relative } from "node:path";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { SourceSchema } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
-import type { PathStamps } from "./file-stamp.ts";
 import type { Problem } from "./problem.ts";
+import { createFileStamp, type PathStamps, type Trust } from "./trust.ts";
 
 /** A file of code that defines tools, or that such a file imports. */
 export interface SourceFile {
@@ -96,4 +96,44 @@ export interface ToolSource {
   /** Describes its process; undefined if it needs none. */
   describe(): Promise<MessageInitShape<typeof SourceSchema> | undefined>;
   close(): Promise<void>;
+}
+
+/**
+ * Creates the source of a workspace's policy file, which defines no tools. In a trusted workspace a file that is not trusted as it
+ * is becomes a problem, since its rules only narrow until it is trusted again.
+ */
+export function workspacePolicySource(workspace: { name: string; directory: string }, trust: Trust): ToolSource {
+  const codeDirectory = join(workspace.directory, ".opencode");
+  const path = join(codeDirectory, "config.toml");
+  const stamp = createFileStamp();
+  let problems: Problem[] = [];
+  return {
+    workspace: workspace.name,
+    isConfigured: false,
+    problems: () => problems,
+    guardProblem: () => undefined,
+    isCurrent: stamp.isCurrent,
+    async refresh() {
+      stamp.take([path, trust.fileOf(workspace.directory)], Date.now());
+      const isTrusted = (await trust.get(workspace.directory)) !== undefined;
+      const present = await policyDigestIn(codeDirectory);
+      const trusted = await trust.policyOf(workspace.directory);
+      const isStale = isTrusted && present !== undefined && present !== trusted;
+      problems = isStale ? [{ path, line: 0, reason: staleReason(workspace.directory, trusted) }] : [];
+    },
+    describe: async () => undefined,
+    close: async () => {},
+  };
+}
+
+function staleReason(directory: string, trusted: string | undefined): string {
+  const state =
+    trusted === undefined ? "was added after the workspace was trusted" : "has changed since it was trusted";
+  return `the policy file ${state}, so its rules only narrow; review it, then run: toolgate trust ${directory}`;
+}
+
+/** Returns the SHA-256 of the policy file in a workspace's `.opencode`; undefined if there is none. */
+export async function policyDigestIn(codeDirectory: string): Promise<string | undefined> {
+  const text = await readFile(join(codeDirectory, "config.toml")).catch(() => undefined);
+  return text && createHash("sha256").update(text).digest("hex");
 }

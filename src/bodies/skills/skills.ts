@@ -1,7 +1,6 @@
 import { relative } from "node:path";
-import { createFileStamp } from "../processes/file-stamp.ts";
 import type { Problem } from "../processes/problem.ts";
-import type { Trust } from "../processes/trust.ts";
+import { createFileStamp, type Trust } from "../processes/trust.ts";
 import { type FoundSkill, findSkills, placesIn, readSkill } from "./find-skills.ts";
 import { type SkillFile, SkillProblem } from "./skill-file.ts";
 

@@ -7,8 +7,7 @@ import {
   WorkerHelloSchema,
   type WorkRequest,
 } from "../../../gen/opencode/tool/v1/worker_pb.ts";
-import { serveBeatingStream, silenceOf } from "../../core/beating-stream.ts";
-import type { Outbox } from "../../core/outbox.ts";
+import { type Outbox, serveBeatingStream, silenceOf } from "../../core/outbox.ts";
 import type { Principal, WorkerRights } from "../../core/principal.ts";
 import { RequestError } from "../../core/request-error.ts";
 import { workerIdOf } from "../../core/worker-directory.ts";

@@ -4,7 +4,7 @@ import { canonicalJson } from "../../core/canonical-json.ts";
 import type { WorkerRights } from "../../core/principal.ts";
 import { lentPermissions } from "../../core/worker-rights.ts";
 import { wildcard } from "../../policy/wildcard.ts";
-import { patternWeight } from "../../tool/linear-pattern.ts";
+import { patternWeight } from "../../tool/codec.ts";
 import { templateProblem } from "./templates.ts";
 
 /** The reason why a tool is not offered. */

@@ -4,7 +4,7 @@ import { Server, type ServerContext } from "@modelcontextprotocol/server";
 import { Argument, type Command } from "commander";
 import { claudePromptAnswer, claudePromptSchema, readClaudePrompt } from "../../agents/hooks/claude-prompt.ts";
 import { requestDecision } from "../../agents/hooks/delegate.ts";
-import { serveMcpOverStdio } from "../../agents/mcp/serve-stdio.ts";
+import { serveMcpOverStdio } from "../../agents/mcp/mcp-server.ts";
 import { wholeNumber, withScreen } from "../command.ts";
 import type { CliContext } from "../context.ts";
 import {

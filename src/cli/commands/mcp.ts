@@ -1,12 +1,9 @@
 import type { Command } from "commander";
-import { isNotRunning, reasonOf } from "../../agents/mcp/api-failure.ts";
-import type { McpClient } from "../../agents/mcp/client-identity.ts";
-import { createMcpServer } from "../../agents/mcp/mcp-server.ts";
-import { type McpSession, openMcpSession } from "../../agents/mcp/mcp-session.ts";
-import { serveMcpOverStdio, stdioAborts } from "../../agents/mcp/serve-stdio.ts";
-import type { ToolgateApi } from "../../agents/mcp/toolgate-api.ts";
+import { watchToolList } from "../../agents/mcp/list-tools.ts";
+import { createMcpServer, serveMcpOverStdio, stdioAborts } from "../../agents/mcp/mcp-server.ts";
+import { type McpClient, type McpSession, openMcpSession } from "../../agents/mcp/mcp-session.ts";
+import { isNotRunning, reasonOf, type ToolgateApi } from "../../agents/mcp/toolgate-api.ts";
 import { createUncollectedCalls } from "../../agents/mcp/uncollected-calls.ts";
-import { watchToolList } from "../../agents/mcp/watch-tool-list.ts";
 import { isLoopback } from "../../client/find-token.ts";
 import { newClientId, withScreen } from "../command.ts";
 import { connectServer, findServerToken, type ServerConnection } from "../connection/connection.ts";

@@ -11,7 +11,7 @@ import { checkRole } from "./access.ts";
 import { newestFirstKey, pageByKey } from "./paging.ts";
 import { RequestFailure } from "./request-failure.ts";
 import type { ServiceFunctions } from "./rpc.ts";
-import { approverOf, type SenderDomain } from "./sender.ts";
+import { approverOf, type SenderDomain } from "./rpc.ts";
 
 /** Domain that CredentialService works on. */
 export interface CredentialServiceDomain extends SenderDomain {

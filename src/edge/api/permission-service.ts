@@ -23,8 +23,7 @@ import { workspaceRoot } from "../../core/workspace-root.ts";
 import type { EdgeContext } from "./edge-context.ts";
 import { nextPageToken, pageAfter, pageBefore, pageLimit } from "./paging.ts";
 import { answerTooLate, timeHeader } from "./request-failure.ts";
-import type { ServiceFunctions } from "./rpc.ts";
-import { approverOf, type SenderDomain } from "./sender.ts";
+import { approverOf, type SenderDomain, type ServiceFunctions } from "./rpc.ts";
 import { createStoreMark } from "./store-mark.ts";
 
 /** Domain that PermissionService works on. */

@@ -10,8 +10,13 @@ import type {
   MessageInitShape,
   MessageShape,
 } from "@bufbuild/protobuf";
+import { violationsToProto } from "@bufbuild/protovalidate";
+import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import type { EnforcementCheck } from "../../agents/connect/connectors.ts";
+import { createContractValidator, createNumberCheck } from "../../core/contract-validator.ts";
+import type { Principal } from "../../core/principal.ts";
 import type { EdgeContext } from "./edge-context.ts";
-import { notServed } from "./request-failure.ts";
+import { notServed, RequestFailure } from "./request-failure.ts";
 
 /** Functions of a service, one for each rpc: from a request and its context to a response or a stream of responses. */
 export type ServiceFunctions<Service extends DescService> = {
@@ -91,4 +96,48 @@ function unimplemented(name: string): () => never {
   return () => {
     throw notServed("unimplemented", `${name} is not implemented`);
   };
+}
+
+/** Refuses a request that breaks a validation rule of the contract. */
+export type CheckMessage = (schema: DescMessage, message: Message) => void;
+
+/** Creates the check. */
+export function createMessageCheck(): CheckMessage {
+  const validator = createContractValidator();
+  const findUnwritable = createNumberCheck();
+  return (schema, message) => {
+    const path = findUnwritable(schema, message);
+    if (path !== undefined) {
+      const fact = `${path} is a number that JSON cannot hold, such as 1e400; send a smaller one, or a string`;
+      throw new RequestFailure("invalid_argument", fact, {
+        reason: ErrorReason.INVALID_MESSAGE,
+        metadata: { field: path },
+      });
+    }
+    const { error, violations = [] } = validator.validate(schema, message);
+    if (error === undefined) return;
+    const [value, desc] = violationsToProto(violations);
+    const [first] = value.violations;
+    const field = (first?.field?.elements ?? []).map(({ fieldName }) => fieldName).join(".");
+    throw new RequestFailure("invalid_argument", error.message, {
+      reason: ErrorReason.INVALID_MESSAGE,
+      metadata: field === "" ? {} : { field },
+      details: [{ desc, value }],
+    });
+  };
+}
+
+/** Domain that finds out who sends a request. */
+export interface SenderDomain {
+  enforcement: EnforcementCheck;
+}
+
+/** Returns the principal of a call, with its user where answers need another one. */
+export async function callerOf({ enforcement }: SenderDomain, { principal, peer }: EdgeContext): Promise<Principal> {
+  return enforcement.requiresOtherUser ? enforcement.identify(principal, await peer()) : principal;
+}
+
+/** Returns the principal of a request that only approvers send, and remembers its user. */
+export async function approverOf({ enforcement }: SenderDomain, { principal, peer }: EdgeContext): Promise<Principal> {
+  return enforcement.identify(principal, await peer());
 }

@@ -1,28 +1,33 @@
-import { AgentService } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
+import { create } from "@bufbuild/protobuf";
+import { AgentService, type Connector } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
-import { OperatorService } from "../../../gen/opencode/tool/v1/operator_service_pb.ts";
+import { OperatorService, StopTargetSchema } from "../../../gen/opencode/tool/v1/operator_service_pb.ts";
 import { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { PersonService } from "../../../gen/opencode/tool/v1/person_service_pb.ts";
 import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
-import { SourceService } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
+import { type Source, SourceService } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { WorkerService } from "../../../gen/opencode/tool/v1/worker_service_pb.ts";
-import type { ByteBudget } from "../http/byte-budget.ts";
-import { type AgentServiceDomain, agentService } from "./agent-service.ts";
+import type { Connectors } from "../../agents/connect/connectors.ts";
+import type { RunnerRegistry } from "../../agents/runners/runner-registry.ts";
+import type { AgentStreams } from "../../agents/runners/stream/agent-streams.ts";
+import { fleetOrder } from "../../bodies/workers/directory.ts";
+import type { Workers } from "../../bodies/workers/workers.ts";
+import type { Calls } from "../../call/calls.ts";
+import type { StoreMembership } from "../../call/ports.ts";
+import { readsAll, type Sessions } from "../../call/sessions.ts";
+import type { Principal } from "../../core/principal.ts";
+import type { ByteBudget } from "../http/socket-limits.ts";
 import { type CredentialServiceDomain, credentialService } from "./credential-service.ts";
 import type { Failures } from "./failures.ts";
-import { type OperatorServiceDomain, operatorService } from "./operator-service.ts";
+import { newestFirstKey, nextPageToken, pageBefore, pageByKey } from "./paging.ts";
 import { type PermissionServiceDomain, permissionService } from "./permission-service.ts";
 import { type PersonServiceDomain, personService } from "./person-service.ts";
-import { type Rpc, rpcsOf, type ServiceFunctions } from "./rpc.ts";
-import { type SessionServiceDomain, sessionService } from "./session-service.ts";
-import { type SourceServiceDomain, sourceService } from "./source-service.ts";
-import { createStreamTools, streamMessageBytes } from "./stream-tools.ts";
+import { approverOf, type Rpc, rpcsOf, type SenderDomain, type ServiceFunctions } from "./rpc.ts";
 import type { StreamToolsDomain } from "./streamed-call.ts";
+import { createStreamTools, createWatchMany, streamMessageBytes } from "./streams.ts";
 import type { ToolServiceDomain } from "./tool-domain.ts";
 import { toolService } from "./tool-service.ts";
-import { createWatchMany } from "./watch-many.ts";
-import { type WorkerServiceDomain, workerService } from "./worker-service.ts";
 
 /** The services of the contract, as functions. Every door calls these. */
 export interface Services {
@@ -86,3 +91,151 @@ export function rpcsOfServices(services: Services): Rpc[] {
 
 /** A result of a worker has at most 1 MiB; its message is a little larger. */
 const maxWorkerMessageBytes = 1_048_576 + 4_096;
+
+/** Domain that AgentService works on. */
+interface AgentServiceDomain extends SenderDomain {
+  connectors: Connectors;
+  runners: Pick<RunnerRegistry, "of">;
+  streams: Pick<AgentStreams, "connect">;
+  about: Pick<ToolServiceDomain["about"], "agentsOf">;
+}
+
+/** Returns the functions of AgentService. */
+function agentService(domain: AgentServiceDomain): ServiceFunctions<typeof AgentService> {
+  const { connectors, enforcement } = domain;
+  const judged = (connector: Connector) => ({ ...connector, enforcement: enforcement.judgeConnector(connector) });
+  return {
+    async registerConnector(request, context) {
+      const { id } = await approverOf(domain, context);
+      return { connector: judged(await connectors.register(request, id)) };
+    },
+    unregisterConnector: async ({ id }) => ({ connector: await connectors.unregister(id) }),
+    listAgents(request, { principal }) {
+      // The order is that of the configuration.
+      const keyOf = (_agent: unknown, index: number) => String(index).padStart(8, "0");
+      const { page, nextPageToken } = pageByKey(agentsFor(domain, principal), keyOf, request);
+      return { agents: page, nextPageToken };
+    },
+    async *runAgents(requests, { principal, signal }) {
+      for await (const message of domain.streams.connect(principal, requests, signal)) yield { message };
+    },
+    listConnectors(request) {
+      const { page, nextPageToken } = pageByKey(connectors.list(), newestFirstKey, request);
+      return { connectors: page.map(judged), nextPageToken };
+    },
+  };
+}
+
+function agentsFor({ about, runners }: Pick<AgentServiceDomain, "about" | "runners">, principal: Principal) {
+  const visible = runners.of(readsAll(principal) ? undefined : principal.id);
+  return about.agentsOf(principal).map(({ agent, description }) => ({
+    ...{ name: agent, description },
+    runners: visible
+      .filter((runner) => runner.agents().includes(agent))
+      .map((runner) => ({
+        name: runner.name,
+        bypasses: runner.bypasses,
+        freeCapacity: Math.max(0, runner.freeCapacity()),
+      })),
+  }));
+}
+
+/** Domain that OperatorService works on. */
+interface OperatorServiceDomain {
+  /** Yields the bytes of a backup. */
+  backUp(): AsyncIterable<Uint8Array>;
+  calls: Pick<Calls, "stop" | "stops" | "resume">;
+}
+
+/** Returns the functions of OperatorService. */
+function operatorService({ backUp, calls }: OperatorServiceDomain): ServiceFunctions<typeof OperatorService> {
+  return {
+    async *backup() {
+      for await (const data of backUp()) yield { data };
+    },
+    stop: ({ target = noTarget, reason }, { principal }) => calls.stop(principal, { target, reason }),
+    listStops: async () => ({ stops: calls.stops().toSorted((one, other) => one.time - other.time) }),
+    resume: async ({ target = noTarget }, { principal }) => {
+      const stop = await calls.resume(principal, target);
+      return stop ? { stop } : {};
+    },
+  };
+}
+
+/** Never used: a request without a target is refused before. */
+const noTarget = create(StopTargetSchema);
+
+/** Domain that SourceService works on. */
+interface SourceServiceDomain extends SenderDomain {
+  sources: {
+    list(): Promise<Source[]>;
+    /** Accepts what a source offers, if it is what the digest names. */
+    accept(name: string, digest: string, by: string): Promise<Source>;
+  };
+}
+
+/** Returns the functions of SourceService. */
+function sourceService(domain: SourceServiceDomain): ServiceFunctions<typeof SourceService> {
+  const { sources } = domain;
+  return {
+    async listSources(request) {
+      const keyOf = ({ kind, workspace, name }: Source) => `${kind} ${workspace} ${name}`;
+      const { page, nextPageToken } = pageByKey(await sources.list(), keyOf, request);
+      return { sources: page, nextPageToken };
+    },
+    async acceptSource({ name, digest }, context) {
+      const { id } = await approverOf(domain, context);
+      return { source: await sources.accept(name, digest, id) };
+    },
+  };
+}
+
+/** Domain that SessionService works on. */
+interface SessionServiceDomain {
+  sessions: Sessions;
+  calls: Calls;
+  store: Pick<StoreMembership, "storeIdOf">;
+}
+
+/** Returns the functions of SessionService. */
+function sessionService({ sessions, calls, store }: SessionServiceDomain): ServiceFunctions<typeof SessionService> {
+  return {
+    async createSession(request, { principal }) {
+      const session = await sessions.create(principal, request);
+      return { session, storeId: store.storeIdOf(session.rootSessionId) };
+    },
+    async getSession({ sessionId }, { principal }) {
+      return { session: await sessions.get(principal, sessionId) };
+    },
+    async listSessions(request, context) {
+      const page = pageBefore(request, context);
+      const root = request.rootSessionId;
+      const found = await sessions.list(context.principal, { ...page, ...(root !== "" && { root }) });
+      const ids = found.map(({ id }) => id);
+      return { sessions: found, nextPageToken: nextPageToken(ids, page) };
+    },
+    async closeSession({ sessionId }, { principal }) {
+      await calls.closeSession(principal, sessionId);
+      return { session: await sessions.get(principal, sessionId) };
+    },
+  };
+}
+
+/** Domain that WorkerService works on. */
+interface WorkerServiceDomain {
+  workers: Pick<Workers, "connect" | "listAll">;
+}
+
+/** Returns the functions of WorkerService. */
+function workerService({ workers }: WorkerServiceDomain): ServiceFunctions<typeof WorkerService> {
+  return {
+    async *work(requests, { principal, signal }) {
+      for await (const message of workers.connect(principal, requests, signal)) yield { message };
+    },
+    async listWorkers(request) {
+      const { workers: all, fleets } = await workers.listAll();
+      const { page, nextPageToken } = pageByKey(all, fleetOrder, request);
+      return { workers: page, nextPageToken, fleets: request.pageToken === "" ? fleets : [] };
+    },
+  };
+}

@@ -11,12 +11,12 @@ import {
 import type { Accepted } from "../../call/accept.ts";
 import type { EncodedMessages } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
+import { findUnwritable } from "../../core/contract-validator.ts";
 import { encodeMessage } from "../../core/encode-message.ts";
-import { findUnwritable } from "../../core/finite-numbers.ts";
 import { RequestError } from "../../core/request-error.ts";
-import type { ByteBudget } from "../http/byte-budget.ts";
+import type { ByteBudget } from "../http/socket-limits.ts";
 import type { EdgeContext } from "./edge-context.ts";
-import { callerOf, type SenderDomain } from "./sender.ts";
+import { callerOf, type SenderDomain } from "./rpc.ts";
 import { followCall } from "./tool-calls.ts";
 import type { ToolServiceDomain } from "./tool-domain.ts";
 

@@ -18,7 +18,7 @@ import type { CallRef } from "../../core/call-ref.ts";
 import { RequestError } from "../../core/request-error.ts";
 import type { EdgeContext } from "./edge-context.ts";
 import { nextPageToken, pageAfter } from "./paging.ts";
-import { callerOf, type SenderDomain } from "./sender.ts";
+import { callerOf, type SenderDomain } from "./rpc.ts";
 import { createStoreMark } from "./store-mark.ts";
 import type { ToolServiceDomain } from "./tool-domain.ts";
 

@@ -11,7 +11,7 @@ import type { StoreMembership } from "../../call/ports.ts";
 import type { StoredOutputs } from "../../call/stored-outputs.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import type { Principal } from "../../core/principal.ts";
-import type { SenderDomain } from "./sender.ts";
+import type { SenderDomain } from "./rpc.ts";
 
 /** Domain that ToolService works on. */
 export interface ToolServiceDomain extends SenderDomain {

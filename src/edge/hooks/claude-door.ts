@@ -8,16 +8,21 @@ import {
   type DelegatedCalls,
   type UseDecision,
 } from "../../agents/hooks/delegate.ts";
-import { apiFailureText, reasonOf } from "../../agents/mcp/api-failure.ts";
 import { waitToolName } from "../../agents/mcp/open-call-result.ts";
+import { apiFailureText, reasonOf } from "../../agents/mcp/toolgate-api.ts";
 import { pagesOf } from "../../core/pages-of.ts";
 import { checkRole, rolesFor } from "../api/access.ts";
 import type { Authenticate } from "../api/authenticate.ts";
 import { clientLeft } from "../api/request-failure.ts";
-import type { ByteBudget } from "../http/byte-budget.ts";
-import { type ConnectionPeer, createConnectionPeer } from "../http/connection-peer.ts";
-import type { Request, Response } from "../http/handler.ts";
-import { type Mount, sendWhole } from "../http/mounts.ts";
+import {
+  type ConnectionPeer,
+  createConnectionPeer,
+  type Mount,
+  type Request,
+  type Response,
+  sendWhole,
+} from "../http/handler.ts";
+import type { ByteBudget } from "../http/socket-limits.ts";
 import { createLocalApi, type LocalApiOptions } from "../mcp/local-api.ts";
 import { readBody } from "../rpc/request-body.ts";
 

@@ -2,8 +2,7 @@ import { createHash } from "node:crypto";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { extname, join } from "node:path";
 import { gzipSync } from "node:zlib";
-import type { Request, Response } from "./handler.ts";
-import type { Mount } from "./mounts.ts";
+import type { Mount, Request, Response } from "./handler.ts";
 
 /** Opens the door for browsers: the built console at `/`, from memory. */
 export function consoleDoor(directory: string): Mount[] {

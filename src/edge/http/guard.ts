@@ -2,8 +2,7 @@ import { cors } from "@connectrpc/connect";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Config } from "../../config/config.ts";
 import { RequestError } from "../../core/request-error.ts";
-import type { Handler, Refuse, Request, Response } from "./handler.ts";
-import { sendWhole } from "./mounts.ts";
+import { type Handler, type Refuse, type Request, type Response, sendWhole } from "./handler.ts";
 import { isProbe } from "./probes.ts";
 
 /** Creates the guard before all doors: it refuses unknown hosts, except for probes of health, and answers the preflight requests of web pages. */

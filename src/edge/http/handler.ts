@@ -1,5 +1,7 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Http2ServerRequest, Http2ServerResponse } from "node:http2";
+import { type Peer, peerOf } from "../../core/peer-uid.ts";
+import { notServed } from "../api/request-failure.ts";
 
 /** A request by either version of HTTP. */
 export type Request = IncomingMessage | Http2ServerRequest;
@@ -12,3 +14,93 @@ export type Handler = (request: Request, response: Response) => void;
 
 /** Sends the refusal of a request that reached no rpc; `httpStatus` replaces the status that follows from the error. */
 export type Refuse = (error: unknown, request: Request, response: Response, httpStatus?: number) => void;
+
+/** A place on the listener that a handler serves. */
+export interface Mount {
+  /** Path without query; one that ends in `/` covers everything below it, except for `/` itself, which is the root only. */
+  path: string;
+  /** Methods that are served; absent: all. */
+  methods?: readonly string[];
+  /** Serves only requests whose header accept names this media type, and leaves the others to another mount of the path. */
+  accept?: string;
+  handle: Handler;
+}
+
+/**
+ * Creates a handler that dispatches by path, method and media type; it refuses with 404 where nothing is mounted. Throws if two
+ * mounts take the same requests: one of two doors would answer nothing, unnoticed.
+ */
+export function dispatch(mounts: readonly Mount[], refuse: Refuse): Handler {
+  for (const [index, mount] of mounts.entries()) checkAlone(mount, mounts.slice(0, index));
+  // Of the mounts of one path, those for a media type come first, since the others serve every request.
+  const exact = Map.groupBy(
+    mounts.toSorted((a, b) => Number(a.accept === undefined) - Number(b.accept === undefined)),
+    ({ path }) => path,
+  );
+  const prefixes = [...exact.keys()]
+    .filter((path) => path.endsWith("/") && path !== "/")
+    .sort((a, b) => b.length - a.length);
+  return (request, response) => {
+    const [path = ""] = (request.url ?? "").split("?", 1);
+    const prefix = () => prefixes.find((start) => path.startsWith(start)) ?? "";
+    const mount = (exact.get(path) ?? exact.get(prefix()))?.find((each) => serves(each, request));
+    if (mount !== undefined) mount.handle(request, response);
+    else refuse(notServed("unimplemented", `${request.method} ${path} is not served here`), request, response, 404);
+  };
+}
+
+function serves({ methods, accept }: Mount, { method = "", headers }: Request): boolean {
+  return (methods?.includes(method) ?? true) && (accept === undefined || (headers.accept?.includes(accept) ?? false));
+}
+
+/** Throws if another mount takes requests of this one. One for a media type may share methods with one for all others. */
+function checkAlone({ path, methods, accept }: Mount, others: readonly Mount[]): void {
+  for (const other of others) {
+    if (other.path !== path || other.accept !== accept) continue;
+    const shared =
+      methods === undefined
+        ? (other.methods ?? ["every method"])
+        : methods.filter((name) => other.methods?.includes(name) ?? true);
+    if (shared.length === 0) continue;
+    throw new Error(
+      `two doors serve ${shared.join(", ")} of ${path}, so that one is never reached; give one of the mounts other methods or another path`,
+    );
+  }
+}
+
+/** Sends a whole response. */
+export function sendWhole(response: Response, status: number, type: string, body: string | Uint8Array): void {
+  response.statusCode = status;
+  response.setHeader("content-type", type);
+  response.end(body);
+}
+
+/** Returns the other end of a request's connection. */
+export type ConnectionPeer = (request: Request) => Promise<Peer>;
+
+/**
+ * Creates the lookup of a door. The other end is looked up once per connection: each lookup reads the kernel's table of all
+ * sockets, which takes milliseconds.
+ */
+export function createConnectionPeer(): ConnectionPeer {
+  const known = new WeakMap<object, Promise<Peer>>();
+
+  async function lookUp(request: Request, connection: object): Promise<Peer> {
+    const peer = await peerOf(request.socket);
+    // A client on this machine whose user is not found yet may be found by its next request.
+    if (peer.isLocal && peer.uid === undefined) known.delete(connection);
+    return peer;
+  }
+
+  return (request) => {
+    const connection = connectionOf(request);
+    const peer = known.get(connection) ?? lookUp(request, connection);
+    known.set(connection, peer);
+    return peer;
+  };
+}
+
+/** Returns the same object for all requests of a connection; each stream of HTTP/2 has a socket object to itself. */
+function connectionOf(request: Request): object {
+  return "stream" in request ? (request.stream?.session ?? request.socket) : request.socket;
+}

@@ -6,9 +6,8 @@ import type { Authenticate } from "../api/authenticate.ts";
 import { type BrowserSignIn, checkOwnPage, newBrowserToken } from "../api/browser-sign-in.ts";
 import type { EdgeLimits, RequestHeaders } from "../api/edge-context.ts";
 import { readBody } from "../rpc/request-body.ts";
-import type { ByteBudget } from "./byte-budget.ts";
-import type { Handler, Refuse, Request, Response } from "./handler.ts";
-import { type Mount, sendWhole } from "./mounts.ts";
+import { type Handler, type Mount, type Refuse, type Request, type Response, sendWhole } from "./handler.ts";
+import type { ByteBudget } from "./socket-limits.ts";
 
 /** Options of the door. */
 export interface SignInDoorOptions {

@@ -1,4 +1,5 @@
 import type { Tls } from "../../config/config.ts";
+import { overloaded } from "../api/request-failure.ts";
 
 /** Returns the options of a TLS server; it requires client certificates if their authority is configured. */
 export const tlsOptions = ({ cert, key, clientCa }: Tls, headersMs: number) => ({
@@ -60,3 +61,30 @@ export const http2IdleMs = 120_000;
 
 /** Time that a client has to end the stream of a request after the response, until the server closes it. */
 export const refusedStreamMs = 1_000;
+
+/** Budget of the bytes that all requests and responses together have in memory. */
+export interface ByteBudget {
+  /** Bytes that are reserved now. */
+  readonly usedBytes: number;
+  /** Takes bytes from the budget; throws OVERLOADED, and takes none, if they do not fit. */
+  reserve(bytes: number): void;
+  /** Returns bytes to the budget. */
+  release(bytes: number): void;
+}
+
+/** Creates the budget. */
+export function createByteBudget(maxBytes: number): ByteBudget {
+  let usedBytes = 0;
+  return {
+    get usedBytes() {
+      return usedBytes;
+    },
+    reserve(bytes) {
+      if (usedBytes + bytes > maxBytes) throw overloaded("buffered_bytes", `requests hold ${maxBytes} bytes of memory`);
+      usedBytes += bytes;
+    },
+    release(bytes) {
+      usedBytes -= bytes;
+    },
+  };
+}

@@ -1,5 +1,5 @@
 import { randomBytes } from "node:crypto";
-import { type McpClient, mcpClient, unnamedClient } from "../../agents/mcp/client-identity.ts";
+import { type McpClient, mcpClient, unnamedClient } from "../../agents/mcp/mcp-session.ts";
 
 /**
  * Makes the id of a legacy session. It carries what the client reported at its start, so that any replica can serve the session

@@ -4,14 +4,12 @@ import { PermissionService } from "../../../gen/opencode/tool/v1/permission_serv
 import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { checkRole, rolesFor } from "../api/access.ts";
-import { createMessageCheck } from "../api/check-message.ts";
 import type { EdgeContext, EdgeLimits } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
+import { ResponseMetadata, traceContextOf } from "../api/headers.ts";
 import { notServed } from "../api/request-failure.ts";
-import { ResponseMetadata } from "../api/response-metadata.ts";
-import { nameOfRpc, type Rpc, rpcsOf } from "../api/rpc.ts";
+import { createMessageCheck, nameOfRpc, type Rpc, rpcsOf } from "../api/rpc.ts";
 import type { Services } from "../api/services.ts";
-import { traceContextOf } from "../api/trace-context.ts";
 import { toConnectError } from "../rpc/errors.ts";
 
 /** Sender of a request: its principal and the other end of its connection. */

@@ -4,11 +4,16 @@ import { RequestError } from "../../core/request-error.ts";
 import { checkRole, rolesFor } from "../api/access.ts";
 import type { Authenticate } from "../api/authenticate.ts";
 import { clientLeft } from "../api/request-failure.ts";
-import type { ByteBudget } from "../http/byte-budget.ts";
 import { checkOrigin, headerOf } from "../http/check-origin.ts";
-import { type ConnectionPeer, createConnectionPeer } from "../http/connection-peer.ts";
-import type { Request, Response } from "../http/handler.ts";
-import { type Mount, sendWhole } from "../http/mounts.ts";
+import {
+  type ConnectionPeer,
+  createConnectionPeer,
+  type Mount,
+  type Request,
+  type Response,
+  sendWhole,
+} from "../http/handler.ts";
+import type { ByteBudget } from "../http/socket-limits.ts";
 import { httpStatusOf } from "../rpc/errors.ts";
 import { readBody } from "../rpc/request-body.ts";
 import type { LocalApiOptions } from "./local-api.ts";

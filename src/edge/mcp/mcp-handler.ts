@@ -14,13 +14,12 @@ import {
 } from "@modelcontextprotocol/server";
 import packageJson from "../../../package.json" with { type: "json" };
 import { callMcpTool, type ToolsAnswer } from "../../agents/mcp/call-tool.ts";
-import { type McpClient, mcpClient } from "../../agents/mcp/client-identity.ts";
+import { watchToolList } from "../../agents/mcp/list-tools.ts";
 import { type AbortRules, createMcpServer, type McpScope, toProtocolError } from "../../agents/mcp/mcp-server.ts";
-import { type McpSession, openMcpSession } from "../../agents/mcp/mcp-session.ts";
+import { type McpClient, type McpSession, mcpClient, openMcpSession } from "../../agents/mcp/mcp-session.ts";
 import type { ToolgateApi } from "../../agents/mcp/toolgate-api.ts";
 import { createUncollectedCalls } from "../../agents/mcp/uncollected-calls.ts";
 import { type McpReport, progressTo } from "../../agents/mcp/watch-reports.ts";
-import { watchToolList } from "../../agents/mcp/watch-tool-list.ts";
 import type { Logger } from "../../core/logger.ts";
 import { headerOf } from "../http/check-origin.ts";
 import type { Request, Response } from "../http/handler.ts";

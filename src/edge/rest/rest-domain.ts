@@ -1,10 +1,9 @@
 import { createFeedPages } from "../../call/feed.ts";
 import type { Store } from "../../call/ports.ts";
 import type { Sessions } from "../../call/sessions.ts";
-import { sessionFrames } from "./event-frames.ts";
-import type { EventSources } from "./event-json.ts";
+import { sessionFrames } from "./event-stream.ts";
 import type { RestDoorOptions } from "./rest-door.ts";
-import type { RootDirectories } from "./shapes.ts";
+import type { EventSources, RootDirectories } from "./shapes.ts";
 
 /** Creates the domain of the door over a store. */
 export function createRestDomain({

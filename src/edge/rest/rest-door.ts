@@ -8,19 +8,29 @@ import type { Principal } from "../../core/principal.ts";
 import { checkRole, rolesFor } from "../api/access.ts";
 import type { Authenticate } from "../api/authenticate.ts";
 import { clientLeft, RequestFailure } from "../api/request-failure.ts";
-import type { ByteBudget } from "../http/byte-budget.ts";
 import { checkOrigin, headerOf } from "../http/check-origin.ts";
-import { type ConnectionPeer, createConnectionPeer } from "../http/connection-peer.ts";
-import type { Request, Response } from "../http/handler.ts";
-import { type Mount, sendWhole } from "../http/mounts.ts";
+import {
+  type ConnectionPeer,
+  createConnectionPeer,
+  type Mount,
+  type Request,
+  type Response,
+  sendWhole,
+} from "../http/handler.ts";
+import type { ByteBudget } from "../http/socket-limits.ts";
 import { createLocalApi, type LocalApiOptions } from "../mcp/local-api.ts";
 import { httpStatusOf } from "../rpc/errors.ts";
 import { readBody } from "../rpc/request-body.ts";
 import { sendEventStream } from "./event-stream.ts";
-import { messageRoutes } from "./messages.ts";
-import { permissionRoutes } from "./permissions.ts";
-import { invalidRequest, type RestCall, type RestDomain, type RestRoute } from "./route.ts";
-import { sessionRoutes } from "./sessions.ts";
+import {
+  invalidRequest,
+  messageRoutes,
+  permissionRoutes,
+  type RestCall,
+  type RestDomain,
+  type RestRoute,
+  sessionRoutes,
+} from "./routes.ts";
 import { projectJson, restVersion } from "./shapes.ts";
 
 /** Options of the door. */

@@ -20,9 +20,9 @@ import { universalRequestFromNodeRequest, universalResponseToNodeResponse } from
 import { peerOf } from "../../core/peer-uid.ts";
 import type { Principal } from "../../core/principal.ts";
 import { type AccessGate, publicPrincipal } from "../api/access.ts";
-import type { CheckMessage } from "../api/check-message.ts";
 import type { EdgeContext, EdgeLimits } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
+import { traceContextOf } from "../api/headers.ts";
 import {
   clientLeft,
   notOneMessage,
@@ -31,18 +31,18 @@ import {
   requestTooLarge,
   unreadableRequest,
 } from "../api/request-failure.ts";
-import { nameOfRpc, type Rpc } from "../api/rpc.ts";
-import { traceContextOf } from "../api/trace-context.ts";
-import { createConnectionPeer } from "../http/connection-peer.ts";
-import type { Handler, Request, Response } from "../http/handler.ts";
-import { envelopeBytes } from "./envelope.ts";
-import { toConnectError } from "./errors.ts";
-import { parseMessage } from "./parse-message.ts";
-import { sendRefusal } from "./refusal.ts";
+import { type CheckMessage, nameOfRpc, type Rpc } from "../api/rpc.ts";
+import { createConnectionPeer, type Handler, type Request, type Response } from "../http/handler.ts";
+import { sendRefusal, toConnectError } from "./errors.ts";
 import { type BodyLimits, readBody, streamBody } from "./request-body.ts";
-import type { RpcOptions } from "./rpc-options.ts";
-import { announcedBytes, singleMessage } from "./single-message.ts";
-import type { JsonOptions } from "./wire.ts";
+import {
+  announcedBytes,
+  envelopeBytes,
+  type JsonOptions,
+  parseMessage,
+  type RpcOptions,
+  singleMessage,
+} from "./wire.ts";
 
 /** Creates a handler for all forms that Connect's router serves: Connect, gRPC and gRPC-Web. */
 export function createConnectHandler(options: RpcOptions): Handler {

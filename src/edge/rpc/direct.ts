@@ -5,20 +5,24 @@ import { type Compression, compressedFlag } from "@connectrpc/connect/protocol";
 import { encodeMessage } from "../../core/encode-message.ts";
 import { publicPrincipal } from "../api/access.ts";
 import type { EdgeContext, ListedHeaders } from "../api/edge-context.ts";
+import { ResponseMetadata, traceContextOf } from "../api/headers.ts";
 import { bodyTimedOut, clientLeft, deadlinePassed, messageTooLarge, unreadableStream } from "../api/request-failure.ts";
-import { ResponseMetadata } from "../api/response-metadata.ts";
 import { type BidiRpc, nameOfRpc, type Rpc, type SingleRequestRpc } from "../api/rpc.ts";
-import { traceContextOf } from "../api/trace-context.ts";
-import { type ConnectionPeer, createConnectionPeer } from "../http/connection-peer.ts";
-import type { Request, Response } from "../http/handler.ts";
+import { type ConnectionPeer, createConnectionPeer, type Request, type Response } from "../http/handler.ts";
 import { refusedStreamMs } from "../http/socket-limits.ts";
-import { envelopeBytes } from "./envelope.ts";
 import { toConnectError } from "./errors.ts";
-import { parseMessage } from "./parse-message.ts";
 import type { BodyLimits } from "./request-body.ts";
-import type { RpcOptions } from "./rpc-options.ts";
 import { selectStreamWire, selectWire } from "./select-wire.ts";
-import { headerValue, type ResponseCompression, type SingleWire, type StreamWire, type WireResponse } from "./wire.ts";
+import {
+  envelopeBytes,
+  headerValue,
+  parseMessage,
+  type ResponseCompression,
+  type RpcOptions,
+  type SingleWire,
+  type StreamWire,
+  type WireResponse,
+} from "./wire.ts";
 
 /**
  * Creates a handler for the forms that most clients use, those of `select-wire.ts`. It returns false for any other request and

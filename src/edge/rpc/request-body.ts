@@ -1,6 +1,6 @@
 import { bodyTimedOut, clientLeft, requestTooLarge } from "../api/request-failure.ts";
-import type { ByteBudget } from "../http/byte-budget.ts";
 import type { Request } from "../http/handler.ts";
+import type { ByteBudget } from "../http/socket-limits.ts";
 
 /** Bounds on the body of a request. */
 export interface BodyLimits {

@@ -26,17 +26,16 @@ import { ToolPartSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { EncodedMessages } from "../../call/ports.ts";
 import { encodeMessage, type KnownBytes } from "../../core/encode-message.ts";
 import { isPublicRpc } from "../api/access.ts";
-import { createMessageCheck } from "../api/check-message.ts";
 import type { EdgeContext } from "../api/edge-context.ts";
 import { notServed } from "../api/request-failure.ts";
-import { rpcsOf, type ServiceFunctions } from "../api/rpc.ts";
+import { createMessageCheck, rpcsOf, type ServiceFunctions } from "../api/rpc.ts";
 import { rpcsOfServices, type Services } from "../api/services.ts";
-import type { ByteBudget } from "../http/byte-budget.ts";
-import type { Mount } from "../http/mounts.ts";
-import type { Readiness } from "../http/readiness.ts";
+import type { Mount } from "../http/handler.ts";
+import type { Readiness } from "../http/probes.ts";
+import type { ByteBudget } from "../http/socket-limits.ts";
 import { createConnectHandler } from "./connect-router.ts";
 import { createDirectHandler } from "./direct.ts";
-import type { RpcOptions } from "./rpc-options.ts";
+import type { RpcOptions } from "./wire.ts";
 
 /** Options of every door that serves rpcs. */
 type ServeOptions = Omit<RpcOptions, "checkMessage" | "known" | "compression" | "jsonOptions">;

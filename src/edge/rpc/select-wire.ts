@@ -19,10 +19,19 @@ import {
   setTrailerStatus,
 } from "@connectrpc/connect/protocol-grpc";
 import type { Request } from "../http/handler.ts";
-import { createEnvelopeSender, envelope, envelopeBytes, withFlags } from "./envelope.ts";
 import { readBody } from "./request-body.ts";
-import { announcedBytes, singleMessage } from "./single-message.ts";
-import { headerValue, negotiateCompression, type SingleWire, type StreamWire } from "./wire.ts";
+import {
+  announcedBytes,
+  createEnvelopeSender,
+  envelope,
+  envelopeBytes,
+  headerValue,
+  negotiateCompression,
+  type SingleWire,
+  type StreamWire,
+  singleMessage,
+  withFlags,
+} from "./wire.ts";
 
 /** Returns the wire of an uncompressed request by gRPC or by unary Connect; undefined for any other form. */
 export function selectWire({ method, headers }: Request, kind: "unary" | "server_streaming"): SingleWire | undefined {

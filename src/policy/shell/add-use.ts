@@ -2,9 +2,8 @@ import { dirname, join, resolve } from "node:path";
 import type { Command } from "./command.ts";
 import type { Use } from "./effects.ts";
 import { pathsOf } from "./glob.ts";
-import { topOfObjects } from "./repository.ts";
 import { addBelow, addCopies, canBePath, type Files, put, type Touched } from "./touched.ts";
-import { addInRepository, addObjects, type GitPlace } from "./touched-repository.ts";
+import { addInRepository, addObjects, type GitPlace, topOfObjects } from "./touched-repository.ts";
 
 /** Adds a path that a command names. */
 export async function addUse(

@@ -4,9 +4,9 @@ import { mergeRisks, risksOfCommands } from "../risk.ts";
 import { addUse } from "./add-use.ts";
 import { type Command, type LineReading, readCommands } from "./command.ts";
 import { type Containment, contain } from "./containment.ts";
-import { madeNames, nameCaution } from "./glob-names.ts";
-import { repositoryAt } from "./repository.ts";
+import { madeNames, nameCaution } from "./glob.ts";
 import { type Allowed, addCode, asksOf, canBePath, createTouched, type Files } from "./touched.ts";
+import { repositoryAt } from "./touched-repository.ts";
 
 /**
  * Expands an ask. A command line becomes its commands, the directories outside the workspace that they reach, the files

@@ -2,8 +2,8 @@ import { Redis } from "ioredis";
 import { jumpInWords, maxJumpMs, minJumpMs, sleepOfMachine } from "../retention.ts";
 import { masters } from "./client.ts";
 import { type Connection, encodeStep, evaluateScript } from "./connection.ts";
+import { addressOf } from "./copies.ts";
 import { slotOf } from "./keys.ts";
-import { addressOf } from "./replication.ts";
 import { number, replyList } from "./reply.ts";
 
 /** Returns the time of the store, in ms since the epoch, estimated: no guard depends on it. */

@@ -1,7 +1,7 @@
 import { Cluster } from "ioredis";
 import { type Client, leaveRedis } from "./client.ts";
+import { parseReplication, type Replication } from "./copies.ts";
 import { type Keys, slotOf } from "./keys.ts";
-import { parseReplication, type Replication } from "./replication.ts";
 
 /** Confirmations that enough copies have what a server has answered. */
 export interface Confirmations {

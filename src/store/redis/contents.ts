@@ -9,9 +9,9 @@ import { earlierFormatRuns, laterFormat } from "../errors.ts";
 import { masters } from "./client.ts";
 import { agreeOnClock } from "./clock.ts";
 import { type Connection, encodeStep, evaluateScript, sendCommand } from "./connection.ts";
+import { addressOf, type Replication } from "./copies.ts";
 import { adoptGenerations, agreeOnHistories, type FoundMaster, isFailover, readMasters } from "./histories.ts";
 import { allShards, shards } from "./keys.ts";
-import { addressOf, type Replication } from "./replication.ts";
 import { number, type Reply, replyList, text } from "./reply.ts";
 
 /** Returns true if the contents are known to be those of `storeId` and commands can be sent. */

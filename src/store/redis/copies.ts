@@ -2,7 +2,6 @@ import { Cluster, type Redis } from "ioredis";
 import type { StoreSafety } from "../../call/ports.ts";
 import { masters } from "./client.ts";
 import { type Connection, encodeStep, evaluateScript } from "./connection.ts";
-import { addressOf, type Replication, readReplication } from "./replication.ts";
 import { number } from "./reply.ts";
 
 /** The copies of the masters, and the settings by which a master without them refuses writes. */
@@ -135,4 +134,44 @@ async function readSettings(node: Redis, pattern: string): Promise<ReadonlyMap<s
   });
   if (!Array.isArray(reply)) return undefined;
   return new Map(reply.flatMap((name, index) => (index % 2 === 0 ? [[String(name), String(reply[index + 1])]] : [])));
+}
+
+/** State of replication at one server, as INFO reports it. */
+export interface Replication {
+  readonly isMaster: boolean;
+  /** Identifies the history of writes; a copy that becomes the master begins another one. */
+  readonly id: string;
+  /** Bytes of that history. */
+  readonly offset: number;
+  /** The history that this server copied before it became the master, and the offset at which its own one begins. */
+  readonly formerId: string;
+  readonly formerOffset: number;
+  /** Connected copies that follow. */
+  readonly copies: number;
+}
+
+/** Parses the section `replication` of INFO. */
+export function parseReplication(info: string): Replication {
+  const fact = (name: string) => new RegExp(`^${name}:(.*?)\\r?$`, "m").exec(info)?.[1] ?? "";
+  return {
+    isMaster: fact("role") === "master",
+    id: fact("master_replid"),
+    offset: Number(fact("master_repl_offset")),
+    formerId: fact("master_replid2"),
+    formerOffset: Number(fact("second_repl_offset")),
+    copies: info.match(/^slave\d+:.*\bstate=online\b/gm)?.length ?? 0,
+  };
+}
+
+/** Reads the state of replication of a server. */
+export async function readReplication(node: Redis): Promise<Replication> {
+  return parseReplication(await node.info("replication"));
+}
+
+/** Names a server in messages to operators. */
+export function addressOf({ options, stream }: Redis): string {
+  if (options.path) return options.path;
+  // Behind a sentinel the options name no server.
+  const { remoteAddress, remotePort } = stream ?? {};
+  return remoteAddress === undefined ? `${options.host}:${options.port}` : `${remoteAddress}:${remotePort}`;
 }

@@ -1,7 +1,7 @@
 import type { Logger } from "../../core/logger.ts";
 import type { Credential } from "../../people/credential.ts";
 import type { CredentialTable } from "../../people/ports.ts";
-import { credentialSchema } from "../credential-file.ts";
+import { credentialSchema } from "../credential-schema.ts";
 import { createKeys, type Keys } from "./keys.ts";
 import { type Link, openLink } from "./link.ts";
 import { text, texts } from "./reply.ts";

@@ -4,8 +4,8 @@ import { Cluster, type Redis } from "ioredis";
 import { z } from "zod";
 import { type Client, masters } from "./client.ts";
 import { type Connection, encodeStep, evaluateScript } from "./connection.ts";
+import { type Replication, readReplication } from "./copies.ts";
 import { allShards, shardOfSlot, shardOfTree, shards } from "./keys.ts";
-import { type Replication, readReplication } from "./replication.ts";
 import { replyList, text } from "./reply.ts";
 
 /** A master with the shards that it serves. */

@@ -1,4 +1,4 @@
-import { createNewsListeners } from "../news-listeners.ts";
+import { createNewsListeners } from "../recent-events.ts";
 import type { RedisLog } from "./log.ts";
 
 /** News of the sessions, and their subscribers. */

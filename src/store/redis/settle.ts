@@ -4,7 +4,6 @@ import type { Settlement, SettleResult } from "../../approval/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import { checkEnded } from "../parts.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
-import { parentKeys } from "./call-context.ts";
 import { callName, type HeldCalls } from "./call-records.ts";
 import { decodeSettled, encodeEvent, encodePart, encodeSealed } from "./events.ts";
 import type { GrantSlots } from "./grant-slots.ts";
@@ -12,7 +11,7 @@ import type { Keys } from "./keys.ts";
 import type { StepBytes, StepKeys } from "./link.ts";
 import type { Live } from "./live.ts";
 import { bytes, replyList, text, texts } from "./reply.ts";
-import type { RunStep } from "./steps.ts";
+import { parentKeys, type RunStep } from "./steps.ts";
 import type { Trees } from "./trees.ts";
 
 /** State that settlements need. */

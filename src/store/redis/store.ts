@@ -12,8 +12,6 @@ import { type RecordTables, recordKinds } from "../record-tables.ts";
 import { parentEnded, refuseBackup, sessionClosed, tooManyCalls } from "../refusals.ts";
 import { adoptConfirmedClock } from "./adopt-clock.ts";
 import { createRedisAsks, type RedisAsks } from "./asks.ts";
-import { createRedisAudit, type RedisAudit } from "./audit.ts";
-import { callStepKeys, type RedisCallContext } from "./call-context.ts";
 import { callName, createHeldCalls, createRedisCallRecords } from "./call-records.ts";
 import { storeFormat } from "./contents.ts";
 import type { CopySettings } from "./copies.ts";
@@ -31,7 +29,7 @@ import {
 import { createKeys, type Keys } from "./keys.ts";
 import { type Link, openLink } from "./link.ts";
 import { createLive } from "./live.ts";
-import { createRedisLog, type RedisLog } from "./log.ts";
+import { createRedisAudit, createRedisLog, type RedisAudit, type RedisLog } from "./log.ts";
 import { createFollowed, createRedisNews, type RedisNews } from "./news.ts";
 import { createRedisOutputs } from "./outputs.ts";
 import { createRedisTable, createRedisToolMemory } from "./record-table.ts";
@@ -47,7 +45,7 @@ import {
   type SessionContext,
 } from "./sessions.ts";
 import { runSettlement } from "./settle.ts";
-import { createSteps } from "./steps.ts";
+import { callStepKeys, createSteps, type RedisCallContext } from "./steps.ts";
 import { createRedisSweep } from "./sweep.ts";
 import {
   runAdoptCall,

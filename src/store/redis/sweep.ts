@@ -12,10 +12,10 @@ import {
   recordRetentionMs,
   removedInWords,
 } from "../retention.ts";
-import type { RedisAudit } from "./audit.ts";
 import { callName, ids, type RedisCallRecords } from "./call-records.ts";
 import { decodeRedisPart, encodeTombstone } from "./events.ts";
 import type { GrantContext } from "./grants.ts";
+import type { RedisAudit } from "./log.ts";
 import { chunkCount } from "./outputs.ts";
 import { number, pairs, replyList, text, texts } from "./reply.ts";
 import { readSession, type SessionContext } from "./sessions.ts";

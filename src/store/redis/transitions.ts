@@ -15,12 +15,12 @@ import type { CallRef } from "../../core/call-ref.ts";
 import { checkEnded, withdrawalOf } from "../parts.ts";
 import { tooManyAsks } from "../refusals.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
-import type { RedisAudit } from "./audit.ts";
-import { callStepKeys, parentKeys, type RedisCallContext } from "./call-context.ts";
 import { callName } from "./call-records.ts";
 import { encodeEvent, encodePart, encodeSealedJson } from "./events.ts";
 import type { StepBytes } from "./link.ts";
+import type { RedisAudit } from "./log.ts";
 import { fields, number, replyList, text } from "./reply.ts";
+import { callStepKeys, parentKeys, type RedisCallContext } from "./steps.ts";
 
 // Each function runs the script of one transition, which checks the guards.
 

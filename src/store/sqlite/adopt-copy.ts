@@ -1,6 +1,5 @@
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { endCallRow } from "./call-rows.ts";
-import type { SqliteTables } from "./call-statements.ts";
+import { endCallRow, type SqliteTables } from "./call-statements.ts";
 import type { Step } from "./commit.ts";
 import { newStoreId, statement } from "./database.ts";
 

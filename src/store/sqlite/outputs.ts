@@ -2,7 +2,7 @@ import { type FileHandle, mkdir, open, readdir, rm, stat } from "node:fs/promise
 import { dirname, join } from "node:path";
 import type { OutputStore } from "../../call/ports.ts";
 import { storeFull } from "../refusals.ts";
-import { unavailable } from "./health.ts";
+import { unavailable } from "./commit.ts";
 
 /** Outputs as files, with the operations that the sweep needs. */
 export interface OutputFiles extends OutputStore {

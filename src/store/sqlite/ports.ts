@@ -2,15 +2,12 @@ import type { PermissionStore, SettledCall, Settlement, SettleResult } from "../
 import type { CallRecord, CallStore, LeaseStore, OrphanedCall, RemoteMark } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import type { Logger } from "../../core/logger.ts";
-import type { NewsListeners } from "../news-listeners.ts";
-import { endCallRow, raiseCallVersion, settleCallRow, startSettledCall } from "./call-rows.ts";
-import type { SqliteTables } from "./call-statements.ts";
+import type { NewsListeners } from "../recent-events.ts";
+import { endCallRow, raiseCallVersion, type SqliteTables, settleCallRow, startSettledCall } from "./call-statements.ts";
 import type { SqliteClock } from "./clock.ts";
-import type { Commit, Step } from "./commit.ts";
+import type { Commit, DatabaseHealth, Step } from "./commit.ts";
 import { statement } from "./database.ts";
 import { type DiskSpace, sizesOf } from "./disk-space.ts";
-import type { DatabaseHealth } from "./health.ts";
-import { applyOpenCall, repeatsOfNext } from "./open-call.ts";
 import type { OutputFiles } from "./outputs.ts";
 import { schemaVersion } from "./schema.ts";
 import { createSqliteSweep } from "./sweep.ts";
@@ -20,11 +17,13 @@ import {
   applyNoteCall,
   applyNoteReport,
   applyOpenAsks,
+  applyOpenCall,
   applyPrepareCall,
   applyRebindCall,
   applyRecordEvents,
   applyRequestCancel,
   applyStartCall,
+  repeatsOfNext,
 } from "./transitions.ts";
 
 /** An open database with everything that the ports need. */

@@ -1,5 +1,5 @@
 import type { Plan } from "../../tool/tool.ts";
-import { commandSearchPath } from "../process/command-environment.ts";
+import { commandSearchPath } from "../process/confine-command.ts";
 import type { Place } from "./mapping.ts";
 
 /** A command line of an agent. */

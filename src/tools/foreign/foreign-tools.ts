@@ -1,7 +1,7 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import * as z from "zod";
 import { bindForeignTool, defineTool, wholeInput } from "../../tool/define-tool.ts";
-import { type ForeignPlace, type ForeignTools, foreignName } from "../../tool/foreign-tools.ts";
+import { type ForeignPlace, type ForeignTools, foreignName } from "../../tool/foreign.ts";
 import type { Plan, Tool } from "../../tool/tool.ts";
 import type { PathHandle } from "../../tool/workspace.ts";
 import { compare } from "../fs/diff.ts";

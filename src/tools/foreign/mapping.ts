@@ -3,7 +3,7 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import type * as z from "zod";
 import type { Ask } from "../../core/ask.ts";
 import { ToolFailure } from "../../tool/errors.ts";
-import type { ForeignPlace } from "../../tool/foreign-tools.ts";
+import type { ForeignPlace } from "../../tool/foreign.ts";
 import { externalAsks } from "../../tool/path-asks.ts";
 import type { Plan, PlanContext, Tool } from "../../tool/tool.ts";
 import type { PathHandle } from "../../tool/workspace.ts";

@@ -2,8 +2,7 @@ import { lstatSync } from "node:fs";
 import { join } from "node:path";
 import { setImmediate } from "node:timers/promises";
 import type { OpenDirectory } from "../../tool/open-file.ts";
-import { cautionFor } from "../../tool/path-asks.ts";
-import type { ResolvedPath } from "../../tool/resolved-path.ts";
+import { cautionFor, type ResolvedPath } from "../../tool/path-asks.ts";
 import type { Judge } from "../../tool/tool.ts";
 
 /** A file that a search found in a directory. */

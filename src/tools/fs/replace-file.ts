@@ -22,7 +22,7 @@ import { promisify } from "node:util";
 import type { RunningCommands } from "../../sandbox/running-commands.ts";
 import { ChangedAfterApproval, ToolFailure } from "../../tool/errors.ts";
 import { inDirectory, maxSyncBytes, type OpenDirectory, openDirectory } from "../../tool/open-file.ts";
-import type { ResolvedPath } from "../../tool/resolved-path.ts";
+import type { ResolvedPath } from "../../tool/path-asks.ts";
 import { temporaryName } from "./leftovers.ts";
 
 /** Mode and owner of a file. */

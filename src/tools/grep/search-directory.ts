@@ -1,6 +1,6 @@
 import { ToolFailure } from "../../tool/errors.ts";
 import { type OpenFile, openDirectory, openFile } from "../../tool/open-file.ts";
-import type { ResolvedPath } from "../../tool/resolved-path.ts";
+import type { ResolvedPath } from "../../tool/path-asks.ts";
 import type { ToolContext } from "../../tool/tool.ts";
 import {
   byDate,

@@ -3,6 +3,7 @@ import type { Ask } from "../../core/ask.ts";
 import { visible } from "../../core/visible.ts";
 import { within } from "../../core/within.ts";
 import type { SandboxPlace } from "../../sandbox/confinement.ts";
+import { gitSettings } from "../../sandbox/git-settings.ts";
 import { isWithin } from "../../sandbox/is-within.ts";
 import type { Argv, Confined, Covered, CoveredPaths } from "../../sandbox/layers.ts";
 import { TooManyMounts } from "../../sandbox/plan-files.ts";
@@ -114,4 +115,43 @@ export function explainRefusals(
     ),
   ];
   return lines.length === 0 ? undefined : lines.slice(0, maxNoted).join("\n");
+}
+
+/** Returns the environment of a command. Drops relative parts of PATH, which would search whatever directory a command runs in. */
+export function environmentOf(added: Readonly<Record<string, string>>): Record<string, string> & { PATH: string } {
+  const env = { ...inherited(), ...added };
+  return {
+    ...env,
+    ...gitEnvironment(env),
+    PATH: env.PATH.split(":")
+      .filter((directory) => directory.startsWith("/"))
+      .join(":"),
+  };
+}
+
+/** Returns the search path of commands to which nobody adds variables. */
+export const commandSearchPath = () => environmentOf({}).PATH;
+
+/** Selects the variables of the service's environment that commands inherit: none that could hold a secret. */
+function inherited(): Record<string, string> & { PATH: string } {
+  const names = ["HOME", "LANG", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR", "PATH"];
+  const selected = Object.entries(process.env).flatMap(([name, value]) =>
+    value !== undefined && (names.includes(name) || name.startsWith("LC_")) ? [[name, value] as const] : [],
+  );
+  return {
+    PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    ...Object.fromEntries(selected),
+    TERM: "dumb",
+  };
+}
+
+/** Returns the variables that harden git, after settings that the environment has already. */
+function gitEnvironment(env: Readonly<Record<string, string | undefined>>): Record<string, string> {
+  const given = Number(env.GIT_CONFIG_COUNT ?? 0);
+  const first = Number.isInteger(given) && given >= 0 ? given : 0;
+  const entries = gitSettings.flatMap(([name, value], i) => [
+    [`GIT_CONFIG_KEY_${first + i}`, name],
+    [`GIT_CONFIG_VALUE_${first + i}`, value],
+  ]);
+  return { ...Object.fromEntries(entries), GIT_CONFIG_COUNT: String(first + gitSettings.length) };
 }

@@ -4,7 +4,7 @@ import { cp, mkdir, rm, writeFile } from "node:fs/promises";
 import { dirname, join, relative } from "node:path";
 import { isWithin } from "../../sandbox/is-within.ts";
 import type { Covered } from "../../sandbox/layers.ts";
-import { isUndecodable, rawPathOf } from "../../sandbox/path-problems.ts";
+import { isUndecodable, rawPathOf } from "../../sandbox/mount-plan.ts";
 import { inDirectory, openDirectory } from "../../tool/open-file.ts";
 
 /** A path that a command made although it may not, and where it is now. */

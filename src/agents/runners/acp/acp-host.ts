@@ -71,3 +71,8 @@ export interface OwnToolResult {
   /** The input that ran, if it is known to be another than the approved one. */
   ranInput?: JsonObject | undefined;
 }
+
+/** The end of a run without an answer: the reason, about the agent, for the calling model and for people. */
+export class AgentFailure extends Error {
+  override name = "AgentFailure";
+}

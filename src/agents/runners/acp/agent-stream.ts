@@ -1,7 +1,7 @@
 import type { Readable, Writable } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
 import type { AnyMessage, Stream } from "@agentclientprotocol/sdk";
-import { AgentFailure } from "./agent-failure.ts";
+import { AgentFailure } from "./acp-host.ts";
 
 /** Bounds on what the program of an agent sends in one run. */
 export interface AgentTraffic {

@@ -3,8 +3,7 @@ import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import * as z from "zod";
 import { newId } from "../../../core/ids.ts";
 import type { AgentRun } from "../runner.ts";
-import type { AcpHost, OwnToolDecision, OwnToolResult } from "./acp-host.ts";
-import { AgentFailure } from "./agent-failure.ts";
+import { type AcpHost, AgentFailure, type OwnToolDecision, type OwnToolResult } from "./acp-host.ts";
 import {
   type AcpToolCall,
   type AcpToolCallUpdate,

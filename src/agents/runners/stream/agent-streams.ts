@@ -6,7 +6,7 @@ import {
   RunnerWelcomeSchema,
 } from "../../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { ErrorReason } from "../../../../gen/opencode/tool/v1/error_reason_pb.ts";
-import { serveBeatingStream } from "../../../core/beating-stream.ts";
+import { serveBeatingStream } from "../../../core/outbox.ts";
 import type { Principal } from "../../../core/principal.ts";
 import { RequestError } from "../../../core/request-error.ts";
 import type { RunnerRegistry } from "../runner-registry.ts";

@@ -10,8 +10,7 @@ import {
   RunStartSchema,
 } from "../../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import type { Outbox } from "../../../core/outbox.ts";
-import type { SessionCall } from "../background-calls.ts";
-import type { AgentRunner, RunUpdate } from "../runner.ts";
+import type { AgentRunner, RunUpdate, SessionCall } from "../runner.ts";
 
 /** A message to a runner. */
 export type RunnerMessage = Exclude<RunAgentsResponse["message"], { case: undefined }>;

@@ -1,14 +1,17 @@
-import type { MessageInitShape } from "@bufbuild/protobuf";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import type { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import {
   type StreamToolsRequest,
   type StreamToolsResponseSchema,
   ToolService,
+  type Watch,
+  WatchEndSchema,
+  type WatchManyResponseSchema,
 } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
-import type { ByteBudget } from "../http/byte-budget.ts";
+import type { ByteBudget } from "../http/socket-limits.ts";
 import type { EdgeContext } from "./edge-context.ts";
 import type { Failures } from "./failures.ts";
-import { createMerger, type Merger } from "./merge.ts";
 import { clientLeft, overloaded, RequestFailure, statusNumbers } from "./request-failure.ts";
 import { nameOfRpc, type ServiceFunctions } from "./rpc.ts";
 import { StreamedCall, type StreamToolsDomain } from "./streamed-call.ts";
@@ -142,4 +145,113 @@ function outOfOrder(streamId: string, fact: string): RequestFailure {
     reason: ErrorReason.INVALID_MESSAGE,
     metadata: { field: "stream_id" },
   });
+}
+
+/** Sources whose items are merged; more may be added while the items are read. */
+interface Merger<T> {
+  add(source: AsyncIterator<T, void>): void;
+  /** Yields the items in the order in which they arrive, until all sources have ended or one fails. */
+  items(): AsyncGenerator<T, void>;
+  /** Ends the sources that have not ended. */
+  close(): Promise<void>;
+}
+
+/**
+ * Creates a merger without sources. A source is asked for its next item when its last one was taken, so that a busy source
+ * delays no other.
+ */
+function createMerger<T>(): Merger<T> {
+  const settled: { source: AsyncIterator<T, void>; next: Promise<IteratorResult<T, void>> }[] = [];
+  const open = new Set<AsyncIterator<T, void>>();
+  let wake = () => {};
+  const request = (source: AsyncIterator<T, void>) => {
+    const next = source.next();
+    const settle = () => {
+      settled.push({ source, next });
+      wake();
+    };
+    next.then(settle, settle);
+  };
+  return {
+    add(source) {
+      open.add(source);
+      request(source);
+    },
+    async *items() {
+      while (open.size > 0) {
+        const first = settled.shift();
+        if (first === undefined) {
+          await new Promise<void>((resolve) => {
+            wake = resolve;
+          });
+          continue;
+        }
+        const { done, value } = await first.next;
+        if (done) {
+          open.delete(first.source);
+          continue;
+        }
+        yield value;
+        request(first.source);
+      }
+    },
+    async close() {
+      await Promise.allSettled([...open].map((source) => source.return?.()));
+    },
+  };
+}
+
+/** Merges sources in the order in which their items arrive, until all have ended or one fails. The caller ends the sources. */
+export function merge<T>(sources: readonly AsyncIterator<T, void>[]): AsyncGenerator<T, void> {
+  const merger = createMerger<T>();
+  for (const source of sources) merger.add(source);
+  return merger.items();
+}
+
+type Watches = Pick<ServiceFunctions<typeof ToolService>, "watchSession"> &
+  Pick<ServiceFunctions<typeof PermissionService>, "watchPermissions">;
+
+/** Creates WatchMany from the rpcs of its watches: it merges their streams. */
+export function createWatchMany(
+  { watchSession, watchPermissions }: Watches,
+  { failureOf }: Failures,
+): ServiceFunctions<typeof ToolService>["watchMany"] {
+  async function* framesOf({ watch }: Watch, context: EdgeContext): AsyncGenerator<Frame> {
+    if (watch.case === "session")
+      for await (const value of watchSession(watch.value, context)) yield { case: "session", value };
+    if (watch.case === "permissions")
+      for await (const value of watchPermissions(watch.value, context)) yield { case: "permissions", value };
+  }
+
+  async function* messagesOf(watch: Watch, context: EdgeContext): AsyncGenerator<WatchManyMessage, void> {
+    const { key } = watch;
+    try {
+      for await (const frame of framesOf(watch, context)) yield { key, frame };
+    } catch (error) {
+      // An abort of the request ends the whole stream, not this watch.
+      context.signal.throwIfAborted();
+      yield { key, frame: { case: "end", value: watchEnd(failureOf(error, nameOfRpc(ToolService.method.watchMany))) } };
+    }
+  }
+
+  return async function* watchMany({ watches, heartbeatMs }, context) {
+    const leaving = new AbortController();
+    const signal = AbortSignal.any([context.signal, leaving.signal]);
+    const own = { ...context, signal, heartbeatMs: heartbeatMs || undefined };
+    const sources = watches.map((watch) => messagesOf(watch, own));
+    try {
+      yield* merge(sources);
+    } finally {
+      // The signal ends a watch that waits for events; the return ends one whose message was not taken.
+      leaving.abort();
+      await Promise.allSettled(sources.map((source) => source.return()));
+    }
+  };
+}
+
+type WatchManyMessage = MessageInitShape<typeof WatchManyResponseSchema>;
+type Frame = NonNullable<WatchManyMessage["frame"]>;
+
+function watchEnd({ status, message, reason, metadata }: RequestFailure) {
+  return create(WatchEndSchema, { code: statusNumbers[status], message, reason, metadata });
 }

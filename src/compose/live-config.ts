@@ -1,0 +1,55 @@
+import { type Config, configuredRules } from "../config/config.ts";
+import type { ConfiguredRules } from "../policy/layers.ts";
+
+/** The settings that a reload puts in force. */
+export const reloadedSettings = ["tokens", "jwt", "policy", "websearch", "codesearch", "upstreamServers"] as const;
+
+type ReloadedSetting = (typeof reloadedSettings)[number];
+
+/** Creates a view of a configuration of which a reload replaces tokens, policy, search providers and MCP servers; all else stays until the next start. */
+export function liveConfig(first: Config): {
+  config: Config;
+  rules: ConfiguredRules;
+  replace(next: Pick<Config, ReloadedSetting>): void;
+} {
+  let { tokens, jwt, policy, websearch, codesearch, upstreamServers } = first;
+  let configured = configuredRules(policy);
+  return {
+    config: {
+      ...first,
+      get tokens() {
+        return tokens;
+      },
+      get jwt() {
+        return jwt;
+      },
+      get policy() {
+        return policy;
+      },
+      get websearch() {
+        return websearch;
+      },
+      get codesearch() {
+        return codesearch;
+      },
+      get upstreamServers() {
+        return upstreamServers;
+      },
+    },
+    rules: {
+      get preset() {
+        return configured.preset;
+      },
+      get config() {
+        return configured.config;
+      },
+      get agents() {
+        return configured.agents;
+      },
+    },
+    replace(next) {
+      ({ tokens, jwt, policy, websearch, codesearch, upstreamServers } = next);
+      configured = configuredRules(policy);
+    },
+  };
+}
