@@ -18,6 +18,7 @@ import type { Engine } from "./engine.ts";
 import { launchCall } from "./launch.ts";
 import type { CallRecord, CallWithAsks } from "./ports.ts";
 import { questionOf, resolveTool } from "./prepare.ts";
+import { rebindBeforeApproval } from "./rebind.ts";
 import { runKeyOf, type Startable } from "./running.ts";
 import { beforeDrain, checkServing, isLeaseValid, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
@@ -84,6 +85,7 @@ async function settleAndStart(
   settlement: Settlement,
   read: CallWithAsks | undefined,
 ): Promise<SettleResult> {
+  if (read && isApproval(settlement, read)) await rebindBeforeApproval(engine, read);
   const starting = read && (await judgeBefore(engine, settlement, read));
   const isCounted = starting !== undefined && needsSlot(engine, starting.ready.tool, starting.ready.plan);
   const hasSlot = isCounted && takeSlot(engine, starting.record.ref);
@@ -154,9 +156,13 @@ async function judgeBefore(
   settlement: Settlement,
   { record, asks }: CallWithAsks,
 ): Promise<StartingCall | undefined> {
-  const isApproved = settlement.calls.some((call) => isSame(call, record) && call.part === undefined);
   const answered = asks.map((ask) => withSettlement(ask, settlement.settled));
-  if (!isApproved || answered.some(({ settled }) => !settled) || !mayStartAtOnce(engine, record)) return undefined;
+  if (
+    !isApproval(settlement, { record }) ||
+    answered.some(({ settled }) => !settled) ||
+    !mayStartAtOnce(engine, record)
+  )
+    return undefined;
   const digest = engine.policyDigest();
   const judged = await withinMs(
     maxJudgingMs,
@@ -166,6 +172,10 @@ async function judgeBefore(
     ? { record, asks: answered, ...judged }
     : undefined;
 }
+
+/** Checks for an answer that ends no call. */
+const isApproval = ({ calls }: Settlement, { record }: Pick<CallWithAsks, "record">) =>
+  calls.some((call) => isSame(call, record) && call.part === undefined);
 
 /**
  * Checks if this replica may start a call with the settlement of its last ask. A call with answers of hooks is judged by the run

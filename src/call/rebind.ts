@@ -120,6 +120,18 @@ export async function rebindUnclaimed(engine: Engine, found: CallWithAsks): Prom
 }
 
 /**
+ * Loads the file of a call's tool again before an approval of the call is recorded, and withdraws what was asked if the file was saved
+ * since. Another replica may have the file as it was, so that a shared store keeps the request.
+ */
+export async function rebindBeforeApproval(engine: Engine, found: CallWithAsks): Promise<void> {
+  const { part, ref } = found.record;
+  if (part.executor !== ToolExecutor.TOOL_PROCESS) return;
+  if (!engine.store.isShared) return void (await rebindUnclaimed(engine, found));
+  const opened = await engine.sessions.load(ref.sessionId).catch(() => undefined);
+  if (opened) await engine.registry.refresh(workspaceRoot(opened.workspace.name));
+}
+
+/**
  * Binds a call that waits to the definition that serves now if it takes the same input and asks the same, so that it is asked for
  * again; ends it otherwise, or if its caller named the definition. Returns false if the call has changed since it was read.
  */

@@ -5,7 +5,7 @@ import { expect, onTestFinished, test } from "vitest";
 import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { startRedis } from "../store/redis-server.ts";
-import { connect } from "./clients.ts";
+import { connect, refusal } from "./clients.ts";
 import { read } from "./reading.ts";
 import { type Service, startService, unconfined } from "./service.ts";
 
@@ -87,6 +87,20 @@ test.each(Object.entries(stores))(
     expect(await requestsOf(service, named.call.sessionId)).toEqual([]);
   },
 );
+
+test("an approval that comes with a saved tool file is not recorded, and the call asks again", async () => {
+  const service = await startService({ settings: unconfined });
+  await writeTool(service, deployTool("One."));
+  const { call, id, stream } = await ask(service, "deploy", { target: "prod" });
+  await writeTool(service, deployTool("Two."));
+  expect(await refusal(approve(service, call.sessionId, id))).toMatchObject({ reason: "ASK_CLOSED" });
+  await expect
+    .poll(() => requestsOf(service, call.sessionId))
+    .toMatchObject([{ changed: "the tool has changed since" }]);
+  const [request] = await requestsOf(service, call.sessionId);
+  await approve(service, call.sessionId, request?.id ?? "");
+  expect((await stream().end()).state).toMatchObject({ case: "completed", value: { output: "deployed" } });
+});
 
 test("a saved tool file that takes other input, or is gone, ends the calls that wait before a person answers", async () => {
   const service = await startService({ settings: unconfined });
