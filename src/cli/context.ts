@@ -144,7 +144,10 @@ export interface LocalService {
   /** Restores a backup into a data directory that no service uses. */
   restore(file: string, data: string): Promise<RestoredBackup>;
   /** Lets the code in a workspace's `.opencode` run in the service and its skills be used, or stops that; returns their files. */
-  trust(directory: string, flags: TrustFlags): Promise<{ directory: string; tools: string[]; skills: string[] }>;
+  trust(
+    directory: string,
+    flags: TrustFlags,
+  ): Promise<Record<"tools" | "plugins" | "policy" | "skills", string[]> & { directory: string }>;
 }
 
 /** Everything that a command gets from the program around it. */

@@ -1,5 +1,5 @@
-import { join } from "node:path";
-import type { CustomTools } from "../bodies/processes/custom-tools.ts";
+import { join, relative } from "node:path";
+import { type CustomTools, pluginsOf } from "../bodies/processes/custom-tools.ts";
 import { policyDigestIn, readSources } from "../bodies/processes/sources.ts";
 import { createTrust } from "../bodies/processes/trust.ts";
 import { digestSkills } from "../bodies/skills/find-skills.ts";
@@ -55,22 +55,38 @@ export function withSkillProblems(
 }
 
 /**
- * Trusts the code in a workspace's `.opencode` and its skills as they are now, or with `remove` no longer. Returns the files of
- * its tools and skills. A running service applies the change.
+ * Trusts the code and the policy file in a workspace's `.opencode` and its skills as they are now, or with `remove` no longer. Returns
+ * what is trusted, by its files. A running service applies the change.
  */
 export async function trustWorkspace(
   trustDirectory: string,
   directory: string,
   remove: boolean,
-): Promise<{ directory: string; tools: string[]; skills: string[] }> {
+): Promise<TrustedFiles> {
   const trust = createTrust(trustDirectory);
   const codeDirectory = join(directory, ".opencode");
   const { entries, digest } = await readSources(codeDirectory, [codeDirectory]);
   if (remove) {
     await trust.remove(directory);
-    return { directory, tools: [], skills: [] };
+    return { directory, tools: [], plugins: [], policy: [], skills: [] };
   }
-  const skills = await digestSkills(directory);
-  await trust.set(directory, digest, await policyDigestIn(codeDirectory), skills);
-  return { directory, tools: entries.map(({ path }) => join(".opencode", path)), skills: Object.keys(skills).sort() };
+  const [skills, plugins] = await Promise.all([digestSkills(directory), pluginsOf(codeDirectory)]);
+  const policy = await policyDigestIn(codeDirectory);
+  await trust.set(directory, digest, policy, skills);
+  return {
+    directory,
+    tools: entries.map(({ path }) => join(".opencode", path)),
+    plugins: plugins.map((path) => relative(directory, path)),
+    policy: policy === undefined ? [] : [join(".opencode", "config.toml")],
+    skills: Object.keys(skills).sort(),
+  };
+}
+
+/** What a person trusts of a workspace: files relative to it. */
+export interface TrustedFiles {
+  directory: string;
+  tools: string[];
+  plugins: string[];
+  policy: string[];
+  skills: string[];
 }

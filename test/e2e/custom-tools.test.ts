@@ -675,7 +675,10 @@ describe("a guard that is not loaded", () => {
 
   test("of a trusted workspace denies each call, plan and explanation, until it is gone", async () => {
     const service = await serveWorkspace("", broken);
-    await trust(service);
+    await writeFiles(service.workspace, { ".opencode/config.toml": "" });
+    const trusted = ["plugin/notify.ts", "plugins/guard.js", "config.toml"];
+    const lines = trusted.map((file) => `  .opencode/${file}\n`).join("");
+    expect(await trust(service)).toBe(`${service.workspace} is trusted\n${lines}`);
     expect(await echo(service)).toMatchObject(denied);
     const { tools, permissions } = connect(service, "caller");
     const planned = await tools.planTool({ tool: "echo", input: { text: "x" }, agent: "free" });

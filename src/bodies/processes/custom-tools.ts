@@ -182,7 +182,7 @@ function workspacePluginSource(
   { trust, ...parts }: ProcessParts & { trust: Trust },
 ): ToolSource {
   const path = join(workspace.directory, ".opencode");
-  const directories = ["plugin", "plugins"].map((name) => join(path, name));
+  const directories = pluginDirectories(path);
   const stamp = createFileStamp();
   const isOptional = mode === "optional";
   const loaded = createProcessSource({ path, workspace }, { kind: WorkerFileKind.PLUGIN, rank, isOptional }, parts);
@@ -191,7 +191,7 @@ function workspacePluginSource(
 
   async function refresh(): Promise<void> {
     const readSince = Date.now();
-    const files = (await Promise.all(directories.map(pluginsIn))).flat();
+    const files = await pluginsOf(path);
     const sources = files.length === 0 ? undefined : await readSources(path, [path]);
     const record = trust.fileOf(workspace.directory);
     const watched = () =>
@@ -251,6 +251,13 @@ function pluginDenial(workspace: string, { path, line, reason }: Problem): strin
     `Correct it, or write in toolgate.toml: [workspace_plugins] ${workspace} = "optional" (calls run without it), or "off" (plugins are ignored)`,
   ].join(" ");
 }
+
+/** Lists the plugin files in a workspace's `.opencode`. */
+export async function pluginsOf(codeDirectory: string): Promise<string[]> {
+  return (await Promise.all(pluginDirectories(codeDirectory).map(pluginsIn))).flat();
+}
+
+const pluginDirectories = (codeDirectory: string) => ["plugin", "plugins"].map((name) => join(codeDirectory, name));
 
 async function pluginsIn(directory: string): Promise<string[]> {
   const names = await readdir(directory).catch(() => []);

@@ -15,14 +15,14 @@ export function defineTrust(command: Command, context: CliContext): void {
     .action((dir: string, flags: TrustFlags) =>
       withScreen(context, command, async (screen) => {
         const service = await context.loadService();
-        const { directory, tools, skills } = await service.trust(dir, flags);
+        const { directory, tools, plugins, policy, skills } = await service.trust(dir, flags);
         const trusted = !flags.remove;
         if (screen.json) {
-          screen.write(`${JSON.stringify({ directory, trusted, tools, skills })}\n`);
+          screen.write(`${JSON.stringify({ directory, trusted, tools, plugins, policy, skills })}\n`);
           return undefined;
         }
         screen.write(`${directory} is ${trusted ? "trusted" : "no longer trusted"}\n`);
-        for (const file of [...tools, ...skills]) screen.write(`  ${file}\n`);
+        for (const file of [...tools, ...plugins, ...policy, ...skills]) screen.write(`  ${file}\n`);
         return undefined;
       }),
     );
