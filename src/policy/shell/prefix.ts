@@ -122,7 +122,7 @@ const beginnings: ReadonlyMap<string, ReadonlySet<string>> = new Map(
     poetry: "check,env info,env list,lock,show",
     pulumi: "preview,stack ls,version",
     swift: "build,test",
-    terraform: "fmt,graph,plan,providers,state list,validate,version,workspace list,workspace show",
+    terraform: "fmt,graph,plan,providers schema,state list,validate,version,workspace list,workspace show",
     uv: "lock,pip check,pip freeze,pip list,pip show,python list,tree,version",
     yarn: "info,list,outdated,run lint,run test,run typecheck,test,why",
   }).map(([name, entries]) => [name, new Set(entries.split(","))]),

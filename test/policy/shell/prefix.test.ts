@@ -308,6 +308,7 @@ const wider: readonly (readonly [approved: string, line: string])[] = [
   ["helm get notes a", "helm get values a"],
   ["helm template a b", "helm template a oci://example.com/b"],
   ["terraform output a", "terraform output password"],
+  ["terraform providers", "terraform providers mirror plugins"],
   ["terraform workspace select dev", "terraform workspace select prod"],
   ["gh pr checkout 1", "gh pr checkout 2"],
   ["gh repo view", "gh repo view https://example.com/x"],
