@@ -448,7 +448,7 @@ export const deviations: Readonly<Record<number, readonly [what: string, file: s
     "docs/configuration.md",
     "which is not offered without one",
   ],
-  130: ["the tools need no flag", "docs/code.md", "offers one more tool, `lsp`"],
+  130: ["the tools need no flag", "docs/code.md", "The eight tools need no flag"],
   135: ["the tool needs no flag", "docs/tools-reference.md", "Asks `batch` (allowed)"],
   151: [
     "toolgate-output:ID in place of a path, which a sandbox would hide",
@@ -459,14 +459,10 @@ export const deviations: Readonly<Record<number, readonly [what: string, file: s
   157: ["the log lies in the data directory", "docs/configuration.md", "`<data>/log/toolgate.log`"],
   182: [
     "pending calls count too, so a model that repeats itself at once is asked",
-    "proto/opencode/tool/v1/tool.proto",
-    "`doom_loop` is asked for in addition when a call is the third",
+    "docs/policy.md",
+    "calls that wait included, asks `doom_loop`",
   ],
-  183: [
-    "the error names the rule that denies",
-    "proto/opencode/tool/v1/permission.proto",
-    "decided is true for the deciding rule.",
-  ],
+  183: ["the error names the rule that denies", "docs/policy.md", "An error names the rule that denies"],
   185: [
     "always means what may be remembered, as document 001 says",
     "proto/opencode/tool/v1/tool.proto",
@@ -490,8 +486,8 @@ export const deviations: Readonly<Record<number, readonly [what: string, file: s
   ],
   206: [
     "the names are sessionId, agent, messageId and callId, and the context has more",
-    "src/tool/tool.ts",
-    "Context of running a call, the same for every tool.",
+    "docs/tools.md",
+    "`sessionId`, `messageId`, `callId`, `agent`, `model`, `extra`",
   ],
   211: [
     "the grammar of names is that of all known providers, so no request fails for a name",
