@@ -40,7 +40,7 @@ test("what leaves the workspace is named after what is done there, and a command
   const calls: [tool: string, input: JsonObject, heading: string, mark: string][] = [
     ["write", { filePath: "/opt/outside/new.txt", content: "x" }, "build asks to change a file", "edit"],
     ["read", { filePath: "/opt/outside/a.txt" }, "build asks to reach outside the workspace with read", "external"],
-    ["bash", { command: "cat .env > /opt/outside/new.txt" }, "build asks to run a command", "bash"],
+    ["bash", { command: "cat .env > /opt/outside/new.txt", workdir: "/opt" }, "build asks to run a command", "bash"],
   ];
   for (const [tool, input] of calls) await agent.tools.callTool({ sessionId, callId: tool, tool, input, waitMs: 0 });
   const page = await browsers.open(service, "approver");

@@ -15,16 +15,17 @@ export function headingOf(request: PermissionRequest, verb: "asks" | "asked"): s
 /** Describes what a request wants, as the end of a sentence. */
 function intentOf(request: PermissionRequest): string {
   const { preview, permission } = request;
-  if (preview?.command) return "run a command";
+  const [tool] = viewLines(request);
+  if (preview?.command || /^bash(:|$)/.test(tool?.text ?? "")) return "run a command";
   if (preview?.diff) return `change ${preview.paths.length > 1 ? `${preview.paths.length} files` : "a file"}`;
   const repetition = repetitionWords(request);
   if (repetition !== "") return `repeat itself: ${repetition}`;
-  const [tool] = viewLines(request);
   if (permission === "external_directory" && tool) return `reach outside the workspace with ${tool.text}`;
   return intents.get(permission) ?? `use ${visibleText(permission)}`;
 }
 
 const intents = new Map([
+  ["task", "start a subagent"],
   ["webfetch", "open a web page"],
   ["websearch", "search the web"],
   ["codesearch", "search code"],
