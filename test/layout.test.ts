@@ -236,7 +236,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   approval: 1_900,
   bodies: 7_200,
   call: 10_800,
-  cli: 10_250,
+  cli: 10_450,
   client: 900,
   compose: 2_550,
   config: 3_100,

@@ -179,6 +179,11 @@ export const commands: readonly CommandEntry[] = [
     load: async () => (await import("./commands/stats.ts")).defineStats,
   },
   {
+    name: "suggest",
+    summary: "print rules for what people approve again and again",
+    load: async () => (await import("./commands/suggest.ts")).defineSuggest,
+  },
+  {
     name: "audit",
     summary: "export or verify the audit: every decision, in chains of hashes",
     load: async () => (await import("./commands/audit.ts")).defineAudit,

@@ -144,6 +144,7 @@ test.each([
   [["explain", "bash", "ls"]],
   [["grants"]],
   [["stats"]],
+  [["suggest"]],
   [["audit", "export"]],
   [["audit", "verify"]],
   [["check-config", "/dev/null"]],

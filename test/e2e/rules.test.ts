@@ -1,14 +1,18 @@
 import { readFileSync } from "node:fs";
 import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import type { JsonObject } from "@bufbuild/protobuf";
+import { create, type JsonObject } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import {
   PermissionAction as Action,
   PermissionLayer as Layer,
   PermissionReason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionRequestSchema, RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { PastRequest } from "../../src/cli/view/suggestions.ts";
+import { tomlOf, tryRules } from "../../src/cli/view/tried-rules.ts";
 import { toolgate } from "../cli/toolgate.ts";
+import { main } from "../main.ts";
 import { connect, refusal } from "./clients.ts";
 import { useService } from "./service.ts";
 
@@ -77,6 +81,54 @@ test("a condition decides by the input that the call runs with, and no answer ou
   expect(other.decisions[0]?.reason).toContain('since tool is "edit"; input.content is missing');
   const explained = await person.permissions.explainPermission({ sessionId, permission: "edit", patterns: ["a.txt"] });
   expect(explained.decisions[0]?.reason).toContain("since tool is unknown here; input is unknown here");
+});
+
+test("a rule is suggested for what people approved again and again, unless it passes a rejection or a stricter rule", async () => {
+  const asked = (text: string, words: string[], days: number[], more: Partial<PastRequest> = {}, fields = {}) =>
+    days.map((day): PastRequest => {
+      const options = text.split(" ").filter((word) => word.startsWith("-"));
+      const offers = [{ match: { match: { case: "prefix" as const, value: { words, options } } } }];
+      const request = { agent: "build", permission: "bash", patterns: [text], offers, ...fields };
+      return { request: create(PermissionRequestSchema, request), isApproved: true, time: day * 86_400_000, ...more };
+    });
+  const days = [1, 1, 2, 2, 3];
+  const past = [
+    ...[...asked("npm test unit", ["npm", "test"], days), ...asked("npm test e2e", ["npm", "test"], [3])],
+    ...asked("npm test all", ["npm", "test"], [3]).map(({ request, time }) => ({ request, time })),
+    ...asked("npm publish", ["npm", "publish"], days, {}, { risks: [{ kind: RiskKind.PUBLISH }] }),
+    ...[...asked("make all", ["make"], days), ...asked("make -k all", ["make"], [2], { isApproved: false })],
+    ...[
+      ...asked("cargo build", ["cargo", "build"], days),
+      ...asked("cargo build x", ["cargo", "build"], [2], { isApproved: false }),
+    ],
+    ...asked("go vet", ["go", "vet"], [1, 1, 1, 1, 1]),
+    ...asked("git status", ["git", "status"], days),
+    ...asked("ls src", ["ls"], days),
+  ];
+  const tried = await tryRules(connect(service, "approver"), past);
+  expect(tried).toEqual([
+    {
+      ...{ agent: "build", permission: "bash", pattern: "npm test *", example: "npm test unit" },
+      ...{ approvals: 6, days: 3, saves: 7, alsoAllows: ["npm test all"] },
+    },
+  ]);
+  expect(tomlOf(tried)).toBe(`[agent.build.permission.bash]
+# approved 6 times on 3 days, never rejected; saves 7 questions
+# allows as well: npm test all
+"npm test *" = "allow"
+
+[[permission_test]]
+agent = "build"
+permission = "bash"
+pattern = "npm test unit"
+expect = "allow"
+`);
+  const file = join(service.data, "suggested.toml");
+  await writeFile(file, tomlOf(tried));
+  expect(await main(["check-config", file], { HOME: service.data })).toMatchObject({
+    code: 0,
+    stderr: expect.stringContaining("is good: 1 rule, 1 test passed"),
+  });
 });
 
 test("explain names file and line of each rule that a file has, through the command line too", async () => {

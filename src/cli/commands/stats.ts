@@ -2,10 +2,9 @@ import type { Command } from "commander";
 import { type ToolStats, ToolStatsSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
-import { UsageError } from "../failure/command-error.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { type Attention, countAttention } from "../view/attention.ts";
-import { auditEntries } from "../view/audit-entries.ts";
+import { auditEntries, daysAgo } from "../view/audit-entries.ts";
 import { durationOf, momentOf } from "../view/words.ts";
 
 /** Defines `toolgate stats`. */
@@ -19,7 +18,7 @@ export function defineStats(command: Command, context: CliContext): void {
     .action(({ asks, days }: { asks?: true; days: string }) =>
       withServer(context, command, "approver", async (server, screen) => {
         if (asks) {
-          const from = Date.now() - daysOf(days) * dayMs;
+          const from = daysAgo(days);
           const found = await countAttention(auditEntries(server, undefined), from);
           screen.note(`since ${momentOf(from)}`);
           if (screen.json) for (const each of found) screen.write(`${JSON.stringify(each)}\n`);
@@ -33,14 +32,6 @@ export function defineStats(command: Command, context: CliContext): void {
         return undefined;
       }),
     );
-}
-
-const dayMs = 86_400_000;
-
-function daysOf(text: string): number {
-  const days = Number(text);
-  if (days > 0 && days <= 3_650) return days;
-  throw new UsageError(`--days ${text} is no number of days`, "write a number from 1 to 3650");
 }
 
 function toolRows(tools: readonly ToolStats[]): string[][] {

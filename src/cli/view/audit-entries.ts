@@ -1,6 +1,7 @@
 import type { AuditEntry } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { pagesOf } from "../../core/pages-of.ts";
 import type { ServerConnection } from "../connection/connection.ts";
+import { UsageError } from "../failure/command-error.ts";
 
 /** Reads the audit, session tree by session tree, each oldest first; also of trees that are gone. */
 export async function* auditEntries(server: ServerConnection, session: string | undefined): AsyncGenerator<AuditEntry> {
@@ -27,4 +28,11 @@ async function* entriesOf({ permissions }: ServerConnection, sessionId: string):
     if (end || !last) return;
     afterSeq = last.seq;
   }
+}
+
+/** Returns the time so many days ago, in ms since the epoch. */
+export function daysAgo(text: string): number {
+  const days = Number(text);
+  if (days > 0 && days <= 3_650) return Date.now() - days * 86_400_000;
+  throw new UsageError(`--days ${text} is no number of days`, "write a number from 1 to 3650");
 }
