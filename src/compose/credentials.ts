@@ -12,6 +12,7 @@ import { credentialOf, hashOfSecret } from "../people/credential.ts";
 import { type Credentials, createCredentials } from "../people/credentials.ts";
 import { createJwtCallers } from "../people/jwt.ts";
 import { createPeople } from "../people/people.ts";
+import { createProviderSignIns } from "../people/provider-sign-ins.ts";
 import type { ServiceStore } from "./store.ts";
 
 /**
@@ -27,7 +28,8 @@ export async function openCredentialParts(config: Config, store: ServiceStore, l
   const people = createPeople({ people: store.people, note, now });
   for (const { person, created } of table.adopted().values())
     if (!people.find(person.id)) await store.people.put(create(PersonRecordSchema, { id: person.id, person, created }));
-  const stored = createCredentials({ table, people, lastSeen, now, configured: () => config.tokens });
+  const rules = () => config;
+  const stored = createCredentials({ table, people, lastSeen, now, configured: () => config.tokens, rules });
   // Issuers date their tokens by the time of day, not by that of the store.
   const jwt = createJwtCallers({ rules: () => config.jwt, now: Date.now, log });
   const credentials: Credentials = {
@@ -41,9 +43,13 @@ export async function openCredentialParts(config: Config, store: ServiceStore, l
     async refresh() {
       jwt.endInvalid();
       await stored.refresh();
+      await signIns.refresh();
     },
   };
-  return { credentials, jwt, people, adoptedApprover };
+  const { refreshes } = store;
+  const { endInvalid } = credentials;
+  const signIns = createProviderSignIns({ rules, table, people, refreshes, now, log, endInvalid });
+  return { credentials, jwt, people, signIns, adoptedApprover };
 }
 
 /**

@@ -15,6 +15,7 @@ import { createRestDomain } from "../edge/rest/rest-domain.ts";
 import type { Credentials } from "../people/credentials.ts";
 import type { JwtCallers } from "../people/jwt.ts";
 import type { People } from "../people/people.ts";
+import type { ProviderSignIns } from "../people/provider-sign-ins.ts";
 import type { RunTokens } from "../people/run-tokens.ts";
 import type { UpstreamSources } from "../sources/mcp/upstream-sources.ts";
 import { sourceMetrics, workerMetrics } from "../telemetry/families.ts";
@@ -36,6 +37,7 @@ export function startListener({
   credentials,
   jwt,
   people,
+  signIns,
   runTokens,
   connectors,
   sources,
@@ -55,6 +57,7 @@ export function startListener({
   credentials: Credentials;
   jwt: JwtCallers;
   people: People;
+  signIns: ProviderSignIns;
   runTokens: RunTokens;
   connectors: Connectors;
   sources: Pick<UpstreamSources, "list" | "accept">;
@@ -77,6 +80,8 @@ export function startListener({
           sessions,
           credentials,
           people,
+          signIns,
+          personRules: () => config,
           connectors,
           sources,
           backUp,
@@ -102,6 +107,7 @@ export function startListener({
       ),
     credentials,
     jwt,
+    signIns,
     runTokens,
     ...(rest && { rest }),
     storeId: () => callStore.storeId,

@@ -2,17 +2,26 @@ import { type Config, configuredRules } from "../config/config.ts";
 import type { ConfiguredRules } from "../policy/layers.ts";
 
 /** The settings that a reload puts in force. */
-export const reloadedSettings = ["tokens", "jwt", "policy", "websearch", "codesearch", "upstreamServers"] as const;
+export const reloadedSettings = [
+  "tokens",
+  "jwt",
+  "oidc",
+  "groups",
+  "policy",
+  "websearch",
+  "codesearch",
+  "upstreamServers",
+] as const;
 
 type ReloadedSetting = (typeof reloadedSettings)[number];
 
-/** Creates a view of a configuration of which a reload replaces tokens, policy, search providers and MCP servers; all else stays until the next start. */
+/** Creates a view of a configuration of which a reload replaces tokens, persons, policy, search providers and MCP servers; all else stays until the next start. */
 export function liveConfig(first: Config): {
   config: Config;
   rules: ConfiguredRules;
   replace(next: Pick<Config, ReloadedSetting>): void;
 } {
-  let { tokens, jwt, policy, websearch, codesearch, upstreamServers } = first;
+  let { tokens, jwt, oidc, groups, policy, websearch, codesearch, upstreamServers } = first;
   let configured = configuredRules(policy);
   return {
     config: {
@@ -22,6 +31,12 @@ export function liveConfig(first: Config): {
       },
       get jwt() {
         return jwt;
+      },
+      get oidc() {
+        return oidc;
+      },
+      get groups() {
+        return groups;
       },
       get policy() {
         return policy;
@@ -48,7 +63,7 @@ export function liveConfig(first: Config): {
       },
     },
     replace(next) {
-      ({ tokens, jwt, policy, websearch, codesearch, upstreamServers } = next);
+      ({ tokens, jwt, oidc, groups, policy, websearch, codesearch, upstreamServers } = next);
       configured = configuredRules(policy);
     },
   };

@@ -10,6 +10,7 @@ import { type JwtSettings, readJwt } from "./jwt.ts";
 import { type CamelKeys, camelKeys } from "./keys.ts";
 import { readLanguageServers } from "./language-servers.ts";
 import { canonicalPath, checkDataDirectory, checkOutside, createPrivateDirectory, openRoots } from "./paths.ts";
+import { type GroupSettings, type OidcSettings, readPeople } from "./people.ts";
 import { readPolicy, type WrittenPolicy } from "./policy.ts";
 import {
   type AgentRunnerSettings,
@@ -46,7 +47,20 @@ export { createWorkspaceRules, workspaceRuleLine } from "./workspace-rules.ts";
 type ReadSetting =
   | ("data" | "workspace" | "permission" | "agent" | "permission_test" | "token" | "sandbox" | "limits" | "log")
   | ("tls_cert" | "tls_key" | "tls_client_ca" | "insecure_listen" | "require_other_user" | "mcp_hold_ms" | "mcp_hold")
-  | ("rest" | "plugin" | "tools" | "websearch" | "codesearch" | "lsp" | "mcp" | "agent_runner" | "jwt");
+  | (
+      | "rest"
+      | "plugin"
+      | "tools"
+      | "websearch"
+      | "codesearch"
+      | "lsp"
+      | "mcp"
+      | "agent_runner"
+      | "jwt"
+      | "oidc"
+      | "role_map"
+      | "group"
+    );
 
 /**
  * The complete configuration of a service: the keys of the schema as they are, by their names in camel case, and those that are
@@ -73,6 +87,9 @@ export interface Config extends CamelKeys<Omit<Settings, ReadSetting>>, SearchSe
   readonly tokens: readonly Token[];
   /** Tokens of issuers that are accepted; the first entry that a token meets decides. */
   readonly jwt: readonly JwtSettings[];
+  /** Identity providers at which people sign in. */
+  readonly oidc: readonly OidcSettings[];
+  readonly groups: readonly GroupSettings[];
   /** The file of the caller token that the service created, if no token is configured. */
   readonly callerTokenFile?: string;
   /** The file in which `toolgate login` of this user stores credentials; no tool may read it. */
@@ -142,7 +159,8 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
   const { data, workspace, permission, agent, permission_test, token, sandbox, limits, log, ...others } = settings;
   const { tls_cert, tls_key, tls_client_ca, insecure_listen, require_other_user, mcp_hold_ms, mcp_hold, ...read } =
     others;
-  const { rest, plugin, tools, websearch, codesearch, lsp, mcp, agent_runner, jwt, ...plain } = read;
+  const { rest, plugin, tools, websearch, codesearch, lsp, mcp, agent_runner, jwt, ...persons } = read;
+  const { oidc, role_map, group, ...plain } = persons;
   checkListen(plain.listen.host, settings);
   // The current directory is that of the check, not of the service.
   const workspaces = openRoots(workspace ?? (isCheck ? {} : { default: directory }));
@@ -166,6 +184,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     ...(flags.newStore && { newStore: true }),
     ...{ tls: readTls(settings, workspaces), workspaces, policy: readPolicy(settings, lineOf, home), tokens },
     jwt: readJwt(jwt, { file, lineOf, workspaces }),
+    ...readPeople({ oidc, role_map, group }, { file, lineOf, workspaces }),
     ...(generated !== undefined && { callerTokenFile: generated }),
     loginFile: canonicalPath(resolve(directory, userDirectory(environment), "credentials.json")),
     requiresOtherUser: require_other_user,

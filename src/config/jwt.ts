@@ -67,8 +67,11 @@ const publicIssuers: ReadonlySet<string> = new Set([
   "https://agent.buildkite.com",
 ]);
 
+/** Returns true for an issuer at which anyone can have an account. */
+export const isPublicIssuer = (issuer: string) => publicIssuers.has(issuer.replace(/\/$/, ""));
+
 function subjectProblem(issuer: string, subject: string): string | undefined {
-  if (!publicIssuers.has(issuer.replace(/\/$/, "")) || isLiteral(subject)) return undefined;
+  if (!isPublicIssuer(issuer) || isLiteral(subject)) return undefined;
   if (/^[^*?:]+:[^*?]+[/:]/.test(subject)) return undefined;
   return `subject ${JSON.stringify(subject)} would let in everyone who has an account at ${issuer}; begin it with whose tokens you mean, such as "repo:acme/shop:*"`;
 }

@@ -214,6 +214,43 @@ const jwt = strictTable({
   ...rights,
 });
 
+/** A time such as `90s`, `30m`, `12h` or `30d`. */
+const duration = () =>
+  z.string().regex(/^[1-9]\d{0,4}[smhd]$/, { error: 'a time is a number with s, m, h or d, such as "12h"' });
+
+/** Roles of persons. */
+const personRoles = ["approver", "watcher", "admin"] as const;
+
+const oidc = strictTable({
+  issuer: key(text(), "people sign in at this identity provider (OpenID Connect): its address, as it names itself", {
+    see: "team.md#sign-in-at-your-identity-provider",
+  }),
+  client_id: key(text(), "the client that Toolgate is there"),
+  client_secret_file: key(path().optional(), "the file with the secret of the client", {
+    without: "a public client, whose groups count for four hours after the sign-in",
+  }),
+  scopes: key(texts().default(["openid", "profile"]), "what is asked of it; some name groups only with another scope"),
+  groups_claim: key(text().default("groups"), "the claim that names the groups of a person"),
+  session: key(duration().default("12h"), "how long a sign-in is valid"),
+});
+
+const roleMap = strictTable({
+  issuer: key(name(), "the NAME of an `[oidc.NAME]`; who fits no entry may not sign in"),
+  group: key(text().optional(), "a group that it names, or `*` for everyone; or the next"),
+  subject: key(text().optional(), "a subject (`sub`), where it names no groups"),
+  roles: key(z.array(z.enum(personRoles)).min(1), "what these persons may do"),
+}).refine(({ group, subject }) => (group === undefined) !== (subject === undefined), {
+  error: "an entry has exactly one of group and subject",
+});
+
+const group = strictTable({
+  members: key(
+    texts().default([]),
+    "a group of persons: each as `PROVIDER:SUBJECT`, or `local:SUBJECT` for one who signed in with a code",
+  ),
+  claims: key(texts().default([]), "groups of identity providers whose members are in it, as `PROVIDER:GROUP`"),
+});
+
 const agentRunner = strictTable({
   command: key(program(), "a program that runs agents for `task` over ACP", { see: "agents/acp.md" }),
   args: key(z.array(z.string()).default([]), "its arguments"),
@@ -441,6 +478,9 @@ export const configSchema = strictTable({
   sandbox: sandbox.prefault({}),
   token: z.array(token).default([]),
   jwt: z.array(jwt).default([]),
+  oidc: z.record(name(), oidc).default({}),
+  role_map: z.array(roleMap).default([]),
+  group: z.record(name(), group).default({}),
   insecure_no_auth: key(
     z.boolean().default(false),
     "require no token: anyone on this machine, the agent included, can call and approve",

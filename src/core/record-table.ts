@@ -6,6 +6,6 @@ export interface RecordTable<T extends { id: string }> {
   refresh(): Promise<void>;
   /** Stores a record; it replaces one with the same ID. */
   put(record: T): Promise<void>;
-  /** Removes a record and returns it; undefined if there is none. */
+  /** Removes a record and returns it; undefined if there is none, or if another replica removed it. */
   remove(id: string): Promise<T | undefined>;
 }

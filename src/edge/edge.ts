@@ -45,6 +45,8 @@ export interface EdgeOptions {
   /** Creates the services that the doors call. */
   services: (failures: Failures, budget: ByteBudget) => Services;
   credentials: Credentials;
+  /** Sign-ins at identity providers. */
+  signIns: SignInDoorOptions["signIns"];
   /** Verifies tokens of issuers before a request with one is served. */
   jwt?: Pick<JwtCallers, "admit">;
   /** Domain of the door for clients of opencode; undefined: it is closed. */

@@ -30,6 +30,8 @@ export interface Credential extends CredentialRights {
   readonly lineage?: Principal["lineage"] | undefined;
   /** The person whose sign-in it is; absent for a token. */
   readonly personId?: string | undefined;
+  /** The session at the identity provider, of which the provider can log it out. */
+  readonly sid?: string | undefined;
   /** The user of the operating system that signed in; absent if it is unknown or on another machine. */
   readonly uid?: number | undefined;
 }

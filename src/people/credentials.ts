@@ -18,6 +18,7 @@ import {
 import { type ConfiguredToken, createKnownCredentials, type KnownCredentials } from "./known-credentials.ts";
 import type { People } from "./people.ts";
 import { newLocalPerson } from "./person.ts";
+import type { PersonRules } from "./person-rules.ts";
 import type { CredentialTable } from "./ports.ts";
 import { type CodeRights, createSignInCodes } from "./sign-in-codes.ts";
 
@@ -57,6 +58,8 @@ export interface Credentials extends KnownCredentials {
   revoke(id: string): Promise<Credential>;
   /** Revokes a person, and all its sign-ins. */
   revokePerson(by: Principal, id: string): Promise<PersonRecord>;
+  /** Returns the time of the store, in ms. */
+  now(): number;
   /** Returns the time of the last request with a credential; 0 if it is not known. */
   lastSeen(id: string): number;
   /** Reads changes of other processes, ends what has expired, and removes what ended long ago. */
@@ -70,16 +73,18 @@ export function createCredentials({
   lastSeen,
   now,
   configured = () => noTokens,
+  rules = () => noRules,
 }: {
   table: CredentialTable;
   people: People;
   lastSeen: RecordTable<LastSeen>;
   now: () => number;
   configured?: () => readonly ConfiguredToken[];
+  rules?: () => PersonRules;
 }): Credentials {
   const codes = createSignInCodes(now);
   const failures = createFailureCount(now);
-  const known = createKnownCredentials({ table, people, configured, now });
+  const known = createKnownCredentials({ table, people, configured, rules, now });
   const storedLastSeen = (id: string) => lastSeen.current().find((each) => each.id === id)?.time ?? 0;
 
   /** Stores the times of requests that are much later than the stored ones, so that a credential seldom costs a write. */
@@ -91,6 +96,7 @@ export function createCredentials({
 
   return {
     ...known,
+    now,
     createCode(creator) {
       if (creator === undefined) return codes.create(approverRights);
       const { roles, agents, workspaces, id, lineage, identity } = creator;
@@ -199,6 +205,7 @@ const approverRights: CodeRights = {
 };
 
 const noTokens: readonly ConfiguredToken[] = [];
+const noRules: PersonRules = { oidc: [], groups: [] };
 /** Time for which an ended credential stays in the table, so that people see what it was. */
 const memoryMs = signInMs;
 /** Pause between two stored times of requests with one credential. */

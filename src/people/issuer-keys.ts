@@ -1,5 +1,6 @@
 import type { JSONWebKeySet, JWTVerifyGetKey } from "jose";
 import { isSafeAddress } from "../core/safe-address.ts";
+import { fetchBounded } from "./bounded-fetch.ts";
 
 /** Keys of an issuer that were fetched. */
 interface Fetched {
@@ -83,22 +84,13 @@ async function fetchKeys(issuer: string): Promise<JSONWebKeySet> {
 }
 
 async function fetchJson(address: string): Promise<Record<string, unknown>> {
-  const response = await fetch(address, { redirect: "error", signal: AbortSignal.timeout(timeoutMs) });
+  const response = await fetchBounded(address);
   if (!response.ok) throw new Error(`${address} answered ${response.status}`);
-  const pieces: Uint8Array[] = [];
-  let size = 0;
-  for await (const piece of response.body ?? []) {
-    size += piece.length;
-    if (size > maxBytes) throw new Error(`${address} has more than ${maxBytes} bytes`);
-    pieces.push(piece);
-  }
-  const parsed: unknown = JSON.parse(Buffer.concat(pieces).toString());
+  const parsed: unknown = await response.json();
   if (typeof parsed !== "object" || parsed === null) throw new Error(`${address} is no JSON object`);
   return { ...parsed };
 }
 
-const timeoutMs = 5_000;
-const maxBytes = 1_048_576;
 const pauseMs = 60_000;
 const freshMs = 600_000;
 const maxAgeMs = 86_400_000;

@@ -89,7 +89,13 @@ export function createJwtCallers({
     const { jwtVerify } = await import("jose");
     const { issuer, audience, typ } = rule;
     const options = {
-      ...{ issuer, audience, algorithms, clockTolerance: skewS, currentDate: new Date(now()) },
+      ...{
+        issuer,
+        audience,
+        algorithms: [...signatureAlgorithms],
+        clockTolerance: skewS,
+        currentDate: new Date(now()),
+      },
       ...(typ !== "any" && { typ }),
       requiredClaims: ["sub", "exp"],
     };
@@ -198,7 +204,7 @@ function expired(): RequestError {
 }
 
 /** Signatures with the issuer's private key. With a shared secret (HS256) the verifier could forge. */
-const algorithms = [
+export const signatureAlgorithms: readonly string[] = [
   "RS256",
   "RS384",
   "RS512",

@@ -1,11 +1,12 @@
 import { isDeepStrictEqual } from "node:util";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { AnswerMethod, type Person } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { Identity, Principal } from "../core/principal.ts";
+import type { Identity, Principal, Role } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import { type Credential, type CredentialRights, endOf } from "./credential.ts";
 import type { People } from "./people.ts";
 import { localIssuer, personOf, tokenIdentity } from "./person.ts";
+import { maxClaimMs, type PersonRules, rolesAt, withGroups } from "./person-rules.ts";
 import type { CredentialTable } from "./ports.ts";
 
 /** Token of the configuration, which a reload may remove or change. */
@@ -45,11 +46,13 @@ export function createKnownCredentials({
   table,
   people,
   configured,
+  rules,
   now,
 }: {
   table: Pick<CredentialTable, "current">;
   people: Pick<People, "current" | "find">;
   configured: () => readonly ConfiguredToken[];
+  rules: () => PersonRules;
   now: () => number;
 }): KnownCredentials {
   const seen = new Map<string, number>();
@@ -57,32 +60,39 @@ export function createKnownCredentials({
   let stored: readonly Credential[] = [];
   let tokens: readonly ConfiguredToken[] = [];
   let known = new Map<string, KnownSecret>();
+  let [{ oidc, groups }, groupsEnd] = [rules(), Number.POSITIVE_INFINITY];
 
   /** Takes over what has changed in the tables and in the configuration. */
   function readChanges(): void {
     const [currentStored, currentTokens, currentPersons] = [table.current(), configured(), people.current()];
-    if (currentStored === stored && currentTokens === tokens && currentPersons === persons) return;
+    const current = rules();
+    const isSame = currentStored === stored && currentTokens === tokens && currentPersons === persons;
+    if (isSame && current.oidc === oidc && current.groups === groups && now() < groupsEnd) return;
     const before = known;
     const records: SecretRecord[] = [...currentStored, ...currentTokens];
-    known = new Map(records.map((record) => [record.sha256, knownOf(record, before.get(record.sha256), people)]));
+    const standing = { people, rules: current, time: now() };
+    known = new Map(records.map((record) => [record.sha256, knownOf(record, before.get(record.sha256), standing)]));
     [stored, tokens, persons] = [currentStored, currentTokens, currentPersons];
+    ({ oidc, groups } = current);
+    const ends = persons.map(({ claimed }) => claimed + maxClaimMs).filter((end) => end > standing.time);
+    groupsEnd = ends.reduce((first, end) => Math.min(first, end), Number.POSITIVE_INFINITY);
     for (const [sha256, { ending }] of before)
       if (known.get(sha256)?.ending !== ending) ending.abort(credentialEnded());
   }
 
   function endInvalid(): void {
     readChanges();
-    for (const { record, ending } of known.values())
-      if (!isValid(record) && !ending.signal.aborted) ending.abort(credentialEnded());
+    for (const secret of known.values())
+      if (!isValid(secret) && !secret.ending.signal.aborted) secret.ending.abort(credentialEnded());
   }
 
   /** Looks a secret up by its hash, which with a thousand people takes as long as with one; its time reveals nothing about a token. */
   const find = (sha256: Buffer) => known.get(sha256.toString("hex"));
 
   /** Checks a secret at this moment; a sign-in ends with its person. */
-  function isValid({ expires = 0, revoked = 0, personId }: SecretRecord): boolean {
+  function isValid({ record: { expires = 0, revoked = 0, personId }, principal }: KnownSecret): boolean {
     if (personId !== undefined && people.find(personId)?.revoked) return false;
-    return endOf({ expires, revoked }) > now();
+    return principal.roles.size > 0 && endOf({ expires, revoked }) > now();
   }
 
   return {
@@ -90,7 +100,7 @@ export function createKnownCredentials({
     seen: () => seen,
     principalWithId(id) {
       endInvalid();
-      return [...known.values()].find(({ record }) => record.id === id && isValid(record))?.principal;
+      return [...known.values()].find((secret) => secret.record.id === id && isValid(secret))?.principal;
     },
     principalOf(sha256) {
       // A configured token needs no look at the table, which costs a system call.
@@ -98,21 +108,30 @@ export function createKnownCredentials({
       if (quick !== undefined && tokens.includes(quick.record)) return quick.principal;
       readChanges();
       const found = find(sha256);
-      if (found === undefined || !isValid(found.record)) return undefined;
+      if (found === undefined || !isValid(found)) return undefined;
       seen.set(found.record.id, now());
       return found.principal;
     },
   };
 }
 
+/** Facts of a moment that decide about roles and groups. */
+interface Standing {
+  people: Pick<People, "find">;
+  rules: PersonRules;
+  time: number;
+}
+
 /** Returns a secret in memory; requests of a former record with the same rights go on. */
-function knownOf(record: SecretRecord, former: KnownSecret | undefined, people: Pick<People, "find">): KnownSecret {
-  const { id, roles, agents, workspaces, worker, lineage = [id] as const } = record;
+function knownOf(record: SecretRecord, former: KnownSecret | undefined, standing: Standing): KnownSecret {
+  const { people } = standing;
+  const { id, agents, workspaces, worker, lineage = [id] as const } = record;
+  const roles = new Set(rolesOf(record, standing));
+  const rights = { id, roles, agents, workspaces, lineage, ...(worker && { worker }) };
   const goesOn =
-    former && !former.ending.signal.aborted && isDeepStrictEqual(rightsOf(former.record), rightsOf(record));
+    former && !former.ending.signal.aborted && isDeepStrictEqual(rightsOf(former.principal), rightsOf(rights));
   const ending = goesOn ? former.ending : new AbortController();
-  const rights = { id, roles: new Set(roles), agents, workspaces, lineage, ...(worker && { worker }) };
-  const identity = identityOf(record, people);
+  const identity = identityOf(record, standing);
   const creator = lineage.slice(1).flatMap((ancestor) => personWithin(ancestor, people) ?? [])[0];
   const isOfPerson = record.personId !== undefined || record.person !== undefined;
   const behind = isOfPerson ? identity.person : creator;
@@ -120,17 +139,28 @@ function knownOf(record: SecretRecord, former: KnownSecret | undefined, people: 
   return { record, principal, ending };
 }
 
+/** Returns the roles of a secret. Those of a person of an identity provider follow from its groups now, whichever sign-in or device it is. */
+function rolesOf({ roles, personId }: SecretRecord, { people, rules }: Standing): readonly Role[] {
+  const { person, claims = [] } = people.find(personId ?? "") ?? {};
+  // Other issuers are no addresses: see Person.
+  if (!person?.issuer.includes(":")) return roles;
+  const provider = rules.oidc.find(({ issuer }) => issuer === person.issuer);
+  return provider === undefined ? [] : rolesAt(provider, person.subject, claims);
+}
+
 /** Returns the person of a principal in a lineage; before there were persons it was the first sign-in. */
 function personWithin(ancestor: string, people: Pick<People, "find">): Person | undefined {
   return (people.find(ancestor) ?? people.find(personOf(localIssuer, ancestor).id))?.person;
 }
 
-function identityOf({ id, personId, person }: SecretRecord, people: Pick<People, "find">): Identity {
-  if (personId === undefined) return tokenIdentity(id, person);
-  return { person: people.find(personId)?.person ?? personOf(localIssuer, personId), method: AnswerMethod.SESSION };
+function identityOf({ id, personId, person: named }: SecretRecord, { people, rules, time }: Standing): Identity {
+  if (personId === undefined) return tokenIdentity(id, named);
+  const record = people.find(personId);
+  const person = record && withGroups(record, rules, time);
+  return { person: person ?? personOf(localIssuer, personId), method: AnswerMethod.SESSION };
 }
 
-const rightsOf = ({ id, roles, agents, workspaces, worker }: SecretRecord) => ({
+const rightsOf = ({ id, roles, agents, workspaces, worker }: Omit<Principal, "lineage" | "answersOwn">) => ({
   ...{ id, roles, agents, workspaces, worker },
 });
 

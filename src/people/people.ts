@@ -61,6 +61,14 @@ export function createPeople({ people: table, note, now }: Omit<PeopleStore, "la
       if (find(person.id)) return;
       await table.put(create(PersonRecordSchema, { id: person.id, person, created: now(), invitedBy }));
     },
+    /** Stores a person with what an identity provider says about them now. */
+    async see(person: Person, { claims }: { claims: readonly string[] }): Promise<void> {
+      const found = find(person.id) ?? create(PersonRecordSchema, { id: person.id, created: now() });
+      const name = person.name || found.person?.name || "";
+      await table.put({ ...found, person: { ...person, name, groups: [] }, claims: [...claims], claimed: now() });
+    },
+    /** Notes that a sign-in ended at the wish of an identity provider. */
+    noteEnded: (by: Actor, person: Person, reason: string) => record(by, `${personWords(person)}: ${reason}`),
     /** Notes that a person was invited. */
     noteInvited: (by: Actor, name: string) => record(by, `${name === "" ? "a new person" : name} was invited`),
     /** Notes the first sign-in of a person. */

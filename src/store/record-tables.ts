@@ -8,6 +8,8 @@ import {
   LastSeenSchema,
   type PersonRecord,
   PersonRecordSchema,
+  type ProviderRefresh,
+  ProviderRefreshSchema,
 } from "../../gen/opencode/tool/v1/person_service_pb.ts";
 import { type AcceptedSource, AcceptedSourceSchema } from "../../gen/opencode/tool/v1/source_service_pb.ts";
 import { type WorkerDeclaration, WorkerDeclarationSchema } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
@@ -22,6 +24,7 @@ export interface RecordTables {
   readonly stops: RecordTable<StopRecord>;
   readonly people: RecordTable<PersonRecord>;
   readonly lastSeen: RecordTable<LastSeen>;
+  readonly refreshes: RecordTable<ProviderRefresh>;
 }
 
 /** A kind of records. */
@@ -73,6 +76,12 @@ export const recordKinds = {
     name: "last-seen",
     schema: LastSeenSchema,
     one: "time of a credential",
+    command: "toolgate serve",
+  },
+  refreshes: {
+    name: "refreshes",
+    schema: ProviderRefreshSchema,
+    one: "right to refresh",
     command: "toolgate serve",
   },
 } as const satisfies Record<keyof RecordTables, RecordKind<DescMessage>>;

@@ -31,6 +31,7 @@ if (process.argv[2] === "edge") {
         workers: {},
       }) as never,
     credentials: {} as never,
+    signIns: {} as never,
     storeId: () => "sto_test",
     encoded: { bytesOf: () => undefined },
     ready: async () => true,

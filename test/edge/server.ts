@@ -57,6 +57,7 @@ export async function startServer(
       Date.now,
       () => config.tokens,
     ),
+    signIns: {} as never,
     storeId: () => "sto_test",
     encoded: { bytesOf: () => undefined },
     ready: given.ready ?? (async () => true),

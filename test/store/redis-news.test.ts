@@ -4,9 +4,11 @@ import fc from "fast-check";
 import { Redis } from "ioredis";
 import { afterAll, afterEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import { ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
+import { PersonRecordSchema } from "../../gen/opencode/tool/v1/person_service_pb.ts";
 import { followLog } from "../../src/call/log.ts";
 import { fenceOf } from "../../src/call/running.ts";
 import type { Link } from "../../src/store/redis/link.ts";
+import { openRedisStore } from "../../src/store/redis/store.ts";
 import { isBroad } from "../breadth.ts";
 import { startWire } from "../faults/wire.ts";
 import {
@@ -23,7 +25,7 @@ import {
   running,
 } from "./fixture.ts";
 import { startRedis } from "./redis-server.ts";
-import { openIn } from "./redis-store.ts";
+import { openIn, quiet } from "./redis-store.ts";
 
 const server = await startRedis();
 const stores: OpenedStore[] = [];
@@ -43,6 +45,43 @@ async function openTwo({ here, there }: { here?: (link: Link) => Link; there?: (
   await addTree(two[0]);
   return { prefix, here: two[0], there: two[1] };
 }
+
+test("a record that a replica stores, changes or removes is known at the others by news, and is read once for each change", async () => {
+  const reads: string[] = [];
+  const options = { url: server.url, prefix: randomUUID(), log: quiet };
+  const twice = (link: Link): Link => ({
+    ...link,
+    async run(...step) {
+      await link.run(...step);
+      return link.run(...step);
+    },
+  });
+  const here = await openRedisStore({ ...options, through: twice });
+  const counting = (link: Link): Link => ({
+    ...link,
+    command(name, ...args) {
+      if (name === "hvals") reads.push(String(args[0]));
+      return link.command(name, ...args);
+    },
+  });
+  const there = await openRedisStore({ ...options, through: counting });
+  onTestFinished(async () => {
+    await here.calls.close();
+    await there.calls.close();
+  });
+  const people = (name: string) => create(PersonRecordSchema, { id: "prs_1", person: { name } });
+  const namesThere = () => there.people.current().map(({ person }) => person?.name);
+  await here.people.put(people("Ann"));
+  await vi.waitFor(() => expect(namesThere()).toEqual(["Ann"]));
+  await here.people.put(people("Bob"));
+  await vi.waitFor(() => expect(namesThere()).toEqual(["Bob"]));
+  expect(await here.people.remove("prs_1")).toMatchObject({ id: "prs_1" });
+  expect(await there.people.remove("prs_1")).toBeUndefined();
+  await vi.waitFor(() => expect(namesThere()).toEqual([]));
+  const count = reads.length;
+  for (let i = 0; i < 3; i++) await there.people.refresh();
+  expect(reads).toHaveLength(count);
+});
 
 /** Follows the log of the root session at a replica, and collects its events. */
 function follow({ calls }: OpenedStore) {

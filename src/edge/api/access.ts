@@ -37,8 +37,10 @@ export function checkReadsMetrics(principal: Principal): void {
 
 /** Returns true for an rpc that needs no token: signing in is how a person gets one. */
 export function isPublicRpc({ parent, localName }: DescMethod): boolean {
-  return parent.typeName === CredentialService.typeName && localName === "signIn";
+  return parent.typeName === CredentialService.typeName && publicRpcs.has(localName);
 }
+
+const publicRpcs: ReadonlySet<string> = new Set(["signIn", "listSignInProviders", "beginSignIn", "finishSignIn"]);
 
 /** Principal of a request to an rpc that needs no token; it has no role. */
 export const publicPrincipal: Principal = {
@@ -76,6 +78,9 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
   } satisfies Record<keyof typeof AgentService.method, readonly Role[]>,
   [CredentialService.typeName]: {
     signIn: [],
+    listSignInProviders: [],
+    beginSignIn: [],
+    finishSignIn: [],
     createCode: approvers,
     createToken: approvers,
     listCredentials: approvers,

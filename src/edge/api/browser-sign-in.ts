@@ -52,6 +52,13 @@ export function checkOwnPage(headers: RequestHeaders): void {
   );
 }
 
+/** Returns the address of the page that sends a request to which an identity provider sends its person back. */
+export const callbackOf = (headers: RequestHeaders, provider: string) =>
+  `${headers.get("origin")}${callbackPath}${encodeURIComponent(provider)}`;
+
+/** The path of the addresses to which identity providers send a person back. */
+export const callbackPath = "/auth/callback/";
+
 function cookieOf(header: string, name: string): string | undefined {
   for (const pair of header.split(";")) {
     const at = pair.indexOf("=");

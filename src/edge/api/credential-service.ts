@@ -7,7 +7,10 @@ import { workerRightsProblem } from "../../core/worker-rights.ts";
 import { actingRoles, type Credential, type CredentialRights } from "../../people/credential.ts";
 import type { Credentials } from "../../people/credentials.ts";
 
+import type { ProviderSignIns } from "../../people/provider-sign-ins.ts";
 import { checkRole } from "./access.ts";
+import { callbackOf, checkOwnPage } from "./browser-sign-in.ts";
+import type { RequestHeaders } from "./edge-context.ts";
 import { newestFirstKey, pageByKey } from "./paging.ts";
 import { RequestFailure } from "./request-failure.ts";
 import type { ServiceFunctions } from "./rpc.ts";
@@ -16,16 +19,29 @@ import { approverOf, type SenderDomain } from "./rpc.ts";
 /** Domain that CredentialService works on. */
 export interface CredentialServiceDomain extends SenderDomain {
   credentials: Credentials;
+  signIns: ProviderSignIns;
   store: Pick<StoreMembership, "storeId">;
 }
 
 /** Returns the functions of CredentialService. */
 export function credentialService(domain: CredentialServiceDomain): ServiceFunctions<typeof CredentialService> {
-  const { credentials, store } = domain;
+  const { credentials, signIns, store } = domain;
   return {
     async signIn({ code, label, name }, { peer }) {
       const { uid } = await peer();
       const { token, credential } = await credentials.signIn({ code, label: label || "terminal", name, uid });
+      return { token, credential: recordOf(credential), storeId: store.storeId };
+    },
+    listSignInProviders: () => ({ names: signIns.names() }),
+    async beginSignIn({ provider, redirectUri }, { headers }) {
+      checkRedirect(provider, redirectUri, headers);
+      return await signIns.begin(provider, redirectUri);
+    },
+    async finishSignIn({ provider, redirectUri, flow, response, label }, { peer, headers }) {
+      checkRedirect(provider, redirectUri, headers);
+      const { uid } = await peer();
+      const end = { provider, redirectUri, flow, response, label: label || "terminal", uid };
+      const { token, credential } = await signIns.finish(end);
       return { token, credential: recordOf(credential), storeId: store.storeId };
     },
     async createCode({ newPerson }, context) {
@@ -62,6 +78,18 @@ export function credentialService(domain: CredentialServiceDomain): ServiceFunct
       return { credential: recordOf(await credentials.revoke(id)) };
     },
   };
+}
+
+/** Refuses an address to which a provider must not send a person: neither the page that asks, nor a program on the person's machine. */
+function checkRedirect(provider: string, redirectUri: string, headers: RequestHeaders): void {
+  if (/^http:\/\/(127\.0\.0\.1|\[::1\]):\d{1,5}\/$/.test(redirectUri)) return;
+  checkOwnPage(headers);
+  if (redirectUri === callbackOf(headers, provider)) return;
+  throw new RequestFailure(
+    "invalid_argument",
+    `redirect_uri ${JSON.stringify(redirectUri)} is neither the callback of this page nor http://127.0.0.1:PORT/; use one of them`,
+    { reason: ErrorReason.INVALID_MESSAGE, metadata: { field: "redirect_uri" } },
+  );
 }
 
 /** Approvers give the roles of programs; an admin gives any role. */

@@ -114,6 +114,7 @@ const statuses: Readonly<Record<ReasonName, Status>> = {
   WORKER_SILENT: "deadline_exceeded",
   NO_SUCH_PERSON: "not_found",
   STOPPED: "failed_precondition",
+  PROVIDER_UNAVAILABLE: "unavailable",
 };
 
 function refusal(error: RequestError): RequestFailure {

@@ -6,6 +6,7 @@ import type {
 } from "../../../gen/opencode/tool/v1/person_service_pb.ts";
 import type { Credentials } from "../../people/credentials.ts";
 import type { People } from "../../people/people.ts";
+import { type PersonRules, withGroups } from "../../people/person-rules.ts";
 import { checkRole } from "./access.ts";
 import { recordOf } from "./credential-service.ts";
 import type { EdgeContext } from "./edge-context.ts";
@@ -16,15 +17,21 @@ import type { ServiceFunctions } from "./rpc.ts";
 export interface PersonServiceDomain {
   people: People;
   credentials: Credentials;
+  personRules: () => PersonRules;
 }
 
 /** Returns the functions of PersonService. */
-export function personService({ people, credentials }: PersonServiceDomain): ServiceFunctions<typeof PersonService> {
+export function personService({
+  people,
+  credentials,
+  personRules,
+}: PersonServiceDomain): ServiceFunctions<typeof PersonService> {
   function withDevices(record: PersonRecord): MessageInitShape<typeof PersonRecordSchema> {
-    const { id, person, created, revoked, invitedBy } = record;
+    const { id, created, revoked, invitedBy, claims, claimed } = record;
+    const person = withGroups(record, personRules(), credentials.now());
     const own = credentials.list().filter(({ personId }) => personId === record.id);
     const devices = own.toSorted((one, other) => other.created - one.created);
-    const facts = { id, created, revoked, invitedBy, ...(person && { person }) };
+    const facts = { id, created, revoked, invitedBy, claims, claimed, ...(person && { person }) };
     return { ...facts, devices: devices.map((each) => recordOf(each, credentials.lastSeen(each.id))) };
   }
 

@@ -2,8 +2,9 @@ import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { peerUid } from "../../core/peer-uid.ts";
 import { RequestError } from "../../core/request-error.ts";
 import type { Credentials } from "../../people/credentials.ts";
+import type { ProviderSignIns } from "../../people/provider-sign-ins.ts";
 import type { Authenticate } from "../api/authenticate.ts";
-import { type BrowserSignIn, checkOwnPage, newBrowserToken } from "../api/browser-sign-in.ts";
+import { type BrowserSignIn, callbackOf, callbackPath, checkOwnPage, newBrowserToken } from "../api/browser-sign-in.ts";
 import type { EdgeLimits, RequestHeaders } from "../api/edge-context.ts";
 import { readBody } from "../rpc/request-body.ts";
 import { type Handler, type Mount, type Refuse, type Request, type Response, sendWhole } from "./handler.ts";
@@ -12,6 +13,7 @@ import type { ByteBudget } from "./socket-limits.ts";
 /** Options of the door. */
 export interface SignInDoorOptions {
   credentials: Pick<Credentials, "signIn" | "revoke">;
+  signIns: Pick<ProviderSignIns, "finish" | "logOut">;
   browser: BrowserSignIn;
   authenticate: Authenticate;
   refuse: Refuse;
@@ -25,8 +27,42 @@ export function signInDoor(options: SignInDoorOptions): Mount[] {
   return [
     { path: "/console/sign-in", methods: ["POST"], handle: serve(options, signIn) },
     { path: "/console/sign-out", methods: ["POST"], handle: serve(options, signOut) },
+    { path: callbackPath, methods: ["GET"], handle: sendToPage },
+    { path: logoutPath, methods: ["POST"], handle: (request, response) => void logOut(options, request, response) },
   ];
 }
+
+/**
+ * Hands the response of an identity provider to the page, in the fragment, which no browser sends on. This request has no effect: the
+ * page that began the flow finishes it.
+ */
+function sendToPage({ url = "" }: Request, response: Response): void {
+  const [path = "", query = ""] = url.slice(callbackPath.length).split("?", 2);
+  response.setHeader("location", `/#sign-in=${encodeURIComponent(decodeURIComponent(path))}&${query}`);
+  response.setHeader("cache-control", "no-store");
+  response.setHeader("referrer-policy", "no-referrer");
+  sendWhole(response, 303, "text/plain", "");
+}
+
+/** Takes the logout token of an identity provider (OpenID Connect Back-Channel Logout 1.0). */
+async function logOut({ signIns, limits, budget }: SignInDoorOptions, request: Request, response: Response) {
+  response.setHeader("cache-control", "no-store");
+  try {
+    const { maxMs, maxBytes } = { maxMs: limits.bodyMs, maxBytes: maxLogoutBytes };
+    const form = new URLSearchParams((await readBody(request, { maxBytes, maxMs, budget })).toString());
+    const [provider = ""] = (request.url ?? "").slice(logoutPath.length).split("?", 1);
+    await signIns.logOut(decodeURIComponent(provider), form.get("logout_token") ?? "");
+    sendWhole(response, 200, "text/plain", "");
+  } catch (error) {
+    const isRefused = error instanceof RequestError && error.reason === ErrorReason.INVALID_MESSAGE;
+    const words = { error: "invalid_request", error_description: isRefused ? error.message : "try again" };
+    sendWhole(response, isRefused ? 400 : 503, "application/json", JSON.stringify(words));
+  }
+}
+
+/** A provider sends a logout token as a form. */
+const logoutPath = "/auth/logout/";
+const maxLogoutBytes = 16_384;
 
 type Serve = (
   options: SignInDoorOptions,
@@ -51,17 +87,19 @@ function serve(options: SignInDoorOptions, run: Serve): Handler {
 
 /** Exchanges a code for a credential of this browser: one half of its token goes into a cookie, the other one to the page. */
 async function signIn(
-  { credentials, browser, limits, budget }: SignInDoorOptions,
+  { credentials, signIns, browser, limits, budget }: SignInDoorOptions,
   headers: RequestHeaders,
   request: Request,
   response: Response,
 ): Promise<void> {
   const body = await readBody(request, { maxBytes: limits.publicRequestBytes, maxMs: limits.bodyMs, budget });
-  const { code, name } = signInOf(body);
+  const given = signInOf(body);
   const { cookie, pageKey, token } = newBrowserToken();
   const label = browserNameOf(headers.get("user-agent") ?? "");
   const uid = await peerUid(request.socket);
-  const { credential } = await credentials.signIn({ code, label, name, token, uid });
+  const { credential } = await ("code" in given
+    ? credentials.signIn({ ...given, label, token, uid })
+    : signIns.finish({ ...given, redirectUri: callbackOf(headers, given.provider), label, token, uid }));
   const maxAge = Math.floor((credential.expires - credential.created) / 1_000);
   setCookie(response, headers, browser, cookie, maxAge);
   sendWhole(response, 200, "application/json", JSON.stringify({ pageKey }));
@@ -95,10 +133,13 @@ function setCookie(
   response.setHeader("cache-control", "no-store");
 }
 
-function signInOf(body: Buffer): { code: string; name: string } {
+type GivenSignIn = { code: string; name: string } | { provider: string; flow: string; response: string };
+
+function signInOf(body: Buffer): GivenSignIn {
   try {
-    const { code, name = "" } = JSON.parse(body.toString());
+    const { code, name = "", provider, flow, response } = JSON.parse(body.toString());
     if (isShort(code) && isShort(name)) return { code, name };
+    if (isShort(provider) && isShort(flow) && typeof response === "string") return { provider, flow, response };
   } catch {
     // The same refusal as for JSON without a code.
   }

@@ -2,31 +2,26 @@ import type { Logger } from "../../core/logger.ts";
 import type { Credential } from "../../people/credential.ts";
 import type { CredentialTable } from "../../people/ports.ts";
 import { credentialSchema } from "../credential-schema.ts";
-import { createKeys, type Keys } from "./keys.ts";
-import { type Link, openLink } from "./link.ts";
-import { text, texts } from "./reply.ts";
+import { createKeys } from "./keys.ts";
+import { openLink } from "./link.ts";
+import { createMarkedHash, type TablePlace } from "./marked-hash.ts";
 import { parseRedisUrl } from "./url.ts";
 
 /** Opens the table in Redis, where all replicas share it. Records of other replicas are known after `refresh`. */
-export async function createRedisCredentials({
-  link,
-  keys,
-}: {
-  link: Pick<Link, "command" | "write">;
-  keys: Pick<Keys, "credentials">;
-}): Promise<CredentialTable> {
+export async function createRedisCredentials(place: TablePlace): Promise<CredentialTable> {
+  const hash = createMarkedHash(place, "credentials");
   let read = "";
   let records: readonly Credential[] = [];
 
   async function refresh(): Promise<void> {
-    const found = texts(await link.command("hvals", keys.credentials)).toSorted();
-    if (found.join("\n") === read) return;
+    const found = await hash.readChanged();
+    if (found === undefined || found.join("\n") === read) return;
     // A record that cannot be read is not accepted.
     records = found.flatMap((json) => credentialSchema.safeParse(JSON.parse(json)).data ?? []);
     read = found.join("\n");
   }
   async function write(credential: Credential): Promise<void> {
-    await link.write("hset", keys.credentials, credential.id, JSON.stringify(credential));
+    await hash.put(credential.id, JSON.stringify(credential));
     await refresh();
   }
 
@@ -36,15 +31,15 @@ export async function createRedisCredentials({
     refresh,
     add: write,
     async revoke(id, time) {
-      const found = await link.command("hget", keys.credentials, id);
-      if (found === null) return undefined;
-      const stored = credentialSchema.parse(JSON.parse(text(found)));
+      const found = await hash.get(id);
+      if (found === undefined) return undefined;
+      const stored = credentialSchema.parse(JSON.parse(found));
       if (stored.revoked === 0) await write({ ...stored, revoked: time });
       else await refresh();
       return records.find((each) => each.id === id);
     },
     async remove(ids) {
-      await link.write("hdel", keys.credentials, ...ids);
+      for (const id of ids) await hash.remove(id);
       await refresh();
     },
   };

@@ -56,10 +56,9 @@ export function createKeys(prefix: string) {
     probe: `${slot("probe")}:probe`,
     /** STRING in the slot of a key: written before copies are counted. */
     confirmation: (key: string) => `${slot(hashTag(key))}:confirmation`,
-    /** HASH: credentials by id, as JSON. It has no TTL: the service removes credentials that ended long ago. */
-    credentials: `${slot("credentials")}:credentials`,
-    /** HASH: the records of a table by id, as JSON. It has no TTL: people add and remove them. */
+    /** HASH: the records of a table by id, as JSON. It has no TTL: people add and remove them. STRING: a mark that each change replaces. */
     records: (table: string) => `${slot(table)}:${table}`,
+    recordsMark: (table: string) => `${slot(table)}:mark`,
     /** HASH: worker processes, each with its connection and replica. ZSET: the replicas that announce them, by the end of that. */
     workers: `${slot("workers")}:workers`,
     workerReplicas: `${slot("workers")}:replicas`,

@@ -5,14 +5,15 @@ import { StoreUnusable } from "../errors.ts";
 import type { RecordKind, RecordOf } from "../record-tables.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
-import { text, texts } from "./reply.ts";
+import { createMarkedHash, type TablePlace } from "./marked-hash.ts";
+import { text } from "./reply.ts";
 
 /** Opens a table in a hash of Redis, where all replicas share it. Records of other replicas are known after `refresh`. */
 export async function createRedisTable<Schema extends DescMessage>(
-  link: Pick<Link, "command" | "write">,
-  key: string,
-  { schema, one, command }: RecordKind<Schema>,
+  place: TablePlace,
+  { name, schema, one, command }: RecordKind<Schema>,
 ): Promise<RecordTable<RecordOf<Schema>>> {
+  const hash = createMarkedHash(place, name);
   let read = "";
   let records: readonly RecordOf<Schema>[] = [];
 
@@ -22,15 +23,15 @@ export async function createRedisTable<Schema extends DescMessage>(
     } catch (cause) {
       const fact = cause instanceof Error ? cause.message : String(cause);
       throw new StoreUnusable(
-        `the hash ${key} in Redis has a record that is no ${one} (${fact}); remove it, then run \`${command}\` again`,
+        `the hash ${hash.key} in Redis has a record that is no ${one} (${fact}); remove it, then run \`${command}\` again`,
         { cause },
       );
     }
   }
 
   async function refresh(): Promise<void> {
-    const found = texts(await link.command("hvals", key)).toSorted();
-    if (found.join("\n") === read) return;
+    const found = await hash.readChanged();
+    if (found === undefined || found.join("\n") === read) return;
     records = found.map(readRecord);
     read = found.join("\n");
   }
@@ -40,15 +41,15 @@ export async function createRedisTable<Schema extends DescMessage>(
     current: () => records,
     refresh,
     async put(record) {
-      await link.write("hset", key, record.id, toJsonString(schema, record));
+      await hash.put(record.id, toJsonString(schema, record));
       await refresh();
     },
     async remove(id) {
-      const found = await link.command("hget", key, id);
-      if (found === null) return undefined;
-      await link.write("hdel", key, id);
+      const found = await hash.get(id);
+      if (found === undefined) return undefined;
+      const isRemoved = await hash.remove(id);
       await refresh();
-      return readRecord(text(found));
+      return isRemoved ? readRecord(found) : undefined;
     },
   };
 }

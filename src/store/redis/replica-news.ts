@@ -28,6 +28,8 @@ interface MoreNews {
   readonly events?: readonly (string | number)[];
   /** The time of these events. */
   readonly time?: number;
+  /** A table of which a record was changed. */
+  readonly table?: string;
   /** Calls that the sender leaves unclaimed. */
   readonly unclaimed?: Parameters<UnclaimedNotices["receive"]>[0];
 }
@@ -46,10 +48,12 @@ export async function listenToReplicas(options: {
   sessionLog: Pick<RedisLog, "remember" | "forgetEvents">;
   followed: Followed;
   unclaimed: UnclaimedNotices;
+  /** The tables of records, by name. */
+  tables: ReadonlyMap<string, { refresh(): Promise<void> }>;
   replica: string;
   log: Logger;
 }): Promise<() => Promise<void>> {
-  const { address, link, keys, trees, live, news, sessionLog, followed, unclaimed, replica, log } = options;
+  const { address, link, keys, trees, live, news, sessionLog, followed, unclaimed, tables, replica, log } = options;
   const subscriber = connectRedis(address, "news", log);
   // The change counters of each session and tree at the last poll.
   const seen = new Map<string, number>();
@@ -67,6 +71,11 @@ export async function listenToReplicas(options: {
     const [from, changes, more = {}]: Message = JSON.parse(text);
     if (from === replica) return;
     if (more.live !== undefined) live.hint(more.live);
+    // A failure is left to the next of the regular reads.
+    void tables
+      .get(more.table ?? "")
+      ?.refresh()
+      .catch(() => undefined);
     followed.add(more.follows ?? []);
     unclaimed.receive(more.unclaimed ?? []);
     if (!link.isStrict()) sessionLog.remember(more.time ?? 0, inThrees(more.events ?? []).map(decodeLogged));

@@ -16,6 +16,7 @@ export const stepNames = [
   "announce_workers",
   "append_output",
   "bury_call",
+  "change_record",
   "check_counter",
   "claim_call",
   "close_session",

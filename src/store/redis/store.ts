@@ -30,6 +30,7 @@ import { createKeys, type Keys } from "./keys.ts";
 import { type Link, openLink } from "./link.ts";
 import { createLive } from "./live.ts";
 import { createRedisAudit, createRedisLog, type RedisAudit, type RedisLog } from "./log.ts";
+import type { TablePlace } from "./marked-hash.ts";
 import { createFollowed, createRedisNews, type RedisNews } from "./news.ts";
 import { createRedisOutputs } from "./outputs.ts";
 import { createRedisTable, createRedisToolMemory } from "./record-table.ts";
@@ -141,8 +142,14 @@ export async function openRedisStore(options: {
   const runStep = createSteps({ link, keys, news, log: sessionLog, followed });
   const records = createRedisCallRecords({ link, keys, trees });
   const unclaimed = createUnclaimedNotices({ link, keys, replica });
+  const credentials = await createRedisCredentials({ link, keys, replica });
+  const tables = await openTables({ link, keys, replica });
+  const named = Object.entries(recordKinds).map(
+    ([key, { name }]) => [name, tables[key as keyof RecordTables]] as const,
+  );
   const stopListening = await listenToReplicas({
     ...{ address, link, keys, trees, live, news, sessionLog, followed, unclaimed, replica, log },
+    tables: new Map<string, { refresh(): Promise<void> }>([...named, ["credentials", credentials]]),
   });
   const context: RedisContext = {
     ...createSessionContext({ link, keys, trees, runStep }),
@@ -154,19 +161,6 @@ export async function openRedisStore(options: {
     damage,
   };
   const outputs = createRedisOutputs({ link, keys });
-  const credentials = await createRedisCredentials({ link, keys });
-  const tables: RecordTables = {
-    connectors: await createRedisTable(link, keys.records("connectors"), recordKinds.connectors),
-    acceptedSources: await createRedisTable(link, keys.records("accepted-sources"), recordKinds.acceptedSources),
-    workerDeclarations: await createRedisTable(
-      link,
-      keys.records("worker-declarations"),
-      recordKinds.workerDeclarations,
-    ),
-    stops: await createRedisTable(link, keys.records("stops"), recordKinds.stops),
-    people: await createRedisTable(link, keys.records("people"), recordKinds.people),
-    lastSeen: await createRedisTable(link, keys.records("last-seen"), recordKinds.lastSeen),
-  };
   const ports = {
     calls: refusingDamage(callStoreOf(context), damage),
     permissions: refusingDamage(permissionStoreOf(context), damage),
@@ -174,6 +168,18 @@ export async function openRedisStore(options: {
   };
   const workerDirectory = createRedisDirectory({ link, keys });
   return { ...ports, credentials, ...tables, workerDirectory, backUp: refuseBackup };
+}
+
+async function openTables(place: TablePlace): Promise<RecordTables> {
+  return {
+    connectors: await createRedisTable(place, recordKinds.connectors),
+    acceptedSources: await createRedisTable(place, recordKinds.acceptedSources),
+    workerDeclarations: await createRedisTable(place, recordKinds.workerDeclarations),
+    stops: await createRedisTable(place, recordKinds.stops),
+    people: await createRedisTable(place, recordKinds.people),
+    lastSeen: await createRedisTable(place, recordKinds.lastSeen),
+    refreshes: await createRedisTable(place, recordKinds.refreshes),
+  };
 }
 
 function callStoreOf(context: RedisContext): CallStore {

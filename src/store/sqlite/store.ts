@@ -95,6 +95,7 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
     stops: openRecordTable(directory, recordKinds.stops),
     people: openRecordTable(directory, recordKinds.people),
     lastSeen: openRecordTable(directory, recordKinds.lastSeen),
+    refreshes: openRecordTable(directory, recordKinds.refreshes),
   };
   const news = createNewsListeners();
   const space: DiskSpace =

@@ -15,7 +15,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/credential_service.proto.
  */
 export const file_opencode_tool_v1_credential_service: GenFile = /*@__PURE__*/
-  fileDesc("CilvcGVuY29kZS90b29sL3YxL2NyZWRlbnRpYWxfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSLDAgoKQ3JlZGVudGlhbBIKCgJpZBgBIAEoCRINCgVyb2xlcxgCIAMoCRIOCgZhZ2VudHMYAyADKAkSEgoKd29ya3NwYWNlcxgEIAMoCRINCgVsYWJlbBgFIAEoCRIPCgdjcmVhdGVkGAYgASgBEg8KB2V4cGlyZXMYByABKAESDwoHcmV2b2tlZBgIIAEoARIOCgZpc3N1ZXIYCiABKAkSEAoDdWlkGAkgASgNSACIAQESLgoGd29ya2VyGAsgASgLMh4ub3BlbmNvZGUudG9vbC52MS5Xb3JrZXJSaWdodHMSEQoJcGVyc29uX2lkGAwgASgJEi4KBm1ldGhvZBgNIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuQW5zd2VyTWV0aG9kEhEKCWxhc3Rfc2VlbhgPIAEoAUIGCgRfdWlkSgQIDhAPIs0BCgxXb3JrZXJSaWdodHMSMwoFdG9vbHMYASADKAlCJLpIIZIBHhBkIhpyGDIWXltBLVphLXowLTlfKi1dezEsNjR9JBImCgtwZXJtaXNzaW9ucxgCIAMoCUIRukgOkgELEGQiB3IFEAEYgAESIAoFY2FsbHMYAyADKAlCEbpIDpIBCxBkIgdyBRABGIABEhIKCmlkZW1wb3RlbnQYBCABKAgSKgoDcGluGAUgAygJQh26SBqSARcQ6AciEnIQMg5eWzAtOWEtZl17MzJ9JCJYCg1TaWduSW5SZXF1ZXN0EhcKBGNvZGUYASABKAlCCbpIBnIEEAEYQBIXCgVsYWJlbBgCIAEoCUIIukgFcgMYgAESFQoEbmFtZRgDIAEoCUIHukgEcgIYQCJjCg5TaWduSW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCRIwCgpjcmVkZW50aWFsGAIgASgLMhwub3BlbmNvZGUudG9vbC52MS5DcmVkZW50aWFsEhAKCHN0b3JlX2lkGAMgASgJIkQKEUNyZWF0ZUNvZGVSZXF1ZXN0EiAKCm5ld19wZXJzb24YASABKAlCB7pIBHICGEBIAIgBAUINCgtfbmV3X3BlcnNvbiIzChJDcmVhdGVDb2RlUmVzcG9uc2USDAoEY29kZRgBIAEoCRIPCgdleHBpcmVzGAIgASgBIqACChJDcmVhdGVUb2tlblJlcXVlc3QSTwoFcm9sZXMYASADKAlCQLpIPZIBOggBEAYYASIycjBSBmNhbGxlclIIYXBwcm92ZXJSB3dhdGNoZXJSBWFkbWluUgRob3N0UgZ3b3JrZXISIAoGYWdlbnRzGAIgAygJQhC6SA2SAQoQZCIGcgQQARhAEiQKCndvcmtzcGFjZXMYAyADKAlCELpIDZIBChBkIgZyBBABGEASFwoFbGFiZWwYBCABKAlCCLpIBXIDGIABEigKB2V4cGlyZXMYBSABKAFCF7pIFBISEQAA3MIIsj5DKQAAAAAAAAAAEi4KBndvcmtlchgGIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuV29ya2VyUmlnaHRzIlYKE0NyZWF0ZVRva2VuUmVzcG9uc2USDQoFdG9rZW4YASABKAkSMAoKY3JlZGVudGlhbBgCIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuQ3JlZGVudGlhbCJTChZMaXN0Q3JlZGVudGlhbHNSZXF1ZXN0EhsKCXBhZ2Vfc2l6ZRgBIAEoDUIIukgFKgMY9AMSHAoKcGFnZV90b2tlbhgCIAEoCUIIukgFcgMYgAIiZQoXTGlzdENyZWRlbnRpYWxzUmVzcG9uc2USMQoLY3JlZGVudGlhbHMYASADKAsyHC5vcGVuY29kZS50b29sLnYxLkNyZWRlbnRpYWwSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIjAKF1Jldm9rZUNyZWRlbnRpYWxSZXF1ZXN0EhUKAmlkGAEgASgJQgm6SAZyBBABGEAiTAoYUmV2b2tlQ3JlZGVudGlhbFJlc3BvbnNlEjAKCmNyZWRlbnRpYWwYASABKAsyHC5vcGVuY29kZS50b29sLnYxLkNyZWRlbnRpYWwy6AMKEUNyZWRlbnRpYWxTZXJ2aWNlEksKBlNpZ25JbhIfLm9wZW5jb2RlLnRvb2wudjEuU2lnbkluUmVxdWVzdBogLm9wZW5jb2RlLnRvb2wudjEuU2lnbkluUmVzcG9uc2USVwoKQ3JlYXRlQ29kZRIjLm9wZW5jb2RlLnRvb2wudjEuQ3JlYXRlQ29kZVJlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkNyZWF0ZUNvZGVSZXNwb25zZRJaCgtDcmVhdGVUb2tlbhIkLm9wZW5jb2RlLnRvb2wudjEuQ3JlYXRlVG9rZW5SZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5DcmVhdGVUb2tlblJlc3BvbnNlEmYKD0xpc3RDcmVkZW50aWFscxIoLm9wZW5jb2RlLnRvb2wudjEuTGlzdENyZWRlbnRpYWxzUmVxdWVzdBopLm9wZW5jb2RlLnRvb2wudjEuTGlzdENyZWRlbnRpYWxzUmVzcG9uc2USaQoQUmV2b2tlQ3JlZGVudGlhbBIpLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlQ3JlZGVudGlhbFJlcXVlc3QaKi5vcGVuY29kZS50b29sLnYxLlJldm9rZUNyZWRlbnRpYWxSZXNwb25zZUImWiR0b29sZ2F0ZS9nZW4vb3BlbmNvZGUvdG9vbC92MTt0b29sdjFiBnByb3RvMw", [file_buf_validate_validate, file_opencode_tool_v1_permission]);
+  fileDesc("CilvcGVuY29kZS90b29sL3YxL2NyZWRlbnRpYWxfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSLDAgoKQ3JlZGVudGlhbBIKCgJpZBgBIAEoCRINCgVyb2xlcxgCIAMoCRIOCgZhZ2VudHMYAyADKAkSEgoKd29ya3NwYWNlcxgEIAMoCRINCgVsYWJlbBgFIAEoCRIPCgdjcmVhdGVkGAYgASgBEg8KB2V4cGlyZXMYByABKAESDwoHcmV2b2tlZBgIIAEoARIOCgZpc3N1ZXIYCiABKAkSEAoDdWlkGAkgASgNSACIAQESLgoGd29ya2VyGAsgASgLMh4ub3BlbmNvZGUudG9vbC52MS5Xb3JrZXJSaWdodHMSEQoJcGVyc29uX2lkGAwgASgJEi4KBm1ldGhvZBgNIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuQW5zd2VyTWV0aG9kEhEKCWxhc3Rfc2VlbhgPIAEoAUIGCgRfdWlkSgQIDhAPIs0BCgxXb3JrZXJSaWdodHMSMwoFdG9vbHMYASADKAlCJLpIIZIBHhBkIhpyGDIWXltBLVphLXowLTlfKi1dezEsNjR9JBImCgtwZXJtaXNzaW9ucxgCIAMoCUIRukgOkgELEGQiB3IFEAEYgAESIAoFY2FsbHMYAyADKAlCEbpIDpIBCxBkIgdyBRABGIABEhIKCmlkZW1wb3RlbnQYBCABKAgSKgoDcGluGAUgAygJQh26SBqSARcQ6AciEnIQMg5eWzAtOWEtZl17MzJ9JCJYCg1TaWduSW5SZXF1ZXN0EhcKBGNvZGUYASABKAlCCbpIBnIEEAEYQBIXCgVsYWJlbBgCIAEoCUIIukgFcgMYgAESFQoEbmFtZRgDIAEoCUIHukgEcgIYQCJjCg5TaWduSW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCRIwCgpjcmVkZW50aWFsGAIgASgLMhwub3BlbmNvZGUudG9vbC52MS5DcmVkZW50aWFsEhAKCHN0b3JlX2lkGAMgASgJIhwKGkxpc3RTaWduSW5Qcm92aWRlcnNSZXF1ZXN0IiwKG0xpc3RTaWduSW5Qcm92aWRlcnNSZXNwb25zZRINCgVuYW1lcxgBIAMoCSJTChJCZWdpblNpZ25JblJlcXVlc3QSGwoIcHJvdmlkZXIYASABKAlCCbpIBnIEEAEYQBIgCgxyZWRpcmVjdF91cmkYAiABKAlCCrpIB3IFEAEYgAQiMAoTQmVnaW5TaWduSW5SZXNwb25zZRILCgN1cmwYASABKAkSDAoEZmxvdxgCIAEoCSKiAQoTRmluaXNoU2lnbkluUmVxdWVzdBIbCghwcm92aWRlchgBIAEoCUIJukgGcgQQARhAEiAKDHJlZGlyZWN0X3VyaRgCIAEoCUIKukgHcgUQARiABBIXCgRmbG93GAMgASgJQgm6SAZyBBABGEASGgoIcmVzcG9uc2UYBCABKAlCCLpIBXIDGIAYEhcKBWxhYmVsGAUgASgJQgi6SAVyAxiAASJpChRGaW5pc2hTaWduSW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCRIwCgpjcmVkZW50aWFsGAIgASgLMhwub3BlbmNvZGUudG9vbC52MS5DcmVkZW50aWFsEhAKCHN0b3JlX2lkGAMgASgJIkQKEUNyZWF0ZUNvZGVSZXF1ZXN0EiAKCm5ld19wZXJzb24YASABKAlCB7pIBHICGEBIAIgBAUINCgtfbmV3X3BlcnNvbiIzChJDcmVhdGVDb2RlUmVzcG9uc2USDAoEY29kZRgBIAEoCRIPCgdleHBpcmVzGAIgASgBIqACChJDcmVhdGVUb2tlblJlcXVlc3QSTwoFcm9sZXMYASADKAlCQLpIPZIBOggBEAYYASIycjBSBmNhbGxlclIIYXBwcm92ZXJSB3dhdGNoZXJSBWFkbWluUgRob3N0UgZ3b3JrZXISIAoGYWdlbnRzGAIgAygJQhC6SA2SAQoQZCIGcgQQARhAEiQKCndvcmtzcGFjZXMYAyADKAlCELpIDZIBChBkIgZyBBABGEASFwoFbGFiZWwYBCABKAlCCLpIBXIDGIABEigKB2V4cGlyZXMYBSABKAFCF7pIFBISEQAA3MIIsj5DKQAAAAAAAAAAEi4KBndvcmtlchgGIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuV29ya2VyUmlnaHRzIlYKE0NyZWF0ZVRva2VuUmVzcG9uc2USDQoFdG9rZW4YASABKAkSMAoKY3JlZGVudGlhbBgCIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuQ3JlZGVudGlhbCJTChZMaXN0Q3JlZGVudGlhbHNSZXF1ZXN0EhsKCXBhZ2Vfc2l6ZRgBIAEoDUIIukgFKgMY9AMSHAoKcGFnZV90b2tlbhgCIAEoCUIIukgFcgMYgAIiZQoXTGlzdENyZWRlbnRpYWxzUmVzcG9uc2USMQoLY3JlZGVudGlhbHMYASADKAsyHC5vcGVuY29kZS50b29sLnYxLkNyZWRlbnRpYWwSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIjAKF1Jldm9rZUNyZWRlbnRpYWxSZXF1ZXN0EhUKAmlkGAEgASgJQgm6SAZyBBABGEAiTAoYUmV2b2tlQ3JlZGVudGlhbFJlc3BvbnNlEjAKCmNyZWRlbnRpYWwYASABKAsyHC5vcGVuY29kZS50b29sLnYxLkNyZWRlbnRpYWwylwYKEUNyZWRlbnRpYWxTZXJ2aWNlEksKBlNpZ25JbhIfLm9wZW5jb2RlLnRvb2wudjEuU2lnbkluUmVxdWVzdBogLm9wZW5jb2RlLnRvb2wudjEuU2lnbkluUmVzcG9uc2UScgoTTGlzdFNpZ25JblByb3ZpZGVycxIsLm9wZW5jb2RlLnRvb2wudjEuTGlzdFNpZ25JblByb3ZpZGVyc1JlcXVlc3QaLS5vcGVuY29kZS50b29sLnYxLkxpc3RTaWduSW5Qcm92aWRlcnNSZXNwb25zZRJaCgtCZWdpblNpZ25JbhIkLm9wZW5jb2RlLnRvb2wudjEuQmVnaW5TaWduSW5SZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5CZWdpblNpZ25JblJlc3BvbnNlEl0KDEZpbmlzaFNpZ25JbhIlLm9wZW5jb2RlLnRvb2wudjEuRmluaXNoU2lnbkluUmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuRmluaXNoU2lnbkluUmVzcG9uc2USVwoKQ3JlYXRlQ29kZRIjLm9wZW5jb2RlLnRvb2wudjEuQ3JlYXRlQ29kZVJlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkNyZWF0ZUNvZGVSZXNwb25zZRJaCgtDcmVhdGVUb2tlbhIkLm9wZW5jb2RlLnRvb2wudjEuQ3JlYXRlVG9rZW5SZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5DcmVhdGVUb2tlblJlc3BvbnNlEmYKD0xpc3RDcmVkZW50aWFscxIoLm9wZW5jb2RlLnRvb2wudjEuTGlzdENyZWRlbnRpYWxzUmVxdWVzdBopLm9wZW5jb2RlLnRvb2wudjEuTGlzdENyZWRlbnRpYWxzUmVzcG9uc2USaQoQUmV2b2tlQ3JlZGVudGlhbBIpLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlQ3JlZGVudGlhbFJlcXVlc3QaKi5vcGVuY29kZS50b29sLnYxLlJldm9rZUNyZWRlbnRpYWxSZXNwb25zZUImWiR0b29sZ2F0ZS9nZW4vb3BlbmNvZGUvdG9vbC92MTt0b29sdjFiBnByb3RvMw", [file_buf_validate_validate, file_opencode_tool_v1_permission]);
 
 /**
  * Credential is the record of a credential, without its hash.
@@ -258,6 +258,184 @@ export const SignInResponseSchema: GenMessage<SignInResponse> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_credential_service, 3);
 
 /**
+ * ListSignInProvidersRequest is empty.
+ *
+ * @generated from message opencode.tool.v1.ListSignInProvidersRequest
+ */
+export type ListSignInProvidersRequest = Message<"opencode.tool.v1.ListSignInProvidersRequest"> & {
+};
+
+/**
+ * Describes the message opencode.tool.v1.ListSignInProvidersRequest.
+ * Use `create(ListSignInProvidersRequestSchema)` to create a new message.
+ */
+export const ListSignInProvidersRequestSchema: GenMessage<ListSignInProvidersRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_credential_service, 4);
+
+/**
+ * ListSignInProvidersResponse lists the identity providers.
+ *
+ * @generated from message opencode.tool.v1.ListSignInProvidersResponse
+ */
+export type ListSignInProvidersResponse = Message<"opencode.tool.v1.ListSignInProvidersResponse"> & {
+  /**
+   * names are their names in the configuration.
+   *
+   * @generated from field: repeated string names = 1;
+   */
+  names: string[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.ListSignInProvidersResponse.
+ * Use `create(ListSignInProvidersResponseSchema)` to create a new message.
+ */
+export const ListSignInProvidersResponseSchema: GenMessage<ListSignInProvidersResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_credential_service, 5);
+
+/**
+ * BeginSignInRequest names an identity provider.
+ *
+ * @generated from message opencode.tool.v1.BeginSignInRequest
+ */
+export type BeginSignInRequest = Message<"opencode.tool.v1.BeginSignInRequest"> & {
+  /**
+   * provider is its name in the configuration.
+   *
+   * @generated from field: string provider = 1;
+   */
+  provider: string;
+
+  /**
+   * redirect_uri is the address to which the provider sends the person back: `ORIGIN/auth/callback/PROVIDER` of the page
+   * that sends this request, or `http://127.0.0.1:PORT/` of a program on the person's machine (RFC 8252).
+   *
+   * @generated from field: string redirect_uri = 2;
+   */
+  redirectUri: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.BeginSignInRequest.
+ * Use `create(BeginSignInRequestSchema)` to create a new message.
+ */
+export const BeginSignInRequestSchema: GenMessage<BeginSignInRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_credential_service, 6);
+
+/**
+ * BeginSignInResponse is a flow that has begun.
+ *
+ * @generated from message opencode.tool.v1.BeginSignInResponse
+ */
+export type BeginSignInResponse = Message<"opencode.tool.v1.BeginSignInResponse"> & {
+  /**
+   * url is the address at the provider.
+   *
+   * @generated from field: string url = 1;
+   */
+  url: string;
+
+  /**
+   * flow is the secret of this flow, from which state, nonce and the PKCE verifier follow. The page or program that began
+   * the flow keeps it until the end of the flow and sends it nowhere else.
+   *
+   * @generated from field: string flow = 2;
+   */
+  flow: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.BeginSignInResponse.
+ * Use `create(BeginSignInResponseSchema)` to create a new message.
+ */
+export const BeginSignInResponseSchema: GenMessage<BeginSignInResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_credential_service, 7);
+
+/**
+ * FinishSignInRequest is the response of an identity provider.
+ *
+ * @generated from message opencode.tool.v1.FinishSignInRequest
+ */
+export type FinishSignInRequest = Message<"opencode.tool.v1.FinishSignInRequest"> & {
+  /**
+   * provider is that of the flow.
+   *
+   * @generated from field: string provider = 1;
+   */
+  provider: string;
+
+  /**
+   * redirect_uri is that of the flow.
+   *
+   * @generated from field: string redirect_uri = 2;
+   */
+  redirectUri: string;
+
+  /**
+   * flow is what BeginSignIn returned.
+   *
+   * @generated from field: string flow = 3;
+   */
+  flow: string;
+
+  /**
+   * response is the query with which the provider sent the person back, without `?`.
+   *
+   * @generated from field: string response = 4;
+   */
+  response: string;
+
+  /**
+   * label is a text for people that names the browser or terminal.
+   *
+   * @generated from field: string label = 5;
+   */
+  label: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.FinishSignInRequest.
+ * Use `create(FinishSignInRequestSchema)` to create a new message.
+ */
+export const FinishSignInRequestSchema: GenMessage<FinishSignInRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_credential_service, 8);
+
+/**
+ * FinishSignInResponse is the new credential.
+ *
+ * @generated from message opencode.tool.v1.FinishSignInResponse
+ */
+export type FinishSignInResponse = Message<"opencode.tool.v1.FinishSignInResponse"> & {
+  /**
+   * token is sent as `authorization: Bearer TOKEN`. It is valid for the time in `session` of the provider.
+   *
+   * @generated from field: string token = 1;
+   */
+  token: string;
+
+  /**
+   * credential is its record.
+   *
+   * @generated from field: opencode.tool.v1.Credential credential = 2;
+   */
+  credential?: Credential | undefined;
+
+  /**
+   * store_id identifies the store in which the credential is valid.
+   *
+   * @generated from field: string store_id = 3;
+   */
+  storeId: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.FinishSignInResponse.
+ * Use `create(FinishSignInResponseSchema)` to create a new message.
+ */
+export const FinishSignInResponseSchema: GenMessage<FinishSignInResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_credential_service, 9);
+
+/**
  * CreateCodeRequest says for whom the code is.
  *
  * @generated from message opencode.tool.v1.CreateCodeRequest
@@ -277,7 +455,7 @@ export type CreateCodeRequest = Message<"opencode.tool.v1.CreateCodeRequest"> & 
  * Use `create(CreateCodeRequestSchema)` to create a new message.
  */
 export const CreateCodeRequestSchema: GenMessage<CreateCodeRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 4);
+  messageDesc(file_opencode_tool_v1_credential_service, 10);
 
 /**
  * CreateCodeResponse is a code.
@@ -305,7 +483,7 @@ export type CreateCodeResponse = Message<"opencode.tool.v1.CreateCodeResponse"> 
  * Use `create(CreateCodeResponseSchema)` to create a new message.
  */
 export const CreateCodeResponseSchema: GenMessage<CreateCodeResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 5);
+  messageDesc(file_opencode_tool_v1_credential_service, 11);
 
 /**
  * CreateTokenRequest describes a credential.
@@ -363,7 +541,7 @@ export type CreateTokenRequest = Message<"opencode.tool.v1.CreateTokenRequest"> 
  * Use `create(CreateTokenRequestSchema)` to create a new message.
  */
 export const CreateTokenRequestSchema: GenMessage<CreateTokenRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 6);
+  messageDesc(file_opencode_tool_v1_credential_service, 12);
 
 /**
  * CreateTokenResponse is the new credential.
@@ -391,7 +569,7 @@ export type CreateTokenResponse = Message<"opencode.tool.v1.CreateTokenResponse"
  * Use `create(CreateTokenResponseSchema)` to create a new message.
  */
 export const CreateTokenResponseSchema: GenMessage<CreateTokenResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 7);
+  messageDesc(file_opencode_tool_v1_credential_service, 13);
 
 /**
  * ListCredentialsRequest pages through the table.
@@ -419,7 +597,7 @@ export type ListCredentialsRequest = Message<"opencode.tool.v1.ListCredentialsRe
  * Use `create(ListCredentialsRequestSchema)` to create a new message.
  */
 export const ListCredentialsRequestSchema: GenMessage<ListCredentialsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 8);
+  messageDesc(file_opencode_tool_v1_credential_service, 14);
 
 /**
  * ListCredentialsResponse is a page of the table.
@@ -447,7 +625,7 @@ export type ListCredentialsResponse = Message<"opencode.tool.v1.ListCredentialsR
  * Use `create(ListCredentialsResponseSchema)` to create a new message.
  */
 export const ListCredentialsResponseSchema: GenMessage<ListCredentialsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 9);
+  messageDesc(file_opencode_tool_v1_credential_service, 15);
 
 /**
  * RevokeCredentialRequest names a credential.
@@ -468,7 +646,7 @@ export type RevokeCredentialRequest = Message<"opencode.tool.v1.RevokeCredential
  * Use `create(RevokeCredentialRequestSchema)` to create a new message.
  */
 export const RevokeCredentialRequestSchema: GenMessage<RevokeCredentialRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 10);
+  messageDesc(file_opencode_tool_v1_credential_service, 16);
 
 /**
  * RevokeCredentialResponse is the credential after it was revoked.
@@ -489,7 +667,7 @@ export type RevokeCredentialResponse = Message<"opencode.tool.v1.RevokeCredentia
  * Use `create(RevokeCredentialResponseSchema)` to create a new message.
  */
 export const RevokeCredentialResponseSchema: GenMessage<RevokeCredentialResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 11);
+  messageDesc(file_opencode_tool_v1_credential_service, 17);
 
 /**
  * CredentialService manages the table of credentials. The service stores only SHA-256 hashes of them. Tokens of the
@@ -517,6 +695,39 @@ export const CredentialService: GenService<{
     methodKind: "unary";
     input: typeof SignInRequestSchema;
     output: typeof SignInResponseSchema;
+  },
+  /**
+   * ListSignInProviders lists the identity providers of the configuration (`[oidc.NAME]`). It needs no token.
+   *
+   * @generated from rpc opencode.tool.v1.CredentialService.ListSignInProviders
+   */
+  listSignInProviders: {
+    methodKind: "unary";
+    input: typeof ListSignInProvidersRequestSchema;
+    output: typeof ListSignInProvidersResponseSchema;
+  },
+  /**
+   * BeginSignIn returns the address at which a person signs in at an identity provider. It needs no token, and stores
+   * nothing, so that any replica can finish what another one began. A provider that does not answer is UNAVAILABLE.
+   *
+   * @generated from rpc opencode.tool.v1.CredentialService.BeginSignIn
+   */
+  beginSignIn: {
+    methodKind: "unary";
+    input: typeof BeginSignInRequestSchema;
+    output: typeof BeginSignInResponseSchema;
+  },
+  /**
+   * FinishSignIn exchanges the response of an identity provider for a token. It needs no token. A response that the
+   * provider did not send for this flow, or that was used, is UNAUTHENTICATED; a person whom no `[[role_map]]` gives a
+   * role is ROLE_MISSING.
+   *
+   * @generated from rpc opencode.tool.v1.CredentialService.FinishSignIn
+   */
+  finishSignIn: {
+    methodKind: "unary";
+    input: typeof FinishSignInRequestSchema;
+    output: typeof FinishSignInResponseSchema;
   },
   /**
    * CreateCode returns a one-time code. Another browser or terminal of the same person signs in with it, with the roles of

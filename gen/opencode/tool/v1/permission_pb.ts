@@ -704,7 +704,7 @@ export type Person = Message<"opencode.tool.v1.Person"> & {
 
   /**
    * issuer says who vouches for the subject: `local` for a person who signed in with a code, `token` for a token whose id
-   * is the subject, `none` without authentication, otherwise the issuer of their tokens.
+   * is the subject, `none` without authentication, otherwise the address of the issuer of their tokens and sign-ins.
    *
    * @generated from field: string issuer = 2;
    */
@@ -725,7 +725,7 @@ export type Person = Message<"opencode.tool.v1.Person"> & {
   name: string;
 
   /**
-   * groups are those to which the issuer says the person belongs.
+   * groups are those of the configuration (`[group.NAME]`) of which the person is a member now.
    *
    * @generated from field: repeated string groups = 5;
    */

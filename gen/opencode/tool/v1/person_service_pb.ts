@@ -17,7 +17,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/person_service.proto.
  */
 export const file_opencode_tool_v1_person_service: GenFile = /*@__PURE__*/
-  fileDesc("CiVvcGVuY29kZS90b29sL3YxL3BlcnNvbl9zZXJ2aWNlLnByb3RvEhBvcGVuY29kZS50b29sLnYxIqkBCgxQZXJzb25SZWNvcmQSCgoCaWQYASABKAkSKAoGcGVyc29uGAIgASgLMhgub3BlbmNvZGUudG9vbC52MS5QZXJzb24SDwoHY3JlYXRlZBgDIAEoARIPCgdyZXZva2VkGAQgASgBEhIKCmludml0ZWRfYnkYBSABKAkSLQoHZGV2aWNlcxgGIAMoCzIcLm9wZW5jb2RlLnRvb2wudjEuQ3JlZGVudGlhbCIkCghMYXN0U2VlbhIKCgJpZBgBIAEoCRIMCgR0aW1lGAIgASgBIk4KEUxpc3RQZW9wbGVSZXF1ZXN0EhsKCXBhZ2Vfc2l6ZRgBIAEoDUIIukgFKgMY9AMSHAoKcGFnZV90b2tlbhgCIAEoCUIIukgFcgMYgAIiXQoSTGlzdFBlb3BsZVJlc3BvbnNlEi4KBnBlb3BsZRgBIAMoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJFChNSZW5hbWVQZXJzb25SZXF1ZXN0EhUKAmlkGAEgASgJQgm6SAZyBBABGEASFwoEbmFtZRgCIAEoCUIJukgGcgQQARhAIkYKFFJlbmFtZVBlcnNvblJlc3BvbnNlEi4KBnBlcnNvbhgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkIiwKE1Jldm9rZVBlcnNvblJlcXVlc3QSFQoCaWQYASABKAlCCbpIBnIEEAEYQCJGChRSZXZva2VQZXJzb25SZXNwb25zZRIuCgZwZXJzb24YASABKAsyHi5vcGVuY29kZS50b29sLnYxLlBlcnNvblJlY29yZDKmAgoNUGVyc29uU2VydmljZRJXCgpMaXN0UGVvcGxlEiMub3BlbmNvZGUudG9vbC52MS5MaXN0UGVvcGxlUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlb3BsZVJlc3BvbnNlEl0KDFJlbmFtZVBlcnNvbhIlLm9wZW5jb2RlLnRvb2wudjEuUmVuYW1lUGVyc29uUmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuUmVuYW1lUGVyc29uUmVzcG9uc2USXQoMUmV2b2tlUGVyc29uEiUub3BlbmNvZGUudG9vbC52MS5SZXZva2VQZXJzb25SZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5SZXZva2VQZXJzb25SZXNwb25zZUImWiR0b29sZ2F0ZS9nZW4vb3BlbmNvZGUvdG9vbC92MTt0b29sdjFiBnByb3RvMw", [file_buf_validate_validate, file_opencode_tool_v1_credential_service, file_opencode_tool_v1_permission]);
+  fileDesc("CiVvcGVuY29kZS90b29sL3YxL3BlcnNvbl9zZXJ2aWNlLnByb3RvEhBvcGVuY29kZS50b29sLnYxIsoBCgxQZXJzb25SZWNvcmQSCgoCaWQYASABKAkSKAoGcGVyc29uGAIgASgLMhgub3BlbmNvZGUudG9vbC52MS5QZXJzb24SDwoHY3JlYXRlZBgDIAEoARIPCgdyZXZva2VkGAQgASgBEhIKCmludml0ZWRfYnkYBSABKAkSLQoHZGV2aWNlcxgGIAMoCzIcLm9wZW5jb2RlLnRvb2wudjEuQ3JlZGVudGlhbBIOCgZjbGFpbXMYByADKAkSDwoHY2xhaW1lZBgIIAEoASIkCghMYXN0U2VlbhIKCgJpZBgBIAEoCRIMCgR0aW1lGAIgASgBIkwKD1Byb3ZpZGVyUmVmcmVzaBIKCgJpZBgBIAEoCRIQCghwcm92aWRlchgCIAEoCRIOCgZzZWFsZWQYAyABKAwSCwoDZHVlGAQgASgBIk4KEUxpc3RQZW9wbGVSZXF1ZXN0EhsKCXBhZ2Vfc2l6ZRgBIAEoDUIIukgFKgMY9AMSHAoKcGFnZV90b2tlbhgCIAEoCUIIukgFcgMYgAIiXQoSTGlzdFBlb3BsZVJlc3BvbnNlEi4KBnBlb3BsZRgBIAMoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJFChNSZW5hbWVQZXJzb25SZXF1ZXN0EhUKAmlkGAEgASgJQgm6SAZyBBABGEASFwoEbmFtZRgCIAEoCUIJukgGcgQQARhAIkYKFFJlbmFtZVBlcnNvblJlc3BvbnNlEi4KBnBlcnNvbhgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkIiwKE1Jldm9rZVBlcnNvblJlcXVlc3QSFQoCaWQYASABKAlCCbpIBnIEEAEYQCJGChRSZXZva2VQZXJzb25SZXNwb25zZRIuCgZwZXJzb24YASABKAsyHi5vcGVuY29kZS50b29sLnYxLlBlcnNvblJlY29yZDKmAgoNUGVyc29uU2VydmljZRJXCgpMaXN0UGVvcGxlEiMub3BlbmNvZGUudG9vbC52MS5MaXN0UGVvcGxlUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlb3BsZVJlc3BvbnNlEl0KDFJlbmFtZVBlcnNvbhIlLm9wZW5jb2RlLnRvb2wudjEuUmVuYW1lUGVyc29uUmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuUmVuYW1lUGVyc29uUmVzcG9uc2USXQoMUmV2b2tlUGVyc29uEiUub3BlbmNvZGUudG9vbC52MS5SZXZva2VQZXJzb25SZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5SZXZva2VQZXJzb25SZXNwb25zZUImWiR0b29sZ2F0ZS9nZW4vb3BlbmNvZGUvdG9vbC92MTt0b29sdjFiBnByb3RvMw", [file_buf_validate_validate, file_opencode_tool_v1_credential_service, file_opencode_tool_v1_permission]);
 
 /**
  * PersonRecord is a person with what the service knows about them.
@@ -66,6 +66,21 @@ export type PersonRecord = Message<"opencode.tool.v1.PersonRecord"> & {
    * @generated from field: repeated opencode.tool.v1.Credential devices = 6;
    */
   devices: Credential[];
+
+  /**
+   * claims are the groups that the identity provider named at the last sign-in or refresh.
+   *
+   * @generated from field: repeated string claims = 7;
+   */
+  claims: string[];
+
+  /**
+   * claimed is the time at which it did, in ms since the epoch. After four hours they no longer make the person a member
+   * of a group.
+   *
+   * @generated from field: double claimed = 8;
+   */
+  claimed: number;
 };
 
 /**
@@ -104,6 +119,48 @@ export const LastSeenSchema: GenMessage<LastSeen> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_person_service, 1);
 
 /**
+ * ProviderRefresh is the right of a sign-in to read the groups of its person again, as it is stored.
+ *
+ * @generated from message opencode.tool.v1.ProviderRefresh
+ */
+export type ProviderRefresh = Message<"opencode.tool.v1.ProviderRefresh"> & {
+  /**
+   * id is the credential of the sign-in.
+   *
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * provider is the name of the identity provider in the configuration.
+   *
+   * @generated from field: string provider = 2;
+   */
+  provider: string;
+
+  /**
+   * sealed is the refresh token, encrypted with a key that follows from the secret of the client.
+   *
+   * @generated from field: bytes sealed = 3;
+   */
+  sealed: Uint8Array;
+
+  /**
+   * due is the time of the next refresh, in ms since the epoch.
+   *
+   * @generated from field: double due = 4;
+   */
+  due: number;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ProviderRefresh.
+ * Use `create(ProviderRefreshSchema)` to create a new message.
+ */
+export const ProviderRefreshSchema: GenMessage<ProviderRefresh> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 2);
+
+/**
  * ListPeopleRequest pages through the persons.
  *
  * @generated from message opencode.tool.v1.ListPeopleRequest
@@ -129,7 +186,7 @@ export type ListPeopleRequest = Message<"opencode.tool.v1.ListPeopleRequest"> & 
  * Use `create(ListPeopleRequestSchema)` to create a new message.
  */
 export const ListPeopleRequestSchema: GenMessage<ListPeopleRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 2);
+  messageDesc(file_opencode_tool_v1_person_service, 3);
 
 /**
  * ListPeopleResponse is a page of the persons.
@@ -157,7 +214,7 @@ export type ListPeopleResponse = Message<"opencode.tool.v1.ListPeopleResponse"> 
  * Use `create(ListPeopleResponseSchema)` to create a new message.
  */
 export const ListPeopleResponseSchema: GenMessage<ListPeopleResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 3);
+  messageDesc(file_opencode_tool_v1_person_service, 4);
 
 /**
  * RenamePersonRequest gives a person a name.
@@ -185,7 +242,7 @@ export type RenamePersonRequest = Message<"opencode.tool.v1.RenamePersonRequest"
  * Use `create(RenamePersonRequestSchema)` to create a new message.
  */
 export const RenamePersonRequestSchema: GenMessage<RenamePersonRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 4);
+  messageDesc(file_opencode_tool_v1_person_service, 5);
 
 /**
  * RenamePersonResponse is the person with the name.
@@ -206,7 +263,7 @@ export type RenamePersonResponse = Message<"opencode.tool.v1.RenamePersonRespons
  * Use `create(RenamePersonResponseSchema)` to create a new message.
  */
 export const RenamePersonResponseSchema: GenMessage<RenamePersonResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 5);
+  messageDesc(file_opencode_tool_v1_person_service, 6);
 
 /**
  * RevokePersonRequest names a person.
@@ -227,7 +284,7 @@ export type RevokePersonRequest = Message<"opencode.tool.v1.RevokePersonRequest"
  * Use `create(RevokePersonRequestSchema)` to create a new message.
  */
 export const RevokePersonRequestSchema: GenMessage<RevokePersonRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 6);
+  messageDesc(file_opencode_tool_v1_person_service, 7);
 
 /**
  * RevokePersonResponse is the person after they were revoked.
@@ -248,7 +305,7 @@ export type RevokePersonResponse = Message<"opencode.tool.v1.RevokePersonRespons
  * Use `create(RevokePersonResponseSchema)` to create a new message.
  */
 export const RevokePersonResponseSchema: GenMessage<RevokePersonResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 7);
+  messageDesc(file_opencode_tool_v1_person_service, 8);
 
 /**
  * PersonService manages the persons of the service. CredentialService.CreateCode with `new_person` invites one.

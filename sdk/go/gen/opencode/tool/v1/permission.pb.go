@@ -1684,13 +1684,13 @@ type Person struct {
 	// id identifies the person in this service; it follows from issuer and subject.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// issuer says who vouches for the subject: `local` for a person who signed in with a code, `token` for a token whose id
-	// is the subject, `none` without authentication, otherwise the issuer of their tokens.
+	// is the subject, `none` without authentication, otherwise the address of the issuer of their tokens and sign-ins.
 	Issuer string `protobuf:"bytes,2,opt,name=issuer,proto3" json:"issuer,omitempty"`
 	// subject is the person within the issuer. It never changes and no other person gets it. It is never an e-mail address.
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	// name is for people; it can change, and several persons can have the same. Empty: none was given yet.
 	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
-	// groups are those to which the issuer says the person belongs.
+	// groups are those of the configuration (`[group.NAME]`) of which the person is a member now.
 	Groups        []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1,0 +1,71 @@
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { exportJWK, exportSPKI, generateKeyPair, type JWTPayload, SignJWT } from "jose";
+
+/** An identity provider that sends what a test wants, signed with its own key unless the test signs otherwise. */
+export async function startRogueIssuer(clientId: string) {
+  const keyPair = await generateKeyPair("RS256", { extractable: true });
+  const stranger = await generateKeyPair("RS256", { extractable: true });
+  const jwk = { ...(await exportJWK(keyPair.publicKey)), kid: "rsa", use: "sig", alg: "RS256" };
+  const codes = new Set<string>();
+  let tokens: () => Promise<object> = async () => ({});
+  let metadata: object = {};
+  let isAway = false;
+  const seen: URLSearchParams[] = [];
+
+  const server = createServer(async (request, response) => {
+    const { url = "" } = request;
+    const send = (body: object, status = 200) => {
+      response.writeHead(status, { "content-type": "application/json" }).end(JSON.stringify(body));
+    };
+    if (isAway) return void response.writeHead(503).end();
+    if (url.endsWith("/.well-known/openid-configuration"))
+      return send({
+        ...{ issuer, authorization_endpoint: `${issuer}/authorize`, token_endpoint: `${issuer}/token` },
+        ...{ jwks_uri: `${issuer}/keys`, authorization_response_iss_parameter_supported: true },
+        ...{ response_types_supported: ["code"], subject_types_supported: ["public"] },
+        id_token_signing_alg_values_supported: ["RS256", "HS256", "none"],
+        ...metadata,
+      });
+    if (url === "/keys") return send({ keys: [jwk] });
+    let body = "";
+    for await (const piece of request) body += piece;
+    const form = new URLSearchParams(body);
+    seen.push(form);
+    const code = form.get("code") ?? "";
+    if (form.get("grant_type") === "authorization_code" && !codes.delete(code))
+      return send({ error: "invalid_grant" }, 400);
+    const answer = await tokens();
+    send(answer, "error" in answer ? 400 : 200);
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const issuer = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const now = () => Math.floor(Date.now() / 1_000);
+
+  return {
+    ...{ issuer, stranger, seen, now, publicKey: await exportSPKI(keyPair.publicKey) },
+    /** Makes a code valid, once. */
+    allow(code: string) {
+      codes.add(code);
+      return code;
+    },
+    /** Sets what the token endpoint answers. */
+    answer(next: () => Promise<object>) {
+      tokens = next;
+    },
+    /** Replaces facts of the metadata. */
+    publish(next: object) {
+      metadata = next;
+    },
+    setAway(next: boolean) {
+      isAway = next;
+    },
+    good: (nonce: string): JWTPayload => ({
+      ...{ iss: issuer, aud: clientId, sub: "00u1", nonce, iat: now(), exp: now() + 300 },
+      ...{ name: "Ann A.", groups: ["sre", "staff"], sid: "session-1", email: "ann@corp.example" },
+    }),
+    sign: (payload: JWTPayload, header: object = {}, key: Parameters<SignJWT["sign"]>[0] = keyPair.privateKey) =>
+      new SignJWT(payload).setProtectedHeader({ alg: "RS256", kid: "rsa", ...header }).sign(key),
+    close: () => server.close(),
+  };
+}
