@@ -11,7 +11,7 @@ _toolgate() {
     --log-level) COMPREPLY=($(compgen -W $'debug\ninfo\nwarn\nerror' -- "$cur")); return ;;
     --preset) COMPREPLY=($(compgen -W $'contained\nnone' -- "$cur")); return ;;
     --token-file|--ca|--cert|--key|--data|--workspace|--tls-cert|--tls-key|--tls-client-ca|--config|--root|--agent-program) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    --server|--token|--listen|--registries|--session|--call-id|--agent|--timeout|--workspace|--metadata|--name|--role|--tool|--permission|--may-call|--pin|--label|--days|--user|--answer|-a|--message|-m|--offer|--for|--edit|--reason|-r|--after|--call|--rule|--uid|--certificate|--mcp) return ;;
+    --server|--token|--listen|--registries|--session|--call-id|--agent|--timeout|--workspace|--metadata|--name|--provider|--role|--tool|--permission|--may-call|--pin|--label|--days|--user|--answer|-a|--message|-m|--offer|--for|--edit|--reason|-r|--after|--call|--rule|--uid|--certificate|--mcp) return ;;
   esac
   case "$place" in
     "") words=$'serve\ninit\ninstall\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\npeople\ntoken\nconnect\nclaude\ndisconnect\ninbox\nasks\nreply\nreject\nstop\nresume\ngrants\nwatch\noutput\ntools\nsources\nworkers\nupstream\nplan\nexplain\nrules\nstats\naudit\nhook\nmcp-approve\nbackup\nrestore\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
@@ -24,7 +24,7 @@ _toolgate() {
     "/mcp") words=$'--workspace\n--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/check-config") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/trust") words=$'--remove\n--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
-    "/login") words=$'--name\n--new-code\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/login") words=$'--name\n--provider\n--new-code\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/logout") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/people") words=$'list\ninvite\nrevoke\nrename\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/people/list") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;

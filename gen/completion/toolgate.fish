@@ -96,6 +96,7 @@ complete -c toolgate -n '__fish_seen_subcommand_from trust' -l data -rF -d 'the 
 complete -c toolgate -n '__fish_seen_subcommand_from trust' -l config -rF -d 'the service\'s configuration'
 complete -c toolgate -n '__fish_seen_subcommand_from trust' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from login' -l name -x -d 'your name, if the code makes a new person (default: that of your user)'
+complete -c toolgate -n '__fish_seen_subcommand_from login' -l provider -x -d 'sign in at this identity provider, with a browser on this machine'
 complete -c toolgate -n '__fish_seen_subcommand_from login' -l new-code -d 'signed in already: print a new code for another device'
 complete -c toolgate -n '__fish_seen_subcommand_from login' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from logout' -l help -s h -d 'display help for command'

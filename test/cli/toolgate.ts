@@ -19,6 +19,8 @@ export interface Finished {
 export interface Running {
   /** Resolves once these texts were printed on stdout or stderr, in this order; fails if the command ends first. */
   sees(...texts: string[]): Promise<void>;
+  /** Returns what it has printed so far. */
+  printed(): string;
   finished: Promise<Finished>;
 }
 
@@ -94,6 +96,7 @@ function createPrinted() {
         hasInOrder(textOf("stdout"), texts) || hasInOrder(textOf("stderr"), texts);
       return {
         finished,
+        printed: () => textOf("stdout") + textOf("stderr"),
         async sees(...texts) {
           const ended = finished.then(() => "ended" as const);
           while (!isSeen(texts)) {

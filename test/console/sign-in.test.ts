@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { startService } from "../e2e/service.ts";
 import { programEntry } from "../main.ts";
+import { startRogueIssuer } from "../people/rogue-issuer.ts";
 import { untilLive, useBrowsers } from "./browser.ts";
 
 const browsers = useBrowsers();
@@ -42,6 +43,25 @@ async function consoleLine({ atTerminal }: { atTerminal: boolean }) {
   });
   return line;
 }
+
+test("a person signs in at an identity provider in the browser, and is back at the address that it was opened for", async () => {
+  const provider = await startRogueIssuer("toolgate");
+  onTestFinished(() => void provider.close());
+  const settings =
+    `[oidc.corp]\nissuer = "${provider.issuer}"\nclient_id = "toolgate"\n` +
+    '[[role_map]]\nissuer = "corp"\ngroup = "sre"\nroles = ["approver"]\n';
+  const { url } = await startService({ settings });
+  const page = await (await browsers.browser()).newPage();
+  await page.goto(`${url}/#/policy`);
+  await page.getByRole("button", { name: "Sign in at corp" }).click();
+  await untilLive(page);
+  await page.getByText("Ann A.", { exact: true }).waitFor();
+  expect(new URL(page.url())).toMatchObject({ pathname: "/", search: "", hash: "#/policy" });
+  await page.getByRole("button", { name: "Sign out" }).click();
+  // A response that another page obtained is not taken.
+  await page.goto(`${url}/auth/callback/corp?code=of-ann&state=x&iss=${provider.issuer}`);
+  await page.getByRole("alert").getByText("begin it again").waitFor();
+});
 
 test("the link that the service prints on a terminal signs in as approver, once", async () => {
   const line = await consoleLine({ atTerminal: true });

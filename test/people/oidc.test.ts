@@ -7,6 +7,7 @@ import { CredentialService } from "../../gen/opencode/tool/v1/credential_service
 import { AnswerMethod } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { personOf } from "../../src/people/person.ts";
+import { startToolgate } from "../cli/toolgate.ts";
 import { clientOf, refusal } from "../e2e/clients.ts";
 import { createService, type Service } from "../e2e/service.ts";
 import { main } from "../main.ts";
@@ -264,6 +265,19 @@ test("a page of this service signs its browser in, and no page of another origin
   expect(signedIn.status).toBe(200);
   expect(signedIn.headers.get("set-cookie")).toMatch(/HttpOnly; SameSite=Strict/);
   expect(await signedIn.json()).toEqual({ pageKey: expect.any(String) });
+});
+
+test("a terminal signs in with the browser of its machine, which comes back to a port of it", async () => {
+  const home = join(service.data, "../home");
+  const login = startToolgate(["login", "--provider", "corp", "--server", service.url], { HOME: home });
+  await login.sees("/authorize?");
+  const [address = ""] = /http:\S+authorize\?\S+/.exec(login.printed()) ?? [];
+  const back = new URL(address).searchParams.get("redirect_uri") ?? "";
+  for (const stranger of [`${back}?code=x&state=x`, `${back}favicon.ico`])
+    expect((await fetch(stranger)).status).toBe(404);
+  expect((await fetch(address)).status).toBe(200);
+  const { code, stdout } = await login.finished;
+  expect({ code, stdout }).toMatchObject({ code: 0, stdout: expect.stringContaining("as Ann A.") });
 });
 
 test("a logout of the provider ends the session that it names, with the devices that were added in it", async () => {

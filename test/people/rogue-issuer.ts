@@ -27,6 +27,7 @@ export async function startRogueIssuer(clientId: string) {
         id_token_signing_alg_values_supported: ["RS256", "HS256", "none"],
         ...metadata,
       });
+    if (url.startsWith("/authorize?")) return void response.writeHead(302, { location: sendBack(url) }).end();
     if (url === "/keys") return send({ keys: [jwk] });
     let body = "";
     for await (const piece of request) body += piece;
@@ -41,6 +42,23 @@ export async function startRogueIssuer(clientId: string) {
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   const issuer = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   const now = () => Math.floor(Date.now() / 1_000);
+  const good = (nonce: string): JWTPayload => ({
+    ...{ iss: issuer, aud: clientId, sub: "00u1", nonce, iat: now(), exp: now() + 300 },
+    ...{ name: "Ann A.", groups: ["sre", "staff"], sid: "session-1", email: "ann@corp.example" },
+  });
+  const sign = (payload: JWTPayload, header: object = {}, key: Parameters<SignJWT["sign"]>[0] = keyPair.privateKey) =>
+    new SignJWT(payload).setProtectedHeader({ alg: "RS256", kid: "rsa", ...header }).sign(key);
+
+  /** Signs Ann in without a question; returns the address to which her browser goes. */
+  function sendBack(url: string): string {
+    const asked = new URL(url, issuer).searchParams;
+    tokens = async () => ({
+      ...{ access_token: "at", token_type: "Bearer", id_token: await sign(good(asked.get("nonce") ?? "")) },
+    });
+    codes.add("of-ann");
+    const response = new URLSearchParams({ code: "of-ann", state: asked.get("state") ?? "", iss: issuer });
+    return `${asked.get("redirect_uri")}?${response}`;
+  }
 
   return {
     ...{ issuer, stranger, seen, now, publicKey: await exportSPKI(keyPair.publicKey) },
@@ -60,12 +78,7 @@ export async function startRogueIssuer(clientId: string) {
     setAway(next: boolean) {
       isAway = next;
     },
-    good: (nonce: string): JWTPayload => ({
-      ...{ iss: issuer, aud: clientId, sub: "00u1", nonce, iat: now(), exp: now() + 300 },
-      ...{ name: "Ann A.", groups: ["sre", "staff"], sid: "session-1", email: "ann@corp.example" },
-    }),
-    sign: (payload: JWTPayload, header: object = {}, key: Parameters<SignJWT["sign"]>[0] = keyPair.privateKey) =>
-      new SignJWT(payload).setProtectedHeader({ alg: "RS256", kid: "rsa", ...header }).sign(key),
+    ...{ good, sign },
     close: () => server.close(),
   };
 }

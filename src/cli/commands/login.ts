@@ -1,7 +1,10 @@
+import { on, once } from "node:events";
+import { createServer, type Server } from "node:http";
+import type { AddressInfo } from "node:net";
 import { hostname, userInfo } from "node:os";
 import { createInterface } from "node:readline/promises";
 import type { Command } from "commander";
-import { CreateCodeResponseSchema } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
+import { CreateCodeResponseSchema, type SignInResponse } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { loginFileOf, saveLogin } from "../../client/stored-logins.ts";
 import { withScreen, withServer } from "../command.ts";
 import { enforcementLine, enforcementWord } from "../connect/show.ts";
@@ -19,21 +22,29 @@ import { commandLine } from "../view/words.ts";
 /** Defines `toolgate login`. */
 export function defineLogin(command: Command, context: CliContext): void {
   command
-    .description("Sign this terminal in as an approver with a one-time code; the sign-in is valid for 30 days")
+    .description("Sign this terminal in with a one-time code, for 30 days, or at an identity provider of the service")
     .argument("[code]", "the code, or the link that `toolgate serve` printed (default: it asks at the terminal)")
     .option("--name <name>", "your name, if the code makes a new person (default: that of your user)")
+    .option("--provider <name>", "sign in at this identity provider, with a browser on this machine")
     .option("--new-code", "signed in already: print a new code for another device")
     .addHelpText("after", loginHelp)
-    .action((given: string | undefined, { newCode = false, name }: { newCode?: boolean; name?: string }) =>
+    .action((given: string | undefined, { newCode = false, name, provider }: LoginFlags) =>
       newCode
         ? withServer(context, command, "approver", printNewCode)
         : withScreen(context, command, async (screen, options) => {
-            const { server, code } = readSignIn(given ?? (await askForCode(screen.io)));
+            const { server, code } =
+              provider === undefined ? readSignIn(given ?? (await askForCode(screen.io))) : { code: "" };
             const url = serverUrl(server === undefined ? options : { server, ...options }, context.io.env);
             const token = { value: undefined, source: "a code was sent", next: loginAdvice };
             const connection = connectServer(url, token, readCertificates(options, context.io.env));
             try {
-              await signIn(connection, screen, code, name);
+              await store(
+                connection,
+                screen,
+                provider === undefined
+                  ? await connection.credentials.signIn({ code, label, name: name ?? userInfo().username })
+                  : await signInAt(provider, connection, screen),
+              );
               return undefined;
             } catch (error) {
               const failure = commandFailure(error, connection);
@@ -46,15 +57,51 @@ export function defineLogin(command: Command, context: CliContext): void {
     );
 }
 
-async function signIn(
+interface LoginFlags {
+  newCode?: boolean;
+  name?: string;
+  provider?: string;
+}
+
+const label = `${userInfo().username}@${hostname()}`;
+
+/** Signs in at an identity provider, which sends the browser back to a port of this machine (RFC 8252). */
+async function signInAt(provider: string, { credentials }: ServerConnection, screen: Screen) {
+  const server = createServer();
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  try {
+    const redirectUri = `http://127.0.0.1:${(server.address() as AddressInfo).port}/`;
+    const { url, flow } = await credentials.beginSignIn({ provider, redirectUri });
+    screen.note(`open this address in a browser on this machine, within 10 minutes:\n${url}`);
+    const response = await untilSentBack(server, new URL(url).searchParams.get("state"));
+    return await credentials.finishSignIn({ provider, redirectUri, flow, response, label });
+  } finally {
+    server.close();
+    server.closeAllConnections();
+  }
+}
+
+/** Returns the query with which the browser comes back; requests of anyone else do not have the state of this flow. */
+async function untilSentBack(server: Server, state: string | null): Promise<string> {
+  const signal = AbortSignal.timeout(600_000);
+  for await (const [{ url = "" }, response] of on(server, "request", { signal })) {
+    const { pathname, search, searchParams } = new URL(url, "http://127.0.0.1");
+    const isOurs = pathname === "/" && searchParams.get("state") === state;
+    response.writeHead(isOurs ? 200 : 404, { "content-type": "text/plain", connection: "close" });
+    response.end(isOurs ? "You can close this page and go back to the terminal.\n" : "");
+    if (isOurs) return search.slice(1);
+  }
+  throw new UsageError("no browser came back within 10 minutes", "run the command again");
+}
+
+/** Stores a sign-in, and shows who signed in. */
+async function store(
   connection: ServerConnection,
   screen: Screen,
-  code: string,
-  name = userInfo().username,
+  { token, credential, storeId }: Pick<SignInResponse, "token" | "credential" | "storeId">,
 ): Promise<void> {
-  const { url, credentials } = connection;
-  const label = `${userInfo().username}@${hostname()}`;
-  const { token, credential, storeId } = await credentials.signIn({ code, label, name });
+  const { url } = connection;
   const { env } = screen.io;
   saveLogin(url, { storeId, id: credential?.id ?? "", token, expires: credential?.expires ?? 0 }, env);
   const signedIn = connection.as({ value: token, source: "the new sign-in was sent" });
@@ -113,6 +160,7 @@ const loginAdvice =
 const loginHelp = `
 Examples:
   toolgate login http://127.0.0.1:7420/#code=k3x9-7n2p-4qcd-8v1m
+  toolgate login --provider corp     at an identity provider, [oidc.corp]
   toolgate login --new-code          for your phone, or another terminal
 
 Programs that run as your user can read the stored sign-in: where an agent does, they can approve. Then sign in as another user.`;

@@ -15,9 +15,11 @@ import { pathOf, type Route } from "./route.ts";
 import type { SignIn } from "./sign-in.ts";
 
 /** A page that is loaded when it is first shown, so that the inbox does not wait for it. */
-function lazyPage(load: () => Promise<FunctionComponent<PageProps>>): FunctionComponent<PageProps> {
-  return function LazyPage(props: PageProps) {
-    const page = useSignal<{ Page?: FunctionComponent<PageProps>; problem?: string }>({});
+function lazyPage<Props extends object = PageProps>(
+  load: () => Promise<FunctionComponent<Props>>,
+): FunctionComponent<Props> {
+  return function LazyPage(props: Props) {
+    const page = useSignal<{ Page?: FunctionComponent<Props>; problem?: string }>({});
     useEffect(() => {
       load().then(
         (Page) => {
@@ -41,6 +43,7 @@ const Tools = lazyPage(async () => (await import("../tools/tools.tsx")).Tools);
 const Sources = lazyPage(async () => (await import("../sources/sources.tsx")).SourcesPage);
 const People = lazyPage(async () => (await import("../people/people.tsx")).PeoplePage);
 const YourName = lazyPage(async () => (await import("../people/your-name.tsx")).YourName);
+const Providers = lazyPage<object>(async () => (await import("./providers.tsx")).Providers);
 const Workers = lazyPage(async () => (await import("../workers/workers.tsx")).WorkersPage);
 
 const pages: Readonly<Record<string, { title: string; icon: string; Page: FunctionComponent<PageProps> }>> = {
@@ -301,6 +304,7 @@ function SignInPage({ signIn }: { signIn: SignIn }) {
     <main class="sign-in">
       <h1>Toolgate</h1>
       <p>Agents ask here for approval. Sign in to see their requests.</p>
+      <Providers />
       <form onSubmit={submit}>
         <label for="secret">Code or token</label>
         <input

@@ -21,6 +21,8 @@ export interface SignIn {
 const tokenKey = "toolgate-token";
 /** This browser's half of its token; the other half is in a cookie. Pages of other ports cannot read it. */
 const pageKeyKey = "toolgate-page-key";
+/** The sign-in at an identity provider that this tab has begun. */
+export const flowKey = "toolgate-flow";
 
 /** Signs in with the link that brought the browser here, otherwise with this tab's token, otherwise as this browser. */
 export function createSignIn(): SignIn {
@@ -49,8 +51,8 @@ export function createSignIn(): SignIn {
     await connect({ token });
   }
 
-  async function useCode(code: string): Promise<void> {
-    const { pageKey = "", problem = "" } = await exchange(code);
+  async function useOnce(proof: Exclude<Secret, { token: string }>): Promise<void> {
+    const { pageKey = "", problem = "" } = await exchange(proof);
     if (problem !== "") {
       current.value = { state: "out", problem };
       return;
@@ -60,7 +62,7 @@ export function createSignIn(): SignIn {
     await connect({ pageKey });
   }
 
-  const useSecret = (secret: Secret) => ("code" in secret ? useCode(secret.code) : useToken(secret.token));
+  const useSecret = (secret: Secret) => ("token" in secret ? useToken(secret.token) : useOnce(secret));
   const secret = takeFromAddress();
   void (secret === undefined ? connect(storedProof()) : useSecret(secret));
   addEventListener("hashchange", () => {
@@ -79,7 +81,7 @@ export function createSignIn(): SignIn {
   };
 }
 
-type Secret = { code: string } | { token: string };
+type Secret = { code: string } | { token: string } | { provider: string; flow: string; response: string };
 
 function storedProof(): SignInProof | undefined {
   const token = sessionStorage.getItem(tokenKey);
@@ -94,10 +96,10 @@ function forget(): void {
   sessionStorage.removeItem(tokenKey);
 }
 
-/** Exchanges a code for a credential of this browser; the response sets the cookie. */
-async function exchange(code: string): Promise<{ pageKey?: string; problem?: string }> {
+/** Exchanges a proof that counts once for a credential of this browser; the response sets the cookie. */
+async function exchange(proof: object): Promise<{ pageKey?: string; problem?: string }> {
   try {
-    const response = await post("/console/sign-in", { code });
+    const response = await post("/console/sign-in", proof);
     const answer = await response.json();
     return response.ok ? { pageKey: String(answer.pageKey) } : { problem: String(answer.message) };
   } catch {
@@ -122,11 +124,15 @@ function isCode(text: string): boolean {
   return /^([0-9a-z]{4}[- ]){3}[0-9a-z]{4}$/i.test(text);
 }
 
-/** Removes the secret from the address bar and from the history. */
+/** Removes the secret from the address bar and from the history. After a sign-in at a provider the page is back that began it. */
 function takeFromAddress(): Secret | undefined {
-  const [, kind, text = ""] = /^#(code|token)=([^&]+)$/.exec(location.hash) ?? [];
-  if (kind === undefined) return undefined;
-  history.replaceState(null, "", location.pathname);
-  const secret = decodeURIComponent(text);
-  return kind === "code" ? { code: secret } : { token: secret };
+  const [, kind = "", text = ""] = /^#(code|token|sign-in)=([^&]+)/.exec(location.hash) ?? [];
+  if (kind === "") return undefined;
+  const name = decodeURIComponent(text);
+  const response = location.hash.slice(location.hash.indexOf("&") + 1);
+  const { provider, flow = "", hash = "" } = JSON.parse(sessionStorage.getItem(flowKey) ?? "{}");
+  sessionStorage.removeItem(flowKey);
+  history.replaceState(null, "", location.pathname + (kind === "sign-in" ? hash : ""));
+  if (kind === "sign-in") return { provider: name, flow: provider === name ? flow : "", response };
+  return kind === "code" ? { code: name } : { token: name };
 }
