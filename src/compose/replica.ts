@@ -187,7 +187,8 @@ export function startWorkers(
     ...{ registry, calls, log },
     ...{ declarations: store.workerDeclarations, workerDirectory: store.workerDirectory, replicaId },
     rightsOf: (principal) => credentials.principalWithId(principal)?.worker,
-    isClosed: (permission) => closed.has(permission) || isForeignPermission(permission),
+    // A name with a wildcard would read like a rule for others.
+    isClosed: (permission) => closed.has(permission) || isForeignPermission(permission) || /[*?]/.test(permission),
     workspaces: [...workspaces.keys()],
     storeId: () => store.calls.storeId,
     verifyStoreId: () => store.calls.verifyIds(),

@@ -77,7 +77,7 @@ async function works(worker: Worker, tool: string): Promise<void> {
 /** Kinds that rules may allow by default, or that the service asks itself. */
 const closed = [
   ...["bash", "edit", "read", "list", "glob", "grep", "lsp", "webfetch", "websearch", "external_directory"],
-  ...["doom_loop", "task", "question", "write", "claude:Bash"],
+  ...["doom_loop", "task", "question", "write", "claude:Bash", "*", "rea?"],
 ];
 
 describe("what a token does not allow is refused by name", () => {
