@@ -4,9 +4,12 @@ import { Code } from "@connectrpc/connect";
 import { expect, test, vi } from "vitest";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { refusal } from "../e2e/clients.ts";
+import { createHosts } from "./hosts.ts";
 import { createLedger } from "./ledger.ts";
+import { endsOf, work } from "./load.ts";
 import { isLong, report } from "./report.ts";
 import { startSystem } from "./system.ts";
+import { conclude } from "./trial.ts";
 
 const rounds = isLong ? 20 : 2;
 
@@ -123,5 +126,24 @@ test.each([true, false])(
     });
   },
 );
+
+test("F4 a Redis with `appendfsync always` that is killed under load has all of it: no store id changes, and nothing runs twice", async () => {
+  const system = await startSystem({ redis: ["--appendonly", "yes", "--appendfsync", "always"] });
+  const hosts = createHosts(system, { mayLose: true });
+  const stop = new AbortController();
+  const working = work(hosts, 4, stop.signal);
+  working.catch(() => stop.abort());
+  for (let round = 0; round < rounds; round += 1) {
+    const enough = hosts.ended + 6;
+    await vi.waitUntil(() => hosts.ended >= enough || stop.signal.aborted, waiting);
+    await system.emptyRedis();
+  }
+  const enough = hosts.ended + 6;
+  await vi.waitUntil(() => hosts.ended >= enough || stop.signal.aborted, waiting);
+  stop.abort();
+  const seen = endsOf(await working);
+  expect(await hosts.changedSessions()).toEqual([]);
+  await conclude(system, hosts, { fault: "F4 Redis with an append-only file is killed", faults: rounds, seen });
+});
 
 const waiting = { timeout: 60_000, interval: 100 };

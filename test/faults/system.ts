@@ -28,7 +28,7 @@ export interface System {
   at(index: number): Replica;
   /** Restores all connections to Redis. */
   openLines(): void;
-  /** Kills Redis and starts it again, empty. */
+  /** Kills Redis and starts it again, empty unless it has an append-only file. */
   emptyRedis(): Promise<void>;
   /** Stops Redis; returns the function that continues it. */
   freezeRedis(): Promise<() => void>;
@@ -53,6 +53,8 @@ export interface SystemOptions {
    * of one replica. By default: a Redis, which each replica reaches over its wire.
    */
   store?: string;
+  /** Settings of the Redis of the system. */
+  redis?: readonly string[];
   /** Opens the wire of a replica to a store that the test has started. */
   openWire?: () => Promise<Wire>;
   /** Additional environment variables, by replica. */
@@ -67,7 +69,7 @@ const compiled = join(import.meta.dirname, "../../node_modules/.cache/compiled")
 /** Starts a system for one test. */
 export async function startSystem(options: SystemOptions = {}): Promise<System> {
   const { count = 3, leaseMs = 2_000, settings = "", breaks = [], env = [], entries = [], store } = options;
-  const server = await startRedis();
+  const server = await startRedis(...(options.redis ?? []));
   onTestFinished(server.stop);
   const [node] = server.nodes;
   if (node === undefined || !("path" in node)) throw new Error("Redis does not listen on a socket");
