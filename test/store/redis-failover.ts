@@ -154,7 +154,13 @@ export async function startSentinelWithCopies(copies: number, ...settings: strin
         await settle();
         joined.disconnect();
         await stopSentinel(spareSentinelPort);
-        await watcher.call("sentinel", "reset", "main");
+        // A copy that is behind may still publish that the other one is there. Known and gone, it would have to elect.
+        await untilState("the sentinel that left is still known", async () => {
+          await watcher.call("sentinel", "reset", "main");
+          await sleep(1_000);
+          const known = listOf(await watcher.call("sentinel", "sentinels", "main"));
+          return { isReached: known.length === 0, state: String(known) };
+        });
         await settle();
       };
     },
