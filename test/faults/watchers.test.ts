@@ -1,6 +1,8 @@
 import { readFile } from "node:fs/promises";
 import { expect, test, vi } from "vitest";
+import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { createHosts } from "./hosts.ts";
+import { endsOf } from "./load.ts";
 import { isLong } from "./report.ts";
 import { startSystem } from "./system.ts";
 import { conclude } from "./trial.ts";
@@ -70,13 +72,16 @@ test("F12 watchers that reconnect at all replicas see the same events, each once
     }),
   );
   const begun = performance.now();
+  const parts: ToolPart[] = [];
   const echo = async (worker: number) => {
     for (let i = worker; i < calls; i += 10) {
       const call = { sessionId, callId: `c${i}`, tool: "echo", input: { text: `${i}` } };
-      await system.at(i).as("caller").tools.callTool(call);
+      const { part } = await system.at(i).as("caller").tools.callTool(call);
+      if (part) parts.push(part);
     }
   };
   await Promise.all(Array.from({ length: 10 }, (_, worker) => echo(worker)));
+  expect(endsOf(parts)).toBe(`${calls} completed`);
   const all = await hosts.logOf(sessionId);
   expect(all.length).toBe(3 * calls);
   await vi.waitUntil(() => counts.every((count) => count >= all.length), { timeout: isLong ? 900_000 : 240_000 });
