@@ -5,12 +5,12 @@ import { join } from "node:path";
 const lock = "package-lock.json";
 
 /**
- * Installs the packages of a lock file beside this one into .cache, without running their scripts, and returns the directory.
+ * Installs the packages of a lock file, by default of one beside this file, into .cache, without running their scripts, and returns the directory.
  * Files that run at the same time wait for the first one: a program of which an installation holds a descriptor for writing
  * cannot be started (ETXTBSY).
  */
-export function installPackages(name: string, what: string): string {
-  const wanted = join(import.meta.dirname, name);
+export function installPackages(name: string, what: string, place = import.meta.dirname): string {
+  const wanted = join(place, name);
   const installed = join(import.meta.dirname, "../../../.cache", name);
   const modules = join(installed, "node_modules");
   const isCurrent = () => existsSync(join(modules, lock)) && text(join(wanted, lock)) === text(join(modules, lock));
