@@ -6,6 +6,7 @@ import type { AnswerSteps } from "../approval/permissions.ts";
 import type { AskRecord, Settlement, SettleResult } from "../approval/ports.ts";
 import type { Principal } from "../core/principal.ts";
 import { isStoreUnavailable, RequestError } from "../core/request-error.ts";
+import { within } from "../core/within.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { endUnentered } from "./approve.ts";
 import { answersTo, nothingAsked } from "./asks.ts";
@@ -164,10 +165,8 @@ async function judgeBefore(
   )
     return undefined;
   const digest = engine.policyDigest();
-  const judged = await withinMs(
-    maxJudgingMs,
-    judgeAnswered(engine, record, answered).catch(() => undefined),
-  );
+  const judging = judgeAnswered(engine, record, answered).catch(() => undefined);
+  const judged = await within(maxJudgingMs, judging, () => undefined);
   return judged && mayStartAtOnce(engine, record) && engine.policyDigest() === digest
     ? { record, asks: answered, ...judged }
     : undefined;
@@ -222,14 +221,3 @@ function withSettlement(ask: AskRecord, settled: readonly PermissionSettled[]): 
 
 const isSame = ({ ref, version }: Pick<CallRecord, "ref" | "version">, record: CallRecord) =>
   version === record.version && runKeyOf(ref) === runKeyOf(record.ref);
-
-/** Resolves to the result of the work, or to undefined after `ms`. */
-async function withinMs<T>(ms: number, work: Promise<T>): Promise<T | undefined> {
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<undefined>((resolve) => {
-    timer = setTimeout(() => resolve(undefined), ms);
-  });
-  const result = await Promise.race([work, late]);
-  clearTimeout(timer);
-  return result;
-}

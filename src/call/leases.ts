@@ -1,5 +1,6 @@
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
+import { within } from "../core/within.ts";
 import { adoptOwn } from "./adopt.ts";
 import { noteOfChildSession } from "./child-sessions.ts";
 import { startsWithOthers } from "./children.ts";
@@ -185,10 +186,5 @@ export async function drainCalls(engine: Engine, ms: number): Promise<boolean> {
 }
 
 async function endedWithin(ms: number, { runs }: Engine): Promise<void> {
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<void>((resolve) => {
-    timer = setTimeout(resolve, ms);
-  });
-  await Promise.race([Promise.allSettled([...runs.values()].map(({ done }) => done)), late]);
-  clearTimeout(timer);
+  await within(ms, Promise.allSettled([...runs.values()].map(({ done }) => done)), () => undefined);
 }

@@ -1,5 +1,5 @@
 import { realpath } from "node:fs/promises";
-import { isAbsolute, sep } from "node:path";
+import { isAbsolute } from "node:path";
 import { create } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import {
@@ -8,6 +8,7 @@ import {
   SessionSchema,
 } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { newId } from "../core/ids.ts";
+import { isWithin } from "../core/is-within.ts";
 import type { Principal } from "../core/principal.ts";
 import { noSuchSession, RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
@@ -350,9 +351,7 @@ type NamedRoot = readonly [name: string, directory: string];
 
 /** Returns the name of the innermost of some roots that contains a canonical path; undefined if none does. */
 function rootAround(roots: readonly NamedRoot[], place: string): string | undefined {
-  const holding = roots.filter(
-    ([, root]) => place === root || place.startsWith(root.endsWith(sep) ? root : root + sep),
-  );
+  const holding = roots.filter(([, root]) => isWithin(place, root));
   return holding.sort(([, a], [, b]) => b.length - a.length)[0]?.[0];
 }
 

@@ -3,8 +3,7 @@ import { type Command, InvalidArgumentError } from "commander";
 import type { ServerConnection, TokenRole } from "./connection/connection.ts";
 import type { ServerOptions } from "./connection/server-address.ts";
 import type { CliContext } from "./context.ts";
-import { exitCodes } from "./exit-codes.ts";
-import { CommandError } from "./failure/command-error.ts";
+import { CommandError, exitCodes } from "./failure/command-error.ts";
 import type { Screen } from "./terminal/screen.ts";
 import { terminalLine } from "./terminal/terminal-safe.ts";
 

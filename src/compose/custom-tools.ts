@@ -9,10 +9,10 @@ import { toolProcessArgs } from "../bodies/tool-process-args.ts";
 import { type Config, ConfigError } from "../config/config.ts";
 import { isWorkspaceFile } from "../config/workspace-rules.ts";
 import { assets, isCheckout } from "../core/assets.ts";
+import { isWithin } from "../core/is-within.ts";
 import { locateProgram } from "../core/locate-program.ts";
 import type { Logger } from "../core/logger.ts";
 import { visible } from "../core/visible.ts";
-import { isWithin } from "../sandbox/is-within.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
 import type { UpstreamSources } from "../sources/mcp/upstream-sources.ts";
 import type { HookChain } from "../tool/hooks.ts";
@@ -32,7 +32,7 @@ export async function openCustomTools(
   const { file, workspaces, plugins, workspacePlugins, trustDirectory } = config;
   const { log } = parts;
   const user = dirname(file);
-  const isInWorkspace = [...workspaces.values()].some((root) => user === root || user.startsWith(`${root}/`));
+  const isInWorkspace = [...workspaces.values()].some((root) => isWithin(user, root));
   const custom = createCustomTools(
     {
       ...{ workspaces, plugins },

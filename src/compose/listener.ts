@@ -18,7 +18,7 @@ import type { People } from "../people/people.ts";
 import type { ProviderSignIns } from "../people/provider-sign-ins.ts";
 import type { RunTokens } from "../people/run-tokens.ts";
 import type { UpstreamSources } from "../sources/mcp/upstream-sources.ts";
-import { sourceMetrics, workerMetrics } from "../telemetry/families.ts";
+import { sourceMetrics, workerMetrics } from "../telemetry/metrics.ts";
 import type { Telemetry } from "../telemetry/telemetry.ts";
 import type { Replica } from "./replica.ts";
 import type { serverInfo } from "./server-info.ts";

@@ -1,5 +1,6 @@
 import { lstatSync, mkdirSync, realpathSync, statSync } from "node:fs";
-import { basename, dirname, join, sep } from "node:path";
+import { basename, dirname, join } from "node:path";
+import { isWithin } from "../core/is-within.ts";
 import { ConfigError } from "./toml.ts";
 
 /** Resolves symlinks in an absolute path; parts that do not exist yet stay as written. */
@@ -68,8 +69,4 @@ function createDirectories(path: string): void {
       { cause },
     );
   }
-}
-
-function isWithin(path: string, directory: string): boolean {
-  return path === directory || path.startsWith(directory.endsWith(sep) ? directory : directory + sep);
 }

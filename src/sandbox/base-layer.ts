@@ -1,9 +1,9 @@
 import { lstatSync, readFileSync, realpathSync } from "node:fs";
 import { dirname, join, relative, resolve } from "node:path";
+import { isWithin } from "../core/is-within.ts";
 import type { Hidden, SandboxConfinement, SandboxPlace } from "./confinement.ts";
 import { type Disk, kernelData } from "./disk.ts";
 import { kernelSwitches, writableSwitch } from "./git-directories.ts";
-import { isWithin } from "./is-within.ts";
 import type { LayerShare } from "./layers.ts";
 import { sharedTemporary } from "./session-directories.ts";
 

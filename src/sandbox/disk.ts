@@ -9,8 +9,8 @@ import {
   type Stats,
 } from "node:fs";
 import { join } from "node:path";
+import { isWithin } from "../core/is-within.ts";
 import type { Hidden, SandboxPlace } from "./confinement.ts";
-import { isWithin } from "./is-within.ts";
 import {
   cacheDirectories,
   createSettingsFinder,

@@ -1,6 +1,6 @@
+import { isWithin } from "../core/is-within.ts";
 import type { SandboxConfinement, SandboxPlace } from "./confinement.ts";
 import { type ExpectedMounts, identityOf, uncoveredPath } from "./git-directories.ts";
-import { isWithin } from "./is-within.ts";
 import type { Covered, LayerShare } from "./layers.ts";
 import type { MountPlan } from "./mount-plan.ts";
 import type { MountPoints } from "./mount-points.ts";

@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
-import { setTimeout as delay } from "node:timers/promises";
+import { within } from "../core/within.ts";
 import { plainName } from "../policy/read-doubts.ts";
 import type { GitObjects } from "../policy/shell/effects.ts";
 import type { GitNames } from "../policy/shell/git-names.ts";
@@ -86,10 +86,7 @@ export function createGitHistory({
           history.search = undefined;
         });
       }
-      const waited = new AbortController();
-      const late = delay(maxWaitMs, undefined, { signal: waited.signal }).catch(() => {});
-      await Promise.race([history.search, late]);
-      waited.abort();
+      await within(maxWaitMs, Promise.resolve(history.search), () => undefined);
       return namesIn(history, join(git.own, "index"), readIndex);
     },
     close: () => closing.abort(),

@@ -1,10 +1,10 @@
 import { readdirSync } from "node:fs";
 import { basename, dirname } from "node:path";
+import { isWithin } from "../core/is-within.ts";
 import type { FileUse } from "../policy/file-decisions.ts";
 import { liveNames } from "../policy/protected-files.ts";
 import type { ReadPlace } from "../policy/read-doubts.ts";
 import { isGitCode, isObjectStore, pathInGitDirectory } from "./git-directories.ts";
-import { isWithin } from "./is-within.ts";
 import type { Covered } from "./layers.ts";
 import { createNameFilter, type DirectoryNames, type NameFilter, type NameTree, nameHits } from "./name-tree.ts";
 import type { PlanInput, PlanRoot } from "./plan-input.ts";

@@ -2,12 +2,12 @@ import { once } from "node:events";
 import { Worker } from "node:worker_threads";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { assets } from "../core/assets.ts";
+import { isWithin } from "../core/is-within.ts";
 import type { FileRules } from "../policy/file-rules.ts";
 import { expandHome, type Rule } from "../policy/rules.ts";
 import { matcher, toSlashes } from "../policy/wildcard.ts";
 import { isKernelDirectory } from "./base-layer.ts";
 import type { PlaceFiles, SandboxConfinement, SandboxPlace } from "./confinement.ts";
-import { isWithin } from "./is-within.ts";
 import type { Covered } from "./layers.ts";
 import type { MountPoints } from "./mount-points.ts";
 import type {

@@ -1,6 +1,7 @@
 import { type BigIntStats, lstatSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { basename, dirname, join, relative } from "node:path";
 import { parentPort } from "node:worker_threads";
+import { isWithin } from "../core/is-within.ts";
 import { createFileDecisions } from "../policy/file-decisions.ts";
 import {
   createGitIndexReader,
@@ -10,7 +11,6 @@ import {
   pathInGitDirectory,
   reachableStats,
 } from "./git-directories.ts";
-import { isWithin } from "./is-within.ts";
 import type { Covered } from "./layers.ts";
 import {
   changeProblem,

@@ -1,6 +1,6 @@
 import { lstatSync, readFileSync } from "node:fs";
+import { isWithin } from "../core/is-within.ts";
 import type { PlaceFiles, SandboxPlace } from "./confinement.ts";
-import { isWithin } from "./is-within.ts";
 import type { LayerShare } from "./layers.ts";
 import type { MountPoints } from "./mount-points.ts";
 

@@ -2,6 +2,7 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { homedir, tmpdir } from "node:os";
 import { text } from "node:stream/consumers";
+import { isWithin } from "../core/is-within.ts";
 import type { Wall } from "../policy/model.ts";
 import { type BaseSettings, baseLayer } from "./base-layer.ts";
 import type { AgentConfinement, SandboxConfinement, SandboxPlace } from "./confinement.ts";
@@ -10,7 +11,6 @@ import { type Disk, freeCaches, openDisk } from "./disk.ts";
 import { fileLayer, hiddenPathsOf } from "./file-layer.ts";
 import { type GatePipes, gateShare, pipesShare } from "./gate.ts";
 import { createGitSystemFile } from "./git-settings.ts";
-import { isWithin } from "./is-within.ts";
 import {
   type Argv,
   type Confined,

@@ -1,6 +1,14 @@
-import { create, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
+import { hash } from "node:crypto";
+import { create, fromBinary, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 import { BackgroundEndedSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
+import {
+  type AuditEntry,
+  AuditEntrySchema,
+  type DecisionRecord,
+  DecisionRecordSchema,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { encodeMessage } from "../core/encode-message.ts";
 
 /** Throws unless the part is terminal. */
 export function checkEnded(part: ToolPart): void {
@@ -67,4 +75,29 @@ function roughSize(value: JsonValue): number {
   let size = 2;
   for (const [key, item] of Object.entries(value)) size += key.length + 4 + roughSize(item);
   return size;
+}
+
+/** A record as a step writes it: its bytes, and their digest for the hash chain. */
+interface EncodedDecision {
+  content: Uint8Array;
+  sha256: string;
+}
+
+/** Encodes a record once, for storage and for its hash. */
+export function encodeDecision(record: DecisionRecord): EncodedDecision {
+  const content = encodeMessage(DecisionRecordSchema, record);
+  return { content, sha256: hash("sha256", content, "hex") };
+}
+
+/** Computes the hash of a chain link, as the contract defines it; the Redis scripts compute the same. */
+export function linkHash(previous: string, seq: number, time: number, sha256: string): string {
+  return hash("sha1", [previous, seq, time, sha256].join("\n"), "hex");
+}
+
+/** Builds the contract's entry from a stored link. */
+export function auditEntry(
+  entry: Pick<AuditEntry, "time" | "rootSessionId" | "previous" | "hash" | "content"> & { seq: number },
+): AuditEntry {
+  const record = fromBinary(DecisionRecordSchema, entry.content);
+  return create(AuditEntrySchema, { ...entry, seq: BigInt(entry.seq), record });
 }

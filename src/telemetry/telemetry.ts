@@ -8,8 +8,16 @@ import type { CallObserver } from "../call/observer.ts";
 import type { Store } from "../call/ports.ts";
 import type { Logger, ServiceLog } from "../core/logger.ts";
 import { RequestError } from "../core/request-error.ts";
-import { createHistogram, type Family, formatFamilies, type Histogram, single } from "./families.ts";
-import { createMetrics, describeEnd, type ToolTally } from "./metrics.ts";
+import {
+  createHistogram,
+  createMetrics,
+  describeEnd,
+  type Family,
+  formatFamilies,
+  type Histogram,
+  single,
+  type ToolTally,
+} from "./metrics.ts";
 
 /** Log lines, metrics and spans of this replica's calls. */
 export interface Telemetry {

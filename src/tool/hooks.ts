@@ -1,4 +1,5 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import { within } from "../core/within.ts";
 import { HookFailure } from "./errors.ts";
 
 /** The call of a hook, with the field names of opencode's plugins. */
@@ -123,7 +124,7 @@ async function runHooks<Name extends HookName>(
   for (const { name: plugin, hooks } of plugins) {
     const hook = hooks[name];
     if (hook === undefined) continue;
-    const problem = await within(timeoutMs, async () => {
+    const problem = await problemWithin(timeoutMs, async () => {
       await hook(input, output);
       return outputProblem(name, output);
     });
@@ -139,16 +140,12 @@ interface Problem {
 }
 
 /** Runs a hook with a time limit; returns the problem if it fails, takes too long or leaves an unusable output. */
-async function within(ms: number, work: () => Promise<string | undefined>): Promise<Problem | undefined> {
-  const late = Promise.withResolvers<Problem>();
-  const timer = setTimeout(() => late.resolve({ why: `it did not end within ${ms} ms` }), ms);
+async function problemWithin(ms: number, work: () => Promise<string | undefined>): Promise<Problem | undefined> {
   const done = work().then(
     (why) => why && { why },
     (cause: unknown) => ({ why: cause instanceof Error ? cause.message : String(cause), cause }),
   );
-  const problem = await Promise.race([done, late.promise]);
-  clearTimeout(timer);
-  return problem || undefined;
+  return (await within(ms, done, () => ({ why: `it did not end within ${ms} ms` }))) || undefined;
 }
 
 /** Finds the first field of a hook's output that is unusable. */

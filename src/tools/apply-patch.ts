@@ -4,10 +4,10 @@ import { ToolFailure } from "../tool/errors.ts";
 import type { ResolvedPath } from "../tool/path-asks.ts";
 import type { DefinedTool } from "../tool/tool.ts";
 import type { Workspace } from "../tool/workspace.ts";
-import { carryOut } from "./apply-patch/carry-out.ts";
 import { type FilePatch, PatchSyntaxError, parsePatch } from "./apply-patch/parse-patch.ts";
 import {
   asksForSteps,
+  carryOut,
   contentHash,
   pathsOfTarget,
   previewOfSteps,

@@ -3,8 +3,7 @@ import type { Subagents } from "../agents/runners/subagents.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import type { DefinedTool } from "../tool/tool.ts";
-import { describeAgents } from "./task/startable-agents.ts";
-import { childSessionOf, taskInput } from "./task/task-input.ts";
+import { childSessionOf, describeAgents, taskInput } from "./task/task-input.ts";
 import { fieldLines } from "./task/task-report.ts";
 
 /** Starts a subagent and returns at once: the work is a separate call of `task`, which goes on after this one has ended. */

@@ -3,9 +3,9 @@ import { realpath, stat } from "node:fs/promises";
 import { constants } from "node:os";
 import { setTimeout as delay } from "node:timers/promises";
 import * as z from "zod";
+import { isWithin } from "../core/is-within.ts";
 import { visible as shown } from "../core/visible.ts";
 import type { PlaceDirectory, SandboxConfinement, SandboxPlace } from "../sandbox/confinement.ts";
-import { isWithin } from "../sandbox/is-within.ts";
 import type { Confined } from "../sandbox/layers.ts";
 import { namedDirectories } from "../sandbox/plan-files.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
@@ -16,9 +16,8 @@ import type { CallPaths, DefinedTool, PlanContext, ToolContext, TraceContext } f
 import { filePath, type Workspace } from "../tool/workspace.ts";
 import { commandNetwork, explainNetwork, type NetworkUse, networkMetadata } from "./process/command-network.ts";
 import { confineCommand, environmentOf, explainRefusals, hiddenPaths, shownPaths } from "./process/confine-command.ts";
-import type { Quarantine } from "./process/quarantine.ts";
 import { type EndOfCommand, notRun, type Pipes, runCommand } from "./process/run-command.ts";
-import { type SettledCreated, settleCreated, takeCreated } from "./process/settle-created.ts";
+import { type Quarantine, type SettledCreated, settleCreated, takeCreated } from "./process/settle-created.ts";
 import type { Supervisor } from "./process/supervisor.ts";
 
 /** Time from the command's timeout to the call's deadline, so that a command that ends slowly still completes its call. */

@@ -8,15 +8,18 @@ import type { DefinedTool, Judge, ToolContext, ToolResult } from "../tool/tool.t
 import type { PathHandle } from "../tool/workspace.ts";
 import { searchNotes } from "./fs/found-files.ts";
 import { searchDirectory } from "./grep/search-directory.ts";
-import { askProvider, checkProvider } from "./search/ask-provider.ts";
 import {
+  askProvider,
   type CodeQuery,
   type CodeResult,
+  checkProvider,
+  fenceEach,
   placeDigest,
   type SearchAdapter,
   type SearchAnswer,
+  type ShownResults,
+  showCodeResults,
 } from "./search/provider.ts";
-import { fenceEach, type ShownResults, showCodeResults } from "./search/show-results.ts";
 
 /** Time that the call's deadline leaves after the provider's. */
 const graceMs = 5_000;

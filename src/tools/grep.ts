@@ -6,8 +6,14 @@ import type { ToolContext, ToolResult } from "../tool/tool.ts";
 import { filePath, type PathHandle } from "../tool/workspace.ts";
 import { readable, searchNotes } from "./fs/found-files.ts";
 import { ripgrep, searchTime } from "./fs/ripgrep.ts";
-import { createMatches, maxMatches } from "./grep/matches.ts";
-import { type FoundMatches, lineArgs, searchDirectory, showLines } from "./grep/search-directory.ts";
+import {
+  createMatches,
+  type FoundMatches,
+  lineArgs,
+  maxMatches,
+  searchDirectory,
+  showLines,
+} from "./grep/search-directory.ts";
 
 const outputPrefix = "toolgate-output:";
 

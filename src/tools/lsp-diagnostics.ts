@@ -3,10 +3,9 @@ import { defineTool } from "../tool/define-tool.ts";
 import type { DefinedTool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import { openQuestion, questionTool } from "./lsp/code-call.ts";
-import { diagnosticLine, fileDiagnostics, severities } from "./lsp/file-diagnostics.ts";
 import type { LanguageServers } from "./lsp/language-servers.ts";
-import { listOutput, placeAt } from "./lsp/places.ts";
-import { createLineReader } from "./lsp/previews.ts";
+import { diagnosticLine, fileDiagnostics, severities } from "./lsp/new-errors.ts";
+import { createLineReader, listOutput, placeAt } from "./lsp/places.ts";
 
 /** Lists errors and warnings of a file as it is now. */
 export function createLspDiagnostics({ servers }: { servers: LanguageServers }): DefinedTool {

@@ -14,13 +14,13 @@ import type { LanguageServers } from "./lsp/language-servers.ts";
 import {
   createResultFilter,
   leftOutNote,
+  linkMetadata,
   maxResults,
   placeAt,
   type ResultFilter,
   type ShownPlace,
 } from "./lsp/places.ts";
 import { hasOneColumn, positionFields, protocolPosition } from "./lsp/position.ts";
-import { linkMetadata } from "./lsp/previews.ts";
 import {
   documentSymbols,
   findPlaces,

@@ -3,8 +3,7 @@ import type { RunUpdate } from "../agents/runners/runner.ts";
 import type { SubagentRequest, Subagents } from "../agents/runners/subagents.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import type { DefinedTool, PlanContext, ToolContext } from "../tool/tool.ts";
-import { describeAgents } from "./task/startable-agents.ts";
-import { childSessionOf, type TaskInput, taskInput } from "./task/task-input.ts";
+import { childSessionOf, describeAgents, type TaskInput, taskInput } from "./task/task-input.ts";
 
 /** Maximum run time of a subagent, unless the call sets another one: it includes waits for approvers of its calls. */
 const timeoutMs = 4 * 3_600_000;

@@ -3,15 +3,17 @@ import type { SearchSettings, WebSearchName } from "../core/search-providers.ts"
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import type { DefinedTool } from "../tool/tool.ts";
-import { askProvider, checkProvider } from "./search/ask-provider.ts";
 import {
+  askProvider,
+  checkProvider,
+  maxResultsBytes,
   placeDigest,
   type SearchAdapter,
   type SearchAnswer,
+  showWebResults,
   type WebQuery,
   type WebResult,
 } from "./search/provider.ts";
-import { maxResultsBytes, showWebResults } from "./search/show-results.ts";
 
 /** Time that the call's deadline leaves after the provider's. */
 const graceMs = 5_000;

@@ -4,7 +4,7 @@ import {
   type ModelRequest,
   startMockModel,
   type ToolUse,
-} from "../../src/cli/canary/mock-model.ts";
+} from "../../src/cli/canary/agent-programs.ts";
 
 /** Chooses the next use from the results so far. */
 export type NextStep = (results: readonly string[]) => ToolUse | undefined;

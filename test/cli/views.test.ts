@@ -13,14 +13,12 @@ import {
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { ToolRegistration } from "../../gen/opencode/tool/v1/worker_pb.ts";
 import { ListWorkersResponseSchema } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
-import { remainingOutput } from "../../src/cli/call/execute.ts";
-import { exitCodeOf } from "../../src/cli/call/exit-code-of.ts";
-import { parseRule } from "../../src/cli/commands/rule-option.ts";
+import { exitCodeOf, remainingOutput } from "../../src/cli/call/execute.ts";
 import { workerLines } from "../../src/cli/commands/workers.ts";
 import { askLines } from "../../src/cli/view/ask-view.ts";
 import { partLines } from "../../src/cli/view/call-view.ts";
-import { linkPlaces } from "../../src/cli/view/place-links.ts";
-import { commandLine, momentOf } from "../../src/cli/view/words.ts";
+import { parseRule } from "../../src/cli/view/decision-view.ts";
+import { commandLine, linkPlaces, momentOf } from "../../src/cli/view/words.ts";
 
 const plain = (_: unknown, text: string) => text;
 const failed = (reason: ToolErrorReason, effects: ToolEffects = ToolEffects.NONE) =>

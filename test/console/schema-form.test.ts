@@ -2,8 +2,7 @@ import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { Ajv2020 } from "ajv/dist/2020.js";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { emptyDraft, readProblems } from "../../src/console/schema-form/draft.ts";
-import { type Field, readSchema } from "../../src/console/schema-form/field.ts";
+import { emptyDraft, type Field, readProblems, readSchema } from "../../src/console/schema-form/field.ts";
 import { InvalidInput } from "../../src/tool/errors.ts";
 
 const properties = (schema: JsonObject): Readonly<Record<string, Field>> => {

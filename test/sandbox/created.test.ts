@@ -19,8 +19,8 @@ import { afterAll, beforeAll, beforeEach, describe, expect, onTestFinished, test
 import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { callTool, judgeBy, openTestWorkspace, type RunOptions, type TestWorkspace } from "../../src/testing.ts";
 import { createBash } from "../../src/tools/bash.ts";
-import { createQuarantine } from "../../src/tools/process/quarantine.ts";
 import { createPipes } from "../../src/tools/process/run-command.ts";
+import { createQuarantine } from "../../src/tools/process/settle-created.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import { isBroad } from "../breadth.ts";
 import { emptyDirectory } from "../empty-directory.ts";

@@ -3,7 +3,7 @@ import { create } from "@bufbuild/protobuf";
 import { Redis } from "ioredis";
 import { afterAll, describe, expect, test } from "vitest";
 import { DecisionKind, DecisionRecordSchema, GrantScope } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { linkHash } from "../../src/store/audit.ts";
+import { linkHash } from "../../src/store/parts.ts";
 import { createKeys } from "../../src/store/redis/keys.ts";
 import type { Link } from "../../src/store/redis/link.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";

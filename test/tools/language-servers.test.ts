@@ -6,8 +6,8 @@ import { join } from "node:path";
 import { afterEach, beforeEach, expect, onTestFinished, test, vi } from "vitest";
 import type { LanguageServer } from "../../src/core/language-server.ts";
 import { openWorkspace } from "../../src/tool/workspace.ts";
+import type { ServerStart } from "../../src/tools/lsp/find-server.ts";
 import { createLanguageServers } from "../../src/tools/lsp/language-servers.ts";
-import type { ServerStart } from "../../src/tools/lsp/server-program.ts";
 
 const minute = 60_000;
 

@@ -11,11 +11,10 @@ import {
   WorkerProjectSchema,
 } from "../../../gen/opencode/tool/v1/worker_pb.ts";
 import { within } from "../../core/within.ts";
-import { exportedTool } from "../../tool/foreign.ts";
+import { type ExportedTool, exportedTool } from "../../tool/foreign.ts";
 import { isHookName } from "../../tool/hooks.ts";
 import { type LoadProblem, problemOf } from "./load-problem.ts";
 import type { ModuleLoader } from "./loaded-files.ts";
-import type { ServedTool } from "./served-tool.ts";
 
 /** The code of the process, as it is until the process ends. */
 export interface LoadedCode {
@@ -366,4 +365,12 @@ function runCommand(command: string, { cwd, env, throws }: ShellOptions): Promis
     else resolve(output);
   });
   return promise;
+}
+
+/** A tool that the process serves. */
+export interface ServedTool extends ExportedTool {
+  /** Digest of its file and of all local files that it imports. */
+  readonly source: string;
+  /** The file of `load` that brings it. */
+  readonly file: string;
 }

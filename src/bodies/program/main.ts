@@ -1,7 +1,6 @@
 /** The program of a tool process: loads tool files and plugins, and runs their bodies and hooks for the service. */
 import { writeSync } from "node:fs";
-import { openPipes } from "./pipes.ts";
-import { serveCalls } from "./serve-calls.ts";
+import { openPipes, serveCalls } from "./serve-calls.ts";
 
 /** Reports a defect on stderr, which the service logs, and ends the process: its state is not known any more. */
 function crash(kind: string, error: unknown): never {

@@ -1,12 +1,17 @@
-import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
-import type {
-  WorkerHelloSchema,
-  WorkerHook,
-  WorkerHookedSchema,
-  WorkerInit,
-  WorkerInitedSchema,
-  WorkerToolSchema,
-  WorkResponse,
+import { createReadStream, createWriteStream } from "node:fs";
+import { Socket } from "node:net";
+import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
+import { sizeDelimitedDecodeStream, sizeDelimitedEncode } from "@bufbuild/protobuf/wire";
+import {
+  type WorkerHelloSchema,
+  type WorkerHook,
+  type WorkerHookedSchema,
+  type WorkerInit,
+  type WorkerInitedSchema,
+  type WorkerToolSchema,
+  WorkRequestSchema,
+  type WorkResponse,
+  WorkResponseSchema,
 } from "../../../gen/opencode/tool/v1/worker_pb.ts";
 import { canonicalJson } from "../../core/canonical-json.ts";
 import { within } from "../../core/within.ts";
@@ -19,9 +24,7 @@ import { messageOf } from "../sdk/message-of.ts";
 import { createPlans, type Plans } from "../sdk/plans.ts";
 import type { Send } from "../sdk/running-body.ts";
 import { declaredTool } from "../sdk/tool-declaration.ts";
-import { type LoadedCode, loadCode } from "./load-code.ts";
-import type { ServicePipes } from "./pipes.ts";
-import type { ServedTool } from "./served-tool.ts";
+import { type LoadedCode, loadCode, type ServedTool } from "./load-code.ts";
 
 /** State of a process after its code was loaded. */
 interface Serving {
@@ -167,4 +170,35 @@ async function toolFor(code: LoadedCode, name: string, agent: string): Promise<T
   throw new Error(
     `the tool ${name} has other parameters for the agent ${agent}: let init return the same for all agents`,
   );
+}
+
+/** The connection to the service. */
+export interface ServicePipes {
+  /** Messages of the service; ends with its pipe. */
+  readonly messages: AsyncIterable<WorkResponse>;
+  readonly send: Send;
+}
+
+const maxMessageBytes = 16 * 1_048_576;
+
+/** Opens file descriptors 3 and 4. The process exits when the service closes one of them. */
+export function openPipes(): ServicePipes {
+  // Sockets do not block a thread of the pool while nothing comes; Bun has none for an open descriptor.
+  const isBun = process.versions.bun !== undefined;
+  const input = isBun ? createReadStream("", { fd: 3 }) : new Socket({ fd: 3, readable: true, writable: false });
+  const output = isBun ? createWriteStream("", { fd: 4 }) : new Socket({ fd: 4, readable: false, writable: true });
+  const end = () => process.exit();
+  input.on("error", end);
+  output.on("error", end);
+  return {
+    messages: sizeDelimitedDecodeStream(WorkResponseSchema, input, { readMaxBytes: maxMessageBytes }),
+    send(message) {
+      const { promise, resolve } = Promise.withResolvers<void>();
+      output.write(
+        sizeDelimitedEncode(WorkRequestSchema, create(WorkRequestSchema, { ...(message && { message }) })),
+        () => resolve(),
+      );
+      return promise;
+    },
+  };
 }

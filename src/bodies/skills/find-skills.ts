@@ -1,5 +1,6 @@
 import { lstat, readdir, realpath } from "node:fs/promises";
 import { basename, join, relative } from "node:path";
+import { isWithin } from "../../core/is-within.ts";
 import { ChangedAfterApproval, ToolFailure } from "../../tool/errors.ts";
 import { openFile } from "../../tool/open-file.ts";
 import type { Problem } from "../processes/problem.ts";
@@ -125,5 +126,3 @@ export async function digestSkills(workspace: string): Promise<Record<string, st
   const skills = found.flatMap(({ skills }) => skills);
   return Object.fromEntries(skills.map(({ file, sha256 }) => [relative(workspace, file), sha256]));
 }
-
-const isWithin = (path: string, directory: string) => path === directory || path.startsWith(`${directory}/`);

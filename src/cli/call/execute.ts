@@ -1,21 +1,19 @@
 import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
 import { ConnectError } from "@connectrpc/connect";
 import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
-import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { ToolErrorReason, type ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ExecuteToolRequestSchema, ExecuteToolResponse } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { isCut } from "../../client/resume-stream.ts";
+import { failedCommandWords } from "../../view/calls.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import { type Position, resume } from "../connection/resume.ts";
-import { exitCodes } from "../exit-codes.ts";
-import { CommandError } from "../failure/command-error.ts";
+import { CommandError, exitCodes } from "../failure/command-error.ts";
 import { commandFailure } from "../failure/failure.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { createSafeDecoder, terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { partLines } from "../view/call-view.ts";
-import { linkPlaces } from "../view/place-links.ts";
-import { durationOf } from "../view/words.ts";
+import { durationOf, linkPlaces } from "../view/words.ts";
 import { type Answering, createAskPrompt } from "./ask-prompt.ts";
-import { exitCodeOf } from "./exit-code-of.ts";
 
 /** A call to run and to follow to its end. */
 export interface Execution {
@@ -187,3 +185,31 @@ export function remainingOutput(output: string, shown: string, truncated: boolea
 
 // Outputs that are not truncated are shorter.
 const maxComparedLength = 1_048_576;
+
+/** Maps the terminal state of a call to the exit code of the command that ran it. */
+export function exitCodeOf(part: ToolPart): number {
+  const { state } = part;
+  if (state.case === "completed") return failedCommandWords(part) === "" ? exitCodes.ok : exitCodes.commandFailed;
+  if (state.case !== "error") return exitCodes.lost;
+  return exitCodeOfReason(state.value.reason);
+}
+
+/** Maps the reason of a failure to an exit code. */
+export function exitCodeOfReason(reason: ToolErrorReason): number {
+  return byReason.get(reason) ?? exitCodes.failed;
+}
+
+const byReason = new Map<ToolErrorReason, number>([
+  [ToolErrorReason.INVALID_INPUT, exitCodes.usage],
+  [ToolErrorReason.UNKNOWN_TOOL, exitCodes.usage],
+  [ToolErrorReason.STALE_TOOL, exitCodes.usage],
+  [ToolErrorReason.DENIED, exitCodes.refused],
+  [ToolErrorReason.GUARD_NOT_LOADED, exitCodes.refused],
+  [ToolErrorReason.REJECTED, exitCodes.refused],
+  [ToolErrorReason.EXPIRED, exitCodes.refused],
+  [ToolErrorReason.TIMEOUT, exitCodes.cancelled],
+  [ToolErrorReason.CANCELLED, exitCodes.cancelled],
+  [ToolErrorReason.EXECUTOR_LOST, exitCodes.lost],
+  [ToolErrorReason.NOT_REPORTED, exitCodes.lost],
+  [ToolErrorReason.RESULT_NOT_STORED, exitCodes.lost],
+]);

@@ -7,9 +7,15 @@ import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { type AgentUser, asAgentUser } from "../connect/agent-user.ts";
 import type { CanaryResult } from "../connect/record.ts";
 import type { ServerConnection } from "../connection/connection.ts";
-import type { AgentProgram } from "./agent-programs.ts";
-import { type ModelRequest, startMockModel, type ToolUse } from "./mock-model.ts";
-import { changesText, existingFileIn, sampleInput } from "./sample-input.ts";
+import {
+  type AgentProgram,
+  changesText,
+  existingFileIn,
+  type ModelRequest,
+  sampleInput,
+  startMockModel,
+  type ToolUse,
+} from "./agent-programs.ts";
 
 /** Dependencies of a canary. */
 export interface CanaryOptions {

@@ -11,8 +11,7 @@ import {
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { withScreen, withServer } from "../command.ts";
 import type { CliContext, CliProcess } from "../context.ts";
-import { exitCodes } from "../exit-codes.ts";
-import { CommandError, UsageError } from "../failure/command-error.ts";
+import { CommandError, exitCodes, UsageError } from "../failure/command-error.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { auditEntries } from "../view/audit-entries.ts";

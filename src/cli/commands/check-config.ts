@@ -1,8 +1,7 @@
 import type { Command } from "commander";
 import { withScreen } from "../command.ts";
 import type { CheckedConfig, CliContext } from "../context.ts";
-import { exitCodes } from "../exit-codes.ts";
-import { CommandError } from "../failure/command-error.ts";
+import { CommandError, exitCodes } from "../failure/command-error.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 

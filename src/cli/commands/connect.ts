@@ -26,8 +26,7 @@ import { canaryLines, enforcementLine, enforcementWord } from "../connect/show.t
 import { connectServer, findServerToken, type ServerConnection } from "../connection/connection.ts";
 import { readCertificates, serverUrl } from "../connection/server-address.ts";
 import type { CliContext } from "../context.ts";
-import { exitCodes } from "../exit-codes.ts";
-import { CommandError, UsageError } from "../failure/command-error.ts";
+import { CommandError, exitCodes, UsageError } from "../failure/command-error.ts";
 import { commandFailure } from "../failure/failure.ts";
 import { confirmAtTerminal } from "../terminal/confirm.ts";
 import type { Screen } from "../terminal/screen.ts";

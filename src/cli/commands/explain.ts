@@ -3,9 +3,8 @@ import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts
 import { ExplainPermissionResponseSchema } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { collect, withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
-import { exitCodes } from "../exit-codes.ts";
-import { decisionLines } from "../view/decision-view.ts";
-import { parseRule, type RuleOptions } from "./rule-option.ts";
+import { exitCodes } from "../failure/command-error.ts";
+import { decisionLines, parseRule, type RuleOptions } from "../view/decision-view.ts";
 
 /** Defines `toolgate explain`. */
 export function defineExplain(command: Command, context: CliContext): void {

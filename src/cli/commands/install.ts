@@ -6,8 +6,7 @@ import { shellCommand } from "../../view/words.ts";
 import { collect, refuseCachedProgram, withScreen } from "../command.ts";
 import { resolvedPath } from "../connect/file-change.ts";
 import type { CliContext } from "../context.ts";
-import { exitCodes } from "../exit-codes.ts";
-import { CommandError, UsageError } from "../failure/command-error.ts";
+import { CommandError, exitCodes, UsageError } from "../failure/command-error.ts";
 import { terminalSafe } from "../terminal/terminal-safe.ts";
 
 interface InstallFlags {

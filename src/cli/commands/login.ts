@@ -16,8 +16,7 @@ import { commandFailure } from "../failure/failure.ts";
 import { hasTerminal } from "../terminal/prompt.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
-import { signInLink } from "../view/sign-in-link.ts";
-import { commandLine } from "../view/words.ts";
+import { commandLine, signInLink } from "../view/words.ts";
 
 /** Defines `toolgate login`. */
 export function defineLogin(command: Command, context: CliContext): void {

@@ -10,8 +10,7 @@ import type { CliContext, TableFlags } from "../context.ts";
 import { commandFailure, errorInfoOf } from "../failure/failure.ts";
 import type { Paint, Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
-import { signInLink } from "../view/sign-in-link.ts";
-import { commandLine, momentOf } from "../view/words.ts";
+import { commandLine, momentOf, signInLink } from "../view/words.ts";
 
 /** Defines `toolgate people` and its subcommands. */
 export function definePeople(command: Command, context: CliContext): void {

@@ -1,17 +1,16 @@
 import type { Command } from "commander";
 import { ToolErrorReasonSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { type PlanToolResponse, PlanToolResponseSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { exitCodeOfReason } from "../call/exit-code-of.ts";
+import { exitCodeOfReason } from "../call/execute.ts";
 import { collect, withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
 import { readJsonObject } from "../json-argument.ts";
-import { questionLines } from "../question/question-lines.ts";
+import { questionLines } from "../question/parse-answer.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { previewLines } from "../view/ask-view.ts";
-import { decisionLines, paintAction } from "../view/decision-view.ts";
+import { decisionLines, paintAction, parseRule, type RuleOptions } from "../view/decision-view.ts";
 import { wordOf } from "../view/words.ts";
-import { parseRule, type RuleOptions } from "./rule-option.ts";
 
 /** Defines `toolgate plan`. */
 export function definePlan(command: Command, context: CliContext): void {

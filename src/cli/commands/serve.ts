@@ -3,8 +3,7 @@ import { serveOptions } from "../../config/schema.ts";
 import { withScreen } from "../command.ts";
 import type { CliContext, Served, ServeFlags } from "../context.ts";
 import type { Screen } from "../terminal/screen.ts";
-import { signInLink } from "../view/sign-in-link.ts";
-import { commandLine } from "../view/words.ts";
+import { commandLine, signInLink } from "../view/words.ts";
 
 /** Defines `toolgate serve`. */
 export function defineServe(command: Command, context: CliContext): void {

@@ -8,8 +8,7 @@ import {
 } from "../../../gen/opencode/tool/v1/operator_service_pb.ts";
 import { withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
-import { exitCodes } from "../exit-codes.ts";
-import { CommandError } from "../failure/command-error.ts";
+import { CommandError, exitCodes } from "../failure/command-error.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { momentOf } from "../view/words.ts";

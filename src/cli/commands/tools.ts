@@ -8,8 +8,7 @@ import {
 import { pagesOf } from "../../core/pages-of.ts";
 import { withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
-import { exitCodes } from "../exit-codes.ts";
-import { CommandError } from "../failure/command-error.ts";
+import { CommandError, exitCodes } from "../failure/command-error.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 

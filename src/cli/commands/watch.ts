@@ -11,8 +11,8 @@ import type { Paint, Screen } from "../terminal/screen.ts";
 import { createSafeDecoder, terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
 import { partLines } from "../view/call-view.ts";
-import { linkPlaces } from "../view/place-links.ts";
 import { settledWords } from "../view/settled.ts";
+import { linkPlaces } from "../view/words.ts";
 
 /** Defines `toolgate watch`. */
 export function defineWatch(command: Command, context: CliContext): void {

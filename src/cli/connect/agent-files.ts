@@ -6,7 +6,7 @@ import { assets } from "../../core/assets.ts";
 import { shellCommand } from "../../view/words.ts";
 import { hookTimeout } from "../hook/run-hook.ts";
 import type { AgentUser } from "./agent-user.ts";
-import type { JsonEntry } from "./json-entries.ts";
+import type { JsonEntry } from "./file-change.ts";
 import type { AgentKind } from "./record.ts";
 
 /** Entries that a connector writes into the configuration of an agent. */

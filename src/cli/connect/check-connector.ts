@@ -10,8 +10,7 @@ import type { ServerConnection } from "../connection/connection.ts";
 import type { Certificates } from "../connection/server-address.ts";
 import { commandFailure } from "../failure/failure.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
-import { digestOfText } from "./file-change.ts";
-import { hasEntry } from "./json-entries.ts";
+import { digestOfText, hasEntry } from "./file-change.ts";
 import { findProjectPlugins, notAccepted, notAcceptedText } from "./project-plugins.ts";
 import { type ConnectRecord, systemFilesOf, type WrittenFile } from "./record.ts";
 

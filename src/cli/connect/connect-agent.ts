@@ -6,12 +6,10 @@ import { findServiceUid } from "../../client/find-peer-proof.ts";
 import type { PeerProof } from "../../client/verified-socket.ts";
 import { readIfExists } from "../../core/read-if-exists.ts";
 import type { ServerConnection } from "../connection/connection.ts";
-import { exitCodes } from "../exit-codes.ts";
-import { CommandError } from "../failure/command-error.ts";
+import { CommandError, exitCodes } from "../failure/command-error.ts";
 import { agentFiles } from "./agent-files.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
-import { applyChanges, digestOfText, type PlannedChange, resolvedPath } from "./file-change.ts";
-import { addEntries } from "./json-entries.ts";
+import { addEntries, applyChanges, digestOfText, type PlannedChange, resolvedPath } from "./file-change.ts";
 import {
   type AgentKind,
   type ConnectRecord,

@@ -1,8 +1,7 @@
 import { globSync, readFileSync } from "node:fs";
 import { dirname, join, relative } from "node:path";
 import { readIfExists } from "../../core/read-if-exists.ts";
-import { digestOfText } from "./file-change.ts";
-import { findEntry } from "./json-entries.ts";
+import { digestOfText, findEntry } from "./file-change.ts";
 
 /** Digests of files that a person accepted, by path. */
 export type AcceptedPlugins = Readonly<Record<string, string>>;

@@ -1,8 +1,7 @@
 import { join } from "node:path";
 import { z } from "zod";
 import { readIfExists } from "../../core/read-if-exists.ts";
-import { exitCodes } from "../exit-codes.ts";
-import { CommandError } from "../failure/command-error.ts";
+import { CommandError, exitCodes } from "../failure/command-error.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
 import { applyChanges, resolvedPath } from "./file-change.ts";
 

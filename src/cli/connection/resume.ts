@@ -1,6 +1,5 @@
 import { type Frame, type ResumableStream, resumeStream, StoreChanged } from "../../client/resume-stream.ts";
-import { exitCodes } from "../exit-codes.ts";
-import { CommandError } from "../failure/command-error.ts";
+import { CommandError, exitCodes } from "../failure/command-error.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { durationOf } from "../view/words.ts";
 

@@ -1,8 +1,7 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { ErrorInfoSchema } from "../../../gen/google/rpc/error_details_pb.ts";
-import { exitCodes } from "../exit-codes.ts";
 import { terminalSafe } from "../terminal/terminal-safe.ts";
-import { CommandError } from "./command-error.ts";
+import { CommandError, exitCodes } from "./command-error.ts";
 
 /** An error as it is printed, and the exit code. */
 export interface CommandFailure {

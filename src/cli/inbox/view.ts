@@ -3,7 +3,7 @@ import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
 import { riskKinds } from "../../view/risks.ts";
 import { hasSameView } from "../../view/view-lines.ts";
-import { questionLines } from "../question/question-lines.ts";
+import { questionLines } from "../question/parse-answer.ts";
 import { clipRow, wrapRows } from "../terminal/full-screen.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";

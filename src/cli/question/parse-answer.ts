@@ -1,5 +1,7 @@
 import type { Question } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import { terminalLine } from "../terminal/terminal-safe.ts";
+import { answerHint, questionLabel } from "../../view/questions.ts";
+import type { Paint } from "../terminal/screen.ts";
+import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 
 /** Values for one question, or the reason why the text is no answer to it. */
 export type ParsedAnswer = { values: string[] } | { problem: string };
@@ -43,4 +45,19 @@ function freeText(question: Question, chosen: readonly string[], text: string): 
 function noOption({ options }: Question, text: string): ParsedAnswer {
   const labels = options.map(({ label }, i) => `${i + 1} ${terminalLine(label)}`).join(", ");
   return { problem: `${terminalLine(JSON.stringify(text))} is none of ${labels}` };
+}
+
+/** One question as lines: its label and text, the numbered options, and how to answer. */
+export function questionLines(question: Question, at: number, paint: Paint): string[] {
+  const [first = "", ...more] = terminalSafe(question.question).split("\n");
+  const options = question.options.map(({ label, description }, i) => {
+    const about = description === "" ? "" : `  ${paint("dim", terminalLine(description))}`;
+    return `    ${paint("bold", `${i + 1}`.padStart(2))} ${terminalLine(label)}${about}`;
+  });
+  return [
+    `  ${paint("cyan", questionLabel(question, at, terminalLine))}  ${first}`,
+    ...more.map((line) => `  ${line}`),
+    ...options,
+    `    ${paint("dim", answerHint(question))}`,
+  ];
 }

@@ -8,7 +8,7 @@ import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
 import { riskLines } from "../../view/risks.ts";
 import { viewLines } from "../../view/view-lines.ts";
-import { questionLines } from "../question/question-lines.ts";
+import { questionLines } from "../question/parse-answer.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import type { FileTexts } from "./whole-request.ts";

@@ -6,6 +6,7 @@ import {
   PermissionReasonSchema,
   type RuleMatch,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { UsageError } from "../failure/command-error.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { wordOf } from "./words.ts";
@@ -49,3 +50,27 @@ export function paintAction(action: PermissionAction, paint: Paint): string {
   const colour = action === PermissionAction.ALLOW ? "green" : action === PermissionAction.DENY ? "red" : "yellow";
   return paint(colour, wordOf(PermissionActionSchema, action).padEnd(5));
 }
+
+/** The options of commands that evaluate rules without a call. */
+export interface RuleOptions {
+  agent?: string;
+  session?: string;
+  rule: string[];
+}
+
+/** Reads a rule such as `bash git push * deny`: the first word is the permission, the last the action. */
+export function parseRule(text: string): { permission: string; pattern: string; action: PermissionAction } {
+  const [, permission, pattern, word] = /^(\S+)\s+(.+)\s+(\S+)$/s.exec(text.trim()) ?? [];
+  const action = actions.get(word ?? "");
+  if (permission !== undefined && pattern !== undefined && action !== undefined) return { permission, pattern, action };
+  throw new UsageError(
+    `"${text}" is not a rule`,
+    'write it like --rule "bash git push * deny"; actions are allow, ask and deny',
+  );
+}
+
+const actions = new Map<string, PermissionAction>([
+  ["allow", PermissionAction.ALLOW],
+  ["ask", PermissionAction.ASK],
+  ["deny", PermissionAction.DENY],
+]);

@@ -6,8 +6,7 @@ import type { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.
 import { type FileText, fileText } from "../../view/file-text.ts";
 import { maxChangeBytes, readWhole } from "../../view/read-output.ts";
 import { isRequestCut, viewLines, withWholeInput } from "../../view/view-lines.ts";
-import { exitCodes } from "../exit-codes.ts";
-import { CommandError } from "../failure/command-error.ts";
+import { CommandError, exitCodes } from "../failure/command-error.ts";
 
 /** Reads what a request holds only in part, of its input and of its change; the texts are not safe for a terminal yet. */
 export async function readWholeRequest(

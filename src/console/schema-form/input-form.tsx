@@ -3,8 +3,16 @@ import { type Signal, useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useId, useRef } from "preact/hooks";
 import { visibleText } from "../parts/visible-text.ts";
-import { type Draft, emptyDraft, type Problems, withField } from "./draft.ts";
-import { type Field, kindWords, type NamedField, objectOf } from "./field.ts";
+import {
+  type Draft,
+  emptyDraft,
+  type Field,
+  kindWords,
+  type NamedField,
+  objectOf,
+  type Problems,
+  withField,
+} from "./field.ts";
 
 /**
  * A form for the input of a tool: by field, or as JSON where no field fits. It blocks only invalid JSON; the service

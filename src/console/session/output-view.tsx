@@ -6,7 +6,7 @@ import { sizeOf } from "../../view/quantities.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
 import { whileVisible } from "../shell/visibility.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import type { Watch } from "../stream/watch.ts";
+import type { Watch } from "../stream/follow.ts";
 import { type AnsiLine, type AnsiReader, createAnsiReader, linesOf, plainOf } from "./ansi.ts";
 import type { SessionFeed } from "./session-feed.ts";
 

@@ -12,9 +12,8 @@ import { Empty, type PageProps } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Liveness } from "../stream/follow.ts";
-import type { CallListRow } from "./call-list.ts";
 import { CallView } from "./call-view.tsx";
-import { createSessionFeed } from "./session-feed.ts";
+import { type CallListRow, createSessionFeed } from "./session-feed.ts";
 
 /** The visible sessions, or the selected one. */
 export function SessionsPage(props: PageProps) {

@@ -6,8 +6,18 @@ import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb
 import { SourceService } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
 import { type GetServerInfoResponse, ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { whileVisible } from "../shell/visibility.ts";
-import { final, followFrames, heartbeatMs } from "./follow.ts";
-import { advanceWant, asksKey, isGap, isOver, type StreamFrame, type Want, type Watch } from "./watch.ts";
+import {
+  advanceWant,
+  asksKey,
+  final,
+  followFrames,
+  heartbeatMs,
+  isGap,
+  isOver,
+  type StreamFrame,
+  type Want,
+  type Watch,
+} from "./follow.ts";
 
 /** An authenticated connection to the service that serves this page. */
 export interface ConsoleConnection {

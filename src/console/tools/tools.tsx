@@ -16,8 +16,16 @@ import { CopyCommand } from "../parts/copy-command.tsx";
 import { Pre } from "../parts/long-text.tsx";
 import { PlanVerdict } from "../parts/verdict.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
-import { emptyDraft, noProblems, readProblems } from "../schema-form/draft.ts";
-import { type Field, kindWords, type NamedField, objectOf, readSchema } from "../schema-form/field.ts";
+import {
+  emptyDraft,
+  type Field,
+  kindWords,
+  type NamedField,
+  noProblems,
+  objectOf,
+  readProblems,
+  readSchema,
+} from "../schema-form/field.ts";
 import { InputForm } from "../schema-form/input-form.tsx";
 import { CallView } from "../session/call-view.tsx";
 import { failureText, useLoaded } from "../shell/load.ts";

@@ -1,8 +1,8 @@
 import { fork } from "node:child_process";
 import type { Server } from "node:net";
-import { setTimeout as delay } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { assets } from "../../core/assets.ts";
+import { within } from "../../core/within.ts";
 import type { LayerShare } from "../layers.ts";
 import { type NetworkNamespace, openNamespace } from "./open-namespace.ts";
 import { type FromProxy, type HostPort, hostOf, type ToProxy, type Traffic } from "./target.ts";
@@ -249,15 +249,11 @@ async function hold({ rules, asked }: ConnectedCommand, url: string, holdMs: num
     return `no rule allows ${host}, and no one is asked. Add "${host}*" = "allow" under [permission.webfetch]`;
   const answer = asked.get(host) ?? rules.ask(host);
   asked.set(host, answer);
-  const timer = new AbortController();
-  const late = delay(holdMs, `no one has allowed ${host} within ${holdMs / 1_000} s`, { signal: timer.signal });
+  const allowed = answer.then(() => undefined);
   try {
-    return await Promise.race([answer.then(() => undefined), late]);
+    return await within(holdMs, allowed, () => `no one has allowed ${host} within ${holdMs / 1_000} s`);
   } catch (error) {
     return `${host} was refused: ${error instanceof Error ? error.message : String(error)}`;
-  } finally {
-    timer.abort();
-    late.catch(() => undefined);
   }
 }
 

@@ -2,6 +2,7 @@ import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { StoreSafety } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import { RequestError } from "../../core/request-error.ts";
+import { within } from "../../core/within.ts";
 import { StoreUnusable } from "../errors.ts";
 import { type Client, connectRedis, eachNode, leaveRedis, masters, quitRedis, whenReady } from "./client.ts";
 import {
@@ -237,9 +238,8 @@ function linkOver(
     async ready() {
       if (connection.isClosed || client.status !== "ready") return false;
       if (safety().copies < safety().required) return false;
-      const slow = new Promise<boolean>((resolve) => setTimeout(resolve, 1_000, false).unref());
       const found = probe(connection).catch(() => false);
-      return Promise.race([found, slow]);
+      return within(1_000, found, () => false);
     },
     async close() {
       connection.isClosed = true;
@@ -331,14 +331,17 @@ async function untilVerified(connection: Connection, deadline: number): Promise<
   if (isVerified(connection)) return;
   while (!connection.isClosed && performance.now() < deadline) {
     if (connection.client.status === "ready")
-      await Promise.race([verifyContents(connection).catch(() => {}), late(verifyMs)]);
+      await within(
+        verifyMs,
+        verifyContents(connection).catch(() => {}),
+        () => undefined,
+      );
     if (isVerified(connection)) return;
     await pause();
   }
   throw unavailable("there is no connection to Redis");
 }
 
-const late = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms).unref());
 /** Waits before the next attempt. */
 const pause = () => new Promise((resolve) => setTimeout(resolve, 20));
 /** Time for a verification, which takes as long as failovers follow each other. Replicas agree on one in up to 5 s. */

@@ -2,7 +2,7 @@ import { randomBytes } from "node:crypto";
 import type { DecisionRecord } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../../core/call-ref.ts";
-import { encodeDecision } from "../audit.ts";
+import { encodeDecision } from "../parts.ts";
 import { callName, type HeldCalls, type RedisCallRecords } from "./call-records.ts";
 import type { Keys } from "./keys.ts";
 import type { Link, StepBytes, StepKeys } from "./link.ts";

@@ -1,7 +1,7 @@
 import type { Retention } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import { DamagedRecord } from "../checksum.ts";
-import type { Damage } from "../damage.ts";
+import type { Damage } from "../refusals.ts";
 import {
   auditRetentionMs,
   countRemoved,

@@ -1,6 +1,6 @@
 import type { DatabaseSync } from "node:sqlite";
 import type { AuditEntry, DecisionRecord } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import { auditEntry, encodeDecision, linkHash } from "../audit.ts";
+import { auditEntry, encodeDecision, linkHash } from "../parts.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
 import type { SessionHead, SqliteSessions } from "./sessions.ts";

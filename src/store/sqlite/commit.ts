@@ -3,7 +3,7 @@ import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Logger } from "../../core/logger.ts";
 import { RequestError } from "../../core/request-error.ts";
 import { DamagedRecord } from "../checksum.ts";
-import { createDamage } from "../damage.ts";
+import { createDamage } from "../refusals.ts";
 import { codeOf, isDamageCode } from "./database.ts";
 
 /** Services of the running transaction that a transition may use in addition to its statements. */

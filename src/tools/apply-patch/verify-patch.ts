@@ -1,9 +1,9 @@
 import { ToolFailure } from "../../tool/errors.ts";
 import type { PlanContext } from "../../tool/tool.ts";
 import type { PathHandle } from "../../tool/workspace.ts";
+import { plain } from "../fs/apply-edit.ts";
 import { compare, type FileChange } from "../fs/diff.ts";
 import { changedSinceApproval, checkRead, type ExistingFile, readExisting, versionOf } from "../fs/existing-file.ts";
-import { plain } from "../fs/find-text.ts";
 import type { Chunk, FilePatch } from "./parse-patch.ts";
 
 /** A section of a patch with resolved paths. */

@@ -6,12 +6,22 @@ import type { Plan, Tool } from "../../tool/tool.ts";
 import type { PathHandle } from "../../tool/workspace.ts";
 import { compare } from "../fs/diff.ts";
 import { cellSource } from "../read/notebook.ts";
-import { planCommand } from "./command.ts";
-import { contentChange, editsOf, planChange, planRead } from "./files.ts";
-import { type Mapping, mapping, type Place, placeOf } from "./mapping.ts";
+import {
+  contentChange,
+  editsOf,
+  type Mapping,
+  mapping,
+  type Place,
+  placeOf,
+  planChange,
+  planCommand,
+  planFetch,
+  planGlob,
+  planGrep,
+  planNamed,
+  planRead,
+} from "./mapping.ts";
 import { opencodeTools } from "./opencode.ts";
-import { planFetch, planNamed } from "./others.ts";
-import { planGlob, planGrep } from "./search.ts";
 
 /** Input of a call of an ACP agent: what the agent sent about the use of its tool. */
 const request = z.object({

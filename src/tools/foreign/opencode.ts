@@ -1,11 +1,21 @@
 import * as z from "zod";
 import { ToolFailure } from "../../tool/errors.ts";
 import { PatchSyntaxError, parsePatch } from "../apply-patch/parse-patch.ts";
-import { planCommand } from "./command.ts";
-import { contentChange, editsOf, planChange, planRead } from "./files.ts";
-import { type Mapping, mapping, type Place } from "./mapping.ts";
-import { planFetch, planNamed } from "./others.ts";
-import { planGlob, planGrep, planList } from "./search.ts";
+import {
+  contentChange,
+  editsOf,
+  type Mapping,
+  mapping,
+  type Place,
+  planChange,
+  planCommand,
+  planFetch,
+  planGlob,
+  planGrep,
+  planList,
+  planNamed,
+  planRead,
+} from "./mapping.ts";
 
 const path = z.string().min(1);
 const edit = z.object({ oldString: z.string(), newString: z.string(), replaceAll: z.boolean().default(false) });

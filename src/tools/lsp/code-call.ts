@@ -3,11 +3,11 @@ import { visible } from "../../core/visible.ts";
 import { ToolFailure } from "../../tool/errors.ts";
 import type { Plan, PlanContext, ToolContext } from "../../tool/tool.ts";
 import type { PathHandle } from "../../tool/workspace.ts";
+import { presentStats } from "./documents.ts";
 import type { ServerPlace } from "./find-server.ts";
 import type { AskedFile, LanguageClient } from "./language-client.ts";
 import type { LanguageServers } from "./language-servers.ts";
 import { mayRead } from "./places.ts";
-import { presentStats } from "./present-stats.ts";
 
 /** The plan of a question about a file. */
 export interface CodePlan extends Plan {

@@ -1,7 +1,7 @@
 import type { CancellationTokenSource, MessageConnection, MessageReader } from "vscode-jsonrpc/node";
 import type { LanguageServer } from "../../core/language-server.ts";
 import { ToolFailure } from "../../tool/errors.ts";
-import type { ServerProgram } from "./server-program.ts";
+import type { ServerProgram } from "./find-server.ts";
 
 /** Requests in a row without an answer after which a server counts as hung. */
 const maxUnanswered = 2;

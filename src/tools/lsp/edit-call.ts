@@ -5,10 +5,10 @@ import { visible } from "../../core/visible.ts";
 import { ToolFailure } from "../../tool/errors.ts";
 import type { Judge, Plan, PlanContext, ToolContext, ToolResult } from "../../tool/tool.ts";
 import type { PathHandle, Workspace } from "../../tool/workspace.ts";
-import { carryOut } from "../apply-patch/carry-out.ts";
 import type { FilePatch } from "../apply-patch/parse-patch.ts";
 import {
   asksForSteps,
+  carryOut,
   contentHash,
   pathsOfTarget,
   previewOfSteps,

@@ -6,12 +6,17 @@ import type { LanguageServer } from "../../core/language-server.ts";
 import { visible } from "../../core/visible.ts";
 import { ToolFailure } from "../../tool/errors.ts";
 import type { PathHandle } from "../../tool/workspace.ts";
-import type { ChangedFiles } from "./changed-files.ts";
 import { type LanguageConnection, openConnection, ServerAnswer, type ServerMessages } from "./connection.ts";
 import { createPushedDiagnostics, type PushedDiagnostics } from "./diagnostics.ts";
-import { createDocuments, type Documents, type OpenDocument, uriOf } from "./documents.ts";
-import { presentStats } from "./present-stats.ts";
-import type { ServerProgram } from "./server-program.ts";
+import {
+  type ChangedFiles,
+  createDocuments,
+  type Documents,
+  type OpenDocument,
+  presentStats,
+  uriOf,
+} from "./documents.ts";
+import type { ServerProgram } from "./find-server.ts";
 
 const initializeMs = 30_000;
 /** Size above which a file is not sent to a server. */

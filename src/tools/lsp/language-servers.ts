@@ -1,23 +1,23 @@
 import type { Ask } from "../../core/ask.ts";
+import { isWithin } from "../../core/is-within.ts";
 import type { CodeSettings, LanguageServer } from "../../core/language-server.ts";
 import { visible } from "../../core/visible.ts";
 import { within } from "../../core/within.ts";
 import { workspaceRoot } from "../../core/workspace-root.ts";
-import { isWithin } from "../../sandbox/is-within.ts";
 import { ToolFailure } from "../../tool/errors.ts";
 import type { Workspace } from "../../tool/workspace.ts";
-import { watchProject } from "./changed-files.ts";
 import { ServerEnded } from "./connection.ts";
+import { watchProject } from "./documents.ts";
 import {
   type FoundCommand,
   findCommand,
   projectRoot,
   type ServerPlace,
+  type ServerStarter,
   serverFor,
   wantedPrograms,
 } from "./find-server.ts";
 import { introduceClient, type LanguageClient } from "./language-client.ts";
-import type { ServerStarter } from "./server-program.ts";
 
 const idleMs = 300_000;
 /** Deaths within this time after which a server is not started again. */

@@ -11,8 +11,15 @@ import type {
 import { visible } from "../../core/visible.ts";
 import { nameOnOneLine } from "../fs/found-files.ts";
 import { type AskedFile, askAbout, askProject, type CodeMethod, type LanguageClient } from "./language-client.ts";
-import { maxResults, type PlaceWithText, placeAt, type ResultFilter, type ShownPlace, shownPlaces } from "./places.ts";
-import { createLineReader } from "./previews.ts";
+import {
+  createLineReader,
+  maxResults,
+  type PlaceWithText,
+  placeAt,
+  type ResultFilter,
+  type ShownPlace,
+  shownPlaces,
+} from "./places.ts";
 
 /** Returns what a server shows about a position; undefined if it shows nothing. */
 export async function hoverText(

@@ -1,10 +1,10 @@
 import { basename, relative } from "node:path";
 import type { Ask } from "../../core/ask.ts";
+import { isWithin } from "../../core/is-within.ts";
 import { visible } from "../../core/visible.ts";
 import { within } from "../../core/within.ts";
 import type { SandboxPlace } from "../../sandbox/confinement.ts";
 import { gitSettings } from "../../sandbox/git-settings.ts";
-import { isWithin } from "../../sandbox/is-within.ts";
 import type { Argv, Confined, Covered, CoveredPaths } from "../../sandbox/layers.ts";
 import { TooManyMounts } from "../../sandbox/plan-files.ts";
 import type { Sandbox } from "../../sandbox/sandbox.ts";

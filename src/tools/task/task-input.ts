@@ -1,5 +1,7 @@
 import { createHash } from "node:crypto";
 import * as z from "zod";
+import type { Subagents } from "../../agents/runners/subagents.ts";
+import type { OfferContext } from "../../tool/tool.ts";
 
 /** Other names of fields, which opencode and models that know it write. */
 const aliases = { subagent_type: "agent", task_id: "session_id", sessionID: "session_id" } as const;
@@ -46,4 +48,14 @@ export type TaskInput = z.output<typeof taskInput>;
 /** Returns the id of the session of a call's subagent: the same each time, so that a call that starts again has one session. */
 export function childSessionOf({ sessionId, callId }: { sessionId: string; callId: string }): string {
   return `ses_${createHash("sha256").update(`${sessionId} ${callId}`).digest("hex").slice(0, 40)}`;
+}
+
+/** Lists the agents that a task can start: those that have a runner and that no rule denies. */
+export function describeAgents(subagents: Pick<Subagents, "startable">, { judge, principal }: OfferContext): string {
+  const agents = subagents
+    .startable(principal)
+    .filter(([name]) => judge({ permission: "task", patterns: [name] }).action !== "deny");
+  if (agents.length === 0)
+    return "No agent can be started now, since no agent runner is connected for one that you may use: do the work yourself.";
+  return ["Agents:", ...agents.map(([name, description]) => `- ${name}: ${description}`)].join("\n");
 }

@@ -6,6 +6,7 @@ import { type ClientContext, client, RequestError } from "@agentclientprotocol/s
 import * as z from "zod";
 import packageJson from "../../../../package.json" with { type: "json" };
 import { locateProgram } from "../../../core/locate-program.ts";
+import { within } from "../../../core/within.ts";
 import type { AgentRun, RunUpdate } from "../runner.ts";
 import { AgentFailure, type AgentProcess, type ToolAccess } from "./acp-host.ts";
 import type { AcpProgram, AcpRuntime, RunProgress } from "./acp-runtime.ts";
@@ -287,22 +288,18 @@ function remember(conversations: Map<string, string>, childSession: string, sess
 
 /** Sends a request; an error of the agent and silence are `AgentFailure`. */
 async function request(agent: ClientContext, method: string, params: object, ms?: number): Promise<unknown> {
-  const late = new AbortController();
   try {
     const sent = agent.request(method, params);
     if (ms === undefined) return await sent;
-    const timeout = delay(ms, undefined, { signal: late.signal }).then(() => {
+    return await within(ms, sent, () => {
       throw new AgentFailure(`it did not answer ${method} within ${ms / 1_000} s`);
     });
-    return await Promise.race([sent, timeout]);
   } catch (error) {
     if (!(error instanceof RequestError)) throw error;
     const signIn = error.code === -32_000 ? "; sign in to it as the user of the service" : "";
     throw new AgentFailure(
       `it answered ${method} with the error ${JSON.stringify(error.message.slice(0, 500))}${signIn}`,
     );
-  } finally {
-    late.abort();
   }
 }
 

@@ -1,0 +1,5 @@
+import { sep } from "node:path";
+
+/** Checks if a path is a directory or lies below it. */
+export const isWithin = (path: string, directory: string) =>
+  path === directory || path.startsWith(directory.endsWith(sep) ? directory : directory + sep);

@@ -1,3 +1,0 @@
-/** Checks if a path is a directory or lies below it. */
-export const isWithin = (path: string, directory: string) =>
-  path === directory || path.startsWith(directory === "/" ? "/" : `${directory}/`);
