@@ -8,6 +8,7 @@ import reply from "toolgate/jsonschema/permissionReply.schema.json" with { type:
 import { defineTool, z } from "toolgate/plugin";
 import { callTool, openTestWorkspace } from "toolgate/testing";
 import { type PermissionReply, permissionReplySchema } from "toolgate/validators";
+import { type ServeOptions, serve } from "toolgate/worker";
 
 const count = defineTool({
   name: "count",
@@ -30,9 +31,14 @@ const token = findToken("caller", server.url, { TOOLGATE_DATA: flags.data });
 const client = connect({ url: server.url, ...(token !== undefined && { token }) });
 const { part } = await client.tools.callTool({ tool: "count", input: { text: "four" }, waitMs: 10_000 });
 client.close();
+const unknown: ServeOptions = { url: server.url, token: "a-token-without-a-worker", log: () => undefined };
+const worker = await serve([count], unknown).then(
+  () => "served",
+  () => "refused",
+);
 await server.close();
 await rm(data, { recursive: true });
 
 const outputOf = (part: ToolPart | undefined) => (part?.state.case === "completed" ? part.state.value.output : "");
 const answer: PermissionReply = permissionReplySchema.parse(reply.enum[0]);
-console.log(JSON.stringify({ tested: tested.output, called: outputOf(part), answer }));
+console.log(JSON.stringify({ tested: tested.output, called: outputOf(part), worker, answer }));

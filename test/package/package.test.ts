@@ -85,7 +85,7 @@ test("a program uses each export, and its types fit", async () => {
     "consumer.ts",
   );
   const { stdout } = await shell("consumer.ts");
-  expect(JSON.parse(stdout)).toEqual({ tested: "3", called: "4", answer: "once" });
+  expect(JSON.parse(stdout)).toEqual({ tested: "3", called: "4", worker: "refused", answer: "once" });
 });
 
 test("a tool file imports toolgate/plugin and zod", async () => {
