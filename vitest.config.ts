@@ -1,12 +1,11 @@
 import { defineConfig } from "vitest/config";
 import { broadOnly, longOnly } from "./test/breadth/broad-only.ts";
-import FailedFiles from "./test/failed-files.ts";
 
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
     // The last one prints the CPU time as the last line.
-    reporters: ["default", new FailedFiles(), "./test/cpu-reporter.ts"],
+    reporters: ["default", "./test/cpu-reporter.ts"],
     // These have separate scripts: test:faults takes minutes, test:clients needs other languages, test:package and test:agents
     // install.
     exclude: ["test/faults/**", "test/clients/**", "test/package/**", "test/agents/**", ...broadOnly, ...longOnly],

@@ -96,8 +96,6 @@ export const broadOnly = [
   "test/bodies/processes/foreign-plugins.test.ts",
   // Installs an identity provider into .cache; test/people/oidc.test.ts plays one.
   "test/people/oidc-replicas.test.ts",
-  // Each test runs vitest several times.
-  "test/second-run.test.ts",
   // Debian's searx takes seconds of CPU to start.
   "test/tools/searx.test.ts",
 ];

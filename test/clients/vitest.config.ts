@@ -1,9 +1,7 @@
 import { defineConfig } from "vitest/config";
-import FailedFiles from "../failed-files.ts";
 
 export default defineConfig({
   test: {
-    reporters: ["default", new FailedFiles()],
     include: ["test/clients/*.test.ts"],
     setupFiles: ["test/patience.ts"],
     globalSetup: ["test/clients/programs.ts"],

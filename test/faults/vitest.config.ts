@@ -1,6 +1,5 @@
 import { defineConfig } from "vitest/config";
 import { BaseSequencer, type TestSpecification } from "vitest/node";
-import FailedFiles from "../failed-files.ts";
 import { isLong } from "./report.ts";
 
 /** Files that take longest. One of them that began last would leave a core idle. */
@@ -16,7 +15,6 @@ class LongestFirst extends BaseSequencer {
 
 export default defineConfig({
   test: {
-    reporters: ["default", new FailedFiles()],
     include: ["test/faults/*.test.ts"],
     setupFiles: ["test/patience.ts"],
     globalSetup: ["test/programs.ts", "test/builds.ts", "test/faults/report.ts"],

@@ -1,9 +1,7 @@
 import { defineConfig } from "vitest/config";
-import FailedFiles from "../failed-files.ts";
 
 export default defineConfig({
   test: {
-    reporters: ["default", new FailedFiles()],
     root: import.meta.dirname,
     include: ["*.test.ts"],
     globalSetup: "install.ts",
