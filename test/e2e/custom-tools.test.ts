@@ -17,7 +17,15 @@ const root = join(import.meta.dirname, "../..");
 
 /** The service of all tests that need no settings and no restart. */
 // Packages that links in a configuration's node_modules lead to.
-const shared = useService({ settings: `[sandbox]\nreadable = [${JSON.stringify(join(root, "node_modules"))}]\n` });
+const shared = useService({
+  settings: `[sandbox]
+readable = [${JSON.stringify(join(root, "node_modules"))}]
+[permission.pay_bill]
+"*" = { action = "allow", when = "input.amount <= 100" }
+[permission.pay_rent]
+"*" = { action = "allow", when = "input.amuont <= 100" }
+`,
+});
 /** The tools without any file. */
 const builtIn = new Set<string>();
 beforeAll(async () => {
@@ -114,6 +122,20 @@ export default Tool.define("my_custom_tool", async () => ({
     });
     expect(await call(service, "greet", { name: 3 })).toMatchObject({ reason: ToolErrorReason.INVALID_INPUT });
     expect(await call(service, "greet_loud", {})).toMatchObject({ reason: ToolErrorReason.INVALID_INPUT });
+  });
+
+  test("is judged by its input; a condition on a field that it does not have is logged once, and the call asks", async () => {
+    const pays = `export default { description: "Pays.", args: { amount: { type: "number" } }, execute: () => "paid" };`;
+    const service = await serveWith({ "tool/pay_bill.js": pays, "tool/pay_rent.js": pays });
+    const { tools } = connect(service, "caller");
+    const actionOf = async (tool: string, amount: number) => (await tools.planTool({ tool, input: { amount } })).action;
+    expect(await actionOf("pay_bill", 100)).toBe(PermissionAction.ALLOW);
+    expect(await actionOf("pay_bill", 101)).toBe(PermissionAction.ASK);
+    expect(await actionOf("pay_rent", 1)).toBe(PermissionAction.ASK);
+    const log = await readFile(join(service.data, "log", "toolgate.log"), "utf8");
+    expect(log.match(/the condition of pay_\w+ .*? What it would allow asks/g)).toEqual([
+      expect.stringMatching(/ of pay_rent .* does not fit the input of pay_rent: it has no input\.amuont; /),
+    ]);
   });
 
   test("shows what it passes to metadata() under other keys, such as progress", async () => {
