@@ -160,6 +160,7 @@ const nextSteps: Record<string, NextStep | undefined> = {
   ORIGIN_REFUSED: () => "open the console at the address of the service",
   NO_SUCH_CREDENTIAL: () => "see them with `toolgate token list`",
   NO_SUCH_PERSON: () => "see them with `toolgate people`",
+  PROVIDER_UNAVAILABLE: () => "try again, or sign in by a code of *Add a device* with `toolgate login CODE`",
   NO_SUCH_ASSIGNMENT: () => "report with the token and the assignment with which the call began",
   ALREADY_BEGUN: () => "do not run the tool: the approval was given out before; ask with a new call id",
   RUNNER_SILENT: () => "connect the runner again, and send a beat at least every beat_ms",
