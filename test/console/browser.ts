@@ -118,7 +118,13 @@ export async function untilArmed(page: Page): Promise<void> {
 
 /** Waits until the card takes a rejection, which needs no look at the whole request. */
 export async function untilRejectable(page: Page): Promise<void> {
-  await page.locator('.answer-bar .danger[aria-disabled="false"]').first().waitFor();
+  await page
+    .locator('.answer-bar .danger[aria-disabled="false"]')
+    .first()
+    .waitFor()
+    .catch(async (error: Error) => {
+      throw new Error(`${error.message}\nThe page shows:\n${await page.locator("main").innerText()}`);
+    });
 }
 
 /** Waits until the inbox is empty; settled asks leave it at once instead of after their four seconds. */
