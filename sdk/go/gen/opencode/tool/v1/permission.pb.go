@@ -638,10 +638,12 @@ type PermissionRule struct {
 	// action applies if this rule decides.
 	Action PermissionAction `protobuf:"varint,3,opt,name=action,proto3,enum=opencode.tool.v1.PermissionAction" json:"action,omitempty"`
 	// when is the condition under which this rule matches; empty: always. It uses `contained` (the sandbox keeps all effects
-	// of the command line in the workspace and in private temporary files) and `risk` (the kinds of risk, such as `'delete' in
-	// risk`) with !, &&, ||, comparisons, `in`, size() and risk.only([…]). What is unknown goes the strict way: a rule that
-	// allows then does not match, one that asks or denies does. Only rules of the configuration and of trusted workspaces can
-	// have one; those of requests and sessions are refused.
+	// of the command line in the workspace and in private temporary files), `risk` (the kinds of risk, such as `'delete' in
+	// risk`), `tool` (its name) and `input` (the input as approvers see it, such as `input.amount <= 100`) with !, &&, ||,
+	// comparisons, `in`, has(input.FIELD), size(), startsWith(), endsWith(), contains() and risk.only([…]); it has at most 64
+	// parts. What is unknown, missing or of another type goes the strict way: a rule that allows then does not match, one that
+	// asks or denies does. Only rules of the configuration and of trusted workspaces can have one; those of requests and
+	// sessions are refused. Where the input decides that a call asks, no grant is offered or counts: it names only patterns.
 	When          string `protobuf:"bytes,4,opt,name=when,proto3" json:"when,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
