@@ -21,12 +21,16 @@ export interface Reading {
 /** Reads the events of an ExecuteTool or WatchSession stream. */
 export function read(stream: AsyncIterable<{ event?: SessionEvent | undefined; lastSeq: bigint }>): Reading {
   const messages = stream[Symbol.asyncIterator]();
+  // Begun at once: connect-node fails on a response that has ended before its first read.
+  let first: ReturnType<typeof messages.next> | undefined = messages.next();
+  first.catch(() => undefined);
   const seen: SessionEvent[] = [];
   let lastSeq = 0n;
 
   async function next(): Promise<SessionEvent | undefined> {
     for (;;) {
-      const message = await messages.next();
+      const message = await (first ?? messages.next());
+      first = undefined;
       if (message.done) return undefined;
       lastSeq = message.value.lastSeq;
       if (message.value.event === undefined) continue;
