@@ -19,7 +19,7 @@ export interface ShownCall {
   title: string;
   /** The input as it will run. */
   input: JsonObject;
-  /** What a running body says of its ask; values that the input has too are not repeated. */
+  /** Values that a running body gives with its ask, without those that the input has too. */
   metadata?: JsonObject | undefined;
   /** Files that run or are read as code, to which the approval is bound. */
   files?: readonly MessageInitShape<typeof ViewFileSchema>[];

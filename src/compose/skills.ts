@@ -82,7 +82,7 @@ export async function trustWorkspace(
   };
 }
 
-/** What a person trusts of a workspace: files relative to it. */
+/** The files of a workspace that a person trusts, relative to it. */
 export interface TrustedFiles {
   directory: string;
   tools: string[];

@@ -9,6 +9,8 @@ export interface EndedSession {
   readonly sid?: string | undefined;
   readonly sub?: string | undefined;
   readonly before: number;
+  /** Lets the token be sent again, where its sign-ins could not be ended. */
+  forget(): void;
 }
 
 /** Creates the check of logout tokens (OpenID Connect Back-Channel Logout 1.0). `now` is the time of day, in ms. */
@@ -39,7 +41,7 @@ export function createLogoutTokens(now: () => number) {
         if (jti === "" || taken.has(name)) throw new Error("its jti is empty, or it was sent before");
         if (taken.size < maxTaken) taken.set(name, now() + maxAgeMs + 2 * skewMs);
         // A token that another replica took ends no sign-in that began since.
-        return { sid, sub, before: iat * 1_000 + skewMs };
+        return { sid, sub, before: iat * 1_000 + skewMs, forget: () => void taken.delete(name) };
       } catch (error) {
         const reason = error instanceof Error ? error.message : String(error);
         throw new RequestError(ErrorReason.INVALID_MESSAGE, `the logout token was refused: ${reason}`);

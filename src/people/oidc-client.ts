@@ -6,7 +6,7 @@ import { RequestError } from "../core/request-error.ts";
 import { fetchBounded } from "./bounded-fetch.ts";
 import type { OidcProvider } from "./person-rules.ts";
 
-/** What a provider proves about a person. */
+/** Facts that a provider proves about a person. */
 export interface ProvenIdentity {
   readonly subject: string;
   readonly name: string;

@@ -169,15 +169,20 @@ export function createProviderSignIns({
     /** Ends the sign-ins that a provider's logout token names. */
     async logOut(name: string, token: string): Promise<void> {
       const provider = find(name);
-      const { sid, sub, before } = await bounded(() => logoutTokens.verify(provider, token));
-      await Promise.all([table.refresh(), people.refresh()]);
+      const { sid, sub, before, forget } = await bounded(() => logoutTokens.verify(provider, token));
       const isOfProvider = ({ personId = "" }: Credential) => people.find(personId)?.person?.issuer === provider.issuer;
       const isNamed = (credential: Credential) =>
         sid !== undefined && credential.sid !== undefined
           ? credential.sid === sid
           : sub !== undefined && credential.personId === personOf(provider.issuer, sub).id;
-      const ended = table.current().filter((each) => each.created <= before && isOfProvider(each) && isNamed(each));
-      await end(ended, `${provider.name} logged them out`);
+      try {
+        await Promise.all([table.refresh(), people.refresh()]);
+        const ended = table.current().filter((each) => each.created <= before && isOfProvider(each) && isNamed(each));
+        await end(ended, `${provider.name} logged them out`);
+      } catch (error) {
+        forget();
+        throw error;
+      }
     },
 
     /** Begins to read the groups whose time has come, unless that is under way. */

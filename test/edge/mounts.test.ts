@@ -59,3 +59,14 @@ test.each([
   const open = () => dispatch([mount("/x", first), mount("/x", second)], () => undefined);
   expect(open).toThrow(`two doors serve ${shared}`);
 });
+
+test("an error of a door refuses its request, and reaches no other", () => {
+  const wrong = new Error("a bug");
+  const refused: unknown[] = [];
+  const handle = () => {
+    throw wrong;
+  };
+  const handler = dispatch([{ path: "/", handle }], (error) => refused.push(error));
+  handler({ method: "GET", url: "/", headers: {} } as IncomingMessage, {} as ServerResponse);
+  expect(refused).toEqual([wrong]);
+});

@@ -1,5 +1,5 @@
 import { createHmac, hash } from "node:crypto";
-import { writeFile } from "node:fs/promises";
+import { mkdir, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { base64url, type JWTPayload } from "jose";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
@@ -239,6 +239,11 @@ test.each(["/auth/callback/corp", "/auth/callback/%2F%2Fevil.example", "/auth/ca
   },
 );
 
+test("a callback that names no provider is refused, and ends nothing", async () => {
+  expect((await fetch(`${service.url}/auth/callback/%E0%A4%A`, { redirect: "manual" })).status).toBe(404);
+  expect((await fetch(`${service.url}/healthz`)).status).toBe(200);
+});
+
 test("a page of this service signs its browser in, and no page of another origin does", async () => {
   const { origin } = new URL(service.url);
   const headers = { origin, "content-type": "application/json" };
@@ -290,6 +295,17 @@ test("a logout of the provider ends the session that it names, with the devices 
   expect((await infoOf(two.token)).roles).toEqual(["approver"]);
   expect((await logOut(await signLogout({ sid: undefined }))).status).toBe(200);
   expect(await refusal(infoOf(two.token))).toMatchObject({ reason: "UNAUTHENTICATED" });
+});
+
+test("a logout that could not be stored counts when the provider sends it again", async () => {
+  const { token } = await (await signIn()).finished;
+  const sent = await signLogout();
+  const inTheWay = join(service.data, `credentials.json.${service.pid}.new`);
+  await mkdir(inTheWay);
+  expect((await logOut(sent)).status).toBe(503);
+  await rmdir(inTheWay);
+  expect((await logOut(sent)).status).toBe(200);
+  expect(await refusal(infoOf(token))).toMatchObject({ reason: "UNAUTHENTICATED" });
 });
 
 /** Differences from a good logout token, each of which must refuse it. */

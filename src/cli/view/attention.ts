@@ -12,7 +12,7 @@ import { wordOf } from "./words.ts";
 
 /** The requests to people that one rule or one agent caused, and how they were answered. */
 export interface Attention {
-  /** What they are counted by. */
+  /** The group whose requests it counts. */
   by: "all" | "agent" | "rule";
   /** The agent, or the rule or the reason by which it was asked. */
   name: string;

@@ -22,7 +22,7 @@ const maxSuggestions = 20;
 export interface TriedRule extends Suggestion {
   /** The requests that would not have been asked. */
   saves: number;
-  /** What else was asked and would be allowed. */
+  /** Other patterns that were asked for and would be allowed. */
   alsoAllows: string[];
 }
 

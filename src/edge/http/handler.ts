@@ -44,8 +44,13 @@ export function dispatch(mounts: readonly Mount[], refuse: Refuse): Handler {
     const [path = ""] = (request.url ?? "").split("?", 1);
     const prefix = () => prefixes.find((start) => path.startsWith(start)) ?? "";
     const mount = (exact.get(path) ?? exact.get(prefix()))?.find((each) => serves(each, request));
-    if (mount !== undefined) mount.handle(request, response);
-    else refuse(notServed("unimplemented", `${request.method} ${path} is not served here`), request, response, 404);
+    try {
+      if (mount === undefined) throw notServed("unimplemented", `${request.method} ${path} is not served here`);
+      mount.handle(request, response);
+    } catch (error) {
+      // An error of one door must not end the service for all.
+      refuse(error, request, response, mount === undefined ? 404 : undefined);
+    }
   };
 }
 

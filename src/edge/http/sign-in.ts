@@ -6,6 +6,7 @@ import type { ProviderSignIns } from "../../people/provider-sign-ins.ts";
 import type { Authenticate } from "../api/authenticate.ts";
 import { type BrowserSignIn, callbackOf, callbackPath, checkOwnPage, newBrowserToken } from "../api/browser-sign-in.ts";
 import type { EdgeLimits, RequestHeaders } from "../api/edge-context.ts";
+import { notServed } from "../api/request-failure.ts";
 import { readBody } from "../rpc/request-body.ts";
 import { type Handler, type Mount, type Refuse, type Request, type Response, sendWhole } from "./handler.ts";
 import type { ByteBudget } from "./socket-limits.ts";
@@ -38,10 +39,18 @@ export function signInDoor(options: SignInDoorOptions): Mount[] {
  */
 function sendToPage({ url = "" }: Request, response: Response): void {
   const [path = "", query = ""] = url.slice(callbackPath.length).split("?", 2);
-  response.setHeader("location", `/#sign-in=${encodeURIComponent(decodeURIComponent(path))}&${query}`);
+  response.setHeader("location", `/#sign-in=${encodeURIComponent(providerIn(path))}&${query}`);
   response.setHeader("cache-control", "no-store");
   response.setHeader("referrer-policy", "no-referrer");
   sendWhole(response, 303, "text/plain", "");
+}
+
+function providerIn(path: string): string {
+  try {
+    return decodeURIComponent(path);
+  } catch {
+    throw notServed("not_found", `${callbackPath}${path} names no provider`);
+  }
 }
 
 /** Takes the logout token of an identity provider (OpenID Connect Back-Channel Logout 1.0). */
@@ -51,7 +60,7 @@ async function logOut({ signIns, limits, budget }: SignInDoorOptions, request: R
     const { maxMs, maxBytes } = { maxMs: limits.bodyMs, maxBytes: maxLogoutBytes };
     const form = new URLSearchParams((await readBody(request, { maxBytes, maxMs, budget })).toString());
     const [provider = ""] = (request.url ?? "").slice(logoutPath.length).split("?", 1);
-    await signIns.logOut(decodeURIComponent(provider), form.get("logout_token") ?? "");
+    await signIns.logOut(providerIn(provider), form.get("logout_token") ?? "");
     sendWhole(response, 200, "text/plain", "");
   } catch (error) {
     const isRefused = error instanceof RequestError && error.reason === ErrorReason.INVALID_MESSAGE;
