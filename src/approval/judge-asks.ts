@@ -5,12 +5,11 @@ import {
   type PermissionDecision,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import type { ExpandedAsk, Layers } from "../policy/model.ts";
+import type { ExpandedAsk, Layers, Subject } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
 import type { Policy } from "../policy/policy.ts";
-import type { Subject } from "../policy/subject.ts";
+import { isOnceOnly, type JudgedAsk, withGrants } from "./grants.ts";
 import type { PermissionStore } from "./ports.ts";
-import { isOnceOnly, type JudgedAsk, withGrants } from "./with-grants.ts";
 
 /** The decisions on all asks of a call, and what they come to. */
 export interface Verdict {

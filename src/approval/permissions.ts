@@ -9,19 +9,15 @@ import type {
 import type { CallRef } from "../core/call-ref.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
-import type { ExpandedAsk } from "../policy/model.ts";
+import type { ExpandedAsk, Subject } from "../policy/model.ts";
 import type { Policy } from "../policy/policy.ts";
-import type { Subject } from "../policy/subject.ts";
-import type { AnswerEffects } from "./answer-effects.ts";
 import { confirmationRecord, type Decider, revocationRecord } from "./decisions.ts";
 import { type JudgedBy, judgeAsks, type UnapprovedAsk, type Verdict } from "./judge-asks.ts";
 import type { PlainAlways } from "./offers.ts";
-import { listOpenAsks } from "./open-asks.ts";
 import { toPermissionRequest } from "./permission-request.ts";
-import type { AskStore, PermissionStore } from "./ports.ts";
-import { denyCall, expireAsks, type Rejection, rejectAsks } from "./refuse-asks.ts";
-import { settleAnswer } from "./settle-answer.ts";
-import type { ApprovalContext } from "./settlements.ts";
+import type { AnswerEffects, AskStore, PermissionStore } from "./ports.ts";
+import { denyCall, expireAsks, type Rejection, rejectAsks, settleAnswer } from "./settle-answer.ts";
+import { type ApprovalContext, listOpenAsks } from "./settlements.ts";
 
 /** Steps of the store that settle an answer. The life of a call reads its call with them, and starts it. */
 export type AnswerSteps = Pick<AskStore, "getAsk" | "asksOf" | "settle">;

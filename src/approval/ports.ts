@@ -1,5 +1,6 @@
+import type { JsonObject } from "@bufbuild/protobuf";
 import type { AuditEntry, DecisionRecord, Grant, PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { PermissionRequest, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { PermissionRequest, ToolErrorReason, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 
 /**
@@ -141,4 +142,16 @@ export interface GrantFilter {
   includeDead: boolean;
   before?: string;
   limit: number;
+}
+
+/** Effects of an answer on the waiting call. The life of a call implements them; the store writes call and ask in one step. */
+export interface AnswerEffects {
+  /** Returns the part in its terminal error state. */
+  fail(part: ToolPart, reason: ToolErrorReason, error: string): ToolPart;
+  /** Returns the part with other arguments and the difference for the model; throws if the call's tool cannot take them. */
+  replaceInput(
+    call: { part: ToolPart; workspace: string },
+    input: JsonObject,
+    by: string,
+  ): { part: ToolPart; difference: string } | "no difference";
 }

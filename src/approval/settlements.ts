@@ -1,5 +1,9 @@
+import { createHash } from "node:crypto";
 import { create, type JsonObject } from "@bufbuild/protobuf";
 import {
+  type Grant,
+  GrantSchema,
+  GrantScope,
   PermissionOutcome,
   type PermissionSettled,
   PermissionSettledSchema,
@@ -11,16 +15,12 @@ import {
   type PermissionResponse,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
-import { answerDigest } from "./answer-digest.ts";
-import type { AnswerEffects } from "./answer-effects.ts";
-import { notEditable } from "./answer-refusals.ts";
-import { checkAnswers, isQuestion } from "./check-answers.ts";
-import { findCoveredAsks } from "./covered-asks.ts";
+import { canonicalJson } from "../core/canonical-json.ts";
 import { settlementRecords } from "./decisions.ts";
-import { endedWaits } from "./ended-waits.ts";
-import type { AskRecord, PermissionStore, Settlement } from "./ports.ts";
-import { refusalText, withdrawalText } from "./refusal-text.ts";
-import { grantsSaved } from "./saved-grants.ts";
+import { coversAsk } from "./grants.ts";
+import { plainOffer } from "./offers.ts";
+import type { AnswerEffects, AskRecord, EndedWait, PermissionStore, Settlement } from "./ports.ts";
+import { checkAnswers, isQuestion, noOffer, notEditable, refusalText, withdrawalText } from "./refusals.ts";
 
 /** Everything from which settlements are computed. A settlement changes nothing until the store writes it. */
 export interface ApprovalContext {
@@ -218,4 +218,145 @@ const answeredBy = ({ by = "", person, method }: StoredAnswer): StoredAnswer => 
 /** The answer to an ask that the response did not name: as if it had been answered itself, with the reply alone. */
 function impliedAnswer({ request }: AskRecord, { reply }: PermissionResponse, answer: StoredAnswer): StoredAnswer {
   return { ...answeredBy(answer), settledWith: request.id, answerDigest: answerDigest({ reply }) };
+}
+
+/** An open ask, and the new grant that covers it. */
+interface CoveredAsk {
+  ask: AskRecord;
+  grant: Grant;
+}
+
+/**
+ * Finds the open asks of a tree that new grants cover, together with the grants that already exist. `answered` holds the
+ * IDs of the permission requests that the answer settles anyway.
+ */
+async function findCoveredAsks(
+  store: PermissionStore,
+  grants: readonly Grant[],
+  root: string,
+  answered: ReadonlySet<string>,
+): Promise<{ covered: CoveredAsk[]; asksVersion?: number }> {
+  const [{ workspace, agent } = { workspace: "", agent: "" }] = grants;
+  if (grants.length === 0) return { covered: [] };
+  // The version is read before the asks, so that the step that writes the settlement detects an ask opened in between.
+  const { asksVersion } = await store.grantsFor({ root, workspace, agent });
+  const open = (await allOpenAsks(store, root)).filter(({ request }) => !answered.has(request.id));
+  const agents = [...new Set(open.map(({ request }) => request.agent))];
+  const livingByAgent = new Map(
+    await Promise.all(
+      agents.map(async (agent) => [agent, (await store.grantsFor({ root, workspace, agent })).grants] as const),
+    ),
+  );
+  const covered = open.flatMap((ask) => {
+    const { request, part } = ask;
+    const used = coversAsk([...grants, ...(livingByAgent.get(request.agent) ?? [])], request, part.tool);
+    const grant = used?.find((each) => grants.includes(each));
+    return grant ? [{ ask, grant }] : [];
+  });
+  return { covered, asksVersion };
+}
+
+/**
+ * Lists the waits of calls that end with these settlements: no ask of the call stays open. A call waits without an owner, so no
+ * replica can measure its wait.
+ */
+function endedWaits(asks: readonly AskRecord[], settled: readonly PermissionSettled[]): EndedWait[] {
+  const times = new Map(settled.map(({ permissionId, time }) => [permissionId, time]));
+  return [...Map.groupBy(asks, ({ part }) => part.id).values()].flatMap((ofCall) => {
+    const [{ part } = {}] = ofCall;
+    if (part === undefined || !part.permissionIds.every((id) => times.has(id))) return [];
+    const began = Math.min(...ofCall.map(({ request }) => request.created));
+    const ended = Math.max(...ofCall.map(({ request }) => times.get(request.id) ?? 0));
+    return [{ part, ms: Math.max(ended - began, 0) }];
+  });
+}
+
+/**
+ * Builds the grants that "always" saves: the chosen offer of the answered ask, which comes first, and the first offer of each other
+ * ask. An answer that names no offer saves the plain one of each.
+ */
+function grantsSaved(
+  asks: readonly AskRecord[],
+  workspace: string,
+  { offerId, expires }: PermissionResponse,
+  by: string,
+  { newId, now }: { newId(prefix: "grt"): string; now(): number },
+): Grant[] {
+  const grants = asks.flatMap(({ request, call, part }, i) => {
+    const offer = offerId === "" ? plainOffer(request) : request.offers.find(({ id }) => i > 0 || id === offerId);
+    if (!offer?.match && i === 0 && offerId !== "") throw noOffer(request, `no offer ${offerId}`);
+    if (!offer?.match) return [];
+    const { scope, text, binding } = offer;
+    const grant = { scope, binding, workspace, tool: part.tool, sessionId: call.root, grantedBy: by };
+    return [offer.match, ...offer.also].map((match) =>
+      create(GrantSchema, {
+        ...grant,
+        match,
+        text: expires === 0 ? text : `${text}, at most until ${new Date(expires).toISOString()}`,
+        id: newId("grt"),
+        permission: request.permission,
+        permissionId: request.id,
+        created: now(),
+        // The earlier of the two; 0 means never.
+        expires: Math.min(offer.expires || expires, expires || offer.expires),
+        agent: scope === GrantScope.AGENT ? request.agent : "",
+      }),
+    );
+  });
+  const [answered] = asks;
+  if (grants.length === 0 && answered) throw noOffer(answered.request, "nothing to save");
+  return grants;
+}
+
+type AnswerContent = Pick<PermissionResponse, "reply"> &
+  Partial<Pick<PermissionResponse, "message" | "offerId" | "input" | "wholeCall" | "expires" | "answers">>;
+
+/** Identifies the content of an answer. `expected_digest` and `reply_id` describe the request that carries it, and are left out. */
+export function answerDigest({
+  reply,
+  message,
+  offerId,
+  input,
+  wholeCall,
+  expires,
+  answers = [],
+}: AnswerContent): string {
+  const content = [reply, message ?? "", offerId ?? "", input ? canonicalJson(input) : "", wholeCall === true];
+  return createHash("sha256")
+    .update(JSON.stringify([...content, expires ?? 0, ...answers.map(({ values }) => values)]))
+    .digest("base64url");
+}
+
+const pageSize = 500;
+
+/** Reads every open ask of a session tree. */
+export async function allOpenAsks(store: PermissionStore, root: string | undefined): Promise<AskRecord[]> {
+  const open: AskRecord[] = [];
+  for (;;) {
+    const after = open.at(-1)?.request.id;
+    const page = await store.openAsks({ ...(root && { root }), ...(after && { after }), limit: pageSize });
+    open.push(...page);
+    if (page.length < pageSize) return open;
+  }
+}
+
+/**
+ * Reads a page of the open asks that `sees` admits, oldest first; `next` is the cursor of the following page. Reads as many as are
+ * wanted, and more at a time only for a viewer who does not see all of them.
+ */
+export async function listOpenAsks(
+  store: PermissionStore,
+  filter: { root?: string; after?: string; limit: number; sees(ask: AskRecord): Promise<boolean> },
+): Promise<{ asks: AskRecord[]; next?: string }> {
+  const asks: AskRecord[] = [];
+  let after = filter.after;
+  for (let limit = Math.min(filter.limit, pageSize); ; limit = pageSize) {
+    const page = await store.openAsks({ ...(filter.root && { root: filter.root }), ...(after && { after }), limit });
+    for (const ask of page) {
+      if (await filter.sees(ask)) asks.push(ask);
+      if (asks.length === filter.limit) return { asks, next: ask.request.id };
+    }
+    after = page.at(-1)?.request.id;
+    if (page.length < limit) return { asks };
+  }
 }

@@ -15,17 +15,15 @@ import {
   type Preview,
   ToolErrorReason,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { isQuestion } from "../approval/check-answers.ts";
 import { decisionOn } from "../approval/decisions.ts";
 import type { UnapprovedAsk, Verdict } from "../approval/judge-asks.ts";
 import type { AskRecord } from "../approval/ports.ts";
-import { refusalText } from "../approval/refusal-text.ts";
+import { isQuestion, refusalText } from "../approval/refusals.ts";
 import { questionPermission } from "../core/ask.ts";
 import { newId } from "../core/ids.ts";
 import { visibleLine } from "../core/visible.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
-import type { ExpandedAsk } from "../policy/model.ts";
-import type { Subject } from "../policy/subject.ts";
+import type { ExpandedAsk, Subject } from "../policy/model.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
 import { decideByHooks, isAllowedByHooks } from "./call-hooks.ts";
 import { decidedCall, refreshCall } from "./call-record.ts";

@@ -17,15 +17,20 @@ import { trackedFiles } from "../core/tracked-files.ts";
 import { visible, visibleLine } from "../core/visible.ts";
 import { isForeignPermission } from "../policy/known-permissions.ts";
 import type { LayersFor } from "../policy/layers.ts";
-import { createMatchSteps, stepsPerMs } from "../policy/match-steps.ts";
-import type { ExpandedAsk, Layers, Wall } from "../policy/model.ts";
+import {
+  createMatchSteps,
+  type ExpandedAsk,
+  type Layers,
+  type Subject,
+  stepsPerMs,
+  type Wall,
+} from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
 import type { Policy } from "../policy/policy.ts";
 import type { CodeUse, PlacedCode } from "../policy/shell/code.ts";
 import { isSimpleLine, readAsTexts, readCommands } from "../policy/shell/command.ts";
 import type { GitNames } from "../policy/shell/git-names.ts";
 import type { Entry } from "../policy/shell/glob.ts";
-import type { Subject } from "../policy/subject.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import { judgedWorkspace } from "../tool/lexical-workspace.ts";
 import { cautionFor, type ResolvedPath } from "../tool/path-asks.ts";

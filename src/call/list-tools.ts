@@ -9,7 +9,7 @@ import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { isListed } from "../policy/known-permissions.ts";
-import { createMatchSteps, stepsPerMs } from "../policy/match-steps.ts";
+import { createMatchSteps, stepsPerMs } from "../policy/model.ts";
 import { HookFailure } from "../tool/errors.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import { offeredTo, type Registry, schemaFor } from "../tool/registry.ts";

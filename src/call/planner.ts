@@ -18,8 +18,8 @@ import {
   ToolErrorReason,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { GetToolRequest, PlanToolRequest, ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { createCallView } from "../approval/call-view.ts";
 import type { Verdict } from "../approval/judge-asks.ts";
+import { createCallView } from "../approval/permission-request.ts";
 import type { Ask } from "../core/ask.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { Principal } from "../core/principal.ts";
@@ -27,10 +27,8 @@ import { RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { isForeignPermission, knownPermissions } from "../policy/known-permissions.ts";
 import { checkRules, type LayersFor } from "../policy/layers.ts";
-import { createMatchSteps, stepsPerMs } from "../policy/match-steps.ts";
-import type { LayerRules, Layers } from "../policy/model.ts";
+import { createMatchSteps, type LayerRules, type Layers, type Subject, stepsPerMs } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
-import type { Subject } from "../policy/subject.ts";
 import { InvalidInput, ToolFailure } from "../tool/errors.ts";
 import type { ForeignTools } from "../tool/foreign.ts";
 import type { HookChain } from "../tool/hooks.ts";

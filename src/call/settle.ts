@@ -2,7 +2,7 @@ import { create, type JsonObject } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { DecisionRecord } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type FilePart, FilePartSchema, ToolExecutor, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { AnswerEffects } from "../approval/answer-effects.ts";
+import type { AnswerEffects } from "../approval/ports.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import { RequestError } from "../core/request-error.ts";
 import { difference } from "../policy/display.ts";

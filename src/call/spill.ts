@@ -1,7 +1,7 @@
 import { fromJson, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 import { type Value, ValueSchema } from "@bufbuild/protobuf/wkt";
 import type { CallView, Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { createCallView, isViewCut, type ShownCall } from "../approval/call-view.ts";
+import { createCallView, isViewCut, type ShownCall } from "../approval/permission-request.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import { newId } from "../core/ids.ts";
 import { cutPreview } from "./decide.ts";

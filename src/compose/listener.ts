@@ -1,5 +1,5 @@
 import type { Connectors, EnforcementCheck } from "../agents/connect/connectors.ts";
-import { createAuditReader } from "../approval/audit.ts";
+import { createAuditReader } from "../approval/decisions.ts";
 import type { Workers } from "../bodies/workers/workers.ts";
 import type { Store } from "../call/ports.ts";
 import { readableRoot } from "../call/sessions.ts";

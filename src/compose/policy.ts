@@ -16,10 +16,9 @@ import { canonicalJson } from "../core/canonical-json.ts";
 import type { Logger } from "../core/logger.ts";
 import { inputProblem, type TypedTool } from "../policy/condition-schema.ts";
 import { type ConfiguredRules, createLayers, type LayersFor } from "../policy/layers.ts";
-import type { Layers } from "../policy/model.ts";
+import type { Layers, Subject } from "../policy/model.ts";
 import { createPolicy } from "../policy/policy.ts";
 import type { Rule } from "../policy/rules.ts";
-import type { Subject } from "../policy/subject.ts";
 import { declaredTools } from "./built-in-tools.ts";
 
 /** The configuration that decides what policy protects and where workspaces are. */

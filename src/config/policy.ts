@@ -4,11 +4,10 @@ import { type PermissionDecision, PermissionLayer } from "../../gen/opencode/too
 import { builtInAgents } from "../policy/agents.ts";
 import { inputProblem, restsOnRisk, type TypedTool } from "../policy/condition-schema.ts";
 import { type AskingTool, isForeignPermission, knownPermissions, permissionsOf } from "../policy/known-permissions.ts";
-import { type ConfiguredRules, createLayers } from "../policy/layers.ts";
+import { type ConfiguredRules, containedPreset, createLayers, type Preset } from "../policy/layers.ts";
 import { strictestOf } from "../policy/opinion.ts";
 import { parseRules, rulePaths } from "../policy/parse-rules.ts";
 import { createPolicy } from "../policy/policy.ts";
-import { containedPreset, type Preset } from "../policy/preset.ts";
 import { ruleCovers } from "../policy/rule-cover.ts";
 import { actions, expandHome, type Rule } from "../policy/rules.ts";
 import { isLiteral } from "../policy/wildcard.ts";

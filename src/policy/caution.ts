@@ -6,10 +6,9 @@ import {
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type Ask, questionPermission } from "../core/ask.ts";
 import { type Address, isAmbiguous } from "./address.ts";
-import type { ConnectorFiles } from "./connector-files.ts";
 import { warningsAbout } from "./display.ts";
 import type { Opinion } from "./opinion.ts";
-import { type GitFiles, gitFile, isGitSettings, protectedFile } from "./protected-files.ts";
+import { type ConnectorFiles, type GitFiles, gitFile, isGitSettings, protectedFile } from "./protected-files.ts";
 import { foldCase } from "./wildcard.ts";
 
 /** Returns the caution that forces an ask although rules or grants allow; undefined if there is none. `at` is the place in the patterns. */

@@ -6,23 +6,34 @@ import {
   PermissionLayer,
   PermissionReason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { type Address, readAddress } from "./address.ts";
+import { type Address, namesIn, privateHost, readAddress } from "./address.ts";
 import { addressCaution, caution, hiddenText } from "./caution.ts";
-import type { CompiledRules } from "./compiled-rules.ts";
 import type { Facts } from "./condition.ts";
-import type { ConnectorFiles } from "./connector-files.ts";
-import { noMatch, noPattern, notRestricted, protectedBy, tooLarge, unreadableRules } from "./fixed-opinions.ts";
 import type { FileGuard } from "./guard.ts";
 import { createMatchCache, findNarrowerRule, matchRule } from "./match-rule.ts";
-import { type MatchSteps, TooManySteps } from "./match-steps.ts";
-import type { ExpandedAsk, LayerRules, Layers } from "./model.ts";
-import { namedParts, refusedAddress } from "./named-address.ts";
-import { describe, type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
+import { type ExpandedAsk, type LayerRules, type Layers, type MatchSteps, TooManySteps } from "./model.ts";
+import {
+  describe,
+  firstMatchOfEach,
+  type Match,
+  noMatch,
+  noPattern,
+  notRestricted,
+  type Opinion,
+  opinionBy,
+  plainRule,
+  protectedBy,
+  strictestOf,
+  type TracedMatch,
+  tooLarge,
+  traceOf,
+  unreadableRules,
+} from "./opinion.ts";
+import type { ConnectorFiles } from "./protected-files.ts";
 import { risksOfAsk } from "./risk.ts";
-import { type Target, targetOf } from "./rule-list.ts";
-import { type Command, readCommandOf } from "./shell/command.ts";
-import { judgeCommand } from "./shell/judge.ts";
-import { firstMatchOfEach, plainRule, type TracedMatch, traceOf } from "./trace.ts";
+import { type CompiledRules, type Target, targetOf } from "./rule-list.ts";
+import { type Command, readCommandOf, withoutSpace } from "./shell/command.ts";
+import { isLiteral } from "./wildcard.ts";
 
 /** Everything that decisions depend on, other than the ask and its layers. */
 export interface PolicyState {
@@ -238,4 +249,112 @@ function toDecision(
 
 function ruleOf({ index, rule }: Match) {
   return { ruleIndex: index, rule: plainRule(rule) };
+}
+
+/** Returns which parts of an address a rule that does not deny spells out: the host (or the IP address it resolves to), and the port. */
+function namedParts(
+  compiled: CompiledRules,
+  address: Address,
+  leadsTo: string | undefined,
+  { wide }: Layers,
+  facts?: Facts,
+): { host: boolean; port: boolean } {
+  const target = targetOf("webfetch", address.url, undefined, facts);
+  const rules = wide.flatMap(({ rules }) => compiled(rules).all(target));
+  const naming = rules.filter(({ rule }) => rule.action !== PermissionAction.DENY);
+  const isNamed = (host: string) => naming.some(({ rule }) => namesIn(rule.pattern, { ...address, host }).host);
+  return {
+    host: isNamed(address.host) || (leadsTo !== undefined && isNamed(leadsTo)),
+    port: address.port === "" || naming.some(({ rule }) => namesIn(rule.pattern, address).port),
+  };
+}
+
+/** Returns the reason why the engine denies an address: it is not public, and no rule names it. Undefined if it does not. */
+function refusedAddress(
+  compiled: CompiledRules,
+  address: Address,
+  leadsTo: string | undefined,
+  layers: Layers,
+  facts?: Facts,
+): string | undefined {
+  const reason = privateHost(address.host) ?? (leadsTo === undefined ? undefined : privateHost(leadsTo));
+  if (reason === undefined || namedParts(compiled, address, leadsTo, layers, facts).host) return undefined;
+  return `${reason}, and no rule names it`;
+}
+
+/** A list of rules, as the judgement of commands sees it. */
+interface CommandRules {
+  /** Returns the rules that match a text, in order: the last one decides. */
+  matches(text: string): readonly Match[];
+  /** Returns an ask or deny of any layer that is not for all commands. */
+  narrower(): Match | undefined;
+  /** The opinion if no rule matches. */
+  unmatched: Opinion | undefined;
+}
+
+/**
+ * Returns the opinion of one list of rules on a command of a line. The words of the command decide, and those of the
+ * commands that it runs; a match of another spelling, by a rule that is not for everything, can only make the opinion
+ * stricter. A rule allows what it spells out. Only `*` allows opaque or dangerous parts beyond that, and only if no layer
+ * has a narrower ask or deny, which might be about them.
+ */
+function judgeCommand(command: Command, line: string, rules: CommandRules): Opinion | undefined {
+  const stricter = [line, ...command.spellings].flatMap((spelling) => {
+    const match = rules.matches(spelling).at(-1);
+    if (!match || match.rule.action === PermissionAction.ALLOW || match.rule.pattern === "*") return [];
+    return [{ ...opinionBy(match), reason: `${describe(match)} meets ${JSON.stringify(spelling)}` }];
+  });
+  const decided = exactly([line, command.text, command.bare], rules) ?? byWords(command, rules);
+  return strictestOf([...(decided ? [decided] : []), ...stricter]);
+}
+
+/** Returns the opinion of an allowing rule that equals one of these texts, word for word. */
+function exactly(texts: readonly string[], rules: CommandRules): Opinion | undefined {
+  const matches = texts.map((text) => rules.matches(withoutSpace(text)).at(-1));
+  const match = matches.find((match) => match?.rule.action === PermissionAction.ALLOW && isLiteral(match.rule.pattern));
+  return match && opinionBy(match);
+}
+
+function byWords(command: Command, rules: CommandRules): Opinion | undefined {
+  const matches = rules.matches(command.bare);
+  const match = matches.at(-1);
+  if (!match) return rules.unmatched;
+  if (match.rule.action !== PermissionAction.ALLOW) return opinionBy(match);
+  const doubt = doubtAbout(command, match.rule.pattern, rules);
+  const hidden = match.rule.pattern === "*" ? rules.narrower() : match;
+  const inner = command.inner.flatMap((one) => byWords(one, rules) ?? []);
+  if (doubt === undefined || !hidden) return strictestOf([opinionBy(match), ...inner]);
+  // An earlier rule that reaches so far applies, unless a later one overrides it.
+  const allowing = matches.slice(matches.findLastIndex(({ rule }) => rule.action !== PermissionAction.ALLOW) + 1);
+  const reaching = allowing.findLast(
+    ({ rule }) => rule.pattern !== "*" && doubtAbout(command, rule.pattern, rules) === undefined,
+  );
+  return reaching ? strictestOf([opinionBy(reaching), ...inner]) : doubted(command, doubt, hidden, rules);
+}
+
+/** Returns the reason why an allowing rule may not cover this command. */
+function doubtAbout({ opaque, dangers }: Command, pattern: string, rules: CommandRules): string | undefined {
+  if (opaque !== undefined) return opaque;
+  const spelledOut = pattern.search(/ ?[*?]/);
+  const isMeant = (text: string) => {
+    const match = rules.matches(text).at(-1);
+    return match !== undefined && match.rule.action !== PermissionAction.ALLOW && match.rule.pattern !== "*";
+  };
+  return dangers.find(({ length, mayBegin, texts }) => length > spelledOut && (!mayBegin || texts.some(isMeant)))?.why;
+}
+
+/** Returns the opinion where the rule for some commands does not settle it: a denial of the remaining rules, otherwise an ask. */
+function doubted({ bare, opaque }: Command, doubt: string, rule: Match, rules: CommandRules): Opinion {
+  const left = rules
+    .matches(bare)
+    .findLast(({ rule }) => rule.action !== PermissionAction.ALLOW || rule.pattern === "*");
+  if (left?.rule.action === PermissionAction.DENY) return opinionBy(left);
+  const allows = rule.rule.action === PermissionAction.ALLOW;
+  const why = allows ? "does not reach so far" : "might be about a part of it";
+  return {
+    action: PermissionAction.ASK,
+    layer: PermissionLayer.UNSPECIFIED,
+    reason: `${describe(rule)} ${why}: ${doubt}: ask`,
+    code: opaque === undefined ? PermissionReason.NOT_NAMED : PermissionReason.OPAQUE_COMMAND,
+  };
 }

@@ -3,13 +3,12 @@ import {
   type PermissionDecision,
   PermissionLayer,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { createCompiledRules, rulesOf } from "./compiled-rules.ts";
-import { createConnectorFiles } from "./connector-files.ts";
 import type { FileRules } from "./file-rules.ts";
 import type { Layers } from "./model.ts";
 import { createPolicy } from "./policy.ts";
-import { gitFile, isProtectedName, protectedFile } from "./protected-files.ts";
+import { createConnectorFiles, gitFile, isProtectedName, protectedFile } from "./protected-files.ts";
 import { editDoubts, type ReadPlace, readDoubts } from "./read-doubts.ts";
+import { createCompiledRules, rulesOf } from "./rule-list.ts";
 import { expandHome, type Rule } from "./rules.ts";
 import { foldCase, matcher, toSlashes } from "./wildcard.ts";
 

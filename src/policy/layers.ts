@@ -2,12 +2,9 @@ import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { RequestError } from "../core/request-error.ts";
 import { builtInAgents } from "./agents.ts";
-import { defaultRules } from "./default-rules.ts";
-import type { LayerRules, Layers } from "./model.ts";
+import type { LayerRules, Layers, Subject } from "./model.ts";
 import { ruleProblem } from "./parse-rules.ts";
-import type { Preset } from "./preset.ts";
-import type { Rule } from "./rules.ts";
-import type { Subject } from "./subject.ts";
+import { fromConfig, type Rule } from "./rules.ts";
 
 /** The rules of the configuration: for all agents, and by agent. */
 export interface ConfiguredRules {
@@ -86,3 +83,45 @@ export function checkRules(field: string, rules: readonly Rule[]): void {
 
 const noConditions = "has a condition (when), which only rules of the configuration and of trusted workspaces can have";
 const none: readonly Rule[] = [];
+
+/** A set of rules that the configuration chooses. */
+export interface Preset {
+  readonly name: "contained";
+  /** The hosts from which commands may install packages by name. */
+  readonly registries: readonly string[];
+  readonly rules: readonly Rule[];
+}
+
+/** Creates the preset by which command lines run without an ask where the sandbox keeps what they do. */
+export function containedPreset(registries: readonly string[]): Preset {
+  const whole = { action: "allow", when: "contained" } as const;
+  const tolerant = { action: "allow", when: "contained && risk.only(['network', 'outside', 'packages'])" } as const;
+  const hosts = registries.map((host) => [`https://${host}/*`, whole]);
+  // Only what a command line does carries the fact, so tools that edit files or fetch pages still ask.
+  const rules = { bash: { "*": tolerant }, edit: { "*": whole }, webfetch: Object.fromEntries(hosts) };
+  return { name: "contained", registries, rules: fromConfig(rules, "") };
+}
+
+/** Built-in rules: read-only tools are allowed inside the workspace, `.env` files ask. Anything else matches no rule, and asks. */
+export const defaultRules: readonly Rule[] = fromConfig(
+  {
+    read: {
+      "*": "allow",
+      "*.env": "ask",
+      "*.env.*": "ask",
+      ".envrc": "ask",
+      "*/.envrc": "ask",
+      "*.env.example": "allow",
+    },
+    glob: "allow",
+    grep: "allow",
+    list: "allow",
+    lsp: "allow",
+    "todo*": "allow",
+    question: "allow",
+    skill: "allow",
+    // Each call of a batch is judged separately.
+    batch: "allow",
+  },
+  "",
+);

@@ -1,9 +1,7 @@
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { CompiledRules } from "./compiled-rules.ts";
-import type { MatchSteps } from "./match-steps.ts";
-import type { LayerRules, Layers } from "./model.ts";
+import type { LayerRules, Layers, MatchSteps } from "./model.ts";
 import type { Match } from "./opinion.ts";
-import type { Placed, Target } from "./rule-list.ts";
+import type { CompiledRules, Placed, Target } from "./rule-list.ts";
 
 /** Finds the rule that decides: the last match in lists that count as one. Undefined if no rule matches. */
 export function matchRule(

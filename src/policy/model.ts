@@ -1,7 +1,7 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import type { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { Ask } from "../core/ask.ts";
-import type { MatchSteps } from "./match-steps.ts";
 import type { GitFiles } from "./protected-files.ts";
 import type { Rule } from "./rules.ts";
 import type { PlacedCode } from "./shell/code.ts";
@@ -87,4 +87,49 @@ export interface Layers {
   steps?: MatchSteps;
   /** The files that settings of git name in the workspace; absent: none. */
   gitFiles?: GitFiles | undefined;
+}
+
+/** The subject of a decision: the session (with its ancestors, root first), the agent, and the tool as grants identify it. */
+export interface Subject {
+  session: Session | undefined;
+  ancestors: readonly Session[];
+  agent: string;
+  /** The name of the workspace root. */
+  workspace: string;
+  /** The canonical directory of the session. */
+  directory: string;
+  tool: string;
+  /** The value to which grants for this tool are bound. */
+  binding: string;
+}
+
+/** Budget for matching texts with rules, in characters that are compared. Counted before the work is done. */
+export interface MatchSteps {
+  /** Counts steps; throws `TooManySteps` instead of allowing more than the budget. */
+  spend(steps: number): void;
+  /** The steps so far. */
+  used(): number;
+}
+
+/** The texts and rules of a decision are too large to match. */
+export class TooManySteps extends Error {
+  override name = "TooManySteps";
+}
+
+/** Takes 30 ms for common rules and 400 ms for hostile ones. */
+export const maxMatchSteps = 16_000_000;
+
+/** Steps that hostile rules take in a millisecond. */
+export const stepsPerMs = 40_000;
+
+/** Creates a budget. */
+export function createMatchSteps(max = maxMatchSteps): MatchSteps {
+  let used = 0;
+  return {
+    spend(steps) {
+      if (used + steps > max) throw new TooManySteps(`matching takes more than ${max} steps`);
+      used += steps;
+    },
+    used: () => used,
+  };
 }

@@ -1,16 +1,29 @@
-import { PermissionAction, type PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { allowedFiles } from "./allowed-files.ts";
-import { canAsk } from "./can-ask.ts";
-import { createCompiledRules, rulesOf } from "./compiled-rules.ts";
-import { createConnectorFiles } from "./connector-files.ts";
+import {
+  PermissionAction,
+  type PermissionDecision,
+  PermissionLayer,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { questionPermission } from "../core/ask.ts";
 import { decideLine, decidePattern, decideWithoutPattern, type PolicyState } from "./decide.ts";
 import type { FileRules } from "./file-rules.ts";
 import { createFileGuard, deniedPaths, type Guard } from "./guard.ts";
-import { createMatchSteps } from "./match-steps.ts";
-import { type ExpandedAsk, factsOfCall, type Layers, type Wall } from "./model.ts";
+import { matchRule } from "./match-rule.ts";
+import {
+  createMatchSteps,
+  type ExpandedAsk,
+  factsOfCall,
+  type LayerRules,
+  type Layers,
+  type MatchSteps,
+  TooManySteps,
+  type Wall,
+} from "./model.ts";
+import { createConnectorFiles, gitFile, protectedFile } from "./protected-files.ts";
 import { type ReadPlace, readDoubts } from "./read-doubts.ts";
+import { type CompiledRules, createCompiledRules, isPathKind, rulesOf, type Target, targetOf } from "./rule-list.ts";
+import type { Rule } from "./rules.ts";
 import { expand } from "./shell/expand.ts";
-import type { Files } from "./shell/touched.ts";
+import type { Allowed, Files, MayAccess } from "./shell/touched.ts";
 
 export { strictest } from "./opinion.ts";
 
@@ -89,3 +102,92 @@ export function createPolicy({
     },
   };
 }
+
+type AllowedFilesState = Pick<PolicyState, "compiled" | "connectorFiles">;
+
+/** Creates the quick filters for many files: which of them rules do not restrict, so that they need no decision. */
+export function allowedFiles(state: AllowedFilesState, layers: Layers, readHints: Allowed["readHints"]): Allowed {
+  return {
+    read: mayAccess(state, layers, "read", PermissionAction.ALLOW),
+    edit: mayAccess(state, layers, "edit", PermissionAction.ALLOW),
+    notDeniedEdit: mayAccess(state, layers, "edit", PermissionAction.ASK),
+    readHints,
+  };
+}
+
+/**
+ * Creates the filter of files for which no rule has a stricter action than `worst`. Once rules that callers or workspaces
+ * bring have used up their budget, all further files count as restricted.
+ */
+function mayAccess(
+  { compiled, connectorFiles }: AllowedFilesState,
+  { wide, narrow, gitFiles }: Layers,
+  permission: "read" | "edit",
+  worst: PermissionAction,
+): MayAccess {
+  const restricts = ({ rules }: LayerRules) =>
+    compiled(rules)
+      .about(permission)
+      .some(({ rule }) => rule.action > worst);
+  const groups = [wide, ...narrow.map((list) => [list])].filter((group) => group.some(restricts));
+  if (groups.length === 0) return undefined;
+  const isProtected = (...file: [permission: string, path: string]) =>
+    (protectedFile(...file) ?? connectorFiles.describe(...file) ?? gitFile(...file, gitFiles)) !== undefined;
+  const brought = groups.flat().filter(({ layer }) => !configured.has(layer));
+  const steps = createMatchSteps();
+  const unlimited = createMatchSteps(Number.POSITIVE_INFINITY);
+  let isUsedUp = false;
+  return ({ pattern, absolute }) => {
+    if (worst === PermissionAction.ALLOW && isProtected(permission, absolute)) return false;
+    const target = targetOf(permission, pattern, absolute);
+    isUsedUp ||= !hasSteps(steps, brought, target, compiled);
+    if (isUsedUp) return false;
+    return groups.every(
+      (group) => (matchRule(compiled, group, target, unlimited)?.rule.action ?? PermissionAction.ALLOW) <= worst,
+    );
+  };
+}
+
+function hasSteps(steps: MatchSteps, lists: readonly LayerRules[], target: Target, compiled: CompiledRules): boolean {
+  try {
+    for (const { rules } of lists) steps.spend(compiled(rules).stepsFor(target));
+    return true;
+  } catch (cause) {
+    if (cause instanceof TooManySteps) return false;
+    throw cause;
+  }
+}
+
+/** Layers that the operator writes. */
+const configured: ReadonlySet<PermissionLayer> = new Set([
+  PermissionLayer.DEFAULTS,
+  PermissionLayer.PRESET,
+  PermissionLayer.CONFIG,
+  PermissionLayer.AGENT,
+  PermissionLayer.AGENT_LIMITS,
+]);
+
+/**
+ * Checks if an ask of a permission can reach an approver. `wide` are the rules about it that count as one list; each of
+ * `narrow` counts separately. May return true where the rules never ask, but never false where they can.
+ */
+function canAsk(permission: string, wide: readonly Rule[], narrow: readonly (readonly Rule[])[]): boolean {
+  const lists = [deciding(wide), ...narrow.map(deciding)];
+  if (lists.some(({ rules, complete }) => complete && rules.every(({ action }) => action === DENY))) return false;
+  if (asksItself(permission) || !deciding(wide).complete) return true;
+  return lists.some(({ rules }) => rules.some(({ action }) => action === ASK));
+}
+
+/** For commands, files and addresses the engine itself asks in cases that rules allow, such as protected files; for questions always. */
+function asksItself(permission: string): boolean {
+  const always = permission === questionPermission;
+  return always || permission === "bash" || permission === "webfetch" || isPathKind(permission);
+}
+
+/** Returns the rules that can be the last match: the last rule for every pattern, and those after it. */
+function deciding(rules: readonly Rule[]): { rules: readonly Rule[]; complete: boolean } {
+  const first = rules.findLastIndex(({ pattern, when }) => pattern === "*" && !when);
+  return { rules: rules.slice(Math.max(0, first)), complete: first !== -1 };
+}
+
+const { ASK, DENY } = PermissionAction;

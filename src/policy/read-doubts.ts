@@ -1,8 +1,7 @@
 import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { ConnectorFiles } from "./connector-files.ts";
 import { warningsAbout } from "./display.ts";
 import type { LayerRules, Layers } from "./model.ts";
-import { secretWords } from "./protected-files.ts";
+import { type ConnectorFiles, secretWords } from "./protected-files.ts";
 import { expandHome, type Rule } from "./rules.ts";
 import { foldCase, toSlashes } from "./wildcard.ts";
 

@@ -1,6 +1,7 @@
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { addressTest, readAddress } from "./address.ts";
 import { type Condition, describeFacts, type Facts, readCondition } from "./condition.ts";
+import type { LayerRules } from "./model.ts";
 import { expandHome, type Rule } from "./rules.ts";
 import { foldCase, isLiteral, matcher, scansOf, toSlashes } from "./wildcard.ts";
 
@@ -209,4 +210,29 @@ function pathTest({ pattern, action }: Rule, home: string): (target: Target) => 
   // On a file system that ignores case `.ENV` is `.env`: rules that ask or deny must match both.
   const meets = matcher(foldCase(path));
   return absolute ? (target) => meets(target.foldedAbsolute) : (target) => meets(target.foldedText);
+}
+
+/** Returns the compiled form of a list of rules. */
+export type CompiledRules = (rules: readonly Rule[]) => RuleList;
+
+/**
+ * Creates a cache of compiled rule lists. Its key is the identity of the array: equal rules in a new array are compiled
+ * again, and a change to a known array goes unnoticed. So layers hand over the same array for each decision, and never
+ * change it. An array that nothing else refers to leaves the cache.
+ */
+export function createCompiledRules(home: string): CompiledRules {
+  const lists = new WeakMap<readonly Rule[], RuleList>();
+  return (rules) => {
+    const list = lists.get(rules) ?? compileRules(rules, home);
+    lists.set(rules, list);
+    return list;
+  };
+}
+
+/** Returns a function that selects the rules of a layer that concern a permission. */
+export function rulesOf(compiled: CompiledRules, permission: string) {
+  return ({ rules }: Pick<LayerRules, "rules">): Rule[] =>
+    compiled(rules)
+      .about(permission)
+      .map(({ rule }) => rule);
 }

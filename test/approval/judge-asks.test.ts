@@ -12,10 +12,9 @@ import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts"
 import { judgeAsks } from "../../src/approval/judge-asks.ts";
 import type { PermissionStore } from "../../src/approval/ports.ts";
 import { createLayers } from "../../src/policy/layers.ts";
-import type { ExpandedAsk } from "../../src/policy/model.ts";
+import type { ExpandedAsk, Subject } from "../../src/policy/model.ts";
 import { createPolicy } from "../../src/policy/policy.ts";
 import type { Rule } from "../../src/policy/rules.ts";
-import type { Subject } from "../../src/policy/subject.ts";
 
 const { ALLOW, ASK } = PermissionAction;
 const policy = createPolicy({ guard: { dataDirectory: "/guarded" }, home: "/home/me" });

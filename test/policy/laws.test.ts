@@ -13,15 +13,13 @@ import {
   PermissionLayer,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import { coversAsk, matchCovers } from "../../src/approval/grants.ts";
+import { coversAsk, matchCovers, withGrants } from "../../src/approval/grants.ts";
 import { createPermissions } from "../../src/approval/permissions.ts";
-import { withGrants } from "../../src/approval/with-grants.ts";
 import type { Store } from "../../src/call/ports.ts";
 import { createLayers } from "../../src/policy/layers.ts";
-import type { ExpandedAsk } from "../../src/policy/model.ts";
+import type { ExpandedAsk, Subject } from "../../src/policy/model.ts";
 import { createPolicy, strictest } from "../../src/policy/policy.ts";
 import type { Rule } from "../../src/policy/rules.ts";
-import type { Subject } from "../../src/policy/subject.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 
 const { ALLOW, ASK, DENY } = PermissionAction;

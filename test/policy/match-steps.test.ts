@@ -1,12 +1,10 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { PermissionAction, PermissionLayer, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { allowedFiles } from "../../src/policy/allowed-files.ts";
-import { createCompiledRules } from "../../src/policy/compiled-rules.ts";
-import { createConnectorFiles } from "../../src/policy/connector-files.ts";
-import { createMatchSteps, maxMatchSteps } from "../../src/policy/match-steps.ts";
-import type { Layers } from "../../src/policy/model.ts";
-import { createPolicy } from "../../src/policy/policy.ts";
+import { createMatchSteps, type Layers, maxMatchSteps } from "../../src/policy/model.ts";
+import { allowedFiles, createPolicy } from "../../src/policy/policy.ts";
+import { createConnectorFiles } from "../../src/policy/protected-files.ts";
+import { createCompiledRules } from "../../src/policy/rule-list.ts";
 import type { Rule } from "../../src/policy/rules.ts";
 import { matcher, scansOf } from "../../src/policy/wildcard.ts";
 

@@ -1,8 +1,8 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { PermissionAction, PermissionLayer, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { defaultRules } from "../../src/policy/default-rules.ts";
 import { knownPermissions } from "../../src/policy/known-permissions.ts";
+import { defaultRules } from "../../src/policy/layers.ts";
 import type { ExpandedAsk, Layers } from "../../src/policy/model.ts";
 import { createPolicy, strictest } from "../../src/policy/policy.ts";
 import { fromConfig, type Rule, type RuleConfig } from "../../src/policy/rules.ts";

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { defaultRules } from "../../src/policy/default-rules.ts";
+import { defaultRules } from "../../src/policy/layers.ts";
 import type { Layers } from "../../src/policy/model.ts";
 import { createPolicy, strictest } from "../../src/policy/policy.ts";
 import type { Rule } from "../../src/policy/rules.ts";

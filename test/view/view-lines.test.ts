@@ -4,7 +4,7 @@ import * as fc from "fast-check";
 import { expect, test } from "vitest";
 import { QuestionSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionRequestSchema, ViewFileUse } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { createCallView } from "../../src/approval/call-view.ts";
+import { createCallView } from "../../src/approval/permission-request.ts";
 import { askLines } from "../../src/cli/view/ask-view.ts";
 import { canonicalJson } from "../../src/core/canonical-json.ts";
 import { isRequestCut, viewLines, withWholeInput } from "../../src/view/view-lines.ts";

@@ -8,10 +8,10 @@ import {
   type WatchPermissionsResponse,
   WatchPermissionsResponseSchema,
 } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
-import { changedFile, notBoundFile, unknownPermission } from "../../approval/answer-refusals.ts";
-import type { AuditReader } from "../../approval/audit.ts";
+import type { AuditReader } from "../../approval/decisions.ts";
 import type { Permissions } from "../../approval/permissions.ts";
 import type { AskRecord } from "../../approval/ports.ts";
+import { changedFile, notBoundFile, unknownPermission } from "../../approval/refusals.ts";
 import { readBoundFile } from "../../call/bound-files.ts";
 import type { Calls } from "../../call/calls.ts";
 import type { Planner } from "../../call/planner.ts";

@@ -2,7 +2,7 @@ import { z } from "zod";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { PermissionReply, type PermissionRequest, type ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { unknownPermission } from "../../approval/answer-refusals.ts";
+import { unknownPermission } from "../../approval/refusals.ts";
 import { announceInFeed, type Feed } from "../../call/feed.ts";
 import type { Sessions } from "../../call/sessions.ts";
 import { isTerminal } from "../../call/state.ts";

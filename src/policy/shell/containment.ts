@@ -4,10 +4,11 @@ import {
   type PermissionDecision,
   PermissionLayer,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import { beyondTheWall } from "../beyond-the-wall.ts";
+import { RiskKind } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ExpandedAsk, Wall } from "../model.ts";
+import { commandRisks, isTextProgram, programName } from "../risky-programs.ts";
 import type { Command } from "./command.ts";
-import { hostsNamed } from "./named-hosts.ts";
+import { interpreter } from "./interpreters.ts";
 import type { Touched } from "./touched.ts";
 
 /** What decides whether the sandbox contains a line. */
@@ -135,3 +136,106 @@ function restriction(decisions: readonly PermissionDecision[]): string | undefin
 }
 
 const isWithin = (path: string, directory: string) => path === directory || path.startsWith(`${directory}/`);
+
+/** Programs, what they do beyond the sandbox, and the words with which they do it. */
+type Row = readonly [programs: string, does: string, words?: RegExp];
+
+/** The sandbox refuses what these do, or leaves it without effect, so that a line with one is not meant for it. */
+const rows: readonly Row[] = [
+  ["sudo doas su pkexec runuser chroot nsenter unshare setpriv", "acts as another user or in another place"],
+  [
+    "mount umount swapon swapoff losetup systemctl service systemd-run launchctl initctl rc-service update-rc.d loginctl hostnamectl timedatectl iptables ip6tables nft ufw sysctl modprobe insmod rmmod reboot shutdown halt poweroff useradd adduser usermod userdel groupadd visudo passwd chpasswd fdisk parted cryptsetup dpkg-reconfigure",
+    "administers the machine",
+  ],
+  ["crontab at batch", "leaves something that runs later"],
+  ["screen", "leaves something that runs later", /(^| )-\w*[dD]\w* /],
+  [
+    "tmux",
+    "leaves something that runs later",
+    /^(new|new-session|neww|new-window|respawn-pane|run-shell)\b.* ['"]?[^-\s]\S* \S/,
+  ],
+  ["kill killall5", "signals processes that are not its own", /(^| )(-1|1)( |$)/],
+  [
+    "ping ping6 traceroute mtr dig nslookup host whois nmap masscan tcpdump telnet ftp lftp nc ncat netcat socat mosh",
+    "uses the network without the proxy",
+  ],
+  ["openssl", "uses the network without the proxy", /^s_(client|server)\b/],
+  ["ssh", "forwards ports", /(^| )-\w*[RLDw]/],
+  ["python", "serves files to other machines", /^-m (http\.server|SimpleHTTPServer)\b/],
+  ["php", "serves files to other machines", /(^| )-S /],
+  ["httpd serve http-server darkhttpd busybox", "serves files to other machines"],
+];
+
+const byProgram = new Map<string, Row[]>();
+for (const row of rows)
+  for (const name of row[0].split(" ")) byProgram.set(name, [...(byProgram.get(name) ?? []), row]);
+
+/** Returns what commands do beyond the sandbox, as a predicate of their line; undefined if nothing is known. */
+function beyondTheWall(commands: readonly Command[]): string | undefined {
+  for (const words of commands.flatMap(({ mentions }) => mentions)) {
+    const [program = "", ...rest] = words;
+    const name = programName(program);
+    if (/^["']?(\$|`)/.test(program)) return "runs a program whose name it computes";
+    const line = rest.join(" ");
+    const row = byProgram.get(name)?.find(([, , pattern]) => pattern === undefined || pattern.test(line));
+    if (row) return `runs ${name}, which ${row[1]}`;
+  }
+  return undefined;
+}
+
+/**
+ * Returns the addresses of the hosts that commands name literally where they use the network, each once. A host of the command's own
+ * network is none. What a command computes is not found: the network refuses it.
+ */
+function hostsNamed(commands: readonly Command[]): string[] {
+  const found = commands.flatMap((command) => {
+    const texts = command.mentions.flatMap((words) => textsOf(words, command));
+    return texts.flatMap((text) =>
+      [...text.matchAll(address)].flatMap(([, scheme = "", host = ""]) => root(scheme, host)),
+    );
+  });
+  return [...new Set(found)].slice(0, maxHosts);
+}
+
+/** Above, the first ones are asked for; the network refuses the others. */
+const maxHosts = 20;
+
+/** Returns the texts of a command in which an address is one that it reaches. */
+function textsOf(words: readonly string[], { text, pipeline }: Command): string[] {
+  const [program = "", ...rest] = words;
+  const name = programName(program);
+  if (isTextProgram(name)) return [];
+  if (interpreter(name) !== undefined) {
+    const isFed = rest.every((word) => word.startsWith("-"));
+    return [rest.join("\n"), ...(isFed ? [pipeline?.text ?? text] : [])];
+  }
+  if (!commandRisks(words).includes(RiskKind.NETWORK)) return [];
+  const bare = fetchers.has(name) ? rest.filter((word) => bareHost.test(word)).map((word) => `http://${word}`) : [];
+  const remotes = name === "git" || remoteCopies.has(name) ? rest.flatMap((word) => sshHost(name, word)) : [];
+  return [rest.join("\n"), ...bare, ...remotes];
+}
+
+const address =
+  /\b(https?|wss?|ssh):\/\/(?:[^\s/@'"`]*@)?([A-Za-z0-9_.-]+(?::\d{1,5})?|\[[0-9a-fA-F:.]+\](?::\d{1,5})?)(?![\w{$-])/g;
+const bareHost = /^[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+(:\d{1,5})?([/?].*)?$/;
+const fetchers: ReadonlySet<string> = new Set("curl wget http https xh aria2c fetch lynx w3m links".split(" "));
+const remoteCopies: ReadonlySet<string> = new Set("ssh scp sftp rsync".split(" "));
+
+/** Finds the host of `user@host:path`, or for ssh the first operand. */
+function sshHost(name: string, word: string): string[] {
+  const [, host] =
+    /^(?:[\w.-]+@)?([\w.-]+):(?!\/\/)/.exec(word) ??
+    (name === "ssh" ? /^(?:[\w.-]+@)?([\w.-]+)$/.exec(word) : null) ??
+    [];
+  return host === undefined || word.startsWith("-") ? [] : [`ssh://${host}/`];
+}
+
+function root(scheme: string, host: string): string[] {
+  const name = host.replace(/:\d+$/, "").toLowerCase();
+  if (ownHosts.test(name)) return [];
+  const plain = scheme.toLowerCase().replace(/^ws/, "http");
+  return URL.canParse(`${plain}://${host}/`) ? [`${plain}://${host.toLowerCase()}/`] : [];
+}
+
+/** Names of the network that the commands of a session share, which the proxy does not see. */
+const ownHosts = /^(localhost|127\.0\.0\.1|\[::1\])$/;

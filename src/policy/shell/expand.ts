@@ -1,12 +1,23 @@
-import { join } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { type ExpandedAsk, factsOfCall } from "../model.ts";
 import { mergeRisks, risksOfCommands } from "../risk.ts";
-import { addUse } from "./add-use.ts";
 import { type Command, type LineReading, readCommands } from "./command.ts";
 import { type Containment, contain } from "./containment.ts";
-import { madeNames, nameCaution } from "./glob.ts";
-import { type Allowed, addCode, asksOf, canBePath, createTouched, type Files } from "./touched.ts";
-import { repositoryAt } from "./touched-repository.ts";
+import type { Use } from "./effects.ts";
+import { madeNames, nameCaution, pathsOf } from "./glob.ts";
+import {
+  type Allowed,
+  addBelow,
+  addCode,
+  addCopies,
+  asksOf,
+  canBePath,
+  createTouched,
+  type Files,
+  put,
+  type Touched,
+} from "./touched.ts";
+import { addInRepository, addObjects, type GitPlace, repositoryAt, topOfObjects } from "./touched-repository.ts";
 
 /**
  * Expands an ask. A command line becomes its commands, the directories outside the workspace that they reach, the files
@@ -127,3 +138,35 @@ async function directoryOf({ directory }: Command, cwd: string, { resolve }: Fil
   if (directory === "") return cwd;
   return (await resolve(directory, cwd).catch(() => undefined))?.absolute ?? join(cwd, directory);
 }
+
+/** Adds a path that a command names. */
+async function addUse(
+  touched: Touched,
+  use: Use,
+  { opaque }: Command,
+  placed: GitPlace,
+  files: Files,
+  home: string,
+): Promise<void> {
+  const { cwd } = placed;
+  if (harmlessFiles.has(use.path) || !canBePath(use.path) || use.within?.as === "source") return;
+  if (use.within) return await addInRepository(touched, use, use.within, placed, files);
+  const path = opaque === undefined ? use.path : use.path.replace(/^(~|\$HOME|\$\{HOME\})(?=\/|$)/, home);
+  const paths = use.glob ? await pathsOf(path, cwd, files.list) : [path];
+  // Too many matches to judge: ask for their directory, inside the workspace or not.
+  if (paths === undefined) touched.outside.add(resolve(cwd, path.replace(/[^/]*[*?[].*$/, "")));
+  for (const one of paths ?? []) {
+    const place = await files.resolve(one, cwd).catch(() => undefined);
+    const store = place && use.as !== "write" ? topOfObjects(place.absolute) : undefined;
+    if (store !== undefined) await addObjects(touched, "history", [], { ...placed, top: store }, files);
+    if (place) put(touched, place, use);
+    else touched.outside.add(join(cwd, dirname(one)));
+    if (!place || place.external) continue;
+    if (use.below && place.isDirectory) await addBelow(touched, place, use, files);
+    // A copy of a directory to a name that does not exist yet gets that name.
+    for (const { from, to } of use.trees ?? [])
+      await addCopies(touched, place, { from, to: place.isDirectory ? to : "" }, cwd, files);
+  }
+}
+
+const harmlessFiles = new Set(["/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/zero", ""]);

@@ -1,10 +1,9 @@
 import { resolve } from "node:path";
 import { describe, expect, test } from "vitest";
 import { PermissionAction, PermissionLayer, PermissionReason } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import { createLayers } from "../../../src/policy/layers.ts";
+import { containedPreset, createLayers } from "../../../src/policy/layers.ts";
 import type { ExpandedAsk, Wall } from "../../../src/policy/model.ts";
 import { createPolicy } from "../../../src/policy/policy.ts";
-import { containedPreset } from "../../../src/policy/preset.ts";
 import { fromConfig, type RuleConfig } from "../../../src/policy/rules.ts";
 
 const [workspace, home] = ["/srv/work", "/home/ann"];

@@ -1,8 +1,8 @@
 import { create } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import { ToolProgressSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
-import { listOpenAsks } from "../../../src/approval/open-asks.ts";
 import type { AskRecord } from "../../../src/approval/ports.ts";
+import { listOpenAsks } from "../../../src/approval/settlements.ts";
 import {
   addSession,
   addTree,
