@@ -51,11 +51,15 @@ export async function startLastingProgram(
   { call, argv, env, files }: SupervisedProgram,
   place: SandboxPlace,
 ): Promise<LastingProgram> {
-  const marks = await supervisor.watch(call);
   const programs = directoriesOf(argv[0], env.PATH);
   const confined = await sandbox.confine(argv, {
     ...{ ...place, programs },
     ...(files && { files: { rules: await files.rules(), read: [], edit: [] } }),
+  });
+  // Directly before the start: the mounts take a while to plan, and nobody ends what starts after the supervisor has ended.
+  const marks = await supervisor.watch(call).catch(async (error: unknown) => {
+    await confined.release();
+    throw error;
   });
   const [program, ...args] = confined.argv;
   const child = spawn(program, args, {

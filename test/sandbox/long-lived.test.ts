@@ -2,11 +2,13 @@ import { spawnSync } from "node:child_process";
 import { renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { startLastingProgram } from "../../src/compose/lasting-program.ts";
 import type { RuleConfig } from "../../src/policy/rules.ts";
 import { watchCoverage } from "../../src/sandbox/confinement.ts";
 import type { Covered } from "../../src/sandbox/layers.ts";
 import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { judgeBy, openTestWorkspace, type TestWorkspace } from "../../src/testing.ts";
+import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 
 const wanted = { profile: "workspace-write", network: "none" } as const;
 const sandbox = await openSandbox({ wanted, agents: new Map(), writable: [], hidden: [] });
@@ -61,4 +63,26 @@ test("what a process without a call does not reach is compared with the rules an
   await confined.release();
   // Each is reported once, and nothing that was covered at the start and is still the same file.
   expect([names(), problems]).toEqual([[["b.env"], ["a.txt"], ["x.lock"], ["a.env"]], []]);
+});
+
+test("a program whose mounts are planned while the service stops is never started", async () => {
+  const replicaId = `long-lived-${process.pid}`;
+  const supervisor = createSupervisor({ replicaId, leaseMs: 15_000 });
+  let released = 0;
+  const stopping = {
+    ...sandbox,
+    async confine(...args: Parameters<typeof sandbox.confine>) {
+      const confined = await sandbox.confine(...args);
+      await supervisor.close();
+      const release = async () => {
+        released += 1;
+        await confined.release();
+      };
+      return { ...confined, release };
+    },
+  };
+  const program = { call: { sessionId: "mcp", callId: "slow" }, argv: ["sleep", "60"], env: {} } as const;
+  const place = { agent: "", cwd: site.directory, workspace: site.directory, directories: [] };
+  await expect(startLastingProgram({ sandbox: stopping, supervisor }, program, place)).rejects.toThrow("is stopping");
+  expect(released).toBe(1);
 });
