@@ -6,7 +6,7 @@ import { dirname, join } from "node:path";
 import { create, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 import { PermissionLayer, QuestionAnswerSchema } from "../gen/opencode/tool/v1/permission_pb.ts";
 import { resolvePlanPaths } from "./call/ask-paths.ts";
-import { createToolJudge } from "./call/tool-judge.ts";
+import { createToolJudge } from "./call/prepare.ts";
 import type { Ask } from "./core/ask.ts";
 import type { DurableState } from "./core/durability.ts";
 import { enginePermissions } from "./policy/known-permissions.ts";

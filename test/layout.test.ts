@@ -55,7 +55,7 @@ const allowed: Record<string, readonly string[]> = {
   approval: ["core", "policy"],
   "agents/connect": ["core", "people"],
   "agents/hooks": ["core"],
-  "agents/mcp": ["core/canonical-json.ts", "core/pages-of.ts", "view"],
+  "agents/mcp": ["core/json.ts", "core/pages-of.ts", "view"],
   "agents/runners": ["core", "tool/errors.ts"],
   people: ["core", "policy/wildcard.ts"],
   policy: ["core"],
@@ -71,7 +71,7 @@ const allowed: Record<string, readonly string[]> = {
   "bodies/skills": ["bodies/processes", "core", "tool"],
   "bodies/workers": ["bodies", "core", "policy/wildcard.ts", "tool"],
   core: [],
-  view: ["core/command-failure.ts", "core/json-leaves.ts", "core/risk-words.ts", "core/visible.ts"],
+  view: ["core/command-failure.ts", "core/json.ts", "core/risk-words.ts", "core/visible.ts"],
   "ai-sdk": ["client"],
   client: ["core/pages-of.ts", "core/peer-uid.ts"],
   cli: [

@@ -16,8 +16,7 @@ import {
   type ViewLeaf,
   ViewLeafSchema,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { canonicalJson } from "../core/canonical-json.ts";
-import { type JsonLeaf, jsonLeaves } from "../core/json-leaves.ts";
+import { canonicalJson, type JsonLeaf, jsonLeaves } from "../core/json.ts";
 import { visible, visibleLine } from "../core/visible.ts";
 import { displayPattern, warningsAbout } from "../policy/display.ts";
 import { lookAlikeWarnings } from "../policy/look-alikes.ts";

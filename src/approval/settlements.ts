@@ -15,7 +15,7 @@ import {
   type PermissionResponse,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
-import { canonicalJson } from "../core/canonical-json.ts";
+import { canonicalJson } from "../core/json.ts";
 import { settlementRecords } from "./decisions.ts";
 import { coversAsk } from "./grants.ts";
 import { plainOffer } from "./offers.ts";

@@ -6,8 +6,8 @@ import {
 } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { type CallToolRequest, CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
-import { canonicalJson } from "../core/canonical-json.ts";
 import { newId } from "../core/ids.ts";
+import { canonicalJson } from "../core/json.ts";
 import type { Principal } from "../core/principal.ts";
 import { isStoreUnavailable, RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
@@ -25,7 +25,7 @@ import {
 } from "./children.ts";
 import { digestOfRequest } from "./digests.ts";
 import { CallGone, maxLifeMs } from "./ends.ts";
-import type { Engine } from "./engine.ts";
+import { beforeDrain, checkServing, type Engine, servingRefusal, whileClaiming } from "./engine.ts";
 import { waitForEnd } from "./follow.ts";
 import {
   createParking,
@@ -40,7 +40,6 @@ import type { CallRecord, CallSpec, OpenCallStep, OpenedCall } from "./ports.ts"
 import { prepareStart } from "./prepare.ts";
 import { countUnrecorded, mayRecordOnce, recordOnce } from "./record-once.ts";
 import { type Ready, runKeyOf } from "./running.ts";
-import { beforeDrain, checkServing, servingRefusal, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
 import { freeSlot, needsSlot, takeSlot } from "./slots.ts";
 import { pendingPart, runningAt } from "./state.ts";

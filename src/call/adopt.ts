@@ -2,11 +2,10 @@ import type { CallRef } from "../core/call-ref.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { RemoteCall, RemoteMark } from "../tool/remote.ts";
 import { CallGone } from "./ends.ts";
-import type { Engine } from "./engine.ts";
+import { beforeDrain, checkServing, type Engine, whileClaiming } from "./engine.ts";
 import { launchAgain } from "./parents.ts";
 import type { CallRecord } from "./ports.ts";
 import { fenceOf, type Running, runKeyOf } from "./running.ts";
-import { beforeDrain, checkServing, whileClaiming } from "./runs.ts";
 import { isTerminal } from "./state.ts";
 import { findDefinition, offerAgain, waitAgain } from "./worker-queue.ts";
 

@@ -9,8 +9,8 @@ import {
 import type { PermissionRequest, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { UnapprovedAsk } from "../approval/judge-asks.ts";
 import type { Ask } from "../core/ask.ts";
-import { judgedWorkspace } from "../tool/lexical-workspace.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
+import { judgedWorkspace } from "../tool/workspace.ts";
 import { resolvePlanPaths } from "./ask-paths.ts";
 import {
   askHooks,

@@ -8,21 +8,21 @@ import type { BeginCallRequest } from "../../gen/opencode/tool/v1/tool_service_p
 import type { AskRecord } from "../approval/ports.ts";
 import { noSuchPermission } from "../approval/refusals.ts";
 import type { CallRef } from "../core/call-ref.ts";
-import { canonicalJson } from "../core/canonical-json.ts";
 import { newId } from "../core/ids.ts";
+import { canonicalJson } from "../core/json.ts";
 import type { Principal } from "../core/principal.ts";
 import { lostCall, RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { foreignName } from "../tool/foreign.ts";
-import { lexicalWorkspace } from "../tool/lexical-workspace.ts";
 import type { TraceContext } from "../tool/tool.ts";
+import { lexicalWorkspace } from "../tool/workspace.ts";
 import { callerOfRequest, checkAttach } from "./accept.ts";
 import { isAskApproved } from "./asks.ts";
 import { checkLevels, checkSize } from "./check-size.ts";
 import { endFailedOver } from "./claims.ts";
 import { type HostedSession, openHostedSession } from "./delegated-session.ts";
 import { digestOfRequest } from "./digests.ts";
-import type { Engine } from "./engine.ts";
+import { beforeDrain, checkServing, type Engine, whileClaiming } from "./engine.ts";
 import {
   type Assignment,
   attemptDelegated,
@@ -34,7 +34,6 @@ import {
 import { createBell } from "./log.ts";
 import type { CallRecord, Delegation } from "./ports.ts";
 import { prepareStart } from "./prepare.ts";
-import { beforeDrain, checkServing, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
 import { isTerminal, pendingPart } from "./state.ts";
 import { mayStart } from "./stopped.ts";

@@ -9,12 +9,11 @@ import { hookEnvironment } from "./call-hooks.ts";
 import { durableState, trafficRecord, whileStoreAway } from "./call-record.ts";
 import { stopIfCancelled } from "./cancel.ts";
 import { CallEnd, CallGone } from "./ends.ts";
-import type { Engine } from "./engine.ts";
+import { type Engine, isLeaseValid } from "./engine.ts";
 import { createProgress } from "./observer.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
 import { aboutCall, planContext } from "./prepare.ts";
 import { type Approved, ensureRecorded, type Running, recordInBackground } from "./running.ts";
-import { isLeaseValid } from "./runs.ts";
 import { outsideSlot } from "./slots.ts";
 import { storeBytes } from "./spill.ts";
 

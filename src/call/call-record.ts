@@ -13,10 +13,9 @@ import type { DurableState, StartedCall } from "../core/durability.ts";
 import { isStoreUnavailable } from "../core/request-error.ts";
 import type { CallDecision } from "./decide.ts";
 import { CallGone } from "./ends.ts";
-import type { Engine } from "./engine.ts";
+import { type Engine, isLeaseValid } from "./engine.ts";
 import type { CallRecord, Fence, NoteCallStep } from "./ports.ts";
 import { ensureRecorded, type Running } from "./running.ts";
-import { isLeaseValid } from "./runs.ts";
 import { isTerminal } from "./state.ts";
 
 /** Pause before a step is tried again while the store is unavailable. */

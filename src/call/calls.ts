@@ -10,7 +10,7 @@ import {
   FinishCallRequestSchema,
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
-import { canonicalJson } from "../core/canonical-json.ts";
+import { canonicalJson } from "../core/json.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
@@ -24,7 +24,7 @@ import { type BeginOutcome, beginCall, beginHosted } from "./begin.ts";
 import { cancelCall, closeSession, handleCancels } from "./cancel.ts";
 import { cancelCallsOf, type NewChildSession, openChildSession } from "./child-sessions.ts";
 import { claimAnnounced, claimQueued, claimWaiting } from "./claims.ts";
-import type { Engine, EngineParts } from "./engine.ts";
+import { checkServing, type Engine, type EngineParts } from "./engine.ts";
 import { finishDelegated } from "./finish-delegated.ts";
 import { callEvents, type WatchOptions, waitForEnd, watchSession } from "./follow.ts";
 import { drainCalls, recoverCalls, renewLeases, stopLapsedRuns } from "./leases.ts";
@@ -34,7 +34,6 @@ import type { CallRecord } from "./ports.ts";
 import { createReview } from "./rebind.ts";
 import { untilRecorded } from "./record-once.ts";
 import { runKeyOf } from "./running.ts";
-import { checkServing } from "./runs.ts";
 import type { KnownSession, SessionAccess } from "./sessions.ts";
 import { createSlots } from "./slots.ts";
 import { enforceStops, resumeCalls, stopCalls } from "./stops.ts";

@@ -1,7 +1,7 @@
 import { closeSync, mkdirSync, openSync, readdirSync, renameSync, rmSync, writeFileSync, writeSync } from "node:fs";
 import { join } from "node:path";
-import { isOtherProcessAlive } from "../core/process-alive.ts";
 import { readIfExists } from "../core/read-if-exists.ts";
+import { isOtherProcessAlive } from "../core/worker-directory.ts";
 
 /**
  * Marks of the requests whose body runs before its call is recorded. They are outside the store, cost no sync, and survive a

@@ -2,7 +2,7 @@ import { createHash, hash } from "node:crypto";
 import { stat } from "node:fs/promises";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { questionPermission } from "../core/ask.ts";
-import { canonicalJson } from "../core/canonical-json.ts";
+import { canonicalJson } from "../core/json.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
 import type { CallDecision, Planning } from "./decide.ts";
 import type { OpenSession } from "./sessions.ts";

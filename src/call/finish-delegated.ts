@@ -7,13 +7,13 @@ import { ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/
 import type { FinishCallRequest } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { decisionOn } from "../approval/decisions.ts";
 import type { AskRecord } from "../approval/ports.ts";
-import { canonicalJson } from "../core/canonical-json.ts";
 import { newId } from "../core/ids.ts";
+import { canonicalJson } from "../core/json.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import { lexicalWorkspace } from "../tool/lexical-workspace.ts";
+import { lexicalWorkspace } from "../tool/workspace.ts";
 import { approveCall } from "./approve.ts";
 import { decidedCall } from "./call-record.ts";
 import { checkKeys, checkSize } from "./check-size.ts";

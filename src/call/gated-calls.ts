@@ -3,11 +3,10 @@ import { lostCall } from "../core/request-error.ts";
 import { cancelCall } from "./cancel.ts";
 import { childCallId, type Parent, type ParentRun, type StartGate } from "./children.ts";
 import { CallGone, maxLifeMs } from "./ends.ts";
-import type { Engine } from "./engine.ts";
+import { beforeDrain, checkServing, type Engine, whileClaiming } from "./engine.ts";
 import { launchCall } from "./launch.ts";
 import type { CallRecord } from "./ports.ts";
 import { runKeyOf } from "./running.ts";
-import { beforeDrain, checkServing, whileClaiming } from "./runs.ts";
 import { releaseCall } from "./slots.ts";
 import { isTerminal } from "./state.ts";
 

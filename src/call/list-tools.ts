@@ -15,8 +15,8 @@ import type { HookChain } from "../tool/hooks.ts";
 import { offeredTo, type Registry, schemaFor } from "../tool/registry.ts";
 import type { OfferContext, Tool } from "../tool/tool.ts";
 import type { Planning } from "./decide.ts";
+import { createToolJudge } from "./prepare.ts";
 import type { Sessions } from "./sessions.ts";
-import { createToolJudge } from "./tool-judge.ts";
 
 interface ListToolsParts extends Pick<Planning, "layersFor" | "lines" | "policy"> {
   sessions: Sessions;

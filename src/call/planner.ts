@@ -21,7 +21,7 @@ import type { GetToolRequest, PlanToolRequest, ToolDefinition } from "../../gen/
 import type { Verdict } from "../approval/judge-asks.ts";
 import { createCallView } from "../approval/permission-request.ts";
 import type { Ask } from "../core/ask.ts";
-import { canonicalJson } from "../core/canonical-json.ts";
+import { canonicalJson } from "../core/json.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";

@@ -1,11 +1,15 @@
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Ask } from "../core/ask.ts";
 import type { CallRef } from "../core/call-ref.ts";
-import { canonicalJson } from "../core/canonical-json.ts";
+import { canonicalJson } from "../core/json.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
-import type { ExpandedAsk } from "../policy/model.ts";
+import type { ExpandedAsk, Layers } from "../policy/model.ts";
+import { strictest } from "../policy/opinion.ts";
+import type { Policy } from "../policy/policy.ts";
+import type { ReadPlace } from "../policy/read-doubts.ts";
 import { similar } from "../tool/similar.ts";
-import type { PlanContext, Tool } from "../tool/tool.ts";
+import type { Judge, Judgement, PlanContext, Tool } from "../tool/tool.ts";
 import { inputAfterHooks } from "./call-hooks.ts";
 import { allowedRecord, pauseIfUnavailable, refreshCall } from "./call-record.ts";
 import { type CallQuestion, decideCall, maxRepeats, type Planning } from "./decide.ts";
@@ -16,7 +20,6 @@ import { placeFor, type Ready, type Running, subjectFor } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
 import { inputOf, prepared, running } from "./state.ts";
 import { checkStopped } from "./stopped.ts";
-import { createToolJudge } from "./tool-judge.ts";
 import { findDefinition } from "./worker-queue.ts";
 
 /** A call before or after it was accepted. */
@@ -151,3 +154,28 @@ export function planContext(
 
 /** Environment of a call without hooks. */
 export const noEnvironment = async () => ({});
+
+/** Creates the function with which a tool evaluates the rules of its call. They are collected when it first does: most do not. `call` is for conditions. */
+export function createToolJudge(
+  policy: Pick<Policy, "judge" | "readDoubts" | "fileRules">,
+  collect: () => Layers,
+  call: Pick<ExpandedAsk, "call"> = {},
+): Judge {
+  let collected: Layers | undefined;
+  const layers = () => (collected ??= collect());
+  const judge = (ask: Ask): Judgement => {
+    const decisions = policy.judge({ ...ask, ...call }, layers());
+    const action = strictest(decisions);
+    const { reason = "", rule } = decisions.find((decision) => decision.action === action) ?? {};
+    return { action: wordFor(action), reason, ...(rule && { rule: rule.pattern }) };
+  };
+  return Object.assign(judge, {
+    restrictedNameHints: (place: ReadPlace) => policy.readDoubts(place, layers()),
+    fileRules: () => policy.fileRules(layers()),
+  });
+}
+
+function wordFor(action: PermissionAction): Judgement["action"] {
+  if (action === PermissionAction.ALLOW) return "allow";
+  return action === PermissionAction.DENY ? "deny" : "ask";
+}

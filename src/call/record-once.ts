@@ -2,11 +2,10 @@ import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import type { LayerRules, Layers } from "../policy/model.ts";
 import { CallGone } from "./ends.ts";
-import type { Engine, UnrecordedCall } from "./engine.ts";
+import { type Engine, type UnrecordedCall, whileClaiming } from "./engine.ts";
 import { launchCall, newRunning, runCall } from "./launch.ts";
 import type { CallRecord, OpenCallStep, OpenedCall } from "./ports.ts";
 import { type Ready, type RecordedEnd, type Running, recordInBackground, runKeyOf } from "./running.ts";
-import { whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
 import { isTerminal } from "./state.ts";
 

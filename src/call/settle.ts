@@ -3,7 +3,7 @@ import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { DecisionRecord } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type FilePart, FilePartSchema, ToolExecutor, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AnswerEffects } from "../approval/ports.ts";
-import { canonicalJson } from "../core/canonical-json.ts";
+import { canonicalJson } from "../core/json.ts";
 import { RequestError } from "../core/request-error.ts";
 import { difference } from "../policy/display.ts";
 import { HookFailure, InvalidInput, ToolFailure } from "../tool/errors.ts";

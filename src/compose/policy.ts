@@ -12,7 +12,7 @@ import {
   ruleLine,
   workspaceRuleLine,
 } from "../config/config.ts";
-import { canonicalJson } from "../core/canonical-json.ts";
+import { canonicalJson } from "../core/json.ts";
 import type { Logger } from "../core/logger.ts";
 import { inputProblem, type TypedTool } from "../policy/condition-schema.ts";
 import { type ConfiguredRules, createLayers, type LayersFor } from "../policy/layers.ts";

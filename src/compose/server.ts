@@ -12,7 +12,7 @@ import type { Config } from "../config/config.ts";
 import type { Logger, ServiceLog } from "../core/logger.ts";
 import { createRepeatedFailure } from "../core/repeated-failure.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
-import { createRunTokens, type RunTokens } from "../people/run-tokens.ts";
+import { createRunTokens, type RunTokens } from "../people/known-credentials.ts";
 import { builtInAgents } from "../policy/agents.ts";
 import type { PlaceNetwork } from "../sandbox/network/session-networks.ts";
 import { TooManyMounts } from "../sandbox/plan-files.ts";

@@ -1,9 +1,10 @@
+import { hash } from "node:crypto";
 import { isDeepStrictEqual } from "node:util";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { AnswerMethod, type Person } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Identity, Principal, Role } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
-import { type Credential, type CredentialRights, endOf } from "./credential.ts";
+import { type Credential, type CredentialRights, endOf, newToken } from "./credential.ts";
 import type { People } from "./people.ts";
 import { localIssuer, personOf, tokenIdentity } from "./person.ts";
 import { maxClaimMs, type PersonRules, rolesAt, withGroups } from "./person-rules.ts";
@@ -168,5 +169,42 @@ function credentialEnded(): RequestError {
   return new RequestError(
     ErrorReason.UNAUTHENTICATED,
     "the credential was revoked, has expired, or was removed or changed in the configuration; sign in again, or use a token that is valid now",
+  );
+}
+
+/** Tokens of agents that this service started, each for one run. They are in memory only, and end with the process. */
+export interface RunTokens {
+  /** Creates a token for a principal that is bound to one session, and returns the function that revokes it. */
+  issue(principal: Principal & Required<Pick<Principal, "session">>): { token: string; revoke(): void };
+  /** Returns the principal whose token has this SHA-256. */
+  principalOf(sha256: Buffer): Principal | undefined;
+}
+
+/** Creates a table without tokens. */
+export function createRunTokens(): RunTokens {
+  const principals = new Map<string, Principal>();
+  return {
+    issue(principal) {
+      const token = newToken();
+      const sha256 = hash("sha256", token, "hex");
+      const ending = new AbortController();
+      principals.set(sha256, { ...principal, ended: ending.signal });
+      return {
+        token,
+        revoke() {
+          principals.delete(sha256);
+          ending.abort(runEnded());
+        },
+      };
+    },
+    // A lookup by hash reveals by its time nothing about a token.
+    principalOf: (sha256) => principals.get(sha256.toString("hex")),
+  };
+}
+
+function runEnded(): RequestError {
+  return new RequestError(
+    ErrorReason.UNAUTHENTICATED,
+    "the run of the agent that this token was made for has ended; nothing more can be called with it",
   );
 }

@@ -5,7 +5,7 @@ import { text } from "node:stream/consumers";
 import { within } from "../core/within.ts";
 import { plainName } from "../policy/read-doubts.ts";
 import type { GitObjects } from "../policy/shell/effects.ts";
-import type { GitNames } from "../policy/shell/git-names.ts";
+import type { GitNames } from "../policy/shell/touched.ts";
 import { createGitIndexReader, gitDirectoriesOf, type ReadGitIndex, refsStateOf } from "./git-directories.ts";
 import type { Sandbox } from "./sandbox.ts";
 

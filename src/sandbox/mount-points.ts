@@ -10,8 +10,8 @@ import {
   writeSync,
 } from "node:fs";
 import { dirname, join } from "node:path";
-import { isOtherProcessAlive } from "../core/process-alive.ts";
 import { readIfExists } from "../core/read-if-exists.ts";
+import { isOtherProcessAlive } from "../core/worker-directory.ts";
 import { reachableStats } from "./git-directories.ts";
 
 /** Paths that the mounts of one command need or may leave on the host. */

@@ -1,4 +1,5 @@
 import { hash } from "node:crypto";
+import { crc32 } from "node:zlib";
 import { create, fromBinary, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 import { BackgroundEndedSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import {
@@ -100,4 +101,24 @@ export function auditEntry(
 ): AuditEntry {
   const record = fromBinary(DecisionRecordSchema, entry.content);
   return create(AuditEntrySchema, { ...entry, seq: BigInt(entry.seq), record });
+}
+
+/** A record on which its checksum was not found: something else changed it. */
+export class DamagedRecord extends Error {
+  override name = "DamagedRecord";
+}
+
+/** Returns a content with its checksum, as two columns store them. */
+export function sealed<Content extends Uint8Array | string>(content: Content): [content: Content, crc: number] {
+  return [content, crc32(content)];
+}
+
+/** Returns a content if it has its checksum; null is that of a record that an earlier version wrote. */
+export function unsealed<Content extends Uint8Array | string>(
+  content: Content,
+  crc: number | null,
+  what: string,
+): Content {
+  if (crc === null || crc32(content) === crc) return content;
+  throw new DamagedRecord(`${what} is not what was written`);
 }

@@ -3,7 +3,7 @@ import { RE2JS } from "@bufbuild/re2";
 import { Ajv, type ValidateFunction } from "ajv";
 import { Ajv2020 } from "ajv/dist/2020.js";
 import * as z from "zod";
-import { canonicalJson } from "../core/canonical-json.ts";
+import { canonicalJson } from "../core/json.ts";
 import { InvalidInput, InvalidOutput } from "./errors.ts";
 
 /** A schema of values: of zod, or a JSON Schema where the tool was not written for zod. */

@@ -4,12 +4,11 @@ import type * as z from "zod";
 import type { ToolExecutor } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type ToolDefinition, ToolDefinitionSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Ask } from "../core/ask.ts";
-import { canonicalJson } from "../core/canonical-json.ts";
 import type { Durability } from "../core/durability.ts";
+import { canonicalJson, plainJson } from "../core/json.ts";
 import { type Decoded, inputCodec, isZod, type OutputCodec, outputCodec, type ValueSchema } from "./codec.ts";
 import { InvalidOutput } from "./errors.ts";
 import { fillAsk } from "./permission-template.ts";
-import { plainJson } from "./plain-json.ts";
 import type { RemoteBodies } from "./remote.ts";
 import type {
   Attachment,

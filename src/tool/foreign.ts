@@ -2,11 +2,11 @@ import { stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import * as z from "zod";
+import { plainJson } from "../core/json.ts";
 import { within } from "../core/within.ts";
 import { isZod, type ValueSchema } from "./codec.ts";
 import { bindTool, declarationOf, defineTool, isTool, wholeInput } from "./define-tool.ts";
 import { ToolFailure } from "./errors.ts";
-import { plainJson } from "./plain-json.ts";
 import type { Attachment, DefinedTool, Plan, Tool, ToolContext, ToolResult } from "./tool.ts";
 
 /** Context of a tool from a file or a plugin, with the field names of opencode. */

@@ -1,7 +1,7 @@
 import { lstatSync, type Stats } from "node:fs";
 import { readlink, realpath, stat } from "node:fs/promises";
 import { homedir } from "node:os";
-import { basename, dirname, isAbsolute, join, relative } from "node:path";
+import { basename, dirname, isAbsolute, join, relative, resolve } from "node:path";
 import { setImmediate } from "node:timers/promises";
 import * as z from "zod";
 import type { Ask } from "../core/ask.ts";
@@ -115,4 +115,36 @@ function statOf(next: string, path: string): Stats | undefined {
     if (code === "ENOTDIR") return undefined;
     throw new ToolFailure(`Cannot resolve ${path}: ${next} cannot be read (${String(code)})`, { cause });
   }
+}
+
+/** Returns a workspace whose paths are judged as text, for a caller on another disk: no file is looked up, and none can be opened. */
+export function lexicalWorkspace({ name, directory }: Pick<Workspace, "name" | "directory">): Workspace {
+  return {
+    name,
+    directory,
+    async resolve(path) {
+      if (path.includes("\0")) throw new ToolFailure("A path cannot contain a NUL character. Remove it.");
+      const absolute = isAbsolute(path) ? resolve(path) : resolve(directory, path);
+      const inside = relative(directory, absolute);
+      const external = inside === ".." || inside.startsWith("../");
+      const resolved: ResolvedPath = {
+        absolute,
+        pattern: external ? absolute : inside || ".",
+        external,
+        isDirectory: false,
+        otherNames: false,
+        isSpecial: false,
+      };
+      return {
+        ...resolved,
+        asks: (permission, metadata) => pathAsks(permission, resolved, metadata),
+        open: () => undefined,
+      };
+    },
+  };
+}
+
+/** Returns the workspace by which asks of a tool are judged: a tool of a worker may run on another disk. */
+export function judgedWorkspace({ remote }: { readonly remote: object | undefined }, workspace: Workspace): Workspace {
+  return remote === undefined ? workspace : lexicalWorkspace(workspace);
 }

@@ -1,7 +1,7 @@
 import type { Client } from "@connectrpc/connect";
 import { type PermissionRequest, type ViewFile, ViewFileUse } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { jsonLeaves } from "../core/json-leaves.ts";
+import { jsonLeaves } from "../core/json.ts";
 import { visible, visibleLine } from "../core/visible.ts";
 import { countOf, sizeOf } from "./quantities.ts";
 import { readWhole } from "./read-output.ts";

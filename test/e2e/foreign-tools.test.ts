@@ -9,7 +9,7 @@ import { PermissionService } from "../../gen/opencode/tool/v1/permission_service
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { PermissionReply, type PermissionRequest, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Waiting } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { canonicalJson } from "../../src/core/canonical-json.ts";
+import { canonicalJson } from "../../src/core/json.ts";
 import { clientOf, connect, refusal } from "./clients.ts";
 import { answerFirst, hostOf, hostTokens } from "./host.ts";
 import { startService, useService } from "./service.ts";

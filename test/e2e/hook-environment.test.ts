@@ -3,7 +3,7 @@ import { createHash } from "node:crypto";
 import { copyFileSync, mkdirSync, readdirSync, readFileSync, utimesSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { canonicalJson } from "../../src/core/canonical-json.ts";
+import { canonicalJson } from "../../src/core/json.ts";
 import { toolgate } from "../cli/toolgate.ts";
 import { recordedClaudeHook } from "../hooks/recorded.ts";
 import { createHookHome, type HookHome } from "./hook-process.ts";

@@ -13,7 +13,7 @@ import {
   ToolService,
   type Waiting,
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { canonicalJson } from "../../src/core/canonical-json.ts";
+import { canonicalJson } from "../../src/core/json.ts";
 import { clientOf } from "./clients.ts";
 import type { Service } from "./service.ts";
 

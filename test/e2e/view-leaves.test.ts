@@ -6,7 +6,7 @@ import { ConnectError } from "@connectrpc/connect";
 import * as fc from "fast-check";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { canonicalJson } from "../../src/core/canonical-json.ts";
+import { canonicalJson } from "../../src/core/json.ts";
 import { visible, visibleLine } from "../../src/core/visible.ts";
 import { connectWorker, echoTool } from "../bodies/workers/raw-worker.ts";
 import { isBroad } from "../breadth.ts";

@@ -10,7 +10,7 @@ import {
   PermissionRequestSchema,
   PermissionReply as Reply,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { canonicalJson } from "../../src/core/canonical-json.ts";
+import { canonicalJson } from "../../src/core/json.ts";
 import { readWhole } from "../../src/view/read-output.ts";
 import { connect, refusal } from "./clients.ts";
 import { hostOf, hostTokens } from "./host.ts";

@@ -13,8 +13,7 @@ import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts
 import { SourceService } from "../../gen/opencode/tool/v1/source_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { WorkerService } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
-import { createAccessGate, rolesFor } from "../../src/edge/api/access.ts";
-import { createAuthenticate } from "../../src/edge/api/authenticate.ts";
+import { createAccessGate, createAuthenticate, rolesFor } from "../../src/edge/api/access.ts";
 import { clientOf, refusal } from "../e2e/clients.ts";
 import { roles, startServer } from "./server.ts";
 

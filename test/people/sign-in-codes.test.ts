@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { codeMs, createSignInCodes } from "../../src/people/sign-in-codes.ts";
+import { codeMs, createSignInCodes } from "../../src/people/credentials.ts";
 
 const rights = { roles: ["approver"] as const, agents: ["*"], workspaces: ["*"], endsAt: Number.POSITIVE_INFINITY };
 

@@ -18,7 +18,7 @@ import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/pe
 import { expandAsks } from "../../src/call/decide.ts";
 import { createPolicy } from "../../src/policy/policy.ts";
 import { fromConfig, type RuleConfig } from "../../src/policy/rules.ts";
-import type { GitNames } from "../../src/policy/shell/git-names.ts";
+import type { GitNames } from "../../src/policy/shell/touched.ts";
 import { createGitHistory } from "../../src/sandbox/git-history.ts";
 import { openSandbox, type Sandbox } from "../../src/sandbox/sandbox.ts";
 import { openWorkspace } from "../../src/tool/workspace.ts";

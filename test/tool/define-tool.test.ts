@@ -5,7 +5,7 @@ import { describe, expect, test } from "vitest";
 import * as z from "zod";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { canonicalJson } from "../../src/core/canonical-json.ts";
+import { canonicalJson } from "../../src/core/json.ts";
 import { boundTool, defineTool, type ToolConfig } from "../../src/tool/define-tool.ts";
 import type { DefinedTool, Plan, Tool } from "../../src/tool/tool.ts";
 import { serve } from "../call/server.ts";

@@ -2,7 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import { RequesterSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { errorReasonWords } from "../../src/view/calls.ts";
+import { errorReasonWords } from "../../src/view/outcomes.ts";
 import { requesterWords } from "../../src/view/requester.ts";
 
 const words = (requester?: { kind: string; place?: string; subagent?: string }) =>

@@ -6,7 +6,7 @@ import { QuestionSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionRequestSchema, ViewFileUse } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { createCallView } from "../../src/approval/permission-request.ts";
 import { askLines } from "../../src/cli/view/ask-view.ts";
-import { canonicalJson } from "../../src/core/canonical-json.ts";
+import { canonicalJson } from "../../src/core/json.ts";
 import { isRequestCut, viewLines, withWholeInput } from "../../src/view/view-lines.ts";
 
 const plain = (_: unknown, text: string) => text;

@@ -15,9 +15,14 @@ import {
   ToolPartSchema,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { callKeyOf, repetitionWords } from "../../src/view/asks.ts";
-import { effectsWords, errorReasonWords, failedCommandWords } from "../../src/view/calls.ts";
 import { decisionWords } from "../../src/view/decisions.ts";
-import { isApproval, outcomeWords } from "../../src/view/outcomes.ts";
+import {
+  effectsWords,
+  errorReasonWords,
+  failedCommandWords,
+  isApproval,
+  outcomeWords,
+} from "../../src/view/outcomes.ts";
 import { countOf, durationOf, momentOf, sizeOf, timeLeft } from "../../src/view/quantities.ts";
 import { capitalized, enumWord, shellCommand } from "../../src/view/words.ts";
 

@@ -2,7 +2,7 @@ import { setTimeout } from "node:timers/promises";
 import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
 import type { ToolErrorReason } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { BeginCallRequestSchema, FinishCallRequestSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { canonicalJson } from "../../core/canonical-json.ts";
+import { canonicalJson } from "../../core/json.ts";
 import { sha256Hex } from "../../core/sha256.ts";
 
 /** A use of a tool by an agent, as BeginCall takes it. */

@@ -1,5 +1,5 @@
 import type { JsonObject } from "@bufbuild/protobuf";
-import { canonicalJson } from "../../core/canonical-json.ts";
+import { canonicalJson } from "../../core/json.ts";
 
 /** A call, and the request that made it. */
 export interface McpCall {

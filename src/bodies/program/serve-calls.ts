@@ -13,10 +13,9 @@ import {
   type WorkResponse,
   WorkResponseSchema,
 } from "../../../gen/opencode/tool/v1/worker_pb.ts";
-import { canonicalJson } from "../../core/canonical-json.ts";
+import { canonicalJson, plainJson } from "../../core/json.ts";
 import { within } from "../../core/within.ts";
 import { declarationOf } from "../../tool/define-tool.ts";
-import { plainJson } from "../../tool/plain-json.ts";
 import type { Tool } from "../../tool/tool.ts";
 import { openWorkspace, type Workspace } from "../../tool/workspace.ts";
 import { type Bodies, createBodies } from "../sdk/bodies.ts";

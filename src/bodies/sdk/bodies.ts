@@ -14,8 +14,8 @@ import {
   type WorkerStart,
 } from "../../../gen/opencode/tool/v1/worker_pb.ts";
 import type { Ask } from "../../core/ask.ts";
+import { plainJson } from "../../core/json.ts";
 import { ChangedAfterApproval, InvalidInput, InvalidOutput, ToolFailure } from "../../tool/errors.ts";
-import { plainJson } from "../../tool/plain-json.ts";
 import type { ChildResult, PlanContext, ToolContext, ToolResult } from "../../tool/tool.ts";
 import { messageOf } from "./message-of.ts";
 import { notHere, type Plans } from "./plans.ts";

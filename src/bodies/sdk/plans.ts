@@ -1,10 +1,9 @@
 import { createHash } from "node:crypto";
 import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
 import type { WorkerCall, WorkerPlan, WorkerPlannedSchema } from "../../../gen/opencode/tool/v1/worker_pb.ts";
-import { canonicalJson } from "../../core/canonical-json.ts";
+import { canonicalJson, plainJson } from "../../core/json.ts";
 import { within } from "../../core/within.ts";
 import { ChangedAfterApproval, ToolFailure } from "../../tool/errors.ts";
-import { plainJson } from "../../tool/plain-json.ts";
 import type { Plan, PlanContext, Tool } from "../../tool/tool.ts";
 import type { Workspace } from "../../tool/workspace.ts";
 import { messageOf } from "./message-of.ts";

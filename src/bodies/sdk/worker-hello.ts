@@ -7,8 +7,8 @@ import {
   type WorkerHelloSchema,
   type WorkerToolSchema,
 } from "../../../gen/opencode/tool/v1/worker_pb.ts";
+import { plainJson } from "../../core/json.ts";
 import { type AskTemplate, boundTool, declarationOf } from "../../tool/define-tool.ts";
-import { plainJson } from "../../tool/plain-json.ts";
 import type { DefinedTool, Tool } from "../../tool/tool.ts";
 import { declaredTool } from "./tool-declaration.ts";
 

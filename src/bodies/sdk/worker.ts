@@ -4,4 +4,4 @@ export { type AskTemplate, defineTool, type ToolConfig, type WorkerSettings } fr
 export { ChangedAfterApproval, ToolFailure } from "../../tool/errors.ts";
 export { z } from "../../tool/plugin.ts";
 export type { DefinedTool as Tool, Plan, PlanContext, ToolContext, ToolResult } from "../../tool/tool.ts";
-export { type ServeOptions, serve } from "./serve.ts";
+export { type ServeOptions, serve } from "./run-worker.ts";

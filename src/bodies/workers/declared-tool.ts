@@ -1,6 +1,6 @@
 import { clone, type JsonObject, type JsonValue, toJson } from "@bufbuild/protobuf";
 import { ToolRegistration, type WorkerTool, WorkerToolSchema } from "../../../gen/opencode/tool/v1/worker_pb.ts";
-import { canonicalJson } from "../../core/canonical-json.ts";
+import { canonicalJson } from "../../core/json.ts";
 import type { WorkerRights } from "../../core/principal.ts";
 import { lentPermissions } from "../../core/worker-rights.ts";
 import { wildcard } from "../../policy/wildcard.ts";

@@ -4,7 +4,7 @@ import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/too
 import { ToolErrorReason, type ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ExecuteToolRequestSchema, ExecuteToolResponse } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { isCut } from "../../client/resume-stream.ts";
-import { failedCommandWords } from "../../view/calls.ts";
+import { failedCommandWords } from "../../view/outcomes.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import { type Position, resume } from "../connection/resume.ts";
 import { CommandError, exitCodes } from "../failure/command-error.ts";

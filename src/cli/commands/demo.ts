@@ -15,7 +15,7 @@ import {
   type ToolPart,
   ToolPartSchema,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { failedCommandWords } from "../../view/calls.ts";
+import { failedCommandWords } from "../../view/outcomes.ts";
 import { countOf } from "../../view/quantities.ts";
 import { withScreen } from "../command.ts";
 import { connectServer, type ServerConnection } from "../connection/connection.ts";

@@ -12,11 +12,11 @@ import { commandFailure } from "../failure/failure.ts";
 import { type Card, createCards, isOpen } from "../inbox/cards.ts";
 import { createKeyboard } from "../inbox/keyboard.ts";
 import { askChanges, printAsks } from "../inbox/print-asks.ts";
-import { createInboxSessionNames } from "../inbox/session-names.ts";
 import { createInboxView } from "../inbox/view.ts";
 import { editCall } from "../terminal/edit.ts";
 import { hasFullScreen, openFullScreen } from "../terminal/full-screen.ts";
 import type { Screen } from "../terminal/screen.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
 import { readFileTexts, readWholeRequest, shownWith } from "../view/whole-request.ts";
 
 /** Defines `toolgate inbox`. */
@@ -205,3 +205,29 @@ Keys:
   /        show only requests with these words; session:… agent:… tool:… risk:… look in that field
 Equal requests share a row (×3); each is allowed for itself. After r, Tab rejects all equal ones, or all of the session or agent.
 On a question, o opens its form, in which Enter goes on and Esc back, and r dismisses it.`;
+
+/** Names sessions by title: fetches each title once, and calls `onNews` when one arrives. */
+function createInboxSessionNames(
+  { sessions }: ServerConnection,
+  onNews: () => void,
+): { of(sessionId: string): string } {
+  const titles = new Map<string, string>();
+
+  async function learn(sessionId: string): Promise<void> {
+    const { session } = await sessions.getSession({ sessionId });
+    titles.set(sessionId, session?.title ?? "");
+    onNews();
+  }
+
+  return {
+    of(sessionId) {
+      const title = titles.get(sessionId);
+      if (title === undefined) {
+        titles.set(sessionId, "");
+        // The id alone is a good name as well.
+        learn(sessionId).catch(() => undefined);
+      }
+      return terminalLine(title ? `${title} (${sessionId})` : sessionId);
+    },
+  };
+}

@@ -2,12 +2,12 @@ import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts
 import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { repetitionWords } from "../../view/asks.ts";
 import { type FileText, unreadWords } from "../../view/file-text.ts";
-import { hiddenWords } from "../../view/hidden.ts";
 import { behindWords } from "../../view/people.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
 import { riskLines } from "../../view/risks.ts";
 import { viewLines } from "../../view/view-lines.ts";
+import { hiddenWords } from "../../view/words.ts";
 import { questionLines } from "../question/parse-answer.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";

@@ -6,7 +6,7 @@ import {
   type ToolStateCompleted,
   type ToolStateError,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { effectsWords, errorReasonWords, failedCommandWords } from "../../view/calls.ts";
+import { effectsWords, errorReasonWords, failedCommandWords } from "../../view/outcomes.ts";
 import { serverWords } from "../connection/connection.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";

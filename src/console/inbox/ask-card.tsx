@@ -1,6 +1,7 @@
 import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { repetitionWords } from "../../view/asks.ts";
+import { inertMs, repetitionWords } from "../../view/asks.ts";
 import { behindWords } from "../../view/people.ts";
 import { timeLeft } from "../../view/quantities.ts";
 import { asksQuestions } from "../../view/questions.ts";
@@ -23,7 +24,6 @@ import { AskReasons } from "./ask-reasons.tsx";
 import { AskedQuestions } from "./asked-questions.tsx";
 import { kindsOf, PermissionMark } from "./permission-mark.tsx";
 import { Risks } from "./risks.tsx";
-import { useArmed } from "./use-armed.ts";
 
 /** A waiting call: its agent, request, reasons, time left, and the answers. */
 export function AskCard({
@@ -247,4 +247,28 @@ function Settlement({ group: { asks } }: { group: AskGroup }) {
       {settledText(settled)}
     </p>
   );
+}
+
+/** Returns true once the item named by `key` has been visible long enough; starts over when it changes or the page was hidden. */
+function useArmed(key: string): boolean {
+  const armed = useSignal("");
+  useEffect(() => {
+    let timer = 0;
+    const begin = () => {
+      clearTimeout(timer);
+      armed.value = "";
+      if (document.hidden) return;
+      timer = window.setTimeout(() => {
+        armed.value = key;
+      }, inertMs);
+    };
+    begin();
+    document.addEventListener("visibilitychange", begin);
+    return () => {
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", begin);
+    };
+  }, [key]);
+  // Compares keys: the previous render may have armed another one.
+  return armed.value === key;
 }

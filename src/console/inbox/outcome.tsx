@@ -3,7 +3,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { GetPermissionResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { errorReasonWords } from "../../view/calls.ts";
+import { errorReasonWords } from "../../view/outcomes.ts";
 import { momentOf } from "../../view/quantities.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";

@@ -4,7 +4,7 @@ import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import type { FilePart, ToolPart, ToolStateError } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { effectsWords, errorReasonWords, failedCommandWords, isUnreported } from "../../view/calls.ts";
+import { effectsWords, errorReasonWords, failedCommandWords, isUnreported } from "../../view/outcomes.ts";
 import { behindWords } from "../../view/people.ts";
 import { namedPlacesOf, placeText } from "../../view/places.ts";
 import { durationOf, momentOf, sizeOf } from "../../view/quantities.ts";

@@ -2,7 +2,7 @@ import { type ReadonlySignal, signal } from "@preact/signals";
 import type { SessionEvent } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { WatchSessionResponse } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { errorReasonWords, failedCommandWords, isUnreported } from "../../view/calls.ts";
+import { errorReasonWords, failedCommandWords, isUnreported } from "../../view/outcomes.ts";
 import { visibleText } from "../parts/visible-text.ts";
 import { whileVisible } from "../shell/visibility.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";

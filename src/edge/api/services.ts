@@ -1,9 +1,13 @@
-import { create } from "@bufbuild/protobuf";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { AgentService, type Connector } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { OperatorService, StopTargetSchema } from "../../../gen/opencode/tool/v1/operator_service_pb.ts";
 import { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
-import { PersonService } from "../../../gen/opencode/tool/v1/person_service_pb.ts";
+import {
+  type PersonRecord,
+  type PersonRecordSchema,
+  PersonService,
+} from "../../../gen/opencode/tool/v1/person_service_pb.ts";
 import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { type Source, SourceService } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -17,12 +21,16 @@ import type { Calls } from "../../call/calls.ts";
 import type { StoreMembership } from "../../call/ports.ts";
 import { readsAll, type Sessions } from "../../call/sessions.ts";
 import type { Principal } from "../../core/principal.ts";
+import type { Credentials } from "../../people/credentials.ts";
+import type { People } from "../../people/people.ts";
+import { type PersonRules, withGroups } from "../../people/person-rules.ts";
 import type { ByteBudget } from "../http/socket-limits.ts";
-import { type CredentialServiceDomain, credentialService } from "./credential-service.ts";
+import { checkRole } from "./access.ts";
+import { type CredentialServiceDomain, credentialService, recordOf } from "./credential-service.ts";
+import type { EdgeContext } from "./edge-context.ts";
 import type { Failures } from "./failures.ts";
 import { newestFirstKey, nextPageToken, pageBefore, pageByKey } from "./paging.ts";
 import { type PermissionServiceDomain, permissionService } from "./permission-service.ts";
-import { type PersonServiceDomain, personService } from "./person-service.ts";
 import { approverOf, type Rpc, rpcsOf, type SenderDomain, type ServiceFunctions } from "./rpc.ts";
 import type { StreamToolsDomain } from "./streamed-call.ts";
 import { createStreamTools, createWatchMany, streamMessageBytes } from "./streams.ts";
@@ -238,4 +246,47 @@ function workerService({ workers }: WorkerServiceDomain): ServiceFunctions<typeo
       return { workers: page, nextPageToken, fleets: request.pageToken === "" ? fleets : [] };
     },
   };
+}
+
+/** Domain that PersonService works on. */
+interface PersonServiceDomain {
+  people: People;
+  credentials: Credentials;
+  personRules: () => PersonRules;
+}
+
+/** Returns the functions of PersonService. */
+function personService({
+  people,
+  credentials,
+  personRules,
+}: PersonServiceDomain): ServiceFunctions<typeof PersonService> {
+  function withDevices(record: PersonRecord): MessageInitShape<typeof PersonRecordSchema> {
+    const { id, created, revoked, invitedBy, claims, claimed } = record;
+    const person = withGroups(record, personRules(), credentials.now());
+    const own = credentials.list().filter(({ personId }) => personId === record.id);
+    const devices = own.toSorted((one, other) => other.created - one.created);
+    const facts = { id, created, revoked, invitedBy, claims, claimed, ...(person && { person }) };
+    return { ...facts, devices: devices.map((each) => recordOf(each, credentials.lastSeen(each.id))) };
+  }
+
+  return {
+    listPeople(request) {
+      const { page, nextPageToken } = pageByKey(people.current(), newestFirstKey, request);
+      return { people: page.map(withDevices), nextPageToken };
+    },
+    async renamePerson({ id, name }, { principal }) {
+      checkMayChange(principal, id, "RenamePerson");
+      return { person: withDevices(await people.rename(principal, id, name)) };
+    },
+    async revokePerson({ id }, { principal }) {
+      checkMayChange(principal, id, "RevokePerson");
+      return { person: withDevices(await credentials.revokePerson(principal, id)) };
+    },
+  };
+}
+
+/** Approvers change their own person; an admin changes any. */
+function checkMayChange(principal: EdgeContext["principal"], id: string, rpc: string): void {
+  if (principal.identity?.person.id !== id) checkRole(principal, ["admin"], `${rpc} of another person`);
 }

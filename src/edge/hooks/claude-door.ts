@@ -11,8 +11,7 @@ import {
 import { waitToolName } from "../../agents/mcp/open-call-result.ts";
 import { apiFailureText, reasonOf } from "../../agents/mcp/toolgate-api.ts";
 import { pagesOf } from "../../core/pages-of.ts";
-import { checkRole, rolesFor } from "../api/access.ts";
-import type { Authenticate } from "../api/authenticate.ts";
+import { type Authenticate, checkRole, rolesFor } from "../api/access.ts";
 import { clientLeft } from "../api/request-failure.ts";
 import {
   type ConnectionPeer,

@@ -1,6 +1,5 @@
 import type { StoreMembership } from "../../call/ports.ts";
-import { checkReadsMetrics } from "../api/access.ts";
-import type { Authenticate } from "../api/authenticate.ts";
+import { type Authenticate, checkReadsMetrics } from "../api/access.ts";
 import { type Mount, type Refuse, type Request, type Response, sendWhole } from "./handler.ts";
 
 /** Checks if a request asks for health: a probe calls a replica by an address, and learns no more than its state. */

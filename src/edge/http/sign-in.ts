@@ -3,7 +3,7 @@ import { peerUid } from "../../core/peer-uid.ts";
 import { RequestError } from "../../core/request-error.ts";
 import type { Credentials } from "../../people/credentials.ts";
 import type { ProviderSignIns } from "../../people/provider-sign-ins.ts";
-import type { Authenticate } from "../api/authenticate.ts";
+import type { Authenticate } from "../api/access.ts";
 import { type BrowserSignIn, callbackOf, callbackPath, checkOwnPage, newBrowserToken } from "../api/browser-sign-in.ts";
 import type { EdgeLimits, RequestHeaders } from "../api/edge-context.ts";
 import { notServed } from "../api/request-failure.ts";

@@ -1,8 +1,7 @@
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { RequestError } from "../../core/request-error.ts";
-import { checkRole, rolesFor } from "../api/access.ts";
-import type { Authenticate } from "../api/authenticate.ts";
+import { type Authenticate, checkRole, rolesFor } from "../api/access.ts";
 import { clientLeft } from "../api/request-failure.ts";
 import { checkOrigin, headerOf } from "../http/check-origin.ts";
 import {

@@ -5,8 +5,7 @@ import type { StoreClock, StoreMembership } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import { pagesOf } from "../../core/pages-of.ts";
 import type { Principal } from "../../core/principal.ts";
-import { checkRole, rolesFor } from "../api/access.ts";
-import type { Authenticate } from "../api/authenticate.ts";
+import { type Authenticate, checkRole, rolesFor } from "../api/access.ts";
 import { clientLeft, RequestFailure } from "../api/request-failure.ts";
 import { checkOrigin, headerOf } from "../http/check-origin.ts";
 import {

@@ -1,6 +1,5 @@
 import { runCompiler } from "./compiler.ts";
 import { type Below, commandsWithin, type Effects, type FileAccess, noEffects, usesIn } from "./effects.ts";
-import { runFind } from "./find.ts";
 import { gitOptions, runGit, runsWithoutFiles } from "./git.ts";
 import { interpret, interpreter } from "./interpreters.ts";
 import type { SimpleCommand, Word } from "./line.ts";
@@ -9,7 +8,7 @@ import { runPackages } from "./packages.ts";
 import { changesShell, type Program, programs } from "./programs.ts";
 import { isTameAwk, isTameSed } from "./scripts.ts";
 import { runTar } from "./tar.ts";
-import { belowDirectories } from "./walks.ts";
+import { belowDirectories, runFind } from "./walks.ts";
 import { isWrapper, wrap } from "./wrappers.ts";
 
 /** Returns the effects of a command, as far as its program is known; for an unknown program the paths that its words may be. */

@@ -2,8 +2,7 @@ import { dirname, join, relative } from "node:path";
 import type { ExpandedAsk } from "../model.ts";
 import type { CodeFile, PlacedCode } from "./code.ts";
 import type { Command } from "./command.ts";
-import type { Below, Use } from "./effects.ts";
-import type { GitNames } from "./git-names.ts";
+import type { Below, GitObjects, Use } from "./effects.ts";
 import { type ListDirectory, nameMatcher, pathsOf } from "./glob.ts";
 
 /** A path with links and `..` resolved. */
@@ -260,4 +259,15 @@ async function filesBelow(directory: string, reach: Below, list: ListDirectory):
     }
   }
   return found;
+}
+
+/** The names that git's objects have in a repository. */
+export interface GitNames {
+  /**
+   * Returns the names, relative to the top directory, that contain one of the substrings in lower case or are not plain
+   * (`readDoubts`); all names without substrings.
+   */
+  select(objects: GitObjects, hints: readonly string[] | undefined): readonly string[];
+  /** Returns the reason why the names are not all known, a clause about the repository; undefined if they are. */
+  problem(objects: GitObjects): string | undefined;
 }

@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import type { Tool as OfferedTool } from "@modelcontextprotocol/client";
-import { canonicalJson } from "../../core/canonical-json.ts";
+import { canonicalJson } from "../../core/json.ts";
 import { hiddenCharacters } from "../../core/visible.ts";
 
 /** A tool as an MCP server offers it. */

@@ -1,6 +1,6 @@
 import type { CallRecord, CallSpec } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
-import { DamagedRecord } from "../checksum.ts";
+import { DamagedRecord } from "../parts.ts";
 import { decodeRedisPart, decodeSealedJson } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";

@@ -4,8 +4,7 @@ import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/too
 import type { PermissionSettled } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { encodeMessage } from "../../core/encode-message.ts";
-import { DamagedRecord, unsealed } from "../checksum.ts";
-import { backgroundEndOf, tombstone, withoutLargeInput } from "../parts.ts";
+import { backgroundEndOf, DamagedRecord, tombstone, unsealed, withoutLargeInput } from "../parts.ts";
 import { eventTooLarge } from "../refusals.ts";
 import type { StepBytes } from "./link.ts";
 

@@ -1,8 +1,7 @@
 import type { SessionEvent } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { AuditEntry } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { LogPage } from "../../call/ports.ts";
-import { DamagedRecord } from "../checksum.ts";
-import { auditEntry } from "../parts.ts";
+import { auditEntry, DamagedRecord } from "../parts.ts";
 import { createRecentEvents } from "../recent-events.ts";
 import { decodeEvent } from "./events.ts";
 import type { Keys } from "./keys.ts";

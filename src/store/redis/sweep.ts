@@ -1,6 +1,6 @@
 import type { Retention } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
-import { DamagedRecord } from "../checksum.ts";
+import { DamagedRecord } from "../parts.ts";
 import type { Damage } from "../refusals.ts";
 import {
   auditRetentionMs,

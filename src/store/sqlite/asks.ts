@@ -8,7 +8,7 @@ import {
 import { type PermissionRequest, PermissionRequestSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord } from "../../approval/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
-import { sealed, unsealed } from "../checksum.ts";
+import { sealed, unsealed } from "../parts.ts";
 import { decodeSqliteSpec, type SqliteCallRecords } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";

@@ -4,7 +4,7 @@ import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRecord, CallSpec } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
-import { DamagedRecord, sealed, unsealed } from "../checksum.ts";
+import { DamagedRecord, sealed, unsealed } from "../parts.ts";
 import { statement } from "./database.ts";
 import type { OpenCallRow, OpenCallTable } from "./open-calls.ts";
 import type { SessionHead, SqliteSessions } from "./sessions.ts";

@@ -2,7 +2,7 @@ import type { DatabaseSync } from "node:sqlite";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Logger } from "../../core/logger.ts";
 import { RequestError } from "../../core/request-error.ts";
-import { DamagedRecord } from "../checksum.ts";
+import { DamagedRecord } from "../parts.ts";
 import { createDamage } from "../refusals.ts";
 import { codeOf, isDamageCode } from "./database.ts";
 

@@ -7,7 +7,7 @@ import {
   GrantScope,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { GrantFilter } from "../../approval/ports.ts";
-import { sealed, unsealed } from "../checksum.ts";
+import { sealed, unsealed } from "../parts.ts";
 import type { SqliteAudit } from "./audit.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";

@@ -5,7 +5,7 @@ import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/too
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { LogPage } from "../../call/ports.ts";
 import { encodeMessage } from "../../core/encode-message.ts";
-import { DamagedRecord, sealed, unsealed } from "../checksum.ts";
+import { DamagedRecord, sealed, unsealed } from "../parts.ts";
 import { createRecentEvents } from "../recent-events.ts";
 import { eventTooLarge } from "../refusals.ts";
 import type { Step } from "./commit.ts";

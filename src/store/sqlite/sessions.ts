@@ -2,7 +2,7 @@ import type { DatabaseSync } from "node:sqlite";
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { type Session, SessionSchema } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { noSuchSession } from "../../core/request-error.ts";
-import { sealed, unsealed } from "../checksum.ts";
+import { sealed, unsealed } from "../parts.ts";
 import { sessionClosed } from "../refusals.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";

@@ -5,15 +5,17 @@ import { join } from "node:path";
 import { backup, type DatabaseSync } from "node:sqlite";
 import { Readable } from "node:stream";
 import { setTimeout } from "node:timers/promises";
+import { clone } from "@bufbuild/protobuf";
 import { packTar, type TarSource } from "modern-tar/fs";
+import { type WorkerProcess, WorkerProcessSchema } from "../../../gen/opencode/tool/v1/worker_service_pb.ts";
 import type { Store } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import { RequestError } from "../../core/request-error.ts";
-import type { WorkerDirectory } from "../../core/worker-directory.ts";
+import { type WorkerDirectory, workerIdOf } from "../../core/worker-directory.ts";
 import type { CredentialTable } from "../../people/ports.ts";
-import { DamagedRecord } from "../checksum.ts";
 import { openLoggedCredentialFile } from "../credential-file.ts";
 import { StoreUnusable } from "../errors.ts";
+import { DamagedRecord } from "../parts.ts";
 import { createNewsListeners } from "../recent-events.ts";
 import { openRecordTable, type RecordTables, recordKinds } from "../record-tables.ts";
 import { storeFull } from "../refusals.ts";
@@ -35,7 +37,6 @@ import { createOpenCallTable } from "./open-calls.ts";
 import { createSqliteOutputs } from "./outputs.ts";
 import { type OpenedSqlite, sqliteCallStore, sqlitePermissionStore } from "./ports.ts";
 import { createSqliteSessions } from "./sessions.ts";
-import { createMemoryDirectory } from "./worker-directory.ts";
 
 /**
  * Opens the embedded store in a data directory, which no other process can use meanwhile. Its clock is this machine's. Reads
@@ -330,3 +331,46 @@ async function namesIn(directory: string): Promise<string[]> {
 }
 
 const chunkBytes = 256 * 1024;
+
+/** Creates a directory in memory: no process outlives the only replica of this store as an entry of it. */
+function createMemoryDirectory(now: () => number): WorkerDirectory {
+  const entries = new Map<string, WorkerProcess>();
+  /** The end of each replica's entries. */
+  const until = new Map<string, number>();
+
+  function removeLapsed(): void {
+    for (const [replica, time] of until) if (time <= now()) until.delete(replica);
+    for (const [id, { replica }] of entries) if (!until.has(replica)) entries.delete(id);
+  }
+
+  return {
+    async announceWorkers({ replica, processes, fresh, isAll, holdMs }) {
+      removeLapsed();
+      if (!isAll && !until.has(replica)) return undefined;
+      until.set(replica, now() + holdMs);
+      const staying = new Map<string, number>();
+      for (const process of processes) {
+        const id = workerIdOf(process.principal, process.instanceId);
+        const { connection: last, replica: owner } = entries.get(id) ?? { connection: 0n, replica };
+        const isLater = owner === replica || fresh.has(id);
+        if (last < process.connection || (last === process.connection && isLater))
+          entries.set(id, { ...clone(WorkerProcessSchema, process), replica });
+        else if (owner !== replica) staying.set(id, Number(last));
+      }
+      return staying;
+    },
+    async removeWorkers(replica) {
+      until.delete(replica);
+      removeLapsed();
+    },
+    async forgetWorker(process) {
+      const id = workerIdOf(process.principal, process.instanceId);
+      const known = entries.get(id);
+      if (known?.connection === process.connection && known.replica === process.replica) entries.delete(id);
+    },
+    async listWorkers() {
+      removeLapsed();
+      return [...entries.values()];
+    },
+  };
+}

@@ -3,8 +3,7 @@ import { create, toBinary } from "@bufbuild/protobuf";
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import { GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Logger } from "../../core/logger.ts";
-import { sealed } from "../checksum.ts";
-import { tombstone } from "../parts.ts";
+import { sealed, tombstone } from "../parts.ts";
 import {
   auditRetentionMs,
   countRemoved,

@@ -11,8 +11,7 @@ import type {
   StartCallStep,
 } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
-import { sealed } from "../checksum.ts";
-import { checkEnded, withdrawalOf } from "../parts.ts";
+import { checkEnded, sealed, withdrawalOf } from "../parts.ts";
 import { parentEnded, sessionClosed, tooManyAsks, tooManyCalls } from "../refusals.ts";
 import { decodeSqliteSpec } from "./call-records.ts";
 import {

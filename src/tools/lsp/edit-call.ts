@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import type { Position, TextEdit, WorkspaceEdit } from "vscode-languageserver-protocol";
-import { canonicalJson } from "../../core/canonical-json.ts";
+import { canonicalJson } from "../../core/json.ts";
 import { visible } from "../../core/visible.ts";
 import { ToolFailure } from "../../tool/errors.ts";
 import type { Judge, Plan, PlanContext, ToolContext, ToolResult } from "../../tool/tool.ts";
