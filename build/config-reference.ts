@@ -21,12 +21,26 @@ function allKeys(): string {
   const own = keys.filter(({ path }) => pageOf(path) === undefined);
   const tables = Map.groupBy(own, ({ path }) => headerOf(path));
   const parts = [...tables].sort(([one], [other]) => Number(one !== "") - Number(other !== ""));
+  const listed = new Map<string, string>();
   return parts
     .map(([header, inside]) => {
-      const lines = inside.map((key) => lineOf(key, "configuration.md")).join("\n");
+      const lines = linesOf(inside, header, listed).join("\n");
       return header === "" ? lines : `**\`${header}\`**\n\n${lines}`;
     })
     .join("\n\n");
+}
+
+/** Lists keys. One that an earlier table lists in the same words is named only; `listed` has the tables of those. */
+function linesOf(inside: readonly ConfigKey[], header: string, listed: Map<string, string>): string[] {
+  const lines = inside.map((key) => lineOf(key, "configuration.md"));
+  const elsewhere = Map.groupBy(
+    lines.filter((line) => listed.has(line)),
+    (line) => listed.get(line),
+  );
+  const own = lines.filter((line) => !listed.has(line));
+  for (const line of own) listed.set(line, header);
+  const names = (same: readonly string[]) => same.map((line) => line.slice(2, line.indexOf(":"))).join(", ");
+  return [...own, ...[...elsewhere].map(([other, same]) => `* as in \`${other}\`: ${names(same)}`)];
 }
 
 function keysOfPage(page: string): string {

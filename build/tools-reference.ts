@@ -24,6 +24,7 @@ const limits = readLimits();
 /** Returns the page for these tools. */
 function toolsReference(tools: readonly Tool[]): string {
   const sorted = [...tools].sort((a, b) => (a.name < b.name ? -1 : 1));
+  const listed = new Map<string, string>();
   return `${[
     "# Built-in tools: reference",
     "<!-- Written by `npm run generate` from the declarations in src/tools. Do not edit this page. -->",
@@ -35,26 +36,38 @@ function toolsReference(tools: readonly Tool[]): string {
       `A run takes at most ${count(limits.timeoutMs)} ms, unless the tool or \`timeout_ms\` of the call says otherwise; no call may take more than`,
       `${count(limits.maxTimeoutMs)} ms. The input of a call has at most ${count(limits.inputBytes)} bytes, its stored output ${count(limits.outputBytes)} bytes. Of an`,
       `output models see the beginning, at most ${count(defaultKeep.lines)} lines and ${count(defaultKeep.bytes)} bytes, and how to read the rest, unless the tool names`,
-      "another part. Agents are the built-in ones that see the tool by default. An idempotent tool may run again after a crash; an open",
-      "world is one outside the workspace.",
+      "another part. The agents `build`, `plan` and `explore` see each tool by default, unless it names some of them. An idempotent tool may run",
+      "again after a crash; an open world is one outside the workspace.",
     ].join("\n"),
-    ...sorted.map(sectionOf),
+    ...sorted.map((tool) => sectionOf(tool, listed)),
   ].join("\n\n")}\n`;
 }
 
-function sectionOf(tool: Tool): string {
+/** Describes a tool. A parameter that an earlier tool lists in the same words is named only; `listed` has the tools of those. */
+function sectionOf(tool: Tool, listed: Map<string, string>): string {
   const { name, definition } = tool;
   const facts = [
     `Asks ${asksOf(tool)}`,
-    `agents ${agentsOf(tool)}`,
+    ...agentsOf(tool),
     ...hintsOf(tool),
     ...keepOf(tool),
     ...offersOf(tool).map((text) => `offered ${text}`),
   ];
-  const parameters = parametersOf(definition.inputSchema ?? {}).map(lineOf);
+  const lines = parametersOf(definition.inputSchema ?? {}).map(lineOf);
+  const elsewhere = Map.groupBy(
+    lines.filter((line) => listed.has(line)),
+    (line) => listed.get(line),
+  );
+  const parameters = [
+    ...lines.filter((line) => !listed.has(line)),
+    ...[...elsewhere].map(([other, same]) => `* as for [${other}](#${other}): ${same.map(nameIn).join(", ")}`),
+  ];
+  for (const line of lines) if (!listed.has(line)) listed.set(line, name);
   const texts = [plain(definition.description), parameters.join("\n"), `${facts.join("; ")}.`];
   return [`## ${name}`, ...texts.filter((text) => text !== "")].join("\n\n");
 }
+
+const nameIn = (line: string) => line.slice(2, line.indexOf(":"));
 
 /** Returns a parameter as an entry of a list: name, type, default, limits, meaning. */
 function lineOf([path, ...rest]: Row): string {
@@ -88,13 +101,15 @@ const verbs = new Map<Rule["action"], string>([
   [actions.deny, "denied"],
 ]);
 
-function agentsOf(tool: Tool): string {
+/** Names the built-in agents that see a tool, unless all do. */
+function agentsOf(tool: Tool): string[] {
   const sees = (agent: string) => {
     const layers = layersFor({ session: undefined, ancestors: [], agent });
     return isListed(tool, (permission) => policy.hides(layers, permission));
   };
   const agents = [...builtInAgents.keys()].filter(sees);
-  return agents.length === 0 ? "none" : agents.map(code).join(", ");
+  if (agents.length === builtInAgents.size) return [];
+  return [agents.length === 0 ? "no agent" : `agents ${agents.map(code).join(", ")}`];
 }
 
 function hintsOf({ definition: { annotations } }: Tool): string[] {
