@@ -449,7 +449,7 @@ export const deviations: Readonly<Record<number, readonly [what: string, file: s
     "which is not offered without one",
   ],
   130: ["the tools need no flag", "docs/code.md", "The eight tools need no flag"],
-  135: ["the tool needs no flag", "docs/tools-reference.md", "Asks `batch` (allowed)"],
+  135: ["the tool needs no flag", "docs/tools.md", "needs no flag; with a call that may change"],
   151: [
     "toolgate-output:ID in place of a path, which a sandbox would hide",
     "docs/tools-reference.md",
