@@ -59,14 +59,17 @@ function headerOf(path: readonly string[]): string {
   return table.at(-1) === "[]" ? `[[${table.slice(0, -1).join(".")}]]` : `[${table.join(".")}]`;
 }
 
-/** Returns a key as an entry of a list: name, option and variable, type, default, meaning. */
+/** Returns a key as an entry of a list: name, option and variable, type, default, meaning. The name leads to the section that says more. */
 function lineOf(key: ConfigKey, page: string): string {
-  const names = [key.path.at(-1), key.flag?.replace(/ .*/, ""), key.variable].filter((name) => name !== undefined);
+  const name = code(key.path.at(-1) ?? "");
+  const others = [key.flag?.replace(/ .*/, ""), key.variable].filter((other) => other !== undefined).map(code);
+  const linked = key.see === undefined ? name : `[${name}](${placeOf(key.see, page)})`;
   const standard = defaultOf(key);
   const facts = [typeOf(key), ...(standard === undefined ? [] : [`default ${standard}`])].join(", ");
-  return `* ${names.map((name) => `\`${name}\``).join(", ")}: ${facts}. ${sentence(meaningOf(key, page))}`;
+  return `* ${[linked, ...others].join(", ")}: ${facts}. ${sentence(key.help)}`;
 }
 
+const code = (text: string) => `\`${text}\``;
 const sentence = (text: string) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** Returns the type of a key, in words, with its bounds and its unit. */
@@ -83,14 +86,10 @@ function typeOf({ schema, path, unit }: ConfigKey): string {
   return [range, unit ?? named].filter((word) => word !== undefined).join(" ");
 }
 
-/** Returns the meaning of a key, with a link to the section that says more. */
-function meaningOf({ help, see }: ConfigKey, page: string): string {
-  if (see === undefined) return help;
+function placeOf(see: string, page: string): string {
   const [file = "", section] = see.split("#");
   const place = file === page ? "" : relative(dirname(page), file);
-  const title =
-    section?.replaceAll("-", " ") ?? readFileSync(join(docs, file), "utf8").split("\n", 1)[0]?.slice(2) ?? file;
-  return `${help} ([${title}](${place}${section === undefined ? "" : `#${section}`}))`;
+  return `${place}${section === undefined ? "" : `#${section}`}`;
 }
 
 if (import.meta.main)
