@@ -55,7 +55,7 @@ const allowed: Record<string, readonly string[]> = {
   approval: ["core", "policy"],
   "agents/connect": ["core", "people"],
   "agents/hooks": ["core"],
-  "agents/mcp": ["core/json.ts", "core/pages-of.ts", "view"],
+  "agents/mcp": ["core/json.ts", "core/pages-of.ts", "core/within.ts", "view"],
   "agents/runners": ["core", "tool/errors.ts"],
   people: ["core", "policy/wildcard.ts"],
   policy: ["core"],

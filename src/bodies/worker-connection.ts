@@ -1,5 +1,4 @@
 import type { Writable } from "node:stream";
-import { setTimeout as delay } from "node:timers/promises";
 import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
 import { sizeDelimitedDecodeStream, sizeDelimitedEncode } from "@bufbuild/protobuf/wire";
 import {
@@ -15,6 +14,7 @@ import {
 } from "../../gen/opencode/tool/v1/worker_pb.ts";
 import { createContractValidator, createNumberCheck } from "../core/contract-validator.ts";
 import { visible } from "../core/visible.ts";
+import { within } from "../core/within.ts";
 
 /** The two directions of a connection to a process that runs tools. */
 export interface WorkerStreams {
@@ -89,7 +89,7 @@ export async function openWorkerConnection(
   // Writing to a process that has ended; its end is noticed by the reader.
   toWorker.on("error", () => undefined);
   void readMessages(state, fromWorker).then(
-    async () => end(state, await Promise.race([exited, delay(exitMs, "it closed its connection", { ref: false })])),
+    async () => end(state, await within(exitMs, exited, () => "it closed its connection")),
     (error: unknown) => end(state, `it sent what is no valid message: ${wordsOf(error)}`),
   );
   const helloed = answer(state, "hello", limitsMs.hello);

@@ -3,6 +3,7 @@ import { ToolEffects, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.t
 import type { CallRef } from "../core/call-ref.ts";
 import { commandFailureOf, commandFailureWords } from "../core/command-failure.ts";
 import { RequestError } from "../core/request-error.ts";
+import { untilAborted } from "../core/within.ts";
 import type { ChangeObserver, ChildCall, ChildResult, FileWrite, TraceContext } from "../tool/tool.ts";
 import type { CallRecord, Fence } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";
@@ -39,15 +40,7 @@ export function createStartGate(count: number, changes: ChangeObserver = ignored
       for (const file of changed) files.add(file);
       missing -= 1;
       if (missing === 0) opened.resolve(open());
-      const { promise: aborted, reject } = Promise.withResolvers<never>();
-      const abort = () => reject(signal.reason);
-      signal.addEventListener("abort", abort, { once: true });
-      if (signal.aborted) abort();
-      try {
-        await Promise.race([opened.promise, aborted]);
-      } finally {
-        signal.removeEventListener("abort", abort);
-      }
+      await untilAborted(opened.promise, signal);
     },
   };
 }

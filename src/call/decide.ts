@@ -15,6 +15,7 @@ import type { Permissions } from "../approval/permissions.ts";
 import type { Ask } from "../core/ask.ts";
 import { trackedFiles } from "../core/tracked-files.ts";
 import { visible, visibleLine } from "../core/visible.ts";
+import { within } from "../core/within.ts";
 import { isForeignPermission } from "../policy/known-permissions.ts";
 import type { LayersFor } from "../policy/layers.ts";
 import {
@@ -490,17 +491,7 @@ async function listDirectory(directory: string): Promise<Entry[]> {
 
 /** Resolves with the work of a tool or of policy; throws `ToolFailure` if it takes longer than planning may. */
 async function withinPlanningTime<T>(work: Promise<T>): Promise<T> {
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<never>((_, reject) => {
-    const seconds = maxPlanningMs / 1000;
-    timer = setTimeout(
-      () => reject(new ToolFailure(`Planning the call took longer than ${seconds} s.`)),
-      maxPlanningMs,
-    );
+  return await within(maxPlanningMs, work, () => {
+    throw new ToolFailure(`Planning the call took longer than ${maxPlanningMs / 1000} s.`);
   });
-  try {
-    return await Promise.race([work, late]);
-  } finally {
-    clearTimeout(timer);
-  }
 }

@@ -1,5 +1,6 @@
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { lostCall } from "../core/request-error.ts";
+import { untilAborted, within } from "../core/within.ts";
 import type { Engine } from "./engine.ts";
 import { type FollowedEvent, followLog, snapshotEvent } from "./log.ts";
 import type { CallRecord } from "./ports.ts";
@@ -17,7 +18,12 @@ export async function waitForEnd(
   const until = performance.now() + ms;
   const run = runs.get(runKeyOf(ref));
   // A run of this replica resolves by itself: no need to read every event of its session.
-  const part = run && (await resultWithin(run.done, ms, signal));
+  const part =
+    run &&
+    (await untilAborted(
+      within(ms, run.done, () => undefined),
+      signal,
+    ));
   if (part) return { ref, part };
   const wait = await waits.begin(ref);
   try {
@@ -104,18 +110,4 @@ async function* snapshotOf(
 
 function isEnd(event: SessionEvent | undefined): boolean {
   return event?.event.case === "part" && isTerminal(event.event.value);
-}
-
-/** Resolves to the result of the work, or to undefined after `ms`; throws the signal's reason. */
-async function resultWithin<T>(work: Promise<T>, ms: number, signal: AbortSignal): Promise<T | undefined> {
-  signal.throwIfAborted();
-  const { promise: over, resolve } = Promise.withResolvers<undefined>();
-  const stop = () => resolve(undefined);
-  const timer = setTimeout(stop, ms);
-  signal.addEventListener("abort", stop, { once: true });
-  const result = await Promise.race([work, over]);
-  clearTimeout(timer);
-  signal.removeEventListener("abort", stop);
-  signal.throwIfAborted();
-  return result;
 }

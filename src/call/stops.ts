@@ -6,6 +6,7 @@ import { DecisionKind, type DecisionRecord, DecisionRecordSchema } from "../../g
 import { serviceRoot } from "../core/ids.ts";
 import type { Principal } from "../core/principal.ts";
 import { noSuchSession, RequestError } from "../core/request-error.ts";
+import { within } from "../core/within.ts";
 import { cancelCall } from "./cancel.ts";
 import type { Engine } from "./engine.ts";
 import type { CallRecord } from "./ports.ts";
@@ -49,7 +50,7 @@ export async function stopCalls(
   });
   const open = await openCallsOf(engine, stop, root);
   const ends = open.map(({ ref }) => endStopped(engine, ref, stop));
-  await Promise.race([Promise.all(ends), delay(maxEndingMs, undefined, { ref: false })]);
+  await within(maxEndingMs, Promise.all(ends), () => undefined);
   return { stop, rejected: rejected.length, cancelled: open.length };
 }
 

@@ -4,7 +4,6 @@ import { closeSync, readdirSync, readFileSync, readlinkSync, realpathSync } from
 import { mkdir, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import { setTimeout as delay } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
@@ -22,6 +21,7 @@ import {
 } from "../config/config.ts";
 import { isWorkspaceFile } from "../config/workspace-rules.ts";
 import { createLogger, type Logger, type ServiceLog } from "../core/logger.ts";
+import { within } from "../core/within.ts";
 import { reloadedSettings } from "./live-config.ts";
 import type { Server } from "./server.ts";
 
@@ -118,7 +118,7 @@ export async function serveUntilStopped(flags: Flags, onStart: (started: Started
   log.info("stopping", { reason: String(signal[0] ?? "signal") });
   await server.close();
   process.off("SIGHUP", hangUp);
-  await Promise.race([log.flush(), delay(1_000)]);
+  await within(1_000, log.flush(), () => undefined);
   // A stalled reader of stderr must not keep the process alive, nor a connection to a sentinel that the driver forgot to close.
   process.exit(0);
 }

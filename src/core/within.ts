@@ -10,3 +10,12 @@ export async function within<Result, Late = never>(
   const timer = setTimeout(over.resolve, ms);
   return await Promise.race([work, over.promise.then(late)]).finally(() => clearTimeout(timer));
 }
+
+/** Waits for work until the signal is aborted, then throws its reason, while the work goes on. */
+export async function untilAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  const { promise: aborted, reject } = Promise.withResolvers<never>();
+  const abort = () => reject(signal.reason);
+  signal.addEventListener("abort", abort, { once: true });
+  if (signal.aborted) abort();
+  return await Promise.race([work, aborted]).finally(() => signal.removeEventListener("abort", abort));
+}

@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { PermissionRequest, ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { untilAborted } from "../../core/within.ts";
 import { isLostConnection, isNotRunning } from "./toolgate-api.ts";
 
 /** A call as it was seen last. */
@@ -58,7 +59,8 @@ export async function holdCall(
     const seen = look(Math.min(left(), lookMs), AbortSignal.any([signal, isOver.signal]));
     const again = asked && viewOfNextAsk(asked, seen, isOver.signal);
     again?.catch(() => undefined);
-    return await untilAbort(again ? Promise.race([seen, again]) : seen, signal).finally(() => isOver.abort());
+    // A step of the store that the look waits for may take longer than its signal allows.
+    return await untilAborted(again ? Promise.race([seen, again]) : seen, signal).finally(() => isOver.abort());
   }
   /** Resolves with a view that has a request which was not reported yet; a former look may have seen one before its event came. */
   async function viewOfNextAsk(asked: () => Promise<void>, seen: Promise<McpCallView>, isOver: AbortSignal) {
@@ -86,20 +88,6 @@ export async function holdCall(
     const isOver = view !== undefined && (isEnded(view.part) || isEnough(view));
     if (isOver || signal.aborted || left() === 0) return { view, isLost };
     await report(isLost ? undefined : view);
-  }
-}
-
-/** Rejects as soon as the signal is aborted: a step of the store that the work waits for may take longer. */
-async function untilAbort<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
-  const { promise: aborted, reject } = Promise.withResolvers<never>();
-  const abort = () => reject(signal.reason);
-  signal.addEventListener("abort", abort, { once: true });
-  work.catch(() => undefined);
-  try {
-    signal.throwIfAborted();
-    return await Promise.race([work, aborted]);
-  } finally {
-    signal.removeEventListener("abort", abort);
   }
 }
 

@@ -3,6 +3,7 @@ import * as z from "zod";
 import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Durability, DurableState, StartedCall } from "../../core/durability.ts";
+import { untilAborted } from "../../core/within.ts";
 import { ToolFailure } from "../../tool/errors.ts";
 import type { AgentRunner, RunUpdate, SessionCall } from "./runner.ts";
 import type { RunnerRegistry } from "./runner-registry.ts";
@@ -223,23 +224,17 @@ async function answerOf(
   signal: AbortSignal,
   onProgress: (update: Extract<RunUpdate, { type: "progress" }>) => void,
 ): Promise<string> {
-  const { promise: aborted, reject } = Promise.withResolvers<never>();
-  aborted.catch(() => undefined);
-  const abort = () => reject(signal.reason);
-  signal.addEventListener("abort", abort, { once: true });
-  if (signal.aborted) abort();
   const iterator = updates[Symbol.asyncIterator]();
   try {
     for (;;) {
       // A runner that does not stop must not keep the calls of the subagent alive.
-      const { value: update, done: isOver } = await Promise.race([iterator.next(), aborted]);
+      const { value: update, done: isOver } = await untilAborted(iterator.next(), signal);
       if (isOver) throw new ToolFailure(failureOf(childSession, "its runner ended without a result."));
       if (update.type === "done") return update.text;
       if (update.type === "failed") throw new ToolFailure(failureOf(childSession, update.message));
       onProgress(update);
     }
   } finally {
-    signal.removeEventListener("abort", abort);
     iterator.return?.().catch(() => undefined);
   }
 }

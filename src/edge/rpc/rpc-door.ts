@@ -25,6 +25,7 @@ import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import { ToolPartSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { EncodedMessages } from "../../call/ports.ts";
 import { encodeMessage, type KnownBytes } from "../../core/encode-message.ts";
+import { untilAborted } from "../../core/within.ts";
 import { isPublicRpc } from "../api/access.ts";
 import type { EdgeContext } from "../api/edge-context.ts";
 import { notServed } from "../api/request-failure.ts";
@@ -174,7 +175,7 @@ export function reflectionService(
       const answer = index;
       const sent = new Set<DescFile>();
       // A client that sends no more requests must not delay a shutdown.
-      for await (const request of untilAborted(requests, signal)) {
+      for await (const request of itemsUntilAborted(requests, signal)) {
         const messageResponse = answer(request, sent);
         const bytes = sizeOf(messageResponse);
         options.budget.reserve(bytes);
@@ -257,21 +258,13 @@ function createReflectionIndex(
 }
 
 /** Passes items on until the signal is aborted, then throws its reason. */
-async function* untilAborted<T>(items: AsyncIterable<T>, signal: AbortSignal): AsyncGenerator<T> {
-  const abort = Promise.withResolvers<never>();
-  abort.promise.catch(() => undefined);
-  const onAbort = () => abort.reject(signal.reason);
-  signal.addEventListener("abort", onAbort);
+async function* itemsUntilAborted<T>(items: AsyncIterable<T>, signal: AbortSignal): AsyncGenerator<T> {
   const iterator = items[Symbol.asyncIterator]();
-  try {
-    for (;;) {
-      signal.throwIfAborted();
-      const next = await Promise.race([iterator.next(), abort.promise]);
-      if (next.done === true) return;
-      yield next.value;
-    }
-  } finally {
-    signal.removeEventListener("abort", onAbort);
+  for (;;) {
+    signal.throwIfAborted();
+    const next = await untilAborted(iterator.next(), signal);
+    if (next.done === true) return;
+    yield next.value;
   }
 }
 

@@ -1,6 +1,6 @@
 import type { Readable, Writable } from "node:stream";
-import { setTimeout as sleep } from "node:timers/promises";
 import { type JSONRPCMessage, ReadBuffer, serializeMessage, type Transport } from "@modelcontextprotocol/client";
+import { within } from "../../core/within.ts";
 import { createLastWords } from "../../tool/last-words.ts";
 
 /** A started program. */
@@ -63,7 +63,11 @@ export class ProgramTransport implements Transport {
 
   /** Ends a program that has closed its stdout and runs on: it cannot answer any more, and is started again. */
   async #endWithoutStdout({ exited, kill }: McpProgram): Promise<void> {
-    const isExiting = await Promise.race([exited.then(() => true), sleep(exitMs, false, { ref: false })]);
+    const isExiting = await within(
+      exitMs,
+      exited.then(() => true),
+      () => false,
+    );
     if (isExiting) return;
     this.#words.add("\n(it closed stdout, so it was ended)");
     await kill();

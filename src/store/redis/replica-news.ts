@@ -2,6 +2,7 @@ import { Redis } from "ioredis";
 import type { OrphanedCall } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import type { Logger } from "../../core/logger.ts";
+import { within } from "../../core/within.ts";
 import { callName, type HeldCalls, type HeldLease } from "./call-records.ts";
 import { connectRedis, leaveRedis } from "./client.ts";
 import type { Keys } from "./keys.ts";
@@ -141,7 +142,7 @@ export async function listenToReplicas(options: {
   const subscribed = subscriber.subscribe(keys.news).catch((error: unknown) => {
     if (!stopped) log.warn("other replicas are not heard at once; their news are polled", { error });
   });
-  await Promise.race([subscribed, new Promise((resolve) => setTimeout(resolve, subscribeMs).unref())]);
+  await within(subscribeMs, subscribed, () => undefined);
   return async () => {
     stopped = true;
     clearTimeout(timer);

@@ -1,6 +1,6 @@
-import { setTimeout as delay } from "node:timers/promises";
 import type { Diagnostic, DocumentDiagnosticReport } from "vscode-languageserver-protocol";
 import { visible } from "../../core/visible.ts";
+import { untilAborted, within } from "../../core/within.ts";
 import type { ToolContext } from "../../tool/tool.ts";
 import type { PathHandle } from "../../tool/workspace.ts";
 import { openQuestion } from "./code-call.ts";
@@ -49,14 +49,10 @@ async function errorsIn(
     return undefined;
   const waited = new AbortController();
   const late = AbortSignal.any([signal, waited.signal]);
-  const timer = delay(maxMs, undefined, { signal: late }).then(
-    () => undefined,
-    () => undefined,
-  );
   const asked = openQuestion(servers, { workspace, judge, signal: late }, { path, asksToStart: false })
     .then(({ client, file }) => fileDiagnostics(client, file, late))
     .catch(() => undefined);
-  const found = await Promise.race([asked, timer]);
+  const found = await within(maxMs, untilAborted(asked, signal), () => undefined).catch(() => undefined);
   waited.abort();
   return found?.filter(({ severity = 1 }) => severity === 1);
 }

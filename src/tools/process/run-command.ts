@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { promisify } from "node:util";
+import { untilAborted } from "../../core/within.ts";
 import { ToolFailure } from "../../tool/errors.ts";
 
 /** A command and how to end it. */
@@ -150,18 +151,6 @@ const adviceByCode: Readonly<Record<string, string>> = {
 function pidOf(child: ChildProcess): Promise<number> {
   if (child.pid !== undefined) return Promise.resolve(child.pid);
   return new Promise((_, reject) => child.once("error", reject));
-}
-
-async function untilAborted(work: Promise<unknown>, signal: AbortSignal): Promise<void> {
-  const { promise: aborted, reject } = Promise.withResolvers<never>();
-  const abort = () => reject(signal.reason);
-  signal.addEventListener("abort", abort, { once: true });
-  if (signal.aborted) abort();
-  try {
-    await Promise.race([work, aborted]);
-  } finally {
-    signal.removeEventListener("abort", abort);
-  }
 }
 
 /** The two file descriptors of a pipe; the caller closes both. */

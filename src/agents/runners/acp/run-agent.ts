@@ -1,7 +1,6 @@
 import { realpath } from "node:fs/promises";
 import { join, sep } from "node:path";
 import type { Readable } from "node:stream";
-import { setTimeout as delay } from "node:timers/promises";
 import { type ClientContext, client, RequestError } from "@agentclientprotocol/sdk";
 import * as z from "zod";
 import packageJson from "../../../../package.json" with { type: "json" };
@@ -67,7 +66,7 @@ async function directoryOf(run: AgentRun, { cwd: below }: AcpProgram): Promise<s
 
 /** Adds to a failure that the program has ended, and what it printed last. */
 async function explained(error: unknown, process: AgentProcess, stderr: () => string): Promise<unknown> {
-  const ended = await Promise.race([process.exited, delay(500, undefined, { ref: false })]);
+  const ended = await within(500, process.exited, () => undefined);
   if (!(error instanceof AgentFailure) && ended === undefined) return error;
   const what = error instanceof AgentFailure ? error.message : "its program ended before its turn did";
   const how = ended === undefined ? "" : ` (${ended})`;
