@@ -26,6 +26,24 @@ export interface EdgeContext {
   readonly peer: () => Promise<Peer>;
 }
 
+/** Creates the context of a request; its deadline and trace follow from what the client sent. */
+export function createEdgeContext({
+  principal,
+  signal,
+  timeoutMs,
+  headers,
+  response,
+  limits,
+  peer,
+}: Pick<EdgeContext, "principal" | "signal" | "headers" | "response" | "limits" | "peer"> & {
+  /** Time that the client waits; undefined if it set none. */
+  timeoutMs?: number | undefined;
+}): EdgeContext {
+  const deadline = timeoutMs === undefined ? undefined : Date.now() + timeoutMs;
+  const trace = traceContextOf(headers);
+  return { principal, roles: principal.roles, signal, deadline, trace, headers, response, limits, peer };
+}
+
 /** Headers of a request, by name in lower case. */
 export interface RequestHeaders {
   get(name: string): string | null;
@@ -58,3 +76,40 @@ export function createEdgeLimits({
 }: Pick<EdgeLimits, "requestBytes" | "publicRequestBytes" | "bodyMs">): EdgeLimits {
   return { requestBytes, publicRequestBytes, bodyMs, maxDeadlineMs: 86_400_000, defaultPageSize: 100 };
 }
+
+/** Headers and trailers that an rpc adds to its response; created when they are first used, since few rpcs have any. */
+export class ResponseMetadata {
+  #headers: Headers | undefined;
+  #trailers: Headers | undefined;
+
+  get headers(): Headers {
+    this.#headers ??= new Headers();
+    return this.#headers;
+  }
+
+  get trailers(): Headers {
+    this.#trailers ??= new Headers();
+    return this.#trailers;
+  }
+
+  /** Returns the headers in the form of Node, the trailers with a prefix of their own if it is given. */
+  headerFields(): Record<string, string> {
+    return this.#headers === undefined ? {} : Object.fromEntries(this.#headers);
+  }
+
+  /** Returns the trailers in the form of Node; each name begins with `prefix`. */
+  trailerFields(prefix = ""): Record<string, string> {
+    if (this.#trailers === undefined) return {};
+    return Object.fromEntries([...this.#trailers].map(([name, value]) => [`${prefix}${name}`, value]));
+  }
+}
+
+/** Reads the caller's W3C trace context from the headers; undefined if there is none or it is malformed. */
+export function traceContextOf(headers: RequestHeaders): TraceContext | undefined {
+  const traceparent = headers.get("traceparent");
+  if (traceparent === null || !traceparentPattern.test(traceparent)) return undefined;
+  const tracestate = headers.get("tracestate") ?? "";
+  return { traceparent, ...(/^[ -~]{1,512}$/.test(tracestate) && { tracestate }) };
+}
+
+const traceparentPattern = /^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$/;

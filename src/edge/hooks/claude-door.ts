@@ -23,7 +23,7 @@ import {
 } from "../http/handler.ts";
 import type { ByteBudget } from "../http/socket-limits.ts";
 import { createLocalApi, type LocalApiOptions } from "../mcp/local-api.ts";
-import { readBody } from "../rpc/request-body.ts";
+import { bodyLimits, readBody } from "../rpc/request-body.ts";
 
 /** Options of the door. */
 export interface HookDoorOptions extends LocalApiOptions {
@@ -81,7 +81,7 @@ async function answerHook(
   response.once("close", () => {
     if (!response.writableEnded) left.abort(clientLeft());
   });
-  const hook = read(await readBody(request, { maxBytes: limits.requestBytes, maxMs: limits.bodyMs, budget }));
+  const hook = read(await readBody(request, bodyLimits({ limits, budget })));
   const signal = AbortSignal.any([left.signal, ...(principal.ended === undefined ? [] : [principal.ended])]);
   const { tools } = apiOf({ principal, peer: () => peerOf(request) });
   const query = new URL(request.url ?? "", "http://localhost").searchParams;

@@ -7,7 +7,7 @@ import type { Authenticate } from "../api/access.ts";
 import { type BrowserSignIn, callbackOf, callbackPath, checkOwnPage, newBrowserToken } from "../api/browser-sign-in.ts";
 import type { EdgeLimits, RequestHeaders } from "../api/edge-context.ts";
 import { notServed } from "../api/request-failure.ts";
-import { readBody } from "../rpc/request-body.ts";
+import { bodyLimits, readBody } from "../rpc/request-body.ts";
 import { type Handler, type Mount, type Refuse, type Request, type Response, sendWhole } from "./handler.ts";
 import type { ByteBudget } from "./socket-limits.ts";
 
@@ -18,7 +18,7 @@ export interface SignInDoorOptions {
   browser: BrowserSignIn;
   authenticate: Authenticate;
   refuse: Refuse;
-  limits: Pick<EdgeLimits, "publicRequestBytes" | "bodyMs">;
+  limits: EdgeLimits;
   /** Budget of the bytes of requests that have not arrived whole. */
   budget: ByteBudget;
 }
@@ -54,13 +54,13 @@ function providerIn(path: string): string {
 }
 
 /** Takes the logout token of an identity provider (OpenID Connect Back-Channel Logout 1.0). */
-async function logOut({ signIns, limits, budget }: SignInDoorOptions, request: Request, response: Response) {
+async function logOut(options: SignInDoorOptions, request: Request, response: Response) {
   response.setHeader("cache-control", "no-store");
   try {
-    const { maxMs, maxBytes } = { maxMs: limits.bodyMs, maxBytes: maxLogoutBytes };
-    const form = new URLSearchParams((await readBody(request, { maxBytes, maxMs, budget })).toString());
+    const bounds = { ...bodyLimits(options), maxBytes: maxLogoutBytes };
+    const form = new URLSearchParams((await readBody(request, bounds)).toString());
     const [provider = ""] = (request.url ?? "").slice(logoutPath.length).split("?", 1);
-    await signIns.logOut(providerIn(provider), form.get("logout_token") ?? "");
+    await options.signIns.logOut(providerIn(provider), form.get("logout_token") ?? "");
     sendWhole(response, 200, "text/plain", "");
   } catch (error) {
     const isRefused = error instanceof RequestError && error.reason === ErrorReason.INVALID_MESSAGE;
@@ -101,7 +101,7 @@ async function signIn(
   request: Request,
   response: Response,
 ): Promise<void> {
-  const body = await readBody(request, { maxBytes: limits.publicRequestBytes, maxMs: limits.bodyMs, budget });
+  const body = await readBody(request, bodyLimits({ limits, budget }, true));
   const given = signInOf(body);
   const { cookie, pageKey, token } = newBrowserToken();
   const label = browserNameOf(headers.get("user-agent") ?? "");

@@ -4,9 +4,8 @@ import { PermissionService } from "../../../gen/opencode/tool/v1/permission_serv
 import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { checkRole, rolesFor } from "../api/access.ts";
-import type { EdgeContext, EdgeLimits } from "../api/edge-context.ts";
+import { createEdgeContext, type EdgeContext, type EdgeLimits, ResponseMetadata } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
-import { ResponseMetadata, traceContextOf } from "../api/headers.ts";
 import { notServed } from "../api/request-failure.ts";
 import { createMessageCheck, nameOfRpc, type Rpc, rpcsOf } from "../api/rpc.ts";
 import type { Services } from "../api/services.ts";
@@ -51,12 +50,8 @@ export function createLocalApi({ services, failures, limits }: LocalApiOptions):
       checkRole(principal, rolesFor(method), name);
       const message = create(method.input, init);
       checkMessage(method.input, message);
-      const context: EdgeContext = {
-        ...{ principal, peer, roles: principal.roles, signal, deadline: undefined, headers, limits },
-        trace: traceContextOf(headers),
-        response: new ResponseMetadata(),
-      };
-      return [message, context] as const;
+      const response = new ResponseMetadata();
+      return [message, createEdgeContext({ principal, peer, signal, headers, response, limits })] as const;
     }
     const failure = (error: unknown, signal = never) => toConnectError(failures.failureOf(error, name, signal));
 

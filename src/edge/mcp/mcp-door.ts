@@ -14,7 +14,7 @@ import {
 } from "../http/handler.ts";
 import type { ByteBudget } from "../http/socket-limits.ts";
 import { httpStatusOf } from "../rpc/errors.ts";
-import { readBody } from "../rpc/request-body.ts";
+import { bodyLimits, readBody } from "../rpc/request-body.ts";
 import type { LocalApiOptions } from "./local-api.ts";
 import type { McpExchange, McpHandler, McpHandlerOptions } from "./mcp-handler.ts";
 import { jsonIn, sendWebResponse, webRequestOf } from "./web-exchange.ts";
@@ -61,7 +61,7 @@ async function serve(
   load: () => Promise<McpHandler>,
   { request, response, left }: { request: Request; response: Response; left: AbortSignal },
 ): Promise<void> {
-  const { authenticate, budget, limits, shutdownSignal, isTls, peerOf } = options;
+  const { authenticate, shutdownSignal, isTls, peerOf } = options;
   shutdownSignal.throwIfAborted();
   response.setHeader("cache-control", "no-store");
   response.setHeader("x-accel-buffering", "no");
@@ -69,10 +69,7 @@ async function serve(
   const principal = authenticate({ get: (name) => (name === "authorization" ? headerOf(request, name) : null) });
   checkRole(principal, rolesFor(ToolService.method.callTool), "/mcp");
   const pinned = principal.session ?? pinnedSession(request);
-  const body =
-    request.method === "POST"
-      ? await readBody(request, { maxBytes: limits.requestBytes, maxMs: limits.bodyMs, budget })
-      : undefined;
+  const body = request.method === "POST" ? await readBody(request, bodyLimits(options)) : undefined;
   const exchange: McpExchange = {
     principal,
     peer: () => peerOf(request),

@@ -19,7 +19,7 @@ import {
 import type { ByteBudget } from "../http/socket-limits.ts";
 import { createLocalApi, type LocalApiOptions } from "../mcp/local-api.ts";
 import { httpStatusOf } from "../rpc/errors.ts";
-import { readBody } from "../rpc/request-body.ts";
+import { bodyLimits, readBody } from "../rpc/request-body.ts";
 import { sendEventStream } from "./event-stream.ts";
 import {
   invalidRequest,
@@ -185,11 +185,11 @@ function decoded(header: string | null): string | null {
 }
 
 /** Reads a body as JSON. A form of another origin could send other types, and none without a body. */
-async function jsonOf({ limits, budget }: OpenDoor, request: Request): Promise<unknown> {
+async function jsonOf(door: OpenDoor, request: Request): Promise<unknown> {
   const [type = ""] = (headerOf(request, "content-type") ?? "").split(";", 1);
   const isJson = type.trim().toLowerCase() === "application/json";
   if (!isJson && type !== "") throw invalidRequest("content-type", "it must be application/json");
-  const body = await readBody(request, { maxBytes: limits.requestBytes, maxMs: limits.bodyMs, budget });
+  const body = await readBody(request, bodyLimits(door));
   if (body.length === 0) return undefined;
   if (!isJson) throw invalidRequest("content-type", "it is missing; it must be application/json");
   try {

@@ -20,9 +20,8 @@ import { universalRequestFromNodeRequest, universalResponseToNodeResponse } from
 import { peerOf } from "../../core/peer-uid.ts";
 import type { Principal } from "../../core/principal.ts";
 import { type AccessGate, publicPrincipal } from "../api/access.ts";
-import type { EdgeContext, EdgeLimits } from "../api/edge-context.ts";
+import { createEdgeContext, type EdgeContext, type EdgeLimits } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
-import { traceContextOf } from "../api/headers.ts";
 import {
   clientLeft,
   notOneMessage,
@@ -180,15 +179,9 @@ function edgeContextOf(handler: HandlerContext, limits: EdgeLimits): EdgeContext
   const principal = values.get(principalKey);
   if (principal === undefined) throw new Error("a request bypassed the access gate");
   const signal = linkedSignal(handler.signal, principal.ended);
-  const timeoutMs = handler.timeoutMs();
-  const deadline = timeoutMs === undefined ? undefined : Date.now() + timeoutMs;
-  const trace = traceContextOf(headers);
-  const { responseHeader, responseTrailer } = handler;
-  const response = { headers: responseHeader, trailers: responseTrailer };
-  return {
-    ...{ principal, roles: principal.roles, signal, deadline, trace, headers, response, limits },
-    peer: values.get(peerKey),
-  };
+  const response = { headers: handler.responseHeader, trailers: handler.responseTrailer };
+  const peer = values.get(peerKey);
+  return createEdgeContext({ principal, signal, timeoutMs: handler.timeoutMs(), headers, response, limits, peer });
 }
 
 /** Maps what an rpc throws, also in the middle of a response stream. It goes before all other interceptors. */

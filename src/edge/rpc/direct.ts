@@ -4,14 +4,13 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import { type Compression, compressedFlag } from "@connectrpc/connect/protocol";
 import { encodeMessage } from "../../core/encode-message.ts";
 import { publicPrincipal } from "../api/access.ts";
-import type { EdgeContext, ListedHeaders } from "../api/edge-context.ts";
-import { ResponseMetadata, traceContextOf } from "../api/headers.ts";
+import { createEdgeContext, type EdgeContext, type ListedHeaders, ResponseMetadata } from "../api/edge-context.ts";
 import { bodyTimedOut, clientLeft, deadlinePassed, messageTooLarge, unreadableStream } from "../api/request-failure.ts";
 import { type BidiRpc, nameOfRpc, type Rpc, type SingleRequestRpc } from "../api/rpc.ts";
 import { type ConnectionPeer, createConnectionPeer, type Request, type Response } from "../http/handler.ts";
 import { refusedStreamMs } from "../http/socket-limits.ts";
 import { toConnectError } from "./errors.ts";
-import type { BodyLimits } from "./request-body.ts";
+import { type BodyLimits, bodyLimits } from "./request-body.ts";
 import { selectStreamWire, selectWire } from "./select-wire.ts";
 import {
   envelopeBytes,
@@ -97,12 +96,8 @@ async function serveRpc(options: RpcOptions, exchange: Exchange): Promise<void> 
     ended = principal.ended;
     if (error !== undefined) throw error;
     if (timeoutMs !== undefined) timer = setTimeout(() => aborting.abort(deadlinePassed()), timeoutMs);
-    const deadline = timeoutMs === undefined ? undefined : Date.now() + timeoutMs;
-    const trace = traceContextOf(headers);
-    const context = {
-      ...{ principal, roles: principal.roles, signal, deadline, trace, headers, response: metadata, limits },
-      peer: () => peerOf(request),
-    };
+    const peer = () => peerOf(request);
+    const context = createEdgeContext({ principal, signal, timeoutMs, headers, response: metadata, limits, peer });
     await runRpc(options, exchange, context, sent);
   } catch (error) {
     // The stream of a client that left is destroyed before its response emits `close`.
@@ -164,9 +159,8 @@ async function runRpc(
     return;
   }
   const { rpc, wire } = selected;
-  const { limits, signal } = context;
-  const maxBytes = rpc.isPublic ? limits.publicRequestBytes : limits.requestBytes;
-  const body = await wire.read(request, { maxBytes, maxMs: limits.bodyMs, budget: options.budget });
+  const { signal } = context;
+  const body = await wire.read(request, bodyLimits(options, rpc.isPublic));
   const message = messages.decode(body);
   if (rpc.kind === "unary") await sent.end(messages.encode(await rpc.run(message, context)));
   else await sendAll(rpc.run(message, context), sent, messages.encode, signal);
@@ -193,16 +187,17 @@ function createMessageForm(
 
 /** Reads the request messages of a stream, as its function asks for them. */
 function receive(
-  { compression, budget }: RpcOptions,
+  options: RpcOptions,
   { rpc, wire, request }: { rpc: BidiRpc; wire: StreamWire; request: Request },
-  { limits, signal }: EdgeContext,
+  { signal }: EdgeContext,
   decode: (bytes: Uint8Array) => Message,
 ) {
   const chunks = new BodyChunks(request, signal);
   const encoding = headerValue(request.headers[wire.encodingHeader]);
+  const limits = bodyLimits(options);
   const messages = readMessages(chunks, {
-    limits: { maxBytes: rpc.messageBytes ?? limits.requestBytes, maxMs: limits.bodyMs, budget },
-    compression: compression.acceptCompression.find(({ name }) => name === encoding),
+    limits: { ...limits, maxBytes: rpc.messageBytes ?? limits.maxBytes },
+    compression: options.compression.acceptCompression.find(({ name }) => name === encoding),
     decode,
   });
   return { chunks, messages };

@@ -1,3 +1,4 @@
+import type { EdgeLimits } from "../api/edge-context.ts";
 import { bodyTimedOut, clientLeft, requestTooLarge } from "../api/request-failure.ts";
 import type { Request } from "../http/handler.ts";
 import type { ByteBudget } from "../http/socket-limits.ts";
@@ -10,6 +11,14 @@ export interface BodyLimits {
   maxMs: number;
   /** Budget from which the body takes its bytes until it has arrived. */
   budget: ByteBudget;
+}
+
+/** Returns the bounds on the body of a request with one message; those of rpcs that need no token are narrower. */
+export function bodyLimits(
+  { limits, budget }: { limits: EdgeLimits; budget: ByteBudget },
+  isPublic = false,
+): BodyLimits {
+  return { maxBytes: isPublic ? limits.publicRequestBytes : limits.requestBytes, maxMs: limits.bodyMs, budget };
 }
 
 /**

@@ -12,9 +12,8 @@ import { type Compression, compressedFlag, compressionNegotiate } from "@connect
 import type { KnownBytes } from "../../core/encode-message.ts";
 import type { Logger } from "../../core/logger.ts";
 import type { AccessGate } from "../api/access.ts";
-import type { EdgeLimits } from "../api/edge-context.ts";
+import type { EdgeLimits, ResponseMetadata } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
-import type { ResponseMetadata } from "../api/headers.ts";
 import { notOneMessage, unreadableRequest } from "../api/request-failure.ts";
 import type { CheckMessage, Rpc } from "../api/rpc.ts";
 import type { Request } from "../http/handler.ts";
