@@ -80,6 +80,7 @@ const allowed: Record<string, readonly string[]> = {
     "client",
     "config/schema.ts",
     "core/assets.ts",
+    "core/json.ts",
     "core/locate-program.ts",
     "core/pages-of.ts",
     "core/read-if-exists.ts",
@@ -87,7 +88,7 @@ const allowed: Record<string, readonly string[]> = {
     "core/within.ts",
     "view",
   ],
-  console: ["core/pages-of.ts", "view"],
+  console: ["core/json.ts", "core/pages-of.ts", "view"],
 };
 
 /** Words by which a client would read the view of a request, which `viewLines` alone draws. */
@@ -231,27 +232,27 @@ test("files import each other in no circle", () => {
  * number in its commit, which says why.
  */
 const maxLinesOf: Readonly<Record<string, number>> = {
-  agents: 4_150,
-  "ai-sdk": 400,
-  approval: 1_900,
-  bodies: 7_200,
-  call: 10_800,
+  agents: 4_100,
+  "ai-sdk": 350,
+  approval: 1_850,
+  bodies: 7_100,
+  call: 10_550,
   cli: 10_450,
-  client: 900,
+  client: 850,
   compose: 2_550,
   config: 3_240,
   console: 8_560,
-  core: 2_000,
+  core: 2_050,
   edge: 7_800,
-  people: 4_500,
+  people: 1_850,
   policy: 8_450,
-  sandbox: 5_400,
-  sources: 1_200,
-  store: 10_450,
+  sandbox: 5_300,
+  sources: 1_100,
+  store: 10_400,
   telemetry: 900,
   tool: 2_700,
-  tools: 11_400,
-  view: 1_300,
+  tools: 11_050,
+  view: 1_250,
 };
 
 const linesOf = (of: typeof sources) => of.reduce((sum, { text }) => sum + text.split("\n").length - 1, 0);

@@ -1,6 +1,7 @@
 import { readFile } from "node:fs/promises";
 import { text } from "node:stream/consumers";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import { isObject } from "../core/json.ts";
 import type { CliProcess } from "./context.ts";
 import { UsageError } from "./failure/command-error.ts";
 
@@ -36,10 +37,6 @@ function parse(written: string, name: string): JsonValue {
     const why = cause instanceof Error ? cause.message : String(cause);
     throw new UsageError(`${name} is not JSON: ${why}`, example, { cause });
   }
-}
-
-function isObject(value: JsonValue): value is JsonObject {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
 const example = `write it like '{"filePath": "README.md"}' (in single quotes), as @FILE, or as - to read it from stdin`;

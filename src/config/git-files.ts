@@ -1,5 +1,6 @@
-import { closeSync, constants, fstatSync, openSync, readdirSync, readFileSync, realpathSync, statSync } from "node:fs";
+import { closeSync, constants, fstatSync, openSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { basename, dirname, join, relative, resolve, sep } from "node:path";
+import { listNames } from "../core/read-if-exists.ts";
 import { foldPath, type GitFiles, protectedFile } from "../policy/protected-files.ts";
 
 /** A file that was read, or found missing, with the stamp that a change of it changes. */
@@ -96,7 +97,7 @@ function readNamed(home: string, root: string, directory: string): Known {
     nested.push(...submodules.map(({ value }) => resolve(top, value)));
     const trees = join(common, "worktrees");
     sources.set(trees, stampOf(trees));
-    for (const name of namesIn(trees)) {
+    for (const name of listNames(trees)) {
       const entry = readFile(join(trees, name, "gitdir"))?.trim();
       if (entry !== undefined) nested.push(dirname(resolve(trees, name, entry)));
     }
@@ -220,14 +221,6 @@ function realPathOf(path: string): string {
     return realpathSync(path);
   } catch {
     return path;
-  }
-}
-
-function namesIn(directory: string): string[] {
-  try {
-    return readdirSync(directory);
-  } catch {
-    return [];
   }
 }
 

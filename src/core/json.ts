@@ -27,3 +27,10 @@ export function jsonLeaves(value: JsonValue, path = ""): JsonLeaf[] {
 
 /** Copies an object as JSON; drops what JSON cannot hold. */
 export const plainJson = (value: object): JsonObject => JSON.parse(JSON.stringify(value));
+
+/** Checks for an object that is no list. */
+export function isObject(value: JsonValue | undefined): value is JsonObject;
+export function isObject(value: unknown): value is Record<string, unknown>;
+export function isObject(value: unknown): boolean {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}

@@ -1,7 +1,8 @@
-import { appendFileSync, existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
+import { appendFileSync, existsSync, mkdirSync, rmdirSync, writeFileSync } from "node:fs";
 import { totalmem } from "node:os";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
+import { readText } from "../core/read-if-exists.ts";
 import type { LayerShare } from "./layers.ts";
 
 /** Control groups (cgroup v2) of commands, below the group of this process. Their limits hold for root, too. */
@@ -96,14 +97,6 @@ function removeGroup(group: string): boolean {
 }
 
 const wordsOf = (path: string) => readText(path).split(/\s+/).filter(Boolean);
-
-function readText(path: string): string {
-  try {
-    return readFileSync(path, "utf8");
-  } catch {
-    return "";
-  }
-}
 
 /** Limits of one command, so that what it exhausts is its own. */
 interface CommandLimits {

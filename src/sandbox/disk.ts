@@ -10,6 +10,7 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { isWithin } from "../core/is-within.ts";
+import { listNames } from "../core/read-if-exists.ts";
 import type { Hidden, SandboxPlace } from "./confinement.ts";
 import {
   cacheDirectories,
@@ -107,7 +108,7 @@ const systemData = "alternatives apk ca-certificates dpkg pacman rpm"
 function findSecrets(directory: string): Hidden[] {
   const found: Hidden[] = [];
   const visit = (at: string) => {
-    for (const name of namesIn(at)) {
+    for (const name of listNames(at)) {
       const path = join(at, name);
       const stats = statsOf(path);
       if (stats === undefined || !(stats.isFile() || stats.isDirectory())) continue;
@@ -137,14 +138,6 @@ function isSecret(path: string, { mode, size }: Stats): boolean {
     return true;
   } catch {
     return false;
-  }
-}
-
-function namesIn(directory: string): string[] {
-  try {
-    return readdirSync(directory);
-  } catch {
-    return [];
   }
 }
 

@@ -1,5 +1,6 @@
 import { type BigIntStats, existsSync, lstatSync, readdirSync, readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
+import { readText } from "../core/read-if-exists.ts";
 import { pathsOfIndex } from "../core/tracked-files.ts";
 import type { LayerShare } from "./layers.ts";
 
@@ -56,14 +57,6 @@ function listed(directory: string) {
     return readdirSync(directory, { withFileTypes: true });
   } catch {
     return [];
-  }
-}
-
-function readText(path: string): string {
-  try {
-    return readFileSync(path, "utf8");
-  } catch {
-    return "";
   }
 }
 

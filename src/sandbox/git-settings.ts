@@ -1,6 +1,7 @@
 import { execFile } from "node:child_process";
-import { closeSync, readFileSync, realpathSync, type Stats, statSync } from "node:fs";
+import { closeSync, realpathSync, type Stats, statSync } from "node:fs";
 import { promisify } from "node:util";
+import { readText } from "../core/read-if-exists.ts";
 import type { LayerShare } from "./layers.ts";
 import { openUnnamed, reopenUnnamed } from "./seccomp.ts";
 
@@ -79,15 +80,6 @@ async function findSystemFile(): Promise<string | undefined> {
 function statOf(path: string): Stats | undefined {
   const stats = statSync(path, { throwIfNoEntry: false });
   return stats?.isFile() ? stats : undefined;
-}
-
-/** Reads the host's settings. git itself goes on without a file that it may not read. */
-function readText(path: string): string {
-  try {
-    return readFileSync(path, "utf8");
-  } catch {
-    return "";
-  }
 }
 
 /** Writes the settings as a configuration file. */

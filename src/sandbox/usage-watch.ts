@@ -1,4 +1,5 @@
-import { readdirSync, readFileSync, statfsSync } from "node:fs";
+import { readdirSync, statfsSync } from "node:fs";
+import { readText } from "../core/read-if-exists.ts";
 import type { UsageLimits } from "./layers.ts";
 
 /**
@@ -245,11 +246,3 @@ function proportionalBytes({ pid }: ListedProcess): number {
 
 /** Size of a page on x64, and on most systems with arm64. */
 const pageBytes = 4_096;
-
-function readText(path: string): string {
-  try {
-    return readFileSync(path, "utf8");
-  } catch {
-    return "";
-  }
-}

@@ -3,7 +3,7 @@ import { RE2JS } from "@bufbuild/re2";
 import { Ajv, type ValidateFunction } from "ajv";
 import { Ajv2020 } from "ajv/dist/2020.js";
 import * as z from "zod";
-import { canonicalJson } from "../core/json.ts";
+import { canonicalJson, isObject } from "../core/json.ts";
 import { InvalidInput, InvalidOutput } from "./errors.ts";
 
 /** A schema of values: of zod, or a JSON Schema where the tool was not written for zod. */
@@ -323,10 +323,6 @@ const typeOf = (value: JsonValue): string => {
   if (value === null) return "null";
   return Array.isArray(value) ? "array" : typeof value;
 };
-
-function isObject(value: JsonValue | undefined): value is JsonObject {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
-}
 
 const allTypes: ReadonlySet<string> = new Set(["array", "boolean", "null", "number", "object", "string"]);
 const maxSteps = 100_000;

@@ -1,8 +1,8 @@
 import { stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import type { JsonObject } from "@bufbuild/protobuf";
 import * as z from "zod";
-import { plainJson } from "../core/json.ts";
+import { isObject, plainJson } from "../core/json.ts";
 import { within } from "../core/within.ts";
 import { isZod, type ValueSchema } from "./codec.ts";
 import { bindTool, declarationOf, defineTool, isTool, wholeInput } from "./define-tool.ts";
@@ -262,10 +262,6 @@ function attachmentOf(
     throw new ToolFailure(`The tool ${name} returned an attachment whose url is not "data:${mime};base64,...".`);
   }
   return { mime, data: Buffer.from(base64, "base64"), ...(filename !== undefined && { filename }) };
-}
-
-function isObject(value: unknown): value is { [key: string]: JsonValue } {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
 /** Tools of agents that run them themselves, by their names here: `KIND:Tool`. Their bodies are never entered here. */

@@ -1,4 +1,5 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import { isObject } from "../core/json.ts";
 import { bindTool, boundTool } from "./define-tool.ts";
 import type { DefinedTool, Tool } from "./tool.ts";
 
@@ -272,8 +273,4 @@ function mapSchemas(schema: JsonObject, change: (schema: JsonObject) => JsonObje
 
 function mapValues(object: JsonObject, change: (value: JsonValue, key: string) => JsonValue): JsonObject {
   return Object.fromEntries(Object.entries(object).map(([key, value]) => [key, change(value, key)]));
-}
-
-function isObject(value: JsonValue | undefined): value is JsonObject {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }

@@ -1,5 +1,5 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
-import { isJsonObject } from "./decision-json.ts";
+import { isObject } from "../../core/json.ts";
 
 /** Events of Claude Code for which it asks or reports here. */
 const claudeEvents = ["PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure"] as const;
@@ -60,7 +60,7 @@ export function readObject(text: string): JsonObject {
   } catch (cause) {
     throw new HookInputError("the input of the hook is not JSON", { cause });
   }
-  if (isJsonObject(value)) return value;
+  if (isObject(value)) return value;
   throw new HookInputError("the input of the hook is not a JSON object");
 }
 
@@ -74,7 +74,7 @@ export function stringIn(object: JsonObject, field: string): string {
 /** Returns a field that must be a JSON object. */
 export function objectIn(object: JsonObject, field: string): JsonObject {
   const value = object[field];
-  if (value !== undefined && isJsonObject(value)) return value;
+  if (value !== undefined && isObject(value)) return value;
   throw new HookInputError(`the input of the hook has no ${field}`);
 }
 

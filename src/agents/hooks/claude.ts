@@ -1,6 +1,6 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import { isObject } from "../../core/json.ts";
 import type { ClaudeHook } from "./claude-hook.ts";
-import { isJsonObject } from "./decision-json.ts";
 import {
   cutOutput,
   type DelegatedResult,
@@ -154,14 +154,14 @@ function printedText({ stdout, stderr }: JsonObject): string | undefined {
 }
 
 function fileText({ file }: JsonObject): string | undefined {
-  return isJsonObject(file) && typeof file.content === "string" ? file.content : undefined;
+  return isObject(file) && typeof file.content === "string" ? file.content : undefined;
 }
 
 /** The whole file before and after, which the result also has, would be repeated for each edit. */
 function changedLines({ filePath, structuredPatch }: JsonObject): string | undefined {
   if (typeof filePath !== "string" || !Array.isArray(structuredPatch)) return undefined;
   const lines = structuredPatch.flatMap((hunk) => {
-    if (!isJsonObject(hunk) || !Array.isArray(hunk.lines)) return [];
+    if (!isObject(hunk) || !Array.isArray(hunk.lines)) return [];
     const { oldStart, oldLines, newStart, newLines } = hunk;
     return [`@@ -${oldStart},${oldLines} +${newStart},${newLines} @@`, ...hunk.lines.map(String)];
   });
@@ -169,5 +169,5 @@ function changedLines({ filePath, structuredPatch }: JsonObject): string | undef
 }
 
 function textItem(item: JsonValue): string | undefined {
-  return isJsonObject(item) && item.type === "text" && typeof item.text === "string" ? item.text : undefined;
+  return isObject(item) && item.type === "text" && typeof item.text === "string" ? item.text : undefined;
 }

@@ -1,23 +1,24 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import { isObject } from "../../core/json.ts";
 import { rejected, type UseDecision } from "./delegate.ts";
 
 /** Reads the outcome of a BeginCallResponse in proto JSON; undefined if the value is none, also if a field that counts is missing. */
 export function readDecision(response: JsonValue | undefined): UseDecision | undefined {
-  if (!isJsonObject(response)) return undefined;
+  if (!isObject(response)) return undefined;
   const { begun, refused, waiting } = response;
   if ([begun, refused, waiting].filter((outcome) => outcome !== undefined).length !== 1) return undefined;
-  if (isJsonObject(begun)) return begunOf(begun);
-  if (isJsonObject(refused)) {
+  if (isObject(begun)) return begunOf(begun);
+  if (isObject(refused)) {
     const { reason, message = "" } = refused;
     const isRejected = reason === "TOOL_ERROR_REASON_REJECTED" || reason === rejected;
     return typeof message === "string"
       ? { case: "refused", value: { reason: isRejected ? rejected : 0, message } }
       : undefined;
   }
-  if (!isJsonObject(waiting)) return undefined;
+  if (!isObject(waiting)) return undefined;
   const { permissions = [] } = waiting;
   if (!Array.isArray(permissions)) return undefined;
-  const ids = permissions.map((permission) => (isJsonObject(permission) ? permission.id : undefined));
+  const ids = permissions.map((permission) => (isObject(permission) ? permission.id : undefined));
   if (!ids.every((id) => typeof id === "string")) return undefined;
   return { case: "waiting", value: { permissions: ids.map((id) => ({ id })) } };
 }
@@ -28,11 +29,6 @@ export function writeDecision(decision: UseDecision): string {
 }
 
 function begunOf({ assignment, input }: JsonObject): UseDecision | undefined {
-  if (typeof assignment !== "string" || !(input === undefined || isJsonObject(input))) return undefined;
+  if (typeof assignment !== "string" || !(input === undefined || isObject(input))) return undefined;
   return { case: "begun", value: { assignment, input } };
-}
-
-/** Checks for a JSON object. */
-export function isJsonObject(value: JsonValue | undefined): value is JsonObject {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }

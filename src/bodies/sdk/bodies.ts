@@ -140,7 +140,7 @@ function requests(body: RunningBody): Pick<ToolContext, "ask" | "question" | "st
 }
 
 /** Converts an ask to what the service reads of it: it resolves paths, and adds cautions, itself. */
-function askOf({ permission, patterns, always = [], metadata }: Ask) {
+export function askOf({ permission, patterns, always = [], metadata }: Ask) {
   return {
     ...{ permission, patterns: [...patterns], always: [...always] },
     ...(metadata && { metadata: plainJson(metadata) }),

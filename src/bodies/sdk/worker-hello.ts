@@ -2,14 +2,13 @@ import { randomBytes } from "node:crypto";
 import { basename, extname } from "node:path";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import {
-  type PermissionTemplateSchema,
   WorkerAffinity,
   type WorkerHelloSchema,
   type WorkerToolSchema,
 } from "../../../gen/opencode/tool/v1/worker_pb.ts";
-import { plainJson } from "../../core/json.ts";
-import { type AskTemplate, boundTool, declarationOf } from "../../tool/define-tool.ts";
+import { boundTool, declarationOf } from "../../tool/define-tool.ts";
 import type { DefinedTool, Tool } from "../../tool/tool.ts";
+import { askOf } from "./bodies.ts";
 import { declaredTool } from "./tool-declaration.ts";
 
 /** Facts about a worker process that each of its connections declares. */
@@ -76,19 +75,9 @@ function workerToolOf(tool: Tool): MessageInitShape<typeof WorkerToolSchema> {
   return {
     ...declared,
     plans: hasPlan,
-    permissions: templates.map((template) => permissionTemplate(name, template)),
+    permissions: templates.map((template) => askOf({ ...template, permission: template.permission ?? name })),
     ...{ title, maxConcurrent, metadataKeys: [...metadataKeys] },
     ...(queueMs !== undefined && { queueMs }),
     affinity: prefersSession ? WorkerAffinity.PREFER_SESSION : WorkerAffinity.UNSPECIFIED,
-  };
-}
-
-function permissionTemplate(
-  name: string,
-  { permission = name, patterns, always = [], metadata }: AskTemplate,
-): MessageInitShape<typeof PermissionTemplateSchema> {
-  return {
-    ...{ permission, patterns: [...patterns], always: [...always] },
-    ...(metadata && { metadata: plainJson(metadata) }),
   };
 }

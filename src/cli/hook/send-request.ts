@@ -1,6 +1,6 @@
 import type { Socket } from "node:net";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
-import { isJsonObject } from "../../agents/hooks/decision-json.ts";
+import { isObject } from "../../core/json.ts";
 
 /** Sends one request to the ToolService and returns its answer, both in proto JSON. */
 export type SendRequest = (method: string, message: JsonObject, timeoutMs: number) => Promise<JsonObject>;
@@ -18,7 +18,7 @@ export class RefusedRequest extends Error {
     super(message);
     this.code = code;
     this.reason = typeof reason === "string" ? reason : "";
-    this.metadata = isJsonObject(metadata) ? metadata : {};
+    this.metadata = isObject(metadata) ? metadata : {};
   }
 }
 
@@ -127,15 +127,15 @@ function readAnswer(url: string, status: number, text: string): JsonObject {
   const code = status >= 502 && status <= 504 ? "unavailable" : "unknown";
   const strange = () => new RefusedRequest(`the program at ${url} answered ${status}, and not as Toolgate does`, code);
   if (answer === undefined || typeof answer.code !== "string" || status === 200) throw strange();
-  const details = Array.isArray(answer.details) ? answer.details.filter(isJsonObject) : [];
+  const details = Array.isArray(answer.details) ? answer.details.filter((detail) => isObject(detail)) : [];
   const info = details.find(({ type }) => type === "google.rpc.ErrorInfo")?.debug;
-  throw new RefusedRequest(String(answer.message ?? ""), answer.code, isJsonObject(info) ? info : {});
+  throw new RefusedRequest(String(answer.message ?? ""), answer.code, isObject(info) ? info : {});
 }
 
 function parseObject(text: string): JsonObject | undefined {
   try {
     const value: JsonValue = JSON.parse(text);
-    return isJsonObject(value) ? value : undefined;
+    return isObject(value) ? value : undefined;
   } catch {
     return undefined;
   }

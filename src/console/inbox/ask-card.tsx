@@ -6,7 +6,6 @@ import { behindWords } from "../../view/people.ts";
 import { timeLeft } from "../../view/quantities.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
-import { callSummary } from "../../view/view-lines.ts";
 import type { SessionNames } from "../parts/session-names.ts";
 import { isApproved, settledText } from "../parts/settled.ts";
 import { shortId } from "../parts/short-id.tsx";
@@ -21,6 +20,7 @@ import { AskIds, headingOf } from "./ask-head.tsx";
 import type { AskGroup, InboxAsk } from "./ask-list.ts";
 import { AskPreview } from "./ask-preview.tsx";
 import { AskReasons } from "./ask-reasons.tsx";
+import { requestLine } from "./ask-row.tsx";
 import { AskedQuestions } from "./asked-questions.tsx";
 import { kindsOf, PermissionMark } from "./permission-mark.tsx";
 import { Risks } from "./risks.tsx";
@@ -73,7 +73,7 @@ export function AskCard({
             <bdi>{requesterWords(request, visibleText)}</bdi>
             {behindWords(request, visibleText)} {headingOf(inside.request, "asks")}
           </h1>
-          <p class="ask-what mono" aria-hidden="true" data-what={lineOf(group)} />
+          <p class="ask-what mono" aria-hidden="true" data-what={requestLine(group)} />
         </div>
         <Who request={request} names={names} />
         <AgentDescription group={group} />
@@ -167,13 +167,6 @@ function Questions({
       )}
     </>
   );
-}
-
-/** The command of a call on one line, otherwise its tool and input; on a phone it stays in sight above the card. */
-function lineOf({ asks }: AskGroup): string {
-  const requests = asks.map(({ request }) => request);
-  const request = requests.find(({ preview }) => preview?.command) ?? requests[0];
-  return request === undefined ? "" : visibleText(callSummary(request).slice(0, 300));
 }
 
 function Who({ request: { ancestry, sessionId }, names }: { request: PermissionRequest; names: SessionNames }) {

@@ -65,8 +65,8 @@ export function AskRow({
   );
 }
 
-/** The request on one line. */
-function requestLine({ asks }: AskGroup): string {
+/** The command of a call on one line, otherwise its tool and input. */
+export function requestLine({ asks }: AskGroup): string {
   const requests = asks.map(({ request }) => request);
   const request = requests.find(({ preview }) => preview?.command) ?? requests[0];
   return request === undefined ? "" : visibleText(callSummary(request).slice(0, 300));

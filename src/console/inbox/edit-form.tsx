@@ -4,6 +4,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { visibleText } from "../parts/visible-text.ts";
+import { ProblemText } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { AskGroup } from "./ask-list.ts";
 import { FormEnd, type FormProps } from "./form.tsx";
@@ -71,11 +72,7 @@ export function EditForm({
           />
         </label>
       ))}
-      {problem.value !== "" && (
-        <p class="problem" role="alert">
-          {problem}
-        </p>
-      )}
+      <ProblemText text={problem.value} />
       <FormEnd back={back}>
         <button type="submit" class="primary" aria-disabled={!isReady || fields.value === undefined}>
           Use these arguments

@@ -2,6 +2,7 @@ import { type ReadonlySignal, useSignal } from "@preact/signals";
 import { useRef } from "preact/hooks";
 import { Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { ProblemText } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { type AnswerOutcome, newReplyId, reachService, sendAnswer, sentWords, unsentWords } from "./answer.ts";
 
@@ -67,11 +68,7 @@ export function useSending(connection: ConsoleConnection, onAnswered: (report: s
 export function SendingState({ sending: { isSending, problem, withdraw } }: { sending: Sending }) {
   return (
     <>
-      {problem.value !== "" && (
-        <p class="problem" role="alert">
-          {problem}
-        </p>
-      )}
+      <ProblemText text={problem.value} />
       {isSending.value && (
         <div class="sending">
           <p class="hint" role="status">

@@ -8,7 +8,7 @@ import { personName } from "../../view/people.ts";
 import { momentOf } from "../../view/quantities.ts";
 import { visibleText } from "../parts/visible-text.ts";
 import { failureText, useLoaded } from "../shell/load.ts";
-import type { PageProps } from "../shell/page.tsx";
+import { type PageProps, ProblemText } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import "./people.css";
 
@@ -37,11 +37,7 @@ export function PeoplePage({ connection }: PageProps) {
           Refresh
         </button>
       </div>
-      {trouble !== "" && (
-        <p class="problem" role="alert">
-          {trouble}
-        </p>
-      )}
+      <ProblemText text={trouble} />
       {connection.may("admin") && <Invite connection={connection} />}
       {people?.length === 0 && <p class="soft">No person has signed in with a code.</p>}
       <ul class="cards">

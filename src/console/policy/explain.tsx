@@ -13,7 +13,7 @@ import { visibleText } from "../parts/visible-text.ts";
 import { emptyDraft, noProblems, objectOf, readProblems, readSchema } from "../schema-form/field.ts";
 import { InputForm } from "../schema-form/input-form.tsx";
 import { failureText, useLoaded } from "../shell/load.ts";
-import type { PageProps } from "../shell/page.tsx";
+import { type PageProps, ProblemText } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { AgentPicker, PlacePicker, type PolicyPlace } from "./place.tsx";
 
@@ -85,11 +85,7 @@ function ExplainCall(props: QuestionProps) {
           ))}
         </select>
       </label>
-      {tools.problem !== "" && (
-        <p class="problem" role="alert">
-          {tools.problem}
-        </p>
-      )}
+      <ProblemText text={tools.problem} />
       {tool !== undefined && <CallQuestion key={tool.name} {...props} tool={tool} />}
     </>
   );
@@ -223,11 +219,7 @@ function ExplainPatterns(props: QuestionProps) {
           </button>
         </div>
       </form>
-      {problem !== "" && (
-        <p class="problem" role="alert">
-          {problem}
-        </p>
-      )}
+      <ProblemText text={problem} />
       <RulesVerdict verdict={verdict} />
       {verdict !== undefined && <CopyCommand words={asked} />}
     </>

@@ -6,7 +6,7 @@ import { PermissionMark } from "../inbox/permission-mark.tsx";
 import { CopyCommand } from "../parts/copy-command.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { failureText, useLoaded } from "../shell/load.ts";
-import { Empty, type PageProps } from "../shell/page.tsx";
+import { Empty, type PageProps, ProblemText } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
 
 const pageSize = 100;
@@ -45,11 +45,7 @@ export function GrantsPage({ connection, feed }: PageProps) {
           Refresh
         </button>
       </div>
-      {grants.problem !== "" && (
-        <p class="problem" role="alert">
-          {grants.problem}
-        </p>
-      )}
+      <ProblemText text={grants.problem} />
       {grants.value?.grants.length === 0 && (
         <Empty title="No grants">Approve a request with “Always…” to create one.</Empty>
       )}
@@ -172,11 +168,7 @@ function Revoke({
         <CopyCommand words={["grants", "revoke", grantId]} />
       </div>
       {isConfirming.value && <p class="hint">No new call can use it. Running calls continue.</p>}
-      {problem.value !== "" && (
-        <p class="problem" role="alert">
-          {problem}
-        </p>
-      )}
+      <ProblemText text={problem.value} />
     </>
   );
 }

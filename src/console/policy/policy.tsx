@@ -5,7 +5,7 @@ import { actionWord, layerWords } from "../../view/decisions.ts";
 import { momentOf } from "../../view/quantities.ts";
 import { visibleText } from "../parts/visible-text.ts";
 import { useLoaded } from "../shell/load.ts";
-import { Empty, type PageProps } from "../shell/page.tsx";
+import { Empty, type PageProps, ProblemText } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import { DecisionLog } from "./decision-log.tsx";
 import { Explain } from "./explain.tsx";
@@ -49,11 +49,7 @@ function Rules({ connection }: PageProps) {
           />
         </label>
       </div>
-      {rules.problem !== "" && (
-        <p class="problem" role="alert">
-          {rules.problem}
-        </p>
-      )}
+      <ProblemText text={rules.problem} />
       {lists.length > 0 && (
         <>
           <h2>One list, read from top to bottom</h2>
@@ -165,11 +161,7 @@ function DecisionsPage({ connection, route }: PageProps) {
           ))}
         </select>
       </label>
-      {roots.problem !== "" && (
-        <p class="problem" role="alert">
-          {roots.problem}
-        </p>
-      )}
+      <ProblemText text={roots.problem} />
       {sessionId === "" && !roots.isLoading && <Empty title="No sessions yet">Decisions are made about calls.</Empty>}
       {sessionId !== "" && <DecisionLog key={sessionId} connection={connection} sessionId={sessionId} />}
     </section>

@@ -1,4 +1,5 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import { isObject } from "../../core/json.ts";
 
 /** The part of a JSON Schema that a form can show. */
 export interface Field {
@@ -143,10 +144,6 @@ export function kindWords({ shape }: Field): string {
 /** The value if it is an object, otherwise an empty object. */
 export function objectOf(value: JsonValue | undefined): JsonObject {
   return isObject(value) ? value : {};
-}
-
-function isObject(value: JsonValue | undefined): value is JsonObject {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
 function textOf(value: JsonValue | undefined): string {

@@ -8,7 +8,7 @@ import { requesterWords } from "../../view/requester.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { useNow } from "../shell/now.ts";
-import { Empty, type PageProps } from "../shell/page.tsx";
+import { Empty, type PageProps, ProblemText } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Liveness } from "../stream/follow.ts";
@@ -365,11 +365,7 @@ function StopControl({
           Stop…
         </button>
       )}
-      {problem.value !== "" && (
-        <p class="problem" role="alert">
-          {problem}
-        </p>
-      )}
+      <ProblemText text={problem.value} />
     </>
   );
 }

@@ -19,3 +19,12 @@ export function Empty({ title, children }: { title: string; children?: Component
     </div>
   );
 }
+
+/** Announces a problem; nothing without one. */
+export function ProblemText({ text }: { text: string }) {
+  return text === "" ? null : (
+    <p class="problem" role="alert">
+      {text}
+    </p>
+  );
+}

@@ -13,7 +13,7 @@ import { countChanges, parseDiff } from "../parts/diff.ts";
 import { DiffView } from "../parts/diff-view.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { failureText, useLoaded } from "../shell/load.ts";
-import { Empty, type PageProps } from "../shell/page.tsx";
+import { Empty, type PageProps, ProblemText } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
 
 /** The MCP servers and tool processes, with what is offered and not accepted. */
@@ -31,11 +31,7 @@ export function SourcesPage({ connection }: PageProps) {
           Refresh
         </button>
       </div>
-      {sources.problem !== "" && (
-        <p class="problem" role="alert">
-          {sources.problem}
-        </p>
-      )}
+      <ProblemText text={sources.problem} />
       {list?.length === 0 && <Empty title="No sources">Add a table [mcp.NAME] to the configuration.</Empty>}
       <ul class="cards">
         {list?.map((source) => (
@@ -145,11 +141,7 @@ function Accept({
           Accept: models see these tools
         </button>
       </div>
-      {problem.value !== "" && (
-        <p class="problem" role="alert">
-          {problem}
-        </p>
-      )}
+      <ProblemText text={problem.value} />
     </>
   );
 }

@@ -29,7 +29,7 @@ import {
 import { InputForm } from "../schema-form/input-form.tsx";
 import { CallView } from "../session/call-view.tsx";
 import { failureText, useLoaded } from "../shell/load.ts";
-import { Empty, type PageProps } from "../shell/page.tsx";
+import { Empty, type PageProps, ProblemText } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { createHandSession, type HandSession } from "./hand-session.ts";
@@ -80,11 +80,7 @@ export function Tools({ connection, route, feed }: PageProps) {
             <ModelInput title="Provider" onChange={(providerId) => (model.value = { ...model.value, providerId })} />
             <ModelInput title="Model" onChange={(modelId) => (model.value = { ...model.value, modelId })} />
           </details>
-          {listed.problem !== "" && (
-            <p class="problem" role="alert">
-              {listed.problem}
-            </p>
-          )}
+          <ProblemText text={listed.problem} />
           <NotLoaded problems={listed.value?.flatMap((page) => page.problems) ?? []} />
         </div>
         <ul class="tool-list">

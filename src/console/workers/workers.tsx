@@ -9,7 +9,7 @@ import { pagesOf } from "../../core/pages-of.ts";
 import { fleetSummary, processesOf, workerState, workerTokenWords } from "../../view/workers.ts";
 import { CopyCommand } from "../parts/copy-command.tsx";
 import { useLoaded } from "../shell/load.ts";
-import type { PageProps } from "../shell/page.tsx";
+import { type PageProps, ProblemText } from "../shell/page.tsx";
 import "./workers.css";
 import { ToolRegistration } from "../../../gen/opencode/tool/v1/worker_pb.ts";
 import { durationOf, momentOf } from "../../view/quantities.ts";
@@ -44,11 +44,7 @@ export function WorkersPage({ connection: { transport } }: PageProps) {
           Refresh
         </button>
       </div>
-      {problem !== "" && (
-        <p class="problem" role="alert">
-          {problem}
-        </p>
-      )}
+      <ProblemText text={problem} />
       {fleets?.length === 0 && (
         <div class="empty">
           <h2>No workers yet</h2>

@@ -230,7 +230,8 @@ async function make(path: string): Promise<Opened> {
   return { file, size: 0 };
 }
 
-async function syncDirectory(path: string): Promise<void> {
+/** Makes the names in a directory durable. */
+export async function syncDirectory(path: string): Promise<void> {
   const directory = await open(path, "r");
   await directory.sync().finally(() => directory.close());
 }

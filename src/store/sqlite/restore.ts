@@ -17,6 +17,7 @@ import {
 } from "./backup-form.ts";
 import { checkUnused } from "./database.ts";
 import { breakGuard } from "./guard.ts";
+import { syncDirectory } from "./outputs.ts";
 import { openSqliteStore } from "./store.ts";
 
 /** Outcome of a restore. */
@@ -139,9 +140,4 @@ async function giveToOwner(directory: string, { uid, gid }: { uid: number; gid: 
     if (entry.isDirectory()) await syncDirectory(path);
     if (isRoot) await lchown(path, uid, gid);
   }
-}
-
-async function syncDirectory(path: string): Promise<void> {
-  const directory = await open(path, "r");
-  await directory.sync().finally(() => directory.close());
 }

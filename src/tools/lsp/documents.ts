@@ -1,8 +1,9 @@
-import { type BigIntStats, type FSWatcher, lstatSync, readdirSync, watch } from "node:fs";
+import { type BigIntStats, type FSWatcher, lstatSync, watch } from "node:fs";
 import { dirname, join } from "node:path";
 import { setImmediate } from "node:timers/promises";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { isWithin } from "../../core/is-within.ts";
+import { listNames } from "../../core/read-if-exists.ts";
 import { projectFiles } from "../fs/ripgrep.ts";
 import type { LanguageConnection } from "./connection.ts";
 
@@ -142,7 +143,7 @@ export async function watchProject(root: string): Promise<ChangedFiles> {
     }
     if (watchers.has(path) || watchers.size === maxDirectories) return;
     watchDirectory(path);
-    for (const name of namesIn(path)) if (!ignoredNames.has(name)) found(join(path, name));
+    for (const name of listNames(path)) if (!ignoredNames.has(name)) found(join(path, name));
   }
 
   for (const name of await projectFiles(root)) {
@@ -176,12 +177,4 @@ export async function watchProject(root: string): Promise<ChangedFiles> {
       watchers.clear();
     },
   };
-}
-
-function namesIn(directory: string): string[] {
-  try {
-    return readdirSync(directory);
-  } catch {
-    return [];
-  }
 }

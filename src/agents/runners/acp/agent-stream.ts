@@ -1,6 +1,7 @@
 import type { Readable, Writable } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
 import type { AnyMessage, Stream } from "@agentclientprotocol/sdk";
+import { isObject } from "../../../core/json.ts";
 import { AgentFailure } from "./acp-host.ts";
 
 /** Bounds on what the program of an agent sends in one run. */
@@ -40,7 +41,7 @@ export function agentStream(
   let strayCount = 0;
 
   function isExpected(message: unknown): message is AnyMessage {
-    if (!isRecord(message) || message.jsonrpc !== "2.0") return false;
+    if (!isObject(message) || message.jsonrpc !== "2.0") return false;
     if (typeof message.method !== "string") return ours.delete(message.id);
     if ("id" in message && ++openCount > traffic.openRequests)
       throw new AgentFailure(`it sent more than ${traffic.openRequests} requests without waiting for a response`);
@@ -114,8 +115,4 @@ function parsed(line: string): unknown {
   } catch {
     return undefined;
   }
-}
-
-function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }

@@ -1,5 +1,6 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import * as z from "zod";
+import { isObject } from "../../../core/json.ts";
 
 /** A use of a tool by an ACP agent, as far as the agent has described it. */
 export interface AcpToolCall {
@@ -98,11 +99,11 @@ const toolKinds: ReadonlySet<string> = new Set([
 const isGiven = (value: unknown) => value !== undefined && value !== null;
 
 function objectOf(value: unknown): JsonObject {
-  return isRecord(value) ? (value as JsonObject) : { value: value as JsonValue };
+  return isObject(value) ? (value as JsonObject) : { value: value as JsonValue };
 }
 
 function changeIn(item: unknown): { path: string; oldText?: string; newText: string }[] {
-  if (!isRecord(item) || item.type !== "diff") return [];
+  if (!isObject(item) || item.type !== "diff") return [];
   const { path, oldText, newText } = item;
   if (typeof path !== "string" || typeof newText !== "string") return [];
   return [{ path, newText, ...(typeof oldText === "string" && { oldText }) }];
@@ -110,15 +111,11 @@ function changeIn(item: unknown): { path: string; oldText?: string; newText: str
 
 function textIn(item: unknown): string[] {
   if (changeIn(item).length > 0) return [];
-  const inner = isRecord(item) && item.type === "content" ? item.content : undefined;
-  if (isRecord(inner) && inner.type === "text" && typeof inner.text === "string") return [inner.text];
+  const inner = isObject(item) && item.type === "content" ? item.content : undefined;
+  if (isObject(inner) && inner.type === "text" && typeof inner.text === "string") return [inner.text];
   return [JSON.stringify(item)];
 }
 
 function pathIn(item: unknown): string[] {
-  return isRecord(item) && typeof item.path === "string" && item.path !== "" ? [item.path] : [];
-}
-
-function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
+  return isObject(item) && typeof item.path === "string" && item.path !== "" ? [item.path] : [];
 }
