@@ -246,7 +246,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   edge: 7_800,
   people: 1_850,
   policy: 8_450,
-  sandbox: 5_300,
+  sandbox: 5_400,
   sources: 1_100,
   store: 10_400,
   telemetry: 900,

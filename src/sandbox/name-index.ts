@@ -56,7 +56,7 @@ export class NameIndex implements NameTree {
     let changedCount = 0;
     for (const directory of this.#checked) {
       const known = this.#directories.get(directory);
-      const now = nowNs();
+      const now = Date.now();
       const stats = statsOf(directory);
       if (stats && known?.isSettled && isUnchanged(known, stats)) continue;
       const read = stats && readDirectory(directory, stats, now);
@@ -74,11 +74,38 @@ export class NameIndex implements NameTree {
     return changedCount;
   }
 
+  /** Returns what was read of each directory since `refresh`; undefined while anything moves, since a directory may have been gone meanwhile. */
+  seen(): Map<string, DirectoryNames> | undefined {
+    if (this.isMoving) return undefined;
+    const seen = new Map<string, DirectoryNames>();
+    for (const directory of this.#checked) {
+      const known = this.#directories.get(directory);
+      if (known === undefined) return undefined;
+      seen.set(directory, known);
+    }
+    return seen;
+  }
+
+  /**
+   * Looks at the directories that were seen, and checks if they hold the same names; then `seen` holds what was read now. `partial`
+   * are the directories of which only some names count.
+   */
+  holdsAll(seen: Map<string, DirectoryNames>, partial: ReadonlyMap<string, CountedNames>): boolean {
+    for (const [directory, before] of seen) {
+      const now = this.#look(directory);
+      const counted = partial.get(directory);
+      if (now === before && counted === undefined) continue;
+      if (now === undefined || textOf(before, counted?.before) !== textOf(now, counted?.now)) return false;
+      seen.set(directory, now);
+    }
+    return true;
+  }
+
   #look(directory: string): IndexedDirectory | undefined {
     const known = this.#directories.get(directory);
     if (known && this.#checked.has(directory)) return known;
     this.#checked.add(directory);
-    const now = nowNs();
+    const now = Date.now();
     const stats = statsOf(directory);
     if (stats && known?.isSettled && isUnchanged(known, stats)) return known;
     const read = stats && readDirectory(directory, stats, now);
@@ -119,26 +146,51 @@ export class NameIndex implements NameTree {
   }
 }
 
-const nowNs = () => BigInt(Date.now()) * 1_000_000n;
+/** Checks if a name of a directory counts. */
+type CountsName = (name: string) => boolean;
+
+/** The names of one directory that count: of those that were seen, and of those that it holds now. */
+export interface CountedNames {
+  readonly before: CountsName;
+  readonly now: CountsName;
+}
+
+/** Describes the names of a directory that count, whatever their order. */
+const textOf = (
+  { directories, files, links, isUnreadable = false }: DirectoryNames,
+  counts: CountsName = () => true,
+): string =>
+  [...[directories, files, links].map((names) => names.filter(counts).sort().join("/")), isUnreadable].join("//");
 
 /** Returns the state of a directory; undefined if there is none. */
 function statsOf(directory: string): BigIntStats | undefined {
-  const stats = lstatSync(directory, { bigint: true, throwIfNoEntry: false });
+  const stats = lstatSync(directory, options);
   return stats?.isDirectory() ? stats : undefined;
 }
+
+const options = { bigint: true, throwIfNoEntry: false } as const;
 
 /** Every change of the names sets the time of change, and no program can set it back, as it can the time of modification. */
 const isUnchanged = ({ changed, inode, device }: IndexedDirectory, { ctimeNs, ino, dev }: BigIntStats) =>
   changed === ctimeNs && inode === ino && device === dev;
 
-/** Reads a directory; undefined if it is gone. `now` is a time before `stats` were read: what changes in between would pass for older than it is. */
+/** Reads a directory; undefined if it is gone. `now` is a time in ms before `stats` were read: what changes in between would pass for older than it is. */
 function readDirectory(
   directory: string,
   { ctimeNs: changed, ino: inode, dev: device }: BigIntStats,
-  now: bigint,
+  now: number,
 ): IndexedDirectory | undefined {
   const names = readNames(directory);
-  return names && { ...names, changed, inode, device, isSettled: now - changed > minAgeNs, selected: new Map() };
+  return (
+    names && {
+      ...names,
+      changed,
+      inode,
+      device,
+      isSettled: BigInt(now) * 1_000_000n - changed > minAgeNs,
+      selected: new Map(),
+    }
+  );
 }
 
 /** Returns the names that a filter selects, with their bits. */

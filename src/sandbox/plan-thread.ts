@@ -1,5 +1,6 @@
 import { type BigIntStats, lstatSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { basename, dirname, join, relative } from "node:path";
+import { serialize } from "node:v8";
 import { parentPort } from "node:worker_threads";
 import { isWithin } from "../core/is-within.ts";
 import { createFileDecisions } from "../policy/file-decisions.ts";
@@ -11,6 +12,7 @@ import {
   pathInGitDirectory,
   reachableStats,
 } from "./git-directories.ts";
+import { createKnownResults, type FileFacts } from "./known-results.ts";
 import type { Covered } from "./layers.ts";
 import {
   changeProblem,
@@ -24,7 +26,7 @@ import {
   rulePlaceOf,
 } from "./mount-plan.ts";
 import { NameIndex } from "./name-index.ts";
-import { createNameFilter, type NameFilter, type NameTree, nameHits, treeWithout } from "./name-tree.ts";
+import { createNameFilter, type NameFilter, type NameTree, nameHits } from "./name-tree.ts";
 import type { PlanInput, PlanRoot } from "./plan-input.ts";
 import type {
   PlanAnswer,
@@ -43,16 +45,35 @@ const hasTrackedFiles = createGitTracking();
 /** Reading so many for the first time takes a few seconds. */
 const maxDirectories = 50_000;
 
-function inputOf({ rules, allowed, hidden, placeholders, ...request }: PlanRequest): PlanInput {
+function inputOf(
+  { rules, allowed, hidden, ...request }: Omit<PlanRequest, "placeholders">,
+  facts: FileFacts,
+): PlanInput {
   return {
-    ...request,
-    ...{ hasTrackedFiles, maxDirectories },
-    tree: treeWithout(index, placeholders),
+    ...{ ...request, ...facts, maxDirectories },
     decisions: createFileDecisions(rules),
     allowed: { read: new Set(allowed.read), edit: new Set(allowed.edit) },
     hidden: new Set(hidden),
   };
 }
+
+const knownPlans = createKnownResults<MountPlan>(index, hasTrackedFiles);
+const knownRestricted = createKnownResults<readonly Covered[]>(index, hasTrackedFiles);
+
+/** Plans the mounts by the names of the files as they are now. */
+function mountsFor({ placeholders, ...request }: PlanRequest): MountPlan {
+  return knownPlans(keyOfRequest(request), placeholders, (facts) => planMounts(inputOf(request, facts)));
+}
+
+/** Lists the restricted paths by the names of the files as they are now. */
+function restrictedFor({ placeholders, ...request }: PlanRequest, open: readonly string[]): readonly Covered[] {
+  return knownRestricted(keyOfRequest({ request, open }), placeholders, (facts) =>
+    restrictedPaths(inputOf(request, facts), open),
+  );
+}
+
+/** Describes data as a whole, as a thread is passed it. */
+const keyOfRequest = (request: unknown) => serialize(request).toString("latin1");
 
 /**
  * Plans again while files move between directories, since a walk can miss those. Once nothing moves the plan holds; otherwise it
@@ -90,8 +111,7 @@ const coveredPaths = ({ masked, emptied, readOnly }: MountPlan) =>
 
 /** Plans the mounts; the plan is whole if nothing that it covers has gone meanwhile. */
 function planOnce(request: PlanRequest): { planned: Planned; isWhole: boolean } {
-  const input = inputOf(request);
-  const mounts = planMounts(input);
+  const mounts = mountsFor(request);
   const roots = request.roots.map(({ absolute }) => absolute);
   const masked = resolveMasks(mounts, roots, index);
   const sealed = new Set(mounts.sealed.map(({ path }) => path));
@@ -132,14 +152,14 @@ function missedBy(request: PlanRequest, planned: Planned): Covered[] {
 
 function verified(request: PlanRequest, planned: Planned): VerifiedPlan {
   const missed = missedBy(request, planned);
-  const present = planned.isPartial ? [] : withIdentities(restrictedPaths(inputOf(request), planned.open));
+  const present = planned.isPartial ? [] : withIdentities(restrictedFor(request, planned.open));
   return { missed, present };
 }
 
 /** Lists what is restricted now. Repositories that a command has made count only if git takes commands from them. */
 function restricted(request: PlanRequest, open: readonly string[]): RestrictedPath[] {
   index.refresh();
-  return withIdentities(restrictedPaths(inputOf(request), open).filter(({ path }) => !isPlainRepository(path)));
+  return withIdentities(restrictedFor(request, open).filter(({ path }) => !isPlainRepository(path)));
 }
 
 function withIdentities(paths: readonly Covered[]): RestrictedPath[] {

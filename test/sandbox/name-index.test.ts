@@ -13,7 +13,9 @@ import {
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { createKnownResults } from "../../src/sandbox/known-results.ts";
 import { NameIndex } from "../../src/sandbox/name-index.ts";
+import { type NameTree, treeWithout } from "../../src/sandbox/name-tree.ts";
 import { createGitTracking, resolveMasks } from "../../src/sandbox/plan-thread.ts";
 
 let directory: string;
@@ -62,6 +64,104 @@ describe("the index of names", () => {
     symlinkSync("src", join(directory, "link"));
     symlinkSync("src/.env", join(directory, "other.env"));
     expect(new NameIndex().list(directory)).toMatchObject({ directories: ["src"], files: [] });
+  });
+});
+
+describe("a known result", () => {
+  const paths = (tree: NameTree, at: string): string[] => {
+    const { directories = [], files = [], links = [] } = tree.list(at) ?? {};
+    return [...directories.flatMap((name) => paths(tree, join(at, name))), ...files, ...links].map(
+      (name) => `${at}/${name}`,
+    );
+  };
+
+  /** A function whose results are stored, by now also that for the directory as it is. */
+  function openResults({ tracks = (): boolean => true, placeholders = [] as string[] } = {}) {
+    const index = new NameIndex();
+    const resultOf = createKnownResults<string[]>(index, tracks);
+    let computedCount = 0;
+    /** Returns true if the result was computed; it is always the one that a new index gives. */
+    const isComputed = (left: string[] = []) => {
+      const before = computedCount;
+      index.refresh();
+      const found = resultOf("request", left, ({ tree, hasTrackedFiles }) => {
+        computedCount += 1;
+        return hasTrackedFiles(directory) ? paths(tree, directory) : [];
+      });
+      const now = tracks() ? paths(treeWithout(new NameIndex(), left), directory) : [];
+      expect(found.toSorted()).toEqual(now.toSorted());
+      return computedCount > before;
+    };
+    // A directory counts as moving while the kernel could give a change the same time.
+    while (isComputed(placeholders));
+    return isComputed;
+  }
+
+  const changes: Record<string, () => void> = {
+    "a file was added": () => writeFileSync(join(directory, "src/new.txt"), ""),
+    "a file was renamed": () => renameSync(join(directory, "src/.env"), join(directory, "src/other")),
+    "two directories were exchanged": () => {
+      renameSync(join(directory, "src"), join(directory, "x"));
+      renameSync(join(directory, "empty"), join(directory, "src"));
+      renameSync(join(directory, "x"), join(directory, "empty"));
+    },
+    "a directory is a link by now": () => {
+      renameSync(join(directory, "src"), join(directory, "empty/src"));
+      symlinkSync("empty/src", join(directory, "src"));
+    },
+    "a directory was removed": () => rmSync(join(directory, "empty"), { recursive: true }),
+  };
+
+  test.each(Object.entries(changes))("is computed again if %s, once", (_, change) => {
+    mkdirSync(join(directory, "empty"));
+    const isComputed = openResults();
+    change();
+    expect(isComputed()).toBe(true);
+    while (isComputed());
+    expect(isComputed()).toBe(false);
+  });
+
+  test("is computed again if git tracks other files", () => {
+    let isTracked = true;
+    const isComputed = openResults({ tracks: () => isTracked });
+    isTracked = false;
+    expect(isComputed()).toBe(true);
+  });
+
+  test.each([[true], [false]])(
+    "stays while placeholders come and go, not once such a name is one of another program; there at first: %s",
+    (isFirst) => {
+      const placeholder = join(directory, ".claude");
+      if (isFirst) mkdirSync(placeholder);
+      const isComputed = openResults({ placeholders: isFirst ? [placeholder] : [] });
+      if (!isFirst) mkdirSync(placeholder);
+      expect(isComputed([placeholder])).toBe(false);
+      rmSync(placeholder, { recursive: true });
+      expect(isComputed()).toBe(false);
+      mkdirSync(placeholder);
+      expect(isComputed()).toBe(true);
+    },
+  );
+
+  test("is not stored if a directory was gone while it was computed", () => {
+    mkdirSync(join(directory, "empty"));
+    const index = new NameIndex();
+    const resultOf = createKnownResults<string[] | undefined>(index, () => true);
+    const away = join(directory, "empty/src");
+    const look = (meanwhile: () => void) => {
+      index.refresh();
+      return resultOf("request", [], ({ tree }) => {
+        tree.list(directory);
+        meanwhile();
+        const listed = tree.list(join(directory, "src"))?.files;
+        if (listed === undefined) renameSync(away, join(directory, "src"));
+        tree.list(join(directory, "src"));
+        return listed && [...listed];
+      });
+    };
+    look(() => {});
+    expect(look(() => renameSync(join(directory, "src"), away))).toBeUndefined();
+    expect(look(() => {})).toEqual([".env"]);
   });
 });
 
