@@ -9,6 +9,7 @@ import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { DecisionRecordSchema, GrantScope, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Store } from "../../src/call/ports.ts";
 import type { Link } from "../../src/store/redis/link.ts";
+import { texts } from "../../src/store/redis/reply.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 import { storeContract } from "./contract.ts";
 import {
@@ -86,6 +87,27 @@ describe("redis", () => {
     const once = await answer(there, callRef("call_1", "ses_child"), "per_1");
     expect(await there.permissions.settle(once)).toEqual({ result: "won" });
     expect((await recordOf(here, callRef("call_1", "ses_child"))).part.permissionIds).toEqual([]);
+  });
+
+  test("reads for a page of open asks about as many of each tree as it holds, not all", async () => {
+    const read: string[] = [];
+    const [here, there] = await openTwo((link) => ({
+      ...link,
+      async command(name, ...args) {
+        const reply = await link.command(name, ...args);
+        if (/^zrange/.test(name)) read.push(...texts(reply).filter((each) => each.startsWith("per_")));
+        return reply;
+      },
+    }));
+    const trees = ["ses_a", "ses_b"];
+    for (const id of trees) {
+      await addSession(there, id);
+      const ids = Array.from({ length: 40 }, (_, i) => `per_${id}_${String(i).padStart(2, "0")}`);
+      await openAskedCall(there, callRef("call_1", id, id), ids);
+    }
+    const found = await here.permissions.openAsks({ limit: 4 });
+    expect(found.map(({ request }) => request.id)).toEqual([0, 1, 2, 3].map((i) => `per_ses_a_0${i}`));
+    expect(read.length).toBeLessThan(20);
   });
 
   test("reads events of other replicas from the time without subscribers", async () => {

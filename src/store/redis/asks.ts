@@ -55,9 +55,25 @@ export function createRedisAsks(options: {
     return decodeWithCall(records, root, found);
   }
 
-  async function openIn(root: string) {
-    const found = texts(await link.command("zrange", keys.tree(root).asks, 0, -1, "WITHSCORES"));
-    return withPlaces(found).map((entry) => ({ ...entry, root }));
+  /** Reads the first open asks of a tree, from another one on. */
+  async function openIn(root: string, from: OpenAsk | undefined, count: number): Promise<OpenAsk[]> {
+    const { asks } = keys.tree(root);
+    const min = from?.place ?? "-inf";
+    const found = await link.command("zrangebyscore", asks, min, "+inf", "WITHSCORES", "LIMIT", 0, count);
+    return withPlaces(texts(found)).map((entry) => ({ ...entry, root }));
+  }
+
+  async function openAfter(roots: readonly string[], after: string | undefined) {
+    if (after === undefined) return createMerge(roots, openIn);
+    const from = await trees.find(after, async (root) => {
+      const place = await link.command("zscore", keys.tree(root).asks, after);
+      return place === null ? undefined : { id: after, place: number(place), root };
+    });
+    if (from !== undefined) return createMerge(roots, openIn, from);
+    // It was settled since; ids sort by time, so its position is known all the same.
+    const all = await createMerge(roots, openIn)(Number.MAX_SAFE_INTEGER);
+    const rest = all.filter(({ id }) => id > after);
+    return async (count: number) => rest.splice(0, count);
   }
 
   return {
@@ -79,15 +95,11 @@ export function createRedisAsks(options: {
 
     async listOpen({ root, after, limit }: { root?: string; after?: string; limit: number }): Promise<AskRecord[]> {
       const roots = root === undefined ? await live.all() : [root];
-      const entries = (await Promise.all(roots.map(openIn))).flat().sort((one, other) => one.place - other.place);
-      const last = entries.findIndex(({ id }) => id === after);
-      // The last one may have been settled since; ids sort by time, so its position is known all the same.
-      const rest = last >= 0 || after === undefined ? entries.slice(last + 1) : entries.filter(({ id }) => id > after);
+      const rest = await openAfter(roots, after);
       const found: AskRecord[] = [];
       // An ask that was settled since its id was read leaves its place to the next one: only the last page is short.
-      for (let start = 0; start < rest.length && found.length < limit; ) {
-        const page = rest.slice(start, start + limit - found.length);
-        start += page.length;
+      for (;;) {
+        const page = await rest(limit - found.length);
         const loaded = await Promise.all(
           [...Map.groupBy(page, (entry) => entry.root)].map(([tree, of]) =>
             loadAll(
@@ -98,8 +110,8 @@ export function createRedisAsks(options: {
         );
         const byId = new Map(loaded.flat().map((ask) => [ask.request.id, ask]));
         found.push(...page.flatMap(({ id }) => byId.get(id) ?? []).filter((ask) => ask.settled === undefined));
+        if (page.length === 0 || found.length >= limit) return found;
       }
-      return found;
     },
 
     countOpen: () => countOpenAsks(options, load),
@@ -124,6 +136,54 @@ export function createRedisAsks(options: {
         .sort((one, other) => one.request.expires - other.request.expires)
         .slice(0, limit);
     },
+  };
+}
+
+/** An open ask, with its time of opening and its tree. */
+interface OpenAsk {
+  readonly id: string;
+  readonly place: number;
+  readonly root: string;
+}
+
+/** Compares asks by their time; of those that were opened at once in several trees, by their ids, as Redis sorts those of one tree. */
+const byPlace = (one: OpenAsk, other: OpenAsk) => one.place - other.place || (one.id < other.id ? -1 : 1);
+
+/**
+ * Merges the open asks of trees in their order, after `from`. Each call returns the next ones, and reads of each tree about as many
+ * as are needed: a few more than its share, and twice as many again for a tree that has more before the last of them.
+ */
+function createMerge(
+  roots: readonly string[],
+  read: (root: string, from: OpenAsk | undefined, count: number) => Promise<OpenAsk[]>,
+  from?: OpenAsk,
+): (count: number) => Promise<OpenAsk[]> {
+  const heads = roots.map((root) => ({ root, entries: [] as OpenAsk[], last: from, isWhole: false }));
+
+  async function readMore(head: (typeof heads)[number], count: number): Promise<void> {
+    const found = await read(head.root, head.last, count);
+    head.isWhole = found.length < count;
+    const { last } = head;
+    head.entries.push(
+      ...found.filter((entry) => last === undefined || (entry.id !== last.id && byPlace(last, entry) < 0)),
+    );
+    head.last = head.entries.at(-1) ?? last;
+  }
+
+  return async (count) => {
+    for (let portion = Math.ceil(count / Math.max(1, roots.length)) + 2; ; portion *= 2) {
+      const known = heads.flatMap(({ entries }) => entries).sort(byPlace);
+      const end = known[count - 1];
+      const unread = heads.filter(
+        ({ last, isWhole }) => !isWhole && (end === undefined || last === undefined || byPlace(last, end) < 0),
+      );
+      if (unread.length === 0) {
+        const next = new Set(known.slice(0, count));
+        for (const head of heads) head.entries = head.entries.filter((entry) => !next.has(entry));
+        return [...next];
+      }
+      await Promise.all(unread.map((head) => readMore(head, portion)));
+    }
   };
 }
 

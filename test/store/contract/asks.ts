@@ -125,6 +125,33 @@ export function asksContract(open: OpenStore): void {
     expect(await list({ root: "ses_root", after: "per_b", limit: 5 })).toEqual(["per_a"]);
   });
 
+  test("pages hold the asks of all trees in their order, however these are spread, and go on after one that was settled", async () => {
+    const store = await open();
+    const trees = ["ses_a", "ses_b", "ses_c"];
+    for (const id of trees) await addSession(store, id);
+    const spread = [9, 1, 0, 4, 1, 1, 6];
+    const ids: string[] = [];
+    for (const [turn, count] of spread.entries()) {
+      const sessionId = trees[turn % trees.length] ?? "";
+      const opened = Array.from({ length: count }, (_, i) => `per_${String(ids.length + i).padStart(2, "0")}`);
+      await openAskedCall(store, callRef(`call_${turn}`, sessionId, sessionId), opened);
+      ids.push(...opened);
+    }
+    const pages = async (limit: number) => {
+      const found: string[] = [];
+      for (;;) {
+        const after = found.at(-1);
+        const page = await store.permissions.openAsks({ ...(after !== undefined && { after }), limit });
+        found.push(...page.map(({ request }) => request.id));
+        if (page.length < limit) return found;
+      }
+    };
+    for (const limit of [1, 4, 7, 100]) expect(await pages(limit), `pages of ${limit}`).toEqual(ids);
+    await store.permissions.settle(await answer(store, callRef("call_3", "ses_a", "ses_a"), "per_10"));
+    const rest = await store.permissions.openAsks({ after: "per_10", limit: 5 });
+    expect(rest.map(({ request }) => request.id)).toEqual(ids.slice(11, 16));
+  });
+
   test("a page is made from as many asks as it holds, and from more only for a viewer who does not see all", async () => {
     const store = await open();
     await addTree(store);
