@@ -23,6 +23,7 @@ export const entries = {
   "supervisor-thread": "src/tools/process/supervisor-thread.ts",
   "analysis-worker": "src/call/analysis-worker.ts",
   "plan-thread": "src/sandbox/plan-thread.ts",
+  "simulate-thread": "src/compose/simulate-thread.ts",
 };
 
 /** The program that agents start for each use of a tool: one file of CommonJS, which starts sooner than modules. */

@@ -17,6 +17,7 @@ process.exitCode = await runCli(process.argv.slice(2), {
       serve: local.serveUntilStopped,
       embed: local.embedService,
       checkConfig: local.checkConfiguration,
+      candidateOf: local.candidateOfFile,
       trust: local.trustDirectory,
       openCredentials: local.openLocalCredentials,
       restore: local.restoreDirectory,

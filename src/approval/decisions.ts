@@ -1,6 +1,7 @@
 import { create } from "@bufbuild/protobuf";
 import {
   type AuditEntry,
+  type DecisionFacts,
   DecisionKind,
   type DecisionRecord,
   DecisionRecordSchema,
@@ -25,7 +26,12 @@ export interface DecidedCall {
 export function decisionOn(
   { part, principal }: DecidedCall,
   kind: DecisionKind,
-  about: { digest: string; decisions: readonly PermissionDecision[]; permissionIds?: readonly string[] },
+  about: {
+    digest: string;
+    decisions: readonly PermissionDecision[];
+    permissionIds?: readonly string[];
+    facts?: DecisionFacts | undefined;
+  },
 ): DecisionRecord {
   const { sessionId, callId, tool, agent, requester } = part;
   return create(DecisionRecordSchema, {
@@ -33,6 +39,7 @@ export function decisionOn(
     digest: about.digest,
     decisions: about.decisions.map(readable),
     permissionIds: [...(about.permissionIds ?? [])],
+    ...(about.facts && { facts: about.facts }),
   });
 }
 

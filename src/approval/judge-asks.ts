@@ -1,4 +1,5 @@
 import {
+  type DecisionFacts,
   type Grant,
   GrantScope,
   PermissionAction,
@@ -15,6 +16,10 @@ import type { PermissionStore } from "./ports.ts";
 export interface Verdict {
   /** The strictest of the decisions; ALLOW if there is no ask. */
   action: PermissionAction;
+  /** The strictest of the decisions by rules alone. */
+  byRules: PermissionAction;
+  /** Returns what the decisions by rules rest on, for the audit. */
+  facts?: () => DecisionFacts;
   decisions: PermissionDecision[];
   /** The asks that an approver must answer: one per permission and working directory. */
   unapproved: UnapprovedAsk[];
@@ -28,6 +33,9 @@ export interface UnapprovedAsk extends ExpandedAsk {
   onceOnly?: boolean;
 }
 
+/** The part of a verdict that the audit records. */
+export type Judged = Pick<Verdict, "decisions"> & Partial<Pick<Verdict, "facts">>;
+
 /** Rules and grants by which asks are judged. */
 export interface JudgedBy {
   layers: Layers;
@@ -35,9 +43,12 @@ export interface JudgedBy {
   grants: "adopt" | "look" | "none";
 }
 
+/** The grants that may answer. */
+type GrantSource = Pick<PermissionStore, "grantsFor" | "adoptGrant">;
+
 /** Judges the asks of a call: by rules, then by grants where the rules ask. */
 export async function judgeAsks(
-  { store, policy }: { store: PermissionStore; policy: Policy },
+  { store, policy }: { store: GrantSource; policy: Policy },
   asks: readonly ExpandedAsk[],
   subject: Subject,
   { layers, grants }: JudgedBy,
@@ -50,7 +61,7 @@ export async function judgeAsks(
       : { judged: byRules };
   const unapproved = judged.filter(({ decisions }) => strictest(decisions) === PermissionAction.ASK);
   return {
-    action: actionOf(judged),
+    ...{ action: actionOf(judged), byRules: actionOf(byRules) },
     // Another ask decides on what rules do not restrict.
     decisions: judged.flatMap(({ ask, decisions }) =>
       ask.restricts
@@ -69,7 +80,7 @@ export async function judgeAsks(
 
 /** Applies the living grants, and returns the rules version at which they were read. Repeats without the grants that adoption finds dead. */
 async function judgeByGrants(
-  store: PermissionStore,
+  store: GrantSource,
   byRules: readonly JudgedAsk[],
   { rootSessionId: root }: Session,
   subject: Subject,

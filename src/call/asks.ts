@@ -16,7 +16,7 @@ import {
   ToolErrorReason,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { decisionOn } from "../approval/decisions.ts";
-import type { UnapprovedAsk, Verdict } from "../approval/judge-asks.ts";
+import type { Judged, UnapprovedAsk } from "../approval/judge-asks.ts";
 import type { AskRecord } from "../approval/ports.ts";
 import { isQuestion, refusalText } from "../approval/refusals.ts";
 import { questionPermission } from "../core/ask.ts";
@@ -220,12 +220,12 @@ export async function openPermissionRequests(
   { limits, permissions, review, store, unattended }: Engine,
   call: Running,
   asks: PermissionRequest[],
-  { decisions, rulesVersion }: Pick<Verdict, "decisions"> & { rulesVersion?: number | undefined },
+  { decisions, facts, rulesVersion }: Judged & { rulesVersion?: number | undefined },
   stale: readonly AskRecord[],
 ): Promise<boolean> {
   const waitsAlone = asks.length > 0 && call.record.part.state.case === "pending" && !call.gate;
   const permissionIds = asks.map(({ id }) => id);
-  const about = { digest: asks[0]?.digest ?? "", decisions, permissionIds };
+  const about = { digest: asks[0]?.digest ?? "", decisions, permissionIds, facts: facts?.() };
   const isOpened = await store.openAsks({
     fence: call.fence,
     version: call.record.version,

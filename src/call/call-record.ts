@@ -5,10 +5,10 @@ import {
   type DecisionRecord,
   HostTrafficSchema,
   PermissionAction,
-  type PermissionDecision,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type DecidedCall, decisionOn } from "../approval/decisions.ts";
+import type { Judged } from "../approval/judge-asks.ts";
 import type { DurableState, StartedCall } from "../core/durability.ts";
 import { isStoreUnavailable } from "../core/request-error.ts";
 import type { CallDecision } from "./decide.ts";
@@ -117,6 +117,8 @@ export function allowedRecord(
         : decision,
     ),
     permissionIds: approved.map(({ id }) => id),
+    // What was approved has them in the record of its requests.
+    facts: approved.length === 0 ? verdict.facts?.() : undefined,
   });
 }
 
@@ -131,9 +133,7 @@ export function trafficRecord(
 }
 
 /** Builds the record of a denied call. */
-export function deniedRecord(
-  call: Pick<CallRecord, "part" | "spec">,
-  decisions: readonly PermissionDecision[],
-): DecisionRecord {
-  return decisionOn(decidedCall(call), DecisionKind.DENIED, { digest: call.spec.requestDigest, decisions });
+export function deniedRecord(call: Pick<CallRecord, "part" | "spec">, by: Judged): DecisionRecord {
+  const about = { digest: call.spec.requestDigest, decisions: by.decisions, facts: by.facts?.() };
+  return decisionOn(decidedCall(call), DecisionKind.DENIED, about);
 }

@@ -29,15 +29,16 @@ import {
 import { strictest } from "../policy/opinion.ts";
 import type { Policy } from "../policy/policy.ts";
 import type { CodeUse, PlacedCode } from "../policy/shell/code.ts";
-import { isSimpleLine, readAsTexts, readCommands } from "../policy/shell/command.ts";
+import { isSimpleLine, type Readings, readAsTexts, readCommands } from "../policy/shell/command.ts";
 import type { Entry } from "../policy/shell/glob.ts";
-import type { GitNames } from "../policy/shell/touched.ts";
+import type { Files, GitNames } from "../policy/shell/touched.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import { cautionFor, type ResolvedPath } from "../tool/path-asks.ts";
 import type { Plan, PlanContext, Tool } from "../tool/tool.ts";
 import { judgedWorkspace } from "../tool/workspace.ts";
 import { type PathResolver, rememberPaths, resolvePlanPaths } from "./ask-paths.ts";
 import { createFileHashes, type FileHashes, type FileTree, findProgram, readTree } from "./bound-files.ts";
+import { createRecorder, decisionFacts, type Recorder } from "./decision-facts.ts";
 import type { LineAnalysis } from "./line-analysis.ts";
 import { nonceName } from "./shared-disk.ts";
 
@@ -66,6 +67,14 @@ export interface Planning extends PlanningParts {
 /** Creates it, with an empty cache of file hashes. */
 export function createPlanning(parts: PlanningParts): Planning {
   return { ...parts, hashes: createFileHashes() };
+}
+
+/** The part of it that decides, without what opens requests. */
+export interface Deciding extends Omit<Planning, "lines" | "permissions"> {
+  lines: Pick<LineAnalysis, "read" | "charge">;
+  permissions: Pick<Permissions, "decide">;
+  /** Replaces the access to the files of this machine. */
+  files?(): Files;
 }
 
 /** The subject of a decision: the plan of a call, an ask of its body, or what an approver wants explained. */
@@ -159,7 +168,7 @@ export async function decideCall(
 
 /** Steps 4 and 5: evaluates policy for everything that a plan asks. */
 export async function decide(
-  planning: Planning,
+  planning: Deciding,
   { subject, principal, plan, workspace, tool, request, reads }: Question,
   { grants, rules, facts }: DecisionMode,
 ): Promise<CallDecision> {
@@ -170,8 +179,12 @@ export async function decide(
   const walled = wall ? plan.asks.map((ask) => behind(wall, ask, plan)) : plan.asks;
   const planned =
     tool && request ? walled.map((ask) => ({ ...ask, call: { tool: tool.name, input: request } })) : walled;
-  const asks = await expandAsks(planning, principal, planned, { ...layers, steps }, workspace);
-  const verdict = await permissions.decide(asks, subject, { layers: { ...layers, steps }, grants });
+  const recorder = createRecorder(planning.files?.() ?? filesOf(planning, workspace));
+  const asks = await expandAsks(planning, principal, planned, { ...layers, steps }, workspace, recorder);
+  const judged = await permissions.decide(asks, subject, { layers: { ...layers, steps }, grants });
+  const { byRules } = judged;
+  const about = { subject, asks: plan.asks, tool: tool?.name, layers, wall, recorder, byRules };
+  const verdict = { ...judged, facts: () => decisionFacts(planning, about) };
   if (!layers.steps) lines.charge(principal, steps.used() / stepsPerMs);
   const pathsOf = (wanted: string) =>
     asks.flatMap(({ permission, paths = [] }) => (permission === wanted ? paths : []));
@@ -241,14 +254,39 @@ function shownInput(input: JsonObject): JsonObject | string {
 
 /** Expands asks whose paths are resolved into everything that they stand for. */
 export async function expandAsks(
-  { policy, lines, gitNames }: Pick<Planning, "policy" | "lines" | "gitNames">,
+  { policy, lines, gitNames }: Pick<Deciding, "policy" | "lines" | "gitNames">,
   principal: string,
   planned: readonly ExpandedAsk[],
   layers: Layers,
   workspace: PathResolver,
+  recorder: Recorder = createRecorder(filesOf({ ...(gitNames && { gitNames }) }, workspace)),
 ): Promise<ExpandedAsk[]> {
-  const files = {
-    async resolve(path: string, cwd: string) {
+  const asks: ExpandedAsk[] = [];
+  for (const ask of planned) {
+    const read = async ({ isText, patterns }: Ask) =>
+      isText ? readAsTexts(patterns) : await readLines(lines, principal, patterns, recorder);
+    const readings = ask.permission === "bash" ? { readings: await read(ask) } : undefined;
+    asks.push(...(await withinPlanningTime(policy.expand({ ...ask, ...readings }, layers, recorder.files))));
+  }
+  return asks;
+}
+
+/** Reads command lines. What is not read now may be read another time, so the decision cannot be repeated. */
+async function readLines(
+  lines: Pick<LineAnalysis, "read">,
+  principal: string,
+  patterns: readonly string[],
+  recorder: Recorder,
+): Promise<Readings> {
+  const readings = await lines.read(principal, patterns);
+  if (patterns.some((line) => readings.has(line) && readings.get(line)?.risks === undefined)) recorder.giveUp();
+  return readings;
+}
+
+/** Returns the access to the files of this machine. */
+function filesOf({ gitNames }: Pick<Deciding, "gitNames">, workspace: PathResolver): Files {
+  return {
+    async resolve(path, cwd) {
       const resolved = await workspace.resolve(path.startsWith("/") ? path : `${cwd}/${path}`);
       return { ...resolved, ...cautionFor(resolved) };
     },
@@ -256,14 +294,6 @@ export async function expandAsks(
     tracked: trackedFiles,
     ...(gitNames && { gitNames }),
   };
-  const asks: ExpandedAsk[] = [];
-  for (const ask of planned) {
-    const read = async ({ isText, patterns }: Ask) =>
-      isText ? readAsTexts(patterns) : await lines.read(principal, patterns);
-    const readings = ask.permission === "bash" ? { readings: await read(ask) } : undefined;
-    asks.push(...(await withinPlanningTime(policy.expand({ ...ask, ...readings }, layers, files))));
-  }
-  return asks;
 }
 
 /** A plan with what it stands for. */

@@ -1,12 +1,13 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import { PermissionAction, type PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   ToolEffects,
   ToolErrorReason,
   ToolErrorReasonSchema,
   type ToolPart,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Judged } from "../approval/judge-asks.ts";
 import type { Logger } from "../core/logger.ts";
 import { isStoreUnavailable, RequestError } from "../core/request-error.ts";
 import {
@@ -28,11 +29,11 @@ export class CallEnd extends Error {
   override name = "CallEnd";
   readonly reason: ToolErrorReason;
   /** The decisions, if rules or hooks end it. */
-  readonly decisions: readonly PermissionDecision[] | undefined;
-  constructor(reason: ToolErrorReason, message: string, decisions?: readonly PermissionDecision[]) {
+  readonly by: Judged | undefined;
+  constructor(reason: ToolErrorReason, message: string, by?: CallEnd["by"]) {
     super(message);
     this.reason = reason;
-    this.decisions = decisions;
+    this.by = by;
   }
 }
 
@@ -58,14 +59,14 @@ export function tooOld(): CallEnd {
 }
 
 /** Returns the end of a denied call, with what was denied and why. */
-export function denied({ decisions }: { decisions: readonly PermissionDecision[] }): CallEnd {
-  const deciding = decisions.find(({ action }) => action === PermissionAction.DENY);
+export function denied(by: Judged): CallEnd {
+  const deciding = by.decisions.find(({ action }) => action === PermissionAction.DENY);
   const what = deciding ? `${deciding.permission} ${JSON.stringify(deciding.pattern)}` : "This call";
   const why = deciding?.reason ?? "a rule denies it";
   return new CallEnd(
     ToolErrorReason.DENIED,
     `${what} is not allowed: ${why}. Do not try it again; go on without it.`,
-    decisions,
+    by,
   );
 }
 

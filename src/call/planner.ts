@@ -165,7 +165,8 @@ async function planTool(parts: PlannerParts, principal: Principal, request: Plan
   const denial = request.onlyRules ? undefined : denialOf(parts, scope, agent);
   if (denial) {
     const decision = create(PermissionDecisionSchema, { ...denial.decision, permission: "*", pattern: "*" });
-    const verdict = { action: PermissionAction.DENY, decisions: [decision], unapproved: [] };
+    const action = PermissionAction.DENY;
+    const verdict = { action, byRules: action, decisions: [decision], unapproved: [] };
     return { title: tool.name, verdict, asks: [], problem: denial.problem };
   }
   const subject = subjectFor(scope, agent, tool);
@@ -177,7 +178,8 @@ async function planTool(parts: PlannerParts, principal: Principal, request: Plan
   });
   // The targets are unknown, and an unknown target is never allowed.
   if (decision instanceof ToolFailure) {
-    const verdict = { action: PermissionAction.ASK, decisions: [], unapproved: [] };
+    const action = PermissionAction.ASK;
+    const verdict = { action, byRules: action, decisions: [], unapproved: [] };
     return { title: tool.name, verdict, asks: [], problem: failing(decision) };
   }
   const { plan, verdict } = decision;

@@ -86,7 +86,7 @@ export async function failCall(
     const text = [failure.error, ...notes].filter(Boolean).join("\n\n");
     const error = await storeError(engine, call, text);
     const part = failed(call.record.part, { ...failure, error }, engine.store.now());
-    const decisions = cause instanceof CallEnd && cause.decisions ? [deniedRecord(call.record, cause.decisions)] : [];
+    const decisions = cause instanceof CallEnd && cause.by ? [deniedRecord(call.record, cause.by)] : [];
     return await writeEnd(engine, call, part, decisions);
   } catch (error) {
     if (error instanceof CallGone) return undefined;

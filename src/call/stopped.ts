@@ -78,9 +78,9 @@ export function checkStopped(
 ): void {
   const stop = stopOf(engine, session, part.agent);
   if (!stop) return;
-  throw new CallEnd(ToolErrorReason.DENIED, `Nothing was run: ${stopText(stop)}. ${adviceText}`, [
-    stopDecision(stop, part.tool),
-  ]);
+  throw new CallEnd(ToolErrorReason.DENIED, `Nothing was run: ${stopText(stop)}. ${adviceText}`, {
+    decisions: [stopDecision(stop, part.tool)],
+  });
 }
 
 /** The words for the model whose work a stop ends. */

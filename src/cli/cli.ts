@@ -254,6 +254,11 @@ export const commands: readonly CommandEntry[] = [
     load: async () => (await import("./commands/stats.ts")).defineStats,
   },
   {
+    name: "simulate",
+    summary: "try rules on recorded calls, and show which decisions would change",
+    load: async () => (await import("./commands/simulate.ts")).defineSimulate,
+  },
+  {
     name: "suggest",
     summary: "print rules for what people approve again and again",
     load: async () => (await import("./commands/suggest.ts")).defineSuggest,

@@ -139,6 +139,8 @@ export interface LocalService {
   embed(flags: EmbedFlags): Promise<Embedded>;
   /** Checks a configuration file; without a name, the file that a server would read. */
   checkConfig(file?: string): Promise<CheckedConfig>;
+  /** Reads the tables of the rules of a configuration, as TOML. */
+  candidateOf(file: string): string;
   /** Opens the table of credentials of a data directory, or of the Redis that the configuration names. */
   openCredentials(flags: TableFlags): Promise<LocalCredentials>;
   /** Restores a backup into a data directory that no service uses. */

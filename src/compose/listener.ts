@@ -29,7 +29,7 @@ import type { SubagentParts } from "./subagents.ts";
 export function startListener({
   config,
   store,
-  replica: { calls, permissions, sessions, planner },
+  replica: { calls, permissions, sessions, planner, simulation },
   telemetry,
   custom,
   agreement,
@@ -88,7 +88,7 @@ export function startListener({
           ...subagents,
           workers,
           enforcement,
-          planner,
+          ...{ planner, simulation },
           reader: createStoredOutputs({ sessions, outputs }),
           watcher: createWatcher({ store: callStore, asks, sessions }),
           audit: createAuditReader({

@@ -19,6 +19,7 @@ import {
   tokenWarnings,
   userSkillDirectories,
 } from "../config/config.ts";
+import { candidateOf } from "../config/policy.ts";
 import { isWorkspaceFile } from "../config/workspace-rules.ts";
 import { createLogger, type Logger, type ServiceLog } from "../core/logger.ts";
 import { within } from "../core/within.ts";
@@ -209,6 +210,11 @@ export async function checkConfiguration(named?: string) {
   if (isWorkspaceFile(checked.file)) return checked;
   const skills = await checkUserSkills(userSkillDirectories(checked.file, environment.home));
   return { ...checked, findings: [...checked.findings, ...skills] };
+}
+
+/** Reads the tables of the rules of a file, to try them elsewhere. */
+export function candidateOfFile(file: string): string {
+  return candidateOf(readFileSync(file, "utf8"), file, readEnvironment().home);
 }
 
 async function configOfEmbedded(data: string, flags: Flags): Promise<Config> {

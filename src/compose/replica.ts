@@ -12,6 +12,7 @@ import type { Store } from "../call/ports.ts";
 import { createToolJudge } from "../call/prepare.ts";
 import { createSessions } from "../call/sessions.ts";
 import { createInputEdit } from "../call/settle.ts";
+import { createSimulation } from "../call/simulation.ts";
 import { failed } from "../call/state.ts";
 import { noStops } from "../call/stopped.ts";
 import type { Config } from "../config/config.ts";
@@ -156,7 +157,11 @@ export function createReplica({
   /** Evaluates the configured rules for an agent, apart from any session; those of a workspace too if it is named. */
   const judgeFor = (agent: string, place: { workspace: string; directory: string } | object = {}) =>
     createToolJudge(policy, () => layersFor({ session: undefined, ancestors: [], agent, ...place }));
-  return { calls, lines, permissions, sessions, planner, registry, hooks, agents, nameAgents, judgeFor };
+  const simulation = createSimulation({
+    ...planning,
+    ...{ rules, sessions, listDecisions: asks.listDecisions, listAudits: asks.listAudits },
+  });
+  return { calls, lines, permissions, sessions, planner, simulation, registry, hooks, agents, nameAgents, judgeFor };
 }
 
 function isEffectFree({ definition: { annotations }, idempotent }: Tool): boolean {

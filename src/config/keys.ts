@@ -111,13 +111,18 @@ export const camelName = (name: string): string =>
   name.replace(/^--|[ ].*/g, "").replace(/[_-](\w)/g, (_, letter: string) => letter.toUpperCase());
 
 /** Parses TOML and checks it against a schema; the error lists all problems, each with its line. */
-export function checkToml<T>(schema: z.ZodType<T>, text: string, source: string): { value: T } & Pick<Toml, "lineOf"> {
+export function checkToml<T>(
+  schema: z.ZodType<T>,
+  text: string,
+  source: string,
+  partOf = (value: unknown) => value,
+): { value: T } & Pick<Toml, "lineOf"> {
   const { value, lineOf } = readToml(text, source);
   const label = (place: readonly PropertyKey[], unknown: string) => {
     const line = lineOf(unknown === "" ? place : [...place, unknown]);
     return `${line === undefined ? "" : `line ${line}: `}${place.length === 0 ? "top level" : place.map(String).join(".")}`;
   };
-  return { value: check(schema, value, source, label), lineOf };
+  return { value: check(schema, partOf(value), source, label), lineOf };
 }
 
 /** Checks a value against a schema; `label` returns the name of a part of it, or of an unknown key in it, for errors. */

@@ -11,8 +11,9 @@ import { createPolicy } from "../policy/policy.ts";
 import { ruleCovers } from "../policy/rule-cover.ts";
 import { actions, expandHome, type Rule } from "../policy/rules.ts";
 import { isLiteral } from "../policy/wildcard.ts";
-import type { PolicySettings, Settings } from "./schema.ts";
-import type { Toml } from "./toml.ts";
+import { checkToml } from "./keys.ts";
+import { candidateSchema, type PolicySettings, type Settings } from "./schema.ts";
+import { ConfigError, readToml, type Toml } from "./toml.ts";
 
 /** A list of rules, with the lines on which they are written. */
 export interface WrittenRules {
@@ -90,6 +91,31 @@ export function ruleLine(
 /** Reduces a configured policy to the rules from which layers are built. */
 export function configuredRules({ preset, config, agents }: WrittenPolicy): ConfiguredRules {
   return { preset, config: config.rules, agents: new Map([...agents].map(([name, { rules }]) => [name, rules])) };
+}
+
+/** Reads a policy that is tried: the tables of the rules alone. Throws `ConfigError`. */
+export function readCandidate(text: string, source: string, home: string): ConfiguredRules {
+  const { value, lineOf } = checkToml(candidateSchema, text, source);
+  return configuredRules(readPolicy(value, lineOf, home));
+}
+
+/** Reduces a configuration to the tables of its rules, as TOML in their order: nothing else, such as a token, leaves this machine. */
+export function candidateOf(text: string, source: string, home: string): string {
+  const tablesOf = (value: unknown) =>
+    Object.fromEntries(Object.entries(Object(value)).filter(([name]) => Object.hasOwn(candidateSchema.shape, name)));
+  const { value, lineOf } = checkToml(candidateSchema, text, source, tablesOf);
+  readPolicy(value, lineOf, home);
+  const tables = Object.entries(tablesOf(readToml(text, source).value));
+  if (tables.length === 0) throw new ConfigError(`${source} has no rules; write them below [permission]`);
+  return tables.map(([name, table]) => `${name} = ${inlineToml(table)}\n`).join("");
+}
+
+/** Writes a value on one line. A table that is not, TOML would not keep in the order of its keys. */
+function inlineToml(value: unknown): string {
+  if (Array.isArray(value)) return `[${value.map(inlineToml).join(", ")}]`;
+  if (typeof value !== "object" || value === null) return JSON.stringify(value);
+  const entries = Object.entries(value).map(([key, each]) => `${JSON.stringify(key)} = ${inlineToml(each)}`);
+  return `{ ${entries.join(", ")} }`;
 }
 
 /** A problem of a policy: an error prevents the start of the service, a warning does not. */

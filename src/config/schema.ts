@@ -107,6 +107,14 @@ const policyTables = {
     .default({}),
 };
 
+const preset = strictTable({
+  name: key(z.enum(["contained"]).optional(), "rules between the built-in ones and yours, see ListRules", {
+    without: "no preset: all commands ask",
+    see: "fewer-questions.md",
+  }),
+  registries: key(z.array(registry).default([]), "hosts from which commands may install packages by name"),
+}).prefault({});
+
 const confinement = {
   profile: key(
     z.enum(["off", "workspace-write", "read-only"]).optional(),
@@ -455,13 +463,7 @@ export const configSchema = strictTable({
     },
   ),
   ...policyTables,
-  preset: strictTable({
-    name: key(z.enum(["contained"]).optional(), "rules between the built-in ones and yours, see ListRules", {
-      without: "no preset: all commands ask",
-      see: "fewer-questions.md",
-    }),
-    registries: key(z.array(registry).default([]), "hosts from which commands may install packages by name"),
-  }).prefault({}),
+  preset,
   permission_test: z
     .array(
       strictTable({
@@ -609,6 +611,9 @@ export type Settings = z.output<typeof configSchema>;
 
 /** The policy file of a workspace, which may contain nothing else. */
 export const policySchema = strictTable(policyTables);
+
+/** A policy that is tried on what was decided before. */
+export const candidateSchema = strictTable({ ...policyTables, preset });
 
 /** Its settings. */
 export type PolicySettings = z.output<typeof policySchema>;

@@ -31,6 +31,8 @@ export const assets = {
   htmlWorker: pathToFileURL(place("src/tools/web/html-worker.ts", "html-worker.js")),
   /** Entry of the thread that reads command lines. */
   analysisWorker: pathToFileURL(place("src/call/analysis-worker.ts", "analysis-worker.js")),
+  /** Entry of the thread that judges recorded calls by other rules. */
+  simulateThread: pathToFileURL(place("src/compose/simulate-thread.ts", "simulate-thread.js")),
   /** Entry of the thread that plans what commands see of the disk. */
   planThread: pathToFileURL(place("src/sandbox/plan-thread.ts", "plan-thread.js")),
   /** The modules `toolgate/plugin` and `zod` for tool files, by URL: the same instances that the service uses. */

@@ -52,8 +52,8 @@ export interface Wall {
   readonly hides: boolean;
   /** The reason why it contains no line, as a predicate of the line, with the next step; absent: it is whole. */
   readonly problem?: string;
-  /** Directories that every command sees, and cannot change. */
-  isShown(path: string): boolean;
+  /** Returns the directories that every command sees, and cannot change. */
+  shown(): readonly string[];
   /** Directories in the place of which commands see private ones. */
   readonly temporary: readonly string[];
   /** Directories outside the workspace in which commands may write. */

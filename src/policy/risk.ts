@@ -11,7 +11,14 @@ import {
   runsDownloads,
   takesPartInDownload,
 } from "./risky-programs.ts";
-import type { Command } from "./shell/command.ts";
+import {
+  type Command,
+  isSimpleLine,
+  type LineReading,
+  type Readings,
+  readCommands,
+  unreadLine,
+} from "./shell/command.ts";
 import type { RiskFound } from "./shell/effects.ts";
 import { interpreter } from "./shell/interpreters.ts";
 
@@ -289,3 +296,15 @@ const isManifest = (path: string) =>
   /(^|\/)(package(-lock)?\.json|npm-shrinkwrap\.json|pnpm-lock\.yaml|yarn\.lock|requirements[\w.-]*\.txt|pyproject\.toml|setup\.(py|cfg)|Pipfile(\.lock)?|poetry\.lock|uv\.lock|Cargo\.(toml|lock)|go\.(mod|sum)|Gemfile(\.lock)?|composer\.(json|lock)|environment\.ya?ml)$/.test(
     path,
   );
+
+const maxReadingLength = 1_048_576;
+
+/** Reads a line, and its longer commands by themselves. */
+export function readWholeLine(line: string): Readings {
+  const commands = readCommands(line);
+  const longer = commands.map(({ text }) => text).filter((text) => text !== line && !isSimpleLine(text));
+  const readings = new Map<string, LineReading>([[line, { commands, risks: risksOfCommands(commands) }]]);
+  for (const text of longer) readings.set(text, readings.get(text) ?? { commands: readCommands(text) });
+  const isLarge = JSON.stringify([...readings]).length > maxReadingLength;
+  return isLarge ? unreadLine(line, "it names too many commands") : readings;
+}

@@ -163,7 +163,7 @@ export async function openSandbox({
       return {
         hides: confinement(agent).profile !== "off",
         ...(why !== undefined && { problem: why }),
-        isShown: (path) => [...disk().system.paths, ...disk().programs({})].some((root) => isWithin(path, root)),
+        shown: () => [...disk().system.paths, ...disk().programs({})],
         temporary: [...sharedTemporary],
         writable: chosen.profile === "workspace-write" ? base.writable : [],
         hasNetwork: chosen.network === "proxy",

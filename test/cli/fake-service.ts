@@ -16,6 +16,7 @@ export function fakeService({ env, stdout, stderr }: CliProcess): () => Promise<
         },
       };
     },
+    candidateOf: (file) => `# rules of ${file}\n`,
     checkConfig: async (file = "none") => ({ file, rules: 0, tests: 0, findings: [], notes: [] }),
     openCredentials: () => Promise.reject(new Error("not used")),
     restore: () => Promise.reject(new Error("not used")),

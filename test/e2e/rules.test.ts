@@ -8,7 +8,8 @@ import {
   PermissionLayer as Layer,
   PermissionReason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { PermissionRequestSchema, RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { PolicyChange, SimulationSummary } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { PermissionReply, PermissionRequestSchema, RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { PastRequest } from "../../src/cli/view/suggestions.ts";
 import { tomlOf, tryRules } from "../../src/cli/view/tried-rules.ts";
 import { toolgate } from "../cli/toolgate.ts";
@@ -128,6 +129,74 @@ expect = "allow"
   expect(await main(["check-config", file], { HOME: service.data })).toMatchObject({
     code: 0,
     stderr: expect.stringContaining("is good: 1 rule, 1 test passed"),
+  });
+});
+
+/** Simulates a candidate, and returns what would change and the summary. */
+async function simulate(candidateToml: string) {
+  const changes: PolicyChange[] = [];
+  let summary: SimulationSummary | undefined;
+  for await (const { kind } of connect(service, "approver").permissions.simulatePolicy({ candidateToml })) {
+    if (kind.case === "change") changes.push(kind.value);
+    if (kind.case === "summary") summary = kind.value;
+  }
+  return { changes, summary };
+}
+
+test("a candidate is tried on recorded calls: what people rejected comes first, and the rules in force change nothing", async () => {
+  const [caller, person] = [connect(service, "caller"), connect(service, "approver")];
+  const sessionId = await caller.newSession();
+  await writeFile(join(service.workspace, "list.txt"), "a\n");
+  const call = async (callId: string, tool: string, input: JsonObject, reply?: PermissionReply) => {
+    for await (const { event } of caller.tools.executeTool({ sessionId, callId, tool, input })) {
+      if (event?.event.case !== "permissionAsked" || reply === undefined) continue;
+      await person.permissions.respondToPermission({ sessionId, permissionId: event.event.value.id, reply });
+    }
+  };
+  await call("listed", "bash", { command: "ls *.txt" });
+  for (const callId of ["read", "again"]) await call(callId, "read", { filePath: "list.txt" });
+  await call("denied", "bash", { command: "git push origin" });
+  await call("rejected", "bash", { command: "make all" }, PermissionReply.REJECT);
+  await call("approved", "bash", { command: "sort list.txt | head -1" }, PermissionReply.ONCE);
+  const same = await simulate(settings);
+  expect(same.changes).toEqual([]);
+  expect(same.summary).toMatchObject({ decisions: 6, judged: 6, changed: 0, unfaithful: 0, notJudged: [], leftOut: 0 });
+  const candidate = `[permission]\nread = "deny"\n[permission.bash]\n"*" = "allow"\n`;
+  const { changes, summary } = await simulate(candidate);
+  expect(
+    changes.map(({ before, after, decisions, rejected, approved, examples }) => ({
+      ...{ before, after, decisions, rejected, approved, examples },
+    })),
+  ).toEqual([
+    { before: Action.ASK, after: Action.ALLOW, decisions: 1, rejected: 1, approved: 0, examples: ["make all"] },
+    { before: Action.DENY, after: Action.ALLOW, decisions: 1, rejected: 0, approved: 0, examples: ["git push origin"] },
+    { before: Action.ALLOW, after: Action.DENY, decisions: 2, rejected: 0, approved: 0, examples: ["list.txt"] },
+    { before: Action.ASK, after: Action.DENY, decisions: 1, rejected: 0, approved: 1, examples: ["list.txt"] },
+  ]);
+  expect(summary).toMatchObject({ judged: 6, changed: 5, widened: 2, asksSaved: 2, asksAdded: 0, unfaithful: 0 });
+  const file = join(service.data, "next.toml");
+  const environment = { HOME: service.data, TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "approver-token-for-tests" };
+  // Only the rules are sent, in their order.
+  await writeFile(file, `listen = "127.0.0.1:1"\n[[token]]\nid = "x"\nsecret = "not to be sent"\n${candidate}`);
+  expect(await main(["simulate", file, "--fail-on", "widen"], environment)).toMatchObject({
+    code: 3,
+    stdout: expect.stringMatching(/^ask → allow bash, agent build: once, people rejected 1 of them\n {4}make all\n/),
+    stderr: expect.stringContaining(
+      "6 of 6 decisions judged: 5 would change, 2 of them widen; 2 questions saved, 0 added",
+    ),
+  });
+  await writeFile(file, settings);
+  expect(await main(["simulate", file, "--fail-on", "widen"], environment)).toMatchObject({ code: 0, stdout: "" });
+});
+
+test.each([
+  ["[permission.bash\n", "line 1"],
+  ['[[token]]\nid = "x"\n', 'unknown key "token"'],
+  ['[permission.bash]\n"*" = { action = "allow", when = "!!" }\n', "the condition ends too early"],
+])("a candidate that cannot be read is refused with the reason: %j", async (candidate, why) => {
+  expect(await refusal(simulate(candidate))).toMatchObject({
+    reason: "POLICY_REFUSED",
+    message: expect.stringContaining(why),
   });
 });
 

@@ -56,6 +56,7 @@ const pinned: Record<string, string> = {
   "PermissionService/ListDecisions": "cawAh",
   "PermissionService/ExplainPermission": "cawA-",
   "PermissionService/ListRules": "-awA-",
+  "PermissionService/SimulatePolicy": "-awA-",
   "ToolService/ListTools": "cawAh",
   "ToolService/GetTool": "cawAh",
   "ToolService/PlanTool": "ca-A-",

@@ -110,6 +110,7 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     listAudits: overseers,
     explainPermission: allRoles,
     listRules: overseers,
+    simulatePolicy: overseers,
   } satisfies Record<keyof typeof PermissionService.method, readonly Role[]>,
   [PersonService.typeName]: {
     listPeople: approvers,

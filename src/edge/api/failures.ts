@@ -113,6 +113,7 @@ const statuses: Readonly<Record<ReasonName, Status>> = {
   WORKER_SUPERSEDED: "aborted",
   WORKER_SILENT: "deadline_exceeded",
   NO_SUCH_PERSON: "not_found",
+  POLICY_REFUSED: "invalid_argument",
   STOPPED: "failed_precondition",
   PROVIDER_UNAVAILABLE: "unavailable",
 };

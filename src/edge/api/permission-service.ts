@@ -17,6 +17,7 @@ import type { Calls } from "../../call/calls.ts";
 import type { Planner } from "../../call/planner.ts";
 import type { StoreMembership } from "../../call/ports.ts";
 import type { Sessions } from "../../call/sessions.ts";
+import type { Simulation } from "../../call/simulation.ts";
 import type { Watcher } from "../../call/watcher.ts";
 import type { Principal } from "../../core/principal.ts";
 import { workspaceRoot } from "../../core/workspace-root.ts";
@@ -34,6 +35,7 @@ export interface PermissionServiceDomain extends SenderDomain {
   planner: Planner;
   watcher: Watcher;
   audit: AuditReader;
+  simulation: Simulation;
   store: Pick<StoreMembership, "storeId">;
 }
 
@@ -113,6 +115,8 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
       const { agent, workspace, lists } = await planner.rules(principal, request);
       return { agent, workspace, lists: lists.map((list) => ({ ...list, rules: [...list.rules] })) };
     },
+
+    simulatePolicy: (request, { principal, signal }) => domain.simulation.simulate(principal, request, signal),
   };
 }
 

@@ -51,7 +51,7 @@ export function contain(
   const isAbsent = (path: string) => line.absent.has(path) || line.absent.has(dirname(path));
   const left = asks.flatMap((ask) => {
     if (ask.permission === "external_directory")
-      return keep(ask, (path) => !isPrivate(path) && !isAbsent(path) && (!by.wall.isShown(path) || isGiven(path, by)));
+      return keep(ask, (path) => !isPrivate(path) && !isAbsent(path) && (!isShown(path, by.wall) || isGiven(path, by)));
     const isHeld = (path: string) => touched.outsideFiles.has(path) && (isPrivate(path) || isAbsent(path));
     return ask.permission === "edit" ? keep(ask, (path) => !isHeld(path)) : [ask];
   });
@@ -60,6 +60,8 @@ export function contain(
     : [];
   return { contained: true, asks: [...left, ...hosts] };
 }
+
+const isShown = (path: string, wall: Wall) => wall.shown().some((directory) => isWithin(path, directory));
 
 /** Checks if rules give commands the directory of the host, instead of a private one. */
 function isGiven(path: string, { judge }: Containment): boolean {
@@ -94,7 +96,7 @@ function leavesBy(
     const restricted = restriction(judge(ask));
     if (restricted !== undefined) return `reaches ${path}: ${restricted}`;
     if (absent.has(path)) continue;
-    if (!isPrivate(path) && !wall.isShown(path) && !isGiven(path, by))
+    if (!isPrivate(path) && !isShown(path, wall) && !isGiven(path, by))
       return `reaches ${path}, which is outside the workspace`;
   }
   for (const ask of asks.filter(({ permission }) => permission === "read")) {

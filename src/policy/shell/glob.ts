@@ -10,8 +10,8 @@ export interface Entry {
   isLink: boolean;
 }
 
-/** Lists a directory; empty if it cannot be read or is not a directory. */
-export type ListDirectory = (directory: string) => Promise<readonly Entry[]>;
+/** Lists a directory; empty if it cannot be read or is not a directory. With `wanted` other names play no part. */
+export type ListDirectory = (directory: string, wanted?: readonly string[]) => Promise<readonly Entry[]>;
 
 const maxPaths = 2_000;
 

@@ -38,7 +38,7 @@ export async function addInRepository(
     if (place && top !== undefined) put(touched, placeInHistory({ top, cwd: place }, path), plain);
   }
   for (const limit of repository.limits ?? []) {
-    const names = (await files.list(resolve(cwd, dirname(limit)))).map(({ name }) => name);
+    const names = (await files.list(resolve(cwd, dirname(limit)), [basename(limit)])).map(({ name }) => name);
     if (/^\.*$/.test(basename(limit)) || names.includes(basename(limit)))
       found.push(...(await placesOf([limit], cwd, files)));
   }
@@ -105,7 +105,7 @@ async function anyExists(words: readonly string[], cwd: string, files: Files): P
     if (word === "") continue;
     const isDirectory = /^\.+$/.test(basename(word));
     if (isDirectory && (await files.list(resolve(cwd, word))).length > 0) return true;
-    const listed = await files.list(resolve(cwd, dirname(word)));
+    const listed = await files.list(resolve(cwd, dirname(word)), [basename(word)]);
     if (listed.some(({ name }) => name === basename(word))) return true;
   }
   return false;
@@ -155,12 +155,14 @@ export async function repositoryAt(
   files: Pick<Files, "list">,
 ): Promise<{ top?: string; problem?: string }> {
   for (let at = cwd; ; at = dirname(at)) {
-    const names = new Set((await files.list(at)).map(({ name }) => name));
+    const names = new Set((await files.list(at, repositoryNames)).map(({ name }) => name));
     if (names.has(".git")) return { top: at };
     if (isBare(names)) return { problem: `runs in ${at}, which git takes for a repository although it is no .git` };
     if (at === "/" || at === ".") return {};
   }
 }
+
+const repositoryNames: readonly string[] = [".git", "HEAD", "objects", "refs", "commondir"];
 
 /** A directory with these three is a repository for git, with settings that run programs. */
 function isBare(names: ReadonlySet<string>): boolean {

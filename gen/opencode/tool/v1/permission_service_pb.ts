@@ -19,7 +19,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission_service.proto.
  */
 export const file_opencode_tool_v1_permission_service: GenFile = /*@__PURE__*/
-  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSI4ChRHZXRQZXJtaXNzaW9uUmVxdWVzdBIgCg1wZXJtaXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEAisAEKFUdldFBlcm1pc3Npb25SZXNwb25zZRI3CgpwZXJtaXNzaW9uGAEgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBI0CgdzZXR0bGVkGAIgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uU2V0dGxlZBIoCgRwYXJ0GAMgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydCJSChRSZWFkQm91bmRGaWxlUmVxdWVzdBIgCg1wZXJtaXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGAoEcGF0aBgCIAEoCUIKukgHcgUQARiAICJIChVSZWFkQm91bmRGaWxlUmVzcG9uc2USDAoEdGV4dBgBIAEoCRIRCgl0cnVuY2F0ZWQYAiABKAgSDgoGYmluYXJ5GAMgASgIInAKFkxpc3RQZXJtaXNzaW9uc1JlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YAyABKAlCCLpIBXIDGIACImwKF0xpc3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjgKC3Blcm1pc3Npb25zGAEgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiNgoXV2F0Y2hQZXJtaXNzaW9uc1JlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQCKDAQoYV2F0Y2hQZXJtaXNzaW9uc1Jlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJItABChhSZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQBIaCgdtZXNzYWdlGAIgASgJQgm6SAZyBBiAgAESFgoFYWdlbnQYAyABKAlCB7pIBHICGEA6Y7pIYBpeChBzZXNzaW9uX29yX2FnZW50Eh9zZXNzaW9uX2lkIG9yIGFnZW50IGlzIHJlcXVpcmVkGil0aGlzLnNlc3Npb25faWQgIT0gJycgfHwgdGhpcy5hZ2VudCAhPSAnJyJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkIoEBChFMaXN0R3JhbnRzUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhQKDGluY2x1ZGVfZGVhZBgCIAEoCBIbCglwYWdlX3NpemUYAyABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIACIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIxChJSZXZva2VHcmFudFJlcXVlc3QSGwoIZ3JhbnRfaWQYASABKAlCCbpIBnIEEAEYQCI9ChNSZXZva2VHcmFudFJlc3BvbnNlEiYKBWdyYW50GAEgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudCIyChNDb25maXJtR3JhbnRSZXF1ZXN0EhsKCGdyYW50X2lkGAEgASgJQgm6SAZyBBABGEAiPgoUQ29uZmlybUdyYW50UmVzcG9uc2USJgoFZ3JhbnQYASABKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50ImUKFExpc3REZWNpc2lvbnNSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhEKCWFmdGVyX3NlcRgDIAEoBCJTChVMaXN0RGVjaXNpb25zUmVzcG9uc2USLQoHZW50cmllcxgBIAMoCzIcLm9wZW5jb2RlLnRvb2wudjEuQXVkaXRFbnRyeRILCgNlbmQYAiABKAgiTQoRTGlzdEF1ZGl0c1JlcXVlc3QSGwoJcGFnZV9zaXplGAEgASgNQgi6SAUqAxj0AxIbCgpwYWdlX3Rva2VuGAIgASgJQge6SARyAhhAIkcKEkxpc3RBdWRpdHNSZXNwb25zZRIYChByb290X3Nlc3Npb25faWRzGAEgAygJEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLkAQoYRXhwbGFpblBlcm1pc3Npb25SZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASFgoFYWdlbnQYAiABKAlCB7pIBHICGEASHgoKcGVybWlzc2lvbhgDIAEoCUIKukgHcgUQARiAARIjCghwYXR0ZXJucxgEIAMoCUIRukgOkgELEIACIgZyBBiAgAgSOgoFcnVsZXMYBSADKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlQgm6SAaSAQMQ6AcSEgoKb25seV9ydWxlcxgGIAEoCCKIAQoZRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRIyCgZhY3Rpb24YASABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb24SNwoJZGVjaXNpb25zGAIgAygLMiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uRGVjaXNpb24icQoQTGlzdFJ1bGVzUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhASAASHQoJd29ya3NwYWNlGAIgASgJQgi6SAVyAxiAIEgAEhYKBWFnZW50GAMgASgJQge6SARyAhhAQgcKBXBsYWNlImAKEUxpc3RSdWxlc1Jlc3BvbnNlEg0KBWFnZW50GAEgASgJEhEKCXdvcmtzcGFjZRgCIAEoCRIpCgVsaXN0cxgDIAMoCzIaLm9wZW5jb2RlLnRvb2wudjEuUnVsZUxpc3QygwoKEVBlcm1pc3Npb25TZXJ2aWNlElQKE1Jlc3BvbmRUb1Blcm1pc3Npb24SJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXNwb25zZRoXLm9wZW5jb2RlLnRvb2wudjEuRW1wdHkSYAoNR2V0UGVybWlzc2lvbhImLm9wZW5jb2RlLnRvb2wudjEuR2V0UGVybWlzc2lvblJlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkdldFBlcm1pc3Npb25SZXNwb25zZRJgCg1SZWFkQm91bmRGaWxlEiYub3BlbmNvZGUudG9vbC52MS5SZWFkQm91bmRGaWxlUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuUmVhZEJvdW5kRmlsZVJlc3BvbnNlEmYKD0xpc3RQZXJtaXNzaW9ucxIoLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVxdWVzdBopLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVzcG9uc2USawoQV2F0Y2hQZXJtaXNzaW9ucxIpLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1JlcXVlc3QaKi5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXNwb25zZTABEmwKEVJlamVjdFBlcm1pc3Npb25zEioub3BlbmNvZGUudG9vbC52MS5SZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QaKy5vcGVuY29kZS50b29sLnYxLlJlamVjdFBlcm1pc3Npb25zUmVzcG9uc2USVwoKTGlzdEdyYW50cxIjLm9wZW5jb2RlLnRvb2wudjEuTGlzdEdyYW50c1JlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkxpc3RHcmFudHNSZXNwb25zZRJaCgtSZXZva2VHcmFudBIkLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlR3JhbnRSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5SZXZva2VHcmFudFJlc3BvbnNlEl0KDENvbmZpcm1HcmFudBIlLm9wZW5jb2RlLnRvb2wudjEuQ29uZmlybUdyYW50UmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuQ29uZmlybUdyYW50UmVzcG9uc2USYAoNTGlzdERlY2lzaW9ucxImLm9wZW5jb2RlLnRvb2wudjEuTGlzdERlY2lzaW9uc1JlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkxpc3REZWNpc2lvbnNSZXNwb25zZRJXCgpMaXN0QXVkaXRzEiMub3BlbmNvZGUudG9vbC52MS5MaXN0QXVkaXRzUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuTGlzdEF1ZGl0c1Jlc3BvbnNlEmwKEUV4cGxhaW5QZXJtaXNzaW9uEioub3BlbmNvZGUudG9vbC52MS5FeHBsYWluUGVybWlzc2lvblJlcXVlc3QaKy5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVzcG9uc2USVAoJTGlzdFJ1bGVzEiIub3BlbmNvZGUudG9vbC52MS5MaXN0UnVsZXNSZXF1ZXN0GiMub3BlbmNvZGUudG9vbC52MS5MaXN0UnVsZXNSZXNwb25zZUImWiR0b29sZ2F0ZS9nZW4vb3BlbmNvZGUvdG9vbC92MTt0b29sdjFiBnByb3RvMw", [file_buf_validate_validate, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSI4ChRHZXRQZXJtaXNzaW9uUmVxdWVzdBIgCg1wZXJtaXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEAisAEKFUdldFBlcm1pc3Npb25SZXNwb25zZRI3CgpwZXJtaXNzaW9uGAEgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBI0CgdzZXR0bGVkGAIgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uU2V0dGxlZBIoCgRwYXJ0GAMgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydCJSChRSZWFkQm91bmRGaWxlUmVxdWVzdBIgCg1wZXJtaXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGAoEcGF0aBgCIAEoCUIKukgHcgUQARiAICJIChVSZWFkQm91bmRGaWxlUmVzcG9uc2USDAoEdGV4dBgBIAEoCRIRCgl0cnVuY2F0ZWQYAiABKAgSDgoGYmluYXJ5GAMgASgIInAKFkxpc3RQZXJtaXNzaW9uc1JlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YAyABKAlCCLpIBXIDGIACImwKF0xpc3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjgKC3Blcm1pc3Npb25zGAEgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiNgoXV2F0Y2hQZXJtaXNzaW9uc1JlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQCKDAQoYV2F0Y2hQZXJtaXNzaW9uc1Jlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJItABChhSZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQBIaCgdtZXNzYWdlGAIgASgJQgm6SAZyBBiAgAESFgoFYWdlbnQYAyABKAlCB7pIBHICGEA6Y7pIYBpeChBzZXNzaW9uX29yX2FnZW50Eh9zZXNzaW9uX2lkIG9yIGFnZW50IGlzIHJlcXVpcmVkGil0aGlzLnNlc3Npb25faWQgIT0gJycgfHwgdGhpcy5hZ2VudCAhPSAnJyJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkIoEBChFMaXN0R3JhbnRzUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhQKDGluY2x1ZGVfZGVhZBgCIAEoCBIbCglwYWdlX3NpemUYAyABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIACIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIxChJSZXZva2VHcmFudFJlcXVlc3QSGwoIZ3JhbnRfaWQYASABKAlCCbpIBnIEEAEYQCI9ChNSZXZva2VHcmFudFJlc3BvbnNlEiYKBWdyYW50GAEgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudCIyChNDb25maXJtR3JhbnRSZXF1ZXN0EhsKCGdyYW50X2lkGAEgASgJQgm6SAZyBBABGEAiPgoUQ29uZmlybUdyYW50UmVzcG9uc2USJgoFZ3JhbnQYASABKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50ImUKFExpc3REZWNpc2lvbnNSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhEKCWFmdGVyX3NlcRgDIAEoBCJTChVMaXN0RGVjaXNpb25zUmVzcG9uc2USLQoHZW50cmllcxgBIAMoCzIcLm9wZW5jb2RlLnRvb2wudjEuQXVkaXRFbnRyeRILCgNlbmQYAiABKAgiTQoRTGlzdEF1ZGl0c1JlcXVlc3QSGwoJcGFnZV9zaXplGAEgASgNQgi6SAUqAxj0AxIbCgpwYWdlX3Rva2VuGAIgASgJQge6SARyAhhAIkcKEkxpc3RBdWRpdHNSZXNwb25zZRIYChByb290X3Nlc3Npb25faWRzGAEgAygJEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLkAQoYRXhwbGFpblBlcm1pc3Npb25SZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASFgoFYWdlbnQYAiABKAlCB7pIBHICGEASHgoKcGVybWlzc2lvbhgDIAEoCUIKukgHcgUQARiAARIjCghwYXR0ZXJucxgEIAMoCUIRukgOkgELEIACIgZyBBiAgAgSOgoFcnVsZXMYBSADKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlQgm6SAaSAQMQ6AcSEgoKb25seV9ydWxlcxgGIAEoCCKIAQoZRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRIyCgZhY3Rpb24YASABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb24SNwoJZGVjaXNpb25zGAIgAygLMiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uRGVjaXNpb24icQoQTGlzdFJ1bGVzUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhASAASHQoJd29ya3NwYWNlGAIgASgJQgi6SAVyAxiAIEgAEhYKBWFnZW50GAMgASgJQge6SARyAhhAQgcKBXBsYWNlImAKEUxpc3RSdWxlc1Jlc3BvbnNlEg0KBWFnZW50GAEgASgJEhEKCXdvcmtzcGFjZRgCIAEoCRIpCgVsaXN0cxgDIAMoCzIaLm9wZW5jb2RlLnRvb2wudjEuUnVsZUxpc3QirgEKFVNpbXVsYXRlUG9saWN5UmVxdWVzdBIhCg5jYW5kaWRhdGVfdG9tbBgBIAEoCUIJukgGcgQogIAQEhwKBGZyb20YAiABKAFCDrpICxIJKQAAAAAAAAAAEhoKAnRvGAMgASgBQg66SAsSCSkAAAAAAAAAABIgCg1tYXhfZGVjaXNpb25zGAQgASgNQgm6SAYqBBigjQYSFgoFYWdlbnQYBSABKAlCB7pIBHICGEAixAEKFlNpbXVsYXRlUG9saWN5UmVzcG9uc2USMAoGY2hhbmdlGAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5Qb2xpY3lDaGFuZ2VIABI4Cghwcm9ncmVzcxgCIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuU2ltdWxhdGlvblByb2dyZXNzSAASNgoHc3VtbWFyeRgDIAEoCzIjLm9wZW5jb2RlLnRvb2wudjEuU2ltdWxhdGlvblN1bW1hcnlIAEIGCgRraW5kIrMCCgxQb2xpY3lDaGFuZ2USMgoGYmVmb3JlGAEgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjEKBWFmdGVyGAIgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjEKA29sZBgDIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEjEKA25ldxgEIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEg0KBWFnZW50GAUgASgJEhEKCWRlY2lzaW9ucxgGIAEoDRIQCghleGFtcGxlcxgHIAMoCRIQCghyZWplY3RlZBgIIAEoDRIQCghhcHByb3ZlZBgJIAEoDSInChJTaW11bGF0aW9uUHJvZ3Jlc3MSEQoJZGVjaXNpb25zGAEgASgNIpgCChFTaW11bGF0aW9uU3VtbWFyeRIRCglkZWNpc2lvbnMYASABKA0SDgoGanVkZ2VkGAIgASgNEg8KB2NoYW5nZWQYAyABKA0SDwoHd2lkZW5lZBgEIAEoDRISCgphc2tzX3NhdmVkGAUgASgNEhIKCmFza3NfYWRkZWQYBiABKA0SLwoKbm90X2p1ZGdlZBgHIAMoCzIbLm9wZW5jb2RlLnRvb2wudjEuTm90SnVkZ2VkEhAKCGxlZnRfb3V0GAggASgNEhIKCnVuZmFpdGhmdWwYCSABKA0SGgoSdW5mYWl0aGZ1bF9leGFtcGxlGAogASgJEhQKDG1vcmVfY2hhbmdlcxgLIAEoDRINCgVydWxlcxgMIAEoCSIuCglOb3RKdWRnZWQSDgoGcmVhc29uGAEgASgJEhEKCWRlY2lzaW9ucxgCIAEoDTLqCgoRUGVybWlzc2lvblNlcnZpY2USVAoTUmVzcG9uZFRvUGVybWlzc2lvbhIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlc3BvbnNlGhcub3BlbmNvZGUudG9vbC52MS5FbXB0eRJgCg1HZXRQZXJtaXNzaW9uEiYub3BlbmNvZGUudG9vbC52MS5HZXRQZXJtaXNzaW9uUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuR2V0UGVybWlzc2lvblJlc3BvbnNlEmAKDVJlYWRCb3VuZEZpbGUSJi5vcGVuY29kZS50b29sLnYxLlJlYWRCb3VuZEZpbGVSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5SZWFkQm91bmRGaWxlUmVzcG9uc2USZgoPTGlzdFBlcm1pc3Npb25zEigub3BlbmNvZGUudG9vbC52MS5MaXN0UGVybWlzc2lvbnNSZXF1ZXN0Gikub3BlbmNvZGUudG9vbC52MS5MaXN0UGVybWlzc2lvbnNSZXNwb25zZRJrChBXYXRjaFBlcm1pc3Npb25zEikub3BlbmNvZGUudG9vbC52MS5XYXRjaFBlcm1pc3Npb25zUmVxdWVzdBoqLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1Jlc3BvbnNlMAESbAoRUmVqZWN0UGVybWlzc2lvbnMSKi5vcGVuY29kZS50b29sLnYxLlJlamVjdFBlcm1pc3Npb25zUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuUmVqZWN0UGVybWlzc2lvbnNSZXNwb25zZRJXCgpMaXN0R3JhbnRzEiMub3BlbmNvZGUudG9vbC52MS5MaXN0R3JhbnRzUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuTGlzdEdyYW50c1Jlc3BvbnNlEloKC1Jldm9rZUdyYW50EiQub3BlbmNvZGUudG9vbC52MS5SZXZva2VHcmFudFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLlJldm9rZUdyYW50UmVzcG9uc2USXQoMQ29uZmlybUdyYW50EiUub3BlbmNvZGUudG9vbC52MS5Db25maXJtR3JhbnRSZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5Db25maXJtR3JhbnRSZXNwb25zZRJgCg1MaXN0RGVjaXNpb25zEiYub3BlbmNvZGUudG9vbC52MS5MaXN0RGVjaXNpb25zUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuTGlzdERlY2lzaW9uc1Jlc3BvbnNlElcKCkxpc3RBdWRpdHMSIy5vcGVuY29kZS50b29sLnYxLkxpc3RBdWRpdHNSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5MaXN0QXVkaXRzUmVzcG9uc2USbAoRRXhwbGFpblBlcm1pc3Npb24SKi5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRJUCglMaXN0UnVsZXMSIi5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1JlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1Jlc3BvbnNlEmUKDlNpbXVsYXRlUG9saWN5Eicub3BlbmNvZGUudG9vbC52MS5TaW11bGF0ZVBvbGljeVJlcXVlc3QaKC5vcGVuY29kZS50b29sLnYxLlNpbXVsYXRlUG9saWN5UmVzcG9uc2UwAUImWiR0b29sZ2F0ZS9nZW4vb3BlbmNvZGUvdG9vbC92MTt0b29sdjFiBnByb3RvMw", [file_buf_validate_validate, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
 
 /**
  * GetPermissionRequest names a permission request.
@@ -768,6 +768,329 @@ export const ListRulesResponseSchema: GenMessage<ListRulesResponse> = /*@__PURE_
   messageDesc(file_opencode_tool_v1_permission_service, 23);
 
 /**
+ * SimulatePolicyRequest is a policy, and the decisions on which it is tried.
+ *
+ * @generated from message opencode.tool.v1.SimulatePolicyRequest
+ */
+export type SimulatePolicyRequest = Message<"opencode.tool.v1.SimulatePolicyRequest"> & {
+  /**
+   * candidate_toml is the policy: the tables `permission`, `agent` and `preset` of a configuration, which replace those
+   * of the configuration in force. Any other key is refused. Policy files of workspaces count as they are now.
+   *
+   * @generated from field: string candidate_toml = 1;
+   */
+  candidateToml: string;
+
+  /**
+   * from is the time of the first decision, in ms since the epoch; 0: the first one that is stored.
+   *
+   * @generated from field: double from = 2;
+   */
+  from: number;
+
+  /**
+   * to is the time before which decisions are taken, in ms since the epoch; 0: now.
+   *
+   * @generated from field: double to = 3;
+   */
+  to: number;
+
+  /**
+   * max_decisions is the number of decisions to judge, those of the newest session trees first; 0: 100,000.
+   *
+   * @generated from field: uint32 max_decisions = 4;
+   */
+  maxDecisions: number;
+
+  /**
+   * agent selects the decisions for one agent; empty: those for all.
+   *
+   * @generated from field: string agent = 5;
+   */
+  agent: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.SimulatePolicyRequest.
+ * Use `create(SimulatePolicyRequestSchema)` to create a new message.
+ */
+export const SimulatePolicyRequestSchema: GenMessage<SimulatePolicyRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 24);
+
+/**
+ * SimulatePolicyResponse is a part of the result: `progress` about once a second, then each change, then the summary.
+ *
+ * @generated from message opencode.tool.v1.SimulatePolicyResponse
+ */
+export type SimulatePolicyResponse = Message<"opencode.tool.v1.SimulatePolicyResponse"> & {
+  /**
+   * kind is the part.
+   *
+   * @generated from oneof opencode.tool.v1.SimulatePolicyResponse.kind
+   */
+  kind: {
+    /**
+     * change is decisions that would change alike.
+     *
+     * @generated from field: opencode.tool.v1.PolicyChange change = 1;
+     */
+    value: PolicyChange;
+    case: "change";
+  } | {
+    /**
+     * progress is how far the simulation is.
+     *
+     * @generated from field: opencode.tool.v1.SimulationProgress progress = 2;
+     */
+    value: SimulationProgress;
+    case: "progress";
+  } | {
+    /**
+     * summary ends the stream.
+     *
+     * @generated from field: opencode.tool.v1.SimulationSummary summary = 3;
+     */
+    value: SimulationSummary;
+    case: "summary";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message opencode.tool.v1.SimulatePolicyResponse.
+ * Use `create(SimulatePolicyResponseSchema)` to create a new message.
+ */
+export const SimulatePolicyResponseSchema: GenMessage<SimulatePolicyResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 25);
+
+/**
+ * PolicyChange is decisions that the candidate would change, by the same rules, for the same permission and agent. First
+ * come those that would be allowed although people rejected them, then DENY to ALLOW, then ASK to ALLOW, then the others
+ * that widen, then those that narrow; among equals the most frequent.
+ *
+ * @generated from message opencode.tool.v1.PolicyChange
+ */
+export type PolicyChange = Message<"opencode.tool.v1.PolicyChange"> & {
+  /**
+   * before is the verdict by the rules in force.
+   *
+   * @generated from field: opencode.tool.v1.PermissionAction before = 1;
+   */
+  before: PermissionAction;
+
+  /**
+   * after is the verdict by the candidate.
+   *
+   * @generated from field: opencode.tool.v1.PermissionAction after = 2;
+   */
+  after: PermissionAction;
+
+  /**
+   * old is the decision of the first example that decided by the rules in force.
+   *
+   * @generated from field: opencode.tool.v1.PermissionDecision old = 3;
+   */
+  old?: PermissionDecision | undefined;
+
+  /**
+   * new is the decision of the first example that decides by the candidate.
+   *
+   * @generated from field: opencode.tool.v1.PermissionDecision new = 4;
+   */
+  new?: PermissionDecision | undefined;
+
+  /**
+   * agent is the agent that asked.
+   *
+   * @generated from field: string agent = 5;
+   */
+  agent: string;
+
+  /**
+   * decisions is the number of decisions.
+   *
+   * @generated from field: uint32 decisions = 6;
+   */
+  decisions: number;
+
+  /**
+   * examples are up to 5 different patterns, at most 200 characters of each.
+   *
+   * @generated from field: repeated string examples = 7;
+   */
+  examples: string[];
+
+  /**
+   * rejected is the number of them that a person rejected.
+   *
+   * @generated from field: uint32 rejected = 8;
+   */
+  rejected: number;
+
+  /**
+   * approved is the number of them that a person approved.
+   *
+   * @generated from field: uint32 approved = 9;
+   */
+  approved: number;
+};
+
+/**
+ * Describes the message opencode.tool.v1.PolicyChange.
+ * Use `create(PolicyChangeSchema)` to create a new message.
+ */
+export const PolicyChangeSchema: GenMessage<PolicyChange> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 26);
+
+/**
+ * SimulationProgress is how far a simulation is.
+ *
+ * @generated from message opencode.tool.v1.SimulationProgress
+ */
+export type SimulationProgress = Message<"opencode.tool.v1.SimulationProgress"> & {
+  /**
+   * decisions is the number of decisions that were read.
+   *
+   * @generated from field: uint32 decisions = 1;
+   */
+  decisions: number;
+};
+
+/**
+ * Describes the message opencode.tool.v1.SimulationProgress.
+ * Use `create(SimulationProgressSchema)` to create a new message.
+ */
+export const SimulationProgressSchema: GenMessage<SimulationProgress> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 27);
+
+/**
+ * SimulationSummary is the result as a whole.
+ *
+ * @generated from message opencode.tool.v1.SimulationSummary
+ */
+export type SimulationSummary = Message<"opencode.tool.v1.SimulationSummary"> & {
+  /**
+   * decisions is the number of decisions of the audit that were taken.
+   *
+   * @generated from field: uint32 decisions = 1;
+   */
+  decisions: number;
+
+  /**
+   * judged is the number of them that were judged by both policies.
+   *
+   * @generated from field: uint32 judged = 2;
+   */
+  judged: number;
+
+  /**
+   * changed is the number of judged decisions that would change.
+   *
+   * @generated from field: uint32 changed = 3;
+   */
+  changed: number;
+
+  /**
+   * widened is the number of changed decisions that would be allowed, or asked instead of denied.
+   *
+   * @generated from field: uint32 widened = 4;
+   */
+  widened: number;
+
+  /**
+   * asks_saved is the number of decisions that ask now and would not.
+   *
+   * @generated from field: uint32 asks_saved = 5;
+   */
+  asksSaved: number;
+
+  /**
+   * asks_added is the number of decisions that do not ask now and would.
+   *
+   * @generated from field: uint32 asks_added = 6;
+   */
+  asksAdded: number;
+
+  /**
+   * not_judged are the decisions of which it is not known how the policies decide, by reason. They are never guessed.
+   *
+   * @generated from field: repeated opencode.tool.v1.NotJudged not_judged = 7;
+   */
+  notJudged: NotJudged[];
+
+  /**
+   * left_out is the number of decisions for which the time did not suffice.
+   *
+   * @generated from field: uint32 left_out = 8;
+   */
+  leftOut: number;
+
+  /**
+   * unfaithful is the number of decisions that the rules in force, which made them, would now make otherwise: the
+   * simulation then does not repeat what was decided, and nothing it says can be relied on.
+   *
+   * @generated from field: uint32 unfaithful = 9;
+   */
+  unfaithful: number;
+
+  /**
+   * unfaithful_example describes one of them.
+   *
+   * @generated from field: string unfaithful_example = 10;
+   */
+  unfaithfulExample: string;
+
+  /**
+   * more_changes is the number of changes that were not sent, beyond 500.
+   *
+   * @generated from field: uint32 more_changes = 11;
+   */
+  moreChanges: number;
+
+  /**
+   * rules identifies the rules in force (DecisionFacts.rules without those of workspaces): after a change of them the result
+   * is out of date.
+   *
+   * @generated from field: string rules = 12;
+   */
+  rules: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.SimulationSummary.
+ * Use `create(SimulationSummarySchema)` to create a new message.
+ */
+export const SimulationSummarySchema: GenMessage<SimulationSummary> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 28);
+
+/**
+ * NotJudged is decisions that were not judged, for one reason.
+ *
+ * @generated from message opencode.tool.v1.NotJudged
+ */
+export type NotJudged = Message<"opencode.tool.v1.NotJudged"> & {
+  /**
+   * reason is the reason, as text for a person.
+   *
+   * @generated from field: string reason = 1;
+   */
+  reason: string;
+
+  /**
+   * decisions is their number.
+   *
+   * @generated from field: uint32 decisions = 2;
+   */
+  decisions: number;
+};
+
+/**
+ * Describes the message opencode.tool.v1.NotJudged.
+ * Use `create(NotJudgedSchema)` to create a new message.
+ */
+export const NotJudgedSchema: GenMessage<NotJudged> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 29);
+
+/**
  * PermissionService is for approvers and their clients: see open permission requests, answer them, manage grants. It
  * needs the role approver; a watcher may read; a caller may list, watch and explain for sessions that its token
  * created.
@@ -937,6 +1260,22 @@ export const PermissionService: GenService<{
     methodKind: "unary";
     input: typeof ListRulesRequestSchema;
     output: typeof ListRulesResponseSchema;
+  },
+  /**
+   * SimulatePolicy judges recorded calls by other rules: it repeats each decision of the audit by the rules in force and
+   * by the candidate, from the facts of its record (DecisionRecord.facts), and sends what would change, then a summary.
+   * Grants and answers of people play no part: what a grant allowed counts as ASK. It runs beside the calls, changes
+   * nothing, and a result is evidence about the past, not an approval of the candidate. A candidate that cannot be read
+   * fails with POLICY_REFUSED, which says where. A principal has 10 s in a minute, and one simulation at a time; more
+   * fails with QUOTA_EXCEEDED (`simulation_ms`). A simulation that reaches them ends with what it has judged
+   * (SimulationSummary.left_out). It reads the sessions that the principal may read. Roles: approver, watcher, admin.
+   *
+   * @generated from rpc opencode.tool.v1.PermissionService.SimulatePolicy
+   */
+  simulatePolicy: {
+    methodKind: "server_streaming";
+    input: typeof SimulatePolicyRequestSchema;
+    output: typeof SimulatePolicyResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_opencode_tool_v1_permission_service, 0);

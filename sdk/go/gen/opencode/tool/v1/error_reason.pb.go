@@ -110,8 +110,8 @@ const (
 	// Metadata: `permission_id`.
 	ErrorReason_ERROR_REASON_OWN_CALL ErrorReason = 22
 	// ERROR_REASON_QUOTA_EXCEEDED (resource_exhausted): a limit of GetServerInfo.limits is reached, or the principal used
-	// more than 2 s of command line analysis within 10 s (`limit` is `analysis_ms`). The details contain
-	// google.rpc.RetryInfo. Metadata: `limit`.
+	// more than 2 s of command line analysis within 10 s (`limit` is `analysis_ms`), or 10 s of simulation within a minute
+	// (`simulation_ms`). The details contain google.rpc.RetryInfo. Metadata: `limit`.
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 23
 	// ERROR_REASON_HISTORY_TRIMMED (out_of_range): events after `after_seq` were removed. Watch again with `snapshot` or
 	// from `first_seq`. Metadata: `first_seq`, `last_seq`.
@@ -208,6 +208,9 @@ const (
 	ErrorReason_ERROR_REASON_WORKER_SILENT ErrorReason = 60
 	// ERROR_REASON_NO_SUCH_PERSON (not_found): no person has that id, or the person was revoked. Metadata: `person_id`.
 	ErrorReason_ERROR_REASON_NO_SUCH_PERSON ErrorReason = 66
+	// ERROR_REASON_POLICY_REFUSED (invalid_argument): SimulatePolicy only: the candidate cannot be read; the message says
+	// where and why.
+	ErrorReason_ERROR_REASON_POLICY_REFUSED ErrorReason = 68
 	// ERROR_REASON_STOPPED (failed_precondition): RespondToPermission only: a person stopped the agent, the session or
 	// everything, so the call is not approved. Metadata: `by`.
 	ErrorReason_ERROR_REASON_STOPPED ErrorReason = 69
@@ -272,6 +275,7 @@ var (
 		59: "ERROR_REASON_WORKER_SUPERSEDED",
 		60: "ERROR_REASON_WORKER_SILENT",
 		66: "ERROR_REASON_NO_SUCH_PERSON",
+		68: "ERROR_REASON_POLICY_REFUSED",
 		69: "ERROR_REASON_STOPPED",
 		70: "ERROR_REASON_PROVIDER_UNAVAILABLE",
 	}
@@ -329,6 +333,7 @@ var (
 		"ERROR_REASON_WORKER_SUPERSEDED":    59,
 		"ERROR_REASON_WORKER_SILENT":        60,
 		"ERROR_REASON_NO_SUCH_PERSON":       66,
+		"ERROR_REASON_POLICY_REFUSED":       68,
 		"ERROR_REASON_STOPPED":              69,
 		"ERROR_REASON_PROVIDER_UNAVAILABLE": 70,
 	}
@@ -365,7 +370,7 @@ var File_opencode_tool_v1_error_reason_proto protoreflect.FileDescriptor
 
 const file_opencode_tool_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
-	"#opencode/tool/v1/error_reason.proto\x12\x10opencode.tool.v1*\xba\x0e\n" +
+	"#opencode/tool/v1/error_reason.proto\x12\x10opencode.tool.v1*\xdb\x0e\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_INVALID_MESSAGE\x10\x01\x12\x1e\n" +
@@ -420,7 +425,8 @@ const file_opencode_tool_v1_error_reason_proto_rawDesc = "" +
 	"\x1cERROR_REASON_WORKER_PROTOCOL\x10:\x12\"\n" +
 	"\x1eERROR_REASON_WORKER_SUPERSEDED\x10;\x12\x1e\n" +
 	"\x1aERROR_REASON_WORKER_SILENT\x10<\x12\x1f\n" +
-	"\x1bERROR_REASON_NO_SUCH_PERSON\x10B\x12\x18\n" +
+	"\x1bERROR_REASON_NO_SUCH_PERSON\x10B\x12\x1f\n" +
+	"\x1bERROR_REASON_POLICY_REFUSED\x10D\x12\x18\n" +
 	"\x14ERROR_REASON_STOPPED\x10E\x12%\n" +
 	"!ERROR_REASON_PROVIDER_UNAVAILABLE\x10F\"\x04\b$\x10'\"\x04\b-\x10-\"\x04\b1\x101\"\x04\b2\x102\"\x04\b6\x106\"\x04\b7\x107\"\x04\bC\x10CB\xb0\x01\n" +
 	"\x14com.opencode.tool.v1B\x10ErrorReasonProtoP\x01Z$toolgate/gen/opencode/tool/v1;toolv1\xa2\x02\x03OTX\xaa\x02\x10Opencode.Tool.V1\xca\x02\x10Opencode\\Tool\\V1\xe2\x02\x1cOpencode\\Tool\\V1\\GPBMetadata\xea\x02\x12Opencode::Tool::V1b\x06proto3"

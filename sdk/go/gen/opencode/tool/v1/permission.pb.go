@@ -1990,7 +1990,10 @@ type DecisionRecord struct {
 	// person is the person behind `by`; absent where no one answered, and in what a version without persons wrote.
 	Person *Person `protobuf:"bytes,16,opt,name=person,proto3" json:"person,omitempty"`
 	// method is how that person proved who they are.
-	Method        AnswerMethod `protobuf:"varint,17,opt,name=method,proto3,enum=opencode.tool.v1.AnswerMethod" json:"method,omitempty"`
+	Method AnswerMethod `protobuf:"varint,17,opt,name=method,proto3,enum=opencode.tool.v1.AnswerMethod" json:"method,omitempty"`
+	// facts is what the decision by rules rests on, for SimulatePolicy; only for ALLOWED, DENIED and ASKED, where rules
+	// decided. Absent in what an earlier version wrote, and where a plugin or a stop decided.
+	Facts         *DecisionFacts `protobuf:"bytes,20,opt,name=facts,proto3" json:"facts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2144,6 +2147,115 @@ func (x *DecisionRecord) GetMethod() AnswerMethod {
 	return AnswerMethod_ANSWER_METHOD_UNSPECIFIED
 }
 
+func (x *DecisionRecord) GetFacts() *DecisionFacts {
+	if x != nil {
+		return x.Facts
+	}
+	return nil
+}
+
+// DecisionFacts is what a decision by rules rests on, apart from the rules: with it the decision can be repeated by other
+// rules, after the input of the call is gone. It has paths and command lines, never the content of files or the input.
+type DecisionFacts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// version is the version of Toolgate that decided.
+	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// rules identifies the rules that decided, those of the workspace included: 16 hexadecimal digits.
+	Rules string `protobuf:"bytes,2,opt,name=rules,proto3" json:"rules,omitempty"`
+	// place identifies what else is not recorded: the files that the engine protects and, for command lines, the sandbox.
+	Place string `protobuf:"bytes,3,opt,name=place,proto3" json:"place,omitempty"`
+	// action is what the rules alone came to, without grants and answers.
+	Action PermissionAction `protobuf:"varint,4,opt,name=action,proto3,enum=opencode.tool.v1.PermissionAction" json:"action,omitempty"`
+	// workspace is the workspace of the call.
+	Workspace string `protobuf:"bytes,5,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// directory is the canonical directory of the call's session.
+	Directory string `protobuf:"bytes,6,opt,name=directory,proto3" json:"directory,omitempty"`
+	// recorded is what the call asked for and what was found of the paths that it names, as JSON in a form of that version.
+	// Empty if that is over 8 KiB, or if a command line took too long to be read: such a decision is not repeated.
+	Recorded      string `protobuf:"bytes,7,opt,name=recorded,proto3" json:"recorded,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecisionFacts) Reset() {
+	*x = DecisionFacts{}
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecisionFacts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecisionFacts) ProtoMessage() {}
+
+func (x *DecisionFacts) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecisionFacts.ProtoReflect.Descriptor instead.
+func (*DecisionFacts) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DecisionFacts) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *DecisionFacts) GetRules() string {
+	if x != nil {
+		return x.Rules
+	}
+	return ""
+}
+
+func (x *DecisionFacts) GetPlace() string {
+	if x != nil {
+		return x.Place
+	}
+	return ""
+}
+
+func (x *DecisionFacts) GetAction() PermissionAction {
+	if x != nil {
+		return x.Action
+	}
+	return PermissionAction_PERMISSION_ACTION_UNSPECIFIED
+}
+
+func (x *DecisionFacts) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *DecisionFacts) GetDirectory() string {
+	if x != nil {
+		return x.Directory
+	}
+	return ""
+}
+
+func (x *DecisionFacts) GetRecorded() string {
+	if x != nil {
+		return x.Recorded
+	}
+	return ""
+}
+
 // HostTraffic is what the commands of a call sent to one host and port through the proxy, and received.
 type HostTraffic struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2163,7 +2275,7 @@ type HostTraffic struct {
 
 func (x *HostTraffic) Reset() {
 	*x = HostTraffic{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2175,7 +2287,7 @@ func (x *HostTraffic) String() string {
 func (*HostTraffic) ProtoMessage() {}
 
 func (x *HostTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2188,7 +2300,7 @@ func (x *HostTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostTraffic.ProtoReflect.Descriptor instead.
 func (*HostTraffic) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{14}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *HostTraffic) GetHost() string {
@@ -2241,7 +2353,7 @@ type HostReport struct {
 
 func (x *HostReport) Reset() {
 	*x = HostReport{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2253,7 +2365,7 @@ func (x *HostReport) String() string {
 func (*HostReport) ProtoMessage() {}
 
 func (x *HostReport) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2266,7 +2378,7 @@ func (x *HostReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostReport.ProtoReflect.Descriptor instead.
 func (*HostReport) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{15}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *HostReport) GetFailed() bool {
@@ -2306,7 +2418,7 @@ type Requester struct {
 
 func (x *Requester) Reset() {
 	*x = Requester{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2318,7 +2430,7 @@ func (x *Requester) String() string {
 func (*Requester) ProtoMessage() {}
 
 func (x *Requester) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2331,7 +2443,7 @@ func (x *Requester) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Requester.ProtoReflect.Descriptor instead.
 func (*Requester) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{16}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Requester) GetKind() string {
@@ -2382,7 +2494,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2394,7 +2506,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2407,7 +2519,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{17}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AuditEntry) GetSeq() uint64 {
@@ -2584,7 +2696,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\";\n" +
 	"\x0eQuestionAnswer\x12)\n" +
-	"\x06values\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x15\"\ar\x05\x10\x01\x18\x80 R\x06values\"\xdb\x05\n" +
+	"\x06values\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x15\"\ar\x05\x10\x01\x18\x80 R\x06values\"\x92\x06\n" +
 	"\x0eDecisionRecord\x122\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.opencode.tool.v1.DecisionKindR\x04kind\x12\x1d\n" +
 	"\n" +
@@ -2604,7 +2716,16 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\trequester\x18\x0e \x01(\v2\x1b.opencode.tool.v1.RequesterR\trequester\x127\n" +
 	"\atraffic\x18\x0f \x03(\v2\x1d.opencode.tool.v1.HostTrafficR\atraffic\x120\n" +
 	"\x06person\x18\x10 \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x126\n" +
-	"\x06method\x18\x11 \x01(\x0e2\x1e.opencode.tool.v1.AnswerMethodR\x06method\"\x9d\x01\n" +
+	"\x06method\x18\x11 \x01(\x0e2\x1e.opencode.tool.v1.AnswerMethodR\x06method\x125\n" +
+	"\x05facts\x18\x14 \x01(\v2\x1f.opencode.tool.v1.DecisionFactsR\x05facts\"\xe9\x01\n" +
+	"\rDecisionFacts\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x14\n" +
+	"\x05rules\x18\x02 \x01(\tR\x05rules\x12\x14\n" +
+	"\x05place\x18\x03 \x01(\tR\x05place\x12:\n" +
+	"\x06action\x18\x04 \x01(\x0e2\".opencode.tool.v1.PermissionActionR\x06action\x12\x1c\n" +
+	"\tworkspace\x18\x05 \x01(\tR\tworkspace\x12\x1c\n" +
+	"\tdirectory\x18\x06 \x01(\tR\tdirectory\x12\x1a\n" +
+	"\brecorded\x18\a \x01(\tR\brecorded\"\x9d\x01\n" +
 	"\vHostTraffic\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12 \n" +
@@ -2716,7 +2837,7 @@ func file_opencode_tool_v1_permission_proto_rawDescGZIP() []byte {
 }
 
 var file_opencode_tool_v1_permission_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_opencode_tool_v1_permission_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_opencode_tool_v1_permission_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_opencode_tool_v1_permission_proto_goTypes = []any{
 	(PermissionAction)(0),      // 0: opencode.tool.v1.PermissionAction
 	(PermissionLayer)(0),       // 1: opencode.tool.v1.PermissionLayer
@@ -2740,10 +2861,11 @@ var file_opencode_tool_v1_permission_proto_goTypes = []any{
 	(*QuestionOption)(nil),     // 19: opencode.tool.v1.QuestionOption
 	(*QuestionAnswer)(nil),     // 20: opencode.tool.v1.QuestionAnswer
 	(*DecisionRecord)(nil),     // 21: opencode.tool.v1.DecisionRecord
-	(*HostTraffic)(nil),        // 22: opencode.tool.v1.HostTraffic
-	(*HostReport)(nil),         // 23: opencode.tool.v1.HostReport
-	(*Requester)(nil),          // 24: opencode.tool.v1.Requester
-	(*AuditEntry)(nil),         // 25: opencode.tool.v1.AuditEntry
+	(*DecisionFacts)(nil),      // 22: opencode.tool.v1.DecisionFacts
+	(*HostTraffic)(nil),        // 23: opencode.tool.v1.HostTraffic
+	(*HostReport)(nil),         // 24: opencode.tool.v1.HostReport
+	(*Requester)(nil),          // 25: opencode.tool.v1.Requester
+	(*AuditEntry)(nil),         // 26: opencode.tool.v1.AuditEntry
 }
 var file_opencode_tool_v1_permission_proto_depIdxs = []int32{
 	0,  // 0: opencode.tool.v1.PermissionRule.action:type_name -> opencode.tool.v1.PermissionAction
@@ -2772,17 +2894,19 @@ var file_opencode_tool_v1_permission_proto_depIdxs = []int32{
 	9,  // 23: opencode.tool.v1.DecisionRecord.decisions:type_name -> opencode.tool.v1.PermissionDecision
 	16, // 24: opencode.tool.v1.DecisionRecord.settled:type_name -> opencode.tool.v1.PermissionSettled
 	15, // 25: opencode.tool.v1.DecisionRecord.grants:type_name -> opencode.tool.v1.Grant
-	23, // 26: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
-	24, // 27: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
-	22, // 28: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
+	24, // 26: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
+	25, // 27: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
+	23, // 28: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
 	17, // 29: opencode.tool.v1.DecisionRecord.person:type_name -> opencode.tool.v1.Person
 	5,  // 30: opencode.tool.v1.DecisionRecord.method:type_name -> opencode.tool.v1.AnswerMethod
-	21, // 31: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	22, // 31: opencode.tool.v1.DecisionRecord.facts:type_name -> opencode.tool.v1.DecisionFacts
+	0,  // 32: opencode.tool.v1.DecisionFacts.action:type_name -> opencode.tool.v1.PermissionAction
+	21, // 33: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_permission_proto_init() }
@@ -2802,7 +2926,7 @@ func file_opencode_tool_v1_permission_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_opencode_tool_v1_permission_proto_rawDesc), len(file_opencode_tool_v1_permission_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

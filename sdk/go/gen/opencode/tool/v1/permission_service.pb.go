@@ -1457,6 +1457,561 @@ func (x *ListRulesResponse) GetLists() []*RuleList {
 	return nil
 }
 
+// SimulatePolicyRequest is a policy, and the decisions on which it is tried.
+type SimulatePolicyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// candidate_toml is the policy: the tables `permission`, `agent` and `preset` of a configuration, which replace those
+	// of the configuration in force. Any other key is refused. Policy files of workspaces count as they are now.
+	CandidateToml string `protobuf:"bytes,1,opt,name=candidate_toml,json=candidateToml,proto3" json:"candidate_toml,omitempty"`
+	// from is the time of the first decision, in ms since the epoch; 0: the first one that is stored.
+	From float64 `protobuf:"fixed64,2,opt,name=from,proto3" json:"from,omitempty"`
+	// to is the time before which decisions are taken, in ms since the epoch; 0: now.
+	To float64 `protobuf:"fixed64,3,opt,name=to,proto3" json:"to,omitempty"`
+	// max_decisions is the number of decisions to judge, those of the newest session trees first; 0: 100,000.
+	MaxDecisions uint32 `protobuf:"varint,4,opt,name=max_decisions,json=maxDecisions,proto3" json:"max_decisions,omitempty"`
+	// agent selects the decisions for one agent; empty: those for all.
+	Agent         string `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SimulatePolicyRequest) Reset() {
+	*x = SimulatePolicyRequest{}
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SimulatePolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SimulatePolicyRequest) ProtoMessage() {}
+
+func (x *SimulatePolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SimulatePolicyRequest.ProtoReflect.Descriptor instead.
+func (*SimulatePolicyRequest) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *SimulatePolicyRequest) GetCandidateToml() string {
+	if x != nil {
+		return x.CandidateToml
+	}
+	return ""
+}
+
+func (x *SimulatePolicyRequest) GetFrom() float64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *SimulatePolicyRequest) GetTo() float64 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *SimulatePolicyRequest) GetMaxDecisions() uint32 {
+	if x != nil {
+		return x.MaxDecisions
+	}
+	return 0
+}
+
+func (x *SimulatePolicyRequest) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+// SimulatePolicyResponse is a part of the result: `progress` about once a second, then each change, then the summary.
+type SimulatePolicyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// kind is the part.
+	//
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*SimulatePolicyResponse_Change
+	//	*SimulatePolicyResponse_Progress
+	//	*SimulatePolicyResponse_Summary
+	Kind          isSimulatePolicyResponse_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SimulatePolicyResponse) Reset() {
+	*x = SimulatePolicyResponse{}
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SimulatePolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SimulatePolicyResponse) ProtoMessage() {}
+
+func (x *SimulatePolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SimulatePolicyResponse.ProtoReflect.Descriptor instead.
+func (*SimulatePolicyResponse) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *SimulatePolicyResponse) GetKind() isSimulatePolicyResponse_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *SimulatePolicyResponse) GetChange() *PolicyChange {
+	if x != nil {
+		if x, ok := x.Kind.(*SimulatePolicyResponse_Change); ok {
+			return x.Change
+		}
+	}
+	return nil
+}
+
+func (x *SimulatePolicyResponse) GetProgress() *SimulationProgress {
+	if x != nil {
+		if x, ok := x.Kind.(*SimulatePolicyResponse_Progress); ok {
+			return x.Progress
+		}
+	}
+	return nil
+}
+
+func (x *SimulatePolicyResponse) GetSummary() *SimulationSummary {
+	if x != nil {
+		if x, ok := x.Kind.(*SimulatePolicyResponse_Summary); ok {
+			return x.Summary
+		}
+	}
+	return nil
+}
+
+type isSimulatePolicyResponse_Kind interface {
+	isSimulatePolicyResponse_Kind()
+}
+
+type SimulatePolicyResponse_Change struct {
+	// change is decisions that would change alike.
+	Change *PolicyChange `protobuf:"bytes,1,opt,name=change,proto3,oneof"`
+}
+
+type SimulatePolicyResponse_Progress struct {
+	// progress is how far the simulation is.
+	Progress *SimulationProgress `protobuf:"bytes,2,opt,name=progress,proto3,oneof"`
+}
+
+type SimulatePolicyResponse_Summary struct {
+	// summary ends the stream.
+	Summary *SimulationSummary `protobuf:"bytes,3,opt,name=summary,proto3,oneof"`
+}
+
+func (*SimulatePolicyResponse_Change) isSimulatePolicyResponse_Kind() {}
+
+func (*SimulatePolicyResponse_Progress) isSimulatePolicyResponse_Kind() {}
+
+func (*SimulatePolicyResponse_Summary) isSimulatePolicyResponse_Kind() {}
+
+// PolicyChange is decisions that the candidate would change, by the same rules, for the same permission and agent. First
+// come those that would be allowed although people rejected them, then DENY to ALLOW, then ASK to ALLOW, then the others
+// that widen, then those that narrow; among equals the most frequent.
+type PolicyChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// before is the verdict by the rules in force.
+	Before PermissionAction `protobuf:"varint,1,opt,name=before,proto3,enum=opencode.tool.v1.PermissionAction" json:"before,omitempty"`
+	// after is the verdict by the candidate.
+	After PermissionAction `protobuf:"varint,2,opt,name=after,proto3,enum=opencode.tool.v1.PermissionAction" json:"after,omitempty"`
+	// old is the decision of the first example that decided by the rules in force.
+	Old *PermissionDecision `protobuf:"bytes,3,opt,name=old,proto3" json:"old,omitempty"`
+	// new is the decision of the first example that decides by the candidate.
+	New *PermissionDecision `protobuf:"bytes,4,opt,name=new,proto3" json:"new,omitempty"`
+	// agent is the agent that asked.
+	Agent string `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`
+	// decisions is the number of decisions.
+	Decisions uint32 `protobuf:"varint,6,opt,name=decisions,proto3" json:"decisions,omitempty"`
+	// examples are up to 5 different patterns, at most 200 characters of each.
+	Examples []string `protobuf:"bytes,7,rep,name=examples,proto3" json:"examples,omitempty"`
+	// rejected is the number of them that a person rejected.
+	Rejected uint32 `protobuf:"varint,8,opt,name=rejected,proto3" json:"rejected,omitempty"`
+	// approved is the number of them that a person approved.
+	Approved      uint32 `protobuf:"varint,9,opt,name=approved,proto3" json:"approved,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicyChange) Reset() {
+	*x = PolicyChange{}
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyChange) ProtoMessage() {}
+
+func (x *PolicyChange) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyChange.ProtoReflect.Descriptor instead.
+func (*PolicyChange) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *PolicyChange) GetBefore() PermissionAction {
+	if x != nil {
+		return x.Before
+	}
+	return PermissionAction_PERMISSION_ACTION_UNSPECIFIED
+}
+
+func (x *PolicyChange) GetAfter() PermissionAction {
+	if x != nil {
+		return x.After
+	}
+	return PermissionAction_PERMISSION_ACTION_UNSPECIFIED
+}
+
+func (x *PolicyChange) GetOld() *PermissionDecision {
+	if x != nil {
+		return x.Old
+	}
+	return nil
+}
+
+func (x *PolicyChange) GetNew() *PermissionDecision {
+	if x != nil {
+		return x.New
+	}
+	return nil
+}
+
+func (x *PolicyChange) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *PolicyChange) GetDecisions() uint32 {
+	if x != nil {
+		return x.Decisions
+	}
+	return 0
+}
+
+func (x *PolicyChange) GetExamples() []string {
+	if x != nil {
+		return x.Examples
+	}
+	return nil
+}
+
+func (x *PolicyChange) GetRejected() uint32 {
+	if x != nil {
+		return x.Rejected
+	}
+	return 0
+}
+
+func (x *PolicyChange) GetApproved() uint32 {
+	if x != nil {
+		return x.Approved
+	}
+	return 0
+}
+
+// SimulationProgress is how far a simulation is.
+type SimulationProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// decisions is the number of decisions that were read.
+	Decisions     uint32 `protobuf:"varint,1,opt,name=decisions,proto3" json:"decisions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SimulationProgress) Reset() {
+	*x = SimulationProgress{}
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SimulationProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SimulationProgress) ProtoMessage() {}
+
+func (x *SimulationProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SimulationProgress.ProtoReflect.Descriptor instead.
+func (*SimulationProgress) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *SimulationProgress) GetDecisions() uint32 {
+	if x != nil {
+		return x.Decisions
+	}
+	return 0
+}
+
+// SimulationSummary is the result as a whole.
+type SimulationSummary struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// decisions is the number of decisions of the audit that were taken.
+	Decisions uint32 `protobuf:"varint,1,opt,name=decisions,proto3" json:"decisions,omitempty"`
+	// judged is the number of them that were judged by both policies.
+	Judged uint32 `protobuf:"varint,2,opt,name=judged,proto3" json:"judged,omitempty"`
+	// changed is the number of judged decisions that would change.
+	Changed uint32 `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
+	// widened is the number of changed decisions that would be allowed, or asked instead of denied.
+	Widened uint32 `protobuf:"varint,4,opt,name=widened,proto3" json:"widened,omitempty"`
+	// asks_saved is the number of decisions that ask now and would not.
+	AsksSaved uint32 `protobuf:"varint,5,opt,name=asks_saved,json=asksSaved,proto3" json:"asks_saved,omitempty"`
+	// asks_added is the number of decisions that do not ask now and would.
+	AsksAdded uint32 `protobuf:"varint,6,opt,name=asks_added,json=asksAdded,proto3" json:"asks_added,omitempty"`
+	// not_judged are the decisions of which it is not known how the policies decide, by reason. They are never guessed.
+	NotJudged []*NotJudged `protobuf:"bytes,7,rep,name=not_judged,json=notJudged,proto3" json:"not_judged,omitempty"`
+	// left_out is the number of decisions for which the time did not suffice.
+	LeftOut uint32 `protobuf:"varint,8,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	// unfaithful is the number of decisions that the rules in force, which made them, would now make otherwise: the
+	// simulation then does not repeat what was decided, and nothing it says can be relied on.
+	Unfaithful uint32 `protobuf:"varint,9,opt,name=unfaithful,proto3" json:"unfaithful,omitempty"`
+	// unfaithful_example describes one of them.
+	UnfaithfulExample string `protobuf:"bytes,10,opt,name=unfaithful_example,json=unfaithfulExample,proto3" json:"unfaithful_example,omitempty"`
+	// more_changes is the number of changes that were not sent, beyond 500.
+	MoreChanges uint32 `protobuf:"varint,11,opt,name=more_changes,json=moreChanges,proto3" json:"more_changes,omitempty"`
+	// rules identifies the rules in force (DecisionFacts.rules without those of workspaces): after a change of them the result
+	// is out of date.
+	Rules         string `protobuf:"bytes,12,opt,name=rules,proto3" json:"rules,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SimulationSummary) Reset() {
+	*x = SimulationSummary{}
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SimulationSummary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SimulationSummary) ProtoMessage() {}
+
+func (x *SimulationSummary) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SimulationSummary.ProtoReflect.Descriptor instead.
+func (*SimulationSummary) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *SimulationSummary) GetDecisions() uint32 {
+	if x != nil {
+		return x.Decisions
+	}
+	return 0
+}
+
+func (x *SimulationSummary) GetJudged() uint32 {
+	if x != nil {
+		return x.Judged
+	}
+	return 0
+}
+
+func (x *SimulationSummary) GetChanged() uint32 {
+	if x != nil {
+		return x.Changed
+	}
+	return 0
+}
+
+func (x *SimulationSummary) GetWidened() uint32 {
+	if x != nil {
+		return x.Widened
+	}
+	return 0
+}
+
+func (x *SimulationSummary) GetAsksSaved() uint32 {
+	if x != nil {
+		return x.AsksSaved
+	}
+	return 0
+}
+
+func (x *SimulationSummary) GetAsksAdded() uint32 {
+	if x != nil {
+		return x.AsksAdded
+	}
+	return 0
+}
+
+func (x *SimulationSummary) GetNotJudged() []*NotJudged {
+	if x != nil {
+		return x.NotJudged
+	}
+	return nil
+}
+
+func (x *SimulationSummary) GetLeftOut() uint32 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+func (x *SimulationSummary) GetUnfaithful() uint32 {
+	if x != nil {
+		return x.Unfaithful
+	}
+	return 0
+}
+
+func (x *SimulationSummary) GetUnfaithfulExample() string {
+	if x != nil {
+		return x.UnfaithfulExample
+	}
+	return ""
+}
+
+func (x *SimulationSummary) GetMoreChanges() uint32 {
+	if x != nil {
+		return x.MoreChanges
+	}
+	return 0
+}
+
+func (x *SimulationSummary) GetRules() string {
+	if x != nil {
+		return x.Rules
+	}
+	return ""
+}
+
+// NotJudged is decisions that were not judged, for one reason.
+type NotJudged struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// reason is the reason, as text for a person.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// decisions is their number.
+	Decisions     uint32 `protobuf:"varint,2,opt,name=decisions,proto3" json:"decisions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NotJudged) Reset() {
+	*x = NotJudged{}
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NotJudged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NotJudged) ProtoMessage() {}
+
+func (x *NotJudged) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NotJudged.ProtoReflect.Descriptor instead.
+func (*NotJudged) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *NotJudged) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *NotJudged) GetDecisions() uint32 {
+	if x != nil {
+		return x.Decisions
+	}
+	return 0
+}
+
 var File_opencode_tool_v1_permission_service_proto protoreflect.FileDescriptor
 
 const file_opencode_tool_v1_permission_service_proto_rawDesc = "" +
@@ -1560,7 +2115,52 @@ const file_opencode_tool_v1_permission_service_proto_rawDesc = "" +
 	"\x11ListRulesResponse\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x1c\n" +
 	"\tworkspace\x18\x02 \x01(\tR\tworkspace\x120\n" +
-	"\x05lists\x18\x03 \x03(\v2\x1a.opencode.tool.v1.RuleListR\x05lists2\x83\n" +
+	"\x05lists\x18\x03 \x03(\v2\x1a.opencode.tool.v1.RuleListR\x05lists\"\xdc\x01\n" +
+	"\x15SimulatePolicyRequest\x120\n" +
+	"\x0ecandidate_toml\x18\x01 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x10R\rcandidateToml\x12\"\n" +
+	"\x04from\x18\x02 \x01(\x01B\x0e\xbaH\v\x12\t)\x00\x00\x00\x00\x00\x00\x00\x00R\x04from\x12\x1e\n" +
+	"\x02to\x18\x03 \x01(\x01B\x0e\xbaH\v\x12\t)\x00\x00\x00\x00\x00\x00\x00\x00R\x02to\x12.\n" +
+	"\rmax_decisions\x18\x04 \x01(\rB\t\xbaH\x06*\x04\x18\xa0\x8d\x06R\fmaxDecisions\x12\x1d\n" +
+	"\x05agent\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18@R\x05agent\"\xdf\x01\n" +
+	"\x16SimulatePolicyResponse\x128\n" +
+	"\x06change\x18\x01 \x01(\v2\x1e.opencode.tool.v1.PolicyChangeH\x00R\x06change\x12B\n" +
+	"\bprogress\x18\x02 \x01(\v2$.opencode.tool.v1.SimulationProgressH\x00R\bprogress\x12?\n" +
+	"\asummary\x18\x03 \x01(\v2#.opencode.tool.v1.SimulationSummaryH\x00R\asummaryB\x06\n" +
+	"\x04kind\"\xfc\x02\n" +
+	"\fPolicyChange\x12:\n" +
+	"\x06before\x18\x01 \x01(\x0e2\".opencode.tool.v1.PermissionActionR\x06before\x128\n" +
+	"\x05after\x18\x02 \x01(\x0e2\".opencode.tool.v1.PermissionActionR\x05after\x126\n" +
+	"\x03old\x18\x03 \x01(\v2$.opencode.tool.v1.PermissionDecisionR\x03old\x126\n" +
+	"\x03new\x18\x04 \x01(\v2$.opencode.tool.v1.PermissionDecisionR\x03new\x12\x14\n" +
+	"\x05agent\x18\x05 \x01(\tR\x05agent\x12\x1c\n" +
+	"\tdecisions\x18\x06 \x01(\rR\tdecisions\x12\x1a\n" +
+	"\bexamples\x18\a \x03(\tR\bexamples\x12\x1a\n" +
+	"\brejected\x18\b \x01(\rR\brejected\x12\x1a\n" +
+	"\bapproved\x18\t \x01(\rR\bapproved\"2\n" +
+	"\x12SimulationProgress\x12\x1c\n" +
+	"\tdecisions\x18\x01 \x01(\rR\tdecisions\"\x9a\x03\n" +
+	"\x11SimulationSummary\x12\x1c\n" +
+	"\tdecisions\x18\x01 \x01(\rR\tdecisions\x12\x16\n" +
+	"\x06judged\x18\x02 \x01(\rR\x06judged\x12\x18\n" +
+	"\achanged\x18\x03 \x01(\rR\achanged\x12\x18\n" +
+	"\awidened\x18\x04 \x01(\rR\awidened\x12\x1d\n" +
+	"\n" +
+	"asks_saved\x18\x05 \x01(\rR\tasksSaved\x12\x1d\n" +
+	"\n" +
+	"asks_added\x18\x06 \x01(\rR\tasksAdded\x12:\n" +
+	"\n" +
+	"not_judged\x18\a \x03(\v2\x1b.opencode.tool.v1.NotJudgedR\tnotJudged\x12\x19\n" +
+	"\bleft_out\x18\b \x01(\rR\aleftOut\x12\x1e\n" +
+	"\n" +
+	"unfaithful\x18\t \x01(\rR\n" +
+	"unfaithful\x12-\n" +
+	"\x12unfaithful_example\x18\n" +
+	" \x01(\tR\x11unfaithfulExample\x12!\n" +
+	"\fmore_changes\x18\v \x01(\rR\vmoreChanges\x12\x14\n" +
+	"\x05rules\x18\f \x01(\tR\x05rules\"A\n" +
+	"\tNotJudged\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x1c\n" +
+	"\tdecisions\x18\x02 \x01(\rR\tdecisions2\xea\n" +
 	"\n" +
 	"\x11PermissionService\x12T\n" +
 	"\x13RespondToPermission\x12$.opencode.tool.v1.PermissionResponse\x1a\x17.opencode.tool.v1.Empty\x12`\n" +
@@ -1577,7 +2177,8 @@ const file_opencode_tool_v1_permission_service_proto_rawDesc = "" +
 	"\n" +
 	"ListAudits\x12#.opencode.tool.v1.ListAuditsRequest\x1a$.opencode.tool.v1.ListAuditsResponse\x12l\n" +
 	"\x11ExplainPermission\x12*.opencode.tool.v1.ExplainPermissionRequest\x1a+.opencode.tool.v1.ExplainPermissionResponse\x12T\n" +
-	"\tListRules\x12\".opencode.tool.v1.ListRulesRequest\x1a#.opencode.tool.v1.ListRulesResponseB\xb6\x01\n" +
+	"\tListRules\x12\".opencode.tool.v1.ListRulesRequest\x1a#.opencode.tool.v1.ListRulesResponse\x12e\n" +
+	"\x0eSimulatePolicy\x12'.opencode.tool.v1.SimulatePolicyRequest\x1a(.opencode.tool.v1.SimulatePolicyResponse0\x01B\xb6\x01\n" +
 	"\x14com.opencode.tool.v1B\x16PermissionServiceProtoP\x01Z$toolgate/gen/opencode/tool/v1;toolv1\xa2\x02\x03OTX\xaa\x02\x10Opencode.Tool.V1\xca\x02\x10Opencode\\Tool\\V1\xe2\x02\x1cOpencode\\Tool\\V1\\GPBMetadata\xea\x02\x12Opencode::Tool::V1b\x06proto3"
 
 var (
@@ -1592,7 +2193,7 @@ func file_opencode_tool_v1_permission_service_proto_rawDescGZIP() []byte {
 	return file_opencode_tool_v1_permission_service_proto_rawDescData
 }
 
-var file_opencode_tool_v1_permission_service_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_opencode_tool_v1_permission_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_opencode_tool_v1_permission_service_proto_goTypes = []any{
 	(*GetPermissionRequest)(nil),      // 0: opencode.tool.v1.GetPermissionRequest
 	(*GetPermissionResponse)(nil),     // 1: opencode.tool.v1.GetPermissionResponse
@@ -1618,65 +2219,81 @@ var file_opencode_tool_v1_permission_service_proto_goTypes = []any{
 	(*ExplainPermissionResponse)(nil), // 21: opencode.tool.v1.ExplainPermissionResponse
 	(*ListRulesRequest)(nil),          // 22: opencode.tool.v1.ListRulesRequest
 	(*ListRulesResponse)(nil),         // 23: opencode.tool.v1.ListRulesResponse
-	(*PermissionRequest)(nil),         // 24: opencode.tool.v1.PermissionRequest
-	(*PermissionSettled)(nil),         // 25: opencode.tool.v1.PermissionSettled
-	(*ToolPart)(nil),                  // 26: opencode.tool.v1.ToolPart
-	(*SessionEvent)(nil),              // 27: opencode.tool.v1.SessionEvent
-	(*Grant)(nil),                     // 28: opencode.tool.v1.Grant
-	(*AuditEntry)(nil),                // 29: opencode.tool.v1.AuditEntry
-	(*PermissionRule)(nil),            // 30: opencode.tool.v1.PermissionRule
-	(PermissionAction)(0),             // 31: opencode.tool.v1.PermissionAction
-	(*PermissionDecision)(nil),        // 32: opencode.tool.v1.PermissionDecision
-	(*RuleList)(nil),                  // 33: opencode.tool.v1.RuleList
-	(*PermissionResponse)(nil),        // 34: opencode.tool.v1.PermissionResponse
-	(*Empty)(nil),                     // 35: opencode.tool.v1.Empty
+	(*SimulatePolicyRequest)(nil),     // 24: opencode.tool.v1.SimulatePolicyRequest
+	(*SimulatePolicyResponse)(nil),    // 25: opencode.tool.v1.SimulatePolicyResponse
+	(*PolicyChange)(nil),              // 26: opencode.tool.v1.PolicyChange
+	(*SimulationProgress)(nil),        // 27: opencode.tool.v1.SimulationProgress
+	(*SimulationSummary)(nil),         // 28: opencode.tool.v1.SimulationSummary
+	(*NotJudged)(nil),                 // 29: opencode.tool.v1.NotJudged
+	(*PermissionRequest)(nil),         // 30: opencode.tool.v1.PermissionRequest
+	(*PermissionSettled)(nil),         // 31: opencode.tool.v1.PermissionSettled
+	(*ToolPart)(nil),                  // 32: opencode.tool.v1.ToolPart
+	(*SessionEvent)(nil),              // 33: opencode.tool.v1.SessionEvent
+	(*Grant)(nil),                     // 34: opencode.tool.v1.Grant
+	(*AuditEntry)(nil),                // 35: opencode.tool.v1.AuditEntry
+	(*PermissionRule)(nil),            // 36: opencode.tool.v1.PermissionRule
+	(PermissionAction)(0),             // 37: opencode.tool.v1.PermissionAction
+	(*PermissionDecision)(nil),        // 38: opencode.tool.v1.PermissionDecision
+	(*RuleList)(nil),                  // 39: opencode.tool.v1.RuleList
+	(*PermissionResponse)(nil),        // 40: opencode.tool.v1.PermissionResponse
+	(*Empty)(nil),                     // 41: opencode.tool.v1.Empty
 }
 var file_opencode_tool_v1_permission_service_proto_depIdxs = []int32{
-	24, // 0: opencode.tool.v1.GetPermissionResponse.permission:type_name -> opencode.tool.v1.PermissionRequest
-	25, // 1: opencode.tool.v1.GetPermissionResponse.settled:type_name -> opencode.tool.v1.PermissionSettled
-	26, // 2: opencode.tool.v1.GetPermissionResponse.part:type_name -> opencode.tool.v1.ToolPart
-	24, // 3: opencode.tool.v1.ListPermissionsResponse.permissions:type_name -> opencode.tool.v1.PermissionRequest
-	27, // 4: opencode.tool.v1.WatchPermissionsResponse.event:type_name -> opencode.tool.v1.SessionEvent
-	25, // 5: opencode.tool.v1.RejectPermissionsResponse.settled:type_name -> opencode.tool.v1.PermissionSettled
-	28, // 6: opencode.tool.v1.ListGrantsResponse.grants:type_name -> opencode.tool.v1.Grant
-	28, // 7: opencode.tool.v1.RevokeGrantResponse.grant:type_name -> opencode.tool.v1.Grant
-	28, // 8: opencode.tool.v1.ConfirmGrantResponse.grant:type_name -> opencode.tool.v1.Grant
-	29, // 9: opencode.tool.v1.ListDecisionsResponse.entries:type_name -> opencode.tool.v1.AuditEntry
-	30, // 10: opencode.tool.v1.ExplainPermissionRequest.rules:type_name -> opencode.tool.v1.PermissionRule
-	31, // 11: opencode.tool.v1.ExplainPermissionResponse.action:type_name -> opencode.tool.v1.PermissionAction
-	32, // 12: opencode.tool.v1.ExplainPermissionResponse.decisions:type_name -> opencode.tool.v1.PermissionDecision
-	33, // 13: opencode.tool.v1.ListRulesResponse.lists:type_name -> opencode.tool.v1.RuleList
-	34, // 14: opencode.tool.v1.PermissionService.RespondToPermission:input_type -> opencode.tool.v1.PermissionResponse
-	0,  // 15: opencode.tool.v1.PermissionService.GetPermission:input_type -> opencode.tool.v1.GetPermissionRequest
-	2,  // 16: opencode.tool.v1.PermissionService.ReadBoundFile:input_type -> opencode.tool.v1.ReadBoundFileRequest
-	4,  // 17: opencode.tool.v1.PermissionService.ListPermissions:input_type -> opencode.tool.v1.ListPermissionsRequest
-	6,  // 18: opencode.tool.v1.PermissionService.WatchPermissions:input_type -> opencode.tool.v1.WatchPermissionsRequest
-	8,  // 19: opencode.tool.v1.PermissionService.RejectPermissions:input_type -> opencode.tool.v1.RejectPermissionsRequest
-	10, // 20: opencode.tool.v1.PermissionService.ListGrants:input_type -> opencode.tool.v1.ListGrantsRequest
-	12, // 21: opencode.tool.v1.PermissionService.RevokeGrant:input_type -> opencode.tool.v1.RevokeGrantRequest
-	14, // 22: opencode.tool.v1.PermissionService.ConfirmGrant:input_type -> opencode.tool.v1.ConfirmGrantRequest
-	16, // 23: opencode.tool.v1.PermissionService.ListDecisions:input_type -> opencode.tool.v1.ListDecisionsRequest
-	18, // 24: opencode.tool.v1.PermissionService.ListAudits:input_type -> opencode.tool.v1.ListAuditsRequest
-	20, // 25: opencode.tool.v1.PermissionService.ExplainPermission:input_type -> opencode.tool.v1.ExplainPermissionRequest
-	22, // 26: opencode.tool.v1.PermissionService.ListRules:input_type -> opencode.tool.v1.ListRulesRequest
-	35, // 27: opencode.tool.v1.PermissionService.RespondToPermission:output_type -> opencode.tool.v1.Empty
-	1,  // 28: opencode.tool.v1.PermissionService.GetPermission:output_type -> opencode.tool.v1.GetPermissionResponse
-	3,  // 29: opencode.tool.v1.PermissionService.ReadBoundFile:output_type -> opencode.tool.v1.ReadBoundFileResponse
-	5,  // 30: opencode.tool.v1.PermissionService.ListPermissions:output_type -> opencode.tool.v1.ListPermissionsResponse
-	7,  // 31: opencode.tool.v1.PermissionService.WatchPermissions:output_type -> opencode.tool.v1.WatchPermissionsResponse
-	9,  // 32: opencode.tool.v1.PermissionService.RejectPermissions:output_type -> opencode.tool.v1.RejectPermissionsResponse
-	11, // 33: opencode.tool.v1.PermissionService.ListGrants:output_type -> opencode.tool.v1.ListGrantsResponse
-	13, // 34: opencode.tool.v1.PermissionService.RevokeGrant:output_type -> opencode.tool.v1.RevokeGrantResponse
-	15, // 35: opencode.tool.v1.PermissionService.ConfirmGrant:output_type -> opencode.tool.v1.ConfirmGrantResponse
-	17, // 36: opencode.tool.v1.PermissionService.ListDecisions:output_type -> opencode.tool.v1.ListDecisionsResponse
-	19, // 37: opencode.tool.v1.PermissionService.ListAudits:output_type -> opencode.tool.v1.ListAuditsResponse
-	21, // 38: opencode.tool.v1.PermissionService.ExplainPermission:output_type -> opencode.tool.v1.ExplainPermissionResponse
-	23, // 39: opencode.tool.v1.PermissionService.ListRules:output_type -> opencode.tool.v1.ListRulesResponse
-	27, // [27:40] is the sub-list for method output_type
-	14, // [14:27] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	30, // 0: opencode.tool.v1.GetPermissionResponse.permission:type_name -> opencode.tool.v1.PermissionRequest
+	31, // 1: opencode.tool.v1.GetPermissionResponse.settled:type_name -> opencode.tool.v1.PermissionSettled
+	32, // 2: opencode.tool.v1.GetPermissionResponse.part:type_name -> opencode.tool.v1.ToolPart
+	30, // 3: opencode.tool.v1.ListPermissionsResponse.permissions:type_name -> opencode.tool.v1.PermissionRequest
+	33, // 4: opencode.tool.v1.WatchPermissionsResponse.event:type_name -> opencode.tool.v1.SessionEvent
+	31, // 5: opencode.tool.v1.RejectPermissionsResponse.settled:type_name -> opencode.tool.v1.PermissionSettled
+	34, // 6: opencode.tool.v1.ListGrantsResponse.grants:type_name -> opencode.tool.v1.Grant
+	34, // 7: opencode.tool.v1.RevokeGrantResponse.grant:type_name -> opencode.tool.v1.Grant
+	34, // 8: opencode.tool.v1.ConfirmGrantResponse.grant:type_name -> opencode.tool.v1.Grant
+	35, // 9: opencode.tool.v1.ListDecisionsResponse.entries:type_name -> opencode.tool.v1.AuditEntry
+	36, // 10: opencode.tool.v1.ExplainPermissionRequest.rules:type_name -> opencode.tool.v1.PermissionRule
+	37, // 11: opencode.tool.v1.ExplainPermissionResponse.action:type_name -> opencode.tool.v1.PermissionAction
+	38, // 12: opencode.tool.v1.ExplainPermissionResponse.decisions:type_name -> opencode.tool.v1.PermissionDecision
+	39, // 13: opencode.tool.v1.ListRulesResponse.lists:type_name -> opencode.tool.v1.RuleList
+	26, // 14: opencode.tool.v1.SimulatePolicyResponse.change:type_name -> opencode.tool.v1.PolicyChange
+	27, // 15: opencode.tool.v1.SimulatePolicyResponse.progress:type_name -> opencode.tool.v1.SimulationProgress
+	28, // 16: opencode.tool.v1.SimulatePolicyResponse.summary:type_name -> opencode.tool.v1.SimulationSummary
+	37, // 17: opencode.tool.v1.PolicyChange.before:type_name -> opencode.tool.v1.PermissionAction
+	37, // 18: opencode.tool.v1.PolicyChange.after:type_name -> opencode.tool.v1.PermissionAction
+	38, // 19: opencode.tool.v1.PolicyChange.old:type_name -> opencode.tool.v1.PermissionDecision
+	38, // 20: opencode.tool.v1.PolicyChange.new:type_name -> opencode.tool.v1.PermissionDecision
+	29, // 21: opencode.tool.v1.SimulationSummary.not_judged:type_name -> opencode.tool.v1.NotJudged
+	40, // 22: opencode.tool.v1.PermissionService.RespondToPermission:input_type -> opencode.tool.v1.PermissionResponse
+	0,  // 23: opencode.tool.v1.PermissionService.GetPermission:input_type -> opencode.tool.v1.GetPermissionRequest
+	2,  // 24: opencode.tool.v1.PermissionService.ReadBoundFile:input_type -> opencode.tool.v1.ReadBoundFileRequest
+	4,  // 25: opencode.tool.v1.PermissionService.ListPermissions:input_type -> opencode.tool.v1.ListPermissionsRequest
+	6,  // 26: opencode.tool.v1.PermissionService.WatchPermissions:input_type -> opencode.tool.v1.WatchPermissionsRequest
+	8,  // 27: opencode.tool.v1.PermissionService.RejectPermissions:input_type -> opencode.tool.v1.RejectPermissionsRequest
+	10, // 28: opencode.tool.v1.PermissionService.ListGrants:input_type -> opencode.tool.v1.ListGrantsRequest
+	12, // 29: opencode.tool.v1.PermissionService.RevokeGrant:input_type -> opencode.tool.v1.RevokeGrantRequest
+	14, // 30: opencode.tool.v1.PermissionService.ConfirmGrant:input_type -> opencode.tool.v1.ConfirmGrantRequest
+	16, // 31: opencode.tool.v1.PermissionService.ListDecisions:input_type -> opencode.tool.v1.ListDecisionsRequest
+	18, // 32: opencode.tool.v1.PermissionService.ListAudits:input_type -> opencode.tool.v1.ListAuditsRequest
+	20, // 33: opencode.tool.v1.PermissionService.ExplainPermission:input_type -> opencode.tool.v1.ExplainPermissionRequest
+	22, // 34: opencode.tool.v1.PermissionService.ListRules:input_type -> opencode.tool.v1.ListRulesRequest
+	24, // 35: opencode.tool.v1.PermissionService.SimulatePolicy:input_type -> opencode.tool.v1.SimulatePolicyRequest
+	41, // 36: opencode.tool.v1.PermissionService.RespondToPermission:output_type -> opencode.tool.v1.Empty
+	1,  // 37: opencode.tool.v1.PermissionService.GetPermission:output_type -> opencode.tool.v1.GetPermissionResponse
+	3,  // 38: opencode.tool.v1.PermissionService.ReadBoundFile:output_type -> opencode.tool.v1.ReadBoundFileResponse
+	5,  // 39: opencode.tool.v1.PermissionService.ListPermissions:output_type -> opencode.tool.v1.ListPermissionsResponse
+	7,  // 40: opencode.tool.v1.PermissionService.WatchPermissions:output_type -> opencode.tool.v1.WatchPermissionsResponse
+	9,  // 41: opencode.tool.v1.PermissionService.RejectPermissions:output_type -> opencode.tool.v1.RejectPermissionsResponse
+	11, // 42: opencode.tool.v1.PermissionService.ListGrants:output_type -> opencode.tool.v1.ListGrantsResponse
+	13, // 43: opencode.tool.v1.PermissionService.RevokeGrant:output_type -> opencode.tool.v1.RevokeGrantResponse
+	15, // 44: opencode.tool.v1.PermissionService.ConfirmGrant:output_type -> opencode.tool.v1.ConfirmGrantResponse
+	17, // 45: opencode.tool.v1.PermissionService.ListDecisions:output_type -> opencode.tool.v1.ListDecisionsResponse
+	19, // 46: opencode.tool.v1.PermissionService.ListAudits:output_type -> opencode.tool.v1.ListAuditsResponse
+	21, // 47: opencode.tool.v1.PermissionService.ExplainPermission:output_type -> opencode.tool.v1.ExplainPermissionResponse
+	23, // 48: opencode.tool.v1.PermissionService.ListRules:output_type -> opencode.tool.v1.ListRulesResponse
+	25, // 49: opencode.tool.v1.PermissionService.SimulatePolicy:output_type -> opencode.tool.v1.SimulatePolicyResponse
+	36, // [36:50] is the sub-list for method output_type
+	22, // [22:36] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_permission_service_proto_init() }
@@ -1691,13 +2308,18 @@ func file_opencode_tool_v1_permission_service_proto_init() {
 		(*ListRulesRequest_SessionId)(nil),
 		(*ListRulesRequest_Workspace)(nil),
 	}
+	file_opencode_tool_v1_permission_service_proto_msgTypes[25].OneofWrappers = []any{
+		(*SimulatePolicyResponse_Change)(nil),
+		(*SimulatePolicyResponse_Progress)(nil),
+		(*SimulatePolicyResponse_Summary)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_opencode_tool_v1_permission_service_proto_rawDesc), len(file_opencode_tool_v1_permission_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

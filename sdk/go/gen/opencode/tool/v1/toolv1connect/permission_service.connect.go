@@ -74,6 +74,9 @@ const (
 	// PermissionServiceListRulesProcedure is the fully-qualified name of the PermissionService's
 	// ListRules RPC.
 	PermissionServiceListRulesProcedure = "/opencode.tool.v1.PermissionService/ListRules"
+	// PermissionServiceSimulatePolicyProcedure is the fully-qualified name of the PermissionService's
+	// SimulatePolicy RPC.
+	PermissionServiceSimulatePolicyProcedure = "/opencode.tool.v1.PermissionService/SimulatePolicy"
 )
 
 // PermissionServiceClient is a client for the opencode.tool.v1.PermissionService service.
@@ -137,6 +140,14 @@ type PermissionServiceClient interface {
 	// people who manage rules. It reads the workspace's policy files in their current state. Roles: approver, watcher,
 	// admin; callers learn from PlanTool how the rules apply to their calls.
 	ListRules(context.Context, *connect.Request[v1.ListRulesRequest]) (*connect.Response[v1.ListRulesResponse], error)
+	// SimulatePolicy judges recorded calls by other rules: it repeats each decision of the audit by the rules in force and
+	// by the candidate, from the facts of its record (DecisionRecord.facts), and sends what would change, then a summary.
+	// Grants and answers of people play no part: what a grant allowed counts as ASK. It runs beside the calls, changes
+	// nothing, and a result is evidence about the past, not an approval of the candidate. A candidate that cannot be read
+	// fails with POLICY_REFUSED, which says where. A principal has 10 s in a minute, and one simulation at a time; more
+	// fails with QUOTA_EXCEEDED (`simulation_ms`). A simulation that reaches them ends with what it has judged
+	// (SimulationSummary.left_out). It reads the sessions that the principal may read. Roles: approver, watcher, admin.
+	SimulatePolicy(context.Context, *connect.Request[v1.SimulatePolicyRequest]) (*connect.ServerStreamForClient[v1.SimulatePolicyResponse], error)
 }
 
 // NewPermissionServiceClient constructs a client for the opencode.tool.v1.PermissionService
@@ -228,6 +239,12 @@ func NewPermissionServiceClient(httpClient connect.HTTPClient, baseURL string, o
 			connect.WithSchema(permissionServiceMethods.ByName("ListRules")),
 			connect.WithClientOptions(opts...),
 		),
+		simulatePolicy: connect.NewClient[v1.SimulatePolicyRequest, v1.SimulatePolicyResponse](
+			httpClient,
+			baseURL+PermissionServiceSimulatePolicyProcedure,
+			connect.WithSchema(permissionServiceMethods.ByName("SimulatePolicy")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -246,6 +263,7 @@ type permissionServiceClient struct {
 	listAudits          *connect.Client[v1.ListAuditsRequest, v1.ListAuditsResponse]
 	explainPermission   *connect.Client[v1.ExplainPermissionRequest, v1.ExplainPermissionResponse]
 	listRules           *connect.Client[v1.ListRulesRequest, v1.ListRulesResponse]
+	simulatePolicy      *connect.Client[v1.SimulatePolicyRequest, v1.SimulatePolicyResponse]
 }
 
 // RespondToPermission calls opencode.tool.v1.PermissionService.RespondToPermission.
@@ -313,6 +331,11 @@ func (c *permissionServiceClient) ListRules(ctx context.Context, req *connect.Re
 	return c.listRules.CallUnary(ctx, req)
 }
 
+// SimulatePolicy calls opencode.tool.v1.PermissionService.SimulatePolicy.
+func (c *permissionServiceClient) SimulatePolicy(ctx context.Context, req *connect.Request[v1.SimulatePolicyRequest]) (*connect.ServerStreamForClient[v1.SimulatePolicyResponse], error) {
+	return c.simulatePolicy.CallServerStream(ctx, req)
+}
+
 // PermissionServiceHandler is an implementation of the opencode.tool.v1.PermissionService service.
 type PermissionServiceHandler interface {
 	// RespondToPermission settles one permission request. Of all answers, at all replicas, and the deadline exactly one
@@ -374,6 +397,14 @@ type PermissionServiceHandler interface {
 	// people who manage rules. It reads the workspace's policy files in their current state. Roles: approver, watcher,
 	// admin; callers learn from PlanTool how the rules apply to their calls.
 	ListRules(context.Context, *connect.Request[v1.ListRulesRequest]) (*connect.Response[v1.ListRulesResponse], error)
+	// SimulatePolicy judges recorded calls by other rules: it repeats each decision of the audit by the rules in force and
+	// by the candidate, from the facts of its record (DecisionRecord.facts), and sends what would change, then a summary.
+	// Grants and answers of people play no part: what a grant allowed counts as ASK. It runs beside the calls, changes
+	// nothing, and a result is evidence about the past, not an approval of the candidate. A candidate that cannot be read
+	// fails with POLICY_REFUSED, which says where. A principal has 10 s in a minute, and one simulation at a time; more
+	// fails with QUOTA_EXCEEDED (`simulation_ms`). A simulation that reaches them ends with what it has judged
+	// (SimulationSummary.left_out). It reads the sessions that the principal may read. Roles: approver, watcher, admin.
+	SimulatePolicy(context.Context, *connect.Request[v1.SimulatePolicyRequest], *connect.ServerStream[v1.SimulatePolicyResponse]) error
 }
 
 // NewPermissionServiceHandler builds an HTTP handler from the service implementation. It returns
@@ -461,6 +492,12 @@ func NewPermissionServiceHandler(svc PermissionServiceHandler, opts ...connect.H
 		connect.WithSchema(permissionServiceMethods.ByName("ListRules")),
 		connect.WithHandlerOptions(opts...),
 	)
+	permissionServiceSimulatePolicyHandler := connect.NewServerStreamHandler(
+		PermissionServiceSimulatePolicyProcedure,
+		svc.SimulatePolicy,
+		connect.WithSchema(permissionServiceMethods.ByName("SimulatePolicy")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/opencode.tool.v1.PermissionService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case PermissionServiceRespondToPermissionProcedure:
@@ -489,6 +526,8 @@ func NewPermissionServiceHandler(svc PermissionServiceHandler, opts ...connect.H
 			permissionServiceExplainPermissionHandler.ServeHTTP(w, r)
 		case PermissionServiceListRulesProcedure:
 			permissionServiceListRulesHandler.ServeHTTP(w, r)
+		case PermissionServiceSimulatePolicyProcedure:
+			permissionServiceSimulatePolicyHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -548,4 +587,8 @@ func (UnimplementedPermissionServiceHandler) ExplainPermission(context.Context, 
 
 func (UnimplementedPermissionServiceHandler) ListRules(context.Context, *connect.Request[v1.ListRulesRequest]) (*connect.Response[v1.ListRulesResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("opencode.tool.v1.PermissionService.ListRules is not implemented"))
+}
+
+func (UnimplementedPermissionServiceHandler) SimulatePolicy(context.Context, *connect.Request[v1.SimulatePolicyRequest], *connect.ServerStream[v1.SimulatePolicyResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("opencode.tool.v1.PermissionService.SimulatePolicy is not implemented"))
 }

@@ -1,0 +1,272 @@
+import { once } from "node:events";
+import { Worker } from "node:worker_threads";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import {
+  type AuditEntry,
+  DecisionKind,
+  type DecisionRecord,
+  PermissionOutcome,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  type PolicyChangeSchema,
+  type SimulatePolicyRequest,
+  type SimulatePolicyResponse,
+  SimulatePolicyResponseSchema,
+  type SimulationSummarySchema,
+} from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { assets } from "../core/assets.ts";
+import type { Principal } from "../core/principal.ts";
+import { RequestError } from "../core/request-error.ts";
+import type { FileRules } from "../policy/file-rules.ts";
+import type { ConfiguredRules } from "../policy/layers.ts";
+import type { LayerRules, Wall } from "../policy/model.ts";
+import type { PlanningParts } from "./decide.ts";
+import { workspaceLists } from "./decision-facts.ts";
+import type { Sessions } from "./sessions.ts";
+
+/** What the thread starts with. */
+export interface SimulationStart {
+  candidate: string;
+  rules: ConfiguredRules;
+  digest: string;
+  place: Pick<FileRules, "guard" | "home" | "connectorFiles">;
+  /** Time for judging. */
+  maxMs: number;
+}
+
+/** A sandbox, as data. */
+export type WallData = Omit<Wall, "shown"> & { shown: readonly string[] };
+
+/** Records for the thread, with what they need that it does not have. */
+export interface SimulationBatch {
+  /** Decisions on calls, and how people answered requests. */
+  records: readonly Pick<
+    DecisionRecord,
+    "kind" | "sessionId" | "callId" | "agent" | "permissionIds" | "facts" | "settled"
+  >[];
+  /** Policy files of workspaces, by `placeKey`. */
+  lists: readonly (readonly [key: string, lists: readonly LayerRules[]])[];
+  /** By agent. */
+  walls: readonly (readonly [agent: string, wall: WallData])[];
+}
+
+/** The answers of the thread: to its start, to each batch, and to the end. */
+export type SimulationAnswer =
+  | { refused: string }
+  | { usedMs: number }
+  | {
+      usedMs: number;
+      changes: MessageInitShape<typeof PolicyChangeSchema>[];
+      summary: MessageInitShape<typeof SimulationSummarySchema>;
+    };
+
+/** Names the subject of policy files. */
+export const placeKey = (workspace: string, directory: string, agent: string) =>
+  JSON.stringify([workspace, directory, agent]);
+
+interface SimulationParts extends Pick<PlanningParts, "policy" | "layersFor" | "policyDigest" | "confines"> {
+  rules: ConfiguredRules;
+  sessions: Pick<Sessions, "list">;
+  listDecisions(page: { root: string; afterSeq: number; limit: number }): Promise<AuditEntry[]>;
+  listAudits(page: { before?: string; limit: number }): Promise<string[]>;
+  entry?: URL;
+}
+
+/** Judges recorded calls by other rules. */
+export interface Simulation {
+  simulate(
+    principal: Principal,
+    request: SimulatePolicyRequest,
+    signal: AbortSignal,
+  ): AsyncGenerator<SimulatePolicyResponse>;
+}
+
+const budgetMs = 10_000;
+const windowMs = 60_000;
+/** Time that one decision may take over the budget. */
+const graceMs = 5_000;
+const maxDecisions = 100_000;
+const pageSize = 500;
+const progressMs = 1_000;
+const maxHeapMb = 512;
+
+/** Creates the simulation of a replica. Each run has a private thread, so that no candidate delays a call. */
+export function createSimulation(parts: SimulationParts): Simulation {
+  const spent = new Map<string, { at: number; ms: number }[]>();
+  const running = new Set<string>();
+
+  function take(principal: string): number {
+    const recent = (spent.get(principal) ?? []).filter(({ at }) => at > performance.now() - windowMs);
+    spent.set(principal, recent);
+    const left = budgetMs - recent.reduce((sum, { ms }) => sum + ms, 0);
+    if (left > 0 && !running.has(principal)) return left;
+    const why = left > 0 ? "runs a simulation already" : `used ${budgetMs / 1_000} s of simulation within a minute`;
+    throw overBudget(`${principal} ${why}; wait, or take fewer days`);
+  }
+
+  return {
+    async *simulate(principal, request, signal) {
+      const maxMs = take(principal.id);
+      running.add(principal.id);
+      const { policy, policyDigest, rules, entry = assets.simulateThread } = parts;
+      const { guard, home, connectorFiles } = policy.fileRules({ wide: [], narrow: [] });
+      const start: SimulationStart = {
+        candidate: request.candidateToml,
+        rules: { preset: rules.preset, config: rules.config, agents: rules.agents },
+        digest: policyDigest(),
+        ...{ place: { guard, home, connectorFiles }, maxMs },
+      };
+      const thread = startThread(entry, start, maxMs + graceMs, signal);
+      let usedMs = 0;
+      try {
+        const ready = await thread.answer();
+        if ("refused" in ready) throw new RequestError(ErrorReason.POLICY_REFUSED, ready.refused);
+        let [count, told] = [0, performance.now()];
+        for await (const batch of batchesOf(parts, principal, request)) {
+          count += batch.records.filter(({ facts }) => facts !== undefined).length;
+          const done = await thread.ask(batch);
+          usedMs = "usedMs" in done ? done.usedMs : usedMs;
+          if (performance.now() - told < progressMs) continue;
+          told = performance.now();
+          yield create(SimulatePolicyResponseSchema, { kind: { case: "progress", value: { decisions: count } } });
+        }
+        const end = await thread.ask(undefined);
+        if (!("summary" in end)) throw new Error("the thread of a simulation gave no summary");
+        usedMs = end.usedMs;
+        for (const value of end.changes)
+          yield create(SimulatePolicyResponseSchema, { kind: { case: "change", value } });
+        yield create(SimulatePolicyResponseSchema, { kind: { case: "summary", value: end.summary } });
+      } finally {
+        running.delete(principal.id);
+        spent.get(principal.id)?.push({ at: performance.now(), ms: usedMs });
+        await thread.end();
+      }
+    },
+  };
+}
+
+const overBudget = (message: string) =>
+  new RequestError(ErrorReason.QUOTA_EXCEEDED, message, { limit: "simulation_ms" });
+
+/** Reads the records of the audit, those of the newest session trees first. */
+async function* batchesOf(
+  { sessions, listDecisions, listAudits, ...parts }: SimulationParts,
+  principal: Principal,
+  { from, to, maxDecisions: wanted, agent }: SimulatePolicyRequest,
+): AsyncGenerator<SimulationBatch> {
+  const [places, agents] = [new Set<string>(), new Set<string>()];
+  let left = wanted || maxDecisions;
+  for await (const root of rootsOf({ sessions, listAudits }, principal)) {
+    for (let afterSeq = 0; left > 0; ) {
+      const entries = await listDecisions({ root, afterSeq, limit: pageSize });
+      const records = entries.flatMap(({ record, time }) => {
+        if (!record || (agent !== "" && record.agent !== agent)) return [];
+        if (record.kind === DecisionKind.SETTLED) return isAnswer(record) ? [record] : [];
+        if (!decides.has(record.kind) || record.permissionIds.length > 0 !== (record.kind === DecisionKind.ASKED))
+          return [];
+        if (time < from || (to > 0 && time >= to) || left === 0) return [];
+        left -= 1;
+        return [record];
+      });
+      yield newIn(parts, records, places, agents);
+      const last = entries.at(-1);
+      if (!last || entries.length < pageSize) break;
+      afterSeq = Number(last.seq);
+    }
+    if (left === 0) return;
+  }
+}
+
+const decides: ReadonlySet<DecisionKind> = new Set([DecisionKind.ALLOWED, DecisionKind.DENIED, DecisionKind.ASKED]);
+
+/** Checks if a person answered the request itself. */
+function isAnswer({ settled }: DecisionRecord): boolean {
+  return settled !== undefined && settled.by !== "" && settled.settledWith === "" && answers.has(settled.outcome);
+}
+
+const answers: ReadonlySet<PermissionOutcome> = new Set([
+  ...[PermissionOutcome.ONCE, PermissionOutcome.ALWAYS, PermissionOutcome.REJECT],
+]);
+
+/** Adds the policy files and sandboxes that records name first. */
+function newIn(
+  { layersFor, confines }: Pick<SimulationParts, "layersFor" | "confines">,
+  records: SimulationBatch["records"],
+  places: Set<string>,
+  agents: Set<string>,
+): SimulationBatch {
+  const lists: [string, LayerRules[]][] = [];
+  const walls: [string, WallData][] = [];
+  for (const { facts, agent } of records) {
+    if (!facts) continue;
+    const { workspace, directory } = facts;
+    const key = placeKey(workspace, directory, agent);
+    if (!places.has(key))
+      lists.push([key, workspaceLists(layersFor({ session: undefined, ancestors: [], agent, workspace, directory }))]);
+    const wall = agents.has(agent) ? undefined : confines?.(agent);
+    if (wall) walls.push([agent, { ...wall, shown: wall.shown() }]);
+    places.add(key);
+    agents.add(agent);
+  }
+  return { records, lists, walls };
+}
+
+async function* rootsOf(
+  { sessions, listAudits }: Pick<SimulationParts, "sessions" | "listAudits">,
+  principal: Principal,
+): AsyncGenerator<string> {
+  const known = new Set<string>();
+  for (let before: string | undefined; ; ) {
+    const page = await sessions.list(principal, { limit: pageSize, ...(before !== undefined && { before }) });
+    for (const { rootSessionId } of page) {
+      if (!known.has(rootSessionId)) yield rootSessionId;
+      known.add(rootSessionId);
+    }
+    before = page.at(-1)?.id;
+    if (page.length < pageSize) break;
+  }
+  for (let before: string | undefined; ; ) {
+    const page = await listAudits({ limit: pageSize, ...(before !== undefined && { before }) });
+    for (const root of page) if (!known.has(root)) yield root;
+    before = page.at(-1);
+    if (page.length < pageSize) return;
+  }
+}
+
+/** A thread that answers one message at a time. */
+function startThread(entry: URL, workerData: SimulationStart, maxMs: number, signal: AbortSignal) {
+  const worker = new Worker(entry, {
+    ...{ workerData, env: {}, execArgv: [] },
+    resourceLimits: { maxOldGenerationSizeMb: maxHeapMb },
+  });
+  // It must not keep the process alive.
+  worker.unref();
+  async function answer(): Promise<SimulationAnswer> {
+    const late = AbortSignal.timeout(Math.ceil(maxMs));
+    try {
+      const [message] = await once(worker, "message", { signal: AbortSignal.any([signal, late]) });
+      return message;
+    } catch (cause) {
+      signal.throwIfAborted();
+      const why = late.aborted ? `takes longer than ${maxMs / 1_000} s` : "takes more memory than a simulation may";
+      throw new RequestError(
+        ErrorReason.QUOTA_EXCEEDED,
+        `judging by the candidate ${why}; make its rules simpler, or take fewer days`,
+        { limit: "simulation_ms" },
+        { cause },
+      );
+    }
+  }
+  return {
+    answer,
+    async ask(batch: SimulationBatch | undefined): Promise<SimulationAnswer> {
+      const answered = answer();
+      worker.postMessage(batch);
+      return await answered;
+    },
+    async end(): Promise<void> {
+      await worker.terminate();
+    },
+  };
+}

@@ -1,0 +1,95 @@
+import type { Command } from "commander";
+import { PermissionAction, PermissionActionSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  type PolicyChange,
+  SimulatePolicyResponseSchema,
+  type SimulationSummary,
+} from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { withServer } from "../command.ts";
+import type { CliContext } from "../context.ts";
+import { CommandError, exitCodes, UsageError } from "../failure/command-error.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
+import { daysAgo } from "../view/audit-entries.ts";
+import { wordOf } from "../view/words.ts";
+
+/** Defines `toolgate simulate`. */
+export function defineSimulate(command: Command, context: CliContext): void {
+  command
+    .description(
+      "Try the rules of a file on the calls of the last days: which decisions would change, first those that people rejected and that would be allowed. Nothing is applied, and only the tables of rules are sent",
+    )
+    .argument("<file>", "a configuration, or a file with its tables permission, agent and preset")
+    .option("--days <number>", "take the decisions of the last days", "30")
+    .option("--agent <name>", "take those for one agent")
+    .option("--fail-on <change>", "exit with 3 if a decision would `widen`: be allowed, or asked instead of denied")
+    .addHelpText("after", examples)
+    .action((file: string, { days, agent = "", failOn }: { days: string; agent?: string; failOn?: string }) =>
+      withServer(context, command, "approver", async ({ permissions }, screen) => {
+        if (failOn !== undefined && failOn !== "widen")
+          throw new UsageError(`--fail-on ${failOn} is not known`, "write --fail-on widen");
+        const from = daysAgo(days);
+        const service = await context.loadService();
+        const candidateToml = service.candidateOf(file);
+        let summary: SimulationSummary | undefined;
+        for await (const part of permissions.simulatePolicy({ candidateToml, from, agent })) {
+          const { kind } = part;
+          if (kind.case === "progress") screen.note(`${kind.value.decisions} decisions read`);
+          if (kind.case === "summary") summary = kind.value;
+          if (kind.case === "progress") continue;
+          if (screen.json) screen.emit(SimulatePolicyResponseSchema, part);
+          else if (kind.case === "change") screen.write(changeLines(kind.value).join(""));
+        }
+        if (!summary) throw new CommandError("the service sent no summary", "run the command again", exitCodes.failed);
+        if (summary.unfaithful > 0)
+          throw new CommandError(
+            `the result cannot be relied on: ${summary.unfaithful} decisions come out otherwise by the rules that made them, such as ${terminalLine(summary.unfaithfulExample)}`,
+            "report it with that example; the record has what the decision rests on",
+            exitCodes.failed,
+          );
+        for (const line of summaryLines(summary)) screen.note(line);
+        if (failOn === undefined) return undefined;
+        if (summary.leftOut > 0)
+          throw new CommandError(
+            `${summary.leftOut} decisions were not judged in time`,
+            "take fewer --days, or one --agent",
+            exitCodes.failed,
+          );
+        return summary.widened > 0 ? exitCodes.refused : undefined;
+      }),
+    );
+}
+
+const actionWord = (action: PermissionAction) => wordOf(PermissionActionSchema, action);
+
+function changeLines({ before, after, decisions, rejected, approved, agent, examples, ...change }: PolicyChange) {
+  const people = [
+    ...(rejected > 0 ? [`people rejected ${rejected} of them`] : []),
+    ...(approved > 0 ? [`people approved ${approved} of them`] : []),
+  ];
+  const what = `${actionWord(before)} → ${actionWord(after)} ${change.old?.permission ?? ""}, agent ${agent}: ${times(decisions)}`;
+  const deciding = after === PermissionAction.ALLOW ? change.new : (change.new ?? change.old);
+  return [
+    `${[what, ...people].map(terminalLine).join(", ")}\n`,
+    ...examples.map((text) => `    ${terminalLine(text)}\n`),
+    ...(deciding
+      ? [`  now: ${terminalLine(change.old?.reason ?? "")}\n  then: ${terminalLine(deciding.reason)}\n`]
+      : []),
+  ];
+}
+
+const times = (count: number) => (count === 1 ? "once" : `${count} times`);
+
+function summaryLines(summary: SimulationSummary): string[] {
+  const { decisions, judged, changed, widened, asksSaved, asksAdded, notJudged, leftOut, moreChanges } = summary;
+  return [
+    `${judged} of ${decisions} decisions judged: ${changed} would change, ${widened} of them widen; ${asksSaved} questions saved, ${asksAdded} added`,
+    ...(moreChanges > 0 ? [`${moreChanges} more kinds of changes are not shown`] : []),
+    ...notJudged.map(({ reason, decisions }) => `not judged: ${decisions}, since ${terminalLine(reason)}`),
+    ...(leftOut > 0 ? [`not judged: ${leftOut}, since the time was over`] : []),
+  ];
+}
+
+const examples = `
+Examples:
+  toolgate simulate next.toml
+  toolgate simulate next.toml --days 7 --fail-on widen`;
