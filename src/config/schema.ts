@@ -587,6 +587,13 @@ export const configSchema = strictTable({
   mcp: z.record(name(), upstream).default({}),
   agent_runner: z.record(name(), agentRunner).default({}),
   experimental: key(texts().default([]), "names of the experimental tools to offer"),
+  public_url: key(
+    origin
+      .refine((written) => /^https?:/.test(written), { error: "the address starts with http:// or https://" })
+      .optional(),
+    "the address at which people reach the service, such as `https://gate.example`: links to requests begin with it, and its host is accepted",
+    { without: "the address of each request", variable: "TOOLGATE_PUBLIC_URL" },
+  ),
   hosts: key(texts().default([]), "further names that the service accepts in the Host header"),
   origins: key(z.array(origin).default([]), "web origins whose scripts may send requests"),
   trusted_proxies: key(

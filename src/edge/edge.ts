@@ -39,7 +39,16 @@ import { type RpcDoorOptions, rpcDoor } from "./rpc/rpc-door.ts";
 export interface EdgeOptions {
   config: Pick<
     Config,
-    "listen" | "healthListen" | "tls" | "hosts" | "origins" | "trustedProxies" | "tokens" | "insecureNoAuth" | "limits"
+    | "listen"
+    | "healthListen"
+    | "tls"
+    | "hosts"
+    | "origins"
+    | "publicUrl"
+    | "trustedProxies"
+    | "tokens"
+    | "insecureNoAuth"
+    | "limits"
   >;
   /** Creates the services that the doors call. */
   services: (failures: Failures, budget: ByteBudget) => Services;
@@ -114,6 +123,7 @@ export async function startEdge(options: EdgeOptions): Promise<Listener> {
     shutdownSignal: shutdown.signal,
     origins: config.origins,
     isTls: config.tls !== undefined,
+    publicUrl: config.publicUrl,
   });
   const hasToken = createTokenCheck(authenticateMcp);
   const { requestsWithoutToken } = config.limits;

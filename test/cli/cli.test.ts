@@ -274,7 +274,7 @@ describe("toolgate reply", () => {
       const { code, stderr } = await toolgate(["reply", "per_1", answer], environment);
       expect(code).toBe(2);
       expect(stderr).toContain("it is longer than this command shows");
-      expect(stderr).toContain(`${server.url}/#/requests/per_1`);
+      expect(stderr).toContain(`${server.url}/r/per_1`);
       expect(stderr).toContain("toolgate output ses_1 toolgate-output:out_1");
     }
     expect(server.replies).toEqual([]);

@@ -101,7 +101,7 @@ test("without a sign-in, call at a terminal prints the link to the request and w
     XDG_CONFIG_HOME: "/nonexistent",
   });
   server.log(asked);
-  await unsigned.sees(`${server.url}/#/requests/per_1`);
+  await unsigned.sees(`${server.url}/r/per_1`);
   server.log(settled(PermissionOutcome.ONCE, "ann"), completed);
   const { code, stdout } = await unsigned.finished;
   expect(code).toBe(0);

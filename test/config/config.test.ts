@@ -346,6 +346,8 @@ describe("a start is refused, and the message says what to do", () => {
         {},
         "origins.0: an origin is scheme, host and port",
       ],
+      ["a public address with a path", 'public_url = "https://a.example/x"', {}, {}, "public_url: an origin is scheme"],
+      ["no web address", 'public_url = "ftp://a.example"', {}, {}, "public_url: the address starts with http"],
       ["an origin for all", 'origins = ["*"]', {}, {}, "origins.0: an origin is scheme, host and port"],
       [
         "a token without a source",

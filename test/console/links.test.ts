@@ -57,6 +57,23 @@ describe("a link to a request", () => {
     expect(await refusal(permissions.getPermission({ permissionId: "per_x" }))).toMatchObject(unknown);
   });
 
+  test("leads through the sign-in to the request, and changes nothing when a program follows it", async () => {
+    await ask(service(), { command: "echo first" });
+    const { id } = await requestOf(service(), await ask(service(), { command: "echo reached" }));
+    const link = `${service().url}/r/${id}`;
+    const before = await connect(service(), "watcher").permissions.getPermission({ permissionId: id });
+    for (const method of ["GET", "HEAD", "POST"]) await (await fetch(link, { method })).text();
+    expect(await connect(service(), "watcher").permissions.getPermission({ permissionId: id })).toEqual(before);
+    const page = await (await browsers.browser()).newPage();
+    const answers = answersOf(page);
+    await page.goto(`${link}#token=caller-token-for-tests`);
+    await page.getByLabel("Code or token").fill("approver-token-for-tests");
+    await page.getByRole("button", { name: "Sign in" }).click();
+    await page.getByRole("article").locator(".command-line").getByText("echo reached").waitFor();
+    expect(new URL(page.url())).toMatchObject({ pathname: "/", search: "", hash: `#/requests/${id}` });
+    expect(answers).toEqual([]);
+  });
+
   test("shows that request among others, also at its old address", async () => {
     await ask(service(), { command: "echo first" });
     const { id } = await requestOf(service(), await ask(service(), { command: "echo linked" }));

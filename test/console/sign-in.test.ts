@@ -44,7 +44,7 @@ async function consoleLine({ atTerminal }: { atTerminal: boolean }) {
   return line;
 }
 
-test("a person signs in at an identity provider in the browser, and is back at the address that it was opened for", async () => {
+test("a person signs in at an identity provider in the browser, and is back at the request that it was opened for", async () => {
   const provider = await startRogueIssuer("toolgate");
   onTestFinished(() => void provider.close());
   const settings =
@@ -52,11 +52,12 @@ test("a person signs in at an identity provider in the browser, and is back at t
     '[[role_map]]\nissuer = "corp"\ngroup = "sre"\nroles = ["approver"]\n';
   const { url } = await startService({ settings });
   const page = await (await browsers.browser()).newPage();
-  await page.goto(`${url}/#/policy`);
+  // A link can be passed on with more than it had.
+  await page.goto(`${url}/r/per_1?return=https://evil.example#/policy`);
   await page.getByRole("button", { name: "Sign in at corp" }).click();
   await untilLive(page);
   await page.getByText("Ann A.", { exact: true }).waitFor();
-  expect(new URL(page.url())).toMatchObject({ pathname: "/", search: "", hash: "#/policy" });
+  expect(new URL(page.url())).toMatchObject({ pathname: "/", search: "", hash: "#/requests/per_1" });
   await page.getByRole("button", { name: "Sign out" }).click();
   // A response that another page obtained is not taken.
   await page.goto(`${url}/auth/callback/corp?code=of-ann&state=x&iss=${provider.issuer}`);

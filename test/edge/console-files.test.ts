@@ -38,6 +38,23 @@ test("the policy allows nothing from other origins, no inline script and no fram
   expect(headers.get("referrer-policy")).toBe("no-referrer");
 });
 
+test("the link of a request is the page, which nothing stores or indexes; no other path below it is served", async () => {
+  const { url } = await serveConsole();
+  for (const path of ["/r/per_0mh3x8f1a6e0b", "/r/per_Ab-_9_2?utm_source=chat"]) {
+    const page = await fetch(`${url}${path}`);
+    expect([path, page.status, await page.text()]).toEqual([path, 200, "<!doctype html><title>Toolgate</title>"]);
+    expect(Object.fromEntries(page.headers)).toMatchObject({
+      "cache-control": "no-store",
+      "referrer-policy": "no-referrer",
+      "x-robots-tag": "noindex, nofollow",
+    });
+  }
+  const bad = ["", "per_", "ses_1", "per_1/", "per_1/x", "per_1%2f..", "%70er_1", "per_<b>", `per_${"a".repeat(65)}`];
+  for (const id of bad) expect([id, (await fetch(`${url}/r/${id}`)).status]).toEqual([id, 404]);
+  for (const method of ["POST", "PUT", "DELETE"])
+    expect([method, (await fetch(`${url}/r/per_1`, { method })).status]).toEqual([method, 404]);
+});
+
 test("a client that does not accept gzip gets the plain file", async () => {
   const { url } = await serveConsole();
   const plain = await fetch(url, { headers: { "accept-encoding": "identity" } });

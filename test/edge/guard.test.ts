@@ -8,9 +8,10 @@ import { startServer } from "./server.ts";
 const rpc = "/opencode.tool.v1.ToolService/GetServerInfo";
 
 describe("the Host header", () => {
-  for (const host of ["localhost:1", "LOCALHOST", "127.0.0.1:80", "[::1]:80", "tools.example:443"]) {
+  for (const host of ["localhost:1", "LOCALHOST", "127.0.0.1:80", "[::1]:80", "tools.example:443", "gate.example"]) {
     test(`${host} is answered`, async () => {
-      const server = await startServer({}, { config: { hosts: ["tools.example"] } });
+      const config = { hosts: ["tools.example"], publicUrl: "https://gate.example" };
+      const server = await startServer({}, { config });
       expect((await get(`${server.url}/healthz`, host)).status).toBe(200);
     });
   }

@@ -24,7 +24,7 @@ beforeAll(async () => {
   url = `http://127.0.0.1:${port}`;
   directory = await realpath(await mkdtemp(join(tmpdir(), "toolgate-mcp-")));
   await mkdir(join(directory, "packages/a"), { recursive: true });
-  const settings = `mcp_hold_ms = 30000\n[mcp_hold.hasty]\nms = 300\n${unconfined}[workspace]\nshop = ${JSON.stringify(directory)}\n`;
+  const settings = `mcp_hold_ms = 30000\npublic_url = "https://gate.example"\n[mcp_hold.hasty]\nms = 300\n${unconfined}[workspace]\nshop = ${JSON.stringify(directory)}\n`;
   service = createService({ settings, flags: ["--listen", `127.0.0.1:${port}`] });
 });
 afterAll(async () => {
@@ -170,13 +170,13 @@ test("a call that outlives its client is found by toolgate_wait in another sessi
 describe("a client that opens links", () => {
   const library = { capabilities: { elicitation: { url: {} } } };
   const ways = [
-    ["modern over HTTP", connectHttp, "modern"],
-    ["legacy over stdio", connectStdio, "legacy"],
+    ["modern over HTTP", connectHttp, "modern", () => "https://gate.example"],
+    ["legacy over stdio", connectStdio, "legacy", () => url],
   ] as const;
 
   test.each(ways)(
     "%s: gets the link to the request, which has no credential, and its answer decides nothing",
-    async (_way, open, era) => {
+    async (_way, open, era, address) => {
       const client = await open(service, { era, library });
       const { promise: shown, resolve: show } = Promise.withResolvers<{
         message: string;
@@ -192,7 +192,7 @@ describe("a client that opens links", () => {
       const [request] = await requestsFor(`echo linked-${era}`);
       expect({ message, link, mode }).toEqual({
         message: `Toolgate asks an approver before this runs: bash: echo linked-${era}`,
-        link: `${service.url}/#/requests/${request?.id}`,
+        link: `${address()}/r/${request?.id}`,
         mode: "url",
       });
       await approve(`echo linked-${era}`);
@@ -201,29 +201,32 @@ describe("a client that opens links", () => {
     },
   );
 
-  test.each(ways)("%s: gets the link to a question, and the answers of the person", async (_way, open, era) => {
-    const client = await open(service, { era, library });
-    const { promise: shown, resolve: show } = Promise.withResolvers<{ message: string; url?: string }>();
-    client.setRequestHandler("elicitation/create", ({ params }) => {
-      show(params as { message: string });
-      return { action: "accept" };
-    });
-    expect((await client.listTools()).tools.map(({ name }) => name)).toContain("question");
-    const question = `Which, ${era}?`;
-    const result = client.callTool({ name: "question", arguments: { question, options: ["this", "that"] } });
-    const { message, url: link } = await shown;
-    const [request] = await requestsFor(question);
-    expect([message, link]).toEqual([
-      `Toolgate asks a person to answer: question: ${question}`,
-      `${service.url}/#/requests/${request?.id}`,
-    ]);
-    const { id: permissionId = "", sessionId = "" } = request ?? {};
-    const answers = [{ values: ["that"] }];
-    const { permissions } = connect(service, "approver");
-    await permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE, answers });
-    expect(textOf(await result)).toContain(`"${question}"="that"`);
-    await client.close();
-  });
+  test.each(ways)(
+    "%s: gets the link to a question, and the answers of the person",
+    async (_way, open, era, address) => {
+      const client = await open(service, { era, library });
+      const { promise: shown, resolve: show } = Promise.withResolvers<{ message: string; url?: string }>();
+      client.setRequestHandler("elicitation/create", ({ params }) => {
+        show(params as { message: string });
+        return { action: "accept" };
+      });
+      expect((await client.listTools()).tools.map(({ name }) => name)).toContain("question");
+      const question = `Which, ${era}?`;
+      const result = client.callTool({ name: "question", arguments: { question, options: ["this", "that"] } });
+      const { message, url: link } = await shown;
+      const [request] = await requestsFor(question);
+      expect([message, link]).toEqual([
+        `Toolgate asks a person to answer: question: ${question}`,
+        `${address()}/r/${request?.id}`,
+      ]);
+      const { id: permissionId = "", sessionId = "" } = request ?? {};
+      const answers = [{ values: ["that"] }];
+      const { permissions } = connect(service, "approver");
+      await permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE, answers });
+      expect(textOf(await result)).toContain(`"${question}"="that"`);
+      await client.close();
+    },
+  );
 
   test("one that does not say so is never asked", async () => {
     const client = await connectHttp(service, {

@@ -81,7 +81,7 @@ function nextStepOf(call: OpenCall): string[] {
 
 /** Returns the link to a request in the console. It carries no credential. */
 export function linkToRequest(url: string, { id }: Pick<PermissionRequest, "id">): string {
-  return `${url}/#/requests/${encodeURIComponent(id)}`;
+  return `${url}/r/${encodeURIComponent(id)}`;
 }
 
 /** The forms that are displayed to approvers are safe: the service escapes what could deceive. */

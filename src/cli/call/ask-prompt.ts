@@ -95,7 +95,7 @@ export function createAskPrompt({
 
 /** The page of the console that shows a request. */
 export function requestLink(url: string, { id }: Pick<PermissionRequest, "id">): string {
-  return terminalSafe(`${url}/#/requests/${encodeURIComponent(id)}`);
+  return terminalSafe(`${url}/r/${encodeURIComponent(id)}`);
 }
 
 /** The command that answers a request from another terminal. */

@@ -36,6 +36,12 @@ export function createRoute(): Route {
   };
 }
 
+/** Turns the link to a request, `/r/ID`, into the address of its page, and drops whatever else the link has. */
+export function openLinkedRequest(): void {
+  const [, id] = /^\/r\/(per_[\w-]+)$/.exec(location.pathname) ?? [];
+  if (id !== undefined) history.replaceState(null, "", `/#${pathOf("requests", id)}`);
+}
+
 /** The path of a page and a selected item. */
 export function pathOf(...parts: readonly string[]): string {
   return `/${parts.map(encodeURIComponent).join("/")}`;

@@ -2,17 +2,38 @@ import { createHash } from "node:crypto";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { extname, join } from "node:path";
 import { gzipSync } from "node:zlib";
+import { notServed } from "../api/request-failure.ts";
 import type { Mount, Request, Response } from "./handler.ts";
 
-/** Opens the door for browsers: the built console at `/`, from memory. */
+/** Opens the door for browsers: the built console at `/`, from memory, and at the link of each permission request. */
 export function consoleDoor(directory: string): Mount[] {
   const files = readFiles(directory);
-  if (files.size === 0) return [{ path: "/", methods, handle: (_request, response) => explainBuild(response) }];
-  return [...files].map(([path, file]) => ({
+  const page = files.get("/");
+  const explain = (_request: Request, response: Response) => explainBuild(response);
+  const mounts: Mount[] = [...files].map(([path, file]) => ({
     path,
     methods,
     handle: (request, response) => sendFile(file, request, response),
   }));
+  if (page === undefined) mounts.push({ path: "/", methods, handle: explain });
+  return [...mounts, { path: linkPath, methods, handle: page === undefined ? explain : sendLinked(page) }];
+}
+
+/** Path of the links to permission requests: the id follows. */
+const linkPath = "/r/";
+
+/**
+ * Serves the page at the link of a request. The link carries no credential and the request is not looked up, so that whatever follows
+ * links without a person, such as a scanner of mail or the preview of a chat, learns and changes nothing.
+ */
+function sendLinked(page: ConsoleFile): Mount["handle"] {
+  const headers = { ...page.headers, "cache-control": "no-store", "x-robots-tag": "noindex, nofollow" };
+  return (request, response) => {
+    const [path = ""] = (request.url ?? "").split("?", 1);
+    if (!/^per_[\w-]{1,64}$/.test(path.slice(linkPath.length)))
+      throw notServed("not_found", `${path} is no link to a permission request`);
+    sendFile({ ...page, headers }, request, response);
+  };
 }
 
 const methods: readonly string[] = ["GET", "HEAD"];

@@ -7,11 +7,12 @@ import { isProbe } from "./probes.ts";
 
 /** Creates the guard before all doors: it refuses unknown hosts, except for probes of health, and answers the preflight requests of web pages. */
 export function createHttpGuard(
-  { listen, hosts, origins }: Pick<Config, "listen" | "hosts" | "origins">,
+  { listen, hosts, origins, publicUrl }: Pick<Config, "listen" | "hosts" | "origins" | "publicUrl">,
   refuse: Refuse,
   next: Handler,
 ): Handler {
   const knownHosts = new Set(["localhost", "127.0.0.1", "[::1]", inHeader(listen.host), ...hosts].map(lower));
+  if (publicUrl !== undefined) knownHosts.add(new URL(publicUrl).hostname);
   const knownOrigins = new Set(origins);
 
   return (request, response) => {

@@ -26,6 +26,8 @@ export interface McpDoorOptions extends LocalApiOptions, McpHandlerOptions {
   /** Web origins whose pages may call. */
   origins: readonly string[];
   isTls: boolean;
+  /** The address of links to requests; undefined: that of the client's request. */
+  publicUrl: string | undefined;
 }
 
 /**
@@ -61,7 +63,7 @@ async function serve(
   load: () => Promise<McpHandler>,
   { request, response, left }: { request: Request; response: Response; left: AbortSignal },
 ): Promise<void> {
-  const { authenticate, shutdownSignal, isTls, peerOf } = options;
+  const { authenticate, shutdownSignal, isTls, publicUrl, peerOf } = options;
   shutdownSignal.throwIfAborted();
   response.setHeader("cache-control", "no-store");
   response.setHeader("x-accel-buffering", "no");
@@ -75,7 +77,7 @@ async function serve(
     peer: () => peerOf(request),
     pinned,
     mcpSessionId: headerOf(request, "mcp-session-id") ?? "",
-    url: `${isTls ? "https" : "http"}://${headerOf(request, "host") ?? ""}`,
+    url: publicUrl ?? `${isTls ? "https" : "http"}://${headerOf(request, "host") ?? ""}`,
   };
   // A credential that ends takes its streams with it.
   const signal = AbortSignal.any([left, ...(principal.ended === undefined ? [] : [principal.ended])]);
