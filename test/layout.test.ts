@@ -206,7 +206,7 @@ const steps: readonly (readonly [step: string, file: string, name: string])[] = 
   ["follow a call", "call/follow.ts", "callEvents"],
   ["watch a session", "call/follow.ts", "watchSession"],
   ["match a rule", "policy/match-rule.ts", "matchRule"],
-  ["settle an answer", "approval/settle-answer.ts", "settleAnswer"],
+  ["settle an answer", "approval/permissions.ts", "settleAnswer"],
   ["bash", "tools/bash.ts", "createBash"],
   ["sign in, and find who a token is", "people/credentials.ts", "createCredentials"],
   ["open the doors", "edge/edge.ts", "startEdge"],

@@ -86,7 +86,7 @@ export function isViewCut({ input }: Pick<CallView, "input">): boolean {
 }
 
 /** Computes the digest of what an approver sees of a request; see `CallView.digest` in the contract. */
-export function viewDigest(request: PermissionRequest): string {
+function viewDigest(request: PermissionRequest): string {
   const { digest, permission, display, warnings, view, preview, risks, question, offers } = request;
   const seen = toJson(
     PermissionRequestSchema,

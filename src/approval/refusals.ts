@@ -159,7 +159,7 @@ export function notEditable({ request: { id }, part }: AskRecord): RequestError 
 }
 
 /** The answers do not fit the questions of the permission request. */
-export function invalidAnswers({ id }: PermissionRequest, field: string, why: string): RequestError {
+function invalidAnswers({ id }: PermissionRequest, field: string, why: string): RequestError {
   return new RequestError(ErrorReason.INVALID_ANSWERS, `permission request ${id} is not answered: ${why}`, {
     permission_id: id,
     field,

@@ -23,9 +23,6 @@ export interface OidcFlow {
   readonly redirectUri: string;
 }
 
-/** Speaks with identity providers. */
-export type OidcClient = ReturnType<typeof createOidcClient>;
-
 /** Creates the client. `now` is the time of day, in ms. */
 export function createOidcClient(now: () => number, log: Logger) {
   const known = new Map<OidcProvider, { configuration: Configuration; time: number }>();

@@ -10,7 +10,7 @@ import {
   PermissionOutcome,
   PermissionReason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { countAttention } from "../../src/cli/view/attention.ts";
+import { countAttention } from "../../src/cli/commands/stats.ts";
 
 const { ASK, ALLOW } = PermissionAction;
 const { ONCE, REJECT, EXPIRED } = PermissionOutcome;

@@ -10,8 +10,8 @@ import {
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PolicyChange, SimulationSummary } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { PermissionReply, PermissionRequestSchema, RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { tomlOf, tryRules } from "../../src/cli/commands/suggest.ts";
 import type { PastRequest } from "../../src/cli/view/suggestions.ts";
-import { tomlOf, tryRules } from "../../src/cli/view/tried-rules.ts";
 import { toolgate } from "../cli/toolgate.ts";
 import { main } from "../main.ts";
 import { connect, refusal } from "./clients.ts";

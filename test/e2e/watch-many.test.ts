@@ -1,10 +1,10 @@
 import { Code } from "@connectrpc/connect";
 import { describe, expect, test } from "vitest";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { WatchManyResponse, WatchSessionResponse } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { isTerminal } from "../../src/call/state.ts";
-import { reasonOfName } from "../../src/edge/api/failures.ts";
 import { stores, useServiceOn } from "../console/stores.ts";
 import { type Clients, connect, kinds, refusal } from "./clients.ts";
 import { read } from "./reading.ts";
@@ -136,7 +136,8 @@ describe.each(stores)("several watches on one stream, on %s", (store) => {
     for (const [key, value] of Object.entries(wrong)) {
       const { code, message, error } = await refusal(read(agent.tools.watchSession(value)).end());
       const [{ reason = "", metadata = {} } = {}] = error.findDetails(ErrorInfoSchema);
-      expect(ends.get(key)).toMatchObject({ code, message, reason: reasonOfName(reason), metadata });
+      const sent = ErrorReason[reason as keyof typeof ErrorReason];
+      expect(ends.get(key)).toMatchObject({ code, message, reason: sent, metadata });
     }
     await agent.tools.callTool({ sessionId, callId: "later", tool: "echo", input: { text: "later" } });
     for (;;) {

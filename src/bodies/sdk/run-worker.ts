@@ -33,7 +33,7 @@ const stopGraceMs = 5_000;
  * Connects, again and again, until the worker has drained. Rejects if the first connection is refused, and when another process has the
  * same instance ID: the two would end each other's connections without end.
  */
-export async function runWorker(worker: Worker): Promise<void> {
+async function runWorker(worker: Worker): Promise<void> {
   const { drained } = worker;
   for (let attempt = 0; !worker.hasDrained; attempt++) {
     const connection = openConnection(worker);

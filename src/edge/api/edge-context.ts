@@ -105,7 +105,7 @@ export class ResponseMetadata {
 }
 
 /** Reads the caller's W3C trace context from the headers; undefined if there is none or it is malformed. */
-export function traceContextOf(headers: RequestHeaders): TraceContext | undefined {
+function traceContextOf(headers: RequestHeaders): TraceContext | undefined {
   const traceparent = headers.get("traceparent");
   if (traceparent === null || !traceparentPattern.test(traceparent)) return undefined;
   const tracestate = headers.get("tracestate") ?? "";

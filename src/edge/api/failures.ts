@@ -49,11 +49,6 @@ export function nameOfReason(reason: ErrorReason): ReasonName {
   return "UNSPECIFIED";
 }
 
-/** Returns the reason of a name; UNSPECIFIED for a name that is none. */
-export function reasonOfName(name: string): ErrorReason {
-  return isReasonName(name) ? ErrorReason[name] : ErrorReason.UNSPECIFIED;
-}
-
 type ReasonName = keyof typeof ErrorReason;
 
 const isReasonName = (name: string): name is ReasonName => Object.hasOwn(ErrorReason, name);

@@ -1,7 +1,7 @@
 import type { Readable, Writable } from "node:stream";
 import { type JSONRPCMessage, ReadBuffer, serializeMessage, type Transport } from "@modelcontextprotocol/client";
+import { createLastWords } from "../../core/last-words.ts";
 import { within } from "../../core/within.ts";
-import { createLastWords } from "../../tool/last-words.ts";
 
 /** A started program. */
 export interface McpProgram {

@@ -11,9 +11,6 @@ export type ListingName = "sessions" | "trees" | "grants" | "audits";
 /** The names of all keys of a store. No other file builds key names. */
 export type Keys = ReturnType<typeof createKeys>;
 
-/** The keys of one session tree. They share the root's hash tag, so one script can use all of them. */
-export type TreeKeys = ReturnType<Keys["tree"]>;
-
 /**
  * Creates the names. No key of a record has a TTL, since Redis' clock may jump: the sweep removes records by the time of the store.
  * Only what is needed for moments has one: answers of operations, the policy, pointers to what is not created yet.

@@ -3,9 +3,6 @@ import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { number, text, texts } from "./reply.ts";
 
-/** Access to the records of a table. */
-export type MarkedHash = ReturnType<typeof createMarkedHash>;
-
 /** Place of the tables of a replica; a command of the operator has no replica. */
 export interface TablePlace {
   link: Pick<Link, "command" | "run">;

@@ -1,5 +1,6 @@
 import type { CancellationTokenSource, MessageConnection, MessageReader } from "vscode-jsonrpc/node";
 import type { LanguageServer } from "../../core/language-server.ts";
+import { createLastWords } from "../../core/last-words.ts";
 import { ToolFailure } from "../../tool/errors.ts";
 import type { ServerProgram } from "./find-server.ts";
 
@@ -67,11 +68,13 @@ export async function openConnection(
   // Takes longer to load than most services need it.
   const rpc = await import("vscode-jsonrpc/node");
   const { promise: ended, resolve: setEnded } = Promise.withResolvers<ServerEnd>();
-  const lastWords = retainEnd(program);
+  const printed = createLastWords(maxWords);
+  program.stderr.setEncoding("utf8").on("data", printed.add);
+  program.stderr.on("error", () => undefined);
   let unanswered = 0;
   /** Ends the connection at once: nothing that the server sends counts any more. */
   const end = (reason: string, isExpected = false) => {
-    const words = lastWords();
+    const words = printed.text();
     setEnded({ isExpected, reason: words === "" ? reason : `${reason}; it printed last: ${words}` });
     connection.dispose();
     // What is still in the pipe is not read.
@@ -155,16 +158,6 @@ const shutdownMs = 1_000;
 /** Tests for the error of a request that waited when its connection was closed. */
 function isDisposed(error: unknown, { ResponseError, ErrorCodes }: typeof import("vscode-jsonrpc/node")): boolean {
   return error instanceof ResponseError && error.code === ErrorCodes.PendingResponseRejected;
-}
-
-/** Retains the end of what a server prints for people. */
-function retainEnd({ stderr }: ServerProgram): () => string {
-  let words = "";
-  stderr.setEncoding("utf8").on("data", (text: string) => {
-    words = (words + text).slice(-maxWords);
-  });
-  stderr.on("error", () => undefined);
-  return () => words.trim();
 }
 
 /** Passes on the messages that are accepted as they arrive: the connection queues them without a limit. */

@@ -1,9 +1,9 @@
 import { realpath } from "node:fs/promises";
 import { join, sep } from "node:path";
-import type { Readable } from "node:stream";
 import { type ClientContext, client, RequestError } from "@agentclientprotocol/sdk";
 import * as z from "zod";
 import packageJson from "../../../../package.json" with { type: "json" };
+import { createLastWords } from "../../../core/last-words.ts";
 import { locateProgram } from "../../../core/locate-program.ts";
 import { within } from "../../../core/within.ts";
 import type { AgentRun, RunUpdate } from "../runner.ts";
@@ -44,11 +44,13 @@ async function withProgram(
   const tools = await host.openTools(run);
   try {
     const process = await host.start({ argv: [file, ...args], cwd, env }, run, (title) => onProgress({ title }));
-    const stderr = keepTail(process.stderr);
+    const words = createLastWords(maxTailCharacters);
+    process.stderr.setEncoding("utf8").on("data", words.add);
+    process.stderr.on("error", () => undefined);
     try {
       return await converse(runtime, { run, cwd, process, tools, onProgress });
     } catch (error) {
-      throw await explained(error, process, redacted(env, stderr));
+      throw await explained(error, process, redacted(env, words.text));
     } finally {
       await process.kill();
     }
@@ -83,16 +85,6 @@ function redacted(env: AcpProgram["env"], stderr: () => string): () => string {
 }
 
 const maxTailCharacters = 2_000;
-
-/** Reads a stream to its end and keeps its last characters; returns the function that returns them. */
-function keepTail(stream: Readable): () => string {
-  let tail = "";
-  stream.setEncoding("utf8").on("data", (text: string) => {
-    tail = (tail + text).slice(-maxTailCharacters);
-  });
-  stream.on("error", () => undefined);
-  return () => tail.trim();
-}
 
 /** A run whose program was started. */
 interface StartedRun {

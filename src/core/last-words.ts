@@ -1,7 +1,5 @@
-const maxWords = 4_096;
-
 /** Creates a buffer of the end of what a program prints for people. */
-export function createLastWords(): { add(text: string): void; text(): string } {
+export function createLastWords(maxWords = 4_096): { add(text: string): void; text(): string } {
   const words: string[] = [];
   return {
     add(text) {
