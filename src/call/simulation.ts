@@ -31,7 +31,7 @@ export interface SimulationStart {
   rules: ConfiguredRules;
   digest: string;
   place: Pick<FileRules, "guard" | "home" | "connectorFiles">;
-  /** Time for judging. */
+  /** Time for judging, in which the thread computes. */
   maxMs: number;
 }
 
@@ -84,8 +84,8 @@ export interface Simulation {
 
 const budgetMs = 10_000;
 const windowMs = 60_000;
-/** Time that one decision may take over the budget. */
-const graceMs = 5_000;
+/** Time in which the thread has to answer: it may share its processor with many others. */
+const maxAnswerMs = 60_000;
 const maxDecisions = 100_000;
 const pageSize = 500;
 const progressMs = 1_000;
@@ -117,7 +117,7 @@ export function createSimulation(parts: SimulationParts): Simulation {
         digest: policyDigest(),
         ...{ place: { guard, home, connectorFiles }, maxMs },
       };
-      const thread = startThread(entry, start, maxMs + graceMs, signal);
+      const thread = startThread(entry, start, signal);
       let usedMs = 0;
       try {
         const ready = await thread.answer();
@@ -235,7 +235,7 @@ async function* rootsOf(
 }
 
 /** A thread that answers one message at a time. */
-function startThread(entry: URL, workerData: SimulationStart, maxMs: number, signal: AbortSignal) {
+function startThread(entry: URL, workerData: SimulationStart, signal: AbortSignal) {
   const worker = new Worker(entry, {
     ...{ workerData, env: {}, execArgv: [] },
     resourceLimits: { maxOldGenerationSizeMb: maxHeapMb },
@@ -243,13 +243,15 @@ function startThread(entry: URL, workerData: SimulationStart, maxMs: number, sig
   // It must not keep the process alive.
   worker.unref();
   async function answer(): Promise<SimulationAnswer> {
-    const late = AbortSignal.timeout(Math.ceil(maxMs));
+    const late = AbortSignal.timeout(maxAnswerMs);
     try {
       const [message] = await once(worker, "message", { signal: AbortSignal.any([signal, late]) });
       return message;
     } catch (cause) {
       signal.throwIfAborted();
-      const why = late.aborted ? `takes longer than ${maxMs / 1_000} s` : "takes more memory than a simulation may";
+      const why = late.aborted
+        ? `takes longer than ${maxAnswerMs / 1_000} s`
+        : "takes more memory than a simulation may";
       throw new RequestError(
         ErrorReason.QUOTA_EXCEEDED,
         `judging by the candidate ${why}; make its rules simpler, or take fewer days`,

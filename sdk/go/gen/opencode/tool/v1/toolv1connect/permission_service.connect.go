@@ -144,7 +144,7 @@ type PermissionServiceClient interface {
 	// by the candidate, from the facts of its record (DecisionRecord.facts), and sends what would change, then a summary.
 	// Grants and answers of people play no part: what a grant allowed counts as ASK. It runs beside the calls, changes
 	// nothing, and a result is evidence about the past, not an approval of the candidate. A candidate that cannot be read
-	// fails with POLICY_REFUSED, which says where. A principal has 10 s in a minute, and one simulation at a time; more
+	// fails with POLICY_REFUSED, which says where. A principal has 10 s of a processor in a minute, and one simulation at a time; more
 	// fails with QUOTA_EXCEEDED (`simulation_ms`). A simulation that reaches them ends with what it has judged
 	// (SimulationSummary.left_out). It reads the sessions that the principal may read. Roles: approver, watcher, admin.
 	SimulatePolicy(context.Context, *connect.Request[v1.SimulatePolicyRequest]) (*connect.ServerStreamForClient[v1.SimulatePolicyResponse], error)
@@ -401,7 +401,7 @@ type PermissionServiceHandler interface {
 	// by the candidate, from the facts of its record (DecisionRecord.facts), and sends what would change, then a summary.
 	// Grants and answers of people play no part: what a grant allowed counts as ASK. It runs beside the calls, changes
 	// nothing, and a result is evidence about the past, not an approval of the candidate. A candidate that cannot be read
-	// fails with POLICY_REFUSED, which says where. A principal has 10 s in a minute, and one simulation at a time; more
+	// fails with POLICY_REFUSED, which says where. A principal has 10 s of a processor in a minute, and one simulation at a time; more
 	// fails with QUOTA_EXCEEDED (`simulation_ms`). A simulation that reaches them ends with what it has judged
 	// (SimulationSummary.left_out). It reads the sessions that the principal may read. Roles: approver, watcher, admin.
 	SimulatePolicy(context.Context, *connect.Request[v1.SimulatePolicyRequest], *connect.ServerStream[v1.SimulatePolicyResponse]) error
