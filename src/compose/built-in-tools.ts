@@ -283,5 +283,5 @@ const packages = "/node_modules/";
 function packagesOf(program: string) {
   const path = realpathSync(program);
   const at = path.indexOf(packages);
-  return at === -1 ? [] : [{ path: path.slice(0, at + packages.length - 1), isWritable: false }];
+  return at === -1 ? [] : [{ path: path.slice(0, at + packages.length - 1), isWritable: false, isCode: true }];
 }

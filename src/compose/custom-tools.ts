@@ -1,4 +1,4 @@
-import { realpathSync } from "node:fs";
+import { existsSync, realpathSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -104,7 +104,7 @@ function createToolProcessStarter(
     // Links may lead through directories that change, such as the temporary one.
     const runtime = realpathSync(bunPath ?? process.execPath);
     // They may lie in a directory that commands do not see.
-    const code = [codeRootOf(path, configDirectory), assets.root, ...packages, runtime];
+    const code = [...codeRootsOf(path, configDirectory, workspace.directory), assets.root, ...packages, runtime];
     count += 1;
     const program = await startLastingProgram(
       { sandbox, supervisor },
@@ -123,7 +123,7 @@ function createToolProcessStarter(
       },
       {
         ...{ agent: "", cwd: workspace.directory, workspace: workspace.directory, hasPipes: true },
-        directories: code.map((each) => ({ path: each, isWritable: false })),
+        directories: code.map((each) => ({ path: each, isWritable: false, isCode: true })),
         network: hostNetwork(
           { name: `tools ${count}`, title: `the tool process of ${path}`, table: "[tools]", hosts, localPorts },
           { log, args },
@@ -203,14 +203,19 @@ function findBun({
   return workspaces.some((root) => isWithin(found, root) || isWithin(real, root)) ? undefined : found;
 }
 
-/** Returns the path that a process sees of the code which it loads: with a file of the configuration all that lies beside that. */
-function codeRootOf(path: string, configDirectory: string): string {
-  if (isWithin(path, configDirectory)) return configDirectory;
+/**
+ * Returns the paths that a process sees of the code which it loads: with a file of the configuration all that lies beside that. What
+ * holds the workspace is followed by its part that is code alone, since rules for every path hide the rest.
+ */
+function codeRootsOf(path: string, configDirectory: string, workspace: string): string[] {
   const packages = path.indexOf("/node_modules/");
-  if (packages >= 0) return join(path.slice(0, packages), "node_modules");
-  const directory = dirname(path);
   // A home directory holds too much.
-  return isWithin(homedir(), directory) ? path : directory;
+  const directory = isWithin(homedir(), dirname(path)) ? path : dirname(path);
+  const own = packages >= 0 ? join(path.slice(0, packages), "node_modules") : directory;
+  const root = isWithin(path, configDirectory) ? configDirectory : own;
+  if (!isWithin(workspace, root)) return [root];
+  const code = isWithin(workspace, path) ? ["tool", "tools"].map((name) => join(path, name)) : [path];
+  return [root, ...code.filter((each) => existsSync(each))];
 }
 
 const maxLines = 100;

@@ -50,6 +50,8 @@ export interface PlaceDirectory {
   readonly path: string;
   /** True if the command may also change what is below. */
   readonly isWritable: boolean;
+  /** True if it holds the code of a program that nobody is asked for: rules for every path do not hide it, those that name a path do. */
+  readonly isCode?: boolean;
 }
 
 /** A file or directory that is hidden; it must exist. */

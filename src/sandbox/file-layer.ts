@@ -151,12 +151,13 @@ function mountArgs(
 ): NonNullable<LayerShare["args"]> {
   const bound = (paths: readonly string[], option: string) => paths.flatMap((path) => [option, path, path]);
   const isSealed = (path: string) => !isInWritable(planned, path) || sealed.some((root) => isWithin(path, root.path));
-  const roots = closed.flatMap(({ path }) => ["--tmpfs", path, ...directoriesOf(cwd, path)]);
+  // One may lie in another.
+  const outerFirst = closed.toSorted((one, other) => one.path.length - other.path.length);
+  const roots = outerFirst.flatMap(({ path }) => ["--tmpfs", path, ...directoriesOf(cwd, path)]);
   return {
     directories: [
       ...roots,
       ...shown.flatMap((path) => [isSealed(path) ? "--ro-bind" : "--bind", path, path]),
-      ...closed.flatMap(({ path }) => ["--remount-ro", path]),
       ...bound(
         sealed.map(({ path }) => path).filter((path) => !closed.some((root) => root.path === path)),
         "--ro-bind",
@@ -174,9 +175,11 @@ function mountArgs(
       "--ro-bind-try",
     ),
     masks: [
-      ...emptied.flatMap(({ path }) => ["--perms", "0555", "--tmpfs", path, "--remount-ro", path]),
+      ...emptied.flatMap(({ path }) => ["--perms", "0555", "--tmpfs", path]),
       ...masked.flatMap(({ path }) => ["--ro-bind", maskFile, path]),
     ],
+    // Late, since other layers mount over paths in them, which bubblewrap has to make.
+    root: [...closed, ...emptied].flatMap(({ path }) => ["--remount-ro", path]),
   };
 }
 

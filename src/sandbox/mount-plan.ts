@@ -42,7 +42,12 @@ export function planMounts(input: PlanInput): MountPlan {
     isPartial: false,
   };
   const searched = { directories: 0 };
-  for (const root of input.roots) planRoot(input, plan, root, searched);
+  for (const root of input.roots) {
+    // Code below another root is judged with that, unless its rules close it.
+    const above = input.roots.find((other) => other !== root && isWithin(root.absolute, other.absolute));
+    if (root.isCode && above && !plan.closed.some(({ path }) => path === above.absolute)) continue;
+    planRoot(root.isCode ? { ...input, decisions: input.codeDecisions } : input, plan, root, searched);
+  }
   if (plan.masked.length > input.maxMasks) coverDirectories(input, plan);
   if (plan.masked.length > input.maxMasks) {
     plan.excess.read = plan.masked.length;
@@ -93,7 +98,7 @@ function planRoot(input: PlanInput, plan: MountPlan, root: PlanRoot, searched: W
     const open = openPaths(root, input.tree, (place) => isReadable(input, place));
     if (!open.isOpen) {
       plan.closed.push({ path: root.absolute, reason: "rules allow to read only some files" });
-      plan.shown.push(...open.paths);
+      plan.shown.push(...open.paths, ...codeBelow(input, root));
     }
   }
   if (isEditReversed) {
@@ -112,6 +117,10 @@ function planRoot(input: PlanInput, plan: MountPlan, root: PlanRoot, searched: W
   const walk = { input, plan, root, checks, searched, filter: createNameFilter(decisions, root) };
   walkDirectory(walk, root.absolute, 0, checks);
 }
+
+/** Lists the other roots below one that hold code. */
+const codeBelow = ({ roots }: PlanInput, { absolute }: PlanRoot) =>
+  roots.flatMap((root) => (root.isCode && root.absolute.startsWith(`${absolute}/`) ? [root.absolute] : []));
 
 /** Walks a directory. `inherited` are bits of the names above it, `checks` those that are still to check. */
 function walkDirectory(walk: Walk, directory: string, inherited: number, checks: number): void {

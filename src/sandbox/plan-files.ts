@@ -1,4 +1,5 @@
 import { once } from "node:events";
+import { relative } from "node:path";
 import { Worker } from "node:worker_threads";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { assets } from "../core/assets.ts";
@@ -55,15 +56,21 @@ export function fileRequest(
   const canWrite = profile !== "read-only";
   // Names of the whole disk are too many.
   const outside = directories.filter(
-    ({ path }) => path !== "/" && !isKernelDirectory(path) && !sharedTemporary.has(path) && !isWithin(path, workspace),
+    ({ path, isCode }) =>
+      path !== "/" &&
+      !isKernelDirectory(path) &&
+      !sharedTemporary.has(path) &&
+      (!isWithin(path, workspace) || (isCode && path !== workspace)),
   );
   return {
     rules: files.rules,
     roots: [
       { absolute: workspace, pattern: ".", isWritable: canWrite },
-      ...outside.map(({ path, isWritable }) => ({
-        ...{ absolute: path, pattern: path, except: workspace },
+      ...outside.map(({ path, isWritable, isCode = false }) => ({
+        ...{ absolute: path, pattern: isWithin(path, workspace) ? relative(workspace, path) : path, except: workspace },
         isWritable: canWrite && isWritable,
+        // One that holds the workspace would open it.
+        isCode: isCode && !isWithin(workspace, path),
       })),
     ],
     allowed: { read: files.read, edit: files.edit },

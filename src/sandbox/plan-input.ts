@@ -6,6 +6,8 @@ import type { NameTree } from "./name-tree.ts";
 export interface PlanRoot extends ReadPlace {
   /** True if the profile lets the command write there. */
   readonly isWritable: boolean;
+  /** True if it holds the code of the program itself. */
+  readonly isCode?: boolean;
   /** A directory below that is another root. */
   readonly except?: string;
 }
@@ -15,6 +17,8 @@ export interface PlanInput {
   readonly roots: readonly PlanRoot[];
   readonly tree: NameTree;
   readonly decisions: FileDecisions;
+  /** Decisions on the roots with code. */
+  readonly codeDecisions: FileDecisions;
   /** Canonical paths that this call was allowed, whatever rules say. */
   readonly allowed: Record<FileUse, ReadonlySet<string>>;
   /** Canonical paths that this call was allowed to edit with all that is below. */

@@ -4,6 +4,7 @@ import { serialize } from "node:v8";
 import { parentPort } from "node:worker_threads";
 import { isWithin } from "../core/is-within.ts";
 import { createFileDecisions } from "../policy/file-decisions.ts";
+import { rulesThatName } from "../policy/file-rules.ts";
 import {
   createGitIndexReader,
   gitDirectoriesOf,
@@ -49,9 +50,11 @@ function inputOf(
   { rules, allowed, hidden, ...request }: Omit<PlanRequest, "placeholders">,
   facts: FileFacts,
 ): PlanInput {
+  const decisions = createFileDecisions(rules);
+  const hasCode = request.roots.some(({ isCode }) => isCode);
   return {
     ...{ ...request, ...facts, maxDirectories },
-    decisions: createFileDecisions(rules),
+    ...{ decisions, codeDecisions: hasCode ? createFileDecisions(rulesThatName(rules)) : decisions },
     allowed: { read: new Set(allowed.read), edit: new Set(allowed.edit) },
     hidden: new Set(hidden),
   };

@@ -184,6 +184,30 @@ describe("a tool in its process", () => {
     });
   });
 
+  test.each(["ask", "deny"])("runs where rules %s for every path, and sees its own code alone", async (action) => {
+    const rules = `[permission]\n"*" = "${action}"\n[permission.read]\n"*" = "${action}"\n"*/unseen.*" = "deny"\n`;
+    const strict = createService({ settings: rules });
+    onTestFinished(strict.close);
+    await strict.start();
+    await strict.stop();
+    const folder = join(dirname(strict.config), "tool");
+    await writeFiles(folder, { "probe.ts": probe, "unseen.txt": "s", "beside.txt": "seen" });
+    await writeFile(join(folder, "../other.txt"), "s");
+    await writeFiles(strict.workspace, { "source.txt": "s", ".opencode/tool/own.ts": probe });
+    await toolgate(["trust", strict.workspace, "--data", strict.data, "--config", strict.config]);
+    await strict.start();
+    expect(await call("own", { does: "say", arg: "hello" }, {}, strict)).toMatchObject({ output: "hello" });
+    expect(await run("read", join(folder, "beside.txt"), strict)).toMatchObject({ output: "seen" });
+    expect(await run("read", join(folder, "unseen.txt"), strict)).toMatchObject({ output: "error: EACCES" });
+    expect(await run("read", strict.config, strict)).toMatchObject({ output: expect.stringContaining("error: E") });
+    expect(await run("read", join(folder, "../other.txt"), strict)).toMatchObject({ output: "error: ENOENT" });
+    expect(await run("list", strict.data, strict)).toMatchObject({ output: "" });
+    expect(await run("list", strict.workspace, strict)).toMatchObject({ output: "" });
+    expect(await run("write", join(strict.workspace, "new.txt"), strict)).toMatchObject({
+      error: expect.stringContaining("EROFS"),
+    });
+  });
+
   test("without the sandbox would see them: the same reads find data and port", async () => {
     const open = await startService({ settings: unconfined });
     await writeFiles(dirname(open.config), { "tool/probe.ts": probe });

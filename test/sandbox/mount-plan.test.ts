@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { createFileDecisions, type FileUse } from "../../src/policy/file-decisions.ts";
-import type { FileRules } from "../../src/policy/file-rules.ts";
+import { type FileRules, rulesThatName } from "../../src/policy/file-rules.ts";
 import { defaultRules } from "../../src/policy/layers.ts";
 import type { LayerRules } from "../../src/policy/model.ts";
 import { createPolicy } from "../../src/policy/policy.ts";
@@ -88,6 +88,7 @@ function inputOf(
     roots: [{ absolute: root, pattern: ".", isWritable }],
     tree,
     decisions: createFileDecisions(fileRules(rules)),
+    codeDecisions: createFileDecisions(rulesThatName(fileRules(rules))),
     allowed: { read: absolute(read), edit: absolute(edit) },
     hidden: new Set(),
     editTrees: [...absolute(editTrees)],
@@ -286,6 +287,17 @@ test("rules that allow only some files close the workspace and show those", () =
   ]);
   expect(relative(plan.closed)).toEqual([""]);
   expect(plan.shown).toEqual(["/project/src", "/project/README.md"]);
+});
+
+test("code of the program stays in a closed workspace, without the files that rules name", () => {
+  const rules = rulesOf({ "*": "ask", read: { "*key*": "deny" } });
+  const files = [".opencode/tool/a.ts", ".opencode/tool/key.ts", ".opencode/tool/.env", "x.ts"];
+  const code = { absolute: `${root}/.opencode/tool`, pattern: ".opencode/tool", isWritable: false, isCode: true };
+  const input = inputOf(rules, files);
+  const plan = planMounts({ ...input, roots: [...input.roots, code] });
+  expect(relative(plan.closed)).toEqual([""]);
+  expect(plan.shown).toEqual([code.absolute]);
+  expect(relative(plan.masked).toSorted()).toEqual([".opencode/tool/.env", ".opencode/tool/key.ts"]);
 });
 
 test("rules that deny all edits make the workspace read-only, but for what the call was allowed", () => {
