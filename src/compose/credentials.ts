@@ -8,6 +8,7 @@ import { serviceRoot } from "../core/ids.ts";
 import type { Logger } from "../core/logger.ts";
 import { readIfExists } from "../core/read-if-exists.ts";
 import { adoptSignIns } from "../people/adopt-sign-ins.ts";
+import { createCertificateCallers } from "../people/client-certificates.ts";
 import { credentialOf, hashOfSecret } from "../people/credential.ts";
 import { type Credentials, createCredentials } from "../people/credentials.ts";
 import { createJwtCallers } from "../people/jwt.ts";
@@ -32,16 +33,18 @@ export async function openCredentialParts(config: Config, store: ServiceStore, l
   const stored = createCredentials({ table, people, lastSeen, now, configured: () => config.tokens, rules });
   // Issuers date their tokens by the time of day, not by that of the store.
   const jwt = createJwtCallers({ rules: () => config.jwt, now: Date.now, log });
+  const certificates = createCertificateCallers(() => config.clientCerts, Date.now);
+  const others = [jwt, certificates];
   const credentials: Credentials = {
     ...stored,
-    principalOf: (sha256) => stored.principalOf(sha256) ?? jwt.principalOf(sha256),
-    principalWithId: (id) => stored.principalWithId(id) ?? jwt.principalWithId(id),
+    principalOf: (sha256) => stored.principalOf(sha256) ?? jwt.principalOf(sha256) ?? certificates.principalOf(sha256),
+    principalWithId: (id) => stored.principalWithId(id) ?? jwt.principalWithId(id) ?? certificates.principalWithId(id),
     endInvalid() {
       stored.endInvalid();
-      jwt.endInvalid();
+      for (const { endInvalid } of others) endInvalid();
     },
     async refresh() {
-      jwt.endInvalid();
+      for (const { endInvalid } of others) endInvalid();
       await stored.refresh();
       await signIns.refresh();
     },
@@ -49,7 +52,7 @@ export async function openCredentialParts(config: Config, store: ServiceStore, l
   const { refreshes } = store;
   const { endInvalid } = credentials;
   const signIns = createProviderSignIns({ rules, table, people, refreshes, now, log, endInvalid });
-  return { credentials, jwt, people, signIns, adoptedApprover };
+  return { credentials, jwt, certificates, people, signIns, adoptedApprover };
 }
 
 /**

@@ -12,6 +12,7 @@ import { createServices } from "../edge/api/services.ts";
 import { startEdge } from "../edge/edge.ts";
 import type { Listener } from "../edge/http/listener.ts";
 import { createRestDomain } from "../edge/rest/rest-domain.ts";
+import type { CertificateCallers } from "../people/client-certificates.ts";
 import type { Credentials } from "../people/credentials.ts";
 import type { JwtCallers } from "../people/jwt.ts";
 import type { RunTokens } from "../people/known-credentials.ts";
@@ -36,6 +37,7 @@ export function startListener({
   about,
   credentials,
   jwt,
+  certificates,
   people,
   signIns,
   runTokens,
@@ -56,6 +58,7 @@ export function startListener({
   about: ReturnType<typeof serverInfo>;
   credentials: Credentials;
   jwt: JwtCallers;
+  certificates: CertificateCallers;
   people: People;
   signIns: ProviderSignIns;
   runTokens: RunTokens;
@@ -106,7 +109,7 @@ export function startListener({
         budget,
       ),
     credentials,
-    jwt,
+    ...{ jwt, certificates },
     signIns,
     runTokens,
     ...(rest && { rest }),

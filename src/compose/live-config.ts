@@ -5,6 +5,7 @@ import type { ConfiguredRules } from "../policy/layers.ts";
 export const reloadedSettings = [
   "tokens",
   "jwt",
+  "clientCerts",
   "oidc",
   "groups",
   "policy",
@@ -21,7 +22,7 @@ export function liveConfig(first: Config): {
   rules: ConfiguredRules;
   replace(next: Pick<Config, ReloadedSetting>): void;
 } {
-  let { tokens, jwt, oidc, groups, policy, websearch, codesearch, upstreamServers } = first;
+  let { tokens, jwt, clientCerts, oidc, groups, policy, websearch, codesearch, upstreamServers } = first;
   let configured = configuredRules(policy);
   return {
     config: {
@@ -31,6 +32,9 @@ export function liveConfig(first: Config): {
       },
       get jwt() {
         return jwt;
+      },
+      get clientCerts() {
+        return clientCerts;
       },
       get oidc() {
         return oidc;
@@ -63,7 +67,7 @@ export function liveConfig(first: Config): {
       },
     },
     replace(next) {
-      ({ tokens, jwt, oidc, groups, policy, websearch, codesearch, upstreamServers } = next);
+      ({ tokens, jwt, clientCerts, oidc, groups, policy, websearch, codesearch, upstreamServers } = next);
       configured = configuredRules(policy);
     },
   };

@@ -106,7 +106,11 @@ async function startParts(
   const { sandbox, warnings } = await startSandbox(config, log, scope);
   const opened = await open(config, log);
   scope.defer(opened.calls.close);
-  const { credentials, jwt, people, signIns, adoptedApprover } = await openCredentialParts(config, opened, log);
+  const { credentials, jwt, certificates, people, signIns, adoptedApprover } = await openCredentialParts(
+    config,
+    opened,
+    log,
+  );
   const connectors = createConnectors(opened.connectors, opened.calls.now);
   const telemetry = await createTelemetry({ log, version, tracing: config.tracing, store: opened });
   scope.defer(telemetry.close);
@@ -172,7 +176,7 @@ async function startParts(
     custom: withUpstreamProblems(withSkillProblems(custom, skills), upstreams.sources, config.file),
     agreement,
     about: serverInfo(config, sandbox, warnings),
-    ...{ credentials, jwt, people, signIns, runTokens, connectors },
+    ...{ credentials, jwt, certificates, people, signIns, runTokens, connectors },
     sources: withToolProcesses(upstreams.sources, custom),
     ...{ subagents, workers, backUp: opened.backUp },
     enforcement: createEnforcement({

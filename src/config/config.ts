@@ -6,7 +6,7 @@ import { createSecureContext } from "node:tls";
 import type { CodeSettings } from "../core/language-server.ts";
 import type { LogRotation } from "../core/log-file.ts";
 import type { SearchSettings } from "../core/search-providers.ts";
-import { type JwtSettings, readJwt } from "./jwt.ts";
+import { type CertificateSettings, type JwtSettings, readClientCerts, readJwt } from "./jwt.ts";
 import { type CamelKeys, camelKeys } from "./keys.ts";
 import { readLanguageServers } from "./language-servers.ts";
 import { canonicalPath, checkDataDirectory, checkOutside, createPrivateDirectory, openRoots } from "./paths.ts";
@@ -57,6 +57,7 @@ type ReadSetting =
       | "mcp"
       | "agent_runner"
       | "jwt"
+      | "client_cert"
       | "oidc"
       | "role_map"
       | "group"
@@ -87,6 +88,8 @@ export interface Config extends CamelKeys<Omit<Settings, ReadSetting>>, SearchSe
   readonly tokens: readonly Token[];
   /** Tokens of issuers that are accepted; the first entry that a token meets decides. */
   readonly jwt: readonly JwtSettings[];
+  /** Client certificates that are accepted in place of a token; the first entry that one meets decides. */
+  readonly clientCerts: readonly CertificateSettings[];
   /** Identity providers at which people sign in. */
   readonly oidc: readonly OidcSettings[];
   readonly groups: readonly GroupSettings[];
@@ -159,7 +162,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
   const { data, workspace, permission, agent, permission_test, token, sandbox, limits, log, ...others } = settings;
   const { tls_cert, tls_key, tls_client_ca, insecure_listen, require_other_user, mcp_hold_ms, mcp_hold, ...read } =
     others;
-  const { rest, plugin, tools, websearch, codesearch, lsp, mcp, agent_runner, jwt, ...persons } = read;
+  const { rest, plugin, tools, websearch, codesearch, lsp, mcp, agent_runner, jwt, client_cert, ...persons } = read;
   const { oidc, role_map, group, ...plain } = persons;
   checkListen(plain.listen.host, settings);
   // The current directory is that of the check, not of the service.
@@ -182,6 +185,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     listen: { ...plain.listen, ...handedSocket(environment) },
     ...{ file: canonicalPath(file), dataDirectory, trustDirectory: trustIn(dataDirectory) },
     ...(flags.newStore && { newStore: true }),
+    clientCerts: readClientCerts(settings, { file, lineOf, workspaces }),
     ...{ tls: readTls(settings, workspaces), workspaces, policy: readPolicy(settings, lineOf, home), tokens },
     jwt: readJwt(jwt, { file, lineOf, workspaces }),
     ...readPeople({ oidc, role_map, group }, { file, lineOf, workspaces }),

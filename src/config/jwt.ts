@@ -21,19 +21,15 @@ export interface JwtSettings {
   readonly jwks?: { readonly keys: { kty: string }[] };
 }
 
+/** Place of the entries. */
+interface EntrySource {
+  file: string;
+  lineOf(path: readonly PropertyKey[]): number | undefined;
+  workspaces: ReadonlyMap<string, string>;
+}
+
 /** Reads the entries `[[jwt]]`; refuses those that let no one in, or everyone, by their line. */
-export function readJwt(
-  jwt: Settings["jwt"],
-  {
-    file,
-    lineOf,
-    workspaces,
-  }: {
-    file: string;
-    lineOf(path: readonly PropertyKey[]): number | undefined;
-    workspaces: ReadonlyMap<string, string>;
-  },
-): JwtSettings[] {
+export function readJwt(jwt: Settings["jwt"], { file, lineOf, workspaces }: EntrySource): JwtSettings[] {
   return jwt.map((entry, index) => {
     const at = (key: string) => `${file}:${lineOf(["jwt", index, key]) ?? lineOf(["jwt", index]) ?? "?"}: [[jwt]]`;
     const { issuer, audience, typ, subject, roles, agents, workspaces: roots, jwks_file: keysFile } = entry;
@@ -56,6 +52,35 @@ export function readJwt(
       ...{ issuer, audience, typ, subject, roles, agents, workspaces: roots, ...(worker && { worker }) },
       ...(keysFile !== undefined && { jwks: readKeys(keysFile, at("jwks_file")) }),
     };
+  });
+}
+
+/** Client certificates that are accepted in place of a token. */
+export type CertificateSettings = Pick<JwtSettings, "roles" | "agents" | "workspaces" | "worker"> & {
+  readonly san: string;
+};
+
+/** Reads the entries `[[client_cert]]`; refuses those that let no one in by their line. */
+export function readClientCerts(
+  { client_cert: entries, tls_client_ca }: Pick<Settings, "client_cert" | "tls_client_ca">,
+  { file, lineOf, workspaces }: EntrySource,
+): CertificateSettings[] {
+  return entries.map((entry, index) => {
+    const { san, roles, agents, workspaces: roots } = entry;
+    const at = `${file}:${lineOf(["client_cert", index, "san"]) ?? lineOf(["client_cert", index]) ?? "?"}: [[client_cert]] lets no one in:`;
+    if (tls_client_ca === undefined)
+      throw new ConfigError(`${at} no client is asked for a certificate; set tls_client_ca to their authority`);
+    if (!/^[\w.:/*-]+$/.test(san))
+      throw new ConfigError(`${at} ${JSON.stringify(san)} is no DNS name or URI; write one, such as "ci.corp.example"`);
+    const earlier = entries.slice(0, index).findIndex((other) => matcher(other.san)(san));
+    if (earlier >= 0)
+      throw new ConfigError(
+        `${at} the entry in line ${lineOf(["client_cert", earlier])} covers its names; put this one first`,
+      );
+    const id = `cert:${san}`;
+    checkTokenWorkspaces({ id, roles, workspaces: roots }, workspaces);
+    const worker = workerRightsOf({ ...entry, id });
+    return { ...{ san, roles, agents, workspaces: roots }, ...(worker && { worker }) };
   });
 }
 

@@ -222,6 +222,18 @@ const jwt = strictTable({
   ...rights,
 });
 
+const clientCert = strictTable({
+  san: key(
+    text(),
+    "accept client certificates with this DNS name or URI in place of a token; `*` matches any characters",
+    {
+      see: "team.md#certificates",
+    },
+  ),
+  roles: key(z.array(z.enum(programRoles)).min(1).default(["caller"]), "what these programs may do"),
+  ...rights,
+});
+
 /** A time such as `90s`, `30m`, `12h` or `30d`. */
 const duration = () =>
   z.string().regex(/^[1-9]\d{0,4}[smhd]$/, { error: 'a time is a number with s, m, h or d, such as "12h"' });
@@ -480,6 +492,7 @@ export const configSchema = strictTable({
   sandbox: sandbox.prefault({}),
   token: z.array(token).default([]),
   jwt: z.array(jwt).default([]),
+  client_cert: z.array(clientCert).default([]),
   oidc: z.record(name(), oidc).default({}),
   role_map: z.array(roleMap).default([]),
   group: z.record(name(), group).default({}),

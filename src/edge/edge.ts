@@ -10,6 +10,7 @@ import type { EncodedMessages, StoreMembership } from "../call/ports.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import { RequestError } from "../core/request-error.ts";
+import type { CertificateCallers } from "../people/client-certificates.ts";
 import type { Credentials } from "../people/credentials.ts";
 import type { JwtCallers } from "../people/jwt.ts";
 import type { RunTokens } from "../people/known-credentials.ts";
@@ -24,7 +25,14 @@ import { hookDoor } from "./hooks/claude-door.ts";
 import { type ConnectionCaps, createConnectionCaps, withinDescriptors } from "./http/connection-caps.ts";
 import { consoleDoor } from "./http/console-files.ts";
 import { createHttpGuard } from "./http/guard.ts";
-import { dispatch, type Handler, type Mount, type Refuse, type Request } from "./http/handler.ts";
+import {
+  createClientCertificates,
+  dispatch,
+  type Handler,
+  type Mount,
+  type Refuse,
+  type Request,
+} from "./http/handler.ts";
 import { createListener, type Listener } from "./http/listener.ts";
 import { createReadiness, healthDoor, metricsDoor, type Readiness } from "./http/probes.ts";
 import { type SignInDoorOptions, signInDoor } from "./http/sign-in.ts";
@@ -57,6 +65,8 @@ export interface EdgeOptions {
   signIns: SignInDoorOptions["signIns"];
   /** Verifies tokens of issuers before a request with one is served. */
   jwt?: Pick<JwtCallers, "admit">;
+  /** Programs that have a client certificate in place of a token. */
+  certificates?: Pick<CertificateCallers, "tokenOf">;
   /** Domain of the door for clients of opencode; undefined: it is closed. */
   rest?: RestDoorOptions["rest"];
   /** Tokens of agents that this service started, which only the MCP door takes. */
@@ -138,7 +148,8 @@ export async function startEdge(options: EdgeOptions): Promise<Listener> {
       overloaded("streams", `this connection has ${maxWaitingRpcs} open streams and calls; open another connection`),
   };
   const served = capOpenRequests(withoutToken, capOpenRequests(waiting, dispatch(mounts, refuse)));
-  const handler = afterAdmission(options.jwt, capResets(hasToken, createHttpGuard(config, refuse, served)));
+  const guarded = capResets(hasToken, createHttpGuard(config, refuse, served));
+  const handler = afterAdmission(options.jwt, withCertificate(options.certificates, guarded));
   const { bodyMs } = config.limits;
   const onDrain = () => drain.abort();
   const onClose = () => shutdown.abort(draining());
@@ -161,6 +172,23 @@ function afterAdmission(jwt: EdgeOptions["jwt"], handler: Handler): Handler {
     const verified = token === "" ? undefined : jwt.admit(token);
     if (verified === undefined) return handler(request, response);
     void verified.then(() => handler(request, response));
+  };
+}
+
+/**
+ * Gives a request without a token the one of its connection's certificate. A browser sends a certificate for whatever page makes the
+ * request, so it counts for programs only.
+ */
+function withCertificate(certificates: EdgeOptions["certificates"], handler: Handler): Handler {
+  if (certificates === undefined) return handler;
+  const certificateOf = createClientCertificates();
+  return (request, response) => {
+    const { headers } = request;
+    const isByProgram = ["authorization", "cookie", "origin", "sec-fetch-site"].every((name) => !(name in headers));
+    const certificate = isByProgram ? certificateOf(request) : undefined;
+    const token = certificate && certificates.tokenOf(certificate);
+    if (token !== undefined) headers.authorization = `Bearer ${token}`;
+    handler(request, response);
   };
 }
 

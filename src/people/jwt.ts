@@ -1,14 +1,12 @@
 import { hash } from "node:crypto";
-import { isDeepStrictEqual } from "node:util";
 import type { JSONWebKeySet, JWTHeaderParameters, JWTPayload } from "jose";
-import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Logger } from "../core/logger.ts";
 import type { Principal } from "../core/principal.ts";
-import { RequestError } from "../core/request-error.ts";
 import { matcher } from "../policy/wildcard.ts";
 import type { CredentialRights } from "./credential.ts";
 import { createIssuerKeys } from "./issuer-keys.ts";
 import { personOf, tokenIdentity } from "./person.ts";
+import { createProofs, type Proofs } from "./proofs.ts";
 
 /** The tokens of an issuer that are accepted, and their rights. */
 export interface JwtRule extends CredentialRights {
@@ -23,22 +21,9 @@ export interface JwtRule extends CredentialRights {
 }
 
 /** Callers that prove themselves with a token of an issuer. */
-export interface JwtCallers {
+export interface JwtCallers extends Omit<Proofs, "has" | "add"> {
   /** Verifies a token that is not known yet; undefined if there is nothing to wait for. */
   admit(token: string): Promise<void> | undefined;
-  /** Returns the principal of a token that was verified, by its SHA-256. */
-  principalOf(sha256: Buffer): Principal | undefined;
-  principalWithId(id: string): Principal | undefined;
-  /** Ends the streams of tokens that have expired, and those of all tokens if the rules are others. */
-  endInvalid(): void;
-}
-
-/** A token that was verified. */
-interface Verified {
-  principal: Principal;
-  /** In ms since the epoch. */
-  expires: number;
-  ending: AbortController;
 }
 
 /** Creates the verification by the rules in force; the first rule that a token meets decides. `now` is the time of day. */
@@ -51,21 +36,9 @@ export function createJwtCallers({
   now: () => number;
   log: Logger;
 }): JwtCallers {
-  const known = new Map<string, Verified>();
+  const proofs = createProofs(rules, now);
   const keys = createIssuerKeys(now);
   const warn = createSeldom(now, log);
-  let inForce = rules();
-
-  function end(sha256: string, { ending }: Verified): void {
-    known.delete(sha256);
-    ending.abort(expired());
-  }
-
-  function endInvalid(): void {
-    const changed = rules() !== inForce && !isDeepStrictEqual(rules(), inForce);
-    inForce = rules();
-    for (const [sha256, verified] of known) if (changed || verified.expires <= now()) end(sha256, verified);
-  }
 
   async function verify(token: string, sha256: string): Promise<void> {
     const { decodeJwt } = await import("jose");
@@ -74,10 +47,8 @@ export function createJwtCallers({
     const candidates = current.filter(({ issuer }) => issuer === iss);
     for (const [index, rule] of candidates.entries()) {
       try {
-        const verified = await verifiedBy(rule, token);
-        const oldest = known.entries().next().value;
-        if (known.size >= maxKnown && oldest !== undefined) end(...oldest);
-        if (rules() === current) known.set(sha256, verified);
+        const { principal, expires } = await verifiedBy(rule, token);
+        if (rules() === current) proofs.add(sha256, principal, expires);
         return;
       } catch (error) {
         if (index === candidates.length - 1) warn(rule.issuer, error);
@@ -85,7 +56,7 @@ export function createJwtCallers({
     }
   }
 
-  async function verifiedBy(rule: JwtRule, token: string): Promise<Verified> {
+  async function verifiedBy(rule: JwtRule, token: string) {
     const { jwtVerify } = await import("jose");
     const { issuer, audience, typ } = rule;
     const options = {
@@ -102,28 +73,17 @@ export function createJwtCallers({
     const { payload, protectedHeader } = await keys.with(rule, (find) => jwtVerify(token, find, options));
     const problem = problemOf(payload, protectedHeader, rule, now() / 1_000);
     if (problem !== undefined) throw new Error(problem);
-    const ending = new AbortController();
-    return {
-      principal: { ...principalFor(rule, payload), ended: ending.signal },
-      expires: (payload.exp ?? 0) * 1_000,
-      ending,
-    };
+    return { principal: principalFor(rule, payload), expires: (payload.exp ?? 0) * 1_000 };
   }
 
   return {
-    endInvalid,
+    ...proofs,
     admit(token) {
       if (rules().length === 0 || token.length > maxTokenLength || !hasFormOfJwt.test(token)) return undefined;
       const sha256 = hash("sha256", token, "hex");
-      if (known.has(sha256)) return undefined;
+      if (proofs.has(sha256)) return undefined;
       return verify(token, sha256).catch(() => undefined);
     },
-    principalOf(sha256) {
-      const found = known.get(sha256.toString("hex"));
-      return found !== undefined && rules() === inForce && found.expires > now() ? found.principal : undefined;
-    },
-    principalWithId: (id) =>
-      [...known.values()].find(({ principal, expires }) => principal.id === id && expires > now())?.principal,
   };
 }
 
@@ -196,13 +156,6 @@ function createSeldom(now: () => number, log: Logger): (issuer: string, error: u
   };
 }
 
-function expired(): RequestError {
-  return new RequestError(
-    ErrorReason.UNAUTHENTICATED,
-    "the token has expired, or the configuration accepts it no longer; get a new one from its issuer",
-  );
-}
-
 /** Signatures with the issuer's private key. With a shared secret (HS256) the verifier could forge. */
 export const signatureAlgorithms: readonly string[] = [
   "RS256",
@@ -219,7 +172,6 @@ export const signatureAlgorithms: readonly string[] = [
 ];
 const hasFormOfJwt = /^ey[\w-]+\.[\w-]+\.[\w-]+$/;
 const skewS = 60;
-const maxKnown = 10_000;
 const maxTokenLength = 8_192;
 const maxSubjectLength = 255;
 const maxActors = 8;

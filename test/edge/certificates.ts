@@ -19,6 +19,8 @@ export interface Certificates {
   server: Pair;
   client: Pair;
   stranger: Pair;
+  /** Creates one with these extensions (openssl), signed by the authority unless another one is given. */
+  make(name: string, extensions: string, signer?: Pair): Promise<Pair>;
   remove(): Promise<void>;
 }
 
@@ -41,6 +43,7 @@ export async function makeCertificates(): Promise<Certificates> {
     server: await make("server", "subjectAltName=DNS:localhost,IP:127.0.0.1", ca),
     client: await make("client", "basicConstraints=CA:FALSE", ca),
     stranger: await make("stranger", "basicConstraints=critical,CA:TRUE"),
+    make: (name, extensions, signer = ca) => make(name, extensions, signer),
     remove: () => rm(directory, { recursive: true }),
   };
 }

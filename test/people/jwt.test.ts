@@ -318,6 +318,10 @@ test(`none of ${Object.keys(forged).length} forged tokens is accepted`, async ()
   expect((await infoOf(await sign(good()))).roles).toEqual(["caller"]);
 });
 
+/** Entries with these names, of which the last one is refused. */
+const certificates = (...names: string[]) =>
+  `tls_client_ca = "ca.pem"\n${names.map((san) => `[[client_cert]]\nsan = "${san}"\n`).join("")}`;
+
 describe("a configuration is refused with its line", () => {
   const keysFile = () => join(service.data, "../keys.json");
   const entry = (fields: Record<string, string>) =>
@@ -347,6 +351,11 @@ describe("a configuration is refused with its line", () => {
       "has no public key",
     ],
     ["a worker without tools", () => entry({ roles: '["worker"]' }), 6, "worker"],
+    ["a certificate that no client is asked for", () => '[[client_cert]]\nsan = "ci"\n', 2, "set tls_client_ca"],
+    ["a certificate of an approver", () => '[[client_cert]]\nsan = "ci"\nroles = ["approver"]\n', 3, "roles"],
+    ["a certificate without a name", () => '[[client_cert]]\nroles = ["caller"]\n', 1, "san"],
+    ["a certificate of a person", () => certificates("ann@corp.example"), 3, "no DNS name or URI"],
+    ["a certificate that an earlier entry covers", () => certificates("*.corp", "ci.corp"), 5, "the entry in line 2"],
   ])("%s", async (_why, text, line, message) => {
     await writeFile(join(service.data, "../none.json"), '{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}');
     const file = join(service.data, "../refused.toml");

@@ -226,14 +226,15 @@ export interface ServeOptions extends Partial<ConnectOptions>, WorkerFacts {
 
 /**
  * Serves tools to the service at `url` (default: TOOLGATE_URL, otherwise http://127.0.0.1:7420) with `token` (default: TOOLGATE_TOKEN),
- * which needs the role `worker`. Connects again whenever the connection is lost. Resolves when the worker has drained; rejects if the
+ * which needs the role `worker`, or a client certificate that has it. Connects again whenever the connection is lost. Resolves when the worker has drained; rejects if the
  * first connection is refused, or if another process has the same instance ID.
  */
 export async function serve(tools: readonly DefinedTool[], options: ServeOptions = {}): Promise<void> {
   const { signal, log = (line) => process.stderr.write(`${line}\n`) } = options;
   const hello = workerHello(tools, options);
   const connectOptions = findServer(options, "worker");
-  if (connectOptions.token === undefined) throw new Error(`a worker needs a token: ${tokenStep(hello)}`);
+  if (connectOptions.token === undefined && connectOptions.cert === undefined)
+    throw new Error(`a worker needs a token: ${tokenStep(hello)}`);
   const worker = createWorker(tools, { hello, connectOptions, log });
   // Once: the same signal again ends the process.
   const drain = () => {

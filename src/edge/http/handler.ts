@@ -1,5 +1,7 @@
+import type { X509Certificate } from "node:crypto";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Http2ServerRequest, Http2ServerResponse } from "node:http2";
+import { TLSSocket } from "node:tls";
 import { type Peer, peerOf } from "../../core/peer-uid.ts";
 import { notServed } from "../api/request-failure.ts";
 
@@ -103,6 +105,22 @@ export function createConnectionPeer(): ConnectionPeer {
     known.set(connection, peer);
     return peer;
   };
+}
+
+/** Creates the search for the certificate of a client, which TLS verified, once per connection; undefined if it has none. */
+export function createClientCertificates(): (request: Request) => X509Certificate | undefined {
+  const known = new WeakMap<object, X509Certificate | "none">();
+  return (request) => {
+    const connection = connectionOf(request);
+    const certificate = known.get(connection) ?? readCertificate(request) ?? "none";
+    known.set(connection, certificate);
+    return certificate === "none" ? undefined : certificate;
+  };
+}
+
+function readCertificate(request: Request): X509Certificate | undefined {
+  const socket = ("stream" in request ? request.stream?.session?.socket : undefined) ?? request.socket;
+  return socket instanceof TLSSocket && socket.authorized ? socket.getPeerX509Certificate() : undefined;
 }
 
 /** Returns the same object for all requests of a connection; each stream of HTTP/2 has a socket object to itself. */
