@@ -15,10 +15,17 @@ interface Fetched {
 export function createIssuerKeys(now: () => number) {
   const fetched = new Map<string, Fetched>();
   const finders = new WeakMap<JSONWebKeySet, JWTVerifyGetKey>();
+  let loading: Promise<typeof import("jose")> | undefined;
+
+  /** Loads the library with the first token. An import costs 13 µs also of a module that is loaded, and a token has four. */
+  function load() {
+    loading ??= import("jose");
+    return loading;
+  }
 
   /** Returns the search for a key, which imports each key once. */
   async function finderOf(keys: JSONWebKeySet): Promise<JWTVerifyGetKey> {
-    const { createLocalJWKSet } = await import("jose");
+    const { createLocalJWKSet } = await load();
     const finder = finders.get(keys) ?? createLocalJWKSet(keys);
     finders.set(keys, finder);
     return finder;
@@ -49,12 +56,13 @@ export function createIssuerKeys(now: () => number) {
   }
 
   return {
+    load,
     /** Verifies with the keys of an issuer; if none fits, once again with those that it publishes now. */
     async with<T>(
       { issuer, jwks }: { issuer: string; jwks?: JSONWebKeySet | undefined },
       verify: (find: JWTVerifyGetKey) => Promise<T>,
     ): Promise<T> {
-      const { errors } = await import("jose");
+      const { errors } = await load();
       if (jwks !== undefined) return await verify(await finderOf(jwks));
       const state = fetched.get(issuer) ?? { time: 0, tried: Number.NEGATIVE_INFINITY };
       fetched.set(issuer, state);

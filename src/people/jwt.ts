@@ -41,7 +41,7 @@ export function createJwtCallers({
   const warn = createSeldom(now, log);
 
   async function verify(token: string, sha256: string): Promise<void> {
-    const { decodeJwt } = await import("jose");
+    const { decodeJwt } = await keys.load();
     const { iss } = decodeJwt(token);
     const current = rules();
     const candidates = current.filter(({ issuer }) => issuer === iss);
@@ -57,7 +57,7 @@ export function createJwtCallers({
   }
 
   async function verifiedBy(rule: JwtRule, token: string) {
-    const { jwtVerify } = await import("jose");
+    const { jwtVerify } = await keys.load();
     const { issuer, audience, typ } = rule;
     const options = {
       ...{
