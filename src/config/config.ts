@@ -10,7 +10,7 @@ import { type CertificateSettings, type JwtSettings, readClientCerts, readJwt } 
 import { type CamelKeys, camelKeys } from "./keys.ts";
 import { readLanguageServers } from "./language-servers.ts";
 import { canonicalPath, checkDataDirectory, checkOutside, createPrivateDirectory, openRoots } from "./paths.ts";
-import { type GroupSettings, type OidcSettings, readPeople } from "./people.ts";
+import { type GroupSettings, namePersons, type OidcSettings, readPeople } from "./people.ts";
 import { readPolicy, type WrittenPolicy } from "./policy.ts";
 import {
   type AgentRunnerSettings,
@@ -186,7 +186,8 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     ...{ file: canonicalPath(file), dataDirectory, trustDirectory: trustIn(dataDirectory) },
     ...(flags.newStore && { newStore: true }),
     clientCerts: readClientCerts(settings, { file, lineOf, workspaces }),
-    ...{ tls: readTls(settings, workspaces), workspaces, policy: readPolicy(settings, lineOf, home), tokens },
+    ...{ tls: readTls(settings, workspaces), workspaces, policy: readPolicy(settings, lineOf, home) },
+    tokens: namePersons(tokens, settings, { file, lineOf, workspaces }),
     jwt: readJwt(jwt, { file, lineOf, workspaces }),
     ...readPeople({ oidc, role_map, group }, { file, lineOf, workspaces }),
     ...(generated !== undefined && { callerTokenFile: generated }),

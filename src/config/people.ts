@@ -4,6 +4,7 @@ import { isSafeAddress } from "../core/safe-address.ts";
 import { isPublicIssuer } from "./jwt.ts";
 import { checkOutside } from "./paths.ts";
 import type { Settings } from "./schema.ts";
+import type { Token } from "./tokens.ts";
 import { ConfigError } from "./toml.ts";
 
 /** An identity provider at which people sign in, with the roles that it leads to. */
@@ -52,6 +53,20 @@ export function readPeople(settings: PeopleSettings, source: Source) {
     };
   });
   return { oidc, groups };
+}
+
+/** Adds the persons to the tokens that name one, in the order of their entries. */
+export function namePersons(
+  tokens: readonly Token[],
+  settings: Pick<Settings, "token" | "oidc">,
+  source: Source,
+): Token[] {
+  return tokens.map((token, index) => {
+    const named = settings.token[index]?.person;
+    if (named === undefined) return token;
+    const [issuer, subject] = splitEntry(named, settings, placeOf(source, ["token", index, "person"], "[[token]]"));
+    return { ...token, person: { issuer, subject } };
+  });
 }
 
 function readProvider(

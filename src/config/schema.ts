@@ -192,6 +192,9 @@ const rights = {
 const token = strictTable({
   id: key(name(), "name of the principal", { see: "configuration.md#tokens" }),
   roles: key(z.array(z.enum(roleNames)).min(1), "what it may do"),
+  person: key(text().optional(), "the person who answers with it, as `PROVIDER:SUBJECT` or `local:SUBJECT`", {
+    without: "the token itself",
+  }),
   ...rights,
   value: key(z.string().optional(), "the token, with at least 20 characters; or one of the next three"),
   file: key(path().optional(), "the file with the token"),

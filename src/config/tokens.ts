@@ -16,6 +16,8 @@ export interface Token {
   agents: readonly string[];
   /** The workspace roots in which it may act; `*` means all. */
   workspaces: readonly string[];
+  /** The person who answers with it; absent: the token stands for itself. */
+  person?: { readonly issuer: string; readonly subject: string };
   /** Set for the role worker. */
   worker?: WorkerRights;
   /** SHA-256 of the token, hex. */

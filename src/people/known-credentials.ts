@@ -1,7 +1,9 @@
 import { hash } from "node:crypto";
 import { isDeepStrictEqual } from "node:util";
+import { create } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { AnswerMethod, type Person } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PersonRecordSchema } from "../../gen/opencode/tool/v1/person_service_pb.ts";
 import type { Identity, Principal, Role } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import { type Credential, type CredentialRights, endOf, newToken } from "./credential.ts";
@@ -16,8 +18,8 @@ export interface ConfiguredToken extends CredentialRights {
   readonly id: string;
   /** SHA-256 of the token, hex. */
   readonly sha256: string;
-  /** The person who has it, as ISSUER:SUBJECT; absent: the token stands for itself. */
-  readonly person?: string | undefined;
+  /** The person who has it; absent: the token stands for itself. */
+  readonly person?: { readonly issuer: string; readonly subject: string } | undefined;
 }
 
 /** The secrets that are accepted: the credentials of the table and the tokens of the configuration. */
@@ -90,9 +92,9 @@ export function createKnownCredentials({
   /** Looks a secret up by its hash, which with a thousand people takes as long as with one; its time reveals nothing about a token. */
   const find = (sha256: Buffer) => known.get(sha256.toString("hex"));
 
-  /** Checks a secret at this moment; a sign-in ends with its person. */
+  /** Checks a secret at this moment; a sign-in, or a token that names a person, ends with the person. */
   function isValid({ record: { expires = 0, revoked = 0, personId }, principal }: KnownSecret): boolean {
-    if (personId !== undefined && people.find(personId)?.revoked) return false;
+    if (people.find(personId ?? principal.identity?.person.id ?? "")?.revoked) return false;
     return principal.roles.size > 0 && endOf({ expires, revoked }) > now();
   }
 
@@ -104,9 +106,9 @@ export function createKnownCredentials({
       return [...known.values()].find((secret) => secret.record.id === id && isValid(secret))?.principal;
     },
     principalOf(sha256) {
-      // A configured token needs no look at the table, which costs a system call.
+      // A configured token of no person needs no look at the tables, which costs a system call.
       const quick = configured() === tokens ? find(sha256) : undefined;
-      if (quick !== undefined && tokens.includes(quick.record)) return quick.principal;
+      if (quick && quick.record.person === undefined && tokens.includes(quick.record)) return quick.principal;
       readChanges();
       const found = find(sha256);
       if (found === undefined || !isValid(found)) return undefined;
@@ -155,7 +157,12 @@ function personWithin(ancestor: string, people: Pick<People, "find">): Person | 
 }
 
 function identityOf({ id, personId, person: named }: SecretRecord, { people, rules, time }: Standing): Identity {
-  if (personId === undefined) return tokenIdentity(id, named);
+  if (personId === undefined) {
+    if (named === undefined) return tokenIdentity(id);
+    const person = personOf(named.issuer, named.subject);
+    const record = people.find(person.id) ?? create(PersonRecordSchema, { id: person.id, person });
+    return { person: withGroups(record, rules, time) ?? person, method: AnswerMethod.TOKEN };
+  }
   const record = people.find(personId);
   const person = record && withGroups(record, rules, time);
   return { person: person ?? personOf(localIssuer, personId), method: AnswerMethod.SESSION };

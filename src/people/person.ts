@@ -23,10 +23,9 @@ export function newLocalPerson(name: string): Person {
   return personOf(localIssuer, `${word === "" ? "person" : word}-${randomText(6)}`, name);
 }
 
-/** Returns who answers with a token: the person to whom the operator gave it, otherwise the token itself. */
-export function tokenIdentity(id: string, named?: string): Identity {
-  const [, issuer = "token", subject = id] = /^([^:]+):(.+)$/.exec(named ?? "") ?? [];
-  return { person: personOf(issuer, subject), method: AnswerMethod.TOKEN };
+/** Returns who answers with a token that is given to no person: the token itself. */
+export function tokenIdentity(id: string): Identity {
+  return { person: personOf("token", id), method: AnswerMethod.TOKEN };
 }
 
 /** The person who answers while authentication is off. */

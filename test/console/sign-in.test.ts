@@ -59,6 +59,11 @@ test("a person signs in at an identity provider in the browser, and is back at t
   await page.getByText("Ann A.", { exact: true }).waitFor();
   expect(new URL(page.url())).toMatchObject({ pathname: "/", search: "", hash: "#/requests/per_1" });
   await page.getByRole("button", { name: "Sign out" }).click();
+  // A link that was damaged on its way leads to the same page.
+  await page.goto(`${url}/healthz`);
+  await page.goto(`${url}/#code=%E0%A4%A`);
+  await page.getByRole("alert").waitFor();
+  await page.getByRole("button", { name: "Sign in at corp" }).waitFor();
   // A response that another page obtained is not taken.
   await page.goto(`${url}/auth/callback/corp?code=of-ann&state=x&iss=${provider.issuer}`);
   await page.getByRole("alert").getByText("begin it again").waitFor();

@@ -212,7 +212,18 @@ test("the operator of the machine invites a person, and the command line names w
     /^Ann {2}(prs_\w{32})\n {2}local:ann-\w{6}; invited by toolgate-people-\w{8}\n {2}\S+ {2}\S+@\S+ {2}last seen at/m,
   );
   const id = /prs_\w{32}/.exec(stdout)?.[0] ?? "";
+  const shown = await main(["people", "invite", ...operator], env);
+  expect(shown.stdout).toContain("this address reaches the service from this machine only");
   const other = await at.join("Bob");
+  // A token of the configuration that names a person answers as that one, and ends with them.
+  const { person: bob } = await at.infoOf(other.token);
+  const bobs = `[[token]]\nid = "bob"\nroles = ["approver"]\nvalue = "bobs-token-for-tests"\nperson = "local:${bob?.subject}"\n`;
+  await service.configure(bobs);
+  process.kill(service.pid ?? 0, "SIGHUP");
+  const bobsToken = () => at.infoOf("bobs-token-for-tests");
+  await expect
+    .poll(() => bobsToken().catch(() => ({})))
+    .toMatchObject({ principal: "bob", person: { id: other.id, name: "Bob" } });
   expect(await main(["people", "rename", other.id, "Rob", ...operator], env)).toMatchObject({ code: 0 });
   expect(await main(["people", "revoke", id, ...operator], env)).toMatchObject({
     code: 0,
@@ -221,6 +232,8 @@ test("the operator of the machine invites a person, and the command line names w
   expect(await toolgate(["people"], env)).toMatchObject({ code: 6 });
   const { credentials } = await at.credentials(admin).listCredentials({});
   const used = credentials.filter(({ label }) => label === "toolgate people");
-  expect(used).toHaveLength(3);
+  expect(used).toHaveLength(4);
   expect(used.every(({ revoked }) => revoked > 0)).toBe(true);
+  await at.people(admin).revokePerson({ id: other.id });
+  expect((await refusal(bobsToken())).code).toBe(Code.Unauthenticated);
 });

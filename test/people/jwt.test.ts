@@ -351,6 +351,12 @@ describe("a configuration is refused with its line", () => {
       "has no public key",
     ],
     ["a worker without tools", () => entry({ roles: '["worker"]' }), 6, "worker"],
+    [
+      "a token of a person of no provider",
+      () => `[[token]]\nid = "a"\nroles = ["approver"]\nsha256 = "${"a".repeat(64)}"\nperson = "corp:ann"\n`,
+      5,
+      "has no one in it by",
+    ],
     ["a certificate that no client is asked for", () => '[[client_cert]]\nsan = "ci"\n', 2, "set tls_client_ca"],
     ["a certificate of an approver", () => '[[client_cert]]\nsan = "ci"\nroles = ["approver"]\n', 3, "roles"],
     ["a certificate without a name", () => '[[client_cert]]\nroles = ["caller"]\n', 1, "san"],

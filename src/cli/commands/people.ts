@@ -30,6 +30,9 @@ export function definePeople(command: Command, context: CliContext): void {
           `${paint("bold", response.code)}  valid once, for 10 minutes, at this server`,
           `  in a browser   ${signInLink(url, response.code)}`,
           `  in a terminal  ${commandLine("toolgate", "login", response.code, ...serverWords(url))}`,
+          ...(isLoopback(url)
+            ? [`  ${paint("yellow", "this address reaches the service from this machine only")}`]
+            : []),
         ]);
       }),
     );
@@ -56,6 +59,9 @@ export function definePeople(command: Command, context: CliContext): void {
       }),
     );
 }
+
+/** Checks if an address means another machine there. */
+const isLoopback = (url: string) => /^(?:localhost|127\..*|\[::1\])$/.test(new URL(url).hostname);
 
 function forOperator(command: Command): Command {
   return command

@@ -47,7 +47,8 @@ export function pathOf(...parts: readonly string[]): string {
   return `/${parts.map(encodeURIComponent).join("/")}`;
 }
 
-function decodePart(part: string): string {
+/** Decodes a part of an address; what cannot be decoded stays as it is. */
+export function decodePart(part: string): string {
   try {
     return decodeURIComponent(part);
   } catch {

@@ -1,6 +1,7 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { type ReadonlySignal, signal } from "@preact/signals";
 import { type ConsoleConnection, connectConsole, proofHeader, type SignInProof } from "../stream/connection.ts";
+import { decodePart } from "./route.ts";
 
 /** The sign-in state: unknown while connecting, signed out (and why), or signed in with a connection. */
 export type SignedIn =
@@ -115,7 +116,7 @@ function post(path: string, body: object, proof?: SignInProof): Promise<Response
 /** Reads what a person typed. */
 function secretIn(text: string): Secret {
   const [, linked] = /#code=([^&]+)$/.exec(text) ?? [];
-  if (linked !== undefined) return { code: decodeURIComponent(linked) };
+  if (linked !== undefined) return { code: decodePart(linked) };
   return isCode(text) ? { code: text } : { token: text };
 }
 
@@ -128,7 +129,7 @@ function isCode(text: string): boolean {
 function takeFromAddress(): Secret | undefined {
   const [, kind = "", text = ""] = /^#(code|token|sign-in)=([^&]+)/.exec(location.hash) ?? [];
   if (kind === "") return undefined;
-  const name = decodeURIComponent(text);
+  const name = decodePart(text);
   const response = location.hash.slice(location.hash.indexOf("&") + 1);
   const { provider, flow = "", hash = "" } = JSON.parse(sessionStorage.getItem(flowKey) ?? "{}");
   sessionStorage.removeItem(flowKey);
