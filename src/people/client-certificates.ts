@@ -68,11 +68,10 @@ function principalFor(
 }
 
 /**
- * Returns the DNS names and the URI of a certificate. Node quotes a name in which it could hide another one; a certificate with such a
- * name, or with two URIs, of which one could be anyone's (SPIFFE X.509-SVID, 2), has none. No name has an `@`, which those of JWTs have.
+ * Returns the DNS names and the URI of a certificate. Of two URIs one could be anyone's (SPIFFE X.509-SVID, 2), so such a certificate
+ * has no name. Node quotes and escapes a name in which another one could hide. No name has an `@`, which those of JWTs have.
  */
 function namesOf({ subjectAltName = "" }: X509Certificate): string[] {
-  if (subjectAltName.includes('"')) return [];
   const names = subjectAltName.split(", ");
   const uris = names.filter((name) => name.startsWith("URI:"));
   if (uris.length > 1) return [];

@@ -84,7 +84,7 @@ test("a program with a client certificate that an entry names calls without a to
     "another trust domain": make("domain", `${own}spiffe://evil.example/spiffe://corp.example/ns/agents/builder`),
     "two URIs": make("two", `${own}${builder},URI:spiffe://corp.example/ns/agents/other`),
     "a name within another": make("within", `subjectAltName=@names\n[names]\nURI.1=x:y, URI:${builder}`),
-    "a name within a DNS name": make("hidden", `subjectAltName=@names\n[names]\nDNS.1=x, DNS:worker.corp.example`),
+    "a name within a DNS name": make("hidden", `subjectAltName=@names\n[names]\nDNS.1=x, DNS:worker.corp.example, y`),
     "an e-mail address": make("mail", "subjectAltName=email:builder@worker.corp.example"),
     "no name but the subject": make("worker.corp.example", "basicConstraints=CA:FALSE"),
     "a name for servers alone": make("serves", `${own}${builder}\nextendedKeyUsage=serverAuth`),
