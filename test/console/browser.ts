@@ -111,9 +111,18 @@ export async function untilLive(page: Page): Promise<void> {
   await page.locator('.live[data-liveness="live"]').waitFor({ state: "attached" });
 }
 
-/** Waits until the card takes an answer. */
+/** Waits until the card takes an answer, which it does after its end was on the screen. */
 export async function untilArmed(page: Page): Promise<void> {
-  await page.locator('.answer-bar .primary[aria-disabled="false"]').first().waitFor();
+  // The page grows while texts are loaded and drawn; a card with a form has no end.
+  await expect
+    .poll(
+      async () => {
+        await page.evaluate(`document.querySelector(".ask-end")?.scrollIntoView({ block: "center" })`);
+        return await page.locator('.answer-bar .primary[aria-disabled="false"]').filter({ visible: true }).count();
+      },
+      { timeout: 20_000 },
+    )
+    .toBe(1);
 }
 
 /** Waits until the card takes a rejection, which needs no look at the whole request. */

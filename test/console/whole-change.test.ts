@@ -115,11 +115,51 @@ test("a change of 5,000 lines shows its counts, and is approved only after the w
   // The content is a value of the input, which is folded too.
   expect(await once.getAttribute("aria-disabled")).toBe("true");
   await page.getByRole("button", { name: "Show all of it" }).click();
-  await expect.poll(() => once.getAttribute("aria-disabled")).toBe("false");
+  await untilArmed(page);
   await expect.poll(() => card.locator(".diff-line.added").count()).toBe(5_000);
   await expect.poll(() => card.locator(".diff-line.removed").count()).toBe(5_000);
   await answer(page, /Approve once/);
   expect((await agent.tools.callTool(call)).part?.state.case).toBe("completed");
+});
+
+test.each([
+  ["a desktop", {}],
+  ["a phone", { viewport: { width: 360, height: 640 }, hasTouch: true, isMobile: true }],
+])("on %s a call is approved only after its end was on the screen, above the answers", async (_, screen) => {
+  const lines = Array.from({ length: 24 }, (_, i) => `echo ${i + 1}`).join("\n");
+  const calls = [];
+  for (const last of ["first", "second"]) {
+    const names = ["one", "two"].map((part) => `${last}-${part}.sh`);
+    for (const name of names) await writeFile(join(service.workspace, name), `${lines.slice(0, 80)}\n: ${name}\n`);
+    calls.push(await ask(service, { command: `sh ${names.join("; sh ")}` }));
+  }
+  const { permissions } = connect(service, "approver");
+  const page = await browsers.open(service, "approver", screen);
+  const once = page.getByRole("button", { name: /Approve once/ });
+  const armed = async () => {
+    await untilRejectable(page);
+    await page.getByText("scroll to its end").waitFor();
+    return await once.getAttribute("aria-disabled");
+  };
+  const ids: string[] = [];
+  for (const { call } of calls) {
+    const open = async () => (await permissions.listPermissions({ sessionId: call.sessionId })).permissions;
+    await expect.poll(open).toHaveLength(1);
+    ids.push((await open())[0]?.id ?? "");
+  }
+  for (const id of ids) {
+    await page.goto(`${service.url}/#/requests/${id}`);
+    await page.locator(`.ids a[href$="${id}"]`).waitFor({ state: "attached" });
+    expect(await armed()).toBe("true");
+    // What the bar covers has not been seen.
+    await page.evaluate(`document.querySelector(".ask-end").scrollIntoView({ block: "end" })`);
+    expect(await armed()).toBe("true");
+    const answers = answersOf(page);
+    for (const key of ["o", "a"]) await page.keyboard.press(key);
+    expect(answers).toEqual([]);
+    await page.getByRole("button", { name: "Open all" }).press("Enter");
+    await page.locator('.answer-bar .primary[aria-disabled="false"]').waitFor();
+  }
 });
 
 test("a script is shown with the call; of one that changed since, the page and the record say that it was not shown", async () => {
@@ -202,7 +242,7 @@ test("of 100 calls every line of the view is on the page, and none is approved b
       expect(await once.getAttribute("aria-disabled")).toBe("true");
       await folds.first().click();
     }
-    await expect.poll(() => once.getAttribute("aria-disabled")).toBe("false");
+    await untilArmed(page);
     const text = await page.getByRole("article").evaluate((card) => card.textContent);
     const missing = viewLines(request).filter((line) => !isOn(text, line));
     expect(missing).toEqual([]);

@@ -41,7 +41,7 @@ export function AnswerBar({
   isLive: boolean;
   connection: ConsoleConnection;
   /** Called with the report of an answer that the service has recorded. */
-  onAnswered: (report: string) => void;
+  onAnswered: (report: string, answer: AnswerOutcome) => void;
 }) {
   const form = useSignal<Form>("none");
   const bar = useRef<HTMLDivElement>(null);
@@ -96,9 +96,11 @@ export function AnswerBar({
     <div ref={bar} class="answer-bar" aria-busy={isSending}>
       <SendingState sending={sending} />
       {!isLive && <p class="hint">You can approve again when the page is live.</p>}
-      {!isWhole && (
+      {armed && !isWhole && (
         <div class="sending">
-          <p class="hint">You can approve this after you have opened all of it above.</p>
+          <p class="hint">
+            You can approve this after you have seen all of it: open what is folded, and scroll to its end.
+          </p>
           <button type="button" onClick={openAll}>
             Open all
           </button>

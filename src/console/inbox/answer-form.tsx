@@ -28,7 +28,7 @@ export function AnswerForm({
   /** False while the page may miss changes; then nothing can be answered. */
   isLive: boolean;
   connection: ConsoleConnection;
-  onAnswered: (report: string) => void;
+  onAnswered: (report: string, answer: AnswerOutcome) => void;
   /** Shown between the questions and the buttons. */
   children: ComponentChildren;
 }) {

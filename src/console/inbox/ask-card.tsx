@@ -1,5 +1,5 @@
 import { useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { inertMs, repetitionWords } from "../../view/asks.ts";
 import { behindWords } from "../../view/people.ts";
@@ -13,6 +13,7 @@ import { visibleText } from "../parts/visible-text.ts";
 import { useNow } from "../shell/now.ts";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
+import type { AnswerOutcome } from "./answer.ts";
 import { AnswerBar } from "./answer-bar.tsx";
 import { AnswerForm } from "./answer-form.tsx";
 import type { AskFeed } from "./ask-feed.ts";
@@ -45,9 +46,12 @@ export function AskCard({
   /** True if the card was selected: on a small screen it is visible only then. */
   isAlone: boolean;
   isLive: boolean;
-  onAnswered: (report: string) => void;
+  onAnswered: (report: string, answer: AnswerOutcome) => void;
 }) {
   const armed = useArmed(`${isAlone} ${group.open.map(({ id, digest }) => `${id} ${digest}`).join(" ")}`);
+  const card = useRef<HTMLElement>(null);
+  // The pane is as far scrolled as the card before, whose end is no end of this one.
+  useLayoutEffect(() => card.current?.scrollIntoView(), []);
   const form = group.asks.find(({ request }) => asksQuestions(request));
   const shown = form ?? group.asks[0];
   if (shown === undefined) return null;
@@ -56,7 +60,7 @@ export function AskCard({
   const inside = group.asks.find(({ request }) => request.permission !== "external_directory") ?? shown;
   const [open] = group.open;
   return (
-    <article class="ask-card" aria-labelledby="ask-title">
+    <article ref={card} class="ask-card" aria-labelledby="ask-title">
       <a class="back" href="#/inbox">
         ← Inbox
       </a>
@@ -94,7 +98,7 @@ interface AnswerProps {
   armed: boolean;
   isLive: boolean;
   connection: ConsoleConnection;
-  onAnswered: (report: string) => void;
+  onAnswered: (report: string, answer: AnswerOutcome) => void;
 }
 
 /** The request, its reasons and the answers that approve or refuse it. */

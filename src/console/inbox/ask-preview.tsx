@@ -1,6 +1,6 @@
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { fileText, unreadWords } from "../../view/file-text.ts";
 import { countOf } from "../../view/quantities.ts";
@@ -28,15 +28,18 @@ interface PartProps {
 
 /**
  * All that an approval is about: the effects that the service derived (the command, the change, the hosts, the text for the model),
- * and the whole call with its input. Calls `onWhole` once each part is on the page and each fold was opened.
+ * and the whole call with its input. Calls `onWhole` once each part is on the page, each fold was opened, and the end was on the screen.
  */
 export function AskPreview({ requests, ...props }: PartProps & { requests: readonly PermissionRequest[] }) {
   const previews = distinct(requests, ({ preview }) => effectOf(preview)).filter(({ preview }) => preview);
   const views = requests.filter((one, at) => !requests.slice(0, at).some((other) => hasSameView(one, other)));
   const keyOf = (kind: string, { id }: PermissionRequest) => `${kind} ${id}`;
+  const isRead = useSignal(false);
   const see = useAllSeen(
     [...previews.map((one) => keyOf("effects", one)), ...views.map((one) => keyOf("call", one))],
-    props.onWhole,
+    () => {
+      isRead.value = true;
+    },
   );
   const shown = requests.flatMap(({ preview }) => (preview?.command ? preview.command : []));
   return (
@@ -47,8 +50,37 @@ export function AskPreview({ requests, ...props }: PartProps & { requests: reado
       {views.map((one) => (
         <Call key={one.id} request={one} shown={shown} {...props} onWhole={see(keyOf("call", one))} />
       ))}
+      <End isRead={isRead.value} isOpen={props.isOpen} onSeen={props.onWhole} />
     </>
   );
+}
+
+/** The end of what an approval is about. Calls `onSeen` once it was on the screen, above the bar with the answers. */
+function End({ isRead, isOpen, onSeen }: { isRead: boolean; isOpen: boolean; onSeen: () => void }) {
+  const end = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const [mark, card] = [end.current, end.current?.closest(".ask-card")];
+    if (!isRead || !mark || !card) return undefined;
+    const bar = card.querySelector(".answer-bar");
+    let seen: IntersectionObserver | undefined;
+    const look = (entries: IntersectionObserverEntry[]) => {
+      if (entries.some(({ isIntersecting }) => isIntersecting)) onSeen();
+      else if (isOpen) mark.scrollIntoView({ block: "center" });
+    };
+    // A form makes the bar higher, and the browser knows the height of a long text only once it is near.
+    const size = new ResizeObserver(() => {
+      seen?.disconnect();
+      const covered = bar ? Math.ceil(innerHeight - bar.getBoundingClientRect().top) : 0;
+      seen = new IntersectionObserver(look, { rootMargin: `0px 0px -${covered}px 0px` });
+      seen.observe(mark);
+    });
+    for (const one of bar ? [card, bar] : [card]) size.observe(one);
+    return () => {
+      size.disconnect();
+      seen?.disconnect();
+    };
+  }, [isRead, isOpen]);
+  return <div ref={end} class="ask-end" />;
 }
 
 /** Returns the function that marks a part as seen; calls `onWhole` once all parts are. */
@@ -303,7 +335,7 @@ function FoldedText({ text, label, cut = "", load, isOpen, line = plainLine, onW
   }, [isWanted, cut]);
   const folded = isWanted && cut === "" ? undefined : foldOf(text, cut);
   if (folded === undefined) {
-    return <LongText lines={text.split("\n")} label={label} isOpen={isWanted} line={line} onWhole={onWhole} />;
+    return <LongText lines={text.split("\n")} label={label} line={line} onWhole={onWhole} />;
   }
   const { head, tail, left } = folded;
   return (

@@ -2,7 +2,7 @@ import { ConnectError } from "@connectrpc/connect";
 import { type Signal, useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import type { GetPermissionResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
-import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply, type ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { filterCalls } from "../../view/ask-filter.ts";
 import { farewellMs } from "../../view/asks.ts";
 import { errorReasonWords } from "../../view/outcomes.ts";
@@ -17,6 +17,7 @@ import { isTyping } from "../shell/keys.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
+import type { AnswerOutcome } from "./answer.ts";
 import { AskCard } from "./ask-card.tsx";
 import { AskIds, headingOf } from "./ask-head.tsx";
 import { type AskGroup, groupByCall } from "./ask-list.ts";
@@ -122,11 +123,11 @@ export function InboxPage({ connection, feed, route }: PageProps) {
             drafts={feed.drafts}
             isAlone={chosen !== undefined}
             isLive={feed.liveness.value === "live"}
-            onAnswered={(words) => {
+            onAnswered={(words, answer) => {
               report.value = words;
               const shown = groupOf(rows.value, groups.value, route.chosen.value[0]);
               // Stays on a call that was selected in the meantime.
-              if (shown?.id === group.id) choose(nextOpen(rows.value.flat(), group.id));
+              if (shown?.id === group.id) choose(nextOpen(rows.value.flat(), group, answer));
             }}
           />
         )}
@@ -173,11 +174,23 @@ function groupOf(
   return groups.find((group) => group.id === id || group.asks.some(({ request }) => request.id === id));
 }
 
-/** The next open group after this one, otherwise the first one. */
-function nextOpen(groups: readonly AskGroup[], id: string): AskGroup | undefined {
-  const at = groups.findIndex((group) => group.id === id);
+/** The next open group after this one, otherwise the first one; none that the answer rejects too. */
+function nextOpen(groups: readonly AskGroup[], group: AskGroup, answer: AnswerOutcome): AskGroup | undefined {
+  const at = groups.findIndex(({ id }) => id === group.id);
   const others = [...groups.slice(at + 1), ...groups.slice(0, Math.max(at, 0))];
-  return others.find(isOpen);
+  return others.find((one) => isOpen(one) && !isRejectedWith(one, group, answer));
+}
+
+/** Checks if a group is rejected together with another one. */
+function isRejectedWith({ asks }: AskGroup, group: AskGroup, answer: AnswerOutcome): boolean {
+  if (answer.reply !== PermissionReply.REJECT) return false;
+  const [shown] = requestsOf(group);
+  return asks.some(
+    ({ request: { id, agent, ancestry } }) =>
+      answer.equal?.some((one) => one.id === id) ||
+      (answer.all === "agent" && agent === shown?.agent) ||
+      (answer.all === "session" && ancestry.includes(shown?.sessionId ?? "")),
+  );
 }
 
 const refreshMs = 2_000;

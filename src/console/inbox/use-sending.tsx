@@ -17,7 +17,10 @@ export interface Sending {
 }
 
 /** Sends answers one at a time; `onAnswered` gets the report of one that the service has recorded. */
-export function useSending(connection: ConsoleConnection, onAnswered: (report: string) => void): Sending {
+export function useSending(
+  connection: ConsoleConnection,
+  onAnswered: (report: string, answer: AnswerOutcome) => void,
+): Sending {
   const isSending = useSignal(false);
   const problem = useSignal("");
   // An answer that is sent again must count once.
@@ -46,7 +49,7 @@ export function useSending(connection: ConsoleConnection, onAnswered: (report: s
         own.isReached = true;
         await sendAnswer(connection, target, answer, { replyId, headers, signal, shown });
         isSending.value = false;
-        onAnswered(sentWords(answer));
+        onAnswered(sentWords(answer), answer);
       } catch (error) {
         if (signal.aborted) return;
         giveUp(own.isReached ? unsentWords(error) : "Not sent: no connection to the service. Try again.");

@@ -13,14 +13,11 @@ export function LongText<T>({
   lines,
   line,
   label,
-  isOpen = false,
   onWhole,
 }: {
   lines: readonly T[];
   line: (line: T, index: number) => ComponentChildren;
   label: string;
-  /** Shows all lines without a maximum height. */
-  isOpen?: boolean;
   onWhole?: (() => void) | undefined;
 }) {
   const shown = useSignal(pageLines);
@@ -32,7 +29,7 @@ export function LongText<T>({
   const blocks = Array.from({ length: Math.ceil(count / blockLines) }, (_, i) => i * blockLines);
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keys
-    <section class="long-text" data-open={isOpen} tabIndex={0} aria-label={label}>
+    <section class="long-text" tabIndex={0} aria-label={label}>
       {blocks.map((start) => (
         <div key={start} class="long-text-block">
           {lines.slice(start, Math.min(start + blockLines, count)).map((text, i) => line(text, start + i))}
