@@ -50,6 +50,16 @@ test("without a preset everything is a comment, and found registries are only of
   expect(readFileSync(contained, "utf8")).toContain(`\n# registries = ${JSON.stringify(mirrors)}\n`);
 });
 
+test("the agents for tasks stand there as lines to uncomment", async () => {
+  const { env, file } = machine();
+  expect((await toolgate(["init", "--preset", "none"], env)).code).toBe(0);
+  const [before = "", agents = ""] = readFileSync(file, "utf8").split("# [agent.librarian]");
+  const lines = agents.replaceAll(/^# /gm, "").replace('"opencode"', '"/bin/true"');
+  writeFileSync(file, `${before}[agent.librarian]${lines}`);
+  expect(await checkConfiguration(file)).toMatchObject({ findings: [] });
+  expect(agents).toMatch(/^# \[agent\.oracle\]$[\s\S]*^# \[agent\.general\]$[\s\S]*^# \[agent_runner\.opencode\]$/m);
+});
+
 test("without a terminal the preset has to be named", async () => {
   const { env } = machine();
   const { code, stderr } = await toolgate(["init"], env);

@@ -439,8 +439,8 @@ export const deviations: Readonly<Record<number, readonly [what: string, file: s
     "to run in another directory set workdir instead of using cd",
   ],
   108: [
-    "build, plan and explore are built in; the others stand commented in what toolgate install writes, since a model runs them",
-    "src/cli/commands/install.ts",
+    "build, plan and explore are built in; the others stand commented in what toolgate init and toolgate install write, since a model runs them",
+    "src/cli/commands/init.ts",
     "# Agents for the tool task, and a program that speaks ACP and runs them. Uncomment what you use",
   ],
   116: [

@@ -140,8 +140,27 @@ ${listOff}registries = ${JSON.stringify(offered)}
 # permission = "bash"
 # pattern = "git push origin main"
 # expect = "deny"
+
+${taskAgents.join("\n")}
 `;
 }
+
+/** Agents for `task` in addition to the built-in `explore`, and a program that runs them: lines to uncomment. */
+export const taskAgents: readonly string[] = [
+  "# Agents for the tool task, and a program that speaks ACP and runs them. Uncomment what you use, then restart the service.",
+  "# [agent.librarian]",
+  '# description = "Finds documentation and examples in other code."',
+  '# permission = { "*" = "deny", read = "allow", grep = "allow", glob = "allow", webfetch = "ask", websearch = "ask", codesearch = "ask" }',
+  "# [agent.oracle]",
+  '# description = "Answers hard questions about the code, and changes nothing."',
+  '# permission = { "*" = "deny", read = "allow", grep = "allow", glob = "allow" }',
+  "# [agent.general]",
+  '# description = "Does a task of several steps, by the rules of all agents."',
+  "# [agent_runner.opencode]",
+  '# command = "opencode"',
+  '# args = ["acp"]',
+  '# agents = ["explore", "librarian", "oracle", "general"]',
+];
 
 /** A host from which a package manager of this machine installs. */
 interface FoundRegistry {

@@ -8,6 +8,7 @@ import { resolvedPath } from "../connect/file-change.ts";
 import type { CliContext } from "../context.ts";
 import { CommandError, exitCodes, UsageError } from "../failure/command-error.ts";
 import { terminalSafe } from "../terminal/terminal-safe.ts";
+import { taskAgents } from "./init.ts";
 
 interface InstallFlags {
   workspace: string[];
@@ -209,23 +210,6 @@ interface InstalledWorkspace {
   readonly name: string;
   readonly directory: string;
 }
-
-/** Agents for `task` in addition to the built-in `explore`, and a program that runs them: lines to uncomment. */
-const taskAgents = [
-  "# Agents for the tool task, and a program that speaks ACP and runs them. Uncomment what you use, then restart the service.",
-  "# [agent.librarian]",
-  '# description = "Finds documentation and examples in other code."',
-  '# permission = { "*" = "deny", read = "allow", grep = "allow", glob = "allow", webfetch = "ask", websearch = "ask", codesearch = "ask" }',
-  "# [agent.oracle]",
-  '# description = "Answers hard questions about the code, and changes nothing."',
-  '# permission = { "*" = "deny", read = "allow", grep = "allow", glob = "allow" }',
-  "# [agent.general]",
-  '# description = "Does a task of several steps, by the rules of all agents."',
-  "# [agent_runner.opencode]",
-  '# command = "opencode"',
-  '# args = ["acp"]',
-  '# agents = ["explore", "librarian", "oracle", "general"]',
-];
 
 /** Returns the configuration of the service. */
 function configText(workspaces: readonly InstalledWorkspace[]): string {
