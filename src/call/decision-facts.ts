@@ -14,7 +14,7 @@ import type { Policy } from "../policy/policy.ts";
 import type { Rule } from "../policy/rules.ts";
 import type { ExpandPlace, Files, GitNames } from "../policy/shell/touched.ts";
 
-/** What the files of a machine answered while one decision was made, by question. */
+/** Answers of the files of a machine while one decision is made, by question. */
 export type Answers = Record<string, unknown>;
 
 /** Maximum length of what a record stores of a decision. */
@@ -118,7 +118,7 @@ export interface Recorded {
 /** A rule of a session. */
 export type RuleForm = [permission: string, pattern: string, action: PermissionAction];
 
-/** What a decision rests on, before it is recorded. */
+/** The parts of a decision that is to be recorded. */
 interface Decided {
   subject: Subject;
   asks: readonly ExpandedAsk[];
@@ -177,7 +177,7 @@ const ruleForm = ({ permission, pattern, action }: PermissionRule): RuleForm => 
 
 /** Identifies the rules of a decision: those of the configuration, and of the policy files of the workspace. */
 export function rulesId(digest: string, { wide, narrow }: Pick<Layers, "wide" | "narrow">): string {
-  const files = [...wide, ...narrow].filter(({ layer }) => layer === PermissionLayer.WORKSPACE);
+  const files = workspaceLists({ wide, narrow });
   if (files.length === 0) return digest.slice(0, idLength);
   const plain = (rule: Rule) => [rule.permission, rule.pattern, rule.action, rule.when ?? ""];
   return idOf([digest, files.map(({ rules, source, problem, widens }) => [source, problem, widens, rules.map(plain)])]);

@@ -49,7 +49,7 @@ export function createLineAnalysis({
   now?: () => number;
   entry?: URL;
 }): LineAnalysis {
-  const spent = new Map<string, { at: number; ms: number }[]>();
+  const budget = createTimeBudget(limits.windowMs, now);
   const thread = createThread(entry);
   /** The latest lines that were read to their end. The meaning of a line does not depend on its sender. */
   const known = new Map<string, Readings>();
@@ -62,23 +62,13 @@ export function createLineAnalysis({
     return readings;
   }
 
-  function usedBy(principal: string): number {
-    const recent = (spent.get(principal) ?? []).filter(({ at }) => at > now() - limits.windowMs);
-    if (recent.length === 0) spent.delete(principal);
-    else spent.set(principal, recent);
-    return recent.reduce((sum, { ms }) => sum + ms, 0);
-  }
-
-  function spend(principal: string, ms: number): void {
-    spent.set(principal, [...(spent.get(principal) ?? []), { at: now(), ms }]);
-  }
-
   async function readLine(principal: string, line: string): Promise<Readings> {
     const before = known.get(line);
     if (before) return before;
-    if (usedBy(principal) >= limits.budgetMs) return unreadLine(line, `${principal} has used up its time for analysis`);
+    if (budget.usedBy(principal) >= limits.budgetMs)
+      return unreadLine(line, `${principal} has used up its time for analysis`);
     const { readings, ms } = await thread.run(line, limits.lineMs, now);
-    spend(principal, ms);
+    budget.spend(principal, ms);
     if (readings) return remember(line, readings);
     log.warn("the analysis of a command line was stopped, so the line asks", { principal, duration: Math.round(ms) });
     return unreadLine(line, `its analysis takes longer than ${limits.lineMs} ms`);
@@ -94,10 +84,10 @@ export function createLineAnalysis({
       return all;
     },
     charge(principal, ms) {
-      if (ms >= freeMs) spend(principal, ms);
+      if (ms >= freeMs) budget.spend(principal, ms);
     },
     checkBudget(principal) {
-      if (usedBy(principal) < limits.budgetMs) return;
+      if (budget.usedBy(principal) < limits.budgetMs) return;
       throw new RequestError(
         ErrorReason.QUOTA_EXCEEDED,
         `${principal} used ${limits.budgetMs} ms of analysis within ${limits.windowMs / 1_000} s; wait, or send simpler command lines and fewer rules`,
@@ -105,6 +95,22 @@ export function createLineAnalysis({
       );
     },
     close: thread.end,
+  };
+}
+
+/** Creates the count of the time that principals have used within the last `windowMs`. */
+export function createTimeBudget(windowMs: number, now: () => number) {
+  const spent = new Map<string, { at: number; ms: number }[]>();
+  return {
+    usedBy(principal: string): number {
+      const recent = (spent.get(principal) ?? []).filter(({ at }) => at > now() - windowMs);
+      if (recent.length === 0) spent.delete(principal);
+      else spent.set(principal, recent);
+      return recent.reduce((sum, { ms }) => sum + ms, 0);
+    },
+    spend(principal: string, ms: number): void {
+      spent.set(principal, [...(spent.get(principal) ?? []), { at: now(), ms }]);
+    },
   };
 }
 

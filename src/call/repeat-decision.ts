@@ -13,7 +13,7 @@ interface Replay {
   readonly files: Files;
   /** Records that the decision needs what is not known. */
   miss(what: string): Error;
-  /** What was asked and not recorded. */
+  /** Names an answer that was needed and is not recorded; undefined if there is none. */
   missing(): string | undefined;
 }
 

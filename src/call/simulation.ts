@@ -23,9 +23,10 @@ import type { ConfiguredRules } from "../policy/layers.ts";
 import type { LayerRules, Wall } from "../policy/model.ts";
 import type { PlanningParts } from "./decide.ts";
 import { workspaceLists } from "./decision-facts.ts";
+import { createTimeBudget } from "./line-analysis.ts";
 import type { Sessions } from "./sessions.ts";
 
-/** What the thread starts with. */
+/** The data of the thread. */
 export interface SimulationStart {
   candidate: string;
   rules: ConfiguredRules;
@@ -93,13 +94,11 @@ const maxHeapMb = 512;
 
 /** Creates the simulation of a replica. Each run has a private thread, so that no candidate delays a call. */
 export function createSimulation(parts: SimulationParts): Simulation {
-  const spent = new Map<string, { at: number; ms: number }[]>();
+  const budget = createTimeBudget(windowMs, () => performance.now());
   const running = new Set<string>();
 
   function take(principal: string): number {
-    const recent = (spent.get(principal) ?? []).filter(({ at }) => at > performance.now() - windowMs);
-    spent.set(principal, recent);
-    const left = budgetMs - recent.reduce((sum, { ms }) => sum + ms, 0);
+    const left = budgetMs - budget.usedBy(principal);
     if (left > 0 && !running.has(principal)) return left;
     const why = left > 0 ? "runs a simulation already" : `used ${budgetMs / 1_000} s of simulation within a minute`;
     throw overBudget(`${principal} ${why}; wait, or take fewer days`);
@@ -108,7 +107,6 @@ export function createSimulation(parts: SimulationParts): Simulation {
   return {
     async *simulate(principal, request, signal) {
       const maxMs = take(principal.id);
-      running.add(principal.id);
       const { policy, policyDigest, rules, entry = assets.simulateThread } = parts;
       const { guard, home, connectorFiles } = policy.fileRules({ wide: [], narrow: [] });
       const start: SimulationStart = {
@@ -118,6 +116,7 @@ export function createSimulation(parts: SimulationParts): Simulation {
         ...{ place: { guard, home, connectorFiles }, maxMs },
       };
       const thread = startThread(entry, start, signal);
+      running.add(principal.id);
       let usedMs = 0;
       try {
         const ready = await thread.answer();
@@ -139,7 +138,7 @@ export function createSimulation(parts: SimulationParts): Simulation {
         yield create(SimulatePolicyResponseSchema, { kind: { case: "summary", value: end.summary } });
       } finally {
         running.delete(principal.id);
-        spent.get(principal.id)?.push({ at: performance.now(), ms: usedMs });
+        budget.spend(principal.id, usedMs);
         await thread.end();
       }
     },
@@ -242,16 +241,21 @@ function startThread(entry: URL, workerData: SimulationStart, signal: AbortSigna
   });
   // It must not keep the process alive.
   worker.unref();
+  const { promise: failed, reject: fail } = Promise.withResolvers<never>();
+  // Also while no answer is awaited: an error that nobody hears would end the service.
+  worker.once("error", fail);
+  failed.catch(() => {});
   async function answer(): Promise<SimulationAnswer> {
     const late = AbortSignal.timeout(maxAnswerMs);
     try {
-      const [message] = await once(worker, "message", { signal: AbortSignal.any([signal, late]) });
+      const answered = once(worker, "message", { signal: AbortSignal.any([signal, late]) });
+      const [message] = await Promise.race([answered, failed]);
       return message;
     } catch (cause) {
       signal.throwIfAborted();
-      const why = late.aborted
-        ? `takes longer than ${maxAnswerMs / 1_000} s`
-        : "takes more memory than a simulation may";
+      const isFull = cause instanceof Error && "code" in cause && cause.code === "ERR_WORKER_OUT_OF_MEMORY";
+      if (!late.aborted && !isFull) throw cause;
+      const why = isFull ? "takes more memory than a simulation may" : `takes longer than ${maxAnswerMs / 1_000} s`;
       throw new RequestError(
         ErrorReason.QUOTA_EXCEEDED,
         `judging by the candidate ${why}; make its rules simpler, or take fewer days`,

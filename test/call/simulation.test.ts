@@ -1,5 +1,11 @@
+import { existsSync } from "node:fs";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { setImmediate } from "node:timers/promises";
+import { pathToFileURL } from "node:url";
 import { create } from "@bufbuild/protobuf";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import {
   AuditEntrySchema,
   DecisionFactsSchema,
@@ -45,7 +51,11 @@ const facts = {
 };
 
 /** Simulates a candidate on one decision for each of the facts. */
-async function simulate(candidateToml: string, all: readonly (Partial<typeof facts> | undefined)[]) {
+async function simulate(
+  candidateToml: string,
+  all: readonly (Partial<typeof facts> | undefined)[],
+  more: Partial<Parameters<typeof createSimulation>[0]> = {},
+) {
   const entries = all.map((more, i) =>
     create(AuditEntrySchema, {
       seq: BigInt(i + 1),
@@ -60,6 +70,7 @@ async function simulate(candidateToml: string, all: readonly (Partial<typeof fac
     sessions: { list: async () => [create(SessionSchema, { id: "ses_1", rootSessionId: "ses_1" })] },
     listDecisions: async ({ afterSeq, limit }) => entries.slice(afterSeq, afterSeq + limit),
     listAudits: async () => [],
+    ...more,
   });
   const principal = {
     id: "ann",
@@ -125,4 +136,28 @@ test("a candidate of pathological rules is judged within its time, and a princip
   await expect(run().next()).rejects.toMatchObject({ metadata: { limit: "simulation_ms" } });
   await begun;
   await first.return(undefined);
+});
+
+test("a thread that fails while the store is read ends its simulation, and nothing else", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-thread-"));
+  onTestFinished(() => rm(folder, { recursive: true }));
+  const [file, ended] = [join(folder, "thread.mjs"), join(folder, "ended")];
+  await writeFile(
+    file,
+    `import { writeFileSync } from "node:fs";
+import { parentPort } from "node:worker_threads";
+parentPort.postMessage({ usedMs: 0 });
+process.on("exit", () => writeFileSync(${JSON.stringify(ended)}, ""));
+setImmediate(() => { throw new Error("the thread is broken"); });`,
+  );
+  const failing = simulate("", [facts], {
+    entry: pathToFileURL(file),
+    async listDecisions() {
+      await vi.waitUntil(() => existsSync(ended));
+      // The error arrives by an event.
+      for (let turn = 0; turn < 20; turn += 1) await setImmediate();
+      return [];
+    },
+  });
+  await expect(failing).rejects.toThrow("the thread is broken");
 });
