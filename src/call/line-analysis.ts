@@ -1,4 +1,5 @@
 import { once } from "node:events";
+import { setTimeout as sleep } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { assets } from "../core/assets.ts";
@@ -23,9 +24,9 @@ export interface LineAnalysis {
 
 /** Limits of the analysis. */
 export interface AnalysisLimits {
-  /** Time for one line. */
+  /** Processor time for one line. */
   lineMs: number;
-  /** Time for the lines and the rules of one principal in each window. */
+  /** Time for the lines (of the processor) and the rules of one principal in each window. */
   budgetMs: number;
   windowMs: number;
 }
@@ -36,6 +37,9 @@ const freeMs = 5;
 const defaults: AnalysisLimits = { lineMs: 200, budgetMs: 2_000, windowMs: 10_000 };
 
 const maxKnown = 256;
+
+/** Maximum time by the clock for a thread that gets no time of a processor. */
+const maxWaitMs = 10_000;
 
 /** Creates the analysis of a replica, whose thread starts with the first line that needs it. */
 export function createLineAnalysis({
@@ -67,7 +71,7 @@ export function createLineAnalysis({
     if (before) return before;
     if (budget.usedBy(principal) >= limits.budgetMs)
       return unreadLine(line, `${principal} has used up its time for analysis`);
-    const { readings, ms } = await thread.run(line, limits.lineMs, now);
+    const { readings, ms } = await thread.run(line, limits.lineMs);
     budget.spend(principal, ms);
     if (readings) return remember(line, readings);
     log.warn("the analysis of a command line was stopped, so the line asks", { principal, duration: Math.round(ms) });
@@ -114,9 +118,16 @@ export function createTimeBudget(windowMs: number, now: () => number) {
   };
 }
 
+/** What the thread answers for a line. */
+export interface AnalysisAnswer {
+  readings: Readings;
+  /** Processor time that it took. */
+  ms: number;
+}
+
 /** A thread that reads one line at a time. */
 interface AnalysisThread {
-  run(line: string, maxMs: number, now: () => number): Promise<{ readings?: Readings; ms: number }>;
+  run(line: string, maxMs: number): Promise<{ readings?: Readings; ms: number }>;
   end(): Promise<void>;
 }
 
@@ -139,31 +150,31 @@ function createThread(entry: URL): AnalysisThread {
     return started;
   }
 
-  async function readIn(line: string, maxMs: number, now: () => number) {
+  async function readIn(line: string, maxMs: number): Promise<{ readings?: Readings; ms: number }> {
     const thread = await ready();
-    const began = now();
-    const timer = AbortSignal.timeout(maxMs);
-    const ended = new AbortController();
-    const stop = () => ended.abort();
+    const stopped = new AbortController();
+    const stop = () => stopped.abort();
     thread.once("exit", stop);
     thread.ref();
     thread.postMessage(line);
+    void stopAfter(thread, maxMs, stopped);
     try {
-      const [readings] = await once(thread, "message", { signal: AbortSignal.any([timer, ended.signal]) });
-      return { readings: readings as Readings, ms: now() - began };
+      const [answer] = await once(thread, "message", { signal: stopped.signal });
+      return answer as AnalysisAnswer;
     } catch {
       worker = undefined;
       await thread.terminate();
-      return { ms: Math.max(now() - began, 0) };
+      return { ms: maxMs };
     } finally {
       thread.off("exit", stop);
       thread.unref();
+      stop();
     }
   }
 
   return {
-    run(line, maxMs, now) {
-      const result = last.then(() => readIn(line, maxMs, now));
+    run(line, maxMs) {
+      const result = last.then(() => readIn(line, maxMs));
       last = result.catch(() => {});
       return result;
     },
@@ -171,4 +182,26 @@ function createThread(entry: URL): AnalysisThread {
       await worker?.terminate();
     },
   };
+}
+
+/**
+ * Stops the reading of a line when the thread has worked on it for `maxMs`, which takes longer by the clock on a busy
+ * machine, or does not answer at all.
+ */
+async function stopAfter(thread: Worker, maxMs: number, stopped: AbortController): Promise<void> {
+  const { signal } = stopped;
+  const late = setTimeout(() => stopped.abort(), maxWaitMs);
+  try {
+    const before = await thread.cpuUsage();
+    for (let leftMs = maxMs; leftMs > 0; ) {
+      await sleep(Math.ceil(leftMs), undefined, { signal });
+      const { user, system } = await thread.cpuUsage(before);
+      leftMs = maxMs - (user + system) / 1_000;
+    }
+  } catch {
+    // The line has been read, or the thread has ended.
+  } finally {
+    clearTimeout(late);
+    stopped.abort();
+  }
 }

@@ -1,4 +1,8 @@
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { setImmediate as turn } from "node:timers/promises";
+import { pathToFileURL } from "node:url";
 import { expect, onTestFinished, test } from "vitest";
 import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { expandAsks } from "../../src/call/decide.ts";
@@ -46,6 +50,23 @@ test("a line that takes too long is not understood, and the log names its princi
   expect(warnings).toHaveLength(1);
 });
 
+test("a line is read however long its thread waits for a processor", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-thread-"));
+  onTestFinished(() => rm(folder, { recursive: true }));
+  const file = join(folder, "thread.mjs");
+  await writeFile(
+    file,
+    `import { parentPort } from "node:worker_threads";
+parentPort.on("message", () => {
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200);
+  parentPort.postMessage({ readings: new Map([["$(x)", { commands: [], risks: [] }]]), ms: 1 });
+});
+parentPort.postMessage("ready");`,
+  );
+  const lines = open({ ...patient, lineMs: 100 }, { entry: pathToFileURL(file) });
+  expect(await lines.read("a", ["$(x)"])).toEqual(new Map([["$(x)", { commands: [], risks: [] }]]));
+});
+
 test("a line whose reading took too long is read again, for another principal and for the same one", async () => {
   const limits = { ...patient, lineMs: 0 };
   const lines = open(limits);
@@ -66,11 +87,10 @@ test("a line whose reading took too long is read again, for another principal an
 
 test("a principal that used up its time is refused until the window has passed; others are not", async () => {
   let now = 0;
-  const lines = open({ lineMs: 60_000, budgetMs: 100, windowMs: 1_000 }, { now: () => (now += 60) });
-  await lines.read("a", ["echo '(1)'"]);
+  const lines = open({ lineMs: 60_000, budgetMs: 0.001, windowMs: 1_000 }, { now: () => now });
   expect(() => lines.checkBudget("a")).not.toThrow();
-  await lines.read("a", ["echo '(2)'"]);
-  expect(() => lines.checkBudget("a")).toThrow("a used 100 ms of analysis");
+  await lines.read("a", ["echo '(1)'"]);
+  expect(() => lines.checkBudget("a")).toThrow("a used 0.001 ms of analysis");
   const third = "echo '(3)'";
   const readThird = async () => (await lines.read("a", [third])).get(third)?.commands;
   expect(await readThird()).toMatchObject([{ opaque: "a has used up its time for analysis" }]);
