@@ -2,7 +2,12 @@ import { readdirSync } from "node:fs";
 import { monitorEventLoopDelay } from "node:perf_hooks";
 import type { JsonValue } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import type { Requester } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  AnswerMethodSchema,
+  type DecisionRecord,
+  PermissionOutcomeSchema,
+  type Requester,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallObserver } from "../call/observer.ts";
 import type { Store } from "../call/ports.ts";
@@ -75,7 +80,7 @@ export async function createTelemetry({
       },
       waited: metrics.waited,
     },
-    store: steps.measure(store),
+    store: agents.countAnswers(steps.measure(store)),
     async metrics() {
       const requests = await requestFamilies({
         countOpenAsks: store.permissions.countOpenAsks,
@@ -145,14 +150,46 @@ async function requestFamilies({ countOpenAsks, now }: OpenRequestReader): Promi
 /** Kinds of agents that become a label. Callers choose the name, so the number of labels has to be bounded. */
 const maxKinds = 32;
 
-/** Creates the counter of calls by the kind of agent that asked. */
+/** Creates the counters of calls and of answers by the kind of agent that asked. No label names a person. */
 function createAgentMetrics() {
   const counts = new Map<string, Map<string, number>>();
+  const answers = new Map<string, number>();
+  const kinds = new Set<string>();
+
+  function kindOf({ kind }: Pick<Requester, "kind">): string {
+    if (kinds.size < maxKinds) kinds.add(kind);
+    return kinds.has(kind) ? kind : "(other)";
+  }
+
+  /** Counts the answer of an approver; requests that ended with another one are part of its answer. */
+  function answered({ settled, requester, method }: DecisionRecord): void {
+    if (settled === undefined || settled.by === "" || settled.settledWith !== "") return;
+    const kind = requester === undefined ? "" : kindOf(requester);
+    const by = AnswerMethodSchema.value[method]?.localName.toLowerCase();
+    const outcome = PermissionOutcomeSchema.value[settled.outcome]?.localName.toLowerCase();
+    const labels = `{kind="${kind}",method="${by}",outcome="${outcome}"}`;
+    answers.set(labels, (answers.get(labels) ?? 0) + 1);
+  }
+
   return {
+    /** Decorates the step that settles requests. */
+    countAnswers({ permissions, ...store }: Store): Store {
+      return {
+        ...store,
+        permissions: {
+          ...permissions,
+          async settle(settlement) {
+            const settled = await permissions.settle(settlement);
+            if (settled.result === "won") for (const decision of settlement.decisions ?? []) answered(decision);
+            return settled;
+          },
+        },
+      };
+    },
     /** Counts the end of a call; one whose session names no agent is not counted. */
     ended({ requester, state }: Pick<ToolPart, "requester" | "state">): void {
       if (requester === undefined) return;
-      const kind = counts.has(requester.kind) || counts.size < maxKinds ? requester.kind : "(other)";
+      const kind = kindOf(requester);
       const outcomes = counts.get(kind) ?? new Map<string, number>();
       const outcome = outcomeOf(state);
       counts.set(kind, outcomes.set(outcome, (outcomes.get(outcome) ?? 0) + 1));
@@ -165,6 +202,12 @@ function createAgentMetrics() {
         samples: [...counts].flatMap(([kind, outcomes]) =>
           [...outcomes].map(([outcome, count]) => `{kind="${kind}",outcome="${outcome}"} ${count}`),
         ),
+      },
+      {
+        name: "toolgate_answers_total",
+        type: "counter",
+        help: "Answers of approvers, by the kind of agent that asked, by method and by outcome.",
+        samples: [...answers].map(([labels, count]) => `${labels} ${count}`),
       },
     ],
   };

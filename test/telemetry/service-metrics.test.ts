@@ -37,9 +37,15 @@ test("the metrics have the open requests with the age of the oldest, and the run
   await Promise.all([one.end(), running]);
   const after = await valuesOf(service);
   expect(after).toMatchObject({ toolgate_open_requests: 1, toolgate_running_calls: 0 });
-  expect(after['toolgate_store_duration_seconds_count{operation="settle_ask"}']).toBe(1);
+  // A call that asks has a step when it begins, one for its request, one for its answer and start, and one at its end.
+  const stepsOf = (name: string) => after[`toolgate_store_duration_seconds_count{operation="${name}"}`] ?? 0;
+  const steps = ["open_call", "open_asks", "settle_ask", "start_call", "finish_call"].map(stepsOf);
+  expect(steps).toEqual([3, 2, 1, 0, 2]);
   await agent.tools.cancelTool({ sessionId, callId: "c2" });
   await two.end();
+  // Counted are answers, not withdrawals; by how, and not by whom.
+  const answers = Object.entries(await valuesOf(service)).filter(([name]) => name.startsWith("toolgate_answers_total"));
+  expect(answers).toEqual([['toolgate_answers_total{kind="",method="token",outcome="once"}', 1]]);
 });
 
 test("the metrics have the build, the process and the event loop", async () => {
