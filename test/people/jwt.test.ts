@@ -4,11 +4,12 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { Code, ConnectError } from "@connectrpc/connect";
-import { base64url, exportJWK, exportSPKI, generateKeyPair, type JWTPayload, SignJWT } from "jose";
+import { base64url, exportJWK, exportSPKI, generateKeyPair, type JWTPayload, jwtVerify, SignJWT } from "jose";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { createIssuerKeys } from "../../src/people/issuer-keys.ts";
 import { clientOf, refusal } from "../e2e/clients.ts";
 import { read } from "../e2e/reading.ts";
 import { createService, type Service } from "../e2e/service.ts";
@@ -170,6 +171,23 @@ test("published keys are read once for many tokens, and an issuer that is away s
   // Unknown keys make it ask again, at most once a minute.
   for (let i = 0; i < 5; i++) expect(await isRefused(await token("unknown"))).toBe(true);
   expect(published.reads).toBe(1);
+});
+
+test("published keys count for a day in which their issuer is away, and no longer", async () => {
+  const start = Date.now();
+  let time = start;
+  const keys = createIssuerKeys(() => time);
+  const token = await sign({ ...good(), iss: live });
+  const check = () => keys.with({ issuer: live }, (find) => jwtVerify(token, find, { currentDate: new Date(start) }));
+  published.isAway = false;
+  await check();
+  published.isAway = true;
+  for (const hours of [1, 23]) {
+    time = start + hours * 3_600_000;
+    expect((await check()).payload.sub).toBe("ann");
+  }
+  time = start + 24 * 3_600_000;
+  await expect(check()).rejects.toThrow("could not be read for a day");
 });
 
 type Forge = () => Promise<string> | string;
