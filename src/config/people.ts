@@ -16,6 +16,7 @@ export interface OidcSettings {
   readonly scopes: readonly string[];
   readonly groupsClaim: string;
   readonly sessionMs: number;
+  readonly deviceFlowMayApprove: boolean;
   readonly roleMap: readonly { group?: string | undefined; subject?: string | undefined; roles: readonly Role[] }[];
 }
 
@@ -71,7 +72,7 @@ export function namePersons(
 
 function readProvider(
   name: string,
-  { issuer, client_id, client_secret_file: secretFile, scopes, groups_claim, session }: Settings["oidc"][string],
+  { issuer, client_id, client_secret_file: secretFile, ...provider }: Settings["oidc"][string],
   { oidc, role_map }: PeopleSettings,
   source: Source,
 ): OidcSettings {
@@ -88,8 +89,9 @@ function readProvider(
     );
   if (secretFile !== undefined) checkOutside(secretFile, `client_secret_file of [oidc.${name}]`, source.workspaces);
   const secret = secretFile === undefined ? undefined : readSecret(secretFile, at("client_secret_file"));
+  const { scopes, groups_claim: groupsClaim, session, device_flow_may_approve: deviceFlowMayApprove } = provider;
   return {
-    ...{ name, issuer, clientId: client_id, scopes, groupsClaim: groups_claim, sessionMs: msOf(session) },
+    ...{ name, issuer, clientId: client_id, scopes, groupsClaim, sessionMs: msOf(session), deviceFlowMayApprove },
     ...(secret !== undefined && { clientSecret: secret }),
     roleMap: roleMap.map(({ group, subject, roles }) => ({ group, subject, roles })),
   };

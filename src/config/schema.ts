@@ -255,6 +255,10 @@ const oidc = strictTable({
   scopes: key(texts().default(["openid", "profile"]), "what is asked of it; some name groups only with another scope"),
   groups_claim: key(text().default("groups"), "the claim that names the groups of a person"),
   session: key(duration().default("12h"), "how long a sign-in is valid"),
+  device_flow_may_approve: key(
+    z.boolean().default(false),
+    "a sign-in with `login --device` may approve: a stranger who gets a person to enter a code signs in as that person",
+  ),
 });
 
 const roleMap = strictTable({

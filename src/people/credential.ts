@@ -32,6 +32,8 @@ export interface Credential extends CredentialRights {
   readonly personId?: string | undefined;
   /** The session at the identity provider, of which the provider can log it out. */
   readonly sid?: string | undefined;
+  /** True for a sign-in with a code that was entered elsewhere, and for devices that it added. */
+  readonly isDeviceFlow?: boolean | undefined;
   /** The user of the operating system that signed in; absent if it is unknown or on another machine. */
   readonly uid?: number | undefined;
 }

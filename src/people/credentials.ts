@@ -108,6 +108,7 @@ export function createCredentials({
         agents,
         workspaces,
         endsAt: own ? endOf(own) : Number.POSITIVE_INFINITY,
+        isDeviceFlow: own?.isDeviceFlow,
         issuer: { id, lineage },
         person: identity?.person,
       });
@@ -125,7 +126,11 @@ export function createCredentials({
       const created = now();
       const expires = Math.min(created + signInMs, rights.endsAt);
       const made = newCredential(token, rights, { label, expires, created });
-      const credential = { ...signedInBy(rights.issuer, person.id, made), ...(uid !== undefined && { uid }) };
+      const credential = {
+        ...signedInBy(rights.issuer, person.id, made),
+        ...(rights.isDeviceFlow && { isDeviceFlow: true }),
+        ...(uid !== undefined && { uid }),
+      };
       try {
         await people.add(person, rights.invitedBy ?? "");
         await table.add(credential);
@@ -219,6 +224,8 @@ const failureWindowMs = 60_000;
 interface CodeRights extends CredentialRights {
   /** End of the credential that created the code; Infinity if there is none. */
   readonly endsAt: number;
+  /** True if its creator signed in by device flow. */
+  readonly isDeviceFlow?: boolean | undefined;
   /** Creator of the code; absent for a code of the service itself. */
   readonly issuer?: Issuer | undefined;
   /** The person who gets another device; absent if the code makes a new person. */

@@ -35,7 +35,8 @@ export interface KnownCredentials {
 }
 
 /** Entry of a secret, in the table or in the configuration. */
-type SecretRecord = ConfiguredToken & Partial<Pick<Credential, "lineage" | "expires" | "revoked" | "personId">>;
+type SecretRecord = ConfiguredToken &
+  Partial<Pick<Credential, "lineage" | "expires" | "revoked" | "personId" | "isDeviceFlow">>;
 
 /** A secret in memory. */
 interface KnownSecret {
@@ -143,12 +144,12 @@ function knownOf(record: SecretRecord, former: KnownSecret | undefined, standing
 }
 
 /** Returns the roles of a secret. Those of a person of an identity provider follow from its groups now, whichever sign-in or device it is. */
-function rolesOf({ roles, personId }: SecretRecord, { people, rules }: Standing): readonly Role[] {
+function rolesOf({ roles, personId, isDeviceFlow }: SecretRecord, { people, rules }: Standing): readonly Role[] {
   const { person, claims = [] } = people.find(personId ?? "") ?? {};
   // Other issuers are no addresses: see Person.
   if (!person?.issuer.includes(":")) return roles;
   const provider = rules.oidc.find(({ issuer }) => issuer === person.issuer);
-  return provider === undefined ? [] : rolesAt(provider, person.subject, claims);
+  return provider === undefined ? [] : rolesAt(provider, { subject: person.subject, claims, isDeviceFlow });
 }
 
 /** Returns the person of a principal in a lineage; before there were persons it was the first sign-in. */

@@ -3,6 +3,7 @@ import type { Configuration, IDToken } from "openid-client";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Logger } from "../core/logger.ts";
 import { RequestError } from "../core/request-error.ts";
+import { isSafeAddress } from "../core/safe-address.ts";
 import { fetchBounded } from "./bounded-fetch.ts";
 import type { OidcProvider } from "./person-rules.ts";
 
@@ -21,6 +22,11 @@ export interface ProvenIdentity {
 export interface OidcFlow {
   readonly flow: string;
   readonly redirectUri: string;
+}
+
+/** A flow that the person has not finished; the provider wants each further pause to be longer by `slowerMs`. */
+export interface PendingFlow {
+  readonly slowerMs: number;
 }
 
 /** Creates the client. `now` is the time of day, in ms. */
@@ -72,16 +78,67 @@ export function createOidcClient(now: () => number, log: Logger) {
     };
   }
 
+  function refused(provider: OidcProvider, error: unknown): RequestError {
+    if (isAway(error)) return away(provider, error);
+    const reason = reasonOf(error);
+    log.warn("the response of an identity provider was refused", { address: provider.issuer, reason });
+    return new RequestError(
+      ErrorReason.UNAUTHENTICATED,
+      `the sign-in at "${provider.name}" was refused (${reason}); begin it again`,
+      {},
+      { cause: error },
+    );
+  }
+
   return {
+    /** Begins a device flow (RFC 8628): the person enters a code at the provider, on any machine. */
+    async beginDevice(provider: OidcProvider) {
+      const { initiateDeviceAuthorization } = await import("openid-client");
+      const configuration = await configurationOf(provider);
+      if (configuration.serverMetadata().device_authorization_endpoint === undefined)
+        throw new RequestError(
+          ErrorReason.INVALID_MESSAGE,
+          `the identity provider "${provider.name}" has no device flow; sign in with a browser on this machine, or with a code`,
+        );
+      try {
+        const begun = await initiateDeviceAuthorization(configuration, { scope: scopeOf(provider) });
+        const { verification_uri: url, user_code: userCode, device_code: flow, expires_in, interval = 5 } = begun;
+        if (!URL.canParse(url) || !isSafeAddress(url)) throw new Error("its address for codes has no https");
+        return {
+          url,
+          flow,
+          userCode,
+          intervalMs: Math.ceil(interval * 1_000),
+          expiresMs: Math.ceil(expires_in * 1_000),
+        };
+      } catch (error) {
+        throw refused(provider, error);
+      }
+    },
+
+    /** Asks once for the tokens of a device flow. */
+    async finishDevice(provider: OidcProvider, device_code: string): Promise<ProvenIdentity | PendingFlow> {
+      const { genericGrantRequest, ResponseBodyError } = await import("openid-client");
+      const configuration = await configurationOf(provider);
+      try {
+        const tokens = await genericGrantRequest(configuration, deviceGrant, { device_code });
+        return await identityOf(provider, configuration, tokens);
+      } catch (error) {
+        const word = error instanceof ResponseBodyError ? error.error : undefined;
+        if (word === "authorization_pending") return { slowerMs: 0 };
+        if (word === "slow_down") return { slowerMs: 5_000 };
+        throw refused(provider, error);
+      }
+    },
+
     /** Returns the address at which a person signs in, and the secret of the flow. */
     async begin(provider: OidcProvider, redirectUri: string): Promise<{ url: string; flow: string }> {
       const { buildAuthorizationUrl, calculatePKCECodeChallenge } = await import("openid-client");
       const configuration = await configurationOf(provider);
       const flow = randomBytes(32).toString("base64url");
       const { state, nonce, verifier } = secretsOf(provider, { flow, redirectUri });
-      const scope = [...new Set(["openid", ...provider.scopes])];
       const url = buildAuthorizationUrl(configuration, {
-        ...{ redirect_uri: redirectUri, scope: scope.join(" "), state, nonce },
+        ...{ redirect_uri: redirectUri, scope: scopeOf(provider), state, nonce },
         ...{ code_challenge: await calculatePKCECodeChallenge(verifier), code_challenge_method: "S256" },
       });
       return { url: url.href, flow };
@@ -98,16 +155,7 @@ export function createOidcClient(now: () => number, log: Logger) {
         const tokens = await authorizationCodeGrant(configuration, address, checks);
         return await identityOf(provider, configuration, tokens);
       } catch (error) {
-        if (isAway(error)) throw away(provider, error);
-        log.warn("the response of an identity provider was refused", {
-          ...{ address: provider.issuer, reason: reasonOf(error) },
-        });
-        throw new RequestError(
-          ErrorReason.UNAUTHENTICATED,
-          `the sign-in at "${provider.name}" was refused (${reasonOf(error)}); begin it again`,
-          {},
-          { cause: error },
-        );
+        throw refused(provider, error);
       }
     },
 
@@ -135,6 +183,9 @@ function secretsOf({ name, issuer, clientId }: OidcProvider, { flow, redirectUri
     hash("sha256", JSON.stringify([use, flow, name, issuer, clientId, redirectUri]), "base64url");
   return { state: derive("state"), nonce: derive("nonce"), verifier: derive("verifier") };
 }
+
+const scopeOf = ({ scopes }: OidcProvider) => [...new Set(["openid", ...scopes])].join(" ");
+const deviceGrant = "urn:ietf:params:oauth:grant-type:device_code";
 
 async function discover({ issuer, clientId, clientSecret }: OidcProvider): Promise<Configuration> {
   const client = await import("openid-client");

@@ -14,6 +14,8 @@ export interface OidcProvider {
   readonly groupsClaim: string;
   /** Time for which a sign-in is valid. */
   readonly sessionMs: number;
+  /** True: a sign-in by device flow gives the roles that decide, too. */
+  readonly deviceFlowMayApprove: boolean;
   /** The roles of its groups and subjects. */
   readonly roleMap: readonly RoleMapping[];
 }
@@ -38,15 +40,24 @@ export interface PersonRules {
   readonly groups: readonly GroupRule[];
 }
 
+/** A person as a provider named them, and how they signed in. */
+interface SignedIn {
+  readonly subject: string;
+  readonly claims: readonly string[];
+  readonly isDeviceFlow?: boolean | undefined;
+}
+
 /**
  * Returns the roles of a person of a provider: those of all entries that fit, or none. The groups count as the provider named them
- * last, however long ago: while it is away nobody loses a sign-in.
+ * last, however long ago: while it is away nobody loses a sign-in. A device flow gives no role that decides, unless the configuration
+ * says so: a stranger who gets a person to enter a code signs in as that person.
  */
-export function rolesAt(provider: OidcProvider, subject: string, claims: readonly string[]): Role[] {
+export function rolesAt(provider: OidcProvider, { subject, claims, isDeviceFlow = false }: SignedIn): Role[] {
   const fits = ({ group, subject: named }: RoleMapping) =>
     group === undefined ? named === subject : group === "*" || claims.includes(group);
   const roles = new Set(provider.roleMap.filter(fits).flatMap((mapping) => mapping.roles));
-  return roleNames.filter((role) => roles.has(role));
+  const mayHave = (role: Role) => !isDeviceFlow || provider.deviceFlowMayApprove || role === "watcher";
+  return roleNames.filter((role) => roles.has(role) && mayHave(role));
 }
 
 /** Returns the groups of a person at a time, in ms. Those that a provider named more than four hours ago do not count. */

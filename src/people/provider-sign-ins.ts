@@ -10,19 +10,26 @@ import { type Credential, endOf, newCredential, newToken } from "./credential.ts
 import type { IssuedCredential } from "./credentials.ts";
 import { createIssuerKeys } from "./issuer-keys.ts";
 import { signatureAlgorithms } from "./jwt.ts";
-import { createOidcClient, type OidcFlow, type ProvenIdentity } from "./oidc-client.ts";
+import { createOidcClient, type OidcFlow, type PendingFlow, type ProvenIdentity } from "./oidc-client.ts";
 import type { People } from "./people.ts";
 import { personOf, personWords } from "./person.ts";
 import { type OidcProvider, type PersonRules, rolesAt } from "./person-rules.ts";
 import type { CredentialTable } from "./ports.ts";
 
+/** Facts about the browser or terminal that signs in. */
+interface SignInFields extends Pick<Credential, "label" | "uid" | "isDeviceFlow"> {
+  token?: string;
+}
+
 /** The end of a flow. */
-export interface FinishedFlow extends OidcFlow, Pick<Credential, "label" | "uid"> {
+export interface FinishedFlow extends OidcFlow, SignInFields {
   provider: string;
   /** The query with which the provider sent the person back. */
   response: string;
-  token?: string;
 }
+
+/** A device flow that may have ended. */
+type FinishedDeviceFlow = Omit<FinishedFlow, "response" | "redirectUri">;
 
 /** Sign-ins at identity providers. */
 export type ProviderSignIns = ReturnType<typeof createProviderSignIns>;
@@ -137,34 +144,51 @@ export function createProviderSignIns({
     }
   }
 
+  /** Makes a credential of a person that a provider has proven. */
+  async function signIn(
+    provider: OidcProvider,
+    proven: ProvenIdentity,
+    { token = newToken(), label, uid, isDeviceFlow = false }: SignInFields,
+  ): Promise<IssuedCredential> {
+    const { subject, claims = [], sid } = proven;
+    const person = personOf(provider.issuer, subject, proven.name);
+    await Promise.all([people.refresh(), table.refresh()]);
+    const roles = rolesAt(provider, { subject, claims, isDeviceFlow });
+    const before = people.find(person.id);
+    if (before?.revoked) throw refused(provider, person, []);
+    if (roles.length === 0 && rolesAt(provider, { subject, claims }).length > 0) throw tooWeak(provider, person);
+    if (roles.length === 0) throw refused(provider, person, claims);
+    const times = { created: now(), expires: now() + provider.sessionMs };
+    const made = newCredential(token, { roles, agents: ["*"], workspaces: ["*"] }, { label, ...times });
+    const credential: Credential = {
+      ...{ ...made, personId: person.id, lineage: [person.id] },
+      ...(uid !== undefined && { uid }),
+      ...(sid !== undefined && { sid }),
+      ...(isDeviceFlow && { isDeviceFlow }),
+    };
+    await people.see(person, { claims });
+    await table.add(credential);
+    await store(provider, credential, proven.refreshToken);
+    if (before === undefined) await people.noteFirst(actorOf(credential, person), person);
+    return { token, credential };
+  }
+
   return {
     names: () => rules().oidc.map(({ name }) => name),
     begin: (provider: string, redirectUri: string) => bounded(() => client.begin(find(provider), redirectUri)),
+    beginDevice: (provider: string) => bounded(() => client.beginDevice(find(provider))),
 
     /** Exchanges the response of a provider for a credential. */
     async finish(flow: FinishedFlow): Promise<IssuedCredential> {
       const provider = find(flow.provider);
-      const proven = await bounded(() => client.finish(provider, flow));
-      const { subject, claims = [] } = proven;
-      const person = personOf(provider.issuer, subject, proven.name);
-      await Promise.all([people.refresh(), table.refresh()]);
-      const roles = rolesAt(provider, subject, claims);
-      const before = people.find(person.id);
-      if (roles.length === 0 || before?.revoked) throw refused(provider, person, before?.revoked ? [] : claims);
-      const { token = newToken(), label, uid } = flow;
-      const times = { created: now(), expires: now() + provider.sessionMs };
-      const made = newCredential(token, { roles, agents: ["*"], workspaces: ["*"] }, { label, ...times });
-      const { sid } = proven;
-      const credential: Credential = {
-        ...{ ...made, personId: person.id, lineage: [person.id] },
-        ...(uid !== undefined && { uid }),
-        ...(sid !== undefined && { sid }),
-      };
-      await people.see(person, { claims });
-      await table.add(credential);
-      await store(provider, credential, proven.refreshToken);
-      if (before === undefined) await people.noteFirst(actorOf(credential, person), person);
-      return { token, credential };
+      return await signIn(provider, await bounded(() => client.finish(provider, flow)), flow);
+    },
+
+    /** Exchanges a device code for a credential, unless the person has not finished. */
+    async finishDevice(flow: FinishedDeviceFlow): Promise<IssuedCredential | PendingFlow> {
+      const provider = find(flow.provider);
+      const proven = await bounded(() => client.finishDevice(provider, flow.flow));
+      return "slowerMs" in proven ? proven : await signIn(provider, proven, { ...flow, isDeviceFlow: true });
     },
 
     /** Ends the sign-ins that a provider's logout token names. */
@@ -202,6 +226,14 @@ const actorOf = ({ id }: Credential, person: Person) => ({
   id,
   identity: { person, method: AnswerMethod.SESSION },
 });
+
+function tooWeak({ name }: OidcProvider, person: Person): RequestError {
+  return new RequestError(
+    ErrorReason.ROLE_MISSING,
+    `a code that is entered elsewhere gives ${personWords(person)} no role, since others can ask a person to enter theirs; sign in without --device, or set device_flow_may_approve of [oidc.${name}]`,
+    { provider: name },
+  );
+}
 
 function refused({ name }: OidcProvider, person: Person, claims: readonly string[]): RequestError {
   const groups = claims.length === 0 ? "in no group that it names" : `in ${claims.slice(0, 20).join(", ")}`;

@@ -10,7 +10,7 @@ import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { personOf } from "../../src/people/person.ts";
-import { toolgate } from "../cli/toolgate.ts";
+import { startAtTerminal, toolgate } from "../cli/toolgate.ts";
 import { main } from "../main.ts";
 import { type RedisServers, startRedis } from "../store/redis-server.ts";
 import { clientOf, refusal } from "./clients.ts";
@@ -214,6 +214,11 @@ test("the operator of the machine invites a person, and the command line names w
   const id = /prs_\w{32}/.exec(stdout)?.[0] ?? "";
   const shown = await main(["people", "invite", ...operator], env);
   expect(shown.stdout).toContain("this address reaches the service from this machine only");
+  const nameless = await main(["people", "invite", "--json", ...operator], env);
+  const kim = startAtTerminal(["login", JSON.parse(nameless.stdout).code], { ...env, HOME: join(service.data, "kim") });
+  await kim.sees("your name");
+  kim.child.stdin?.write("Kim\n");
+  expect((await kim.finished).stdout).toContain("as Kim (");
   const other = await at.join("Bob");
   // A token of the configuration that names a person answers as that one, and ends with them.
   const { person: bob } = await at.infoOf(other.token);
@@ -232,7 +237,7 @@ test("the operator of the machine invites a person, and the command line names w
   expect(await toolgate(["people"], env)).toMatchObject({ code: 6 });
   const { credentials } = await at.credentials(admin).listCredentials({});
   const used = credentials.filter(({ label }) => label === "toolgate people");
-  expect(used).toHaveLength(4);
+  expect(used).toHaveLength(5);
   expect(used.every(({ revoked }) => revoked > 0)).toBe(true);
   await at.people(admin).revokePerson({ id: other.id });
   expect((await refusal(bobsToken())).code).toBe(Code.Unauthenticated);

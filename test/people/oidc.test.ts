@@ -2,7 +2,7 @@ import { createHmac, hash } from "node:crypto";
 import { mkdir, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { base64url, type JWTPayload } from "jose";
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { AnswerMethod } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -20,6 +20,7 @@ const logoutEvents = { "http://schemas.openid.net/event/backchannel-logout": {} 
 let corp: Awaited<ReturnType<typeof startRogueIssuer>>;
 let other: Awaited<ReturnType<typeof startRogueIssuer>>;
 let service: Service;
+let settings = "";
 
 beforeAll(async () => {
   [corp, other] = [await startRogueIssuer(clientId), await startRogueIssuer(clientId)];
@@ -30,12 +31,14 @@ beforeAll(async () => {
   await writeFile(secret, "a-secret-for-tests\n");
   const provider = (name: string, { issuer }: { issuer: string }) =>
     `[oidc.${name}]\nissuer = "${issuer}"\nclient_id = "${clientId}"\nclient_secret_file = "${secret}"\n` +
+    `device_flow_may_approve = ${name === "other"}\n` +
     `[[role_map]]\nissuer = "${name}"\ngroup = "sre"\nroles = ["approver"]\n`;
-  await service.configure(
+  settings =
     `${provider("corp", corp)}${provider("other", other)}` +
-      '[[role_map]]\nissuer = "corp"\nsubject = "admin-1"\nroles = ["admin"]\n' +
-      '[group.oncall]\nmembers = ["corp:00u2"]\nclaims = ["corp:sre", "other:sre"]\n',
-  );
+    '[[role_map]]\nissuer = "corp"\nsubject = "admin-1"\nroles = ["admin"]\n' +
+    '[[role_map]]\nissuer = "corp"\ngroup = "screens"\nroles = ["watcher"]\n' +
+    '[group.oncall]\nmembers = ["corp:00u2"]\nclaims = ["corp:sre", "other:sre"]\n';
+  await service.configure(settings);
   await service.start();
 });
 afterAll(async () => {
@@ -285,6 +288,71 @@ test("a terminal signs in with the browser of its machine, which comes back to a
   expect({ code, stdout }).toMatchObject({ code: 0, stdout: expect.stringContaining("as Ann A.") });
 });
 
+/** Begins a device flow, and asks for its tokens. */
+async function enterCode(answer: () => Promise<object>, provider = "corp") {
+  const begun = await credentials().beginSignIn({ provider });
+  const at = provider === "corp" ? corp : other;
+  at.answer(answer);
+  return credentials().finishSignIn({ provider, flow: begun.flow });
+}
+
+/** Answers with an ID token, which has no nonce in a device flow. */
+const withoutNonce =
+  (claims: JWTPayload = {}, at = () => corp, key?: Parameters<typeof corp.sign>[2]) =>
+  async () => {
+    const { nonce, ...payload } = at().good("");
+    return { access_token: "at", token_type: "Bearer", id_token: await at().sign({ ...payload, ...claims }, {}, key) };
+  };
+
+test("a device flow waits for the person, and gives no role that decides unless the configuration says so", async () => {
+  expect(await credentials().beginSignIn({ provider: "corp" })).toMatchObject({
+    ...{ url: `${corp.issuer}/enter`, userCode: "WDJB-MJHT", intervalMs: 50, expiresMs: 60_000 },
+  });
+  const waiting = await enterCode(async () => ({ error: "authorization_pending" }));
+  expect(waiting).toMatchObject({ isPending: true, slowerMs: 0, token: "" });
+  expect(await enterCode(async () => ({ error: "slow_down" }))).toMatchObject({ isPending: true, slowerMs: 5_000 });
+  expect(await refusal(enterCode(withoutNonce()))).toMatchObject({
+    ...{ reason: "ROLE_MISSING", message: expect.stringContaining("device_flow_may_approve") },
+  });
+  const watching = await enterCode(withoutNonce({ groups: ["sre", "screens"] }));
+  expect((await infoOf(watching.token)).roles).toEqual(["watcher"]);
+  const approving = await enterCode(
+    withoutNonce({}, () => other),
+    "other",
+  );
+  expect(await infoOf(approving.token)).toMatchObject({ roles: ["approver"], person: { name: "Ann A." } });
+});
+
+test.each<[string, () => Promise<object>]>([
+  ["a person who refuses", async () => ({ error: "access_denied" })],
+  ["a code that has expired", async () => ({ error: "expired_token" })],
+  ["no ID token", async () => ({ access_token: "at", token_type: "Bearer" })],
+  ["an ID token of another provider", () => withoutNonce({ groups: ["screens"] }, () => other)()],
+  ["an ID token for another client", () => withoutNonce({ groups: ["screens"], aud: "other-client" })()],
+  ["an ID token that has expired", () => withoutNonce({ groups: ["screens"], exp: corp.now() - 120 })()],
+  ["an ID token of a stranger", () => withoutNonce({ groups: ["screens"] }, () => corp, corp.stranger.privateKey)()],
+])("a device flow is refused with %s", async (_what, answer) => {
+  expect(await refusal(enterCode(answer))).toMatchObject({ reason: "UNAUTHENTICATED" });
+});
+
+test("a page begins no device flow", async () => {
+  const { origin } = new URL(service.url);
+  const { status } = await fetch(`${origin}/opencode.tool.v1.CredentialService/BeginSignIn`, {
+    ...{ method: "POST", headers: { origin, "content-type": "application/json" } },
+    body: JSON.stringify({ provider: "corp" }),
+  });
+  expect(status).toBe(400);
+});
+
+test("a terminal on a machine without a browser signs in with a code that is entered elsewhere", async () => {
+  const home = join(service.data, "../device-home");
+  const answers = [{ error: "authorization_pending" }, await withoutNonce({}, () => other)()];
+  other.answer(async () => answers.shift() ?? {});
+  const login = startToolgate(["login", "--provider", "other", "--device", "--server", service.url], { HOME: home });
+  await login.sees(`${other.issuer}/enter`, "WDJB-MJHT");
+  expect(await login.finished).toMatchObject({ code: 0, stdout: expect.stringContaining("as Ann A.") });
+});
+
 test("a logout of the provider ends the session that it names, with the devices that were added in it", async () => {
   const [one, two] = [await (await signIn()).finished, await (await signIn({ claims: { sid: "session-2" } })).finished];
   const { code } = await clientOf(CredentialService, service.url, one.token).createCode({});
@@ -360,6 +428,20 @@ test("a provider that is away signs no one in, and ends no sign-in", async () =>
   expect(await refusal(credentials().finishSignIn(request))).toMatchObject({ reason: "PROVIDER_UNAVAILABLE" });
   expect((await infoOf(token)).roles).toEqual(["approver"]);
   corp.setAway(false);
+});
+
+test("a reload that lets no device flow approve ends what such a sign-in, and the devices that it added, may do", async () => {
+  const one = await enterCode(
+    withoutNonce({}, () => other),
+    "other",
+  );
+  const { code } = await clientOf(CredentialService, service.url, one.token).createCode({});
+  const phone = await credentials().signIn({ code });
+  expect((await infoOf(phone.token)).roles).toEqual(["approver"]);
+  await service.configure(settings.replace("device_flow_may_approve = true", "device_flow_may_approve = false"));
+  process.kill(service.pid ?? 0, "SIGHUP");
+  for (const { token } of [one, phone])
+    await vi.waitFor(async () => expect(await refusal(infoOf(token))).toMatchObject({ reason: "UNAUTHENTICATED" }));
 });
 
 describe("a configuration is refused with its line", () => {

@@ -24,11 +24,17 @@ export async function startRogueIssuer(clientId: string) {
         ...{ issuer, authorization_endpoint: `${issuer}/authorize`, token_endpoint: `${issuer}/token` },
         ...{ jwks_uri: `${issuer}/keys`, authorization_response_iss_parameter_supported: true },
         ...{ response_types_supported: ["code"], subject_types_supported: ["public"] },
+        device_authorization_endpoint: `${issuer}/device`,
         id_token_signing_alg_values_supported: ["RS256", "HS256", "none"],
         ...metadata,
       });
     if (url.startsWith("/authorize?")) return void response.writeHead(302, { location: sendBack(url) }).end();
     if (url === "/keys") return send({ keys: [jwk] });
+    if (url === "/device")
+      return send({
+        ...{ device_code: "device-code", user_code: "WDJB-MJHT", verification_uri: `${issuer}/enter` },
+        ...{ expires_in: 60, interval: 0.05 },
+      });
     let body = "";
     for await (const piece of request) body += piece;
     const form = new URLSearchParams(body);

@@ -3,8 +3,10 @@ import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { hostname, userInfo } from "node:os";
 import { createInterface } from "node:readline/promises";
+import { setTimeout as delay } from "node:timers/promises";
 import type { Command } from "commander";
 import { CreateCodeResponseSchema, type SignInResponse } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
+import type { Person } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { loginFileOf, saveLogin } from "../../client/stored-logins.ts";
 import { withScreen, withServer } from "../command.ts";
 import { enforcementLine, enforcementWord } from "../connect/show.ts";
@@ -23,27 +25,36 @@ export function defineLogin(command: Command, context: CliContext): void {
   command
     .description("Sign this terminal in with a one-time code, for 30 days, or at an identity provider of the service")
     .argument("[code]", "the code, or the link that `toolgate serve` printed (default: it asks at the terminal)")
-    .option("--name <name>", "your name, if the code makes a new person (default: that of your user)")
+    .option("--name <name>", "your name, if the code makes a new person (default: it asks at the terminal)")
     .option("--provider <name>", "sign in at this identity provider, with a browser on this machine")
+    .option("--device", "with --provider: enter a code at the provider, with a browser on any machine")
     .option("--new-code", "signed in already: print a new code for another device")
     .addHelpText("after", loginHelp)
-    .action((given: string | undefined, { newCode = false, name, provider }: LoginFlags) =>
+    .action((given: string | undefined, { newCode = false, name, provider, device }: LoginFlags) =>
       newCode
         ? withServer(context, command, "approver", printNewCode)
         : withScreen(context, command, async (screen, options) => {
+            if (device && provider === undefined)
+              throw new UsageError("--device needs the identity provider", "add --provider NAME");
             const { server, code } =
               provider === undefined ? readSignIn(given ?? (await askForCode(screen.io))) : { code: "" };
             const url = serverUrl(server === undefined ? options : { server, ...options }, context.io.env);
             const token = { value: undefined, source: "a code was sent", next: loginAdvice };
             const connection = connectServer(url, token, readCertificates(options, context.io.env));
             try {
-              await store(
-                connection,
-                screen,
-                provider === undefined
-                  ? await connection.credentials.signIn({ code, label, name: name ?? userInfo().username })
-                  : await signInAt(provider, connection, screen),
-              );
+              if (provider === undefined) {
+                const signedIn = await connection.credentials.signIn({
+                  code,
+                  label,
+                  name: name ?? userInfo().username,
+                });
+                await store(connection, screen, signedIn, { mayAskName: name === undefined });
+              } else
+                await store(
+                  connection,
+                  screen,
+                  await (device ? signInElsewhere : signInAt)(provider, connection, screen),
+                );
               return undefined;
             } catch (error) {
               const failure = commandFailure(error, connection);
@@ -60,6 +71,7 @@ interface LoginFlags {
   newCode?: boolean;
   name?: string;
   provider?: string;
+  device?: boolean;
 }
 
 const label = `${userInfo().username}@${hostname()}`;
@@ -81,6 +93,21 @@ async function signInAt(provider: string, { credentials }: ServerConnection, scr
   }
 }
 
+/** Signs in with a code that the person enters at an identity provider (device flow, RFC 8628). */
+async function signInElsewhere(provider: string, { credentials }: ServerConnection, screen: Screen) {
+  const { url, flow, userCode, intervalMs, expiresMs } = await credentials.beginSignIn({ provider });
+  const [code, address] = [terminalLine(userCode), terminalLine(url)];
+  screen.note(`open ${address} in a browser and enter the code ${code}; enter no code that someone sent you`);
+  const end = performance.now() + expiresMs;
+  for (let pause = intervalMs; performance.now() + pause < end; ) {
+    await delay(pause);
+    const finished = await credentials.finishSignIn({ provider, flow, label });
+    if (!finished.isPending) return finished;
+    pause += finished.slowerMs;
+  }
+  throw new UsageError("no one entered the code in time", "run the command again");
+}
+
 /** Returns the query with which the browser comes back; requests of anyone else do not have the state of this flow. */
 async function untilSentBack(server: Server, state: string | null): Promise<string> {
   const signal = AbortSignal.timeout(600_000);
@@ -99,13 +126,16 @@ async function store(
   connection: ServerConnection,
   screen: Screen,
   { token, credential, storeId }: Pick<SignInResponse, "token" | "credential" | "storeId">,
+  { mayAskName = false } = {},
 ): Promise<void> {
   const { url } = connection;
   const { env } = screen.io;
   saveLogin(url, { storeId, id: credential?.id ?? "", token, expires: credential?.expires ?? 0 }, env);
   const signedIn = connection.as({ value: token, source: "the new sign-in was sent" });
   try {
-    const { enforcement, person } = await signedIn.tools.getServerInfo({});
+    const { enforcement, person: first } = await signedIn.tools.getServerInfo({});
+    const isNew = credential?.issuer === "" && first?.name === userInfo().username;
+    const person = mayAskName && isNew && !screen.json ? await askName(first, signedIn, screen.io) : first;
     const state = { state: enforcementWord(enforcement), reason: enforcement?.reason ?? "" };
     if (screen.json)
       screen.write(
@@ -145,9 +175,20 @@ function readSignIn(given: string): { server?: string; code: string } {
 async function askForCode(io: CliProcess): Promise<string> {
   if (!hasTerminal(io))
     throw new UsageError("there is no terminal to ask for the code", "name it: toolgate login CODE");
+  return await ask(io, "code or link › ");
+}
+
+/** Asks a new person, whom the code did not name, for the name that records show. */
+async function askName(person: Person, { people }: ServerConnection, io: CliProcess): Promise<Person> {
+  const name = hasTerminal(io) ? (await ask(io, `your name, as others see it [${person.name}] › `)).trim() : "";
+  if (name === "") return person;
+  return (await people.renamePerson({ id: person.id, name })).person?.person ?? person;
+}
+
+async function ask(io: CliProcess, question: string): Promise<string> {
   const reader = createInterface({ input: io.stdin, output: io.stderr });
   try {
-    return await reader.question("code or link › ");
+    return await reader.question(question);
   } finally {
     reader.close();
   }
@@ -159,7 +200,7 @@ const loginAdvice =
 const loginHelp = `
 Examples:
   toolgate login http://127.0.0.1:7420/#code=k3x9-7n2p-4qcd-8v1m
-  toolgate login --provider corp     at an identity provider, [oidc.corp]
+  toolgate login --provider corp     at an identity provider, [oidc.corp]; on a machine without a browser with --device
   toolgate login --new-code          for your phone, or another terminal
 
 Programs that run as your user can read the stored sign-in: where an agent does, they can approve. Then sign in as another user.`;

@@ -34,14 +34,18 @@ export function credentialService(domain: CredentialServiceDomain): ServiceFunct
     },
     listSignInProviders: () => ({ names: signIns.names() }),
     async beginSignIn({ provider, redirectUri }, { headers }) {
+      if (isDeviceFlow(redirectUri, headers)) return await signIns.beginDevice(provider);
       checkRedirect(provider, redirectUri, headers);
       return await signIns.begin(provider, redirectUri);
     },
     async finishSignIn({ provider, redirectUri, flow, response, label }, { peer, headers }) {
-      checkRedirect(provider, redirectUri, headers);
+      const isDevice = isDeviceFlow(redirectUri, headers);
+      if (!isDevice) checkRedirect(provider, redirectUri, headers);
       const { uid } = await peer();
-      const end = { provider, redirectUri, flow, response, label: label || "terminal", uid };
-      const { token, credential } = await signIns.finish(end);
+      const end = { provider, flow, label: label || "terminal", uid };
+      const finished = await (isDevice ? signIns.finishDevice(end) : signIns.finish({ ...end, redirectUri, response }));
+      if ("slowerMs" in finished) return { isPending: true, slowerMs: finished.slowerMs };
+      const { token, credential } = finished;
       return { token, credential: recordOf(credential), storeId: store.storeId };
     },
     async createCode({ newPerson }, context) {
@@ -79,6 +83,10 @@ export function credentialService(domain: CredentialServiceDomain): ServiceFunct
     },
   };
 }
+
+/** Recognizes a flow that sends no one back. No page begins one: its browser could sign in itself. */
+const isDeviceFlow = (redirectUri: string, headers: RequestHeaders) =>
+  redirectUri === "" && headers.get("origin") === null;
 
 /** Refuses an address to which a provider must not send a person: neither the page that asks, nor a program on the person's machine. */
 function checkRedirect(provider: string, redirectUri: string, headers: RequestHeaders): void {
