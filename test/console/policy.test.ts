@@ -117,6 +117,58 @@ describe("the policy pages", () => {
     await page.getByText("1 of 4 decisions, newest first").waitFor();
   });
 
+  test("rules of a file are tried on what was decided: first what was denied or rejected and would be allowed", async () => {
+    const sessionId = await asked("rejected.txt", PermissionReply.REJECT, "Rejected");
+    const call = { sessionId, tool: "bash", input: { command: "git push origin" } };
+    await connect(service(), "caller").tools.callTool(call);
+    await connect(service(), "caller").tools.callTool({ ...call, input: { command: "ls src" } });
+    const page = await browsers.open(service(), "approver", { path: "/policy" });
+    await page.getByRole("link", { name: "Try other rules" }).click();
+    const text = page.getByRole("textbox", { name: "Its text" });
+    const outcome = page.getByRole("status", { name: "What would change" });
+
+    await text.fill('data_dir = "x"\n');
+    await page.getByRole("button", { name: "Try" }).click();
+    await page.getByText("The file has no rules").waitFor();
+    await text.fill('data_dir = "x"\n[permission.bash]\n"git push *" = "perhaps"\n');
+    await text.press("Control+Enter");
+    await page.getByText("line 3: permission.bash.git push *: must be").waitFor();
+
+    await page.getByLabel("Configuration file").setInputFiles({
+      name: "next.toml",
+      mimeType: "application/toml",
+      buffer: Buffer.from(`[[token]]\nid = "ci"\n${settings.replaceAll('"deny"', '"allow"').replace("ls", "ls -l")}
+[permission.edit]\n"rejected*" = "allow"\n`),
+    });
+    await expect.poll(() => text.inputValue()).toContain("rejected*");
+    const sent = page.waitForRequest(/\/SimulatePolicy$/);
+    await text.press("Control+Enter");
+    expect((await sent).postDataBuffer()?.toString()).not.toContain('"ci"');
+    await outcome.getByText(/^\d+ decisions would be allowed that the rules denied or people rejected/).waitFor();
+    await outcome.getByText(/^By the rules in force \d+ decisions come out as recorded: 0 changes/).waitFor();
+    expect(await page.getByRole("heading", { level: 2 }).allInnerTexts()).toEqual([
+      "Denied or rejected, and would be allowed",
+      "Other changes",
+    ]);
+    const cards = page.locator("main .card");
+    await cards.filter({ hasText: "ask → allow edit" }).filter({ hasText: "people rejected 1 of them" }).waitFor();
+    await cards.filter({ hasText: "deny → allow bash" }).filter({ hasText: "git push origin" }).waitFor();
+    await cards.last().filter({ hasText: "allow → ask bash" }).filter({ hasText: "ls src" }).waitFor();
+
+    await text.fill(settings);
+    await page.getByRole("combobox", { name: "Agent" }).selectOption("build");
+    await page.getByRole("button", { name: "Try" }).click();
+    await outcome.getByText("No decision would change.").waitFor();
+    expect(await cards.count()).toBe(0);
+
+    await page.route(/\/SimulatePolicy$/, () => {});
+    await page.getByRole("button", { name: "Try" }).click();
+    const canceled = page.waitForEvent("requestfailed");
+    await page.getByRole("button", { name: "Cancel" }).click();
+    expect((await canceled).url()).toMatch(/\/SimulatePolicy$/);
+    await expect.poll(() => outcome.innerText()).toBe("");
+  });
+
   test("a token that cannot list rules and grants gets an explanation, and can still use Explain", async () => {
     const page = await browsers.open(service(), "caller", { path: "/policy/rules" });
     await page.getByRole("heading", { name: "This token cannot list rules" }).waitFor();
@@ -131,7 +183,7 @@ describe("the policy pages", () => {
     { colorScheme: "dark", viewport: { width: 375, height: 700 } },
   ];
 
-  test.each(["rules", "grants", "explain", "decisions"])(
+  test.each(["rules", "try", "grants", "explain", "decisions"])(
     "%s: nothing serious for axe, nothing sticks out",
     async (part) => {
       const sessionId = await asked(`${part}.txt`, PermissionReply.ALWAYS, `For ${part} `.repeat(20));
@@ -143,6 +195,10 @@ describe("the policy pages", () => {
             .getByRole("textbox", { name: "Command" })
             .fill(`git push ${"x".repeat(200)}; cat ${"y".repeat(200)}`);
           await page.getByRole("button", { name: "Explain" }).click();
+        }
+        if (part === "try") {
+          await page.getByRole("textbox", { name: "Its text" }).fill('[permission]\n"*" = "deny"\n');
+          await page.getByRole("button", { name: "Try" }).click();
         }
         await page.locator("main :is(table, .card, .answer)").first().waitFor();
         expect(await findings(page)).toEqual([]);

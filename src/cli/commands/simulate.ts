@@ -1,16 +1,16 @@
 import type { Command } from "commander";
-import { PermissionAction, PermissionActionSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   type PolicyChange,
   SimulatePolicyResponseSchema,
   type SimulationSummary,
 } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { changeWords, simulationLines } from "../../view/simulation.ts";
 import { withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
 import { CommandError, exitCodes, UsageError } from "../failure/command-error.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { daysAgo } from "../view/audit-entries.ts";
-import { wordOf } from "../view/words.ts";
 
 /** Defines `toolgate simulate`. */
 export function defineSimulate(command: Command, context: CliContext): void {
@@ -46,7 +46,7 @@ export function defineSimulate(command: Command, context: CliContext): void {
             "report it with that example; the record has what the decision rests on",
             exitCodes.failed,
           );
-        for (const line of summaryLines(summary)) screen.note(line);
+        for (const line of simulationLines(summary, terminalLine)) screen.note(line);
         if (failOn === undefined) return undefined;
         if (summary.leftOut > 0)
           throw new CommandError(
@@ -59,33 +59,13 @@ export function defineSimulate(command: Command, context: CliContext): void {
     );
 }
 
-const actionWord = (action: PermissionAction) => wordOf(PermissionActionSchema, action);
-
-function changeLines({ before, after, decisions, rejected, approved, agent, examples, ...change }: PolicyChange) {
-  const people = [
-    ...(rejected > 0 ? [`people rejected ${rejected} of them`] : []),
-    ...(approved > 0 ? [`people approved ${approved} of them`] : []),
-  ];
-  const what = `${actionWord(before)} → ${actionWord(after)} ${change.old?.permission ?? ""}, agent ${agent}: ${times(decisions)}`;
-  const deciding = after === PermissionAction.ALLOW ? change.new : (change.new ?? change.old);
+function changeLines(change: PolicyChange): string[] {
+  const { after, old, examples } = change;
+  const deciding = after === PermissionAction.ALLOW ? change.new : (change.new ?? old);
   return [
-    `${[what, ...people].map(terminalLine).join(", ")}\n`,
+    `${changeWords(change, terminalLine)}\n`,
     ...examples.map((text) => `    ${terminalLine(text)}\n`),
-    ...(deciding
-      ? [`  now: ${terminalLine(change.old?.reason ?? "")}\n  then: ${terminalLine(deciding.reason)}\n`]
-      : []),
-  ];
-}
-
-const times = (count: number) => (count === 1 ? "once" : `${count} times`);
-
-function summaryLines(summary: SimulationSummary): string[] {
-  const { decisions, judged, changed, widened, asksSaved, asksAdded, notJudged, leftOut, moreChanges } = summary;
-  return [
-    `${judged} of ${decisions} decisions judged: ${changed} would change, ${widened} of them widen; ${asksSaved} questions saved, ${asksAdded} added`,
-    ...(moreChanges > 0 ? [`${moreChanges} more kinds of changes are not shown`] : []),
-    ...notJudged.map(({ reason, decisions }) => `not judged: ${decisions}, since ${terminalLine(reason)}`),
-    ...(leftOut > 0 ? [`not judged: ${leftOut}, since the time was over`] : []),
+    ...(deciding ? [`  now: ${terminalLine(old?.reason ?? "")}\n  then: ${terminalLine(deciding.reason)}\n`] : []),
   ];
 }
 

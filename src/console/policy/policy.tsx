@@ -11,6 +11,7 @@ import { DecisionLog } from "./decision-log.tsx";
 import { Explain } from "./explain.tsx";
 import { GrantsPage } from "./grants.tsx";
 import { AgentPicker, PlacePicker, type PolicyPlace } from "./place.tsx";
+import { TryRules } from "./simulation.tsx";
 
 /** All rules that apply to an agent in a workspace or session, list by list. */
 function Rules({ connection }: PageProps) {
@@ -52,6 +53,9 @@ function Rules({ connection }: PageProps) {
       <ProblemText text={rules.problem} />
       {lists.length > 0 && (
         <>
+          <p class="hint">
+            <a href="#/policy/try">Try other rules</a> on what was decided before you change these.
+          </p>
           <h2>One list, read from top to bottom</h2>
           <p class="hint">The last matching rule decides. Without a match, a call needs approval.</p>
           {lists.filter(isWide).map((list) => (
@@ -170,6 +174,7 @@ function DecisionsPage({ connection, route }: PageProps) {
 
 const sections: Readonly<Record<string, { title: string; Section: FunctionComponent<PageProps> }>> = {
   rules: { title: "Rules", Section: Rules },
+  try: { title: "Try rules", Section: TryRules },
   grants: { title: "Grants", Section: GrantsPage },
   explain: { title: "Explain", Section: Explain },
   decisions: { title: "Decisions", Section: DecisionsPage },
