@@ -1,11 +1,14 @@
+import { execFile } from "node:child_process";
 import { createHmac } from "node:crypto";
-import { writeFile } from "node:fs/promises";
+import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
+import { promisify } from "node:util";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { base64url, exportJWK, exportSPKI, generateKeyPair, type JWTPayload, jwtVerify, SignJWT } from "jose";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { parse } from "yaml";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -27,12 +30,20 @@ const publicKeys = {
 
 /** An issuer that publishes its keys, and counts how often they are read. */
 const published = { reads: 0, isAway: false };
-const issuerServer = createServer((request, response) => {
+const issuerServer = createServer(async (request, response) => {
   if (published.isAway) return void response.writeHead(503).end();
   const base = `http://127.0.0.1:${(issuerServer.address() as AddressInfo).port}`;
   if (request.url === "/keys") published.reads++;
   const body = request.url === "/keys" ? publicKeys : { issuer: base, jwks_uri: `${base}/keys` };
   response.setHeader("content-type", "application/json");
+  const { pathname, searchParams } = new URL(request.url ?? "", base);
+  // As in a job of GitHub Actions: the token of a request gets one for an audience.
+  if (pathname === "/job" && request.headers.authorization === "bearer of-the-job") {
+    const job = { ...good(), iss: github, sub: "repo:acme/shop:ref:refs/heads/main" };
+    return void response.end(
+      JSON.stringify({ value: await sign({ ...job, aud: searchParams.get("audience") ?? "" }, { typ: "JWT" }) }),
+    );
+  }
   response.end(JSON.stringify(body));
 });
 
@@ -127,6 +138,52 @@ test("a service-account token of Kubernetes, which has no typ, calls and watches
     sign({ ...good(), iss: kubernetes, aud: ["toolgate"], sub: of, "kubernetes.io": pod }, { typ: undefined });
   expect((await infoOf(await token(sub))).roles).toEqual(["caller", "watcher"]);
   expect(await isRefused(await token("system:serviceaccount:other:builder"))).toBe(true);
+});
+
+/** Reads a file of `examples/ci`. */
+const exampleOf = async (name: string) =>
+  parse(await readFile(join(import.meta.dirname, "../../examples/ci", name), "utf8"));
+
+/** Runs lines of an example, which reach this service. */
+const runLines = (lines: string, env: Record<string, string>) =>
+  promisify(execFile)("sh", ["-euc", lines], {
+    env: { PATH: `${dirname(process.execPath)}:${process.env.PATH}`, TOOLGATE_URL: service.url, ...env },
+  });
+
+test("the workflow of examples/ci runs a command with the token of its job once a person approves it", async () => {
+  const { jobs, permissions } = await exampleOf("github-actions.yaml");
+  expect(permissions).toEqual({ "id-token": "write" });
+  await writeFile(join(service.workspace, "deploy"), '#!/bin/sh\necho "deployed to $1"\n', { mode: 0o755 });
+  const approver = clientOf(PermissionService, service.url, "approver-token-for-tests");
+  const job = runLines(jobs.deploy.steps[0].run, {
+    ACTIONS_ID_TOKEN_REQUEST_URL: `${live}/job?api-version=2.0`,
+    ACTIONS_ID_TOKEN_REQUEST_TOKEN: "of-the-job",
+  });
+  for await (const { event } of approver.watchPermissions({})) {
+    if (event?.event.case !== "permissionAsked") continue;
+    const { id: permissionId, sessionId, agent, person } = event.event.value;
+    if (agent !== "ci") continue;
+    expect(person).toMatchObject({ issuer: github, subject: "repo:acme/shop:ref:refs/heads/main" });
+    await approver.respondToPermission({ sessionId, permissionId, reply: 1 });
+    break;
+  }
+  expect((await job).stdout).toContain("deployed to staging");
+});
+
+test("the Pod of examples/ci calls a tool with the token that the kubelet writes", async () => {
+  const { metadata, spec } = await exampleOf("kubernetes.yaml");
+  const [{ command, volumeMounts }] = spec.containers;
+  const [{ serviceAccountToken }] = spec.volumes[0].projected.sources;
+  const sub = `system:serviceaccount:${metadata.namespace}:${spec.serviceAccountName}`;
+  const folder = join(service.data, "../projected");
+  await mkdir(folder);
+  const token = await sign(
+    { ...good(), iss: kubernetes, aud: [serviceAccountToken.audience], sub },
+    { typ: undefined },
+  );
+  await writeFile(join(folder, serviceAccountToken.path), token);
+  const { stdout } = await runLines(command[2].replaceAll(volumeMounts[0].mountPath, folder), {});
+  expect(stdout).toContain("built");
 });
 
 test("the person for whom an agent acts is on its requests, and keeps sessions apart from other persons", async () => {
