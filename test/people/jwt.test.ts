@@ -1,5 +1,5 @@
 import { execFile } from "node:child_process";
-import { createHmac } from "node:crypto";
+import { constants, createHmac, generateKeyPairSync, KeyObject, sign as signatureOf } from "node:crypto";
 import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -21,10 +21,12 @@ import { main } from "../main.ts";
 const keyPair = await generateKeyPair("RS256", { extractable: true });
 const elliptic = await generateKeyPair("ES256", { extractable: true });
 const stranger = await generateKeyPair("RS256", { extractable: true });
+const short = generateKeyPairSync("rsa", { modulusLength: 1_024 });
 const publicKeys = {
   keys: [
     { ...(await exportJWK(keyPair.publicKey)), kid: "rsa", use: "sig" },
     { ...(await exportJWK(elliptic.publicKey)), kid: "ec", use: "sig", alg: "ES256" },
+    { ...short.publicKey.export({ format: "jwk" }), kid: "short", use: "sig" },
   ],
 };
 
@@ -313,6 +315,18 @@ const forged: Record<string, Forge> = {
   "a kid that is empty": forgedBy({ kid: "" }),
   "an unknown kid": changed({}, { kid: "other" }),
   "the kid of a key of another kind": changed({}, { kid: "ec" }),
+  "a key of the issuer that is too short": () => {
+    const signed = raw({ ...header, kid: "short" }, good()).slice(0, -1);
+    return `${signed}.${signatureOf("sha256", Buffer.from(signed), short.privateKey).toString("base64url")}`;
+  },
+  "a signature of the issuer's key in another form": () => {
+    const signed = raw(header, good()).slice(0, -1);
+    const key = { key: KeyObject.from(keyPair.privateKey), padding: constants.RSA_PKCS1_PSS_PADDING };
+    return `${signed}.${signatureOf("sha256", Buffer.from(signed), key).toString("base64url")}`;
+  },
+  // The last character of 256 bytes has four bits that mean nothing.
+  "another spelling of the signature": () =>
+    edited(([h, b, s]) => `${h}.${b}.${s.slice(0, -1)}${{ A: "B", Q: "R", g: "h", w: "x" }[s.slice(-1)]}`),
   "an unknown critical header": () =>
     edited(([, b, s]) => `${encoded({ ...header, crit: ["exp"], exp: 1 })}.${b}.${s}`),
   "a payload without encoding": () =>
