@@ -1,5 +1,6 @@
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import {
+  AnswerMethod,
   PermissionOutcome,
   type PermissionSettled,
   type Question,
@@ -33,10 +34,11 @@ export function checkSameAnswer(
     );
   }
   const outcome = outcomeName(settled.outcome);
+  const proof = settled.person?.name && settled.method === AnswerMethod.TOKEN ? " (with a token)" : "";
   throw settled.by !== ""
     ? new RequestError(
         ErrorReason.ALREADY_ANSWERED,
-        `permission request ${permissionId} was answered "${outcome}" by ${settled.person?.name || settled.by}`,
+        `permission request ${permissionId} was answered "${outcome}" by ${settled.person?.name || settled.by}${proof}`,
         { permission_id: permissionId, by: settled.by },
         { settled },
       )

@@ -1,4 +1,4 @@
-import { PermissionOutcome, type PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { AnswerMethod, PermissionOutcome, type PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { commandFailureOf, commandFailureWords } from "../core/command-failure.ts";
 import { enumWord } from "./words.ts";
@@ -12,12 +12,15 @@ export function outcomeWords(
     outcome,
     by,
     person,
+    method,
     message,
     answers,
-  }: Pick<PermissionSettled, "outcome" | "by" | "person" | "message" | "answers">,
+  }: Pick<PermissionSettled, "outcome" | "by" | "person" | "method" | "message" | "answers">,
   filter: TextFilter,
 ): string {
-  const who = by === "" ? "" : ` by ${filter(person?.name || by)}`;
+  // A token that names no person is named by its id.
+  const proof = person?.name && method === AnswerMethod.TOKEN ? " (with a token)" : "";
+  const who = by === "" ? "" : ` by ${filter(person?.name || by)}${proof}`;
   if (answers.length > 0) return `answered${who}: ${answersWords(answers, filter)}`;
   const why = message === "" ? "" : `: ${filter(message)}`;
   return `${verbs.get(outcome) ?? "settled"}${who}${why}`;

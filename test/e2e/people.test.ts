@@ -229,6 +229,12 @@ test("the operator of the machine invites a person, and the command line names w
   await expect
     .poll(() => bobsToken().catch(() => ({})))
     .toMatchObject({ principal: "bob", person: { id: other.id, name: "Bob" } });
+  const { sessionId: second, permissionId: byToken } = await at.ask(token.token);
+  await at
+    .permissions("bobs-token-for-tests")
+    .respondToPermission({ sessionId: second, permissionId: byToken, reply: 1 });
+  const afterToken = await toolgate(["reply", byToken, "reject", "--session", second], env);
+  expect(afterToken.stderr).toContain('was answered "once" by Bob (with a token)');
   expect(await main(["people", "rename", other.id, "Rob", ...operator], env)).toMatchObject({ code: 0 });
   expect(await main(["people", "revoke", id, ...operator], env)).toMatchObject({
     code: 0,

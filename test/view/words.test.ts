@@ -1,12 +1,14 @@
 import { create } from "@bufbuild/protobuf";
 import { describe, expect, test } from "vitest";
 import {
+  AnswerMethod,
   PermissionAction,
   PermissionDecisionSchema,
   PermissionLayer,
   PermissionOutcome,
   PermissionReason,
   PermissionSettledSchema,
+  PersonSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   PermissionRequestSchema,
@@ -87,6 +89,9 @@ describe("outcomes", () => {
       message: "use \u202e staging",
     });
     expect(outcomeWords(settled, filter)).toBe("rejected by a?b: use ? staging");
+    const named = { ...settled, message: "", person: create(PersonSchema, { name: "Bob" }) };
+    expect(outcomeWords({ ...named, method: AnswerMethod.SESSION }, filter)).toBe("rejected by Bob");
+    expect(outcomeWords({ ...named, method: AnswerMethod.TOKEN }, filter)).toBe("rejected by Bob (with a token)");
   });
 });
 
