@@ -30,11 +30,12 @@ import { interpreter } from "./shell/interpreters.ts";
 export function risksOfCommands(commands: readonly Command[], registries?: readonly string[]): RiskFound[] {
   const downloaded = new Set<string>();
   const installs = registries && registries.length > 0 ? installsOf(commands, registries) : new Set();
+  const isElsewhere = commands.some(({ text }) => namesElsewhere.test(text));
   return mergeRisks(
     commands.flatMap((command) => {
       const seen = registries ? withoutOwnFetches(command) : command;
       const found = fragmentsOf(seen, downloaded, (kind, words) => {
-        if (registries && isHeld(kind, words)) return undefined;
+        if (registries && isHeld(kind, words, isElsewhere)) return undefined;
         return kind === RiskKind.DOWNLOADED_CODE && installs.has(words) ? RiskKind.PACKAGES : kind;
       });
       for (const file of command.mentions.flatMap(downloadsTo)) downloaded.add(file);
@@ -71,17 +72,21 @@ const isWrapped = (words: readonly string[], by: readonly string[]) =>
 
 /**
  * Checks if the sandbox leaves a risk without effect: what a command sends to a server beside it, what needs the socket of a daemon, and
- * packages of the system, whose directories are read-only.
+ * packages of the system, whose directories are read-only, unless the line names another daemon or other directories.
  */
-function isHeld(kind: RiskKind, words: readonly string[]): boolean {
+function isHeld(kind: RiskKind, words: readonly string[], isElsewhere: boolean): boolean {
   const [program = "", ...rest] = words;
   if (kind === RiskKind.PUBLISH) return isOwnFetch(words);
-  if (kind !== RiskKind.DOWNLOADED_CODE) return false;
+  if (kind !== RiskKind.DOWNLOADED_CODE || isElsewhere) return false;
   const name = programName(program);
   // Other options run commands, or install elsewhere, and a file is no package of the system.
   if (systemPackages.test(name)) return rest.every((word) => systemOption.test(word) || systemPackage.test(word));
-  return /^(docker|podman)$/.test(name) && /^(buildx )?build\b|^compose (up|build|pull)\b/.test(rest.join(" "));
+  return name === "docker" && /^(buildx )?build\b|^compose (up|build|pull)\b/.test(rest.join(" "));
 }
+
+/** Words by which docker reaches a daemon over the network, and a package manager installs elsewhere. */
+const namesElsewhere =
+  /\b(DOCKER_(HOST|CONTEXT|CONFIG)|BUILDX_\w+|BUILDKIT_HOST|(APT|DNF|YUM|RPM|ZYPP|PACMAN|APK)_?CONF\w*)\b|\b(context|buildx) (create|use|import|update)\b|\btcp:\/\//;
 
 const systemPackages = /^(apt|apt-get|dnf|yum|apk|pacman|zypper)$/;
 const systemOption =

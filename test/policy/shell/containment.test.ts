@@ -83,6 +83,8 @@ describe("a contained line runs without an ask", () => {
     "python3 -m app --port 8000 &\nsleep 2\ncurl -s http://localhost:8000/health",
     "tmux send-keys -t work 'make' Enter",
     "docker build -t app .",
+    "DOCKER_BUILDKIT=1 docker build -t app . && docker compose up -d",
+    "DEBIAN_FRONTEND=noninteractive apt-get install -y jq",
     "apt-get install -y jq",
   ])("%s", async (line) => {
     const { contained, asking } = await judge(line);
@@ -178,6 +180,14 @@ describe("a risk that the sandbox seems to hold asks where an option lets it out
     ["dnf install --installroot=$PWD/r tool", "downloaded_code"],
     ["yum -c ./yum.conf install tool", "downloaded_code"],
     ["pacman --config p.conf -S tool", "downloaded_code"],
+    ["APT_CONFIG=./a.conf apt-get install -y tool", "downloaded_code"],
+    ["DOCKER_HOST=tcp://intranet.example:2375 docker build .", "downloaded_code"],
+    ["export DOCKER_HOST=tcp://intranet.example:2375; docker compose up -d", "downloaded_code"],
+    ["env DOCKER_CONFIG=. docker build .", "downloaded_code"],
+    ["docker context use far && docker build .", "downloaded_code"],
+    ["docker buildx create --use --driver remote tcp://intranet.example:1234; docker build .", "downloaded_code"],
+    ["for t in a b; do DOCKER_CONTEXT=far docker build -t $t .; done", "downloaded_code"],
+    ["podman build .", "downloaded_code"],
   ])("%s: %s", async (line, risk) => {
     const config: RuleConfig = { webfetch: { "http://*": "allow", "ssh://*": "allow" } };
     const { asking } = await judge(line, { config });
