@@ -43,6 +43,21 @@ interface Group extends Required<Pick<Change, "before" | "after" | "old" | "new"
   examples: Set<string>;
 }
 
+/** A changed decision that opened requests, with what people said to it. */
+interface Asked {
+  readonly group: Group;
+  said: "rejected" | "approved" | undefined;
+}
+
+/** Counts an answer of a person: a decision with several requests counts once, and as rejected if one of them was. */
+function say(decision: Asked, said: "rejected" | "approved"): void {
+  const { group, said: before } = decision;
+  if (before === said || before === "rejected") return;
+  if (before !== undefined) group[before] -= 1;
+  group[said] += 1;
+  decision.said = said;
+}
+
 /** The result for equal decisions. */
 type Outcome = { why: string } | { unfaithful: string } | { before: Verdict; after: Verdict };
 
@@ -60,8 +75,8 @@ function createSimulator({ rules, digest, place, maxMs }: SimulationStart, candi
   const known = new Map<string, Outcome>();
   const seen = new Set<string>();
   const groups = new Map<string, Group>();
-  /** The changes whose requests people may have answered. */
-  const asked = new Map<string, Group>();
+  /** The changed decisions by their requests, which people may have answered. */
+  const asked = new Map<string, Asked>();
   const notJudged = new Map<string, number>();
   const summary = { decisions: 0, judged: 0, changed: 0, widened: 0, asksSaved: 0, asksAdded: 0, leftOut: 0 };
   const unfaithful = { unfaithful: 0, unfaithfulExample: "" };
@@ -155,7 +170,8 @@ function createSimulator({ rules, digest, place, maxMs }: SimulationStart, candi
     group.decisions += 1;
     const { permission, pattern } = after.action < before.action ? old : next;
     if (group.examples.size < maxExamples) group.examples.add(example(permission, pattern));
-    for (const id of record.permissionIds) asked.set(id, group);
+    const decision: Asked = { group, said: undefined };
+    for (const id of record.permissionIds) asked.set(id, decision);
   }
 
   return {
@@ -164,8 +180,8 @@ function createSimulator({ rules, digest, place, maxMs }: SimulationStart, candi
       for (const [agent, wall] of added.walls) walls.set(agent, wallOf(wall));
       for (const record of records) {
         if (record.kind === DecisionKind.SETTLED) {
-          const group = record.settled && asked.get(record.settled.permissionId);
-          if (group) group[record.settled?.outcome === PermissionOutcome.REJECT ? "rejected" : "approved"] += 1;
+          const decision = record.settled && asked.get(record.settled.permissionId);
+          if (decision) say(decision, record.settled?.outcome === PermissionOutcome.REJECT ? "rejected" : "approved");
           continue;
         }
         // A call that was asked for again, or let go on by a grant, is decided once.

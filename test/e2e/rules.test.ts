@@ -157,7 +157,7 @@ test("a candidate is tried on recorded calls: what people rejected comes first, 
   for (const callId of ["read", "again"]) await call(callId, "read", { filePath: "list.txt" });
   await call("denied", "bash", { command: "git push origin" });
   await call("rejected", "bash", { command: "make all" }, PermissionReply.REJECT);
-  await call("approved", "bash", { command: "sort list.txt | head -1" }, PermissionReply.ONCE);
+  await call("approved", "bash", { command: "sort list.txt > sorted.txt" }, PermissionReply.ONCE);
   const same = await simulate(settings);
   expect(same.changes).toEqual([]);
   expect(same.summary).toMatchObject({ decisions: 6, judged: 6, changed: 0, unfaithful: 0, notJudged: [], leftOut: 0 });
