@@ -232,12 +232,12 @@ test("files import each other in no circle", () => {
  * number in its commit, which says why.
  */
 const maxLinesOf: Readonly<Record<string, number>> = {
-  agents: 4_100,
+  agents: 4_300,
   "ai-sdk": 350,
   approval: 1_850,
   bodies: 7_100,
   call: 11_200,
-  cli: 10_560,
+  cli: 11_060,
   client: 850,
   compose: 2_850,
   config: 3_330,

@@ -142,6 +142,9 @@ complete -c toolgate -n '__fish_seen_subcommand_from revoke' -l data -rF -d 'cha
 complete -c toolgate -n '__fish_seen_subcommand_from revoke' -l config -rF -d 'the configuration that names the data directory or the store'
 complete -c toolgate -n '__fish_seen_subcommand_from revoke' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from connect' -f -a claude
+complete -c toolgate -n '__fish_seen_subcommand_from connect' -f -a codex
+complete -c toolgate -n '__fish_seen_subcommand_from connect' -f -a copilot
+complete -c toolgate -n '__fish_seen_subcommand_from connect' -f -a gemini
 complete -c toolgate -n '__fish_seen_subcommand_from connect' -f -a opencode
 complete -c toolgate -n '__fish_seen_subcommand_from connect' -f -a mcp
 complete -c toolgate -n '__fish_seen_subcommand_from connect' -l check -d 'verify what was connected: files, service, tokens and the agent\'s native tools'
@@ -157,6 +160,9 @@ complete -c toolgate -n '__fish_seen_subcommand_from connect' -l accept-plugins 
 complete -c toolgate -n '__fish_seen_subcommand_from connect' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from claude' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from disconnect' -f -a claude
+complete -c toolgate -n '__fish_seen_subcommand_from disconnect' -f -a codex
+complete -c toolgate -n '__fish_seen_subcommand_from disconnect' -f -a copilot
+complete -c toolgate -n '__fish_seen_subcommand_from disconnect' -f -a gemini
 complete -c toolgate -n '__fish_seen_subcommand_from disconnect' -f -a opencode
 complete -c toolgate -n '__fish_seen_subcommand_from disconnect' -f -a mcp
 complete -c toolgate -n '__fish_seen_subcommand_from disconnect' -l user -x -d 'the user as which the agent runs; only for root (default: yourself)'
@@ -241,6 +247,9 @@ complete -c toolgate -n '__fish_seen_subcommand_from verify' -l session -x -d 'o
 complete -c toolgate -n '__fish_seen_subcommand_from verify' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -f -a claude
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -f -a opencode
+complete -c toolgate -n '__fish_seen_subcommand_from hook' -f -a codex
+complete -c toolgate -n '__fish_seen_subcommand_from hook' -f -a gemini
+complete -c toolgate -n '__fish_seen_subcommand_from hook' -f -a copilot
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -l uid -x -d 'the user that owns the service\'s socket on this machine'
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -l certificate -x -d 'the SHA-256 of the certificate of an https service'
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -l mcp -x -d 'the name under which the agent knows the MCP server of Toolgate'

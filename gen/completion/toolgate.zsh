@@ -36,9 +36,9 @@ _toolgate() {
     "/token/create") words=$'--data\n--config\n--role\n--agent\n--workspace\n--tool\n--permission\n--may-call\n--idempotent\n--pin\n--label\n--days\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/token/list") words=$'--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/token/revoke") words=$'--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
-    "/connect") words=$'claude\nopencode\nmcp\n--check\n--list\n--yes\n--user\n--workspace\n--agent-program\n--no-canary\n--http-hook\n--system\n--accept-plugins\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/connect") words=$'claude\ncodex\ncopilot\ngemini\nopencode\nmcp\n--check\n--list\n--yes\n--user\n--workspace\n--agent-program\n--no-canary\n--http-hook\n--system\n--accept-plugins\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/claude") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
-    "/disconnect") words=$'claude\nopencode\nmcp\n--user\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/disconnect") words=$'claude\ncodex\ncopilot\ngemini\nopencode\nmcp\n--user\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/inbox") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/asks") words=$'--session\n--watch\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/reply") words=$'once\nalways\nreject\n--answer\n--message\n--offer\n--for\n--edit\n--whole-call\n--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
@@ -64,7 +64,7 @@ _toolgate() {
     "/audit") words=$'export\nverify\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/audit/export") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/audit/verify") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
-    "/hook") words=$'claude\nopencode\n--uid\n--certificate\n--mcp\n--timeout\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/hook") words=$'claude\nopencode\ncodex\ngemini\ncopilot\n--uid\n--certificate\n--mcp\n--timeout\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/mcp-approve") words=$'claude\n--uid\n--certificate\n--timeout\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/backup") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/restore") words=$'--data\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;

@@ -25,4 +25,5 @@ const names: ReadonlyMap<string, string> = new Map([
   ["claude-code", "Claude Code"],
   ["codex", "Codex"],
   ["gemini", "Gemini CLI"],
+  ["copilot", "GitHub Copilot CLI"],
 ]);

@@ -1,7 +1,7 @@
 import { spawn } from "node:child_process";
 import { mkdir, mkdtemp, realpath, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { onTestFinished } from "vitest";
 import type { MockModel } from "./mock-models.ts";
 import { agentPrograms } from "./programs.ts";
@@ -73,6 +73,34 @@ export async function configureOpencode(place: Pick<AgentPlace, "home">, { url }
   await writeFile(join(directory, "opencode.json"), JSON.stringify(config));
 }
 
+/** Runs `codex exec` to its end, without its sandbox and its own approvals. */
+export function runCodex(place: AgentPlace, { url }: MockModel): Promise<AgentRun> {
+  const provider = `{name="mock",base_url="${url}/v1",wire_api="responses"}`;
+  const model = ["-c", `model_providers.mock=${provider}`, "-c", 'model="m"', "-c", 'model_provider="mock"'];
+  const args = ["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", ...model, "go"];
+  return runAgent("codex", args, place, {});
+}
+
+/** Runs `gemini -p` to its end, without its own approvals. */
+export function runGemini(place: AgentPlace, { url }: MockModel): Promise<AgentRun> {
+  return runAgent("gemini", ["-m", "gemini-2.5-flash", "-p", "go", "--yolo"], place, {
+    GOOGLE_GEMINI_BASE_URL: url,
+    GEMINI_API_KEY: "none",
+    GEMINI_DEFAULT_AUTH_TYPE: "gemini-api-key",
+    GEMINI_CLI_TRUST_WORKSPACE: "true",
+  });
+}
+
+/** Runs `copilot -p` to its end. */
+export function runCopilot(place: AgentPlace, { url }: MockModel, args: readonly string[] = []): Promise<AgentRun> {
+  return runAgent("copilot", ["-p", "go", ...args], place, {
+    COPILOT_OFFLINE: "true",
+    COPILOT_PROVIDER_BASE_URL: `${url}/v1`,
+    COPILOT_MODEL: "m",
+    COPILOT_AUTO_UPDATE: "false",
+  });
+}
+
 function runAgent(
   agent: keyof typeof agentPrograms,
   args: readonly string[],
@@ -82,7 +110,7 @@ function runAgent(
   return new Promise((resolve, reject) => {
     const child = spawn(agentPrograms[agent], args, {
       cwd: workspace,
-      env: { HOME: home, PATH: "/usr/local/bin:/usr/bin:/bin", ...env },
+      env: { HOME: home, PATH: `${dirname(process.execPath)}:/usr/local/bin:/usr/bin:/bin`, ...env },
       stdio: ["ignore", "pipe", "pipe"],
     });
     onTestFinished(() => void child.kill("SIGKILL"));

@@ -41,7 +41,7 @@ async function createMachine() {
   }
 
   /** Runs `connect` with the real agent; returns what it printed. */
-  async function connect(kind: "claude" | "opencode", ...flags: string[]) {
+  async function connect(kind: keyof typeof agentPrograms, ...flags: string[]) {
     const args = [main, "connect", kind, "--json", "--agent-program", agentPrograms[kind], ...flags];
     const { stdout, stderr } = await run(process.execPath, args, {
       TOOLGATE_URL: service.url,
@@ -58,7 +58,7 @@ async function createMachine() {
 }
 
 /** Connects a real agent; returns what `connect --json` printed. */
-async function connectReal(kind: "claude" | "opencode") {
+async function connectReal(kind: keyof typeof agentPrograms) {
   const { service, connect } = await createMachine();
   const { stderr, ...connected } = await connect(kind, "--yes");
   expect(stderr).toBe("");
@@ -203,3 +203,36 @@ test("each native tool of opencode that asks shows one request, and rejected lea
     expect(state.case === "error" && state.value.reason, tool).toBe(ToolErrorReason.REJECTED);
   expect(await readdir(service.workspace)).toEqual([]);
 });
+
+test.for([
+  ["codex", "exec_command", ".codex/config.toml", "[features]\nhooks = false\n"],
+  ["gemini", "run_shell_command", ".gemini/settings.json", '{"hooksConfig":{"enabled":false}}'],
+  ["copilot", "bash", ".github/copilot/settings.json", '{"disableAllHooks":true}'],
+] as const)(
+  "each native tool of %s asks or is named, check finds what a project switches off, and disconnect takes everything back",
+  async ([kind, shell, file, off]) => {
+    const { service, place, run, connect } = await createMachine();
+    const { canary, toolsThat } = await connect(kind, "--yes");
+    expect(canary.problem).toBe("");
+    expect(toolsThat("asks")).toContain(shell);
+    expect(toolsThat("runs unasked")).toEqual([]);
+
+    await mkdir(dirname(join(service.workspace, file)), { recursive: true });
+    await writeFile(join(service.workspace, file), off);
+    const { problems } = await connect(kind, "--check");
+    expect(problems).toEqual([expect.stringContaining(join(service.workspace, file))]);
+
+    const token = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: approver };
+    await run(process.execPath, [main, "disconnect", kind], token);
+    const own = [
+      ".codex/hooks.json",
+      ".gemini/settings.json",
+      ".copilot/hooks/toolgate.json",
+      ".copilot/mcp-config.json",
+    ];
+    expect(own.filter((name) => existsSync(join(place.home, name)))).toEqual([]);
+    if (kind !== "codex") return;
+    const { stdout } = await run("cat", [join(place.home, ".codex/config.toml")]);
+    expect(stdout).not.toMatch(/tg_|unified_exec_tty|trusted_hash/);
+  },
+);

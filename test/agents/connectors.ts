@@ -1,14 +1,34 @@
 import { existsSync } from "node:fs";
 import { mkdir, writeFile } from "node:fs/promises";
-import { join } from "node:path";
+import { userInfo } from "node:os";
+import { dirname, join } from "node:path";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionReply, PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { opencodePlugin } from "../../src/agents/hooks/opencode-plugin.ts";
+import { blockWithReason } from "../../src/cli/connect/agent-files.ts";
+import { configureCodex } from "../../src/cli/connect/codex.ts";
 import { clientOf } from "../e2e/clients.ts";
 import type { Service } from "../e2e/service.ts";
 import { programEntry } from "../main.ts";
-import { type AgentPlace, type AgentRun, createPlace, runClaude, runOpencode } from "./agents.ts";
-import { type MockModel, type Script, serveAnthropic, serveOpenAi } from "./mock-models.ts";
+import {
+  type AgentPlace,
+  type AgentRun,
+  createPlace,
+  runClaude,
+  runCodex,
+  runCopilot,
+  runGemini,
+  runOpencode,
+} from "./agents.ts";
+import {
+  type MockModel,
+  type Script,
+  serveAnthropic,
+  serveGemini,
+  serveOpenAi,
+  serveResponses,
+} from "./mock-models.ts";
+import { agentPrograms } from "./programs.ts";
 
 /** Settings of a connector; each field can be wrong. */
 export interface ConnectorOptions {
@@ -97,7 +117,56 @@ export const connectors: Readonly<Record<string, Connector>> = {
       return await runOpencode(place, model);
     },
   },
+  "the hook of Codex": {
+    script: (command) => [["go", [{ tool: "exec_command", input: { cmd: command } }]]],
+    serve: serveResponses,
+    async run(place, model, options) {
+      if (options !== undefined) {
+        const command = `sh -c '${(await hookCommand(place, "codex", options)).join(" ")} || ${blockWithReason}'`;
+        const hook = [{ matcher: "*", hooks: [{ type: "command", command, timeout: options.timeout }] }];
+        await writeSettings(place, ".codex/hooks.json", { hooks: { PreToolUse: hook, PostToolUse: hook } });
+        const codex = {
+          program: agentPrograms.codex,
+          user: { ...userInfo(), name: "", home: place.home, env: process.env },
+        };
+        await configureCodex(codex, [], (each) => each === command);
+      }
+      return await runCodex(place, model);
+    },
+  },
+  "the hook of Gemini CLI": {
+    script: (command) => [["go", [{ tool: "run_shell_command", input: { command, ...bash } }]]],
+    serve: serveGemini,
+    async run(place, model, options) {
+      const command =
+        options && `sh -c '${(await hookCommand(place, "gemini", options)).join(" ")} || ${blockWithReason}'`;
+      const timeout = (options?.timeout ?? 0) * 1_000;
+      const hook = [{ matcher: "*", hooks: [{ name: "toolgate", type: "command", command, timeout }] }];
+      const hooks = command === undefined ? {} : { hooks: { BeforeTool: hook, AfterTool: hook } };
+      const auth = { security: { auth: { selectedType: "gemini-api-key" } } };
+      await writeSettings(place, ".gemini/settings.json", { ...auth, ...hooks });
+      return await runGemini(place, model);
+    },
+  },
+  "the hook of GitHub Copilot CLI": {
+    script: (command) => [["go", [{ tool: "bash", input: { command, ...bash } }]]],
+    serve: serveOpenAi,
+    async run(place, model, options) {
+      if (options === undefined) return await runCopilot(place, model, ["--allow-all-tools"]);
+      const command = `sh -c '${(await hookCommand(place, "copilot", options)).join(" ")} || ${blockWithReason}'`;
+      const hook = [{ type: "command", bash: command, timeoutSec: options.timeout }];
+      const hooks = { preToolUse: hook, postToolUse: hook, postToolUseFailure: hook };
+      await writeSettings(place, ".copilot/hooks/toolgate.json", { version: 1, hooks });
+      return await runCopilot(place, model);
+    },
+  },
 };
+
+/** Writes a file of settings below the home of an agent. */
+async function writeSettings({ home }: AgentPlace, path: string, settings: object): Promise<void> {
+  await mkdir(dirname(join(home, path)), { recursive: true });
+  await writeFile(join(home, path), JSON.stringify(settings));
+}
 
 /** HTTP hooks of Claude Code: no program of ours runs beside the agent. */
 export const httpHook: Connector = {

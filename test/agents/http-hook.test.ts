@@ -6,7 +6,7 @@ import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, expect, onTestFinished, test } from "vitest";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { ToolUse } from "../../src/cli/canary/agent-programs.ts";
+import type { ToolUse } from "../../src/cli/canary/mock-model.ts";
 import { hostTokens } from "../e2e/host.ts";
 import { createService, startService } from "../e2e/service.ts";
 import { runClaude } from "./agents.ts";

@@ -4,7 +4,7 @@ import {
   type ModelRequest,
   startMockModel,
   type ToolUse,
-} from "../../src/cli/canary/agent-programs.ts";
+} from "../../src/cli/canary/mock-model.ts";
 
 /** Chooses the next use from the results so far. */
 export type NextStep = (results: readonly string[]) => ToolUse | undefined;
@@ -32,6 +32,16 @@ export function serveOpenAi(script: Script): Promise<MockModel> {
   return serveScript("openai", script);
 }
 
+/** Serves OpenAI's Responses API for one test, likewise. */
+export function serveResponses(script: Script): Promise<MockModel> {
+  return serveScript("responses", script);
+}
+
+/** Serves the Gemini API for one test, likewise. */
+export function serveGemini(script: Script): Promise<MockModel> {
+  return serveScript("gemini", script);
+}
+
 async function serveScript(protocol: ModelProtocol, script: Script): Promise<MockModel> {
   const results: string[] = [];
   const model = await startMockModel(protocol, (request) => {
@@ -54,7 +64,9 @@ function nextStep(
   results: readonly string[],
 ): ToolUse | undefined {
   if (tools.length === 0) return undefined;
-  const first = JSON.stringify(messages.filter(({ role }) => role === "user").slice(0, 1));
+  const answered = messages.findIndex(({ role }) => role === "assistant");
+  const asked = answered === -1 ? messages : messages.slice(0, answered);
+  const first = JSON.stringify(asked.filter(({ role }) => role === "user"));
   const steps = script.find(([text]) => first.includes(text))?.[1] ?? [];
   if (typeof steps === "function") return steps(results);
   return steps[messages.filter(({ role }) => role === "assistant").length];

@@ -16,6 +16,7 @@ export const broadOnly = [
   "test/console/windows.test.ts",
   "test/console/workers.test.ts",
   "test/e2e/enforced-agent.test.ts",
+  "test/e2e/agent-hooks.test.ts",
   "test/e2e/hook-environment.test.ts",
   "test/e2e/leftovers.test.ts",
   "test/e2e/question-clients.test.ts",

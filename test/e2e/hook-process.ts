@@ -10,7 +10,7 @@ export interface HookEnd {
   code: number;
   stdout: string;
   stderr: string;
-  /** The JSON on stdout. */
+  /** The JSON on stdout; empty if there is none, as some agents want it. */
   answer: Record<string, unknown>;
 }
 
@@ -42,16 +42,16 @@ export function hookProgram(): string {
   return entry === undefined ? assets.hookProgram : join(entry, "../../dist/hook.cjs");
 }
 
-/** Runs a hook to its end; throws if it prints no JSON. */
+/** Runs a hook to its end; throws if it prints something else than JSON. */
 export function runHookProgram(words: readonly string[], input: string, more = {}): Promise<HookEnd> {
   return new Promise((resolve, reject) => {
     const env = { PATH: process.env.PATH, ...more };
     const child = execFile(process.execPath, words, { env }, (error, stdout, stderr) => {
       try {
         const code = typeof error?.code === "number" ? error.code : 0;
-        resolve({ code, stdout, stderr, answer: JSON.parse(stdout) });
+        resolve({ code, stdout, stderr, answer: JSON.parse(stdout || "{}") });
       } catch {
-        reject(new Error(`the hook printed no JSON:\n${stdout}\n${stderr}`));
+        reject(new Error(`the hook printed something else than JSON:\n${stdout}\n${stderr}`));
       }
     });
     // A hook that refuses before it has read everything closes the pipe.

@@ -8,13 +8,15 @@ export interface RecordedHook {
   tool: string;
 }
 
+/** Reads what a real agent sent to its hooks; a file is named by agent and version. */
+export function recordedLines(file: string, workspace: string): string[] {
+  const lines = readFileSync(join(import.meta.dirname, "recorded", `${file}.jsonl`), "utf8");
+  return lines.trim().replaceAll("WORKSPACE", workspace).split("\n");
+}
+
 /** Reads what the real Claude Code sent to its hooks: each tool that the mock model asked for, in order. */
 export function recordedClaudeHooks(workspace: string): RecordedHook[] {
-  const lines = readFileSync(join(import.meta.dirname, "recorded/claude-2.1.330.jsonl"), "utf8")
-    .trim()
-    .split("\n");
-  return lines.map((line) => {
-    const text = line.replaceAll("WORKSPACE", workspace);
+  return recordedLines("claude-2.1.330", workspace).map((text) => {
     const { hook_event_name: event, tool_name: tool } = JSON.parse(text);
     return { text, event, tool };
   });

@@ -156,9 +156,20 @@ function problemOfConnector({ kind, enforced, systemLevel }: Connector): string 
   if (!enforced)
     return "the connector did not verify that the service runs as another user; run `toolgate connect` again on the machine of the service";
   if (systemLevel || kind === "mcp") return undefined;
+  const setting = offSettings[kind];
   if (kind === "claude")
-    return "a project can switch the hooks of Claude Code off (disableAllHooks in its .claude/settings.json); put them into the settings of the machine: toolgate disconnect claude, then sudo toolgate connect claude --system --user NAME";
+    return `a project can switch the hooks of Claude Code off (${setting}); put them into the settings of the machine: toolgate disconnect claude, then sudo toolgate connect claude --system --user NAME`;
+  if (setting !== undefined)
+    return `a project can switch the hooks of ${kind} off (${setting}); let ${kind} use the tools of Toolgate over MCP, with its own tools off`;
   return `a plugin of a project runs in ${kind} after ours and can change what was approved, and ${kind} has no settings that a project cannot change; let ${kind} use the tools of Toolgate over MCP, with its own tools off`;
 }
+
+/** Settings of a project with which it switches the hooks of its agent off, by kind. */
+const offSettings: Readonly<Record<string, string | undefined>> = {
+  claude: "disableAllHooks in its .claude/settings.json",
+  codex: "features.hooks in its .codex/config.toml",
+  copilot: "disableAllHooks in its .github/hooks or .github/copilot/settings.json",
+  gemini: "hooksConfig in its .gemini/settings.json",
+};
 
 const canApprove = (role: string) => role === "approver" || role === "admin";

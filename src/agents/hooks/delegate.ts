@@ -133,13 +133,16 @@ export async function recentDecision(
   return found !== undefined && found.ageMs <= maxAgeMs ? found.decision : undefined;
 }
 
-/** Reports the result of a use that began; without a remembered decision nothing is known to report. */
+/**
+ * Reports the result of a use that began; without a remembered decision nothing is known to report. An agent without IDs of its
+ * uses is taken to report on the last one of the tool if none had the input that ran.
+ */
 export async function reportResult(
   { calls, memory }: DelegationContext,
   use: DelegatedUse,
   result: DelegatedResult,
 ): Promise<void> {
-  const keys = [idKey(use), inputKey(use, use.input)];
+  const keys = [idKey(use), inputKey(use, use.input), ...(use.foreignCallId ? [] : [lastKey(use)])];
   for (const key of keys) {
     const decision = (await memory.get(key))?.decision;
     if (decision?.case !== "begun") continue;
@@ -148,6 +151,10 @@ export async function reportResult(
     return;
   }
 }
+
+/** Remembers the decision on the last use of a tool, for an agent without IDs of its uses. */
+export const rememberLast = ({ memory }: DelegationContext, use: DelegatedUse, decision: UseDecision): Promise<void> =>
+  memory.put(lastKey(use), decision);
 
 /** Checks whether an approver or a hook changed the input. */
 export function isEdited(use: DelegatedUse, input: JsonObject): boolean {
@@ -174,6 +181,10 @@ function idKey({ kind, foreignSession, foreignCallId = "" }: DelegatedUse): stri
 
 function inputKey({ kind, foreignSession, foreignTool }: DelegatedUse, input: JsonObject): string {
   return canonicalJson([kind, foreignSession, "input", foreignTool, input]);
+}
+
+function lastKey({ kind, foreignSession, foreignTool }: DelegatedUse): string {
+  return canonicalJson([kind, foreignSession, "last", foreignTool]);
 }
 
 function waitingKey({ kind, foreignSession, foreignTool, input, cwd }: DelegatedUse): string {

@@ -1,8 +1,10 @@
-import { randomUUID } from "node:crypto";
-import { once } from "node:events";
-import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
+import { join } from "node:path";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import { applyEdits, modify } from "jsonc-parser";
+import { readIfExists } from "../../core/read-if-exists.ts";
 import type { AgentUser } from "../connect/agent-user.ts";
+import type { AgentKind } from "../connect/record.ts";
+import type { ModelProtocol } from "./mock-model.ts";
 
 /** The way to run an agent against a mock model. */
 export interface AgentProgram {
@@ -17,10 +19,16 @@ export interface AgentProgram {
   readonly withoutHooks: readonly string[];
   /** Inputs, below a directory, of tools whose schema does not show what the agent accepts. */
   readonly samples: Readonly<Record<string, (directory: string) => JsonObject>>;
+  /** Tools that fire no hook and can do nothing that needs one, with the reason. */
+  readonly withoutEffect?: Readonly<Record<string, string>>;
   /** Files that these inputs name: texts by path below the directory. */
   readonly files: Readonly<Record<string, string>>;
+  /** A file of the user that is read from another home, which the agent gets for the run. */
+  homeFile?(user: AgentUser): { readonly path: string; readonly text: string };
   /** The variables with which it talks to the mock model only. */
   env(url: string, user: AgentUser): Record<string, string>;
+  /** Arguments that name the mock model, of an agent that reads no variable for it. */
+  settings?(url: string): readonly string[];
   /** Reads name and schema of a tool that the agent offers to its model. */
   toolOf(offered: unknown): { name: string; schema: unknown } | undefined;
   /** Checks if a tool comes from an MCP server. */
@@ -28,7 +36,7 @@ export interface AgentProgram {
 }
 
 /** The agents that a canary can run. */
-export const agentPrograms: Readonly<Record<"claude" | "opencode", AgentProgram>> = {
+export const agentPrograms: Readonly<Record<Exclude<AgentKind, "mcp">, AgentProgram>> = {
   claude: {
     name: "claude",
     protocol: "anthropic",
@@ -66,6 +74,73 @@ export const agentPrograms: Readonly<Record<"claude" | "opencode", AgentProgram>
     },
     isForeign: (tool) => tool.startsWith("mcp__"),
   },
+  codex: {
+    name: "codex",
+    protocol: "responses",
+    knownTools: ["exec_command", "view_image"],
+    args: () => [
+      ...["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-c", 'model="m"'],
+      ...["-c", 'model_provider="canary"', "canary"],
+    ],
+    withoutHooks: [],
+    samples: {},
+    withoutEffect: { write_stdin: "it fires no hook; without terminals, which are off, it writes to no program" },
+    files: {},
+    env: () => ({}),
+    settings: (url) => ["-c", `model_providers.canary={name="canary",base_url="${url}/v1",wire_api="responses"}`],
+    toolOf(offered) {
+      const { type, name, parameters: schema } = fieldsOf(offered);
+      return type === "function" && typeof name === "string" ? { name, schema } : undefined;
+    },
+    isForeign: (tool) => tool.startsWith("mcp__"),
+  },
+  copilot: {
+    name: "copilot",
+    protocol: "openai",
+    knownTools: ["bash", "create", "edit", "glob", "grep", "view"],
+    // Without our hook each tool would run, so that the table shows a hook that is missing.
+    args: () => ["-p", "canary", "--allow-all-tools"],
+    withoutHooks: [],
+    samples: {},
+    files: {},
+    env: (url) => ({
+      COPILOT_OFFLINE: "true",
+      COPILOT_PROVIDER_BASE_URL: `${url}/v1`,
+      COPILOT_MODEL: "m",
+      COPILOT_AUTO_UPDATE: "false",
+    }),
+    toolOf: functionOf,
+    isForeign: (tool, mcpName) => tool.startsWith(`${mcpName}-`),
+  },
+  gemini: {
+    name: "gemini",
+    protocol: "gemini",
+    knownTools: ["glob", "grep_search", "list_directory", "read_file", "replace", "run_shell_command", "write_file"],
+    args: () => ["-m", "gemini-2.5-flash", "-p", "canary", "--yolo"],
+    withoutHooks: [],
+    samples: {
+      invoke_agent: () => ({ agent_name: "generalist", prompt: "canary" }),
+      web_fetch: () => ({ prompt: "https://canary.invalid/" }),
+    },
+    files: {},
+    // Its settings name the sign-in, and no variable overrides them.
+    homeFile(user) {
+      const path = ".gemini/settings.json";
+      const text = readIfExists(join(user.home, path)) ?? "{}";
+      const edits = modify(text, ["security", "auth", "selectedType"], "gemini-api-key", {});
+      return { path, text: applyEdits(text, edits) };
+    },
+    env: (url) => ({
+      GOOGLE_GEMINI_BASE_URL: url,
+      GEMINI_API_KEY: "none",
+      GEMINI_CLI_TRUST_WORKSPACE: "true",
+    }),
+    toolOf(offered) {
+      const { name, parametersJsonSchema, parameters } = fieldsOf(offered);
+      return typeof name === "string" ? { name, schema: parametersJsonSchema ?? parameters } : undefined;
+    },
+    isForeign: (tool, mcpName) => tool.startsWith(`mcp_${mcpName}_`),
+  },
   opencode: {
     name: "opencode",
     protocol: "openai",
@@ -79,13 +154,16 @@ export const agentPrograms: Readonly<Record<"claude" | "opencode", AgentProgram>
       OPENCODE_DISABLE_MODELS_FETCH: "1",
       npm_config_offline: "true",
     }),
-    toolOf(offered) {
-      const { name, parameters: schema } = fieldsOf(fieldsOf(offered).function);
-      return typeof name === "string" ? { name, schema } : undefined;
-    },
+    toolOf: functionOf,
     isForeign: (tool, mcpName) => tool.startsWith(`${mcpName}_`),
   },
 };
+
+/** Reads a tool as OpenAI's chat completions name it. */
+function functionOf(offered: unknown): { name: string; schema: unknown } | undefined {
+  const { name, parameters: schema } = fieldsOf(fieldsOf(offered).function);
+  return typeof name === "string" ? { name, schema } : undefined;
+}
 
 function opencodeModel(url: string) {
   const options = { baseURL: `${url}/v1`, apiKey: "none" };
@@ -100,102 +178,6 @@ function opencodeModel(url: string) {
 
 function fieldsOf(value: unknown): Readonly<Record<string, unknown>> {
   return typeof value === "object" && value !== null ? { ...value } : {};
-}
-
-/** A use of a tool that the model asks for. */
-export interface ToolUse {
-  /** Sent as the ID of the use; absent: a new one. */
-  readonly id?: string;
-  readonly tool: string;
-  readonly input: JsonObject;
-}
-
-/** A request of an agent to its model. */
-export interface ModelRequest {
-  readonly model: string;
-  readonly messages: readonly { readonly role: string; readonly content: unknown }[];
-  readonly tools?: readonly unknown[];
-}
-
-/** A model that follows a script instead of thinking. */
-interface MockModel {
-  readonly url: string;
-  close(): void;
-}
-
-/** The protocols of models. */
-export type ModelProtocol = "anthropic" | "openai";
-
-/** Chooses what the model answers: a use of a tool, or undefined for the text "done". */
-type NextUse = (request: ModelRequest) => ToolUse | undefined;
-
-/** Serves a model on this machine, for agents that are pointed to it. */
-export async function startMockModel(protocol: ModelProtocol, next: NextUse): Promise<MockModel> {
-  const server = createServer(async (request, response) => {
-    if (request.method !== "POST" || request.url?.includes("count_tokens")) return void response.writeHead(404).end();
-    const body = await readJson(request);
-    response.writeHead(200, { "content-type": "text/event-stream" });
-    replies[protocol](response, body, randomUUID(), next(body));
-    response.end();
-  });
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const address = server.address();
-  return {
-    url: `http://127.0.0.1:${typeof address === "object" ? address?.port : ""}`,
-    close() {
-      server.close();
-      server.closeAllConnections();
-    },
-  };
-}
-
-type Reply = (response: ServerResponse, request: ModelRequest, id: string, use: ToolUse | undefined) => void;
-
-const replies: Readonly<Record<ModelProtocol, Reply>> = { anthropic: replyAnthropic, openai: replyOpenAi };
-
-/** Answers as the Messages API of Anthropic does. */
-function replyAnthropic(...[response, { model }, id, use]: Parameters<Reply>): void {
-  const send = (type: string, data: object) =>
-    response.write(`event: ${type}\ndata: ${JSON.stringify({ type, ...data })}\n\n`);
-  const usage = { input_tokens: 1, output_tokens: 1 };
-  const message = { id: `msg_${id}`, type: "message", role: "assistant", model, content: [], usage };
-  send("message_start", { message: { ...message, stop_reason: null, stop_sequence: null } });
-  const block = use
-    ? { type: "tool_use", id: use.id ?? `toolu_${id}`, name: use.tool, input: {} }
-    : { type: "text", text: "" };
-  send("content_block_start", { index: 0, content_block: block });
-  const delta = use
-    ? { type: "input_json_delta", partial_json: JSON.stringify(use.input) }
-    : { type: "text_delta", text: "done" };
-  send("content_block_delta", { index: 0, delta });
-  send("content_block_stop", { index: 0 });
-  send("message_delta", { delta: { stop_reason: use ? "tool_use" : "end_turn", stop_sequence: null }, usage });
-  send("message_stop", {});
-}
-
-/** Answers as OpenAI's chat completions do. */
-function replyOpenAi(...[response, { model }, id, use]: Parameters<Reply>): void {
-  const send = (delta: object, finish_reason: string | null = null) => {
-    const choices = [{ index: 0, delta, finish_reason }];
-    const chunk = { id, object: "chat.completion.chunk", created: 1, model, choices };
-    response.write(`data: ${JSON.stringify(chunk)}\n\n`);
-  };
-  const call = (fn: ToolUse) => ({ name: fn.tool, arguments: JSON.stringify(fn.input) });
-  if (use)
-    send({
-      role: "assistant",
-      tool_calls: [{ index: 0, id: use.id ?? `call_${id}`, type: "function", function: call(use) }],
-    });
-  else send({ role: "assistant", content: "done" });
-  send({}, use ? "tool_calls" : "stop");
-  response.write("data: [DONE]\n\n");
-}
-
-async function readJson(request: IncomingMessage): Promise<ModelRequest> {
-  const pieces: Buffer[] = [];
-  for await (const piece of request) pieces.push(piece);
-  return JSON.parse(Buffer.concat(pieces).toString());
 }
 
 /** A JSON Schema, as agents send it to their model. */

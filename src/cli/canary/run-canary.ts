@@ -7,15 +7,8 @@ import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { type AgentUser, asAgentUser } from "../connect/agent-user.ts";
 import type { CanaryResult } from "../connect/record.ts";
 import type { ServerConnection } from "../connection/connection.ts";
-import {
-  type AgentProgram,
-  changesText,
-  existingFileIn,
-  type ModelRequest,
-  sampleInput,
-  startMockModel,
-  type ToolUse,
-} from "./agent-programs.ts";
+import { type AgentProgram, changesText, existingFileIn, sampleInput } from "./agent-programs.ts";
+import { type ModelRequest, startMockModel, type ToolUse } from "./mock-model.ts";
 
 /** Dependencies of a canary. */
 export interface CanaryOptions {
@@ -43,7 +36,9 @@ export async function runCanary(options: CanaryOptions): Promise<CanaryResult> {
   const directory = asAgentUser(user, () => {
     const made = mkdtempSync(join(options.directory, ".toolgate-canary-"));
     writeFileSync(existingFileIn(made), "canary\n");
-    for (const [path, content] of Object.entries(agent.files)) {
+    const ofHome = agent.homeFile?.(user);
+    const homeFiles = ofHome === undefined ? {} : { [join(homeName, ofHome.path)]: ofHome.text };
+    for (const [path, content] of Object.entries({ ...agent.files, ...homeFiles })) {
       mkdirSync(dirname(join(made, path)), { recursive: true });
       writeFileSync(join(made, path), content);
     }
@@ -99,7 +94,11 @@ function createScript({ agent, mcpName }: CanaryOptions, directory: string) {
       return uses[step];
     },
     rows: (recorded: ReadonlySet<string>): CanaryResult["rows"] =>
-      uses.map(({ id, tool }) => ({ tool, ...outcomeOf(recorded.has(id), results.get(id)) })),
+      uses.map(({ id, tool }) => {
+        const reason = agent.withoutEffect?.[tool];
+        if (reason !== undefined) return { tool, result: "not verified", reason };
+        return { tool, ...outcomeOf(recorded.has(id) || recorded.has(tool), results.get(id)) };
+      }),
     /** Returns why the hook refused without a call, if it did. */
     refusal: () => {
       for (const text of results.values()) {
@@ -143,13 +142,27 @@ async function runAgent(
   files: string,
 ): Promise<string> {
   const { env, home, uid, gid } = user;
-  const kept = ["PATH", "LANG", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "CLAUDE_CONFIG_DIR"].flatMap((name) => {
+  const kept = [
+    "PATH",
+    "LANG",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "CLAUDE_CONFIG_DIR",
+    "CODEX_HOME",
+    "COPILOT_HOME",
+  ].flatMap((name) => {
     const value = env[name];
     return value === undefined ? [] : [[name, value] as const];
   });
-  const child = spawn(program, [...agent.args(files), ...(isSystem ? agent.withoutHooks : [])], {
+  const args = [...(agent.settings?.(url) ?? []), ...agent.args(files), ...(isSystem ? agent.withoutHooks : [])];
+  const child = spawn(program, args, {
     cwd,
-    env: { ...Object.fromEntries(kept), HOME: home, TERM: "dumb", ...agent.env(url, user) },
+    env: {
+      ...Object.fromEntries(kept),
+      HOME: agent.homeFile ? join(files, homeName) : home,
+      TERM: "dumb",
+      ...agent.env(url, user),
+    },
     stdio: ["ignore", "pipe", "pipe"],
     detached: true,
     ...(process.getuid?.() === 0 && uid !== 0 && { uid, gid }),
@@ -205,14 +218,19 @@ async function unlessClosed(answered: Promise<unknown>): Promise<void> {
   });
 }
 
-/** Returns the IDs of the calls that the service recorded for the canary. */
+/** Returns the IDs of the calls that the service recorded for the canary, and the names of their tools: some agents have no IDs. */
 async function recordedCalls({ approver, principal }: CanaryOptions): Promise<ReadonlySet<string>> {
   const { sessions } = await approver.sessions.listSessions({});
   const own = sessions.filter(({ owner }) => owner === principal);
   const parts = await Promise.all(own.map(({ id }) => approver.tools.listToolParts({ sessionId: id })));
-  return new Set(parts.flatMap(({ parts }) => parts.map(({ callId }) => callId)));
+  return new Set(parts.flatMap(({ parts }) => parts.flatMap(({ callId, tool }) => [callId, ownName(tool)])));
 }
 
+/** Returns the agent's own name of a tool `KIND:Tool`. */
+const ownName = (tool: string) => tool.slice(tool.indexOf(":") + 1);
+
+/** Directory of the home that an agent gets for the run, below the canary's. */
+const homeName = "home";
 const pollMs = 200;
 const maxRunMs = 180_000;
 /** Characters of an agent's refusal that are shown. */

@@ -111,12 +111,18 @@ async function connectAgent(
   const proof = await findPeerProof(approver.url, readCertificates(flags, env));
   const ca = flags.ca ?? (env.TOOLGATE_CA || undefined);
   const { workspace: workspaces, httpHook: isHttpHook = false, system: isSystem = false } = flags;
-  const options: ConnectorOptions = { kind, user, approver, proof, program, ca, workspaces, isHttpHook, isSystem };
+  const agentProgram = kind === "codex" ? requireProgram(flags, user) : undefined;
+  const options: ConnectorOptions = {
+    ...{ kind, user, approver, proof, program, ca, workspaces, isHttpHook, isSystem, agentProgram },
+  };
   const planned = planConnector(options);
   const secrets = planned.tokens.map(({ file }) =>
     diffOf({ path: file, before: undefined, after: "", isSecret: true }),
   );
   for (const text of [...planned.changes.map(diffOf), ...secrets]) screen.note(text.trimEnd());
+  for (const { keyPath, value } of planned.codex)
+    screen.note(`codex writes into its configuration: ${terminalLine(`${keyPath} = ${JSON.stringify(value)}`)}`);
+  if (planned.codex.length > 0) screen.note("codex then trusts the hooks above, which it would skip otherwise");
   if (isSystem) screen.alert(systemNotice(user));
   if (!flags.yes && !(await confirmAtTerminal(screen.io, "write these changes?"))) return exitCodes.cancelled;
   const { record, enforcement } = await makeConnector(options, planned);
@@ -147,6 +153,16 @@ function checkSystemLevel(kind: AgentKind, { httpHook }: ConnectFlags): void {
     `${kind} of user ${other} is connected by the settings of this machine, which hold one connector`,
     `check it with \`toolgate connect --check ${kind} --user ${other}\`, or disconnect it first`,
     exitCodes.failed,
+  );
+}
+
+/** Finds the program of Codex, which has to trust its hooks itself. */
+function requireProgram({ agentProgram: named = "codex" }: ConnectFlags, { env }: AgentUser): string {
+  const program = locateProgram(named, env.PATH);
+  if (program !== undefined) return program;
+  throw new UsageError(
+    `${named} is not a program in PATH, and only Codex itself can trust our hooks: it skips others`,
+    "install Codex, or name it with --agent-program FILE",
   );
 }
 
@@ -314,6 +330,7 @@ const connectHelp = `
 Examples:
   toolgate connect claude                  shows the changes as a diff, then asks
   toolgate connect opencode --yes
+  toolgate connect codex --agent-program /opt/codex/bin/codex
   toolgate connect mcp                     prints the entry for any MCP client
   sudo toolgate connect claude --system --user ann --token-file /root/approver.token
   toolgate connect --check

@@ -3,6 +3,7 @@ import { Argument, type Command } from "commander";
 import { readIfExists } from "../../core/read-if-exists.ts";
 import { withServer } from "../command.ts";
 import { type AgentUser, asAgentUser, findAgentUser } from "../connect/agent-user.ts";
+import { editCodex } from "../connect/codex.ts";
 import {
   applyChanges,
   diffOf,
@@ -84,6 +85,8 @@ async function undoConnector(
 ): Promise<string[]> {
   const ofSystem = systemFilesOf(record.kind, user);
   applyChanges(changes, user);
+  const { codex } = record;
+  if (codex !== undefined) await editCodex({ program: codex.program, user }, codex.undo);
   // Only what is gone already may be missing at the service.
   for (const { id } of record.credentials) await unlessGone(approver.credentials.revokeCredential({ id }));
   await unlessGone(approver.agents.unregisterConnector({ id: record.connectorId }));

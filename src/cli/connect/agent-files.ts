@@ -6,6 +6,7 @@ import { assets } from "../../core/assets.ts";
 import { shellCommand } from "../../view/words.ts";
 import { hookTimeout } from "../hook/run-hook.ts";
 import type { AgentUser } from "./agent-user.ts";
+import type { CodexEdit } from "./codex.ts";
 import type { JsonEntry } from "./file-change.ts";
 import type { AgentKind } from "./record.ts";
 
@@ -19,6 +20,8 @@ export interface AgentFiles {
   }[];
   /** Whole files of ours. */
   readonly whole: readonly { readonly path: string; readonly text: string }[];
+  /** Values that Codex writes into its configuration itself. */
+  readonly codex?: readonly CodexEdit[];
 }
 
 /** Programs and files that the configuration of an agent names. */
@@ -43,6 +46,9 @@ export interface AgentFilesOptions {
 /** Returns what to write for a kind of agent. */
 export const agentFiles: Readonly<Record<AgentKind, (user: AgentUser, options: AgentFilesOptions) => AgentFiles>> = {
   claude: claudeFiles,
+  codex: codexFiles,
+  copilot: copilotFiles,
+  gemini: geminiFiles,
   opencode: opencodeFiles,
   mcp: () => ({ json: [], whole: [] }),
 };
@@ -87,9 +93,12 @@ export function hookCommand(
 }
 
 /** Returns the line that runs a hook in an empty environment, and blocks if the program is missing. */
-function hookLine(words: readonly string[]): string {
-  return shellCommand(["/bin/sh", "-c", `/usr/bin/env -i HOME="$HOME" ${shellCommand(words)} || exit 2`]);
+function hookLine(words: readonly string[], otherwise = "exit 2"): string {
+  return shellCommand(["/bin/sh", "-c", `/usr/bin/env -i HOME="$HOME" ${shellCommand(words)} || ${otherwise}`]);
 }
+
+/** Blocks with a reason: without one Codex would run the tool. */
+export const blockWithReason = '{ echo "Toolgate: the hook did not run. Nothing was run." >&2; exit 2; }';
 
 /** The variable with the token of an HTTP hook, since configuration files contain no token. */
 export const httpHookVariable = "TOOLGATE_HOOK_TOKEN";
@@ -140,5 +149,73 @@ function opencodeFiles({ env, home }: AgentUser, options: AgentFilesOptions): Ag
   return {
     json: [{ path, entries: [{ path: ["mcp", options.mcpName], value }] }],
     whole: [{ path: join(directory, "plugin", "toolgate.js"), text: plugin }],
+  };
+}
+
+/** Checks whether Codex runs one of our hooks by this command. */
+export const isOurCodexHook = ({ mcpName }: { mcpName: string }) => {
+  return (command: string) => command.includes(mcpName);
+};
+
+function codexFiles({ env, home }: AgentUser, options: AgentFilesOptions): AgentFiles {
+  const directory = env.CODEX_HOME || join(home, ".codex");
+  const hook = {
+    type: "command",
+    command: hookLine(hookCommand("codex", options), blockWithReason),
+    timeout: hookTimeout,
+  };
+  const entries = ["PreToolUse", "PostToolUse"].map((event) => ({
+    path: ["hooks", event],
+    value: { matcher: "*", hooks: [hook] },
+    isItem: true,
+  }));
+  const [command = "", ...args] = mcpCommand(options);
+  return {
+    json: [{ path: join(directory, "hooks.json"), entries }],
+    whole: [],
+    codex: [
+      // What is written to the terminal of a program that runs already fires no hook.
+      { keyPath: "features.unified_exec_tty", value: false },
+      { keyPath: `mcp_servers.${options.mcpName}`, value: { command, args } },
+    ],
+  };
+}
+
+function geminiFiles({ home }: AgentUser, options: AgentFilesOptions): AgentFiles {
+  const hook = {
+    name: "toolgate",
+    type: "command",
+    command: hookLine(hookCommand("gemini", options), blockWithReason),
+  };
+  const entries = ["BeforeTool", "AfterTool"].map((event) => ({
+    path: ["hooks", event],
+    value: { matcher: "*", hooks: [{ ...hook, timeout: hookTimeout * 1_000 }] },
+    isItem: true,
+  }));
+  const [command = "", ...args] = mcpCommand(options);
+  const server = { path: ["mcpServers", options.mcpName], value: { command, args } };
+  return { json: [{ path: join(home, ".gemini", "settings.json"), entries: [...entries, server] }], whole: [] };
+}
+
+function copilotFiles({ env, home }: AgentUser, options: AgentFilesOptions): AgentFiles {
+  const directory = env.COPILOT_HOME || join(home, ".copilot");
+  const hook = {
+    type: "command",
+    bash: hookLine(hookCommand("copilot", options), blockWithReason),
+    timeoutSec: hookTimeout,
+  };
+  const hooks = { preToolUse: [hook], postToolUse: [hook], postToolUseFailure: [hook] };
+  const [command = "", ...args] = mcpCommand(options);
+  const server = { type: "local", command, args, tools: ["*"] };
+  return {
+    json: [
+      {
+        path: join(directory, "mcp-config.json"),
+        entries: [{ path: ["mcpServers", options.mcpName], value: server }],
+      },
+    ],
+    whole: [
+      { path: join(directory, "hooks", "toolgate.json"), text: `${JSON.stringify({ version: 1, hooks }, null, 2)}\n` },
+    ],
   };
 }

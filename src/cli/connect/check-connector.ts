@@ -1,5 +1,6 @@
 import { statSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { parse as parseToml } from "smol-toml";
 import type { Connector } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { type Enforcement, EnforcementState } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { connectVerified } from "../../client/connect.ts";
@@ -9,10 +10,12 @@ import { readIfExists } from "../../core/read-if-exists.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import type { Certificates } from "../connection/server-address.ts";
 import { commandFailure } from "../failure/failure.ts";
+import { isOurCodexHook } from "./agent-files.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
-import { digestOfText, hasEntry } from "./file-change.ts";
+import { codexProblems } from "./codex.ts";
+import { digestOfText, findEntry, hasEntry } from "./file-change.ts";
 import { findProjectPlugins, notAccepted, notAcceptedText } from "./project-plugins.ts";
-import { type ConnectRecord, systemFilesOf, type WrittenFile } from "./record.ts";
+import { type AgentKind, type ConnectRecord, systemFilesOf, type WrittenFile } from "./record.ts";
 
 /** Result of a check. */
 export interface CheckedConnector {
@@ -48,9 +51,13 @@ async function findProblems(
   const problems = asAgentUser(user, () => [
     ...[...ofSystem, ...record.files].flatMap(problemsOf),
     ...ofSystem.flatMap(({ path }) => [dirname(path), path].flatMap(problemsOfOwner)),
-    ...(record.kind === "claude" && ofSystem.length === 0 ? switchedOff(directory) : []),
+    ...(ofSystem.length === 0 ? switchedOff(record.kind, directory) : []),
     ...(record.kind === "opencode" ? pluginsOf(directory, record, user) : []),
   ]);
+  if (record.kind === "codex")
+    problems.push(
+      ...(await codexProblems({ program: record.codex?.program ?? "codex", user }, isOurCodexHook(record))),
+    );
   const peer = await problemOfPeer(record, certificates);
   // A program that only answers at the address gets no token.
   if (peer !== undefined) return { problems: [...problems, peer], enforcement: undefined };
@@ -78,12 +85,43 @@ export async function allConnectors({ agents }: ServerConnection): Promise<Conne
   return pages.flatMap(({ connectors }) => connectors);
 }
 
-/** Names the settings of a project that switch off the hooks of Claude Code. */
-function switchedOff(directory: string): string[] {
-  const files = ["settings.json", "settings.local.json"].map((name) => join(directory, ".claude", name));
-  return files
-    .filter((file) => hasEntry(file, readIfExists(file) ?? "{}", { path: ["disableAllHooks"], value: true }))
-    .map((file) => `${file} switches off the hooks of Claude Code here (disableAllHooks): no tool asks`);
+/** Settings of a project that switch off the hooks of an agent, or what they rest on: the files, and each path with its value. */
+const offSettings: Readonly<Record<string, readonly { files: readonly string[]; path: string; value: boolean }[]>> = {
+  claude: [{ files: [".claude/settings.json", ".claude/settings.local.json"], path: "disableAllHooks", value: true }],
+  codex: [
+    { files: [".codex/config.toml"], path: "features.hooks", value: false },
+    { files: [".codex/config.toml"], path: "features.unified_exec_tty", value: true },
+  ],
+  copilot: [
+    {
+      files: [".github/copilot/settings.json", ".github/copilot/settings.local.json"],
+      path: "disableAllHooks",
+      value: true,
+    },
+  ],
+  gemini: [{ files: [".gemini/settings.json"], path: "hooksConfig.enabled", value: false }],
+};
+
+/** Names the settings of a project that switch off the hooks of an agent there. */
+function switchedOff(kind: AgentKind, directory: string): string[] {
+  return (offSettings[kind] ?? []).flatMap(({ files, path, value }) =>
+    files
+      .map((name) => join(directory, name))
+      .filter((file) => settingIn(file, path.split(".")) === value)
+      .map((file) => `${file} switches off the hooks of ${kind} here (${path}): no tool asks`),
+  );
+}
+
+/** Returns a setting of a file in JSON or TOML. One that cannot be read is judged by the agent, which the canary runs. */
+function settingIn(file: string, path: readonly string[]): unknown {
+  const text = readIfExists(file);
+  if (text === undefined) return undefined;
+  try {
+    if (!file.endsWith(".toml")) return findEntry(file, text, path);
+    return path.reduce<unknown>((value, key) => Object(value)[key], parseToml(text));
+  } catch {
+    return undefined;
+  }
 }
 
 /** Names the code of a project because of which opencode may use no tool there. */

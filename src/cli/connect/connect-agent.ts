@@ -7,8 +7,9 @@ import type { PeerProof } from "../../client/verified-socket.ts";
 import { readIfExists } from "../../core/read-if-exists.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import { CommandError, exitCodes } from "../failure/command-error.ts";
-import { agentFiles } from "./agent-files.ts";
+import { agentFiles, isOurCodexHook } from "./agent-files.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
+import { type CodexEdit, configureCodex } from "./codex.ts";
 import { addEntries, applyChanges, digestOfText, type PlannedChange, resolvedPath } from "./file-change.ts";
 import {
   type AgentKind,
@@ -35,6 +36,8 @@ export interface ConnectorOptions {
   readonly isHttpHook: boolean;
   /** True to write the hooks into the settings of the machine; only for root. */
   readonly isSystem: boolean;
+  /** The program of the agent; Codex has to trust its hooks itself. */
+  readonly agentProgram: string | undefined;
 }
 
 /** A connector before anything is written. */
@@ -46,6 +49,8 @@ export interface PlannedConnector {
   readonly written: readonly WrittenFile[];
   /** Paths of the files of root among the changes. */
   readonly systemFiles: readonly string[];
+  /** Values that Codex writes into its configuration. */
+  readonly codex: readonly CodexEdit[];
 }
 
 /** A token that the agent gets. */
@@ -66,7 +71,7 @@ export function planConnector(planned: ConnectorOptions): PlannedConnector {
   const [caller, host] = [tokenOf("caller"), tokenOf("host")];
   const files = { mcpTokenFile: caller.file, hookTokenFile: host.file };
   const options = { program, server: approver.url, proof, ca, mcpName, ...files, isHttpHook, isSystem };
-  const { json, whole } = asAgentUser(user, () => agentFiles[kind](user, options));
+  const { json, whole, codex = [] } = asAgentUser(user, () => agentFiles[kind](user, options));
   const changes: PlannedChange[] = [];
   const written: WrittenFile[] = [];
   const ofSystem: WrittenFile[] = [];
@@ -95,7 +100,7 @@ export function planConnector(planned: ConnectorOptions): PlannedConnector {
     written.push({ path, sha256: digestOfText(text), ...originalOf(before) });
   }
   const systemFiles = changes.filter(({ isSystem }) => isSystem).map(({ path }) => path);
-  return { changes, mcpName, tokens: kind === "mcp" ? [caller] : [host, caller], written, systemFiles };
+  return { changes, mcpName, tokens: kind === "mcp" ? [caller] : [host, caller], written, systemFiles, codex };
 }
 
 function systemRecordChange(kind: AgentKind, record: SystemRecord): PlannedChange {
@@ -131,7 +136,7 @@ const maxOriginal = 262_144;
  */
 export async function makeConnector(
   options: ConnectorOptions,
-  { changes, mcpName, tokens, written, systemFiles }: PlannedConnector,
+  { changes, mcpName, tokens, written, systemFiles, codex }: PlannedConnector,
 ): Promise<{ record: ConnectRecord; enforcement: Enforcement | undefined }> {
   const { kind, user, approver, proof, ca, workspaces, isHttpHook } = options;
   const place = `${user.name}@${hostname()}`;
@@ -171,6 +176,11 @@ export async function makeConnector(
     files: [...written],
   };
   writeRecord(kind, user, record);
+  const { agentProgram: program } = options;
+  if (codex.length > 0 && program !== undefined) {
+    record.codex = { program, undo: await configureCodex({ program, user }, codex, isOurCodexHook(record)) };
+    writeRecord(kind, user, record);
+  }
   return { record, enforcement: connector?.enforcement };
 }
 

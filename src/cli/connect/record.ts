@@ -6,7 +6,7 @@ import { type AgentUser, asAgentUser } from "./agent-user.ts";
 import { applyChanges, resolvedPath } from "./file-change.ts";
 
 /** The kinds of agents that can be connected. */
-export const agentKinds = ["claude", "opencode", "mcp"] as const;
+export const agentKinds = ["claude", "codex", "copilot", "gemini", "opencode", "mcp"] as const;
 
 /** A kind of agent. */
 export type AgentKind = (typeof agentKinds)[number];
@@ -50,6 +50,8 @@ const schema = z.object({
   files: z.array(writtenFile),
   /** Digests, by path, of code of projects that opencode may load. */
   accepted: z.record(z.string(), z.string()).optional(),
+  /** The program of Codex, and what its configuration had where `connect` wrote; null: nothing. */
+  codex: z.object({ program: z.string(), undo: z.array(z.object({ keyPath: z.string(), value: json })) }).optional(),
   canary: z.object({ program: z.string(), checked: z.number(), problem: z.string(), rows: z.array(row) }).optional(),
 });
 

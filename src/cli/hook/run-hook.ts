@@ -3,6 +3,7 @@ import type { Readable } from "node:stream";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { answerClaude, denyClaude, ownClaudeTool } from "../../agents/hooks/claude.ts";
 import { type ClaudeHook, HookInputError, readClaudeHook } from "../../agents/hooks/claude-hook.ts";
+import { answerTool, codex, copilot, type Dialect, gemini, type ToolHook } from "../../agents/hooks/dialects.ts";
 import {
   answerOpencode,
   denyOpencode,
@@ -34,9 +35,10 @@ export const hookTimeout = 660;
 /** A kind of agent: how its hook is read, answered and refused. */
 interface HookKind<Hook> {
   read(text: string): Hook;
-  answer(context: OpencodeContext, hook: Hook): Promise<JsonObject>;
+  /** Returns the JSON to print; undefined for none. */
+  answer(context: OpencodeContext, hook: Hook): Promise<JsonObject | undefined>;
   /** The answer to a failure; `hook` is undefined if it could not be read. */
-  deny(hook: Hook | undefined, reason: string): JsonObject;
+  deny(hook: Hook | undefined, reason: string): JsonObject | undefined;
   /** Checks whether a failure must block: the tool has not run. */
   blocks(hook: Hook | undefined): boolean;
   /** Splits the name of a tool of an MCP server. */
@@ -59,8 +61,16 @@ const opencode: HookKind<OpencodeHook> = {
   ownToolName: ownOpencodeTool,
 };
 
+const inDialect = (dialect: Dialect): HookKind<ToolHook> => ({
+  read: dialect.read,
+  answer: (context, hook) => answerTool(dialect, context, hook),
+  deny: (hook, reason) => (hook?.isBefore === false ? undefined : dialect.denied(reason)),
+  blocks: (hook) => hook?.isBefore !== false,
+  ownToolName: dialect.ownToolName,
+});
+
 /** The kinds of agents that have a hook. */
-export const hookKinds = ["claude", "opencode"] as const;
+export const hookKinds = ["claude", "opencode", "codex", "gemini", "copilot"] as const;
 
 /** A kind of agent that has a hook. */
 export type HookKindName = (typeof hookKinds)[number];
@@ -73,7 +83,9 @@ export const blockingExitCode = 2;
  * also if its answer cannot be written, or does not come before the agent's limit: some agents would run the tool then.
  */
 export function runHook(kind: HookKindName, options: HookOptions, own: HookProcess): Promise<never> {
-  return kind === "claude" ? answerOnce(kind, claude, options, own) : answerOnce(kind, opencode, options, own);
+  if (kind === "claude") return answerOnce(kind, claude, options, own);
+  if (kind === "opencode") return answerOnce(kind, opencode, options, own);
+  return answerOnce(kind, inDialect({ codex, gemini, copilot }[kind]), options, own);
 }
 
 /** Parts of its process that a hook uses. */
@@ -92,7 +104,8 @@ async function answerOnce<Hook>(
   const fail = (error: unknown): never => {
     const reason = connectorFailure(error);
     const exitCode = kind.blocks(hook) ? blockingExitCode : 0;
-    const isWritten = writeLine(stdout, JSON.stringify(kind.deny(hook, reason)));
+    const denial = kind.deny(hook, reason);
+    const isWritten = denial !== undefined && writeLine(stdout, JSON.stringify(denial));
     if (exitCode !== 0 || !isWritten) writeLine(stderr, reason);
     return own.exit(exitCode);
   };
@@ -122,14 +135,15 @@ async function answerOnce<Hook>(
   const silent = () => {
     throw new SilentServiceError("the service did not answer in time");
   };
-  let answer: JsonObject;
+  let answer: JsonObject | undefined;
   try {
-    answer = await within(Math.max(limitMs + marginMs / 2 - performance.now(), 0), decide(), silent);
+    const silentMs = Math.min(limitMs + marginMs / 2, options.timeout * 1_000 - minLeftMs);
+    answer = await within(Math.max(silentMs - performance.now(), 0), decide(), silent);
   } catch (error) {
     return fail(error);
   }
   if (isNowhere(stdout)) return fail(new Error("the agent cannot read the decision: stdout is closed or /dev/null"));
-  if (writeLine(stdout, JSON.stringify(answer))) return own.exit(0);
+  if (answer === undefined || writeLine(stdout, JSON.stringify(answer))) return own.exit(0);
   return fail(new Error("the agent cannot read the decision: nothing reads stdout"));
 }
 
@@ -207,5 +221,7 @@ const fullPipeMs = 5;
 const marginMs = 5_000;
 /** Shortest time for an answer, for agents with a limit near the margin. */
 const minAnswerMs = 1_000;
+/** Time that is left before the limit in any case: some agents run a tool whose hook they end. */
+const minLeftMs = 500;
 const pipeBytes = 65_536;
 const maxInputBytes = 16 * 1_048_576;

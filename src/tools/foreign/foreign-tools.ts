@@ -22,6 +22,7 @@ import {
   planRead,
 } from "./mapping.ts";
 import { opencodeTools } from "./opencode.ts";
+import { codexTools, copilotTools, geminiTools } from "./terminal-agents.ts";
 
 /** Input of a call of an ACP agent: what the agent sent about the use of its tool. */
 const request = z.object({
@@ -313,9 +314,14 @@ const claudeTools: Readonly<Record<string, Mapping>> = {
   }),
 };
 
+const kinds = {
+  ...{ acp: acpTools, claude: claudeTools, opencode: opencodeTools },
+  ...{ codex: codexTools, gemini: geminiTools, copilot: copilotTools },
+};
+
 /** Mappings by name. */
 const mapped: ReadonlyMap<string, Mapping> = new Map(
-  Object.entries({ acp: acpTools, claude: claudeTools, opencode: opencodeTools }).flatMap(([kind, tools]) =>
+  Object.entries(kinds).flatMap(([kind, tools]) =>
     Object.entries(tools).map(([tool, made]) => [foreignName({ kind, tool }), made] as const),
   ),
 );

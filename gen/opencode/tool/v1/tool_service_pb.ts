@@ -1223,7 +1223,7 @@ export const PlanProblemSchema: GenMessage<PlanProblem> = /*@__PURE__*/
  */
 export type BeginCallRequest = Message<"opencode.tool.v1.BeginCallRequest"> & {
   /**
-   * kind is the kind of the agent, such as `claude` or `opencode`. It selects how tools are mapped: known tools of a kind
+   * kind is the kind of the agent, such as `claude`, `codex` or `opencode`. It selects how tools are mapped: known tools of a kind
    * ask for the permissions of Toolgate's own (`Bash` of claude asks for `bash` with its command line, `Edit` for `edit`
    * with a diff), so that one policy serves all. Any other tool asks for the permission `KIND:Tool`, such as
    * `claude:Monitor`, for which no default rule exists: it asks. The tools of the kind `acp` are the kinds of tools of the

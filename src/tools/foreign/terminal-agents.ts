@@ -1,0 +1,140 @@
+import * as z from "zod";
+import {
+  contentChange,
+  editsOf,
+  type Mapping,
+  mapping,
+  planChange,
+  planCommand,
+  planGlob,
+  planGrep,
+  planList,
+  planNamed,
+  planRead,
+} from "./mapping.ts";
+
+// Tools of agents in terminals, by the names that their hooks send. One without a mapping asks with its whole input.
+
+const text = z.string().min(1);
+const optional = z.string().optional();
+
+const read = (field: "path" | "file_path") =>
+  mapping({
+    permissions: ["read"],
+    input: z.object({ [field]: text }) as z.ZodType<Record<string, string>>,
+    readOnly: true,
+    plan: (input, at) => planRead(input[field] ?? "", at),
+  });
+
+/** Tools of Codex. */
+export const codexTools: Readonly<Record<string, Mapping>> = {
+  Bash: mapping({
+    permissions: ["bash"],
+    input: z.object({ command: text }),
+    keep: { end: "tail" },
+    plan: ({ command }, at) =>
+      planCommand(
+        // Codex applies such a text to files by itself, before any shell reads it.
+        { command, ...(/apply_?patch/i.test(command) && { alwaysAsk: "is a patch that Codex applies by itself" }) },
+        at,
+      ),
+  }),
+  view_image: read("path"),
+};
+
+/** Tools of Gemini CLI. */
+export const geminiTools: Readonly<Record<string, Mapping>> = {
+  run_shell_command: mapping({
+    permissions: ["bash"],
+    input: z.object({ command: text, description: optional, dir_path: optional }),
+    keep: { end: "tail" },
+    plan: ({ command, description, dir_path: workdir }, at) => planCommand({ command, description, workdir }, at),
+  }),
+  read_file: read("file_path"),
+  list_directory: mapping({
+    permissions: ["list"],
+    input: z.object({ dir_path: text }),
+    readOnly: true,
+    plan: ({ dir_path }, at) => planList(dir_path, at),
+  }),
+  grep_search: mapping({
+    permissions: ["grep"],
+    input: z.object({ pattern: text, dir_path: text.optional(), include_pattern: optional }),
+    readOnly: true,
+    plan: ({ pattern, dir_path: path, include_pattern: include }, at) => planGrep({ pattern, path, include }, at),
+  }),
+  glob: mapping({
+    permissions: ["glob"],
+    input: z.object({ pattern: text, dir_path: text.optional() }),
+    readOnly: true,
+    plan: ({ pattern, dir_path: path }, at) => planGlob({ pattern, path }, at),
+  }),
+  replace: mapping({
+    permissions: ["edit"],
+    input: z.object({
+      file_path: text,
+      old_string: z.string(),
+      new_string: z.string(),
+      allow_multiple: z.boolean().default(false),
+    }),
+    plan: ({ file_path, old_string: oldString, new_string: newString, allow_multiple: replaceAll }, at) =>
+      planChange(file_path, editsOf([{ oldString, newString, replaceAll }]), at),
+  }),
+  write_file: mapping({
+    permissions: ["edit"],
+    input: z.object({ file_path: text, content: z.string() }),
+    plan: ({ file_path, content }, at) => planChange(file_path, contentChange(content), at),
+  }),
+  google_web_search: mapping({
+    permissions: ["websearch"],
+    input: z.object({ query: text }),
+    plan: ({ query }) => planNamed("websearch", query),
+  }),
+  invoke_agent: mapping({
+    permissions: ["task"],
+    input: z.object({ agent_name: text }),
+    plan: ({ agent_name }) => planNamed("task", agent_name),
+  }),
+  activate_skill: mapping({
+    permissions: ["skill"],
+    input: z.object({ name: text }),
+    plan: ({ name }) => planNamed("skill", name),
+  }),
+  write_todos: mapping({
+    permissions: ["todowrite"],
+    input: z.looseObject({}),
+    plan: () => planNamed("todowrite", "*", "todos"),
+  }),
+};
+
+/** Tools of GitHub Copilot CLI. */
+export const copilotTools: Readonly<Record<string, Mapping>> = {
+  bash: mapping({
+    permissions: ["bash"],
+    input: z.object({ command: text, description: optional }),
+    keep: { end: "tail" },
+    plan: planCommand,
+  }),
+  view: read("path"),
+  create: mapping({
+    permissions: ["edit"],
+    input: z.object({ path: text, file_text: z.string().default("") }),
+    plan: ({ path, file_text }, at) => planChange(path, contentChange(file_text), at),
+  }),
+  edit: mapping({
+    permissions: ["edit"],
+    input: z.object({ path: text, old_str: z.string().default(""), new_str: z.string().default("") }),
+    plan: ({ path, old_str: oldString, new_str: newString }, at) =>
+      planChange(path, editsOf([{ oldString, newString, replaceAll: false }]), at),
+  }),
+  task: mapping({
+    permissions: ["task"],
+    input: z.object({ agent_type: text, description: optional }),
+    plan: ({ agent_type, description }) => planNamed("task", agent_type, description),
+  }),
+  skill: mapping({
+    permissions: ["skill"],
+    input: z.object({ skill: text }),
+    plan: ({ skill }) => planNamed("skill", skill),
+  }),
+};
