@@ -33,6 +33,7 @@ const given: Readonly<Record<string, readonly string[]>> = {
     `export PATH=${dirname(process.execPath)}:$PATH`,
     "mkdir -p ~/.local/share/toolgate/keys && (umask 077; echo key > ~/.local/share/toolgate/keys/sourcegraph)",
   ],
+  "docs/fewer-questions.md": ["toolgate serve --workspace ~/project", `toolgate call bash '{"command": "git status"}'`],
   "docs/configuration.md": ["export CI_WORKER_TOKEN=$(openssl rand -hex 32)"],
   "docs/clients.md": [
     "export TOOLGATE_URL=http://127.0.0.1:7420",
