@@ -2,7 +2,7 @@
  * A language server for files `*.fake`, without dependencies: a service starts a copy of this file. A word is defined where
  * `def WORD` stands. What stands in the line of a hover or in the new name of a rename makes it misbehave.
  */
-import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { chmodSync, existsSync, fstatSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createConnection } from "node:net";
 import { join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
@@ -201,12 +201,14 @@ async function editsByItself(uri: string): Promise<string> {
   const applied = await ask("workspace/applyEdit", { edit: edit([[uri, "!edit", "edited"]]) });
   const written = attempt(() => writeFileSync(join(root, "written.txt"), "by the server"));
   const secret = attempt(() => readFileSync(join(root, ".env"), "utf8"));
+  const setId = attempt(() => writeFileSync("/tmp/program", "")) && attempt(() => chmodSync("/tmp/program", 0o4755));
+  const inherited = attempt(() => fstatSync(200).isDirectory());
   const reached = await new Promise((resolve) => {
     createConnection(Number(process.argv[2] ?? 1), "127.0.0.1")
       .on("connect", () => resolve("connected"))
       .on("error", (error: NodeJS.ErrnoException) => resolve(error.code));
   });
-  return JSON.stringify({ applied: applied.result, written, secret, reached });
+  return JSON.stringify({ applied: applied.result, written, secret, setId, inherited, reached });
 }
 
 function attempt(work: () => unknown): unknown {

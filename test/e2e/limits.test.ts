@@ -81,19 +81,28 @@ test("idle connections leave descriptors for commands", async () => {
     expect((await agent.tools.callTool({ ...call, callId })).part?.state.case).toBe("completed");
 });
 
-test("a command that cannot be started for want of descriptors has no effects, and the next one runs", async () => {
-  const small = await startService();
-  const agent = connect(small, "caller");
-  const call = { sessionId: await agent.newSession(), tool: "bash", input: { command: "echo ran" }, agent: "free" };
-  const limitFiles = (count: number) => execFileSync("prlimit", [`--pid=${small.pid}`, `--nofile=${count}:`]);
-  await agent.tools.callTool({ ...call, callId: "before" });
-  limitFiles(16);
-  const { part } = await agent.tools.callTool({ ...call, callId: "without" });
-  limitFiles(4_096);
-  expect(part?.state.value).toMatchObject({
-    reason: ToolErrorReason.FAILED,
-    effects: ToolEffects.NONE,
-    error: expect.stringMatching(/was not run.*EMFILE.*raise its limit/),
-  });
-  expect((await agent.tools.callTool({ ...call, callId: "after" })).part?.state.case).toBe("completed");
-});
+test.each([
+  ["descriptors", "nofile", 16, /run.*EMFILE.*raise its limit/],
+  ["processes", "nproc", 1, /nothing has run.*EAGAIN.*raise its limit/],
+])(
+  "a command that cannot be started for want of %s has no effects, and the next one runs",
+  async (_, limit, few, why) => {
+    // The kernel counts the processes of every user but root.
+    const uid = 61_004;
+    const small = await startService({ uid });
+    const agent = connect(small, "caller");
+    const call = { sessionId: await agent.newSession(), tool: "bash", input: { command: "echo ran" }, agent: "free" };
+    const limitTo = (count: number) =>
+      execFileSync("prlimit", [`--pid=${small.pid}`, `--${limit}=${count}:`], { uid, gid: uid });
+    await agent.tools.callTool({ ...call, callId: "before" });
+    limitTo(few);
+    const { part } = await agent.tools.callTool({ ...call, callId: "without" });
+    limitTo(4_096);
+    expect(part?.state.value).toMatchObject({
+      reason: ToolErrorReason.FAILED,
+      effects: ToolEffects.NONE,
+      error: expect.stringMatching(why),
+    });
+    expect((await agent.tools.callTool({ ...call, callId: "after" })).part?.state.case).toBe("completed");
+  },
+);

@@ -1,12 +1,15 @@
 /** Code intelligence with a small language server that also misbehaves; real servers are in test/clients/lsp.test.ts. */
-import { copyFile, mkdir, readdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
+import { execFile } from "node:child_process";
+import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
-import { hostname } from "node:os";
+import { homedir, hostname } from "node:os";
 import { join } from "node:path";
+import { promisify } from "node:util";
 import type { JsonObject } from "@bufbuild/protobuf";
-import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
+import { afterAll, beforeAll, beforeEach, expect, onTestFinished, test } from "vitest";
 import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { startAtTerminal, toolgate } from "../cli/toolgate.ts";
+import { programEntry } from "../main.ts";
 import { connect } from "./clients.ts";
 import { read } from "./reading.ts";
 import { createService } from "./service.ts";
@@ -226,14 +229,29 @@ test("columns count UTF-16 code units, from 1 or as character from 0", async () 
   expect((await question({ column: 7 })).output).toBe("No definition found");
 });
 
-test("a server changes nothing by itself, sees no hidden file and reaches no network", async () => {
+test("a server changes nothing by itself, sees no hidden file, leaves no set-ID file and reaches no network", async () => {
   await write("a.fake", "!edit\n");
-  const { applied, written, secret, reached } = JSON.parse((await hover(1)).output);
+  const { applied, written, secret, setId, reached } = JSON.parse((await hover(1)).output);
   expect(applied).toMatchObject({ applied: false });
   expect(written).toBe("EROFS");
   expect(secret).not.toContain("SECRET");
+  expect(setId).toBe("EPERM");
   expect(reached).not.toBe("connected");
   expect(await content("a.fake")).toBe("!edit\n");
+});
+
+test("a server does not get a directory that the program which started the service left open", async () => {
+  await write("a.fake", "!edit\n");
+  const input = JSON.stringify({ filePath: "a.fake", line: 1, column: 1 });
+  const home = await mkdtemp(join(homedir(), ".toolgate-test-"));
+  onTestFinished(() => rm(home, { recursive: true }));
+  const own = ["--workspace", service.workspace, "--config", service.config];
+  const run = [process.execPath, programEntry(), "run", "lsp_hover", input, "--agent", "free", ...own];
+  // Node protects low descriptors by itself, up to the first gap.
+  const { stdout } = await promisify(execFile)("bash", ["-c", 'exec 200</; exec "$0" "$@"', ...run], {
+    env: { PATH: process.env.PATH, HOME: home },
+  });
+  expect(stdout).toContain('"inherited":"EBADF"');
 });
 
 test("a call to a server that hangs ends, and other calls are answered", async () => {

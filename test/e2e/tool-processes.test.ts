@@ -12,7 +12,7 @@ import { createService, type Service, startService, unconfined } from "./service
 
 /** Does what its input says. */
 const probe = `import { spawn } from "node:child_process";
-import { existsSync, readdirSync, readFileSync, writeFileSync, writeSync } from "node:fs";
+import { chmodSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync, writeSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
 const seen = (read) => { try { return String(read()); } catch (error) { return "error: " + error.code; } };
 export default { description: "Probes.", args: { does: { type: "string" }, arg: { type: "string", default: "" } },
@@ -29,6 +29,13 @@ export default { description: "Probes.", args: { does: { type: "string" }, arg: 
     if (does === "fetch") return await fetch(arg).then((response) => "status " + response.status, (error) => "error: " + (error.cause?.code ?? error.message));
     if (does === "write") writeFileSync(arg, "x");
     if (does === "get") return await fetch(arg).then(() => "got it", (error) => "error: " + error.message);
+    if (does === "set-id") {
+      const directory = mkdtempSync("/tmp/set-id-");
+      writeFileSync(directory + "/program", "");
+      const tried = seen(() => chmodSync(directory + "/program", 0o4755));
+      rmSync(directory, { recursive: true });
+      return tried;
+    }
     if (does === "say") return arg;
     if (does === "cwd") return process.cwd();
     if (does === "wait") { writeFileSync(ctx.directory + "/entered", ""); while (!existsSync(ctx.directory + "/go")) await delay(5); }
@@ -145,7 +152,8 @@ const runsAgain = () =>
 describe("a tool in its process", () => {
   beforeEach(runsAgain);
 
-  test("works in the workspace, and sees no secret, no data and no port of the service", async () => {
+  test("works in the workspace, and sees no secret, no data and no port of the service, and leaves no set-ID file", async () => {
+    expect(await run("set-id")).toMatchObject({ output: "error: EPERM" });
     expect(await run("cwd")).toMatchObject({ output: service.workspace });
     const environ = await run("environ");
     expect(environ).toMatchObject({ output: expect.stringContaining("TOOL_KEY=the-key") });
@@ -208,11 +216,12 @@ describe("a tool in its process", () => {
     });
   });
 
-  test("without the sandbox would see them: the same reads find data and port", async () => {
+  test("without the sandbox would see them: the same reads find data and port, and the file has its mode", async () => {
     const open = await startService({ settings: unconfined });
     await writeFiles(dirname(open.config), { "tool/probe.ts": probe });
     expect(await run("list", open.data, open)).toMatchObject({ output: expect.stringContaining("toolgate.sqlite") });
     expect(await run("fetch", `${open.url}/healthz`, open)).toMatchObject({ output: "status 200" });
+    expect(await run("set-id", "", open)).toMatchObject({ output: "undefined" });
   });
 
   test("that crashes, throws later or writes garbage to its connection loses its call, and the next call runs", async () => {

@@ -12,9 +12,20 @@ import { offersIn, upstreamOffer as tool, upstreamClients } from "./upstream-cli
 const { folder, offer, table } = offersIn("upstream");
 const offers: Readonly<Record<string, readonly object[]>> = {
   notes: [
-    ...["echo", "fail", "crash", "hang", "close", "progress", "media", "ask", "environment", "read", "open"].map(
-      (name) => tool(name),
-    ),
+    ...[
+      "echo",
+      "fail",
+      "crash",
+      "hang",
+      "close",
+      "progress",
+      "media",
+      "ask",
+      "environment",
+      "read",
+      "open",
+      "setid",
+    ].map((name) => tool(name)),
     tool("structured", "structured", {
       inputSchema: { type: "object", properties: { value: {} } },
       outputSchema: { type: "object", properties: { count: { type: "integer" } }, required: ["count"] },
@@ -255,7 +266,8 @@ test("a server gets the variables that it names, and no other", async () => {
   expect(environment.OTHER_SECRET).toBeUndefined();
 });
 
-test("a server reads no file that rules do not allow to read", async () => {
+test("a server reads no file that rules do not allow to read, and leaves no set-ID file", async () => {
+  expect((await call("notes_setid")).output).toMatch(/^Error: EPERM.*chmod/);
   await writeFile(join(folder, "plain.txt"), "public");
   expect(await call("notes_read", { text: join(folder, "plain.txt") })).toMatchObject({ output: "public" });
   expect((await call("notes_read", { text: join(folder, "early.env") })).output).toMatch(/EACCES/);

@@ -2,7 +2,7 @@
  * An MCP server for tests, over stdio. It offers the tools of the JSON file that its first argument names, also after that has
  * changed, and does what the field `does` of a tool says. `behaviour` in the file makes it misbehave from its start.
  */
-import { appendFileSync, closeSync, readFileSync, watchFile } from "node:fs";
+import { appendFileSync, chmodSync, closeSync, readFileSync, watchFile, writeFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 
 const file = process.argv[2] ?? "";
@@ -98,6 +98,14 @@ async function call(name: string, args: Record<string, unknown>, progressToken: 
     case "read":
       try {
         return text(readFileSync(String(args.text), "utf8"));
+      } catch (error) {
+        return text(String(error));
+      }
+    case "setid":
+      try {
+        writeFileSync("/tmp/program", "");
+        chmodSync("/tmp/program", 0o4755);
+        return text("set");
       } catch (error) {
         return text(String(error));
       }

@@ -51,7 +51,7 @@ def set_id(attempt):
     except OSError as error:
         return errno.errorcode[error.errno]
     finally:
-        os.unlink(path)
+        os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
 
 
 def raw(x64, arm64, *arguments):
@@ -93,6 +93,8 @@ set_ids = {
     "openat of an unnamed file": lambda path: raw(257, 56, HERE, name("."), os.O_TMPFILE | os.O_WRONLY, SET),
     "openat2": made(lambda path: raw(437, 437, HERE, name(path), HOW, 24)),
     "creat": made(lambda path: raw(85, None, name(path), SET)),
+    "mkdir": made(lambda path: os.mkdir(path, SET)),
+    "mkdirat": made(lambda path: raw(258, 34, HERE, name(path), SET)),
     "mknod": made(lambda path: raw(133, None, name(path), 0o100000 | SET, 0)),
     "mknodat": made(lambda path: raw(259, 33, HERE, name(path), 0o100000 | SET, 0)),
 }
