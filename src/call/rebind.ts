@@ -73,6 +73,9 @@ async function reviewAsk(engine: Engine, ask: AskRecord, look: Look): Promise<vo
   const isDelegated = part.executor === ToolExecutor.DELEGATED;
   const serving = isDelegated ? foreign.tool(part.tool) : registry.get(part.tool, workspace);
   const isCurrent = serving?.definition.definitionId === definitionId;
+  // A definition that was never here may be a later one of another replica, of which this one has not heard.
+  const isKnown = look.isFirst || !engine.store.isShared || registry.wasRegistered(definitionId);
+  if (!isCurrent && !isKnown && !review.unserved.has(key)) return;
   if (isCurrent ? !look.isFirst || request.view : await mayServeAgain(engine, ask, { workspace, serving, look }))
     return;
   const found = await engine.store.getCallWithAsks(call);

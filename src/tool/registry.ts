@@ -30,6 +30,8 @@ export interface Registry {
   list(workspace: string): Tool[];
   /** Number of changes of the registered tools. */
   revision(): number;
+  /** Reports whether a definition is among the last 10,000 that were registered here. */
+  wasRegistered(definitionId: string): boolean;
   /** Adds a provider, which is refreshed before a tool is resolved. */
   addProvider(provider: ToolProvider): void;
   /** Lets the providers register what has changed. */
@@ -54,6 +56,7 @@ export function createRegistry(
   const everywhere: Layer = new Map();
   const workspaces = new Map<string, Layer>();
   const providers: ToolProvider[] = [];
+  const definitions = new Set<string>();
   let revision = 0;
 
   function layerOf(workspace: string | undefined): Layer {
@@ -78,10 +81,14 @@ export function createRegistry(
         .filter((tool) => !tool.experimental || experimental.includes(tool.name))
         .map((tool) => ({ tool, rank }));
       for (const registration of registrations) {
-        const { name } = registration.tool;
+        const { name, definition } = registration.tool;
+        // The last ones stay.
+        definitions.delete(definition.definitionId);
+        definitions.add(definition.definitionId);
         const [below, above] = splitByRank(layer.get(name) ?? [], rank);
         layer.set(name, [...below, registration, ...above]);
       }
+      for (const oldest of [...definitions].slice(0, -maxDefinitions)) definitions.delete(oldest);
       revision += 1;
       registered(registrations.map(({ tool }) => tool));
       return () => {
@@ -104,6 +111,7 @@ export function createRegistry(
       return [...names].sort().flatMap((name) => get(name, workspace) ?? []);
     },
     revision: () => revision,
+    wasRegistered: (definitionId) => definitions.has(definitionId),
     addProvider: (provider) => void providers.push(provider),
     async refresh(workspace) {
       for (const provider of providers) await provider.refresh(workspace);
@@ -112,6 +120,8 @@ export function createRegistry(
       providers.map((provider) => provider.guardProblem(workspace)).find((problem) => problem !== undefined),
   };
 }
+
+const maxDefinitions = 10_000;
 
 interface Registration {
   readonly tool: Tool;

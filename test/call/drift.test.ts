@@ -26,8 +26,14 @@ const withoutViews = ({ calls, ...store }: Store): Store => ({
   },
 });
 
-/** Has a call ask for version 1 of its tool, then replaces each replica by one with another version of the tool, or of the service. */
-async function askedOver(newContents: NewContents, { version, isOld = false }: { version: string; isOld?: boolean }) {
+/**
+ * Has a call ask for version 1 of its tool, then replaces each replica, or the first ones, by one with another version of the tool, or
+ * of the service.
+ */
+async function askedOver(
+  newContents: NewContents,
+  { version, isOld = false, replaced }: { version: string; isOld?: boolean; replaced?: number },
+) {
   const entries: string[] = [];
   let served = "1";
   let tamper = isOld ? withoutViews : (store: Store) => store;
@@ -44,15 +50,17 @@ async function askedOver(newContents: NewContents, { version, isOld = false }: {
   const { record } = await replicas.at(first).calls.open(agent, request);
   const asks = () => replicas.any().store.permissions.asksOf(record.ref);
   await expect.poll(asks).toHaveLength(1);
+  // Each has looked before the change.
+  if (replaced !== undefined) await replicas.each(({ calls }) => calls.recover());
   served = version;
   tamper = (store) => store;
-  for (const name of replicas.names()) await replicas.kill(name);
+  for (const name of replicas.names().slice(0, replaced)) await replicas.kill(name);
   return { replicas, record, asks, entries };
 }
 
-function deployTool(version: string, entries: string[]) {
+function deployTool(version: string, entries: string[], name = "deploy") {
   return defineTool({
-    name: "deploy",
+    name,
     description: "Deploys.",
     input: z.object({}),
     version,
@@ -66,8 +74,7 @@ function deployTool(version: string, entries: string[]) {
 
 type Asked = Awaited<ReturnType<typeof askedOver>>;
 
-async function approveLast({ replicas, asks }: Asked): Promise<void> {
-  const { sessions, calls } = replicas.any();
+async function approveLast({ replicas, asks }: Asked, { sessions, calls } = replicas.any()): Promise<void> {
   const { session } = await sessions.open(person, "ses_a", "read");
   const permissionId = (await asks()).at(-1)?.request.id ?? "";
   const answer = { sessionId: "ses_a", permissionId, reply: PermissionReply.ONCE };
@@ -78,8 +85,8 @@ const endOf = async ({ replicas, record }: Asked) =>
   (await replicas.any().calls.wait(record, 10_000, new AbortController().signal)).part.state;
 
 /** Lets a replica look at what waits, and returns why the call is asked for again. */
-async function askedAgain({ replicas, asks }: Asked): Promise<string | undefined> {
-  await replicas.any().calls.recover();
+async function askedAgain({ replicas, asks }: Asked, { calls } = replicas.any()): Promise<string | undefined> {
+  await calls.recover();
   await expect.poll(async () => (await asks()).length).toBe(2);
   const [former, again] = await asks();
   expect(former?.settled?.outcome).toBe(PermissionOutcome.WITHDRAWN);
@@ -134,4 +141,23 @@ describe.each([
     expect(await endOf(asked)).toMatchObject({ case: "completed", value: { output: "deployed" } });
     expect(asked.entries).toEqual(["1"]);
   });
+});
+
+test("on Redis, replicas that do not know a changed tool yet leave its request open, and an answer there counts", async () => {
+  const asked = await askedOver(inRedis(redis?.url ?? ""), { version: "2", replaced: 1 });
+  const [one = "", other = "", changed = ""] = asked.replicas.names();
+  await asked.replicas.at(changed).calls.recover();
+  // The store checks a tree again after a while.
+  asked.replicas.advance(10_000);
+  expect(await askedAgain(asked, asked.replicas.at(changed))).toBe("the tool has changed since");
+  for (const name of [one, other]) {
+    const { calls, registry } = asked.replicas.at(name);
+    registry.register({ other: deployTool("1", asked.entries, "other") });
+    await calls.recover();
+  }
+  expect(await asked.asks()).toMatchObject([{ settled: { outcome: PermissionOutcome.WITHDRAWN } }, {}]);
+  await approveLast(asked, asked.replicas.at(one));
+  await asked.replicas.each(({ calls }) => calls.recover());
+  expect(await endOf(asked)).toMatchObject({ case: "completed", value: { output: "deployed" } });
+  expect(asked.entries).toEqual(["2"]);
 });
