@@ -141,6 +141,16 @@ describe("a nested protected path that a command makes", () => {
     expect(readFileSync(join(directory, "tasks.json"), "utf8")).toBe("X\n");
   });
 
+  test("is not asked about if a command made more than 20 of it", async () => {
+    const make = (count: number) =>
+      `for i in $(seq ${count}); do mkdir -p pkg$i/.vscode && echo X > pkg$i/.vscode/tasks.json; done`;
+    expect((await run(make(20), { onAsk: refuse })).asked).toMatchObject([{ patterns: { length: 20 } }]);
+    const { asked, note } = await run(make(21));
+    expect(asked).toEqual([]);
+    expect(taken()).toHaveLength(41);
+    expect(note).toContain("more than 20, so no approver was asked");
+  });
+
   test("is taken with a directory whose name is not UTF-8, and moved back under the name that the approver saw", async () => {
     const undecodable = `d=$(printf 'd\\377'); mkdir "$d"; echo X > "$d/.bashrc"`;
     const { note, metadata } = await run(undecodable, { onAsk: refuse });
