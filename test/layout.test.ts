@@ -236,7 +236,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   "ai-sdk": 350,
   approval: 1_850,
   bodies: 7_100,
-  call: 11_200,
+  call: 11_320,
   cli: 11_060,
   client: 850,
   compose: 2_850,

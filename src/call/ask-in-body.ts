@@ -81,7 +81,7 @@ export async function askInBody(
   const shown = preview && (await storePreview(engine, call, visiblePreview(preview)));
   const { metadata } = ask;
   const view = await storeView(engine, call, { ...(await decision.view()), title: approved.title, metadata });
-  const requests = unasked.map((each, index) => {
+  const requests = (await decision.withCodeRisks(unasked)).map((each, index) => {
     const id = prefix && `${prefix}${index}`;
     return requestFor(engine, call, { ask: each, plan, verdict }, { preview: shown, view, subject, digest, id });
   });

@@ -133,7 +133,7 @@ export async function openMissingAsks(
   const { rebound } = call.record.spec;
   const isSaid = rebound === undefined || asks.some(({ request }) => request.created > rebound.time);
   const changed = [code, isSaid ? "" : rebound.why].filter(Boolean).join("; ");
-  const requests = unasked.map((ask) =>
+  const requests = (await decision.withCodeRisks(unasked)).map((ask) =>
     requestFor(engine, call, { ...decision, ask }, { preview: shown, view, changed, subject, digest }),
   );
   return (await openPermissionRequests(engine, call, requests, decision.verdict, stale)) && requests.length > 0;

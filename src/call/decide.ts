@@ -1,5 +1,5 @@
-import { readdir, readFile, realpath } from "node:fs/promises";
-import { basename, dirname, join, relative } from "node:path";
+import { readdir, realpath } from "node:fs/promises";
+import { basename, join, relative } from "node:path";
 import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
@@ -28,8 +28,9 @@ import {
 } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
 import type { Policy } from "../policy/policy.ts";
+import { mergeRisks } from "../policy/risk.ts";
 import type { CodeUse, PlacedCode } from "../policy/shell/code.ts";
-import { isSimpleLine, type Readings, readAsTexts, readCommands } from "../policy/shell/command.ts";
+import { type Readings, readAsTexts } from "../policy/shell/command.ts";
 import type { Entry } from "../policy/shell/glob.ts";
 import type { Files, GitNames } from "../policy/shell/touched.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
@@ -38,6 +39,7 @@ import type { Plan, PlanContext, Tool } from "../tool/tool.ts";
 import { judgedWorkspace } from "../tool/workspace.ts";
 import { type PathResolver, rememberPaths, resolvePlanPaths } from "./ask-paths.ts";
 import { createFileHashes, type FileHashes, type FileTree, findProgram, readTree } from "./bound-files.ts";
+import { type CodeText, risksOfCode, withScripts } from "./code-texts.ts";
 import { createRecorder, decisionFacts, type Recorder } from "./decision-facts.ts";
 import type { LineAnalysis } from "./line-analysis.ts";
 import { nonceName } from "./shared-disk.ts";
@@ -120,6 +122,8 @@ export interface Binding {
   tree?: FileTree;
   /** The code as approvers see it. */
   shown: readonly MessageInitShape<typeof ViewFileSchema>[];
+  /** The same files, to read their text. */
+  texts: readonly CodeText[];
   /** Descriptions of what is not bound. */
   missing: readonly string[];
 }
@@ -138,6 +142,8 @@ export interface CallDecision {
   layers: Layers;
   /** Reads what an approval is bound to. */
   bound(): Promise<Binding>;
+  /** Adds to asks of the call what the text of the code that runs shows. It decides nothing, and may be incomplete. */
+  withCodeRisks<A extends ExpandedAsk>(asks: readonly A[]): Promise<A[]>;
   /** Runs the tool's checks and prepares the preview, unless the call is denied or they would reveal what may not be read. */
   view(): Promise<DecisionView>;
 }
@@ -200,6 +206,13 @@ export async function decide(
   const bound = () => (binding ??= bindPlan(planning, { plan, asks, subject, reads, gitFiles: layers.gitFiles }));
   return {
     ...{ ...decided, bound },
+    async withCodeRisks(asked) {
+      if (!asked.some(({ permission }) => permission === "bash")) return [...asked];
+      const found = await risksOfCode((await bound()).texts, (texts) => lines.read(principal, texts));
+      return asked.map((ask) =>
+        ask.permission === "bash" ? { ...ask, risks: mergeRisks([...(ask.risks ?? []), ...found]) } : ask,
+      );
+    },
     async view() {
       const isAsked = verdict.action === PermissionAction.ASK;
       const { shown: files, missing } = isAsked ? await bound() : { shown: [], missing: [] };
@@ -319,13 +332,12 @@ async function bindPlan(
   );
   const code: Record<string, string> = {};
   const shown: MessageInitShape<typeof ViewFileSchema>[] = [];
+  const texts: CodeText[] = [];
   let [count, left] = [0, maxCodeBytes];
   const tops = new Set(found.flatMap(({ repositories }) => repositories));
   const ofGit = await filesOfGit([...tops], gitFiles, directory);
-  for (const { absolute, pattern, external, use } of [
-    ...(await withScripts(found.flatMap(({ files }) => files))),
-    ...ofGit.code,
-  ]) {
+  for (const file of [...(await withScripts(found.flatMap(({ files }) => files))), ...ofGit.code]) {
+    const { absolute, pattern, external, use } = file;
     if (code[absolute] !== undefined) continue;
     const { sha256, bytes, isBinary, ...content } = await hashes.of(absolute);
     count += sha256.length === sha256Length ? 1 : 0;
@@ -343,8 +355,9 @@ async function bindPlan(
     const path = external ? absolute : pattern;
     const lines = isBinary && use === "program" ? 0 : content.lines;
     shown.push({ path, sha256, bytes: BigInt(bytes), lines, use: codeUses[use], changedSinceRead });
+    texts.push({ ...file, sha256, lines });
   }
-  const bound = { files, code, shown };
+  const bound = { files, code, shown, texts };
   const runsMore = found.some(({ runsMore }) => runsMore);
   if ((!runsMore && tops.size === 0) || !listFiles) return { ...bound, missing: [...missing] };
   // The host of a delegated call writes one of these with each request.
@@ -393,35 +406,6 @@ async function filesOfGit(tops: readonly string[], known: Layers["gitFiles"], di
   return { names: [...new Set([...paths, ...targets])].map((path) => relative(directory, path)), code };
 }
 
-/** Adds the files that the scripts of a package.json run, as far as their lines are short. */
-async function withScripts(files: readonly PlacedCode[]): Promise<PlacedCode[]> {
-  const added = files.map(async (file): Promise<PlacedCode[]> => {
-    const { absolute, pattern, external, scripts } = file;
-    if (!scripts) return [file];
-    const text = await readFile(absolute, "utf8").catch(() => "{}");
-    const lines = scriptsIn(text).flatMap(([name, line]) => (scripts.includes(name) && isSimpleLine(line) ? line : []));
-    const named = lines.flatMap((line) => readCommands(line).flatMap(({ code }) => code.files));
-    return [
-      file,
-      ...named
-        .filter(({ glob, path }) => !glob && !path.startsWith("/"))
-        .map(({ path, use }) => ({
-          ...{ absolute: join(dirname(absolute), path), pattern: join(dirname(pattern), path), external, use },
-        })),
-    ];
-  });
-  return (await Promise.all(added)).flat();
-}
-
-function scriptsIn(text: string): [name: string, line: string][] {
-  try {
-    const { scripts = {} } = JSON.parse(text);
-    return Object.entries(scripts).filter((entry): entry is [string, string] => typeof entry[1] === "string");
-  } catch {
-    return [];
-  }
-}
-
 /** The kernel stamps a change with the time of its last tick; the files were read before the request was opened. */
 const tickMs = 10;
 
@@ -440,7 +424,7 @@ export function changedSince(
 
 async function viewOf(
   policy: Policy,
-  { plan, verdict, outside, files, layers }: Omit<CallDecision, "bound" | "view">,
+  { plan, verdict, outside, files, layers }: Omit<CallDecision, "bound" | "view" | "withCodeRisks">,
 ): Promise<DecisionView> {
   if (verdict.action === PermissionAction.DENY || !plan.inspect) return {};
   const concealed = (plan.reveals ?? []).filter((path) => !mayReveal(policy, path, layers));
@@ -476,7 +460,7 @@ function hiddenChanges({ asks }: Plan, concealed: readonly ResolvedPath[]): stri
   const changed = new Set(asks.flatMap(({ permission, paths = [] }) => (permission === "edit" ? paths : [])));
   return concealed
     .filter(({ absolute }) => changed.has(absolute))
-    .map(({ pattern }) => `how ${pattern} changes: reading its present text needs approval too`);
+    .map(({ pattern }) => `the present text of ${pattern}: reading it needs approval too`);
 }
 
 const maxDiffBytes = 128 * 1024;

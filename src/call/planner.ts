@@ -254,7 +254,7 @@ async function unopenedRequests(
   const { plan, verdict } = decision;
   if (verdict.action !== PermissionAction.ASK || verdict.unapproved.length === 0) return [];
   const digest = await approvalDigest(parts, tool, request, decision, scope);
-  return verdict.unapproved.map((ask) => {
+  return (await decision.withCodeRisks(verdict.unapproved)).map((ask) => {
     const metadata = plan.asks.find(({ permission }) => permission === ask.permission)?.metadata;
     const expires = parts.store.now() + parts.askMs;
     return parts.permissions.request(

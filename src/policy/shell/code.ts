@@ -14,12 +14,14 @@ export interface CodeFile {
   path: string;
   glob: boolean;
   use: CodeUse;
-  /** For a package.json: the scripts in it that run. */
+  /** For a package.json the scripts in it that run, for a Makefile or justfile the targets; no target is the first one. */
   scripts?: readonly string[];
+  /** True if a shell reads it, whatever its name is. */
+  isShell?: boolean;
 }
 
 /** A file that a line runs or reads as code, with its links resolved. */
-export interface PlacedCode extends Pick<CodeFile, "use" | "scripts"> {
+export interface PlacedCode extends Pick<CodeFile, "use" | "scripts" | "isShell"> {
   absolute: string;
   /** The path relative to the workspace. */
   pattern: string;
@@ -42,13 +44,17 @@ export function commandCode(
   const { assignments, words, redirects } = command;
   const name = programOf(words);
   const plain = words.map(({ value }) => value);
-  const files: CodeFile[] = scripts.map((path) => ({ path, glob: globOf(words, path), use: useOf(words, path) }));
-  const add = (use: CodeUse, paths: readonly string[]) => {
-    for (const path of paths) if (path !== "" && path !== "-") files.push({ path, glob: globOf(words, path), use });
-  };
   const [own, ...shares] = [interpreter(name), ...startups(assignments, plain)];
+  const isShell = (own !== undefined && !codeOptions.has(own)) || name === "." || name === "source";
+  const file = (path: string, use: CodeUse): CodeFile => ({
+    ...{ path, glob: globOf(words, path), use },
+    ...(isShell && { isShell }),
+  });
+  const files = scripts.map((path) => file(path, useOf(words, path)));
+  const add = (use: CodeUse, paths: readonly string[]) => {
+    for (const path of paths) if (path !== "" && path !== "-") files.push(file(path, use));
+  };
   add("startup", shares);
-  const isShell = own !== undefined && !codeOptions.has(own);
   const runsMore =
     innerRunsMore ||
     own !== undefined ||
@@ -202,5 +208,6 @@ function buildInputs(name: string, words: readonly string[]): CodeFile[] {
   }
   const program = /^(docker|podman)$/.test(name) ? `docker ${words[1]}` : name;
   const named = /make$|^docker (build|compose)$/.test(program) ? valuesOf(words, "-f --file --makefile") : [];
-  return (named.length > 0 ? named : (buildFiles.get(program) ?? [])).map(build);
+  const targets = /^(g?make|just)$/.test(name) && { scripts: words.slice(1).filter(isOperand) };
+  return (named.length > 0 ? named : (buildFiles.get(program) ?? [])).map((path) => ({ ...build(path), ...targets }));
 }

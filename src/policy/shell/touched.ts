@@ -152,7 +152,7 @@ export async function addCode(
     unknownCode.add(`code in ${cwd}, which is outside the workspace`);
   const fed = uses.filter(({ as, below }) => as === "read" && (isFed || (own.runsMore && below !== undefined)));
   const named: CodeFile[] = [...own.files, ...fed.map(({ path, glob }): CodeFile => ({ path, glob, use: "script" }))];
-  for (const { path, glob, use, scripts } of named) {
+  for (const { path, glob, use, scripts, isShell } of named) {
     if (!canBePath(path)) continue;
     const paths = (glob ? await pathsOf(path, cwd, files.list) : [path])?.filter((one) => !glob || one !== path);
     if (paths === undefined) unknownCode.add(`${path} stands for too many files`);
@@ -160,7 +160,11 @@ export async function addCode(
       const below = fed.find((one) => one.path === path)?.below;
       const { absolute, pattern, external } = place;
       if (!place.isDirectory)
-        code.set(absolute, code.get(absolute) ?? { absolute, pattern, external, use, ...(scripts && { scripts }) });
+        code.set(absolute, {
+          ...(code.get(absolute) ?? { absolute, pattern, external, use }),
+          ...(scripts && { scripts: [...(code.get(absolute)?.scripts ?? []), ...scripts] }),
+          ...(isShell && { isShell }),
+        });
       else if (below) {
         const found = await filesBelow(absolute, below, files.list);
         if (found.more || found.files.length > maxBarred) unknownCode.add(`${path} holds too many files`);

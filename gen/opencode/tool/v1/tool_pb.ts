@@ -1193,7 +1193,8 @@ export type Risk = Message<"opencode.tool.v1.Risk"> & {
 
   /**
    * parts are the commands, paths or addresses to which it applies, in their displayed form: at most 5, of at most 200
-   * characters each. A pipeline into an interpreter is one part.
+   * characters each. A pipeline into an interpreter is one part. A command in a script, a package.json or a Makefile that
+   * runs begins with the name of that file, such as `deploy.sh: rm -rf ~`.
    *
    * @generated from field: repeated string parts = 2;
    */

@@ -2291,7 +2291,8 @@ type Risk struct {
 	// kind is the kind.
 	Kind RiskKind `protobuf:"varint,1,opt,name=kind,proto3,enum=opencode.tool.v1.RiskKind" json:"kind,omitempty"`
 	// parts are the commands, paths or addresses to which it applies, in their displayed form: at most 5, of at most 200
-	// characters each. A pipeline into an interpreter is one part.
+	// characters each. A pipeline into an interpreter is one part. A command in a script, a package.json or a Makefile that
+	// runs begins with the name of that file, such as `deploy.sh: rm -rf ~`.
 	Parts         []string `protobuf:"bytes,2,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
