@@ -8,13 +8,15 @@ import { readWhole } from "./read-output.ts";
 
 /** A part of a call as every client shows it. Its texts are escaped; only `text` may have several lines. */
 export interface ViewLine {
-  kind: "tool" | "input" | "file" | "missing";
+  kind: "tool" | "input" | "file" | "note" | "missing";
   name: string;
   text: string;
   /** Description of what `text` leaves out; empty if it is whole. */
   cut: string;
   /** Size of a whole value of the input. */
   bytes?: number;
+  /** The whole SHA-256 of a file, which clients show shortened until it is wanted, or whole. */
+  hash?: string;
   /** The file whose text belongs to the line, for ReadBoundFile; absent if it has none. */
   path?: string;
 }
@@ -37,10 +39,14 @@ export function viewLines({ view, question }: Pick<PermissionRequest, "view" | "
       return { kind: "input", name, text: text === "" ? '""' : text, cut, bytes: Number(bytes) };
     }),
     ...files.map((file): ViewLine => {
-      const line = { kind: "file", name: useWords(file), text: fileWords(file), cut: "" } as const;
+      const line = { kind: "file", name: useWords(file), text: fileWords(file), cut: "", hash: file.sha256 } as const;
       return file.lines > 0 ? { ...line, path: file.path } : line;
     }),
-    ...missing.map((text): ViewLine => ({ kind: "missing", name: "not shown", text, cut: "" })),
+    ...missing.map((text): ViewLine => {
+      // The new text is a value of the input.
+      const kind = text.startsWith("the present text of ") ? "note" : "missing";
+      return { kind, name: "not shown", text, cut: "" };
+    }),
   ];
 }
 
@@ -82,7 +88,7 @@ export async function withWholeInput(
 /** Words for the files of a view. */
 const useNames: ReadonlyMap<ViewFileUse, string> = new Map([
   [ViewFileUse.SCRIPT, "runs"],
-  [ViewFileUse.BUILD_INPUT, "builds by"],
+  [ViewFileUse.BUILD_INPUT, "instructions"],
   [ViewFileUse.PATCH, "applies"],
   [ViewFileUse.STARTUP, "runs first"],
   [ViewFileUse.PROGRAM, "program"],
@@ -90,11 +96,10 @@ const useNames: ReadonlyMap<ViewFileUse, string> = new Map([
 
 const useWords = ({ use }: ViewFile) => useNames.get(use) ?? "uses";
 
-function fileWords({ path, bytes, lines, sha256, changedSinceRead }: ViewFile): string {
+function fileWords({ path, bytes, lines, changedSinceRead }: ViewFile): string {
   return [
     visibleLine(path),
     lines === 0 ? sizeOf(Number(bytes)) : countOf(lines, "line"),
     ...(changedSinceRead ? ["changed since the agent read it"] : []),
-    `SHA-256 ${sha256}`,
   ].join(", ");
 }

@@ -51,6 +51,9 @@ test("the link of a request is the page, which nothing stores or indexes; no oth
   }
   const bad = ["", "per_", "ses_1", "per_1/", "per_1/x", "per_1%2f..", "%70er_1", "per_<b>", `per_${"a".repeat(65)}`];
   for (const id of bad) expect([id, (await fetch(`${url}/r/${id}`)).status]).toEqual([id, 404]);
+  const wrong = await fetch(`${url}/r/per_<b>`, { headers: { accept: "text/html,*/*" } });
+  expect([wrong.status, wrong.headers.get("content-type")]).toEqual([404, "text/html; charset=utf-8"]);
+  expect(await wrong.text()).toContain("No request has this link");
   for (const method of ["POST", "PUT", "DELETE"])
     expect([method, (await fetch(`${url}/r/per_1`, { method })).status]).toEqual([method, 404]);
 });

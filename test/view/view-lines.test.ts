@@ -28,7 +28,7 @@ test("the lines of a view are its tool, its title, every value, the files that r
   };
   const request = requestOf(
     { env: "prod", image: "evil/miner", edits: [{ "a/b": "x\ny" }], none: "", flags: {} },
-    { files: [file], missing: ["files that make runs"] },
+    { files: [file], missing: ["files that make runs", "the present text of a.txt: reading it needs approval too"] },
   );
   expect(viewLines(request).map(({ kind, name, text }) => [kind, name, text])).toEqual([
     ["tool", "tool", "deploy: Deploy"],
@@ -37,8 +37,9 @@ test("the lines of a view are its tool, its title, every value, the files that r
     ["input", "edits/0/a~1b", "x\ny"],
     ["input", "none", '""'],
     ["input", "flags", "{}"],
-    ["file", "runs", "run\\u{a}.sh, 3 lines, changed since the agent read it, SHA-256 ab"],
+    ["file", "runs", "run\\u{a}.sh, 3 lines, changed since the agent read it"],
     ["missing", "not shown", "files that make runs"],
+    ["note", "not shown", "the present text of a.txt: reading it needs approval too"],
   ]);
 });
 

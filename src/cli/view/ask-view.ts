@@ -53,8 +53,12 @@ function askedFor(ask: PermissionRequest, paint: Paint): string[] {
 
 /** The whole call, as every client shows it, with the texts of its files. */
 function viewFields(ask: PermissionRequest, paint: Paint, texts?: FileTexts): string[] {
-  return viewLines(ask).flatMap(({ kind, name, text, cut, path }) => [
-    ...field(terminalLine(name), [text], kind === "missing" ? (_, line) => paint("yellow", line) : paint),
+  return viewLines(ask).flatMap(({ kind, name, text, cut, path, hash }) => [
+    ...field(
+      terminalLine(name),
+      [hash === undefined ? text : `${text}, SHA-256 ${hash}`],
+      kind === "missing" ? (_, line) => paint("yellow", line) : paint,
+    ),
     ...field("", cut === "" ? [] : [paint("yellow", cut)], paint),
     ...(path === undefined ? [] : textFields(texts ? (texts.get(path) ?? beingRead) : notRead, paint)),
   ]);

@@ -253,27 +253,41 @@ function Line({
   onWhole,
   ...props
 }: PartProps & { line: ViewLine; request: PermissionRequest; load: () => void }) {
-  const { text, cut, name, path } = line;
-  const isPlain = cut === "" && path === undefined && !text.includes("\n") && text.length <= 300;
+  const { text, cut, name, path, hash } = line;
+  const isRead = path !== undefined && !props.isOver;
+  const isPlain = cut === "" && !isRead && !text.includes("\n") && (hash !== undefined || text.length <= 300);
+  const named = hash === undefined ? text : <FileName {...{ text, hash }} />;
   useEffect(() => {
     if (isPlain) onWhole();
   }, [isPlain]);
-  if (isPlain) return text;
-  if (path !== undefined && !props.isOver)
-    return <BoundFile {...{ text, path, onWhole, ...props }} permissionId={request.id} />;
+  if (isPlain) return named;
+  if (isRead) return <BoundFile {...{ named, path, onWhole, ...props }} permissionId={request.id} />;
   return <FoldedText {...{ text, cut, load, onWhole }} label={`Value of ${name}`} isOpen={props.isOpen} />;
+}
+
+/** A file with the beginning of its hash, which opens. */
+function FileName({ text, hash }: { text: string; hash: string }) {
+  return (
+    <>
+      {text}
+      <details>
+        <summary>SHA-256 {hash.slice(0, 8)}…</summary>
+        {hash}
+      </details>
+    </>
+  );
 }
 
 /** A file that will run, with its text. One that cannot be read any more can be approved as it is named; the answer then says so. */
 function BoundFile({
   permissionId,
   path,
-  text,
+  named,
   connection,
   isOpen,
   onWhole,
   onUnread,
-}: PartProps & { permissionId: string; path: string; text: string }) {
+}: PartProps & { permissionId: string; path: string; named: ComponentChildren }) {
   const file = useLoaded(
     (signal) => connection.permissions.readBoundFile({ permissionId, path }, { signal }),
     [permissionId, path],
@@ -286,7 +300,7 @@ function BoundFile({
   }, [unread]);
   return (
     <>
-      <p>{text}</p>
+      <div>{named}</div>
       {unread !== "" && (
         <p class="problem">
           {visibleText(unreadWords(unread))}{" "}

@@ -30,9 +30,11 @@ function sendLinked(page: ConsoleFile): Mount["handle"] {
   const headers = { ...page.headers, "cache-control": "no-store", "x-robots-tag": "noindex, nofollow" };
   return (request, response) => {
     const [path = ""] = (request.url ?? "").split("?", 1);
-    if (!/^per_[\w-]{1,64}$/.test(path.slice(linkPath.length)))
+    if (!/^per_[\w-]{1,64}$/.test(path.slice(linkPath.length))) {
+      if (/\btext\/html\b/.test(request.headers.accept ?? "")) return explainLink(response);
       throw notServed("not_found", `${path} is no link to a permission request`);
-    sendFile({ ...page, headers }, request, response);
+    }
+    return sendFile({ ...page, headers }, request, response);
   };
 }
 
@@ -91,6 +93,14 @@ function sendFile(
   response.setHeader("content-length", body.length);
   // Node omits the body if the request was HEAD.
   response.end(body);
+}
+
+function explainLink(response: Response): void {
+  response.statusCode = 404;
+  const headers = { ...secure, "cache-control": "no-store", "content-type": "text/html; charset=utf-8" };
+  for (const [name, value] of Object.entries(headers)) response.setHeader(name, value);
+  response.end(`<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><title>Toolgate</title>
+<h1>No request has this link</h1><p>It may be cut: copy all of it. <a href="/">Open requests</a></p></html>\n`);
 }
 
 function explainBuild(response: Response): void {
