@@ -165,6 +165,8 @@ function note(
   injected: readonly string[],
   { history, work, found }: { history: History; work: FailoverWork; found: readonly string[] },
 ): void {
+  // The other target may fail first, and then nothing else shows them.
+  for (const violation of found) console.log(`${fault}: ${violation}`);
   report({
     ...{ fault, faults: injected.length, calls: history.calls.length, answers: history.answers.length },
     runs: history.ledger.filter(({ word }) => word === "start").length,
