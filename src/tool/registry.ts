@@ -88,7 +88,10 @@ export function createRegistry(
         const [below, above] = splitByRank(layer.get(name) ?? [], rank);
         layer.set(name, [...below, registration, ...above]);
       }
-      for (const oldest of [...definitions].slice(0, -maxDefinitions)) definitions.delete(oldest);
+      for (const oldest of definitions) {
+        if (definitions.size <= maxDefinitions) break;
+        definitions.delete(oldest);
+      }
       revision += 1;
       registered(registrations.map(({ tool }) => tool));
       return () => {
