@@ -1,5 +1,6 @@
-import { create } from "@bufbuild/protobuf";
-import type { DecisionFacts } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { create, type JsonObject } from "@bufbuild/protobuf";
+import { z } from "zod";
+import { type DecisionFacts, PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { Verdict } from "../approval/judge-asks.ts";
 import type { FileRules } from "../policy/file-rules.ts";
@@ -83,8 +84,13 @@ export interface Repeatable {
   by(layers: Layers): Promise<Verdict | string>;
 }
 
-/** Reads the facts of a decision. Returns the reason if it cannot be repeated. */
-export function repeatable(parts: ReplayParts, agent: string, facts: DecisionFacts): Repeatable | string {
+/** Reads the facts of a decision. Returns the reason if it cannot be repeated. `input` is the input of the call; absent: not stored any more. */
+export function repeatable(
+  parts: ReplayParts,
+  agent: string,
+  facts: DecisionFacts,
+  input?: JsonObject,
+): Repeatable | string {
   if (facts.recorded === "") return "more than a record holds";
   const form = readRecorded(facts.recorded);
   if (!form) return "a record is damaged";
@@ -103,11 +109,11 @@ export function repeatable(parts: ReplayParts, agent: string, facts: DecisionFac
     subject,
     async by(rules) {
       const replay = createReplay(answers);
-      const input = new Proxy({}, { getOwnPropertyDescriptor: missInput, get: missInput, has: missInput });
+      const unknown = new Proxy({}, { getOwnPropertyDescriptor: missInput, get: missInput, has: missInput });
       function missInput(): never {
         throw replay.miss("the input that a condition uses");
       }
-      const call = { ...(tool !== undefined && { tool }), input };
+      const call = { ...(tool !== undefined && { tool }), input: input ?? unknown };
       const plan = { title: "", asks: asks.map((ask) => ({ ...ask, call })) as ExpandedAsk[] };
       const workspace = { resolve: () => Promise.reject(replay.miss("a path")) };
       const planning = { ...parts, files: () => replay.files, ...(wall && { confines: () => wall }) };
@@ -127,17 +133,32 @@ export function repeatable(parts: ReplayParts, agent: string, facts: DecisionFac
   };
 }
 
+const texts = z.array(z.string());
+const rules = z.array(z.tuple([z.string(), z.string(), z.enum(PermissionAction)]));
+const recordedForm: z.ZodType<Recorded> = z.object({
+  tool: z.string().exactOptional(),
+  asks: z.array(
+    z.object({
+      permission: z.string(),
+      patterns: texts,
+      paths: texts.exactOptional(),
+      cwd: z.string().exactOptional(),
+      isText: z.literal(true).exactOptional(),
+      alwaysAsk: z.string().exactOptional(),
+      leadsTo: z.string().exactOptional(),
+      isConfigured: z.literal(true).exactOptional(),
+    }),
+  ),
+  walled: z.literal(true).exactOptional(),
+  answers: z.record(z.string(), z.unknown()).exactOptional(),
+  session: rules.exactOptional(),
+  ancestors: z.array(z.object({ agent: z.string(), rules })).exactOptional(),
+  gitFiles: z.object({ paths: texts, parents: texts, code: texts }).exactOptional(),
+});
+
 function readRecorded(text: string): Recorded | undefined {
   try {
-    const form: Partial<Recorded> | null = JSON.parse(text);
-    const { asks, session = [], ancestors = [], answers = {} } = form ?? {};
-    const isWhole =
-      asks?.every(({ permission, patterns, paths = [] }) =>
-        [permission, ...(patterns ?? [1]), ...paths].every(isText),
-      ) &&
-      [...session, ...ancestors.flatMap(({ rules }) => rules)].every((rule) => rule.length === 3) &&
-      typeof answers === "object";
-    return isWhole ? (form as Recorded) : undefined;
+    return recordedForm.safeParse(JSON.parse(text)).data;
   } catch {
     return undefined;
   }

@@ -1,6 +1,6 @@
 import { once } from "node:events";
 import { Worker } from "node:worker_threads";
-import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import {
   type AuditEntry,
@@ -18,13 +18,16 @@ import {
 import { assets } from "../core/assets.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
+import { usesInput } from "../policy/condition.ts";
 import type { FileRules } from "../policy/file-rules.ts";
 import type { ConfiguredRules } from "../policy/layers.ts";
 import type { LayerRules, Wall } from "../policy/model.ts";
 import type { PlanningParts } from "./decide.ts";
 import { workspaceLists } from "./decision-facts.ts";
 import { createTimeBudget } from "./line-analysis.ts";
+import type { CallRecordReader } from "./ports.ts";
 import type { Sessions } from "./sessions.ts";
+import { inputOf } from "./state.ts";
 
 /** The data of the thread. */
 export interface SimulationStart {
@@ -48,6 +51,8 @@ export interface SimulationBatch {
   >[];
   /** Policy files of workspaces, by `placeKey`. */
   lists: readonly (readonly [key: string, lists: readonly LayerRules[]])[];
+  /** The inputs of the calls of `records`, in their order, where conditions use them; undefined where none is stored any more. */
+  inputs?: readonly (JsonObject | undefined)[];
   /** By agent. */
   walls: readonly (readonly [agent: string, wall: WallData])[];
 }
@@ -55,6 +60,7 @@ export interface SimulationBatch {
 /** The answers of the thread: to its start, to each batch, and to the end. */
 export type SimulationAnswer =
   | { refused: string }
+  | { usesInput: boolean }
   | { usedMs: number }
   | {
       usedMs: number;
@@ -71,6 +77,7 @@ interface SimulationParts extends Pick<PlanningParts, "policy" | "layersFor" | "
   sessions: Pick<Sessions, "list">;
   listDecisions(page: { root: string; afterSeq: number; limit: number }): Promise<AuditEntry[]>;
   listAudits(page: { before?: string; limit: number }): Promise<string[]>;
+  getCall: CallRecordReader["getCall"];
   entry?: URL;
 }
 
@@ -89,6 +96,8 @@ const windowMs = 60_000;
 const maxAnswerMs = 60_000;
 const maxDecisions = 100_000;
 const pageSize = 500;
+/** Inputs in one message: each can have the size of a whole input. */
+const maxInputs = 50;
 const progressMs = 1_000;
 const maxHeapMb = 512;
 
@@ -122,7 +131,8 @@ export function createSimulation(parts: SimulationParts): Simulation {
         const ready = await thread.answer();
         if ("refused" in ready) throw new RequestError(ErrorReason.POLICY_REFUSED, ready.refused);
         let [count, told] = [0, performance.now()];
-        for await (const batch of batchesOf(parts, principal, request)) {
+        const needsInput = "usesInput" in ready && ready.usesInput;
+        for await (const batch of withInputs(batchesOf(parts, principal, request), parts, needsInput)) {
           count += batch.records.filter(({ facts }) => facts !== undefined).length;
           const done = await thread.ask(batch);
           usedMs = "usedMs" in done ? done.usedMs : usedMs;
@@ -209,6 +219,34 @@ function newIn(
     agents.add(agent);
   }
   return { records, lists, walls };
+}
+
+/** Adds the inputs of calls, in smaller batches, once a condition uses them. */
+async function* withInputs(
+  batches: AsyncIterable<SimulationBatch>,
+  { getCall }: Pick<SimulationParts, "getCall">,
+  needsInput: boolean,
+): AsyncGenerator<SimulationBatch> {
+  let isNeeded = needsInput;
+  for await (const { records, ...added } of batches) {
+    isNeeded ||= added.lists.some(([, lists]) => lists.some(({ rules }) => rules.some(({ when }) => usesInput(when))));
+    if (!isNeeded) {
+      yield { records, ...added };
+      continue;
+    }
+    // At least one, for what else the batch has.
+    for (let from = 0; from === 0 || from < records.length; from += maxInputs) {
+      const some = records.slice(from, from + maxInputs);
+      const inputs = await Promise.all(
+        some.map(async ({ facts, sessionId, callId }) => {
+          const call = facts && (await getCall(sessionId, callId));
+          // Which of its inputs an edited call was decided with is not recorded.
+          return call && call.part.originalInput === undefined ? inputOf(call.part) : undefined;
+        }),
+      );
+      yield { ...(from === 0 ? added : { lists: [], walls: [] }), records: some, inputs };
+    }
+  }
 }
 
 async function* rootsOf(

@@ -159,7 +159,7 @@ export function createReplica({
     createToolJudge(policy, () => layersFor({ session: undefined, ancestors: [], agent, ...place }));
   const simulation = createSimulation({
     ...planning,
-    ...{ rules, sessions, listDecisions: asks.listDecisions, listAudits: asks.listAudits },
+    ...{ rules, sessions, listDecisions: asks.listDecisions, listAudits: asks.listAudits, getCall: callStore.getCall },
   });
   return { calls, lines, permissions, sessions, planner, simulation, registry, hooks, agents, nameAgents, judgeFor };
 }

@@ -1,5 +1,6 @@
+import { hash } from "node:crypto";
 import { parentPort, workerData } from "node:worker_threads";
-import type { MessageInitShape } from "@bufbuild/protobuf";
+import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
 import {
   DecisionKind,
   PermissionAction,
@@ -20,6 +21,7 @@ import {
 } from "../call/simulation.ts";
 import { readCandidate } from "../config/policy.ts";
 import { visibleLine } from "../core/visible.ts";
+import { usesInput } from "../policy/condition.ts";
 import { displayPattern } from "../policy/display.ts";
 import { type ConfiguredRules, createLayers } from "../policy/layers.ts";
 import type { LayerRules, Wall } from "../policy/model.ts";
@@ -97,21 +99,19 @@ function createSimulator({ rules, digest, place, maxMs }: SimulationStart, candi
   ];
   const [layersNow, layersThen] = [createLayers(rules, filesOf), createLayers(candidate, filesOf)];
 
-  async function outcomeOf({ agent, facts }: SimulationBatch["records"][number]): Promise<Outcome> {
+  async function outcomeOf(
+    { agent, facts }: SimulationBatch["records"][number],
+    input: JsonObject | undefined,
+  ): Promise<Outcome> {
     if (!facts) return { why: "its record has no facts: an earlier version wrote it, or no rule decided" };
-    const key = JSON.stringify([
-      agent,
-      facts.version,
-      facts.rules,
-      facts.place,
-      facts.action,
-      facts.workspace,
-      facts.directory,
-      facts.recorded,
-    ]);
+    const { version, rules: by, place: where, action, workspace, directory, recorded } = facts;
+    const key = hash(
+      "sha256",
+      JSON.stringify([agent, version, by, where, action, workspace, directory, recorded, input]),
+    );
     const before = known.get(key);
     if (before) return before;
-    const found = repeatable(parts, agent, facts);
+    const found = repeatable(parts, agent, facts, input);
     const outcome = typeof found === "string" ? { why: found } : await judge(found, facts);
     known.set(key, outcome);
     return outcome;
@@ -175,10 +175,10 @@ function createSimulator({ rules, digest, place, maxMs }: SimulationStart, candi
   }
 
   return {
-    async take({ records, ...added }: SimulationBatch): Promise<void> {
+    async take({ records, inputs, ...added }: SimulationBatch): Promise<void> {
       for (const [key, of] of added.lists) lists.set(key, of);
       for (const [agent, wall] of added.walls) walls.set(agent, wallOf(wall));
-      for (const record of records) {
+      for (const [at, record] of records.entries()) {
         if (record.kind === DecisionKind.SETTLED) {
           const decision = record.settled && asked.get(record.settled.permissionId);
           if (decision) say(decision, record.settled?.outcome === PermissionOutcome.REJECT ? "rejected" : "approved");
@@ -190,7 +190,7 @@ function createSimulator({ rules, digest, place, maxMs }: SimulationStart, candi
         seen.add(call);
         summary.decisions += 1;
         if (usedMs() > maxMs) summary.leftOut += 1;
-        else count(record, await outcomeOf(record).catch(() => ({ why: "judging a damaged record failed" })));
+        else count(record, await outcomeOf(record, inputs?.[at]));
       }
     },
     usedMs,
@@ -262,6 +262,11 @@ function candidateOf({ candidate, place: { home } }: SimulationStart): Configure
   }
 }
 
+/** Checks if a rule has a condition on the input. */
+function conditionsUseInput({ preset, config, agents }: ConfiguredRules): boolean {
+  return [preset?.rules ?? [], config, ...agents.values()].flat().some(({ when }) => usesInput(when));
+}
+
 const data: SimulationStart = workerData;
 const candidate = candidateOf(data);
 if (typeof candidate === "string") send({ refused: candidate.slice(0, maxReason) });
@@ -271,5 +276,5 @@ else {
     if (batch) await simulator.take(batch);
     send({ usedMs: simulator.usedMs(), ...(batch === undefined && simulator.end()) });
   });
-  send({ usedMs: 0 });
+  send({ usesInput: [data.rules, candidate].some(conditionsUseInput) });
 }

@@ -12,6 +12,7 @@ import {
   DecisionKind,
   DecisionRecordSchema,
   PermissionAction,
+  PermissionLayer,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   SimulatePolicyRequestSchema,
@@ -20,8 +21,11 @@ import {
 import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import packageJson from "../../package.json" with { type: "json" };
 import { placeId, rulesId } from "../../src/call/decision-facts.ts";
+import type { CallRecord } from "../../src/call/ports.ts";
 import { createSimulation } from "../../src/call/simulation.ts";
+import { pendingPart } from "../../src/call/state.ts";
 import { createPolicyParts } from "../../src/compose/policy.ts";
+import type { Rule } from "../../src/policy/rules.ts";
 
 const rules = { config: [], agents: new Map() };
 const directory = "/workspace";
@@ -70,6 +74,7 @@ async function simulate(
     sessions: { list: async () => [create(SessionSchema, { id: "ses_1", rootSessionId: "ses_1" })] },
     listDecisions: async ({ afterSeq, limit }) => entries.slice(afterSeq, afterSeq + limit),
     listAudits: async () => [],
+    getCall: async () => undefined,
     ...more,
   });
   const principal = {
@@ -98,25 +103,64 @@ test("a record that is damaged or does not suffice is counted with the reason, a
     '[permission.read]\n"*" = { action = "deny", when = "input.filePath == \'x\'" }\n',
     [
       undefined,
-      ...["", "{", "null", '{"asks":[{"permission":7,"patterns":["x"]}]}', '{"asks":[{}],"session":[[1]]}'].map(
-        (recorded) => ({ recorded }),
-      ),
+      ...[
+        "",
+        "{",
+        "null",
+        '{"asks":[{"permission":7,"patterns":["x"]}]}',
+        '{"asks":[{}],"session":[[1]]}',
+        '{"asks":[],"gitFiles":{}}',
+      ].map((recorded) => ({ recorded })),
       { place: "0123456789abcdef" },
       { recorded: JSON.stringify(command), action: PermissionAction.ASK },
       { recorded: JSON.stringify(asking) },
       { version: "0.0.1", action: PermissionAction.DENY },
     ],
   );
-  expect(summary).toMatchObject({ decisions: 10, judged: 0, changed: 0, unfaithful: 0, leftOut: 0 });
+  expect(summary).toMatchObject({ decisions: 11, judged: 0, changed: 0, unfaithful: 0, leftOut: 0 });
   expect(summary?.notJudged.map(({ reason, decisions }) => [reason, decisions])).toEqual([
     ["its record has no facts: an earlier version wrote it, or no rule decided", 1],
     ["more than a record holds", 1],
-    ["a record is damaged", 4],
+    ["a record is damaged", 5],
     ["the sandbox or the protected files differ from then", 1],
     ["what was found of the files that it names is not recorded", 1],
     ["the input that a condition uses is not recorded", 1],
     ["version 0.0.1 decided otherwise by the same rules", 1],
   ]);
+});
+
+test("a condition is judged by the input of the call while that is stored unchanged, and never guessed after", async () => {
+  const about = { recorded: JSON.stringify({ tool: "read", asks: [{ permission: "read", patterns: ["note.txt"] }] }) };
+  const inputs: Record<string, Parameters<typeof pendingPart>[0]["input"]> = {
+    call_0: { offset: 5 },
+    call_1: { offset: 50 },
+    call_2: { offset: 50 },
+    call_3: { offset: 5 },
+  };
+  const getCall = async (sessionId: string, callId: string) => {
+    const input = inputs[callId];
+    if (!input) return undefined;
+    const ids = { id: callId, sessionId, messageId: "", callId, tool: "read", agent: "build", requester: undefined };
+    const part = pendingPart({ ...ids, input });
+    const was = callId === "call_3" ? { ...part, originalInput: { offset: 50 } } : part;
+    return { part: was } as CallRecord;
+  };
+  const { summary } = await simulate(
+    '[permission.read]\n"*" = { action = "ask", when = "input.offset > 10" }\n',
+    Array.from({ length: 5 }, () => about),
+    { getCall },
+  );
+  expect(summary).toMatchObject({ decisions: 5, judged: 3, changed: 2, asksAdded: 2, unfaithful: 0 });
+  expect(summary?.notJudged).toMatchObject([
+    { reason: "the input that a condition uses is not recorded", decisions: 2 },
+  ]);
+});
+
+test("a fault of the judgement ends the simulation, and does not count as a damaged record", async () => {
+  const broken = { pattern: "*" } as Rule;
+  const lists = [{ layer: PermissionLayer.WORKSPACE, rules: [broken] }];
+  const failing = simulate("", [facts], { layersFor: () => ({ wide: [], narrow: lists }) });
+  await expect(failing).rejects.toThrow(TypeError);
 });
 
 test("a decision that the same rules now make otherwise makes the result unfaithful, with an example", async () => {

@@ -174,6 +174,11 @@ test("a candidate is tried on recorded calls: what people rejected comes first, 
     { before: Action.ASK, after: Action.DENY, decisions: 1, rejected: 0, approved: 1, examples: ["list.txt"] },
   ]);
   expect(summary).toMatchObject({ judged: 6, changed: 5, widened: 2, asksSaved: 2, asksAdded: 0, unfaithful: 0 });
+  // A condition on the input is judged by that of the stored call.
+  const typed = await simulate(
+    `${settings}[permission.read]\n"*" = { action = "deny", when = "!has(input.offset)" }\n`,
+  );
+  expect(typed.summary).toMatchObject({ judged: 6, changed: 3, notJudged: [], unfaithful: 0 });
   const file = join(service.data, "next.toml");
   const environment = { HOME: service.data, TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "approver-token-for-tests" };
   // Only the rules are sent, in their order.

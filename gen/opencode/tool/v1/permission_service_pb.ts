@@ -1011,7 +1011,8 @@ export type SimulationSummary = Message<"opencode.tool.v1.SimulationSummary"> & 
   asksAdded: number;
 
   /**
-   * not_judged are the decisions of which it is not known how the policies decide, by reason. They are never guessed.
+   * not_judged are the decisions of which it is not known how the policies decide, by reason, such as a condition on an
+   * input that is not stored any more. They are never guessed.
    *
    * @generated from field: repeated opencode.tool.v1.NotJudged not_judged = 7;
    */
@@ -1264,6 +1265,7 @@ export const PermissionService: GenService<{
   /**
    * SimulatePolicy judges recorded calls by other rules: it repeats each decision of the audit by the rules in force and
    * by the candidate, from the facts of its record (DecisionRecord.facts), and sends what would change, then a summary.
+   * A condition on the input is judged by the input of the call while that is stored and no approver edited it.
    * Grants and answers of people play no part: what a grant allowed counts as ASK. It runs beside the calls, changes
    * nothing, and a result is evidence about the past, not an approval of the candidate. A candidate that cannot be read
    * fails with POLICY_REFUSED, which says where. A principal has 10 s of a processor in a minute, and one simulation at a time; more
