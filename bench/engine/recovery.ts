@@ -54,7 +54,12 @@ const { calls, sessions } = createReplica({
   replicaId: "bench",
   tools: [readTool],
   crashMarks: openCrashMarks(join(folder, "entered"), "bench"),
-  observer: { began: () => ({ step: (_, work) => work(undefined), over() {} }), ended() {}, waited() {} },
+  observer: {
+    began: () => ({ step: (_, work) => work(undefined), over() {} }),
+    ended() {},
+    waited() {},
+    differed() {},
+  },
   log: silent,
 });
 const principal: Principal = {

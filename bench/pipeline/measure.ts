@@ -52,7 +52,12 @@ const replica = createReplica({
   replicaId: "bench",
   tools: [noop],
   crashMarks: openCrashMarks(join(folder, "entered"), "bench"),
-  observer: { began: () => ({ step: (_, work) => work(undefined), over() {} }), ended() {}, waited() {} },
+  observer: {
+    began: () => ({ step: (_, work) => work(undefined), over() {} }),
+    ended() {},
+    waited() {},
+    differed() {},
+  },
   log: silent,
 });
 const principal: Principal = {

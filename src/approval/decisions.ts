@@ -8,6 +8,7 @@ import {
   type Grant,
   type PermissionDecision,
   type PermissionSettled,
+  type PolicyShadow,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Principal } from "../core/principal.ts";
@@ -31,6 +32,7 @@ export function decisionOn(
     decisions: readonly PermissionDecision[];
     permissionIds?: readonly string[];
     facts?: DecisionFacts | undefined;
+    shadow?: PolicyShadow | undefined;
   },
 ): DecisionRecord {
   const { sessionId, callId, tool, agent, requester } = part;
@@ -40,6 +42,7 @@ export function decisionOn(
     decisions: about.decisions.map(readable),
     permissionIds: [...(about.permissionIds ?? [])],
     ...(about.facts && { facts: about.facts }),
+    ...(about.shadow && { shadow: { ...about.shadow, ...readableIn(about.shadow) } }),
   });
 }
 
@@ -76,6 +79,8 @@ export function confirmationRecord(grant: Grant, by: Decider): DecisionRecord {
 }
 
 const maxPatternLength = 2_000;
+
+const readableIn = ({ decision }: PolicyShadow) => (decision ? { decision: readable(decision) } : {});
 
 function readable(decision: PermissionDecision): PermissionDecision {
   const text = displayPattern(decision.permission, decision.pattern);

@@ -4,6 +4,7 @@ import {
   GrantScope,
   PermissionAction,
   type PermissionDecision,
+  type PolicyShadow,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { ExpandedAsk, Layers, Subject } from "../policy/model.ts";
@@ -20,6 +21,8 @@ export interface Verdict {
   byRules: PermissionAction;
   /** Returns what the decisions by rules rest on, for the audit. */
   facts?: () => DecisionFacts;
+  /** Returns what the shadow rules come to, for the audit; absent if that is the same. */
+  shadow?: (() => PolicyShadow) | undefined;
   decisions: PermissionDecision[];
   /** The asks that an approver must answer: one per permission and working directory. */
   unapproved: UnapprovedAsk[];
@@ -34,7 +37,7 @@ export interface UnapprovedAsk extends ExpandedAsk {
 }
 
 /** The part of a verdict that the audit records. */
-export type Judged = Pick<Verdict, "decisions"> & Partial<Pick<Verdict, "facts">>;
+export type Judged = Pick<Verdict, "decisions"> & Partial<Pick<Verdict, "facts" | "shadow">>;
 
 /** Rules and grants by which asks are judged. */
 export interface JudgedBy {

@@ -220,12 +220,15 @@ export async function openPermissionRequests(
   { limits, permissions, review, store, unattended }: Engine,
   call: Running,
   asks: PermissionRequest[],
-  { decisions, facts, rulesVersion }: Judged & { rulesVersion?: number | undefined },
+  { decisions, facts, shadow, rulesVersion }: Judged & { rulesVersion?: number | undefined },
   stale: readonly AskRecord[],
 ): Promise<boolean> {
   const waitsAlone = asks.length > 0 && call.record.part.state.case === "pending" && !call.gate;
   const permissionIds = asks.map(({ id }) => id);
-  const about = { digest: asks[0]?.digest ?? "", decisions, permissionIds, facts: facts?.() };
+  const about = {
+    ...{ digest: asks[0]?.digest ?? "", decisions, permissionIds },
+    ...(asks.length > 0 && { facts: facts?.(), shadow: shadow?.() }),
+  };
   const isOpened = await store.openAsks({
     fence: call.fence,
     version: call.record.version,

@@ -118,7 +118,7 @@ export function allowedRecord(
     ),
     permissionIds: approved.map(({ id }) => id),
     // What was approved has them in the record of its requests.
-    facts: approved.length === 0 ? verdict.facts?.() : undefined,
+    ...(approved.length === 0 && { facts: verdict.facts?.(), shadow: verdict.shadow?.() }),
   });
 }
 
@@ -134,6 +134,7 @@ export function trafficRecord(
 
 /** Builds the record of a denied call. */
 export function deniedRecord(call: Pick<CallRecord, "part" | "spec">, by: Judged): DecisionRecord {
-  const about = { digest: call.spec.requestDigest, decisions: by.decisions, facts: by.facts?.() };
+  const { decisions, facts, shadow } = by;
+  const about = { digest: call.spec.requestDigest, decisions, facts: facts?.(), shadow: shadow?.() };
   return decisionOn(decidedCall(call), DecisionKind.DENIED, about);
 }

@@ -42,6 +42,7 @@ import { createFileHashes, type FileHashes, type FileTree, findProgram, readTree
 import { type CodeText, risksOfCode, withScripts } from "./code-texts.ts";
 import { createRecorder, decisionFacts, type Recorder } from "./decision-facts.ts";
 import type { LineAnalysis } from "./line-analysis.ts";
+import { judgeShadow, type ShadowRules } from "./shadow.ts";
 import { nonceName } from "./shared-disk.ts";
 
 /** Dependencies of planning and judging. */
@@ -59,6 +60,7 @@ export interface PlanningParts {
   listFiles?(directory: string): Promise<readonly string[]>;
   /** Returns the digest of the configured rules in force. */
   policyDigest(): string;
+  shadow?: ShadowRules;
 }
 
 /** State of planning and judging, which has no side effects and may be repeated. */
@@ -190,7 +192,12 @@ export async function decide(
   const judged = await permissions.decide(asks, subject, { layers: { ...layers, steps }, grants });
   const { byRules } = judged;
   const about = { subject, asks: plan.asks, tool: tool?.name, layers, wall, recorder, byRules };
-  const verdict = { ...judged, facts: () => decisionFacts(planning, about) };
+  const verdict: Verdict = { ...judged, facts: () => decisionFacts(planning, about) };
+  if (planning.shadow && rules === undefined) {
+    const expand = (by: Layers) => expandAsks(planning, principal, planned, by, workspace);
+    const about = { subject, planned, asks, byRules, gitFiles: layers.gitFiles, expand };
+    verdict.shadow = await judgeShadow(policy, planning.shadow, about);
+  }
   if (!layers.steps) lines.charge(principal, steps.used() / stepsPerMs);
   const pathsOf = (wanted: string) =>
     asks.flatMap(({ permission, paths = [] }) => (permission === wanted ? paths : []));

@@ -189,7 +189,9 @@ export function placeId(
   wall: Wall | undefined,
 ): string {
   const held = wall && [wall.hides, wall.problem, wall.temporary, wall.writable, wall.hasNetwork];
-  return idOf([Object.entries(guard), home, connectorFiles, held]);
+  // A file of rules that are tried must not make the past another one.
+  const { shadowFile: _, ...lasting } = guard;
+  return idOf([Object.entries(lasting), home, connectorFiles, held]);
 }
 
 const idLength = 16;

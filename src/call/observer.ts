@@ -1,5 +1,6 @@
 import { create, type JsonObject } from "@bufbuild/protobuf";
 import { type ToolProgress, ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
+import type { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { EndedWait } from "../approval/ports.ts";
 import { ToolFailure } from "../tool/errors.ts";
@@ -18,6 +19,8 @@ export interface CallObserver {
   ended(end: { part: ToolPart; isKnownTool: boolean }): void;
   /** Called when the wait of a call ends, on the replica that settled its last open ask. */
   waited(wait: { part: ToolPart; isKnownTool: boolean; ms: number }): void;
+  /** Called when a decision is recorded to which the shadow rules come otherwise; UNSPECIFIED if they could not be judged. */
+  differed(from: PermissionAction, to: PermissionAction): void;
 }
 
 /** From when until when a call waited for its asks; ms since the epoch. */

@@ -9,6 +9,7 @@ export const reloadedSettings = [
   "oidc",
   "groups",
   "policy",
+  "shadow",
   "websearch",
   "codesearch",
   "upstreamServers",
@@ -22,7 +23,7 @@ export function liveConfig(first: Config): {
   rules: ConfiguredRules;
   replace(next: Pick<Config, ReloadedSetting>): void;
 } {
-  let { tokens, jwt, clientCerts, oidc, groups, policy, websearch, codesearch, upstreamServers } = first;
+  let { tokens, jwt, clientCerts, oidc, groups, policy, shadow, websearch, codesearch, upstreamServers } = first;
   let configured = configuredRules(policy);
   return {
     config: {
@@ -45,6 +46,9 @@ export function liveConfig(first: Config): {
       get policy() {
         return policy;
       },
+      get shadow() {
+        return shadow;
+      },
       get websearch() {
         return websearch;
       },
@@ -65,9 +69,12 @@ export function liveConfig(first: Config): {
       get agents() {
         return configured.agents;
       },
+      get shadow() {
+        return shadow?.rules;
+      },
     },
     replace(next) {
-      ({ tokens, jwt, clientCerts, oidc, groups, policy, websearch, codesearch, upstreamServers } = next);
+      ({ tokens, jwt, clientCerts, oidc, groups, policy, shadow, websearch, codesearch, upstreamServers } = next);
       configured = configuredRules(policy);
     },
   };

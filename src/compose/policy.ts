@@ -23,7 +23,7 @@ import { declaredTools } from "./built-in-tools.ts";
 
 /** The configuration that decides what policy protects and where workspaces are. */
 export type PolicyConfig = Pick<Config, "dataDirectory" | "file" | "serviceDirectory" | "workspaces" | "loginFile"> &
-  Partial<Pick<Config, "trustDirectory" | "policy">>;
+  Partial<Pick<Config, "trustDirectory" | "policy" | "shadow">>;
 
 /**
  * Creates the policy and the function that collects the layers of a subject: configured rules and those of its workspace. A
@@ -35,10 +35,11 @@ export function createPolicyParts(
   connectorFiles: () => readonly string[] = () => [],
 ) {
   const home = homedir();
-  const { dataDirectory, file, serviceDirectory, workspaces, loginFile, trustDirectory } = config;
+  const { dataDirectory, file, serviceDirectory, workspaces, loginFile, trustDirectory, shadow } = config;
   const guard = {
     ...{ dataDirectory, configFile: file },
     ...(serviceDirectory !== undefined && { serviceDirectory }),
+    ...(shadow && { shadowFile: shadow.file }),
     ...(loginFile !== undefined && { loginFile }),
   };
   const workspaceRules = createWorkspaceRules({
@@ -46,12 +47,13 @@ export function createPolicyParts(
     ...(trustDirectory !== undefined && { trustedPolicy: createTrustedPolicies(trustDirectory) }),
   });
   const gitFiles = createGitFiles(home);
+  const filesOf: Parameters<typeof createLayers>[1] = ({ workspace, directory, agent }) =>
+    workspaceRules({ root: workspaces.get(workspace) ?? directory, directory }, agent);
   const build = () => ({
     of: rules.config,
     digest: policyDigestOf(rules),
-    layersFor: createLayers(rules, ({ workspace, directory, agent }) =>
-      workspaceRules({ root: workspaces.get(workspace) ?? directory, directory }, agent),
-    ),
+    layersFor: createLayers(rules, filesOf),
+    shadowFor: rules.shadow && createLayers(rules.shadow, filesOf),
   });
   let built = build();
   const current = () => {
@@ -66,6 +68,8 @@ export function createPolicyParts(
       if (directory === undefined) return layers;
       return { ...layers, gitFiles: gitFiles({ root: workspaces.get(workspace) ?? directory, directory }) };
     },
+    /** Returns the layers of the shadow rules, without the files of git; undefined if there are none. */
+    shadowFor: (subject: LayersFor): Layers | undefined => current().shadowFor?.(subject),
     policyDigest: () => current().digest,
     placeOf,
   };

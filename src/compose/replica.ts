@@ -93,7 +93,7 @@ export function createReplica({
     ({ part, ms }) => observer.waited({ part, isKnownTool: isKnownTool(part), ms }),
   );
   const now = callStore.now;
-  const { policy, layersFor, policyDigest, placeOf } = createPolicyParts(config, rules, connectorFiles);
+  const { policy, layersFor, shadowFor, policyDigest, placeOf } = createPolicyParts(config, rules, connectorFiles);
   const permissions = createPermissions({
     store: asks,
     plainAlways: config.plainAlways ?? "narrowest",
@@ -108,6 +108,7 @@ export function createReplica({
   const lines = createLineAnalysis({ log });
   const planning = createPlanning({
     ...{ permissions, policy, layersFor, policyDigest, lines, listFiles: projectFiles },
+    shadow: { layersFor: shadowFor, count: observer.differed },
     ...(gitNames && { gitNames }),
     ...(confines && { confines }),
   });

@@ -8,7 +8,7 @@ import type { RunnerRegistry } from "../agents/runners/runner-registry.ts";
 import type { Calls } from "../call/calls.ts";
 import { openCrashMarks } from "../call/crash-marks.ts";
 import { createStops } from "../call/stopped.ts";
-import type { Config } from "../config/config.ts";
+import { type Config, ConfigError } from "../config/config.ts";
 import type { Logger, ServiceLog } from "../core/logger.ts";
 import { createRepeatedFailure } from "../core/repeated-failure.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
@@ -195,6 +195,10 @@ async function startParts(
     register,
     addHooks: hooks.add,
     async reload(next) {
+      if (next.shadow && next.shadow.file !== configured.shadow?.file)
+        throw new ConfigError(
+          `shadow.file is ${next.shadow.file} now, which commands can still read; start again with it`,
+        );
       await checkConfiguredPolicy(next, log);
       replace(next);
       credentials.endInvalid();

@@ -11,7 +11,7 @@ import { type CamelKeys, camelKeys } from "./keys.ts";
 import { readLanguageServers } from "./language-servers.ts";
 import { canonicalPath, checkDataDirectory, checkOutside, createPrivateDirectory, openRoots } from "./paths.ts";
 import { type GroupSettings, namePersons, type OidcSettings, readPeople } from "./people.ts";
-import { readPolicy, type WrittenPolicy } from "./policy.ts";
+import { readPolicy, readShadow, type ShadowSettings, type WrittenPolicy } from "./policy.ts";
 import {
   type AgentRunnerSettings,
   readAgentRunners,
@@ -61,6 +61,7 @@ type ReadSetting =
       | "oidc"
       | "role_map"
       | "group"
+      | "shadow"
     );
 
 /**
@@ -84,6 +85,8 @@ export interface Config extends CamelKeys<Omit<Settings, ReadSetting>>, SearchSe
   readonly workspaces: ReadonlyMap<string, string>;
   /** Rules, and the agents that calls may be made as. */
   readonly policy: WrittenPolicy;
+  /** Rules that are judged beside those of `policy`, and their canonical file. */
+  readonly shadow: ShadowSettings | undefined;
   /** Empty only with `insecureNoAuth`. */
   readonly tokens: readonly Token[];
   /** Tokens of issuers that are accepted; the first entry that a token meets decides. */
@@ -163,7 +166,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
   const { tls_cert, tls_key, tls_client_ca, insecure_listen, require_other_user, mcp_hold_ms, mcp_hold, ...read } =
     others;
   const { rest, plugin, tools, websearch, codesearch, lsp, mcp, agent_runner, jwt, client_cert, ...persons } = read;
-  const { oidc, role_map, group, ...plain } = persons;
+  const { oidc, role_map, group, shadow, ...plain } = persons;
   checkListen(plain.listen.host, settings);
   // The current directory is that of the check, not of the service.
   const workspaces = openRoots(workspace ?? (isCheck ? {} : { default: directory }));
@@ -172,6 +175,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
   if (isWritten) checkOutside(file, "the configuration file", workspaces);
   const plugins = plugin.map(readPlugin);
   for (const { path } of plugins) checkOutside(path, "the plugin", workspaces);
+  const tried = shadow.file === undefined ? undefined : readShadow(shadow.file, home, workspaces);
   checkWorkspaceNames(plain.workspace_plugins, workspaces);
   const dataDirectory = isCheck ? canonicalPath(place) : createPrivateDirectory(place);
   const sources = { env, workspaces };
@@ -186,7 +190,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     ...{ file: canonicalPath(file), dataDirectory, trustDirectory: trustIn(dataDirectory) },
     ...(flags.newStore && { newStore: true }),
     clientCerts: readClientCerts(settings, { file, lineOf, workspaces }),
-    ...{ tls: readTls(settings, workspaces), workspaces, policy: readPolicy(settings, lineOf, home) },
+    ...{ tls: readTls(settings, workspaces), workspaces, policy: readPolicy(settings, lineOf, home), shadow: tried },
     tokens: namePersons(tokens, settings, { file, lineOf, workspaces }),
     jwt: readJwt(jwt, { file, lineOf, workspaces }),
     ...readPeople({ oidc, role_map, group }, { file, lineOf, workspaces }),
@@ -205,7 +209,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     ...readLanguageServers(lsp, sources),
     ...readSearch(settings, sources),
     limits: camelKeys(limits),
-    sandbox: readSandbox(settings, isWritten ? [file] : []),
+    sandbox: readSandbox(settings, [...(isWritten ? [file] : []), ...(tried ? [tried.file] : [])]),
   });
 }
 

@@ -1,6 +1,7 @@
 import { relative, resolve } from "node:path";
 import { closest } from "fastest-levenshtein";
 import { type PermissionDecision, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { readIfExists } from "../core/read-if-exists.ts";
 import { builtInAgents } from "../policy/agents.ts";
 import { inputProblem, restsOnRisk, type TypedTool } from "../policy/condition-schema.ts";
 import { type AskingTool, isForeignPermission, knownPermissions, permissionsOf } from "../policy/known-permissions.ts";
@@ -12,6 +13,7 @@ import { ruleCovers } from "../policy/rule-cover.ts";
 import { actions, expandHome, type Rule } from "../policy/rules.ts";
 import { isLiteral } from "../policy/wildcard.ts";
 import { checkToml } from "./keys.ts";
+import { canonicalPath, checkOutside } from "./paths.ts";
 import { candidateSchema, type PolicySettings, type Settings } from "./schema.ts";
 import { ConfigError, readToml, type Toml } from "./toml.ts";
 
@@ -108,6 +110,26 @@ export function candidateOf(text: string, source: string, home: string): string 
   const tables = Object.entries(tablesOf(readToml(text, source).value));
   if (tables.length === 0) throw new ConfigError(`${source} has no rules; write them below [permission]`);
   return tables.map(([name, table]) => `${name} = ${inlineToml(table)}\n`).join("");
+}
+
+/** Rules that are judged beside those in force. */
+export interface ShadowSettings {
+  /** Canonical. */
+  readonly file: string;
+  readonly rules: ConfiguredRules;
+}
+
+const maxShadowBytes = 262_144;
+
+/** Reads the rules of a configuration, or of a file of rules alone, that are tried. Throws `ConfigError`. */
+export function readShadow(named: string, home: string, workspaces: ReadonlyMap<string, string>): ShadowSettings {
+  const file = canonicalPath(named);
+  checkOutside(file, "the file of shadow rules", workspaces);
+  const text = readIfExists(file);
+  if (text === undefined) throw new ConfigError(`shadow.file ${file} does not exist; create it, or leave the key out`);
+  if (Buffer.byteLength(text) > maxShadowBytes)
+    throw new ConfigError(`shadow.file ${file} has over ${maxShadowBytes} bytes; make it smaller`);
+  return { file, rules: readCandidate(candidateOf(text, file, home), file, home) };
 }
 
 /** Writes a value on one line. A table that is not, TOML would not keep in the order of its keys. */

@@ -483,6 +483,9 @@ export const configSchema = strictTable({
   ),
   ...policyTables,
   preset,
+  shadow: strictTable({
+    file: key(path().optional(), "rules that are only tried", { see: "policy.md#tests" }),
+  }).prefault({}),
   permission_test: z
     .array(
       strictTable({

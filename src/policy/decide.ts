@@ -104,6 +104,7 @@ function decideByRules(
   const opinion = strictestOpinion(layers, opinionOf, unmatched);
   const final = cautionFor(state, opinion, ask, at, layers, address) ?? opinion;
 
+  if (layers.isUntraced) return toDecision(permission, pattern, final);
   const texts = commands?.flatMap(({ bare, spellings }) => [bare, ...spellings]) ?? [pattern];
   const matched = [...layers.wide, ...layers.narrow].flatMap((list) =>
     firstMatchOfEach(texts.map((text) => ({ text, matches: matchesOf([list], text) }))),

@@ -11,6 +11,8 @@ export interface Guard {
   serviceDirectory?: string;
   /** Absent if the service runs without a configuration file. */
   configFile?: string;
+  /** The file with the rules that are tried beside those of the configuration. */
+  shadowFile?: string;
   /** The file of the credentials with which this user's terminals are signed in. */
   loginFile?: string;
 }
@@ -27,6 +29,7 @@ function deniedPlaces({
   dataDirectory,
   serviceDirectory,
   configFile,
+  shadowFile,
   loginFile,
 }: Guard): { path: string; what: string }[] {
   const places = [
@@ -34,6 +37,7 @@ function deniedPlaces({
     { path: serviceDirectory, what: "Toolgate's data directory" },
     { path: `/proc/${process.pid}`, what: "Toolgate's own process" },
     { path: configFile, what: "Toolgate's configuration" },
+    { path: shadowFile, what: "Toolgate's configuration" },
     { path: loginFile, what: "Toolgate's stored sign-ins" },
   ];
   return places.flatMap(({ path, what }) => (path === undefined ? [] : [{ path: foldCase(path), what }]));

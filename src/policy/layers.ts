@@ -12,6 +12,8 @@ export interface ConfiguredRules {
   preset?: Preset | undefined;
   config: readonly Rule[];
   agents: ReadonlyMap<string, readonly Rule[]>;
+  /** The rules that are judged beside these, and decide nothing. */
+  shadow?: Omit<ConfiguredRules, "shadow"> | undefined;
 }
 
 /** The subject of layers. Without a directory no policy file of a workspace applies. */

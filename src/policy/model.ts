@@ -85,6 +85,8 @@ export interface Layers {
   registries?: readonly string[];
   /** The budget for all decisions by these layers; absent: each ask has a separate one. */
   steps?: MatchSteps;
+  /** True if decisions need not name every rule that matches. */
+  isUntraced?: true;
   /** The files that settings of git name in the workspace; absent: none. */
   gitFiles?: GitFiles | undefined;
 }

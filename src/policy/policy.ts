@@ -70,6 +70,8 @@ export function createPolicy({
         return { wall, home, registries, judge: (one: ExpandedAsk) => judge({ ...one, ...factsOfCall(ask) }, layers) };
       }
     },
+    /** Checks if rules have a condition on `contained`. */
+    usesContainment,
     /** Judges an ask: one decision for each pattern. An ask without patterns gets one, which is never ALLOW. */
     judge,
     /** Returns the words that identify possibly restricted files below a directory; see `readDoubts`. */

@@ -5,6 +5,8 @@ import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import {
   AnswerMethodSchema,
   type DecisionRecord,
+  PermissionAction,
+  PermissionActionSchema,
   PermissionOutcomeSchema,
   type Requester,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
@@ -54,6 +56,7 @@ export async function createTelemetry({
   const agents = createAgentMetrics();
   const steps = createStoreMetrics();
   const ownProcess = createProcessMetrics({ version, store: store.calls.isShared ? "redis" : "sqlite" });
+  const differences = new Map<string, number>();
   let runningCount = 0;
   const spans = tracing ? (await import("./spans.ts")).createSpans({ version, log }) : undefined;
   return {
@@ -79,6 +82,10 @@ export async function createTelemetry({
         logEnd(log, end.part);
       },
       waited: metrics.waited,
+      differed(from, to) {
+        const label = `{from="${actionName(from)}",to="${actionName(to)}"}`;
+        differences.set(label, (differences.get(label) ?? 0) + 1);
+      },
     },
     store: agents.countAnswers(steps.measure(store)),
     async metrics() {
@@ -87,11 +94,17 @@ export async function createTelemetry({
         now: store.calls.now,
       });
       const running = single("toolgate_running_calls", "gauge", "Calls whose body runs on this replica.", runningCount);
-      const families = [
+      const families: Family[] = [
         ...requests,
         running,
         ...agents.families(),
         ...steps.families(await store.calls.sizes().catch(() => ({}))),
+        {
+          name: "toolgate_shadow_changes_total",
+          type: "counter",
+          help: "Recorded decisions to which the rules of [shadow] come otherwise, by what rules decided and what these would.",
+          samples: [...differences].map(([label, count]) => `${label} ${count}`),
+        },
         ...logFamilies(log),
         ...ownProcess.families(),
       ];
@@ -104,6 +117,9 @@ export async function createTelemetry({
     },
   };
 }
+
+const actionName = (action: PermissionAction) =>
+  action === PermissionAction.UNSPECIFIED ? "failed" : PermissionActionSchema.value[action]?.localName.toLowerCase();
 
 /** Returns the metrics of the log itself; none for a logger that does not count. */
 function logFamilies({ dropped }: Partial<Pick<ServiceLog, "dropped">>): Family[] {

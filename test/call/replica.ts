@@ -67,6 +67,7 @@ export async function startReplica({
       began: () => ({ step: (_, work) => work(undefined), over: () => over.resolve() }),
       ended() {},
       waited() {},
+      differed() {},
     },
     log: quiet,
   });

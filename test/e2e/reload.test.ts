@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { Code } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { expect, onTestFinished, test, vi } from "vitest";
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { startProgramAtTerminal } from "../cli/toolgate.ts";
 import { programEntry } from "../main.ts";
@@ -135,6 +136,67 @@ test("SIGHUP names settings that need a restart", async () => {
   const service = await startService();
   await edit(service, (text) => `ask_ms = 5000\n${text}`);
   await hangUp(service, "settings changed that need a restart: askMs");
+});
+
+test("shadow rules decide nothing: what they would change is in the audit and counted, and no tool reaches their file", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-shadow-"));
+  onTestFinished(() => rm(folder, { recursive: true }));
+  const file = join(folder, "next.toml");
+  const next = '[preset]\nname = "contained"\n[permission.bash]\n"echo *" = "deny"\n';
+  await writeFile(file, `listen = "127.0.0.1:1"\n${next}`);
+  const service = await startService({ settings: `${allowEcho}[shadow]\nfile = ${JSON.stringify(file)}\n` });
+  const [agent, person] = [connect(service, "caller"), connect(service, "approver")];
+  const sessionId = await agent.newSession();
+  const run = async (callId: string, command: string) => {
+    const { part } = await agent.tools.callTool({
+      sessionId,
+      callId,
+      tool: "bash",
+      input: { command },
+      waitMs: 60_000,
+    });
+    return part?.state.value;
+  };
+  const differences = async () => {
+    const { entries } = await person.permissions.listDecisions({ sessionId });
+    return entries.flatMap(({ record }) => {
+      const { action, decision } = record?.shadow ?? {};
+      return action === undefined ? [] : [[record?.callId, record?.facts?.action, action, decision?.pattern]];
+    });
+  };
+  expect(await run("echoed", "echo hello")).toMatchObject({ output: "hello\n" });
+  await agent.tools.callTool({ sessionId, callId: "same", tool: "glob", input: { pattern: "*" } });
+  const asked = read(
+    agent.tools.executeTool({ sessionId, callId: "asked", tool: "bash", input: { command: "ls -l" } }),
+  );
+  const { id: permissionId } = await asked.until("permissionAsked");
+  await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
+  await asked.end();
+  const { ALLOW, ASK, DENY } = PermissionAction;
+  const found = [
+    ["echoed", ALLOW, DENY, "echo hello"],
+    ["asked", ASK, ALLOW, "ls -l"],
+  ];
+  expect(await differences()).toEqual(found);
+  const headers = { authorization: "Bearer watcher-token-for-tests" };
+  const metrics = await (await fetch(`${service.url}/metrics`, { headers })).text();
+  expect(metrics).toContain('toolgate_shadow_changes_total{from="allow",to="deny"} 1\n');
+  expect(metrics).toContain('toolgate_shadow_changes_total{from="ask",to="allow"} 1\n');
+  expect(await run("reads", `echo "$(cat ${file})"`)).toMatchObject({
+    error: expect.stringContaining("names Toolgate's configuration, which no tool may touch"),
+  });
+
+  await writeFile(file, '[permission.bash]\n"echo *" = "alow"\n');
+  await hangUp(service, `${file} cannot be used; correct:\\n  line 2: `);
+  expect(await run("still", "echo still")).toMatchObject({ output: "still\n" });
+  await edit(service, (text) => text.replace("next.toml", "other.toml"));
+  await writeFile(join(folder, "other.toml"), next);
+  await hangUp(service, "other.toml now, which commands can still read; start again with it");
+  await edit(service, (text) => text.replace("other.toml", "next.toml"));
+  await writeFile(file, allowEcho);
+  await hangUp(service, "configuration reloaded");
+  expect(await run("agreed", "echo agreed")).toMatchObject({ output: "agreed\n" });
+  expect((await differences()).map(([callId]) => callId)).toEqual(["echoed", "asked", "still"]);
 });
 
 /** A client that Connect's router serves; the others are served directly. */

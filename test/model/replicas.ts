@@ -107,6 +107,7 @@ export async function startReplicas(
       observer: {
         began: () => ({ step: (_, work) => work(undefined), over() {} }),
         waited() {},
+        differed() {},
         ended: ({ part }) => void ends.push(`${part.sessionId} ${part.callId}`),
       },
       agreesOnPolicy: () => agreesOnPolicy(name),

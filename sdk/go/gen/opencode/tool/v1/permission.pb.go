@@ -1993,7 +1993,9 @@ type DecisionRecord struct {
 	Method AnswerMethod `protobuf:"varint,17,opt,name=method,proto3,enum=opencode.tool.v1.AnswerMethod" json:"method,omitempty"`
 	// facts is what the decision by rules rests on, for SimulatePolicy; only for ALLOWED, DENIED and ASKED, where rules
 	// decided. Absent in what an earlier version wrote, and where a plugin or a stop decided.
-	Facts         *DecisionFacts `protobuf:"bytes,20,opt,name=facts,proto3" json:"facts,omitempty"`
+	Facts *DecisionFacts `protobuf:"bytes,20,opt,name=facts,proto3" json:"facts,omitempty"`
+	// shadow is how the rules of `[shadow] file` differ; only in records with `facts`. Absent: they come to the same action.
+	Shadow        *PolicyShadow `protobuf:"bytes,21,opt,name=shadow,proto3" json:"shadow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2154,6 +2156,70 @@ func (x *DecisionRecord) GetFacts() *DecisionFacts {
 	return nil
 }
 
+func (x *DecisionRecord) GetShadow() *PolicyShadow {
+	if x != nil {
+		return x.Shadow
+	}
+	return nil
+}
+
+// PolicyShadow is what rules that are tried beside those in force come to. They decide nothing. They judge the same asks
+// as the rules in force (DecisionFacts.action), without grants and answers; which files of a command line are asked for is
+// decided by the rules in force, unless the shadow rules have a condition on `contained`.
+type PolicyShadow struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// action is what they come to; UNSPECIFIED if they could not be judged.
+	Action PermissionAction `protobuf:"varint,1,opt,name=action,proto3,enum=opencode.tool.v1.PermissionAction" json:"action,omitempty"`
+	// decision is the one that decides, without `matches`; absent for a call that asks nothing.
+	Decision      *PermissionDecision `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicyShadow) Reset() {
+	*x = PolicyShadow{}
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyShadow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyShadow) ProtoMessage() {}
+
+func (x *PolicyShadow) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyShadow.ProtoReflect.Descriptor instead.
+func (*PolicyShadow) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *PolicyShadow) GetAction() PermissionAction {
+	if x != nil {
+		return x.Action
+	}
+	return PermissionAction_PERMISSION_ACTION_UNSPECIFIED
+}
+
+func (x *PolicyShadow) GetDecision() *PermissionDecision {
+	if x != nil {
+		return x.Decision
+	}
+	return nil
+}
+
 // DecisionFacts is what a decision by rules rests on, apart from the rules: with it the decision can be repeated by other
 // rules, after the input of the call is gone. It has paths and command lines, never the content of files or the input.
 type DecisionFacts struct {
@@ -2179,7 +2245,7 @@ type DecisionFacts struct {
 
 func (x *DecisionFacts) Reset() {
 	*x = DecisionFacts{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2191,7 +2257,7 @@ func (x *DecisionFacts) String() string {
 func (*DecisionFacts) ProtoMessage() {}
 
 func (x *DecisionFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2204,7 +2270,7 @@ func (x *DecisionFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionFacts.ProtoReflect.Descriptor instead.
 func (*DecisionFacts) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{14}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DecisionFacts) GetVersion() string {
@@ -2275,7 +2341,7 @@ type HostTraffic struct {
 
 func (x *HostTraffic) Reset() {
 	*x = HostTraffic{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2287,7 +2353,7 @@ func (x *HostTraffic) String() string {
 func (*HostTraffic) ProtoMessage() {}
 
 func (x *HostTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2300,7 +2366,7 @@ func (x *HostTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostTraffic.ProtoReflect.Descriptor instead.
 func (*HostTraffic) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{15}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *HostTraffic) GetHost() string {
@@ -2353,7 +2419,7 @@ type HostReport struct {
 
 func (x *HostReport) Reset() {
 	*x = HostReport{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2365,7 +2431,7 @@ func (x *HostReport) String() string {
 func (*HostReport) ProtoMessage() {}
 
 func (x *HostReport) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2378,7 +2444,7 @@ func (x *HostReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostReport.ProtoReflect.Descriptor instead.
 func (*HostReport) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{16}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *HostReport) GetFailed() bool {
@@ -2418,7 +2484,7 @@ type Requester struct {
 
 func (x *Requester) Reset() {
 	*x = Requester{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2430,7 +2496,7 @@ func (x *Requester) String() string {
 func (*Requester) ProtoMessage() {}
 
 func (x *Requester) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2443,7 +2509,7 @@ func (x *Requester) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Requester.ProtoReflect.Descriptor instead.
 func (*Requester) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{17}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Requester) GetKind() string {
@@ -2494,7 +2560,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2506,7 +2572,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2519,7 +2585,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{18}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AuditEntry) GetSeq() uint64 {
@@ -2696,7 +2762,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\";\n" +
 	"\x0eQuestionAnswer\x12)\n" +
-	"\x06values\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x15\"\ar\x05\x10\x01\x18\x80 R\x06values\"\x92\x06\n" +
+	"\x06values\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x15\"\ar\x05\x10\x01\x18\x80 R\x06values\"\xca\x06\n" +
 	"\x0eDecisionRecord\x122\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.opencode.tool.v1.DecisionKindR\x04kind\x12\x1d\n" +
 	"\n" +
@@ -2717,7 +2783,11 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\atraffic\x18\x0f \x03(\v2\x1d.opencode.tool.v1.HostTrafficR\atraffic\x120\n" +
 	"\x06person\x18\x10 \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x126\n" +
 	"\x06method\x18\x11 \x01(\x0e2\x1e.opencode.tool.v1.AnswerMethodR\x06method\x125\n" +
-	"\x05facts\x18\x14 \x01(\v2\x1f.opencode.tool.v1.DecisionFactsR\x05facts\"\xe9\x01\n" +
+	"\x05facts\x18\x14 \x01(\v2\x1f.opencode.tool.v1.DecisionFactsR\x05facts\x126\n" +
+	"\x06shadow\x18\x15 \x01(\v2\x1e.opencode.tool.v1.PolicyShadowR\x06shadow\"\x8c\x01\n" +
+	"\fPolicyShadow\x12:\n" +
+	"\x06action\x18\x01 \x01(\x0e2\".opencode.tool.v1.PermissionActionR\x06action\x12@\n" +
+	"\bdecision\x18\x02 \x01(\v2$.opencode.tool.v1.PermissionDecisionR\bdecision\"\xe9\x01\n" +
 	"\rDecisionFacts\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x14\n" +
 	"\x05rules\x18\x02 \x01(\tR\x05rules\x12\x14\n" +
@@ -2837,7 +2907,7 @@ func file_opencode_tool_v1_permission_proto_rawDescGZIP() []byte {
 }
 
 var file_opencode_tool_v1_permission_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_opencode_tool_v1_permission_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_opencode_tool_v1_permission_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_opencode_tool_v1_permission_proto_goTypes = []any{
 	(PermissionAction)(0),      // 0: opencode.tool.v1.PermissionAction
 	(PermissionLayer)(0),       // 1: opencode.tool.v1.PermissionLayer
@@ -2861,11 +2931,12 @@ var file_opencode_tool_v1_permission_proto_goTypes = []any{
 	(*QuestionOption)(nil),     // 19: opencode.tool.v1.QuestionOption
 	(*QuestionAnswer)(nil),     // 20: opencode.tool.v1.QuestionAnswer
 	(*DecisionRecord)(nil),     // 21: opencode.tool.v1.DecisionRecord
-	(*DecisionFacts)(nil),      // 22: opencode.tool.v1.DecisionFacts
-	(*HostTraffic)(nil),        // 23: opencode.tool.v1.HostTraffic
-	(*HostReport)(nil),         // 24: opencode.tool.v1.HostReport
-	(*Requester)(nil),          // 25: opencode.tool.v1.Requester
-	(*AuditEntry)(nil),         // 26: opencode.tool.v1.AuditEntry
+	(*PolicyShadow)(nil),       // 22: opencode.tool.v1.PolicyShadow
+	(*DecisionFacts)(nil),      // 23: opencode.tool.v1.DecisionFacts
+	(*HostTraffic)(nil),        // 24: opencode.tool.v1.HostTraffic
+	(*HostReport)(nil),         // 25: opencode.tool.v1.HostReport
+	(*Requester)(nil),          // 26: opencode.tool.v1.Requester
+	(*AuditEntry)(nil),         // 27: opencode.tool.v1.AuditEntry
 }
 var file_opencode_tool_v1_permission_proto_depIdxs = []int32{
 	0,  // 0: opencode.tool.v1.PermissionRule.action:type_name -> opencode.tool.v1.PermissionAction
@@ -2894,19 +2965,22 @@ var file_opencode_tool_v1_permission_proto_depIdxs = []int32{
 	9,  // 23: opencode.tool.v1.DecisionRecord.decisions:type_name -> opencode.tool.v1.PermissionDecision
 	16, // 24: opencode.tool.v1.DecisionRecord.settled:type_name -> opencode.tool.v1.PermissionSettled
 	15, // 25: opencode.tool.v1.DecisionRecord.grants:type_name -> opencode.tool.v1.Grant
-	24, // 26: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
-	25, // 27: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
-	23, // 28: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
+	25, // 26: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
+	26, // 27: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
+	24, // 28: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
 	17, // 29: opencode.tool.v1.DecisionRecord.person:type_name -> opencode.tool.v1.Person
 	5,  // 30: opencode.tool.v1.DecisionRecord.method:type_name -> opencode.tool.v1.AnswerMethod
-	22, // 31: opencode.tool.v1.DecisionRecord.facts:type_name -> opencode.tool.v1.DecisionFacts
-	0,  // 32: opencode.tool.v1.DecisionFacts.action:type_name -> opencode.tool.v1.PermissionAction
-	21, // 33: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	23, // 31: opencode.tool.v1.DecisionRecord.facts:type_name -> opencode.tool.v1.DecisionFacts
+	22, // 32: opencode.tool.v1.DecisionRecord.shadow:type_name -> opencode.tool.v1.PolicyShadow
+	0,  // 33: opencode.tool.v1.PolicyShadow.action:type_name -> opencode.tool.v1.PermissionAction
+	9,  // 34: opencode.tool.v1.PolicyShadow.decision:type_name -> opencode.tool.v1.PermissionDecision
+	0,  // 35: opencode.tool.v1.DecisionFacts.action:type_name -> opencode.tool.v1.PermissionAction
+	21, // 36: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
+	37, // [37:37] is the sub-list for method output_type
+	37, // [37:37] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_permission_proto_init() }
@@ -2926,7 +3000,7 @@ func file_opencode_tool_v1_permission_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_opencode_tool_v1_permission_proto_rawDesc), len(file_opencode_tool_v1_permission_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1825,7 +1825,8 @@ type SimulationSummary struct {
 	AsksSaved uint32 `protobuf:"varint,5,opt,name=asks_saved,json=asksSaved,proto3" json:"asks_saved,omitempty"`
 	// asks_added is the number of decisions that do not ask now and would.
 	AsksAdded uint32 `protobuf:"varint,6,opt,name=asks_added,json=asksAdded,proto3" json:"asks_added,omitempty"`
-	// not_judged are the decisions of which it is not known how the policies decide, by reason. They are never guessed.
+	// not_judged are the decisions of which it is not known how the policies decide, by reason, such as a condition on an
+	// input that is not stored any more. They are never guessed.
 	NotJudged []*NotJudged `protobuf:"bytes,7,rep,name=not_judged,json=notJudged,proto3" json:"not_judged,omitempty"`
 	// left_out is the number of decisions for which the time did not suffice.
 	LeftOut uint32 `protobuf:"varint,8,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`

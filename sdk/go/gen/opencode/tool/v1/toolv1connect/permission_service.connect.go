@@ -142,6 +142,7 @@ type PermissionServiceClient interface {
 	ListRules(context.Context, *connect.Request[v1.ListRulesRequest]) (*connect.Response[v1.ListRulesResponse], error)
 	// SimulatePolicy judges recorded calls by other rules: it repeats each decision of the audit by the rules in force and
 	// by the candidate, from the facts of its record (DecisionRecord.facts), and sends what would change, then a summary.
+	// A condition on the input is judged by the input of the call while that is stored and no approver edited it.
 	// Grants and answers of people play no part: what a grant allowed counts as ASK. It runs beside the calls, changes
 	// nothing, and a result is evidence about the past, not an approval of the candidate. A candidate that cannot be read
 	// fails with POLICY_REFUSED, which says where. A principal has 10 s of a processor in a minute, and one simulation at a time; more
@@ -399,6 +400,7 @@ type PermissionServiceHandler interface {
 	ListRules(context.Context, *connect.Request[v1.ListRulesRequest]) (*connect.Response[v1.ListRulesResponse], error)
 	// SimulatePolicy judges recorded calls by other rules: it repeats each decision of the audit by the rules in force and
 	// by the candidate, from the facts of its record (DecisionRecord.facts), and sends what would change, then a summary.
+	// A condition on the input is judged by the input of the call while that is stored and no approver edited it.
 	// Grants and answers of people play no part: what a grant allowed counts as ASK. It runs beside the calls, changes
 	// nothing, and a result is evidence about the past, not an approval of the candidate. A candidate that cannot be read
 	// fails with POLICY_REFUSED, which says where. A principal has 10 s of a processor in a minute, and one simulation at a time; more
