@@ -132,6 +132,10 @@ expect = "allow"
   });
 });
 
+function withCondition(when: string): string {
+  return `[permission.bash]\n"*" = { action = "allow", when = "${when}" }\n`;
+}
+
 /** Simulates a candidate, and returns what would change and the summary. */
 async function simulate(candidateToml: string) {
   const changes: PolicyChange[] = [];
@@ -195,14 +199,15 @@ test("a candidate is tried on recorded calls: what people rejected comes first, 
 });
 
 test.each([
-  ["[permission.bash\n", "line 1"],
-  ['[[token]]\nid = "x"\n', 'unknown key "token"'],
-  ['[permission.bash]\n"*" = { action = "allow", when = "!!" }\n', "the condition ends too early"],
-])("a candidate that cannot be read is refused with the reason: %j", async (candidate, why) => {
-  expect(await refusal(simulate(candidate))).toMatchObject({
-    reason: "POLICY_REFUSED",
-    message: expect.stringContaining(why),
-  });
+  ["that is no TOML", "[permission.bash\n", "POLICY_REFUSED", "line 1"],
+  ["with other keys", '[[token]]\nid = "x"\n', "POLICY_REFUSED", 'unknown key "token"'],
+  ["with half a condition", withCondition("!!"), "POLICY_REFUSED", "the condition ends too early"],
+  ["with a deep condition", withCondition(`${"!".repeat(500)}contained`), "POLICY_REFUSED", "has over 64 parts"],
+  ["with a deep table", `[permission]\nbash = ${"{a=".repeat(5_000)}1${"}".repeat(5_000)}\n`, "POLICY_REFUSED", ""],
+  ["over 256 KiB", `#${"x".repeat(262_144)}`, "INVALID_MESSAGE", "candidate_toml"],
+])("a candidate %s is refused with the reason, and the service goes on", async (_what, candidate, reason, why) => {
+  expect(await refusal(simulate(candidate))).toMatchObject({ reason, message: expect.stringContaining(why) });
+  expect((await simulate("")).summary).toMatchObject({ unfaithful: 0 });
 });
 
 test("explain names file and line of each rule that a file has, through the command line too", async () => {
