@@ -217,7 +217,7 @@ export function requestFor(
 
 /** Opens requests and withdraws stale ones in one step. Returns false if the call has changed since it was read. */
 export async function openPermissionRequests(
-  { limits, permissions, review, store, unattended }: Engine,
+  { limits, permissions, review, store, unattended, notices: sender }: Engine,
   call: Running,
   asks: PermissionRequest[],
   { decisions, facts, shadow, rulesVersion }: Judged & { rulesVersion?: number | undefined },
@@ -229,11 +229,15 @@ export async function openPermissionRequests(
     ...{ digest: asks[0]?.digest ?? "", decisions, permissionIds },
     ...(asks.length > 0 && { facts: facts?.(), shadow: shadow?.() }),
   };
+  // Where nobody is expected, each request is denied at once.
+  const isSent = sender !== undefined && unattended === "wait";
+  const notices = isSent ? asks.flatMap((ask) => sender.noticesOf(ask, call.opened.workspace.name)) : [];
   const isOpened = await store.openAsks({
     fence: call.fence,
     version: call.record.version,
     ...(rulesVersion !== undefined && { rulesVersion }),
     asks,
+    ...(notices.length > 0 && { notices }),
     withdraw: stale.map(({ request }) => request.id),
     message: "What would run has changed since it was asked.",
     maxOpenAsks: limits.openAsks,
@@ -241,6 +245,7 @@ export async function openPermissionRequests(
     ...(waitsAlone && { dueMs: limits.askMs }),
     decisions: asks.length === 0 ? [] : [decisionOn(decidedCall(call.record), DecisionKind.ASKED, about)],
   });
+  if (isOpened) sender?.opened(notices);
   review.workspaces.add(workspaceRoot(call.opened.workspace.name));
   if (isOpened && unattended === "deny") await permissions.deny(call.record.ref);
   return isOpened;

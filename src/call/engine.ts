@@ -6,6 +6,7 @@ import type { CallRef } from "../core/call-ref.ts";
 import type { Logger } from "../core/logger.ts";
 import type { RecordTable } from "../core/record-table.ts";
 import { RequestError } from "../core/request-error.ts";
+import type { NoticeSender } from "../reach/ports.ts";
 import type { ForeignTools } from "../tool/foreign.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
@@ -83,6 +84,8 @@ export interface EngineParts extends Planning {
   /** Outcome of an ask when no approver is expected: it waits, or is denied at once. */
   unattended: "wait" | "deny";
   replicaId: string;
+  /** Absent where no channel is configured. */
+  notices?: NoticeSender | undefined;
   log: Logger;
 }
 

@@ -4,6 +4,7 @@ import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { PermissionRequest, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord, PermissionStore } from "../approval/ports.ts";
 import type { CallRef } from "../core/call-ref.ts";
+import type { NewNotice } from "../reach/ports.ts";
 import type { RemoteMark } from "../tool/remote.ts";
 import type { CallRecord, CallSpec, Fence, LeaseStore, QueuedCall } from "./ports/record.ts";
 
@@ -210,6 +211,8 @@ export interface OpenAsksStep {
   /** The rules version at which grants were consulted: an ask that a newer grant covers must not be opened. */
   rulesVersion?: number;
   asks: readonly PermissionRequest[];
+  /** Notices of these asks. */
+  notices?: readonly NewNotice[];
   /** Ids of asks to withdraw. */
   withdraw: readonly string[];
   /** Message of the withdrawals. */

@@ -18,8 +18,9 @@ import type { JwtCallers } from "../people/jwt.ts";
 import type { RunTokens } from "../people/known-credentials.ts";
 import type { People } from "../people/people.ts";
 import type { ProviderSignIns } from "../people/provider-sign-ins.ts";
+import type { NoticeOutbox } from "../reach/outbox.ts";
 import type { UpstreamSources } from "../sources/mcp/upstream-sources.ts";
-import { sourceMetrics, workerMetrics } from "../telemetry/metrics.ts";
+import { noticeMetrics, sourceMetrics, workerMetrics } from "../telemetry/metrics.ts";
 import type { Telemetry } from "../telemetry/telemetry.ts";
 import type { Replica } from "./replica.ts";
 import type { serverInfo } from "./server-info.ts";
@@ -46,6 +47,7 @@ export function startListener({
   backUp,
   subagents,
   workers,
+  reach,
   enforcement,
   log,
 }: {
@@ -67,6 +69,7 @@ export function startListener({
   backUp: () => AsyncIterable<Uint8Array>;
   subagents: SubagentParts;
   workers: Workers;
+  reach: Pick<NoticeOutbox, "counts" | "queue"> | undefined;
   enforcement: EnforcementCheck;
   log: Logger;
 }): Promise<Listener> {
@@ -119,7 +122,10 @@ export function startListener({
     safety: callStore.safety,
     agrees: agreement.agrees,
     metrics: async () =>
-      (await telemetry.metrics()) + sourceMetrics(await sources.list()) + workerMetrics(workers.list()),
+      (await telemetry.metrics()) +
+      sourceMetrics(await sources.list()) +
+      workerMetrics(workers.list()) +
+      (reach === undefined ? "" : await noticeMetrics(reach)),
     consoleDirectory: assets.console,
   });
 }

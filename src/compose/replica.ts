@@ -22,6 +22,7 @@ import type { Credentials } from "../people/credentials.ts";
 import { builtInAgents } from "../policy/agents.ts";
 import { isForeignPermission, knownPermissions } from "../policy/known-permissions.ts";
 import type { ConfiguredRules } from "../policy/layers.ts";
+import type { NoticeSender } from "../reach/ports.ts";
 import { boundTool } from "../tool/define-tool.ts";
 import { createHooks } from "../tool/hooks.ts";
 import { byName, createRegistry } from "../tool/registry.ts";
@@ -54,6 +55,7 @@ export function createReplica({
   remoteTools,
   agreesOnPolicy = () => true,
   stops = noStops,
+  notices,
   log,
 }: {
   config: ReplicaConfig;
@@ -72,6 +74,7 @@ export function createReplica({
   remoteTools?: RemoteTools | undefined;
   agreesOnPolicy?: () => boolean;
   stops?: Stops;
+  notices?: NoticeSender | undefined;
   log: Logger;
 }) {
   const registry = createRegistry(config, createConditionCheck(rules, log));
@@ -142,6 +145,7 @@ export function createReplica({
     limits: { ...config.limits, askMs: config.askMs, leaseMs: config.leaseMs },
     unattended: config.unattended,
     replicaId,
+    notices,
     log,
   });
   const planner = createPlanner({

@@ -5,6 +5,7 @@ import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import type { WorkerDirectory } from "../core/worker-directory.ts";
 import type { CredentialTable } from "../people/ports.ts";
+import type { NoticeStore } from "../reach/ports.ts";
 import { openLoggedCredentialFile } from "../store/credential-file.ts";
 import type { RecordTables } from "../store/record-tables.ts";
 import { type RestoredStore, restoreBackup } from "../store/sqlite/restore.ts";
@@ -14,6 +15,7 @@ import { openSqliteStore } from "../store/sqlite/store.ts";
 export interface ServiceStore extends Store, RecordTables {
   credentials: CredentialTable;
   workerDirectory: WorkerDirectory;
+  notices: NoticeStore;
   /** Yields the bytes of a backup; refuses with BACKUP_UNSUPPORTED. */
   backUp(): AsyncIterable<Uint8Array>;
 }

@@ -20,6 +20,7 @@ import {
   type ToolProcessSettings,
   type UpstreamServerSettings,
 } from "./programs.ts";
+import { type ChannelSettings, readReach } from "./reach.ts";
 import { readSandbox, type SandboxSettings } from "./sandbox.ts";
 import type { Limits, Settings } from "./schema.ts";
 import { readSearch } from "./search.ts";
@@ -59,6 +60,8 @@ type ReadSetting =
       | "jwt"
       | "client_cert"
       | "oidc"
+      | "channel"
+      | "notify"
       | "role_map"
       | "group"
       | "shadow"
@@ -93,6 +96,9 @@ export interface Config extends CamelKeys<Omit<Settings, ReadSetting>>, SearchSe
   readonly jwt: readonly JwtSettings[];
   /** Client certificates that are accepted in place of a token; the first entry that one meets decides. */
   readonly clientCerts: readonly CertificateSettings[];
+  /** Channels that notices are sent to, and the requests that are. */
+  readonly channels: readonly ChannelSettings[];
+  readonly notify: ReturnType<typeof readReach>["notify"];
   /** Identity providers at which people sign in. */
   readonly oidc: readonly OidcSettings[];
   readonly groups: readonly GroupSettings[];
@@ -165,7 +171,9 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
   const { data, workspace, permission, agent, permission_test, token, sandbox, limits, log, ...others } = settings;
   const { tls_cert, tls_key, tls_client_ca, insecure_listen, require_other_user, mcp_hold_ms, mcp_hold, ...read } =
     others;
-  const { rest, plugin, tools, websearch, codesearch, lsp, mcp, agent_runner, jwt, client_cert, ...persons } = read;
+  const { rest, plugin, tools, websearch, codesearch, lsp, mcp, agent_runner, jwt, client_cert, channel, ...named } =
+    read;
+  const { notify, ...persons } = named;
   const { oidc, role_map, group, shadow, ...plain } = persons;
   checkListen(plain.listen.host, settings);
   // The current directory is that of the check, not of the service.
@@ -194,6 +202,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     tokens: namePersons(tokens, settings, { file, lineOf, workspaces }),
     jwt: readJwt(jwt, { file, lineOf, workspaces }),
     ...readPeople({ oidc, role_map, group }, { file, lineOf, workspaces }),
+    ...readReach({ channel, notify, public_url: plain.public_url }, { file, lineOf, workspaces }),
     ...(generated !== undefined && { callerTokenFile: generated }),
     loginFile: canonicalPath(resolve(directory, userDirectory(environment), "credentials.json")),
     requiresOtherUser: require_other_user,

@@ -140,7 +140,8 @@ function placeOf({ file, lineOf }: Source, path: readonly PropertyKey[], table: 
 
 const units = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 
-function msOf(duration: string): number {
+/** Returns the milliseconds of a time such as `90s`. */
+export function msOf(duration: string): number {
   const unit = duration.slice(-1);
   return Number(duration.slice(0, -1)) * (unit === "s" || unit === "m" || unit === "h" ? units[unit] : units.d);
 }

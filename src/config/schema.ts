@@ -2,6 +2,7 @@ import { availableParallelism } from "node:os";
 import ipaddr from "ipaddr.js";
 import { z } from "zod";
 import { roleNames } from "../core/principal.ts";
+import { riskConfigNames } from "../core/risk-words.ts";
 import { codeSearchProviders, webSearchProviders } from "../core/search-providers.ts";
 import { parseRules, RuleError } from "../policy/parse-rules.ts";
 import {
@@ -276,6 +277,35 @@ const group = strictTable({
     "a group of persons: each as `PROVIDER:SUBJECT`, or `local:SUBJECT` for one who signed in with a code",
   ),
   claims: key(texts().default([]), "groups of identity providers whose members are in it, as `PROVIDER:GROUP`"),
+});
+
+const channel = strictTable({
+  kind: key(z.enum(["webhook", "ntfy"]), "a way to reach people; needs `public_url`"),
+  url: key(
+    baseAddress,
+    "address that notices are sent to: the receiver, or the server of ntfy. One on a private network needs its port",
+  ),
+  secret_file: key(
+    path().optional(),
+    "the file with the keys of a webhook (`whsec_…` or `whsk_…`), one a line, or with the access token of ntfy",
+  ),
+  to: key(text().optional(), "the topic of ntfy"),
+  content: key(
+    z.enum(["none", "risk", "full"]).default("risk"),
+    "what leaves the service: only the link, also agent, permission and risks, or also what is asked",
+  ),
+});
+
+const notify = strictTable({
+  permission: key(text().default("*"), "requests that are sent to channels; the first entry that fits decides"),
+  risk: key(z.array(z.enum(riskConfigNames)).default([]), "only with one of these risks", { without: "all" }),
+  agent: key(text().default("*"), "only of these agents"),
+  workspace: key(text().default("*"), "only in these workspaces"),
+  channels: key(z.array(name()).max(8), "the names of the channels; none: nobody is notified"),
+  after: key(
+    z.union([z.literal("0s"), duration()]).default("0s"),
+    "how long a request waits first; one that is answered meanwhile is not sent",
+  ),
 });
 
 const agentRunner = strictTable({
@@ -609,6 +639,8 @@ export const configSchema = strictTable({
     .prefault({}),
   mcp: z.record(name(), upstream).default({}),
   agent_runner: z.record(name(), agentRunner).default({}),
+  channel: z.record(name(), channel).default({}),
+  notify: z.array(notify).default([]),
   experimental: key(texts().default([]), "names of the experimental tools to offer"),
   public_url: key(
     origin

@@ -16,6 +16,8 @@ export interface LogFields {
   agent?: string;
   args?: unknown;
   callId?: string;
+  /** Name of a channel that notices are sent to. */
+  channel?: string;
   count?: number;
   /** Milliseconds. */
   duration?: number;
@@ -132,6 +134,7 @@ const names: ReadonlySet<string> = new Set(
     agent: true,
     args: true,
     callId: true,
+    channel: true,
     count: true,
     duration: true,
     error: true,

@@ -10,3 +10,14 @@ export const riskWords: ReadonlyMap<number, string> = new Map([
   [RiskKind.NETWORK, "uses the network"],
   [RiskKind.PACKAGES, "installs packages by name"],
 ]);
+
+/** Kinds of risk as the configuration and channels name them. */
+export const riskConfigNames = [
+  "credentials",
+  "downloaded_code",
+  "deletes",
+  "publishes",
+  "outside",
+  "network",
+  "packages",
+] as const;

@@ -262,6 +262,44 @@ export function sourceMetrics(sources: readonly Source[]): string {
   ]);
 }
 
+/** Counters and queue of the notices to channels. */
+interface NoticeFigures {
+  counts(): ReadonlyMap<string, Readonly<Record<"sent" | "updated" | "retried" | "dead" | "delayMs", number>>>;
+  queue(): Promise<{ waiting: number; oldestMs: number }>;
+}
+
+/** Returns the metrics of the notices; without the queue while the store does not answer. */
+export async function noticeMetrics({ counts, queue }: NoticeFigures): Promise<string> {
+  const found = await queue().catch(() => undefined);
+  const outcomes = ["sent", "updated", "retried", "dead"] as const;
+  const channels = [...counts()].map(([name, of]) => ({ label: `channel="${escaped(name)}"`, of }));
+  return formatFamilies([
+    {
+      name: "toolgate_notices_total",
+      type: "counter",
+      help: "Attempts to deliver a notice, by channel and outcome; a dead notice is not tried again.",
+      samples: channels.flatMap(({ label, of }) => outcomes.map((each) => `{${label},outcome="${each}"} ${of[each]}`)),
+    },
+    {
+      name: "toolgate_notice_delay_seconds_total",
+      type: "counter",
+      help: "Time from the opening of a request to the provider's acceptance, summed over the notices that were sent.",
+      samples: channels.map(({ label, of }) => `{${label}} ${of.delayMs / 1_000}`),
+    },
+    ...(found === undefined
+      ? []
+      : [
+          single("toolgate_waiting_notices", "gauge", "Notices of the whole store to deliver.", found.waiting),
+          single(
+            "toolgate_oldest_notice_age_seconds",
+            "gauge",
+            "Time for which the oldest of them is due; 0 if none is.",
+            found.oldestMs / 1_000,
+          ),
+        ]),
+  ]);
+}
+
 /** Names a source: a tool process by its path and its workspace. */
 function labelsOf({ kind, name, workspace }: Source): string {
   const source = `source="${escaped(name)}"`;

@@ -8,6 +8,7 @@ import { guardsContract } from "./contract/guards.ts";
 import { leasesContract } from "./contract/leases.ts";
 import { logContract } from "./contract/log.ts";
 import { membershipContract } from "./contract/membership.ts";
+import { noticesContract } from "./contract/notices.ts";
 import { outputContract } from "./contract/output.ts";
 import { recordsContract } from "./contract/records.ts";
 import { remoteContract } from "./contract/remote.ts";
@@ -29,6 +30,7 @@ const suites = {
   "calls of workers": remoteContract,
   "AskOpener and AskStore": asksContract,
   "AskStore.settle": settleContract,
+  NoticeStore: noticesContract,
   GrantStore: grantsContract,
   AuditLog: auditContract,
   EventLog: logContract,
@@ -47,6 +49,7 @@ const allSuites = Object.keys(suites) as Suite[];
 export const everyStep: readonly Suite[] = [
   "CallTransitions",
   "AskStore.settle",
+  "NoticeStore",
   "StoreMembership",
   "Retention",
   "WorkerDirectory",

@@ -26,6 +26,7 @@ import type { CallRecord, CallSpec, CallStore, Delegation, Fence, OutputStore } 
 import type { CallRef } from "../../src/core/call-ref.ts";
 import { RequestError } from "../../src/core/request-error.ts";
 import type { WorkerDirectory } from "../../src/core/worker-directory.ts";
+import type { NewNotice, NoticeStore } from "../../src/reach/ports.ts";
 import type { RemoteMark } from "../../src/tool/remote.ts";
 
 /** A store under test. Only `advance` moves its clock. */
@@ -34,6 +35,7 @@ export interface OpenedStore {
   permissions: PermissionStore;
   outputs: OutputStore;
   workerDirectory: WorkerDirectory;
+  notices: NoticeStore;
   advance(ms: number): void;
   /** Closes the store and opens it again with the same contents. */
   reopen(): Promise<OpenedStore>;
@@ -202,6 +204,7 @@ export function ask(
 }
 
 interface OpenAsksOptions {
+  notices?: readonly NewNotice[];
   withdraw?: readonly string[];
   maxOpenAsks?: number;
   /** Ends the lease of the call. */
@@ -213,12 +216,13 @@ export async function openAsks(
   store: OpenedStore,
   ref: CallRef,
   ids: readonly string[],
-  { withdraw = [], maxOpenAsks = 1_000, dueMs }: OpenAsksOptions = {},
+  { withdraw = [], maxOpenAsks = 1_000, dueMs, notices }: OpenAsksOptions = {},
 ): Promise<boolean> {
   const record = await recordOf(store, ref);
   const asks = ids.map((id) => ask(ref, id, store));
   const step = { fence: { ...fenceOf(record), owner }, version: record.version, asks, withdraw, maxOpenAsks };
-  return store.calls.openAsks({ ...step, message: "changed", ...(dueMs !== undefined && { dueMs }) });
+  const rest = { ...(dueMs !== undefined && { dueMs }), ...(notices && { notices }) };
+  return store.calls.openAsks({ ...step, message: "changed", ...rest });
 }
 
 /** Opens a call with the asks of these ids. */

@@ -73,7 +73,7 @@ test("migrates a store of an earlier version with its calls", async () => {
     ALTER TABLE sessions DROP COLUMN session_crc; ALTER TABLE log DROP COLUMN event_crc; ALTER TABLE grants DROP COLUMN grant_crc;
     ALTER TABLE calls DROP COLUMN spec_crc; ALTER TABLE calls DROP COLUMN snapshot_crc;
     ALTER TABLE asks DROP COLUMN request_crc; ALTER TABLE asks DROP COLUMN settled_crc;
-    DROP TABLE decisions;
+    DROP TABLE decisions; DROP TABLE notices;
     PRAGMA user_version = 1`);
   db.close();
   const store = await openIn(directory);

@@ -32,7 +32,7 @@ export async function adoptConfirmedClock(context: { link: Link; keys: Keys; liv
 
 async function shiftTree({ link, keys }: { link: Link; keys: Keys }, root: string, adoption: string): Promise<void> {
   const by = link.behindAt(root);
-  const { tree, deadlines, leases, asked, call } = keys.tree(root);
+  const { tree, deadlines, leases, notices, noticeDue, asked, call } = keys.tree(root);
   const open = new Set(texts(await link.command("zrange", deadlines, 0, -1)));
   const calls = texts(await link.command("zrange", leases, 0, -1));
   const requests: StepBytes = {};
@@ -44,5 +44,5 @@ async function shiftTree({ link, keys }: { link: Link; keys: Keys }, root: strin
   }
   const names = Object.fromEntries(calls.map((name) => [`call ${name}`, call(name)]));
   const values = { adoption, by, calls, asks: [...open] };
-  await link.run("shift_tree", { tree, deadlines, leases, asked, ...names }, values, requests);
+  await link.run("shift_tree", { tree, deadlines, leases, notices, noticeDue, asked, ...names }, values, requests);
 }

@@ -102,6 +102,10 @@ function keysOfTree(slot: string) {
     /** ZSETs: open asks by opening time, and by deadline. */
     asks: name("asks"),
     deadlines: name("deadlines"),
+    /** HASH: the notices, named `ask channel`. ZSET: those to deliver, by the time from which on they may be claimed. HASH by ask: its channels. */
+    notices: name("notices"),
+    noticeDue: name("notice-due"),
+    notified: name("notified"),
     /** HASHes by grant: the grants of this tree, time of revocation, time of last use, time of the confirmation after a restore; and wider grants on the way to their own slot. */
     grants: name("grants"),
     revoked: name("revoked"),

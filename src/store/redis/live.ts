@@ -12,7 +12,7 @@ export interface LiveTree {
   outbox: number;
 }
 
-/** The live trees: those with open calls or asks. */
+/** The live trees: those with open calls or asks, or with notices to deliver. */
 export type Live = ReturnType<typeof createLive>;
 
 /**
@@ -58,17 +58,17 @@ export function createLive({ link, keys, replica }: { link: Link; keys: Keys; re
     const root = rootOf(entry);
     const generation = Number(entry.slice(root.length + 1));
     const shard = keys.live(shardOf(root));
-    const { tree, leases, deadlines, outbox } = keys.tree(root);
+    const { tree, leases, deadlines, noticeDue, outbox } = keys.tree(root);
     // The next check is scheduled before this one, so that a concurrent request for an earlier check is not lost.
     await link.command("zadd", shard, "XX", link.now() + checkIntervalMs, entry);
-    const names = { tree, leases, deadlines, outbox };
+    const names = { tree, leases, deadlines, noticeDue, outbox };
     const [now, due, waiting, calls] = replyList(await link.run("look_at_tree", names, { all: !searched.has(root) }));
     searched.add(root);
     const idle = number(due) < 0 && number(waiting) === 0;
     if (text(now) !== String(generation) || idle) {
       const gone =
         text(now) !== String(generation) ||
-        text(await link.run("retire_tree", { tree, leases, outbox }, { generation })) === "retired";
+        text(await link.run("retire_tree", { tree, leases, noticeDue, outbox }, { generation })) === "retired";
       if (gone) await link.command("zrem", shard, entry);
       if (gone && searched.delete(root) && listed.get(root) === generation) listed.delete(root);
       return undefined;

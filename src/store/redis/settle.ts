@@ -11,7 +11,7 @@ import type { Keys } from "./keys.ts";
 import type { StepBytes, StepKeys } from "./link.ts";
 import type { Live } from "./live.ts";
 import { bytes, replyList, text, texts } from "./reply.ts";
-import { parentKeys, type RunStep } from "./steps.ts";
+import { parentKeys, type RunStep, settleKeys } from "./steps.ts";
 import type { Trees } from "./trees.ts";
 
 /** State that settlements need. */
@@ -97,14 +97,15 @@ function settlementKeys(
   { root, calls }: Settlement,
   lineages: Record<string, string[]>,
 ): StepKeys {
-  const { leases, ended, settled, asks, deadlines, grants, outbox, ...tree } = keys.tree(root);
+  const { leases, ended, grants, outbox, ...tree } = keys.tree(root);
   const callKeys = calls.flatMap(({ ref, part }) => [
     [`call ${callName(ref)}`, tree.call(callName(ref))],
     [`open ${ref.sessionId}`, tree.open(ref.sessionId)],
     ...(part && hasEnded(part) ? Object.entries(parentKeys({ keys }, ref, part)) : []),
   ]);
   return {
-    ...{ leases, ended, settled, asks, deadlines, grants, outbox },
+    ...{ leases, ended, grants, outbox },
+    ...settleKeys({ keys }, root),
     ...Object.fromEntries(callKeys),
     ...trees.logKeys(root, new Set(Object.values(lineages).flat())),
   };

@@ -97,6 +97,12 @@ export function parentKeys({ keys }: Pick<RedisCallContext, "keys">, ref: CallRe
   return { [`parent ${callName(ref)}`]: keys.tree(ref.root).call(callName({ ...ref, callId })) };
 }
 
+/** Returns the keys that every step needs that may settle asks of a tree. */
+export function settleKeys({ keys }: Pick<RedisCallContext, "keys">, root: string): StepKeys {
+  const { settled, asks, deadlines, notices, noticeDue, notified } = keys.tree(root);
+  return { settled, asks, deadlines, notices, noticeDue, notified };
+}
+
 /** Returns the keys that every step of a call needs: its own, and those to append to its session's log. */
 export function callStepKeys({ keys, trees }: Pick<RedisCallContext, "keys" | "trees">, ref: CallRef): StepKeys {
   const call = callName(ref);

@@ -5,6 +5,7 @@ import type { Logger } from "../../core/logger.ts";
 import { noSuchSession } from "../../core/request-error.ts";
 import type { WorkerDirectory } from "../../core/worker-directory.ts";
 import type { CredentialTable } from "../../people/ports.ts";
+import type { NoticeStore } from "../../reach/ports.ts";
 import { checkEnded, DamagedRecord } from "../parts.ts";
 import { type RecordTables, recordKinds } from "../record-tables.ts";
 import { createDamage, type Damage, parentEnded, refuseBackup, sessionClosed, tooManyCalls } from "../refusals.ts";
@@ -30,6 +31,7 @@ import { createLive } from "./live.ts";
 import { createRedisAudit, createRedisLog, type RedisAudit, type RedisLog } from "./log.ts";
 import type { TablePlace } from "./marked-hash.ts";
 import { createFollowed, createRedisNews, type RedisNews } from "./news.ts";
+import { createRedisNotices } from "./notices.ts";
 import { createRedisOutputs } from "./outputs.ts";
 import { createRedisTable, createRedisToolMemory } from "./record-table.ts";
 import { createLeases, createUnclaimedNotices, listenToReplicas, type UnclaimedNotices } from "./replica-news.ts";
@@ -105,6 +107,7 @@ export async function openRedisStore(options: {
   Store &
     RecordTables & {
       credentials: CredentialTable;
+      notices: NoticeStore;
       workerDirectory: WorkerDirectory;
       backUp(): AsyncIterable<Uint8Array>;
     }
@@ -162,6 +165,7 @@ export async function openRedisStore(options: {
   const ports = {
     calls: refusingDamage(callStoreOf(context), damage),
     permissions: refusingDamage(permissionStoreOf(context), damage),
+    notices: refusingDamage(createRedisNotices(context), damage),
     outputs,
   };
   const workerDirectory = createRedisDirectory({ link, keys });

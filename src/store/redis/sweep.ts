@@ -139,7 +139,8 @@ async function endedBefore({ link, keys }: TreeSweepContext, root: string, befor
 /** Replaces old ended calls by tombstones. */
 async function buryCalls(context: TreeSweepContext, root: string, removed: RemovedCounts): Promise<void> {
   const { link, keys, records } = context;
-  const { call: callKey, asked, settled, callOf } = keys.tree(root);
+  const { call: callKey, asked, settled, callOf, notices, noticeDue, notified } = keys.tree(root);
+  const ofAsks = { asked, settled, callOf, notices, noticeDue, notified };
   const before = link.now() - partRetentionMs;
   const names = await endedBefore(context, root, before);
   for (let from = 0; from < names.length; from += portion) {
@@ -153,7 +154,7 @@ async function buryCalls(context: TreeSweepContext, root: string, removed: Remov
         // Before the call, which names them, so that a sweep that ends here finds them again.
         const pointers = [...ids(call.text("asks")), ...(call.has("assignment") ? [call.text("assignment")] : [])];
         for (const id of pointers) await link.command("unlink", keys.root(id));
-        await link.run("bury_call", { call: callKey(name), asked, settled, callOf }, { before }, { tombstone });
+        await link.run("bury_call", { call: callKey(name), ...ofAsks }, { before }, { tombstone });
         countRemoved(removed, "results", 1);
       }),
     );

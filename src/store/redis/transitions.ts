@@ -20,7 +20,7 @@ import { encodeEvent, encodePart, encodeSealedJson } from "./events.ts";
 import type { StepBytes } from "./link.ts";
 import type { RedisAudit } from "./log.ts";
 import { fields, number, replyList, text } from "./reply.ts";
-import { callStepKeys, parentKeys, type RedisCallContext } from "./steps.ts";
+import { callStepKeys, parentKeys, type RedisCallContext, settleKeys } from "./steps.ts";
 
 // Each function runs the script of one transition, which checks the guards.
 
@@ -31,7 +31,7 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
   const { ref, owner, epoch } = fence;
   const { root, sessionId } = ref;
   const lease = context.held.get(owner, ref);
-  const { leases, asked, settled, callOf, asks, deadlines } = keys.tree(root);
+  const { leases, asked, callOf } = keys.tree(root);
   // The pointers are written before the asks, so that every ask is found by its id.
   const pointers = opened.asks.map(({ id }) => trees.pointTo(id, root));
   const [lineage] = await Promise.all([trees.lineage(root, sessionId), ...pointers]);
@@ -41,7 +41,8 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
     {
       ...callStepKeys(context, ref),
       ...trees.logKeys(root, lineage),
-      ...{ leases, asked, settled, callOf, asks, deadlines },
+      ...settleKeys(context, root),
+      ...{ leases, asked, callOf },
     },
     {
       session: sessionId,
@@ -49,6 +50,7 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
       ...{ owner, epoch, version, rulesVersion, withdraw, maxOpenAsks, dueMs: opened.dueMs, queued: opened.queued },
       lineage: { [sessionId]: lineage },
       asks: opened.asks.map(({ id, expires }) => ({ id, expires })),
+      ...(opened.notices && { notices: opened.notices.map(({ dueAt, ...notice }) => ({ at: dueAt, ...notice })) }),
       ...(opened.queued && { unclaimed: [[root, sessionId, ref.callId]] }),
     },
     {
@@ -65,6 +67,7 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
   await Promise.all(opened.asks.map(({ id }) => trees.keepPointer(id)));
   if (opened.dueMs !== undefined) context.held.drop(owner, lease);
   const dueAt = opened.dueMs === undefined ? [] : [now() + opened.dueMs];
+  for (const notice of opened.notices ?? []) dueAt.push(notice.owner === "" ? notice.dueAt : now() + notice.leaseMs);
   await live.sooner(root, Math.min(...opened.asks.map(({ expires }) => expires), ...dueAt));
   return true;
 }
@@ -76,12 +79,12 @@ export async function runRebindCall(
 ): Promise<boolean> {
   const { keys, trees, live, now, runStep } = context;
   const { root, sessionId } = ref;
-  const { leases, settled, asks, deadlines } = keys.tree(root);
+  const { leases } = keys.tree(root);
   const lineage = await trees.lineage(root, sessionId);
   const result = await runStep(
     "rebind_call",
     root,
-    { ...callStepKeys(context, ref), ...trees.logKeys(root, lineage), ...{ leases, settled, asks, deadlines } },
+    { ...callStepKeys(context, ref), ...trees.logKeys(root, lineage), ...settleKeys(context, root), leases },
     {
       ...{ session: sessionId, name: callName(ref), version, spec: encodeSealedJson(spec) },
       lineage: { [sessionId]: lineage },
@@ -178,8 +181,7 @@ export async function runFinishCall(
       root,
       {
         ...trees.logKeys(root, lineage),
-        ...{ leases: tree.leases, ended: tree.ended },
-        ...{ settled: tree.settled, asks: tree.asks, deadlines: tree.deadlines },
+        ...{ leases: tree.leases, ended: tree.ended, ...settleKeys(context, root) },
         [`open ${sessionId}`]: tree.open(sessionId),
         ...Object.assign({}, ...all.map(({ names }) => names)),
       },

@@ -13,6 +13,7 @@ import { decodeSqliteSpec, type SqliteCallRecords } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
 import type { SqliteLog } from "./log.ts";
+import type { SqliteNotices } from "./notices.ts";
 import type { OpenCallRow } from "./open-calls.ts";
 
 /** The asks of a store. */
@@ -23,15 +24,18 @@ export function createSqliteAsks({
   db,
   log,
   records,
+  notices,
 }: {
   db: DatabaseSync;
   log: SqliteLog;
   records: SqliteCallRecords;
+  notices: SqliteNotices;
 }) {
   const sql = prepare(db);
 
-  /** Writes how an ask ended; emits it in its session and every ancestor. */
+  /** Writes how an ask ended, which makes its notices due again; emits it in its session and every ancestor. */
   function settle(step: Step, settled: PermissionSettled): void {
+    notices.settle(step, settled.permissionId);
     sql.settle.run(...sealed(toBinary(PermissionSettledSchema, settled)), settled.permissionId);
     log.appendUpwards(step, settled.sessionId, { case: "permissionSettled", value: settled });
   }

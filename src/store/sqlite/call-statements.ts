@@ -13,6 +13,7 @@ import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
 import type { SqliteGrants } from "./grants.ts";
 import type { SqliteLog } from "./log.ts";
+import type { SqliteNotices } from "./notices.ts";
 import type { OpenCallRow, OpenCallTable } from "./open-calls.ts";
 import type { SqliteSessions } from "./sessions.ts";
 
@@ -88,6 +89,7 @@ export interface SqliteTables {
   readonly openCalls: OpenCallTable;
   readonly records: SqliteCallRecords;
   readonly asks: SqliteAsks;
+  notices: SqliteNotices;
   readonly audit: SqliteAudit;
   readonly grants: SqliteGrants;
   readonly callSql: CallStatements;

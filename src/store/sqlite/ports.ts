@@ -2,6 +2,7 @@ import type { PermissionStore, SettledCall, Settlement, SettleResult } from "../
 import type { CallRecord, CallStore, LeaseStore, OrphanedCall, RemoteMark } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import type { Logger } from "../../core/logger.ts";
+import type { NoticeStore } from "../../reach/ports.ts";
 import type { NewsListeners } from "../recent-events.ts";
 import { endCallRow, raiseCallVersion, type SqliteTables, settleCallRow, startSettledCall } from "./call-statements.ts";
 import type { SqliteClock } from "./clock.ts";
@@ -165,6 +166,22 @@ export function sqlitePermissionStore({ tables, commit, health, clock: { now } }
     recordDecisions: (root, decisions) => commit.run((step) => audit.append(step, root, decisions)),
     listDecisions: (page) => read(() => audit.list(page)),
     listAudits: (page) => read(() => audit.gone(page)),
+  };
+}
+
+/** Creates the port of notices. */
+export function sqliteNoticeStore({ tables, commit, health, clock: { now } }: OpenedSqlite): NoticeStore {
+  const { asks, notices } = tables;
+  const { read } = health;
+  return {
+    claimNotices: async (claim) => {
+      // Looks first, so that nothing is written where nothing is due.
+      const due = await read(() => notices.isDue(claim, now()));
+      return due ? await commit.run((step) => notices.claim(step, claim)) : [];
+    },
+    noteNotice: (...noted) => commit.run(() => notices.note(...noted)),
+    countNotices: () => read(notices.count),
+    findAsk: (id) => read(() => asks.find(id)),
   };
 }
 

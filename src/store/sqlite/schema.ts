@@ -1,5 +1,5 @@
 /** Version of the schema below, stored in `user_version`: the number of the store's format. */
-export const schemaVersion = 11;
+export const schemaVersion = 12;
 
 const decisions = `
   -- The audit: the decisions of each tree, as a hash chain. It outlives the sessions.
@@ -17,6 +17,23 @@ const decisions = `
 
 const assignments = `
   CREATE UNIQUE INDEX calls_by_assignment ON calls (assignment) WHERE assignment IS NOT NULL;
+`;
+
+const notices = `
+  -- Notices to channels. "state" is opened or settled while one is due, sent between both, and closed or dead at the end.
+  CREATE TABLE notices (
+    ask TEXT NOT NULL,
+    channel TEXT NOT NULL,
+    state TEXT NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    next_at REAL NOT NULL,
+    owner TEXT NOT NULL,
+    lease REAL NOT NULL,
+    ref TEXT NOT NULL DEFAULT '',
+    why TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (ask, channel)
+  ) WITHOUT ROWID;
+  CREATE INDEX due_notices ON notices (channel, next_at) WHERE state IN ('opened', 'settled');
 `;
 
 /** Migrations from each version to the next, from version 1 on. */
@@ -42,6 +59,7 @@ export const migrations: readonly string[] = [
    ALTER TABLE grants ADD COLUMN grant_crc INTEGER`,
   `ALTER TABLE calls ADD COLUMN remote TEXT;
    ALTER TABLE calls ADD COLUMN queued_until REAL`,
+  notices,
 ];
 
 /**
@@ -159,6 +177,7 @@ export const schema = `
   CREATE INDEX grant_users_by_root ON grant_users (root);
 
   ${decisions}
+  ${notices}
   CREATE TABLE reads (
     root TEXT NOT NULL,
     path TEXT NOT NULL,

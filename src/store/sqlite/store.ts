@@ -13,6 +13,7 @@ import type { Logger } from "../../core/logger.ts";
 import { RequestError } from "../../core/request-error.ts";
 import { type WorkerDirectory, workerIdOf } from "../../core/worker-directory.ts";
 import type { CredentialTable } from "../../people/ports.ts";
+import type { NoticeStore } from "../../reach/ports.ts";
 import { openLoggedCredentialFile } from "../credential-file.ts";
 import { StoreUnusable } from "../errors.ts";
 import { DamagedRecord } from "../parts.ts";
@@ -33,9 +34,10 @@ import { type DiskSpace, makeShrinkable, truncateLog, unlimitedSpace, watchDiskS
 import { createSqliteGrants } from "./grants.ts";
 import { guardOf, maintainGuard, openGuard } from "./guard.ts";
 import { createSqliteLog, type LogLimits } from "./log.ts";
+import { createSqliteNotices } from "./notices.ts";
 import { createOpenCallTable } from "./open-calls.ts";
 import { createSqliteOutputs } from "./outputs.ts";
-import { type OpenedSqlite, sqliteCallStore, sqlitePermissionStore } from "./ports.ts";
+import { type OpenedSqlite, sqliteCallStore, sqliteNoticeStore, sqlitePermissionStore } from "./ports.ts";
 import { createSqliteSessions } from "./sessions.ts";
 
 /**
@@ -130,7 +132,14 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
     },
   };
   return {
-    ...{ calls: sqliteCallStore(opened), permissions: sqlitePermissionStore(opened), outputs, credentials, ...records },
+    ...{
+      calls: sqliteCallStore(opened),
+      permissions: sqlitePermissionStore(opened),
+      notices: sqliteNoticeStore(opened),
+      outputs,
+      credentials,
+      ...records,
+    },
     workerDirectory: createMemoryDirectory(now),
     backUp: () => backUpSqlite({ health, db, directory, storeId: opened.storeId, now, holdOutputs: outputs.hold }),
     ...(adopted && { adopted }),
@@ -141,6 +150,7 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
 export interface SqliteStore extends Store, RecordTables {
   credentials: CredentialTable;
   workerDirectory: WorkerDirectory;
+  notices: NoticeStore;
   /** Yields the bytes of a backup. */
   backUp(): AsyncIterable<Uint8Array>;
   /** Set if the database was a copy. */
@@ -172,10 +182,23 @@ function openTables(db: DatabaseSync, limits: LogLimits, now: () => number, chec
   const log = createSqliteLog({ db, sessions, limits });
   const openCalls = createOpenCallTable(db, now());
   const records = createSqliteCallRecords({ db, sessions, openCalls, now });
-  const asks = createSqliteAsks({ db, log, records });
+  const notices = createSqliteNotices(db);
+  const asks = createSqliteAsks({ db, log, records, notices });
   const audit = createSqliteAudit(db, sessions);
   const grants = createSqliteGrants({ db, sessions, log, audit });
-  return { db, sessions, log, openCalls, records, asks, audit, grants, callSql: prepareCallStatements(db), checkSpace };
+  return {
+    db,
+    sessions,
+    log,
+    openCalls,
+    records,
+    asks,
+    notices,
+    audit,
+    grants,
+    callSql: prepareCallStatements(db),
+    checkSpace,
+  };
 }
 
 /**
@@ -183,7 +206,14 @@ function openTables(db: DatabaseSync, limits: LogLimits, now: () => number, chec
  * calls: all their deadlines move with the clock.
  */
 function adoptJump(
-  { db, asks, callSql, openCalls, records }: Pick<SqliteTables, "db" | "asks" | "callSql" | "openCalls" | "records">,
+  {
+    db,
+    asks,
+    notices,
+    callSql,
+    openCalls,
+    records,
+  }: Pick<SqliteTables, "db" | "asks" | "notices" | "callSql" | "openCalls" | "records">,
   clock: SqliteClock,
   log: Logger | undefined,
 ): void {
@@ -193,6 +223,7 @@ function adoptJump(
   db.exec("BEGIN");
   try {
     asks.postpone(by);
+    notices.postpone(by);
     callSql.postponeQueues.run(by);
     for (const { ordinal } of openCalls.all()) records.postpone(ordinal, by);
     forget = clock.adopt();

@@ -38,6 +38,7 @@ export function createSqliteSweep(options: {
   function dropParts(): Removed {
     const rows = sql.endedBefore.all(now() - partRetentionMs, portion);
     for (const { ordinal, ...stored } of rows) {
+      sql.dropNotices.run(ordinal);
       sql.dropAsks.run(ordinal);
       const event = { case: "part" as const, value: tombstone(decodeSqlitePart(stored)) };
       sql.bury.run(...sealed(toBinary(SessionEventSchema, create(SessionEventSchema, { event }))), ordinal);
@@ -125,6 +126,7 @@ function prepare(db: DatabaseSync) {
       db,
       "SELECT ordinal, snapshot, snapshot_crc AS snapshotCrc FROM calls WHERE expired = 0 AND ended <= ? ORDER BY ended LIMIT ?",
     ),
+    dropNotices: statement(db, "DELETE FROM notices WHERE ask IN (SELECT id FROM asks WHERE call = ?)"),
     dropAsks: statement(db, "DELETE FROM asks WHERE call = ?"),
     bury: statement(db, "UPDATE calls SET expired = 1, snapshot = ?, snapshot_crc = ? WHERE ordinal = ?"),
     dropTombstones: statement(

@@ -29,7 +29,7 @@ import type { SessionHead } from "./sessions.ts";
 
 /** open_asks: withdraws some of a call's open asks and opens others. */
 export function applyOpenAsks(tables: SqliteTables, step: Step, opened: OpenAsksStep): boolean {
-  const { sessions, openCalls, asks, audit } = tables;
+  const { sessions, openCalls, asks, notices, audit } = tables;
   const call = openCalls.fenced(opened.fence);
   if (call === undefined || call.version !== opened.version) return false;
   if (!hasRulesVersion(tables, call, opened.rulesVersion)) return false;
@@ -38,6 +38,7 @@ export function applyOpenAsks(tables: SqliteTables, step: Step, opened: OpenAsks
     throw tooManyAsks(call.ref.root, opened.maxOpenAsks);
   }
   for (const request of opened.asks) asks.open(step, call, request);
+  for (const notice of opened.notices ?? []) notices.open(step, notice);
   if (opened.asks.length > 0) sessions.raiseAsksVersion(call.ref.root);
   if (opened.progress) tables.log.append(step, call.ref.sessionId, { case: "progress", value: opened.progress });
   const queued = opened.asks.length > 0 ? undefined : (call.queued ?? opened.queued);

@@ -1,5 +1,5 @@
 -- finish_call: writes the terminal part, withdraws the call's open asks, ends the lease; ends its children in the same way.
--- KEYS   tree, leases, ended, settled, asks, deadlines, open <session>, call <name> and parent <name> (where it has one) of the
+-- KEYS   tree, leases, ended, settled, asks, deadlines, notices, noticeDue, notified, open <session>, call <name> and parent <name> (where it has one) of the
 --        call and its children, session/log <id> of the session and its ancestors
 -- ARGV   session, callId, name, lineage, and as the guard owner and epoch, or version; children ({ name, callId, version, parent
 --        (its name) }, each after its parent); bytes: event <name>, snapshot <name>, withdrawn <name>

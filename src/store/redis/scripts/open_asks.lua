@@ -1,6 +1,8 @@
 -- open_asks: withdraws some of a call's open asks and opens others.
--- KEYS   op, tree, leases, asked, settled, callOf, asks, deadlines, call <name>, session/log <id> of the session and its ancestors
+-- KEYS   op, tree, leases, asked, settled, callOf, asks, deadlines, notices, noticeDue, notified, call <name>, session/log <id> of the session and
+--        its ancestors
 -- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were consulted), lineage, asks ({ id, expires }),
+--        notices ({ ask, channel, at, owner, leaseMs }, where asks have some),
 --        withdraw (ids), maxOpenAsks, dueMs (where the lease ends), queued ({ definitionId, until }, where the call waits for a worker),
 --        unclaimed (the call as { { root, session, callId } }, where it waits for a worker); bytes: asked <id>, withdrawn (the settlement that all withdrawn asks share), progress (where the call waits for something else)
 -- Output "opened" | "refused" | "full"
@@ -28,6 +30,15 @@ for index, ask in ipairs(step.asks) do
   append_upwards(step.session, B['asked ' .. id])
   waiting, asks = waiting .. ' ' .. id, asks .. ' ' .. id
 end
+local channels = {}
+for _, notice in ipairs(step.notices or {}) do
+  local ask, channel, owner = notice.ask, notice.channel, notice.owner
+  local lease = owner == '' and 0 or now + notice.leaseMs
+  write_notice(ask .. ' ' .. channel, { state = 'opened', attempts = 0, at = notice.at, owner = owner, lease = lease, ref = '' })
+  channels[ask] = channels[ask] or {}
+  table.insert(channels[ask], channel)
+end
+for ask, named in pairs(channels) do redis.call('HSET', K.notified, ask, cjson.encode(named)) end
 if B.progress then append(step.session, B.progress) end
 if #step.asks > 0 then redis.call('HINCRBY', K.tree, 'asks', 1) end
 redis.call('HSET', key, 'waiting', waiting, 'asks', asks, 'version', call.version + 1)

@@ -153,8 +153,35 @@ local function run_of(call, mark)
   return is_same and stored or nil
 end
 
--- Writes the settlement of an ask of a call in this session; emits it in the session and its ancestors.
+-- Writes a notice. It is due once its time has come and no lease holds it; one that has been delivered or ended is not.
+local function write_notice(member, notice)
+  redis.call('HSET', K.notices, member, cjson.encode(notice))
+  if notice.state == 'opened' or notice.state == 'settled' then
+    redis.call('ZADD', K.noticeDue, math.max(notice.at, notice.lease), member)
+  else
+    redis.call('ZREM', K.noticeDue, member)
+  end
+end
+
+-- Makes the notices of a settled ask due again. One that nobody tried to send ends instead. One that is being sent stays leased until
+-- the result is recorded, so that the outcome never reaches the provider first.
+local function settle_notices(id)
+  local channels = redis.call('HGET', K.notified, id)
+  if not channels then return end
+  for _, channel in ipairs(cjson.decode(channels)) do
+    local stored = redis.call('HGET', K.notices, id .. ' ' .. channel)
+    local notice = stored and cjson.decode(stored)
+    if notice and (notice.state == 'opened' or notice.state == 'sent') then
+      local is_untried = notice.state == 'opened' and notice.attempts == 0 and notice.owner == ''
+      notice.state, notice.at, notice.attempts = is_untried and 'closed' or 'settled', now, 0
+      write_notice(id .. ' ' .. channel, notice)
+    end
+  end
+end
+
+-- Writes the settlement of an ask of a call in this session, and makes its notices due; emits it in the session and its ancestors.
 local function settle(session, id, event)
+  settle_notices(id)
   redis.call('HSET', K.settled, id, event)
   redis.call('ZREM', K.asks, id)
   redis.call('ZREM', K.deadlines, id)

@@ -1,5 +1,5 @@
 -- rebind_call: replaces the request data of a call that waits without an owner, and withdraws its open asks.
--- KEYS   op, tree, leases, settled, asks, deadlines, call <name>, session/log <id> of the session and its ancestors
+-- KEYS   op, tree, leases, settled, asks, deadlines, notices, noticeDue, notified, call <name>, session/log <id> of the session and its ancestors
 -- ARGV   session, name, version, lineage, spec; bytes: withdrawn (the settlement that all withdrawn asks share)
 -- Output "rebound" | "refused"
 local key = K['call ' .. step.name]

@@ -1,5 +1,5 @@
 -- settle_ask: decides the race for an ask and writes every change of the winner.
--- KEYS   op, tree, leases, ended, settled, asks, deadlines, grants, outbox, call <name>, open <session> and (where
+-- KEYS   op, tree, leases, ended, settled, asks, deadlines, notices, noticeDue, notified, grants, outbox, call <name>, open <session> and (where
 --        a child ends) parent <name> of their calls, session/log <id> of all sessions in question and their ancestors
 -- ARGV   history, ask, settled ({ id, session }), expired, asksVersion (where grants are saved), lineage,
 --        calls ({ name, session, callId, version, ended, edited, and of one that starts owner and leaseMs }),

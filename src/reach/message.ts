@@ -1,0 +1,83 @@
+import { PermissionOutcome, type PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { riskWords } from "../core/risk-words.ts";
+import { visibleLine } from "../core/visible.ts";
+import type { ChannelContent, Notice } from "./ports.ts";
+import { riskNameOf } from "./routing.ts";
+
+/** Maximum size of the texts of a request in a message: what is longer is read behind the link. */
+const maxTextBytes = 12_288;
+
+/** Returns the JSON of a notice for programs. */
+export function eventOf({ phase, request, settled, url }: Notice, content: ChannelContent): object {
+  const base = { permission_id: request.id, expires: isoOf(request.expires), url };
+  const ids = { digest: request.digest, session_id: request.sessionId };
+  if (phase === "settled" && settled !== undefined) {
+    const [outcome] = outcomeOf(settled);
+    const by = content === "none" ? {} : { ...ids, outcome, by: visibleLine(deciderOf(settled)) };
+    return { type: "permission.settled", timestamp: isoOf(settled.time), data: { ...base, ...by } };
+  }
+  const data = { ...base, ...(content !== "none" && { ...ids, ...factsOf(request) }), ...textsOf(request, content) };
+  return { type: "permission.requested", timestamp: isoOf(request.created), data };
+}
+
+function factsOf({ agent, permission, risks, requester }: PermissionRequest): object {
+  return {
+    agent: visibleLine(agent),
+    permission: visibleLine(permission),
+    ...(requester && { requester: { kind: requester.kind } }),
+    risks: risks.map(({ kind }) => ({ kind: riskNameOf(kind) })),
+  };
+}
+
+/** Returns what is asked, where the channel may have it. `complete` says that a reader sees all of the request. */
+function textsOf({ display, view }: PermissionRequest, content: ChannelContent): object {
+  if (content !== "full") return { complete: false };
+  const texts = display.map(visibleLine);
+  const isShort = Buffer.byteLength(texts.join("")) <= maxTextBytes;
+  return { display: isShort ? texts : [], complete: isShort && view?.complete === true && view.files.length === 0 };
+}
+
+/** Returns the title and the text of a notice for people: lines of plain text, and what an agent wrote never begins a line that it has not. */
+export function wordsOf({ phase, request, settled }: Notice, content: ChannelContent): { title: string; text: string } {
+  if (phase === "settled" && settled !== undefined) {
+    const [, outcome] = outcomeOf(settled);
+    return {
+      title: `Toolgate: ${outcome}`,
+      text: content === "none" ? "" : `${outcome} by ${visibleLine(deciderOf(settled))}`,
+    };
+  }
+  if (content === "none") return { title: "Toolgate: a request waits", text: "" };
+  const risks = request.risks.map(({ kind }) => riskWords.get(kind) ?? "").filter(Boolean);
+  const lines = [
+    risks.length === 0 ? "" : `Risks: ${risks.join(", ")}`,
+    ...(content === "full" ? [cut(request.display.map(plainLine).join("\n"), 2_000)] : []),
+  ];
+  return {
+    title: cut(`Toolgate: ${plainLine(request.agent)} asks: ${plainLine(request.permission)}`, 200),
+    text: lines.filter(Boolean).join("\n"),
+  };
+}
+
+/** Returns text of an agent for people: it is one line, and no application makes a link of an address in it. */
+const plainLine = (text: string) => visibleLine(text).replaceAll("://", ":\\u{2f}/");
+
+const deciderOf = ({ person, by }: PermissionSettled) => person?.name || by;
+
+const outcomes: ReadonlyMap<PermissionOutcome, readonly [name: string, words: string]> = new Map([
+  [PermissionOutcome.ONCE, ["once", "approved once"]],
+  [PermissionOutcome.ALWAYS, ["always", "approved, and remembered"]],
+  [PermissionOutcome.EDITED, ["edited", "edited, then approved"]],
+  [PermissionOutcome.REJECT, ["reject", "rejected"]],
+  [PermissionOutcome.DENIED, ["denied", "denied"]],
+  [PermissionOutcome.EXPIRED, ["expired", "expired"]],
+  [PermissionOutcome.WITHDRAWN, ["withdrawn", "withdrawn"]],
+]);
+
+const outcomeOf = ({ outcome }: PermissionSettled) => outcomes.get(outcome) ?? (["settled", "settled"] as const);
+
+function cut(text: string, max: number): string {
+  return text.length <= max ? text : `${text.slice(0, max - 1).replace(/[\ud800-\udbff]$/, "")}…`;
+}
+
+const isoOf = (time: number) => new Date(time).toISOString();

@@ -1,0 +1,34 @@
+import { wordsOf } from "./message.ts";
+import type { Channel, ChannelContent } from "./ports.ts";
+import { answerOf, type ProviderTarget, post } from "./post.ts";
+
+/**
+ * Creates the channel that publishes to a topic of ntfy. A message has a link only: all readers of the topic see the whole message, so an
+ * action that sends an answer would give away the credential. The outcome replaces the message by its sequence id.
+ */
+export function createNtfy({
+  target,
+  topic,
+  token,
+  content,
+}: {
+  target: ProviderTarget;
+  topic: string;
+  /** Access token; empty: none. */
+  token: string;
+  content: ChannelContent;
+}): Channel {
+  return {
+    async send(notice, signal) {
+      const { title, text } = wordsOf(notice, content);
+      const isOpen = notice.phase === "opened";
+      const body = JSON.stringify({
+        ...{ topic, title, message: text || title, click: notice.url, sequence_id: notice.request.id },
+        priority: !isOpen ? 2 : notice.request.risks.length > 0 ? 4 : 3,
+        actions: [{ action: "view", label: isOpen ? "Open" : "See outcome", url: notice.url }],
+      });
+      const headers: Record<string, string> = token === "" ? {} : { authorization: `Bearer ${token}` };
+      return answerOf(await post(target, { headers, body, signal }));
+    },
+  };
+}

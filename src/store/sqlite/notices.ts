@@ -1,0 +1,112 @@
+import type { DatabaseSync } from "node:sqlite";
+import type { ClaimedNotice, NewNotice, NoticeCounts, NoticePhase, NoticeResult } from "../../reach/ports.ts";
+import type { Step } from "./commit.ts";
+import { statement } from "./database.ts";
+
+/** The notices of a store. */
+export type SqliteNotices = ReturnType<typeof createSqliteNotices>;
+
+/**
+ * Writes and reads notices. A notice is `opened` or `settled` while an attempt is due, `sent` between both, and `closed` or `dead` at the
+ * end. The lease is released by its owner, or ends.
+ */
+export function createSqliteNotices(db: DatabaseSync) {
+  const sql = prepare(db);
+  return {
+    open(step: Step, { ask, channel, dueAt, owner, leaseMs }: NewNotice): void {
+      sql.insert.run(ask, channel, dueAt, owner, owner === "" ? 0 : step.now + leaseMs);
+    },
+
+    /**
+     * Makes the notices of a settled request due again. One that nobody tried to send ends instead. A notice that is being sent stays
+     * leased until the result is recorded, so that the outcome never reaches the provider first.
+     */
+    settle(step: Step, ask: string): void {
+      sql.settle.run({ ask, now: step.now });
+    },
+
+    claim(
+      step: Step,
+      { owner, leaseMs, channels }: { owner: string; leaseMs: number; channels: ReadonlyMap<string, number> },
+    ): ClaimedNotice[] {
+      return [...channels].flatMap(([channel, limit]) => {
+        const due = sql.due.all({ channel, now: step.now, limit });
+        for (const { ask } of due) sql.claim.run(owner, step.now + leaseMs, ask, channel);
+        return due.map(({ ask, phase, attempts, ref }) => ({ ask, channel, phase, attempts, ref }));
+      });
+    },
+
+    /** Returns whether a claim would find a notice. */
+    isDue: ({ channels }: { channels: ReadonlyMap<string, number> }, now: number): boolean =>
+      [...channels.keys()].some((channel) => sql.due.all({ channel, now, limit: 1 }).length > 0),
+
+    note(
+      { ask, channel, phase }: Pick<ClaimedNotice, "ask" | "channel" | "phase">,
+      owner: string,
+      result: NoticeResult,
+    ): void {
+      const key = { ask, channel, owner };
+      const current = sql.state.get(key);
+      if (current === undefined) return;
+      const ref = result.result === "accepted" ? result.ref : current.ref;
+      // The request was settled while its opening was being sent.
+      if (phase === "opened" && current.state === "settled") sql.release.run({ ...key, ref });
+      else if (current.state !== phase) return;
+      else if (result.result === "retry") sql.retry.run({ ...key, at: result.at });
+      else {
+        const state = result.result === "dead" ? "dead" : phase === "opened" ? "sent" : "closed";
+        sql.end.run({ ...key, state, ref, why: result.result === "dead" ? result.why : "" });
+      }
+    },
+
+    /** Moves the times of notices that are due later. */
+    postpone(ms: number): void {
+      sql.postpone.run(ms, ms);
+    },
+
+    count(): NoticeCounts {
+      const { waiting, oldest } = sql.count.get() ?? { waiting: 0, oldest: null };
+      return { waiting, ...(oldest !== null && { oldestDue: oldest }) };
+    },
+  };
+}
+
+function prepare(db: DatabaseSync) {
+  const mine = "ask = :ask AND channel = :channel AND owner = :owner";
+  return {
+    insert: statement(
+      db,
+      "INSERT INTO notices (ask, channel, state, next_at, owner, lease) VALUES (?, ?, 'opened', ?, ?, ?)",
+    ),
+    settle: statement(
+      db,
+      `UPDATE notices SET next_at = :now, attempts = 0,
+         state = CASE WHEN state = 'opened' AND attempts = 0 AND owner = '' THEN 'closed' ELSE 'settled' END
+       WHERE ask = :ask AND state IN ('opened', 'sent')`,
+    ),
+    due: statement<{ ask: string; phase: NoticePhase; attempts: number; ref: string }>(
+      db,
+      `SELECT ask, state AS phase, attempts, ref FROM notices
+       WHERE state IN ('opened', 'settled') AND channel = :channel AND next_at <= :now AND lease <= :now ORDER BY next_at LIMIT :limit`,
+    ),
+    claim: statement(db, "UPDATE notices SET owner = ?, lease = ? WHERE ask = ? AND channel = ?"),
+    state: statement<{ state: string; ref: string }>(db, `SELECT state, ref FROM notices WHERE ${mine}`),
+    release: statement(db, `UPDATE notices SET owner = '', lease = 0, ref = :ref WHERE ${mine}`),
+    retry: statement(
+      db,
+      `UPDATE notices SET owner = '', lease = 0, attempts = attempts + 1, next_at = :at WHERE ${mine}`,
+    ),
+    end: statement(
+      db,
+      `UPDATE notices SET owner = '', lease = 0, state = :state, ref = :ref, why = :why WHERE ${mine}`,
+    ),
+    postpone: statement(
+      db,
+      "UPDATE notices SET next_at = next_at + ?, lease = CASE lease WHEN 0 THEN 0 ELSE lease + ? END WHERE state IN ('opened', 'settled')",
+    ),
+    count: statement<{ waiting: number; oldest: number | null }>(
+      db,
+      "SELECT count(*) AS waiting, min(max(next_at, lease)) AS oldest FROM notices WHERE state IN ('opened', 'settled')",
+    ),
+  };
+}
