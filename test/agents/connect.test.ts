@@ -236,3 +236,25 @@ test.for([
     expect(stdout).not.toMatch(/tg_|unified_exec_tty|trusted_hash/);
   },
 );
+
+test("hooks of Codex in the settings of the machine hold where a project and a flag switch hooks off", async () => {
+  const { service, place, run, connect } = await createMachine();
+  await mkdir(join(service.workspace, ".codex"));
+  await writeFile(
+    join(service.workspace, ".codex/config.toml"),
+    "[features]\nhooks = false\nunified_exec_tty = true\n",
+  );
+  const trusted = `[projects."${service.workspace}"]\ntrust_level = "trusted"\n`;
+  await mkdir(join(place.home, ".codex"));
+  await writeFile(join(place.home, ".codex/config.toml"), trusted);
+  // The canary asks Codex to run without hooks.
+  const { canary, toolsThat } = await connect("codex", "--yes", "--system");
+  expect(canary.problem).toBe("");
+  expect(toolsThat("asks")).toContain("exec_command");
+  expect(toolsThat("runs unasked")).toEqual([]);
+  expect((await connect("codex", "--check")).problems).toEqual([]);
+
+  await run(process.execPath, [main, "disconnect", "codex"], { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: approver });
+  expect((await run("cat", ["/etc/codex/requirements.toml"])).stdout).toBe("");
+  expect((await run("cat", [join(place.home, ".codex/config.toml")])).stdout).not.toContain("tg_");
+});

@@ -157,8 +157,8 @@ function problemOfConnector({ kind, enforced, systemLevel }: Connector): string 
     return "the connector did not verify that the service runs as another user; run `toolgate connect` again on the machine of the service";
   if (systemLevel || kind === "mcp") return undefined;
   const setting = offSettings[kind];
-  if (kind === "claude")
-    return `a project can switch the hooks of Claude Code off (${setting}); put them into the settings of the machine: toolgate disconnect claude, then sudo toolgate connect claude --system --user NAME`;
+  if (kind === "claude" || kind === "codex")
+    return `a project can switch the hooks of ${kind === "claude" ? "Claude Code" : "Codex"} off (${setting}); put them into the settings of the machine: toolgate disconnect ${kind}, then sudo toolgate connect ${kind} --system --user NAME`;
   if (setting !== undefined)
     return `a project can switch the hooks of ${kind} off (${setting}); let ${kind} use the tools of Toolgate over MCP, with its own tools off`;
   return `a plugin of a project runs in ${kind} after ours and can change what was approved, and ${kind} has no settings that a project cannot change; let ${kind} use the tools of Toolgate over MCP, with its own tools off`;

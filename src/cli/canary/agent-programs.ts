@@ -82,7 +82,7 @@ export const agentPrograms: Readonly<Record<Exclude<AgentKind, "mcp">, AgentProg
       ...["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-c", 'model="m"'],
       ...["-c", 'model_provider="canary"', "canary"],
     ],
-    withoutHooks: [],
+    withoutHooks: ["-c", "features.hooks=false"],
     samples: {},
     withoutEffect: { write_stdin: "it fires no hook; without terminals, which are off, it writes to no program" },
     files: {},

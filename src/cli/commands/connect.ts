@@ -6,7 +6,7 @@ import { locateProgram } from "../../core/locate-program.ts";
 import { agentPrograms } from "../canary/agent-programs.ts";
 import { runCanary } from "../canary/run-canary.ts";
 import { collect, type GlobalOptions, refuseCachedProgram, withScreen, withServer } from "../command.ts";
-import { httpHookVariable, managedSettings, mcpCommand } from "../connect/agent-files.ts";
+import { codexRequirements, httpHookVariable, managedSettings, mcpCommand } from "../connect/agent-files.ts";
 import { type AgentUser, findAgentUser } from "../connect/agent-user.ts";
 import { allConnectors, checkConnector } from "../connect/check-connector.ts";
 import { alreadyConnected, type ConnectorOptions, makeConnector, planConnector } from "../connect/connect-agent.ts";
@@ -66,7 +66,7 @@ export function defineConnect(command: Command, context: CliContext): void {
     )
     .option(
       "--system",
-      "claude only, as root: write the hooks into the settings of the machine, where no project switches them off",
+      "claude and codex, as root: write the hooks into the settings of the machine, where no project switches them off",
     )
     .option("--accept-plugins", "opencode only: accept the plugins and tools of the project here, as they are now")
     .addHelpText("after", connectHelp)
@@ -123,7 +123,7 @@ async function connectAgent(
   for (const { keyPath, value } of planned.codex)
     screen.note(`codex writes into its configuration: ${terminalLine(`${keyPath} = ${JSON.stringify(value)}`)}`);
   if (planned.codex.length > 0) screen.note("codex then trusts the hooks above, which it would skip otherwise");
-  if (isSystem) screen.alert(systemNotice(user));
+  if (isSystem) screen.alert(kind === "codex" ? codexNotice(user) : systemNotice(user));
   if (!flags.yes && !(await confirmAtTerminal(screen.io, "write these changes?"))) return exitCodes.cancelled;
   const { record, enforcement } = await makeConnector(options, planned);
   const canary = await canaryOf(record, { user, approver, screen, flags });
@@ -142,8 +142,11 @@ async function connectAgent(
 
 /** Refuses `--system` where the agent has no such level, for others than root, and a second time. */
 function checkSystemLevel(kind: AgentKind, { httpHook }: ConnectFlags): void {
-  if (kind !== "claude")
-    throw new UsageError("--system is for claude", `${kind} has no settings that no project can change: leave it out`);
+  if (kind !== "claude" && kind !== "codex")
+    throw new UsageError(
+      "--system is for claude and codex",
+      `${kind} has no settings that no project can change: leave it out`,
+    );
   if (httpHook) throw new UsageError("--system and --http-hook exclude each other", "leave out --http-hook");
   if (process.geteuid?.() !== 0)
     throw new UsageError("only root can write the settings of the machine", "run it with sudo");
@@ -168,6 +171,9 @@ function requireProgram({ agentProgram: named = "codex" }: ConnectFlags, { env }
 
 const systemNotice = ({ name }: AgentUser) =>
   `${managedSettings} holds for everyone on this machine: allowManagedHooksOnly turns off the hooks of all other people, projects and plugins, and Claude Code of users other than ${name} can use no tool, since they cannot read the token of ${name}`;
+
+const codexNotice = ({ name }: AgentUser) =>
+  `${codexRequirements} holds for everyone on this machine: allow_managed_hooks_only turns off the hooks of all other people, projects and plugins, and Codex of users other than ${name} can use no tool, since they cannot read the token of ${name}`;
 
 /** Refuses a token that is not valid or cannot create those of the agent, before a person reads what would change. */
 async function checkCanApprove({ tools, tokenSource }: ServerConnection): Promise<void> {

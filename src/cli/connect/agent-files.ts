@@ -1,5 +1,6 @@
 import { existsSync } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
+import { stringify } from "smol-toml";
 import { opencodePlugin } from "../../agents/hooks/opencode-plugin.ts";
 import type { PeerProof } from "../../client/verified-socket.ts";
 import { assets } from "../../core/assets.ts";
@@ -18,8 +19,8 @@ export interface AgentFiles {
     readonly entries: readonly JsonEntry[];
     readonly isSystem?: boolean;
   }[];
-  /** Whole files of ours. */
-  readonly whole: readonly { readonly path: string; readonly text: string }[];
+  /** Whole files of ours. One of the system must not exist before, since it cannot be merged. */
+  readonly whole: readonly { readonly path: string; readonly text: string; readonly isSystem?: boolean }[];
   /** Values that Codex writes into its configuration itself. */
   readonly codex?: readonly CodexEdit[];
 }
@@ -39,7 +40,7 @@ export interface AgentFilesOptions {
   readonly hookTokenFile: string;
   /** True if Claude Code sends HTTP requests instead of running our command. */
   readonly isHttpHook: boolean;
-  /** True if the hooks of Claude Code go into the settings of the machine. */
+  /** True if the hooks go into the settings of the machine. */
   readonly isSystem: boolean;
 }
 
@@ -157,6 +158,9 @@ export const isOurCodexHook = ({ mcpName }: { mcpName: string }) => {
   return (command: string) => command.includes(mcpName);
 };
 
+/** Requirements of Codex for the whole machine, which neither a project nor a user nor a flag overrides. */
+export const codexRequirements = "/etc/codex/requirements.toml";
+
 function codexFiles({ env, home }: AgentUser, options: AgentFilesOptions): AgentFiles {
   const directory = env.CODEX_HOME || join(home, ".codex");
   const hook = {
@@ -170,14 +174,25 @@ function codexFiles({ env, home }: AgentUser, options: AgentFilesOptions): Agent
     isItem: true,
   }));
   const [command = "", ...args] = mcpCommand(options);
+  const server = { keyPath: `mcp_servers.${options.mcpName}`, value: { command, args } };
+  // What is written to the terminal of a program that runs already fires no hook.
+  const features = { hooks: true, unified_exec_tty: false };
+  if (!options.isSystem)
+    return {
+      json: [{ path: join(directory, "hooks.json"), entries }],
+      whole: [],
+      codex: [{ keyPath: "features.unified_exec_tty", value: features.unified_exec_tty }, server],
+    };
+  const hooks = Object.fromEntries(entries.map(({ path: [, event = ""], value }) => [event, [value]]));
+  const managed = {
+    allow_managed_hooks_only: true,
+    features,
+    hooks: { managed_dir: dirname(codexRequirements), ...hooks },
+  };
   return {
-    json: [{ path: join(directory, "hooks.json"), entries }],
-    whole: [],
-    codex: [
-      // What is written to the terminal of a program that runs already fires no hook.
-      { keyPath: "features.unified_exec_tty", value: false },
-      { keyPath: `mcp_servers.${options.mcpName}`, value: { command, args } },
-    ],
+    json: [],
+    whole: [{ path: codexRequirements, text: `${stringify(managed)}\n`, isSystem: true }],
+    codex: [server],
   };
 }
 

@@ -49,10 +49,12 @@ export async function configureCodex(codex: Codex, edits: readonly CodexEdit[], 
   return await withCodex(codex, async (call) => {
     const before = await ownValues(call, edits);
     const hooks = await listHooks(call, isOurs);
-    const trusted = hooks.map(({ key, currentHash }) => ({
-      keyPath: `hooks.state.${JSON.stringify(key)}`,
-      value: { trusted_hash: currentHash },
-    }));
+    const trusted = hooks
+      .filter((hook) => problemOf(hook) !== undefined)
+      .map(({ key, currentHash }) => ({
+        keyPath: `hooks.state.${JSON.stringify(key)}`,
+        value: { trusted_hash: currentHash },
+      }));
     await write(call, [...edits, ...trusted]);
     const refused = (await listHooks(call, isOurs)).filter((hook) => problemOf(hook) !== undefined);
     if (hooks.length === 0 || refused.length > 0)

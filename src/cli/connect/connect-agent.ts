@@ -93,12 +93,18 @@ export function planConnector(planned: ConnectorOptions): PlannedConnector {
       ...originalOf(before),
     });
   }
-  if (ofSystem.length > 0) changes.push(systemRecordChange(kind, { user: user.name, files: ofSystem }));
-  for (const { path: named, text } of whole) {
-    const { path, before } = readAs(named, false);
-    changes.push({ path, before, after: text });
-    written.push({ path, sha256: digestOfText(text), ...originalOf(before) });
+  for (const { path: named, text, isSystem = false } of whole) {
+    const { path, before } = readAs(named, isSystem);
+    if (isSystem && before !== undefined)
+      throw new CommandError(
+        `${path} exists already, and holds for the whole machine`,
+        `move it away, connect, and add what it had; or leave out --system`,
+        exitCodes.failed,
+      );
+    changes.push({ path, before, after: text, isSystem });
+    (isSystem ? ofSystem : written).push({ path, sha256: digestOfText(text), ...originalOf(before) });
   }
+  if (ofSystem.length > 0) changes.push(systemRecordChange(kind, { user: user.name, files: ofSystem }));
   const systemFiles = changes.filter(({ isSystem }) => isSystem).map(({ path }) => path);
   return { changes, mcpName, tokens: kind === "mcp" ? [caller] : [host, caller], written, systemFiles, codex };
 }
