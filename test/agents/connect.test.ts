@@ -204,6 +204,7 @@ test("each native tool of opencode that asks shows one request, and rejected lea
   expect(await readdir(service.workspace)).toEqual([]);
 });
 
+// The command of docs/agents/terminal.md.
 test.for([
   ["codex", "exec_command", ".codex/config.toml", "[features]\nhooks = false\n"],
   ["gemini", "run_shell_command", ".gemini/settings.json", '{"hooksConfig":{"enabled":false}}'],

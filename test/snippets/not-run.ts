@@ -7,6 +7,7 @@ export const blocksNotRun: readonly Exception[] = [
   { language: "yaml", why: "rules of Prometheus, which is not here" },
   { page: "docs/agents/acp.md", language: "json", why: "a setting of opencode" },
   { page: "docs/agents/claude-code.md", count: 4, by: "test/agents/pages.test.ts" },
+  { page: "docs/agents/terminal.md", by: "test/agents/connect.test.ts" },
   { page: "docs/clients/ai-sdk.md", count: 2, by: "test/package/ai.test.ts" },
   { page: "docs/clients/opencode.md", language: "ts", by: "test/clients/opencode.test.ts" },
   ...["anthropic", "langchain", "openai-agents", "pydantic-ai"].map((name) => ({
