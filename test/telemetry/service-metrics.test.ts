@@ -41,7 +41,7 @@ test("the metrics have the open requests with the age of the oldest, and the run
   const stepsOf = (name: string) => after[`toolgate_store_duration_seconds_count{operation="${name}"}`] ?? 0;
   const steps = ["open_call", "open_asks", "settle_ask", "finish_call"].map(stepsOf);
   expect(steps).toEqual([3, 2, 1, 2]);
-  // On a busy machine judging an answer takes so long that the start is a step of its own.
+  // On a busy machine judging an answer takes so long that the start is another step.
   expect(stepsOf("start_call")).toBeLessThanOrEqual(1);
   await agent.tools.cancelTool({ sessionId, callId: "c2" });
   await two.end();
