@@ -55,7 +55,7 @@ const allowed: Record<string, readonly string[]> = {
   call: ["approval", "config/schema.ts", "core", "policy", "reach/ports.ts", "tool"],
   reach: ["core", "policy/address.ts", "policy/wildcard.ts"],
   approval: ["core", "policy"],
-  "agents/connect": ["core", "people"],
+  "agents/connect": ["agents/hooks/project-settings.ts", "core", "people"],
   "agents/hooks": ["core"],
   "agents/mcp": ["core/json.ts", "core/pages-of.ts", "core/within.ts", "view"],
   "agents/runners": ["core", "tool/errors.ts"],

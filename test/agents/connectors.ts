@@ -129,7 +129,7 @@ export const connectors: Readonly<Record<string, Connector>> = {
           program: agentPrograms.codex,
           user: { ...userInfo(), name: "", home: place.home, env: process.env },
         };
-        await configureCodex(codex, [], (each) => each === command);
+        await configureCodex(codex, [], command);
       }
       return await runCodex(place, model);
     },

@@ -99,12 +99,14 @@ test("approvals are advisory for the service's user and root, and for others unt
   });
 
   const agents = clientOf(AgentService, service.url, approver);
-  const connector = { kind: "claude", place: "ann@here", uid: agentUid };
-  const stateOf = async (enforced: boolean, systemLevel: boolean) =>
-    (await agents.registerConnector({ ...connector, enforced, systemLevel })).connector?.enforcement?.state;
+  const connector = { place: "ann@here", uid: agentUid };
+  const stateOf = async (enforced: boolean, systemLevel: boolean, kind = "claude") =>
+    (await agents.registerConnector({ ...connector, kind, enforced, systemLevel })).connector?.enforcement?.state;
   expect(await stateOf(false, true)).toBe(EnforcementState.ADVISORY);
   expect(await stateOf(true, false)).toBe(EnforcementState.ADVISORY);
   expect(await stateOf(true, true)).toBe(EnforcementState.ENFORCED);
+  // Codex runs a tool whose hook is killed.
+  expect(await stateOf(true, true, "codex")).toBe(EnforcementState.ADVISORY);
   const { code } = await clientOf(CredentialService, service.url, approver).createCode({});
   const { credential } = await sendAs(agentUid, "CredentialService/SignIn", { code, label: "ann" }, approver);
   expect(await enforcementOf(agentUid)).toMatchObject({

@@ -17,6 +17,7 @@ import { isReadableBy } from "../../core/readable-by.ts";
 import type { RecordTable } from "../../core/record-table.ts";
 import { RequestError } from "../../core/request-error.ts";
 import type { Credentials } from "../../people/credentials.ts";
+import { projectSettings } from "../hooks/project-settings.ts";
 
 /** The registered connectors of agents. */
 export interface Connectors {
@@ -155,21 +156,19 @@ export function createEnforcement({
 function problemOfConnector({ kind, enforced, systemLevel }: Connector): string | undefined {
   if (!enforced)
     return "the connector did not verify that the service runs as another user; run `toolgate connect` again on the machine of the service";
-  if (systemLevel || kind === "mcp") return undefined;
-  const setting = offSettings[kind];
-  if (kind === "claude" || kind === "codex")
-    return `a project can switch the hooks of ${kind === "claude" ? "Claude Code" : "Codex"} off (${setting}); put them into the settings of the machine: toolgate disconnect ${kind}, then sudo toolgate connect ${kind} --system --user NAME`;
-  if (setting !== undefined)
-    return `a project can switch the hooks of ${kind} off (${setting}); let ${kind} use the tools of Toolgate over MCP, with its own tools off`;
+  if (kind === "mcp" || (systemLevel && kind === "claude")) return undefined;
+  if (systemLevel)
+    return `${kind} runs a tool whose hook is killed, which a program of its user can do; let ${kind} use the tools of Toolgate over MCP, with its own tools off`;
+  const settings = projectSettings[kind];
+  if (settings !== undefined) {
+    const { name, off } = settings;
+    const [{ path, files }] = off;
+    const fact = `a project can switch the hooks of ${name} off (${path} in its ${files[0]})`;
+    return kind === "claude" || kind === "codex"
+      ? `${fact}; put them into the settings of the machine: toolgate disconnect ${kind}, then sudo toolgate connect ${kind} --system --user NAME`
+      : `${fact}; let ${kind} use the tools of Toolgate over MCP, with its own tools off`;
+  }
   return `a plugin of a project runs in ${kind} after ours and can change what was approved, and ${kind} has no settings that a project cannot change; let ${kind} use the tools of Toolgate over MCP, with its own tools off`;
 }
-
-/** Settings of a project with which it switches the hooks of its agent off, by kind. */
-const offSettings: Readonly<Record<string, string | undefined>> = {
-  claude: "disableAllHooks in its .claude/settings.json",
-  codex: "features.hooks in its .codex/config.toml",
-  copilot: "disableAllHooks in its .github/hooks or .github/copilot/settings.json",
-  gemini: "hooksConfig in its .gemini/settings.json",
-};
 
 const canApprove = (role: string) => role === "approver" || role === "admin";

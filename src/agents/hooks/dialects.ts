@@ -121,7 +121,7 @@ export const copilot: Dialect = {
   read(text) {
     const hook = readObject(text);
     // The event is not named: only a hook after the tool has its result.
-    const isBefore = hook.toolResult === undefined && hook.error === undefined;
+    const isBefore = !isObject(hook.toolResult) && typeof hook.error !== "string";
     const foreignTool = stringIn(hook, "toolName");
     const [foreignSession, cwd] = [stringIn(hook, "sessionId"), stringIn(hook, "cwd")];
     const input = objectIn(hook, "toolArgs");

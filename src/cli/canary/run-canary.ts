@@ -4,7 +4,7 @@ import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { type AgentUser, asAgentUser } from "../connect/agent-user.ts";
+import { type AgentUser, agentEnvironment, asAgentUser } from "../connect/agent-user.ts";
 import type { CanaryResult } from "../connect/record.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import { type AgentProgram, changesText, existingFileIn, sampleInput } from "./agent-programs.ts";
@@ -141,25 +141,13 @@ async function runAgent(
   url: string,
   files: string,
 ): Promise<string> {
-  const { env, home, uid, gid } = user;
-  const kept = [
-    "PATH",
-    "LANG",
-    "XDG_CONFIG_HOME",
-    "XDG_DATA_HOME",
-    "CLAUDE_CONFIG_DIR",
-    "CODEX_HOME",
-    "COPILOT_HOME",
-  ].flatMap((name) => {
-    const value = env[name];
-    return value === undefined ? [] : [[name, value] as const];
-  });
+  const { uid, gid } = user;
   const args = [...(agent.settings?.(url) ?? []), ...agent.args(files), ...(isSystem ? agent.withoutHooks : [])];
   const child = spawn(program, args, {
     cwd,
     env: {
-      ...Object.fromEntries(kept),
-      HOME: agent.homeFile ? join(files, homeName) : home,
+      ...agentEnvironment(user),
+      ...(agent.homeFile && { HOME: join(files, homeName) }),
       TERM: "dumb",
       ...agent.env(url, user),
     },

@@ -153,11 +153,6 @@ function opencodeFiles({ env, home }: AgentUser, options: AgentFilesOptions): Ag
   };
 }
 
-/** Checks whether Codex runs one of our hooks by this command. */
-export const isOurCodexHook = ({ mcpName }: { mcpName: string }) => {
-  return (command: string) => command.includes(mcpName);
-};
-
 /** Requirements of Codex for the whole machine, which neither a project nor a user nor a flag overrides. */
 export const codexRequirements = "/etc/codex/requirements.toml";
 

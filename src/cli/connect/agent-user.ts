@@ -38,6 +38,16 @@ function passwdEntry(name: string): string[] {
   }
 }
 
+/** Returns the environment of a program of the agent: never a token of ours, with which it could approve. */
+export function agentEnvironment({ env, home }: AgentUser): Record<string, string> {
+  const own = ["PATH", "LANG", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "COPILOT_HOME"];
+  const kept = own.flatMap((name) => {
+    const value = env[name];
+    return value === undefined ? [] : [[name, value] as const];
+  });
+  return { ...Object.fromEntries(kept), HOME: home };
+}
+
 /** Runs synchronous work on files with the rights of the agent's user, so that root follows no link that the user could not. */
 export function asAgentUser<T>({ uid, gid }: AgentUser, work: () => T): T {
   const { geteuid, getegid, getgroups, setgroups, setegid, seteuid } = process;

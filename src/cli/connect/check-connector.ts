@@ -3,6 +3,7 @@ import { dirname, join } from "node:path";
 import { parse as parseToml } from "smol-toml";
 import type { Connector } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { type Enforcement, EnforcementState } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { projectSettings } from "../../agents/hooks/project-settings.ts";
 import { connectVerified } from "../../client/connect.ts";
 import { openVerifiedSocket } from "../../client/verified-socket.ts";
 import { pagesOf } from "../../core/pages-of.ts";
@@ -10,7 +11,6 @@ import { readIfExists } from "../../core/read-if-exists.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import type { Certificates } from "../connection/server-address.ts";
 import { commandFailure } from "../failure/failure.ts";
-import { isOurCodexHook } from "./agent-files.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
 import { codexProblems } from "./codex.ts";
 import { digestOfText, findEntry, hasEntry } from "./file-change.ts";
@@ -55,9 +55,7 @@ async function findProblems(
     ...(record.kind === "opencode" ? pluginsOf(directory, record, user) : []),
   ]);
   if (record.kind === "codex")
-    problems.push(
-      ...(await codexProblems({ program: record.codex?.program ?? "codex", user }, isOurCodexHook(record))),
-    );
+    problems.push(...(await codexProblems({ program: record.codex?.program ?? "codex", user }, record.mcpName)));
   const peer = await problemOfPeer(record, certificates);
   // A program that only answers at the address gets no token.
   if (peer !== undefined) return { problems: [...problems, peer], enforcement: undefined };
@@ -85,30 +83,14 @@ export async function allConnectors({ agents }: ServerConnection): Promise<Conne
   return pages.flatMap(({ connectors }) => connectors);
 }
 
-/** Settings of a project that switch off the hooks of an agent, or what they rest on: the files, and each path with its value. */
-const offSettings: Readonly<Record<string, readonly { files: readonly string[]; path: string; value: boolean }[]>> = {
-  claude: [{ files: [".claude/settings.json", ".claude/settings.local.json"], path: "disableAllHooks", value: true }],
-  codex: [
-    { files: [".codex/config.toml"], path: "features.hooks", value: false },
-    { files: [".codex/config.toml"], path: "features.unified_exec_tty", value: true },
-  ],
-  copilot: [
-    {
-      files: [".github/copilot/settings.json", ".github/copilot/settings.local.json"],
-      path: "disableAllHooks",
-      value: true,
-    },
-  ],
-  gemini: [{ files: [".gemini/settings.json"], path: "hooksConfig.enabled", value: false }],
-};
-
 /** Names the settings of a project that switch off the hooks of an agent there. */
 function switchedOff(kind: AgentKind, directory: string): string[] {
-  return (offSettings[kind] ?? []).flatMap(({ files, path, value }) =>
+  const { name, off } = projectSettings[kind] ?? { off: [] };
+  return off.flatMap(({ files, path, value }) =>
     files
-      .map((name) => join(directory, name))
+      .map((file) => join(directory, file))
       .filter((file) => settingIn(file, path.split(".")) === value)
-      .map((file) => `${file} switches off the hooks of ${kind} here (${path}): no tool asks`),
+      .map((file) => `${file} switches off the hooks of ${name} here (${path}): no tool asks`),
   );
 }
 

@@ -5,7 +5,7 @@ import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { z } from "zod";
 import { within } from "../../core/within.ts";
 import { CommandError, exitCodes } from "../failure/command-error.ts";
-import type { AgentUser } from "./agent-user.ts";
+import { type AgentUser, agentEnvironment } from "./agent-user.ts";
 
 /** A value in the configuration of Codex, by its key in TOML; null removes it. */
 export interface CodexEdit {
@@ -43,12 +43,12 @@ const configuration = z.object({
 
 /**
  * Writes values into the configuration of Codex, and lets it trust our hooks: it skips a hook that it does not trust, in silence.
- * Codex does both itself, so that its comments stay. Returns the edits that undo them.
+ * Codex does both itself, so that its comments stay. The commands of our hooks contain `mark`. Returns the edits that undo both.
  */
-export async function configureCodex(codex: Codex, edits: readonly CodexEdit[], isOurs: (command: string) => boolean) {
+export async function configureCodex(codex: Codex, edits: readonly CodexEdit[], mark: string) {
   return await withCodex(codex, async (call) => {
     const before = await ownValues(call, edits);
-    const hooks = await listHooks(call, isOurs);
+    const hooks = await listHooks(call, mark);
     const trusted = hooks
       .filter((hook) => problemOf(hook) !== undefined)
       .map(({ key, currentHash }) => ({
@@ -56,7 +56,7 @@ export async function configureCodex(codex: Codex, edits: readonly CodexEdit[], 
         value: { trusted_hash: currentHash },
       }));
     await write(call, [...edits, ...trusted]);
-    const refused = (await listHooks(call, isOurs)).filter((hook) => problemOf(hook) !== undefined);
+    const refused = (await listHooks(call, mark)).filter((hook) => problemOf(hook) !== undefined);
     if (hooks.length === 0 || refused.length > 0)
       throw new CommandError(
         "Codex did not take over the trust in our hooks, so its tools run unasked",
@@ -72,8 +72,8 @@ export const editCodex = (codex: Codex, edits: readonly CodexEdit[]): Promise<vo
   withCodex(codex, (call) => write(call, edits));
 
 /** Names what keeps Codex from running our hooks, as it says itself. */
-export async function codexProblems(codex: Codex, isOurs: (command: string) => boolean): Promise<string[]> {
-  const hooks = await withCodex(codex, (call) => listHooks(call, isOurs));
+export async function codexProblems(codex: Codex, mark: string): Promise<string[]> {
+  const hooks = await withCodex(codex, (call) => listHooks(call, mark));
   if (hooks.length === 0) return ["Codex does not list our hooks, so no tool asks"];
   return hooks.flatMap((hook) => problemOf(hook) ?? []);
 }
@@ -83,9 +83,9 @@ function problemOf({ key, enabled, trustStatus }: { key: string; enabled: boolea
   return ["trusted", "managed"].includes(trustStatus) ? undefined : `Codex skips the hook ${key}: it is ${trustStatus}`;
 }
 
-async function listHooks(call: Call, isOurs: (command: string) => boolean) {
+async function listHooks(call: Call, mark: string) {
   const { data } = hookList.parse(await call("hooks/list", { cwds: [process.cwd()] }));
-  return data.flatMap(({ hooks }) => hooks).filter(({ command }) => command !== undefined && isOurs(command));
+  return data.flatMap(({ hooks }) => hooks).filter(({ command }) => command?.includes(mark));
 }
 
 /** Returns what the user's own file has at the keys of some edits. */
@@ -111,9 +111,9 @@ type Call = (method: string, params: JsonObject) => Promise<unknown>;
 
 /** Runs `codex app-server` for some requests, as JSON-RPC in lines. */
 async function withCodex<T>({ program, user }: Codex, work: (call: Call) => Promise<T>): Promise<T> {
-  const { uid, gid, home, env } = user;
+  const { uid, gid } = user;
   const child = spawn(program, ["app-server"], {
-    env: { ...env, HOME: home },
+    env: agentEnvironment(user),
     stdio: ["pipe", "pipe", "ignore"],
     ...(process.getuid?.() === 0 && uid !== 0 && { uid, gid }),
   });

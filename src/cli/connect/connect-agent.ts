@@ -7,7 +7,7 @@ import type { PeerProof } from "../../client/verified-socket.ts";
 import { readIfExists } from "../../core/read-if-exists.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import { CommandError, exitCodes } from "../failure/command-error.ts";
-import { agentFiles, isOurCodexHook } from "./agent-files.ts";
+import { agentFiles } from "./agent-files.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
 import { type CodexEdit, configureCodex } from "./codex.ts";
 import { addEntries, applyChanges, digestOfText, type PlannedChange, resolvedPath } from "./file-change.ts";
@@ -184,7 +184,7 @@ export async function makeConnector(
   writeRecord(kind, user, record);
   const { agentProgram: program } = options;
   if (codex.length > 0 && program !== undefined) {
-    record.codex = { program, undo: await configureCodex({ program, user }, codex, isOurCodexHook(record)) };
+    record.codex = { program, undo: await configureCodex({ program, user }, codex, mcpName) };
     writeRecord(kind, user, record);
   }
   return { record, enforcement: connector?.enforcement };
