@@ -118,7 +118,7 @@ export function createTimeBudget(windowMs: number, now: () => number) {
   };
 }
 
-/** What the thread answers for a line. */
+/** Answer of the thread to a line. */
 export interface AnalysisAnswer {
   readings: Readings;
   /** Processor time that it took. */

@@ -14,7 +14,7 @@ export interface ChannelSettings extends Omit<Settings["channel"][string], "secr
   readonly to: string;
 }
 
-/** Where the settings stand. */
+/** The file of the settings, with the lines of its keys. */
 interface Source {
   readonly file: string;
   readonly lineOf: (path: readonly PropertyKey[]) => number | undefined;

@@ -1,7 +1,7 @@
 import type { PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 
-/** What a notice reports: that a request was opened, or its settlement. */
+/** The event that a notice reports: a request was opened, or settled. */
 export type NoticePhase = "opened" | "settled";
 
 /** A notice of one permission request to one channel, written by the step that opens the request. */
@@ -90,10 +90,10 @@ export type ChannelAnswer =
   /** This message is never accepted; with `disable` no other one is, until the service starts again. */
   | { readonly answer: "refused"; readonly why: string; readonly disable?: boolean };
 
-/** How much of a request leaves the service. */
+/** The part of a request that leaves the service. */
 export type ChannelContent = "none" | "risk" | "full";
 
-/** What the life of a call needs of reach: the notices of the requests that it opens. */
+/** The notices of requests that the life of a call opens. */
 export interface NoticeSender {
   /** Returns the notices of a request that is about to be opened, already claimed where this replica can send them at once. */
   noticesOf(request: PermissionRequest, workspace: string): NewNotice[];

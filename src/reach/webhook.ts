@@ -23,7 +23,7 @@ export function readWebhookKey(written: string): WebhookKey {
   );
 }
 
-/** What stands before the seed of an ed25519 key in PKCS #8. */
+/** The bytes of PKCS #8 before the seed of an ed25519 key. */
 const ed25519Header = Buffer.from("302e020100300506032b657004220420", "hex");
 
 /** Signs a body by Standard Webhooks 1.0.0: one signature for each key, so that a receiver accepts the old one while keys change. */

@@ -18,7 +18,7 @@ const service = useService({
 interface Recorded {
   file: string;
   tool: string;
-  /** The field of the hook with the input, and the field that a failed use has. */
+  /** The field of the hook with the input. */
   input: string;
   allowed: object;
   denied(reason: unknown): object;
