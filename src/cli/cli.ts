@@ -229,6 +229,11 @@ export const commands: readonly CommandEntry[] = [
     load: async () => (await import("./commands/workers.ts")).defineWorkers,
   },
   {
+    name: "doctor",
+    summary: "check a running service, each problem with its next step",
+    load: async () => (await import("./commands/doctor.ts")).defineDoctor,
+  },
+  {
     name: "upstream",
     summary: "accept the tools of an MCP server",
     load: async () => (await import("./commands/upstream.ts")).defineUpstream,

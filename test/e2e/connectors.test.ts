@@ -3,6 +3,7 @@ import { expect, test } from "vitest";
 import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { toolgate } from "../cli/toolgate.ts";
 import { clientOf, refusal } from "./clients.ts";
 import { useService } from "./service.ts";
 
@@ -27,6 +28,14 @@ test("files of a connector are protected from its registration until it is remov
   expect(connector).toMatchObject({ ...request, registeredBy: "approver" });
   expect(await actionOf(file)).toBe(PermissionAction.ASK);
   expect((await agents("watcher-token-for-tests").listConnectors({})).connectors).toEqual([connector]);
+
+  // `toolgate doctor` finds it, beside a service that works.
+  const environment = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "approver-token-for-tests" };
+  const { code, stdout } = await toolgate(["doctor"], environment);
+  expect(stdout).not.toContain("failed");
+  expect(code).toBe(0);
+  expect(stdout).toContain("ok       readiness    takes calls and answers");
+  expect(stdout).toContain("warning  agents       claude at ann@laptop: advisory: ");
 
   await approver.unregisterConnector({ id: connector?.id ?? "" });
   expect(await actionOf(file)).toBe(PermissionAction.ALLOW);

@@ -1,0 +1,278 @@
+import { get as getPlain } from "node:http";
+import { get as getSecure } from "node:https";
+import { text } from "node:stream/consumers";
+import { TLSSocket } from "node:tls";
+import type { Command } from "commander";
+import type { Connector } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
+import { SourceAcceptance, SourceState, SourceStateSchema } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
+import {
+  EnforcementState,
+  type GetServerInfoResponse,
+  SandboxState,
+} from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { ToolRegistration } from "../../../gen/opencode/tool/v1/worker_pb.ts";
+import { isLoopback } from "../../client/find-token.ts";
+import { pagesOf } from "../../core/pages-of.ts";
+import { countOf } from "../../view/quantities.ts";
+import { workerState } from "../../view/workers.ts";
+import { withServer } from "../command.ts";
+import { findServerToken, type ServerConnection } from "../connection/connection.ts";
+import { type Certificates, readCertificates } from "../connection/server-address.ts";
+import type { CliContext } from "../context.ts";
+import { exitCodes } from "../failure/command-error.ts";
+import { commandFailure } from "../failure/failure.ts";
+import type { Paint } from "../terminal/screen.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
+import { durationOf, momentOf, wordOf } from "../view/words.ts";
+import { allSources } from "./sources.ts";
+
+/** The result of one check. A warning weakens what the service promises; a failure keeps it from doing its work. */
+interface Finding {
+  check: string;
+  state: "ok" | "warning" | "failed";
+  fact: string;
+  /** The next step; empty if there is none, or the fact names it. */
+  next: string;
+}
+
+/** Defines `toolgate doctor`. */
+export function defineDoctor(command: Command, context: CliContext): void {
+  command
+    .description(
+      "Check a running service: readiness, certificate, clock, store, sandbox, approvals, agents and sources of tools, each problem with its next step. Ends with 1 if a check failed",
+    )
+    .action(() =>
+      withServer(context, command, "approver", async (server, screen, options) => {
+        const { env } = context.io;
+        const { value } = findServerToken("approver", options, env);
+        const get = getFrom(server.url, readCertificates(options, env), value);
+        let hasFailed = false;
+        for await (const finding of examine(server, get)) {
+          hasFailed ||= finding.state === "failed";
+          if (screen.json) screen.write(`${JSON.stringify(finding)}\n`);
+          else for (const line of findingLines(finding, screen.paint.out)) screen.write(`${line}\n`);
+        }
+        return hasFailed ? exitCodes.failed : undefined;
+      }),
+    );
+}
+
+/** Writes a finding for people. */
+function findingLines({ check, state, fact, next }: Finding, paint: Paint): string[] {
+  const color = ({ ok: "green", warning: "yellow", failed: "red" } as const)[state];
+  return [
+    `${paint(color, state.padEnd(7))}  ${check.padEnd(11)}  ${terminalLine(fact)}`,
+    ...(next === "" ? [] : [`${" ".repeat(22)}${paint("dim", "next:")} ${terminalLine(next)}`]),
+  ];
+}
+
+/** Checks a service, one thing after the other. The first request throws if the service is not reachable. */
+async function* examine(server: ServerConnection, get: Get): AsyncGenerator<Finding> {
+  const info = await server.tools.getServerInfo({});
+  const { version, principal, roles, person } = info;
+  const name = person?.name || principal;
+  yield ok("service", `${version} at ${server.url}; you are ${name}: ${roles.join(", ")}`);
+  const checks: Record<string, () => readonly Finding[] | Promise<readonly Finding[]>> = {
+    readiness: async () => readinessFindings(await get("/readyz"), server.url),
+    counters: async () => counterFindings(await get("/metrics")),
+    store: () => storeFindings(info),
+    sandbox: () => sandboxFindings(info),
+    approvals: () => approvalFindings(info),
+    agents: async () => (await allConnectors(server)).map(connectorFinding),
+    sources: () => sourceFindings(server),
+    workers: () => workerFindings(server),
+  };
+  for (const [check, find] of Object.entries(checks)) {
+    try {
+      yield* await find();
+    } catch (error) {
+      const { message, next } = commandFailure(error, server);
+      yield { check, state: "failed", fact: message, next };
+    }
+  }
+}
+
+const ok = (check: string, fact: string): Finding => ({ check, state: "ok", fact, next: "" });
+const warning = (check: string, fact: string, next = ""): Finding => ({ check, state: "warning", fact, next });
+const failed = (check: string, fact: string, next = ""): Finding => ({ check, state: "failed", fact, next });
+
+/** The answer to a GET, with the clock and certificate of its sender. */
+interface Answer {
+  status: number;
+  text: string;
+  /** The clock of the service and that of this machine, in ms since the epoch. */
+  clock: { service: number; here: number };
+  /** End of the certificate, in ms since the epoch; undefined without TLS. */
+  certificateEnds: number | undefined;
+}
+
+/** Reads a path that no rpc serves. */
+type Get = (path: string) => Promise<Answer>;
+
+function getFrom(url: string, certificates: Certificates, token: string | undefined): Get {
+  const send = url.startsWith("https:") ? getSecure : getPlain;
+  const headers = token === undefined ? {} : { authorization: `Bearer ${token}` };
+  return (path) =>
+    new Promise((resolve, reject) => {
+      const request = send(url + path, { ...certificates, headers, timeout: 10_000, agent: false }, (response) => {
+        const { socket, statusCode: status = 0 } = response;
+        const clock = { service: Date.parse(response.headers.date ?? ""), here: Date.now() };
+        const end = socket instanceof TLSSocket ? socket.getPeerCertificate().valid_to : undefined;
+        const certificateEnds = end === undefined ? undefined : Date.parse(end);
+        text(response).then((body) => resolve({ status, text: body, clock, certificateEnds }), reject);
+      });
+      request.on("timeout", () => request.destroy(new Error(`${url}${path} did not answer within 10 s`)));
+      request.on("error", reject);
+    });
+}
+
+function readinessFindings({ status, text, clock, certificateEnds }: Answer, url: string): Finding[] {
+  const [problem = "", ...rest] = text.trimEnd().split("\n");
+  return [
+    status === 200 ? ok("readiness", "takes calls and answers") : failed("readiness", problem),
+    ...rest.map((line) => warning("readiness", line.replace(/^warning: /, ""))),
+    certificateFinding(certificateEnds, url, clock.here),
+    clockFinding(clock),
+  ];
+}
+
+function certificateFinding(ends: number | undefined, url: string, now: number): Finding {
+  if (ends === undefined) {
+    if (isLoopback(url)) return ok("certificate", "not needed on loopback");
+    return warning(
+      "certificate",
+      "tokens and answers cross the network in clear",
+      "serve with --tls-cert and --tls-key, or behind a proxy with TLS",
+    );
+  }
+  const fact = `valid until ${momentOf(ends)}`;
+  if (ends - now > 14 * dayMs) return ok("certificate", fact);
+  return warning("certificate", fact, "renew it, and restart the service with the new one");
+}
+
+const dayMs = 86_400_000;
+
+/** Compares the clocks. The header has whole seconds, so differences of a second mean nothing. */
+export function clockFinding({ service, here }: Answer["clock"]): Finding {
+  if (Number.isNaN(service)) return warning("clock", "the service does not send its time");
+  const difference = Math.abs(service - here);
+  if (difference <= 5_000) return ok("clock", "agrees with that of this machine");
+  const side = service > here ? "ahead of" : "behind";
+  return warning(
+    "clock",
+    `the service is ${durationOf(difference)} ${side} this machine`,
+    "synchronize both clocks (timedatectl set-ntp true): deadlines, sign-ins and tokens of issuers depend on them",
+  );
+}
+
+const counters: Readonly<Record<string, { what: string; next: string }>> = {
+  toolgate_connections_refused_total: {
+    what: "connections over a cap were refused",
+    next: "raise connections under [limits], or the limit of open files (LimitNOFILE)",
+  },
+  toolgate_log_dropped_total: {
+    what: "log lines were dropped",
+    next: "free space where <data>/log lies, and read stderr of the service",
+  },
+  toolgate_store_errors_total: { what: "steps of the store failed", next: "the log says which, and why" },
+  toolgate_changed_inputs_total: {
+    what: "calls ran with another input than the approved one",
+    next: "toolgate audit export, and look at the agent that ran them",
+  },
+};
+
+function counterFindings({ status, text }: Answer): Finding[] {
+  if (status !== 200) return [failed("counters", `/metrics answers ${status}: ${text.trim()}`)];
+  const found = Object.entries(counters).flatMap(([name, { what, next }]) => {
+    const count = sumOf(name, text);
+    return count === 0 ? [] : [warning("counters", `${count} ${what} since the start`, next)];
+  });
+  if (found.length > 0) return found;
+  const [open, running] = [sumOf("toolgate_open_requests", text), sumOf("toolgate_running_calls", text)];
+  return [
+    ok("counters", `${countOf(open, "open request")}, ${countOf(running, "running call")}, nothing refused or lost`),
+  ];
+}
+
+/** Adds up the series of a metric. */
+function sumOf(name: string, text: string): number {
+  const series = text.matchAll(new RegExp(`^${name}(?:\\{.*\\})? (\\S+)$`, "gm"));
+  return series.reduce((sum, [, value]) => sum + Number(value), 0);
+}
+
+function storeFindings({ storeId, format, storeDetails }: GetServerInfoResponse): Finding[] {
+  const { copies = 0, requiredCopies = 0, warnings = [] } = storeDetails ?? {};
+  const kept = requiredCopies > 0 ? `, copies connected: ${copies}, required: ${requiredCopies}` : "";
+  return [ok("store", `${storeId}, format ${format}${kept}`), ...warnings.map((each) => warning("store", each))];
+}
+
+const wholeWall = ["disk", "processes", "files", "network", "system_calls", "limits"];
+
+function sandboxFindings({ sandbox, sandboxProblem, sandboxDetails, preset }: GetServerInfoResponse): Finding[] {
+  const { layers = [], warnings = [] } = sandboxDetails ?? {};
+  const missing = wholeWall.filter((layer) => !layers.includes(layer));
+  return [
+    sandbox === SandboxState.UNAVAILABLE
+      ? failed("sandbox", `commands cannot run: ${sandboxProblem}`)
+      : sandbox === SandboxState.OFF
+        ? warning("sandbox", "off: commands have the rights of the service", 'remove profile = "off" from [sandbox]')
+        : missing.length > 0
+          ? warning("sandbox", `without ${missing.join(", ")}; in force: ${layers.join(", ")}`)
+          : ok("sandbox", `in force: ${layers.join(", ")}`),
+    ...warnings.map((each) => warning("sandbox", each)),
+    ...(preset === undefined
+      ? []
+      : [preset.problem === "" ? ok("preset", preset.name) : warning("preset", `${preset.name}: ${preset.problem}`)]),
+  ];
+}
+
+function approvalFindings({ enforcement }: GetServerInfoResponse): Finding[] {
+  const isEnforced = enforcement?.state === EnforcementState.ENFORCED;
+  if (isEnforced) return [ok("approvals", "enforced for programs of your user on this machine")];
+  return [warning("approvals", `advisory: ${enforcement?.reason ?? ""}`)];
+}
+
+async function allConnectors({ agents }: ServerConnection): Promise<Connector[]> {
+  const pages = await Array.fromAsync(pagesOf((page) => agents.listConnectors(page)));
+  return pages.flatMap(({ connectors }) => connectors);
+}
+
+function connectorFinding({ kind, place, enforcement }: Connector): Finding {
+  const name = `${kind} at ${place}`;
+  if (enforcement?.state === EnforcementState.ENFORCED) return ok("agents", `${name}: enforced`);
+  return warning(
+    "agents",
+    `${name}: advisory: ${enforcement?.reason ?? ""}`,
+    "run `toolgate connect --check` there to see what asks",
+  );
+}
+
+const working = new Set<SourceState>([SourceState.READY, SourceState.IDLE, SourceState.CONNECTING]);
+const unaccepted = new Set<SourceAcceptance>([SourceAcceptance.NEW, SourceAcceptance.CHANGED]);
+
+async function sourceFindings({ sources }: ServerConnection): Promise<Finding[]> {
+  return (await allSources(sources)).map(({ name, state, problem, tools }) => {
+    if (!working.has(state))
+      return failed("sources", `${name}: ${wordOf(SourceStateSchema, state)}: ${problem}`, `toolgate sources ${name}`);
+    const { length } = tools.filter(({ acceptance }) => unaccepted.has(acceptance));
+    if (length === 0) return ok("sources", `${name}: ${countOf(tools.length, "tool")}`);
+    const next = `toolgate sources ${name}, then toolgate upstream accept ${name}`;
+    return warning("sources", `${name}: ${countOf(length, "tool")} not accepted`, next);
+  });
+}
+
+async function workerFindings({ workers: service }: ServerConnection): Promise<Finding[]> {
+  const pages = await Array.fromAsync(pagesOf((page) => service.listWorkers(page)));
+  return pages
+    .flatMap(({ workers }) => workers)
+    .map((worker) => {
+      const name = `${worker.worker} ${worker.instanceId}`;
+      const refused = worker.tools.filter(({ registration }) => registration !== ToolRegistration.REGISTERED);
+      const [first] = refused;
+      if (first)
+        return failed("workers", `${name}: ${first.name} is not offered: ${first.message}`, "toolgate workers");
+      const state = workerState(worker);
+      if (state === "away") return warning("workers", `${name}: away since ${momentOf(worker.seen)}`, "start it again");
+      return ok("workers", `${name}: ${state}`);
+    });
+}
