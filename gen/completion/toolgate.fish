@@ -125,7 +125,7 @@ complete -c toolgate -n '__fish_seen_subcommand_from token; and not __fish_seen_
 complete -c toolgate -n '__fish_seen_subcommand_from token; and not __fish_seen_subcommand_from create list revoke' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from create' -l data -rF -d 'change the table of this data directory, without asking the service'
 complete -c toolgate -n '__fish_seen_subcommand_from create' -l config -rF -d 'the configuration that names the data directory or the store'
-complete -c toolgate -n '__fish_seen_subcommand_from create' -l role -x -d 'what it may do: caller, approver, watcher, admin, host, worker (repeatable)'
+complete -c toolgate -n '__fish_seen_subcommand_from create' -l role -x -d 'what it may do: caller, approver, watcher, admin, host, worker, relay (repeatable)'
 complete -c toolgate -n '__fish_seen_subcommand_from create' -l agent -x -d 'an agent as which it may act (repeatable; default: all)'
 complete -c toolgate -n '__fish_seen_subcommand_from create' -l workspace -x -d 'a workspace root in which it may act (repeatable; default: all)'
 complete -c toolgate -n '__fish_seen_subcommand_from create' -l tool -x -d 'a tool that a worker may bring; * matches any characters (repeatable)'

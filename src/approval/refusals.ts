@@ -34,7 +34,8 @@ export function checkSameAnswer(
     );
   }
   const outcome = outcomeName(settled.outcome);
-  const proof = settled.person?.name && settled.method === AnswerMethod.TOKEN ? " (with a token)" : "";
+  const token = settled.person?.name && settled.method === AnswerMethod.TOKEN ? " (with a token)" : "";
+  const proof = settled.channel === "" ? token : ` (at ${settled.channel})`;
   throw settled.by !== ""
     ? new RequestError(
         ErrorReason.ALREADY_ANSWERED,

@@ -37,6 +37,7 @@ export type StoredAnswer = Partial<
     | "by"
     | "person"
     | "method"
+    | "channel"
     | "message"
     | "replyId"
     | "answerDigest"
@@ -209,8 +210,8 @@ function settle(
   });
 }
 
-const answeredBy = ({ by = "", person, method }: StoredAnswer): StoredAnswer => ({
-  by,
+const answeredBy = ({ by = "", person, method, channel = "" }: StoredAnswer): StoredAnswer => ({
+  ...{ by, channel },
   ...(person && { person }),
   ...(method && { method }),
 });
@@ -309,7 +310,12 @@ function grantsSaved(
 }
 
 type AnswerContent = Pick<PermissionResponse, "reply"> &
-  Partial<Pick<PermissionResponse, "message" | "offerId" | "input" | "wholeCall" | "expires" | "answers">>;
+  Partial<
+    Pick<
+      PermissionResponse,
+      "message" | "offerId" | "input" | "wholeCall" | "expires" | "answers" | "onBehalfOf" | "channel"
+    >
+  >;
 
 /** Identifies the content of an answer. `expected_digest` and `reply_id` describe the request that carries it, and are left out. */
 export function answerDigest({
@@ -320,10 +326,13 @@ export function answerDigest({
   wholeCall,
   expires,
   answers = [],
+  onBehalfOf = "",
+  channel = "",
 }: AnswerContent): string {
   const content = [reply, message ?? "", offerId ?? "", input ? canonicalJson(input) : "", wholeCall === true];
+  const at = onBehalfOf === "" ? [] : [{ onBehalfOf, channel }];
   return createHash("sha256")
-    .update(JSON.stringify([...content, expires ?? 0, ...answers.map(({ values }) => values)]))
+    .update(JSON.stringify([...content, expires ?? 0, ...answers.map(({ values }) => values), ...at]))
     .digest("base64url");
 }
 

@@ -1,5 +1,6 @@
 import type { Connectors, EnforcementCheck } from "../agents/connect/connectors.ts";
 import { createAuditReader } from "../approval/decisions.ts";
+import { noSuchPermission } from "../approval/refusals.ts";
 import type { Workers } from "../bodies/workers/workers.ts";
 import type { Store } from "../call/ports.ts";
 import { readableRoot } from "../call/sessions.ts";
@@ -18,6 +19,7 @@ import type { JwtCallers } from "../people/jwt.ts";
 import type { RunTokens } from "../people/known-credentials.ts";
 import type { People } from "../people/people.ts";
 import type { ProviderSignIns } from "../people/provider-sign-ins.ts";
+import { answererOf, createChannelAnswerCheck } from "../reach/channel-answers.ts";
 import type { NoticeOutbox } from "../reach/outbox.ts";
 import type { UpstreamSources } from "../sources/mcp/upstream-sources.ts";
 import { noticeMetrics, sourceMetrics, workerMetrics } from "../telemetry/metrics.ts";
@@ -75,6 +77,15 @@ export function startListener({
 }): Promise<Listener> {
   const { calls: callStore, permissions: asks, outputs } = store;
   const rest = config.servesOpencode ? createRestDomain({ store, sessions, roots: config.workspaces }) : undefined;
+  const checkAnswer = createChannelAnswerCheck({
+    rules: config.notify,
+    answererOf: credentials.answererOf,
+    async find({ sessionId, permissionId }) {
+      const [ask, session] = await Promise.all([permissions.find(permissionId), callStore.getSession(sessionId)]);
+      if (!ask || !session || ask.call.sessionId !== sessionId) throw noSuchPermission({ sessionId, permissionId });
+      return { request: ask.request, workspace: session.workspace };
+    },
+  });
   return startEdge({
     config,
     log,
@@ -107,6 +118,7 @@ export function startListener({
           custom,
           about,
           encoded: callStore,
+          answererOf: (sender, response) => answererOf(checkAnswer, sender, response),
         },
         failures,
         budget,

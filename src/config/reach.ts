@@ -44,10 +44,18 @@ export function readReach({ channel, notify, public_url }: ReachSettings, { file
       throw new ConfigError(
         `${at(["notify", index], "[[notify]]")} reaches nobody by "${unknown}": there is no [channel.${unknown}]; add it, or correct the name`,
       );
+    const silent = rule.channels.find((name) => rule.approve && !mayApprove(channel[name]));
+    if (silent !== undefined)
+      throw new ConfigError(
+        `${at(["notify", index], "[[notify]]")} lets "${silent}" approve what it does not show: set content = "full" there (ntfy cannot show all), or leave approve out`,
+      );
     return { ...rule, afterMs: after === "0s" ? 0 : msOf(after) };
   });
   return { channels, notify: rules };
 }
+
+const mayApprove = (channel: Settings["channel"][string] | undefined) =>
+  channel?.content === "full" && channel.kind !== "ntfy";
 
 function readLines(file: string, place: string): string[] {
   try {

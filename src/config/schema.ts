@@ -306,6 +306,9 @@ const notify = strictTable({
     z.union([z.literal("0s"), duration()]).default("0s"),
     "how long a request waits first; one that is answered meanwhile is not sent",
   ),
+  approve: key(z.boolean().default(false), "people may approve at these channels what their messages show whole", {
+    see: "phone.md#answer-at-a-channel",
+  }),
 });
 
 const agentRunner = strictTable({

@@ -94,7 +94,7 @@ export function checkTokenWorkspaces(
     throw new ConfigError(
       `token "${id}": workspace "${unknown}" is not configured; configured are: ${[...roots.keys()].join(", ")}`,
     );
-  const unlimited = roles.find((role) => ["approver", "watcher", "admin"].includes(role));
+  const unlimited = roles.find((role) => ["approver", "watcher", "admin", "relay"].includes(role));
   if (unlimited === undefined || workspaces.includes("*")) return;
   throw new ConfigError(
     `token "${id}": workspaces do not limit the role ${unlimited}, which reads all sessions; leave workspaces out, or give only the roles caller, host and worker`,
@@ -124,7 +124,7 @@ export function tokenWarnings(tokens: readonly Token[]): { id: string; message: 
 }
 
 const canApprove = ({ roles }: Pick<Token, "roles">): boolean =>
-  roles.some((role) => role === "approver" || role === "admin");
+  roles.some((role) => ["approver", "admin", "relay"].includes(role));
 
 /** Refuses equal tokens: a token must identify one principal. */
 function refuseTwins(tokens: readonly Token[]): void {

@@ -1,7 +1,7 @@
 import type { AnswerMethod, Person } from "../../gen/opencode/tool/v1/permission_pb.ts";
 
 /** A role of a token: what its principal may do. */
-export type Role = "caller" | "approver" | "watcher" | "admin" | "host" | "worker";
+export type Role = "caller" | "approver" | "watcher" | "admin" | "host" | "worker" | "relay";
 
 /** All roles. */
 export const roleNames = [
@@ -11,6 +11,7 @@ export const roleNames = [
   "admin",
   "host",
   "worker",
+  "relay",
 ] as const satisfies readonly Role[];
 
 /** Limits of a token with the role worker. */
@@ -31,6 +32,8 @@ export interface WorkerRights {
 export interface Identity {
   readonly person: Person;
   readonly method: AnswerMethod;
+  /** Name of the channel where that person answers; absent for every method but RELAY and CHANNEL. */
+  readonly channel?: string;
 }
 
 /** The principal of a request, derived from its token and never from its content. */

@@ -14,6 +14,11 @@ export function workerRightsProblem({
   roles: readonly Role[];
   worker?: WorkerRights | undefined;
 }): { field: "roles" | "worker" | "tools" | "permissions"; message: string } | undefined {
+  if (roles.includes("relay") && roles.length > 1)
+    return {
+      field: "roles",
+      message: `the role relay excludes every other role: it answers on behalf of persons and does nothing else; create another token`,
+    };
   if (!roles.includes("worker")) {
     if (worker === undefined) return undefined;
     return { field: "worker", message: "tools, permissions, calls, idempotent and pin are only for the role worker" };

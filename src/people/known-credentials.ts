@@ -28,6 +28,8 @@ export interface KnownCredentials {
   principalOf(sha256: Buffer): Principal | undefined;
   /** Returns the principal of a secret that is accepted, by its id; undefined if it is unknown, revoked or expired. */
   principalWithId(id: string): Principal | undefined;
+  /** Returns a person who has a secret that may answer now, with the lineages of all of theirs; undefined if there is none. */
+  answererOf(personId: string): { person: Person; lineage: Principal["lineage"] } | undefined;
   /** Ends the requests and streams of secrets that are no longer accepted, or that have other rights now. */
   endInvalid(): void;
   /** Returns the times of the last requests by the id of their secret, as far as this process served them. */
@@ -106,6 +108,14 @@ export function createKnownCredentials({
       endInvalid();
       return [...known.values()].find((secret) => secret.record.id === id && isValid(secret))?.principal;
     },
+    answererOf(personId) {
+      readChanges();
+      if (people.find(personId) === undefined) return undefined;
+      const own = [...known.values()].filter(({ principal }) => principal.identity?.person.id === personId);
+      const answering = own.find((secret) => isValid(secret) && mayAnswer(secret));
+      const person = answering?.principal.identity?.person;
+      return person && { person, lineage: [personId, ...own.flatMap(({ principal }) => principal.lineage)] };
+    },
     principalOf(sha256) {
       // A configured token of no person needs no look at the tables, which costs a system call.
       const quick = configured() === tokens ? find(sha256) : undefined;
@@ -118,6 +128,8 @@ export function createKnownCredentials({
     },
   };
 }
+
+const mayAnswer = ({ principal: { roles } }: KnownSecret) => roles.has("approver") || roles.has("admin");
 
 /** Facts of a moment that decide about roles and groups. */
 interface Standing {

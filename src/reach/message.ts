@@ -2,6 +2,7 @@ import { PermissionOutcome, type PermissionSettled } from "../../gen/opencode/to
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { riskWords } from "../core/risk-words.ts";
 import { visibleLine } from "../core/visible.ts";
+import { viewLines } from "../view/view-lines.ts";
 import type { ChannelContent, Notice } from "./ports.ts";
 import { riskNameOf } from "./routing.ts";
 
@@ -31,11 +32,26 @@ function factsOf({ agent, permission, risks, requester }: PermissionRequest): ob
 }
 
 /** Returns what is asked, where the channel may have it. `complete` says that a reader sees all of the request. */
-function textsOf({ display, view }: PermissionRequest, content: ChannelContent): object {
+function textsOf(request: PermissionRequest, content: ChannelContent): object {
   if (content !== "full") return { complete: false };
-  const texts = display.map(visibleLine);
-  const isShort = Buffer.byteLength(texts.join("")) <= maxTextBytes;
-  return { display: isShort ? texts : [], complete: isShort && view?.complete === true && view.files.length === 0 };
+  const shown = shownWhole(request);
+  const texts = request.display.map(visibleLine);
+  const display = Buffer.byteLength(texts.join("")) <= maxTextBytes ? texts : [];
+  return shown === undefined ? { display, complete: false } : { display, shown, complete: true };
+}
+
+/**
+ * Returns the lines that show a whole request, for readers who may approve by them; undefined if lines cannot: it is long, asks a
+ * question, changes a file, or runs one whose text is behind the link.
+ */
+export function shownWhole(request: PermissionRequest): string[] | undefined {
+  const { view, preview, question, warnings } = request;
+  const isBehindLink = preview !== undefined && (preview.diff !== "" || preview.url !== "");
+  if (view?.complete !== true || view.files.length > 0 || isBehindLink || question.length > 0) return undefined;
+  const lines = viewLines(request);
+  if (lines.some(({ cut, kind }) => cut !== "" || kind === "missing" || kind === "note")) return undefined;
+  const shown = [...lines.map(({ name, text }) => `${name}: ${text}`), ...warnings].map(visibleLine);
+  return Buffer.byteLength(shown.join("")) <= maxTextBytes ? shown : undefined;
 }
 
 /** Returns the title and the text of a notice for people: lines of plain text, and what an agent wrote never begins a line that it has not. */
@@ -62,7 +78,8 @@ export function wordsOf({ phase, request, settled }: Notice, content: ChannelCon
 /** Returns text of an agent for people: it is one line, and no application makes a link of an address in it. */
 const plainLine = (text: string) => visibleLine(text).replaceAll("://", ":\\u{2f}/");
 
-const deciderOf = ({ person, by }: PermissionSettled) => person?.name || by;
+const deciderOf = ({ person, by, channel }: PermissionSettled) =>
+  `${person?.name || by}${channel === "" ? "" : ` (at ${channel})`}`;
 
 const outcomes: ReadonlyMap<PermissionOutcome, readonly [name: string, words: string]> = new Map([
   [PermissionOutcome.ONCE, ["once", "approved once"]],

@@ -12,6 +12,8 @@ export interface NotifyRule {
   readonly workspace: string;
   readonly channels: readonly string[];
   readonly afterMs: number;
+  /** True if its channels may approve what it sends to them. */
+  readonly approve: boolean;
 }
 
 /** Kinds of risk by the names of the configuration. */
@@ -38,15 +40,31 @@ const maxChannels = 8;
 /** Returns the channels that a request is sent to, and after how long: those of the first rule that matches; none otherwise. */
 export function channelsFor(
   rules: readonly NotifyRule[],
-  { permission, agent, risks }: Pick<PermissionRequest, "permission" | "agent" | "risks">,
+  request: RoutedRequest,
   workspace: string,
 ): { channels: readonly string[]; afterMs: number } | undefined {
-  const rule = rules.find(
+  const rule = ruleFor(rules, request, workspace);
+  return rule && { channels: [...new Set(rule.channels)].slice(0, maxChannels), afterMs: rule.afterMs };
+}
+
+/** Checks if the rule that sends a request to a channel lets it approve the request. */
+export function mayApproveAt(
+  channel: string,
+  rules: readonly NotifyRule[],
+  request: RoutedRequest,
+  workspace: string,
+): boolean {
+  const rule = ruleFor(rules, request, workspace);
+  return rule?.approve === true && rule.channels.includes(channel);
+}
+
+type RoutedRequest = Pick<PermissionRequest, "permission" | "agent" | "risks">;
+
+const ruleFor = (rules: readonly NotifyRule[], { permission, agent, risks }: RoutedRequest, workspace: string) =>
+  rules.find(
     (each) =>
       wildcard(permission, each.permission) &&
       wildcard(agent, each.agent) &&
       wildcard(workspace, each.workspace) &&
       (each.risk.length === 0 || each.risk.some((name) => risks.some(({ kind }) => kind === riskNames[name]))),
   );
-  return rule && { channels: [...new Set(rule.channels)].slice(0, maxChannels), afterMs: rule.afterMs };
-}

@@ -15,11 +15,13 @@ export function outcomeWords(
     method,
     message,
     answers,
-  }: Pick<PermissionSettled, "outcome" | "by" | "person" | "method" | "message" | "answers">,
+    channel,
+  }: Pick<PermissionSettled, "outcome" | "by" | "person" | "method" | "message" | "answers" | "channel">,
   filter: TextFilter,
 ): string {
   // A token that names no person is named by its id.
-  const proof = person?.name && method === AnswerMethod.TOKEN ? " (with a token)" : "";
+  const token = person?.name && method === AnswerMethod.TOKEN ? " (with a token)" : "";
+  const proof = channel === "" ? token : ` (at ${filter(channel)})`;
   const who = by === "" ? "" : ` by ${filter(person?.name || by)}${proof}`;
   if (answers.length > 0) return `answered${who}: ${answersWords(answers, filter)}`;
   const why = message === "" ? "" : `: ${filter(message)}`;

@@ -14,5 +14,7 @@ export function behindWords({ person }: { person?: Person | undefined }, filter:
 /** The proof of a person, such as `by a sign-in`. */
 export function methodWords(method: AnswerMethod): string {
   if (method === AnswerMethod.SESSION) return "by a sign-in";
+  if (method === AnswerMethod.RELAY) return "by a relay";
+  if (method === AnswerMethod.CHANNEL) return "by a channel";
   return method === AnswerMethod.TOKEN ? "by a token" : "without proof";
 }

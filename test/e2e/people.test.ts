@@ -1,13 +1,16 @@
-import { readFile, writeFile } from "node:fs/promises";
+import { randomBytes } from "node:crypto";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
+import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { beforeAll, describe, expect, test } from "vitest";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
-import { AnswerMethod, DecisionKind } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { AnswerMethod, DecisionKind, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { PersonService } from "../../gen/opencode/tool/v1/person_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply, type PermissionResponseSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { personOf } from "../../src/people/person.ts";
 import { startAtTerminal, toolgate } from "../cli/toolgate.ts";
@@ -31,10 +34,10 @@ const peopleAt = (service: Service) => ({
     return { token, id: credential?.personId ?? "" };
   },
   /** Makes a call that asks. */
-  async ask(token = "caller-token-for-tests") {
+  async ask(token = "caller-token-for-tests", tool = "bash", input: JsonObject = { command: "true" }) {
     const { session } = await clientOf(SessionService, service.url, token).createSession({});
     const sessionId = session?.id ?? "";
-    const call = { sessionId, tool: "bash", input: { command: "true" } };
+    const call = { sessionId, tool, input };
     const stream = read(clientOf(ToolService, service.url, token).executeTool(call));
     const request = await stream.until("permissionAsked");
     return { sessionId, permissionId: request.id, request };
@@ -46,12 +49,22 @@ describe.each(["SQLite", "Redis"])("on %s", (store) => {
   let at: ReturnType<typeof peopleAt>;
   beforeAll(async () => {
     const redis: RedisServers | undefined = store === "Redis" ? await startRedis() : undefined;
-    service = createService(redis ? { settings: `store = "${redis.url}"\n` } : {});
+    const keys = await mkdtemp(join(tmpdir(), "toolgate-people-"));
+    await writeFile(join(keys, "ops"), `whsec_${randomBytes(32).toString("base64")}\n`);
+    service = createService({
+      settings:
+        `public_url = "https://gate.example"\n${redis ? `store = "${redis.url}"\n` : ""}` +
+        '[[token]]\nid = "both"\nroles = ["caller", "approver"]\nvalue = "both-token-for-tests"\n' +
+        `[channel.ops]\nkind = "webhook"\nurl = "http://127.0.0.1:9/"\nsecret_file = "${keys}/ops"\ncontent = "full"\n` +
+        '[[notify]]\npermission = "bash"\nchannels = ["ops"]\napprove = true\nafter = "10m"\n' +
+        '[[notify]]\nchannels = ["ops"]\nafter = "10m"\n',
+    });
     await service.start();
     at = peopleAt(service);
     return async () => {
       await service.close();
       await redis?.stop();
+      await rm(keys, { recursive: true });
     };
   });
 
@@ -134,6 +147,111 @@ describe.each(["SQLite", "Redis"])("on %s", (store) => {
     expect(part?.person).toMatchObject({ id: ann.id });
     await at.permissions(ann.token).respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
     expect((await at.ask()).request.person).toBeUndefined();
+  });
+
+  describe("a relay", () => {
+    type Asked = Awaited<ReturnType<typeof at.ask>>;
+    type Answer = MessageInitShape<typeof PermissionResponseSchema>;
+    let relay: string;
+    let ann: { token: string; id: string };
+    const answer = ({ sessionId, permissionId, request }: Asked, fields: Answer = {}) =>
+      at.permissions(relay).respondToPermission({
+        ...{ sessionId, permissionId, reply: PermissionReply.ONCE, expectedDigest: request.digest },
+        ...{ onBehalfOf: ann.id, channel: "ops" },
+        ...fields,
+      });
+    beforeAll(async () => {
+      ann = await at.join("Ann");
+      relay = (await at.credentials(admin).createToken({ roles: ["relay"], label: "chat" })).token;
+    });
+
+    test("answers for a person, and the record names both and the channel", async () => {
+      const [approved, rejected] = [await at.ask(), await at.ask()];
+      await answer(approved);
+      await answer(approved);
+      await answer(rejected, { reply: PermissionReply.REJECT, expectedDigest: "", message: "not today" });
+      for (const [{ permissionId, sessionId }, outcome] of [
+        [approved, PermissionOutcome.ONCE],
+        [rejected, PermissionOutcome.REJECT],
+      ] as const) {
+        const { settled } = await at.permissions(admin).getPermission({ permissionId });
+        const fields = { person: { id: ann.id }, method: AnswerMethod.RELAY, by: expect.stringMatching(/^chat-/) };
+        expect(settled).toMatchObject({ ...fields, channel: "ops", outcome });
+        const { entries } = await at.permissions(admin).listDecisions({ sessionId });
+        const records = entries.flatMap(({ record }) => (record?.kind === DecisionKind.SETTLED ? [record] : []));
+        expect(records).toMatchObject([fields]);
+      }
+      const bob = await at.join("Bob");
+      expect(await refusal(answer(approved, { onBehalfOf: bob.id }))).toMatchObject({
+        reason: "ALREADY_ANSWERED",
+        message: expect.stringContaining('was answered "once" by Ann (at ops)'),
+      });
+    });
+
+    test.each<[why: string, fields: Answer, reason: string]>([
+      ["names no person", { onBehalfOf: "", channel: "" }, "INVALID_MESSAGE"],
+      ["names no channel", { channel: "" }, "INVALID_MESSAGE"],
+      ["names a person who does not exist", { onBehalfOf: "prs_nobody" }, "NO_SUCH_PERSON"],
+      ["names a token", { onBehalfOf: personOf("token", "approver").id }, "NO_SUCH_PERSON"],
+      ["saves a grant", { reply: PermissionReply.ALWAYS }, "INVALID_MESSAGE"],
+      ["edits the call", { input: { command: "false" } }, "INVALID_MESSAGE"],
+      ["approves the whole call", { wholeCall: true }, "INVALID_MESSAGE"],
+      ["names no digest", { expectedDigest: "" }, "INVALID_MESSAGE"],
+      ["names another digest", { expectedDigest: "0".repeat(64) }, "ASK_CHANGED"],
+      ["names a channel that may not approve", { channel: "phone" }, "METHOD_TOO_WEAK"],
+    ])("that %s is refused", async (_, fields, reason) => {
+      const asked = await at.ask();
+      expect(await refusal(answer(asked, fields))).toMatchObject({ reason });
+      expect((await at.permissions(admin).getPermission(asked)).settled).toBeUndefined();
+    });
+
+    test("approves only what its channel may approve and shows whole, and rejects anything", async () => {
+      await writeFile(join(service.workspace, "deploy.sh"), "true\n");
+      const unsent = await at.ask("caller-token-for-tests", "write", { filePath: "new.txt", content: "new" });
+      const behindLink = await at.ask("caller-token-for-tests", "bash", { command: "sh deploy.sh" });
+      const long = await at.ask("caller-token-for-tests", "bash", { command: `echo ${"a".repeat(13_000)}` });
+      for (const [asked, reason] of [
+        [unsent, "METHOD_TOO_WEAK"],
+        [behindLink, "NOT_SHOWN"],
+        [long, "NOT_SHOWN"],
+      ] as const) {
+        expect(await refusal(answer(asked))).toMatchObject({ reason });
+        await answer(asked, { reply: PermissionReply.REJECT });
+      }
+    });
+
+    test("answers no call of the person, of who made the relay, and for no person whose sign-ins ended", async () => {
+      const { code } = await at.credentials("both-token-for-tests").createCode({});
+      const { token, credential } = await at.credentials("").signIn({ code });
+      const ownCall = { code: Code.PermissionDenied, reason: "OWN_CALL" };
+      const reject = { reply: PermissionReply.REJECT };
+      const onBehalfOf = credential?.personId ?? "";
+      expect(await refusal(answer(await at.ask(token), { onBehalfOf }))).toMatchObject(ownCall);
+      expect(await refusal(answer(await at.ask(token), { ...reject, onBehalfOf }))).toMatchObject(ownCall);
+      expect(await refusal(answer(await at.ask(admin)))).toMatchObject(ownCall);
+      const gone = await at.join("Gone");
+      const { credentials } = await at.credentials(admin).listCredentials({});
+      for (const { id, personId } of credentials)
+        if (personId === gone.id) await at.credentials(admin).revokeCredential({ id });
+      const noPerson = { code: Code.NotFound, reason: "NO_SUCH_PERSON" };
+      expect(await refusal(answer(await at.ask(), { ...reject, onBehalfOf: gone.id }))).toMatchObject(noPerson);
+      await at.people(admin).revokePerson({ id: gone.id });
+      expect(await refusal(answer(await at.ask(), { ...reject, onBehalfOf: gone.id }))).toMatchObject(noPerson);
+    });
+
+    test("is made by an admin only, without another role, and no other token names a person", async () => {
+      const roles = ["relay"];
+      const missing = { reason: "ROLE_MISSING" };
+      expect(await refusal(at.credentials(ann.token).createToken({ roles }))).toMatchObject(missing);
+      const both = at.credentials(admin).createToken({ roles: ["relay", "caller"] });
+      expect(await refusal(both)).toMatchObject({ reason: "INVALID_MESSAGE" });
+      const { sessionId, permissionId } = await at.ask();
+      const forged = { sessionId, permissionId, reply: PermissionReply.REJECT, onBehalfOf: ann.id, channel: "ops" };
+      expect(await refusal(at.permissions(admin).respondToPermission(forged))).toMatchObject({
+        reason: "INVALID_MESSAGE",
+        message: expect.stringContaining("answers for itself"),
+      });
+    });
   });
 
   test("invitations, first sign-ins and revocations are in the audit of the service", async () => {

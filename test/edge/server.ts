@@ -18,7 +18,7 @@ type Config = EdgeOptions["config"];
 type ToolFunctions = Partial<ServiceFunctions<typeof ToolService>>;
 
 /** Tokens of a test server: one for each role. */
-export const roles = ["caller", "approver", "watcher", "admin", "host"] as const;
+export const roles = ["caller", "approver", "watcher", "admin", "host", "relay"] as const;
 
 /** Starts a real server on a free port with these rpcs of ToolService; all others are unimplemented. It closes after the test. */
 export async function startServer(

@@ -34,7 +34,7 @@ function createFake(answers: readonly ChannelAnswer[] = []) {
 }
 
 const everything: NotifyRule = {
-  ...{ permission: "*", risk: [], agent: "*", workspace: "*", channels: ["ops"], afterMs: 0 },
+  ...{ permission: "*", risk: [], agent: "*", workspace: "*", channels: ["ops"], afterMs: 0, approve: false },
 };
 
 async function start({ rules = [everything], answers = [] as readonly ChannelAnswer[] } = {}) {

@@ -171,4 +171,4 @@ function problemOfConnector({ kind, enforced, systemLevel }: Connector): string 
   return `a plugin of a project runs in ${kind} after ours and can change what was approved, and ${kind} has no settings that a project cannot change; let ${kind} use the tools of Toolgate over MCP, with its own tools off`;
 }
 
-const canApprove = (role: string) => role === "approver" || role === "admin";
+const canApprove = (role: string) => ["approver", "admin", "relay"].includes(role);

@@ -67,7 +67,7 @@ export function defineToken(command: Command, context: CliContext): void {
     );
 }
 
-const roleNames = ["caller", "approver", "watcher", "admin", "host", "worker"];
+const roleNames = ["caller", "approver", "watcher", "admin", "host", "worker", "relay"];
 
 function addRole(role: string, before: readonly string[] = []): string[] {
   if (roleNames.includes(role)) return [...before, role];

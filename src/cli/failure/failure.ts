@@ -160,6 +160,8 @@ const nextSteps: Record<string, NextStep | undefined> = {
   ORIGIN_REFUSED: () => "open the console at the address of the service",
   NO_SUCH_CREDENTIAL: () => "see them with `toolgate token list`",
   POLICY_REFUSED: () => "correct the rules, and check the file with `toolgate check-config FILE`",
+  METHOD_TOO_WEAK: () => "open the request behind its link, or add `approve = true` to its [[notify]] entry",
+  NOT_SHOWN: () => "open the request behind its link, which shows all of it",
   NO_SUCH_PERSON: () => "see them with `toolgate people`",
   PROVIDER_UNAVAILABLE: () => "try again, or sign in by a code of *Add a device* with `toolgate login CODE`",
   NO_SUCH_ASSIGNMENT: () => "report with the token and the assignment with which the call began",

@@ -68,6 +68,8 @@ const hosts: readonly Role[] = ["host", "admin"];
 const planners: readonly Role[] = ["caller", "approver", "admin"];
 const callers: readonly Role[] = ["caller", "admin"];
 const approvers: readonly Role[] = ["approver", "admin"];
+/** A relay answers on behalf of persons and does nothing else. */
+const answerers: readonly Role[] = [...approvers, "relay"];
 const operators: readonly Role[] = ["admin"];
 const overseers: readonly Role[] = ["approver", "watcher", "admin"];
 
@@ -97,7 +99,7 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     resume: approvers,
   } satisfies Record<keyof typeof OperatorService.method, readonly Role[]>,
   [PermissionService.typeName]: {
-    respondToPermission: approvers,
+    respondToPermission: answerers,
     rejectPermissions: approvers,
     getPermission: readers,
     readBoundFile: overseers,
@@ -142,7 +144,7 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     watchSession: readers,
     watchMany: readers,
     getToolStats: overseers,
-    getServerInfo: roleNames,
+    getServerInfo: roleNames.filter((role) => role !== "relay"),
   } satisfies Record<keyof typeof ToolService.method, readonly Role[]>,
   [SessionService.typeName]: {
     createSession: callers,

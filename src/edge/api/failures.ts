@@ -107,6 +107,8 @@ const statuses: Readonly<Record<ReasonName, Status>> = {
   WORKER_PROTOCOL: "failed_precondition",
   WORKER_SUPERSEDED: "aborted",
   WORKER_SILENT: "deadline_exceeded",
+  METHOD_TOO_WEAK: "permission_denied",
+  NOT_SHOWN: "failed_precondition",
   NO_SUCH_PERSON: "not_found",
   POLICY_REFUSED: "invalid_argument",
   STOPPED: "failed_precondition",

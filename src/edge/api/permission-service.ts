@@ -8,6 +8,7 @@ import {
   type WatchPermissionsResponse,
   WatchPermissionsResponseSchema,
 } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
+import type { PermissionResponse } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AuditReader } from "../../approval/decisions.ts";
 import type { Permissions } from "../../approval/permissions.ts";
 import type { AskRecord } from "../../approval/ports.ts";
@@ -37,6 +38,8 @@ export interface PermissionServiceDomain extends SenderDomain {
   audit: AuditReader;
   simulation: Simulation;
   store: Pick<StoreMembership, "storeId">;
+  /** Returns the principal of an answer: its sender, or for a relay the person whom it names. */
+  answererOf(sender: Principal, response: PermissionResponse): Promise<Principal> | Principal;
 }
 
 /** Returns the functions of PermissionService. */
@@ -44,8 +47,9 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
   const { calls, permissions, sessions, planner, watcher, audit } = domain;
   return {
     async respondToPermission(response, context) {
-      const principal = await approverOf(domain, context);
+      const sender = await approverOf(domain, context);
       refuseLate(context);
+      const principal = await domain.answererOf(sender, response);
       const { session } = await sessions.look(principal, response.sessionId, "read");
       await calls.answer(principal, workspaceRoot(session.workspace), response);
       return {};

@@ -206,7 +206,14 @@ const (
 	// ERROR_REASON_WORKER_SILENT (deadline_exceeded): Work only: no `hello` arrived within 10 s, or nothing for `silence_ms`. The
 	// worker connects again with `held` within `resume_ms`. Metadata: `ms`.
 	ErrorReason_ERROR_REASON_WORKER_SILENT ErrorReason = 60
-	// ERROR_REASON_NO_SUCH_PERSON (not_found): no person has that id, or the person was revoked. Metadata: `person_id`.
+	// ERROR_REASON_METHOD_TOO_WEAK (permission_denied): RespondToPermission only: no `[[notify]]` entry lets the channel
+	// approve this request; it may reject. Metadata: `permission_id`, `channel`.
+	ErrorReason_ERROR_REASON_METHOD_TOO_WEAK ErrorReason = 61
+	// ERROR_REASON_NOT_SHOWN (failed_precondition): RespondToPermission only: the message of the channel did not show the
+	// whole request, so the person did not see what they would approve. Metadata: `permission_id`, `channel`.
+	ErrorReason_ERROR_REASON_NOT_SHOWN ErrorReason = 64
+	// ERROR_REASON_NO_SUCH_PERSON (not_found): no person has that id, or the person was revoked; of `on_behalf_of` also: has
+	// no sign-in that may answer. Metadata: `person_id`.
 	ErrorReason_ERROR_REASON_NO_SUCH_PERSON ErrorReason = 66
 	// ERROR_REASON_POLICY_REFUSED (invalid_argument): SimulatePolicy only: the candidate cannot be read; the message says
 	// where and why.
@@ -274,6 +281,8 @@ var (
 		58: "ERROR_REASON_WORKER_PROTOCOL",
 		59: "ERROR_REASON_WORKER_SUPERSEDED",
 		60: "ERROR_REASON_WORKER_SILENT",
+		61: "ERROR_REASON_METHOD_TOO_WEAK",
+		64: "ERROR_REASON_NOT_SHOWN",
 		66: "ERROR_REASON_NO_SUCH_PERSON",
 		68: "ERROR_REASON_POLICY_REFUSED",
 		69: "ERROR_REASON_STOPPED",
@@ -332,6 +341,8 @@ var (
 		"ERROR_REASON_WORKER_PROTOCOL":      58,
 		"ERROR_REASON_WORKER_SUPERSEDED":    59,
 		"ERROR_REASON_WORKER_SILENT":        60,
+		"ERROR_REASON_METHOD_TOO_WEAK":      61,
+		"ERROR_REASON_NOT_SHOWN":            64,
 		"ERROR_REASON_NO_SUCH_PERSON":       66,
 		"ERROR_REASON_POLICY_REFUSED":       68,
 		"ERROR_REASON_STOPPED":              69,
@@ -370,7 +381,7 @@ var File_opencode_tool_v1_error_reason_proto protoreflect.FileDescriptor
 
 const file_opencode_tool_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
-	"#opencode/tool/v1/error_reason.proto\x12\x10opencode.tool.v1*\xdb\x0e\n" +
+	"#opencode/tool/v1/error_reason.proto\x12\x10opencode.tool.v1*\x99\x0f\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_INVALID_MESSAGE\x10\x01\x12\x1e\n" +
@@ -424,7 +435,9 @@ const file_opencode_tool_v1_error_reason_proto_rawDesc = "" +
 	"\x1bERROR_REASON_SOURCE_CHANGED\x109\x12 \n" +
 	"\x1cERROR_REASON_WORKER_PROTOCOL\x10:\x12\"\n" +
 	"\x1eERROR_REASON_WORKER_SUPERSEDED\x10;\x12\x1e\n" +
-	"\x1aERROR_REASON_WORKER_SILENT\x10<\x12\x1f\n" +
+	"\x1aERROR_REASON_WORKER_SILENT\x10<\x12 \n" +
+	"\x1cERROR_REASON_METHOD_TOO_WEAK\x10=\x12\x1a\n" +
+	"\x16ERROR_REASON_NOT_SHOWN\x10@\x12\x1f\n" +
 	"\x1bERROR_REASON_NO_SUCH_PERSON\x10B\x12\x1f\n" +
 	"\x1bERROR_REASON_POLICY_REFUSED\x10D\x12\x18\n" +
 	"\x14ERROR_REASON_STOPPED\x10E\x12%\n" +

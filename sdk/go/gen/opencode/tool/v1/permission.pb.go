@@ -423,6 +423,10 @@ type AnswerMethod int32
 const (
 	// ANSWER_METHOD_UNSPECIFIED: nothing was proven, since authentication is off; or a version without persons wrote it.
 	AnswerMethod_ANSWER_METHOD_UNSPECIFIED AnswerMethod = 0
+	// ANSWER_METHOD_RELAY: a program with the role relay said that the person answered there.
+	AnswerMethod_ANSWER_METHOD_RELAY AnswerMethod = 1
+	// ANSWER_METHOD_CHANNEL: an account at a channel, such as Slack, that the person linked.
+	AnswerMethod_ANSWER_METHOD_CHANNEL AnswerMethod = 2
 	// ANSWER_METHOD_TOKEN: a token that a program may have as well.
 	AnswerMethod_ANSWER_METHOD_TOKEN AnswerMethod = 3
 	// ANSWER_METHOD_SESSION: the sign-in of a browser or terminal.
@@ -433,11 +437,15 @@ const (
 var (
 	AnswerMethod_name = map[int32]string{
 		0: "ANSWER_METHOD_UNSPECIFIED",
+		1: "ANSWER_METHOD_RELAY",
+		2: "ANSWER_METHOD_CHANNEL",
 		3: "ANSWER_METHOD_TOKEN",
 		4: "ANSWER_METHOD_SESSION",
 	}
 	AnswerMethod_value = map[string]int32{
 		"ANSWER_METHOD_UNSPECIFIED": 0,
+		"ANSWER_METHOD_RELAY":       1,
+		"ANSWER_METHOD_CHANNEL":     2,
 		"ANSWER_METHOD_TOKEN":       3,
 		"ANSWER_METHOD_SESSION":     4,
 	}
@@ -1540,7 +1548,9 @@ type PermissionSettled struct {
 	Method AnswerMethod `protobuf:"varint,14,opt,name=method,proto3,enum=opencode.tool.v1.AnswerMethod" json:"method,omitempty"`
 	// shown is what the approver could see of the call before the answer; UNSPECIFIED if no one answered this request:
 	// it expired, was withdrawn, or was settled by another one's grant.
-	Shown         Shown `protobuf:"varint,16,opt,name=shown,proto3,enum=opencode.tool.v1.Shown" json:"shown,omitempty"`
+	Shown Shown `protobuf:"varint,16,opt,name=shown,proto3,enum=opencode.tool.v1.Shown" json:"shown,omitempty"`
+	// channel is where the person answered; empty unless `method` is RELAY or CHANNEL.
+	Channel       string `protobuf:"bytes,18,opt,name=channel,proto3" json:"channel,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1678,6 +1688,13 @@ func (x *PermissionSettled) GetShown() Shown {
 		return x.Shown
 	}
 	return Shown_SHOWN_UNSPECIFIED
+}
+
+func (x *PermissionSettled) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
 }
 
 // Person is a person, or what answers in the place of one: a token, or no one in particular.
@@ -2727,7 +2744,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\arevoked\x18\x0e \x01(\x01R\arevoked\x12\x14\n" +
 	"\x05agent\x18\x0f \x01(\tR\x05agent\x12\x1b\n" +
 	"\tlast_used\x18\x10 \x01(\x01R\blastUsed\x12\x1c\n" +
-	"\tsuspended\x18\x11 \x01(\x01R\tsuspended\"\xc0\x04\n" +
+	"\tsuspended\x18\x11 \x01(\x01R\tsuspended\"\xda\x04\n" +
 	"\x11PermissionSettled\x12#\n" +
 	"\rpermission_id\x18\x01 \x01(\tR\fpermissionId\x12\x1d\n" +
 	"\n" +
@@ -2745,7 +2762,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\aanswers\x18\f \x03(\v2 .opencode.tool.v1.QuestionAnswerR\aanswers\x120\n" +
 	"\x06person\x18\r \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x126\n" +
 	"\x06method\x18\x0e \x01(\x0e2\x1e.opencode.tool.v1.AnswerMethodR\x06method\x12-\n" +
-	"\x05shown\x18\x10 \x01(\x0e2\x17.opencode.tool.v1.ShownR\x05shown\"v\n" +
+	"\x05shown\x18\x10 \x01(\x0e2\x17.opencode.tool.v1.ShownR\x05shown\x12\x18\n" +
+	"\achannel\x18\x12 \x01(\tR\achannel\"v\n" +
 	"\x06Person\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06issuer\x18\x02 \x01(\tR\x06issuer\x12\x18\n" +
@@ -2869,9 +2887,11 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x1aPERMISSION_OUTCOME_EXPIRED\x10\x04\x12 \n" +
 	"\x1cPERMISSION_OUTCOME_WITHDRAWN\x10\x05\x12\x1d\n" +
 	"\x19PERMISSION_OUTCOME_DENIED\x10\x06\x12\x1d\n" +
-	"\x19PERMISSION_OUTCOME_EDITED\x10\a*a\n" +
+	"\x19PERMISSION_OUTCOME_EDITED\x10\a*\x95\x01\n" +
 	"\fAnswerMethod\x12\x1d\n" +
 	"\x19ANSWER_METHOD_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13ANSWER_METHOD_RELAY\x10\x01\x12\x19\n" +
+	"\x15ANSWER_METHOD_CHANNEL\x10\x02\x12\x17\n" +
 	"\x13ANSWER_METHOD_TOKEN\x10\x03\x12\x19\n" +
 	"\x15ANSWER_METHOD_SESSION\x10\x04*U\n" +
 	"\x05Shown\x12\x15\n" +

@@ -2441,7 +2441,14 @@ type PermissionResponse struct {
 	// shown is what the client showed of the request that `expected_digest` names: PARTIAL if a part of the view was not on
 	// the screen, such as the text of a file that has changed since, and UNKNOWN if the client does not know. UNSPECIFIED
 	// is WHOLE. The record (PermissionSettled.shown) never says more than this.
-	Shown         Shown `protobuf:"varint,28,opt,name=shown,proto3,enum=opencode.tool.v1.Shown" json:"shown,omitempty"`
+	Shown Shown `protobuf:"varint,28,opt,name=shown,proto3,enum=opencode.tool.v1.Shown" json:"shown,omitempty"`
+	// on_behalf_of is the person who answered (Person.id), for a token with the role relay, which must name it: a person
+	// with a sign-in that may answer now, otherwise NO_SUCH_PERSON. What that person may not answer, it may not. It rejects,
+	// or approves ONCE this request alone, without `input`, with `expected_digest`, and only where a `[[notify]]` entry with
+	// `approve` sends the request to `channel` (METHOD_TOO_WEAK) and its whole view was in that message (NOT_SHOWN).
+	OnBehalfOf string `protobuf:"bytes,31,opt,name=on_behalf_of,json=onBehalfOf,proto3" json:"on_behalf_of,omitempty"`
+	// channel is the name of the channel where that person answered; set exactly with `on_behalf_of`.
+	Channel       string `protobuf:"bytes,32,opt,name=channel,proto3" json:"channel,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2558,6 +2565,20 @@ func (x *PermissionResponse) GetShown() Shown {
 		return x.Shown
 	}
 	return Shown_SHOWN_UNSPECIFIED
+}
+
+func (x *PermissionResponse) GetOnBehalfOf() string {
+	if x != nil {
+		return x.OnBehalfOf
+	}
+	return ""
+}
+
+func (x *PermissionResponse) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
 }
 
 // Empty means that an answer is durably recorded as the winner. It does not mean that the tool continued.
@@ -2765,8 +2786,7 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\x15PermissionToolContext\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\tR\tmessageId\x12\x17\n" +
-	"\acall_id\x18\x02 \x01(\tR\x06callId\"\xb6\n" +
-	"\n" +
+	"\acall_id\x18\x02 \x01(\tR\x06callId\"\x9a\f\n" +
 	"\x12PermissionResponse\x12(\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\tsessionId\x12.\n" +
@@ -2783,12 +2803,16 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\aexpires\x18\x1a \x01(\x01B\x10\xbaH\r\x12\v@\x01)\x00\x00\x00\x00\x00\x00\x00\x00R\aexpires\x12D\n" +
 	"\aanswers\x18\x1b \x03(\v2 .opencode.tool.v1.QuestionAnswerB\b\xbaH\x05\x92\x01\x02\x10\n" +
 	"R\aanswers\x127\n" +
-	"\x05shown\x18\x1c \x01(\x0e2\x17.opencode.tool.v1.ShownB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05shown:\xd7\x05\xbaH\xd3\x05\x1at\n" +
+	"\x05shown\x18\x1c \x01(\x0e2\x17.opencode.tool.v1.ShownB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05shown\x12)\n" +
+	"\fon_behalf_of\x18\x1f \x01(\tB\a\xbaH\x04r\x02\x18@R\n" +
+	"onBehalfOf\x12!\n" +
+	"\achannel\x18  \x01(\tB\a\xbaH\x04r\x02\x18@R\achannel:\xed\x06\xbaH\xe9\x06\x1at\n" +
 	"\x18message_only_with_reject\x121message is only for reply PERMISSION_REPLY_REJECT\x1a%this.message == '' || this.reply == 3\x1at\n" +
 	"\x16offer_only_with_always\x122offer_id is only for reply PERMISSION_REPLY_ALWAYS\x1a&this.offer_id == '' || this.reply == 2\x1aj\n" +
 	"\x14input_only_with_once\x12-input is only for reply PERMISSION_REPLY_ONCE\x1a#!has(this.input) || this.reply == 1\x1au\n" +
 	"\x18expires_only_with_always\x121expires is only for reply PERMISSION_REPLY_ALWAYS\x1a&this.expires == 0.0 || this.reply == 2\x1aw\n" +
-	"\x16answers_only_with_once\x120answers are only for reply PERMISSION_REPLY_ONCE\x1a+this.answers.size() == 0 || this.reply == 1\x1a\x88\x01\n" +
+	"\x16answers_only_with_once\x120answers are only for reply PERMISSION_REPLY_ONCE\x1a+this.answers.size() == 0 || this.reply == 1\x1a\x93\x01\n" +
+	"\x13channel_with_person\x12Ion_behalf_of and channel are set together, by a token with the role relay\x1a1(this.on_behalf_of == '') == (this.channel == '')\x1a\x88\x01\n" +
 	"\x15answers_without_input\x12Aanswers and input exclude each other: an edit answers no question\x1a,this.answers.size() == 0 || !has(this.input)B\b\n" +
 	"\x06_input\"\a\n" +
 	"\x05Empty*\x8f\x05\n" +
