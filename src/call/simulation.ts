@@ -2,12 +2,7 @@ import { once } from "node:events";
 import { Worker } from "node:worker_threads";
 import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import {
-  type AuditEntry,
-  DecisionKind,
-  type DecisionRecord,
-  PermissionOutcome,
-} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { DecisionKind, type DecisionRecord, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   type PolicyChangeSchema,
   type SimulatePolicyRequest,
@@ -22,11 +17,11 @@ import { usesInput } from "../policy/condition.ts";
 import type { FileRules } from "../policy/file-rules.ts";
 import type { ConfiguredRules } from "../policy/layers.ts";
 import type { LayerRules, Wall } from "../policy/model.ts";
+import { type AuditSource, auditPages } from "./audit-pages.ts";
 import type { PlanningParts } from "./decide.ts";
 import { workspaceLists } from "./decision-facts.ts";
 import { createTimeBudget } from "./line-analysis.ts";
 import type { CallRecordReader } from "./ports.ts";
-import type { Sessions } from "./sessions.ts";
 import { inputOf } from "./state.ts";
 
 /** The data of the thread. */
@@ -72,11 +67,10 @@ export type SimulationAnswer =
 export const placeKey = (workspace: string, directory: string, agent: string) =>
   JSON.stringify([workspace, directory, agent]);
 
-interface SimulationParts extends Pick<PlanningParts, "policy" | "layersFor" | "policyDigest" | "confines"> {
+interface SimulationParts
+  extends AuditSource,
+    Pick<PlanningParts, "policy" | "layersFor" | "policyDigest" | "confines"> {
   rules: ConfiguredRules;
-  sessions: Pick<Sessions, "list">;
-  listDecisions(page: { root: string; afterSeq: number; limit: number }): Promise<AuditEntry[]>;
-  listAudits(page: { before?: string; limit: number }): Promise<string[]>;
   getCall: CallRecordReader["getCall"];
   entry?: URL;
 }
@@ -95,7 +89,6 @@ const windowMs = 60_000;
 /** Time in which the thread has to answer: it may share its processor with many others. */
 const maxAnswerMs = 60_000;
 const maxDecisions = 100_000;
-const pageSize = 500;
 /** Inputs in one message: each can have the size of a whole input. */
 const maxInputs = 50;
 const progressMs = 1_000;
@@ -160,29 +153,23 @@ const overBudget = (message: string) =>
 
 /** Reads the records of the audit, those of the newest session trees first. */
 async function* batchesOf(
-  { sessions, listDecisions, listAudits, ...parts }: SimulationParts,
+  parts: SimulationParts,
   principal: Principal,
   { from, to, maxDecisions: wanted, agent }: SimulatePolicyRequest,
 ): AsyncGenerator<SimulationBatch> {
   const [places, agents] = [new Set<string>(), new Set<string>()];
   let left = wanted || maxDecisions;
-  for await (const root of rootsOf({ sessions, listAudits }, principal)) {
-    for (let afterSeq = 0; left > 0; ) {
-      const entries = await listDecisions({ root, afterSeq, limit: pageSize });
-      const records = entries.flatMap(({ record, time }) => {
-        if (!record || (agent !== "" && record.agent !== agent)) return [];
-        if (record.kind === DecisionKind.SETTLED) return isAnswer(record) ? [record] : [];
-        if (!decides.has(record.kind) || record.permissionIds.length > 0 !== (record.kind === DecisionKind.ASKED))
-          return [];
-        if (time < from || (to > 0 && time >= to) || left === 0) return [];
-        left -= 1;
-        return [record];
-      });
-      yield newIn(parts, records, places, agents);
-      const last = entries.at(-1);
-      if (!last || entries.length < pageSize) break;
-      afterSeq = Number(last.seq);
-    }
+  for await (const entries of auditPages(parts, principal)) {
+    const records = entries.flatMap(({ record, time }) => {
+      if (!record || (agent !== "" && record.agent !== agent)) return [];
+      if (record.kind === DecisionKind.SETTLED) return isAnswer(record) ? [record] : [];
+      if (!decides.has(record.kind) || record.permissionIds.length > 0 !== (record.kind === DecisionKind.ASKED))
+        return [];
+      if (time < from || (to > 0 && time >= to) || left === 0) return [];
+      left -= 1;
+      return [record];
+    });
+    yield newIn(parts, records, places, agents);
     if (left === 0) return;
   }
 }
@@ -246,28 +233,6 @@ async function* withInputs(
       );
       yield { ...(from === 0 ? added : { lists: [], walls: [] }), records: some, inputs };
     }
-  }
-}
-
-async function* rootsOf(
-  { sessions, listAudits }: Pick<SimulationParts, "sessions" | "listAudits">,
-  principal: Principal,
-): AsyncGenerator<string> {
-  const known = new Set<string>();
-  for (let before: string | undefined; ; ) {
-    const page = await sessions.list(principal, { limit: pageSize, ...(before !== undefined && { before }) });
-    for (const { rootSessionId } of page) {
-      if (!known.has(rootSessionId)) yield rootSessionId;
-      known.add(rootSessionId);
-    }
-    before = page.at(-1)?.id;
-    if (page.length < pageSize) break;
-  }
-  for (let before: string | undefined; ; ) {
-    const page = await listAudits({ limit: pageSize, ...(before !== undefined && { before }) });
-    for (const root of page) if (!known.has(root)) yield root;
-    before = page.at(-1);
-    if (page.length < pageSize) return;
   }
 }
 

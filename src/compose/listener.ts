@@ -33,7 +33,7 @@ import type { SubagentParts } from "./subagents.ts";
 export function startListener({
   config,
   store,
-  replica: { calls, permissions, sessions, planner, simulation },
+  replica: { calls, permissions, sessions, planner, simulation, review },
   telemetry,
   custom,
   agreement,
@@ -105,7 +105,7 @@ export function startListener({
           ...subagents,
           workers,
           enforcement,
-          ...{ planner, simulation },
+          ...{ planner, simulation, review },
           reader: createStoredOutputs({ sessions, outputs }),
           watcher: createWatcher({ store: callStore, asks, sessions }),
           audit: createAuditReader({

@@ -10,8 +10,10 @@ import { type CallObserver, notifyEnds } from "../call/observer.ts";
 import { createPlanner } from "../call/planner.ts";
 import type { Store } from "../call/ports.ts";
 import { createToolJudge } from "../call/prepare.ts";
+import { createRuleReview } from "../call/rule-review.ts";
 import { createSessions } from "../call/sessions.ts";
 import { createInputEdit } from "../call/settle.ts";
+import { createShadowFailures } from "../call/shadow.ts";
 import { createSimulation } from "../call/simulation.ts";
 import { failed } from "../call/state.ts";
 import { noStops } from "../call/stopped.ts";
@@ -111,7 +113,7 @@ export function createReplica({
   const lines = createLineAnalysis({ log });
   const planning = createPlanning({
     ...{ permissions, policy, layersFor, policyDigest, lines, listFiles: projectFiles },
-    shadow: { layersFor: shadowFor, count: observer.differed },
+    shadow: { layersFor: shadowFor, count: observer.differed, failed: createShadowFailures(log) },
     ...(gitNames && { gitNames }),
     ...(confines && { confines }),
   });
@@ -162,11 +164,13 @@ export function createReplica({
   /** Evaluates the configured rules for an agent, apart from any session; those of a workspace too if it is named. */
   const judgeFor = (agent: string, place: { workspace: string; directory: string } | object = {}) =>
     createToolJudge(policy, () => layersFor({ session: undefined, ancestors: [], agent, ...place }));
-  const simulation = createSimulation({
-    ...planning,
-    ...{ rules, sessions, listDecisions: asks.listDecisions, listAudits: asks.listAudits, getCall: callStore.getCall },
-  });
-  return { calls, lines, permissions, sessions, planner, simulation, registry, hooks, agents, nameAgents, judgeFor };
+  const past = { sessions, listDecisions: asks.listDecisions, listAudits: asks.listAudits };
+  const simulation = createSimulation({ ...planning, ...past, rules, getCall: callStore.getCall });
+  const review = createRuleReview({ ...past, findAsk: asks.findAsk, planner, now });
+  return {
+    ...{ calls, lines, permissions, sessions, planner, simulation, review, registry, hooks, agents, nameAgents },
+    judgeFor,
+  };
 }
 
 function isEffectFree({ definition: { annotations }, idempotent }: Tool): boolean {

@@ -7,14 +7,21 @@ import {
   type DecisionRecord,
   PermissionAction,
   PermissionActionSchema,
+  type PermissionDecision,
+  PermissionLayer,
+  PermissionOutcome,
   PermissionOutcomeSchema,
+  type PermissionSettled,
   type Requester,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { askingIn, causeOf } from "../call/attention.ts";
 import type { CallObserver } from "../call/observer.ts";
 import type { Store } from "../call/ports.ts";
+import { timeOfId } from "../core/ids.ts";
 import type { Logger, ServiceLog } from "../core/logger.ts";
 import { RequestError } from "../core/request-error.ts";
+import { visibleLine } from "../core/visible.ts";
 import {
   createHistogram,
   createMetrics,
@@ -87,7 +94,7 @@ export async function createTelemetry({
         differences.set(label, (differences.get(label) ?? 0) + 1);
       },
     },
-    store: agents.countAnswers(steps.measure(store)),
+    store: agents.countRequests(steps.measure(store)),
     async metrics() {
       const requests = await requestFamilies({
         countOpenAsks: store.permissions.countOpenAsks,
@@ -177,9 +184,12 @@ function createAgentMetrics() {
     return kinds.has(kind) ? kind : "(other)";
   }
 
+  const attention = createAttentionMetrics();
+
   /** Counts the answer of an approver; requests that ended with another one are part of its answer. */
-  function answered({ settled, requester, method }: DecisionRecord): void {
+  function answered({ settled, requester, method, agent, decisions }: DecisionRecord): void {
     if (settled === undefined || settled.by === "" || settled.settledWith !== "") return;
+    attention.answered(agent, decisions, settled);
     const kind = requester === undefined ? "" : kindOf(requester);
     const by = AnswerMethodSchema.value[method]?.localName.toLowerCase();
     const outcome = PermissionOutcomeSchema.value[settled.outcome]?.localName.toLowerCase();
@@ -188,10 +198,22 @@ function createAgentMetrics() {
   }
 
   return {
-    /** Decorates the step that settles requests. */
-    countAnswers({ permissions, ...store }: Store): Store {
+    /** Decorates the steps that open and settle requests. */
+    countRequests({ calls, permissions, ...store }: Store): Store {
       return {
         ...store,
+        calls: {
+          ...calls,
+          // The id changes when a shared store loses its contents; a copy would go stale.
+          get storeId() {
+            return calls.storeId;
+          },
+          async openAsks(step) {
+            const isOpened = await calls.openAsks(step);
+            if (isOpened) for (const { agent, decisions } of step.asks) attention.asked(agent, decisions);
+            return isOpened;
+          },
+        },
         permissions: {
           ...permissions,
           async settle(settlement) {
@@ -203,7 +225,8 @@ function createAgentMetrics() {
       };
     },
     /** Counts the end of a call; one whose session names no agent is not counted. */
-    ended({ requester, state }: Pick<ToolPart, "requester" | "state">): void {
+    ended({ agent, requester, state }: Pick<ToolPart, "agent" | "requester" | "state">): void {
+      attention.ended(agent);
       if (requester === undefined) return;
       const kind = kindOf(requester);
       const outcomes = counts.get(kind) ?? new Map<string, number>();
@@ -211,6 +234,7 @@ function createAgentMetrics() {
       counts.set(kind, outcomes.set(outcome, (outcomes.get(outcome) ?? 0) + 1));
     },
     families: (): Family[] => [
+      ...attention.families(),
       {
         name: "toolgate_agent_calls_total",
         type: "counter",
@@ -228,6 +252,75 @@ function createAgentMetrics() {
     ],
   };
 }
+
+/** Pairs of an agent and a rule that become labels: a body names its permissions itself. */
+const maxCauses = 100;
+const answerBounds = [2, 10, 60, 600, 3_600];
+
+/** Creates the counters of how often people are asked and how fast they answer, by agent and by rule. No label names a person. */
+function createAttentionMetrics() {
+  const ended = new Map<string, number>();
+  const asked = new Map<string, number>();
+  const answers = new Map<string, Histogram>();
+  const causes = new Set<string>();
+
+  function labelOf(agent: string, decisions: readonly PermissionDecision[]): string {
+    const asking = askingIn(decisions);
+    // Callers write the rules of sessions, so these stand for one.
+    const rule = asking && (isConfigured.has(asking.layer) ? causeOf(asking) : "rule of a session or workspace");
+    const label = `agent="${labelText(agent)}",rule="${labelText(rule ?? "(none)")}"`;
+    if (causes.size < maxCauses) causes.add(label);
+    return causes.has(label) ? label : 'agent="(other)",rule="(other)"';
+  }
+
+  return {
+    ended(agent: string): void {
+      ended.set(agent, (ended.get(agent) ?? 0) + 1);
+    },
+    asked(agent: string, decisions: readonly PermissionDecision[]): void {
+      const label = labelOf(agent, decisions);
+      asked.set(label, (asked.get(label) ?? 0) + 1);
+    },
+    answered(
+      agent: string,
+      decisions: readonly PermissionDecision[],
+      { permissionId, time, outcome }: Pick<PermissionSettled, "permissionId" | "time" | "outcome">,
+    ): void {
+      const said = outcome === PermissionOutcome.REJECT ? "rejected" : "approved";
+      const label = `${labelOf(agent, decisions)},outcome="${said}"`;
+      const histogram = answers.get(label) ?? createHistogram(answerBounds);
+      answers.set(label, histogram);
+      histogram.add(Math.max(0, time - timeOfId(permissionId)) / 1_000);
+    },
+    families: (): Family[] => [
+      {
+        name: "toolgate_attention_calls_total",
+        type: "counter",
+        help: "Calls that ended, by agent.",
+        samples: [...ended].map(([agent, count]) => `{agent="${labelText(agent)}"} ${count}`),
+      },
+      {
+        name: "toolgate_attention_requests_total",
+        type: "counter",
+        help: "Requests to people, by agent and by the rule or reason that asked.",
+        samples: [...asked].map(([label, count]) => `{${label}} ${count}`),
+      },
+      {
+        name: "toolgate_attention_answer_seconds",
+        type: "histogram",
+        help: "Time from a request to the answer of a person; an approval within 2 s was hardly read.",
+        samples: [...answers].flatMap(([label, histogram]) => histogram.samples(label)),
+      },
+    ],
+  };
+}
+
+const isConfigured: ReadonlySet<PermissionLayer> = new Set([
+  ...[PermissionLayer.UNSPECIFIED, PermissionLayer.ENGINE, PermissionLayer.DEFAULTS, PermissionLayer.PRESET],
+  ...[PermissionLayer.CONFIG, PermissionLayer.AGENT, PermissionLayer.AGENT_LIMITS],
+]);
+
+const labelText = (text: string) => visibleLine(text).slice(0, 200).replaceAll(/["\\]/g, "\\$&");
 
 function outcomeOf(state: ToolPart["state"]): string {
   if (state.case !== "error") return "completed";

@@ -5,13 +5,24 @@ import { create, type JsonObject } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import {
   PermissionAction as Action,
+  AuditEntrySchema,
+  DecisionKind,
   PermissionLayer as Layer,
+  PermissionOutcome,
   PermissionReason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PolicyChange, SimulationSummary } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
-import { PermissionReply, PermissionRequestSchema, RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { tomlOf, tryRules } from "../../src/cli/commands/suggest.ts";
-import type { PastRequest } from "../../src/cli/view/suggestions.ts";
+import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import {
+  PermissionReply,
+  type PermissionRequest,
+  PermissionRequestSchema,
+  RiskKind,
+} from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { AskRecord } from "../../src/approval/ports.ts";
+import { createRuleReview } from "../../src/call/rule-review.ts";
+import { newId } from "../../src/core/ids.ts";
+import type { Principal } from "../../src/core/principal.ts";
 import { toolgate } from "../cli/toolgate.ts";
 import { main } from "../main.ts";
 import { connect, refusal } from "./clients.ts";
@@ -84,36 +95,65 @@ test("a condition decides by the input that the call runs with, and no answer ou
   expect(explained.decisions[0]?.reason).toContain("since tool is unknown here; input is unknown here");
 });
 
-test("a rule is suggested for what people approved again and again, unless it passes a rejection or a stricter rule", async () => {
-  const asked = (text: string, words: string[], days: number[], more: Partial<PastRequest> = {}, fields = {}) =>
-    days.map((day): PastRequest => {
+/** Reviews a past that never was, by the rules of the service. */
+function reviewOf(past: readonly { request: PermissionRequest; isApproved: boolean | undefined; time: number }[]) {
+  const { permissions } = connect(service, "approver");
+  const reads = { count: 0 };
+  const requests = new Map(past.map(({ request }) => [request.id, request]));
+  const entries = past.flatMap(({ request: { id }, isApproved, time }) => {
+    const outcome = isApproved ? PermissionOutcome.ONCE : PermissionOutcome.REJECT;
+    const settled = { permissionId: id, outcome, by: "ann" };
+    return [
+      { time, record: { kind: DecisionKind.ASKED, permissionIds: [id] } },
+      ...(isApproved === undefined ? [] : [{ time, record: { kind: DecisionKind.SETTLED, settled } }]),
+    ].map((entry) => create(AuditEntrySchema, entry));
+  });
+  const review = createRuleReview({
+    sessions: { list: async () => [create(SessionSchema, { id: "ses_1", rootSessionId: "ses_1" })] },
+    listDecisions: async ({ afterSeq }) => (afterSeq === 0 ? entries : []),
+    listAudits: async () => [],
+    async findAsk(id) {
+      reads.count += 1;
+      const request = requests.get(id);
+      return request && ({ request } as AskRecord);
+    },
+    planner: {
+      explain: (_, request) => permissions.explainPermission(request),
+      rules: (_, request) => permissions.listRules(request),
+    },
+    now: () => 30 * 86_400_000,
+  });
+  return { review, reads };
+}
+
+test("a rule is suggested for what people approved again and again, and the rest says what it lacks", async () => {
+  const asked = (text: string, words: string[], days: number[], isApproved: boolean | undefined = true, fields = {}) =>
+    days.map((day) => {
       const options = text.split(" ").filter((word) => word.startsWith("-"));
       const offers = [{ match: { match: { case: "prefix" as const, value: { words, options } } } }];
-      const request = { agent: "build", permission: "bash", patterns: [text], offers, ...fields };
-      return { request: create(PermissionRequestSchema, request), isApproved: true, time: day * 86_400_000, ...more };
+      const about = { id: newId("per", day), agent: "build", permission: "bash", patterns: [text], offers };
+      return { request: create(PermissionRequestSchema, { ...about, ...fields }), isApproved, time: day * 86_400_000 };
     });
   const days = [1, 1, 2, 2, 3];
+  const unanswered = asked("npm test all", ["npm", "test"], [3]).map((past) => ({ ...past, isApproved: undefined }));
   const past = [
-    ...[...asked("npm test unit", ["npm", "test"], days), ...asked("npm test e2e", ["npm", "test"], [3])],
-    ...asked("npm test all", ["npm", "test"], [3]).map(({ request, time }) => ({ request, time })),
-    ...asked("npm publish", ["npm", "publish"], days, {}, { risks: [{ kind: RiskKind.PUBLISH }] }),
-    ...[...asked("make all", ["make"], days), ...asked("make -k all", ["make"], [2], { isApproved: false })],
     ...[
-      ...asked("cargo build", ["cargo", "build"], days),
-      ...asked("cargo build x", ["cargo", "build"], [2], { isApproved: false }),
+      ...asked("npm test unit", ["npm", "test"], days),
+      ...asked("npm test e2e", ["npm", "test"], [3]),
+      ...unanswered,
     ],
+    ...asked("npm publish", ["npm", "publish"], days, true, { risks: [{ kind: RiskKind.PUBLISH }] }),
+    ...[...asked("make all", ["make"], days), ...asked("make -k all", ["make"], [2], false)],
+    ...[...asked("cargo build", ["cargo", "build"], days), ...asked("cargo build x", ["cargo", "build"], [2], false)],
     ...asked("go vet", ["go", "vet"], [1, 1, 1, 1, 1]),
+    ...asked("go run x", ["go", "run"], [1, 2, 2]),
     ...asked("git status", ["git", "status"], days),
     ...asked("ls src", ["ls"], days),
   ];
-  const tried = await tryRules(connect(service, "approver"), past);
-  expect(tried).toEqual([
-    {
-      ...{ agent: "build", permission: "bash", pattern: "npm test *", example: "npm test unit" },
-      ...{ approvals: 6, days: 3, saves: 7, alsoAllows: ["npm test all"] },
-    },
-  ]);
-  expect(tomlOf(tried)).toBe(`[agent.build.permission.bash]
+  const { review, reads } = reviewOf(past);
+  const principal = { id: "ann", agents: ["*"], workspaces: ["*"] } as unknown as Principal;
+  const { rules, misses, toml, ...counts } = await review.suggest(principal, 30, undefined);
+  const toTry = `[agent.build.permission.bash]
 # approved 6 times on 3 days, never rejected; saves 7 questions
 # allows as well: npm test all
 "npm test *" = "allow"
@@ -123,9 +163,35 @@ agent = "build"
 permission = "bash"
 pattern = "npm test unit"
 expect = "allow"
-`);
+`;
+  expect(rules).toEqual([
+    {
+      ...{ agent: "build", permission: "bash", pattern: "npm test *", example: "npm test unit" },
+      ...{ approvals: 6, days: 3, saves: 7, alsoAllows: ["npm test all"], toml: toTry },
+    },
+  ]);
+  expect(toml).toBe(toTry);
+  expect(counts).toEqual({ requests: past.length, answered: past.length - 1, incomplete: false });
+  expect(misses?.map(({ pattern, approvals, reason }) => `${approvals} of ${pattern}, ${reason}`)).toEqual([
+    "5 of cargo build *, and a rejection: none may be",
+    "5 of git status *, a stricter rule of the configuration may meet it",
+    "5 of go vet *, on one day: 2 are needed",
+    "5 of ls *, the rules allow it now",
+    "5 of make *, a rule would allow what people rejected",
+    "5 of npm publish *, with a risk, a warning, or without an “always” to choose: these are always asked",
+    "3 of go run *, 5 are needed",
+  ]);
+  const read = reads.count;
+  // The card of a request gets its rule, from what was read; one with a risk gets none.
+  const [card] = asked("npm test more", ["npm", "test"], [4]);
+  const [other] = asked("npm test more", ["npm", "test"], [4], true, { risks: [{ kind: RiskKind.DELETE }] });
+  expect((await review.suggest(principal, 30, card?.request)).toml).toBe(toTry);
+  expect((await review.suggest(principal, 30, other?.request)).rules ?? []).toEqual([]);
+  expect((await review.suggest(principal, 30, asked("go vet x", ["go", "vet"], [4])[0]?.request)).rules).toEqual([]);
+  expect(reads.count).toBe(read);
+
   const file = join(service.data, "suggested.toml");
-  await writeFile(file, tomlOf(tried));
+  await writeFile(file, toTry);
   expect(await main(["check-config", file], { HOME: service.data })).toMatchObject({
     code: 0,
     stderr: expect.stringContaining("is good: 1 rule, 1 test passed"),
@@ -196,6 +262,31 @@ test("a candidate is tried on recorded calls: what people rejected comes first, 
   });
   await writeFile(file, settings);
   expect(await main(["simulate", file, "--fail-on", "widen"], environment)).toMatchObject({ code: 0, stdout: "" });
+});
+
+test("toolgate suggest says in one request what each approved command lacks", async () => {
+  const [caller, person] = [connect(service, "caller"), connect(service, "approver")];
+  const sessionId = await caller.newSession();
+  for (const callId of ["first", "second"]) {
+    for await (const { event } of caller.tools.executeTool({
+      sessionId,
+      callId,
+      tool: "bash",
+      input: { command: "hostname" },
+    })) {
+      if (event?.event.case !== "permissionAsked") continue;
+      const permissionId = event.event.value.id;
+      await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
+    }
+  }
+  const environment = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "watcher-token-for-tests" };
+  const { stdout, stderr } = await toolgate(["suggest", "--days", "1"], environment);
+  expect([stdout, stderr]).toEqual([
+    "",
+    expect.stringMatching(
+      /requests of the last day were answered by people\nno rule: 2 approvals of bash "hostname.*" for agent build, 5 are needed\n/,
+    ),
+  ]);
 });
 
 test.each([

@@ -57,6 +57,8 @@ const pinned: Record<string, string> = {
   "PermissionService/ExplainPermission": "cawA--",
   "PermissionService/ListRules": "-awA--",
   "PermissionService/SimulatePolicy": "-awA--",
+  "PermissionService/SuggestRules": "-awA--",
+  "PermissionService/GetAttention": "-awA--",
   "ToolService/ListTools": "cawAh-",
   "ToolService/GetTool": "cawAh-",
   "ToolService/PlanTool": "ca-A--",

@@ -47,15 +47,15 @@ test("each end is one log line, one count and one entry of the stats, whatever c
   expect(shown.stdout).toMatch(/^tool +count +average +errors +timeouts\n\(unknown\) +1 +0 ms +1 +0\nbash +4 /);
 
   const asks = await toolgate(["stats", "--asks", "--days", "1", "--json"], cli);
-  const [all, ...byAgent] = asks.stdout
-    .trimEnd()
-    .split("\n")
-    .map((line) => JSON.parse(line));
-  expect(all).toMatchObject({ by: "all", asks: 3, approved: 1, rejected: 1, unanswered: 1 });
-  expect(byAgent).toContainEqual(
-    expect.objectContaining({ by: "rule", name: "no rule: bash", approved: 1, rejected: 1 }),
-  );
+  const { total, rules } = JSON.parse(asks.stdout);
+  expect(total).toMatchObject({ requests: 3, approved: 1, rejected: 1, unanswered: 1 });
+  expect(rules).toContainEqual(expect.objectContaining({ name: "no rule: bash", approved: 1, rejected: 1 }));
   expect(asks.stdout).not.toContain("approver");
+  const cause = 'agent="build",rule="no rule: bash"';
+  expect(metrics).toContain(`toolgate_attention_requests_total{${cause}} 3\n`);
+  expect(metrics).toContain('toolgate_attention_calls_total{agent="build"} ');
+  for (const outcome of ["approved", "rejected"])
+    expect(metrics).toContain(`toolgate_attention_answer_seconds_count{${cause},outcome="${outcome}"} 1\n`);
   expect((await toolgate(["stats", "--asks"], cli)).stdout).toMatch(
     /^asked by +calls +asked of 100 .*\nall +\d+ +\d+\.\d /,
   );

@@ -32,7 +32,12 @@ async function* entriesOf({ permissions }: ServerConnection, sessionId: string):
 
 /** Returns the time so many days ago, in ms since the epoch. */
 export function daysAgo(text: string): number {
+  return Date.now() - daysOf(text) * 86_400_000;
+}
+
+/** Reads a number of days. */
+export function daysOf(text: string): number {
   const days = Number(text);
-  if (days > 0 && days <= 3_650) return Date.now() - days * 86_400_000;
+  if (Number.isInteger(days) && days > 0 && days <= 3_650) return days;
   throw new UsageError(`--days ${text} is no number of days`, "write a number from 1 to 3650");
 }

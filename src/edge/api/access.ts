@@ -113,6 +113,8 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     explainPermission: allRoles,
     listRules: overseers,
     simulatePolicy: overseers,
+    suggestRules: overseers,
+    getAttention: overseers,
   } satisfies Record<keyof typeof PermissionService.method, readonly Role[]>,
   [PersonService.typeName]: {
     listPeople: approvers,

@@ -17,6 +17,7 @@ import { readBoundFile } from "../../call/bound-files.ts";
 import type { Calls } from "../../call/calls.ts";
 import type { Planner } from "../../call/planner.ts";
 import type { StoreMembership } from "../../call/ports.ts";
+import type { RuleReview } from "../../call/rule-review.ts";
 import type { Sessions } from "../../call/sessions.ts";
 import type { Simulation } from "../../call/simulation.ts";
 import type { Watcher } from "../../call/watcher.ts";
@@ -37,6 +38,7 @@ export interface PermissionServiceDomain extends SenderDomain {
   watcher: Watcher;
   audit: AuditReader;
   simulation: Simulation;
+  review: RuleReview;
   store: Pick<StoreMembership, "storeId">;
   /** Returns the principal of an answer: its sender, or for a relay the person whom it names. */
   answererOf(sender: Principal, response: PermissionResponse): Promise<Principal> | Principal;
@@ -121,6 +123,13 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
     },
 
     simulatePolicy: (request, { principal, signal }) => domain.simulation.simulate(principal, request, signal),
+
+    async suggestRules({ days, permissionId }, { principal }) {
+      const ask = permissionId === "" ? undefined : await findAsk(domain, principal, permissionId);
+      return await domain.review.suggest(principal, days || 30, ask?.request);
+    },
+
+    getAttention: ({ days }, { principal }) => domain.review.attention(principal, days || 7),
   };
 }
 

@@ -19,7 +19,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission_service.proto.
  */
 export const file_opencode_tool_v1_permission_service: GenFile = /*@__PURE__*/
-  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSI4ChRHZXRQZXJtaXNzaW9uUmVxdWVzdBIgCg1wZXJtaXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEAisAEKFUdldFBlcm1pc3Npb25SZXNwb25zZRI3CgpwZXJtaXNzaW9uGAEgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBI0CgdzZXR0bGVkGAIgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uU2V0dGxlZBIoCgRwYXJ0GAMgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydCJSChRSZWFkQm91bmRGaWxlUmVxdWVzdBIgCg1wZXJtaXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGAoEcGF0aBgCIAEoCUIKukgHcgUQARiAICJIChVSZWFkQm91bmRGaWxlUmVzcG9uc2USDAoEdGV4dBgBIAEoCRIRCgl0cnVuY2F0ZWQYAiABKAgSDgoGYmluYXJ5GAMgASgIInAKFkxpc3RQZXJtaXNzaW9uc1JlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YAyABKAlCCLpIBXIDGIACImwKF0xpc3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjgKC3Blcm1pc3Npb25zGAEgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiNgoXV2F0Y2hQZXJtaXNzaW9uc1JlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQCKDAQoYV2F0Y2hQZXJtaXNzaW9uc1Jlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJItABChhSZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQBIaCgdtZXNzYWdlGAIgASgJQgm6SAZyBBiAgAESFgoFYWdlbnQYAyABKAlCB7pIBHICGEA6Y7pIYBpeChBzZXNzaW9uX29yX2FnZW50Eh9zZXNzaW9uX2lkIG9yIGFnZW50IGlzIHJlcXVpcmVkGil0aGlzLnNlc3Npb25faWQgIT0gJycgfHwgdGhpcy5hZ2VudCAhPSAnJyJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkIoEBChFMaXN0R3JhbnRzUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhQKDGluY2x1ZGVfZGVhZBgCIAEoCBIbCglwYWdlX3NpemUYAyABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIACIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIxChJSZXZva2VHcmFudFJlcXVlc3QSGwoIZ3JhbnRfaWQYASABKAlCCbpIBnIEEAEYQCI9ChNSZXZva2VHcmFudFJlc3BvbnNlEiYKBWdyYW50GAEgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudCIyChNDb25maXJtR3JhbnRSZXF1ZXN0EhsKCGdyYW50X2lkGAEgASgJQgm6SAZyBBABGEAiPgoUQ29uZmlybUdyYW50UmVzcG9uc2USJgoFZ3JhbnQYASABKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50ImUKFExpc3REZWNpc2lvbnNSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhEKCWFmdGVyX3NlcRgDIAEoBCJTChVMaXN0RGVjaXNpb25zUmVzcG9uc2USLQoHZW50cmllcxgBIAMoCzIcLm9wZW5jb2RlLnRvb2wudjEuQXVkaXRFbnRyeRILCgNlbmQYAiABKAgiTQoRTGlzdEF1ZGl0c1JlcXVlc3QSGwoJcGFnZV9zaXplGAEgASgNQgi6SAUqAxj0AxIbCgpwYWdlX3Rva2VuGAIgASgJQge6SARyAhhAIkcKEkxpc3RBdWRpdHNSZXNwb25zZRIYChByb290X3Nlc3Npb25faWRzGAEgAygJEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLkAQoYRXhwbGFpblBlcm1pc3Npb25SZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASFgoFYWdlbnQYAiABKAlCB7pIBHICGEASHgoKcGVybWlzc2lvbhgDIAEoCUIKukgHcgUQARiAARIjCghwYXR0ZXJucxgEIAMoCUIRukgOkgELEIACIgZyBBiAgAgSOgoFcnVsZXMYBSADKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlQgm6SAaSAQMQ6AcSEgoKb25seV9ydWxlcxgGIAEoCCKIAQoZRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRIyCgZhY3Rpb24YASABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb24SNwoJZGVjaXNpb25zGAIgAygLMiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uRGVjaXNpb24icQoQTGlzdFJ1bGVzUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhASAASHQoJd29ya3NwYWNlGAIgASgJQgi6SAVyAxiAIEgAEhYKBWFnZW50GAMgASgJQge6SARyAhhAQgcKBXBsYWNlImAKEUxpc3RSdWxlc1Jlc3BvbnNlEg0KBWFnZW50GAEgASgJEhEKCXdvcmtzcGFjZRgCIAEoCRIpCgVsaXN0cxgDIAMoCzIaLm9wZW5jb2RlLnRvb2wudjEuUnVsZUxpc3QirgEKFVNpbXVsYXRlUG9saWN5UmVxdWVzdBIhCg5jYW5kaWRhdGVfdG9tbBgBIAEoCUIJukgGcgQogIAQEhwKBGZyb20YAiABKAFCDrpICxIJKQAAAAAAAAAAEhoKAnRvGAMgASgBQg66SAsSCSkAAAAAAAAAABIgCg1tYXhfZGVjaXNpb25zGAQgASgNQgm6SAYqBBigjQYSFgoFYWdlbnQYBSABKAlCB7pIBHICGEAixAEKFlNpbXVsYXRlUG9saWN5UmVzcG9uc2USMAoGY2hhbmdlGAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5Qb2xpY3lDaGFuZ2VIABI4Cghwcm9ncmVzcxgCIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuU2ltdWxhdGlvblByb2dyZXNzSAASNgoHc3VtbWFyeRgDIAEoCzIjLm9wZW5jb2RlLnRvb2wudjEuU2ltdWxhdGlvblN1bW1hcnlIAEIGCgRraW5kIrMCCgxQb2xpY3lDaGFuZ2USMgoGYmVmb3JlGAEgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjEKBWFmdGVyGAIgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjEKA29sZBgDIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEjEKA25ldxgEIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEg0KBWFnZW50GAUgASgJEhEKCWRlY2lzaW9ucxgGIAEoDRIQCghleGFtcGxlcxgHIAMoCRIQCghyZWplY3RlZBgIIAEoDRIQCghhcHByb3ZlZBgJIAEoDSInChJTaW11bGF0aW9uUHJvZ3Jlc3MSEQoJZGVjaXNpb25zGAEgASgNIpgCChFTaW11bGF0aW9uU3VtbWFyeRIRCglkZWNpc2lvbnMYASABKA0SDgoGanVkZ2VkGAIgASgNEg8KB2NoYW5nZWQYAyABKA0SDwoHd2lkZW5lZBgEIAEoDRISCgphc2tzX3NhdmVkGAUgASgNEhIKCmFza3NfYWRkZWQYBiABKA0SLwoKbm90X2p1ZGdlZBgHIAMoCzIbLm9wZW5jb2RlLnRvb2wudjEuTm90SnVkZ2VkEhAKCGxlZnRfb3V0GAggASgNEhIKCnVuZmFpdGhmdWwYCSABKA0SGgoSdW5mYWl0aGZ1bF9leGFtcGxlGAogASgJEhQKDG1vcmVfY2hhbmdlcxgLIAEoDRINCgVydWxlcxgMIAEoCSIuCglOb3RKdWRnZWQSDgoGcmVhc29uGAEgASgJEhEKCWRlY2lzaW9ucxgCIAEoDTLqCgoRUGVybWlzc2lvblNlcnZpY2USVAoTUmVzcG9uZFRvUGVybWlzc2lvbhIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlc3BvbnNlGhcub3BlbmNvZGUudG9vbC52MS5FbXB0eRJgCg1HZXRQZXJtaXNzaW9uEiYub3BlbmNvZGUudG9vbC52MS5HZXRQZXJtaXNzaW9uUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuR2V0UGVybWlzc2lvblJlc3BvbnNlEmAKDVJlYWRCb3VuZEZpbGUSJi5vcGVuY29kZS50b29sLnYxLlJlYWRCb3VuZEZpbGVSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5SZWFkQm91bmRGaWxlUmVzcG9uc2USZgoPTGlzdFBlcm1pc3Npb25zEigub3BlbmNvZGUudG9vbC52MS5MaXN0UGVybWlzc2lvbnNSZXF1ZXN0Gikub3BlbmNvZGUudG9vbC52MS5MaXN0UGVybWlzc2lvbnNSZXNwb25zZRJrChBXYXRjaFBlcm1pc3Npb25zEikub3BlbmNvZGUudG9vbC52MS5XYXRjaFBlcm1pc3Npb25zUmVxdWVzdBoqLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1Jlc3BvbnNlMAESbAoRUmVqZWN0UGVybWlzc2lvbnMSKi5vcGVuY29kZS50b29sLnYxLlJlamVjdFBlcm1pc3Npb25zUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuUmVqZWN0UGVybWlzc2lvbnNSZXNwb25zZRJXCgpMaXN0R3JhbnRzEiMub3BlbmNvZGUudG9vbC52MS5MaXN0R3JhbnRzUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuTGlzdEdyYW50c1Jlc3BvbnNlEloKC1Jldm9rZUdyYW50EiQub3BlbmNvZGUudG9vbC52MS5SZXZva2VHcmFudFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLlJldm9rZUdyYW50UmVzcG9uc2USXQoMQ29uZmlybUdyYW50EiUub3BlbmNvZGUudG9vbC52MS5Db25maXJtR3JhbnRSZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5Db25maXJtR3JhbnRSZXNwb25zZRJgCg1MaXN0RGVjaXNpb25zEiYub3BlbmNvZGUudG9vbC52MS5MaXN0RGVjaXNpb25zUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuTGlzdERlY2lzaW9uc1Jlc3BvbnNlElcKCkxpc3RBdWRpdHMSIy5vcGVuY29kZS50b29sLnYxLkxpc3RBdWRpdHNSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5MaXN0QXVkaXRzUmVzcG9uc2USbAoRRXhwbGFpblBlcm1pc3Npb24SKi5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRJUCglMaXN0UnVsZXMSIi5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1JlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1Jlc3BvbnNlEmUKDlNpbXVsYXRlUG9saWN5Eicub3BlbmNvZGUudG9vbC52MS5TaW11bGF0ZVBvbGljeVJlcXVlc3QaKC5vcGVuY29kZS50b29sLnYxLlNpbXVsYXRlUG9saWN5UmVzcG9uc2UwAUImWiR0b29sZ2F0ZS9nZW4vb3BlbmNvZGUvdG9vbC92MTt0b29sdjFiBnByb3RvMw", [file_buf_validate_validate, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSI4ChRHZXRQZXJtaXNzaW9uUmVxdWVzdBIgCg1wZXJtaXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEAisAEKFUdldFBlcm1pc3Npb25SZXNwb25zZRI3CgpwZXJtaXNzaW9uGAEgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBI0CgdzZXR0bGVkGAIgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uU2V0dGxlZBIoCgRwYXJ0GAMgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydCJSChRSZWFkQm91bmRGaWxlUmVxdWVzdBIgCg1wZXJtaXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGAoEcGF0aBgCIAEoCUIKukgHcgUQARiAICJIChVSZWFkQm91bmRGaWxlUmVzcG9uc2USDAoEdGV4dBgBIAEoCRIRCgl0cnVuY2F0ZWQYAiABKAgSDgoGYmluYXJ5GAMgASgIInAKFkxpc3RQZXJtaXNzaW9uc1JlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YAyABKAlCCLpIBXIDGIACImwKF0xpc3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjgKC3Blcm1pc3Npb25zGAEgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiNgoXV2F0Y2hQZXJtaXNzaW9uc1JlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQCKDAQoYV2F0Y2hQZXJtaXNzaW9uc1Jlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJItABChhSZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQBIaCgdtZXNzYWdlGAIgASgJQgm6SAZyBBiAgAESFgoFYWdlbnQYAyABKAlCB7pIBHICGEA6Y7pIYBpeChBzZXNzaW9uX29yX2FnZW50Eh9zZXNzaW9uX2lkIG9yIGFnZW50IGlzIHJlcXVpcmVkGil0aGlzLnNlc3Npb25faWQgIT0gJycgfHwgdGhpcy5hZ2VudCAhPSAnJyJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkIoEBChFMaXN0R3JhbnRzUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhQKDGluY2x1ZGVfZGVhZBgCIAEoCBIbCglwYWdlX3NpemUYAyABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIACIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIxChJSZXZva2VHcmFudFJlcXVlc3QSGwoIZ3JhbnRfaWQYASABKAlCCbpIBnIEEAEYQCI9ChNSZXZva2VHcmFudFJlc3BvbnNlEiYKBWdyYW50GAEgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudCIyChNDb25maXJtR3JhbnRSZXF1ZXN0EhsKCGdyYW50X2lkGAEgASgJQgm6SAZyBBABGEAiPgoUQ29uZmlybUdyYW50UmVzcG9uc2USJgoFZ3JhbnQYASABKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50ImUKFExpc3REZWNpc2lvbnNSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhEKCWFmdGVyX3NlcRgDIAEoBCJTChVMaXN0RGVjaXNpb25zUmVzcG9uc2USLQoHZW50cmllcxgBIAMoCzIcLm9wZW5jb2RlLnRvb2wudjEuQXVkaXRFbnRyeRILCgNlbmQYAiABKAgiTQoRTGlzdEF1ZGl0c1JlcXVlc3QSGwoJcGFnZV9zaXplGAEgASgNQgi6SAUqAxj0AxIbCgpwYWdlX3Rva2VuGAIgASgJQge6SARyAhhAIkcKEkxpc3RBdWRpdHNSZXNwb25zZRIYChByb290X3Nlc3Npb25faWRzGAEgAygJEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLkAQoYRXhwbGFpblBlcm1pc3Npb25SZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASFgoFYWdlbnQYAiABKAlCB7pIBHICGEASHgoKcGVybWlzc2lvbhgDIAEoCUIKukgHcgUQARiAARIjCghwYXR0ZXJucxgEIAMoCUIRukgOkgELEIACIgZyBBiAgAgSOgoFcnVsZXMYBSADKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlQgm6SAaSAQMQ6AcSEgoKb25seV9ydWxlcxgGIAEoCCKIAQoZRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRIyCgZhY3Rpb24YASABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb24SNwoJZGVjaXNpb25zGAIgAygLMiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uRGVjaXNpb24icQoQTGlzdFJ1bGVzUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhASAASHQoJd29ya3NwYWNlGAIgASgJQgi6SAVyAxiAIEgAEhYKBWFnZW50GAMgASgJQge6SARyAhhAQgcKBXBsYWNlImAKEUxpc3RSdWxlc1Jlc3BvbnNlEg0KBWFnZW50GAEgASgJEhEKCXdvcmtzcGFjZRgCIAEoCRIpCgVsaXN0cxgDIAMoCzIaLm9wZW5jb2RlLnRvb2wudjEuUnVsZUxpc3QirgEKFVNpbXVsYXRlUG9saWN5UmVxdWVzdBIhCg5jYW5kaWRhdGVfdG9tbBgBIAEoCUIJukgGcgQogIAQEhwKBGZyb20YAiABKAFCDrpICxIJKQAAAAAAAAAAEhoKAnRvGAMgASgBQg66SAsSCSkAAAAAAAAAABIgCg1tYXhfZGVjaXNpb25zGAQgASgNQgm6SAYqBBigjQYSFgoFYWdlbnQYBSABKAlCB7pIBHICGEAixAEKFlNpbXVsYXRlUG9saWN5UmVzcG9uc2USMAoGY2hhbmdlGAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5Qb2xpY3lDaGFuZ2VIABI4Cghwcm9ncmVzcxgCIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuU2ltdWxhdGlvblByb2dyZXNzSAASNgoHc3VtbWFyeRgDIAEoCzIjLm9wZW5jb2RlLnRvb2wudjEuU2ltdWxhdGlvblN1bW1hcnlIAEIGCgRraW5kIrMCCgxQb2xpY3lDaGFuZ2USMgoGYmVmb3JlGAEgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjEKBWFmdGVyGAIgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjEKA29sZBgDIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEjEKA25ldxgEIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEg0KBWFnZW50GAUgASgJEhEKCWRlY2lzaW9ucxgGIAEoDRIQCghleGFtcGxlcxgHIAMoCRIQCghyZWplY3RlZBgIIAEoDRIQCghhcHByb3ZlZBgJIAEoDSInChJTaW11bGF0aW9uUHJvZ3Jlc3MSEQoJZGVjaXNpb25zGAEgASgNIpgCChFTaW11bGF0aW9uU3VtbWFyeRIRCglkZWNpc2lvbnMYASABKA0SDgoGanVkZ2VkGAIgASgNEg8KB2NoYW5nZWQYAyABKA0SDwoHd2lkZW5lZBgEIAEoDRISCgphc2tzX3NhdmVkGAUgASgNEhIKCmFza3NfYWRkZWQYBiABKA0SLwoKbm90X2p1ZGdlZBgHIAMoCzIbLm9wZW5jb2RlLnRvb2wudjEuTm90SnVkZ2VkEhAKCGxlZnRfb3V0GAggASgNEhIKCnVuZmFpdGhmdWwYCSABKA0SGgoSdW5mYWl0aGZ1bF9leGFtcGxlGAogASgJEhQKDG1vcmVfY2hhbmdlcxgLIAEoDRINCgVydWxlcxgMIAEoCSIuCglOb3RKdWRnZWQSDgoGcmVhc29uGAEgASgJEhEKCWRlY2lzaW9ucxgCIAEoDSJNChNTdWdnZXN0UnVsZXNSZXF1ZXN0EhYKBGRheXMYASABKA1CCLpIBSoDGMIcEh4KDXBlcm1pc3Npb25faWQYAiABKAlCB7pIBHICGEAivgEKFFN1Z2dlc3RSdWxlc1Jlc3BvbnNlEi4KBXJ1bGVzGAEgAygLMh8ub3BlbmNvZGUudG9vbC52MS5TdWdnZXN0ZWRSdWxlEjAKBm1pc3NlcxgCIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuU3VnZ2VzdGlvbk1pc3MSDAoEdG9tbBgDIAEoCRIQCghyZXF1ZXN0cxgEIAEoDRIQCghhbnN3ZXJlZBgFIAEoDRISCgppbmNvbXBsZXRlGAYgASgIIqcBCg1TdWdnZXN0ZWRSdWxlEg0KBWFnZW50GAEgASgJEhIKCnBlcm1pc3Npb24YAiABKAkSDwoHcGF0dGVybhgDIAEoCRIPCgdleGFtcGxlGAQgASgJEhEKCWFwcHJvdmFscxgFIAEoDRIMCgRkYXlzGAYgASgNEg0KBXNhdmVzGAcgASgNEhMKC2Fsc29fYWxsb3dzGAggAygJEgwKBHRvbWwYCSABKAkiiQEKDlN1Z2dlc3Rpb25NaXNzEg0KBWFnZW50GAEgASgJEhIKCnBlcm1pc3Npb24YAiABKAkSDwoHcGF0dGVybhgDIAEoCRIRCglhcHByb3ZhbHMYBCABKA0SEgoKcmVqZWN0aW9ucxgFIAEoDRIMCgRkYXlzGAYgASgNEg4KBnJlYXNvbhgHIAEoCSItChNHZXRBdHRlbnRpb25SZXF1ZXN0EhYKBGRheXMYASABKA1CCLpIBSoDGMIcIq8BChRHZXRBdHRlbnRpb25SZXNwb25zZRIqCgV0b3RhbBgBIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuQXR0ZW50aW9uEisKBmFnZW50cxgCIAMoCzIbLm9wZW5jb2RlLnRvb2wudjEuQXR0ZW50aW9uEioKBXJ1bGVzGAMgAygLMhsub3BlbmNvZGUudG9vbC52MS5BdHRlbnRpb24SEgoKaW5jb21wbGV0ZRgEIAEoCCK8AQoJQXR0ZW50aW9uEgwKBG5hbWUYASABKAkSDQoFY2FsbHMYAiABKA0SEwoLYXNrZWRfY2FsbHMYAyABKA0SEAoIcmVxdWVzdHMYBCABKA0SEAoIYXBwcm92ZWQYBSABKA0SEAoIcmVqZWN0ZWQYBiABKA0SEgoKdW5hbnN3ZXJlZBgHIAEoDRIWCgltZWRpYW5fbXMYCCABKAFIAIgBARINCgVoYXN0eRgJIAEoDUIMCgpfbWVkaWFuX21zMqgMChFQZXJtaXNzaW9uU2VydmljZRJUChNSZXNwb25kVG9QZXJtaXNzaW9uEiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVzcG9uc2UaFy5vcGVuY29kZS50b29sLnYxLkVtcHR5EmAKDUdldFBlcm1pc3Npb24SJi5vcGVuY29kZS50b29sLnYxLkdldFBlcm1pc3Npb25SZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5HZXRQZXJtaXNzaW9uUmVzcG9uc2USYAoNUmVhZEJvdW5kRmlsZRImLm9wZW5jb2RlLnRvb2wudjEuUmVhZEJvdW5kRmlsZVJlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLlJlYWRCb3VuZEZpbGVSZXNwb25zZRJmCg9MaXN0UGVybWlzc2lvbnMSKC5vcGVuY29kZS50b29sLnYxLkxpc3RQZXJtaXNzaW9uc1JlcXVlc3QaKS5vcGVuY29kZS50b29sLnYxLkxpc3RQZXJtaXNzaW9uc1Jlc3BvbnNlEmsKEFdhdGNoUGVybWlzc2lvbnMSKS5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXF1ZXN0Gioub3BlbmNvZGUudG9vbC52MS5XYXRjaFBlcm1pc3Npb25zUmVzcG9uc2UwARJsChFSZWplY3RQZXJtaXNzaW9ucxIqLm9wZW5jb2RlLnRvb2wudjEuUmVqZWN0UGVybWlzc2lvbnNSZXF1ZXN0Gisub3BlbmNvZGUudG9vbC52MS5SZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlElcKCkxpc3RHcmFudHMSIy5vcGVuY29kZS50b29sLnYxLkxpc3RHcmFudHNSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5MaXN0R3JhbnRzUmVzcG9uc2USWgoLUmV2b2tlR3JhbnQSJC5vcGVuY29kZS50b29sLnYxLlJldm9rZUdyYW50UmVxdWVzdBolLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlR3JhbnRSZXNwb25zZRJdCgxDb25maXJtR3JhbnQSJS5vcGVuY29kZS50b29sLnYxLkNvbmZpcm1HcmFudFJlcXVlc3QaJi5vcGVuY29kZS50b29sLnYxLkNvbmZpcm1HcmFudFJlc3BvbnNlEmAKDUxpc3REZWNpc2lvbnMSJi5vcGVuY29kZS50b29sLnYxLkxpc3REZWNpc2lvbnNSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5MaXN0RGVjaXNpb25zUmVzcG9uc2USVwoKTGlzdEF1ZGl0cxIjLm9wZW5jb2RlLnRvb2wudjEuTGlzdEF1ZGl0c1JlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkxpc3RBdWRpdHNSZXNwb25zZRJsChFFeHBsYWluUGVybWlzc2lvbhIqLm9wZW5jb2RlLnRvb2wudjEuRXhwbGFpblBlcm1pc3Npb25SZXF1ZXN0Gisub3BlbmNvZGUudG9vbC52MS5FeHBsYWluUGVybWlzc2lvblJlc3BvbnNlElQKCUxpc3RSdWxlcxIiLm9wZW5jb2RlLnRvb2wudjEuTGlzdFJ1bGVzUmVxdWVzdBojLm9wZW5jb2RlLnRvb2wudjEuTGlzdFJ1bGVzUmVzcG9uc2USZQoOU2ltdWxhdGVQb2xpY3kSJy5vcGVuY29kZS50b29sLnYxLlNpbXVsYXRlUG9saWN5UmVxdWVzdBooLm9wZW5jb2RlLnRvb2wudjEuU2ltdWxhdGVQb2xpY3lSZXNwb25zZTABEl0KDFN1Z2dlc3RSdWxlcxIlLm9wZW5jb2RlLnRvb2wudjEuU3VnZ2VzdFJ1bGVzUmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuU3VnZ2VzdFJ1bGVzUmVzcG9uc2USXQoMR2V0QXR0ZW50aW9uEiUub3BlbmNvZGUudG9vbC52MS5HZXRBdHRlbnRpb25SZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5HZXRBdHRlbnRpb25SZXNwb25zZUImWiR0b29sZ2F0ZS9nZW4vb3BlbmNvZGUvdG9vbC92MTt0b29sdjFiBnByb3RvMw", [file_buf_validate_validate, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
 
 /**
  * GetPermissionRequest names a permission request.
@@ -1092,6 +1092,372 @@ export const NotJudgedSchema: GenMessage<NotJudged> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_permission_service, 29);
 
 /**
+ * SuggestRulesRequest names the past from which rules are suggested.
+ *
+ * @generated from message opencode.tool.v1.SuggestRulesRequest
+ */
+export type SuggestRulesRequest = Message<"opencode.tool.v1.SuggestRulesRequest"> & {
+  /**
+   * days is the number of days up to now; 0 means 30.
+   *
+   * @generated from field: uint32 days = 1;
+   */
+  days: number;
+
+  /**
+   * permission_id limits the result to the rule that would have answered this request, for its card. An unknown one fails
+   * with NO_SUCH_PERMISSION. Empty: every rule.
+   *
+   * @generated from field: string permission_id = 2;
+   */
+  permissionId: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.SuggestRulesRequest.
+ * Use `create(SuggestRulesRequestSchema)` to create a new message.
+ */
+export const SuggestRulesRequestSchema: GenMessage<SuggestRulesRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 30);
+
+/**
+ * SuggestRulesResponse is the suggested rules, and why there are no others.
+ *
+ * @generated from message opencode.tool.v1.SuggestRulesResponse
+ */
+export type SuggestRulesResponse = Message<"opencode.tool.v1.SuggestRulesResponse"> & {
+  /**
+   * rules are the rules, those with the most approvals first, at most 20.
+   *
+   * @generated from field: repeated opencode.tool.v1.SuggestedRule rules = 1;
+   */
+  rules: SuggestedRule[];
+
+  /**
+   * misses are what people approved at least twice and what yields no rule, the most frequent first, at most 10.
+   *
+   * @generated from field: repeated opencode.tool.v1.SuggestionMiss misses = 2;
+   */
+  misses: SuggestionMiss[];
+
+  /**
+   * toml is all rules with their tests, as a configuration has them.
+   *
+   * @generated from field: string toml = 3;
+   */
+  toml: string;
+
+  /**
+   * requests is the number of requests that were read.
+   *
+   * @generated from field: uint32 requests = 4;
+   */
+  requests: number;
+
+  /**
+   * answered is the number of them that a person answered.
+   *
+   * @generated from field: uint32 answered = 5;
+   */
+  answered: number;
+
+  /**
+   * incomplete is true if not all could be read or tried within the limits.
+   *
+   * @generated from field: bool incomplete = 6;
+   */
+  incomplete: boolean;
+};
+
+/**
+ * Describes the message opencode.tool.v1.SuggestRulesResponse.
+ * Use `create(SuggestRulesResponseSchema)` to create a new message.
+ */
+export const SuggestRulesResponseSchema: GenMessage<SuggestRulesResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 31);
+
+/**
+ * SuggestedRule is a rule that would have answered what people approved again and again.
+ *
+ * @generated from message opencode.tool.v1.SuggestedRule
+ */
+export type SuggestedRule = Message<"opencode.tool.v1.SuggestedRule"> & {
+  /**
+   * agent is the agent that asked, for which the rule would hold.
+   *
+   * @generated from field: string agent = 1;
+   */
+  agent: string;
+
+  /**
+   * permission is the kind.
+   *
+   * @generated from field: string permission = 2;
+   */
+  permission: string;
+
+  /**
+   * pattern is the pattern of the rule.
+   *
+   * @generated from field: string pattern = 3;
+   */
+  pattern: string;
+
+  /**
+   * example is one of the patterns that were approved.
+   *
+   * @generated from field: string example = 4;
+   */
+  example: string;
+
+  /**
+   * approvals is the number of approvals by people.
+   *
+   * @generated from field: uint32 approvals = 5;
+   */
+  approvals: number;
+
+  /**
+   * days is the number of days, by UTC, on which they were given.
+   *
+   * @generated from field: uint32 days = 6;
+   */
+  days: number;
+
+  /**
+   * saves is the number of requests of these days that would not have been asked.
+   *
+   * @generated from field: uint32 saves = 7;
+   */
+  saves: number;
+
+  /**
+   * also_allows are other patterns that were asked for, were not approved, and would be allowed; at most 10.
+   *
+   * @generated from field: repeated string also_allows = 8;
+   */
+  alsoAllows: string[];
+
+  /**
+   * toml is the rule with its test.
+   *
+   * @generated from field: string toml = 9;
+   */
+  toml: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.SuggestedRule.
+ * Use `create(SuggestedRuleSchema)` to create a new message.
+ */
+export const SuggestedRuleSchema: GenMessage<SuggestedRule> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 32);
+
+/**
+ * SuggestionMiss is what people approved and what yields no rule.
+ *
+ * @generated from message opencode.tool.v1.SuggestionMiss
+ */
+export type SuggestionMiss = Message<"opencode.tool.v1.SuggestionMiss"> & {
+  /**
+   * agent is the agent that asked.
+   *
+   * @generated from field: string agent = 1;
+   */
+  agent: string;
+
+  /**
+   * permission is the kind.
+   *
+   * @generated from field: string permission = 2;
+   */
+  permission: string;
+
+  /**
+   * pattern is the pattern that a rule would have.
+   *
+   * @generated from field: string pattern = 3;
+   */
+  pattern: string;
+
+  /**
+   * approvals is the number of approvals by people.
+   *
+   * @generated from field: uint32 approvals = 4;
+   */
+  approvals: number;
+
+  /**
+   * rejections is the number of rejections by people.
+   *
+   * @generated from field: uint32 rejections = 5;
+   */
+  rejections: number;
+
+  /**
+   * days is the number of days, by UTC, on which they answered.
+   *
+   * @generated from field: uint32 days = 6;
+   */
+  days: number;
+
+  /**
+   * reason says what is missing, as text for a person, such as "on one day: two are needed".
+   *
+   * @generated from field: string reason = 7;
+   */
+  reason: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.SuggestionMiss.
+ * Use `create(SuggestionMissSchema)` to create a new message.
+ */
+export const SuggestionMissSchema: GenMessage<SuggestionMiss> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 33);
+
+/**
+ * GetAttentionRequest names the past of which the questions to people are counted.
+ *
+ * @generated from message opencode.tool.v1.GetAttentionRequest
+ */
+export type GetAttentionRequest = Message<"opencode.tool.v1.GetAttentionRequest"> & {
+  /**
+   * days is the number of days up to now; 0 means 7.
+   *
+   * @generated from field: uint32 days = 1;
+   */
+  days: number;
+};
+
+/**
+ * Describes the message opencode.tool.v1.GetAttentionRequest.
+ * Use `create(GetAttentionRequestSchema)` to create a new message.
+ */
+export const GetAttentionRequestSchema: GenMessage<GetAttentionRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 34);
+
+/**
+ * GetAttentionResponse is the counts.
+ *
+ * @generated from message opencode.tool.v1.GetAttentionResponse
+ */
+export type GetAttentionResponse = Message<"opencode.tool.v1.GetAttentionResponse"> & {
+  /**
+   * total counts all.
+   *
+   * @generated from field: opencode.tool.v1.Attention total = 1;
+   */
+  total?: Attention | undefined;
+
+  /**
+   * agents count by agent, the one with the most requests first, at most 100.
+   *
+   * @generated from field: repeated opencode.tool.v1.Attention agents = 2;
+   */
+  agents: Attention[];
+
+  /**
+   * rules count by the rule that asked, or by the reason without a rule, the most frequent first, at most 100. Requests
+   * that are open are not among them.
+   *
+   * @generated from field: repeated opencode.tool.v1.Attention rules = 3;
+   */
+  rules: Attention[];
+
+  /**
+   * incomplete is true if not all records could be read within the limits.
+   *
+   * @generated from field: bool incomplete = 4;
+   */
+  incomplete: boolean;
+};
+
+/**
+ * Describes the message opencode.tool.v1.GetAttentionResponse.
+ * Use `create(GetAttentionResponseSchema)` to create a new message.
+ */
+export const GetAttentionResponseSchema: GenMessage<GetAttentionResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 35);
+
+/**
+ * Attention is the requests to people that one agent or one rule caused, and how they were answered.
+ *
+ * @generated from message opencode.tool.v1.Attention
+ */
+export type Attention = Message<"opencode.tool.v1.Attention"> & {
+  /**
+   * name is the agent, the rule or the reason; empty for the total.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * calls is the number of calls that were decided; 0 for a rule, which decides on patterns.
+   *
+   * @generated from field: uint32 calls = 2;
+   */
+  calls: number;
+
+  /**
+   * asked_calls is the number of calls for which people were asked.
+   *
+   * @generated from field: uint32 asked_calls = 3;
+   */
+  askedCalls: number;
+
+  /**
+   * requests is the number of requests that were opened.
+   *
+   * @generated from field: uint32 requests = 4;
+   */
+  requests: number;
+
+  /**
+   * approved is the number of requests that people approved.
+   *
+   * @generated from field: uint32 approved = 5;
+   */
+  approved: number;
+
+  /**
+   * rejected is the number of requests that people rejected.
+   *
+   * @generated from field: uint32 rejected = 6;
+   */
+  rejected: number;
+
+  /**
+   * unanswered is the number of requests that no person answered: expired, withdrawn, settled with another one, or open.
+   *
+   * @generated from field: uint32 unanswered = 7;
+   */
+  unanswered: number;
+
+  /**
+   * median_ms is the time in which half of the answers came; absent without answers.
+   *
+   * @generated from field: optional double median_ms = 8;
+   */
+  medianMs?: number | undefined;
+
+  /**
+   * hasty is the number of approvals that came within 2 s.
+   *
+   * @generated from field: uint32 hasty = 9;
+   */
+  hasty: number;
+};
+
+/**
+ * Describes the message opencode.tool.v1.Attention.
+ * Use `create(AttentionSchema)` to create a new message.
+ */
+export const AttentionSchema: GenMessage<Attention> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 36);
+
+/**
  * PermissionService is for approvers and their clients: see open permission requests, answer them, manage grants. It
  * needs the role approver; a watcher may read; a caller may list, watch and explain for sessions that its token
  * created.
@@ -1278,6 +1644,33 @@ export const PermissionService: GenService<{
     methodKind: "server_streaming";
     input: typeof SimulatePolicyRequestSchema;
     output: typeof SimulatePolicyResponseSchema;
+  },
+  /**
+   * SuggestRules returns rules for what people approved at least 5 times on at least 2 days and never rejected, each tried
+   * on the requests of these days. It suggests nothing with a risk or a warning, nothing that no "always" could answer, and
+   * nothing that a stricter rule of the configuration may meet. Nothing is applied. It reads at most 5,000 requests and
+   * takes 10 s at most, of the newest session trees first; the result is cached for a minute at the replica, for all who
+   * see the same, so that a card may ask for `permission_id`. A principal has 30 s in a minute; more fails with
+   * QUOTA_EXCEEDED (`review_ms`). Roles: approver, watcher, admin.
+   *
+   * @generated from rpc opencode.tool.v1.PermissionService.SuggestRules
+   */
+  suggestRules: {
+    methodKind: "unary";
+    input: typeof SuggestRulesRequestSchema;
+    output: typeof SuggestRulesResponseSchema;
+  },
+  /**
+   * GetAttention counts how often people were asked, by agent and by rule, and how fast they answered; it names and ranks
+   * no person. It reads the audit of at most 100,000 records, with the cache, the time and the quota of SuggestRules.
+   * Roles: approver, watcher, admin.
+   *
+   * @generated from rpc opencode.tool.v1.PermissionService.GetAttention
+   */
+  getAttention: {
+    methodKind: "unary";
+    input: typeof GetAttentionRequestSchema;
+    output: typeof GetAttentionResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_opencode_tool_v1_permission_service, 0);

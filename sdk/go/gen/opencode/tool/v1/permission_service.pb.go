@@ -2013,6 +2013,609 @@ func (x *NotJudged) GetDecisions() uint32 {
 	return 0
 }
 
+// SuggestRulesRequest names the past from which rules are suggested.
+type SuggestRulesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// days is the number of days up to now; 0 means 30.
+	Days uint32 `protobuf:"varint,1,opt,name=days,proto3" json:"days,omitempty"`
+	// permission_id limits the result to the rule that would have answered this request, for its card. An unknown one fails
+	// with NO_SUCH_PERMISSION. Empty: every rule.
+	PermissionId  string `protobuf:"bytes,2,opt,name=permission_id,json=permissionId,proto3" json:"permission_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SuggestRulesRequest) Reset() {
+	*x = SuggestRulesRequest{}
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SuggestRulesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SuggestRulesRequest) ProtoMessage() {}
+
+func (x *SuggestRulesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SuggestRulesRequest.ProtoReflect.Descriptor instead.
+func (*SuggestRulesRequest) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *SuggestRulesRequest) GetDays() uint32 {
+	if x != nil {
+		return x.Days
+	}
+	return 0
+}
+
+func (x *SuggestRulesRequest) GetPermissionId() string {
+	if x != nil {
+		return x.PermissionId
+	}
+	return ""
+}
+
+// SuggestRulesResponse is the suggested rules, and why there are no others.
+type SuggestRulesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// rules are the rules, those with the most approvals first, at most 20.
+	Rules []*SuggestedRule `protobuf:"bytes,1,rep,name=rules,proto3" json:"rules,omitempty"`
+	// misses are what people approved at least twice and what yields no rule, the most frequent first, at most 10.
+	Misses []*SuggestionMiss `protobuf:"bytes,2,rep,name=misses,proto3" json:"misses,omitempty"`
+	// toml is all rules with their tests, as a configuration has them.
+	Toml string `protobuf:"bytes,3,opt,name=toml,proto3" json:"toml,omitempty"`
+	// requests is the number of requests that were read.
+	Requests uint32 `protobuf:"varint,4,opt,name=requests,proto3" json:"requests,omitempty"`
+	// answered is the number of them that a person answered.
+	Answered uint32 `protobuf:"varint,5,opt,name=answered,proto3" json:"answered,omitempty"`
+	// incomplete is true if not all could be read or tried within the limits.
+	Incomplete    bool `protobuf:"varint,6,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SuggestRulesResponse) Reset() {
+	*x = SuggestRulesResponse{}
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SuggestRulesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SuggestRulesResponse) ProtoMessage() {}
+
+func (x *SuggestRulesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SuggestRulesResponse.ProtoReflect.Descriptor instead.
+func (*SuggestRulesResponse) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *SuggestRulesResponse) GetRules() []*SuggestedRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *SuggestRulesResponse) GetMisses() []*SuggestionMiss {
+	if x != nil {
+		return x.Misses
+	}
+	return nil
+}
+
+func (x *SuggestRulesResponse) GetToml() string {
+	if x != nil {
+		return x.Toml
+	}
+	return ""
+}
+
+func (x *SuggestRulesResponse) GetRequests() uint32 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *SuggestRulesResponse) GetAnswered() uint32 {
+	if x != nil {
+		return x.Answered
+	}
+	return 0
+}
+
+func (x *SuggestRulesResponse) GetIncomplete() bool {
+	if x != nil {
+		return x.Incomplete
+	}
+	return false
+}
+
+// SuggestedRule is a rule that would have answered what people approved again and again.
+type SuggestedRule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// agent is the agent that asked, for which the rule would hold.
+	Agent string `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	// permission is the kind.
+	Permission string `protobuf:"bytes,2,opt,name=permission,proto3" json:"permission,omitempty"`
+	// pattern is the pattern of the rule.
+	Pattern string `protobuf:"bytes,3,opt,name=pattern,proto3" json:"pattern,omitempty"`
+	// example is one of the patterns that were approved.
+	Example string `protobuf:"bytes,4,opt,name=example,proto3" json:"example,omitempty"`
+	// approvals is the number of approvals by people.
+	Approvals uint32 `protobuf:"varint,5,opt,name=approvals,proto3" json:"approvals,omitempty"`
+	// days is the number of days, by UTC, on which they were given.
+	Days uint32 `protobuf:"varint,6,opt,name=days,proto3" json:"days,omitempty"`
+	// saves is the number of requests of these days that would not have been asked.
+	Saves uint32 `protobuf:"varint,7,opt,name=saves,proto3" json:"saves,omitempty"`
+	// also_allows are other patterns that were asked for, were not approved, and would be allowed; at most 10.
+	AlsoAllows []string `protobuf:"bytes,8,rep,name=also_allows,json=alsoAllows,proto3" json:"also_allows,omitempty"`
+	// toml is the rule with its test.
+	Toml          string `protobuf:"bytes,9,opt,name=toml,proto3" json:"toml,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SuggestedRule) Reset() {
+	*x = SuggestedRule{}
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SuggestedRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SuggestedRule) ProtoMessage() {}
+
+func (x *SuggestedRule) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SuggestedRule.ProtoReflect.Descriptor instead.
+func (*SuggestedRule) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *SuggestedRule) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *SuggestedRule) GetPermission() string {
+	if x != nil {
+		return x.Permission
+	}
+	return ""
+}
+
+func (x *SuggestedRule) GetPattern() string {
+	if x != nil {
+		return x.Pattern
+	}
+	return ""
+}
+
+func (x *SuggestedRule) GetExample() string {
+	if x != nil {
+		return x.Example
+	}
+	return ""
+}
+
+func (x *SuggestedRule) GetApprovals() uint32 {
+	if x != nil {
+		return x.Approvals
+	}
+	return 0
+}
+
+func (x *SuggestedRule) GetDays() uint32 {
+	if x != nil {
+		return x.Days
+	}
+	return 0
+}
+
+func (x *SuggestedRule) GetSaves() uint32 {
+	if x != nil {
+		return x.Saves
+	}
+	return 0
+}
+
+func (x *SuggestedRule) GetAlsoAllows() []string {
+	if x != nil {
+		return x.AlsoAllows
+	}
+	return nil
+}
+
+func (x *SuggestedRule) GetToml() string {
+	if x != nil {
+		return x.Toml
+	}
+	return ""
+}
+
+// SuggestionMiss is what people approved and what yields no rule.
+type SuggestionMiss struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// agent is the agent that asked.
+	Agent string `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	// permission is the kind.
+	Permission string `protobuf:"bytes,2,opt,name=permission,proto3" json:"permission,omitempty"`
+	// pattern is the pattern that a rule would have.
+	Pattern string `protobuf:"bytes,3,opt,name=pattern,proto3" json:"pattern,omitempty"`
+	// approvals is the number of approvals by people.
+	Approvals uint32 `protobuf:"varint,4,opt,name=approvals,proto3" json:"approvals,omitempty"`
+	// rejections is the number of rejections by people.
+	Rejections uint32 `protobuf:"varint,5,opt,name=rejections,proto3" json:"rejections,omitempty"`
+	// days is the number of days, by UTC, on which they answered.
+	Days uint32 `protobuf:"varint,6,opt,name=days,proto3" json:"days,omitempty"`
+	// reason says what is missing, as text for a person, such as "on one day: two are needed".
+	Reason        string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SuggestionMiss) Reset() {
+	*x = SuggestionMiss{}
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SuggestionMiss) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SuggestionMiss) ProtoMessage() {}
+
+func (x *SuggestionMiss) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SuggestionMiss.ProtoReflect.Descriptor instead.
+func (*SuggestionMiss) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *SuggestionMiss) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *SuggestionMiss) GetPermission() string {
+	if x != nil {
+		return x.Permission
+	}
+	return ""
+}
+
+func (x *SuggestionMiss) GetPattern() string {
+	if x != nil {
+		return x.Pattern
+	}
+	return ""
+}
+
+func (x *SuggestionMiss) GetApprovals() uint32 {
+	if x != nil {
+		return x.Approvals
+	}
+	return 0
+}
+
+func (x *SuggestionMiss) GetRejections() uint32 {
+	if x != nil {
+		return x.Rejections
+	}
+	return 0
+}
+
+func (x *SuggestionMiss) GetDays() uint32 {
+	if x != nil {
+		return x.Days
+	}
+	return 0
+}
+
+func (x *SuggestionMiss) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// GetAttentionRequest names the past of which the questions to people are counted.
+type GetAttentionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// days is the number of days up to now; 0 means 7.
+	Days          uint32 `protobuf:"varint,1,opt,name=days,proto3" json:"days,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetAttentionRequest) Reset() {
+	*x = GetAttentionRequest{}
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetAttentionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetAttentionRequest) ProtoMessage() {}
+
+func (x *GetAttentionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetAttentionRequest.ProtoReflect.Descriptor instead.
+func (*GetAttentionRequest) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *GetAttentionRequest) GetDays() uint32 {
+	if x != nil {
+		return x.Days
+	}
+	return 0
+}
+
+// GetAttentionResponse is the counts.
+type GetAttentionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// total counts all.
+	Total *Attention `protobuf:"bytes,1,opt,name=total,proto3" json:"total,omitempty"`
+	// agents count by agent, the one with the most requests first, at most 100.
+	Agents []*Attention `protobuf:"bytes,2,rep,name=agents,proto3" json:"agents,omitempty"`
+	// rules count by the rule that asked, or by the reason without a rule, the most frequent first, at most 100. Requests
+	// that are open are not among them.
+	Rules []*Attention `protobuf:"bytes,3,rep,name=rules,proto3" json:"rules,omitempty"`
+	// incomplete is true if not all records could be read within the limits.
+	Incomplete    bool `protobuf:"varint,4,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetAttentionResponse) Reset() {
+	*x = GetAttentionResponse{}
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetAttentionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetAttentionResponse) ProtoMessage() {}
+
+func (x *GetAttentionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetAttentionResponse.ProtoReflect.Descriptor instead.
+func (*GetAttentionResponse) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *GetAttentionResponse) GetTotal() *Attention {
+	if x != nil {
+		return x.Total
+	}
+	return nil
+}
+
+func (x *GetAttentionResponse) GetAgents() []*Attention {
+	if x != nil {
+		return x.Agents
+	}
+	return nil
+}
+
+func (x *GetAttentionResponse) GetRules() []*Attention {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *GetAttentionResponse) GetIncomplete() bool {
+	if x != nil {
+		return x.Incomplete
+	}
+	return false
+}
+
+// Attention is the requests to people that one agent or one rule caused, and how they were answered.
+type Attention struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name is the agent, the rule or the reason; empty for the total.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// calls is the number of calls that were decided; 0 for a rule, which decides on patterns.
+	Calls uint32 `protobuf:"varint,2,opt,name=calls,proto3" json:"calls,omitempty"`
+	// asked_calls is the number of calls for which people were asked.
+	AskedCalls uint32 `protobuf:"varint,3,opt,name=asked_calls,json=askedCalls,proto3" json:"asked_calls,omitempty"`
+	// requests is the number of requests that were opened.
+	Requests uint32 `protobuf:"varint,4,opt,name=requests,proto3" json:"requests,omitempty"`
+	// approved is the number of requests that people approved.
+	Approved uint32 `protobuf:"varint,5,opt,name=approved,proto3" json:"approved,omitempty"`
+	// rejected is the number of requests that people rejected.
+	Rejected uint32 `protobuf:"varint,6,opt,name=rejected,proto3" json:"rejected,omitempty"`
+	// unanswered is the number of requests that no person answered: expired, withdrawn, settled with another one, or open.
+	Unanswered uint32 `protobuf:"varint,7,opt,name=unanswered,proto3" json:"unanswered,omitempty"`
+	// median_ms is the time in which half of the answers came; absent without answers.
+	MedianMs *float64 `protobuf:"fixed64,8,opt,name=median_ms,json=medianMs,proto3,oneof" json:"median_ms,omitempty"`
+	// hasty is the number of approvals that came within 2 s.
+	Hasty         uint32 `protobuf:"varint,9,opt,name=hasty,proto3" json:"hasty,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Attention) Reset() {
+	*x = Attention{}
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Attention) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Attention) ProtoMessage() {}
+
+func (x *Attention) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Attention.ProtoReflect.Descriptor instead.
+func (*Attention) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *Attention) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Attention) GetCalls() uint32 {
+	if x != nil {
+		return x.Calls
+	}
+	return 0
+}
+
+func (x *Attention) GetAskedCalls() uint32 {
+	if x != nil {
+		return x.AskedCalls
+	}
+	return 0
+}
+
+func (x *Attention) GetRequests() uint32 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *Attention) GetApproved() uint32 {
+	if x != nil {
+		return x.Approved
+	}
+	return 0
+}
+
+func (x *Attention) GetRejected() uint32 {
+	if x != nil {
+		return x.Rejected
+	}
+	return 0
+}
+
+func (x *Attention) GetUnanswered() uint32 {
+	if x != nil {
+		return x.Unanswered
+	}
+	return 0
+}
+
+func (x *Attention) GetMedianMs() float64 {
+	if x != nil && x.MedianMs != nil {
+		return *x.MedianMs
+	}
+	return 0
+}
+
+func (x *Attention) GetHasty() uint32 {
+	if x != nil {
+		return x.Hasty
+	}
+	return 0
+}
+
 var File_opencode_tool_v1_permission_service_proto protoreflect.FileDescriptor
 
 const file_opencode_tool_v1_permission_service_proto_rawDesc = "" +
@@ -2161,8 +2764,68 @@ const file_opencode_tool_v1_permission_service_proto_rawDesc = "" +
 	"\x05rules\x18\f \x01(\tR\x05rules\"A\n" +
 	"\tNotJudged\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x1c\n" +
-	"\tdecisions\x18\x02 \x01(\rR\tdecisions2\xea\n" +
+	"\tdecisions\x18\x02 \x01(\rR\tdecisions\"a\n" +
+	"\x13SuggestRulesRequest\x12\x1c\n" +
+	"\x04days\x18\x01 \x01(\rB\b\xbaH\x05*\x03\x18\xc2\x1cR\x04days\x12,\n" +
+	"\rpermission_id\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\fpermissionId\"\xf3\x01\n" +
+	"\x14SuggestRulesResponse\x125\n" +
+	"\x05rules\x18\x01 \x03(\v2\x1f.opencode.tool.v1.SuggestedRuleR\x05rules\x128\n" +
+	"\x06misses\x18\x02 \x03(\v2 .opencode.tool.v1.SuggestionMissR\x06misses\x12\x12\n" +
+	"\x04toml\x18\x03 \x01(\tR\x04toml\x12\x1a\n" +
+	"\brequests\x18\x04 \x01(\rR\brequests\x12\x1a\n" +
+	"\banswered\x18\x05 \x01(\rR\banswered\x12\x1e\n" +
 	"\n" +
+	"incomplete\x18\x06 \x01(\bR\n" +
+	"incomplete\"\xf6\x01\n" +
+	"\rSuggestedRule\x12\x14\n" +
+	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x1e\n" +
+	"\n" +
+	"permission\x18\x02 \x01(\tR\n" +
+	"permission\x12\x18\n" +
+	"\apattern\x18\x03 \x01(\tR\apattern\x12\x18\n" +
+	"\aexample\x18\x04 \x01(\tR\aexample\x12\x1c\n" +
+	"\tapprovals\x18\x05 \x01(\rR\tapprovals\x12\x12\n" +
+	"\x04days\x18\x06 \x01(\rR\x04days\x12\x14\n" +
+	"\x05saves\x18\a \x01(\rR\x05saves\x12\x1f\n" +
+	"\valso_allows\x18\b \x03(\tR\n" +
+	"alsoAllows\x12\x12\n" +
+	"\x04toml\x18\t \x01(\tR\x04toml\"\xca\x01\n" +
+	"\x0eSuggestionMiss\x12\x14\n" +
+	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x1e\n" +
+	"\n" +
+	"permission\x18\x02 \x01(\tR\n" +
+	"permission\x12\x18\n" +
+	"\apattern\x18\x03 \x01(\tR\apattern\x12\x1c\n" +
+	"\tapprovals\x18\x04 \x01(\rR\tapprovals\x12\x1e\n" +
+	"\n" +
+	"rejections\x18\x05 \x01(\rR\n" +
+	"rejections\x12\x12\n" +
+	"\x04days\x18\x06 \x01(\rR\x04days\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\"3\n" +
+	"\x13GetAttentionRequest\x12\x1c\n" +
+	"\x04days\x18\x01 \x01(\rB\b\xbaH\x05*\x03\x18\xc2\x1cR\x04days\"\xd1\x01\n" +
+	"\x14GetAttentionResponse\x121\n" +
+	"\x05total\x18\x01 \x01(\v2\x1b.opencode.tool.v1.AttentionR\x05total\x123\n" +
+	"\x06agents\x18\x02 \x03(\v2\x1b.opencode.tool.v1.AttentionR\x06agents\x121\n" +
+	"\x05rules\x18\x03 \x03(\v2\x1b.opencode.tool.v1.AttentionR\x05rules\x12\x1e\n" +
+	"\n" +
+	"incomplete\x18\x04 \x01(\bR\n" +
+	"incomplete\"\x90\x02\n" +
+	"\tAttention\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05calls\x18\x02 \x01(\rR\x05calls\x12\x1f\n" +
+	"\vasked_calls\x18\x03 \x01(\rR\n" +
+	"askedCalls\x12\x1a\n" +
+	"\brequests\x18\x04 \x01(\rR\brequests\x12\x1a\n" +
+	"\bapproved\x18\x05 \x01(\rR\bapproved\x12\x1a\n" +
+	"\brejected\x18\x06 \x01(\rR\brejected\x12\x1e\n" +
+	"\n" +
+	"unanswered\x18\a \x01(\rR\n" +
+	"unanswered\x12 \n" +
+	"\tmedian_ms\x18\b \x01(\x01H\x00R\bmedianMs\x88\x01\x01\x12\x14\n" +
+	"\x05hasty\x18\t \x01(\rR\x05hastyB\f\n" +
+	"\n" +
+	"_median_ms2\xa8\f\n" +
 	"\x11PermissionService\x12T\n" +
 	"\x13RespondToPermission\x12$.opencode.tool.v1.PermissionResponse\x1a\x17.opencode.tool.v1.Empty\x12`\n" +
 	"\rGetPermission\x12&.opencode.tool.v1.GetPermissionRequest\x1a'.opencode.tool.v1.GetPermissionResponse\x12`\n" +
@@ -2179,7 +2842,9 @@ const file_opencode_tool_v1_permission_service_proto_rawDesc = "" +
 	"ListAudits\x12#.opencode.tool.v1.ListAuditsRequest\x1a$.opencode.tool.v1.ListAuditsResponse\x12l\n" +
 	"\x11ExplainPermission\x12*.opencode.tool.v1.ExplainPermissionRequest\x1a+.opencode.tool.v1.ExplainPermissionResponse\x12T\n" +
 	"\tListRules\x12\".opencode.tool.v1.ListRulesRequest\x1a#.opencode.tool.v1.ListRulesResponse\x12e\n" +
-	"\x0eSimulatePolicy\x12'.opencode.tool.v1.SimulatePolicyRequest\x1a(.opencode.tool.v1.SimulatePolicyResponse0\x01B\xb6\x01\n" +
+	"\x0eSimulatePolicy\x12'.opencode.tool.v1.SimulatePolicyRequest\x1a(.opencode.tool.v1.SimulatePolicyResponse0\x01\x12]\n" +
+	"\fSuggestRules\x12%.opencode.tool.v1.SuggestRulesRequest\x1a&.opencode.tool.v1.SuggestRulesResponse\x12]\n" +
+	"\fGetAttention\x12%.opencode.tool.v1.GetAttentionRequest\x1a&.opencode.tool.v1.GetAttentionResponseB\xb6\x01\n" +
 	"\x14com.opencode.tool.v1B\x16PermissionServiceProtoP\x01Z$toolgate/gen/opencode/tool/v1;toolv1\xa2\x02\x03OTX\xaa\x02\x10Opencode.Tool.V1\xca\x02\x10Opencode\\Tool\\V1\xe2\x02\x1cOpencode\\Tool\\V1\\GPBMetadata\xea\x02\x12Opencode::Tool::V1b\x06proto3"
 
 var (
@@ -2194,7 +2859,7 @@ func file_opencode_tool_v1_permission_service_proto_rawDescGZIP() []byte {
 	return file_opencode_tool_v1_permission_service_proto_rawDescData
 }
 
-var file_opencode_tool_v1_permission_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_opencode_tool_v1_permission_service_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_opencode_tool_v1_permission_service_proto_goTypes = []any{
 	(*GetPermissionRequest)(nil),      // 0: opencode.tool.v1.GetPermissionRequest
 	(*GetPermissionResponse)(nil),     // 1: opencode.tool.v1.GetPermissionResponse
@@ -2226,75 +2891,91 @@ var file_opencode_tool_v1_permission_service_proto_goTypes = []any{
 	(*SimulationProgress)(nil),        // 27: opencode.tool.v1.SimulationProgress
 	(*SimulationSummary)(nil),         // 28: opencode.tool.v1.SimulationSummary
 	(*NotJudged)(nil),                 // 29: opencode.tool.v1.NotJudged
-	(*PermissionRequest)(nil),         // 30: opencode.tool.v1.PermissionRequest
-	(*PermissionSettled)(nil),         // 31: opencode.tool.v1.PermissionSettled
-	(*ToolPart)(nil),                  // 32: opencode.tool.v1.ToolPart
-	(*SessionEvent)(nil),              // 33: opencode.tool.v1.SessionEvent
-	(*Grant)(nil),                     // 34: opencode.tool.v1.Grant
-	(*AuditEntry)(nil),                // 35: opencode.tool.v1.AuditEntry
-	(*PermissionRule)(nil),            // 36: opencode.tool.v1.PermissionRule
-	(PermissionAction)(0),             // 37: opencode.tool.v1.PermissionAction
-	(*PermissionDecision)(nil),        // 38: opencode.tool.v1.PermissionDecision
-	(*RuleList)(nil),                  // 39: opencode.tool.v1.RuleList
-	(*PermissionResponse)(nil),        // 40: opencode.tool.v1.PermissionResponse
-	(*Empty)(nil),                     // 41: opencode.tool.v1.Empty
+	(*SuggestRulesRequest)(nil),       // 30: opencode.tool.v1.SuggestRulesRequest
+	(*SuggestRulesResponse)(nil),      // 31: opencode.tool.v1.SuggestRulesResponse
+	(*SuggestedRule)(nil),             // 32: opencode.tool.v1.SuggestedRule
+	(*SuggestionMiss)(nil),            // 33: opencode.tool.v1.SuggestionMiss
+	(*GetAttentionRequest)(nil),       // 34: opencode.tool.v1.GetAttentionRequest
+	(*GetAttentionResponse)(nil),      // 35: opencode.tool.v1.GetAttentionResponse
+	(*Attention)(nil),                 // 36: opencode.tool.v1.Attention
+	(*PermissionRequest)(nil),         // 37: opencode.tool.v1.PermissionRequest
+	(*PermissionSettled)(nil),         // 38: opencode.tool.v1.PermissionSettled
+	(*ToolPart)(nil),                  // 39: opencode.tool.v1.ToolPart
+	(*SessionEvent)(nil),              // 40: opencode.tool.v1.SessionEvent
+	(*Grant)(nil),                     // 41: opencode.tool.v1.Grant
+	(*AuditEntry)(nil),                // 42: opencode.tool.v1.AuditEntry
+	(*PermissionRule)(nil),            // 43: opencode.tool.v1.PermissionRule
+	(PermissionAction)(0),             // 44: opencode.tool.v1.PermissionAction
+	(*PermissionDecision)(nil),        // 45: opencode.tool.v1.PermissionDecision
+	(*RuleList)(nil),                  // 46: opencode.tool.v1.RuleList
+	(*PermissionResponse)(nil),        // 47: opencode.tool.v1.PermissionResponse
+	(*Empty)(nil),                     // 48: opencode.tool.v1.Empty
 }
 var file_opencode_tool_v1_permission_service_proto_depIdxs = []int32{
-	30, // 0: opencode.tool.v1.GetPermissionResponse.permission:type_name -> opencode.tool.v1.PermissionRequest
-	31, // 1: opencode.tool.v1.GetPermissionResponse.settled:type_name -> opencode.tool.v1.PermissionSettled
-	32, // 2: opencode.tool.v1.GetPermissionResponse.part:type_name -> opencode.tool.v1.ToolPart
-	30, // 3: opencode.tool.v1.ListPermissionsResponse.permissions:type_name -> opencode.tool.v1.PermissionRequest
-	33, // 4: opencode.tool.v1.WatchPermissionsResponse.event:type_name -> opencode.tool.v1.SessionEvent
-	31, // 5: opencode.tool.v1.RejectPermissionsResponse.settled:type_name -> opencode.tool.v1.PermissionSettled
-	34, // 6: opencode.tool.v1.ListGrantsResponse.grants:type_name -> opencode.tool.v1.Grant
-	34, // 7: opencode.tool.v1.RevokeGrantResponse.grant:type_name -> opencode.tool.v1.Grant
-	34, // 8: opencode.tool.v1.ConfirmGrantResponse.grant:type_name -> opencode.tool.v1.Grant
-	35, // 9: opencode.tool.v1.ListDecisionsResponse.entries:type_name -> opencode.tool.v1.AuditEntry
-	36, // 10: opencode.tool.v1.ExplainPermissionRequest.rules:type_name -> opencode.tool.v1.PermissionRule
-	37, // 11: opencode.tool.v1.ExplainPermissionResponse.action:type_name -> opencode.tool.v1.PermissionAction
-	38, // 12: opencode.tool.v1.ExplainPermissionResponse.decisions:type_name -> opencode.tool.v1.PermissionDecision
-	39, // 13: opencode.tool.v1.ListRulesResponse.lists:type_name -> opencode.tool.v1.RuleList
+	37, // 0: opencode.tool.v1.GetPermissionResponse.permission:type_name -> opencode.tool.v1.PermissionRequest
+	38, // 1: opencode.tool.v1.GetPermissionResponse.settled:type_name -> opencode.tool.v1.PermissionSettled
+	39, // 2: opencode.tool.v1.GetPermissionResponse.part:type_name -> opencode.tool.v1.ToolPart
+	37, // 3: opencode.tool.v1.ListPermissionsResponse.permissions:type_name -> opencode.tool.v1.PermissionRequest
+	40, // 4: opencode.tool.v1.WatchPermissionsResponse.event:type_name -> opencode.tool.v1.SessionEvent
+	38, // 5: opencode.tool.v1.RejectPermissionsResponse.settled:type_name -> opencode.tool.v1.PermissionSettled
+	41, // 6: opencode.tool.v1.ListGrantsResponse.grants:type_name -> opencode.tool.v1.Grant
+	41, // 7: opencode.tool.v1.RevokeGrantResponse.grant:type_name -> opencode.tool.v1.Grant
+	41, // 8: opencode.tool.v1.ConfirmGrantResponse.grant:type_name -> opencode.tool.v1.Grant
+	42, // 9: opencode.tool.v1.ListDecisionsResponse.entries:type_name -> opencode.tool.v1.AuditEntry
+	43, // 10: opencode.tool.v1.ExplainPermissionRequest.rules:type_name -> opencode.tool.v1.PermissionRule
+	44, // 11: opencode.tool.v1.ExplainPermissionResponse.action:type_name -> opencode.tool.v1.PermissionAction
+	45, // 12: opencode.tool.v1.ExplainPermissionResponse.decisions:type_name -> opencode.tool.v1.PermissionDecision
+	46, // 13: opencode.tool.v1.ListRulesResponse.lists:type_name -> opencode.tool.v1.RuleList
 	26, // 14: opencode.tool.v1.SimulatePolicyResponse.change:type_name -> opencode.tool.v1.PolicyChange
 	27, // 15: opencode.tool.v1.SimulatePolicyResponse.progress:type_name -> opencode.tool.v1.SimulationProgress
 	28, // 16: opencode.tool.v1.SimulatePolicyResponse.summary:type_name -> opencode.tool.v1.SimulationSummary
-	37, // 17: opencode.tool.v1.PolicyChange.before:type_name -> opencode.tool.v1.PermissionAction
-	37, // 18: opencode.tool.v1.PolicyChange.after:type_name -> opencode.tool.v1.PermissionAction
-	38, // 19: opencode.tool.v1.PolicyChange.old:type_name -> opencode.tool.v1.PermissionDecision
-	38, // 20: opencode.tool.v1.PolicyChange.new:type_name -> opencode.tool.v1.PermissionDecision
+	44, // 17: opencode.tool.v1.PolicyChange.before:type_name -> opencode.tool.v1.PermissionAction
+	44, // 18: opencode.tool.v1.PolicyChange.after:type_name -> opencode.tool.v1.PermissionAction
+	45, // 19: opencode.tool.v1.PolicyChange.old:type_name -> opencode.tool.v1.PermissionDecision
+	45, // 20: opencode.tool.v1.PolicyChange.new:type_name -> opencode.tool.v1.PermissionDecision
 	29, // 21: opencode.tool.v1.SimulationSummary.not_judged:type_name -> opencode.tool.v1.NotJudged
-	40, // 22: opencode.tool.v1.PermissionService.RespondToPermission:input_type -> opencode.tool.v1.PermissionResponse
-	0,  // 23: opencode.tool.v1.PermissionService.GetPermission:input_type -> opencode.tool.v1.GetPermissionRequest
-	2,  // 24: opencode.tool.v1.PermissionService.ReadBoundFile:input_type -> opencode.tool.v1.ReadBoundFileRequest
-	4,  // 25: opencode.tool.v1.PermissionService.ListPermissions:input_type -> opencode.tool.v1.ListPermissionsRequest
-	6,  // 26: opencode.tool.v1.PermissionService.WatchPermissions:input_type -> opencode.tool.v1.WatchPermissionsRequest
-	8,  // 27: opencode.tool.v1.PermissionService.RejectPermissions:input_type -> opencode.tool.v1.RejectPermissionsRequest
-	10, // 28: opencode.tool.v1.PermissionService.ListGrants:input_type -> opencode.tool.v1.ListGrantsRequest
-	12, // 29: opencode.tool.v1.PermissionService.RevokeGrant:input_type -> opencode.tool.v1.RevokeGrantRequest
-	14, // 30: opencode.tool.v1.PermissionService.ConfirmGrant:input_type -> opencode.tool.v1.ConfirmGrantRequest
-	16, // 31: opencode.tool.v1.PermissionService.ListDecisions:input_type -> opencode.tool.v1.ListDecisionsRequest
-	18, // 32: opencode.tool.v1.PermissionService.ListAudits:input_type -> opencode.tool.v1.ListAuditsRequest
-	20, // 33: opencode.tool.v1.PermissionService.ExplainPermission:input_type -> opencode.tool.v1.ExplainPermissionRequest
-	22, // 34: opencode.tool.v1.PermissionService.ListRules:input_type -> opencode.tool.v1.ListRulesRequest
-	24, // 35: opencode.tool.v1.PermissionService.SimulatePolicy:input_type -> opencode.tool.v1.SimulatePolicyRequest
-	41, // 36: opencode.tool.v1.PermissionService.RespondToPermission:output_type -> opencode.tool.v1.Empty
-	1,  // 37: opencode.tool.v1.PermissionService.GetPermission:output_type -> opencode.tool.v1.GetPermissionResponse
-	3,  // 38: opencode.tool.v1.PermissionService.ReadBoundFile:output_type -> opencode.tool.v1.ReadBoundFileResponse
-	5,  // 39: opencode.tool.v1.PermissionService.ListPermissions:output_type -> opencode.tool.v1.ListPermissionsResponse
-	7,  // 40: opencode.tool.v1.PermissionService.WatchPermissions:output_type -> opencode.tool.v1.WatchPermissionsResponse
-	9,  // 41: opencode.tool.v1.PermissionService.RejectPermissions:output_type -> opencode.tool.v1.RejectPermissionsResponse
-	11, // 42: opencode.tool.v1.PermissionService.ListGrants:output_type -> opencode.tool.v1.ListGrantsResponse
-	13, // 43: opencode.tool.v1.PermissionService.RevokeGrant:output_type -> opencode.tool.v1.RevokeGrantResponse
-	15, // 44: opencode.tool.v1.PermissionService.ConfirmGrant:output_type -> opencode.tool.v1.ConfirmGrantResponse
-	17, // 45: opencode.tool.v1.PermissionService.ListDecisions:output_type -> opencode.tool.v1.ListDecisionsResponse
-	19, // 46: opencode.tool.v1.PermissionService.ListAudits:output_type -> opencode.tool.v1.ListAuditsResponse
-	21, // 47: opencode.tool.v1.PermissionService.ExplainPermission:output_type -> opencode.tool.v1.ExplainPermissionResponse
-	23, // 48: opencode.tool.v1.PermissionService.ListRules:output_type -> opencode.tool.v1.ListRulesResponse
-	25, // 49: opencode.tool.v1.PermissionService.SimulatePolicy:output_type -> opencode.tool.v1.SimulatePolicyResponse
-	36, // [36:50] is the sub-list for method output_type
-	22, // [22:36] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	32, // 22: opencode.tool.v1.SuggestRulesResponse.rules:type_name -> opencode.tool.v1.SuggestedRule
+	33, // 23: opencode.tool.v1.SuggestRulesResponse.misses:type_name -> opencode.tool.v1.SuggestionMiss
+	36, // 24: opencode.tool.v1.GetAttentionResponse.total:type_name -> opencode.tool.v1.Attention
+	36, // 25: opencode.tool.v1.GetAttentionResponse.agents:type_name -> opencode.tool.v1.Attention
+	36, // 26: opencode.tool.v1.GetAttentionResponse.rules:type_name -> opencode.tool.v1.Attention
+	47, // 27: opencode.tool.v1.PermissionService.RespondToPermission:input_type -> opencode.tool.v1.PermissionResponse
+	0,  // 28: opencode.tool.v1.PermissionService.GetPermission:input_type -> opencode.tool.v1.GetPermissionRequest
+	2,  // 29: opencode.tool.v1.PermissionService.ReadBoundFile:input_type -> opencode.tool.v1.ReadBoundFileRequest
+	4,  // 30: opencode.tool.v1.PermissionService.ListPermissions:input_type -> opencode.tool.v1.ListPermissionsRequest
+	6,  // 31: opencode.tool.v1.PermissionService.WatchPermissions:input_type -> opencode.tool.v1.WatchPermissionsRequest
+	8,  // 32: opencode.tool.v1.PermissionService.RejectPermissions:input_type -> opencode.tool.v1.RejectPermissionsRequest
+	10, // 33: opencode.tool.v1.PermissionService.ListGrants:input_type -> opencode.tool.v1.ListGrantsRequest
+	12, // 34: opencode.tool.v1.PermissionService.RevokeGrant:input_type -> opencode.tool.v1.RevokeGrantRequest
+	14, // 35: opencode.tool.v1.PermissionService.ConfirmGrant:input_type -> opencode.tool.v1.ConfirmGrantRequest
+	16, // 36: opencode.tool.v1.PermissionService.ListDecisions:input_type -> opencode.tool.v1.ListDecisionsRequest
+	18, // 37: opencode.tool.v1.PermissionService.ListAudits:input_type -> opencode.tool.v1.ListAuditsRequest
+	20, // 38: opencode.tool.v1.PermissionService.ExplainPermission:input_type -> opencode.tool.v1.ExplainPermissionRequest
+	22, // 39: opencode.tool.v1.PermissionService.ListRules:input_type -> opencode.tool.v1.ListRulesRequest
+	24, // 40: opencode.tool.v1.PermissionService.SimulatePolicy:input_type -> opencode.tool.v1.SimulatePolicyRequest
+	30, // 41: opencode.tool.v1.PermissionService.SuggestRules:input_type -> opencode.tool.v1.SuggestRulesRequest
+	34, // 42: opencode.tool.v1.PermissionService.GetAttention:input_type -> opencode.tool.v1.GetAttentionRequest
+	48, // 43: opencode.tool.v1.PermissionService.RespondToPermission:output_type -> opencode.tool.v1.Empty
+	1,  // 44: opencode.tool.v1.PermissionService.GetPermission:output_type -> opencode.tool.v1.GetPermissionResponse
+	3,  // 45: opencode.tool.v1.PermissionService.ReadBoundFile:output_type -> opencode.tool.v1.ReadBoundFileResponse
+	5,  // 46: opencode.tool.v1.PermissionService.ListPermissions:output_type -> opencode.tool.v1.ListPermissionsResponse
+	7,  // 47: opencode.tool.v1.PermissionService.WatchPermissions:output_type -> opencode.tool.v1.WatchPermissionsResponse
+	9,  // 48: opencode.tool.v1.PermissionService.RejectPermissions:output_type -> opencode.tool.v1.RejectPermissionsResponse
+	11, // 49: opencode.tool.v1.PermissionService.ListGrants:output_type -> opencode.tool.v1.ListGrantsResponse
+	13, // 50: opencode.tool.v1.PermissionService.RevokeGrant:output_type -> opencode.tool.v1.RevokeGrantResponse
+	15, // 51: opencode.tool.v1.PermissionService.ConfirmGrant:output_type -> opencode.tool.v1.ConfirmGrantResponse
+	17, // 52: opencode.tool.v1.PermissionService.ListDecisions:output_type -> opencode.tool.v1.ListDecisionsResponse
+	19, // 53: opencode.tool.v1.PermissionService.ListAudits:output_type -> opencode.tool.v1.ListAuditsResponse
+	21, // 54: opencode.tool.v1.PermissionService.ExplainPermission:output_type -> opencode.tool.v1.ExplainPermissionResponse
+	23, // 55: opencode.tool.v1.PermissionService.ListRules:output_type -> opencode.tool.v1.ListRulesResponse
+	25, // 56: opencode.tool.v1.PermissionService.SimulatePolicy:output_type -> opencode.tool.v1.SimulatePolicyResponse
+	31, // 57: opencode.tool.v1.PermissionService.SuggestRules:output_type -> opencode.tool.v1.SuggestRulesResponse
+	35, // 58: opencode.tool.v1.PermissionService.GetAttention:output_type -> opencode.tool.v1.GetAttentionResponse
+	43, // [43:59] is the sub-list for method output_type
+	27, // [27:43] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_permission_service_proto_init() }
@@ -2314,13 +2995,14 @@ func file_opencode_tool_v1_permission_service_proto_init() {
 		(*SimulatePolicyResponse_Progress)(nil),
 		(*SimulatePolicyResponse_Summary)(nil),
 	}
+	file_opencode_tool_v1_permission_service_proto_msgTypes[36].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_opencode_tool_v1_permission_service_proto_rawDesc), len(file_opencode_tool_v1_permission_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   30,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -77,6 +77,12 @@ const (
 	// PermissionServiceSimulatePolicyProcedure is the fully-qualified name of the PermissionService's
 	// SimulatePolicy RPC.
 	PermissionServiceSimulatePolicyProcedure = "/opencode.tool.v1.PermissionService/SimulatePolicy"
+	// PermissionServiceSuggestRulesProcedure is the fully-qualified name of the PermissionService's
+	// SuggestRules RPC.
+	PermissionServiceSuggestRulesProcedure = "/opencode.tool.v1.PermissionService/SuggestRules"
+	// PermissionServiceGetAttentionProcedure is the fully-qualified name of the PermissionService's
+	// GetAttention RPC.
+	PermissionServiceGetAttentionProcedure = "/opencode.tool.v1.PermissionService/GetAttention"
 )
 
 // PermissionServiceClient is a client for the opencode.tool.v1.PermissionService service.
@@ -149,6 +155,17 @@ type PermissionServiceClient interface {
 	// fails with QUOTA_EXCEEDED (`simulation_ms`). A simulation that reaches them ends with what it has judged
 	// (SimulationSummary.left_out). It reads the sessions that the principal may read. Roles: approver, watcher, admin.
 	SimulatePolicy(context.Context, *connect.Request[v1.SimulatePolicyRequest]) (*connect.ServerStreamForClient[v1.SimulatePolicyResponse], error)
+	// SuggestRules returns rules for what people approved at least 5 times on at least 2 days and never rejected, each tried
+	// on the requests of these days. It suggests nothing with a risk or a warning, nothing that no "always" could answer, and
+	// nothing that a stricter rule of the configuration may meet. Nothing is applied. It reads at most 5,000 requests and
+	// takes 10 s at most, of the newest session trees first; the result is cached for a minute at the replica, for all who
+	// see the same, so that a card may ask for `permission_id`. A principal has 30 s in a minute; more fails with
+	// QUOTA_EXCEEDED (`review_ms`). Roles: approver, watcher, admin.
+	SuggestRules(context.Context, *connect.Request[v1.SuggestRulesRequest]) (*connect.Response[v1.SuggestRulesResponse], error)
+	// GetAttention counts how often people were asked, by agent and by rule, and how fast they answered; it names and ranks
+	// no person. It reads the audit of at most 100,000 records, with the cache, the time and the quota of SuggestRules.
+	// Roles: approver, watcher, admin.
+	GetAttention(context.Context, *connect.Request[v1.GetAttentionRequest]) (*connect.Response[v1.GetAttentionResponse], error)
 }
 
 // NewPermissionServiceClient constructs a client for the opencode.tool.v1.PermissionService
@@ -246,6 +263,18 @@ func NewPermissionServiceClient(httpClient connect.HTTPClient, baseURL string, o
 			connect.WithSchema(permissionServiceMethods.ByName("SimulatePolicy")),
 			connect.WithClientOptions(opts...),
 		),
+		suggestRules: connect.NewClient[v1.SuggestRulesRequest, v1.SuggestRulesResponse](
+			httpClient,
+			baseURL+PermissionServiceSuggestRulesProcedure,
+			connect.WithSchema(permissionServiceMethods.ByName("SuggestRules")),
+			connect.WithClientOptions(opts...),
+		),
+		getAttention: connect.NewClient[v1.GetAttentionRequest, v1.GetAttentionResponse](
+			httpClient,
+			baseURL+PermissionServiceGetAttentionProcedure,
+			connect.WithSchema(permissionServiceMethods.ByName("GetAttention")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -265,6 +294,8 @@ type permissionServiceClient struct {
 	explainPermission   *connect.Client[v1.ExplainPermissionRequest, v1.ExplainPermissionResponse]
 	listRules           *connect.Client[v1.ListRulesRequest, v1.ListRulesResponse]
 	simulatePolicy      *connect.Client[v1.SimulatePolicyRequest, v1.SimulatePolicyResponse]
+	suggestRules        *connect.Client[v1.SuggestRulesRequest, v1.SuggestRulesResponse]
+	getAttention        *connect.Client[v1.GetAttentionRequest, v1.GetAttentionResponse]
 }
 
 // RespondToPermission calls opencode.tool.v1.PermissionService.RespondToPermission.
@@ -337,6 +368,16 @@ func (c *permissionServiceClient) SimulatePolicy(ctx context.Context, req *conne
 	return c.simulatePolicy.CallServerStream(ctx, req)
 }
 
+// SuggestRules calls opencode.tool.v1.PermissionService.SuggestRules.
+func (c *permissionServiceClient) SuggestRules(ctx context.Context, req *connect.Request[v1.SuggestRulesRequest]) (*connect.Response[v1.SuggestRulesResponse], error) {
+	return c.suggestRules.CallUnary(ctx, req)
+}
+
+// GetAttention calls opencode.tool.v1.PermissionService.GetAttention.
+func (c *permissionServiceClient) GetAttention(ctx context.Context, req *connect.Request[v1.GetAttentionRequest]) (*connect.Response[v1.GetAttentionResponse], error) {
+	return c.getAttention.CallUnary(ctx, req)
+}
+
 // PermissionServiceHandler is an implementation of the opencode.tool.v1.PermissionService service.
 type PermissionServiceHandler interface {
 	// RespondToPermission settles one permission request. Of all answers, at all replicas, and the deadline exactly one
@@ -407,6 +448,17 @@ type PermissionServiceHandler interface {
 	// fails with QUOTA_EXCEEDED (`simulation_ms`). A simulation that reaches them ends with what it has judged
 	// (SimulationSummary.left_out). It reads the sessions that the principal may read. Roles: approver, watcher, admin.
 	SimulatePolicy(context.Context, *connect.Request[v1.SimulatePolicyRequest], *connect.ServerStream[v1.SimulatePolicyResponse]) error
+	// SuggestRules returns rules for what people approved at least 5 times on at least 2 days and never rejected, each tried
+	// on the requests of these days. It suggests nothing with a risk or a warning, nothing that no "always" could answer, and
+	// nothing that a stricter rule of the configuration may meet. Nothing is applied. It reads at most 5,000 requests and
+	// takes 10 s at most, of the newest session trees first; the result is cached for a minute at the replica, for all who
+	// see the same, so that a card may ask for `permission_id`. A principal has 30 s in a minute; more fails with
+	// QUOTA_EXCEEDED (`review_ms`). Roles: approver, watcher, admin.
+	SuggestRules(context.Context, *connect.Request[v1.SuggestRulesRequest]) (*connect.Response[v1.SuggestRulesResponse], error)
+	// GetAttention counts how often people were asked, by agent and by rule, and how fast they answered; it names and ranks
+	// no person. It reads the audit of at most 100,000 records, with the cache, the time and the quota of SuggestRules.
+	// Roles: approver, watcher, admin.
+	GetAttention(context.Context, *connect.Request[v1.GetAttentionRequest]) (*connect.Response[v1.GetAttentionResponse], error)
 }
 
 // NewPermissionServiceHandler builds an HTTP handler from the service implementation. It returns
@@ -500,6 +552,18 @@ func NewPermissionServiceHandler(svc PermissionServiceHandler, opts ...connect.H
 		connect.WithSchema(permissionServiceMethods.ByName("SimulatePolicy")),
 		connect.WithHandlerOptions(opts...),
 	)
+	permissionServiceSuggestRulesHandler := connect.NewUnaryHandler(
+		PermissionServiceSuggestRulesProcedure,
+		svc.SuggestRules,
+		connect.WithSchema(permissionServiceMethods.ByName("SuggestRules")),
+		connect.WithHandlerOptions(opts...),
+	)
+	permissionServiceGetAttentionHandler := connect.NewUnaryHandler(
+		PermissionServiceGetAttentionProcedure,
+		svc.GetAttention,
+		connect.WithSchema(permissionServiceMethods.ByName("GetAttention")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/opencode.tool.v1.PermissionService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case PermissionServiceRespondToPermissionProcedure:
@@ -530,6 +594,10 @@ func NewPermissionServiceHandler(svc PermissionServiceHandler, opts ...connect.H
 			permissionServiceListRulesHandler.ServeHTTP(w, r)
 		case PermissionServiceSimulatePolicyProcedure:
 			permissionServiceSimulatePolicyHandler.ServeHTTP(w, r)
+		case PermissionServiceSuggestRulesProcedure:
+			permissionServiceSuggestRulesHandler.ServeHTTP(w, r)
+		case PermissionServiceGetAttentionProcedure:
+			permissionServiceGetAttentionHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -593,4 +661,12 @@ func (UnimplementedPermissionServiceHandler) ListRules(context.Context, *connect
 
 func (UnimplementedPermissionServiceHandler) SimulatePolicy(context.Context, *connect.Request[v1.SimulatePolicyRequest], *connect.ServerStream[v1.SimulatePolicyResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("opencode.tool.v1.PermissionService.SimulatePolicy is not implemented"))
+}
+
+func (UnimplementedPermissionServiceHandler) SuggestRules(context.Context, *connect.Request[v1.SuggestRulesRequest]) (*connect.Response[v1.SuggestRulesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("opencode.tool.v1.PermissionService.SuggestRules is not implemented"))
+}
+
+func (UnimplementedPermissionServiceHandler) GetAttention(context.Context, *connect.Request[v1.GetAttentionRequest]) (*connect.Response[v1.GetAttentionResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("opencode.tool.v1.PermissionService.GetAttention is not implemented"))
 }

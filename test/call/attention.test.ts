@@ -10,7 +10,7 @@ import {
   PermissionOutcome,
   PermissionReason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { countAttention } from "../../src/cli/commands/stats.ts";
+import { countAttention } from "../../src/call/attention.ts";
 
 const { ASK, ALLOW } = PermissionAction;
 const { ONCE, REJECT, EXPIRED } = PermissionOutcome;
@@ -60,56 +60,28 @@ test("requests are counted by agent and by what asked, with the time of the answ
     50,
   );
   const none = { approved: 0, rejected: 0, unanswered: 0, hasty: 0 };
-  expect(found).toEqual([
+  expect(found).toEqual({
     // The call whose request was opened before counts as one that was decided.
-    {
-      ...none,
-      by: "all",
-      name: "",
-      calls: 7,
-      askedCalls: 5,
-      asks: 6,
-      approved: 2,
-      rejected: 1,
-      unanswered: 3,
-      medianMs: 1_000,
-      hasty: 1,
+    total: {
+      ...{ ...none, name: "", calls: 7, askedCalls: 5, requests: 6 },
+      ...{ approved: 2, rejected: 1, unanswered: 3, medianMs: 1_000, hasty: 1 },
     },
-    {
-      ...none,
-      by: "agent",
-      name: "build",
-      calls: 6,
-      askedCalls: 4,
-      asks: 5,
-      approved: 1,
-      rejected: 1,
-      unanswered: 3,
-      medianMs: 500,
-      hasty: 1,
-    },
-    { ...none, by: "agent", name: "plan", calls: 1, askedCalls: 1, asks: 1, approved: 1, medianMs: 7_000 },
-    {
-      ...none,
-      by: "rule",
-      name: 'config rule: bash "git push *"',
-      askedCalls: 3,
-      asks: 3,
-      approved: 1,
-      rejected: 1,
-      unanswered: 1,
-      medianMs: 500,
-      hasty: 1,
-    },
-    {
-      ...none,
-      by: "rule",
-      name: 'condition not met: bash "*"',
-      askedCalls: 2,
-      asks: 2,
-      approved: 1,
-      unanswered: 1,
-      medianMs: 7_000,
-    },
-  ]);
+    agents: [
+      {
+        ...{ ...none, name: "build", calls: 6, askedCalls: 4, requests: 5 },
+        ...{ approved: 1, rejected: 1, unanswered: 3, medianMs: 500, hasty: 1 },
+      },
+      { ...none, name: "plan", calls: 1, askedCalls: 1, requests: 1, approved: 1, medianMs: 7_000 },
+    ],
+    rules: [
+      {
+        ...{ ...none, name: 'config rule: bash "git push *"', calls: 0, askedCalls: 3, requests: 3 },
+        ...{ approved: 1, rejected: 1, unanswered: 1, medianMs: 500, hasty: 1 },
+      },
+      {
+        ...{ ...none, name: 'condition not met: bash "*"', calls: 0, askedCalls: 2, requests: 2 },
+        ...{ approved: 1, unanswered: 1, medianMs: 7_000 },
+      },
+    ],
+  });
 });
