@@ -1,5 +1,6 @@
 import { create } from "@bufbuild/protobuf";
 import { PermissionAction, type PolicyShadow, PolicyShadowSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Logger } from "../core/logger.ts";
 import { createMatchSteps, type ExpandedAsk, type Layers, type Subject } from "../policy/model.ts";
 import { strictestOf } from "../policy/opinion.ts";
 import type { Policy } from "../policy/policy.ts";
@@ -10,6 +11,8 @@ export interface ShadowRules {
   layersFor(subject: Subject): Layers | undefined;
   /** Counts a difference that is recorded. */
   count(from: PermissionAction, to: PermissionAction): void;
+  /** Reports that these rules could not judge. */
+  failed(cause: unknown): void;
 }
 
 /** A decision by the rules in force. */
@@ -30,7 +33,7 @@ interface Judged {
  */
 export async function judgeShadow(
   policy: Pick<Policy, "judge" | "usesContainment">,
-  { layersFor, count }: ShadowRules,
+  { layersFor, count, failed }: ShadowRules,
   { subject, planned, asks, byRules, gitFiles, expand }: Judged,
 ): Promise<(() => PolicyShadow) | undefined> {
   const rules = layersFor(subject);
@@ -45,11 +48,31 @@ export async function judgeShadow(
     shadow.action = decision?.action ?? PermissionAction.ALLOW;
     if (shadow.action === byRules) return undefined;
     if (decision) shadow.decision = decision;
-  } catch {
+  } catch (cause) {
     shadow.action = PermissionAction.UNSPECIFIED;
+    failed(cause);
   }
   return () => {
     count(byRules, shadow.action);
     return shadow;
+  };
+}
+
+/** Different failures that are logged; each is counted. */
+const maxFailures = 10;
+
+/** Creates the log of failures of shadow rules: each kind once, so that calls do not fill the log. */
+export function createShadowFailures(log: Pick<Logger, "warn">): ShadowRules["failed"] {
+  const known = new Set<string>();
+  return (cause) => {
+    const error = String(cause);
+    if (known.has(error) || known.size === maxFailures) return;
+    known.add(error);
+    log.warn(
+      "the rules of [shadow] could not judge a call, which they do not affect; further failures like this are only counted",
+      {
+        error,
+      },
+    );
   };
 }
