@@ -90,12 +90,14 @@ export interface EdgeOptions {
   headersMs?: number;
   /** Time that a connection may have no request. */
   idleMs?: number;
+  /** Time that a connection of HTTP/2 may have no traffic. */
+  http2IdleMs?: number;
 }
 
 /** Starts the edge: all doors on one port, behind one guard, and health on a second one if the configuration has its address. */
 export async function startEdge(options: EdgeOptions): Promise<Listener> {
   // Idle connections stay longer than the usual 60 s of proxies: a request on one that the server closes meanwhile is lost.
-  const { config, log, headersMs = 15_000, idleMs = 75_000 } = options;
+  const { config, log, headersMs = 15_000, idleMs = 75_000, http2IdleMs = 120_000 } = options;
   const [drain, shutdown] = [new AbortController(), new AbortController()];
   const failures = createFailures({ log, newId: randomUUID, fromLibrary: connectFailure });
   const browser = createBrowserSignIn(options.storeId);
@@ -153,7 +155,7 @@ export async function startEdge(options: EdgeOptions): Promise<Listener> {
   const { bodyMs } = config.limits;
   const onDrain = () => drain.abort();
   const onClose = () => shutdown.abort(draining());
-  const times = { headersMs, bodyMs, idleMs };
+  const times = { headersMs, bodyMs, idleMs, http2IdleMs };
   const health = await startHealth(options, { readiness, refuse, times, caps: newCaps() });
   try {
     const listener = await createListener({ config, caps, handler, onDrain, onClose, log, ...times });

@@ -91,6 +91,7 @@ const listener = await createListener({
   log: logger,
   headersMs: 15_000,
   idleMs: 75_000,
+  http2IdleMs: 120_000,
   bodyMs: limits.bodyMs,
 });
 process.once("SIGTERM", () => process.exit());

@@ -128,6 +128,17 @@ describe("a misbehaving client", () => {
     expect((await fetch(`${server.url}/healthz`)).status).toBe(200);
   });
 
+  test("is cut when no request follows its first one, over HTTP/2 when there is no traffic", async () => {
+    const server = await startServer({}, { idleMs: 100, http2IdleMs: 100 });
+    const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+    socket.write("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    expect(Buffer.concat(await socket.toArray()).toString()).toContain("200 OK");
+    const session = http2Connect(server.url);
+    const request = session.request({ ":path": "/healthz" });
+    request.resume();
+    await Promise.all([once(request, "end"), once(session, "close")]);
+  });
+
   test("keeps its connections while it may be silent for an hour", async () => {
     const server = await startServer({}, { headersMs: 3_600_000, idleMs: 3_600_000 });
     const sockets = ["", "PR", "PRI * HTTP", "POS", "POST / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "].map((begin) => {

@@ -30,6 +30,7 @@ export async function startServer(
     consoleDirectory?: string;
     headersMs?: number;
     idleMs?: number;
+    http2IdleMs?: number;
     agents?: Partial<ServiceFunctions<typeof AgentService>>;
   } = {},
 ): Promise<Listener & { logged(): Promise<string> }> {
@@ -68,6 +69,7 @@ export async function startServer(
     log,
     ...(given.headersMs === undefined ? {} : { headersMs: given.headersMs }),
     ...(given.idleMs === undefined ? {} : { idleMs: given.idleMs }),
+    ...(given.http2IdleMs === undefined ? {} : { http2IdleMs: given.http2IdleMs }),
   });
   onTestFinished(async () => {
     await listener.close(4_000);

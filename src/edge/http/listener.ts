@@ -20,14 +20,7 @@ import type { Config, ListenAddress, Tls } from "../../config/config.ts";
 import type { Logger } from "../../core/logger.ts";
 import type { ConnectionCaps } from "./connection-caps.ts";
 import type { Handler } from "./handler.ts";
-import {
-  type ConnectionTimes,
-  http1Limits,
-  http2IdleMs,
-  http2Limits,
-  refusedStreamMs,
-  tlsOptions,
-} from "./socket-limits.ts";
+import { type ConnectionTimes, http1Limits, http2Limits, refusedStreamMs, tlsOptions } from "./socket-limits.ts";
 
 /** A server that accepts connections. */
 export interface Listener {
@@ -177,7 +170,7 @@ function acceptConnections(port: Port, { times, opened }: { times: ConnectionTim
     // Neither server handles errors before the version is detected.
     socket.on("error", () => undefined);
     detectHttpVersion(socket, times, (isHttp2) => {
-      if (isHttp2) return serveHttp2(port, socket, connection);
+      if (isHttp2) return serveHttp2(port, socket, connection, times);
       serveHttp1?.call(http1, socket);
       if (opened === "secureConnection") readByEvents(socket);
     });
@@ -205,7 +198,7 @@ function refuseConnections({ http1 }: Port, caps: Pick<ConnectionCaps, "admit">)
 }
 
 /** Passes a connection to the HTTP/2 server and tracks its session and streams. */
-function serveHttp2(port: Port, socket: Socket, connection: Connection): void {
+function serveHttp2(port: Port, socket: Socket, connection: Connection, { http2IdleMs }: ConnectionTimes): void {
   const { http2 } = port;
   // Closes both directions when an HTTP/2 client ends its own; sockets of an HTTP/1.1 server stay half open by default.
   socket.allowHalfOpen = false;

@@ -21,6 +21,8 @@ export interface ConnectionTimes {
   bodyMs: number;
   /** Without a request, over HTTP/1.1 or before the first one. */
   idleMs: number;
+  /** Without traffic, over HTTP/2. */
+  http2IdleMs: number;
 }
 
 /** Returns the limits of an HTTP/1.1 server. */
@@ -55,9 +57,6 @@ export const resetLimits = {
   withoutToken: { burst: 200, perSecond: 33 },
   withToken: { burst: 1_100, perSecond: 200 },
 };
-
-/** Time after which an HTTP/2 connection without traffic is closed. */
-export const http2IdleMs = 120_000;
 
 /** Time that a client has to end the stream of a request after the response, until the server closes it. */
 export const refusedStreamMs = 1_000;
