@@ -15,7 +15,7 @@ import { isLong, report } from "./report.ts";
 import { type System, startSystem } from "./system.ts";
 
 test("F11 of two concurrent answers to each of many asks, at three replicas, exactly one wins", async () => {
-  const asks = isLong ? 10_000 : 300;
+  const asks = isLong ? 5_000 : 300;
   const sessions = asks / 100;
   const settings = "[limits]\nopen_asks = 200\nrunning_calls = 200\n";
   const system = await startSystem({ leaseMs: 15_000, settings: `ask_ms = 3600000\n${settings}` });
@@ -112,7 +112,7 @@ async function answer(
 }
 
 test("F16 open asks survive kill -9 of every replica while approvers race, and each call runs at most once", async () => {
-  const count = isLong ? 5_000 : 300;
+  const count = isLong ? 3_000 : 300;
   const sessions = count / 100;
   const settings = "[limits]\nopen_asks = 200\nrunning_calls = 200\n";
   const system = await startSystem({ settings: `ask_ms = 3600000\n${settings}` });

@@ -8,6 +8,8 @@ import { disorders } from "./orders.ts";
 
 /** Time for which a command may still write after its call's end: from the last check of the lease to the kill. */
 export const stopMs = 1_000;
+/** Commands write a line each 50 ms. Where a longer time than this lies between two of them, the machine is slow, and so are its kills. */
+const lineMs = 250;
 
 /** Lists the violations in a history, each beginning with the name of the invariant. */
 export function violations(history: History): string[] {
@@ -123,7 +125,20 @@ function stopsWithItsEnd(history: History, { sessionId, callId }: AcknowledgedCa
   const end = eventsOf(history, sessionId, callId).find(isEnd);
   const last = history.ledger.findLast((line) => line.callId === callId);
   if (end === undefined || last === undefined || last.time <= end.time + stopMs) return [];
+  const slowness = Math.max(1, maxGapMs(history, end.time - stopMs, last.time) / lineMs);
+  if (last.time <= end.time + stopMs * slowness) return [];
   return [`I9: ${callId} wrote "${last.word}" ${Math.round(last.time - end.time)} ms after its end`];
+}
+
+/** Returns the maximum time between two lines of a command that was running in this time. */
+function maxGapMs({ ledger }: History, from: number, to: number): number {
+  const lines = ledger.filter(({ word, time }) => word !== "end" && time >= from && time <= to);
+  return Math.max(
+    0,
+    ...[...Map.groupBy(lines, ({ callId, pid }) => `${callId} ${pid}`).values()].flatMap((each) =>
+      each.slice(1).map(({ time }, index) => time - (each[index]?.time ?? time)),
+    ),
+  );
 }
 
 /** I5: output is emitted once, each piece where the previous one ended; that of a completed call is what its result shows. */

@@ -12,7 +12,7 @@ import { fakeTime } from "./fake-time.ts";
 import { createHosts } from "./hosts.ts";
 import { endsOf, work } from "./load.ts";
 import { isLong } from "./report.ts";
-import { startSystem } from "./system.ts";
+import { longLeaseMs, startSystem } from "./system.ts";
 import { conclude } from "./trial.ts";
 
 const rounds = isLong ? 10 : 1;
@@ -25,7 +25,7 @@ test("F9 replicas whose clocks are years apart, or jump, serve as one", async ()
   await set(clocks[0], "+10y");
   await set(clocks[1], "-10y");
   const env = clocks.map((FAKETIME_TIMESTAMP_FILE) => ({ ...fakeTime(), FAKETIME_TIMESTAMP_FILE }));
-  const system = await startSystem({ leaseMs: 6_000, env });
+  const system = await startSystem({ leaseMs: longLeaseMs, env });
   const hosts = createHosts(system);
   const stop = new AbortController();
   const working = work(hosts, 6, stop.signal);

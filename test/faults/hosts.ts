@@ -38,15 +38,21 @@ export function createHosts(system: Pick<System, "at" | "workspace">, { mayLose 
   const seenFirst = new Map<string, SessionEvent>();
   let ended = 0;
 
-  /** Retries at one replica after the other until success; throws a final refusal. */
-  async function insist<T>(at: number, attempt: (index: number) => Promise<T>): Promise<T> {
-    const begun = performance.now();
+  /**
+   * Retries at one replica after the other until success; throws a final refusal. A request hangs if many calls end while it gets no
+   * answer, far beyond every lease and fault; if none end, the machine is slow, or everything hangs.
+   */
+  async function insist<T>(at: number, attempt: (index: number, timeoutMs: number) => Promise<T>): Promise<T> {
+    const [begun, endedBefore] = [performance.now(), ended];
+    let timeouts = 0;
     for (let index = at; ; index += 1) {
       try {
-        return await attempt(index);
+        return await attempt(index, attemptMs * 2 ** Math.min(3, Math.floor(timeouts / 10)));
       } catch (error) {
         if (!mayPass(error)) throw error;
-        if (performance.now() - begun > hopeMs)
+        if (ConnectError.from(error).code === Code.DeadlineExceeded) timeouts += 1;
+        const passed = performance.now() - begun;
+        if (passed > (ended - endedBefore > 100 ? hopeMs : 5 * hopeMs))
           throw new Error("the request got no final answer in time", { cause: error });
         await delay(50);
       }
@@ -55,7 +61,7 @@ export function createHosts(system: Pick<System, "at" | "workspace">, { mayLose 
 
   async function newSession(at = 0): Promise<string> {
     const sessionId = `ses_${crypto.randomUUID()}`;
-    const { storeId } = await insist(at, (index) =>
+    const { storeId } = await insist(at, (index, timeoutMs) =>
       system.at(index).as("caller").sessions.createSession({ sessionId }, { timeoutMs }),
     );
     if (mayLose) storeIds.set(sessionId, storeId);
@@ -76,7 +82,7 @@ export function createHosts(system: Pick<System, "at" | "workspace">, { mayLose 
       input: { command: ledger.command(callId, ticks) },
     };
     let [afterSeq, expectedStoreId] = [0n, storeIds.get(sessionId) ?? ""];
-    const end = await insist(at, async (index) => {
+    const end = await insist(at, async (index, timeoutMs) => {
       const { tools } = system.at(index).as("caller");
       const stream = tools.executeTool({ ...request, afterSeq, expectedStoreId }, { timeoutMs });
       for await (const { event, lastSeq, storeId } of stream) {
@@ -114,7 +120,9 @@ export function createHosts(system: Pick<System, "at" | "workspace">, { mayLose 
     history.answers.push(given);
     const response = { sessionId, permissionId: id, reply: PermissionReply.ONCE, replyId: given.replyId };
     try {
-      await insist(at, (index) => system.at(index).as(who).permissions.respondToPermission(response, { timeoutMs }));
+      await insist(at, (index, timeoutMs) =>
+        system.at(index).as(who).permissions.respondToPermission(response, { timeoutMs }),
+      );
       Object.assign(given, { result: "won", to: Date.now() });
     } catch (error) {
       const isGone = mayLose && error instanceof ConnectError && gone.has(error.code);
@@ -213,7 +221,7 @@ export function createHosts(system: Pick<System, "at" | "workspace">, { mayLose 
       const changed: string[] = [];
       for (const [sessionId, expectedStoreId] of storeIds) {
         const request = { sessionId, expectedStoreId };
-        const asked = insist(0, (index) =>
+        const asked = insist(0, (index, timeoutMs) =>
           system.at(index).as("caller").sessions.createSession(request, { timeoutMs }),
         );
         await asked.catch((error: unknown) => {
@@ -236,9 +244,8 @@ export function createHosts(system: Pick<System, "at" | "workspace">, { mayLose 
 /** Codes of requests about what a store has lost. */
 const gone: ReadonlySet<Code> = new Set([Code.NotFound, Code.DataLoss]);
 
-/** Time limit of one attempt: a frozen or disconnected replica does not report an error. */
-const timeoutMs = 4_000;
-/** Time after which retries count as a violation: far beyond every lease and every fault. */
+/** Time limit of the first attempts: a frozen or disconnected replica does not report an error. */
+const attemptMs = 4_000;
 const hopeMs = 120_000;
 
 function partOf(event: SessionEvent | undefined): ToolPart | undefined {

@@ -1,13 +1,13 @@
-import { expect, test, vi } from "vitest";
+import { expect, test } from "vitest";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type Break, points, struckAt } from "./broken-store.ts";
 import { createHosts } from "./hosts.ts";
 import { endsOf, inParallel } from "./load.ts";
 import { isLong } from "./report.ts";
 import { startSystem } from "./system.ts";
-import { conclude, untilStruck } from "./trial.ts";
+import { conclude, holdsWithin, untilStruck } from "./trial.ts";
 
-const rounds = isLong ? 20 : 1;
+const rounds = isLong ? 10 : 1;
 
 /** Replicas to strike, each in its own lane, before two intact ones. */
 const lanes = isLong ? 6 : 3;
@@ -29,7 +29,7 @@ test("F1 kill -9 at each step of a call: it runs at most once, and another repli
         hosts.call({ ...call, callId: struckAt(name, broken.pid, point), at: lane, asks: canAsk(point) }),
         hosts.call({ ...call, callId: `${name}-beside`, at: lanes, asks: true, answersAfter: lanes - 1 }),
       ]);
-      const isDead = await within(5_000, () => broken.pid === undefined);
+      const isDead = await holdsWithin(10_000, () => broken.pid === undefined);
       return isDead ? end : undefined;
     });
     ends.push(part);
@@ -79,6 +79,3 @@ const canAsk = (point: string) => !["before-recordEvents", "before-finishCall", 
 
 /** The intact replicas get the answers, except for a call that is struck when its answer starts it. */
 const answersAfter = (point: string, lane: number) => (point.endsWith("startCall") ? lane - 1 : lanes - 1);
-
-const within = (timeout: number, holds: () => boolean | Promise<boolean>) =>
-  vi.waitUntil(holds, { timeout }).catch(() => false);

@@ -66,6 +66,9 @@ export interface SystemOptions {
 /** Where Node stores compiled source; it checks each file's content. */
 const compiled = join(import.meta.dirname, "../../node_modules/.cache/compiled");
 
+/** Lease of tests in which each call completes: no stall of a busy machine is as long. */
+export const longLeaseMs = 30_000;
+
 /** Starts a system for one test. */
 export async function startSystem(options: SystemOptions = {}): Promise<System> {
   const { count = 3, leaseMs = 2_000, settings = "", breaks = [], env = [], entries = [], store } = options;

@@ -1,3 +1,4 @@
+import { setTimeout as delay } from "node:timers/promises";
 import { expect, vi } from "vitest";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { violations } from "./checker.ts";
@@ -22,6 +23,16 @@ export async function conclude(
     violations: found.length,
   });
   expect(found).toEqual([]);
+}
+
+/** Waits until something holds, for a time at most; returns whether it does. */
+export async function holdsWithin(ms: number, holds: () => boolean | Promise<boolean>): Promise<boolean> {
+  const end = performance.now() + ms;
+  while (!(await holds())) {
+    if (performance.now() > end) return false;
+    await delay(50);
+  }
+  return true;
 }
 
 /** Repeats with another call where a host on a slow machine has abandoned the replica before the step at which it is struck. */

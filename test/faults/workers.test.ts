@@ -5,7 +5,7 @@ import { expect, onTestFinished, test, vi } from "vitest";
 import { defineTool, serve, z } from "../../src/bodies/sdk/worker.ts";
 import { connect } from "../../src/client/client.ts";
 import { isLong, report } from "./report.ts";
-import { startSystem } from "./system.ts";
+import { longLeaseMs, startSystem } from "./system.ts";
 
 const rounds = isLong ? 5 : 1;
 const workerCount = isLong ? 10 : 3;
@@ -21,7 +21,7 @@ roll = "allow"
 `;
 
 test("F16 replicas and workers are restarted one after the other under load, and no call fails", async () => {
-  const system = await startSystem({ leaseMs: 6_000, settings });
+  const system = await startSystem({ leaseMs: longLeaseMs, settings });
   const url = await startBalancer(system.replicas);
   const runs = new Map<string, number>();
   const roll = defineTool({
