@@ -195,6 +195,9 @@ test("rules of a request have a size, and a chain of sessions a number of lists"
       reason: "INVALID_MESSAGE",
       message: expect.stringContaining("over the limit of 262144"),
     });
+  const many = Array.from({ length: 1_001 }, () => rule("bash", "x", PermissionAction.DENY));
+  expect(await refusal(agent.sessions.createSession({ rules: many }))).toMatchObject({ reason: "INVALID_MESSAGE" });
+  await agent.newSession({ rules: many.slice(1) });
   let parentSessionId = "";
   for (let i = 0; i < 32; i++) parentSessionId = await agent.newSession({ parentSessionId, rules });
   expect(await refusal(agent.sessions.createSession({ parentSessionId, rules }))).toMatchObject({
