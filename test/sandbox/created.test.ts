@@ -265,4 +265,4 @@ test("files that vanish while commands start leave nothing on the host", async (
   await once(flipper, "exit");
   site.judge = judgeBy(rules);
   expect(readdirSync(site.directory)).toEqual(["a.txt"]);
-});
+}, 120_000);

@@ -1,5 +1,5 @@
 import fs from "node:fs";
-import { lstat, mkdir, mkdtemp, readdir, readFile, realpath, rename, rm, writeFile } from "node:fs/promises";
+import { chmod, lstat, mkdir, mkdtemp, readdir, readFile, realpath, rename, rm, writeFile } from "node:fs/promises";
 import { syncBuiltinESMExports } from "node:module";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
@@ -51,6 +51,14 @@ function recordSteps(): string[] {
   syncBuiltinESMExports();
   return steps;
 }
+
+test("a file with set-ID bits has none once it is written", async () => {
+  const path = join(directory, "in/a.txt");
+  await chmod(path, 0o6755);
+  const replace = await importReplaceFile();
+  await replace("in/a.txt", "new\n");
+  expect((await lstat(path)).mode & 0o7777).toBe(0o755);
+});
 
 test("the content is on disk before the file takes its place, and then its name, before the write is reported", async () => {
   const steps = recordSteps();
