@@ -22,17 +22,24 @@ export interface ServiceStore extends Store, RecordTables {
 
 /** Opens the store that the configuration names. Redis' driver is loaded only for it. */
 export async function openStore(config: Config, log: Logger): Promise<ServiceStore> {
-  const { dataDirectory: directory, storeStrict: strict, storeCopies, storeMinFree: minFreeBytes } = config;
+  const { dataDirectory: directory, storeStrict: strict, storeCopies, storeMinFree: minFreeBytes, auditDays } = config;
   if (config.store !== "sqlite") {
     const { openRedisStore } = await import("../store/redis/store.ts");
     return await openRedisStore({
-      ...{ url: config.store, log, copies: { strict, copies: storeCopies } },
+      ...{ url: config.store, log, copies: { strict, copies: storeCopies }, auditDays },
       historyFile: join(directory, "redis-histories.json"),
       counterFile: join(directory, "redis-counter.json"),
     });
   }
   const { newStore = false } = config;
-  return await openSqliteStore({ directory, log, space: { minFreeBytes }, endOpenCall: endOfRestored, newStore });
+  return await openSqliteStore({
+    directory,
+    log,
+    space: { minFreeBytes },
+    endOpenCall: endOfRestored,
+    newStore,
+    auditDays,
+  });
 }
 
 /** Opens only the table of credentials, next to a service that may be running. */

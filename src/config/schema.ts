@@ -501,6 +501,9 @@ export const configSchema = strictTable({
     "copies of each master of Redis; a majority of them has to have what is acknowledged. A lower number than before counts from the next start of every replica",
     { without: "the most that were counted" },
   ),
+  audit_days: key(count(3_650).optional(), "days for which the audit is retained; in Redis it takes memory", {
+    without: "400 with SQLite, 90 with Redis",
+  }),
   store_min_free: key(
     z.int().min(1).max(maxBytes).optional(),
     "free space of the data directory below which new calls are refused",

@@ -9,8 +9,8 @@ export const logRetentionMs = dayMs;
 export const partRetentionMs = 7 * dayMs;
 /** Retention of tombstones, dead grants and idle session trees. */
 export const recordRetentionMs = 30 * dayMs;
-/** Retention of the audit, the longest of all. */
-export const auditRetentionMs = 90 * dayMs;
+/** Retention of the audit by default, in days, the longest of all: a database grows on a disk, and Redis in memory. */
+export const auditDays = { sqlite: 400, redis: 90 } as const;
 
 /** The largest jump of a clock that a store takes over by itself: a long weekend without the service. Results are stored for longer. */
 export const maxJumpMs = 3 * dayMs;

@@ -5,14 +5,17 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { DatabaseSync } from "node:sqlite";
+import { create } from "@bufbuild/protobuf";
 import { afterAll, afterEach, describe, expect, test } from "vitest";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { DecisionRecordSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 import { storeContract } from "./contract.ts";
 import {
   addSession,
   callRef,
   callSpec,
+  day,
   fenceOf,
   kinds,
   leaseMs,
@@ -30,7 +33,7 @@ async function openIn(directory: string, limits?: { events: number; bytes: numbe
   let time = Date.now();
   let current: OpenedStore | undefined;
   const openAgain = async (): Promise<OpenedStore> => {
-    const store = await openSqliteStore({ directory, clock: () => time, ...(limits && { limits }) });
+    const store = await openSqliteStore({ directory, auditDays: 90, clock: () => time, ...(limits && { limits }) });
     const advance = (ms: number) => {
       time += ms;
     };
@@ -57,6 +60,18 @@ afterAll(async () => {
 });
 
 storeContract("sqlite", async ({ limits } = {}) => openIn(await newDirectory(), limits));
+
+test("retains decisions for 400 days by default", async () => {
+  let time = Date.now();
+  const store = await openSqliteStore({ directory: await newDirectory(), clock: () => time });
+  await store.permissions.recordDecisions("ses_none", [create(DecisionRecordSchema, { sessionId: "ses_none" })]);
+  for (const count of [1, 0]) {
+    time += (count === 1 ? 399 : 2) * day;
+    await store.calls.sweep();
+    expect(await store.permissions.listDecisions({ root: "ses_none", afterSeq: 0, limit: 10 })).toHaveLength(count);
+  }
+  await store.calls.close();
+});
 
 test("migrates a store of an earlier version with its calls", async () => {
   const directory = await newDirectory();

@@ -149,7 +149,9 @@ function DecisionsPage({ connection, route }: PageProps) {
   const isListed = roots.value?.some(({ id }) => id === sessionId);
   return (
     <section aria-label="Decisions">
-      <p class="hint">Every decision about a call is a record in a hash chain, stored for 90 days.</p>
+      <p class="hint">
+        Every decision about a call is a record in a hash chain, which is stored longer than its session.
+      </p>
       <label class="labelled">
         <span>Session and its children</span>
         <select

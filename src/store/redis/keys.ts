@@ -114,7 +114,7 @@ function keysOfTree(slot: string) {
     outbox: name("outbox"),
     /** SET: users of the tree's grants, which can only be the tree itself. */
     users: name("users"),
-    /** STREAM: the chain of decisions, each retained for 90 days, longer than the tree. */
+    /** STREAM: the chain of decisions, each retained longer than the tree. */
     audit: name("audit"),
     /** HASH: SHA-256 by canonical path. */
     reads: name("reads"),

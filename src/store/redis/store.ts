@@ -9,6 +9,7 @@ import type { NoticeStore } from "../../reach/ports.ts";
 import { checkEnded, DamagedRecord } from "../parts.ts";
 import { type RecordTables, recordKinds } from "../record-tables.ts";
 import { createDamage, type Damage, parentEnded, refuseBackup, sessionClosed, tooManyCalls } from "../refusals.ts";
+import { auditDays, dayMs } from "../retention.ts";
 import { adoptConfirmedClock } from "./adopt-clock.ts";
 import { createRedisAsks, type RedisAsks } from "./asks.ts";
 import { callName, createHeldCalls, createRedisCallRecords } from "./call-records.ts";
@@ -80,6 +81,7 @@ interface RedisContext extends RedisCallContext, GrantContext, SessionContext {
   readonly asks: RedisAsks;
   readonly audit: RedisAudit;
   readonly damage: Damage;
+  readonly auditMs: number;
   readonly stopListening: () => Promise<void>;
 }
 
@@ -95,6 +97,8 @@ export async function openRedisStore(options: {
   log: Logger;
   limits?: { events: number; bytes: number };
   copies?: CopySettings;
+  /** Days for which the audit is retained. */
+  auditDays?: number | undefined;
   /** File in which this replica stores what it knows of the servers' histories. */
   historyFile?: string;
   /** File in which this replica stores how far the counter of the store was raised, by which it notices a restore. */
@@ -159,6 +163,7 @@ export async function openRedisStore(options: {
     slots: createGrantSlots({ link, keys }),
     asks: createRedisAsks({ link, keys, trees, live, records }),
     audit: createRedisAudit({ link, keys }),
+    auditMs: (options.auditDays ?? auditDays.redis) * dayMs,
     damage,
   };
   const outputs = createRedisOutputs({ link, keys });

@@ -3,7 +3,6 @@ import type { Logger } from "../../core/logger.ts";
 import { DamagedRecord } from "../parts.ts";
 import type { Damage } from "../refusals.ts";
 import {
-  auditRetentionMs,
   countRemoved,
   dayMs,
   logRetentionMs,
@@ -17,11 +16,11 @@ import { decodeRedisPart, encodeTombstone } from "./events.ts";
 import type { GrantContext } from "./grants.ts";
 import type { RedisAudit } from "./log.ts";
 import { chunkCount } from "./outputs.ts";
-import { number, pairs, replyList, text, texts } from "./reply.ts";
+import { bytes, number, pairs, replyList, text, texts } from "./reply.ts";
 import { readSession, type SessionContext } from "./sessions.ts";
 
 /** State that the sweep needs. */
-interface SweepContext extends TreeSweepContext, Pick<GrantContext, "slots"> {
+interface SweepContext extends Omit<TreeSweepContext, "held">, Pick<GrantContext, "slots"> {
   readonly log: Logger;
 }
 
@@ -29,9 +28,11 @@ interface SweepContext extends TreeSweepContext, Pick<GrantContext, "slots"> {
  * Creates the function that removes records past their retention. No key of a record has a TTL: Redis' clock may jump, and the time of
  * the store does not.
  */
-export function createRedisSweep(context: SweepContext): Retention["sweep"] {
+export function createRedisSweep(options: SweepContext): Retention["sweep"] {
   let isFirst = true;
   return async () => {
+    const held: HeldAudit = { bytes: 0, since: Number.POSITIVE_INFINITY };
+    const context = { ...options, held };
     const { rootListing, slots, audit, log } = context;
     const outputs: { root: string; id: string }[] = [];
     const removed: RemovedCounts = {};
@@ -45,6 +46,7 @@ export function createRedisSweep(context: SweepContext): Retention["sweep"] {
       for (const id of grantIds) await unlessDamaged(sweepGrant(context, id, removed, isFirst), context);
     }
     await audit.sweep(async (root) => trimAudit(context, root, removed));
+    if (isFirst && held.bytes > 0) log.info(growthOf(held, options.auditMs, context.link.now()));
     isFirst = false;
     removed.outputs = outputs.length;
     const words = removedInWords(removed);
@@ -100,6 +102,23 @@ interface TreeSweepContext extends SessionContext {
   readonly records: RedisCallRecords;
   readonly audit: RedisAudit;
   readonly damage: Damage;
+  /** Retention of the audit. */
+  readonly auditMs: number;
+  readonly held: HeldAudit;
+}
+
+/** The audit that a sweep leaves: its memory, estimated from the first decisions of each tree, and the time of its oldest decision. */
+interface HeldAudit {
+  bytes: number;
+  since: number;
+}
+
+/** Describes how far the audit grows. It lies in the memory of Redis, so an operator plans for it. */
+function growthOf({ bytes: size, since }: HeldAudit, auditMs: number, now: number): string {
+  const days = auditMs / dayMs;
+  const perDay = size / Math.max(1, (now - since) / dayMs);
+  const inWords = (of: number) => `${(of / 1_048_576).toFixed(1)} MiB`;
+  return `the audit takes about ${inWords(size)} of the memory of Redis; at ${inWords(perDay)} a day it grows to ${inWords(perDay * days)} in the ${days} days for which it is retained (audit_days)`;
 }
 
 /** Removes a tree's records past their retention and counts them; returns outputs past their retention. */
@@ -203,16 +222,28 @@ async function dropLogs(
   );
 }
 
+/** Bytes of an entry of the stream without its content: two hashes, a time, the names of four fields. */
+const entryBytes = 120;
+
 /** Removes decisions from the beginning of a tree's chain; the rest of the chain stays valid. */
-async function trimAudit({ link, keys }: TreeSweepContext, root: string, removed: RemovedCounts): Promise<void> {
+async function trimAudit(context: TreeSweepContext, root: string, removed: RemovedCounts): Promise<void> {
+  const { link, keys, auditMs, held } = context;
   const { audit } = keys.tree(root);
-  const before = link.now() - auditRetentionMs;
+  const before = link.now() - auditMs;
   for (;;) {
     const page = replyList(await link.command("xrange", audit, "-", "+", "COUNT", portion)).map(replyList);
     const old = page.filter(([, entry]) => number(replyList(entry)[1]) <= before).map(([id]) => text(id));
-    if (old.length === 0) return;
-    await link.command("xdel", audit, ...old);
-    countRemoved(removed, "decisions", old.length);
+    if (old.length > 0) {
+      await link.command("xdel", audit, ...old);
+      countRemoved(removed, "decisions", old.length);
+      continue;
+    }
+    const entries = page.map(([, entry]) => replyList(entry));
+    if (entries[0] === undefined) return;
+    held.since = Math.min(held.since, number(entries[0][1]));
+    const size = entries.reduce((sum, entry) => sum + entryBytes + (bytes(entry[7])?.length ?? 0), 0);
+    held.bytes += (size / entries.length) * number(await link.command("xlen", audit));
+    return;
   }
 }
 

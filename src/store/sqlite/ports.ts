@@ -39,6 +39,7 @@ export interface OpenedSqlite {
   outputs: OutputFiles;
   space: DiskSpace;
   directory: string;
+  auditMs: number;
   closeDatabase(): void;
 }
 
@@ -54,6 +55,7 @@ export function sqliteCallStore({
   outputs,
   space,
   directory,
+  auditMs,
   closeDatabase,
 }: OpenedSqlite): CallStore {
   const { sessions, log, openCalls, records, asks } = tables;
@@ -98,7 +100,7 @@ export function sqliteCallStore({
     // No other replica shares this store.
     announceUnclaimed: async () => {},
     onUnclaimed: () => () => {},
-    sweep: createSqliteSweep({ tables, commit, outputs, clock, log: logger }),
+    sweep: createSqliteSweep({ tables, commit, outputs, clock, log: logger, auditMs }),
     getCall: (sessionId, callId) => read(() => records.get(sessionId, callId)),
     getCallWithAsks: (ref) =>
       read(() => {

@@ -20,7 +20,7 @@ import { DamagedRecord } from "../parts.ts";
 import { createNewsListeners } from "../recent-events.ts";
 import { openRecordTable, type RecordTables, recordKinds } from "../record-tables.ts";
 import { storeFull } from "../refusals.ts";
-import { jumpInWords, sleepOfMachine } from "../retention.ts";
+import { auditDays, dayMs, jumpInWords, sleepOfMachine } from "../retention.ts";
 import { type AdoptedCopy, applyAdoptCopy, type EndOpenCall } from "./adopt-copy.ts";
 import { createSqliteAsks } from "./asks.ts";
 import { createSqliteAudit } from "./audit.ts";
@@ -74,6 +74,8 @@ interface SqliteOptions {
   endOpenCall?: EndOpenCall;
   /** Treats the database as a copy in any case. */
   isRestored?: boolean;
+  /** Days for which the audit is retained. */
+  auditDays?: number | undefined;
   /** Begins a new store although the directory has traces of another one. */
   newStore?: boolean;
 }
@@ -126,6 +128,7 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
   const outputs = createSqliteOutputs(join(directory, outputDirectory), space.holds);
   const opened: OpenedSqlite = {
     ...{ storeId: adopted?.storeId ?? storeId, tables, commit, health, clock, log, news, outputs, space, directory },
+    auditMs: (options.auditDays ?? auditDays.sqlite) * dayMs,
     closeDatabase() {
       stopGuard();
       close();

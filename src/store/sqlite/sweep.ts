@@ -5,7 +5,6 @@ import { GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Logger } from "../../core/logger.ts";
 import { sealed, tombstone } from "../parts.ts";
 import {
-  auditRetentionMs,
   countRemoved,
   logRetentionMs,
   partRetentionMs,
@@ -29,8 +28,9 @@ export function createSqliteSweep(options: {
   outputs: OutputFiles;
   clock: Pick<SqliteClock, "retentionNow" | "save">;
   log?: Logger | undefined;
+  auditMs: number;
 }): () => Promise<{ outputs: { root: string; id: string }[] }> {
-  const { commit, outputs, clock } = options;
+  const { commit, outputs, clock, auditMs } = options;
   const now = clock.retentionNow;
   const { db, sessions, log } = options.tables;
   const sql = prepare(db);
@@ -73,7 +73,7 @@ export function createSqliteSweep(options: {
 
   /** Removes decisions from the beginning of their chains; the rest of a chain stays valid. */
   function trimAudit(): Removed {
-    const decisions = Number(sql.trimAudit.run(now() - auditRetentionMs, portion).changes);
+    const decisions = Number(sql.trimAudit.run(now() - auditMs, portion).changes);
     return { decisions, hasMore: decisions === portion };
   }
 

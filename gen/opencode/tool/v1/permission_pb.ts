@@ -1224,7 +1224,8 @@ export const RequesterSchema: GenMessage<Requester> = /*@__PURE__*/
  */
 export type AuditEntry = Message<"opencode.tool.v1.AuditEntry"> & {
   /**
-   * seq counts 1, 2, 3 … in the session tree, without gaps. The oldest entries are removed after 90 days.
+   * seq counts 1, 2, 3 … in the session tree, without gaps. The oldest entries are removed after 400 days (Redis: 90, or
+   * `audit_days`).
    *
    * @generated from field: uint64 seq = 1;
    */

@@ -1581,8 +1581,8 @@ export const PermissionService: GenService<{
   },
   /**
    * ListDecisions returns the audit of a session tree, oldest first: every decision about its calls, each as one link
-   * of a chain of hashes. The audit is retained for 90 days, longer than the session; for a removed session name the
-   * root.
+   * of a chain of hashes. The audit is retained for 400 days (Redis: 90, or `audit_days`), longer than the session; for a
+   * removed session name the root.
    *
    * @generated from rpc opencode.tool.v1.PermissionService.ListDecisions
    */

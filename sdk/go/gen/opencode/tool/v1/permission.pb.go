@@ -2555,7 +2555,8 @@ func (x *Requester) GetSubagent() string {
 // cannot write.
 type AuditEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// seq counts 1, 2, 3 … in the session tree, without gaps. The oldest entries are removed after 90 days.
+	// seq counts 1, 2, 3 … in the session tree, without gaps. The oldest entries are removed after 400 days (Redis: 90, or
+	// `audit_days`).
 	Seq uint64 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
 	// time is the time of the record by the clock of the store, in whole ms since the epoch.
 	Time float64 `protobuf:"fixed64,2,opt,name=time,proto3" json:"time,omitempty"`

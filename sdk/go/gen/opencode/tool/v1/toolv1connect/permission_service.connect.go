@@ -130,8 +130,8 @@ type PermissionServiceClient interface {
 	// grant that is not suspended is OK and changes nothing; an unknown one is NO_SUCH_GRANT. Roles: approver, admin.
 	ConfirmGrant(context.Context, *connect.Request[v1.ConfirmGrantRequest]) (*connect.Response[v1.ConfirmGrantResponse], error)
 	// ListDecisions returns the audit of a session tree, oldest first: every decision about its calls, each as one link
-	// of a chain of hashes. The audit is retained for 90 days, longer than the session; for a removed session name the
-	// root.
+	// of a chain of hashes. The audit is retained for 400 days (Redis: 90, or `audit_days`), longer than the session; for a
+	// removed session name the root.
 	ListDecisions(context.Context, *connect.Request[v1.ListDecisionsRequest]) (*connect.Response[v1.ListDecisionsResponse], error)
 	// ListAudits returns the session trees that were removed and whose audit is still stored, newest first; ListSessions
 	// returns those that exist. Together they are everything that ListDecisions can return. Roles: approver, watcher,
@@ -423,8 +423,8 @@ type PermissionServiceHandler interface {
 	// grant that is not suspended is OK and changes nothing; an unknown one is NO_SUCH_GRANT. Roles: approver, admin.
 	ConfirmGrant(context.Context, *connect.Request[v1.ConfirmGrantRequest]) (*connect.Response[v1.ConfirmGrantResponse], error)
 	// ListDecisions returns the audit of a session tree, oldest first: every decision about its calls, each as one link
-	// of a chain of hashes. The audit is retained for 90 days, longer than the session; for a removed session name the
-	// root.
+	// of a chain of hashes. The audit is retained for 400 days (Redis: 90, or `audit_days`), longer than the session; for a
+	// removed session name the root.
 	ListDecisions(context.Context, *connect.Request[v1.ListDecisionsRequest]) (*connect.Response[v1.ListDecisionsResponse], error)
 	// ListAudits returns the session trees that were removed and whose audit is still stored, newest first; ListSessions
 	// returns those that exist. Together they are everything that ListDecisions can return. Roles: approver, watcher,
