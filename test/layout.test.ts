@@ -251,7 +251,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   reach: 3_000,
   sandbox: 5_400,
   sources: 1_100,
-  store: 10_650,
+  store: 10_750,
   telemetry: 1_050,
   tool: 2_700,
   tools: 11_050,
