@@ -149,6 +149,11 @@ export const commands: readonly CommandEntry[] = [
     load: async () => (await import("./commands/people.ts")).definePeople,
   },
   {
+    name: "channel",
+    summary: "list the channels that reach people, or test one",
+    load: async () => (await import("./commands/channel.ts")).defineChannel,
+  },
+  {
     name: "token",
     summary: "create, list and revoke tokens",
     load: async () => (await import("./commands/token.ts")).defineToken,

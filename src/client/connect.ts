@@ -3,6 +3,7 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { type Client, Code, ConnectError, createClient, type Interceptor } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
 import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
+import { ChannelService } from "../../gen/opencode/tool/v1/channel_service_pb.ts";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { OperatorService } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
@@ -30,6 +31,7 @@ export interface ToolgateClient {
   readonly sources: Client<typeof SourceService>;
   readonly operator: Client<typeof OperatorService>;
   readonly people: Client<typeof PersonService>;
+  readonly channels: Client<typeof ChannelService>;
   readonly workers: Client<typeof WorkerService>;
   /** Makes a call and waits for its end, across restarts of the service. Throws `CallFailed` if it ends without a result. */
   call(tool: string, input: JsonObject, options?: ClientCallOptions): Promise<ToolStateCompleted>;
@@ -85,6 +87,7 @@ function clientOver(sessionManager: Http2SessionManager, url: string, intercepto
     sources: createClient(SourceService, transport),
     operator: createClient(OperatorService, transport),
     people: createClient(PersonService, transport),
+    channels: createClient(ChannelService, transport),
     workers: createClient(WorkerService, transport),
     call: (tool, input, options) => callToEnd({ tools, sessions }, tool, input, options),
     stream: (tool, input, options) => streamCall({ tools, sessions }, tool, input, options),

@@ -71,7 +71,7 @@ export function startListener({
   backUp: () => AsyncIterable<Uint8Array>;
   subagents: SubagentParts;
   workers: Workers;
-  reach: Pick<NoticeOutbox, "counts" | "queue"> | undefined;
+  reach: NoticeOutbox | undefined;
   enforcement: EnforcementCheck;
   log: Logger;
 }): Promise<Listener> {
@@ -104,6 +104,7 @@ export function startListener({
           backUp,
           ...subagents,
           workers,
+          reach,
           enforcement,
           ...{ planner, simulation, review },
           reader: createStoredOutputs({ sessions, outputs }),

@@ -8,12 +8,12 @@ import { readTarget } from "../reach/post.ts";
 import { createWebhook, readWebhookKey } from "../reach/webhook.ts";
 import type { ServiceStore } from "./store.ts";
 
-/** Composes the channels and the outbox of a replica; undefined if no request is sent anywhere. */
+/** Composes the channels and the outbox of a replica; undefined if there is no channel. */
 export function createReach(
   { channels, notify, publicUrl = "" }: Pick<Config, "channels" | "notify" | "publicUrl">,
   { store, replicaId, log }: { store: ServiceStore; replicaId: string; log: Logger },
 ): NoticeOutbox | undefined {
-  if (notify.length === 0) return undefined;
+  if (channels.length === 0) return undefined;
   const byName = new Map(channels.map((each) => [each.name, channelOf(each)] as const));
   const { now } = store.calls;
   return createNoticeOutbox({ store: store.notices, channels: byName, rules: notify, publicUrl, replicaId, now, log });

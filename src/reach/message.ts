@@ -10,10 +10,14 @@ import { riskNameOf } from "./routing.ts";
 const maxTextBytes = 12_288;
 
 /** Returns the JSON of a notice for programs. */
-export function eventOf({ phase, request, settled, url }: Notice, content: ChannelContent): object {
+export function eventOf(notice: Notice, content: ChannelContent, now: number): object {
+  const { url } = notice;
+  if (notice.phase === "test") return { type: "channel.test", timestamp: isoOf(now), data: { url } };
+  const { request } = notice;
   const base = { permission_id: request.id, expires: isoOf(request.expires), url };
   const ids = { digest: request.digest, session_id: request.sessionId };
-  if (phase === "settled" && settled !== undefined) {
+  if (notice.phase === "settled") {
+    const { settled } = notice;
     const [outcome] = outcomeOf(settled);
     const by = content === "none" ? {} : { ...ids, outcome, by: visibleLine(deciderOf(settled)) };
     return { type: "permission.settled", timestamp: isoOf(settled.time), data: { ...base, ...by } };
@@ -55,8 +59,11 @@ export function shownWhole(request: PermissionRequest): string[] | undefined {
 }
 
 /** Returns the title and the text of a notice for people: lines of plain text, and what an agent wrote never begins a line that it has not. */
-export function wordsOf({ phase, request, settled }: Notice, content: ChannelContent): { title: string; text: string } {
-  if (phase === "settled" && settled !== undefined) {
+export function wordsOf(notice: Notice, content: ChannelContent): { title: string; text: string } {
+  if (notice.phase === "test") return { title: "Toolgate: a test", text: "Requests will arrive here." };
+  const { request } = notice;
+  if (notice.phase === "settled") {
+    const { settled } = notice;
     const [, outcome] = outcomeOf(settled);
     return {
       title: `Toolgate: ${outcome}`,

@@ -19,13 +19,17 @@ export function createNtfy({
   content: ChannelContent;
 }): Channel {
   return {
+    ...{ kind: "ntfy", content },
     async send(notice, signal) {
       const { title, text } = wordsOf(notice, content);
-      const isOpen = notice.phase === "opened";
+      const [priority, label] =
+        notice.phase === "settled"
+          ? [2, "See outcome"]
+          : [notice.phase === "opened" && notice.request.risks.length > 0 ? 4 : 3, "Open"];
       const body = JSON.stringify({
-        ...{ topic, title, message: text || title, click: notice.url, sequence_id: notice.request.id },
-        priority: !isOpen ? 2 : notice.request.risks.length > 0 ? 4 : 3,
-        actions: [{ action: "view", label: isOpen ? "Open" : "See outcome", url: notice.url }],
+        ...{ topic, title, message: text || title, click: notice.url, priority },
+        sequence_id: notice.phase === "test" ? notice.id : notice.request.id,
+        actions: [{ action: "view", label, url: notice.url }],
       });
       const headers: Record<string, string> = token === "" ? {} : { authorization: `Bearer ${token}` };
       return answerOf(await post(target, { headers, body, signal }));

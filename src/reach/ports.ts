@@ -4,23 +4,29 @@ import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 /** The event that a notice reports: a request was opened, or settled. */
 export type NoticePhase = "opened" | "settled";
 
-/** A notice of one permission request to one channel, written by the step that opens the request. */
-export interface NewNotice {
+/** Identifies a notice. */
+export interface NoticeKey {
   /** Id of the request. */
   readonly ask: string;
   /** Name of the channel. */
   readonly channel: string;
+  /** Id of the person, in a channel that addresses persons; otherwise empty. */
+  readonly recipient: string;
+}
+
+/** A notice of one permission request, written by the step that opens the request. */
+export interface NewNotice extends NoticeKey {
   /** Time from which on it is delivered (ms since the epoch). */
   readonly dueAt: number;
   /** The replica that delivers it at once, under a lease; empty: the first one that claims it when it is due. */
   readonly owner: string;
   readonly leaseMs: number;
+  /** Why it is never delivered; empty: it is. */
+  readonly dead: string;
 }
 
 /** A notice that this replica has claimed. */
-export interface ClaimedNotice {
-  readonly ask: string;
-  readonly channel: string;
+export interface ClaimedNotice extends NoticeKey {
   readonly phase: NoticePhase;
   /** Failed attempts of this phase. */
   readonly attempts: number;
@@ -32,15 +38,31 @@ export interface ClaimedNotice {
 export type NoticeResult =
   | { readonly result: "accepted"; readonly ref: string }
   /** Deliver again at this time of the store. */
-  | { readonly result: "retry"; readonly at: number }
+  | { readonly result: "retry"; readonly at: number; readonly why: string }
   /** Never deliver again. */
   | { readonly result: "dead"; readonly why: string };
 
-/** Notices that have ended, and the others. */
-export interface NoticeCounts {
+/** States of a stored notice: `opened` or `settled` while an attempt is due, `sent` between both, and the others at the end. */
+export const noticeStates = ["opened", "sent", "settled", "closed", "dead"] as const;
+
+/** A stored notice. */
+export interface StoredNotice extends NoticeKey {
+  readonly state: (typeof noticeStates)[number];
+  /** Failed attempts in this state. */
+  readonly attempts: number;
+  /** Time from which on the next attempt may be made. */
+  readonly dueAt: number;
+  /** Reason of the last failure. */
+  readonly why: string;
+  /** Time at which it was written. */
+  readonly opened: number;
+}
+
+/** The notices of a channel that are to be delivered. */
+export interface NoticeQueue {
   readonly waiting: number;
-  /** Time from which on the oldest one may be claimed; undefined if there is none. */
-  readonly oldestDue?: number;
+  /** Time from which on the oldest one may be claimed. */
+  readonly oldestDue: number;
 }
 
 /**
@@ -56,39 +78,48 @@ export interface NoticeStore {
   }): Promise<readonly ClaimedNotice[]>;
   /** note_notice: records the result of an attempt and releases the lease. A replica that lost the lease changes nothing. */
   noteNotice(
-    notice: Pick<ClaimedNotice, "ask" | "channel" | "phase">,
+    notice: Pick<ClaimedNotice, keyof NoticeKey | "phase">,
     owner: string,
     result: NoticeResult,
   ): Promise<void>;
-  countNotices(): Promise<NoticeCounts>;
+  /** Returns the queue of each channel that has one. */
+  countNotices(): Promise<ReadonlyMap<string, NoticeQueue>>;
+  /** Returns the last notices, newest first. */
+  listNotices(): Promise<readonly StoredNotice[]>;
   /** Reads a request with its settlement; undefined once its session was removed. */
   findAsk(id: string): Promise<{ request: PermissionRequest; settled?: PermissionSettled } | undefined>;
 }
 
-/** A request, and how it ended, as one channel reports it. */
-export interface Notice {
+/** What a channel sends: a request, its outcome, or a test. */
+export type Notice = {
   /** Identifies this notice in all attempts, for receivers that get it twice. */
   readonly id: string;
-  readonly phase: NoticePhase;
-  readonly request: PermissionRequest;
-  readonly settled: PermissionSettled | undefined;
-  /** Link to the request, without a credential. */
+  /** Link to the request, or to the service, without a credential. */
   readonly url: string;
   readonly ref: string;
-}
+  readonly recipient: string;
+} & (
+  | { readonly phase: "opened"; readonly request: PermissionRequest }
+  | { readonly phase: "settled"; readonly request: PermissionRequest; readonly settled: PermissionSettled }
+  | { readonly phase: "test" }
+);
 
 /** A way to reach people. A channel announces; it never answers, and nothing that it sends is a credential. */
 export interface Channel {
+  readonly kind: string;
+  readonly content: ChannelContent;
   send(notice: Notice, signal: AbortSignal): Promise<ChannelAnswer>;
+  /** Ids of the persons that it reaches now; absent: it addresses no persons, and gets one notice of a request. */
+  people?(): readonly string[];
 }
 
-/** Answer of a provider. */
+/** Answer of a provider. `why` is what it answered, `next` what the operator can do; neither has an address or a secret. */
 export type ChannelAnswer =
-  | { readonly answer: "accepted"; readonly ref?: string }
+  | { readonly answer: "accepted"; readonly why?: string; readonly ref?: string }
   /** Not accepted now; `afterMs` is the time that the provider asks to wait. */
-  | { readonly answer: "retry"; readonly why: string; readonly afterMs?: number }
+  | { readonly answer: "retry"; readonly why: string; readonly next?: string; readonly afterMs?: number }
   /** This message is never accepted; with `disable` no other one is, until the service starts again. */
-  | { readonly answer: "refused"; readonly why: string; readonly disable?: boolean };
+  | { readonly answer: "refused"; readonly why: string; readonly next?: string; readonly disable?: boolean };
 
 /** The part of a request that leaves the service. */
 export type ChannelContent = "none" | "risk" | "full";
@@ -99,4 +130,34 @@ export interface NoticeSender {
   noticesOf(request: PermissionRequest, workspace: string): NewNotice[];
   /** Delivers what a step of this replica wrote as claimed by it. */
   opened(notices: readonly NewNotice[]): void;
+}
+
+/** A channel with what this replica delivered to it since it started. */
+export interface ChannelStatus extends NoticeQueue {
+  readonly name: string;
+  readonly kind: string;
+  readonly content: ChannelContent;
+  readonly disabled: boolean;
+  /** Times of the last accepted and the last failed attempt; 0: none. */
+  readonly lastAccepted: number;
+  readonly lastFailed: number;
+  readonly lastFailure: string;
+  readonly counts: ChannelCounts;
+}
+
+/** Counters of a channel. */
+export interface ChannelCounts {
+  sent: number;
+  updated: number;
+  retried: number;
+  dead: number;
+  /** Sum of the times from the opening of a request to the provider's acceptance, in ms. */
+  delayMs: number;
+}
+
+/** The channels, as operators see them. */
+export interface ChannelDesk extends Pick<NoticeStore, "listNotices" | "findAsk"> {
+  channels(): Promise<readonly ChannelStatus[]>;
+  /** Sends a test notice and returns the answer; undefined if there is no such channel. */
+  test(channel: string, recipient: string): Promise<ChannelAnswer | undefined>;
 }

@@ -28,7 +28,7 @@ export async function post(
 ): Promise<{ status: number; retryAfterMs?: number }> {
   const host = url.hostname.replace(/^\[|\]$/g, "").replace(/\.$/, "");
   const why = isNamed ? undefined : privateHost(host);
-  if (why !== undefined) throw new Error(why);
+  if (why !== undefined) throw new PrivateTarget(why);
   const request = (url.protocol === "https:" ? requestSecure : requestPlain)(url, {
     ...{ method: "POST", agent: false, signal, lookup: lookupFor(isNamed) },
     headers: { "content-type": "application/json", "user-agent": "Toolgate", ...headers },
@@ -47,7 +47,7 @@ function lookupFor(isNamed: boolean): LookupFunction {
       const [first] = addresses ?? [];
       if (error || first === undefined) return callback(error ?? new Error(`${hostname} has no address`), "");
       const why = isNamed ? undefined : addresses.map(({ address }) => privateHost(address)).find(Boolean);
-      if (why !== undefined) return callback(new Error(`${hostname} is refused: ${why}`), "");
+      if (why !== undefined) return callback(new PrivateTarget(why), "");
       if (options.all) return callback(null, addresses);
       callback(null, first.address, first.family);
     });
@@ -61,12 +61,42 @@ function afterMs(header: string | undefined): number | undefined {
   return Number.isFinite(ms) ? Math.min(Math.max(ms, 0), 3_600_000) : undefined;
 }
 
+/** A target on a private network whose port the operator did not name. */
+class PrivateTarget extends Error {}
+
+/** Describes an attempt without an answer. Texts of errors may contain an address with a secret, so only their codes are used. */
+export function failureOf(error: unknown): Extract<ChannelAnswer, { answer: "retry" }> {
+  if (error instanceof PrivateTarget)
+    return { answer: "retry", why: error.message, next: "write the port into its url: that allows a private address" };
+  const code = error instanceof Error && "code" in error ? String(error.code) : "";
+  const why = code || "it cannot be reached";
+  const next = advice.find(([codes]) => codes.test(why))?.[1];
+  return { answer: "retry", why, next: next ?? "check that it runs, and that this machine reaches its host and port" };
+}
+
+/** What an operator does about an error code or a status. */
+const advice: readonly (readonly [codes: RegExp, next: string])[] = [
+  [/ENOTFOUND|EAI_AGAIN/, "check the host in its url, and the name server of this machine"],
+  [
+    /CERT|SELF_SIGNED|UNABLE_TO_/,
+    "use a certificate of a public authority, or name the authority in NODE_EXTRA_CA_CERTS of the service",
+  ],
+  [/ 40[13]$/, "check the key or token in its secret_file, and that it may write there"],
+  [/ 404$/, "check the path of its url"],
+  [/ 410$/, "it takes no more notices: correct its url, then start the service again"],
+  [/ 429$/, "it limits how often it is called: wait, then test again"],
+  [/ 3\d\d$/, "redirects are not followed: write the address to which it leads as its url"],
+  [/ 4\d\d$/, "it does not take notices of this form: check its url and kind"],
+  [/ 5\d\d$/, "it failed: read its log, then test again"],
+];
+
 /** Classifies a status: 2xx accepts, 410 ends the channel, other 4xx but 408, 425 and 429 refuse the message. A redirect is a failure. */
 export function answerOf({ status, retryAfterMs }: { status: number; retryAfterMs?: number }): ChannelAnswer {
-  if (status >= 200 && status < 300) return { answer: "accepted" };
   const why = `it answered ${status}`;
-  if (status === 410) return { answer: "refused", why, disable: true };
+  if (status >= 200 && status < 300) return { answer: "accepted", why };
+  const next = advice.find(([codes]) => codes.test(why))?.[1] ?? "";
+  if (status === 410) return { answer: "refused", why, next, disable: true };
   const isFinal = status >= 400 && status < 500 && ![408, 425, 429].includes(status);
-  if (isFinal) return { answer: "refused", why };
-  return { answer: "retry", why, ...(retryAfterMs !== undefined && { afterMs: retryAfterMs }) };
+  if (isFinal) return { answer: "refused", why, next };
+  return { answer: "retry", why, next, ...(retryAfterMs !== undefined && { afterMs: retryAfterMs }) };
 }

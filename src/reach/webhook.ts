@@ -52,9 +52,11 @@ export function createWebhook({
   now: () => number;
 }): Channel {
   return {
+    ...{ kind: "webhook", content },
     async send(notice, signal) {
-      const body = JSON.stringify(eventOf(notice, content));
-      const seconds = Math.floor(now() / 1_000);
+      const time = now();
+      const body = JSON.stringify(eventOf(notice, content, time));
+      const seconds = Math.floor(time / 1_000);
       const headers = {
         "webhook-id": notice.id,
         "webhook-timestamp": String(seconds),

@@ -5,6 +5,7 @@ import { createConnectTransport } from "@connectrpc/connect-node";
 import { expect, test } from "vitest";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
 import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
+import { ChannelService } from "../../gen/opencode/tool/v1/channel_service_pb.ts";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { OperatorService } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
@@ -24,6 +25,9 @@ const pinned: Record<string, string> = {
   "AgentService/ListConnectors": "-awA--",
   "AgentService/ListAgents": "cawAh-",
   "AgentService/RunAgents": "c--A--",
+  "ChannelService/ListChannels": "-a-A--",
+  "ChannelService/ListNotices": "-a-A--",
+  "ChannelService/TestChannel": "---A--",
   "OperatorService/Backup": "---A--",
   "OperatorService/Stop": "-a-A--",
   "OperatorService/ListStops": "-awA--",
@@ -86,6 +90,7 @@ const rpcs = [
   OperatorService,
   SourceService,
   CredentialService,
+  ChannelService,
   PersonService,
   PermissionService,
   ToolService,

@@ -64,6 +64,7 @@ describe("health needs no token", () => {
     expect(names.toSorted()).toEqual([
       "",
       "opencode.tool.v1.AgentService",
+      "opencode.tool.v1.ChannelService",
       "opencode.tool.v1.CredentialService",
       "opencode.tool.v1.OperatorService",
       "opencode.tool.v1.PermissionService",

@@ -45,6 +45,7 @@ export async function startServer(
     sessions: {},
     credentials: {},
     people: {},
+    channels: {},
     agents: given.agents ?? {},
     sources: {},
     operator: {},

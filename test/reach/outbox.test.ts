@@ -16,6 +16,7 @@ function createFake(answers: readonly ChannelAnswer[] = []) {
   const waiting: (() => void)[] = [];
   let isStalled = false;
   const channel: Channel = {
+    ...{ kind: "webhook", content: "risk" },
     async send(notice) {
       sent.push(notice);
       const given = answers[sent.length - 1] ?? { answer: "accepted" };
@@ -48,7 +49,7 @@ async function start({ rules = [everything], answers = [] as readonly ChannelAns
   const outboxOf = (replicaId: string) =>
     createNoticeOutbox({
       ...{ store: store.notices, rules, publicUrl: "https://gate.example", replicaId, log },
-      ...{ channels: new Map([["ops", fake.channel]]), now: () => time },
+      ...{ channels: new Map(["ops", "other"].map((name) => [name, fake.channel])), now: () => time },
     });
   const outbox = outboxOf("replica_1");
   onTestFinished(async () => {
@@ -106,7 +107,7 @@ test("a provider that stalls holds four notices, and the others are sent once it
   fake.stall();
   for (let i = 0; i < 20; i++) await request(`per_${i}`);
   await expect.poll(() => fake.sent.length).toBe(4);
-  expect(await store.notices.countNotices()).toMatchObject({ waiting: 20 });
+  expect((await store.notices.countNotices()).get("ops")).toMatchObject({ waiting: 20 });
   fake.go();
   await until(() => fake.sent.length === 20);
   expect(new Set(fake.sent.map(({ id }) => id)).size).toBe(20);
@@ -171,14 +172,14 @@ test("a request that is answered before its notice is due reaches nobody", async
   advance(60_001);
   await outbox.tick();
   expect(fake.sent).toEqual([]);
-  expect(await store.notices.countNotices()).toEqual({ waiting: 0 });
+  expect(await store.notices.countNotices()).toEqual(new Map());
 });
 
 test("the first rule that fits a request decides, and none means that nobody is notified", async () => {
   const rules: NotifyRule[] = [
     { ...everything, risk: ["publishes"], channels: [] },
     { ...everything, permission: "edit" },
-    { ...everything, agent: "ci*", channels: ["ops", "ops", "push"] },
+    { ...everything, agent: "ci*", channels: ["ops", "ops", "other"] },
   ];
   const { outbox, store } = await start({ rules });
   const opened = { ...store, advance: () => undefined, reopen: async () => opened, close: async () => undefined };
@@ -186,6 +187,6 @@ test("the first rule that fits a request decides, and none means that nobody is 
     outbox.noticesOf({ ...ask(ref, "per_1", opened), ...fields }, "default").map(({ channel }) => channel);
   expect(channelsOf({ permission: "edit" })).toEqual(["ops"]);
   expect(channelsOf({ permission: "edit", risks: [{ kind: 4 }] })).toEqual([]);
-  expect(channelsOf({ permission: "bash", agent: "ci-main" })).toEqual(["ops", "push"]);
+  expect(channelsOf({ permission: "bash", agent: "ci-main" })).toEqual(["ops", "other"]);
   expect(channelsOf({ permission: "bash", agent: "build" })).toEqual([]);
 });

@@ -4,8 +4,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Webhook } from "standardwebhooks";
 import { expect, onTestFinished, test } from "vitest";
+import { ChannelService, NoticeState } from "../../gen/opencode/tool/v1/channel_service_pb.ts";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { connect } from "../e2e/clients.ts";
+import { toolgate } from "../cli/toolgate.ts";
+import { clientOf, connect } from "../e2e/clients.ts";
 import { startService, unconfined } from "../e2e/service.ts";
 import { startRedis } from "../store/redis-server.ts";
 import { startProvider } from "./provider.ts";
@@ -30,6 +32,7 @@ test.each([
     const settings =
       `public_url = "https://gate.example"\n${redis ? `store = "${redis.url}"\n` : ""}` +
       `[channel.ops]\nkind = "webhook"\nurl = "${provider.url}"\nsecret_file = "${join(directory, "key")}"\n` +
+      `[channel.gone]\nkind = "ntfy"\nurl = "http://127.0.0.1:1/"\nto = "t"\n` +
       `[[notify]]\npermission = "bash"\nchannels = ["ops"]\n${unconfined}`;
     const first = await startService({ settings });
     const agent = connect(first, "caller");
@@ -59,6 +62,32 @@ test.each([
     await expect.poll(() => provider.received.length, { timeout: 20_000 }).toBe(3);
     expect(eventOf(2)).toMatchObject({ type: "permission.settled", data: { outcome: "reject", by: "approver" } });
     await expect.poll(() => metricsOf(service), { timeout: 20_000 }).toContain("toolgate_waiting_notices 0");
+    const channels = clientOf(ChannelService, service.url, "approver-token-for-tests");
+    const listed = (await channels.listChannels({})).channels.map(({ name, kind, waiting }) => [name, kind, waiting]);
+    expect(listed).toEqual([
+      ["gone", "ntfy", 0],
+      ["ops", "webhook", 0],
+    ]);
+    const { notices } = await channels.listNotices({ channel: "ops" });
+    expect(notices).toMatchObject([
+      { permissionId, channel: "ops", state: NoticeState.CLOSED, why: "", due: 0, permission: "bash" },
+    ]);
+    await expect(channels.testChannel({ name: "ops" })).rejects.toThrow(/ROLE_MISSING|may not call/);
+    const admin = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "admin-token-for-tests" };
+    expect(await toolgate(["channel", "test", "ops"], admin)).toMatchObject({
+      ...{ code: 0, stdout: "accepted  ops: it answered 204\n" },
+    });
+    expect(eventOf(3)).toMatchObject({ type: "channel.test", data: { url: "https://gate.example" } });
+    const failed = await toolgate(["channel", "test", "gone"], admin);
+    expect(failed).toMatchObject({ code: 1, stdout: "" });
+    expect(failed.stderr).toMatch(/did not accept the notice: ECONNREFUSED\n +next: check that it runs/);
+    const unknown = await toolgate(["channel", "test", "none"], admin);
+    expect([unknown.code, unknown.stderr]).toEqual([
+      expect.any(Number),
+      expect.stringMatching(/there is no channel "none".*\n +next: see them with `toolgate channel`/),
+    ]);
+    const shown = await toolgate(["channel"], { ...admin, TOOLGATE_TOKEN: "approver-token-for-tests" });
+    expect(shown.stdout).toMatch(/gone {2}ntfy {2}failing .*\n.*ECONNREFUSED\nops {2}webhook {2}working/);
     for (const { data: folder } of [first, service])
       expect(await readFile(join(folder, "log/toolgate.log"), "utf8")).not.toContain(secret);
   },

@@ -1,13 +1,11 @@
-import { setTimeout as delay } from "node:timers/promises";
 import type { Command } from "commander";
 import { CreateCodeResponseSchema, type Credential } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { type PersonRecord, PersonRecordSchema } from "../../../gen/opencode/tool/v1/person_service_pb.ts";
 import { pagesOf } from "../../core/pages-of.ts";
-import { type GlobalOptions, withScreen, withServer } from "../command.ts";
-import { connectServer, findServerToken, type ServerConnection, serverWords } from "../connection/connection.ts";
-import { readCertificates, serverUrl } from "../connection/server-address.ts";
+import { withServer } from "../command.ts";
+import { asAdmin, forOperator } from "../connection/as-admin.ts";
+import { type ServerConnection, serverWords } from "../connection/connection.ts";
 import type { CliContext, TableFlags } from "../context.ts";
-import { commandFailure, errorInfoOf } from "../failure/failure.ts";
 import type { Paint, Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { commandLine, momentOf, signInLink } from "../view/words.ts";
@@ -63,94 +61,12 @@ export function definePeople(command: Command, context: CliContext): void {
 /** Checks if an address means another machine there. */
 const isLoopback = (url: string) => /^(?:localhost|127\..*|\[::1\])$/.test(new URL(url).hostname);
 
-function forOperator(command: Command): Command {
-  return command
-    .option("--data <dir>", "as the operator: the data directory of the service")
-    .option("--config <file>", "as the operator: the configuration that names the data directory or the store");
-}
-
 async function listPeople({ people }: ServerConnection, screen: Screen): Promise<undefined> {
   const pages = await Array.fromAsync(pagesOf((page) => people.listPeople(page)));
   const found = pages.flatMap((page) => page.people);
   for (const person of found) screen.show(PersonRecordSchema, person, (paint) => personLines(person, paint));
   if (found.length === 0) screen.note("no person has signed in");
 }
-
-/**
- * Works with the token that is named or stored. Where that may not, or where there is none, the operator's right to the table makes a
- * token with the role admin for this one command.
- */
-async function asAdmin(
-  context: CliContext,
-  command: Command,
-  { data, config }: TableFlags,
-  work: (server: ServerConnection, screen: Screen) => Promise<void>,
-): Promise<void> {
-  await withScreen(context, command, async (screen, options) => {
-    const { env } = context.io;
-    const own = findServerToken("approver", options, env);
-    if (data === undefined && own.value !== undefined) {
-      const server = connectTo(options, own, context);
-      try {
-        await work(server, screen);
-        return undefined;
-      } catch (error) {
-        const isNamed = [options.token, options.tokenFile, env.TOOLGATE_TOKEN].some(Boolean);
-        if (isNamed || errorInfoOf(error)?.reason !== "ROLE_MISSING") return failed(error, server, screen);
-      } finally {
-        server.close();
-      }
-    }
-    const table = await (await context.loadService()).openCredentials({
-      ...(data !== undefined && { data }),
-      ...(config !== undefined && { config }),
-    });
-    const rights = { roles: ["admin"], agents: [], workspaces: [], label: "toolgate people" };
-    const { token, credential } = await table.create({ ...rights, expires: Date.now() + lifeMs });
-    const source = `a token for this command from the table of ${table.place} was sent`;
-    const server = connectTo(options, { value: token, source }, context);
-    try {
-      await untilKnown(() => work(server, screen));
-      return undefined;
-    } catch (error) {
-      return failed(error, server, screen);
-    } finally {
-      server.close();
-      await table.revoke(credential.id);
-      await table.close();
-    }
-  });
-}
-
-function connectTo(
-  options: GlobalOptions,
-  token: ReturnType<typeof findServerToken>,
-  { io: { env } }: CliContext,
-): ServerConnection {
-  return connectServer(serverUrl(options, env), token, readCertificates(options, env));
-}
-
-function failed(error: unknown, server: ServerConnection, screen: Screen): number {
-  const failure = commandFailure(error, server);
-  screen.fail(failure);
-  return failure.exitCode;
-}
-
-/** Tries again while a service on a shared store has not read the new token. */
-async function untilKnown(work: () => Promise<void>): Promise<void> {
-  for (let left = knownTries; ; left--) {
-    try {
-      return await work();
-    } catch (error) {
-      if (left === 0 || errorInfoOf(error)?.reason !== "UNAUTHENTICATED") throw error;
-      await delay(knownPauseMs);
-    }
-  }
-}
-
-const lifeMs = 60_000;
-const knownTries = 15;
-const knownPauseMs = 200;
 
 function personLines({ id, person, revoked, devices, invitedBy }: PersonRecord, paint: Paint): string[] {
   const { name = "", issuer = "", subject = "", groups = [] } = person ?? {};

@@ -163,6 +163,7 @@ const nextSteps: Record<string, NextStep | undefined> = {
   METHOD_TOO_WEAK: () => "open the request behind its link, or add `approve = true` to its [[notify]] entry",
   NOT_SHOWN: () => "open the request behind its link, which shows all of it",
   NO_SUCH_PERSON: () => "see them with `toolgate people`",
+  NO_SUCH_CHANNEL: () => "see them with `toolgate channel`",
   PROVIDER_UNAVAILABLE: () => "try again, or sign in by a code of *Add a device* with `toolgate login CODE`",
   NO_SUCH_ASSIGNMENT: () => "report with the token and the assignment with which the call began",
   ALREADY_BEGUN: () => "do not run the tool: the approval was given out before; ask with a new call id",

@@ -1,6 +1,7 @@
 import { hash } from "node:crypto";
 import type { DescMethod } from "@bufbuild/protobuf";
 import { AgentService } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
+import { ChannelService } from "../../../gen/opencode/tool/v1/channel_service_pb.ts";
 import { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { OperatorService } from "../../../gen/opencode/tool/v1/operator_service_pb.ts";
@@ -82,6 +83,11 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     // A runner makes the calls of its agents with the same token.
     runAgents: callers,
   } satisfies Record<keyof typeof AgentService.method, readonly Role[]>,
+  [ChannelService.typeName]: {
+    listChannels: approvers,
+    listNotices: approvers,
+    testChannel: operators,
+  } satisfies Record<keyof typeof ChannelService.method, readonly Role[]>,
   [CredentialService.typeName]: {
     signIn: [],
     listSignInProviders: [],

@@ -110,6 +110,7 @@ const statuses: Readonly<Record<ReasonName, Status>> = {
   METHOD_TOO_WEAK: "permission_denied",
   NOT_SHOWN: "failed_precondition",
   NO_SUCH_PERSON: "not_found",
+  NO_SUCH_CHANNEL: "not_found",
   POLICY_REFUSED: "invalid_argument",
   STOPPED: "failed_precondition",
   PROVIDER_UNAVAILABLE: "unavailable",

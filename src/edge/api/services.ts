@@ -1,5 +1,6 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { AgentService, type Connector } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
+import { ChannelService } from "../../../gen/opencode/tool/v1/channel_service_pb.ts";
 import { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { OperatorService, StopTargetSchema } from "../../../gen/opencode/tool/v1/operator_service_pb.ts";
 import { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
@@ -26,6 +27,7 @@ import type { People } from "../../people/people.ts";
 import { type PersonRules, withGroups } from "../../people/person-rules.ts";
 import type { ByteBudget } from "../http/socket-limits.ts";
 import { checkRole } from "./access.ts";
+import { type ChannelServiceDomain, channelService } from "./channel-service.ts";
 import { type CredentialServiceDomain, credentialService, recordOf } from "./credential-service.ts";
 import type { EdgeContext } from "./edge-context.ts";
 import type { Failures } from "./failures.ts";
@@ -44,6 +46,7 @@ export interface Services {
   sessions: ServiceFunctions<typeof SessionService>;
   credentials: ServiceFunctions<typeof CredentialService>;
   people: ServiceFunctions<typeof PersonService>;
+  channels: ServiceFunctions<typeof ChannelService>;
   agents: ServiceFunctions<typeof AgentService>;
   sources: ServiceFunctions<typeof SourceService>;
   operator: ServiceFunctions<typeof OperatorService>;
@@ -57,6 +60,7 @@ export function createServices(
     SessionServiceDomain &
     CredentialServiceDomain &
     PersonServiceDomain &
+    ChannelServiceDomain &
     AgentServiceDomain &
     StreamToolsDomain &
     SourceServiceDomain &
@@ -74,6 +78,7 @@ export function createServices(
     sessions: sessionService(domain),
     credentials: credentialService(domain),
     people: personService(domain),
+    channels: channelService(domain),
     agents: agentService(domain),
     sources: sourceService(domain),
     operator: operatorService(domain),
@@ -83,13 +88,14 @@ export function createServices(
 
 /** Lists the rpcs of all services, for doors that serve them alike. */
 export function rpcsOfServices(services: Services): Rpc[] {
-  const { tools, permissions, sessions, credentials, people, agents, sources, operator, workers } = services;
+  const { tools, permissions, sessions, credentials, people, channels, agents, sources, operator, workers } = services;
   return [
     ...rpcsOf(ToolService, tools, { messageBytes: { streamTools: streamMessageBytes } }),
     ...rpcsOf(PermissionService, permissions),
     ...rpcsOf(SessionService, sessions),
     ...rpcsOf(CredentialService, credentials),
     ...rpcsOf(PersonService, people),
+    ...rpcsOf(ChannelService, channels),
     ...rpcsOf(AgentService, agents),
     ...rpcsOf(SourceService, sources),
     ...rpcsOf(OperatorService, operator),

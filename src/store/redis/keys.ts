@@ -49,6 +49,8 @@ export function createKeys(prefix: string) {
     agreement: (history: string) => `${slot("histories")}:agreement:${history}`,
     /** HASH: how far the time of the store is behind the clock of each server, and when that was checked. */
     clock: `${slot("clock")}:clock`,
+    /** ZSET: names of the last notices, by the time of their opening. */
+    recentNotices: `${slot("notices")}:recent`,
     /** STRING: a value that each readiness probe changes. */
     probe: `${slot("probe")}:probe`,
     /** STRING in the slot of a key: written before copies are counted. */
@@ -102,7 +104,7 @@ function keysOfTree(slot: string) {
     /** ZSETs: open asks by opening time, and by deadline. */
     asks: name("asks"),
     deadlines: name("deadlines"),
-    /** HASH: the notices, named `ask channel`. ZSET: those to deliver, by the time from which on they may be claimed. HASH by ask: its channels. */
+    /** HASH: the notices, named `ask channel` or `ask channel recipient`. ZSET: those to deliver, by the time from which on they may be claimed. HASH by ask: the rests of the names. */
     notices: name("notices"),
     noticeDue: name("notice-due"),
     notified: name("notified"),

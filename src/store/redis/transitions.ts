@@ -19,6 +19,7 @@ import { callName } from "./call-records.ts";
 import { encodeEvent, encodePart, encodeSealedJson } from "./events.ts";
 import type { StepBytes } from "./link.ts";
 import type { RedisAudit } from "./log.ts";
+import { encodeNotice, listNotices } from "./notices.ts";
 import { fields, number, replyList, text } from "./reply.ts";
 import { callStepKeys, parentKeys, type RedisCallContext, settleKeys } from "./steps.ts";
 
@@ -50,7 +51,7 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
       ...{ owner, epoch, version, rulesVersion, withdraw, maxOpenAsks, dueMs: opened.dueMs, queued: opened.queued },
       lineage: { [sessionId]: lineage },
       asks: opened.asks.map(({ id, expires }) => ({ id, expires })),
-      ...(opened.notices && { notices: opened.notices.map(({ dueAt, ...notice }) => ({ at: dueAt, ...notice })) }),
+      ...(opened.notices && { notices: opened.notices.map(encodeNotice) }),
       ...(opened.queued && { unclaimed: [[root, sessionId, ref.callId]] }),
     },
     {
@@ -64,10 +65,12 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
   );
   if (text(result) === "full") throw tooManyAsks(root, maxOpenAsks);
   if (text(result) !== "opened") return false;
-  await Promise.all(opened.asks.map(({ id }) => trees.keepPointer(id)));
+  const listed = listNotices(context, opened.notices ?? []);
+  await Promise.all([listed, ...opened.asks.map(({ id }) => trees.keepPointer(id))]);
   if (opened.dueMs !== undefined) context.held.drop(owner, lease);
   const dueAt = opened.dueMs === undefined ? [] : [now() + opened.dueMs];
-  for (const notice of opened.notices ?? []) dueAt.push(notice.owner === "" ? notice.dueAt : now() + notice.leaseMs);
+  for (const notice of opened.notices?.filter(({ dead }) => dead === "") ?? [])
+    dueAt.push(notice.owner === "" ? notice.dueAt : now() + notice.leaseMs);
   await live.sooner(root, Math.min(...opened.asks.map(({ expires }) => expires), ...dueAt));
   return true;
 }

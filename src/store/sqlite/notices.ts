@@ -1,5 +1,13 @@
 import type { DatabaseSync } from "node:sqlite";
-import type { ClaimedNotice, NewNotice, NoticeCounts, NoticePhase, NoticeResult } from "../../reach/ports.ts";
+import type {
+  ClaimedNotice,
+  NewNotice,
+  NoticeKey,
+  NoticePhase,
+  NoticeQueue,
+  NoticeResult,
+  StoredNotice,
+} from "../../reach/ports.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
 
@@ -13,8 +21,10 @@ export type SqliteNotices = ReturnType<typeof createSqliteNotices>;
 export function createSqliteNotices(db: DatabaseSync) {
   const sql = prepare(db);
   return {
-    open(step: Step, { ask, channel, dueAt, owner, leaseMs }: NewNotice): void {
-      sql.insert.run(ask, channel, dueAt, owner, owner === "" ? 0 : step.now + leaseMs);
+    open(step: Step, { dueAt, owner, leaseMs, dead: why, ...key }: NewNotice): void {
+      const lease = owner === "" ? 0 : step.now + leaseMs;
+      const state = why === "" ? "opened" : "dead";
+      sql.insert.run({ ...key, opened: step.now, state, dueAt, owner, lease, why });
     },
 
     /**
@@ -31,8 +41,10 @@ export function createSqliteNotices(db: DatabaseSync) {
     ): ClaimedNotice[] {
       return [...channels].flatMap(([channel, limit]) => {
         const due = sql.due.all({ channel, now: step.now, limit });
-        for (const { ask } of due) sql.claim.run(owner, step.now + leaseMs, ask, channel);
-        return due.map(({ ask, phase, attempts, ref }) => ({ ask, channel, phase, attempts, ref }));
+        for (const { ask, recipient } of due) sql.claim.run(owner, step.now + leaseMs, ask, channel, recipient);
+        return due.map(({ ask, recipient, phase, attempts, ref }) => ({
+          ...{ ask, channel, recipient, phase, attempts, ref },
+        }));
       });
     },
 
@@ -41,18 +53,18 @@ export function createSqliteNotices(db: DatabaseSync) {
       [...channels.keys()].some((channel) => sql.due.all({ channel, now, limit: 1 }).length > 0),
 
     note(
-      { ask, channel, phase }: Pick<ClaimedNotice, "ask" | "channel" | "phase">,
+      { ask, channel, recipient, phase }: Pick<ClaimedNotice, keyof NoticeKey | "phase">,
       owner: string,
       result: NoticeResult,
     ): void {
-      const key = { ask, channel, owner };
+      const key = { ask, channel, recipient, owner };
       const current = sql.state.get(key);
       if (current === undefined) return;
       const ref = result.result === "accepted" ? result.ref : current.ref;
       // The request was settled while its opening was being sent.
       if (phase === "opened" && current.state === "settled") sql.release.run({ ...key, ref });
       else if (current.state !== phase) return;
-      else if (result.result === "retry") sql.retry.run({ ...key, at: result.at });
+      else if (result.result === "retry") sql.retry.run({ ...key, at: result.at, why: result.why });
       else {
         const state = result.result === "dead" ? "dead" : phase === "opened" ? "sent" : "closed";
         sql.end.run({ ...key, state, ref, why: result.result === "dead" ? result.why : "" });
@@ -64,19 +76,23 @@ export function createSqliteNotices(db: DatabaseSync) {
       sql.postpone.run(ms, ms);
     },
 
-    count(): NoticeCounts {
-      const { waiting, oldest } = sql.count.get() ?? { waiting: 0, oldest: null };
-      return { waiting, ...(oldest !== null && { oldestDue: oldest }) };
-    },
+    count: (): ReadonlyMap<string, NoticeQueue> =>
+      new Map(sql.count.all().map(({ channel, ...queue }) => [channel, queue])),
+
+    list: (): StoredNotice[] => sql.list.all(maxListed).map((row) => ({ ...row })),
   };
 }
 
+/** Number of notices that are listed. */
+export const maxListed = 1_000;
+
 function prepare(db: DatabaseSync) {
-  const mine = "ask = :ask AND channel = :channel AND owner = :owner";
+  const mine = "ask = :ask AND channel = :channel AND recipient = :recipient AND owner = :owner";
   return {
     insert: statement(
       db,
-      "INSERT INTO notices (ask, channel, state, next_at, owner, lease) VALUES (?, ?, 'opened', ?, ?, ?)",
+      `INSERT INTO notices (ask, channel, recipient, opened, state, next_at, owner, lease, why)
+       VALUES (:ask, :channel, :recipient, :opened, :state, :dueAt, :owner, :lease, :why)`,
     ),
     settle: statement(
       db,
@@ -84,17 +100,17 @@ function prepare(db: DatabaseSync) {
          state = CASE WHEN state = 'opened' AND attempts = 0 AND owner = '' THEN 'closed' ELSE 'settled' END
        WHERE ask = :ask AND state IN ('opened', 'sent')`,
     ),
-    due: statement<{ ask: string; phase: NoticePhase; attempts: number; ref: string }>(
+    due: statement<{ ask: string; recipient: string; phase: NoticePhase; attempts: number; ref: string }>(
       db,
-      `SELECT ask, state AS phase, attempts, ref FROM notices
+      `SELECT ask, recipient, state AS phase, attempts, ref FROM notices
        WHERE state IN ('opened', 'settled') AND channel = :channel AND next_at <= :now AND lease <= :now ORDER BY next_at LIMIT :limit`,
     ),
-    claim: statement(db, "UPDATE notices SET owner = ?, lease = ? WHERE ask = ? AND channel = ?"),
+    claim: statement(db, "UPDATE notices SET owner = ?, lease = ? WHERE ask = ? AND channel = ? AND recipient = ?"),
     state: statement<{ state: string; ref: string }>(db, `SELECT state, ref FROM notices WHERE ${mine}`),
     release: statement(db, `UPDATE notices SET owner = '', lease = 0, ref = :ref WHERE ${mine}`),
     retry: statement(
       db,
-      `UPDATE notices SET owner = '', lease = 0, attempts = attempts + 1, next_at = :at WHERE ${mine}`,
+      `UPDATE notices SET owner = '', lease = 0, attempts = attempts + 1, next_at = :at, why = :why WHERE ${mine}`,
     ),
     end: statement(
       db,
@@ -104,9 +120,15 @@ function prepare(db: DatabaseSync) {
       db,
       "UPDATE notices SET next_at = next_at + ?, lease = CASE lease WHEN 0 THEN 0 ELSE lease + ? END WHERE state IN ('opened', 'settled')",
     ),
-    count: statement<{ waiting: number; oldest: number | null }>(
+    count: statement<NoticeQueue & { channel: string }>(
       db,
-      "SELECT count(*) AS waiting, min(max(next_at, lease)) AS oldest FROM notices WHERE state IN ('opened', 'settled')",
+      `SELECT channel, count(*) AS waiting, min(max(next_at, lease)) AS oldestDue FROM notices
+       WHERE state IN ('opened', 'settled') GROUP BY channel`,
+    ),
+    list: statement<StoredNotice>(
+      db,
+      `SELECT ask, channel, recipient, state, attempts, max(next_at, lease) AS dueAt, why, opened
+       FROM notices ORDER BY opened DESC LIMIT ?`,
     ),
   };
 }

@@ -183,6 +183,7 @@ export function sqliteNoticeStore({ tables, commit, health, clock: { now } }: Op
     },
     noteNotice: (...noted) => commit.run(() => notices.note(...noted)),
     countNotices: () => read(notices.count),
+    listNotices: () => read(notices.list),
     findAsk: (id) => read(() => asks.find(id)),
   };
 }

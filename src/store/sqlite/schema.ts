@@ -1,5 +1,5 @@
 /** Version of the schema below, stored in `user_version`: the number of the store's format. */
-export const schemaVersion = 12;
+export const schemaVersion = 13;
 
 const decisions = `
   -- The audit: the decisions of each tree, as a hash chain. It outlives the sessions.
@@ -20,7 +20,28 @@ const assignments = `
 `;
 
 const notices = `
-  -- Notices to channels. "state" is opened or settled while one is due, sent between both, and closed or dead at the end.
+  -- Notices to channels. "state" is opened or settled while one is due, sent between both, and closed or dead at the end. "recipient" is a
+  -- person, in a channel that addresses persons.
+  CREATE TABLE notices (
+    ask TEXT NOT NULL,
+    channel TEXT NOT NULL,
+    recipient TEXT NOT NULL DEFAULT '',
+    opened REAL NOT NULL DEFAULT 0,
+    state TEXT NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    next_at REAL NOT NULL,
+    owner TEXT NOT NULL,
+    lease REAL NOT NULL,
+    ref TEXT NOT NULL DEFAULT '',
+    why TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (ask, channel, recipient)
+  ) WITHOUT ROWID;
+  CREATE INDEX due_notices ON notices (channel, next_at) WHERE state IN ('opened', 'settled');
+  CREATE INDEX notices_by_time ON notices (opened);
+`;
+
+/** The notices of version 12. */
+const firstNotices = `
   CREATE TABLE notices (
     ask TEXT NOT NULL,
     channel TEXT NOT NULL,
@@ -59,7 +80,13 @@ export const migrations: readonly string[] = [
    ALTER TABLE grants ADD COLUMN grant_crc INTEGER`,
   `ALTER TABLE calls ADD COLUMN remote TEXT;
    ALTER TABLE calls ADD COLUMN queued_until REAL`,
-  notices,
+  firstNotices,
+  `ALTER TABLE notices RENAME TO first_notices;
+   DROP INDEX due_notices;
+   ${notices}
+   INSERT INTO notices (ask, channel, state, attempts, next_at, owner, lease, ref, why)
+     SELECT ask, channel, state, attempts, next_at, owner, lease, ref, why FROM first_notices;
+   DROP TABLE first_notices`,
 ];
 
 /**

@@ -20,7 +20,7 @@ const ref = callRef();
 /** Contract of `NoticeStore`, and of the steps that write notices. */
 export function noticesContract(open: OpenStore): void {
   const notice = (store: OpenedStore, fields: Partial<NewNotice> = {}): NewNotice => ({
-    ...{ ask: "per_1", channel: "ops", dueAt: store.calls.now(), owner: "", leaseMs },
+    ...{ ask: "per_1", channel: "ops", dueAt: store.calls.now(), owner: "", leaseMs, recipient: "", dead: "" },
     ...fields,
   });
 
@@ -34,7 +34,47 @@ export function noticesContract(open: OpenStore): void {
 
   const claim = ({ notices }: { notices: NoticeStore }, owner = "replica_1", limit = 10) =>
     notices.claimNotices({ owner, leaseMs, channels: new Map([["ops", limit]]) });
-  const due = { ask: "per_1", channel: "ops", phase: "opened", attempts: 0, ref: "" };
+  const due = { ask: "per_1", channel: "ops", recipient: "", phase: "opened", attempts: 0, ref: "" };
+  const waitingIn = async ({ notices }: { notices: NoticeStore }) =>
+    (await notices.countNotices()).values().reduce((sum, { waiting }) => sum + waiting, 0);
+
+  test("notices of two persons by one channel are separate, and all are listed with their states, newest first", async () => {
+    const store = await open();
+    await addSession(store);
+    await openCall(store, ref);
+    const ofAsk = (ask: string, people: readonly string[]) =>
+      people.map((recipient) => notice(store, { ask, recipient, owner: recipient === "prs_a" ? "replica_1" : "" }));
+    await openAsks(store, ref, ["per_1"], { notices: ofAsk("per_1", ["prs_a", "prs_b"]) });
+    const [claimed] = await claim(store);
+    expect(claimed).toEqual({ ...due, recipient: "prs_b" });
+    const at = store.calls.now() + 2_000;
+    await store.notices.noteNotice({ ...due, phase: "opened", recipient: "prs_a" }, "replica_1", {
+      ...{ result: "accepted", ref: "m1" },
+    });
+    await store.notices.noteNotice({ ...due, phase: "opened", recipient: "prs_b" }, "replica_1", {
+      ...{ result: "retry", at, why: "it answered 503" },
+    });
+    store.advance(1_000);
+    const full = "the queue is full";
+    await openAsks(store, ref, ["per_2"], { notices: [notice(store, { ask: "per_2", dead: full })] });
+    expect(await waitingIn(store)).toBe(1);
+    const listed = await store.notices.listNotices();
+    expect(listed[0]).toMatchObject({ ask: "per_2", channel: "ops", recipient: "", state: "dead", why: full });
+    expect(new Map(listed.slice(1).map(({ recipient, ...rest }) => [recipient, rest]))).toMatchObject(
+      new Map([
+        ["prs_a", { ask: "per_1", state: "sent", attempts: 0 }],
+        ["prs_b", { ask: "per_1", state: "opened", attempts: 1, dueAt: at, why: "it answered 503" }],
+      ]),
+    );
+    await store.permissions.settle(await answer(store, ref, "per_1"));
+    store.advance(2_000);
+    expect((await claim(store)).map(({ recipient, phase }) => [recipient, phase])).toEqual(
+      expect.arrayContaining([
+        ["prs_a", "settled"],
+        ["prs_b", "settled"],
+      ]),
+    );
+  });
 
   test("a due notice is claimed by one replica, and by another one once the lease has ended", async () => {
     const store = await opened();
@@ -48,9 +88,9 @@ export function noticesContract(open: OpenStore): void {
     expect(await claim(store, "replica_2")).toEqual([due]);
     // The first replica has lost it.
     await store.notices.noteNotice({ ...due, phase: "opened" }, "replica_1", { result: "accepted", ref: "lost" });
-    expect(await store.notices.countNotices()).toMatchObject({ waiting: 1 });
+    expect(await waitingIn(store)).toBe(1);
     await store.notices.noteNotice({ ...due, phase: "opened" }, "replica_2", { result: "accepted", ref: "m1" });
-    expect(await store.notices.countNotices()).toEqual({ waiting: 0 });
+    expect(await waitingIn(store)).toBe(0);
   });
 
   test("a notice that its replica claimed with the request is claimed by nobody else, and outlives a restart", async () => {
@@ -67,7 +107,11 @@ export function noticesContract(open: OpenStore): void {
     store.advance(60_001);
     expect(await claim(store)).toEqual([due]);
     const at = store.calls.now() + 2_000;
-    await store.notices.noteNotice({ ...due, phase: "opened" }, "replica_1", { result: "retry", at });
+    await store.notices.noteNotice({ ...due, phase: "opened" }, "replica_1", {
+      result: "retry",
+      at,
+      why: "it answered 503",
+    });
     expect(await claim(store)).toEqual([]);
     store.advance(2_001);
     expect(await claim(store)).toEqual([{ ...due, attempts: 1 }]);
@@ -107,7 +151,7 @@ export function noticesContract(open: OpenStore): void {
     await store.permissions.settle(await answer(store, ref, "per_1"));
     store.advance(120_000);
     expect(await claim(store)).toEqual([]);
-    expect(await store.notices.countNotices()).toEqual({ waiting: 0 });
+    expect(await waitingIn(store)).toBe(0);
   });
 
   test("a notice that was never accepted is not reported as settled either", async () => {
@@ -127,9 +171,9 @@ export function noticesContract(open: OpenStore): void {
     await addSession(store);
     await openCall(store, ref);
     await openAsks(store, ref, ["per_1"]);
-    expect(await store.notices.countNotices()).toEqual({ waiting: 0 });
+    expect(await waitingIn(store)).toBe(0);
     await store.permissions.settle(await answer(store, ref, "per_1"));
-    expect(await store.notices.countNotices()).toEqual({ waiting: 0 });
+    expect(await waitingIn(store)).toBe(0);
     expect(await claim(store)).toEqual([]);
   });
 
@@ -144,23 +188,23 @@ export function noticesContract(open: OpenStore): void {
     }
     expect(await claim(store, "replica_1", 2)).toHaveLength(2);
     expect(await claim(store, "replica_2", 2)).toHaveLength(1);
-    expect(await store.notices.countNotices()).toMatchObject({ waiting: 6 });
+    expect(await waitingIn(store)).toBe(6);
   });
 
   test("a notice ends with the retention of its request, and keeps no tree", async () => {
     const store = await opened();
     const { version } = await recordOf(store, ref);
     await store.calls.finishCall({ ref, guard: { version }, part: completed(ref) });
-    expect(await store.notices.countNotices()).toEqual({ waiting: 0 });
+    expect(await waitingIn(store)).toBe(0);
     await openCall(store, callRef("call_2"));
     await openAsks(store, callRef("call_2"), ["per_2"], {
       notices: [notice(store, { ask: "per_2", owner: "replica_1" })],
     });
     const again = await recordOf(store, callRef("call_2"));
     await store.calls.finishCall({ ref: again.ref, guard: { version: again.version }, part: completed(again.ref) });
-    expect(await store.notices.countNotices()).toMatchObject({ waiting: 1 });
+    expect(await waitingIn(store)).toBe(1);
     store.advance(8 * day);
     await store.calls.sweep();
-    expect(await store.notices.countNotices()).toEqual({ waiting: 0 });
+    expect(await waitingIn(store)).toBe(0);
   });
 }

@@ -6,12 +6,12 @@ local key = K.call
 local call = fields(key, 'ended', 'expired', 'asks', 'assignment')
 if not call.ended or tonumber(call.ended) > step.before or call.expired then return answer('nothing') end
 for _, id in ipairs(words(call.asks)) do
-  local channels = redis.call('HGET', K.notified, id)
-  for _, channel in ipairs(channels and cjson.decode(channels) or {}) do
-    redis.call('HDEL', K.notices, id .. ' ' .. channel)
-    redis.call('ZREM', K.noticeDue, id .. ' ' .. channel)
+  local targets = redis.call('HGET', K.notified, id)
+  for _, target in ipairs(targets and cjson.decode(targets) or {}) do
+    redis.call('HDEL', K.notices, id .. ' ' .. target)
+    redis.call('ZREM', K.noticeDue, id .. ' ' .. target)
   end
-  if channels then redis.call('HDEL', K.notified, id) end
+  if targets then redis.call('HDEL', K.notified, id) end
   for _, each in ipairs({ K.asked, K.settled, K.callOf }) do redis.call('HDEL', each, id) end
 end
 if call.assignment then redis.call('HDEL', K.callOf, call.assignment) end

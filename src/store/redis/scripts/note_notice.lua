@@ -1,7 +1,7 @@
 -- note_notice: records the result of an attempt to deliver a notice, and releases its lease; repeatable.
 -- KEYS   notices, noticeDue
--- ARGV   notice ("ask channel"), phase, owner, result ("accepted" | "retry" | "dead"), ref (of one accepted), at (of the next attempt),
---        why (it is dead)
+-- ARGV   notice ("ask channel recipient"), phase, owner, result ("accepted" | "retry" | "dead"), ref (of one accepted), at (of the next attempt),
+--        why (of a failure)
 -- Output "noted" | "lost"
 local stored = redis.call('HGET', K.notices, step.notice)
 local notice = stored and cjson.decode(stored)
@@ -12,7 +12,7 @@ if step.result == 'accepted' then notice.ref = step.ref end
 -- What was settled while its opening was being sent is due at once.
 if not was_settled then
   if step.result == 'retry' then
-    notice.attempts, notice.at = notice.attempts + 1, step.at
+    notice.attempts, notice.at, notice.why = notice.attempts + 1, step.at, step.why
   else
     notice.state = step.result == 'dead' and 'dead' or step.phase == 'opened' and 'sent' or 'closed'
     notice.why = step.why

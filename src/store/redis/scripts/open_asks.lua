@@ -2,7 +2,7 @@
 -- KEYS   op, tree, leases, asked, settled, callOf, asks, deadlines, notices, noticeDue, notified, call <name>, session/log <id> of the session and
 --        its ancestors
 -- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were consulted), lineage, asks ({ id, expires }),
---        notices ({ ask, channel, at, owner, leaseMs }, where asks have some),
+--        notices ({ ask, target ("channel" or "channel recipient"), at, owner, leaseMs, dead }, where asks have some),
 --        withdraw (ids), maxOpenAsks, dueMs (where the lease ends), queued ({ definitionId, until }, where the call waits for a worker),
 --        unclaimed (the call as { { root, session, callId } }, where it waits for a worker); bytes: asked <id>, withdrawn (the settlement that all withdrawn asks share), progress (where the call waits for something else)
 -- Output "opened" | "refused" | "full"
@@ -30,15 +30,15 @@ for index, ask in ipairs(step.asks) do
   append_upwards(step.session, B['asked ' .. id])
   waiting, asks = waiting .. ' ' .. id, asks .. ' ' .. id
 end
-local channels = {}
+local targets = {}
 for _, notice in ipairs(step.notices or {}) do
-  local ask, channel, owner = notice.ask, notice.channel, notice.owner
-  local lease = owner == '' and 0 or now + notice.leaseMs
-  write_notice(ask .. ' ' .. channel, { state = 'opened', attempts = 0, at = notice.at, owner = owner, lease = lease, ref = '' })
-  channels[ask] = channels[ask] or {}
-  table.insert(channels[ask], channel)
+  local ask, target, owner = notice.ask, notice.target, notice.owner
+  local lease, state = owner == '' and 0 or now + notice.leaseMs, notice.dead == '' and 'opened' or 'dead'
+  write_notice(ask .. ' ' .. target, { state = state, attempts = 0, at = notice.at, owner = owner, lease = lease, ref = '', why = notice.dead, opened = now })
+  targets[ask] = targets[ask] or {}
+  table.insert(targets[ask], target)
 end
-for ask, named in pairs(channels) do redis.call('HSET', K.notified, ask, cjson.encode(named)) end
+for ask, named in pairs(targets) do redis.call('HSET', K.notified, ask, cjson.encode(named)) end
 if B.progress then append(step.session, B.progress) end
 if #step.asks > 0 then redis.call('HINCRBY', K.tree, 'asks', 1) end
 redis.call('HSET', key, 'waiting', waiting, 'asks', asks, 'version', call.version + 1)

@@ -166,15 +166,15 @@ end
 -- Makes the notices of a settled ask due again. One that nobody tried to send ends instead. One that is being sent stays leased until
 -- the result is recorded, so that the outcome never reaches the provider first.
 local function settle_notices(id)
-  local channels = redis.call('HGET', K.notified, id)
-  if not channels then return end
-  for _, channel in ipairs(cjson.decode(channels)) do
-    local stored = redis.call('HGET', K.notices, id .. ' ' .. channel)
+  local targets = redis.call('HGET', K.notified, id)
+  if not targets then return end
+  for _, target in ipairs(cjson.decode(targets)) do
+    local stored = redis.call('HGET', K.notices, id .. ' ' .. target)
     local notice = stored and cjson.decode(stored)
     if notice and (notice.state == 'opened' or notice.state == 'sent') then
       local is_untried = notice.state == 'opened' and notice.attempts == 0 and notice.owner == ''
       notice.state, notice.at, notice.attempts = is_untried and 'closed' or 'settled', now, 0
-      write_notice(id .. ' ' .. channel, notice)
+      write_notice(id .. ' ' .. target, notice)
     end
   end
 end

@@ -224,6 +224,8 @@ const (
 	// ERROR_REASON_PROVIDER_UNAVAILABLE (unavailable): BeginSignIn and FinishSignIn only: the identity provider does not answer, or
 	// its metadata are not those of the configuration. Metadata: `provider`.
 	ErrorReason_ERROR_REASON_PROVIDER_UNAVAILABLE ErrorReason = 70
+	// ERROR_REASON_NO_SUCH_CHANNEL (not_found): the configuration names no channel like that. Metadata: `channel`.
+	ErrorReason_ERROR_REASON_NO_SUCH_CHANNEL ErrorReason = 71
 )
 
 // Enum value maps for ErrorReason.
@@ -287,6 +289,7 @@ var (
 		68: "ERROR_REASON_POLICY_REFUSED",
 		69: "ERROR_REASON_STOPPED",
 		70: "ERROR_REASON_PROVIDER_UNAVAILABLE",
+		71: "ERROR_REASON_NO_SUCH_CHANNEL",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":          0,
@@ -347,6 +350,7 @@ var (
 		"ERROR_REASON_POLICY_REFUSED":       68,
 		"ERROR_REASON_STOPPED":              69,
 		"ERROR_REASON_PROVIDER_UNAVAILABLE": 70,
+		"ERROR_REASON_NO_SUCH_CHANNEL":      71,
 	}
 )
 
@@ -381,7 +385,7 @@ var File_opencode_tool_v1_error_reason_proto protoreflect.FileDescriptor
 
 const file_opencode_tool_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
-	"#opencode/tool/v1/error_reason.proto\x12\x10opencode.tool.v1*\x99\x0f\n" +
+	"#opencode/tool/v1/error_reason.proto\x12\x10opencode.tool.v1*\xbb\x0f\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_INVALID_MESSAGE\x10\x01\x12\x1e\n" +
@@ -441,7 +445,8 @@ const file_opencode_tool_v1_error_reason_proto_rawDesc = "" +
 	"\x1bERROR_REASON_NO_SUCH_PERSON\x10B\x12\x1f\n" +
 	"\x1bERROR_REASON_POLICY_REFUSED\x10D\x12\x18\n" +
 	"\x14ERROR_REASON_STOPPED\x10E\x12%\n" +
-	"!ERROR_REASON_PROVIDER_UNAVAILABLE\x10F\"\x04\b$\x10'\"\x04\b-\x10-\"\x04\b1\x101\"\x04\b2\x102\"\x04\b6\x106\"\x04\b7\x107\"\x04\bC\x10CB\xb0\x01\n" +
+	"!ERROR_REASON_PROVIDER_UNAVAILABLE\x10F\x12 \n" +
+	"\x1cERROR_REASON_NO_SUCH_CHANNEL\x10G\"\x04\b$\x10'\"\x04\b-\x10-\"\x04\b1\x101\"\x04\b2\x102\"\x04\b6\x106\"\x04\b7\x107\"\x04\bC\x10CB\xb0\x01\n" +
 	"\x14com.opencode.tool.v1B\x10ErrorReasonProtoP\x01Z$toolgate/gen/opencode/tool/v1;toolv1\xa2\x02\x03OTX\xaa\x02\x10Opencode.Tool.V1\xca\x02\x10Opencode\\Tool\\V1\xe2\x02\x1cOpencode\\Tool\\V1\\GPBMetadata\xea\x02\x12Opencode::Tool::V1b\x06proto3"
 
 var (

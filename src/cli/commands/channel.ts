@@ -1,0 +1,107 @@
+import type { Command } from "commander";
+import {
+  type Channel,
+  ChannelSchema,
+  type NoticeRecord,
+  NoticeRecordSchema,
+  NoticeState,
+  TestChannelResponseSchema,
+} from "../../../gen/opencode/tool/v1/channel_service_pb.ts";
+import { withServer } from "../command.ts";
+import { asAdmin, forOperator } from "../connection/as-admin.ts";
+import type { ServerConnection } from "../connection/connection.ts";
+import type { CliContext, TableFlags } from "../context.ts";
+import { CommandError, exitCodes } from "../failure/command-error.ts";
+import type { Paint, Screen } from "../terminal/screen.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
+import { momentOf } from "../view/words.ts";
+
+/** Defines `toolgate channel` and its subcommands. */
+export function defineChannel(command: Command, context: CliContext): void {
+  command
+    .description("list the channels that reach people, or test one; without a subcommand it lists")
+    .action(() => withServer(context, command, "approver", listChannels));
+  command
+    .command("list")
+    .description("list the channels, with what was delivered since the service started")
+    .action((_options: object, sub: Command) => withServer(context, sub, "approver", listChannels));
+  command
+    .command("notices")
+    .description("list the last notices, newest first")
+    .argument("[name]", "only those of this channel", "")
+    .action((channel: string, _options: object, sub: Command) =>
+      withServer(context, sub, "approver", async ({ channels }, screen) => {
+        const { notices } = await channels.listNotices({ channel });
+        for (const notice of notices) screen.show(NoticeRecordSchema, notice, (paint) => [noticeLine(notice, paint)]);
+        if (notices.length === 0) screen.note("nothing was sent yet; `toolgate channel test NAME` sends a test");
+        return undefined;
+      }),
+    );
+  forOperator(command.command("test").description("send a test notice to a channel, and print the provider's answer"))
+    .argument("<name>", "the NAME of [channel.NAME]")
+    .action((name: string, flags: TableFlags, sub: Command) =>
+      asAdmin(context, sub, flags, async ({ channels }, screen) => {
+        const response = await channels.testChannel({ name });
+        const { accepted, answer, next } = response;
+        if (accepted || screen.json)
+          screen.show(TestChannelResponseSchema, response, (paint) => [
+            `${paint("green", "accepted")}  ${terminalLine(name)}: ${terminalLine(answer)}`,
+          ]);
+        if (!accepted)
+          throw new CommandError(
+            `the provider of ${terminalLine(name)} did not accept the notice: ${terminalLine(answer)}`,
+            terminalLine(next),
+            exitCodes.failed,
+          );
+      }),
+    );
+}
+
+async function listChannels({ channels: service }: ServerConnection, screen: Screen): Promise<undefined> {
+  const { channels } = await service.listChannels({});
+  for (const channel of channels) screen.show(ChannelSchema, channel, (paint) => channelLines(channel, paint));
+  if (channels.length === 0)
+    screen.note("the configuration has no channel; add a [channel.NAME], and a [[notify]] that names it");
+}
+
+function channelLines(channel: Channel, paint: Paint): string[] {
+  const { name, kind, content, disabled, lastAccepted, lastFailed, lastFailure, waiting, oldest } = channel;
+  const { sent, updated, dead } = channel;
+  const isFailing = lastFailed > lastAccepted;
+  const state = disabled
+    ? paint("red", "disabled")
+    : isFailing
+      ? paint("yellow", "failing")
+      : paint("green", lastAccepted > 0 ? "working" : "not used yet");
+  const facts = [
+    `content ${content}`,
+    `${sent} sent, ${updated} updated, ${dead} dead`,
+    ...(waiting > 0 ? [`${waiting} waiting since ${momentOf(oldest)}`] : []),
+  ];
+  return [
+    `${paint("bold", terminalLine(name))}  ${kind}  ${state}  ${paint("dim", facts.join("; "))}`,
+    ...(lastFailed > 0 ? [`  ${momentOf(lastFailed)}: ${terminalLine(lastFailure)}`] : []),
+  ];
+}
+
+const stateWords: Readonly<Record<number, string>> = {
+  [NoticeState.UNSPECIFIED]: "unknown",
+  [NoticeState.OPENED]: "to be sent",
+  [NoticeState.SENT]: "sent",
+  [NoticeState.SETTLED]: "outcome to be sent",
+  [NoticeState.CLOSED]: "ended",
+  [NoticeState.DEAD]: "dead",
+};
+
+function noticeLine(notice: NoticeRecord, paint: Paint): string {
+  const { opened, channel, personId, state, attempts, why, agent, permission, permissionId } = notice;
+  const words = stateWords[state] ?? "";
+  const facts = [
+    ...(attempts > 0 ? [`${attempts} failed`] : []),
+    ...(why === "" ? [] : [why]),
+    ...(personId === "" ? [] : [`to ${personId}`]),
+    permissionId,
+  ];
+  const what = `${terminalLine(agent)} asks: ${terminalLine(permission)}`;
+  return `${momentOf(opened)}  ${paint("bold", terminalLine(channel))}  ${state === NoticeState.DEAD ? paint("red", words) : words}  ${what}  ${paint("dim", terminalLine(facts.join("; ")))}`;
+}
