@@ -45,7 +45,13 @@ beforeEach(async () => {
     getToolPart: () => ({ part: { state: { case: "pending", value: { input: { command: "npm test\u202e" } } } } }),
     readToolOutput: () => ({ data: Buffer.from(`+first\n${"+more\n".repeat(40)}+the\u202e last\n`), end: true }),
   };
-  server = await startInboxServer(tools, { readBoundFile });
+  const toml = '[agent.reviewer.permission.bash]\n"npm test *" = "allow"\n';
+  server = await startInboxServer(tools, {
+    readBoundFile,
+    suggestRules: ({ permissionId }) => ({
+      rules: permissionId === "per_1" ? [{ approvals: 12, days: 3, toml }] : [],
+    }),
+  });
 });
 
 afterEach(async () => {
@@ -82,6 +88,7 @@ describe("the inbox at a terminal", () => {
     const { sees } = await openInbox();
     for (const words of ["reviewer", "Title of ses_child", "Title of ses_root", "npm test", "no rule matches: ask"])
       await sees(words);
+    await sees("approved 12 times on 3 days, never rejected: a rule could answer it", '"npm test *" = "allow"');
     expect(await nextReply("o")).toMatchObject({
       permissionId: "per_1",
       reply: PermissionReply.ONCE,

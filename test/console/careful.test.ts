@@ -1,11 +1,17 @@
 import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import type { Page } from "playwright-core";
 import { expect, test, vi } from "vitest";
+import {
+  SuggestRulesRequestSchema,
+  SuggestRulesResponseSchema,
+} from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
 import { ask } from "./ask.ts";
 import { answer, answersOf, untilArmed, untilLive, useBrowsers } from "./browser.ts";
+import { findings, sticksOut } from "./findings.ts";
 
 const service = useService();
 const browsers = useBrowsers();
@@ -112,6 +118,35 @@ test("on a tablet the request has more than half of the width, next to the list"
     (await page.getByRole("region", { name, exact: true }).boundingBox())?.width ?? 0;
   expect(await widthOf("Request")).toBeGreaterThan(410);
   expect(await widthOf("Requests")).toBeGreaterThan(150);
+});
+
+test("on a phone a card has the rule for what people approved again and again, folded, and it moves no button", async () => {
+  const rule = { approvals: 12, days: 3, toml: '[agent.build.permission.bash]\n"echo *" = "allow"\n' };
+  const found = toBinary(SuggestRulesResponseSchema, create(SuggestRulesResponseSchema, { rules: [rule] }));
+  const asked = Promise.withResolvers<unknown>();
+  const go = Promise.withResolvers<void>();
+  const context = await browsers.browser({ viewport: { width: 375, height: 667 }, hasTouch: true, isMobile: true });
+  await context.route("**/SuggestRules", async (route) => {
+    asked.resolve(fromBinary(SuggestRulesRequestSchema, route.request().postDataBuffer() ?? Buffer.of()));
+    await go.promise;
+    await route.fulfill({ contentType: "application/proto", body: Buffer.from(found) });
+  });
+  const { call } = await ask(service, { command: "echo often" });
+  const page = await browsers.open(service, "approver", { browser: context });
+  await page.getByRole("link", { name: "echo often" }).click();
+  await untilArmed(page);
+  const { permissions } = await connect(service, "approver").permissions.listPermissions(call);
+  expect(await asked.promise).toMatchObject({ permissionId: permissions[0]?.id });
+  const once = page.getByRole("button", { name: /Approve once/ });
+  const before = await once.boundingBox();
+  go.resolve();
+  const note = page.getByText("Approved 12 times on 3 days, never rejected: a rule could answer it");
+  await note.waitFor();
+  expect(await once.boundingBox()).toEqual(before);
+  await note.click();
+  await page.getByText('"echo *" = "allow"').waitFor();
+  expect(await sticksOut(page)).toBeLessThanOrEqual(0);
+  expect(await findings(page)).toEqual([]);
 });
 
 test("j and k move between calls; each move makes the card inert again", async () => {

@@ -1,5 +1,6 @@
 import type { Command } from "commander";
 import { Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { SuggestedRule } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { replyTimeoutMs } from "../../view/reply.ts";
 import { isRequestCut } from "../../view/view-lines.ts";
@@ -39,6 +40,7 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
   const leave = new AbortController();
   const clock = () => performance.now();
   const names = createInboxSessionNames(server, redraw);
+  const rules = createSuggestedRules(server, redraw);
   const cards = createCards(clock, names.of);
   const view = createInboxView(screen.paint.out);
   /** The card whose end was on the screen. */
@@ -114,7 +116,7 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
     readTexts();
     const waitMs = cards.inertMs();
     const { notice, trouble, scroll } = state;
-    const now = { notice, trouble, scroll, url: server.url, nameOf: names.of, now: Date.now() };
+    const now = { notice, trouble, scroll, url: server.url, nameOf: names.of, ruleOf: rules.of, now: Date.now() };
     const shown = view(
       {
         ...{ ...now, openCount: cards.all().filter(isOpen).length, rows: cards.rows(), filter: cards.filter() },
@@ -205,6 +207,28 @@ Keys:
   /        show only requests with these words; session:… agent:… tool:… risk:… look in that field
 Equal requests share a row (×3); each is allowed for itself. After r, Tab rejects all equal ones, or all of the session or agent.
 On a question, o opens its form, in which Enter goes on and Esc back, and r dismisses it.`;
+
+/** Fetches once the rule that could answer a request, and calls `onNews` when one arrives. */
+function createSuggestedRules({ permissions }: ServerConnection, onNews: () => void) {
+  const rules = new Map<string, SuggestedRule | undefined>();
+
+  async function learn(permissionId: string): Promise<void> {
+    const [rule] = (await permissions.suggestRules({ permissionId })).rules;
+    rules.set(permissionId, rule);
+    if (rule) onNews();
+  }
+
+  return {
+    of({ id }: PermissionRequest): SuggestedRule | undefined {
+      if (!rules.has(id)) {
+        rules.set(id, undefined);
+        // The card has all that an answer needs without it.
+        learn(id).catch(() => undefined);
+      }
+      return rules.get(id);
+    },
+  };
+}
 
 /** Names sessions by title: fetches each title once, and calls `onNews` when one arrives. */
 function createInboxSessionNames(

@@ -1,3 +1,5 @@
+import type { SuggestedRule } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
+import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { behindWords } from "../../view/people.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
@@ -31,6 +33,8 @@ export interface InboxView {
   url: string;
   /** Title and id of a session. */
   nameOf(sessionId: string): string;
+  /** Returns the rule that could answer a request, once it is known. */
+  ruleOf(ask: PermissionRequest): SuggestedRule | undefined;
   /** First visible row of the selected card. */
   scroll: number;
   now: number;
@@ -71,7 +75,9 @@ export function createInboxView(paint: Paint) {
     if (!selected) return [];
     return [
       ...bodyOf(selected, columns),
-      ...whoLines(view, selected, paint).flatMap((line) => wrapRows(line, columns)),
+      ...[...whoLines(view, selected, paint), ...ruleLines(view, selected, paint)].flatMap((line) =>
+        wrapRows(line, columns),
+      ),
     ];
   }
 
@@ -156,6 +162,22 @@ function whoLines({ nameOf, now }: InboxView, { asks, ends }: Card, paint: Paint
     ...(tool ? [field("call", terminalLine(tool.callId))] : []),
     ...(expires > 0 ? [field("left", `${durationOf(expires - now)}, then it is refused`)] : []),
     ...ends.map(({ words }) => field("so far", words)),
+    "",
+  ];
+}
+
+/** The rule that people could copy: they approved the same again and again. */
+function ruleLines({ ruleOf }: InboxView, card: Card, paint: Paint): string[] {
+  const rule = isOpen(card) ? ruleOf(card.asks[0]) : undefined;
+  if (!rule) return [];
+  const { approvals, days, toml } = rule;
+  const words = `approved ${approvals} times on ${days} days, never rejected: a rule could answer it (toolgate suggest)`;
+  return [
+    `  ${paint("yellow", words)}`,
+    ...toml
+      .trimEnd()
+      .split("\n")
+      .map((line) => `    ${terminalLine(line)}`),
     "",
   ];
 }

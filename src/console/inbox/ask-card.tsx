@@ -25,6 +25,7 @@ import { requestLine } from "./ask-row.tsx";
 import { AskedQuestions } from "./asked-questions.tsx";
 import { kindsOf, PermissionMark } from "./permission-mark.tsx";
 import { Risks } from "./risks.tsx";
+import { SuggestedRuleNote } from "./suggested-rule.tsx";
 
 /** A waiting call: its agent, request, reasons, time left, and the answers. */
 export function AskCard({
@@ -130,6 +131,7 @@ function Approval({
         }}
       />
       <AskReasons asks={all} />
+      {open !== undefined && <SuggestedRuleNote permissionId={open.id} connection={connection} />}
       <AskIds request={request} />
       {open === undefined ? (
         <Settlement group={group} />
