@@ -1,5 +1,8 @@
 import { randomUUID } from "node:crypto";
-import { create } from "@bufbuild/protobuf";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { create, toJson, toJsonString } from "@bufbuild/protobuf";
 import fc from "fast-check";
 import { Redis } from "ioredis";
 import { afterAll, afterEach, describe, expect, onTestFinished, test, vi } from "vitest";
@@ -7,8 +10,15 @@ import { ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { PersonRecordSchema } from "../../gen/opencode/tool/v1/person_service_pb.ts";
 import { followLog } from "../../src/call/log.ts";
 import { fenceOf } from "../../src/call/running.ts";
-import type { Link } from "../../src/store/redis/link.ts";
+import { type Credential, hashOfSecret } from "../../src/people/credential.ts";
+import { openRecordTable, recordKinds } from "../../src/store/record-tables.ts";
+import { createRedisCredentials } from "../../src/store/redis/credentials.ts";
+import { createKeys } from "../../src/store/redis/keys.ts";
+import { type Link, openLink } from "../../src/store/redis/link.ts";
+import type { TablePlace } from "../../src/store/redis/marked-hash.ts";
+import { createRedisTable } from "../../src/store/redis/record-table.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
+import { parseRedisUrl } from "../../src/store/redis/url.ts";
 import { isBroad } from "../breadth.ts";
 import { startWire } from "../faults/wire.ts";
 import {
@@ -81,6 +91,71 @@ test("a record that a replica stores, changes or removes is known at the others 
   const count = reads.length;
   for (let i = 0; i < 3; i++) await there.people.refresh();
   expect(reads).toHaveLength(count);
+});
+
+test("of a thousand persons and credentials, each second reads one key of a table, and a change reads that table once", async () => {
+  const keys = createKeys(randomUUID());
+  const link = await openLink({ address: parseRedisUrl(server.url), keys, defaults: {}, clock: undefined, log: quiet });
+  const admin = new Redis(server.nodes[0] ?? {});
+  onTestFinished(async () => {
+    admin.disconnect();
+    await link.close();
+  });
+  const person = (at: number) => create(PersonRecordSchema, { id: `prs_${at}`, person: { name: `Person ${at}` } });
+  const credential = (at: number): Credential => ({
+    ...{
+      id: `crd_${at}`,
+      label: "laptop",
+      roles: ["approver"],
+      agents: ["*"],
+      workspaces: ["*"],
+      sha256: hashOfSecret(`${at}`),
+    },
+    ...{ created: 1, expires: 0, revoked: 0, lineage: [`prs_${at}`] },
+  });
+  const all = Array.from({ length: 999 }, (_, at) => at + 1);
+  const jsonOf = (at: number) => toJsonString(PersonRecordSchema, person(at));
+  await admin.hset(keys.records("people"), Object.fromEntries(all.map((at) => [`prs_${at}`, jsonOf(at)])));
+  const rows = all.map((at) => [`crd_${at}`, JSON.stringify(credential(at))]);
+  await admin.hset(keys.records("credentials"), Object.fromEntries(rows));
+  const sent: string[] = [];
+  const counted: TablePlace["link"] = {
+    run: link.run,
+    command(name, ...args) {
+      sent.push(`${name} ${args[0]}`);
+      return link.command(name, ...args);
+    },
+  };
+  const people = await createRedisTable({ link, keys }, recordKinds.people);
+  await people.put(person(0));
+  await (await createRedisCredentials({ link, keys })).add(credential(0));
+  const [here, credentials] = [
+    await createRedisTable({ link: counted, keys }, recordKinds.people),
+    await createRedisCredentials({ link: counted, keys }),
+  ];
+  expect([here.current().length, credentials.current().length]).toEqual([1_000, 1_000]);
+  const second = async () => {
+    sent.length = 0;
+    await Promise.all([here.refresh(), credentials.refresh()]);
+    return sent.toSorted();
+  };
+  const marks = [keys.recordsMark("credentials"), keys.recordsMark("people")].map((key) => `get ${key}`);
+  for (let i = 0; i < 5; i++) expect(await second()).toEqual(marks);
+  await people.put(person(1_000));
+  expect(await second()).toEqual([...marks, `hvals ${keys.records("people")}`]);
+  expect(await second()).toEqual(marks);
+  expect(here.current()).toHaveLength(1_001);
+
+  // With SQLite they are files, of which each second at most reads the time of change.
+  const directory = await mkdtemp(join(tmpdir(), "toolgate-people-"));
+  onTestFinished(() => rm(directory, { recursive: true }));
+  const stored = all.map((at) => toJson(PersonRecordSchema, person(at)));
+  await writeFile(join(directory, "people.json"), JSON.stringify({ people: stored }));
+  const file = openRecordTable(directory, recordKinds.people);
+  const before = file.current();
+  for (let i = 0; i < 5; i++) await file.refresh();
+  expect(file.current()).toBe(before);
+  expect(before).toHaveLength(999);
 });
 
 /** Follows the log of the root session at a replica, and collects its events. */
