@@ -4,6 +4,7 @@ import { measureAiSdk } from "./ai-sdk.ts";
 import { measureAsks } from "./asks.ts";
 import { type AttacksPlan, measureAttacks } from "./attacks/attacks.ts";
 import { type ComparePlan, compareCommits } from "./commits/compare.ts";
+import { type CostPlan, compareCosts } from "./commits/cost.ts";
 import { ours, peers } from "./competitors.ts";
 import { measureCopies } from "./copies.ts";
 import { measureCorpora } from "./corpora.ts";
@@ -57,6 +58,8 @@ npm run bench -- --workers          only calls of workers, cancels, hostile sche
 npm run bench -- --waits            only waits of ten minutes with the real agents: about 14 minutes
 npm run bench -- --tests            only npm test: files, tests, wall and CPU time
 npm run bench -- --compare COMMIT   this checkout and a commit, interleaved; --rounds N (10): about 12 minutes
+npm run bench -- --cost COMMIT      what a call and an answer cost on both stores, beside a commit and a control; --rounds N (10):
+                                    about 8 minutes
 npm run bench -- --engine COMMIT    what calls and waits cost, beside a commit and the MCP SDK; --rounds N (10): about 25 minutes
 npm run bench -- --profile NAME     CPU profile of one: ${[...ours, ...peers].map(({ key }) => key).join(", ")}
 
@@ -113,6 +116,9 @@ const shortSandbox: SandboxPlan = { rounds: 2, files: 500, sizes: [200, 1_000] }
 
 const fullCompare: ComparePlan = { warmUp: 4_000, ms: 1_500, toolMs: 600, files: 2_000, asks: 400 };
 const shortCompare: ComparePlan = { warmUp: 100, ms: 200, toolMs: 100, files: 200, asks: 40 };
+
+const fullCost: CostPlan = { warmUp: 1_500, ms: 3_000 };
+const shortCost: CostPlan = { warmUp: 50, ms: 200 };
 
 const fullEngine: EnginePlan = {
   ...{ warmUp: 4_000, ms: 1_500, asks: 5_000 },
@@ -183,6 +189,7 @@ function selectSections(): Section[] {
     ["pipeline", ({ folder }, print) => measurePipeline(folder, quick ? shortPipeline : fullPipeline, print)],
     ["files", ({ folder }, print) => measureFiles(folder, print)],
     ["compare", compare],
+    ["cost", compareCost],
     ["engine", compareEngines],
     ["lines", (processes, print) => measureLines(processes, quick ? shortLines : fullLines, print)],
     ["asks", (processes, print) => (files.length > 0 ? measureCorpora : measureAsks)(processes, print, files)],
@@ -237,6 +244,11 @@ async function compare(processes: Processes, print: Print): Promise<void> {
   await compareCommits(processes, options.compare ?? "HEAD", plan, print);
 }
 
+async function compareCost(processes: Processes, print: Print): Promise<void> {
+  const plan = { ...(quick ? shortCost : fullCost), rounds: roundsOf() };
+  await compareCosts(processes, options.cost ?? "HEAD", plan, print);
+}
+
 async function compareEngines(processes: Processes, print: Print): Promise<void> {
   const plan = { ...(quick ? shortEngine : fullEngine), rounds: roundsOf() };
   await measureEngine(processes, options.engine ?? "HEAD", plan, print);
@@ -286,6 +298,7 @@ function readOptions() {
     const options = {
       ...sections,
       compare: text,
+      cost: text,
       engine: text,
       rounds: text,
       profile: text,

@@ -39,7 +39,7 @@ export async function measureAnswers(
   };
   const result: Answers = { running: [], floor: [] };
   for (let index = -warmUp; index < answers; index += 1) {
-    const call = await ask(caller, { sessionId, callId: `call_${index}`, tool: "read", input: { filePath } });
+    const call = await askOnce(caller, { sessionId, callId: `call_${index}`, tool: "read", input: { filePath } });
     const running = await timed(async () => {
       const answer = { sessionId, permissionId: await call.asked, reply: PermissionReply.ONCE };
       await Promise.all([call.running, approver.connect(PermissionService.method.respondToPermission, answer)]);
@@ -75,7 +75,10 @@ export function answersReport({ running, floor }: Answers): string {
 }
 
 /** Makes a call that asks; resolves when it has. */
-async function ask(client: Http2Client, call: { sessionId: string; callId: string; tool: string; input: object }) {
+export async function askOnce(
+  client: Http2Client,
+  call: { sessionId: string; callId: string; tool: string; input: object },
+) {
   const [asked, running, completed] = [
     Promise.withResolvers<string>(),
     Promise.withResolvers<void>(),
