@@ -26,14 +26,9 @@ export async function startIdentityProvider() {
     },
     /** Follows the redirects of a sign-in as a browser does, until the provider sends the person back; returns that address. */
     async follow(url: string, back: string): Promise<URL> {
-      const cookies = new Map<string, string>();
+      const open = createBrowser();
       for (let next = url, hops = 0; hops < 20; hops++) {
-        const cookie = [...cookies].map(([name, value]) => `${name}=${value}`).join("; ");
-        const response = await fetch(next, { redirect: "manual", headers: { cookie } });
-        for (const set of response.headers.getSetCookie()) {
-          const [, name = "", value = ""] = /^([^=]+)=([^;]*)/.exec(set) ?? [];
-          cookies.set(name, value);
-        }
+        const response = await open(next);
         const location = response.headers.get("location");
         if (location === null) throw new Error(`${next} answered ${response.status}: ${await response.text()}`);
         next = new URL(location, next).href;
@@ -41,6 +36,34 @@ export async function startIdentityProvider() {
       }
       throw new Error(`${url} leads in circles`);
     },
+    /** Enters the code of a device flow as a person does in a browser, confirms it and signs in; returns the last page. */
+    async enter(url: string, userCode: string): Promise<string> {
+      const open = createBrowser();
+      let page = await (await open(url)).text();
+      for (const answer of [{}, { confirm: "yes" }]) {
+        const [, xsrf = ""] = /name="xsrf" value="([^"]+)"/.exec(page) ?? [];
+        let response = await open(url, new URLSearchParams({ xsrf, user_code: userCode, ...answer }));
+        for (let hops = 0; response.status >= 300 && response.status < 400 && hops < 20; hops++)
+          response = await open(new URL(response.headers.get("location") ?? "", url).href);
+        page = await response.text();
+      }
+      return page;
+    },
     close: () => child.kill(),
+  };
+}
+
+/** Opens addresses with the cookies of earlier answers, and follows no redirect; a form is posted. */
+function createBrowser() {
+  const cookies = new Map<string, string>();
+  return async (url: string, form?: URLSearchParams): Promise<Response> => {
+    const cookie = [...cookies].map(([name, value]) => `${name}=${value}`).join("; ");
+    const post = form && { method: "POST", body: form };
+    const response = await fetch(url, { redirect: "manual", headers: { cookie }, ...post });
+    for (const set of response.headers.getSetCookie()) {
+      const [, name = "", value = ""] = /^([^=]+)=([^;]*)/.exec(set) ?? [];
+      cookies.set(name, value);
+    }
+    return response;
   };
 }

@@ -32,7 +32,7 @@ beforeAll(async () => {
     await service.configure(
       `store = "${redis.url}"\n[oidc.corp]\nissuer = "${provider.issuer}"\nclient_id = "toolgate"\n` +
         `client_secret_file = "${secret}"\nscopes = ["profile", "groups"]\n` +
-        '[[role_map]]\nissuer = "corp"\ngroup = "sre"\nroles = ["approver"]\n[group.oncall]\nclaims = ["corp:sre"]\n',
+        '[[role_map]]\nissuer = "corp"\ngroup = "sre"\nroles = ["approver"]\n[[role_map]]\nissuer = "corp"\ngroup = "screens"\nroles = ["watcher"]\n[group.oncall]\nclaims = ["corp:sre"]\n',
     );
     await service.start();
   }
@@ -168,4 +168,15 @@ test("groups that a provider named more than four hours ago make no one a member
     await vi.waitFor(async () =>
       expect(await infoAt(service, kim.token)).toMatchObject({ roles: ["approver"], person: { groups: [] } }),
     );
+});
+
+test("a device flow at the provider waits for the person at a replica, and signs them in at the other one", async () => {
+  await provider.do({ is: "account", account: "dev", groups: ["sre", "screens"] });
+  const { url, flow, userCode } = await clientOf(CredentialService, one.url).beginSignIn({ provider: "corp" });
+  const finish = () => clientOf(CredentialService, two.url).finishSignIn({ provider: "corp", flow });
+  expect(await finish()).toMatchObject({ isPending: true, token: "" });
+  expect(await provider.enter(url, userCode)).toContain("Sign-in Success");
+  const { token } = await finish();
+  // The configuration lets no device flow approve.
+  expect(await infoAt(one, token)).toMatchObject({ roles: ["watcher"], person: { name: "dev of corp" } });
 });

@@ -19,6 +19,7 @@ interface OidcProvider {
 
 const { default: Provider } = await import(process.argv[2] ?? "");
 const clientId = "toolgate";
+const deviceGrant = "urn:ietf:params:oauth:grant-type:device_code";
 const groupsOf = new Map<string, string[]>();
 let account = "";
 let isAway = false;
@@ -38,14 +39,18 @@ function makeProvider({ redirectUris, logoutUri }: Extract<Command, { is: "clien
     clients: [
       {
         ...{ client_id: clientId, client_secret: "a-secret-for-tests", redirect_uris: redirectUris },
-        ...{ application_type: "native", grant_types: ["authorization_code", "refresh_token"] },
+        ...{ application_type: "native", grant_types: ["authorization_code", "refresh_token", deviceGrant] },
         ...{ backchannel_logout_uri: logoutUri, backchannel_logout_session_required: true },
       },
     ],
     // ID tokens have no claims of scopes, as the standard wants it: groups come from the user info.
     scopes: ["openid", "profile", "groups", "offline_access"],
     claims: { openid: ["sub"], profile: ["name"], groups: ["groups"], sid: null },
-    features: { backchannelLogout: { enabled: true }, devInteractions: { enabled: false } },
+    features: {
+      backchannelLogout: { enabled: true },
+      deviceFlow: { enabled: true },
+      devInteractions: { enabled: false },
+    },
     // Its own fetch refuses addresses of this machine, where the service is.
     fetch: (url: string, { dispatcher, ...options }: RequestInit & { dispatcher?: unknown }) => fetch(url, options),
     interactions: { url: (_context: unknown, { uid }: { uid: string }) => `/interaction/${uid}` },
