@@ -122,13 +122,26 @@ function parseScripts(text: string): Map<string, string> {
   }
 }
 
-/** Returns the recipes of these targets in a Makefile or justfile, and of the targets that they need; without one, of the first. */
+/**
+ * Returns the recipes of these targets in a Makefile or justfile, and of the targets that they need; without one, of the first. Variables
+ * that are set to a text are replaced by it, also in the text of another one.
+ */
 function recipesIn(text: string, targets: readonly string[]): string[] {
+  const variables = new Map<string, string>();
+  let left = maxRiskLength;
+  const expanded = (line: string) =>
+    line.replaceAll(/\$(?:\((\w+)\)|\{(\w+)\})/g, (_, one, name = one) => {
+      const value = variables.get(name);
+      left -= value?.length ?? 0;
+      return value === undefined || left < 0 ? `\${${name}}` : value;
+    });
   const rules = new Map<string, { needs: string[]; recipe: string[] }>();
   let now: { needs: string[]; recipe: string[] }[] = [];
   for (const line of text.replaceAll("\\\n", " ").split("\n")) {
     const [, command] = /^[ \t]+[@+-]*(.+)/.exec(line) ?? [];
     for (const { recipe } of command === undefined ? [] : now) recipe.push(command ?? "");
+    const [, name = "", value = ""] = /^(\w+)\s*[:?+]*=\s*(.*)/.exec(line) ?? [];
+    if (name !== "") variables.set(name, expanded(value));
     const [, names = "", needs = "", first] = /^([^\s#:=][^:=#]*)::?(?!=)([^#;]*)(?:;(.*))?/.exec(line) ?? [];
     if (names === "") continue;
     now = wordsOf(names).map((name) => {
@@ -146,7 +159,7 @@ function recipesIn(text: string, targets: readonly string[]): string[] {
   for (const name of wanted) for (const need of rules.get(name)?.needs ?? []) wanted.add(need);
   return [...wanted].flatMap((name) => {
     const recipe = rules.get(name)?.recipe.join("\n") ?? "";
-    return recipe === "" ? [] : [recipe.replaceAll(/\$\((\w+)\)/g, "$${$1}").replaceAll("$$", "$")];
+    return recipe === "" ? [] : [expanded(recipe).replaceAll("$$", "$")];
   });
 }
 

@@ -342,8 +342,11 @@ async function bindPlan(
   const texts: CodeText[] = [];
   let [count, left] = [0, maxCodeBytes];
   const tops = new Set(found.flatMap(({ repositories }) => repositories));
-  const ofGit = await filesOfGit([...tops], gitFiles, directory);
-  for (const file of [...(await withScripts(found.flatMap(({ files }) => files))), ...ofGit.code]) {
+  const runsMore = found.some(({ runsMore }) => runsMore);
+  // What a line runs may start git.
+  const ofGit = tops.size > 0 || runsMore ? await filesOfGit([...tops], gitFiles, directory) : { names: [], code: [] };
+  const named = await withScripts(found.flatMap(({ files }) => files));
+  for (const file of tops.size > 0 ? [...named, ...ofGit.code] : named) {
     const { absolute, pattern, external, use } = file;
     if (code[absolute] !== undefined) continue;
     const { sha256, bytes, isBinary, ...content } = await hashes.of(absolute);
@@ -365,7 +368,6 @@ async function bindPlan(
     texts.push({ ...file, sha256, lines });
   }
   const bound = { files, code, shown, texts };
-  const runsMore = found.some(({ runsMore }) => runsMore);
   if ((!runsMore && tops.size === 0) || !listFiles) return { ...bound, missing: [...missing] };
   // The host of a delegated call writes one of these with each request.
   const isCompared = (name: string) => !isForeignPermission(tool) || !nonceName.test(basename(name));
@@ -397,7 +399,6 @@ interface FilesOfGit {
 
 /** Lists the settings and hooks of repositories, and the files that the settings name. */
 async function filesOfGit(tops: readonly string[], known: Layers["gitFiles"], directory: string): Promise<FilesOfGit> {
-  if (tops.length === 0) return { names: [], code: [] };
   const own = tops.flatMap((top) => [join(top, ".git/config"), join(top, ".git/hooks")]);
   const found = [...new Set([...own, ...(known?.code ?? [])])].map(async (path) => {
     const entries = await listDirectory(path);

@@ -112,6 +112,7 @@ const rows: readonly Row[] = [
     NETWORK,
   ],
   ["go", /^(install|get)\b|^run \S+@/, DOWNLOADED_CODE, NETWORK],
+  ["go", /^list .*@/, NETWORK],
   ["deno", /^(run|install|x)\b.*(https?:|npm:|jsr:)/, DOWNLOADED_CODE, NETWORK],
   ["docker podman", /^(run|compose (up|run)|build|buildx)\b/, DOWNLOADED_CODE],
   ["nix", /^(run|shell|develop|build)\b/, DOWNLOADED_CODE, NETWORK],

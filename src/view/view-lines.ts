@@ -23,13 +23,13 @@ export interface ViewLine {
 
 /**
  * Draws the view of a permission request: the tool, every value of the input, the files that run, and what is missing. This is the
- * only reader of the view, so that no client adds or drops a part of it. The questions of a call are left to their form.
+ * only reader of the view, so that no client adds or drops a part of it. What the form of a question shows is left to it.
  */
 export function viewLines({ view, question }: Pick<PermissionRequest, "view" | "question">): ViewLine[] {
   if (!view) return [];
   const { tool, title, input, files, missing } = view;
   const isRepeated = title === "" || title === tool || input.some(({ text }) => text === title);
-  const values = question.length > 0 ? input.filter(({ path }) => !path.startsWith("/questions/")) : input;
+  const values = question.length > 0 ? input.filter(({ path }) => !formed.test(path)) : input;
   return [
     { kind: "tool", name: "tool", text: isRepeated ? tool : `${tool}: ${title}`, cut: "" },
     ...values.map(({ path, text, bytes, sha256 }): ViewLine => {
@@ -49,6 +49,9 @@ export function viewLines({ view, question }: Pick<PermissionRequest, "view" | "
     }),
   ];
 }
+
+/** The values that the form of a question shows. */
+const formed = /^\/questions\/\d+\/(question|header|multiple|custom|options|options\/\d+\/(label|description))$/;
 
 /** A call on one line: its command, otherwise the tool and the beginning of its values. */
 export function callSummary(request: PermissionRequest): string {

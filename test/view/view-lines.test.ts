@@ -48,11 +48,10 @@ test("a title that repeats a value is not drawn twice, and questions are left to
     { name: "tool", text: "bash" },
     { name: "command", text: "ls" },
   ]);
-  const asked = requestOf({ questions: [{ question: "Which?" }], note: "n" }, { title: "" });
-  expect(viewLines({ ...asked, question: [create(QuestionSchema, { question: "Which?" })] })).toMatchObject([
-    { name: "tool" },
-    { name: "note" },
-  ]);
+  const options = [{ label: "a", description: "", preview: "p" }];
+  const asked = requestOf({ questions: [{ question: "Which?", options, run: "x" }], note: "n" }, { title: "" });
+  const lines = viewLines({ ...asked, question: [create(QuestionSchema, { question: "Which?" })] });
+  expect(lines.map(({ name }) => name)).toEqual(["tool", "questions/0/options/0/preview", "questions/0/run", "note"]);
 });
 
 /** JSON with the characters that a person would not see. */

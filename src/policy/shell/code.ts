@@ -63,7 +63,7 @@ export function commandCode(
     dangers.some((danger) => mayRunFiles(name, plain, danger));
   if (own !== undefined) {
     add("startup", valuesOf(plain, isShell ? "--rcfile --init-file" : (codeOptions.get(own) ?? "")));
-    if (own === "python") add("script", valuesOf(plain, "-m").flatMap(filesOfModule));
+    if (own === "python") add("script", modulesOf(plain).flatMap(filesOfModule));
   }
   if (/^([gmn]?awk|g?sed|jq)$/.test(name)) add("script", valuesOf(plain, "-f --file --from-file"));
   if (name === "curl") add("startup", valuesOf(plain, "-K --config"));
@@ -107,7 +107,7 @@ function mayRunFiles(name: string, words: readonly string[], { at, mayBegin }: D
 }
 
 /** Sub-commands that run no files of the workspace, apart from those that settings of git name. */
-const tameGit = /^(am|apply|archive|bundle|config|gc|help|init|maintenance|notes|var)$/;
+const tameGit = /^(am|apply|bundle|config|gc|help|init|maintenance|notes|var)$/;
 const tameDocker =
   /^(attach|commit|export|kill|load|login|logout|network|pause|pull|push|rename|restart|rm|rmi|save|search|start|stop|system|tag|unpause|volume|wait)$/;
 const tarPrograms = /^(-\w*[FI]|--(use-c|to-c|checkpoint-a|rsh|rmt|info-s|new-v))/;
@@ -133,6 +133,14 @@ function valuesOf(words: readonly string[], options: string): string[] {
       return /^-\w$/.test(name) && word.startsWith(name) ? word.slice(2) : [];
     }),
   );
+}
+
+/** Returns the module that Python runs; other letters may stand before the `m`. */
+function modulesOf(words: readonly string[]): string[] {
+  return words.flatMap((word, i) => {
+    const [, attached] = /^-[a-zA-Z]*?m(.*)$/.exec(word) ?? [];
+    return attached === undefined ? [] : attached || (words[i + 1] ?? []);
+  });
 }
 
 /** The files in the working directory that `python -m` finds for a module. */
@@ -163,7 +171,8 @@ const useOf = (words: readonly Word[], path: string): CodeUse => (words[0]?.valu
 
 /** Checks if a program runs what the workspace holds: build programs, test runners, and any that is not known. */
 function runsWorkspace(name: string, words: readonly string[]): boolean {
-  if (isRunner(words) || buildFiles.has(name) || packageManagers.test(name)) return true;
+  // The machine that it names may be this one.
+  if (isRunner(words) || name === "ssh" || buildFiles.has(name) || packageManagers.test(name)) return true;
   return !(programs.has(name) || knownTame.test(name));
 }
 
@@ -196,18 +205,24 @@ const buildFiles: ReadonlyMap<string, readonly string[]> = new Map(
   }),
 );
 
+/** Options of build programs that name the directory to work in. */
+const directoryOptions = "-C --directory --prefix --cwd --dir";
+
 function buildInputs(name: string, words: readonly string[]): CodeFile[] {
-  const directories = valuesOf(words, "-C --directory --prefix --cwd");
+  const directories = valuesOf(words, directoryOptions);
   const within = (path: string) => (directories[0] === undefined ? path : `${directories[0]}/${path}`);
   const build = (path: string): CodeFile => ({ path: within(path), glob: false, use: "build" });
   if (packageManagers.test(name)) {
-    const given = words.slice(1).filter(isOperand);
+    const isDirectory = (word: string) => directoryOptions.split(" ").includes(word);
+    const given = words.slice(1).filter((word, i) => isOperand(word) && !isDirectory(words[i] ?? ""));
     const script = /^(run|run-script)$/.test(given[0] ?? "") ? given[1] : given[0];
     const named = script === undefined ? [] : [script === "t" ? "test" : script];
     return [{ ...build("package.json"), scripts: named.flatMap((one) => [`pre${one}`, one, `post${one}`]) }];
   }
   const program = /^(docker|podman)$/.test(name) ? `docker ${words[1]}` : name;
-  const named = /make$|^docker (build|compose)$/.test(program) ? valuesOf(words, "-f --file --makefile") : [];
+  const named = /make$|^just$|^docker (build|compose)$/.test(program)
+    ? valuesOf(words, "-f --file --makefile --justfile")
+    : [];
   const targets = /^(g?make|just)$/.test(name) && { scripts: words.slice(1).filter(isOperand) };
   return (named.length > 0 ? named : (buildFiles.get(program) ?? [])).map((path) => ({ ...build(path), ...targets }));
 }

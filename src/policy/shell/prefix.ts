@@ -99,7 +99,7 @@ function wordCount(words: readonly string[]): number | undefined {
 const beginnings: ReadonlyMap<string, ReadonlySet<string>> = new Map(
   Object.entries({
     ...Object.fromEntries(
-      "cat,cd,echo,grep,head,ls,mkdir,ps,pwd,sleep,tail,touch,wc,which".split(",").map((name) => [name, ""]),
+      "cat,cd,echo,grep,head,ls,mkdir,pwd,sleep,tail,touch,wc,which".split(",").map((name) => [name, ""]),
     ),
     brew: "list,services list",
     bun: "pm ls,run lint,run test,run typecheck,test",

@@ -323,6 +323,9 @@ const wider: readonly (readonly [approved: string, line: string])[] = [
   ["ip link set a up", "ip link set a down"],
   ["brew services list", "brew services stop a"],
   ["cdk list", "cdk destroy"],
+  ["go list -m all", "go list -m example.com/x@latest"],
+  ["ps", "ps e"],
+  ["ps aux", "ps auxe"],
   // Without an option that holds a command back.
   ["git commit --dry-run -m a", "git commit -m a"],
   ["git add -n a", "git add a"],
