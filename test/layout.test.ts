@@ -239,16 +239,16 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   "ai-sdk": 350,
   approval: 1_850,
   bodies: 7_100,
-  call: 11_960,
+  call: 12_090,
   cli: 11_200,
   client: 850,
   compose: 2_960,
   config: 3_520,
   console: 8_860,
-  core: 2_080,
+  core: 2_110,
   edge: 7_960,
   people: 2_020,
-  policy: 8_450,
+  policy: 8_530,
   reach: 3_000,
   sandbox: 5_400,
   sources: 1_100,
@@ -256,7 +256,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   telemetry: 1_050,
   tool: 2_700,
   tools: 11_050,
-  view: 1_250,
+  view: 1_260,
 };
 
 const linesOf = (of: typeof sources) => of.reduce((sum, { text }) => sum + text.split("\n").length - 1, 0);

@@ -38,6 +38,8 @@ export interface ShownCall {
   files?: readonly MessageInitShape<typeof ViewFileSchema>[];
   /** Descriptions of what cannot be shown. */
   missing?: readonly string[];
+  /** Descriptions of where the call sends what it sends. */
+  targets?: readonly string[];
 }
 
 /** Bytes of paths and texts that the leaves of a view have together. */
@@ -52,7 +54,8 @@ const maxPathBytes = 1_024;
 const maxReadableBytes = 1024 * 1024;
 
 /** Builds the view of a call, without the digest. A view with a cut leaf needs the whole input at its `inputUrl`. */
-export function createCallView({ tool, title, input, metadata = {}, files = [], missing = [] }: ShownCall): CallView {
+export function createCallView(call: ShownCall): CallView {
+  const { tool, title, input, metadata = {}, files = [], missing = [], targets = [] } = call;
   const leaves = jsonLeaves(input).map(withBytes);
   const known = new Set(leaves.map(({ text }) => text));
   const isSaid = ({ path, text }: Leaf) => path !== "" && !known.has(text);
@@ -76,6 +79,7 @@ export function createCallView({ tool, title, input, metadata = {}, files = [], 
     ],
     files: [...files],
     missing: unseen.map(visibleLine),
+    targets: targets.map(visibleLine),
     complete: unseen.length === 0,
   });
 }

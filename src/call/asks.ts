@@ -106,7 +106,7 @@ export async function openMissingAsks(
   call: Running,
   decision: CallDecision,
   { digest, hookDigest = digest, asks, missing, former, asStarted = false }: CallAnswers,
-  { preview, files, missing: unseen = [] }: DecisionView,
+  { preview, files, targets = [], missing: unseen = [] }: DecisionView,
   subject: Subject,
 ): Promise<boolean> {
   if (call.record.attempts > 0) {
@@ -126,7 +126,7 @@ export async function openMissingAsks(
   const shown = preview && (await storePreview(engine, call, await preview()));
   const unbound = asStarted ? ["the code as it is when the call starts: it changed after each approval"] : [];
   const view = await storeView(engine, call, {
-    ...{ title: decision.plan.title, missing: [...unseen, ...unbound] },
+    ...{ title: decision.plan.title, missing: [...unseen, ...unbound], targets },
     ...(files && { files }),
   });
   const code = former ? changeText(changedSince(former, await decision.bound()), asStarted) : "";

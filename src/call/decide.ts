@@ -42,6 +42,7 @@ import { createFileHashes, type FileHashes, type FileTree, findProgram, readTree
 import { type CodeText, risksOfCode, withScripts } from "./code-texts.ts";
 import { createRecorder, decisionFacts, type Recorder } from "./decision-facts.ts";
 import type { LineAnalysis } from "./line-analysis.ts";
+import { pushTargets } from "./push-targets.ts";
 import { judgeShadow, type ShadowRules } from "./shadow.ts";
 import { nonceName } from "./shared-disk.ts";
 
@@ -128,6 +129,8 @@ export interface Binding {
   texts: readonly CodeText[];
   /** Descriptions of what is not bound. */
   missing: readonly string[];
+  /** Descriptions of where the call sends what it sends. */
+  targets: readonly string[];
 }
 
 /** The decision on a question, with what approvals are bound to and approvers see. Both are made when they are needed. */
@@ -158,6 +161,7 @@ export interface DecisionView {
   files?: Binding["shown"];
   /** What approvers cannot be shown, each as a text. */
   missing?: readonly string[];
+  targets?: Binding["targets"];
   /** The tool's check that failed. */
   problem?: ToolFailure;
 }
@@ -222,9 +226,9 @@ export async function decide(
     },
     async view() {
       const isAsked = verdict.action === PermissionAction.ASK;
-      const { shown: files, missing } = isAsked ? await bound() : { shown: [], missing: [] };
+      const { shown: files, missing, targets } = isAsked ? await bound() : { shown: [], missing: [], targets: [] };
       const view = await viewOf(policy, decided);
-      return { ...view, files, missing: [...missing, ...(view.missing ?? [])] };
+      return { ...view, files, targets, missing: [...missing, ...(view.missing ?? [])] };
     },
   };
 }
@@ -367,7 +371,10 @@ async function bindPlan(
     shown.push({ path, sha256, bytes: BigInt(bytes), lines, use: codeUses[use], changedSinceRead });
     texts.push({ ...file, sha256, lines });
   }
-  const bound = { files, code, shown, texts };
+  // Without a search path the call runs elsewhere, with other settings.
+  const pushes = searchPath === "" ? [] : found.flatMap(({ pushes }) => pushes);
+  const targets = pushes.length > 0 && gitFiles ? await pushTargets(pushes, gitFiles.code) : [];
+  const bound = { files, code, shown, texts, targets };
   if ((!runsMore && tops.size === 0) || !listFiles) return { ...bound, missing: [...missing] };
   // The host of a delegated call writes one of these with each request.
   const isCompared = (name: string) => !isForeignPermission(tool) || !nonceName.test(basename(name));

@@ -183,10 +183,10 @@ async function planTool(parts: PlannerParts, principal: Principal, request: Plan
     return { title: tool.name, verdict, asks: [], problem: failing(decision) };
   }
   const { plan, verdict } = decision;
-  const { preview: whole, files = [], missing = [], problem } = await decision.view();
+  const { preview: whole, files = [], missing = [], targets = [], problem } = await decision.view();
   const preview = whole && cutPreview(await whole());
   const view = createCallView({
-    ...{ tool: tool.name, title: plan.title, input: question.request, files, missing },
+    ...{ tool: tool.name, title: plan.title, input: question.request, files, missing, targets },
   });
   return {
     ...{ title: plan.title, verdict },

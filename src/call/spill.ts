@@ -42,10 +42,10 @@ export async function storePreview(
 export async function storeView(
   { outputs, store }: Engine,
   { record: { part, ref } }: Pick<Running, "record">,
-  { title, metadata, files = [], missing = [] }: Omit<ShownCall, "tool" | "input">,
+  shown: Omit<ShownCall, "tool" | "input">,
 ): Promise<CallView> {
   const input = inputOf(part);
-  const view = createCallView({ tool: part.tool, title, input, metadata, files, missing });
+  const view = createCallView({ ...shown, tool: part.tool, input });
   if (!isViewCut(view)) return view;
   const id = newId("out", store.now());
   await outputs.append(ref.root, id, Buffer.from(canonicalJson(input)));

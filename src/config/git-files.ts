@@ -1,5 +1,6 @@
 import { closeSync, constants, fstatSync, openSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { basename, dirname, join, relative, resolve, sep } from "node:path";
+import { settingsIn } from "../core/git-settings.ts";
 import { listNames } from "../core/read-if-exists.ts";
 import { foldPath, type GitFiles, protectedFile } from "../policy/protected-files.ts";
 
@@ -171,35 +172,6 @@ function programFiles(name: string, value: string): string[] {
 
 const interpreters =
   /(^|\/)(\.|source|exec|env|time|nice|command|(ba|da|z|k|fi)?sh|python[\d.]*|node|deno|bun|perl|ruby|php|lua|awk|tclsh|pwsh)$/;
-
-/** Reads the names and values of a settings file, as git does, without judging what git would refuse. */
-function* settingsIn(text: string): Generator<{ name: string; value: string }> {
-  let section = "";
-  // A backslash at its end continues a line.
-  for (let line of text.replace(/\\\r?\n/g, " ").split(/\r?\n/)) {
-    const [header, start = "", quoted] = /^\s*\[\s*([\w.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]/.exec(line) ?? [];
-    if (header !== undefined) {
-      const [first = "", ...old] = start.toLowerCase().split(".");
-      section = quoted === undefined && old.length === 0 ? first : `${first}.*`;
-      line = line.slice(header.length);
-    }
-    const [, key, raw] = /^\s*([A-Za-z][\w-]*)\s*=\s*(.*)$/.exec(line) ?? [];
-    if (key !== undefined && raw !== undefined) yield { name: `${section}.${key.toLowerCase()}`, value: unquoted(raw) };
-  }
-}
-
-/** Removes the quotes, escapes and comment of a value. */
-function unquoted(raw: string): string {
-  let [value, isQuoted] = ["", false];
-  for (let i = 0; i < raw.length; i++) {
-    const char = raw[i] ?? "";
-    if (char === "\\") value += { n: "\n", t: "\t" }[raw[++i] ?? ""] ?? raw[i] ?? "";
-    else if (char === '"') isQuoted = !isQuoted;
-    else if (!isQuoted && (char === "#" || char === ";")) break;
-    else value += char;
-  }
-  return value.trim();
-}
 
 /** Reads a small regular file; waits for no FIFO. */
 function contentOf(file: string): { text?: string; changedMs?: number } {

@@ -7,6 +7,7 @@ import type { Rule } from "./rules.ts";
 import type { PlacedCode } from "./shell/code.ts";
 import type { Readings } from "./shell/command.ts";
 import type { RiskFound } from "./shell/effects.ts";
+import type { PlacedPush } from "./shell/push.ts";
 
 /** An ask with the findings of the command analysis; see `expand`. */
 export interface ExpandedAsk extends Ask {
@@ -44,6 +45,8 @@ export interface LineCode {
   unknown: readonly string[];
   /** The top directories of the repositories in which git runs. */
   repositories: readonly string[];
+  /** The pushes that go where the settings of their repositories say. */
+  pushes: readonly PlacedPush[];
 }
 
 /** What the sandbox enforces for the command lines of an agent. */

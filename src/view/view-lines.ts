@@ -22,12 +22,12 @@ export interface ViewLine {
 }
 
 /**
- * Draws the view of a permission request: the tool, every value of the input, the files that run, and what is missing. This is the
+ * Draws the view of a permission request: the tool, every value of the input, where it goes, the files that run, and what is missing. This is the
  * only reader of the view, so that no client adds or drops a part of it. What the form of a question shows is left to it.
  */
 export function viewLines({ view, question }: Pick<PermissionRequest, "view" | "question">): ViewLine[] {
   if (!view) return [];
-  const { tool, title, input, files, missing } = view;
+  const { tool, title, input, files, missing, targets } = view;
   const isRepeated = title === "" || title === tool || input.some(({ text }) => text === title);
   const values = question.length > 0 ? input.filter(({ path }) => !formed.test(path)) : input;
   return [
@@ -38,6 +38,7 @@ export function viewLines({ view, question }: Pick<PermissionRequest, "view" | "
       const cut = isWhole ? "" : `only the beginning of ${sizeOf(Number(bytes))}, SHA-256 ${sha256}`;
       return { kind: "input", name, text: text === "" ? '""' : text, cut, bytes: Number(bytes) };
     }),
+    ...targets.map((text): ViewLine => ({ kind: "note", name: "goes to", text, cut: "" })),
     ...files.map((file): ViewLine => {
       const line = { kind: "file", name: useWords(file), text: fileWords(file), cut: "", hash: file.sha256 } as const;
       return file.lines > 0 ? { ...line, path: file.path } : line;

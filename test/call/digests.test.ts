@@ -42,7 +42,7 @@ async function digest({ policy = "p1", version = "1", input = { to: "staging" },
   const workspace = await openWorkspace("default", join(directory, at));
   const files: Record<string, string> = {};
   for (const { absolute } of planned.binds ?? []) files[absolute] = (await createFileHashes().of(absolute)).sha256;
-  const bound = async () => ({ files, code: {}, shown: [], texts: [], missing: [] });
+  const bound = async () => ({ files, code: {}, shown: [], texts: [], missing: [], targets: [] });
   const decision = { plan: planned, bound };
   return await approvalDigest(parts, boundTool(deploy(version)), input, decision, { workspace });
 }

@@ -5,6 +5,7 @@ import { type Command, type LineReading, readCommands } from "./command.ts";
 import { type Containment, contain } from "./containment.ts";
 import type { Use } from "./effects.ts";
 import { madeNames, nameCaution, pathsOf } from "./glob.ts";
+import { leavesRemotes, type PlacedPush, pushOf } from "./push.ts";
 import {
   type Allowed,
   addBelow,
@@ -34,6 +35,7 @@ export async function expand(
   const touched = createTouched(allowed, ask.isConfined === true);
   const programs = new Set<string>();
   const repositories = new Set<string>();
+  const pushes: PlacedPush[] = [];
   let runsMore = false;
   const byPlace = new Map<string, ExpandedAsk>();
   const pipelines = new Map<string, string>();
@@ -43,6 +45,7 @@ export async function expand(
     readings.set(line, reading);
     return { line, ...reading };
   });
+  const isCalm = lines.every(({ commands }) => commands.every(leavesRemotes));
   const place = (command: Command) => directoryOf(command, ask.cwd ?? "/", files);
   for (const { line, commands } of lines) {
     const isFed = commands.some(({ pipeline }) => pipeline !== undefined);
@@ -52,6 +55,8 @@ export async function expand(
       const cwd = await place(command);
       const repository = usesGit(command) ? await repositoryAt(cwd, files) : undefined;
       if (repository?.top !== undefined) repositories.add(repository.top);
+      const push = isCalm && repository?.top !== undefined ? pushOf(command) : undefined;
+      if (push && repository?.top !== undefined) pushes.push({ top: repository.top, ...push });
       const alwaysAsk =
         repository?.problem ??
         (await foreignSource(command, cwd, files)) ??
@@ -77,7 +82,7 @@ export async function expand(
     ...(ask.cwd === undefined ? unplaced : first),
     code: {
       ...{ files: [...touched.code.values()], runsMore },
-      ...{ unknown: [...touched.unknownCode], repositories: [...repositories] },
+      ...{ unknown: [...touched.unknownCode], repositories: [...repositories], pushes },
     },
     programs: [...programs],
   };

@@ -360,6 +360,9 @@ export function gitOptions(words: readonly Word[]): readonly Option[] | undefine
   return first && subcommands.get(first.word.value)?.(words, first.at + 1).options;
 }
 
+/** Returns the options and operands of a `git push` without options before it. */
+export const pushWords = (words: readonly Word[]) => subcommands.get("push")?.(words, 2);
+
 /** Returns the directory from which git looks for the repository, if options name one. */
 function directoryIn(options: readonly Option[]): string | undefined {
   const named = options.flatMap(({ name, value }) => {

@@ -2026,7 +2026,11 @@ type CallView struct {
 	Digest string `protobuf:"bytes,7,opt,name=digest,proto3" json:"digest,omitempty"`
 	// input_url is `toolgate-output:ID` of the whole input as canonical JSON (RFC 8785), where `input` has a leaf that is
 	// cut; ReadToolOutput returns it. Empty otherwise, and in the response of PlanTool, whose caller has the input.
-	InputUrl      string `protobuf:"bytes,8,opt,name=input_url,json=inputUrl,proto3" json:"input_url,omitempty"`
+	InputUrl string `protobuf:"bytes,8,opt,name=input_url,json=inputUrl,proto3" json:"input_url,omitempty"`
+	// targets names where the call sends what it sends, each as a text for a person. For a `git push` it is the host and path
+	// of the remote, without credentials, and the refs, by the settings of the repository. Empty where they are not known,
+	// or other settings may rewrite the address.
+	Targets       []string `protobuf:"bytes,9,rep,name=targets,proto3" json:"targets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2115,6 +2119,13 @@ func (x *CallView) GetInputUrl() string {
 		return x.InputUrl
 	}
 	return ""
+}
+
+func (x *CallView) GetTargets() []string {
+	if x != nil {
+		return x.Targets
+	}
+	return nil
 }
 
 // ViewLeaf is a value of an input that has no members: a string, number, boolean, null, empty object or empty list.
@@ -2758,7 +2769,7 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\x04view\x18\" \x01(\v2\x1a.opencode.tool.v1.CallViewR\x04view\x120\n" +
 	"\x06person\x18% \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x12\x18\n" +
 	"\achanged\x18& \x01(\tR\achangedB\a\n" +
-	"\x05_tool\"\x83\x02\n" +
+	"\x05_tool\"\x9d\x02\n" +
 	"\bCallView\x12\x12\n" +
 	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x120\n" +
@@ -2767,7 +2778,8 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\bcomplete\x18\x05 \x01(\bR\bcomplete\x12\x18\n" +
 	"\amissing\x18\x06 \x03(\tR\amissing\x12\x16\n" +
 	"\x06digest\x18\a \x01(\tR\x06digest\x12\x1b\n" +
-	"\tinput_url\x18\b \x01(\tR\binputUrl\"`\n" +
+	"\tinput_url\x18\b \x01(\tR\binputUrl\x12\x18\n" +
+	"\atargets\x18\t \x03(\tR\atargets\"`\n" +
 	"\bViewLeaf\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
