@@ -45,9 +45,22 @@ test("the metrics have the open requests with the age of the oldest, and the run
   expect(stepsOf("start_call")).toBeLessThanOrEqual(1);
   await agent.tools.cancelTool({ sessionId, callId: "c2" });
   await two.end();
+  // A rejection withdraws the other request of its call.
+  const outside = execute("c4", "touch /opt/outside.txt");
+  const rejected = await outside.until("permissionAsked");
+  const { permissions: both } = await person.permissions.listPermissions({ sessionId });
+  expect(both).toHaveLength(2);
+  await person.permissions.respondToPermission({
+    ...{ sessionId, permissionId: rejected.id, reply: PermissionReply.REJECT },
+  });
+  await outside.end();
   // Counted are answers, not withdrawals; by how, and not by whom.
   const answers = Object.entries(await valuesOf(service)).filter(([name]) => name.startsWith("toolgate_answers_total"));
-  expect(answers).toEqual([['toolgate_answers_total{kind="",method="token",outcome="once"}', 1]]);
+  const answerOf = (outcome: string) => `toolgate_answers_total{kind="",method="token",outcome="${outcome}"}`;
+  expect(answers).toEqual([
+    [answerOf("once"), 1],
+    [answerOf("reject"), 1],
+  ]);
 });
 
 test("the metrics have the build, the process and the event loop", async () => {
