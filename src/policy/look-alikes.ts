@@ -1,18 +1,18 @@
 /** Warns about characters that look like others in ASCII: a name may not be the one that its reader takes it for. */
 export function lookAlikeWarnings(text: string): string[] {
   if (/^[\0-\x7f]*$/.test(text)) return [];
-  const found = new Map<string, string>();
+  const found = new Map<string, LookAlike>();
   for (const [word] of text.matchAll(/[\p{L}\p{N}\p{M}_]+/gu)) {
     const isSuspicious = /[A-Za-z]/.test(word) || [...word].every((character) => asciiFor(character) !== undefined);
-    for (const character of isSuspicious ? word : "") add(found, character);
+    for (const character of isSuspicious ? word : "") add(found, character, word);
   }
   for (const [character] of text.matchAll(/[^\p{L}\p{N}\p{M}\0-\x7f]/gu)) add(found, character);
   // Other scripts write with marks; on an ASCII character, or on nothing, they make it look like another one.
   const marks = new Set([...text.matchAll(/(?:^|[\0-\x7f])(\p{M}+)/gu)].flatMap(([, run = ""]) => [...run]));
   return [
     ...[...found].map(
-      ([character, ascii]) =>
-        `it contains ${JSON.stringify(character)} (U+${codeOf(character)}), which looks like ${JSON.stringify(ascii)}`,
+      ([character, { ascii, word }]) =>
+        `it contains ${JSON.stringify(character)} (U+${codeOf(character)}), which looks like ${JSON.stringify(ascii)}${word === undefined ? "" : `, in "${escaped(word, character)}"`}`,
     ),
     ...[...marks].map(
       (mark) =>
@@ -22,9 +22,22 @@ export function lookAlikeWarnings(text: string): string[] {
   ];
 }
 
-function add(found: Map<string, string>, character: string): void {
+/** The ASCII that a character looks like, and the first word with it. */
+interface LookAlike {
+  ascii: string;
+  word?: string | undefined;
+}
+
+function add(found: Map<string, LookAlike>, character: string, word?: string): void {
   const ascii = asciiFor(character);
-  if (ascii !== undefined) found.set(character, ascii);
+  if (ascii !== undefined && !found.has(character)) found.set(character, { ascii, word });
+}
+
+/** The word around a character, with all but ASCII escaped, so that a reader sees where it stands. */
+function escaped(word: string, character: string): string {
+  const at = word.indexOf(character);
+  const shown = word.slice(Math.max(0, at - 20), at + 20);
+  return shown.replace(/[^\0-\x7f]/gu, (one) => `\\u{${codeOf(one).toLowerCase().replace(/^0+/, "")}}`);
 }
 
 function asciiFor(character: string): string | undefined {

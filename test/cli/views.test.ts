@@ -94,7 +94,7 @@ describe("an ask", () => {
     expect(askLines(create(PermissionRequestSchema, { permission: "bash", preview }), plain, { now: 0 })).toEqual([
       "? bash",
       "  command  ls",
-      "  sandbox  12 paths hidden: .env, secrets/, …",
+      "  sandbox  12 paths hidden from the command: .env, secrets/, …",
     ]);
   });
 

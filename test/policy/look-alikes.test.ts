@@ -4,7 +4,8 @@ import { lookAlikeWarnings } from "../../src/policy/look-alikes.ts";
 
 test.each([
   ["rm а.txt", []],
-  ["cаt x", ['it contains "а" (U+0430), which looks like "a"']],
+  ["cаt x", ['it contains "а" (U+0430), which looks like "a", in "c\\u{430}t"']],
+  ["curl https://gіthub.com", ['in "g\\u{456}thub"']],
   ["сор x", ["с", "о", "р"]],
   ["ｒm x", ["ｒ"]],
   ["cat src∕a.ts", ["∕"]],
