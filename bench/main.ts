@@ -59,7 +59,7 @@ npm run bench -- --waits            only waits of ten minutes with the real agen
 npm run bench -- --tests            only npm test: files, tests, wall and CPU time
 npm run bench -- --compare COMMIT   this checkout and a commit, interleaved; --rounds N (10): about 12 minutes
 npm run bench -- --cost COMMIT      what a call and an answer cost on both stores, beside a commit and a control; --rounds N (10):
-                                    about 8 minutes
+                                    about 10 minutes
 npm run bench -- --engine COMMIT    what calls and waits cost, beside a commit and the MCP SDK; --rounds N (10): about 25 minutes
 npm run bench -- --profile NAME     CPU profile of one: ${[...ours, ...peers].map(({ key }) => key).join(", ")}
 

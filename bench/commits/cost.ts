@@ -12,7 +12,7 @@ import { figureRow } from "./ratio.ts";
 import { createFigures, createSides, type InTurn, inTurns, type Side } from "./sides.ts";
 
 export interface CostPlan {
-  /** Calls and answers of each service before anything is measured. */
+  /** Calls of each service before anything is measured, and a fifth of it of calls that ask. */
   readonly warmUp: number;
   /** Milliseconds per figure and service. */
   readonly ms: number;
@@ -52,16 +52,17 @@ export async function compareCosts(
         const toolgate = await startToolgate(processes, { name, main, ...(redis && { store: redis.url }) });
         services.push({ who, toolgate, also: redis?.pid });
       }
-      for (const [label, open] of [
-        ["call", echoOf],
-        ["asked and answered call", answerOf],
+      for (const [label, open, calls] of [
+        ["call", echoOf, warmUp],
+        ["asked and answered call", answerOf, warmUp / 5],
       ] as const) {
         const targets: (InTurn & { who: Measured })[] = [];
         for (const { who, toolgate, also } of services) {
           const target = { pids: [toolgate.server.pid], echo: await open(toolgate) };
+          // At once: a connection without traffic is closed.
+          await measure(target, { calls }, width);
           targets.push({ who, target, ...(also !== undefined && { also }) });
         }
-        for (const { target } of targets) await measure(target, { calls: warmUp }, width);
         const costs = await inTurns(targets, ms, width);
         const what = `${label} on ${store}, CPU of the service`;
         addAll(
