@@ -126,7 +126,7 @@ async function startParts(
   });
   scope.defer(builtIn.close);
   const agreement = await createPolicyAgreement(store.calls, rules, log);
-  const reach = createReach(config, { store: opened, replicaId, log });
+  const reach = createReach(config, { store: opened, replicaId, people, personRules: () => config, log });
   if (reach !== undefined) scope.defer(reach.close);
   const replica = createReplica({
     notices: reach,

@@ -202,7 +202,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     tokens: namePersons(tokens, settings, { file, lineOf, workspaces }),
     jwt: readJwt(jwt, { file, lineOf, workspaces }),
     ...readPeople({ oidc, role_map, group }, { file, lineOf, workspaces }),
-    ...readReach({ channel, notify, public_url: plain.public_url }, { file, lineOf, workspaces }),
+    ...readReach({ channel, notify, public_url: plain.public_url, group, oidc }, { file, lineOf, workspaces }),
     ...(generated !== undefined && { callerTokenFile: generated }),
     loginFile: canonicalPath(resolve(directory, userDirectory(environment), "credentials.json")),
     requiresOtherUser: require_other_user,

@@ -113,7 +113,7 @@ function checkRoleMap({ oidc, role_map }: PeopleSettings, source: Source): void 
 }
 
 /** Reads `PROVIDER:NAME` of a member or claim; `local` are those who signed in with a code. */
-function splitEntry(entry: string, { oidc }: Pick<PeopleSettings, "oidc">, at: string): [string, string] {
+export function splitEntry(entry: string, { oidc }: Pick<PeopleSettings, "oidc">, at: string): [string, string] {
   const [, name = "", rest = ""] = /^([^:]+):(.+)$/.exec(entry) ?? [];
   const issuer = name === "local" ? "local" : oidc[name]?.issuer;
   if (issuer !== undefined && rest !== "") return [issuer, rest];

@@ -1,10 +1,11 @@
 import { readFileSync } from "node:fs";
+import { wildcard } from "../policy/wildcard.ts";
 import { checkOutside } from "./paths.ts";
-import { msOf } from "./people.ts";
+import { msOf, splitEntry } from "./people.ts";
 import type { Settings } from "./schema.ts";
 import { ConfigError } from "./toml.ts";
 
-type ReachSettings = Pick<Settings, "channel" | "notify" | "public_url">;
+type ReachSettings = Pick<Settings, "channel" | "notify" | "public_url" | "group" | "oidc">;
 
 /** A channel, with its secrets read. */
 export interface ChannelSettings extends Omit<Settings["channel"][string], "secret_file" | "to"> {
@@ -22,7 +23,8 @@ interface Source {
 }
 
 /** Reads the channels, and which requests are sent to them. Throws on what would reach nobody. */
-export function readReach({ channel, notify, public_url }: ReachSettings, { file, lineOf, workspaces }: Source) {
+export function readReach(settings: ReachSettings, { file, lineOf, workspaces }: Source) {
+  const { channel, notify, public_url } = settings;
   const at = (path: readonly PropertyKey[], table: string) => `${file}:${lineOf(path) ?? "?"}: ${table}`;
   const channels = Object.entries(channel).map(
     ([name, { secret_file: secretFile, to = "", ...rest }]): ChannelSettings => {
@@ -38,7 +40,12 @@ export function readReach({ channel, notify, public_url }: ReachSettings, { file
       return { ...rest, name, to, secrets: secretFile === undefined ? [] : readLines(secretFile, place) };
     },
   );
-  const rules = notify.map(({ after, ...rule }, index) => {
+  const rules = notify.map(({ after, to, ...rule }, index) => {
+    const earlier = notify.slice(0, index).findIndex((other) => covers(other, rule));
+    if (earlier >= 0)
+      throw new ConfigError(
+        `${at(["notify", index], "[[notify]]")} decides nothing: the entry in line ${lineOf(["notify", earlier])} covers its requests; put this one first`,
+      );
     const unknown = rule.channels.find((name) => !Object.hasOwn(channel, name));
     if (unknown !== undefined)
       throw new ConfigError(
@@ -49,9 +56,37 @@ export function readReach({ channel, notify, public_url }: ReachSettings, { file
       throw new ConfigError(
         `${at(["notify", index], "[[notify]]")} lets "${silent}" approve what it does not show: set content = "full" there (ntfy cannot show all), or leave approve out`,
       );
-    return { ...rule, afterMs: after === "0s" ? 0 : msOf(after) };
+    const place = at(["notify", index, "to"], "[[notify]]");
+    return { ...rule, to: readAudience(to, settings, place), afterMs: after === "0s" ? 0 : msOf(after) };
   });
   return { channels, notify: rules };
+}
+
+/** Reads the persons and groups of an entry. */
+function readAudience(to: readonly string[], settings: Pick<ReachSettings, "group" | "oidc">, place: string) {
+  const [people, groups] = [to.filter((entry) => entry.includes(":")), to.filter((entry) => !entry.includes(":"))];
+  const unknown = groups.find((name) => !Object.hasOwn(settings.group, name));
+  if (unknown !== undefined)
+    throw new ConfigError(
+      `${place} reaches nobody by ${JSON.stringify(unknown)}: there is no [group.${unknown}]; add it, or write a person as PROVIDER:SUBJECT`,
+    );
+  const named = people.map((entry) => splitEntry(entry, settings, place));
+  return { groups, people: named.map(([issuer, subject]) => ({ issuer, subject })) };
+}
+
+type Matched = Pick<Settings["notify"][number], "permission" | "risk" | "agent" | "workspace">;
+
+/** Checks if every request that an entry matches is matched by an earlier one. */
+function covers(earlier: Matched, entry: Matched): boolean {
+  const isWider = earlier.risk.length === 0 || entry.risk.length > 0;
+  const fits = (["permission", "agent", "workspace"] as const).every((key) => coversPattern(earlier[key], entry[key]));
+  return fits && isWider && entry.risk.every((risk) => earlier.risk.length === 0 || earlier.risk.includes(risk));
+}
+
+/** A pattern is covered if what its wildcards stand for is matched, both nothing and more than one character. */
+function coversPattern(earlier: string, entry: string): boolean {
+  const texts = ["", "\u0001\u0002"].map((text) => entry.replaceAll("?", "\u0001").replaceAll("*", text));
+  return texts.every((text) => wildcard(text, earlier));
 }
 
 const mayApprove = (channel: Settings["channel"][string] | undefined) =>

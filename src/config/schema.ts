@@ -302,6 +302,11 @@ const notify = strictTable({
   agent: key(text().default("*"), "only of these agents"),
   workspace: key(text().default("*"), "only in these workspaces"),
   channels: key(z.array(name()).max(8), "the names of the channels; none: nobody is notified"),
+  to: key(
+    texts().default([]),
+    "persons (`PROVIDER:SUBJECT`) and groups (NAME of `[group.NAME]`) whom channels reach that address persons",
+    { without: "all" },
+  ),
   after: key(
     z.union([z.literal("0s"), duration()]).default("0s"),
     "how long a request waits first; one that is answered meanwhile is not sent",

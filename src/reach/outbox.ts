@@ -12,7 +12,7 @@ import type {
   NoticeStore,
 } from "./ports.ts";
 import { failureOf } from "./post.ts";
-import { channelsFor, type NotifyRule } from "./routing.ts";
+import { type NoticeAudience, type NotifyRule, ruleFor } from "./routing.ts";
 
 /** Delivers notices to channels. */
 export interface NoticeOutbox extends NoticeSender, ChannelDesk {
@@ -36,14 +36,23 @@ export interface NoticeOutboxOptions {
   /** Time of the store. */
   now: () => number;
   log: Logger;
+  /** Checks if a person belongs to an audience. */
+  isAddressed: (person: string, to: NoticeAudience) => boolean;
   /** Time after which an attempt is abandoned. */
   timeoutMs?: number;
+  /** Attempts that this replica makes at one channel in a second. */
+  maxPerSecond?: number;
+  /** Notices of one channel that may wait; what a request adds to more is dead. */
+  maxWaiting?: number;
 }
 
 /** Deliveries of one channel at the same time: a provider that stalls holds these, and nothing of another channel. */
 const maxSending = 4;
-/** Longer than an attempt may take. */
+/** Notices of one request; what it has more is dead. */
+const maxRecipients = 8;
+/** Longer than an attempt may take, and the wait for one that begins in time. */
 const leaseMs = 30_000;
+const maxHeldMs = 15_000;
 /** Pauses after failed attempts; the last one repeats. */
 const pausesMs = [2_000, 10_000, 30_000, 120_000, 300_000];
 /** Attempts to report a settlement, about an hour. */
@@ -54,6 +63,14 @@ interface ChannelState {
   readonly channel: Channel;
   readonly sending: Set<Promise<void>>;
   readonly counts: ChannelCounts;
+  /** Notices that this replica claimed by opening their requests, while others were being sent. */
+  held: { notice: ClaimedNotice; since: number }[];
+  /** True if a claim may find more than what was taken. */
+  hasMore: boolean;
+  /** Attempts that may begin now, as of a time. */
+  allowance: { left: number; at: number };
+  /** Notices that waited at the last count, and those that this replica wrote since. */
+  queue: { counted: number; written: number };
   disabled: boolean;
   lastAccepted: number;
   lastFailed: number;
@@ -62,23 +79,79 @@ interface ChannelState {
 
 /** Creates the outbox of a replica. */
 export function createNoticeOutbox(options: NoticeOutboxOptions): NoticeOutbox {
-  const { store, channels, rules, publicUrl, replicaId, now, log, timeoutMs = 10_000 } = options;
-  const states = new Map([...channels].map(([name, channel]) => [name, stateOf(channel)] as const));
+  const { store, channels, rules, publicUrl, replicaId, now, log, isAddressed } = options;
+  const { timeoutMs = 10_000, maxPerSecond = 20, maxWaiting = 10_000 } = options;
+  const states = new Map([...channels].map(([name, channel]) => [name, stateOf(channel, maxPerSecond)] as const));
   const closing = new AbortController();
 
-  const freeIn = ({ sending }: ChannelState) => (closing.signal.aborted ? 0 : maxSending - sending.size);
+  /** Returns the number of attempts that may begin. */
+  function freeIn(state: ChannelState): number {
+    const { left, at } = state.allowance;
+    const gained = (Math.max(0, now() - at) * maxPerSecond) / 1_000;
+    state.allowance = { left: Math.min(maxPerSecond, left + gained), at: now() };
+    if (closing.signal.aborted) return 0;
+    return Math.max(0, Math.min(maxSending - state.sending.size, Math.floor(state.allowance.left)));
+  }
 
-  function launch(notice: ClaimedNotice): void {
-    const state = states.get(notice.channel);
-    if (state === undefined) return;
+  /** Begins attempts of notices that are held. Those that wait too long are claimed again after the lease. */
+  function sendHeld(state: ChannelState): void {
+    state.held = state.held.filter(({ since }) => now() < since + maxHeldMs);
+    for (const { notice } of state.held.splice(0, freeIn(state))) launch(notice, state);
+  }
+
+  function launch(notice: ClaimedNotice, state: ChannelState): void {
+    state.allowance.left -= 1;
     const delivery = deliver(notice, state)
       .catch((error: unknown) => {
         log.warn("the result of a notice was not recorded; it is delivered again", { error, channel: notice.channel });
       })
       .finally(() => {
         state.sending.delete(delivery);
+        sendHeld(state);
+        // A failure is reported by the claim of the next second.
+        if (state.hasMore) claim().catch(() => undefined);
       });
     state.sending.add(delivery);
+  }
+
+  let claiming: Promise<void> | undefined;
+  function claim(): Promise<void> {
+    claiming ??= claimDue().finally(() => {
+      claiming = undefined;
+    });
+    return claiming;
+  }
+
+  async function claimDue(): Promise<void> {
+    const free = new Map<string, number>();
+    for (const [name, state] of states) {
+      sendHeld(state);
+      const left = freeIn(state) - state.held.length;
+      if (left > 0) free.set(name, left);
+    }
+    if (free.size === 0) return;
+    const found = await store.claimNotices({ owner: replicaId, leaseMs, channels: free });
+    for (const [name, limit] of free) {
+      const state = states.get(name);
+      const own = found.filter(({ channel }) => channel === name);
+      if (state === undefined) continue;
+      state.hasMore = own.length >= limit;
+      for (const notice of own) launch(notice, state);
+    }
+  }
+
+  /** Counts the queues again once this replica has added much to one of them. */
+  async function countQueues(): Promise<void> {
+    const isGrown = ({ queue: { counted, written } }: ChannelState) =>
+      written >= maxWaiting / 10 || counted + written >= maxWaiting;
+    if (![...states.values()].some(isGrown)) return;
+    const before = [...states.values()].map(({ queue: { written } }) => written);
+    const queues = await store.countNotices();
+    for (const [index, [name, state]] of [...states].entries())
+      state.queue = {
+        counted: queues.get(name)?.waiting ?? 0,
+        written: state.queue.written - (before[index] ?? 0),
+      };
   }
 
   async function deliver(notice: ClaimedNotice, state: ChannelState): Promise<void> {
@@ -156,23 +229,45 @@ export function createNoticeOutbox(options: NoticeOutboxOptions): NoticeOutbox {
 
   return {
     noticesOf(request, workspace) {
-      const route = channelsFor(rules, request, workspace);
-      return (route?.channels ?? []).flatMap((channel) => {
+      const rule = ruleFor(rules, request, workspace);
+      if (rule === undefined) return [];
+      const { to, afterMs } = rule;
+      const targets = [...new Set(rule.channels)].flatMap((channel) => {
         const state = states.get(channel);
         if (state === undefined || state.disabled) return [];
-        const owner = route?.afterMs === 0 && freeIn(state) > 0 ? replicaId : "";
-        const dueAt = now() + (route?.afterMs ?? 0);
-        return [{ ask: request.id, channel, recipient: "", dueAt, leaseMs, owner, dead: "" }];
+        const people = state.channel.people?.().filter((person) => isAddressed(person, to)) ?? [""];
+        return people.map((recipient) => ({ channel, state, recipient }));
+      });
+      for (const { state } of targets.slice(maxRecipients)) state.counts.dead += 1;
+      if (targets.length > maxRecipients)
+        log.warn(`a request is sent to ${maxRecipients} recipients at most; narrow \`to\` of its [[notify]]`, {
+          permissionId: request.id,
+          count: targets.length,
+        });
+      return targets.slice(0, maxRecipients).map(({ channel, state, recipient }) => {
+        const key = { ask: request.id, channel, recipient, dueAt: now() + afterMs, leaseMs };
+        if (state.queue.counted + state.queue.written >= maxWaiting) {
+          state.counts.dead += 1;
+          return { ...key, owner: "", dead: `${maxWaiting} notices wait already` };
+        }
+        state.queue.written += 1;
+        const isNow = afterMs === 0 && freeIn(state) > state.held.length;
+        if (afterMs === 0 && !isNow) state.hasMore = true;
+        return { ...key, owner: isNow ? replicaId : "", dead: "" };
       });
     },
     opened(notices) {
-      for (const { ask, channel, recipient, owner } of notices)
-        if (owner === replicaId) launch({ ask, channel, recipient, phase: "opened", attempts: 0, ref: "" });
+      for (const { ask, channel, recipient, owner } of notices) {
+        const state = states.get(channel);
+        if (owner !== replicaId || state === undefined) continue;
+        const notice = { ask, channel, recipient, phase: "opened", attempts: 0, ref: "" } as const;
+        state.held.push({ notice, since: now() });
+        sendHeld(state);
+      }
     },
     async tick() {
-      const free = new Map([...states].map(([name, state]) => [name, freeIn(state)] as const).filter(([, n]) => n > 0));
-      if (free.size === 0) return;
-      for (const notice of await store.claimNotices({ owner: replicaId, leaseMs, channels: free })) launch(notice);
+      await claim();
+      await countQueues();
     },
     counts: () => new Map([...states].map(([name, { counts }]) => [name, counts])),
     async queue() {
@@ -210,7 +305,12 @@ export function createNoticeOutbox(options: NoticeOutboxOptions): NoticeOutbox {
   };
 }
 
-function stateOf(channel: Channel): ChannelState {
-  const counts = { sent: 0, updated: 0, retried: 0, dead: 0, delayMs: 0 };
-  return { channel, sending: new Set(), counts, disabled: false, lastAccepted: 0, lastFailed: 0, lastFailure: "" };
+function stateOf(channel: Channel, left: number): ChannelState {
+  return {
+    ...{ channel, sending: new Set(), held: [], hasMore: false },
+    counts: { sent: 0, updated: 0, retried: 0, dead: 0, delayMs: 0 },
+    allowance: { left, at: 0 },
+    queue: { counted: 0, written: 0 },
+    ...{ disabled: false, lastAccepted: 0, lastFailed: 0, lastFailure: "" },
+  };
 }

@@ -29,6 +29,7 @@ export async function post(
   const host = url.hostname.replace(/^\[|\]$/g, "").replace(/\.$/, "");
   const why = isNamed ? undefined : privateHost(host);
   if (why !== undefined) throw new PrivateTarget(why);
+  if (Buffer.byteLength(body) > maxBodyBytes) throw new TooLarge();
   const request = (url.protocol === "https:" ? requestSecure : requestPlain)(url, {
     ...{ method: "POST", agent: false, signal, lookup: lookupFor(isNamed) },
     headers: { "content-type": "application/json", "user-agent": "Toolgate", ...headers },
@@ -61,11 +62,21 @@ function afterMs(header: string | undefined): number | undefined {
   return Number.isFinite(ms) ? Math.min(Math.max(ms, 0), 3_600_000) : undefined;
 }
 
+/** Maximum size of a message to a provider. */
+const maxBodyBytes = 65_536;
+
+/** A message that is larger. */
+class TooLarge extends Error {}
+
 /** A target on a private network whose port the operator did not name. */
 class PrivateTarget extends Error {}
 
+type FailedAnswer = Exclude<ChannelAnswer, { answer: "accepted" }>;
+
 /** Describes an attempt without an answer. Texts of errors may contain an address with a secret, so only their codes are used. */
-export function failureOf(error: unknown): Extract<ChannelAnswer, { answer: "retry" }> {
+export function failureOf(error: unknown): FailedAnswer {
+  if (error instanceof TooLarge)
+    return { answer: "refused", why: "the message has over 64 KiB", next: 'send less: content = "risk"' };
   if (error instanceof PrivateTarget)
     return { answer: "retry", why: error.message, next: "write the port into its url: that allows a private address" };
   const code = error instanceof Error && "code" in error ? String(error.code) : "";

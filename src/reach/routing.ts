@@ -11,6 +11,8 @@ export interface NotifyRule {
   readonly agent: string;
   readonly workspace: string;
   readonly channels: readonly string[];
+  /** Whom channels that address persons reach; empty: everyone whom they can reach. */
+  readonly to: NoticeAudience;
   readonly afterMs: number;
   /** True if its channels may approve what it sends to them. */
   readonly approve: boolean;
@@ -27,24 +29,17 @@ const riskNames: Readonly<Record<RiskName, RiskKind>> = {
   packages: RiskKind.PACKAGES,
 };
 
+/** Persons, by name or by group. */
+export interface NoticeAudience {
+  readonly groups: readonly string[];
+  readonly people: readonly { readonly issuer: string; readonly subject: string }[];
+}
+
 type RiskName = (typeof riskConfigNames)[number];
 
 /** Returns the name of a kind of risk. */
 export function riskNameOf(kind: RiskKind): string {
   return riskConfigNames.find((name) => riskNames[name] === kind) ?? "unknown";
-}
-
-/** Maximum number of channels that one request is sent to. */
-const maxChannels = 8;
-
-/** Returns the channels that a request is sent to, and after how long: those of the first rule that matches; none otherwise. */
-export function channelsFor(
-  rules: readonly NotifyRule[],
-  request: RoutedRequest,
-  workspace: string,
-): { channels: readonly string[]; afterMs: number } | undefined {
-  const rule = ruleFor(rules, request, workspace);
-  return rule && { channels: [...new Set(rule.channels)].slice(0, maxChannels), afterMs: rule.afterMs };
 }
 
 /** Checks if the rule that sends a request to a channel lets it approve the request. */
@@ -60,7 +55,8 @@ export function mayApproveAt(
 
 type RoutedRequest = Pick<PermissionRequest, "permission" | "agent" | "risks">;
 
-const ruleFor = (rules: readonly NotifyRule[], { permission, agent, risks }: RoutedRequest, workspace: string) =>
+/** Returns the first rule that matches a request; none: nobody is notified. */
+export const ruleFor = (rules: readonly NotifyRule[], { permission, agent, risks }: RoutedRequest, workspace: string) =>
   rules.find(
     (each) =>
       wildcard(permission, each.permission) &&

@@ -14,7 +14,10 @@ const [one, two] = ["1".repeat(24), "2".repeat(24)];
 const runner = (more = "") =>
   `[agent_runner.r]\ncommand = "/usr/bin/env"\n${more.includes("agents") ? "" : 'agents = ["build"]\n'}${more}\n`;
 
-const refused: readonly [what: string, settings: string, reason: string][] = [
+const notify = (more = "") =>
+  `public_url = "https://gate.example"\n[channel.ops]\nkind = "ntfy"\nurl = "https://ntfy.example"\nto = "t"\n${token("a", `value = "${one}"`)}[[notify]]\n${more.includes("channels") ? "" : 'channels = ["ops"]\n'}${more}\n`;
+
+const refused: readonly (readonly [what: string, settings: string, reason: string])[] = [
   ["a workspace that is missing", '[workspace]\nmain = "missing"', 'workspace "main" is'],
   ["a token file that is missing", token("a", 'file = "missing.token"'), "missing.token cannot be read"],
   ["a token variable that is not set", token("a", 'env = "NOT_SET"'), "NOT_SET is not set"],
@@ -58,6 +61,24 @@ const refused: readonly [what: string, settings: string, reason: string][] = [
     `[workspace]\nmain = "/usr"\n[lsp.bash]\ncommand = "/usr/bin/env"`,
     "lies inside the workspace",
   ],
+  ["a notice by an unknown channel", notify('channels = ["oops"]'), ':10: [[notify]] reaches nobody by "oops"'],
+  ["a notice to an unknown group", notify('to = ["sre"]'), ':12: [[notify]] reaches nobody by "sre"'],
+  ["a notice to a person of an unknown provider", notify('to = ["corp:ann"]'), 'has no one in it by "corp:ann"'],
+  ...(
+    [
+      ["", ""],
+      ['permission = "b*"', 'permission = "bash"'],
+      ['agent = "c?*"', 'agent = "ci*x"'],
+      ['risk = ["network", "deletes"]', 'risk = ["deletes"]\npermission = "bash"'],
+    ] as const
+  ).map(
+    ([earlier, later]) =>
+      [
+        `an entry with ${later || "everything"} after one that covers it`,
+        `${notify(earlier)}[[notify]]\nchannels = []\n${later}\n`,
+        "covers its requests",
+      ] as const,
+  ),
   ["a token of one character", token("a", 'value = "x"'), 'token "a" has 1 characters'],
 ];
 
@@ -66,6 +87,17 @@ describe("check-config", () => {
     const { check, start } = machine(settings);
     await expect(check()).rejects.toThrow(reason);
     expect(start).toThrow(reason);
+  });
+
+  test.each([
+    ['permission = "bash"', ""],
+    ['agent = "c?*"', 'agent = "c*"'],
+    ['risk = ["network"]', 'risk = ["network", "deletes"]'],
+    ['risk = ["network"]', ""],
+    ['workspace = "a"', 'permission = "bash"'],
+  ])("accepts notices of %s, then those of %j", async (earlier, later) => {
+    const { check } = machine(`${notify(earlier)}[[notify]]\nchannels = []\n${later}\n`);
+    expect((await check()).findings).toEqual([]);
   });
 
   test("refuses a plugin that is missing", async () => {

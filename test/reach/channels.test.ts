@@ -9,7 +9,7 @@ import { PermissionOutcome, PermissionSettledSchema } from "../../gen/opencode/t
 import { PermissionRequestSchema, RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { createNtfy } from "../../src/reach/ntfy.ts";
 import type { ChannelContent, Notice } from "../../src/reach/ports.ts";
-import { post, readTarget } from "../../src/reach/post.ts";
+import { answerOf, failureOf, post, readTarget } from "../../src/reach/post.ts";
 import { createWebhook, readWebhookKey } from "../../src/reach/webhook.ts";
 import { type ProviderAnswer, startProvider } from "./provider.ts";
 
@@ -115,6 +115,17 @@ test.each([
   ["https://hooks.internal/", "hooks.internal is a name of this machine, its network or its cloud"],
 ])("%s is not reached unless the operator names its port", async (url, why) => {
   await expect(post(readTarget(url), { headers: {}, body: "", signal })).rejects.toThrow(why);
+});
+
+test("a message of over 64 KiB is refused before it is sent", async () => {
+  const provider = await startProvider();
+  const send = (bytes: number) => post(readTarget(provider.url), { headers: {}, body: "x".repeat(bytes), signal });
+  expect(await send(65_536)).toEqual({ status: 204 });
+  expect(await send(65_537).then(answerOf, failureOf)).toMatchObject({
+    answer: "refused",
+    why: "the message has over 64 KiB",
+  });
+  expect(provider.received.length).toBe(1);
 });
 
 test("ntfy gets a link and no credential, and the outcome replaces the message", async () => {

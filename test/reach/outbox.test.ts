@@ -2,7 +2,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { createNoticeOutbox } from "../../src/reach/outbox.ts";
+import { createNoticeOutbox, type NoticeOutboxOptions } from "../../src/reach/outbox.ts";
 import type { Channel, ChannelAnswer, Notice } from "../../src/reach/ports.ts";
 import type { NotifyRule } from "../../src/reach/routing.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
@@ -36,9 +36,16 @@ function createFake(answers: readonly ChannelAnswer[] = []) {
 
 const everything: NotifyRule = {
   ...{ permission: "*", risk: [], agent: "*", workspace: "*", channels: ["ops"], afterMs: 0, approve: false },
+  to: { groups: [], people: [] },
 };
 
-async function start({ rules = [everything], answers = [] as readonly ChannelAnswer[] } = {}) {
+/** Settings of a service; `devices` are the persons whom the channel `phones` reaches, all of the group `sre` but `prs_out`. */
+interface Options extends Pick<Partial<NoticeOutboxOptions>, "rules" | "maxWaiting" | "maxPerSecond"> {
+  answers?: readonly ChannelAnswer[];
+  devices?: readonly string[];
+}
+
+async function start({ rules = [everything], answers = [], devices = [], ...limits }: Options = {}) {
   const directory = await mkdtemp(join(tmpdir(), "toolgate-reach-"));
   let time = Date.now();
   const store = await openSqliteStore({ directory, clock: () => time });
@@ -49,7 +56,12 @@ async function start({ rules = [everything], answers = [] as readonly ChannelAns
   const outboxOf = (replicaId: string) =>
     createNoticeOutbox({
       ...{ store: store.notices, rules, publicUrl: "https://gate.example", replicaId, log },
-      ...{ channels: new Map(["ops", "other"].map((name) => [name, fake.channel])), now: () => time },
+      ...{ now: () => time, ...limits },
+      channels: new Map([
+        ...["ops", "other"].map((name) => [name, fake.channel] as const),
+        ["phones", { ...fake.channel, people: () => devices }],
+      ]),
+      isAddressed: (person, to) => to.groups.length === 0 || (to.groups.includes("sre") && person !== "prs_out"),
     });
   const outbox = outboxOf("replica_1");
   onTestFinished(async () => {
@@ -189,4 +201,63 @@ test("the first rule that fits a request decides, and none means that nobody is 
   expect(channelsOf({ permission: "edit", risks: [{ kind: 4 }] })).toEqual([]);
   expect(channelsOf({ permission: "bash", agent: "ci-main" })).toEqual(["ops", "other"]);
   expect(channelsOf({ permission: "bash", agent: "build" })).toEqual([]);
+});
+
+test("a channel that addresses persons gets a notice for each of the audience, and the others one of the request", async () => {
+  const to = { groups: ["sre"], people: [] };
+  const { request, settle, fake, until, store } = await start({
+    ...{ devices: ["prs_a", "prs_out", "prs_b"], rules: [{ ...everything, channels: ["ops", "phones"], to }] },
+  });
+  const call = await request("per_1");
+  await until(() => fake.sent.length === 3);
+  expect(fake.sent.map(({ id, recipient }) => [id, recipient])).toEqual([
+    ["msg_per_1_opened", ""],
+    ["msg_per_1_opened_prs_a", "prs_a"],
+    ["msg_per_1_opened_prs_b", "prs_b"],
+  ]);
+  await settle(call, "per_1");
+  await until(() => fake.sent.length === 6);
+  await until(async () => (await store.notices.countNotices()).size === 0);
+});
+
+test("a request reaches eight recipients at most, and the others count as dead", async () => {
+  const devices = Array.from({ length: 10 }, (_, index) => `prs_${index}`);
+  const { request, fake, until, outbox, lines } = await start({
+    ...{ devices, rules: [{ ...everything, channels: ["phones"] }] },
+  });
+  await request("per_1");
+  await until(() => outbox.counts().get("phones")?.sent === 8);
+  expect(fake.sent.length).toBe(8);
+  expect(outbox.counts().get("phones")).toMatchObject({ sent: 8, dead: 2 });
+  expect(lines.join()).toContain("8 recipients at most");
+});
+
+test("a replica makes no more attempts in a second than allowed, and the rest in the next ones", async () => {
+  const { request, fake, until, outbox, advance } = await start({ maxPerSecond: 3 });
+  for (let i = 0; i < 8; i++) await request(`per_${i}`);
+  await until(() => fake.sent.length === 3);
+  await outbox.tick();
+  expect(fake.sent.length).toBe(3);
+  advance(1_000);
+  await until(() => fake.sent.length === 6);
+  advance(1_000);
+  await until(() => fake.sent.length === 8);
+});
+
+test("a queue that is full takes no more: what a request adds is dead, and counted, until it is shorter", async () => {
+  const { request, fake, until, outbox, store } = await start({ maxWaiting: 6 });
+  fake.stall();
+  for (let i = 0; i < 8; i++) await request(`per_${i}`);
+  await outbox.tick();
+  expect(await outbox.queue()).toMatchObject({ waiting: 6 });
+  const listed = await store.notices.listNotices();
+  const dead = listed.filter(({ state }) => state === "dead").map(({ ask, why }) => `${ask}: ${why}`);
+  expect(dead.toSorted()).toEqual(["per_6: 6 notices wait already", "per_7: 6 notices wait already"]);
+  expect(outbox.counts().get("ops")).toMatchObject({ dead: 2 });
+  fake.go();
+  await until(() => fake.sent.length === 6);
+  await until(async () => (await outbox.queue()).waiting === 0);
+  await outbox.tick();
+  await request("per_8");
+  await until(() => fake.sent.length === 7);
 });
