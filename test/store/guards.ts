@@ -18,6 +18,7 @@ import type {
   StartCallStep,
 } from "../../src/call/ports.ts";
 import type { CallRef } from "../../src/core/call-ref.ts";
+import type { NewNotice, NoticeStore } from "../../src/reach/ports.ts";
 import type { RemoteMark } from "../../src/tool/remote.ts";
 import {
   addSession,
@@ -718,7 +719,8 @@ const openAsksStep: GuardedTransition<OpenAsksStep> = {
     const { rulesVersion } = await store.permissions.grantsFor(tree);
     const limits = { withdraw: [], message: "changed", maxOpenAsks: 2 };
     const asks = [ask(deep, "per_1", store), ask(deep, "per_2", store)];
-    return { fence: fenceOf(record), version: record.version, rulesVersion, asks, ...limits, decisions };
+    const notices = [noticeOf(store)];
+    return { fence: fenceOf(record), version: record.version, rulesVersion, asks, notices, ...limits, decisions };
   },
   run: ({ calls }, step) => calls.openAsks(step),
   accepted: true,
@@ -957,7 +959,7 @@ const settle: GuardedTransition<Settlement> = {
   transition: "settle",
   async prepare(store) {
     await addTree(store);
-    await openAskedCall(store, ref, ["per_1"]);
+    await openNotice(store);
     const { asksVersion } = await store.permissions.grantsFor(tree);
     return answer(store, ref, "per_1", { asksVersion, grants: [grant("grt_1")], decisions });
   },
@@ -1267,6 +1269,105 @@ const startDelegated: GuardedTransition<StartCallStep> = {
   ],
 };
 
+const noticeOf = ({ calls }: OpenedStore, fields: Partial<NewNotice> = {}): NewNotice => ({
+  ...{ ask: "per_1", channel: "ops", recipient: "", dueAt: calls.now(), owner, leaseMs, dead: "" },
+  ...fields,
+});
+
+/** Opens an ask with a notice. */
+async function openNotice(store: OpenedStore, fields: Partial<NewNotice> = {}): Promise<void> {
+  await openCall(store, ref);
+  await openAsks(store, ref, ["per_1"], { notices: [noticeOf(store, fields)] });
+}
+
+const claimNotices: GuardedTransition<Parameters<NoticeStore["claimNotices"]>[0]> = {
+  transition: "claimNotices",
+  async prepare(store) {
+    await addTree(store);
+    await openNotice(store, { owner: "" });
+    return { owner: other, leaseMs, channels: new Map([["ops", 1]]) };
+  },
+  run: ({ notices }, step) => notices.claimNotices(step),
+  accepted: [{ ask: "per_1", channel: "ops", recipient: "", phase: "opened", attempts: 0, ref: "" }],
+  guards: [
+    {
+      guard: "channel",
+      violation: "no notice is for this channel",
+      violate: (_, step) => ({ ...step, channels: new Map([["other", 1]]) }),
+      answer: [],
+    },
+    {
+      guard: "limit",
+      violation: "the replica takes none",
+      violate: (_, step) => ({ ...step, channels: new Map([["ops", 0]]) }),
+      answer: [],
+    },
+    {
+      guard: "lease lapsed",
+      violation: "another replica was first",
+      violate: async ({ notices }, step) => void (await notices.claimNotices({ ...step, owner })),
+      answer: [],
+    },
+    {
+      guard: "to deliver",
+      violation: "the request was answered before",
+      violate: async (store) => void (await store.permissions.settle(await answer(store, ref, "per_1"))),
+      answer: [],
+    },
+  ],
+};
+
+type NoteStep = Parameters<NoticeStore["noteNotice"]>;
+
+/** One violation for all results: none of them may change a notice that is not the replica's. */
+const noteNotice: GuardedTransition<NoteStep> = {
+  transition: "noteNotice",
+  async prepare(store) {
+    await addTree(store);
+    await openNotice(store);
+    const key = { ask: "per_1", channel: "ops", recipient: "", phase: "opened" } as const;
+    return [key, owner, { result: "retry", at: store.calls.now() + 1_000, why: "it answered 503" }];
+  },
+  run: ({ notices }, step) => notices.noteNotice(...step),
+  accepted: undefined,
+  guards: [
+    {
+      guard: "lease",
+      violation: "another replica sends the step",
+      violate: (_, [key, , result]) => [key, other, result],
+      answer: undefined,
+    },
+    {
+      guard: "lease",
+      violation: "another replica has claimed the notice",
+      async violate(store) {
+        store.advance(leaseMs);
+        await store.notices.claimNotices({ owner: other, leaseMs, channels: new Map([["ops", 1]]) });
+      },
+      answer: undefined,
+    },
+    {
+      guard: "phase",
+      violation: "it is being sent for its opening, and the step is about the outcome",
+      violate: (_, [key, by, result]) => [{ ...key, phase: "settled" }, by, result],
+      answer: undefined,
+    },
+    {
+      guard: "recipient",
+      violation: "the notice is for no such person",
+      violate: (_, [key, by, result]) => [{ ...key, recipient: "prs_1" }, by, result],
+      answer: undefined,
+    },
+    {
+      guard: "result open",
+      violation: "the result was recorded before",
+      violate: async ({ notices }, [key, by]) =>
+        notices.noteNotice(key, by, { result: "dead", why: "it answered 400" }),
+      answer: undefined,
+    },
+  ],
+};
+
 /** All guards of all transitions. Each store is tested against each row. */
 export const guardedTransitions: readonly GuardedTransition[] = [
   erase(createSession),
@@ -1284,6 +1385,8 @@ export const guardedTransitions: readonly GuardedTransition[] = [
   erase(startCallStep),
   erase(openAsksStep),
   erase(recordEvents),
+  erase(claimNotices),
+  erase(noteNotice),
   erase(finishCallOfOwner),
   erase(finishCallOfOther),
   erase(requestCancel),

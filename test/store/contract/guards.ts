@@ -55,5 +55,6 @@ async function contentsOf(store: OpenedStore) {
     asks: await permissions.openAsks({ limit: 100 }),
     grants: await permissions.listGrants({ includeDead: true, limit: 100 }),
     orphans: await calls.orphans(),
+    notices: await store.notices.listNotices(),
   };
 }
