@@ -43,6 +43,13 @@ describe("the Host header", () => {
     }
   });
 
+  test("the address that a connection reached is answered, as Prometheus names a replica, and no other address", async () => {
+    const server = await startServer({}, { config: { listen: { host: "0.0.0.0", port: 0 } } });
+    const reached = `http://127.0.0.2:${new URL(server.url).port}`;
+    expect((await get(`${reached}/metrics`, "127.0.0.2:7420")).status).toBe(401);
+    expect((await get(`${reached}/metrics`, "127.0.0.3:7420")).status).toBe(403);
+  });
+
   test("two Host headers are refused, also if each is known", async () => {
     const server = await startServer();
     const ask = async (hosts: string) => {

@@ -19,7 +19,8 @@ export function createHttpGuard(
     if (countHosts(request) > 1) return refuse(manyHosts(), request, response);
     // HTTP/2 has the host in another place; what follows reads it from the header of HTTP/1.1.
     request.headers.host ??= authorityOf(request);
-    const unknown = hostsOf(request).find((host) => !knownHosts.has(lower(withoutPort(host))));
+    const known = (host: string) => knownHosts.has(host) || host === reachedAddress(request);
+    const unknown = hostsOf(request).find((host) => !known(lower(withoutPort(host))));
     if (unknown !== undefined && !isProbe(request)) return refuse(hostRefused(unknown), request, response);
     const isAllowed = allowOrigin(request, response, knownOrigins);
     if (request.method === "OPTIONS") return preflight(response, isAllowed);
@@ -53,6 +54,11 @@ function countHosts({ rawHeaders }: Request): number {
 function hostsOf({ headers }: Request): string[] {
   const named = [headers[":authority"], headers.host].filter((host) => typeof host === "string");
   return named.length > 0 ? named : [""];
+}
+
+/** Returns the address of ours that the connection reached. A page that a name led here names that name, never this address. */
+function reachedAddress({ socket: { localAddress } }: Request): string | undefined {
+  return localAddress && inHeader(localAddress.replace(/^::ffff:(?=\d+\.)/, ""));
 }
 
 const withoutPort = (host: string) => host.replace(/:\d{1,5}$/, "");
