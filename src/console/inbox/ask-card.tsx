@@ -156,10 +156,8 @@ function Questions({
   group,
   ...props
 }: AnswerProps & { form: InboxAsk; drafts: AskFeed["drafts"] }) {
-  const repetition = group.asks.map(({ request }) => repetitionWords(request)).find((words) => words !== "");
   return (
     <>
-      {repetition !== undefined && <p class="warning">It repeats itself: {repetition}.</p>}
       {settled === undefined ? (
         <AnswerForm key={request.digest} request={request} {...props}>
           <AskIds request={request} />
@@ -210,7 +208,8 @@ function Changed({ group: { asks } }: { group: AskGroup }) {
 }
 
 function Warnings({ group: { asks } }: { group: AskGroup }) {
-  const warnings = new Set(asks.flatMap(({ request }) => request.warnings));
+  const repeated = asks.map(({ request }) => repetitionWords(request)).filter((words) => words !== "");
+  const warnings = new Set([...asks.flatMap(({ request }) => request.warnings), ...repeated]);
   if (warnings.size === 0) return null;
   return (
     <div class="warning" role="note">
