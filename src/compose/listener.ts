@@ -21,6 +21,7 @@ import type { People } from "../people/people.ts";
 import type { ProviderSignIns } from "../people/provider-sign-ins.ts";
 import { answererOf, createChannelAnswerCheck } from "../reach/channel-answers.ts";
 import type { NoticeOutbox } from "../reach/outbox.ts";
+import type { PushDesk } from "../reach/ports.ts";
 import type { UpstreamSources } from "../sources/mcp/upstream-sources.ts";
 import { noticeMetrics, sourceMetrics, workerMetrics } from "../telemetry/metrics.ts";
 import type { Telemetry } from "../telemetry/telemetry.ts";
@@ -50,6 +51,7 @@ export function startListener({
   subagents,
   workers,
   reach,
+  push,
   enforcement,
   log,
 }: {
@@ -72,6 +74,7 @@ export function startListener({
   subagents: SubagentParts;
   workers: Workers;
   reach: NoticeOutbox | undefined;
+  push: PushDesk | undefined;
   enforcement: EnforcementCheck;
   log: Logger;
 }): Promise<Listener> {
@@ -105,6 +108,7 @@ export function startListener({
           ...subagents,
           workers,
           reach,
+          push,
           enforcement,
           ...{ planner, simulation, review },
           reader: createStoredOutputs({ sessions, outputs }),

@@ -8,12 +8,24 @@ import { ConfigError } from "./toml.ts";
 type ReachSettings = Pick<Settings, "channel" | "notify" | "public_url" | "group" | "oidc">;
 
 /** A channel, with its secrets read. */
-export interface ChannelSettings extends Omit<Settings["channel"][string], "secret_file" | "to"> {
+export interface ChannelSettings
+  extends Omit<Settings["channel"][string], "secret_file" | "to" | "url" | "push_hosts"> {
   readonly name: string;
   /** Lines of the file of secrets. */
   readonly secrets: readonly string[];
   readonly to: string;
+  /** Address of the provider; empty for one that has none. */
+  readonly url: string;
+  readonly pushHosts: readonly string[];
 }
+
+/** Push services of the browsers' vendors. */
+export const vendorPushHosts: readonly string[] = [
+  "fcm.googleapis.com",
+  "updates.push.services.mozilla.com",
+  "*.push.apple.com",
+  "*.notify.windows.com",
+];
 
 /** The file of the settings, with the lines of its keys. */
 interface Source {
@@ -27,17 +39,19 @@ export function readReach(settings: ReachSettings, { file, lineOf, workspaces }:
   const { channel, notify, public_url } = settings;
   const at = (path: readonly PropertyKey[], table: string) => `${file}:${lineOf(path) ?? "?"}: ${table}`;
   const channels = Object.entries(channel).map(
-    ([name, { secret_file: secretFile, to = "", ...rest }]): ChannelSettings => {
+    ([name, { secret_file: secretFile, to = "", url = "", push_hosts: pushHosts, ...rest }]): ChannelSettings => {
       const place = at(["channel", name], `[channel.${name}]`);
       if (public_url === undefined)
         throw new ConfigError(
           `${place} has no link to send: set public_url to the address at which people reach the service`,
         );
+      if (rest.kind !== "push" && url === "") throw new ConfigError(`${place} reaches nobody: set url`);
       if (rest.kind === "webhook" && secretFile === undefined)
         throw new ConfigError(`${place} could be forged: set secret_file to a file with a key of Standard Webhooks`);
       if (rest.kind === "ntfy" && to === "") throw new ConfigError(`${place} reaches nobody: set to to the topic`);
       if (secretFile !== undefined) checkOutside(secretFile, `secret_file of [channel.${name}]`, workspaces);
-      return { ...rest, name, to, secrets: secretFile === undefined ? [] : readLines(secretFile, place) };
+      const secrets = secretFile === undefined ? [] : readLines(secretFile, place);
+      return { ...rest, name, to, url, secrets, pushHosts: pushHosts ?? vendorPushHosts };
     },
   );
   const rules = notify.map(({ after, to, ...rule }, index) => {

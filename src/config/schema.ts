@@ -279,11 +279,23 @@ const group = strictTable({
   claims: key(texts().default([]), "groups of identity providers whose members are in it, as `PROVIDER:GROUP`"),
 });
 
+const pushHost = z.string().regex(/^(?:(?:\*\.)?[a-z0-9-]+(?:\.[a-z0-9-]+)+|[a-z0-9.-]+:\d+|\[[0-9a-f:]+\]:\d+)$/, {
+  error: 'write a host, such as "push.example", "*.push.example" or "127.0.0.1:8080"',
+});
+
 const channel = strictTable({
-  kind: key(z.enum(["webhook", "ntfy"]), "a way to reach people; needs `public_url`"),
+  kind: key(
+    z.enum(["webhook", "ntfy", "push"]),
+    "a way to reach people; needs `public_url`. `push` reaches the browsers in which they pressed Notify me",
+  ),
   url: key(
-    baseAddress,
+    baseAddress.optional(),
     "address that notices are sent to: the receiver, or the server of ntfy. One on a private network needs its port",
+  ),
+  push_hosts: key(
+    z.array(pushHost).optional(),
+    "hosts of the push services to which messages may go; `*.` stands for any name below. One on a private network needs its port",
+    { without: "those of the browsers' vendors" },
   ),
   secret_file: key(
     path().optional(),

@@ -1,5 +1,6 @@
 import type { PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Principal } from "../core/principal.ts";
 
 /** The event that a notice reports: a request was opened, or settled. */
 export type NoticePhase = "opened" | "settled";
@@ -153,6 +154,27 @@ export interface ChannelCounts {
   dead: number;
   /** Sum of the times from the opening of a request to the provider's acceptance, in ms. */
   delayMs: number;
+}
+
+/** Browsers that receive pushes. */
+export interface PushDesk {
+  /** Returns the public key with which a browser subscribes. */
+  publicKey(): Promise<Uint8Array>;
+  /** Stores a browser; returns true if its endpoint is a new one. */
+  subscribe(principal: PushOwner, browser: BrowserKeys): Promise<boolean>;
+  /** Removes a browser of this credential; one that is not known is no failure. */
+  unsubscribe(principal: PushOwner, endpoint: string): Promise<void>;
+}
+
+/** The credential with which a browser subscribes, and its person. */
+export type PushOwner = Pick<Principal, "id" | "identity">;
+
+/** What a browser gives to subscribe. */
+export interface BrowserKeys {
+  readonly endpoint: string;
+  readonly p256dh: Uint8Array;
+  readonly auth: Uint8Array;
+  readonly pushKey: Uint8Array;
 }
 
 /** The channels, as operators see them. */

@@ -24,7 +24,11 @@ export function readTarget(written: string): ProviderTarget {
  */
 export async function post(
   { url, isNamed }: ProviderTarget,
-  { headers, body, signal }: { headers: Readonly<Record<string, string>>; body: string; signal: AbortSignal },
+  {
+    headers,
+    body,
+    signal,
+  }: { headers: Readonly<Record<string, string>>; body: string | Uint8Array; signal: AbortSignal },
 ): Promise<{ status: number; retryAfterMs?: number }> {
   const host = url.hostname.replace(/^\[|\]$/g, "").replace(/\.$/, "");
   const why = isNamed ? undefined : privateHost(host);

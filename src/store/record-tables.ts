@@ -2,6 +2,12 @@ import { join } from "node:path";
 import { type DescMessage, fromJson, type JsonValue, type MessageShape, toJson } from "@bufbuild/protobuf";
 import { z } from "zod";
 import { type Connector, ConnectorSchema } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
+import {
+  type PushSubscription,
+  PushSubscriptionSchema,
+  type StoredSecret,
+  StoredSecretSchema,
+} from "../../gen/opencode/tool/v1/channel_service_pb.ts";
 import { type StopRecord, StopRecordSchema } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
 import {
   type LastSeen,
@@ -25,6 +31,8 @@ export interface RecordTables {
   readonly people: RecordTable<PersonRecord>;
   readonly lastSeen: RecordTable<LastSeen>;
   readonly refreshes: RecordTable<ProviderRefresh>;
+  readonly subscriptions: RecordTable<PushSubscription>;
+  readonly secrets: RecordTable<StoredSecret>;
 }
 
 /** A kind of records. */
@@ -82,6 +90,18 @@ export const recordKinds = {
     name: "refreshes",
     schema: ProviderRefreshSchema,
     one: "right to refresh",
+    command: "toolgate serve",
+  },
+  subscriptions: {
+    name: "push-subscriptions",
+    schema: PushSubscriptionSchema,
+    one: "subscribed browser",
+    command: "toolgate serve",
+  },
+  secrets: {
+    name: "secrets",
+    schema: StoredSecretSchema,
+    one: "secret",
     command: "toolgate serve",
   },
 } as const satisfies Record<keyof RecordTables, RecordKind<DescMessage>>;

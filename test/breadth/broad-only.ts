@@ -6,6 +6,7 @@ export const broadOnly = [
   "test/console/hidden.test.ts",
   "test/console/links.test.ts",
   "test/console/many.test.ts",
+  "test/console/phone.test.ts",
   "test/console/policy.test.ts",
   "test/console/question.test.ts",
   "test/console/sources.test.ts",
@@ -95,6 +96,8 @@ export const broadOnly = [
   "test/bodies/sdk/serve.test.ts",
   "test/bodies/processes/foreign-files.test.ts",
   "test/bodies/processes/foreign-plugins.test.ts",
+  // Kills services; test/reach/service.test.ts does so with a webhook.
+  "test/reach/push.test.ts",
   // Installs an identity provider into .cache; test/people/oidc.test.ts plays one.
   "test/people/oidc-replicas.test.ts",
   // Debian's searx takes seconds of CPU to start.

@@ -22,6 +22,23 @@ test("the inbox loads at most 75 kB, each other page at most 15 kB when it is fi
 
 const kB = (bytes: number) => `${(bytes / 1_000).toFixed(1)} kB`;
 
+test("the service worker has at most 3 kB, stores nothing, and sees no request of the page", () => {
+  const worker = readFileSync(join(built, "service-worker.js"));
+  expect(gzipSync(worker).length).toBeLessThanOrEqual(3_000);
+  const events = [...worker.toString().matchAll(/addEventListener\("(\w+)"/g)].map(([, event]) => event);
+  expect(events.toSorted()).toEqual(["install", "notificationclick", "push"]);
+  expect(worker.toString()).not.toMatch(/caches|indexedDB|fetch|importScripts/);
+});
+
+test("the page can be installed: the manifest names pictures that exist", () => {
+  const { icons, start_url: start } = JSON.parse(readFileSync(join(built, "manifest.webmanifest"), "utf8"));
+  expect(start).toBe("/");
+  for (const { src, sizes } of icons) {
+    const picture = readFileSync(join(built, src));
+    expect([src, `${picture.readUInt32BE(16)}x${picture.readUInt32BE(20)}`]).toEqual([src, sizes]);
+  }
+});
+
 test("the page contains no validation rules, no options of generators and no inline script", () => {
   const code = names
     .filter((name) => name.endsWith(".js"))

@@ -160,18 +160,22 @@ describe("visible windows of one browser", () => {
     for (const page of pages) await expect.poll(() => page.title()).toMatch(/^(Inbox|Policy) · Toolgate$/);
   });
 
-  test("on a phone, Notify me asks the browser once; then a new ask raises a notification, and the button is gone", async () => {
+  test("on a phone without a channel for pushes, Notify me asks the browser; then a new ask raises a notification", async () => {
     const browser = await browsers.browser({ viewport: { width: 360, height: 640 }, hasTouch: true, isMobile: true });
     await browser.addInitScript(keepNotices);
     await browser.addInitScript(notAskedYet);
     const page = await browsers.open(service(), "approver", { browser });
     await untilLive(page);
-    const button = page.getByRole("button", { name: "Notify me of new requests" });
+    const button = page.getByRole("button", { name: "Notify me", exact: true });
     expect(await button.isVisible()).toBe(false);
     await page.getByRole("button", { name: "You" }).tap();
     expect((await button.boundingBox())?.height).toBeGreaterThanOrEqual(24);
     await button.tap();
-    await button.waitFor({ state: "detached" });
+    const sheet = page.getByRole("dialog", { name: "Notify this device" });
+    await sheet.getByText("The service sends no pushes yet").waitFor();
+    await sheet.getByRole("button", { name: "Notify me while this page is open" }).tap();
+    await sheet.getByText("This page notifies you while it is open").waitFor();
+    await sheet.getByRole("button", { name: "Close" }).tap();
     await page.evaluate(look(false));
     await ask(service(), { command: "echo to the phone" });
     const words = () => page.evaluate("notices.map(({ words }) => words)");

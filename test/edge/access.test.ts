@@ -28,6 +28,8 @@ const pinned: Record<string, string> = {
   "ChannelService/ListChannels": "-a-A--",
   "ChannelService/ListNotices": "-a-A--",
   "ChannelService/TestChannel": "---A--",
+  "ChannelService/Subscribe": "-a-A--",
+  "ChannelService/Unsubscribe": "-a-A--",
   "OperatorService/Backup": "---A--",
   "OperatorService/Stop": "-a-A--",
   "OperatorService/ListStops": "-awA--",

@@ -10,6 +10,7 @@ async function serveConsole() {
   await mkdir(join(directory, "assets"));
   await writeFile(join(directory, "index.html"), "<!doctype html><title>Toolgate</title>");
   await writeFile(join(directory, "assets/index-abc.js"), "'code'");
+  await writeFile(join(directory, "manifest.webmanifest"), "{}");
   return await startServer({}, { consoleDirectory: directory });
 }
 
@@ -24,6 +25,8 @@ test("the page is revalidated each time, its assets never", async () => {
   const asset = await fetch(`${url}/assets/index-abc.js`);
   expect(asset.headers.get("cache-control")).toBe("public, max-age=31536000, immutable");
   expect(asset.headers.get("content-type")).toBe("text/javascript; charset=utf-8");
+  const manifest = await fetch(`${url}/manifest.webmanifest`);
+  expect(manifest.headers.get("content-type")).toBe("application/manifest+json");
 });
 
 test("the policy allows nothing from other origins, no inline script and no frame around the page", async () => {
@@ -33,6 +36,8 @@ test("the policy allows nothing from other origins, no inline script and no fram
   for (const part of ["default-src 'self'", "frame-ancestors 'none'", "require-trusted-types-for 'script'"]) {
     expect(policy).toContain(part);
   }
+  // The one policy for trusted values names the service worker.
+  expect(policy).toMatch(/trusted-types service-worker$/);
   expect(policy).not.toContain("unsafe");
   expect(headers.get("x-content-type-options")).toBe("nosniff");
   expect(headers.get("referrer-policy")).toBe("no-referrer");

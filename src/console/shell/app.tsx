@@ -1,7 +1,6 @@
 import { useSignal, useSignalEffect } from "@preact/signals";
 import type { FunctionComponent } from "preact";
 import { useEffect, useMemo, useRef } from "preact/hooks";
-import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import iconWaiting from "../icon-waiting.svg";
 import { type AskFeed, createAskFeed } from "../inbox/ask-feed.ts";
 import { groupByCall } from "../inbox/ask-list.ts";
@@ -11,7 +10,7 @@ import type { ConsoleConnection } from "../stream/connection.ts";
 import { isTyping } from "./keys.ts";
 import { failureText } from "./load.ts";
 import { Empty, type PageProps } from "./page.tsx";
-import { pathOf, type Route } from "./route.ts";
+import type { Route } from "./route.ts";
 import type { SignIn } from "./sign-in.ts";
 
 /** A page that is loaded when it is first shown, so that the inbox does not wait for it. */
@@ -43,6 +42,7 @@ const Tools = lazyPage(async () => (await import("../tools/tools.tsx")).Tools);
 const Sources = lazyPage(async () => (await import("../sources/sources.tsx")).SourcesPage);
 const People = lazyPage(async () => (await import("../people/people.tsx")).PeoplePage);
 const YourName = lazyPage(async () => (await import("../people/your-name.tsx")).YourName);
+const NotifyMe = lazyPage(async () => (await import("./notify-me.tsx")).NotifyMe);
 const Providers = lazyPage<object>(async () => (await import("./providers.tsx")).Providers);
 const Workers = lazyPage(async () => (await import("../workers/workers.tsx")).WorkersPage);
 
@@ -117,7 +117,7 @@ function Shell({ connection, signIn, route }: { connection: ConsoleConnection; s
           </button>
         </nav>
         <div class="side-foot">
-          <NotifyButton feed={feed} route={route} />
+          <NotifyMe connection={connection} feed={feed} route={route} />
           <Live feed={feed} />
           <Who connection={connection} signIn={signIn} />
         </div>
@@ -188,26 +188,6 @@ function Icon({ path }: { path: string }) {
   );
 }
 
-/** Requests permission for notifications; once granted, notifies of asks that arrive while the page is hidden. */
-function NotifyButton({ feed, route }: { feed: AskFeed; route: Route }) {
-  const permission = useSignal("Notification" in globalThis ? Notification.permission : "denied");
-  useEffect(() => {
-    feed.onNew((ask) => {
-      if (permission.value !== "granted" || !document.hidden) return;
-      notify(ask, () => route.go(pathOf("requests", ask.id)));
-    });
-  }, [feed]);
-  if (permission.value !== "default") return null;
-  const request = async () => {
-    permission.value = await Notification.requestPermission();
-  };
-  return (
-    <button type="button" class="quiet" onClick={() => void request()}>
-      Notify me of new requests
-    </button>
-  );
-}
-
 /** Shows on the browser's tab how many calls are waiting for an answer. */
 function showWaiting(count: number, page: string): void {
   document.title = `${count > 0 ? `(${count}) ` : ""}${page} · Toolgate`;
@@ -215,26 +195,6 @@ function showWaiting(count: number, page: string): void {
   if (link === null) return;
   link.dataset.calm ??= link.href;
   link.href = count > 0 ? iconWaiting : link.dataset.calm;
-}
-
-/** Shows a notification of a new ask; a click on it opens the ask. */
-function notify({ id, permission, agent, display, patterns }: PermissionRequest, open: () => void): void {
-  const what = (display[0] ?? patterns[0] ?? "").slice(0, 200);
-  let notice: Notification;
-  try {
-    notice = new Notification(`${visibleText(agent)} asks: ${visibleText(permission)}`, {
-      body: visibleText(what),
-      tag: id,
-    });
-  } catch {
-    // Browsers of Android have the constructor and refuse it: there only a service worker notifies.
-    return;
-  }
-  notice.onclick = () => {
-    focus();
-    open();
-    notice.close();
-  };
 }
 
 const keys: readonly [keys: readonly string[], words: string][] = [

@@ -87,6 +87,8 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     listChannels: approvers,
     listNotices: approvers,
     testChannel: operators,
+    subscribe: approvers,
+    unsubscribe: approvers,
   } satisfies Record<keyof typeof ChannelService.method, readonly Role[]>,
   [CredentialService.typeName]: {
     signIn: [],

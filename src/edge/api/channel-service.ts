@@ -1,7 +1,7 @@
 import { type ChannelService, NoticeState } from "../../../gen/opencode/tool/v1/channel_service_pb.ts";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { RequestError } from "../../core/request-error.ts";
-import type { ChannelDesk, StoredNotice } from "../../reach/ports.ts";
+import type { ChannelDesk, PushDesk, StoredNotice } from "../../reach/ports.ts";
 import { newestFirstKey, pageByKey } from "./paging.ts";
 import type { ServiceFunctions } from "./rpc.ts";
 
@@ -9,10 +9,12 @@ import type { ServiceFunctions } from "./rpc.ts";
 export interface ChannelServiceDomain {
   /** Undefined: the configuration has no channel. */
   reach: ChannelDesk | undefined;
+  /** Undefined: no channel is of kind `push`. */
+  push: PushDesk | undefined;
 }
 
 /** Returns the functions of ChannelService. */
-export function channelService({ reach }: ChannelServiceDomain): ServiceFunctions<typeof ChannelService> {
+export function channelService({ reach, push }: ChannelServiceDomain): ServiceFunctions<typeof ChannelService> {
   return {
     async listChannels() {
       const found = (await reach?.channels()) ?? [];
@@ -22,6 +24,7 @@ export function channelService({ reach }: ChannelServiceDomain): ServiceFunction
             ...{ ...status, ...counts, oldest: oldestDue },
           }))
           .toSorted((one, other) => (one.name < other.name ? -1 : 1)),
+        pushKey: (await push?.publicKey()) ?? new Uint8Array(),
       };
     },
     async listNotices({ channel, pageSize, pageToken }) {
@@ -40,6 +43,17 @@ export function channelService({ reach }: ChannelServiceDomain): ServiceFunction
       const { why = "", next = "" } = { next: "", ...answer };
       return { accepted: answer.answer === "accepted", answer: why, next };
     },
+    async subscribe(request, { principal }) {
+      if (push === undefined) throw noPush();
+      if (!(await push.subscribe(principal, request))) return {};
+      const { name = "" } = (await reach?.channels())?.find(({ kind }) => kind === "push") ?? {};
+      const answer = await reach?.test(name, principal.identity?.person.id ?? "");
+      return answer?.answer === "accepted" ? {} : { failure: answer?.why ?? "" };
+    },
+    async unsubscribe({ endpoint }, { principal }) {
+      await push?.unsubscribe(principal, endpoint);
+      return {};
+    },
   };
 
   async function describe({ ask, channel, recipient, state, attempts, dueAt, why, opened }: StoredNotice) {
@@ -48,6 +62,14 @@ export function channelService({ reach }: ChannelServiceDomain): ServiceFunction
     const facts = { permissionId: ask, channel, personId: recipient, state: states[state], attempts };
     return { ...facts, due, why, opened, agent, permission };
   }
+}
+
+function noPush(): RequestError {
+  return new RequestError(
+    ErrorReason.NO_SUCH_CHANNEL,
+    'no channel sends pushes; add one with kind = "push" to the configuration, or run `toolgate setup`',
+    { channel: "" },
+  );
 }
 
 const defaultPageSize = 100;

@@ -115,11 +115,14 @@ const types: Readonly<Record<string, string>> = {
   ".js": "text/javascript; charset=utf-8",
   ".css": "text/css; charset=utf-8",
   ".svg": "image/svg+xml",
+  ".png": "image/png",
+  ".webmanifest": "application/manifest+json",
 };
 
 /**
  * Content security policy: the page loads nothing from other origins and creates no code or markup from strings, so that text
- * of an agent or a tool stays text. Images that tools return are shown from the page's memory.
+ * of an agent or a tool stays text. Images that tools return are shown from the page's memory. The only policy for trusted values
+ * returns the address of the service worker, which receives pushes.
  */
 const policy = [
   "default-src 'self'",
@@ -129,7 +132,7 @@ const policy = [
   "form-action 'none'",
   "frame-ancestors 'none'",
   "require-trusted-types-for 'script'",
-  "trusted-types 'none'",
+  "trusted-types service-worker",
 ];
 
 const secure = {

@@ -186,6 +186,8 @@ async function openTables(place: TablePlace): Promise<RecordTables> {
     people: await createRedisTable(place, recordKinds.people),
     lastSeen: await createRedisTable(place, recordKinds.lastSeen),
     refreshes: await createRedisTable(place, recordKinds.refreshes),
+    subscriptions: await createRedisTable(place, recordKinds.subscriptions),
+    secrets: await createRedisTable(place, recordKinds.secrets),
   };
 }
 

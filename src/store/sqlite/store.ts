@@ -101,6 +101,8 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
     people: openRecordTable(directory, recordKinds.people),
     lastSeen: openRecordTable(directory, recordKinds.lastSeen),
     refreshes: openRecordTable(directory, recordKinds.refreshes),
+    subscriptions: openRecordTable(directory, recordKinds.subscriptions),
+    secrets: openRecordTable(directory, recordKinds.secrets),
   };
   const news = createNewsListeners();
   const space: DiskSpace =

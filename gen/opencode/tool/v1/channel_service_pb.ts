@@ -13,7 +13,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/channel_service.proto.
  */
 export const file_opencode_tool_v1_channel_service: GenFile = /*@__PURE__*/
-  fileDesc("CiZvcGVuY29kZS90b29sL3YxL2NoYW5uZWxfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSLpAQoHQ2hhbm5lbBIMCgRuYW1lGAEgASgJEgwKBGtpbmQYAiABKAkSDwoHY29udGVudBgDIAEoCRIQCghkaXNhYmxlZBgEIAEoCBIVCg1sYXN0X2FjY2VwdGVkGAUgASgBEhMKC2xhc3RfZmFpbGVkGAYgASgBEhQKDGxhc3RfZmFpbHVyZRgHIAEoCRIMCgRzZW50GAggASgNEg8KB3VwZGF0ZWQYCSABKA0SDwoHcmV0cmllZBgKIAEoDRIMCgRkZWFkGAsgASgNEg8KB3dhaXRpbmcYDCABKA0SDgoGb2xkZXN0GA0gASgBItYBCgxOb3RpY2VSZWNvcmQSFQoNcGVybWlzc2lvbl9pZBgBIAEoCRIPCgdjaGFubmVsGAIgASgJEhEKCXBlcnNvbl9pZBgDIAEoCRIsCgVzdGF0ZRgEIAEoDjIdLm9wZW5jb2RlLnRvb2wudjEuTm90aWNlU3RhdGUSEAoIYXR0ZW1wdHMYBSABKA0SCwoDZHVlGAYgASgBEgsKA3doeRgHIAEoCRIOCgZvcGVuZWQYCCABKAESDQoFYWdlbnQYCSABKAkSEgoKcGVybWlzc2lvbhgKIAEoCSIVChNMaXN0Q2hhbm5lbHNSZXF1ZXN0IkMKFExpc3RDaGFubmVsc1Jlc3BvbnNlEisKCGNoYW5uZWxzGAEgAygLMhkub3BlbmNvZGUudG9vbC52MS5DaGFubmVsImkKEkxpc3ROb3RpY2VzUmVxdWVzdBIbCglwYWdlX3NpemUYASABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YAiABKAlCCLpIBXIDGIACEhgKB2NoYW5uZWwYAyABKAlCB7pIBHICGEAiXwoTTGlzdE5vdGljZXNSZXNwb25zZRIvCgdub3RpY2VzGAEgAygLMh4ub3BlbmNvZGUudG9vbC52MS5Ob3RpY2VSZWNvcmQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIi0KElRlc3RDaGFubmVsUmVxdWVzdBIXCgRuYW1lGAEgASgJQgm6SAZyBBABGEAiRQoTVGVzdENoYW5uZWxSZXNwb25zZRIQCghhY2NlcHRlZBgBIAEoCBIOCgZhbnN3ZXIYAiABKAkSDAoEbmV4dBgDIAEoCSqlAQoLTm90aWNlU3RhdGUSHAoYTk9USUNFX1NUQVRFX1VOU1BFQ0lGSUVEEAASFwoTTk9USUNFX1NUQVRFX09QRU5FRBABEhUKEU5PVElDRV9TVEFURV9TRU5UEAISGAoUTk9USUNFX1NUQVRFX1NFVFRMRUQQAxIXChNOT1RJQ0VfU1RBVEVfQ0xPU0VEEAQSFQoRTk9USUNFX1NUQVRFX0RFQUQQBTKnAgoOQ2hhbm5lbFNlcnZpY2USXQoMTGlzdENoYW5uZWxzEiUub3BlbmNvZGUudG9vbC52MS5MaXN0Q2hhbm5lbHNSZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5MaXN0Q2hhbm5lbHNSZXNwb25zZRJaCgtMaXN0Tm90aWNlcxIkLm9wZW5jb2RlLnRvb2wudjEuTGlzdE5vdGljZXNSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5MaXN0Tm90aWNlc1Jlc3BvbnNlEloKC1Rlc3RDaGFubmVsEiQub3BlbmNvZGUudG9vbC52MS5UZXN0Q2hhbm5lbFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLlRlc3RDaGFubmVsUmVzcG9uc2VCJlokdG9vbGdhdGUvZ2VuL29wZW5jb2RlL3Rvb2wvdjE7dG9vbHYxYgZwcm90bzM", [file_buf_validate_validate]);
+  fileDesc("CiZvcGVuY29kZS90b29sL3YxL2NoYW5uZWxfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSLpAQoHQ2hhbm5lbBIMCgRuYW1lGAEgASgJEgwKBGtpbmQYAiABKAkSDwoHY29udGVudBgDIAEoCRIQCghkaXNhYmxlZBgEIAEoCBIVCg1sYXN0X2FjY2VwdGVkGAUgASgBEhMKC2xhc3RfZmFpbGVkGAYgASgBEhQKDGxhc3RfZmFpbHVyZRgHIAEoCRIMCgRzZW50GAggASgNEg8KB3VwZGF0ZWQYCSABKA0SDwoHcmV0cmllZBgKIAEoDRIMCgRkZWFkGAsgASgNEg8KB3dhaXRpbmcYDCABKA0SDgoGb2xkZXN0GA0gASgBItYBCgxOb3RpY2VSZWNvcmQSFQoNcGVybWlzc2lvbl9pZBgBIAEoCRIPCgdjaGFubmVsGAIgASgJEhEKCXBlcnNvbl9pZBgDIAEoCRIsCgVzdGF0ZRgEIAEoDjIdLm9wZW5jb2RlLnRvb2wudjEuTm90aWNlU3RhdGUSEAoIYXR0ZW1wdHMYBSABKA0SCwoDZHVlGAYgASgBEgsKA3doeRgHIAEoCRIOCgZvcGVuZWQYCCABKAESDQoFYWdlbnQYCSABKAkSEgoKcGVybWlzc2lvbhgKIAEoCSIVChNMaXN0Q2hhbm5lbHNSZXF1ZXN0IlUKFExpc3RDaGFubmVsc1Jlc3BvbnNlEisKCGNoYW5uZWxzGAEgAygLMhkub3BlbmNvZGUudG9vbC52MS5DaGFubmVsEhAKCHB1c2hfa2V5GAIgASgMImkKEkxpc3ROb3RpY2VzUmVxdWVzdBIbCglwYWdlX3NpemUYASABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YAiABKAlCCLpIBXIDGIACEhgKB2NoYW5uZWwYAyABKAlCB7pIBHICGEAiXwoTTGlzdE5vdGljZXNSZXNwb25zZRIvCgdub3RpY2VzGAEgAygLMh4ub3BlbmNvZGUudG9vbC52MS5Ob3RpY2VSZWNvcmQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIi0KElRlc3RDaGFubmVsUmVxdWVzdBIXCgRuYW1lGAEgASgJQgm6SAZyBBABGEAiRQoTVGVzdENoYW5uZWxSZXNwb25zZRIQCghhY2NlcHRlZBgBIAEoCBIOCgZhbnN3ZXIYAiABKAkSDAoEbmV4dBgDIAEoCSJ7ChBTdWJzY3JpYmVSZXF1ZXN0EhwKCGVuZHBvaW50GAEgASgJQgq6SAdyBRABGIAQEhcKBnAyNTZkaBgCIAEoDEIHukgEegJoQRIVCgRhdXRoGAMgASgMQge6SAR6AmgQEhkKCHB1c2hfa2V5GAQgASgMQge6SAR6AmhBIiQKEVN1YnNjcmliZVJlc3BvbnNlEg8KB2ZhaWx1cmUYASABKAkiMgoSVW5zdWJzY3JpYmVSZXF1ZXN0EhwKCGVuZHBvaW50GAEgASgJQgq6SAdyBRABGIAQIhUKE1Vuc3Vic2NyaWJlUmVzcG9uc2UimQEKEFB1c2hTdWJzY3JpcHRpb24SCgoCaWQYASABKAkSEAoIZW5kcG9pbnQYAiABKAkSDgoGcDI1NmRoGAMgASgMEgwKBGF1dGgYBCABKAwSFQoNY3JlZGVudGlhbF9pZBgFIAEoCRIRCglwZXJzb25faWQYBiABKAkSDgoGa2V5X2lkGAcgASgJEg8KB2NyZWF0ZWQYCCABKAEiOgoMU3RvcmVkU2VjcmV0EgoKAmlkGAEgASgJEg0KBXZhbHVlGAIgASgMEg8KB2NyZWF0ZWQYAyABKAEqpQEKC05vdGljZVN0YXRlEhwKGE5PVElDRV9TVEFURV9VTlNQRUNJRklFRBAAEhcKE05PVElDRV9TVEFURV9PUEVORUQQARIVChFOT1RJQ0VfU1RBVEVfU0VOVBACEhgKFE5PVElDRV9TVEFURV9TRVRUTEVEEAMSFwoTTk9USUNFX1NUQVRFX0NMT1NFRBAEEhUKEU5PVElDRV9TVEFURV9ERUFEEAUy2QMKDkNoYW5uZWxTZXJ2aWNlEl0KDExpc3RDaGFubmVscxIlLm9wZW5jb2RlLnRvb2wudjEuTGlzdENoYW5uZWxzUmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuTGlzdENoYW5uZWxzUmVzcG9uc2USWgoLTGlzdE5vdGljZXMSJC5vcGVuY29kZS50b29sLnYxLkxpc3ROb3RpY2VzUmVxdWVzdBolLm9wZW5jb2RlLnRvb2wudjEuTGlzdE5vdGljZXNSZXNwb25zZRJaCgtUZXN0Q2hhbm5lbBIkLm9wZW5jb2RlLnRvb2wudjEuVGVzdENoYW5uZWxSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5UZXN0Q2hhbm5lbFJlc3BvbnNlElQKCVN1YnNjcmliZRIiLm9wZW5jb2RlLnRvb2wudjEuU3Vic2NyaWJlUmVxdWVzdBojLm9wZW5jb2RlLnRvb2wudjEuU3Vic2NyaWJlUmVzcG9uc2USWgoLVW5zdWJzY3JpYmUSJC5vcGVuY29kZS50b29sLnYxLlVuc3Vic2NyaWJlUmVxdWVzdBolLm9wZW5jb2RlLnRvb2wudjEuVW5zdWJzY3JpYmVSZXNwb25zZUImWiR0b29sZ2F0ZS9nZW4vb3BlbmNvZGUvdG9vbC92MTt0b29sdjFiBnByb3RvMw", [file_buf_validate_validate]);
 
 /**
  * Channel is a channel of the configuration, with what this replica delivered to it since it started.
@@ -232,6 +232,14 @@ export type ListChannelsResponse = Message<"opencode.tool.v1.ListChannelsRespons
    * @generated from field: repeated opencode.tool.v1.Channel channels = 1;
    */
   channels: Channel[];
+
+  /**
+   * push_key is the public key of the service with which a browser subscribes (`applicationServerKey`); empty if no channel
+   * is of kind `push`.
+   *
+   * @generated from field: bytes push_key = 2;
+   */
+  pushKey: Uint8Array;
 };
 
 /**
@@ -361,6 +369,210 @@ export const TestChannelResponseSchema: GenMessage<TestChannelResponse> = /*@__P
   messageDesc(file_opencode_tool_v1_channel_service, 7);
 
 /**
+ * SubscribeRequest is what `PushManager.subscribe` of a browser returned.
+ *
+ * @generated from message opencode.tool.v1.SubscribeRequest
+ */
+export type SubscribeRequest = Message<"opencode.tool.v1.SubscribeRequest"> & {
+  /**
+   * endpoint is the address at the push service.
+   *
+   * @generated from field: string endpoint = 1;
+   */
+  endpoint: string;
+
+  /**
+   * p256dh is the public key of the browser.
+   *
+   * @generated from field: bytes p256dh = 2;
+   */
+  p256dh: Uint8Array;
+
+  /**
+   * auth is the secret that the browser made.
+   *
+   * @generated from field: bytes auth = 3;
+   */
+  auth: Uint8Array;
+
+  /**
+   * push_key is the key of the service with which the browser subscribed.
+   *
+   * @generated from field: bytes push_key = 4;
+   */
+  pushKey: Uint8Array;
+};
+
+/**
+ * Describes the message opencode.tool.v1.SubscribeRequest.
+ * Use `create(SubscribeRequestSchema)` to create a new message.
+ */
+export const SubscribeRequestSchema: GenMessage<SubscribeRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_channel_service, 8);
+
+/**
+ * SubscribeResponse is the answer to a subscription.
+ *
+ * @generated from message opencode.tool.v1.SubscribeResponse
+ */
+export type SubscribeResponse = Message<"opencode.tool.v1.SubscribeResponse"> & {
+  /**
+   * failure is why the push service did not accept the test notice; empty if it did, or if none was sent.
+   *
+   * @generated from field: string failure = 1;
+   */
+  failure: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.SubscribeResponse.
+ * Use `create(SubscribeResponseSchema)` to create a new message.
+ */
+export const SubscribeResponseSchema: GenMessage<SubscribeResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_channel_service, 9);
+
+/**
+ * UnsubscribeRequest names a subscription.
+ *
+ * @generated from message opencode.tool.v1.UnsubscribeRequest
+ */
+export type UnsubscribeRequest = Message<"opencode.tool.v1.UnsubscribeRequest"> & {
+  /**
+   * endpoint is the address at the push service.
+   *
+   * @generated from field: string endpoint = 1;
+   */
+  endpoint: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.UnsubscribeRequest.
+ * Use `create(UnsubscribeRequestSchema)` to create a new message.
+ */
+export const UnsubscribeRequestSchema: GenMessage<UnsubscribeRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_channel_service, 10);
+
+/**
+ * UnsubscribeResponse is the answer to the end of a subscription.
+ *
+ * @generated from message opencode.tool.v1.UnsubscribeResponse
+ */
+export type UnsubscribeResponse = Message<"opencode.tool.v1.UnsubscribeResponse"> & {
+};
+
+/**
+ * Describes the message opencode.tool.v1.UnsubscribeResponse.
+ * Use `create(UnsubscribeResponseSchema)` to create a new message.
+ */
+export const UnsubscribeResponseSchema: GenMessage<UnsubscribeResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_channel_service, 11);
+
+/**
+ * PushSubscription is a browser that receives pushes, as it is stored.
+ *
+ * @generated from message opencode.tool.v1.PushSubscription
+ */
+export type PushSubscription = Message<"opencode.tool.v1.PushSubscription"> & {
+  /**
+   * id follows from the endpoint.
+   *
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * endpoint is the address at the push service.
+   *
+   * @generated from field: string endpoint = 2;
+   */
+  endpoint: string;
+
+  /**
+   * p256dh is the public key of the browser.
+   *
+   * @generated from field: bytes p256dh = 3;
+   */
+  p256dh: Uint8Array;
+
+  /**
+   * auth is the secret that the browser made.
+   *
+   * @generated from field: bytes auth = 4;
+   */
+  auth: Uint8Array;
+
+  /**
+   * credential_id is the credential with which the browser subscribed.
+   *
+   * @generated from field: string credential_id = 5;
+   */
+  credentialId: string;
+
+  /**
+   * person_id is the person of this credential.
+   *
+   * @generated from field: string person_id = 6;
+   */
+  personId: string;
+
+  /**
+   * key_id is the stored secret with whose public key the browser subscribed.
+   *
+   * @generated from field: string key_id = 7;
+   */
+  keyId: string;
+
+  /**
+   * created is the time of the subscription, in ms since the epoch.
+   *
+   * @generated from field: double created = 8;
+   */
+  created: number;
+};
+
+/**
+ * Describes the message opencode.tool.v1.PushSubscription.
+ * Use `create(PushSubscriptionSchema)` to create a new message.
+ */
+export const PushSubscriptionSchema: GenMessage<PushSubscription> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_channel_service, 12);
+
+/**
+ * StoredSecret is a secret that all replicas share, as it is stored.
+ *
+ * @generated from message opencode.tool.v1.StoredSecret
+ */
+export type StoredSecret = Message<"opencode.tool.v1.StoredSecret"> & {
+  /**
+   * id names its purpose and its public part.
+   *
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * value is the secret.
+   *
+   * @generated from field: bytes value = 2;
+   */
+  value: Uint8Array;
+
+  /**
+   * created is the time at which it was made, in ms since the epoch.
+   *
+   * @generated from field: double created = 3;
+   */
+  created: number;
+};
+
+/**
+ * Describes the message opencode.tool.v1.StoredSecret.
+ * Use `create(StoredSecretSchema)` to create a new message.
+ */
+export const StoredSecretSchema: GenMessage<StoredSecret> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_channel_service, 13);
+
+/**
  * NoticeState is the state of a notice.
  *
  * @generated from enum opencode.tool.v1.NoticeState
@@ -464,6 +676,30 @@ export const ChannelService: GenService<{
     methodKind: "unary";
     input: typeof TestChannelRequestSchema;
     output: typeof TestChannelResponseSchema;
+  },
+  /**
+   * Subscribe lets a browser receive the notices of channels of kind `push` to the person of this credential, as long as that
+   * credential may approve. A subscription with the same endpoint is replaced. An endpoint that is no push service of
+   * `push_hosts` and a key that is no point of P-256 are refused with INVALID_MESSAGE, the 1,001st browser with
+   * QUOTA_EXCEEDED; the eleventh of one credential replaces its oldest one. A new one gets a test notice. NO_SUCH_CHANNEL: no
+   * channel is of this kind. Roles: approver, admin.
+   *
+   * @generated from rpc opencode.tool.v1.ChannelService.Subscribe
+   */
+  subscribe: {
+    methodKind: "unary";
+    input: typeof SubscribeRequestSchema;
+    output: typeof SubscribeResponseSchema;
+  },
+  /**
+   * Unsubscribe ends a subscription of this credential. One that is not known is OK. Roles: approver, admin.
+   *
+   * @generated from rpc opencode.tool.v1.ChannelService.Unsubscribe
+   */
+  unsubscribe: {
+    methodKind: "unary";
+    input: typeof UnsubscribeRequestSchema;
+    output: typeof UnsubscribeResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_opencode_tool_v1_channel_service, 0);
