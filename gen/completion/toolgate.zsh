@@ -3,7 +3,7 @@ _toolgate() {
   local IFS=$'\n' cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} place= word words=
   for word in "${COMP_WORDS[@]:1:$((COMP_CWORD-1))}"; do
     case "$place/$word" in
-      /serve|/init|/install|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/people|/people/list|/people/invite|/people/revoke|/people/rename|/channel|/channel/list|/channel/notices|/channel/test|/token|/token/create|/token/list|/token/revoke|/connect|/claude|/disconnect|/inbox|/asks|/reply|/reject|/stop|/resume|/grants|/grants/revoke|/grants/confirm|/watch|/output|/tools|/sources|/workers|/doctor|/upstream|/upstream/accept|/plan|/explain|/rules|/stats|/simulate|/suggest|/audit|/audit/export|/audit/verify|/hook|/mcp-approve|/backup|/restore|/completion) place="$place/$word" ;;
+      /serve|/init|/setup|/install|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/people|/people/list|/people/invite|/people/revoke|/people/rename|/channel|/channel/list|/channel/notices|/channel/test|/token|/token/create|/token/list|/token/revoke|/connect|/claude|/disconnect|/inbox|/asks|/reply|/reject|/stop|/resume|/grants|/grants/revoke|/grants/confirm|/watch|/output|/tools|/sources|/workers|/doctor|/upstream|/upstream/accept|/plan|/explain|/rules|/stats|/simulate|/suggest|/audit|/audit/export|/audit/verify|/hook|/mcp-approve|/backup|/restore|/completion) place="$place/$word" ;;
     esac
   done
   COMPREPLY=()
@@ -11,13 +11,15 @@ _toolgate() {
     --unattended) COMPREPLY=($(compgen -W $'wait\ndeny' -- "$cur")); return ;;
     --log-level) COMPREPLY=($(compgen -W $'debug\ninfo\nwarn\nerror' -- "$cur")); return ;;
     --preset) COMPREPLY=($(compgen -W $'contained\nnone' -- "$cur")); return ;;
+    --agent) COMPREPLY=($(compgen -W $'claude\ncodex\ncopilot\ngemini\nopencode\nmcp\nnone' -- "$cur")); return ;;
     --token-file|--ca|--cert|--key|--data|--workspace|--tls-cert|--tls-key|--tls-client-ca|--config|--root|--agent-program) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    --server|--token|--listen|--registries|--session|--call-id|--agent|--timeout|--workspace|--metadata|--name|--provider|--role|--tool|--permission|--may-call|--pin|--label|--days|--user|--answer|-a|--message|-m|--offer|--for|--edit|--reason|-r|--after|--call|--rule|--fail-on|--uid|--certificate|--mcp) return ;;
+    --server|--token|--listen|--registries|--address|--name|--session|--call-id|--agent|--timeout|--workspace|--metadata|--provider|--role|--tool|--permission|--may-call|--pin|--label|--days|--user|--answer|-a|--message|-m|--offer|--for|--edit|--reason|-r|--after|--call|--rule|--fail-on|--uid|--certificate|--mcp) return ;;
   esac
   case "$place" in
-    "") words=$'serve\ninit\ninstall\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\npeople\nchannel\ntoken\nconnect\nclaude\ndisconnect\ninbox\nasks\nreply\nreject\nstop\nresume\ngrants\nwatch\noutput\ntools\nsources\nworkers\ndoctor\nupstream\nplan\nexplain\nrules\nstats\nsimulate\nsuggest\naudit\nhook\nmcp-approve\nbackup\nrestore\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
+    "") words=$'serve\ninit\nsetup\ninstall\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\npeople\nchannel\ntoken\nconnect\nclaude\ndisconnect\ninbox\nasks\nreply\nreject\nstop\nresume\ngrants\nwatch\noutput\ntools\nsources\nworkers\ndoctor\nupstream\nplan\nexplain\nrules\nstats\nsimulate\nsuggest\naudit\nhook\nmcp-approve\nbackup\nrestore\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
     "/serve") words=$'--listen\n--data\n--workspace\n--insecure-no-auth\n--tls-cert\n--tls-key\n--tls-client-ca\n--allow-insecure-listen\n--unattended\n--opencode\n--log-level\n--config\n--new-store\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/init") words=$'--preset\n--registries\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/setup") words=$'--address\n--name\n--preset\n--agent\n--config\n--data\n--listen\n--workspace\n--tls-cert\n--tls-key\n--yes\n--no-wait\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/install") words=$'--workspace\n--yes\n--root\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/demo") words=$'--auto\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/call") words=$'--session\n--call-id\n--agent\n--timeout\n--workspace\n--metadata\n--detach\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;

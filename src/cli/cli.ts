@@ -99,6 +99,11 @@ export const commands: readonly CommandEntry[] = [
     load: async () => (await import("./commands/init.ts")).defineInit,
   },
   {
+    name: "setup",
+    summary: "from a fresh install to a phone that approves",
+    load: async () => (await import("./commands/setup.ts")).defineSetup,
+  },
+  {
     name: "install",
     summary: "install the service as a systemd unit with its own user",
     load: async () => (await import("./commands/install.ts")).defineInstall,

@@ -10,8 +10,7 @@ import { startService, unconfined } from "../e2e/service.ts";
 import { startRedis } from "../store/redis-server.ts";
 import { newBrowser, type Push, signIn, startPushService } from "./push-service.ts";
 
-const channelsOf = ({ url }: { url: string }, token: string) =>
-  clientOf(ChannelService, url, token);
+const channelsOf = ({ url }: { url: string }, token: string) => clientOf(ChannelService, url, token);
 
 /** Verifies the token of a push with the key that browsers subscribed with; returns its claims. */
 async function claimsOf({ headers }: Push, pushKey: Uint8Array) {

@@ -12,7 +12,8 @@ import { UsageError } from "../failure/command-error.ts";
 import { hasTerminal } from "../terminal/prompt.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 
-const presets = ["contained", "none"] as const;
+/** The presets of rules. */
+export const presets = ["contained", "none"] as const;
 type PresetName = (typeof presets)[number];
 
 interface InitFlags {
@@ -39,14 +40,10 @@ export function defineInit(command: Command, context: CliContext): void {
     .action((file: string | undefined, flags: InitFlags) =>
       withScreen(context, command, async (screen) => {
         const { io } = screen;
-        const path = resolve(file ?? io.env.TOOLGATE_CONFIG ?? defaultFile(io.env));
+        const path = resolve(file ?? io.env.TOOLGATE_CONFIG ?? defaultConfigFile(io.env));
         if (existsSync(path))
           throw new UsageError(`${path} exists, and stays as it is`, "change it, or name another file");
-        const preset = flags.preset ?? (await askForPreset(io));
-        const found = preset === "none" || isListed(flags.registries) ? [] : await findRegistries(io.env);
-        const hosts = await chooseHosts(io, flags, found);
-        mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
-        writeFileSync(path, configurationText(preset, hosts, found), { flag: "wx", mode: 0o600 });
+        const { preset, hosts } = await writeConfiguration(io, path, flags);
         screen.write(
           screen.json
             ? `${JSON.stringify({ file: path, preset, registries: hosts })}\n`
@@ -58,13 +55,28 @@ export function defineInit(command: Command, context: CliContext): void {
     );
 }
 
+/** Writes a new configuration; what the flags do not choose is asked at the terminal. */
+export async function writeConfiguration(
+  io: CliProcess,
+  path: string,
+  flags: { preset?: PresetName | undefined; registries?: string },
+): Promise<{ preset: PresetName; hosts: readonly string[] }> {
+  const preset = flags.preset ?? (await askForPreset(io));
+  const found = preset === "none" || isListed(flags.registries) ? [] : await findRegistries(io.env);
+  const hosts = await chooseHosts(io, flags, found);
+  mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
+  writeFileSync(path, configurationText(preset, hosts, found), { flag: "wx", mode: 0o600 });
+  return { preset, hosts };
+}
+
 const initHelp = `
 Examples:
   toolgate init
   toolgate init --preset contained --registries found
   toolgate init ./toolgate.toml --preset none`;
 
-const defaultFile = (env: NodeJS.ProcessEnv) =>
+/** Returns the configuration that `toolgate serve` reads. */
+export const defaultConfigFile = (env: NodeJS.ProcessEnv) =>
   join(env.XDG_CONFIG_HOME || join(env.HOME || homedir(), ".config"), "toolgate/toolgate.toml");
 
 const isListed = (registries: string | undefined) => registries !== undefined && registries !== "found";
@@ -88,7 +100,7 @@ async function askForPreset(io: CliProcess): Promise<PresetName> {
 /** Returns the hosts to write: those of the flag, or those that were found if the person agrees. */
 async function chooseHosts(
   io: CliProcess,
-  { registries }: InitFlags,
+  { registries }: Pick<InitFlags, "registries">,
   found: readonly FoundRegistry[],
 ): Promise<string[]> {
   const hosts = [...new Set(found.map(({ host }) => host))];
