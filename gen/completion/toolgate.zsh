@@ -3,7 +3,7 @@ _toolgate() {
   local IFS=$'\n' cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} place= word words=
   for word in "${COMP_WORDS[@]:1:$((COMP_CWORD-1))}"; do
     case "$place/$word" in
-      /serve|/init|/setup|/install|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/people|/people/list|/people/invite|/people/revoke|/people/rename|/channel|/channel/list|/channel/notices|/channel/test|/token|/token/create|/token/list|/token/revoke|/connect|/claude|/disconnect|/inbox|/asks|/reply|/reject|/stop|/resume|/grants|/grants/revoke|/grants/confirm|/watch|/output|/tools|/sources|/workers|/doctor|/upstream|/upstream/accept|/plan|/explain|/rules|/stats|/simulate|/suggest|/audit|/audit/export|/audit/verify|/hook|/mcp-approve|/backup|/restore|/completion) place="$place/$word" ;;
+      /serve|/init|/setup|/install|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/people|/people/list|/people/link|/people/invite|/people/revoke|/people/rename|/channel|/channel/list|/channel/notices|/channel/test|/token|/token/create|/token/list|/token/revoke|/connect|/claude|/disconnect|/inbox|/asks|/reply|/reject|/stop|/resume|/grants|/grants/revoke|/grants/confirm|/watch|/output|/tools|/sources|/workers|/doctor|/upstream|/upstream/accept|/plan|/explain|/rules|/stats|/simulate|/suggest|/audit|/audit/export|/audit/verify|/hook|/mcp-approve|/backup|/restore|/completion) place="$place/$word" ;;
     esac
   done
   COMPREPLY=()
@@ -29,8 +29,9 @@ _toolgate() {
     "/trust") words=$'--remove\n--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/login") words=$'--name\n--provider\n--device\n--new-code\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/logout") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
-    "/people") words=$'list\ninvite\nrevoke\nrename\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/people") words=$'list\nlink\ninvite\nrevoke\nrename\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/people/list") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/people/link") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/people/invite") words=$'--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/people/revoke") words=$'--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/people/rename") words=$'--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;

@@ -7,6 +7,7 @@ import type { Config } from "../config/config.ts";
 import { serviceRoot } from "../core/ids.ts";
 import type { Logger } from "../core/logger.ts";
 import { readIfExists } from "../core/read-if-exists.ts";
+import { createAccounts } from "../people/accounts.ts";
 import { adoptSignIns } from "../people/adopt-sign-ins.ts";
 import { createCertificateCallers } from "../people/client-certificates.ts";
 import { credentialOf, hashOfSecret } from "../people/credential.ts";
@@ -29,6 +30,7 @@ export async function openCredentialParts(config: Config, store: ServiceStore, l
   const people = createPeople({ people: store.people, note, now });
   for (const { person, created } of table.adopted().values())
     if (!people.find(person.id)) await store.people.put(create(PersonRecordSchema, { id: person.id, person, created }));
+  const accounts = createAccounts({ table: store.accounts, people, now });
   const rules = () => config;
   const stored = createCredentials({ table, people, lastSeen, now, configured: () => config.tokens, rules });
   // Issuers date their tokens by the time of day, not by that of the store.
@@ -45,14 +47,14 @@ export async function openCredentialParts(config: Config, store: ServiceStore, l
     },
     async refresh() {
       for (const { endInvalid } of others) endInvalid();
-      await stored.refresh();
+      await Promise.all([stored.refresh(), accounts.refresh()]);
       await signIns.refresh();
     },
   };
   const { refreshes } = store;
   const { endInvalid } = credentials;
   const signIns = createProviderSignIns({ rules, table, people, refreshes, now, log, endInvalid });
-  return { credentials, jwt, certificates, people, signIns, adoptedApprover };
+  return { credentials, jwt, certificates, people, accounts, signIns, adoptedApprover };
 }
 
 /**

@@ -1,6 +1,5 @@
 import type { Connectors, EnforcementCheck } from "../agents/connect/connectors.ts";
 import { createAuditReader } from "../approval/decisions.ts";
-import { noSuchPermission } from "../approval/refusals.ts";
 import type { Workers } from "../bodies/workers/workers.ts";
 import type { Store } from "../call/ports.ts";
 import { readableRoot } from "../call/sessions.ts";
@@ -13,13 +12,14 @@ import { createServices } from "../edge/api/services.ts";
 import { startEdge } from "../edge/edge.ts";
 import type { Listener } from "../edge/http/listener.ts";
 import { createRestDomain } from "../edge/rest/rest-domain.ts";
+import type { Accounts } from "../people/accounts.ts";
 import type { CertificateCallers } from "../people/client-certificates.ts";
 import type { Credentials } from "../people/credentials.ts";
 import type { JwtCallers } from "../people/jwt.ts";
 import type { RunTokens } from "../people/known-credentials.ts";
 import type { People } from "../people/people.ts";
 import type { ProviderSignIns } from "../people/provider-sign-ins.ts";
-import { answererOf, createChannelAnswerCheck } from "../reach/channel-answers.ts";
+import { answererOf, type ChannelAnswerCheck } from "../reach/channel-answers.ts";
 import type { NoticeOutbox } from "../reach/outbox.ts";
 import type { PushDesk } from "../reach/ports.ts";
 import type { UpstreamSources } from "../sources/mcp/upstream-sources.ts";
@@ -43,6 +43,8 @@ export function startListener({
   jwt,
   certificates,
   people,
+  accounts,
+  checkAnswer,
   signIns,
   runTokens,
   connectors,
@@ -66,6 +68,8 @@ export function startListener({
   jwt: JwtCallers;
   certificates: CertificateCallers;
   people: People;
+  accounts: Accounts;
+  checkAnswer: ChannelAnswerCheck;
   signIns: ProviderSignIns;
   runTokens: RunTokens;
   connectors: Connectors;
@@ -80,15 +84,6 @@ export function startListener({
 }): Promise<Listener> {
   const { calls: callStore, permissions: asks, outputs } = store;
   const rest = config.servesOpencode ? createRestDomain({ store, sessions, roots: config.workspaces }) : undefined;
-  const checkAnswer = createChannelAnswerCheck({
-    rules: config.notify,
-    answererOf: credentials.answererOf,
-    async find({ sessionId, permissionId }) {
-      const [ask, session] = await Promise.all([permissions.find(permissionId), callStore.getSession(sessionId)]);
-      if (!ask || !session || ask.call.sessionId !== sessionId) throw noSuchPermission({ sessionId, permissionId });
-      return { request: ask.request, workspace: session.workspace };
-    },
-  });
   return startEdge({
     config,
     log,
@@ -100,6 +95,7 @@ export function startListener({
           sessions,
           credentials,
           people,
+          accounts,
           signIns,
           personRules: () => config,
           connectors,

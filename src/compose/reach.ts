@@ -1,16 +1,22 @@
+import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { noSuchPermission } from "../approval/refusals.ts";
 import type { Config } from "../config/config.ts";
 import { ConfigError } from "../config/toml.ts";
 import type { Logger } from "../core/logger.ts";
 import type { Credentials } from "../people/credentials.ts";
 import type { People } from "../people/people.ts";
 import { groupsOf, type PersonRules } from "../people/person-rules.ts";
+import { type ChannelAnswerCheck, createChannelAnswerCheck } from "../reach/channel-answers.ts";
 import { createNtfy } from "../reach/ntfy.ts";
 import { createNoticeOutbox, type NoticeOutbox } from "../reach/outbox.ts";
 import type { Channel } from "../reach/ports.ts";
 import { readTarget } from "../reach/post.ts";
 import { createPush } from "../reach/push.ts";
+import { mayApproveAt } from "../reach/routing.ts";
+import { createSlack, createSlackCall } from "../reach/slack.ts";
 import { createSubscriptions, type PushSubscriptions } from "../reach/subscriptions.ts";
 import { createWebhook, readWebhookKey } from "../reach/webhook.ts";
+import type { Replica } from "./replica.ts";
 import type { ServiceStore } from "./store.ts";
 
 /** Composes the channels and the outbox of a replica; undefined if there is no channel. */
@@ -19,8 +25,10 @@ export function createReach(
   { store, push, replicaId, people, personRules, log }: ReachParts,
 ): NoticeOutbox | undefined {
   if (channels.length === 0) return undefined;
-  const byName = new Map(channels.map((each) => [each.name, channelOf(each, publicUrl, push)] as const));
-  const { now } = store.calls;
+  const { now, getSession } = store.calls;
+  const mayApprove = async (channel: string, request: PermissionRequest) =>
+    mayApproveAt(channel, notify, request, (await getSession(request.sessionId))?.workspace ?? "");
+  const byName = new Map(channels.map((each) => [each.name, channelOf(each, publicUrl, push, mayApprove)] as const));
   return createNoticeOutbox({
     ...{ store: store.notices, channels: byName, rules: notify, publicUrl, replicaId, now, log },
     isAddressed(id, { groups, people: named }) {
@@ -62,15 +70,40 @@ export function createPushSubscriptions(
   });
 }
 
+/** Composes the check of answers that people give at channels. */
+export function answerCheck(
+  { notify: rules }: Pick<Config, "notify">,
+  {
+    replica: { permissions },
+    store,
+    credentials,
+  }: { replica: Pick<Replica, "permissions">; store: ServiceStore; credentials: Credentials },
+): ChannelAnswerCheck {
+  return createChannelAnswerCheck({
+    rules,
+    answererOf: credentials.answererOf,
+    async find({ sessionId, permissionId }) {
+      const [ask, session] = await Promise.all([permissions.find(permissionId), store.calls.getSession(sessionId)]);
+      if (!ask || !session || ask.call.sessionId !== sessionId) throw noSuchPermission({ sessionId, permissionId });
+      return { request: ask.request, workspace: session.workspace };
+    },
+  });
+}
+
 function channelOf(
-  { name, kind, url, secrets, to: topic, content }: Config["channels"][number],
+  { name, kind, url, secrets, to, content, slack }: Config["channels"][number],
   publicUrl: string,
   push: PushSubscriptions | undefined,
+  mayApprove: (channel: string, request: PermissionRequest) => Promise<boolean>,
 ): Channel {
   if (kind === "push" && push !== undefined)
     return createPush({ subscriptions: push, content, contact: publicUrl, now: Date.now });
   const target = readTarget(url);
-  if (kind === "ntfy") return createNtfy({ target, topic, token: secrets[0] ?? "", content });
+  if (slack) {
+    const call = createSlackCall(target, slack.botToken);
+    return createSlack({ call, to, content, mayApprove: (request) => mayApprove(name, request) });
+  }
+  if (kind === "ntfy") return createNtfy({ target, topic: to, token: secrets[0] ?? "", content });
   try {
     return createWebhook({ target, keys: secrets.map(readWebhookKey), content, now: Date.now });
   } catch (error) {

@@ -32,10 +32,11 @@ import { startLastingProgram } from "./lasting-program.ts";
 import { startListener } from "./listener.ts";
 import { liveConfig } from "./live-config.ts";
 import { checkConfiguredPolicy, createPolicyAgreement } from "./policy.ts";
-import { createPushSubscriptions, createReach } from "./reach.ts";
+import { answerCheck, createPushSubscriptions, createReach } from "./reach.ts";
 import { createReplica, type Replica, startWorkers, workerParts } from "./replica.ts";
 import { serverInfo, version } from "./server-info.ts";
 import { openSkills, withSkillProblems } from "./skills.ts";
+import { startSlack } from "./slack.ts";
 import { limitsOf, openStore, sweepStore } from "./store.ts";
 import { startSubagents } from "./subagents.ts";
 import { openUpstreams, withUpstreamProblems } from "./upstreams.ts";
@@ -107,7 +108,7 @@ async function startParts(
   const { sandbox, warnings } = await startSandbox(config, log, scope);
   const opened = await open(config, log);
   scope.defer(opened.calls.close);
-  const { credentials, jwt, certificates, people, signIns, adoptedApprover } = await openCredentialParts(
+  const { credentials, jwt, certificates, people, accounts, signIns, adoptedApprover } = await openCredentialParts(
     config,
     opened,
     log,
@@ -139,7 +140,9 @@ async function startParts(
     stops: createStops(opened.stops, opened.calls.isShared),
   });
   const { calls, registry, hooks, judgeFor } = replica;
+  const checkAnswer = answerCheck(config, { replica, store: opened, credentials });
   const workers = startWorkers(config, { replica, replicaId, store: opened, credentials, builtIn: builtIn.tools, log });
+  scope.defer(startSlack(config, { replica, store: opened, check: checkAnswer, accounts, log }));
   const subagents = startSubagents({ config, replica, store, credentials });
   const compareSearchTools = offerSearchTools(registry, config);
   const register = embeddedTools(registry, { buildId, warn: log.warn });
@@ -183,7 +186,7 @@ async function startParts(
     custom: withUpstreamProblems(withSkillProblems(custom, skills), upstreams.sources, config.file),
     agreement,
     about: serverInfo(config, sandbox, warnings),
-    ...{ credentials, jwt, certificates, people, signIns, runTokens, connectors },
+    ...{ credentials, jwt, certificates, people, accounts, checkAnswer, signIns, runTokens, connectors },
     sources: withToolProcesses(upstreams.sources, custom),
     ...{ subagents, workers, reach, push, backUp: opened.backUp },
     enforcement: createEnforcement({

@@ -9,7 +9,7 @@ type ReachSettings = Pick<Settings, "channel" | "notify" | "public_url" | "group
 
 /** A channel, with its secrets read. */
 export interface ChannelSettings
-  extends Omit<Settings["channel"][string], "secret_file" | "to" | "url" | "push_hosts"> {
+  extends Omit<Settings["channel"][string], "secret_file" | "to" | "team" | "url" | "push_hosts"> {
   readonly name: string;
   /** Lines of the file of secrets. */
   readonly secrets: readonly string[];
@@ -17,6 +17,15 @@ export interface ChannelSettings
   /** Address of the provider; empty for one that has none. */
   readonly url: string;
   readonly pushHosts: readonly string[];
+  readonly slack?: SlackSettings;
+}
+
+/** What Slack needs in addition. Its app is named by the token. */
+interface SlackSettings {
+  readonly app: string;
+  readonly team: string;
+  readonly appToken: string;
+  readonly botToken: string;
 }
 
 /** Push services of the browsers' vendors. */
@@ -38,22 +47,24 @@ interface Source {
 export function readReach(settings: ReachSettings, { file, lineOf, workspaces }: Source) {
   const { channel, notify, public_url } = settings;
   const at = (path: readonly PropertyKey[], table: string) => `${file}:${lineOf(path) ?? "?"}: ${table}`;
-  const channels = Object.entries(channel).map(
-    ([name, { secret_file: secretFile, to = "", url = "", push_hosts: pushHosts, ...rest }]): ChannelSettings => {
-      const place = at(["channel", name], `[channel.${name}]`);
-      if (public_url === undefined)
-        throw new ConfigError(
-          `${place} has no link to send: set public_url to the address at which people reach the service`,
-        );
-      if (rest.kind !== "push" && url === "") throw new ConfigError(`${place} reaches nobody: set url`);
-      if (rest.kind === "webhook" && secretFile === undefined)
-        throw new ConfigError(`${place} could be forged: set secret_file to a file with a key of Standard Webhooks`);
-      if (rest.kind === "ntfy" && to === "") throw new ConfigError(`${place} reaches nobody: set to to the topic`);
-      if (secretFile !== undefined) checkOutside(secretFile, `secret_file of [channel.${name}]`, workspaces);
-      const secrets = secretFile === undefined ? [] : readLines(secretFile, place);
-      return { ...rest, name, to, url, secrets, pushHosts: pushHosts ?? vendorPushHosts };
-    },
-  );
+  const channels = Object.entries(channel).map(([name, settings]): ChannelSettings => {
+    const { secret_file: secretFile, to = "", team = "", push_hosts: pushHosts, ...rest } = settings;
+    const url = rest.url ?? (rest.kind === "slack" ? slackUrl : "");
+    const place = at(["channel", name], `[channel.${name}]`);
+    if (public_url === undefined)
+      throw new ConfigError(
+        `${place} has no link to send: set public_url to the address at which people reach the service`,
+      );
+    if (rest.kind !== "push" && url === "")
+      throw new ConfigError(`${place} reaches nobody: set url to the address that notices are sent to`);
+    if (rest.kind === "webhook" && secretFile === undefined)
+      throw new ConfigError(`${place} could be forged: set secret_file to a file with a key of Standard Webhooks`);
+    if (rest.kind === "ntfy" && to === "") throw new ConfigError(`${place} reaches nobody: set to to the topic`);
+    if (secretFile !== undefined) checkOutside(secretFile, `secret_file of [channel.${name}]`, workspaces);
+    const secrets = secretFile === undefined ? [] : readLines(secretFile, place);
+    const slack = rest.kind === "slack" ? { slack: readSlack({ to, team, secrets }, place) } : {};
+    return { ...rest, ...slack, name, url, to, secrets, pushHosts: pushHosts ?? vendorPushHosts };
+  });
   const rules = notify.map(({ after, to, ...rule }, index) => {
     const earlier = notify.slice(0, index).findIndex((other) => covers(other, rule));
     if (earlier >= 0)
@@ -68,7 +79,7 @@ export function readReach(settings: ReachSettings, { file, lineOf, workspaces }:
     const silent = rule.channels.find((name) => rule.approve && !mayApprove(channel[name]));
     if (silent !== undefined)
       throw new ConfigError(
-        `${at(["notify", index], "[[notify]]")} lets "${silent}" approve what it does not show: set content = "full" there (ntfy cannot show all), or leave approve out`,
+        `${at(["notify", index], "[[notify]]")} lets "${silent}" approve what it does not show: set content = "full" there (ntfy and push cannot show all), or leave approve out`,
       );
     const place = at(["notify", index, "to"], "[[notify]]");
     return { ...rule, to: readAudience(to, settings, place), afterMs: after === "0s" ? 0 : msOf(after) };
@@ -103,8 +114,26 @@ function coversPattern(earlier: string, entry: string): boolean {
   return texts.every((text) => wildcard(text, earlier));
 }
 
+const slackUrl = "https://slack.com/api/";
+
+function readSlack(
+  { to, team, secrets }: { to: string; team: string; secrets: readonly string[] },
+  place: string,
+): SlackSettings {
+  const botToken = secrets.find((line) => line.startsWith("xoxb-"));
+  const appToken = secrets.find((line) => line.startsWith("xapp-"));
+  const app = /^xapp-\d+-(A[A-Z0-9]+)-/.exec(appToken ?? "")?.[1];
+  if (botToken === undefined || appToken === undefined || app === undefined || secrets.length !== 2)
+    throw new ConfigError(
+      `${place} cannot sign in: set secret_file to a file with two lines, the token of the bot (xoxb-…) and that of the app (xapp-…)`,
+    );
+  if (!/^[CG][A-Z0-9]+$/.test(to) || !/^T[A-Z0-9]+$/.test(team))
+    throw new ConfigError(`${place} needs the ids of its channel and team: to = "C…" and team = "T…"`);
+  return { app, team, appToken, botToken };
+}
+
 const mayApprove = (channel: Settings["channel"][string] | undefined) =>
-  channel?.content === "full" && channel.kind !== "ntfy";
+  channel?.content === "full" && channel.kind !== "ntfy" && channel.kind !== "push";
 
 function readLines(file: string, place: string): string[] {
   try {

@@ -285,12 +285,13 @@ const pushHost = z.string().regex(/^(?:(?:\*\.)?[a-z0-9-]+(?:\.[a-z0-9-]+)+|[a-z
 
 const channel = strictTable({
   kind: key(
-    z.enum(["webhook", "ntfy", "push"]),
+    z.enum(["webhook", "ntfy", "push", "slack"]),
     "a way to reach people; needs `public_url`. `push` reaches the browsers in which they pressed Notify me",
   ),
   url: key(
     baseAddress.optional(),
     "address that notices are sent to: the receiver, or the server of ntfy. One on a private network needs its port",
+    { without: "that of Slack" },
   ),
   push_hosts: key(
     z.array(pushHost).optional(),
@@ -299,9 +300,10 @@ const channel = strictTable({
   ),
   secret_file: key(
     path().optional(),
-    "the file with the keys of a webhook (`whsec_…` or `whsk_…`), one a line, or with the access token of ntfy",
+    "the file with the keys of a webhook (`whsec_…` or `whsk_…`), one a line, with the access token of ntfy, or with the tokens of Slack (`xoxb-…` and `xapp-…`)",
   ),
-  to: key(text().optional(), "the topic of ntfy"),
+  to: key(text().optional(), "the topic of ntfy, or the id of the channel of Slack (`C…`)"),
+  team: key(text().optional(), "the id of the team of Slack (`T…`)"),
   content: key(
     z.enum(["none", "risk", "full"]).default("risk"),
     "what leaves the service: only the link, also agent, permission and risks, or also what is asked",

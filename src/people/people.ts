@@ -67,8 +67,8 @@ export function createPeople({ people: table, note, now }: Omit<PeopleStore, "la
       const name = person.name || found.person?.name || "";
       await table.put({ ...found, person: { ...person, name, groups: [] }, claims: [...claims], claimed: now() });
     },
-    /** Notes that a sign-in ended at the wish of an identity provider. */
-    noteEnded: (by: Actor, person: Person, reason: string) => record(by, `${personWords(person)}: ${reason}`),
+    /** Notes what happened to a person outside of this table. */
+    noteAbout: (by: Actor, person: Person, reason: string) => record(by, `${personWords(person)}: ${reason}`),
     /** Notes that a person was invited. */
     noteInvited: (by: Actor, name: string) => record(by, `${name === "" ? "a new person" : name} was invited`),
     /** Notes the first sign-in of a person. */

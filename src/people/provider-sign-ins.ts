@@ -94,7 +94,7 @@ export function createProviderSignIns({
     for (const credential of valid) {
       await refreshes.remove(credential.id);
       const person = people.find(credential.personId ?? "")?.person;
-      if (person) await people.noteEnded(actorOf(credential, person), person, reason);
+      if (person) await people.noteAbout(actorOf(credential, person), person, reason);
     }
   }
 

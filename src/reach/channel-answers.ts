@@ -78,19 +78,25 @@ function checkApproval(
   if (wholeCall) throw invalid("whole_call", "approves requests that were not shown: answer each one");
   if (expectedDigest === "")
     throw invalid("expected_digest", "is missing: send the digest of the message that was shown");
-  const metadata = { permission_id: permissionId, channel };
   if (!mayApproveAt(channel, rules, request, workspace))
     throw new RequestError(
       ErrorReason.METHOD_TOO_WEAK,
       `no [[notify]] entry with \`approve = true\` sends permission request ${permissionId} to the channel "${channel}", so it may only be rejected there; open the request to approve it`,
-      metadata,
+      { permission_id: permissionId, channel },
     );
-  if (shownWhole(request) === undefined)
-    throw new RequestError(
-      ErrorReason.NOT_SHOWN,
-      `a message does not show all of permission request ${permissionId}, so it may only be rejected at the channel "${channel}"; open the request to approve it`,
-      metadata,
-    );
+  if (shownWhole(request) === undefined) throw notShown({ permissionId, channel });
+}
+
+/** The message of the channel did not show the whole request. */
+export function notShown({
+  permissionId,
+  channel,
+}: Pick<PermissionResponse, "permissionId" | "channel">): RequestError {
+  return new RequestError(
+    ErrorReason.NOT_SHOWN,
+    `a message does not show all of permission request ${permissionId}, so it may only be rejected at the channel "${channel}"; open the request to approve it`,
+    { permission_id: permissionId, channel },
+  );
 }
 
 function invalid(field: string, why: string): RequestError {

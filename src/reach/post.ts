@@ -20,7 +20,7 @@ export function readTarget(written: string): ProviderTarget {
 
 /**
  * Posts a body and returns the status. Follows no redirect, uses no proxy, and resolves the name once: an address that is not public
- * is refused unless the operator named host and port. The response is not read.
+ * is refused unless the operator named host and port. The response is read only up to `maxAnswerBytes`; a longer one is an error.
  */
 export async function post(
   { url, isNamed }: ProviderTarget,
@@ -28,8 +28,14 @@ export async function post(
     headers,
     body,
     signal,
-  }: { headers: Readonly<Record<string, string>>; body: string | Uint8Array; signal: AbortSignal },
-): Promise<{ status: number; retryAfterMs?: number }> {
+    maxAnswerBytes = 0,
+  }: {
+    headers: Readonly<Record<string, string>>;
+    body: string | Uint8Array;
+    signal: AbortSignal;
+    maxAnswerBytes?: number;
+  },
+): Promise<{ status: number; retryAfterMs?: number; text?: string }> {
   const host = url.hostname.replace(/^\[|\]$/g, "").replace(/\.$/, "");
   const why = isNamed ? undefined : privateHost(host);
   if (why !== undefined) throw new PrivateTarget(why);
@@ -41,9 +47,21 @@ export async function post(
   request.end(body);
   const [response]: [IncomingMessage] = (await once(request, "response")) as [IncomingMessage];
   request.on("error", () => undefined);
+  const read = maxAnswerBytes > 0 ? { text: await readAnswer(response, maxAnswerBytes) } : {};
   response.destroy();
   const retryAfterMs = afterMs(response.headers["retry-after"]);
-  return { status: response.statusCode ?? 0, ...(retryAfterMs !== undefined && { retryAfterMs }) };
+  return { status: response.statusCode ?? 0, ...read, ...(retryAfterMs !== undefined && { retryAfterMs }) };
+}
+
+async function readAnswer(response: IncomingMessage, maxBytes: number): Promise<string> {
+  const chunks: Buffer[] = [];
+  let size = 0;
+  for await (const chunk of response as AsyncIterable<Buffer>) {
+    size += chunk.length;
+    if (size > maxBytes) throw new Error("its answer is too long");
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks).toString();
 }
 
 function lookupFor(isNamed: boolean): LookupFunction {

@@ -10,6 +10,8 @@ import {
 } from "../../gen/opencode/tool/v1/channel_service_pb.ts";
 import { type StopRecord, StopRecordSchema } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
 import {
+  type AccountRecord,
+  AccountRecordSchema,
   type LastSeen,
   LastSeenSchema,
   type PersonRecord,
@@ -33,6 +35,7 @@ export interface RecordTables {
   readonly refreshes: RecordTable<ProviderRefresh>;
   readonly subscriptions: RecordTable<PushSubscription>;
   readonly secrets: RecordTable<StoredSecret>;
+  readonly accounts: RecordTable<AccountRecord>;
 }
 
 /** A kind of records. */
@@ -103,6 +106,12 @@ export const recordKinds = {
     schema: StoredSecretSchema,
     one: "secret",
     command: "toolgate serve",
+  },
+  accounts: {
+    name: "accounts",
+    schema: AccountRecordSchema,
+    one: "account at a channel",
+    command: "toolgate people link",
   },
 } as const satisfies Record<keyof RecordTables, RecordKind<DescMessage>>;
 

@@ -49,6 +49,8 @@ const pinned: Record<string, string> = {
   "PersonService/ListPeople": "-a-A--",
   "PersonService/RenamePerson": "-a-A--",
   "PersonService/RevokePerson": "-a-A--",
+  "PersonService/LinkAccount": "-a-A--",
+  "PersonService/UnlinkAccount": "-a-A--",
   "PermissionService/RespondToPermission": "-a-A-r",
   "PermissionService/RejectPermissions": "-a-A--",
   "PermissionService/GetPermission": "cawAh-",

@@ -1,6 +1,10 @@
 import type { Command } from "commander";
 import { CreateCodeResponseSchema, type Credential } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
-import { type PersonRecord, PersonRecordSchema } from "../../../gen/opencode/tool/v1/person_service_pb.ts";
+import {
+  LinkAccountResponseSchema,
+  type PersonRecord,
+  PersonRecordSchema,
+} from "../../../gen/opencode/tool/v1/person_service_pb.ts";
 import { pagesOf } from "../../core/pages-of.ts";
 import { withServer } from "../command.ts";
 import { asAdmin, forOperator } from "../connection/as-admin.ts";
@@ -19,6 +23,18 @@ export function definePeople(command: Command, context: CliContext): void {
     .command("list")
     .description("list the persons, with their devices")
     .action((_options: object, sub: Command) => withServer(context, sub, "approver", listPeople));
+  command
+    .command("link")
+    .description("print a code that links an account in Slack to you; the form behind a button there takes it")
+    .action((_options: object, sub: Command) =>
+      withServer(context, sub, "approver", async ({ people }, screen) => {
+        const response = await people.linkAccount({});
+        screen.show(LinkAccountResponseSchema, response, (paint) => [
+          `${paint("bold", response.code)}  valid once, for 10 minutes, in Slack`,
+        ]);
+        return undefined;
+      }),
+    );
   forOperator(command.command("invite").description("print a code with which a new person signs in as approver"))
     .argument("[name]", "the name of the person (default: the sign-in asks for it)", "")
     .action((name: string, flags: TableFlags, sub: Command) =>
@@ -34,10 +50,20 @@ export function definePeople(command: Command, context: CliContext): void {
         ]);
       }),
     );
-  forOperator(command.command("revoke").description("end all sign-ins of a person for good, or one device"))
-    .argument("<id>", "the id of the person (prs_…) or of the device, as `toolgate people` prints it")
+  forOperator(
+    command
+      .command("revoke")
+      .description("end all sign-ins of a person for good, one device, or the link of an account"),
+  )
+    .argument("<id>", "the id of the person (prs_…), of the device or of the account, as `toolgate people` prints it")
     .action((id: string, flags: TableFlags, sub: Command) =>
       asAdmin(context, sub, flags, async ({ people, credentials }, screen) => {
+        if (id.startsWith("slack:")) {
+          const owner = (await personsOf(people)).find(({ accounts }) => accounts.some((account) => account.id === id));
+          const { person } = await people.unlinkAccount({ personId: owner?.id ?? id, id });
+          if (person) screen.show(PersonRecordSchema, person, (paint) => personLines(person, paint));
+          return;
+        }
         if (!id.startsWith("prs_")) {
           const { credential } = await credentials.revokeCredential({ id });
           for (const line of credential ? [deviceLine(credential, screen.paint.out)] : []) screen.write(`${line}\n`);
@@ -62,13 +88,17 @@ export function definePeople(command: Command, context: CliContext): void {
 const isLoopback = (url: string) => /^(?:localhost|127\..*|\[::1\])$/.test(new URL(url).hostname);
 
 async function listPeople({ people }: ServerConnection, screen: Screen): Promise<undefined> {
-  const pages = await Array.fromAsync(pagesOf((page) => people.listPeople(page)));
-  const found = pages.flatMap((page) => page.people);
+  const found = await personsOf(people);
   for (const person of found) screen.show(PersonRecordSchema, person, (paint) => personLines(person, paint));
   if (found.length === 0) screen.note("no person has signed in");
 }
 
-function personLines({ id, person, revoked, devices, invitedBy }: PersonRecord, paint: Paint): string[] {
+async function personsOf(people: ServerConnection["people"]): Promise<PersonRecord[]> {
+  const pages = await Array.fromAsync(pagesOf((page) => people.listPeople(page)));
+  return pages.flatMap((page) => page.people);
+}
+
+function personLines({ id, person, revoked, devices, accounts, invitedBy }: PersonRecord, paint: Paint): string[] {
   const { name = "", issuer = "", subject = "", groups = [] } = person ?? {};
   const facts = [
     `${issuer}:${subject}`,
@@ -80,6 +110,9 @@ function personLines({ id, person, revoked, devices, invitedBy }: PersonRecord, 
     `${paint("bold", terminalLine(name || "(no name yet)"))}  ${id}${state}`,
     `  ${paint("dim", terminalLine(facts.join("; ")))}`,
     ...devices.map((device) => deviceLine(device, paint)),
+    ...accounts.map(
+      (account) => `  ${terminalLine(account.id)}  ${paint("dim", `linked at ${momentOf(account.linked)}`)}`,
+    ),
   ];
 }
 

@@ -1,4 +1,4 @@
-import { createClient } from "@connectrpc/connect";
+import { type Client, createClient } from "@connectrpc/connect";
 import { useSignal } from "@preact/signals";
 import { useMemo } from "preact/hooks";
 import type { Credential } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
@@ -59,13 +59,17 @@ function PersonCard({
 }: {
   record: PersonRecord;
   connection: ConsoleConnection;
-  service: { renamePerson(request: object): Promise<unknown>; revokePerson(request: object): Promise<unknown> };
+  service: Pick<Client<typeof PersonService>, "renamePerson" | "revokePerson" | "linkAccount" | "unlinkAccount">;
   change: Change;
 }) {
-  const { id, person, revoked, devices, invitedBy } = record;
+  const { id, person, revoked, devices, accounts, invitedBy } = record;
   const isSelf = connection.server.person?.id === id;
   const mayChange = (isSelf || connection.may("admin")) && revoked === 0;
   const name = useSignal(person?.name ?? "");
+  const code = useSignal("");
+  const link = async () => {
+    code.value = `Type this code in Slack: ${(await service.linkAccount({})).code}`;
+  };
   const facts = [
     `${person?.issuer}:${person?.subject}`,
     ...(person?.groups.length ? [`groups ${person.groups.join(", ")}`] : []),
@@ -118,7 +122,23 @@ function PersonCard({
             onRevoke={() => change(() => connection.credentials.revokeCredential({ id: device.id }))}
           />
         ))}
+        {accounts.map((account) => (
+          <li key={account.id}>
+            {account.id}
+            {mayChange && (
+              <Sure
+                words="Unlink"
+                onSure={() => change(() => service.unlinkAccount({ personId: id, id: account.id }))}
+              />
+            )}
+          </li>
+        ))}
       </ul>
+      {isSelf && (
+        <button type="button" class="quiet" onClick={() => change(link)}>
+          {code.value || "Link Slack"}
+        </button>
+      )}
       {mayChange && <Sure words="Revoke this person" onSure={() => change(() => service.revokePerson({ id }))} />}
     </li>
   );

@@ -128,6 +128,8 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     listPeople: approvers,
     renamePerson: approvers,
     revokePerson: approvers,
+    linkAccount: approvers,
+    unlinkAccount: approvers,
   } satisfies Record<keyof typeof PersonService.method, readonly Role[]>,
   [SourceService.typeName]: {
     listSources: overseers,

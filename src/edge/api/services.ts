@@ -22,6 +22,7 @@ import type { Calls } from "../../call/calls.ts";
 import type { StoreMembership } from "../../call/ports.ts";
 import { readsAll, type Sessions } from "../../call/sessions.ts";
 import type { Principal } from "../../core/principal.ts";
+import type { Accounts } from "../../people/accounts.ts";
 import type { Credentials } from "../../people/credentials.ts";
 import type { People } from "../../people/people.ts";
 import { type PersonRules, withGroups } from "../../people/person-rules.ts";
@@ -258,6 +259,7 @@ function workerService({ workers }: WorkerServiceDomain): ServiceFunctions<typeo
 interface PersonServiceDomain {
   people: People;
   credentials: Credentials;
+  accounts: Pick<Accounts, "of" | "createCode" | "unlink">;
   personRules: () => PersonRules;
 }
 
@@ -265,6 +267,7 @@ interface PersonServiceDomain {
 function personService({
   people,
   credentials,
+  accounts,
   personRules,
 }: PersonServiceDomain): ServiceFunctions<typeof PersonService> {
   function withDevices(record: PersonRecord): MessageInitShape<typeof PersonRecordSchema> {
@@ -272,7 +275,8 @@ function personService({
     const person = withGroups(record, personRules(), credentials.now());
     const own = credentials.list().filter(({ personId }) => personId === record.id);
     const devices = own.toSorted((one, other) => other.created - one.created);
-    const facts = { id, created, revoked, invitedBy, claims, claimed, ...(person && { person }) };
+    const links = accounts.of(record.id);
+    const facts = { id, created, revoked, invitedBy, claims, claimed, accounts: links, ...(person && { person }) };
     return { ...facts, devices: devices.map((each) => recordOf(each, credentials.lastSeen(each.id))) };
   }
 
@@ -288,6 +292,11 @@ function personService({
     async revokePerson({ id }, { principal }) {
       checkMayChange(principal, id, "RevokePerson");
       return { person: withDevices(await credentials.revokePerson(principal, id)) };
+    },
+    linkAccount: (_request, { principal }) => accounts.createCode(principal),
+    async unlinkAccount({ personId, id }, { principal }) {
+      checkMayChange(principal, personId, "UnlinkAccount");
+      return { person: withDevices(await accounts.unlink(principal, personId, id)) };
     },
   };
 }

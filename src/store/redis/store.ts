@@ -188,6 +188,7 @@ async function openTables(place: TablePlace): Promise<RecordTables> {
     refreshes: await createRedisTable(place, recordKinds.refreshes),
     subscriptions: await createRedisTable(place, recordKinds.subscriptions),
     secrets: await createRedisTable(place, recordKinds.secrets),
+    accounts: await createRedisTable(place, recordKinds.accounts),
   };
 }
 

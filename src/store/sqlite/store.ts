@@ -103,6 +103,7 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
     refreshes: openRecordTable(directory, recordKinds.refreshes),
     subscriptions: openRecordTable(directory, recordKinds.subscriptions),
     secrets: openRecordTable(directory, recordKinds.secrets),
+    accounts: openRecordTable(directory, recordKinds.accounts),
   };
   const news = createNewsListeners();
   const space: DiskSpace =

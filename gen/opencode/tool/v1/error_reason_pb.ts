@@ -460,8 +460,9 @@ export const ErrorReason = {
   WORKER_SILENT: 60,
 
   /**
-   * ERROR_REASON_METHOD_TOO_WEAK (permission_denied): RespondToPermission only: no `[[notify]]` entry lets the channel
-   * approve this request; it may reject. Metadata: `permission_id`, `channel`.
+   * ERROR_REASON_METHOD_TOO_WEAK (permission_denied): RespondToPermission: no `[[notify]]` entry lets the channel approve
+   * this request; it may reject. Metadata: `permission_id`, `channel`. LinkAccount: a token asks for the code, not a
+   * sign-in.
    *
    * @generated from enum value: ERROR_REASON_METHOD_TOO_WEAK = 61;
    */

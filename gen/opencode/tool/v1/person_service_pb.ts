@@ -17,7 +17,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/person_service.proto.
  */
 export const file_opencode_tool_v1_person_service: GenFile = /*@__PURE__*/
-  fileDesc("CiVvcGVuY29kZS90b29sL3YxL3BlcnNvbl9zZXJ2aWNlLnByb3RvEhBvcGVuY29kZS50b29sLnYxIsoBCgxQZXJzb25SZWNvcmQSCgoCaWQYASABKAkSKAoGcGVyc29uGAIgASgLMhgub3BlbmNvZGUudG9vbC52MS5QZXJzb24SDwoHY3JlYXRlZBgDIAEoARIPCgdyZXZva2VkGAQgASgBEhIKCmludml0ZWRfYnkYBSABKAkSLQoHZGV2aWNlcxgGIAMoCzIcLm9wZW5jb2RlLnRvb2wudjEuQ3JlZGVudGlhbBIOCgZjbGFpbXMYByADKAkSDwoHY2xhaW1lZBgIIAEoASIkCghMYXN0U2VlbhIKCgJpZBgBIAEoCRIMCgR0aW1lGAIgASgBIkwKD1Byb3ZpZGVyUmVmcmVzaBIKCgJpZBgBIAEoCRIQCghwcm92aWRlchgCIAEoCRIOCgZzZWFsZWQYAyABKAwSCwoDZHVlGAQgASgBIk4KEUxpc3RQZW9wbGVSZXF1ZXN0EhsKCXBhZ2Vfc2l6ZRgBIAEoDUIIukgFKgMY9AMSHAoKcGFnZV90b2tlbhgCIAEoCUIIukgFcgMYgAIiXQoSTGlzdFBlb3BsZVJlc3BvbnNlEi4KBnBlb3BsZRgBIAMoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJFChNSZW5hbWVQZXJzb25SZXF1ZXN0EhUKAmlkGAEgASgJQgm6SAZyBBABGEASFwoEbmFtZRgCIAEoCUIJukgGcgQQARhAIkYKFFJlbmFtZVBlcnNvblJlc3BvbnNlEi4KBnBlcnNvbhgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkIiwKE1Jldm9rZVBlcnNvblJlcXVlc3QSFQoCaWQYASABKAlCCbpIBnIEEAEYQCJGChRSZXZva2VQZXJzb25SZXNwb25zZRIuCgZwZXJzb24YASABKAsyHi5vcGVuY29kZS50b29sLnYxLlBlcnNvblJlY29yZDKmAgoNUGVyc29uU2VydmljZRJXCgpMaXN0UGVvcGxlEiMub3BlbmNvZGUudG9vbC52MS5MaXN0UGVvcGxlUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlb3BsZVJlc3BvbnNlEl0KDFJlbmFtZVBlcnNvbhIlLm9wZW5jb2RlLnRvb2wudjEuUmVuYW1lUGVyc29uUmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuUmVuYW1lUGVyc29uUmVzcG9uc2USXQoMUmV2b2tlUGVyc29uEiUub3BlbmNvZGUudG9vbC52MS5SZXZva2VQZXJzb25SZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5SZXZva2VQZXJzb25SZXNwb25zZUImWiR0b29sZ2F0ZS9nZW4vb3BlbmNvZGUvdG9vbC92MTt0b29sdjFiBnByb3RvMw", [file_buf_validate_validate, file_opencode_tool_v1_credential_service, file_opencode_tool_v1_permission]);
+  fileDesc("CiVvcGVuY29kZS90b29sL3YxL3BlcnNvbl9zZXJ2aWNlLnByb3RvEhBvcGVuY29kZS50b29sLnYxIv0BCgxQZXJzb25SZWNvcmQSCgoCaWQYASABKAkSKAoGcGVyc29uGAIgASgLMhgub3BlbmNvZGUudG9vbC52MS5QZXJzb24SDwoHY3JlYXRlZBgDIAEoARIPCgdyZXZva2VkGAQgASgBEhIKCmludml0ZWRfYnkYBSABKAkSLQoHZGV2aWNlcxgGIAMoCzIcLm9wZW5jb2RlLnRvb2wudjEuQ3JlZGVudGlhbBIOCgZjbGFpbXMYByADKAkSDwoHY2xhaW1lZBgIIAEoARIxCghhY2NvdW50cxgJIAMoCzIfLm9wZW5jb2RlLnRvb2wudjEuTGlua2VkQWNjb3VudCIrCg1MaW5rZWRBY2NvdW50EgoKAmlkGAEgASgJEg4KBmxpbmtlZBgCIAEoASJPCg1BY2NvdW50UmVjb3JkEgoKAmlkGAEgASgJEhEKCXBlcnNvbl9pZBgCIAEoCRIOCgZsaW5rZWQYAyABKAESDwoHZXhwaXJlcxgEIAEoASIkCghMYXN0U2VlbhIKCgJpZBgBIAEoCRIMCgR0aW1lGAIgASgBIkwKD1Byb3ZpZGVyUmVmcmVzaBIKCgJpZBgBIAEoCRIQCghwcm92aWRlchgCIAEoCRIOCgZzZWFsZWQYAyABKAwSCwoDZHVlGAQgASgBIk4KEUxpc3RQZW9wbGVSZXF1ZXN0EhsKCXBhZ2Vfc2l6ZRgBIAEoDUIIukgFKgMY9AMSHAoKcGFnZV90b2tlbhgCIAEoCUIIukgFcgMYgAIiXQoSTGlzdFBlb3BsZVJlc3BvbnNlEi4KBnBlb3BsZRgBIAMoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJFChNSZW5hbWVQZXJzb25SZXF1ZXN0EhUKAmlkGAEgASgJQgm6SAZyBBABGEASFwoEbmFtZRgCIAEoCUIJukgGcgQQARhAIkYKFFJlbmFtZVBlcnNvblJlc3BvbnNlEi4KBnBlcnNvbhgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkIiwKE1Jldm9rZVBlcnNvblJlcXVlc3QSFQoCaWQYASABKAlCCbpIBnIEEAEYQCJGChRSZXZva2VQZXJzb25SZXNwb25zZRIuCgZwZXJzb24YASABKAsyHi5vcGVuY29kZS50b29sLnYxLlBlcnNvblJlY29yZCIUChJMaW5rQWNjb3VudFJlcXVlc3QiNAoTTGlua0FjY291bnRSZXNwb25zZRIMCgRjb2RlGAEgASgJEg8KB2V4cGlyZXMYAiABKAEiTAoUVW5saW5rQWNjb3VudFJlcXVlc3QSHAoJcGVyc29uX2lkGAEgASgJQgm6SAZyBBABGEASFgoCaWQYAiABKAlCCrpIB3IFEAEYgAEiRwoVVW5saW5rQWNjb3VudFJlc3BvbnNlEi4KBnBlcnNvbhgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkMuQDCg1QZXJzb25TZXJ2aWNlElcKCkxpc3RQZW9wbGUSIy5vcGVuY29kZS50b29sLnYxLkxpc3RQZW9wbGVSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5MaXN0UGVvcGxlUmVzcG9uc2USXQoMUmVuYW1lUGVyc29uEiUub3BlbmNvZGUudG9vbC52MS5SZW5hbWVQZXJzb25SZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5SZW5hbWVQZXJzb25SZXNwb25zZRJdCgxSZXZva2VQZXJzb24SJS5vcGVuY29kZS50b29sLnYxLlJldm9rZVBlcnNvblJlcXVlc3QaJi5vcGVuY29kZS50b29sLnYxLlJldm9rZVBlcnNvblJlc3BvbnNlEloKC0xpbmtBY2NvdW50EiQub3BlbmNvZGUudG9vbC52MS5MaW5rQWNjb3VudFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkxpbmtBY2NvdW50UmVzcG9uc2USYAoNVW5saW5rQWNjb3VudBImLm9wZW5jb2RlLnRvb2wudjEuVW5saW5rQWNjb3VudFJlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLlVubGlua0FjY291bnRSZXNwb25zZUImWiR0b29sZ2F0ZS9nZW4vb3BlbmNvZGUvdG9vbC92MTt0b29sdjFiBnByb3RvMw", [file_buf_validate_validate, file_opencode_tool_v1_credential_service, file_opencode_tool_v1_permission]);
 
 /**
  * PersonRecord is a person with what the service knows about them.
@@ -81,6 +81,13 @@ export type PersonRecord = Message<"opencode.tool.v1.PersonRecord"> & {
    * @generated from field: double claimed = 8;
    */
   claimed: number;
+
+  /**
+   * accounts are those that the person linked.
+   *
+   * @generated from field: repeated opencode.tool.v1.LinkedAccount accounts = 9;
+   */
+  accounts: LinkedAccount[];
 };
 
 /**
@@ -89,6 +96,76 @@ export type PersonRecord = Message<"opencode.tool.v1.PersonRecord"> & {
  */
 export const PersonRecordSchema: GenMessage<PersonRecord> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_person_service, 0);
+
+/**
+ * LinkedAccount is an account of a person at a channel.
+ *
+ * @generated from message opencode.tool.v1.LinkedAccount
+ */
+export type LinkedAccount = Message<"opencode.tool.v1.LinkedAccount"> & {
+  /**
+   * id is the provider with its ids, such as `slack:TEAM/USER`.
+   *
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * linked is the time at which it was, in ms since the epoch.
+   *
+   * @generated from field: double linked = 2;
+   */
+  linked: number;
+};
+
+/**
+ * Describes the message opencode.tool.v1.LinkedAccount.
+ * Use `create(LinkedAccountSchema)` to create a new message.
+ */
+export const LinkedAccountSchema: GenMessage<LinkedAccount> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 1);
+
+/**
+ * AccountRecord is an account, or a code with which one is linked, as it is stored.
+ *
+ * @generated from message opencode.tool.v1.AccountRecord
+ */
+export type AccountRecord = Message<"opencode.tool.v1.AccountRecord"> & {
+  /**
+   * id is that of the account, or `code:` with the SHA-256 of the code.
+   *
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * person_id is the person.
+   *
+   * @generated from field: string person_id = 2;
+   */
+  personId: string;
+
+  /**
+   * linked is the time at which the account was, in ms since the epoch; 0 for a code.
+   *
+   * @generated from field: double linked = 3;
+   */
+  linked: number;
+
+  /**
+   * expires is the time from which the code is refused, in ms since the epoch; 0 for an account.
+   *
+   * @generated from field: double expires = 4;
+   */
+  expires: number;
+};
+
+/**
+ * Describes the message opencode.tool.v1.AccountRecord.
+ * Use `create(AccountRecordSchema)` to create a new message.
+ */
+export const AccountRecordSchema: GenMessage<AccountRecord> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 2);
 
 /**
  * LastSeen is the time of the last request of a credential, as it is stored.
@@ -116,7 +193,7 @@ export type LastSeen = Message<"opencode.tool.v1.LastSeen"> & {
  * Use `create(LastSeenSchema)` to create a new message.
  */
 export const LastSeenSchema: GenMessage<LastSeen> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 1);
+  messageDesc(file_opencode_tool_v1_person_service, 3);
 
 /**
  * ProviderRefresh is the right of a sign-in to read the groups of its person again, as it is stored.
@@ -158,7 +235,7 @@ export type ProviderRefresh = Message<"opencode.tool.v1.ProviderRefresh"> & {
  * Use `create(ProviderRefreshSchema)` to create a new message.
  */
 export const ProviderRefreshSchema: GenMessage<ProviderRefresh> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 2);
+  messageDesc(file_opencode_tool_v1_person_service, 4);
 
 /**
  * ListPeopleRequest pages through the persons.
@@ -186,7 +263,7 @@ export type ListPeopleRequest = Message<"opencode.tool.v1.ListPeopleRequest"> & 
  * Use `create(ListPeopleRequestSchema)` to create a new message.
  */
 export const ListPeopleRequestSchema: GenMessage<ListPeopleRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 3);
+  messageDesc(file_opencode_tool_v1_person_service, 5);
 
 /**
  * ListPeopleResponse is a page of the persons.
@@ -214,7 +291,7 @@ export type ListPeopleResponse = Message<"opencode.tool.v1.ListPeopleResponse"> 
  * Use `create(ListPeopleResponseSchema)` to create a new message.
  */
 export const ListPeopleResponseSchema: GenMessage<ListPeopleResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 4);
+  messageDesc(file_opencode_tool_v1_person_service, 6);
 
 /**
  * RenamePersonRequest gives a person a name.
@@ -242,7 +319,7 @@ export type RenamePersonRequest = Message<"opencode.tool.v1.RenamePersonRequest"
  * Use `create(RenamePersonRequestSchema)` to create a new message.
  */
 export const RenamePersonRequestSchema: GenMessage<RenamePersonRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 5);
+  messageDesc(file_opencode_tool_v1_person_service, 7);
 
 /**
  * RenamePersonResponse is the person with the name.
@@ -263,7 +340,7 @@ export type RenamePersonResponse = Message<"opencode.tool.v1.RenamePersonRespons
  * Use `create(RenamePersonResponseSchema)` to create a new message.
  */
 export const RenamePersonResponseSchema: GenMessage<RenamePersonResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 6);
+  messageDesc(file_opencode_tool_v1_person_service, 8);
 
 /**
  * RevokePersonRequest names a person.
@@ -284,7 +361,7 @@ export type RevokePersonRequest = Message<"opencode.tool.v1.RevokePersonRequest"
  * Use `create(RevokePersonRequestSchema)` to create a new message.
  */
 export const RevokePersonRequestSchema: GenMessage<RevokePersonRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 7);
+  messageDesc(file_opencode_tool_v1_person_service, 9);
 
 /**
  * RevokePersonResponse is the person after they were revoked.
@@ -305,7 +382,99 @@ export type RevokePersonResponse = Message<"opencode.tool.v1.RevokePersonRespons
  * Use `create(RevokePersonResponseSchema)` to create a new message.
  */
 export const RevokePersonResponseSchema: GenMessage<RevokePersonResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 8);
+  messageDesc(file_opencode_tool_v1_person_service, 10);
+
+/**
+ * LinkAccountRequest asks for a code.
+ *
+ * @generated from message opencode.tool.v1.LinkAccountRequest
+ */
+export type LinkAccountRequest = Message<"opencode.tool.v1.LinkAccountRequest"> & {
+};
+
+/**
+ * Describes the message opencode.tool.v1.LinkAccountRequest.
+ * Use `create(LinkAccountRequestSchema)` to create a new message.
+ */
+export const LinkAccountRequestSchema: GenMessage<LinkAccountRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 11);
+
+/**
+ * LinkAccountResponse is a code.
+ *
+ * @generated from message opencode.tool.v1.LinkAccountResponse
+ */
+export type LinkAccountResponse = Message<"opencode.tool.v1.LinkAccountResponse"> & {
+  /**
+   * code is the one-time code.
+   *
+   * @generated from field: string code = 1;
+   */
+  code: string;
+
+  /**
+   * expires is the time from which it is refused, in ms since the epoch.
+   *
+   * @generated from field: double expires = 2;
+   */
+  expires: number;
+};
+
+/**
+ * Describes the message opencode.tool.v1.LinkAccountResponse.
+ * Use `create(LinkAccountResponseSchema)` to create a new message.
+ */
+export const LinkAccountResponseSchema: GenMessage<LinkAccountResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 12);
+
+/**
+ * UnlinkAccountRequest names an account of a person.
+ *
+ * @generated from message opencode.tool.v1.UnlinkAccountRequest
+ */
+export type UnlinkAccountRequest = Message<"opencode.tool.v1.UnlinkAccountRequest"> & {
+  /**
+   * person_id is the person.
+   *
+   * @generated from field: string person_id = 1;
+   */
+  personId: string;
+
+  /**
+   * id is LinkedAccount.id.
+   *
+   * @generated from field: string id = 2;
+   */
+  id: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.UnlinkAccountRequest.
+ * Use `create(UnlinkAccountRequestSchema)` to create a new message.
+ */
+export const UnlinkAccountRequestSchema: GenMessage<UnlinkAccountRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 13);
+
+/**
+ * UnlinkAccountResponse is the person without the account.
+ *
+ * @generated from message opencode.tool.v1.UnlinkAccountResponse
+ */
+export type UnlinkAccountResponse = Message<"opencode.tool.v1.UnlinkAccountResponse"> & {
+  /**
+   * person is the person.
+   *
+   * @generated from field: opencode.tool.v1.PersonRecord person = 1;
+   */
+  person?: PersonRecord | undefined;
+};
+
+/**
+ * Describes the message opencode.tool.v1.UnlinkAccountResponse.
+ * Use `create(UnlinkAccountResponseSchema)` to create a new message.
+ */
+export const UnlinkAccountResponseSchema: GenMessage<UnlinkAccountResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 14);
 
 /**
  * PersonService manages the persons of the service. CredentialService.CreateCode with `new_person` invites one.
@@ -344,6 +513,29 @@ export const PersonService: GenService<{
     methodKind: "unary";
     input: typeof RevokePersonRequestSchema;
     output: typeof RevokePersonResponseSchema;
+  },
+  /**
+   * LinkAccount returns a one-time code. A person who types it at a channel links their account there to the person of this
+   * sign-in, who then answers with it (ANSWER_METHOD_CHANNEL); of a token it is METHOD_TOO_WEAK. A new code of the same
+   * person replaces the former. Roles: approver, admin.
+   *
+   * @generated from rpc opencode.tool.v1.PersonService.LinkAccount
+   */
+  linkAccount: {
+    methodKind: "unary";
+    input: typeof LinkAccountRequestSchema;
+    output: typeof LinkAccountResponseSchema;
+  },
+  /**
+   * UnlinkAccount ends the link of an account; after it has returned, no replica takes an answer of the account for
+   * longer than a second. Roles: approver for the own person, admin for any.
+   *
+   * @generated from rpc opencode.tool.v1.PersonService.UnlinkAccount
+   */
+  unlinkAccount: {
+    methodKind: "unary";
+    input: typeof UnlinkAccountRequestSchema;
+    output: typeof UnlinkAccountResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_opencode_tool_v1_person_service, 0);

@@ -206,8 +206,9 @@ const (
 	// ERROR_REASON_WORKER_SILENT (deadline_exceeded): Work only: no `hello` arrived within 10 s, or nothing for `silence_ms`. The
 	// worker connects again with `held` within `resume_ms`. Metadata: `ms`.
 	ErrorReason_ERROR_REASON_WORKER_SILENT ErrorReason = 60
-	// ERROR_REASON_METHOD_TOO_WEAK (permission_denied): RespondToPermission only: no `[[notify]]` entry lets the channel
-	// approve this request; it may reject. Metadata: `permission_id`, `channel`.
+	// ERROR_REASON_METHOD_TOO_WEAK (permission_denied): RespondToPermission: no `[[notify]]` entry lets the channel approve
+	// this request; it may reject. Metadata: `permission_id`, `channel`. LinkAccount: a token asks for the code, not a
+	// sign-in.
 	ErrorReason_ERROR_REASON_METHOD_TOO_WEAK ErrorReason = 61
 	// ERROR_REASON_NOT_SHOWN (failed_precondition): RespondToPermission only: the message of the channel did not show the
 	// whole request, so the person did not see what they would approve. Metadata: `permission_id`, `channel`.

@@ -1,0 +1,65 @@
+import { create } from "@bufbuild/protobuf";
+import { AnswerMethod } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionReply, PermissionResponseSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Config } from "../config/config.ts";
+import type { Logger } from "../core/logger.ts";
+import type { Principal } from "../core/principal.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
+import type { Accounts } from "../people/accounts.ts";
+import { type ChannelAnswerCheck, notShown } from "../reach/channel-answers.ts";
+import { readTarget } from "../reach/post.ts";
+import { createSlackCall, shownInSlack } from "../reach/slack.ts";
+import { startSlackSocket } from "../reach/slack-socket.ts";
+import type { Replica } from "./replica.ts";
+import type { ServiceStore } from "./store.ts";
+
+/** Receives the answers that people give in Slack, over a socket for each such channel; returns how to end that. */
+export function startSlack(
+  { channels, publicUrl = "" }: Pick<Config, "channels" | "publicUrl">,
+  parts: {
+    replica: Pick<Replica, "calls" | "permissions">;
+    store: ServiceStore;
+    check: ChannelAnswerCheck;
+    accounts: Accounts;
+    log: Logger;
+  },
+): () => Promise<void> {
+  const sockets = channels.flatMap(({ slack, ...channel }) =>
+    slack ? [startSocket({ ...channel, ...slack }, publicUrl, parts)] : [],
+  );
+  return async () => void (await Promise.all(sockets.map(({ close }) => close())));
+}
+
+type SlackSettings = Config["channels"][number] & Required<Config["channels"][number]>["slack"];
+
+function startSocket(
+  { name, url, to, content, app, team, appToken, botToken }: SlackSettings,
+  publicUrl: string,
+  { replica: { calls, permissions }, store, check, accounts, log }: Parameters<typeof startSlack>[1],
+) {
+  const target = readTarget(url);
+  const through: Principal = {
+    ...{ id: `channel:${name}`, roles: new Set(), agents: ["*"], workspaces: ["*"] },
+    lineage: [`channel:${name}`],
+    answersOwn: false,
+  };
+  return startSlackSocket({
+    openSocket: createSlackCall(target, appToken),
+    call: createSlackCall(target, botToken),
+    ...{ app, team, to, content, publicUrl, domain: target.url.hostname, log },
+    answers: {
+      personOf: accounts.personOf,
+      link: (account, code) => accounts.link(account, code, name),
+      find: permissions.find,
+      async answer({ request, personId, ...answer }) {
+        const { sessionId, id: permissionId } = request;
+        const ids = { sessionId, permissionId, onBehalfOf: personId, channel: name };
+        const response = create(PermissionResponseSchema, { ...ids, ...answer });
+        if (answer.reply === PermissionReply.ONCE && shownInSlack(request) === undefined) throw notShown(response);
+        const principal = await check(through, AnswerMethod.CHANNEL, response);
+        const workspace = (await store.calls.getSession(sessionId))?.workspace ?? "";
+        await calls.answer(principal, workspaceRoot(workspace), response);
+      },
+    },
+  });
+}
