@@ -25,6 +25,7 @@ import { machineLine, ratesTable, ratiosTable, targetsList } from "./report.ts";
 import { runRounds } from "./rounds.ts";
 import { measureSandbox, type SandboxPlan } from "./sandbox/sandbox.ts";
 import { measureScale, type ScalePlan } from "./scale/scale.ts";
+import { measureSimulation, type SimulatePlan } from "./simulate.ts";
 import { measureStart } from "./start.ts";
 import { measureStreams } from "./streams.ts";
 import { measureTests } from "./tests.ts";
@@ -43,6 +44,7 @@ npm run bench -- --files            only the files of src that one call and one 
 npm run bench -- --lines            only hostile command lines, and another caller beside them: half a minute
 npm run bench -- --asks [FILE…]     only the number of command lines that ask, without the sandbox and behind it; of the lines in
                                     JSON files: asks by population with their reasons, and dangerous lines that got through
+npm run bench -- --simulate [FILE…] only a candidate on 100,000 recorded decisions, about the lines of JSON files: a minute
 npm run bench -- --repeats          only the lines that are asked again because another session edits the workspace: three minutes
 npm run bench -- --sandbox          only the start of a command in the sandbox, and the index of names: a minute
 npm run bench -- --start            only the CPU time of short command lines
@@ -96,6 +98,9 @@ const shortTools: ToolsPlan = { rounds: 2, files: 1_000, share: 0.1, outputBytes
 
 const fullPermission: PermissionPlan = { decisions: 100_000, readings: 2_000 };
 const shortPermission: PermissionPlan = { decisions: 1_000, readings: 20 };
+
+const fullSimulate: SimulatePlan = { decisions: 100_000, lines: 1_200 };
+const shortSimulate: SimulatePlan = { decisions: 500, lines: 50 };
 
 const fullLines: LinesPlan = { rounds: 5, besideMs: 10_000 };
 const shortLines: LinesPlan = { rounds: 1, besideMs: 300 };
@@ -180,7 +185,7 @@ function selectSections(): Section[] {
   // The tools first: after decisions were measured, this process took 98 ms instead of 3 to start another one.
   const usual: Section[] = [
     ["tools", (processes, print) => measureTools(processes, quick ? shortTools : fullTools, print)],
-    ["permission", async (_, print) => measurePermission(quick ? shortPermission : fullPermission, print)],
+    ["permission", (_, print) => measurePermission(quick ? shortPermission : fullPermission, print)],
     ["peers", measurePeers],
     ["scale", (processes, print) => measureScale(processes, quick ? shortScale : fullScale, print)],
     ["attacks", (processes, print) => measureAttacks(processes, quick ? shortAttacks : fullAttacks, print)],
@@ -193,6 +198,10 @@ function selectSections(): Section[] {
     ["engine", compareEngines],
     ["lines", (processes, print) => measureLines(processes, quick ? shortLines : fullLines, print)],
     ["asks", (processes, print) => (files.length > 0 ? measureCorpora : measureAsks)(processes, print, files)],
+    [
+      "simulate",
+      (processes, print) => measureSimulation(processes, quick ? shortSimulate : fullSimulate, print, files),
+    ],
     ["repeats", (processes, print) => measureRepeats(processes, { rounds: quick ? 1 : 5 }, print)],
     ["sandbox", ({ folder }, print) => measureSandbox(folder, quick ? shortSandbox : fullSandbox, print)],
     ["start", async (_, print) => measureStart(quick ? 2 : 20, print)],
@@ -279,6 +288,7 @@ function readOptions() {
       pipeline: flag,
       files: flag,
       lines: flag,
+      simulate: flag,
       repeats: flag,
       sandbox: flag,
       start: flag,
@@ -307,7 +317,8 @@ function readOptions() {
       help: flag,
     };
     const read = parseArgs({ options, allowPositionals: true });
-    if (read.positionals.length > 0 && read.values.asks === undefined) throw new Error("only --asks takes files");
+    if (read.positionals.length > 0 && !read.values.asks && !read.values.simulate)
+      throw new Error("only --asks and --simulate take files");
     return read;
   } catch (error) {
     return fail(`${error instanceof Error ? error.message : error}\n\n${usage}`);

@@ -1,5 +1,7 @@
 import { PermissionAction, PermissionLayer } from "../gen/opencode/tool/v1/permission_pb.ts";
+import { judgeShadow } from "../src/call/shadow.ts";
 import type { Layers } from "../src/policy/model.ts";
+import { strictestOf } from "../src/policy/opinion.ts";
 import { createPolicy } from "../src/policy/policy.ts";
 import type { Rule } from "../src/policy/rules.ts";
 import { readCommands } from "../src/policy/shell/command.ts";
@@ -12,18 +14,23 @@ export interface PermissionPlan {
 }
 
 /** Measures a decision by the number of rules, and the analysis of a command line. */
-export function measurePermission({ decisions, readings }: PermissionPlan, print: (text: string) => void): void {
+export async function measurePermission(
+  { decisions, readings }: PermissionPlan,
+  print: (text: string) => void,
+): Promise<void> {
   const policy = createPolicy({ guard: { dataDirectory: "/var/lib/toolgate" }, home: "/home/u" });
   const costs = [10, 100, 1_000].map((count) => ({
     count,
     micros: costOfDecision(policy, layersOf(count), decisions),
   }));
+  const shadow = await costOfShadow(policy, layersOf(100), decisions);
   const lines = realistic.map((line) => median(timesOf(() => readCommands(line), readings)));
   print(
     table(
       ["permission", "µs"],
       [
         ...costs.map(({ count, micros }) => [`a decision by ${count.toLocaleString("en")} rules`, micros.toFixed(1)]),
+        ["100 shadow rules beside it", shadow.toFixed(1)],
         ["a command line understood: median", median(lines).toFixed(0)],
         ["the longest of them", percentile(lines, 1).toFixed(0)],
       ],
@@ -33,18 +40,53 @@ export function measurePermission({ decisions, readings }: PermissionPlan, print
   print(
     [
       target("a decision by 100 rules", hundred, 5, "µs"),
+      target("100 shadow rules beside it", shadow, 10, "µs"),
       target("by 1,000 rules ÷ by 100", thousand / hundred, 10, "times"),
       target("a command line understood", median(lines) / 1_000, 0.5, "ms", 3),
     ].join("\n"),
   );
 }
 
-function costOfDecision(policy: ReturnType<typeof createPolicy>, layers: Layers, decisions: number): number {
-  const rounds = 9;
-  const questions = ["git status", "cmd7 build", "npm test", "nothing like it"].map((pattern) => ({
-    permission: "task",
-    patterns: [pattern],
+const rounds = 9;
+const questions = ["git status", "cmd7 build", "npm test", "nothing like it"].map((pattern) => ({
+  permission: "task",
+  patterns: [pattern],
+}));
+
+/** Measures the judgement by shadow rules that decide like those in force, as nearly all calls have it. */
+async function costOfShadow(
+  policy: ReturnType<typeof createPolicy>,
+  layers: Layers,
+  decisions: number,
+): Promise<number> {
+  const shadow = { layersFor: () => layers, count() {}, failed() {} };
+  const subject = {
+    session: undefined,
+    ancestors: [],
+    agent: "",
+    workspace: "",
+    directory: "/w",
+    tool: "",
+    binding: "",
+  };
+  const judged = questions.map((question) => ({
+    ...{ subject, planned: [question], asks: [question], gitFiles: undefined, expand: async () => [question] },
+    byRules: strictestOf(policy.judge(question, layers))?.action ?? PermissionAction.ALLOW,
   }));
+  const round = async () => {
+    for (let i = 0; i < decisions; i += judged.length) for (const one of judged) await judgeShadow(policy, shadow, one);
+  };
+  await round();
+  const micros: number[] = [];
+  for (let i = 0; i < rounds; i++) {
+    const before = process.cpuUsage();
+    await round();
+    micros.push(process.cpuUsage(before).user);
+  }
+  return median(micros) / decisions;
+}
+
+function costOfDecision(policy: ReturnType<typeof createPolicy>, layers: Layers, decisions: number): number {
   const round = () => {
     for (let i = 0; i < decisions; i += questions.length)
       for (const question of questions) policy.judge(question, layers);
