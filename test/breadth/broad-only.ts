@@ -98,6 +98,7 @@ export const broadOnly = [
   "test/bodies/processes/foreign-plugins.test.ts",
   // Kills services; test/reach/service.test.ts does so with a webhook.
   "test/reach/push.test.ts",
+  "test/reach/slack.test.ts",
   // Installs an identity provider into .cache; test/people/oidc.test.ts plays one.
   "test/people/oidc-replicas.test.ts",
   // Debian's searx takes seconds of CPU to start.

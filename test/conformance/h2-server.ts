@@ -28,6 +28,7 @@ if (process.argv[2] === "edge") {
         agents: {},
         sources: {},
         operator: {},
+        channels: {},
         workers: {},
       }) as never,
     credentials: {} as never,
