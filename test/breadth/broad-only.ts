@@ -26,6 +26,7 @@ export const broadOnly = [
   "test/runners/acp-limits.test.ts",
   // Each round restarts replicas of older or other definitions, or moves slots of a cluster; the store contract and test/e2e/replicas run always.
   "test/e2e/drift.test.ts",
+  "test/e2e/changed-tools.test.ts",
   "test/store/redis-address.test.ts",
   "test/store/redis-cluster.test.ts",
   "test/store/redis-missing-copies.test.ts",
