@@ -285,17 +285,25 @@ function StopControl({
   const isAsked = useSignal(false);
   const problem = useSignal("");
 
-  const change = async (step: () => Promise<unknown>) => {
+  const attempt = async (work: () => Promise<unknown>) => {
     problem.value = "";
     try {
-      await step();
-      stops.value = (await operator.listStops({})).stops;
-      isAsked.value = false;
+      await work();
     } catch (error) {
       problem.value = ConnectError.from(error).rawMessage;
     }
   };
-  useEffect(() => void change(async () => undefined), [operator]);
+  const refresh = async () => {
+    stops.value = (await operator.listStops({})).stops;
+  };
+  const change = (step: () => Promise<unknown>) =>
+    attempt(async () => {
+      await step();
+      await refresh();
+      isAsked.value = false;
+    });
+  // Closes no confirmation that a person opened meanwhile.
+  useEffect(() => void attempt(refresh), [operator]);
 
   const words = {
     session: "this session and its descendants",
