@@ -12,7 +12,7 @@ import { RequestError } from "../core/request-error.ts";
 import { visibleLine } from "../core/visible.ts";
 import type { Planner } from "./planner.ts";
 
-/** What suggestions need of a request, with the answer that a person gave to it. */
+/** The facts about a request that suggestions use, with the answer of a person. */
 export interface PastRequest extends Pick<PermissionRequest, "agent" | "permission" | "patterns"> {
   /** The pattern of a rule for it; undefined if no rule can name it. */
   pattern: string | undefined;
@@ -24,7 +24,7 @@ export interface PastRequest extends Pick<PermissionRequest, "agent" | "permissi
   time: number;
 }
 
-/** Takes of a request what suggestions need. */
+/** Extracts from a request the facts that suggestions use. */
 export function pastRequestOf(
   request: Pick<PermissionRequest, "agent" | "permission" | "patterns" | "offers" | "risks" | "warnings">,
   answer: Pick<PastRequest, "isApproved" | "time">,

@@ -20,7 +20,7 @@ export interface ChannelSettings
   readonly slack?: SlackSettings;
 }
 
-/** What Slack needs in addition. Its app is named by the token. */
+/** Additional settings of Slack. The token names the app. */
 interface SlackSettings {
   readonly app: string;
   readonly team: string;

@@ -22,7 +22,7 @@ export interface NewNotice extends NoticeKey {
   /** The replica that delivers it at once, under a lease; empty: the first one that claims it when it is due. */
   readonly owner: string;
   readonly leaseMs: number;
-  /** Why it is never delivered; empty: it is. */
+  /** Reason why it is never delivered; empty if it is delivered. */
   readonly dead: string;
 }
 
@@ -91,7 +91,7 @@ export interface NoticeStore {
   findAsk(id: string): Promise<{ request: PermissionRequest; settled?: PermissionSettled } | undefined>;
 }
 
-/** What a channel sends: a request, its outcome, or a test. */
+/** Content of one message of a channel: a request, its outcome, or a test. */
 export type Notice = {
   /** Identifies this notice in all attempts, for receivers that get it twice. */
   readonly id: string;
@@ -169,7 +169,7 @@ export interface PushDesk {
 /** The credential with which a browser subscribes, and its person. */
 export type PushOwner = Pick<Principal, "id" | "identity">;
 
-/** What a browser gives to subscribe. */
+/** Subscription of a browser, as it made it. */
 export interface BrowserKeys {
   readonly endpoint: string;
   readonly p256dh: Uint8Array;

@@ -6,11 +6,11 @@ import { UsageError } from "../failure/command-error.ts";
 /** An address at which a phone may reach the service. */
 export interface PhoneAddress {
   readonly url: string;
-  /** What has to be there, for the person who chooses. */
+  /** The condition under which it works, as text for a person. */
   readonly needs: string;
 }
 
-/** Returns the origin of an address for phones; refuses one that names no other machine's way to here. */
+/** Returns the origin of an address for phones; refuses one by which no other device can reach this machine. */
 export function phoneAddress(written: string): string {
   const text = written.includes("://") ? written : `https://${written}`;
   if (!URL.canParse(text) || !/^https?:$/.test(new URL(text).protocol))

@@ -1,6 +1,6 @@
 import { readFileSync, writeFileSync } from "node:fs";
 
-/** What the configuration of a phone needs: the address, a channel of kind `push`, and requests that go to it. */
+/** Settings that a phone needs: the address, a channel of kind `push`, and requests that go to it. */
 export interface PhoneSettings {
   /** The address that is set; undefined if none is. */
   readonly address: string | undefined;

@@ -9,7 +9,7 @@ import type { PageProps } from "./page.tsx";
 import { pathOf } from "./route.ts";
 import "./notify-me.css";
 
-/** What this browser can do, in the order in which a person changes it. */
+/** States of notifications in this browser, in the order in which a person changes them. */
 type Ability = "pushed" | "ready" | "page" | "blocked" | "no channel" | "install" | "no TLS" | "unable" | "unknown";
 
 /** The sheet with which a person lets this device notify them, and the notices of this page while it is open and hidden. */
