@@ -14,6 +14,7 @@ import { type Certificates, makeCertificates } from "../edge/certificates.ts";
 import { recordedClaudeHook } from "../hooks/recorded.ts";
 import { main, programEntry } from "../main.ts";
 import { bearer, connect, type Opens } from "./clients.ts";
+import { hookProgram } from "./hook-process.ts";
 import { createService, type Service } from "./service.ts";
 
 // The service, the agent and its approver are three users of this machine. Accounts and settings of the machine exist in a private
@@ -151,11 +152,25 @@ test("hooks that a project can switch off are advisory, in each place that says 
   expect(notRoot).toMatchObject({ code: 2, stderr: expect.stringContaining("only root can write the settings") });
 });
 
+/** Runs a command while everyone can change a file or directory. */
+async function whileChangeable(path: string, run: () => Promise<Ended>): Promise<Ended> {
+  const { mode } = await stat(path);
+  await chmod(path, mode | 0o022);
+  try {
+    return await run();
+  } finally {
+    await chmod(path, mode);
+  }
+}
+
 test("root connects the agent of another user at system level over https: approvals are enforced", async () => {
   const theirs = '{\n  "cleanupPeriodDays": 7\n}\n';
   await mkdir(dirname(managedFile()), { mode: 0o755 });
   await writeFile(managedFile(), theirs, { mode: 0o600 });
-  const connected = await toolgateAsRoot("connect claude --system --user tg-ann --yes --no-canary");
+  const asSystem = "connect claude --system --user tg-ann --yes --no-canary";
+  const refused = await whileChangeable(hookProgram(), () => toolgateAsRoot(asSystem));
+  expect(refused).toMatchObject({ code: 1, stderr: expect.stringContaining("can be changed by others than root") });
+  const connected = await toolgateAsRoot(asSystem);
   expect(connected.stderr).toMatch(/allowManagedHooksOnly turns off the hooks of all other people.*than tg-ann/);
   expect(connected).toMatchObject({ code: 0, stdout: expect.stringContaining("approvals are enforced") });
   expect(await enforcementOf("claude")).toMatchObject({ state: EnforcementState.ENFORCED });
@@ -198,6 +213,12 @@ test("root connects the agent of another user at system level over https: approv
   expect(open).toMatchObject({ code: 1, stdout: expect.stringContaining("approvals are advisory") });
   expect(open.stdout).toContain("can be changed by others than root");
   await chmod(managedFile(), 0o644);
+
+  for (const path of [process.execPath, dirname(hookProgram())]) {
+    const replaceable = await whileChangeable(path, () => toolgateAsRoot(check));
+    expect(replaceable).toMatchObject({ code: 1, stdout: expect.stringContaining("approvals are advisory") });
+    expect(replaceable.stdout).toContain(`${path} can be changed by others than root`);
+  }
 });
 
 /** Runs the hook that `connect` wrote, as the agent does. */

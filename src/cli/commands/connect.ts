@@ -6,9 +6,15 @@ import { locateProgram } from "../../core/locate-program.ts";
 import { agentPrograms } from "../canary/agent-programs.ts";
 import { runCanary } from "../canary/run-canary.ts";
 import { collect, type GlobalOptions, refuseCachedProgram, withScreen, withServer } from "../command.ts";
-import { codexRequirements, httpHookVariable, managedSettings, mcpCommand } from "../connect/agent-files.ts";
+import {
+  codexRequirements,
+  hookPrograms,
+  httpHookVariable,
+  managedSettings,
+  mcpCommand,
+} from "../connect/agent-files.ts";
 import { type AgentUser, findAgentUser } from "../connect/agent-user.ts";
-import { allConnectors, checkConnector } from "../connect/check-connector.ts";
+import { allConnectors, checkConnector, problemsOfOwner } from "../connect/check-connector.ts";
 import { alreadyConnected, type ConnectorOptions, makeConnector, planConnector } from "../connect/connect-agent.ts";
 import { diffOf } from "../connect/file-change.ts";
 import { findProjectPlugins, notAccepted } from "../connect/project-plugins.ts";
@@ -101,7 +107,7 @@ async function connectAgent(
   if (kind === undefined)
     throw new UsageError("no agent is named", `name one: toolgate connect ${agentKinds.join("|")}`);
   if (flags.httpHook && kind !== "claude") throw new UsageError("--http-hook is for claude", "leave it out");
-  if (flags.system) checkSystemLevel(kind, flags);
+  if (flags.system) checkSystemLevel(kind, flags, program);
   const user = findAgentUser(flags.user, screen.io);
   const before = readRecord(kind, user);
   if (before !== undefined) throw alreadyConnected(before);
@@ -141,7 +147,7 @@ async function connectAgent(
 }
 
 /** Refuses `--system` where the agent has no such level, for others than root, and a second time. */
-function checkSystemLevel(kind: AgentKind, { httpHook }: ConnectFlags): void {
+function checkSystemLevel(kind: AgentKind, { httpHook }: ConnectFlags, program: readonly string[]): void {
   if (kind !== "claude" && kind !== "codex")
     throw new UsageError(
       "--system is for claude and codex",
@@ -150,6 +156,13 @@ function checkSystemLevel(kind: AgentKind, { httpHook }: ConnectFlags): void {
   if (httpHook) throw new UsageError("--system and --http-hook exclude each other", "leave out --http-hook");
   if (process.geteuid?.() !== 0)
     throw new UsageError("only root can write the settings of the machine", "run it with sudo");
+  const [open] = hookPrograms(program).flatMap(problemsOfOwner);
+  if (open !== undefined)
+    throw new CommandError(
+      `${terminalLine(open)}, and the hooks of the machine would run what is there`,
+      "install Toolgate as root, such as with `sudo npm install --global`, and connect with that one",
+      exitCodes.failed,
+    );
   const other = readSystemRecord(kind)?.user;
   if (other === undefined) return;
   throw new CommandError(

@@ -72,11 +72,14 @@ export function mcpCommand({
   ];
 }
 
+/** Returns the files that a hook runs. */
+export const hookPrograms = ([node = ""]: readonly string[]): string[] => [node, assets.hookProgram];
+
 /** Returns the command of a hook. It names everything itself: a project may set the environment of the hooks of its agent. */
 export function hookCommand(
   kind: Exclude<AgentKind, "mcp">,
   {
-    program: [node = ""],
+    program,
     server,
     proof: { uid, certificate },
     ca,
@@ -85,7 +88,7 @@ export function hookCommand(
   }: Omit<AgentFilesOptions, "mcpTokenFile" | "isHttpHook" | "isSystem">,
 ): string[] {
   return [
-    ...[node, assets.hookProgram, kind, "--server", server, "--token-file", hookTokenFile],
+    ...[...hookPrograms(program), kind, "--server", server, "--token-file", hookTokenFile],
     ...(uid === undefined ? [] : ["--uid", `${uid}`]),
     ...(certificate === undefined ? [] : ["--certificate", certificate]),
     ...(ca === undefined ? [] : ["--ca", ca]),

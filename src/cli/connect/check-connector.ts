@@ -1,5 +1,5 @@
-import { statSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { lstatSync, readlinkSync, realpathSync, type Stats } from "node:fs";
+import { dirname, join, resolve } from "node:path";
 import { parse as parseToml } from "smol-toml";
 import type { Connector } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { type Enforcement, EnforcementState } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -11,11 +11,12 @@ import { readIfExists } from "../../core/read-if-exists.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import type { Certificates } from "../connection/server-address.ts";
 import { commandFailure } from "../failure/failure.ts";
+import { hookPrograms } from "./agent-files.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
 import { codexProblems } from "./codex.ts";
 import { digestOfText, findEntry, hasEntry } from "./file-change.ts";
 import { findProjectPlugins, notAccepted, notAcceptedText } from "./project-plugins.ts";
-import { type AgentKind, type ConnectRecord, systemFilesOf, type WrittenFile } from "./record.ts";
+import { type AgentKind, type ConnectRecord, readSystemRecord, systemFilesOf, type WrittenFile } from "./record.ts";
 
 /** Result of a check. */
 export interface CheckedConnector {
@@ -48,9 +49,10 @@ async function findProblems(
   { user, approver, certificates, directory }: CheckOptions,
 ): Promise<CheckedConnector> {
   const ofSystem = systemFilesOf(record.kind, user);
+  const programs = readSystemRecord(record.kind)?.programs ?? hookPrograms([process.execPath]);
   const problems = asAgentUser(user, () => [
     ...[...ofSystem, ...record.files].flatMap(problemsOf),
-    ...ofSystem.flatMap(({ path }) => [dirname(path), path].flatMap(problemsOfOwner)),
+    ...(ofSystem.length === 0 ? [] : [...ofSystem.map(({ path }) => path), ...programs].flatMap(problemsOfOwner)),
     ...(ofSystem.length === 0 ? switchedOff(record.kind, directory) : []),
     ...(record.kind === "opencode" ? pluginsOf(directory, record, user) : []),
   ]);
@@ -112,9 +114,30 @@ function pluginsOf(directory: string, { accepted }: ConnectRecord, { home }: Age
   return files.length === 0 ? [] : [notAcceptedText(files).fact];
 }
 
-function problemsOfOwner(path: string): string[] {
-  const { uid, mode } = statSync(path, { throwIfNoEntry: false }) ?? { uid: 0, mode: 0 };
-  return uid === 0 && (mode & 0o022) === 0 ? [] : [`${path} can be changed by others than root`];
+/** Names the first file, link or directory, from a file upwards, that others than root can change. */
+export function problemsOfOwner(path: string): string[] {
+  const found = findStats(path);
+  if (found !== undefined && (found.uid !== 0 || isWritableByOthers(found)))
+    return [`${path} can be changed by others than root`];
+  const above = dirname(path);
+  const target = found?.isSymbolicLink() ? [resolve(realpathSync(above), readlinkSync(path))] : [];
+  return [...target, ...(above === path ? [] : [above])].flatMap(problemsOfOwner).slice(0, 1);
+}
+
+/** The bits of the group count for the group of root, too: those of an access list stand there. */
+function isWritableByOthers(found: Stats): boolean {
+  if (found.isSymbolicLink() || (found.mode & 0o022) === 0) return false;
+  // In a directory such as /tmp others cannot replace what belongs to root.
+  return !found.isDirectory() || (found.mode & 0o1000) === 0;
+}
+
+/** Returns nothing for what is missing or out of reach for this user: a hook that cannot be run blocks. */
+function findStats(path: string): Stats | undefined {
+  try {
+    return lstatSync(path, { throwIfNoEntry: false });
+  } catch {
+    return undefined;
+  }
 }
 
 function problemsOf({ path, sha256, entries }: WrittenFile): string[] {

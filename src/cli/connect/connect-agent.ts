@@ -7,7 +7,7 @@ import type { PeerProof } from "../../client/verified-socket.ts";
 import { readIfExists } from "../../core/read-if-exists.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import { CommandError, exitCodes } from "../failure/command-error.ts";
-import { agentFiles } from "./agent-files.ts";
+import { agentFiles, hookPrograms } from "./agent-files.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
 import { type CodexEdit, configureCodex } from "./codex.ts";
 import { addEntries, applyChanges, digestOfText, type PlannedChange, resolvedPath } from "./file-change.ts";
@@ -104,7 +104,8 @@ export function planConnector(planned: ConnectorOptions): PlannedConnector {
     changes.push({ path, before, after: text, isSystem });
     (isSystem ? ofSystem : written).push({ path, sha256: digestOfText(text), ...originalOf(before) });
   }
-  if (ofSystem.length > 0) changes.push(systemRecordChange(kind, { user: user.name, files: ofSystem }));
+  if (ofSystem.length > 0)
+    changes.push(systemRecordChange(kind, { user: user.name, files: ofSystem, programs: hookPrograms(program) }));
   const systemFiles = changes.filter(({ isSystem }) => isSystem).map(({ path }) => path);
   return { changes, mcpName, tokens: kind === "mcp" ? [caller] : [host, caller], written, systemFiles, codex };
 }

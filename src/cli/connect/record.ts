@@ -65,6 +65,8 @@ const systemSchema = z.object({
   /** The name of the user whose agent was connected. */
   user: z.string(),
   files: z.array(writtenFile),
+  /** Programs that the hooks run. */
+  programs: z.array(z.string()).optional(),
 });
 
 /** Record of the files of root that `toolgate connect --system` wrote. Its own file belongs to root: the one of the user could name any file. */
