@@ -9,6 +9,7 @@ export const broadOnly = [
   "test/console/phone.test.ts",
   "test/console/policy.test.ts",
   "test/console/question.test.ts",
+  "test/console/session.test.ts",
   "test/console/sources.test.ts",
   "test/console/tabs.test.ts",
   "test/console/tools.test.ts",
@@ -30,6 +31,7 @@ export const broadOnly = [
   "test/store/redis-address.test.ts",
   "test/store/redis-cluster.test.ts",
   "test/store/redis-missing-copies.test.ts",
+  "test/store/redis-restore.test.ts",
   // Loses the answer of each script.
   "test/store/redis-scripts.test.ts",
   // Stops and freezes copies of Redis.
@@ -38,7 +40,10 @@ export const broadOnly = [
   "test/model/model.test.ts",
   // Hundreds of hostile command lines, and commands that start while files move; test/sandbox/enforcement runs always.
   "test/sandbox/attempts.test.ts",
+  "test/sandbox/created.test.ts",
   "test/sandbox/races.test.ts",
+  // Thousands of tokens with one change each.
+  "test/people/jwt.test.ts",
   // Runs random command lines in real bash for a minute.
   "test/sandbox/file-fuzz.test.ts",
   // Each test starts services, or stops and kills them; their parts are tested one by one in `npm test`.
@@ -68,6 +73,8 @@ export const broadOnly = [
   "test/e2e/upstream.test.ts",
   "test/e2e/upstream-headers.test.ts",
   "test/e2e/upstream-pins.test.ts",
+  "test/e2e/view-leaves.test.ts",
+  "test/e2e/watch-many.test.ts",
   "test/edge/streams.test.ts",
   "test/mcp/recorded.test.ts",
   "test/mcp/results.test.ts",

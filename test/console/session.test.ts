@@ -67,8 +67,14 @@ describe.each(testedStores)("a session, on %s", (store) => {
     const watching = await browsers.open(service(), "watcher", { path });
     await watching.getByText("echo once").first().waitFor();
     expect(await watching.getByRole("button", { name: "Stop…" }).count()).toBe(0);
-    const page = await browsers.open(service(), "approver", { path });
+    const page = await browsers.open(service(), "approver");
+    const asked = Promise.withResolvers<void>();
+    await page.route("**/ListStops", (route) => asked.promise.then(() => route.continue()), { times: 1 });
+    const listed = page.waitForEvent("requestfinished", (request) => request.url().endsWith("/ListStops"));
+    await page.goto(`${service().url}/#${path}`);
     await page.getByRole("button", { name: "Stop…" }).click();
+    asked.resolve();
+    await listed;
     await page.getByRole("button", { name: "Stop this session and its descendants" }).click();
     await page.getByText("approver stopped this session and its descendants.").waitFor();
     const { part } = await agent.tools.callTool({ ...call, callId: "c2" });

@@ -9,7 +9,6 @@ import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { canonicalJson } from "../../src/core/json.ts";
 import { visible, visibleLine } from "../../src/core/visible.ts";
 import { connectWorker, echoTool } from "../bodies/workers/raw-worker.ts";
-import { isBroad } from "../breadth.ts";
 import { seed } from "../seed.ts";
 import { connect } from "./clients.ts";
 import { hostTokens } from "./host.ts";
@@ -156,7 +155,7 @@ test("each value of an input of each tool is in the view of what it asks, in vis
   );
   const counts = { made: 0, planned: 0, asked: 0 };
   for (const [tool, schema] of schemas) {
-    const numRuns = isBroad ? 25 : 2;
+    const numRuns = 25;
     for (const made of fc.sample(valuesOf(schema), { numRuns, seed })) {
       const input = { ...(made as JsonObject), ...formed[tool] };
       counts.made += 1;

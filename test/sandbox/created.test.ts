@@ -22,7 +22,6 @@ import { createBash } from "../../src/tools/bash.ts";
 import { createPipes } from "../../src/tools/process/run-command.ts";
 import { createQuarantine } from "../../src/tools/process/settle-created.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
-import { isBroad } from "../breadth.ts";
 import { emptyDirectory } from "../empty-directory.ts";
 
 const supervisor = createSupervisor({ replicaId: `created-test-${process.pid}`, leaseMs: 15_000 });
@@ -250,7 +249,7 @@ test("files that vanish while commands start leave nothing on the host", async (
   site.judge = judgeBy({ read: { "*.env": "deny", "*-secret/*": "deny" } });
   const flipper = spawn("bash", ["-c", flips], { cwd: site.directory, stdio: "ignore" });
   onTestFinished(() => void flipper.kill());
-  for (let i = 0; i < (isBroad ? 100 : 8); i++) {
+  for (let i = 0; i < 100; i++) {
     // While so many files come and go it may not be known what to hide; then the command does not run.
     const ended = await run("true").catch((cause: Error) => {
       expect(cause.message).toContain("The command was not run");
