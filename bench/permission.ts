@@ -1,10 +1,12 @@
+import { resolve } from "node:path";
 import { PermissionAction, PermissionLayer } from "../gen/opencode/tool/v1/permission_pb.ts";
 import { judgeShadow } from "../src/call/shadow.ts";
-import type { Layers } from "../src/policy/model.ts";
+import type { ExpandedAsk, Layers } from "../src/policy/model.ts";
 import { strictestOf } from "../src/policy/opinion.ts";
 import { createPolicy } from "../src/policy/policy.ts";
 import type { Rule } from "../src/policy/rules.ts";
 import { readCommands } from "../src/policy/shell/command.ts";
+import type { Files } from "../src/policy/shell/touched.ts";
 import { median, percentile, table, target } from "./report.ts";
 
 /** Sizes: decisions for each size of a list, and readings of each command line. */
@@ -23,7 +25,13 @@ export async function measurePermission(
     count,
     micros: costOfDecision(policy, layersOf(count), decisions),
   }));
-  const shadow = await costOfShadow(policy, layersOf(100), decisions);
+  const single = questions.map((question) => [question]);
+  const shadow = await costOfShadow(policy, layersOf(100), single, decisions);
+  const ofCommands = layersOf(100, "bash");
+  const expanded = realistic.map((line) =>
+    policy.expand({ permission: "bash", patterns: [line], cwd: "/w" }, ofCommands, files),
+  );
+  const shadowOfLines = await costOfShadow(policy, ofCommands, await Promise.all(expanded), decisions);
   const lines = realistic.map((line) => median(timesOf(() => readCommands(line), readings)));
   print(
     table(
@@ -31,6 +39,7 @@ export async function measurePermission(
       [
         ...costs.map(({ count, micros }) => [`a decision by ${count.toLocaleString("en")} rules`, micros.toFixed(1)]),
         ["100 shadow rules beside it, for an ask with one pattern", shadow.toFixed(1)],
+        ["half of them about commands, for a command line", shadowOfLines.toFixed(1)],
         ["a command line understood: median", median(lines).toFixed(0)],
         ["the longest of them", percentile(lines, 1).toFixed(0)],
       ],
@@ -41,6 +50,7 @@ export async function measurePermission(
     [
       target("a decision by 100 rules", hundred, 5, "µs"),
       target("100 shadow rules beside it, for an ask with one pattern", shadow, 10, "µs"),
+      target("half of them about commands, for a command line", shadowOfLines, 10, "µs"),
       target("by 1,000 rules ÷ by 100", thousand / hundred, 10, "times"),
       target("a command line understood", median(lines) / 1_000, 0.5, "ms", 3),
     ].join("\n"),
@@ -53,10 +63,21 @@ const questions = ["git status", "cmd7 build", "npm test", "nothing like it"].ma
   patterns: [pattern],
 }));
 
-/** Measures the judgement by shadow rules that decide like those in force. A command line has more patterns, and costs more. */
+/** Files of a workspace in which each path is a file. */
+const files: Files = {
+  async resolve(path, cwd) {
+    const absolute = resolve(cwd, path);
+    const external = !absolute.startsWith("/w");
+    return { absolute, pattern: external ? absolute : absolute.slice(3) || ".", external, isDirectory: false };
+  },
+  list: async () => [],
+};
+
+/** Measures the judgement of calls, each with its asks, by shadow rules that decide like those in force. */
 async function costOfShadow(
   policy: ReturnType<typeof createPolicy>,
   layers: Layers,
+  calls: readonly (readonly ExpandedAsk[])[],
   decisions: number,
 ): Promise<number> {
   const shadow = { layersFor: () => layers, count() {}, failed() {} };
@@ -69,9 +90,9 @@ async function costOfShadow(
     tool: "",
     binding: "",
   };
-  const judged = questions.map((question) => ({
-    ...{ subject, planned: [question], asks: [question], gitFiles: undefined, expand: async () => [question] },
-    byRules: strictestOf(policy.judge(question, layers))?.action ?? PermissionAction.ALLOW,
+  const judged = calls.map((asks) => ({
+    ...{ subject, planned: asks, asks, gitFiles: undefined, expand: async () => asks },
+    byRules: strictestOf(asks.flatMap((ask) => policy.judge(ask, layers)))?.action ?? PermissionAction.ALLOW,
   }));
   const round = async () => {
     for (let i = 0; i < decisions; i += judged.length) for (const one of judged) await judgeShadow(policy, shadow, one);
@@ -101,10 +122,10 @@ function costOfDecision(policy: ReturnType<typeof createPolicy>, layers: Layers,
 }
 
 /** Rules as configurations have them: most for one program, a few for everything. */
-function layersOf(count: number): Layers {
+function layersOf(count: number, about = "task"): Layers {
   const rules = Array.from({ length: count }, (_, i): Rule => {
     const action = i % 3 === 0 ? PermissionAction.ASK : PermissionAction.ALLOW;
-    return { permission: i % 2 === 0 ? "task" : "read", pattern: i % 50 === 0 ? "*" : `cmd${i} *`, action };
+    return { permission: i % 2 === 0 ? about : "read", pattern: i % 50 === 0 ? "*" : `cmd${i} *`, action };
   });
   return { wide: [{ layer: PermissionLayer.CONFIG, rules }], narrow: [] };
 }

@@ -248,7 +248,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   core: 2_110,
   edge: 8_020,
   people: 2_130,
-  policy: 8_530,
+  policy: 8_550,
   reach: 3_000,
   sandbox: 5_400,
   sources: 1_100,

@@ -135,8 +135,13 @@ function withCondition(unmet: readonly TracedMatch[]): Opinion | undefined {
   return { ...noMatch, reason, code: PermissionReason.CONDITION };
 }
 
-/** Returns what conditions may use of an ask. */
-function factsOf(ask: ExpandedAsk): Facts {
+/** Returns what conditions may use of an ask, found when one uses it. */
+function factsOf(ask: ExpandedAsk): () => Facts {
+  let found: Facts | undefined;
+  return () => (found ??= findFacts(ask));
+}
+
+function findFacts(ask: ExpandedAsk): Facts {
   const { permission, contained, risks = [], call } = ask;
   const fact = { ...(contained !== undefined && { contained }), ...call };
   // Only the risks of command lines are looked for in all that they name.
@@ -186,7 +191,7 @@ export function decideLine(
 function decideWholeLine(
   compiled: CompiledRules,
   line: string,
-  facts: Facts,
+  facts: () => Facts,
   layers: Layers,
   steps: MatchSteps,
 ): PermissionDecision[] {
@@ -258,7 +263,7 @@ function namedParts(
   address: Address,
   leadsTo: string | undefined,
   { wide }: Layers,
-  facts?: Facts,
+  facts?: () => Facts,
 ): { host: boolean; port: boolean } {
   const target = targetOf("webfetch", address.url, undefined, facts);
   const rules = wide.flatMap(({ rules }) => compiled(rules).all(target));
@@ -276,7 +281,7 @@ function refusedAddress(
   address: Address,
   leadsTo: string | undefined,
   layers: Layers,
-  facts?: Facts,
+  facts?: () => Facts,
 ): string | undefined {
   const reason = privateHost(address.host) ?? (leadsTo === undefined ? undefined : privateHost(leadsTo));
   if (reason === undefined || namedParts(compiled, address, leadsTo, layers, facts).host) return undefined;

@@ -11,8 +11,7 @@ export function matchRule(
   steps: MatchSteps,
 ): Match | undefined {
   for (const list of group.toReversed()) {
-    steps.spend(compiled(list.rules).stepsFor(target));
-    const placed = compiled(list.rules).last(target);
+    const placed = compiled(list.rules).last(target, steps);
     if (placed) return toMatch(list, placed);
   }
   return undefined;
@@ -29,9 +28,9 @@ export function createMatchCache(compiled: CompiledRules, steps: MatchSteps): Ma
     known.set(list, ofList);
     const before = ofList.get(target.text);
     if (before) return before;
-    const rules = compiled(list.rules);
-    steps.spend(rules.stepsFor(target));
-    const matches = rules.all(target).map((placed) => toMatch(list, placed));
+    const matches = compiled(list.rules)
+      .all(target, steps)
+      .map((placed) => toMatch(list, placed));
     ofList.set(target.text, matches);
     return matches;
   };

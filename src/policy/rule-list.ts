@@ -1,7 +1,7 @@
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { addressTest, readAddress } from "./address.ts";
 import { type Condition, describeFacts, type Facts, readCondition } from "./condition.ts";
-import type { LayerRules } from "./model.ts";
+import type { LayerRules, MatchSteps } from "./model.ts";
 import { expandHome, type Rule } from "./rules.ts";
 import { foldCase, isLiteral, matcher, scansOf, toSlashes } from "./wildcard.ts";
 
@@ -19,8 +19,8 @@ export interface Target {
   absolute: string;
   foldedText: string;
   foldedAbsolute: string;
-  /** What conditions may use; absent: nothing is known. */
-  facts?: Facts;
+  /** Returns what conditions may use; called only where a rule has one. */
+  facts(): Facts;
 }
 
 /** A rule whose pattern matches and whose condition is not met. */
@@ -31,10 +31,10 @@ export interface Unmet extends Placed {
 
 /** A compiled list of rules. */
 export interface RuleList {
-  /** Returns the last rule that matches. */
-  last(target: Target): Placed | undefined;
-  /** Returns every rule that matches, in order. */
-  all(target: Target): readonly Placed[];
+  /** Returns the last rule that matches. Spends an upper bound of the characters that it compares first. */
+  last(target: Target, steps?: MatchSteps): Placed | undefined;
+  /** Returns every rule that matches, in order; see `last`. */
+  all(target: Target, steps?: MatchSteps): readonly Placed[];
   /** Returns an upper bound of the characters that `last` or `all` compare. */
   stepsFor(target: Target): number;
   /** Returns the rules that would match, but for their conditions, in order. */
@@ -46,7 +46,7 @@ export interface RuleList {
 }
 
 /** Builds the target of a pattern; `path` is the canonical absolute path, if the tool gave one. */
-export function targetOf(permission: string, pattern: string, path?: string, facts: Facts = {}): Target {
+export function targetOf(permission: string, pattern: string, path?: string, facts: () => Facts = unknown): Target {
   if (!isPathKind(permission)) {
     const text = (permission === "webfetch" && readAddress(pattern)?.url) || pattern;
     return { permission, text, absolute: text, foldedText: text, foldedAbsolute: text, facts };
@@ -55,6 +55,8 @@ export function targetOf(permission: string, pattern: string, path?: string, fac
   const absolute = path === undefined || !filePermissions.has(permission) ? text : toSlashes(path);
   return { permission, text, absolute, foldedText: foldCase(text), foldedAbsolute: foldCase(absolute), facts };
 }
+
+const unknown = (): Facts => ({});
 
 /** Checks if the patterns of a permission are paths, or are written like paths. */
 export function isPathKind(permission: string): boolean {
@@ -78,7 +80,8 @@ export function compileRules(rules: readonly Rule[], home: string): RuleList {
   // Caches only permissions that rules name: callers choose the others, and must not fill memory with them.
   const byPermission = new Map<string, Bucket>();
   const bucketOf = (permission: string): Bucket => {
-    if (!named.has(permission)) return bucket(general, permission);
+    if (!named.has(permission))
+      return general.some((rule) => rule.isAbout(permission)) ? bucket(general, permission) : empty;
     const known = byPermission.get(permission) ?? bucket(all, permission);
     byPermission.set(permission, known);
     return known;
@@ -98,22 +101,28 @@ export function compileRules(rules: readonly Rule[], home: string): RuleList {
     const worded = byWord.get(firstWord(target.text));
     return worded ? [worded, anyWord] : [anyWord];
   };
+  const stepsOf = (groups: readonly RuleGroup[], target: Target) =>
+    groups.reduce((sum, { rules, scans }) => sum + rules.length + scans * target.text.length, 0);
+  const charged = (target: Target, steps?: MatchSteps) => {
+    const groups = groupsFor(target);
+    steps?.spend(stepsOf(groups, target));
+    return groups;
+  };
   return {
     usesContainment: all.some(({ condition }) => condition?.names.has("contained")),
     about: (permission) =>
       bucketOf(permission).all.rules.filter(
         ({ rule, condition }) => condition === undefined || rule.action !== PermissionAction.ALLOW,
       ),
-    stepsFor: (target) =>
-      groupsFor(target).reduce((sum, { rules, scans }) => sum + rules.length + scans * target.text.length, 0),
-    last(target) {
+    stepsFor: (target) => stepsOf(groupsFor(target), target),
+    last(target, steps) {
       const meets = meetsWhole(target);
-      const found = groupsFor(target).flatMap(({ rules }) => rules.findLast(meets) ?? []);
+      const found = charged(target, steps).flatMap(({ rules }) => rules.findLast(meets) ?? []);
       return found.length > 1 ? found.reduce((one, other) => (one.index > other.index ? one : other)) : found[0];
     },
-    all(target) {
+    all(target, steps) {
       const meets = meetsWhole(target);
-      return groupsFor(target)
+      return charged(target, steps)
         .flatMap(({ rules }) => rules.filter(meets))
         .sort((one, other) => one.index - other.index);
     },
@@ -125,7 +134,7 @@ export function compileRules(rules: readonly Rule[], home: string): RuleList {
         .sort((one, other) => one.index - other.index)
         .map(({ index, rule, condition }) => ({
           ...{ index, rule },
-          unmet: condition ? describeFacts(condition, target.facts ?? {}) : "",
+          unmet: condition ? describeFacts(condition, target.facts()) : "",
         }));
     },
   };
@@ -157,6 +166,9 @@ function bucket(rules: readonly CompiledRule[], permission: string): Bucket {
     anyWord: groupOf(about.filter((rule) => !hasWord(rule))),
   };
 }
+
+const noRules: RuleGroup = { rules: [], scans: 0 };
+const empty: Bucket = { all: noRules, byWord: new Map(), anyWord: noRules };
 
 function groupOf(rules: readonly CompiledRule[]): RuleGroup {
   return { rules, scans: rules.reduce((sum, { rule }) => sum + scansOf(rule.pattern), 0) };
@@ -194,9 +206,9 @@ function compile(rule: Rule, index: number, home: string): CompiledRule {
 }
 
 /** Checks the condition of a rule: what is unknown goes the strict way. */
-function isMet({ rule, condition }: CompiledRule, { facts = {} }: Target): boolean {
+function isMet({ rule, condition }: CompiledRule, { facts }: Target): boolean {
   if (condition === undefined) return true;
-  const holds = condition.holds(facts);
+  const holds = condition.holds(facts());
   return rule.action === PermissionAction.ALLOW ? holds === true : holds !== false;
 }
 
