@@ -1,16 +1,22 @@
-import { execFile } from "node:child_process";
+import { execFile, spawn } from "node:child_process";
+import { once } from "node:events";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
+import { createInterface } from "node:readline";
 import { promisify } from "node:util";
+import { Client, credentials, type ServiceDefinition, status } from "@grpc/grpc-js";
+import { loadSync } from "@grpc/proto-loader";
 import { parse } from "smol-toml";
 import { expect, onTestFinished, test } from "vitest";
 import { ErrorReason } from "../gen/opencode/tool/v1/error_reason_pb.ts";
-import { ToolErrorReason } from "../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply, ToolErrorReason } from "../gen/opencode/tool/v1/tool_pb.ts";
 import { declaredTools } from "../src/compose/built-in-tools.ts";
 import { checkConfig } from "../src/config/check-config.ts";
 import { parseRules } from "../src/policy/parse-rules.ts";
+import { answerNext } from "./agents/connectors.ts";
+import { hostTokens } from "./e2e/host.ts";
 import { startService } from "./e2e/service.ts";
 
 const root = resolve(import.meta.dirname, "..");
@@ -30,6 +36,72 @@ test("the TypeScript client of docs/clients.md is examples/call.ts, which works"
     env: { ...process.env, TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "caller-token-for-tests" },
   });
   expect(stdout).toBe("1 pending\n2 running\n3 completed\n");
+});
+
+/** A CheckRequest as the types of the Go module envoyproxy/go-control-plane encode it, with fields that are not used here. */
+const recordedCheck = [
+  "CsYCCjEKEAoOEggxMC4wLjAuNxjwkAMiGnNwaWZmZTovL2V4YW1wbGUuY29tL2FnZW50KgEtEi8KEAoOEggxMC4wLjAuNxjwkAMiG3NwaWZmZTovL2V4YW1w",
+  "bGUuY29tL29yZGVycyLOAQoGCOCppMkGEsMBCiQ3YTNjNGMxZS0wZjhhLTRmNWQtOWE1ZS0yZjFmNGMzYjdkMjESBFBPU1QaIAoMY29udGVudC10eXBlEhBh",
+  "cHBsaWNhdGlvbi9qc29uGjQKDHgtcmVxdWVzdC1pZBIkN2EzYzRjMWUtMGY4YS00ZjVkLTlhNWUtMmYxZjRjM2I3ZDIxIg0vb3JkZXJzP2RyeT0xKg9hcGku",
+  "ZXhhbXBsZS5jb20yBWh0dHBzSApSCEhUVFAvMS4xWgp7Iml0ZW0iOjd9Ug8KBXJvdXRlEgZvcmRlcnM=",
+].join("");
+
+test("the program of docs/clients/envoy.md lets through what a rule or a person allows, once, and nothing else", async () => {
+  const [rules = ""] = blocks("docs/clients/envoy.md", "toml");
+  const service = await startService({ settings: `${hostTokens}${rules}` });
+  const [, program = ""] = /node (\S+) 127/.exec(blocks("docs/clients/envoy.md", "sh")[0] ?? "") ?? [];
+  const child = spawn(process.execPath, [join(root, program), "127.0.0.1:0"], {
+    cwd: service.workspace,
+    env: { ...process.env, TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "host-token-for-tests" },
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  onTestFinished(() => void child.kill());
+  const [line] = await once(createInterface(child.stdout), "line");
+  const client = new Client(/\S+$/.exec(line)?.[0] ?? "", credentials.createInsecure());
+  onTestFinished(() => client.close());
+  const { Check: method } = loadSync(join(root, "examples/envoy/external_auth.proto"), { defaults: true })[
+    "envoy.service.auth.v3.Authorization"
+  ] as ServiceDefinition;
+  const send = (bytes: Buffer, deadline = Infinity) =>
+    new Promise<{ status: { code: number }; deniedResponse: { status: { code: number }; body: string } }>(
+      (resolve, reject) =>
+        client.makeUnaryRequest(
+          "/envoy.service.auth.v3.Authorization/Check",
+          (message: Buffer) => message,
+          (response) => method?.responseDeserialize(response),
+          bytes,
+          { deadline },
+          // biome-ignore lint/suspicious/noExplicitAny: the proto is loaded at run time
+          (error, response: any) => (error ? reject(error) : resolve(response)),
+        ),
+    );
+  const requestOf = (http: object) => method?.requestSerialize({ attributes: { request: { http } } }) ?? Buffer.of();
+  const api = { host: "api.example.com", id: "r1" };
+  const allowed = { status: { code: status.OK }, okResponse: {} };
+  const denied = { status: { code: status.PERMISSION_DENIED }, deniedResponse: { status: { code: 403 } } };
+
+  const free = await send(requestOf({ ...api, method: "GET", path: "/public/a" }));
+  expect(free).toMatchObject(allowed);
+
+  const rejected = send(requestOf({ ...api, id: "r2", method: "GET", path: "/private" }));
+  await answerNext(service, PermissionReply.REJECT, { message: "Use /public." });
+  const refusal = await rejected;
+  expect(refusal).toMatchObject(denied);
+  expect(refusal.deniedResponse?.body).toContain("Use /public.");
+
+  const recorded = Buffer.from(recordedCheck, "base64");
+  const late = await send(recorded, Date.now() + 10_000);
+  expect(late).toMatchObject(denied);
+  const { id, patterns } = await answerNext(service, PermissionReply.ONCE);
+  expect(patterns).toEqual(['{"url":"api.example.com/orders?dry=1","with":"{\\"item\\":7}"}']);
+  expect(late.deniedResponse?.body).toContain(`${service.url}/r/${id}`);
+  expect(await send(recorded)).toMatchObject(allowed);
+  expect(await send(recorded)).toMatchObject(denied);
+
+  await service.kill();
+  const away = await send(requestOf({ ...api, id: "r3", method: "GET", path: "/public/a" }));
+  expect(away).toMatchObject(denied);
+  expect(away.deniedResponse?.body).toContain("Toolgate cannot be asked");
 });
 
 test("the rules in the README are rules", () => {
