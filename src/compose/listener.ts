@@ -19,11 +19,12 @@ import type { JwtCallers } from "../people/jwt.ts";
 import type { RunTokens } from "../people/known-credentials.ts";
 import type { People } from "../people/people.ts";
 import type { ProviderSignIns } from "../people/provider-sign-ins.ts";
+import type { AuditExport } from "../reach/audit-export.ts";
 import { answererOf, type ChannelAnswerCheck } from "../reach/channel-answers.ts";
 import type { NoticeOutbox } from "../reach/outbox.ts";
 import type { PushDesk } from "../reach/ports.ts";
 import type { UpstreamSources } from "../sources/mcp/upstream-sources.ts";
-import { noticeMetrics, sourceMetrics, workerMetrics } from "../telemetry/metrics.ts";
+import { exportMetrics, noticeMetrics, sourceMetrics, workerMetrics } from "../telemetry/metrics.ts";
 import type { Telemetry } from "../telemetry/telemetry.ts";
 import type { Replica } from "./replica.ts";
 import type { serverInfo } from "./server-info.ts";
@@ -53,6 +54,7 @@ export function startListener({
   subagents,
   workers,
   reach,
+  auditExport,
   push,
   enforcement,
   log,
@@ -78,6 +80,7 @@ export function startListener({
   subagents: SubagentParts;
   workers: Workers;
   reach: NoticeOutbox | undefined;
+  auditExport: AuditExport | undefined;
   push: PushDesk | undefined;
   enforcement: EnforcementCheck;
   log: Logger;
@@ -138,7 +141,8 @@ export function startListener({
       (await telemetry.metrics()) +
       sourceMetrics(await sources.list()) +
       workerMetrics(workers.list()) +
-      (reach === undefined ? "" : await noticeMetrics(reach)),
+      (reach === undefined ? "" : await noticeMetrics(reach)) +
+      (auditExport === undefined ? "" : exportMetrics(auditExport.counts())),
     consoleDirectory: assets.console,
   });
 }

@@ -228,6 +228,8 @@ async function configOfEmbedded(data: string, flags: Flags): Promise<Config> {
     ...service,
     tls: undefined,
     tracing: false,
+    // The service writes there; the records here end with the process.
+    auditExports: [],
     drainMs: 2_000,
   };
 }

@@ -6,6 +6,7 @@ import type { Logger } from "../core/logger.ts";
 import type { Credentials } from "../people/credentials.ts";
 import type { People } from "../people/people.ts";
 import { groupsOf, type PersonRules } from "../people/person-rules.ts";
+import { type AuditExport, createAuditExport, createFileReceiver, createHttpReceiver } from "../reach/audit-export.ts";
 import { type ChannelAnswerCheck, createChannelAnswerCheck } from "../reach/channel-answers.ts";
 import { createNtfy } from "../reach/ntfy.ts";
 import { createNoticeOutbox, type NoticeOutbox } from "../reach/outbox.ts";
@@ -41,6 +42,25 @@ export function createReach(
         groupsOf(record, personRules(), now()).some((group) => groups.includes(group))
       );
     },
+  });
+}
+
+/** Composes the export of the audit; undefined if it has no receiver. */
+export function createExport(
+  { auditExports }: Pick<Config, "auditExports">,
+  { store, replicaId, log }: Pick<ReachParts, "store" | "replicaId" | "log">,
+): AuditExport | undefined {
+  if (auditExports.length === 0) return undefined;
+  const receivers = auditExports.map((each) => {
+    const isFile = "file" in each;
+    return [
+      each.name,
+      isFile ? createFileReceiver(each.file) : createHttpReceiver(readTarget(each.url), each.token),
+    ] as const;
+  });
+  return createAuditExport({
+    ...{ store: store.exports, listDecisions: store.permissions.listDecisions, receivers: new Map(receivers) },
+    ...{ replicaId, now: store.calls.now, log },
   });
 }
 

@@ -32,7 +32,7 @@ import { startLastingProgram } from "./lasting-program.ts";
 import { startListener } from "./listener.ts";
 import { liveConfig } from "./live-config.ts";
 import { checkConfiguredPolicy, createPolicyAgreement } from "./policy.ts";
-import { answerCheck, createPushSubscriptions, createReach } from "./reach.ts";
+import { answerCheck, createExport, createPushSubscriptions, createReach } from "./reach.ts";
 import { createReplica, type Replica, startWorkers, workerParts } from "./replica.ts";
 import { serverInfo, version } from "./server-info.ts";
 import { openSkills, withSkillProblems } from "./skills.ts";
@@ -130,6 +130,8 @@ async function startParts(
   const push = createPushSubscriptions(config, { store: opened, credentials });
   const reach = createReach(config, { store: opened, push, replicaId, people, personRules: () => config, log });
   if (reach !== undefined) scope.defer(reach.close);
+  const auditExport = createExport(config, { store: opened, replicaId, log });
+  if (auditExport !== undefined) scope.defer(auditExport.close);
   const replica = createReplica({
     notices: reach,
     ...{ config, rules, store, replicaId, crashMarks, log },
@@ -170,6 +172,7 @@ async function startParts(
       { everyMs: 5_000, work: workers.announce },
       { everyMs: 1_000, work: agreement.compare },
       ...(reach === undefined ? [] : [{ everyMs: 1_000, work: reach.tick }]),
+      ...(auditExport === undefined ? [] : [{ everyMs: 1_000, work: async () => auditExport.tick() }]),
       ...(push === undefined ? [] : [{ everyMs: 1_000, work: push.refresh }]),
       { everyMs: 3_600_000, work: () => sweepStore(store) },
       { everyMs: 3_600_000, work: () => sandbox.sweep(async (id) => (await store.calls.getSession(id)) !== undefined) },
@@ -188,7 +191,7 @@ async function startParts(
     about: serverInfo(config, sandbox, warnings),
     ...{ credentials, jwt, certificates, people, accounts, checkAnswer, signIns, runTokens, connectors },
     sources: withToolProcesses(upstreams.sources, custom),
-    ...{ subagents, workers, reach, push, backUp: opened.backUp },
+    ...{ subagents, workers, reach, auditExport, push, backUp: opened.backUp },
     enforcement: createEnforcement({
       ...{ ...config, serviceUid: process.getuid?.(), credentials, connectors },
       tokens: () => config.tokens,

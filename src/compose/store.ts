@@ -5,7 +5,7 @@ import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import type { WorkerDirectory } from "../core/worker-directory.ts";
 import type { CredentialTable } from "../people/ports.ts";
-import type { NoticeStore } from "../reach/ports.ts";
+import type { ExportStore, NoticeStore } from "../reach/ports.ts";
 import { openLoggedCredentialFile } from "../store/credential-file.ts";
 import type { RecordTables } from "../store/record-tables.ts";
 import { type RestoredStore, restoreBackup } from "../store/sqlite/restore.ts";
@@ -16,17 +16,20 @@ export interface ServiceStore extends Store, RecordTables {
   credentials: CredentialTable;
   workerDirectory: WorkerDirectory;
   notices: NoticeStore;
+  exports: ExportStore;
   /** Yields the bytes of a backup; refuses with BACKUP_UNSUPPORTED. */
   backUp(): AsyncIterable<Uint8Array>;
 }
 
 /** Opens the store that the configuration names. Redis' driver is loaded only for it. */
 export async function openStore(config: Config, log: Logger): Promise<ServiceStore> {
-  const { dataDirectory: directory, storeStrict: strict, storeCopies, storeMinFree: minFreeBytes, auditDays } = config;
+  const { dataDirectory: directory, storeStrict: strict, storeCopies, storeMinFree: minFreeBytes } = config;
+  const { auditDays, auditMaxDays, auditExports } = config;
+  const audit = { auditDays, auditMaxDays, receivers: auditExports.map(({ name }) => name) };
   if (config.store !== "sqlite") {
     const { openRedisStore } = await import("../store/redis/store.ts");
     return await openRedisStore({
-      ...{ url: config.store, log, copies: { strict, copies: storeCopies }, auditDays },
+      ...{ url: config.store, log, copies: { strict, copies: storeCopies }, ...audit },
       historyFile: join(directory, "redis-histories.json"),
       counterFile: join(directory, "redis-counter.json"),
     });
@@ -38,7 +41,7 @@ export async function openStore(config: Config, log: Logger): Promise<ServiceSto
     space: { minFreeBytes },
     endOpenCall: endOfRestored,
     newStore,
-    auditDays,
+    ...audit,
   });
 }
 

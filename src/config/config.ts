@@ -20,7 +20,7 @@ import {
   type ToolProcessSettings,
   type UpstreamServerSettings,
 } from "./programs.ts";
-import { type ChannelSettings, readReach } from "./reach.ts";
+import { type AuditExportSettings, type ChannelSettings, readAuditExports, readReach } from "./reach.ts";
 import { readSandbox, type SandboxSettings } from "./sandbox.ts";
 import type { Limits, Settings } from "./schema.ts";
 import { readSearch } from "./search.ts";
@@ -62,6 +62,7 @@ type ReadSetting =
       | "oidc"
       | "channel"
       | "notify"
+      | "audit_export"
       | "role_map"
       | "group"
       | "shadow"
@@ -99,6 +100,8 @@ export interface Config extends CamelKeys<Omit<Settings, ReadSetting>>, SearchSe
   /** Channels that notices are sent to, and the requests that are. */
   readonly channels: readonly ChannelSettings[];
   readonly notify: ReturnType<typeof readReach>["notify"];
+  /** Receivers of the audit. */
+  readonly auditExports: readonly AuditExportSettings[];
   /** Identity providers at which people sign in. */
   readonly oidc: readonly OidcSettings[];
   readonly groups: readonly GroupSettings[];
@@ -173,7 +176,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     others;
   const { rest, plugin, tools, websearch, codesearch, lsp, mcp, agent_runner, jwt, client_cert, channel, ...named } =
     read;
-  const { notify, ...persons } = named;
+  const { notify, audit_export, ...persons } = named;
   const { oidc, role_map, group, shadow, ...plain } = persons;
   checkListen(plain.listen.host, settings);
   // The current directory is that of the check, not of the service.
@@ -203,6 +206,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     jwt: readJwt(jwt, { file, lineOf, workspaces }),
     ...readPeople({ oidc, role_map, group }, { file, lineOf, workspaces }),
     ...readReach({ channel, notify, public_url: plain.public_url, group, oidc }, { file, lineOf, workspaces }),
+    auditExports: readAuditExports(audit_export, plain, { file, lineOf, workspaces }),
     ...(generated !== undefined && { callerTokenFile: generated }),
     loginFile: canonicalPath(resolve(directory, userDirectory(environment), "credentials.json")),
     requiresOtherUser: require_other_user,

@@ -87,6 +87,40 @@ export function readReach(settings: ReachSettings, { file, lineOf, workspaces }:
   return { channels, notify: rules };
 }
 
+/** A receiver of the audit: a file, or an address with its token (empty: none). */
+export type AuditExportSettings = { readonly name: string } & (
+  | { readonly file: string }
+  | { readonly url: string; readonly token: string }
+);
+
+/** Reads the receivers of the audit. Throws on one that gets nothing, or less than the operator thinks. */
+export function readAuditExports(
+  receivers: Settings["audit_export"],
+  { audit_days: days = 400, audit_max_days: maxDays }: Pick<Settings, "audit_days" | "audit_max_days">,
+  { file: source, lineOf, workspaces }: Source,
+): AuditExportSettings[] {
+  if (maxDays !== undefined && maxDays < days)
+    throw new ConfigError(
+      `${source}:${lineOf(["audit_max_days"]) ?? "?"}: audit_max_days is below audit_days (${days}); raise it, or lower audit_days`,
+    );
+  return Object.entries(receivers).map(([name, { file, url, secret_file: secretFile }]) => {
+    const place = `${source}:${lineOf(["audit_export", name]) ?? "?"}: [audit_export.${name}]`;
+    if ((file === undefined) === (url === undefined))
+      throw new ConfigError(`${place} has no receiver, or two: set either file or url`);
+    if (file !== undefined) {
+      if (secretFile !== undefined)
+        throw new ConfigError(`${place} sends no token to a file; remove secret_file, or set url`);
+      checkOutside(file, `file of [audit_export.${name}]`, workspaces);
+      return { name, file };
+    }
+    if (secretFile !== undefined) checkOutside(secretFile, `secret_file of [audit_export.${name}]`, workspaces);
+    const [token = "", ...others] = secretFile === undefined ? [] : readLines(secretFile, place);
+    if (secretFile !== undefined && (others.length > 0 || !/^[\x21-\x7e]+$/.test(token)))
+      throw new ConfigError(`${place}: ${secretFile} is not a token; write one line without spaces into it`);
+    return { name, url: url ?? "", token };
+  });
+}
+
 /** Reads the persons and groups of an entry. */
 function readAudience(to: readonly string[], settings: Pick<ReachSettings, "group" | "oidc">, place: string) {
   const [people, groups] = [to.filter((entry) => entry.includes(":")), to.filter((entry) => !entry.includes(":"))];

@@ -310,6 +310,17 @@ const channel = strictTable({
   ),
 });
 
+const auditExport = strictTable({
+  file: key(path().optional(), "the file to which the audit is appended as JSON lines, outside every workspace", {
+    see: "operations.md#export-of-the-audit",
+  }),
+  url: key(
+    baseAddress.optional(),
+    "the address to which it is posted as JSON lines. One on a private network needs its port",
+  ),
+  secret_file: key(path().optional(), "the file with the token that `url` gets as `Authorization: Bearer`"),
+});
+
 const notify = strictTable({
   permission: key(text().default("*"), "requests that are sent to channels; the first entry that fits decides"),
   risk: key(z.array(z.enum(riskConfigNames)).default([]), "only with one of these risks", { without: "all" }),
@@ -523,6 +534,11 @@ export const configSchema = strictTable({
   audit_days: key(count(3_650).optional(), "days for which the audit is retained; in Redis it takes memory", {
     without: "400 with SQLite, 90 with Redis",
   }),
+  audit_max_days: key(
+    count(7_300).optional(),
+    "days after which a record of the audit is removed although `[audit_export.NAME]` has not exported it",
+    { without: "30 more than `audit_days`" },
+  ),
   store_min_free: key(
     z.int().min(1).max(maxBytes).optional(),
     "free space of the data directory below which new calls are refused",
@@ -666,6 +682,7 @@ export const configSchema = strictTable({
   agent_runner: z.record(name(), agentRunner).default({}),
   channel: z.record(name(), channel).default({}),
   notify: z.array(notify).default([]),
+  audit_export: z.record(name(), auditExport).default({}),
   experimental: key(texts().default([]), "names of the experimental tools to offer"),
   public_url: key(
     origin

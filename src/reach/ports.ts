@@ -91,6 +91,36 @@ export interface NoticeStore {
   findAsk(id: string): Promise<{ request: PermissionRequest; settled?: PermissionSettled } | undefined>;
 }
 
+/** The last record of a chain that a receiver of the audit has accepted; number 0 and no hash before the first one. */
+export interface ExportCursor {
+  readonly root: string;
+  readonly seq: number;
+  readonly hash: string;
+}
+
+/** Cursors of the receivers of the audit, by the names of the receivers. The store is opened with those names. */
+export interface ExportStore {
+  /** claim_export: takes the lease of a receiver, or renews it; false while another replica holds it. */
+  claimExport(receiver: string, owner: string, leaseMs: number): Promise<boolean>;
+  /** Lists the cursors of chains that may have records behind them, after the first `skip` ones. */
+  pendingExports(receiver: string, page: { skip: number; limit: number }): Promise<readonly ExportCursor[]>;
+  /** note_export: moves cursors, and drops chains that had no more records at a time; false if the owner has lost the lease. */
+  noteExport(exported: NotedExport): Promise<boolean>;
+  /** Counts the records that retention removed although a receiver had not accepted them. */
+  exportLosses(): Promise<ReadonlyMap<string, number>>;
+}
+
+/** Progress of one receiver. */
+export interface NotedExport {
+  readonly receiver: string;
+  readonly owner: string;
+  readonly cursors: readonly ExportCursor[];
+  /** Roots of chains without a record behind the cursor. */
+  readonly ended: readonly string[];
+  /** Time of the store before they were read. */
+  readonly readAt: number;
+}
+
 /** Content of one message of a channel: a request, its outcome, or a test. */
 export type Notice = {
   /** Identifies this notice in all attempts, for receivers that get it twice. */

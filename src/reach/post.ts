@@ -29,17 +29,19 @@ export async function post(
     body,
     signal,
     maxAnswerBytes = 0,
+    maxBytes = maxBodyBytes,
   }: {
     headers: Readonly<Record<string, string>>;
     body: string | Uint8Array;
     signal: AbortSignal;
     maxAnswerBytes?: number;
+    maxBytes?: number;
   },
 ): Promise<{ status: number; retryAfterMs?: number; text?: string }> {
   const host = url.hostname.replace(/^\[|\]$/g, "").replace(/\.$/, "");
   const why = isNamed ? undefined : privateHost(host);
   if (why !== undefined) throw new PrivateTarget(why);
-  if (Buffer.byteLength(body) > maxBodyBytes) throw new TooLarge();
+  if (Buffer.byteLength(body) > maxBytes) throw new TooLarge();
   const request = (url.protocol === "https:" ? requestSecure : requestPlain)(url, {
     ...{ method: "POST", agent: false, signal, lookup: lookupFor(isNamed) },
     headers: { "content-type": "application/json", "user-agent": "Toolgate", ...headers },

@@ -12,6 +12,15 @@ export const recordRetentionMs = 30 * dayMs;
 /** Retention of the audit by default, in days, the longest of all: a database grows on a disk, and Redis in memory. */
 export const auditDays = { sqlite: 400, redis: 90 } as const;
 
+/** Returns the retention of the audit, and the longer one that holds while a receiver of the audit has not accepted a record. */
+export function auditRetention(
+  { auditDays: days, auditMaxDays }: { auditDays?: number | undefined; auditMaxDays?: number | undefined },
+  byDefault: number,
+): { auditMs: number; auditMaxMs: number } {
+  const kept = days ?? byDefault;
+  return { auditMs: kept * dayMs, auditMaxMs: Math.max(kept, auditMaxDays ?? kept + 30) * dayMs };
+}
+
 /** The largest jump of a clock that a store takes over by itself: a long weekend without the service. Results are stored for longer. */
 export const maxJumpMs = 3 * dayMs;
 /** The smallest difference of two clocks that is a jump. */

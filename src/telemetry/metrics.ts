@@ -374,3 +374,31 @@ export function createHistogram(bounds: readonly number[]): Histogram {
     },
   };
 }
+
+/** Returns the metrics of the export of the audit. */
+export function exportMetrics(
+  counts: ReadonlyMap<string, Readonly<Record<"exported" | "failed" | "lost" | "lagMs", number>>>,
+): string {
+  const receivers = [...counts].map(([name, of]) => ({ label: `receiver="${escaped(name)}"`, of }));
+  const family = (name: string, type: "counter" | "gauge", help: string, of: (counts: Counts) => number) => ({
+    ...{ name: `toolgate_audit_${name}`, type, help },
+    samples: receivers.map(({ label, of: counted }) => `{${label}} ${of(counted)}`),
+  });
+  type Counts = (typeof receivers)[number]["of"];
+  return formatFamilies([
+    family("exported_total", "counter", "Records of the audit that a receiver accepted.", ({ exported }) => exported),
+    family("export_failures_total", "counter", "Failed attempts to export records.", ({ failed }) => failed),
+    family(
+      "export_lost_total",
+      "counter",
+      "Records of the whole store that were removed before the receiver accepted them.",
+      ({ lost }) => lost,
+    ),
+    family(
+      "export_lag_seconds",
+      "gauge",
+      "Age of the oldest record that waits, on the replica that exports.",
+      ({ lagMs }) => lagMs / 1_000,
+    ),
+  ]);
+}

@@ -62,6 +62,13 @@ const refused: readonly (readonly [what: string, settings: string, reason: strin
     "lies inside the workspace",
   ],
   ["a notice by an unknown channel", notify('channels = ["oops"]'), ':10: [[notify]] reaches nobody by "oops"'],
+  ["a receiver of the audit without a place", "[audit_export.siem]", ":1: [audit_export.siem] has no receiver, or two"],
+  ["a token for a file", '[audit_export.siem]\nfile = "/a"\nsecret_file = "/b"', "sends no token to a file"],
+  [
+    "an audit that waits for less than its retention",
+    "audit_max_days = 7",
+    ":1: audit_max_days is below audit_days (400)",
+  ],
   ["a notice to an unknown group", notify('to = ["sre"]'), ':12: [[notify]] reaches nobody by "sre"'],
   ["a notice to a person of an unknown provider", notify('to = ["corp:ann"]'), 'has no one in it by "corp:ann"'],
   ...(

@@ -9,7 +9,7 @@ export interface Received {
   body: string;
 }
 
-/** Status and headers of an answer. */
+/** Status and headers of an answer; status 0: none is ever sent. */
 export type ProviderAnswer = readonly [status: number, headers?: Record<string, string>];
 
 /** Starts a provider on this machine; it answers each request with the next answer, and at last always with the last one. */
@@ -21,7 +21,7 @@ export async function startProvider(answers: readonly ProviderAnswer[] = [[204]]
     request.on("end", () => {
       const [status, extra] = answers[Math.min(received.length, answers.length - 1)] ?? [204];
       received.push({ headers: request.headers, body: Buffer.concat(chunks).toString() });
-      response.writeHead(status, extra).end();
+      if (status > 0) response.writeHead(status, extra).end();
     });
   });
   server.listen(0, "127.0.0.1");

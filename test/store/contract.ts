@@ -3,6 +3,7 @@ import { casesOf } from "../breadth.ts";
 import { asksContract } from "./contract/asks.ts";
 import { auditContract } from "./contract/audit.ts";
 import { delegatedContract } from "./contract/delegated.ts";
+import { exportsContract } from "./contract/exports.ts";
 import { grantsContract } from "./contract/grants.ts";
 import { guardsContract } from "./contract/guards.ts";
 import { leasesContract } from "./contract/leases.ts";
@@ -31,6 +32,7 @@ const suites = {
   "AskOpener and AskStore": asksContract,
   "AskStore.settle": settleContract,
   NoticeStore: noticesContract,
+  ExportStore: exportsContract,
   GrantStore: grantsContract,
   AuditLog: auditContract,
   EventLog: logContract,

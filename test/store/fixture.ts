@@ -26,7 +26,7 @@ import type { CallRecord, CallSpec, CallStore, Delegation, Fence, OutputStore } 
 import type { CallRef } from "../../src/core/call-ref.ts";
 import { RequestError } from "../../src/core/request-error.ts";
 import type { WorkerDirectory } from "../../src/core/worker-directory.ts";
-import type { NewNotice, NoticeStore } from "../../src/reach/ports.ts";
+import type { ExportStore, NewNotice, NoticeStore } from "../../src/reach/ports.ts";
 import type { RemoteMark } from "../../src/tool/remote.ts";
 
 /** A store under test. Only `advance` moves its clock. */
@@ -36,6 +36,7 @@ export interface OpenedStore {
   outputs: OutputStore;
   workerDirectory: WorkerDirectory;
   notices: NoticeStore;
+  exports: ExportStore;
   advance(ms: number): void;
   /** Closes the store and opens it again with the same contents. */
   reopen(): Promise<OpenedStore>;
@@ -43,7 +44,13 @@ export interface OpenedStore {
 }
 
 /** Opens an empty store. */
-export type OpenStore = (options?: { limits?: { events: number; bytes: number } }) => Promise<OpenedStore>;
+export type OpenStore = (options?: StoreOptions) => Promise<OpenedStore>;
+
+/** Limits of logs, and receivers of the audit. */
+export interface StoreOptions {
+  limits?: { events: number; bytes: number };
+  receivers?: readonly string[];
+}
 
 /** The replica that runs the calls of a test. */
 export const owner = "replica_1";

@@ -18,7 +18,7 @@ import type {
   StartCallStep,
 } from "../../src/call/ports.ts";
 import type { CallRef } from "../../src/core/call-ref.ts";
-import type { NewNotice, NoticeStore } from "../../src/reach/ports.ts";
+import type { ExportStore, NewNotice, NotedExport, NoticeStore } from "../../src/reach/ports.ts";
 import type { RemoteMark } from "../../src/tool/remote.ts";
 import {
   addSession,
@@ -1368,6 +1368,48 @@ const noteNotice: GuardedTransition<NoteStep> = {
   ],
 };
 
+type ClaimExportStep = Parameters<ExportStore["claimExport"]>;
+
+const claimExport: GuardedTransition<ClaimExportStep> = {
+  transition: "claimExport",
+  prepare: async () => ["siem", owner, leaseMs],
+  run: ({ exports }, step) => exports.claimExport(...step),
+  accepted: true,
+  guards: [
+    {
+      guard: "lease lapsed",
+      violation: "another replica was first",
+      violate: async ({ exports }) => void (await exports.claimExport("siem", other, leaseMs)),
+      answer: false,
+    },
+  ],
+};
+
+const noteExport: GuardedTransition<NotedExport> = {
+  transition: "noteExport",
+  async prepare(store) {
+    await addTree(store);
+    await store.permissions.recordDecisions("ses_root", decisions);
+    await store.exports.claimExport("siem", owner, leaseMs);
+    const [entry] = await store.permissions.listDecisions({ root: "ses_root", afterSeq: 0, limit: 1 });
+    const cursors = [{ root: "ses_root", seq: 1, hash: entry?.hash ?? "" }];
+    return { receiver: "siem", owner, cursors, ended: [], readAt: store.calls.now() };
+  },
+  run: ({ exports }, step) => exports.noteExport(step),
+  accepted: true,
+  guards: [
+    {
+      guard: "lease",
+      violation: "another replica has claimed the receiver",
+      async violate(store) {
+        store.advance(leaseMs);
+        await store.exports.claimExport("siem", other, leaseMs);
+      },
+      answer: false,
+    },
+  ],
+};
+
 /** All guards of all transitions. Each store is tested against each row. */
 export const guardedTransitions: readonly GuardedTransition[] = [
   erase(createSession),
@@ -1387,6 +1429,8 @@ export const guardedTransitions: readonly GuardedTransition[] = [
   erase(recordEvents),
   erase(claimNotices),
   erase(noteNotice),
+  erase(claimExport),
+  erase(noteExport),
   erase(finishCallOfOwner),
   erase(finishCallOfOther),
   erase(requestCancel),

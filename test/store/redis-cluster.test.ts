@@ -10,7 +10,7 @@ import { openIn, quiet } from "./redis-store.ts";
 const cluster = await startCluster();
 afterAll(() => cluster.stop());
 
-storeContract("redis cluster", ({ limits } = {}) => openIn(cluster.url, { ...(limits && { limits }) }), everyStep);
+storeContract("redis cluster", (options) => openIn(cluster.url, options), everyStep);
 
 describe("redis cluster", () => {
   test("shares a workspace's grants between trees on all masters, and lists the trees together", async () => {

@@ -108,11 +108,7 @@ describe("every step sent twice", () => {
     },
   });
 
-  storeContract(
-    "redis",
-    ({ limits } = {}) => openIn(server.url, { through: twice, ...(limits && { limits }) }),
-    everyStep,
-  );
+  storeContract("redis", (options) => openIn(server.url, { through: twice, ...options }), everyStep);
 
   test("has covered every script", () => {
     expect([...sent].sort()).toEqual([...transitions, ...repeatable].sort());
@@ -148,11 +144,7 @@ describe("every answer lost", () => {
     },
   });
 
-  storeContract(
-    "redis",
-    ({ limits } = {}) => openIn(`redis+unix://${proxy.path}`, { through: cut, ...(limits && { limits }) }),
-    everyStep,
-  );
+  storeContract("redis", (options) => openIn(`redis+unix://${proxy.path}`, { through: cut, ...options }), everyStep);
 
   test("has covered every script: an answer was lost after the step was applied", () => {
     expect([...lost].sort()).toEqual([...transitions, ...repeatable].sort());

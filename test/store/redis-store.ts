@@ -2,14 +2,14 @@ import { randomUUID } from "node:crypto";
 import type { Logger } from "../../src/core/logger.ts";
 import type { Link } from "../../src/store/redis/link.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
-import type { OpenedStore } from "./fixture.ts";
+import type { OpenedStore, StoreOptions } from "./fixture.ts";
 
 export const quiet: Logger = { debug() {}, info() {}, warn() {}, error() {} };
 
 /** Opens a store with a manual clock; each prefix is a separate store in the same Redis. */
 export async function openIn(
   url: string,
-  options: { prefix?: string; limits?: { events: number; bytes: number }; through?: (link: Link) => Link } = {},
+  options: StoreOptions & { prefix?: string; through?: (link: Link) => Link } = {},
 ): Promise<OpenedStore> {
   const { prefix = randomUUID(), ...others } = options;
   let time = Date.now();

@@ -69,6 +69,20 @@ describe("upkeep", () => {
     await store.close();
   });
 
+  test("lists the chains for a receiver of the audit that did not exist when they were written", async () => {
+    const { store, prefix } = await openOwn();
+    await addTree(store);
+    await recordOnce(store, "call_1");
+    await store.permissions.recordDecisions("ses_none", [decided("none")]);
+    const later = await openIn(server.url, { prefix, receivers: ["siem"] });
+    const pending = async () =>
+      (await later.exports.pendingExports("siem", { skip: 0, limit: 10 })).map(({ root }) => root);
+    expect(await pending()).toEqual([]);
+    await later.calls.sweep();
+    expect((await pending()).toSorted()).toEqual(["ses_none", "ses_root"]);
+    await Promise.all([store.close(), later.close()]);
+  });
+
   test("removes every key of what is past its retention, and counts that in the log", async () => {
     const prefix = randomUUID();
     const logged: string[] = [];

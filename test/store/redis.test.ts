@@ -39,7 +39,7 @@ import { openIn, quiet } from "./redis-store.ts";
 const server = await startRedis();
 afterAll(() => server.stop());
 
-storeContract("redis", ({ limits } = {}) => openIn(server.url, { ...(limits && { limits }) }));
+storeContract("redis", (options) => openIn(server.url, options));
 
 describe("redis", () => {
   const stores: Pick<Store, "calls">[] = [];

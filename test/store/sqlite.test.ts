@@ -26,14 +26,15 @@ import {
   recordOf,
   refusal,
   running,
+  type StoreOptions,
   startCall,
 } from "./fixture.ts";
 
-async function openIn(directory: string, limits?: { events: number; bytes: number }): Promise<OpenedStore> {
+async function openIn(directory: string, options: StoreOptions = {}): Promise<OpenedStore> {
   let time = Date.now();
   let current: OpenedStore | undefined;
   const openAgain = async (): Promise<OpenedStore> => {
-    const store = await openSqliteStore({ directory, auditDays: 90, clock: () => time, ...(limits && { limits }) });
+    const store = await openSqliteStore({ directory, auditDays: 90, clock: () => time, ...options });
     const advance = (ms: number) => {
       time += ms;
     };
@@ -59,7 +60,7 @@ afterAll(async () => {
   for (const directory of directories) await rm(directory, { recursive: true });
 });
 
-storeContract("sqlite", async ({ limits } = {}) => openIn(await newDirectory(), limits));
+storeContract("sqlite", async (options) => openIn(await newDirectory(), options));
 
 test("retains decisions for 400 days by default", async () => {
   let time = Date.now();
@@ -88,7 +89,7 @@ test("migrates a store of an earlier version with its calls", async () => {
     ALTER TABLE sessions DROP COLUMN session_crc; ALTER TABLE log DROP COLUMN event_crc; ALTER TABLE grants DROP COLUMN grant_crc;
     ALTER TABLE calls DROP COLUMN spec_crc; ALTER TABLE calls DROP COLUMN snapshot_crc;
     ALTER TABLE asks DROP COLUMN request_crc; ALTER TABLE asks DROP COLUMN settled_crc;
-    DROP TABLE decisions; DROP TABLE notices;
+    DROP TABLE decisions; DROP TABLE notices; DROP TABLE receivers; DROP TABLE exports;
     PRAGMA user_version = 1`);
   db.close();
   const store = await openIn(directory);

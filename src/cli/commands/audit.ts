@@ -35,16 +35,23 @@ export function defineAudit(command: Command, context: CliContext): void {
   command
     .command("verify")
     .description("recompute the chains and name the first record that was changed")
-    .argument("[file]", "the output of `audit export`, or - for stdin (default: the server's audit)")
+    .argument(
+      "[file...]",
+      "outputs of `audit export`, or files and posts of an [audit_export], or - for stdin (default: the server's audit)",
+    )
     .option("--session <id>", "only the tree of this session")
     .addHelpText("after", verifyHelp)
-    .action((file: string | undefined, options: { session?: string }) =>
-      file === undefined
+    .action((files: readonly string[], options: { session?: string }) =>
+      files.length === 0
         ? withServer(context, command, "approver", (server, screen) =>
             verify(auditEntries(server, options.session), screen),
           )
-        : withScreen(context, command, (screen) => verify(exported(file, screen.io), screen)),
+        : withScreen(context, command, (screen) => verify(exportedIn(files, screen.io), screen)),
     );
+}
+
+async function* exportedIn(files: readonly string[], io: CliProcess): AsyncGenerator<AuditEntry> {
+  for (const file of files) yield* exported(file, io);
 }
 
 async function* exported(file: string, { stdin }: CliProcess): AsyncGenerator<AuditEntry> {
@@ -67,32 +74,53 @@ async function* exported(file: string, { stdin }: CliProcess): AsyncGenerator<Au
   }
 }
 
-/** Verifies the chains; fails at the first broken link. */
-async function verify(entries: AsyncIterable<AuditEntry>, screen: Screen): Promise<undefined> {
-  const heads = new Map<string, AuditEntry>();
-  let count = 0;
-  for await (const entry of entries) {
-    const problem = problemOf(entry, heads.get(entry.rootSessionId));
-    if (problem !== undefined) throw broken(entry, problem);
-    heads.set(entry.rootSessionId, entry);
-    count += 1;
-  }
-  for (const [rootSessionId, { seq, hash }] of heads) {
-    const head = { rootSessionId, seq: String(seq), hash };
-    screen.write(
-      screen.json ? `${JSON.stringify(head)}\n` : `${terminalLine(rootSessionId)}  ${seq}  ${terminalLine(hash)}\n`,
-    );
-  }
-  screen.note(screen.paint.err("green", `✓ ${count} records in ${heads.size} chains are unchanged`));
+/** What was read of a chain: the hash of each record by its number, and records whose predecessor was not read before them. */
+interface ChainSeen {
+  hashes: Map<number, string>;
+  loose: AuditEntry[];
 }
 
-/** Describes what is wrong with an entry. `before` is absent at the beginning of a chain and after records that were swept. */
-function problemOf(entry: AuditEntry, before: AuditEntry | undefined): string | undefined {
-  const { seq, time, previous, hash, content, record } = entry;
-  if (before && seq !== before.seq + 1n)
-    return `it follows ${before.seq}: the records between are missing, or it is out of order`;
-  if (before && previous !== before.hash) return "it does not link to the previous record";
-  if (!before && seq === 1n && previous !== "") return "it is the first record but names a previous one";
+/** Verifies the chains, whose records may be repeated and come from several files in any order; fails at the first broken link. */
+async function verify(entries: AsyncIterable<AuditEntry>, screen: Screen): Promise<undefined> {
+  const chains = new Map<string, ChainSeen>();
+  let count = 0;
+  for await (const entry of entries) {
+    const chain: ChainSeen = chains.get(entry.rootSessionId) ?? { hashes: new Map(), loose: [] };
+    chains.set(entry.rootSessionId, chain);
+    const problem = problemOf(entry) ?? repeatProblem(entry, chain);
+    if (problem !== undefined) throw broken(entry, problem);
+    if (chain.hashes.has(Number(entry.seq))) continue;
+    chain.hashes.set(Number(entry.seq), entry.hash);
+    if (chain.hashes.get(Number(entry.seq) - 1) !== entry.previous) chain.loose.push(entry);
+    count += 1;
+  }
+  for (const [rootSessionId, { hashes, loose }] of chains) {
+    for (const [index, entry] of loose.toSorted((one, other) => Number(one.seq - other.seq)).entries()) {
+      const before = hashes.get(Number(entry.seq) - 1);
+      if (before === undefined && index > 0) throw broken(entry, "the records before it are missing");
+      if (before !== undefined && before !== entry.previous)
+        throw broken(entry, "it does not link to the previous record");
+    }
+    const seq = hashes.keys().reduce((last, next) => Math.max(last, next), 0);
+    const head = { rootSessionId, seq: String(seq), hash: hashes.get(seq) ?? "" };
+    screen.write(
+      screen.json
+        ? `${JSON.stringify(head)}\n`
+        : `${terminalLine(rootSessionId)}  ${seq}  ${terminalLine(head.hash)}\n`,
+    );
+  }
+  screen.note(screen.paint.err("green", `✓ ${count} records in ${chains.size} chains are unchanged`));
+}
+
+/** An export sends each record at least once; what it sends again is the same. */
+function repeatProblem({ seq, hash }: AuditEntry, { hashes }: ChainSeen): string | undefined {
+  const known = hashes.get(Number(seq));
+  return known === undefined || known === hash ? undefined : "another record has the same number";
+}
+
+/** Describes what is wrong with an entry by itself. */
+function problemOf({ seq, time, previous, hash, content, record }: AuditEntry): string | undefined {
+  if (seq === 1n && previous !== "") return "it is the first record but names a previous one";
   const contentHash = createHash("sha256").update(content).digest("hex");
   const link = createHash("sha1").update([previous, seq, time, contentHash].join("\n")).digest("hex");
   if (link !== hash) return "its content, number or time was changed";

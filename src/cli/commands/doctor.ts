@@ -75,6 +75,7 @@ async function* examine(server: ServerConnection, get: Get): AsyncGenerator<Find
   const checks: Record<string, () => readonly Finding[] | Promise<readonly Finding[]>> = {
     readiness: async () => readinessFindings(await get("/readyz"), server.url),
     counters: async () => counterFindings(await get("/metrics")),
+    audit: async () => exportFindings(await get("/metrics")),
     store: () => storeFindings(info),
     sandbox: () => sandboxFindings(info),
     approvals: () => approvalFindings(info),
@@ -191,6 +192,20 @@ function counterFindings({ status, text }: Answer): Finding[] {
   const [open, running] = [sumOf("toolgate_open_requests", text), sumOf("toolgate_running_calls", text)];
   return [
     ok("counters", `${countOf(open, "open request")}, ${countOf(running, "running call")}, nothing refused or lost`),
+  ];
+}
+
+/** Reports on the export of the audit, if there is one. */
+function exportFindings({ text }: Answer): Finding[] {
+  if (!text.includes("toolgate_audit_exported_total")) return [];
+  const lost = sumOf("toolgate_audit_export_lost_total", text);
+  const lagMs = sumOf("toolgate_audit_export_lag_seconds", text) * 1_000;
+  const next = "the log says what the receiver answers; correct its entry of [audit_export], or raise audit_max_days";
+  return [
+    ...(lost > 0 ? [warning("audit", `${countOf(lost, "record")} removed before a receiver accepted them`, next)] : []),
+    lagMs > 300_000
+      ? warning("audit", `the export is ${durationOf(lagMs)} behind`, next)
+      : ok("audit", `exported, ${durationOf(lagMs)} behind`),
   ];
 }
 

@@ -51,6 +51,11 @@ export function createKeys(prefix: string) {
     clock: `${slot("clock")}:clock`,
     /** ZSET: names of the last notices, by the time of their opening. */
     recentNotices: `${slot("notices")}:recent`,
+    /** HASH: the lease of a receiver of the audit, and what it has lost. HASH: its cursors by root. ZSET: roots of chains with later records, by time. */
+    exports: (receiver: string) => {
+      const name = (rest: string) => `${slot("exports")}:${receiver}:${rest}`;
+      return { receiver: name("receiver"), cursors: name("cursors"), pending: name("pending") };
+    },
     /** STRING: a value that each readiness probe changes. */
     probe: `${slot("probe")}:probe`,
     /** STRING in the slot of a key: written before copies are counted. */

@@ -142,7 +142,7 @@ export function createRedisAudit({ link, keys }: { link: Link; keys: Keys }) {
     },
 
     /** Trims the audits of removed trees, and removes those without one from the list. */
-    async sweep(trim: (root: string) => Promise<void>): Promise<void> {
+    async sweep(trim: (root: string) => Promise<void>, forget: (root: string) => Promise<void>): Promise<void> {
       for await (const roots of removed.all()) {
         for (const root of roots) {
           const { audit } = keys.tree(root);
@@ -150,6 +150,7 @@ export function createRedisAudit({ link, keys }: { link: Link; keys: Keys }) {
           if (number(await link.command("xlen", audit)) > 0) continue;
           await link.command("unlink", audit);
           await removed.remove(root);
+          await forget(root);
         }
       }
     },

@@ -19,6 +19,7 @@ export const stepNames = [
   "change_record",
   "check_counter",
   "claim_call",
+  "claim_export",
   "claim_notices",
   "close_session",
   "confirm_grant",
@@ -33,6 +34,7 @@ export const stepNames = [
   "keep_field",
   "look_at_tree",
   "note_call",
+  "note_export",
   "note_notice",
   "note_report",
   "open_asks",
@@ -77,14 +79,16 @@ export type ReadName = (typeof readNames)[number];
 
 /**
  * Steps that end open work, or hold it until it ends. A Redis that has reached maxmemory runs them too: they are bounded by what is
- * open. So does the step that counts copies, which writes one number. All other steps that write are refused there before their first
+ * open. So do the step that counts copies, which writes one number, and those of the export of the audit, for which retention waits. All other steps that write are refused there before their first
  * write.
  */
 const stepsOnFullStore: ReadonlySet<StepName> = new Set([
   "bury_call",
+  "claim_export",
   "close_session",
   "expect_copies",
   "finish_call",
+  "note_export",
   "note_notice",
   "park_call",
   "refuse_ask",

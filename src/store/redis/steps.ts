@@ -4,6 +4,7 @@ import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { encodeDecision } from "../parts.ts";
 import { callName, type HeldCalls, type RedisCallRecords } from "./call-records.ts";
+import type { RedisExports } from "./exports.ts";
 import type { Keys } from "./keys.ts";
 import type { Link, StepBytes, StepKeys } from "./link.ts";
 import type { Live } from "./live.ts";
@@ -30,8 +31,9 @@ export function createSteps(options: {
   news: RedisNews;
   log: RedisLog;
   followed: Followed;
+  exports: Pick<RedisExports, "append">;
 }): RunStep {
-  const { link, keys, news, log, followed } = options;
+  const { link, keys, news, log, followed, exports } = options;
   const processId = randomBytes(12).toString("base64url");
   let count = 0;
 
@@ -55,6 +57,7 @@ export function createSteps(options: {
     const decided = encoded.map(({ sha256 }) => sha256);
     const contents = Object.fromEntries(encoded.map(({ content }, i) => [`decision ${i + 1}`, content]));
     const all = { ...opKeys, tree: tree.tree, ...(decided.length > 0 && { audit: tree.audit }), ...names };
+    if (decided.length > 0) exports.append(root);
     const sent = { ...values, ...opValues, decided, ...eventLimits(names) };
     const [result, changes, time, events] = replyList(await link.run(name, all, sent, { ...given, ...contents }));
     log.remember(number(time), inThrees(replyList(events)).map(decodeAppended));

@@ -5,11 +5,11 @@ import type { Logger } from "../../core/logger.ts";
 import { noSuchSession } from "../../core/request-error.ts";
 import type { WorkerDirectory } from "../../core/worker-directory.ts";
 import type { CredentialTable } from "../../people/ports.ts";
-import type { NoticeStore } from "../../reach/ports.ts";
+import type { ExportStore, NoticeStore } from "../../reach/ports.ts";
 import { checkEnded, DamagedRecord } from "../parts.ts";
 import { type RecordTables, recordKinds } from "../record-tables.ts";
 import { createDamage, type Damage, parentEnded, refuseBackup, sessionClosed, tooManyCalls } from "../refusals.ts";
-import { auditDays, dayMs } from "../retention.ts";
+import { auditDays, auditRetention } from "../retention.ts";
 import { adoptConfirmedClock } from "./adopt-clock.ts";
 import { createRedisAsks, type RedisAsks } from "./asks.ts";
 import { callName, createHeldCalls, createRedisCallRecords } from "./call-records.ts";
@@ -17,6 +17,7 @@ import { storeFormat } from "./contents.ts";
 import type { CopySettings } from "./copies.ts";
 import { createRedisCredentials } from "./credentials.ts";
 import { encodeEvent, encodePart, encodeSealedJson } from "./events.ts";
+import { createRedisExports, type RedisExports } from "./exports.ts";
 import { createGrantSlots } from "./grant-slots.ts";
 import {
   type GrantContext,
@@ -82,6 +83,8 @@ interface RedisContext extends RedisCallContext, GrantContext, SessionContext {
   readonly audit: RedisAudit;
   readonly damage: Damage;
   readonly auditMs: number;
+  readonly auditMaxMs: number;
+  readonly exports: RedisExports;
   readonly stopListening: () => Promise<void>;
 }
 
@@ -99,6 +102,9 @@ export async function openRedisStore(options: {
   copies?: CopySettings;
   /** Days for which the audit is retained. */
   auditDays?: number | undefined;
+  /** Names of the receivers of the audit, and days for which retention waits for them. */
+  receivers?: readonly string[];
+  auditMaxDays?: number | undefined;
   /** File in which this replica stores what it knows of the servers' histories. */
   historyFile?: string;
   /** File in which this replica stores how far the counter of the store was raised, by which it notices a restore. */
@@ -112,6 +118,7 @@ export async function openRedisStore(options: {
     RecordTables & {
       credentials: CredentialTable;
       notices: NoticeStore;
+      exports: ExportStore;
       workerDirectory: WorkerDirectory;
       backUp(): AsyncIterable<Uint8Array>;
     }
@@ -144,7 +151,8 @@ export async function openRedisStore(options: {
   const sessionLog = createRedisLog({ link, keys, trees });
   const news = createRedisNews(sessionLog);
   const followed = createFollowed();
-  const runStep = createSteps({ link, keys, news, log: sessionLog, followed });
+  const exports = createRedisExports({ link, keys }, options.receivers ?? []);
+  const runStep = createSteps({ link, keys, news, log: sessionLog, followed, exports });
   const records = createRedisCallRecords({ link, keys, trees });
   const unclaimed = createUnclaimedNotices({ link, keys, replica });
   const credentials = await createRedisCredentials({ link, keys, replica });
@@ -163,7 +171,8 @@ export async function openRedisStore(options: {
     slots: createGrantSlots({ link, keys }),
     asks: createRedisAsks({ link, keys, trees, live, records }),
     audit: createRedisAudit({ link, keys }),
-    auditMs: (options.auditDays ?? auditDays.redis) * dayMs,
+    exports,
+    ...auditRetention(options, auditDays.redis),
     damage,
   };
   const outputs = createRedisOutputs({ link, keys });
@@ -171,6 +180,7 @@ export async function openRedisStore(options: {
     calls: refusingDamage(callStoreOf(context), damage),
     permissions: refusingDamage(permissionStoreOf(context), damage),
     notices: refusingDamage(createRedisNotices(context), damage),
+    exports: exports.port,
     outputs,
   };
   const workerDirectory = createRedisDirectory({ link, keys });

@@ -13,6 +13,7 @@ import {
 } from "../retention.ts";
 import { callName, ids, type RedisCallRecords } from "./call-records.ts";
 import { decodeRedisPart, encodeTombstone } from "./events.ts";
+import type { RedisExports } from "./exports.ts";
 import type { GrantContext } from "./grants.ts";
 import type { RedisAudit } from "./log.ts";
 import { chunkCount } from "./outputs.ts";
@@ -45,7 +46,7 @@ export function createRedisSweep(options: SweepContext): Retention["sweep"] {
     for await (const grantIds of slots.listing.all()) {
       for (const id of grantIds) await unlessDamaged(sweepGrant(context, id, removed, isFirst), context);
     }
-    await audit.sweep(async (root) => trimAudit(context, root, removed));
+    await audit.sweep(async (root) => trimAudit(context, root, removed), context.exports.forget);
     if (isFirst && held.bytes > 0) log.info(growthOf(held, options.auditMs, context.link.now()));
     isFirst = false;
     removed.outputs = outputs.length;
@@ -102,8 +103,10 @@ interface TreeSweepContext extends SessionContext {
   readonly records: RedisCallRecords;
   readonly audit: RedisAudit;
   readonly damage: Damage;
-  /** Retention of the audit. */
+  /** Retention of the audit, and the one of records that a receiver has not accepted. */
   readonly auditMs: number;
+  readonly auditMaxMs: number;
+  readonly exports: RedisExports;
   readonly held: HeldAudit;
 }
 
@@ -225,16 +228,23 @@ async function dropLogs(
 /** Bytes of an entry of the stream without its content: two hashes, a time, the names of four fields. */
 const entryBytes = 120;
 
-/** Removes decisions from the beginning of a tree's chain; the rest of the chain stays valid. */
+/** Removes decisions from the beginning of a tree's chain; the rest of the chain stays valid. Waits for receivers, up to a limit. */
 async function trimAudit(context: TreeSweepContext, root: string, removed: RemovedCounts): Promise<void> {
-  const { link, keys, auditMs, held } = context;
+  const { link, keys, auditMs, auditMaxMs, exports, held } = context;
   const { audit } = keys.tree(root);
-  const before = link.now() - auditMs;
+  const [before, end] = [link.now() - auditMs, link.now() - auditMaxMs];
+  const accepted = await exports.acceptedOf(root);
+  const acceptedByAll = Math.min(...accepted.map(({ seq }) => seq));
   for (;;) {
     const page = replyList(await link.command("xrange", audit, "-", "+", "COUNT", portion)).map(replyList);
-    const old = page.filter(([, entry]) => number(replyList(entry)[1]) <= before).map(([id]) => text(id));
+    const old = page.flatMap(([id, entry]) => {
+      const [time, seq] = [number(replyList(entry ?? null)[1]), Number.parseInt(text(id), 10)];
+      return time <= end || (time <= before && seq <= acceptedByAll) ? [{ id: text(id), seq }] : [];
+    });
     if (old.length > 0) {
-      await link.command("xdel", audit, ...old);
+      await link.command("xdel", audit, ...old.map(({ id }) => id));
+      for (const { receiver, seq } of accepted)
+        await exports.lose(receiver, old.filter((entry) => entry.seq > seq).length);
       countRemoved(removed, "decisions", old.length);
       continue;
     }

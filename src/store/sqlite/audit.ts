@@ -3,13 +3,18 @@ import type { AuditEntry, DecisionRecord } from "../../../gen/opencode/tool/v1/p
 import { auditEntry, encodeDecision, linkHash } from "../parts.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
+import type { SqliteExports } from "./exports.ts";
 import type { SessionHead, SqliteSessions } from "./sessions.ts";
 
 /** The audit of a store: a chain of decisions for each session tree. */
 export type SqliteAudit = ReturnType<typeof createSqliteAudit>;
 
 /** Appends the decisions of a step to the chain of its tree, and reads the chain. */
-export function createSqliteAudit(db: DatabaseSync, sessions: Pick<SqliteSessions, "change" | "find">) {
+export function createSqliteAudit(
+  db: DatabaseSync,
+  sessions: Pick<SqliteSessions, "change" | "find">,
+  exports: Pick<SqliteExports, "mark">,
+) {
   const sql = prepare(db);
   return {
     append(step: Step, root: string, records: readonly DecisionRecord[] = []): void {
@@ -24,6 +29,7 @@ export function createSqliteAudit(db: DatabaseSync, sessions: Pick<SqliteSession
         sql.insert.run(root, seq, time, previous, hash, content);
         head.decided = { seq, hash };
       }
+      exports.mark(root);
     },
 
     list({ root, afterSeq, limit }: { root: string; afterSeq: number; limit: number }): AuditEntry[] {

@@ -11,6 +11,7 @@ import type { SqliteAudit } from "./audit.ts";
 import type { SqliteCallRecords, StoredSpec } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
+import type { SqliteExports } from "./exports.ts";
 import type { SqliteGrants } from "./grants.ts";
 import type { SqliteLog } from "./log.ts";
 import type { SqliteNotices } from "./notices.ts";
@@ -91,6 +92,7 @@ export interface SqliteTables {
   readonly asks: SqliteAsks;
   notices: SqliteNotices;
   readonly audit: SqliteAudit;
+  readonly exports: SqliteExports;
   readonly grants: SqliteGrants;
   readonly callSql: CallStatements;
   /** Throws STORE_UNAVAILABLE while the disk has no space for new sessions and calls. */

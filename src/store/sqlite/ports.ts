@@ -2,7 +2,7 @@ import type { PermissionStore, SettledCall, Settlement, SettleResult } from "../
 import type { CallRecord, CallStore, LeaseStore, OrphanedCall, RemoteMark } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import type { Logger } from "../../core/logger.ts";
-import type { NoticeStore } from "../../reach/ports.ts";
+import type { ExportStore, NoticeStore } from "../../reach/ports.ts";
 import type { NewsListeners } from "../recent-events.ts";
 import { endCallRow, raiseCallVersion, type SqliteTables, settleCallRow, startSettledCall } from "./call-statements.ts";
 import type { SqliteClock } from "./clock.ts";
@@ -40,6 +40,7 @@ export interface OpenedSqlite {
   space: DiskSpace;
   directory: string;
   auditMs: number;
+  auditMaxMs: number;
   closeDatabase(): void;
 }
 
@@ -56,6 +57,7 @@ export function sqliteCallStore({
   space,
   directory,
   auditMs,
+  auditMaxMs,
   closeDatabase,
 }: OpenedSqlite): CallStore {
   const { sessions, log, openCalls, records, asks } = tables;
@@ -100,7 +102,7 @@ export function sqliteCallStore({
     // No other replica shares this store.
     announceUnclaimed: async () => {},
     onUnclaimed: () => () => {},
-    sweep: createSqliteSweep({ tables, commit, outputs, clock, log: logger, auditMs }),
+    sweep: createSqliteSweep({ tables, commit, outputs, clock, log: logger, auditMs, auditMaxMs }),
     getCall: (sessionId, callId) => read(() => records.get(sessionId, callId)),
     getCallWithAsks: (ref) =>
       read(() => {
@@ -185,6 +187,16 @@ export function sqliteNoticeStore({ tables, commit, health, clock: { now } }: Op
     countNotices: () => read(notices.count),
     listNotices: () => read(notices.list),
     findAsk: (id) => read(() => asks.find(id)),
+  };
+}
+
+/** Creates the port of the export of the audit. */
+export function sqliteExportStore({ tables: { exports }, commit, health: { read } }: OpenedSqlite): ExportStore {
+  return {
+    claimExport: (...claim) => commit.run((step) => exports.claim(step, ...claim)),
+    pendingExports: (...page) => read(() => exports.pending(...page)),
+    noteExport: (exported) => commit.run(() => exports.note(exported)),
+    exportLosses: () => read(exports.losses),
   };
 }
 

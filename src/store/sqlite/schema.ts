@@ -1,5 +1,5 @@
 /** Version of the schema below, stored in `user_version`: the number of the store's format. */
-export const schemaVersion = 13;
+export const schemaVersion = 14;
 
 const decisions = `
   -- The audit: the decisions of each tree, as a hash chain. It outlives the sessions.
@@ -38,6 +38,25 @@ const notices = `
   ) WITHOUT ROWID;
   CREATE INDEX due_notices ON notices (channel, next_at) WHERE state IN ('opened', 'settled');
   CREATE INDEX notices_by_time ON notices (opened);
+`;
+
+const exports = `
+  -- Receivers of the audit that are configured, with the replica that exports to each, and the cursor of each chain.
+  CREATE TABLE receivers (
+    receiver TEXT PRIMARY KEY,
+    owner TEXT NOT NULL DEFAULT '',
+    lease REAL NOT NULL DEFAULT 0,
+    lost INTEGER NOT NULL DEFAULT 0
+  ) WITHOUT ROWID;
+  CREATE TABLE exports (
+    receiver TEXT NOT NULL,
+    root TEXT NOT NULL,
+    seq INTEGER NOT NULL DEFAULT 0,
+    hash TEXT NOT NULL DEFAULT '',
+    pending INTEGER NOT NULL,
+    PRIMARY KEY (receiver, root)
+  ) WITHOUT ROWID;
+  CREATE INDEX pending_exports ON exports (receiver, root) WHERE pending = 1;
 `;
 
 /** The notices of version 12. */
@@ -87,6 +106,7 @@ export const migrations: readonly string[] = [
    INSERT INTO notices (ask, channel, state, attempts, next_at, owner, lease, ref, why)
      SELECT ask, channel, state, attempts, next_at, owner, lease, ref, why FROM first_notices;
    DROP TABLE first_notices`,
+  exports,
 ];
 
 /**
@@ -205,6 +225,7 @@ export const schema = `
 
   ${decisions}
   ${notices}
+  ${exports}
   CREATE TABLE reads (
     root TEXT NOT NULL,
     path TEXT NOT NULL,

@@ -13,14 +13,14 @@ import type { Logger } from "../../core/logger.ts";
 import { RequestError } from "../../core/request-error.ts";
 import { type WorkerDirectory, workerIdOf } from "../../core/worker-directory.ts";
 import type { CredentialTable } from "../../people/ports.ts";
-import type { NoticeStore } from "../../reach/ports.ts";
+import type { ExportStore, NoticeStore } from "../../reach/ports.ts";
 import { openLoggedCredentialFile } from "../credential-file.ts";
 import { StoreUnusable } from "../errors.ts";
 import { DamagedRecord } from "../parts.ts";
 import { createNewsListeners } from "../recent-events.ts";
 import { openRecordTable, type RecordTables, recordKinds } from "../record-tables.ts";
 import { storeFull } from "../refusals.ts";
-import { auditDays, dayMs, jumpInWords, sleepOfMachine } from "../retention.ts";
+import { auditDays, auditRetention, jumpInWords, sleepOfMachine } from "../retention.ts";
 import { type AdoptedCopy, applyAdoptCopy, type EndOpenCall } from "./adopt-copy.ts";
 import { createSqliteAsks } from "./asks.ts";
 import { createSqliteAudit } from "./audit.ts";
@@ -31,13 +31,20 @@ import { openSqliteClock, type SqliteClock } from "./clock.ts";
 import { type Commit, createCommit, createDatabaseHealth, type DatabaseHealth, unavailable } from "./commit.ts";
 import { codeOf, type Database, damagedDatabase, isDamageCode, openDatabase } from "./database.ts";
 import { type DiskSpace, makeShrinkable, truncateLog, unlimitedSpace, watchDiskSpace } from "./disk-space.ts";
+import { createSqliteExports } from "./exports.ts";
 import { createSqliteGrants } from "./grants.ts";
 import { guardOf, maintainGuard, openGuard } from "./guard.ts";
 import { createSqliteLog, type LogLimits } from "./log.ts";
 import { createSqliteNotices } from "./notices.ts";
 import { createOpenCallTable } from "./open-calls.ts";
 import { createSqliteOutputs } from "./outputs.ts";
-import { type OpenedSqlite, sqliteCallStore, sqliteNoticeStore, sqlitePermissionStore } from "./ports.ts";
+import {
+  type OpenedSqlite,
+  sqliteCallStore,
+  sqliteExportStore,
+  sqliteNoticeStore,
+  sqlitePermissionStore,
+} from "./ports.ts";
 import { createSqliteSessions } from "./sessions.ts";
 
 /**
@@ -72,6 +79,9 @@ interface SqliteOptions {
   space?: { minFreeBytes?: number | undefined };
   /** Returns the ends of the open calls of a copied database. Absent: such a database is refused. */
   endOpenCall?: EndOpenCall;
+  /** Names of the receivers of the audit, and days for which retention waits for them. */
+  receivers?: readonly string[];
+  auditMaxDays?: number | undefined;
   /** Treats the database as a copy in any case. */
   isRestored?: boolean;
   /** Days for which the audit is retained. */
@@ -117,7 +127,7 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
   const adoptJumps = () => void commit.run(() => {}).catch(() => {});
   const clock = openSqliteClock({ db, wall, uptime, sleep, onJump: () => setImmediate(adoptJumps) });
   const { now } = clock;
-  const tables = openTables(db, limits, now, () => {
+  const tables = openTables(db, { limits, receivers: options.receivers ?? [], now }, () => {
     if (space.isLow()) throw storeFull();
   });
   const beforeTransaction = () => adoptJump(tables, clock, log);
@@ -125,13 +135,14 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
   const health = createDatabaseHealth(log);
   const commit = createCommit({ db, now, notify: news.notify, log, makeSpace, beforeTransaction, health });
   if (clock.jump() !== 0) await commit.run(() => {});
+  await commit.run(tables.exports.begin);
   const adopted = isCopy && endOpenCall ? await adoptCopy(tables, commit, endOpenCall, log) : undefined;
   const stopGuard = maintainGuard({ db, guard, commitCount: commit.count, save: clock.save, log });
   rmSync(copiesOf(directory), { recursive: true, force: true });
   const outputs = createSqliteOutputs(join(directory, outputDirectory), space.holds);
   const opened: OpenedSqlite = {
     ...{ storeId: adopted?.storeId ?? storeId, tables, commit, health, clock, log, news, outputs, space, directory },
-    auditMs: (options.auditDays ?? auditDays.sqlite) * dayMs,
+    ...auditRetention(options, auditDays.sqlite),
     closeDatabase() {
       stopGuard();
       close();
@@ -142,6 +153,7 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
       calls: sqliteCallStore(opened),
       permissions: sqlitePermissionStore(opened),
       notices: sqliteNoticeStore(opened),
+      exports: sqliteExportStore(opened),
       outputs,
       credentials,
       ...records,
@@ -157,6 +169,7 @@ export interface SqliteStore extends Store, RecordTables {
   credentials: CredentialTable;
   workerDirectory: WorkerDirectory;
   notices: NoticeStore;
+  exports: ExportStore;
   /** Yields the bytes of a backup. */
   backUp(): AsyncIterable<Uint8Array>;
   /** Set if the database was a copy. */
@@ -183,14 +196,19 @@ function shrinkLog(db: DatabaseSync): void {
   truncateLog(db);
 }
 
-function openTables(db: DatabaseSync, limits: LogLimits, now: () => number, checkSpace: () => void): SqliteTables {
+function openTables(
+  db: DatabaseSync,
+  { limits, receivers, now }: { limits: LogLimits; receivers: readonly string[]; now: () => number },
+  checkSpace: () => void,
+): SqliteTables {
   const sessions = createSqliteSessions(db, checkSpace);
   const log = createSqliteLog({ db, sessions, limits });
   const openCalls = createOpenCallTable(db, now());
   const records = createSqliteCallRecords({ db, sessions, openCalls, now });
   const notices = createSqliteNotices(db);
   const asks = createSqliteAsks({ db, log, records, notices });
-  const audit = createSqliteAudit(db, sessions);
+  const exports = createSqliteExports(db, receivers);
+  const audit = createSqliteAudit(db, sessions, exports);
   const grants = createSqliteGrants({ db, sessions, log, audit });
   return {
     db,
@@ -201,6 +219,7 @@ function openTables(db: DatabaseSync, limits: LogLimits, now: () => number, chec
     asks,
     notices,
     audit,
+    exports,
     grants,
     callSql: prepareCallStatements(db),
     checkSpace,

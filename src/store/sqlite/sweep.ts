@@ -23,16 +23,17 @@ import type { OutputFiles } from "./outputs.ts";
 
 /** Creates the function that removes records past their retention, in portions, so that no other transition waits for long. */
 export function createSqliteSweep(options: {
-  tables: Pick<SqliteTables, "db" | "sessions" | "log">;
+  tables: Pick<SqliteTables, "db" | "sessions" | "log" | "exports">;
   commit: Commit;
   outputs: OutputFiles;
   clock: Pick<SqliteClock, "retentionNow" | "save">;
   log?: Logger | undefined;
   auditMs: number;
+  auditMaxMs: number;
 }): () => Promise<{ outputs: { root: string; id: string }[] }> {
-  const { commit, outputs, clock, auditMs } = options;
+  const { commit, outputs, clock, auditMs, auditMaxMs } = options;
   const now = clock.retentionNow;
-  const { db, sessions, log } = options.tables;
+  const { db, sessions, log, exports } = options.tables;
   const sql = prepare(db);
 
   function dropParts(): Removed {
@@ -71,10 +72,15 @@ export function createSqliteSweep(options: {
     return { grants: Number(changes), hasMore: false };
   }
 
-  /** Removes decisions from the beginning of their chains; the rest of a chain stays valid. */
+  /** Removes decisions from the beginning of their chains; the rest of a chain stays valid. Waits for receivers, up to a limit. */
   function trimAudit(): Removed {
-    const decisions = Number(sql.trimAudit.run(now() - auditMs, portion).changes);
-    return { decisions, hasMore: decisions === portion };
+    const end = now() - auditMaxMs;
+    const old = sql.oldAudit.all({ before: now() - auditMs, end, limit: portion });
+    for (const { root, seq, time } of old) {
+      if (time <= end) exports.lose(root, seq);
+      sql.dropDecision.run(root, seq);
+    }
+    return { decisions: old.length, hasMore: old.length === portion };
   }
 
   /** Removes a session tree that contains nothing but idle sessions; returns its root. */
@@ -107,7 +113,10 @@ export function createSqliteSweep(options: {
     if (gavePages) truncateLog(db);
     const unwritten = await outputs.unwrittenSince(now() - partRetentionMs);
     total.outputs = unwritten.length;
-    await commit.run(clock.save);
+    await commit.run(() => {
+      clock.save();
+      exports.sweep();
+    });
     const words = removedInWords(total);
     if (words !== "") options.log?.info(`removed after their retention time: ${words}`);
     return { outputs: unwritten };
@@ -139,10 +148,13 @@ function prepare(db: DatabaseSync) {
       db,
       "DELETE FROM grants WHERE revoked > 0 AND revoked <= :before OR expires > 0 AND expires <= :before",
     ),
-    trimAudit: statement(
+    oldAudit: statement<{ root: string; seq: number; time: number }>(
       db,
-      "DELETE FROM decisions WHERE (root, seq) IN (SELECT root, seq FROM decisions WHERE time <= ? ORDER BY time LIMIT ?)",
+      `SELECT root, seq, time FROM decisions d WHERE time <= :before AND (time <= :end OR NOT EXISTS (
+         SELECT 1 FROM receivers r LEFT JOIN exports e ON e.receiver = r.receiver AND e.root = d.root
+         WHERE coalesce(e.seq, 0) < d.seq)) ORDER BY time LIMIT :limit`,
     ),
+    dropDecision: statement(db, "DELETE FROM decisions WHERE root = ? AND seq = ?"),
     dropUsersOfNone: statement(db, "DELETE FROM grant_users WHERE grant_id NOT IN (SELECT id FROM grants)"),
     deadTree: statement<{ root: string }>(
       db,

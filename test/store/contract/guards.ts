@@ -7,13 +7,13 @@ import { guardedTransitions } from "../guards.ts";
 export function guardsContract(open: OpenStore): void {
   describe.each(guardedTransitions)("$transition", ({ prepare, run, accepted, guards }) => {
     test("is accepted while every guard holds", async () => {
-      const store = await open();
+      const store = await open({ receivers: ["siem"] });
       const step = await prepare(store);
       expectAnswer(await outcomeOf(run(store, step)), accepted);
     });
 
     test.each(guards)("refuses and changes nothing by $guard: $violation", async ({ violate, answer }) => {
-      const store = await open();
+      const store = await open({ receivers: ["siem"] });
       const step = await prepare(store);
       const violating = (await violate(store, step)) ?? step;
       const before = await contentsOf(store);
@@ -56,5 +56,14 @@ async function contentsOf(store: OpenedStore) {
     grants: await permissions.listGrants({ includeDead: true, limit: 100 }),
     orphans: await calls.orphans(),
     notices: await store.notices.listNotices(),
+    exports: await exportsOf(store),
   };
+}
+
+/** Lists the cursors with records behind them; a chain that has none may be listed as well. */
+async function exportsOf({ exports, permissions }: OpenedStore) {
+  const pending = await exports.pendingExports("siem", { skip: 0, limit: 100 });
+  const next = pending.map(({ root, seq }) => permissions.listDecisions({ root, afterSeq: seq, limit: 1 }));
+  const found = await Promise.all(next);
+  return pending.filter((_, index) => (found[index]?.length ?? 0) > 0);
 }
