@@ -20,6 +20,7 @@ export const entries = {
   "html-worker": "src/tools/web/html-worker.ts",
   "proxy-process": "src/sandbox/network/proxy-process.ts",
   "tool-process": "src/bodies/program/main.ts",
+  "spawn-process": "src/tools/process/spawn-process.ts",
   "supervisor-thread": "src/tools/process/supervisor-thread.ts",
   "analysis-worker": "src/call/analysis-worker.ts",
   "plan-thread": "src/sandbox/plan-thread.ts",

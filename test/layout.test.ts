@@ -255,7 +255,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   store: 11_110,
   telemetry: 1_080,
   tool: 2_700,
-  tools: 11_050,
+  tools: 11_200,
   view: 1_260,
 };
 

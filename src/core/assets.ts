@@ -21,6 +21,8 @@ export const assets = {
   supervisor: place("src/tools/process/supervisor.sh", "supervisor.sh"),
   /** Entry of the thread that starts it and sends it heartbeats. */
   supervisorThread: pathToFileURL(place("src/tools/process/supervisor-thread.ts", "supervisor-thread.js")),
+  /** Entry of the process that starts commands. */
+  spawnProcess: pathToFileURL(place("src/tools/process/spawn-process.ts", "spawn-process.js")),
   /** The program that agents start for each use of a tool. */
   hookProgram: place("src/cli/hook/hook-program.ts", "hook.cjs"),
   /** Entry of the process that connects commands to hosts. */

@@ -92,9 +92,15 @@ test.each([
     const small = await startService({ uid });
     const agent = connect(small, "caller");
     const call = { sessionId: await agent.newSession(), tool: "bash", input: { command: "echo ran" }, agent: "free" };
-    const limitTo = (count: number) =>
-      execFileSync("prlimit", [`--pid=${small.pid}`, `--${limit}=${count}:`], { uid, gid: uid });
     await agent.tools.callTool({ ...call, callId: "before" });
+    // The process that starts commands has the limits of the service, which started it.
+    const starter = execFileSync("pgrep", ["-P", `${small.pid}`, "-f", "spawn-process"])
+      .toString()
+      .trim();
+    const limitTo = (count: number) => {
+      for (const pid of [small.pid, starter])
+        execFileSync("prlimit", [`--pid=${pid}`, `--${limit}=${count}:`], { uid, gid: uid });
+    };
     limitTo(few);
     const { part } = await agent.tools.callTool({ ...call, callId: "without" });
     limitTo(4_096);

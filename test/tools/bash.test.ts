@@ -1,3 +1,4 @@
+import { execFileSync } from "node:child_process";
 import { mkdir, open, readFile, rename, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
@@ -291,6 +292,14 @@ test("the longest command that is accepted can be run", async () => {
   const command = `: ${"x".repeat(131_069)}`;
   expect((await run(command)).metadata).toMatchObject({ exit: 0 });
   expect(() => boundTool(bash).decode({ command: "cd src && ls" })).not.toThrow();
+});
+
+test("a command ends with the process that starts commands, and the next one gets another", async () => {
+  const killStarter = async () => void execFileSync("pkill", ["-KILL", "-P", `${process.pid}`, "-f", "spawn-process"]);
+  const { written, metadata } = await run("echo $$; sleep 60", {}, { onOutput: killStarter });
+  expect(metadata).toMatchObject({ exit: null, signal: "SIGKILL" });
+  await untilDead(printed(written)[0] ?? 0);
+  expect((await run("echo again")).written).toBe("again\n");
 });
 
 test("without a supervisor no command runs", async () => {

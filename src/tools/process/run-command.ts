@@ -1,4 +1,4 @@
-import { type ChildProcess, execFile, spawn } from "node:child_process";
+import { execFile } from "node:child_process";
 import { closeSync, constants, openSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { Socket } from "node:net";
@@ -7,7 +7,9 @@ import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { promisify } from "node:util";
 import { untilAborted } from "../../core/within.ts";
-import { ToolFailure } from "../../tool/errors.ts";
+import { ExecutorLost, ToolFailure } from "../../tool/errors.ts";
+import type { ProgramExit } from "./spawn-process.ts";
+import { createSpawner, type Spawner } from "./spawner.ts";
 
 /** A command and how to end it. */
 export interface CommandRun {
@@ -74,35 +76,28 @@ export async function runCommand(run: CommandRun): Promise<EndOfCommand> {
 async function start({ argv: [program, ...args], cwd, env, descriptors = [], output, pipes }: CommandRun) {
   const { reader, writer } = await pipes.open().catch((cause: unknown) => cannotStart(program, cause));
   try {
-    const child = spawn(program, args, {
-      cwd,
-      env,
-      detached: true,
-      stdio: ["ignore", writer, writer, ...descriptors],
-    });
+    // Only programs that outlive single calls get pipes.
+    const inherited = descriptors.filter((descriptor) => descriptor !== "pipe");
+    const { pid, exited } = await pipes.spawn({ program, args, cwd, env, descriptors: [writer, writer, ...inherited] });
     const ended = new AbortController();
-    const exit: { code: number | null; signal: NodeJS.Signals | null } = { code: null, signal: null };
-    const exited = new Promise<void>((resolve) => {
-      child.once("exit", (code, signal) => {
-        exit.code = code;
-        exit.signal = signal;
-        ended.abort();
-        resolve();
-      });
+    const exit: { -readonly [Field in keyof ProgramExit]: ProgramExit[Field] } = { code: null, signal: null };
+    const hasExited = exited.then((how) => {
+      Object.assign(exit, how);
+      ended.abort();
     });
-    const pid = await pidOf(child);
     return {
       pid,
       /** Set when `exited` resolves. */
       exit,
-      exited,
-      othersEnded: exited.then(() => endGroup(pid)),
+      exited: hasExited,
+      othersEnded: hasExited.then(() => endGroup(pid)),
       forwarded: forwardOutput(reader, ended.signal, output),
       /** Stops waiting for output; what is in the pipe is still forwarded. */
       endOutput: () => ended.abort(),
     };
   } catch (cause) {
     closeSync(reader);
+    if (cause instanceof ExecutorLost) throw cause;
     return cannotStart(program, cause);
   } finally {
     closeSync(writer);
@@ -148,21 +143,16 @@ const adviceByCode: Readonly<Record<string, string>> = {
   EAGAIN: " The service may have no further processes: try again later, or raise its limit (TasksMax, ulimit -u).",
 };
 
-function pidOf(child: ChildProcess): Promise<number> {
-  if (child.pid !== undefined) return Promise.resolve(child.pid);
-  return new Promise((_, reject) => child.once("error", reject));
-}
-
 /** The two file descriptors of a pipe; the caller closes both. */
 interface Pipe {
   reader: number;
   writer: number;
 }
 
-/** A pool of kernel pipes. */
-export interface Pipes {
+/** A pool of kernel pipes, and the programs that get them. */
+export interface Pipes extends Pick<Spawner, "spawn"> {
   open(): Promise<Pipe>;
-  /** Closes the pipes that were not opened. */
+  /** Closes the pipes that were not opened, and starts no more programs. */
   close(): Promise<void>;
 }
 
@@ -175,6 +165,7 @@ const fewReady = 8;
  */
 export function createPipes(): Pipes {
   const ready: number[] = [];
+  const spawner = createSpawner();
   let making: Promise<void> | undefined;
 
   function make(): Promise<void> {
@@ -200,6 +191,7 @@ export function createPipes(): Pipes {
   }
 
   return {
+    spawn: spawner.spawn,
     async open() {
       const pipe = await take();
       try {
@@ -212,6 +204,7 @@ export function createPipes(): Pipes {
       }
     },
     async close() {
+      spawner.close();
       await making?.catch(() => {});
       for (const pipe of ready.splice(0)) closeSync(pipe);
     },
