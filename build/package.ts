@@ -1,8 +1,8 @@
 /** Builds what `npm pack` puts into the package: one bundle with an entry per export, its assets, its declarations, its licences. */
-import { mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { writeDeclarations } from "./declarations.ts";
-import { licencesOf } from "./licences.ts";
+import { billOf, licencesOf, packagesOf } from "./licences.ts";
 import { buildProgram, bundle, entries, peers } from "./program.ts";
 
 const root = resolve(import.meta.dirname, "..");
@@ -22,4 +22,8 @@ const typed = writeDeclarations(
   [ai, index, client, plugin, testing, validators, worker],
   peers,
 );
-writeFileSync(join(dist, "THIRD_PARTY"), licencesOf([...program, ...page, ...typed]));
+const inlined = packagesOf([...program, ...page, ...typed]);
+const { optionalDependencies, ...ours } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
+const bill = billOf({ ...ours, dependencies: { ...ours.dependencies, ...optionalDependencies } }, inlined);
+writeFileSync(join(dist, "THIRD_PARTY"), licencesOf(inlined));
+writeFileSync(join(dist, "sbom.cdx.json"), `${JSON.stringify(bill, undefined, 2)}\n`);

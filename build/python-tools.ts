@@ -21,6 +21,15 @@ export function installPythonTools(): string {
   return bin;
 }
 
+/** Builds the wheel and the source distribution of the Python package; their files have the date `epoch`. */
+export function buildPythonPackages(to: string, epoch: number): void {
+  execFileSync(join(installPythonTools(), "hatchling"), ["build", "--directory", to], {
+    cwd: pythonPackage,
+    env: { ...process.env, SOURCE_DATE_EPOCH: String(epoch) },
+    stdio: ["ignore", "ignore", "inherit"],
+  });
+}
+
 function run(program: string, ...args: string[]): void {
   execFileSync(program, args, { stdio: ["ignore", "ignore", "inherit"] });
 }

@@ -1,5 +1,5 @@
 import { execFile } from "node:child_process";
-import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { promisify } from "node:util";
@@ -14,6 +14,8 @@ export interface Installed {
   npmSaid: string;
   /** Paths in the tarball. */
   packed: string[];
+  /** The folder of all artifacts of the release. */
+  artifacts: string;
 }
 
 declare module "vitest" {
@@ -22,20 +24,27 @@ declare module "vitest" {
   }
 }
 
-/** Packs the checkout and installs the tarball into an empty folder, from npm's cache where it can. */
+/** Builds a release of the checkout and installs its tarball into an empty folder, from npm's cache where it can. */
 export default async function install(project: TestProject) {
   const folder = await mkdtemp(join(tmpdir(), "toolgate-package-"));
-  const pack = ["pack", "--json", "--silent", "--pack-destination", folder];
-  const { stdout } = await run("npm", pack, { cwd: resolve(import.meta.dirname, "../..") });
-  const found: { filename: string; files: { path: string }[] } = [JSON.parse(stdout)].flatMap(Object.values).flat()[0];
+  const root = resolve(import.meta.dirname, "../..");
+  const { version } = JSON.parse(await readFile(join(root, "package.json"), "utf8"));
+  const artifacts = join(folder, "release");
+  await run(process.execPath, ["build/release.ts", "--dry-run", version, artifacts], { cwd: root });
+  const tarball = join(artifacts, `toolgate-${version}.tgz`);
+  const { stdout } = await run("tar", ["--list", "--file", tarball]);
   await mkdir(join(folder, "work/.opencode/tool"), { recursive: true });
   await writeFile(join(folder, "package.json"), '{ "type": "module" }');
-  const options = ["install", `./${found.filename}`, "--prefer-offline", "--no-audit", "--no-fund"];
+  const options = ["install", tarball, "--prefer-offline", "--no-audit", "--no-fund"];
   const installed = await run("npm", options, { cwd: folder });
   project.provide("installed", {
     folder,
     npmSaid: installed.stdout + installed.stderr,
-    packed: found.files.map(({ path }) => path),
+    packed: stdout
+      .trim()
+      .split("\n")
+      .map((path) => path.replace(/^package\//, "")),
+    artifacts,
   });
   return () => rm(folder, { recursive: true, force: true });
 }
