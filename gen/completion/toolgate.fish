@@ -204,6 +204,7 @@ complete -c toolgate -n '__fish_seen_subcommand_from reply' -f -a always
 complete -c toolgate -n '__fish_seen_subcommand_from reply' -f -a reject
 complete -c toolgate -n '__fish_seen_subcommand_from reply' -l answer -s a -x -d 'the answer to a question, repeated for each one in order: the number or label of an option, several with commas where it takes several, or free text (=TEXT if it looks like an option); empty for no answer'
 complete -c toolgate -n '__fish_seen_subcommand_from reply' -l message -s m -x -d 'with reject: advice for the model'
+complete -c toolgate -n '__fish_seen_subcommand_from reply' -l reason -x -d 'why, for people and the audit; some requests need it'
 complete -c toolgate -n '__fish_seen_subcommand_from reply' -l offer -x -d 'with always: the offer to save, by id or by its number in the list (default: the first)'
 complete -c toolgate -n '__fish_seen_subcommand_from reply' -l for -x -d 'with always: how long the grant lives at most, such as 30m, 8h or 7d'
 complete -c toolgate -n '__fish_seen_subcommand_from reply' -l edit -x -d 'with once: arguments that replace the call\'s; a JSON object, @FILE, or - for stdin'

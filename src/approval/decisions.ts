@@ -9,6 +9,7 @@ import {
   type PermissionDecision,
   type PermissionSettled,
   type PolicyShadow,
+  type Vote,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Principal } from "../core/principal.ts";
@@ -61,6 +62,16 @@ export function settlementRecords(
     const { by, person, method } = end;
     return { ...record, by, ...(person && { person }), method, settled: end, grants: saved };
   });
+}
+
+/** Builds the record of the last of these votes, which left its ask open. */
+export function voteRecord(ask: AskRecord, votes: readonly Vote[]): DecisionRecord {
+  const { digest, id } = ask.request;
+  const record = decisionOn(ask, DecisionKind.VOTED, { digest, decisions: [], permissionIds: [id] });
+  const vote = votes.at(-1);
+  if (vote === undefined) return record;
+  const { by, person, method } = vote;
+  return { ...record, by, ...(person && { person }), method, vote };
 }
 
 /** The principal that decides about a grant. */

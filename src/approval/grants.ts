@@ -85,13 +85,19 @@ export function withGrants(
   byRules: readonly JudgedAsk[],
   grants: readonly Grant[],
   subject: Subject,
+  counts: (grant: Grant, ask: ExpandedAsk) => boolean = () => true,
 ): { judged: JudgedAsk[]; used: Set<Grant> } {
   const used = new Set<Grant>();
   const judged = byRules.map(({ ask, decisions }) => {
     const asking = decisions.filter(({ action }) => action === PermissionAction.ASK);
     const isFinal = strictest(decisions) === PermissionAction.DENY || isOnceOnly({ ask, decisions }, subject);
     const needed = isFinal ? undefined : neededFor(ask, asking, subject);
-    const covering = needed && grantsFor(grants, needed);
+    const covering =
+      needed &&
+      grantsFor(
+        grants.filter((grant) => counts(grant, ask)),
+        needed,
+      );
     if (!covering) return { ask, decisions };
     for (const grant of covering) used.add(grant);
     return { ask, decisions: decisions.map((decision) => allowedBy(covering[asking.indexOf(decision)], decision)) };

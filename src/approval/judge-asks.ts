@@ -7,11 +7,13 @@ import {
   type PolicyShadow,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import type { NeededApproval } from "../policy/approval-rules.ts";
 import type { ExpandedAsk, Layers, Subject } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
 import type { Policy } from "../policy/policy.ts";
 import { isOnceOnly, type JudgedAsk, withGrants } from "./grants.ts";
 import type { PermissionStore } from "./ports.ts";
+import { type GroupsNow, meetsNeed } from "./votes.ts";
 
 /** The decisions on all asks of a call, and what they come to. */
 export interface Verdict {
@@ -34,6 +36,8 @@ export interface Verdict {
 export interface UnapprovedAsk extends ExpandedAsk {
   /** No grant can be saved for it: it asks each time. */
   onceOnly?: boolean;
+  /** Persons have to approve it: no hook does. */
+  isForPersons?: boolean;
 }
 
 /** The part of a verdict that the audit records. */
@@ -46,21 +50,35 @@ export interface JudgedBy {
   grants: "adopt" | "look" | "none";
 }
 
+/** What judges asks. */
+interface JudgeParts {
+  store: GrantSource;
+  policy: Policy;
+  /** Returns who has to approve an ask; absent or undefined: any approver, alone. */
+  approvalOf?: (ask: ExpandedAsk, subject: Subject) => NeededApproval | undefined;
+  groupsNow?: GroupsNow;
+}
+
 /** The grants that may answer. */
 type GrantSource = Pick<PermissionStore, "grantsFor" | "adoptGrant">;
 
 /** Judges the asks of a call: by rules, then by grants where the rules ask. */
 export async function judgeAsks(
-  { store, policy }: { store: GrantSource; policy: Policy },
+  { store, policy, approvalOf = () => undefined, groupsNow = ({ groups }) => groups }: JudgeParts,
   asks: readonly ExpandedAsk[],
   subject: Subject,
   { layers, grants }: JudgedBy,
 ): Promise<Verdict> {
   const byRules = asks.map((ask) => ({ ask, decisions: policy.judge(ask, layers) }));
+  /** A grant does not stand for persons who did not save it. */
+  const counts = (grant: Grant, ask: ExpandedAsk) => {
+    const needed = approvalOf(ask, subject);
+    return needed === undefined || (needed.always && meetsNeed(needed.need, grant.voters, groupsNow));
+  };
   const { session } = subject;
   const { judged, rulesVersion } =
     actionOf(byRules) === PermissionAction.ASK && grants !== "none" && session
-      ? await judgeByGrants(store, byRules, session, subject, grants === "adopt")
+      ? await judgeByGrants(store, { byRules, counts }, session, subject, grants === "adopt")
       : { judged: byRules };
   const unapproved = judged.filter(({ decisions }) => strictest(decisions) === PermissionAction.ASK);
   return {
@@ -76,7 +94,7 @@ export async function judgeAsks(
         ...(ask.restricts ? onlyAsking(ask, decisions) : ask),
         ...(isOnceOnly({ ask, decisions }, subject) && { onceOnly: true }),
       })),
-    ),
+    ).map((ask) => (approvalOf(ask, subject) ? { ...ask, isForPersons: true } : ask)),
     ...(rulesVersion !== undefined && { rulesVersion }),
   };
 }
@@ -84,7 +102,7 @@ export async function judgeAsks(
 /** Applies the living grants, and returns the rules version at which they were read. Repeats without the grants that adoption finds dead. */
 async function judgeByGrants(
   store: GrantSource,
-  byRules: readonly JudgedAsk[],
+  { byRules, counts }: { byRules: readonly JudgedAsk[]; counts(grant: Grant, ask: ExpandedAsk): boolean },
   { rootSessionId: root }: Session,
   subject: Subject,
   adopt: boolean,
@@ -93,7 +111,7 @@ async function judgeByGrants(
   // The version is read before a grant is adopted, so that the start mark detects a revocation in between.
   const { grants, rulesVersion } = await store.grantsFor({ root, workspace, agent });
   for (let living = grants; ; ) {
-    const { judged, used } = withGrants(byRules, living, subject);
+    const { judged, used } = withGrants(byRules, living, subject, counts);
     const dead: Grant[] = [];
     for (const grant of used) {
       if (adopt && grant.scope !== GrantScope.SESSION && !(await store.adoptGrant(root, grant.id))) dead.push(grant);

@@ -18,6 +18,7 @@ import {
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { canonicalJson, type JsonLeaf, jsonLeaves } from "../core/json.ts";
 import { visible, visibleLine } from "../core/visible.ts";
+import type { NeededApproval } from "../policy/approval-rules.ts";
 import { displayPattern, warningsAbout } from "../policy/display.ts";
 import { lookAlikeWarnings } from "../policy/look-alikes.ts";
 import type { ExpandedAsk, Subject } from "../policy/model.ts";
@@ -162,8 +163,7 @@ export function toPermissionRequest(
   ask: UnapprovedAsk,
   decisions: readonly PermissionDecision[],
   fields: MessageInitShape<typeof PermissionRequestSchema>,
-  subject: Subject,
-  plainAlways: PlainAlways,
+  { subject, plainAlways, needed }: { subject: Subject; plainAlways: PlainAlways; needed: NeededApproval | undefined },
 ): PermissionRequest {
   const { permission, patterns, always = [] } = ask;
   const { agent, workspace } = subject;
@@ -177,7 +177,7 @@ export function toPermissionRequest(
     binding,
     readings: ask.readings,
   };
-  const offers = ask.onceOnly ? [] : offersFor(savable);
+  const offers = ask.onceOnly || needed?.always === false ? [] : offersFor(savable);
   const request = create(PermissionRequestSchema, {
     ...fields,
     permission,
@@ -186,6 +186,7 @@ export function toPermissionRequest(
     always: plainPatterns(offers, plainAlways),
     ancestry: [...subject.ancestors.map((ancestor) => ancestor.id), ...(subject.session ? [subject.session.id] : [])],
     offers,
+    ...(needed && { need: needed.need }),
     decisions: decisions.filter((decision) => isAbout(decision, ask)),
     binding,
     question: (fields.question ?? []).map(visibleQuestion),

@@ -16,6 +16,7 @@ import {
 import type { CallRef } from "../core/call-ref.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
+import type { ConfiguredApprovals } from "../policy/approval-rules.ts";
 import type { ExpandedAsk, Subject } from "../policy/model.ts";
 import type { Policy } from "../policy/policy.ts";
 import { confirmationRecord, type Decider, revocationRecord } from "./decisions.ts";
@@ -23,7 +24,16 @@ import { type JudgedBy, judgeAsks, type UnapprovedAsk, type Verdict } from "./ju
 import type { PlainAlways } from "./offers.ts";
 import { toPermissionRequest } from "./permission-request.ts";
 import type { AnswerEffects, AskRecord, AskStore, PermissionStore, Settlement } from "./ports.ts";
-import { changedAsk, checkSameAnswer, isOfPerson, noSuchPermission, ownCall, pastExpiry } from "./refusals.ts";
+import {
+  changedAsk,
+  checkSameAnswer,
+  isOfPerson,
+  isSameAnswer,
+  noSuchPermission,
+  ownCall,
+  pastExpiry,
+  replyIdReused,
+} from "./refusals.ts";
 import {
   type ApprovalContext,
   allOpenAsks,
@@ -33,8 +43,10 @@ import {
   editAsk,
   listOpenAsks,
   refuseAsk,
+  rejectAsk,
   shownBy,
 } from "./settlements.ts";
+import { approversIn, type GroupsNow, isStillMet, meetsNeed } from "./votes.ts";
 
 /** Steps of the store that settle an answer. The life of a call reads its call with them, and starts it. */
 export type AnswerSteps = Pick<AskStore, "getAsk" | "asksOf" | "settle">;
@@ -48,6 +60,8 @@ export function createPermissions({
   policy,
   effects,
   plainAlways,
+  approvals = () => undefined,
+  groupsNow = ({ groups }) => groups,
   newId,
   now,
 }: {
@@ -55,14 +69,19 @@ export function createPermissions({
   policy: Policy;
   effects: AnswerEffects;
   plainAlways: PlainAlways;
+  /** Returns who has to approve what; absent: any approver, alone. */
+  approvals?: () => ConfiguredApprovals | undefined;
+  /** Absent: those that the person had when they answered. */
+  groupsNow?: GroupsNow;
   newId(prefix: "per" | "grt"): string;
   now(): number;
 }) {
-  const context: ApprovalContext = { store, effects, newId, now };
+  const context: ApprovalContext = { store, effects, groupsNow, newId, now };
+  const approvalOf = (ask: ExpandedAsk, subject: Subject) => policy.approvalOf(approvals(), ask, subject);
   return {
     /** Judges the asks of a call, see `judgeAsks`. */
     decide: (asks: readonly ExpandedAsk[], subject: Subject, by: JudgedBy): Promise<Verdict> =>
-      judgeAsks({ store, policy }, asks, subject, by),
+      judgeAsks({ store, policy, approvalOf, groupsNow }, asks, subject, by),
     /** Builds the permission request of an ask; `id` is empty for one that is only shown. */
     request: (
       ask: UnapprovedAsk,
@@ -71,7 +90,17 @@ export function createPermissions({
       subject: Subject,
       id: string,
     ): PermissionRequest =>
-      toPermissionRequest(ask, decisions, { ...fields, id, created: now() }, subject, plainAlways),
+      toPermissionRequest(
+        ask,
+        decisions,
+        { ...fields, id, created: now() },
+        { subject, plainAlways, needed: approvalOf(ask, subject) },
+      ),
+    /** Returns who has to approve an ask; undefined: any approver, alone. */
+    approvalOf,
+    /** Checks if an approved ask is still approved by enough persons, by their groups now. */
+    isStillMet: ({ request, settled }: Pick<AskRecord, "request" | "settled">): boolean =>
+      isStillMet(request, settled, groupsNow),
     /** Settles an ask with an approver's answer; see `settleAnswer`. `steps` replace those of the store. */
     reply: (
       principal: Principal,
@@ -136,6 +165,7 @@ export async function settleAnswer(
     if (response.expectedDigest !== "" && response.expectedDigest !== ask.request.digest) {
       throw changedAsk(ask.request);
     }
+    if (isVoteAgain(context, ask, principal, response)) return;
     const outcome = await store.settle(await settlementFor(context, ask, principal, workspace, response));
     if (outcome.result === "won") return;
     if (outcome.result === "retry") continue;
@@ -143,6 +173,21 @@ export async function settleAnswer(
     // The deadline has passed, but the sweep has not run yet. The next round reports the outcome.
     await expireAsk(context, ask);
   }
+}
+
+/** Checks for the vote of this principal that is stored already, and leaves the request open. Throws for another one of the same id. */
+function isVoteAgain(
+  { groupsNow }: ApprovalContext,
+  { request: { need, votes } }: AskRecord,
+  principal: Principal,
+  response: PermissionResponse,
+): boolean {
+  const before = votes.find(({ by }) => by === principal.id);
+  if (need === undefined || before === undefined) return false;
+  if (isSameAnswer(before, principal, response.replyId, answerDigest(response)))
+    return !meetsNeed(need, approversIn(votes), groupsNow);
+  if (response.replyId !== "" && response.replyId === before.replyId) throw replyIdReused(response);
+  return false;
 }
 
 /** Settles an ask whose deadline has passed; its call ends EXPIRED. Does nothing if an answer was first. */
@@ -168,11 +213,11 @@ async function settlementFor(
   workspace: string,
   response: PermissionResponse,
 ): Promise<Settlement> {
-  const { reply, replyId, message, input } = response;
+  const { reply, replyId, message, input, reason } = response;
   const shown = shownBy(response, ask.request);
-  const answer = { by: principal.id, ...principal.identity, replyId, answerDigest: answerDigest(response), shown };
-  if (reply === PermissionReply.REJECT)
-    return await refuseAsk(context, ask, PermissionOutcome.REJECT, { ...answer, message });
+  const given = { by: principal.id, ...principal.identity, replyId, answerDigest: answerDigest(response) };
+  const answer = { ...given, shown, reason };
+  if (reply === PermissionReply.REJECT) return await rejectAsk(context, ask, { ...answer, message });
   return (
     (input && (await editAsk(context, ask, workspace, input, answer))) ??
     (await approveAsk(context, ask, workspace, response, answer))
@@ -236,7 +281,7 @@ async function rejectCall(
       shown: Shown.UNKNOWN,
       answerDigest: answerDigest({ reply: PermissionReply.REJECT, message }),
     };
-    const settlement = await refuseAsk(context, ask, PermissionOutcome.REJECT, answer);
+    const settlement = await rejectAsk(context, ask, answer);
     const { result } = await context.store.settle(settlement);
     if (result === "won") return settlement.settled[0];
     if (result === "lost") await expireAsk(context, ask);

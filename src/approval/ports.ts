@@ -71,7 +71,7 @@ export interface SettledStart {
 /** Changes of one answer, expiry or withdrawal, computed from records at the versions that it names. */
 export interface Settlement {
   root: string;
-  /** The ask that must still be open; the others in `settled` follow from it. */
+  /** The ask that must still be open; the others in `settled` and `voted` follow from it. */
   askId: string;
   /** Settlements of the ask above and of those that end with it. */
   settled: readonly PermissionSettled[];
@@ -79,6 +79,8 @@ export interface Settlement {
   calls: readonly SettledCall[];
   /** The grants that "always" saves. */
   grants: readonly Grant[];
+  /** Requests that get a vote and stay open, each with all its votes. The versions of the calls order the votes. */
+  voted?: readonly PermissionRequest[];
   /** Records for the audit of the tree. */
   decisions?: readonly DecisionRecord[];
   /** Waits that end with it, for metrics; not stored. */

@@ -3,6 +3,7 @@ import {
   AnswerMethod,
   PermissionOutcome,
   type PermissionSettled,
+  type Person,
   type Question,
   type QuestionAnswer,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
@@ -24,15 +25,8 @@ export function checkSameAnswer(
   answerDigest: string,
 ): void {
   const isSameId = replyId !== "" && replyId === settled.replyId;
-  const isSame = settled.by === principal.id && settled.answerDigest === answerDigest && replyId === settled.replyId;
-  if (isSame) return;
-  if (isSameId) {
-    throw new RequestError(
-      ErrorReason.REPLY_ID_REUSED,
-      `reply_id ${replyId} was used for another answer to ${permissionId}; send a new one`,
-      { permission_id: permissionId, reply_id: replyId },
-    );
-  }
+  if ([settled, ...settled.votes].some((each) => isSameAnswer(each, principal, replyId, answerDigest))) return;
+  if (isSameId) throw replyIdReused({ permissionId, replyId });
   const outcome = outcomeName(settled.outcome);
   const token = settled.person?.name && settled.method === AnswerMethod.TOKEN ? " (with a token)" : "";
   const proof = settled.channel === "" ? token : ` (at ${settled.channel})`;
@@ -49,6 +43,55 @@ export function checkSameAnswer(
         { permission_id: permissionId, outcome },
         { settled },
       );
+}
+
+/** The id of the answer was used for another one. */
+export function replyIdReused({
+  permissionId,
+  replyId,
+}: Pick<PermissionResponse, "permissionId" | "replyId">): RequestError {
+  return new RequestError(
+    ErrorReason.REPLY_ID_REUSED,
+    `reply_id ${replyId} was used for another answer to ${permissionId}; send a new one`,
+    { permission_id: permissionId, reply_id: replyId },
+  );
+}
+
+/** True if a settlement or a vote is this answer of this principal. */
+export function isSameAnswer(
+  given: Pick<PermissionSettled, "by" | "answerDigest" | "replyId">,
+  { id }: Principal,
+  replyId: string,
+  answerDigest: string,
+): boolean {
+  return given.by === id && given.answerDigest === answerDigest && given.replyId === replyId;
+}
+
+/** The person is not one of those who may approve the request. */
+export function notEligible({ id, need, person }: PermissionRequest, voter?: Person): RequestError {
+  const from = [...new Set(need?.all.flatMap((each) => each.from))];
+  const isBehind = need?.otherPerson === true && voter !== undefined && person?.id === voter.id;
+  const why = isBehind
+    ? "comes from an agent that works for you, and another person has to approve it"
+    : `is approved by members of ${from.join(", ")}, and you are none`;
+  return new RequestError(ErrorReason.NOT_ELIGIBLE, `permission request ${id} ${why}; you may reject it`, {
+    permission_id: id,
+    from: isBehind ? "" : from.join(","),
+  });
+}
+
+/** The request needs a reason for each approval. */
+export function reasonMissing({ id }: PermissionRequest): RequestError {
+  const fact = `permission request ${id} needs a reason to approve it; send \`reason\` (toolgate reply --reason TEXT)`;
+  return new RequestError(ErrorReason.REASON_MISSING, fact, { permission_id: id });
+}
+
+/** The request needs that the person was shown all of it. */
+export function partlyShown({ id, view }: PermissionRequest): RequestError {
+  const why = view?.complete
+    ? "is approved only by someone who was shown all of it; show it, and send its digest as `expected_digest`"
+    : "is approved only by someone who was shown all of it, and a part of it cannot be shown; reject it";
+  return new RequestError(ErrorReason.NOT_SHOWN, `permission request ${id} ${why}`, { permission_id: id });
 }
 
 function outcomeName(outcome: PermissionOutcome): string {

@@ -4,10 +4,13 @@ import {
   type Grant,
   GrantSchema,
   GrantScope,
+  type Offer,
   PermissionOutcome,
   type PermissionSettled,
   PermissionSettledSchema,
+  type Person,
   Shown,
+  type Vote,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   PermissionReply,
@@ -16,16 +19,37 @@ import {
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { canonicalJson } from "../core/json.ts";
-import { settlementRecords } from "./decisions.ts";
+import { settlementRecords, voteRecord } from "./decisions.ts";
 import { coversAsk } from "./grants.ts";
 import { plainOffer } from "./offers.ts";
 import type { AnswerEffects, AskRecord, EndedWait, PermissionStore, Settlement } from "./ports.ts";
-import { checkAnswers, isQuestion, noOffer, notEditable, refusalText, withdrawalText } from "./refusals.ts";
+import {
+  checkAnswers,
+  isQuestion,
+  noOffer,
+  notEditable,
+  notEligible,
+  refusalText,
+  withdrawalText,
+} from "./refusals.ts";
+import {
+  agreedOffer,
+  approversIn,
+  checkApproval,
+  type GroupsNow,
+  isRejectedBy,
+  mayApprove,
+  meetsNeed,
+  voteOn,
+  voterOf,
+  withVote,
+} from "./votes.ts";
 
 /** Everything from which settlements are computed. A settlement changes nothing until the store writes it. */
 export interface ApprovalContext {
   store: PermissionStore;
   effects: AnswerEffects;
+  groupsNow: GroupsNow;
   newId(prefix: "grt"): string;
   now(): number;
 }
@@ -45,6 +69,8 @@ export type StoredAnswer = Partial<
     | "grantId"
     | "answers"
     | "shown"
+    | "reason"
+    | "votes"
   >
 >;
 
@@ -93,6 +119,8 @@ export async function editAsk(
   answer: StoredAnswer,
 ): Promise<Settlement | undefined> {
   if (ask.part.state.case !== "pending" || (await asksQuestion(context.store, ask))) throw notEditable(ask);
+  const voter = voterOf(answer);
+  if (!mayApprove(ask.request, voter, context.groupsNow)) throw notEligible(ask.request, voter);
   const edited = context.effects.replaceInput({ part: ask.part, workspace }, input, answer.by ?? "");
   if (edited === "no difference") return undefined;
   const message = edited.difference;
@@ -128,16 +156,22 @@ export async function approveAsk(
 ): Promise<Settlement> {
   checkAnswers(ask.request, response);
   const others = response.wholeCall ? await openSiblings(context.store, ask) : [];
-  const siblings = others.filter(({ request }) => !isQuestion(request));
-  const grants =
-    response.reply === PermissionReply.ALWAYS
-      ? grantsSaved([ask, ...siblings], workspace, response, answer.by ?? "", context)
-      : [];
-  const answered = [ask, ...siblings].map((each) => {
+  const ballots = castVotes(
+    context,
+    ask,
+    others.filter(({ request }) => !isQuestion(request)),
+    response,
+    answer,
+  );
+  const met = ballots.filter(({ isMet }) => isMet);
+  const saved = met.filter(({ agreed }) => agreed);
+  const grants = saved.length === 0 ? [] : grantsSaved(saved, ask, workspace, response, answer.by ?? "", context);
+  const answered = met.map(({ ask: each, votes }) => {
     const grantId = grants.find(({ permissionId }) => permissionId === each.request.id)?.id ?? "";
     const outcome = grantId === "" ? PermissionOutcome.ONCE : PermissionOutcome.ALWAYS;
     return settle(context, each, outcome, {
       ...(each === ask ? { ...answer, answers: response.answers } : impliedAnswer(ask, response, answer)),
+      ...(votes && { votes }),
       shown: shownBy(response, each.request),
       grantId,
     });
@@ -152,7 +186,8 @@ export async function approveAsk(
     }),
   );
   const settled = [...answered, ...coveredSettled];
-  const asks = [ask, ...siblings, ...covered.map((each) => each.ask)];
+  const asks = [...ballots.map((each) => each.ask), ...covered.map((each) => each.ask)];
+  const voted = ballots.flatMap(({ ask: each, isMet, votes }) => (isMet || !votes ? [] : { ...each, votes }));
   const calls = new Map(asks.map((each) => [callKey(each.call), each]));
   return {
     root: ask.call.root,
@@ -160,8 +195,9 @@ export async function approveAsk(
     settled,
     calls: [...calls.values()].map(({ call, version }) => ({ ref: call, version })),
     grants,
-    decisions: settlementRecords(asks, settled, grants),
+    decisions: [...settlementRecords(asks, settled, grants), ...voted.map((each) => voteRecord(each, each.votes))],
     waits: endedWaits(asks, settled),
+    ...(voted.length > 0 && { voted: voted.map(({ request, votes }) => ({ ...request, votes })) }),
     ...read,
     expired: false,
   };
@@ -201,6 +237,7 @@ function settle(
   answer: StoredAnswer = {},
 ): PermissionSettled {
   return create(PermissionSettledSchema, {
+    votes: ask.request.votes,
     ...answer,
     permissionId: ask.request.id,
     sessionId: ask.call.sessionId,
@@ -215,6 +252,82 @@ const answeredBy = ({ by = "", person, method, channel = "" }: StoredAnswer): St
   ...(person && { person }),
   ...(method && { method }),
 });
+
+/** An approval of one ask. */
+interface Ballot {
+  ask: AskRecord;
+  /** True if it settles the ask. */
+  isMet: boolean;
+  /** All votes with this one; absent for an ask that needs none. */
+  votes?: Vote[];
+  /** What a grant would be saved with; absent: none is. */
+  agreed?: { expires: number; voters: readonly Person[] } | undefined;
+}
+
+/**
+ * Approves the named ask and the others of its call, each by its own need. Of several asks those are left out that this person may
+ * not approve; none of which they may is refused.
+ */
+function castVotes(
+  { groupsNow, now }: ApprovalContext,
+  named: AskRecord,
+  others: readonly AskRecord[],
+  response: PermissionResponse,
+  answer: StoredAnswer,
+): Ballot[] {
+  const { reason, expectedDigest, expires, reply } = response;
+  const voter = voterOf(answer);
+  const isForOne = ({ request }: AskRecord) => mayApprove(request, voter, groupsNow);
+  const allowed = [named, ...others].filter(isForOne);
+  return (allowed.length === 0 ? [named] : allowed).map((ask): Ballot => {
+    const { request } = ask;
+    if (request.need === undefined)
+      return { ask, isMet: true, ...(reply === PermissionReply.ALWAYS && { agreed: { expires, voters: [] } }) };
+    const shown = shownBy(response, request);
+    checkApproval(request, voter, { reason, shown }, groupsNow);
+    const offer = reply === PermissionReply.ALWAYS ? offerFor(request, response, ask === named) : undefined;
+    if (reply === PermissionReply.ALWAYS && !offer && !response.wholeCall) throw noOffer(request, "nothing to save");
+    const given = ask === named ? answer : impliedAnswer(named, response, answer);
+    const vote = voteOn(
+      request,
+      offer ? PermissionOutcome.ALWAYS : PermissionOutcome.ONCE,
+      { ...voteFields(given), shown, offerId: offer?.id ?? "", expires, reason, time: now() },
+      expectedDigest,
+    );
+    const votes = withVote(request.votes, vote);
+    const isMet = meetsNeed(request.need, approversIn(votes), groupsNow);
+    return { ask, votes, isMet, agreed: agreedOffer(votes, groupsNow) };
+  });
+}
+
+/** The fields of an answer that its vote has too. */
+function voteFields(answer: StoredAnswer) {
+  const { method, by = "", channel = "", replyId = "", answerDigest = "" } = answer;
+  return { person: voterOf(answer), ...(method && { method }), by, channel, replyId, answerDigest };
+}
+
+/**
+ * Rejects the ask. Where that takes several persons, it is a vote until so many have rejected; rejecting is never harder than
+ * approving.
+ */
+export async function rejectAsk(context: ApprovalContext, ask: AskRecord, answer: StoredAnswer): Promise<Settlement> {
+  const { request, call, version } = ask;
+  const { need } = request;
+  if (need === undefined) return await refuseAsk(context, ask, PermissionOutcome.REJECT, answer);
+  const { reason = "", shown = Shown.UNKNOWN } = answer;
+  const vote = voteOn(
+    request,
+    PermissionOutcome.REJECT,
+    { ...voteFields(answer), reason, shown, time: context.now() },
+    shown === Shown.UNKNOWN ? "" : request.digest,
+  );
+  const votes = withVote(request.votes, vote);
+  if (isRejectedBy(need, votes)) return await refuseAsk(context, ask, PermissionOutcome.REJECT, { ...answer, votes });
+  const record = voteRecord(ask, votes);
+  const none = { settled: [], grants: [], waits: [], expired: false };
+  const calls = [{ ref: call, version }];
+  return { ...none, root: call.root, askId: request.id, calls, voted: [{ ...request, votes }], decisions: [record] };
+}
 
 /** The answer to an ask that the response did not name: as if it had been answered itself, with the reply alone. */
 function impliedAnswer({ request }: AskRecord, { reply }: PermissionResponse, answer: StoredAnswer): StoredAnswer {
@@ -241,7 +354,8 @@ async function findCoveredAsks(
   if (grants.length === 0) return { covered: [] };
   // The version is read before the asks, so that the step that writes the settlement detects an ask opened in between.
   const { asksVersion } = await store.grantsFor({ root, workspace, agent });
-  const open = (await allOpenAsks(store, root)).filter(({ request }) => !answered.has(request.id));
+  // What needs votes is settled by votes.
+  const open = (await allOpenAsks(store, root)).filter(({ request }) => !answered.has(request.id) && !request.need);
   const agents = [...new Set(open.map(({ request }) => request.agent))];
   const livingByAgent = new Map(
     await Promise.all(
@@ -272,20 +386,18 @@ function endedWaits(asks: readonly AskRecord[], settled: readonly PermissionSett
   });
 }
 
-/**
- * Builds the grants that "always" saves: the chosen offer of the answered ask, which comes first, and the first offer of each other
- * ask. An answer that names no offer saves the plain one of each.
- */
+/** Builds the grants that "always" saves, of each ask the offer that the answer chooses. */
 function grantsSaved(
-  asks: readonly AskRecord[],
+  saved: readonly Ballot[],
+  named: AskRecord,
   workspace: string,
-  { offerId, expires }: PermissionResponse,
+  response: PermissionResponse,
   by: string,
   { newId, now }: { newId(prefix: "grt"): string; now(): number },
 ): Grant[] {
-  const grants = asks.flatMap(({ request, call, part }, i) => {
-    const offer = offerId === "" ? plainOffer(request) : request.offers.find(({ id }) => i > 0 || id === offerId);
-    if (!offer?.match && i === 0 && offerId !== "") throw noOffer(request, `no offer ${offerId}`);
+  const grants = saved.flatMap(({ ask, agreed: { expires, voters } = { expires: 0, voters: [] } }) => {
+    const { request, call, part } = ask;
+    const offer = offerFor(request, response, ask === named);
     if (!offer?.match) return [];
     const { scope, text, binding } = offer;
     const grant = { scope, binding, workspace, tool: part.tool, sessionId: call.root, grantedBy: by };
@@ -301,19 +413,29 @@ function grantsSaved(
         // The earlier of the two; 0 means never.
         expires: Math.min(offer.expires || expires, expires || offer.expires),
         agent: scope === GrantScope.AGENT ? request.agent : "",
+        voters: [...voters],
       }),
     );
   });
-  const [answered] = asks;
-  if (grants.length === 0 && answered) throw noOffer(answered.request, "nothing to save");
+  if (grants.length === 0) throw noOffer(named.request, "nothing to save");
   return grants;
+}
+
+/**
+ * Returns the offer that an answer saves of a request: the chosen one of the named request, the first one of others; without a choice
+ * the plain one of each. Throws if the named request has no such offer.
+ */
+function offerFor(request: PermissionRequest, { offerId }: PermissionResponse, isNamed: boolean): Offer | undefined {
+  const offer = offerId === "" ? plainOffer(request) : request.offers.find(({ id }) => !isNamed || id === offerId);
+  if (!offer?.match && isNamed && offerId !== "") throw noOffer(request, `no offer ${offerId}`);
+  return offer?.match && offer;
 }
 
 type AnswerContent = Pick<PermissionResponse, "reply"> &
   Partial<
     Pick<
       PermissionResponse,
-      "message" | "offerId" | "input" | "wholeCall" | "expires" | "answers" | "onBehalfOf" | "channel"
+      "message" | "offerId" | "input" | "wholeCall" | "expires" | "answers" | "onBehalfOf" | "channel" | "reason"
     >
   >;
 
@@ -328,9 +450,10 @@ export function answerDigest({
   answers = [],
   onBehalfOf = "",
   channel = "",
+  reason = "",
 }: AnswerContent): string {
   const content = [reply, message ?? "", offerId ?? "", input ? canonicalJson(input) : "", wholeCall === true];
-  const at = onBehalfOf === "" ? [] : [{ onBehalfOf, channel }];
+  const at = [...(onBehalfOf === "" ? [] : [{ onBehalfOf, channel }]), ...(reason === "" ? [] : [{ reason }])];
   return createHash("sha256")
     .update(JSON.stringify([...content, expires ?? 0, ...answers.map(({ values }) => values), ...at]))
     .digest("base64url");

@@ -1,6 +1,7 @@
 import { createHash } from "node:crypto";
-import type { MessageInitShape } from "@bufbuild/protobuf";
+import { equals, type MessageInitShape } from "@bufbuild/protobuf";
 import {
+  ApprovalNeedSchema,
   PermissionAction,
   type PermissionDecision,
   PermissionReason,
@@ -9,6 +10,7 @@ import {
 import type { PermissionRequest, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { UnapprovedAsk } from "../approval/judge-asks.ts";
 import type { Ask } from "../core/ask.ts";
+import type { Subject } from "../policy/model.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
 import { judgedWorkspace } from "../tool/workspace.ts";
 import { resolvePlanPaths } from "./ask-paths.ts";
@@ -72,8 +74,11 @@ export async function askInBody(
   const isCovered = coversBody(call, approved)
     ? (ask: UnapprovedAsk) => isUnruled(ask, verdict.decisions)
     : () => false;
-  const wanted = verdict.unapproved.filter((each) => !whole.includes(each.permission) && !isCovered(each));
-  const unapproved = await withoutApprovedDirectories(engine, call, wanted);
+  const isOwn = (each: UnapprovedAsk) => each.isForPersons === true && !isApprovedAlike(engine, call, each, subject);
+  const wanted = verdict.unapproved.filter(
+    (each) => !isOwn(each) && !whole.includes(each.permission) && !isCovered(each),
+  );
+  const unapproved = [...(await withoutApprovedDirectories(engine, call, wanted)), ...verdict.unapproved.filter(isOwn)];
   if (unapproved.length === 0) return await recordAllowed("what was approved for the call covers it");
   const digest = await approvalDigest(engine, tool, request, decision, call.opened);
   const unasked = await askHooks(call, unapproved, plan, digest);
@@ -88,6 +93,23 @@ export async function askInBody(
   do await refreshCall(engine, call);
   while (!(await openPermissionRequests(engine, call, requests, { ...verdict, rulesVersion: undefined }, [])));
   return await awaitAnswers(engine, call, ask, requests);
+}
+
+/** True if as many persons of the same groups have approved something of this call: what that covers, they need not approve again. */
+function isApprovedAlike(
+  { permissions }: Engine,
+  { asks = [] }: Running,
+  ask: UnapprovedAsk,
+  subject: Subject,
+): boolean {
+  const need = permissions.approvalOf(ask, subject)?.need;
+  return asks.some(
+    (asked) =>
+      isAskApproved(asked, asks) &&
+      asked.request.need !== undefined &&
+      need !== undefined &&
+      equals(ApprovalNeedSchema, asked.request.need, need),
+  );
 }
 
 /** Leaves out the directories outside the workspace that an approver approved for this call: they hold until it ends. */

@@ -52,6 +52,8 @@ export interface CallAnswers {
   hookDigest?: string;
   /** The approval holds for the code as it is when the call starts. */
   asStarted?: boolean;
+  /** What is missing was approved, by persons of whom some do not count any more. */
+  isVoid?: boolean;
 }
 
 /** The beginning of the reason why a call is asked for again whose code has changed. */
@@ -72,19 +74,22 @@ export async function answersTo(
     approvalDigest(engine, tool, inputOf(call.record.part), decision, call.opened, code);
   const strict = await digestOf("all");
   const hookDigest = call.hooks === undefined ? strict : await digestOf("named");
-  const approvals = asks.filter((asked) => isAskApproved(asked, asks)).map(({ request }) => request);
+  const answered = asks.filter((asked) => isAskApproved(asked, asks));
+  const approved = answered.filter(engine.permissions.isStillMet);
+  const approvals = approved.map(({ request }) => request);
   const outdated = approvals.filter((request) => request.digest !== strict);
   // Code that changed again after it was asked for again changes all the time.
   const asStarted = outdated.some(({ changed }) => changed.startsWith(changedCode));
   const digest = asStarted ? await digestOf("none") : strict;
-  const given = asks.filter((ask) => ask.request.digest === digest && isAskApproved(ask, asks));
-  const isByHooks = (ask: ExpandedAsk) =>
+  const given = approved.filter(({ request }) => request.digest === digest);
+  const isByHooks = (ask: UnapprovedAsk) =>
     call.hooks !== undefined && !isForPerson(ask) && isAllowedByHooks(call.hooks, hookDigest, ask);
   const missing = decision.verdict.unapproved.filter(
     (ask) => !isByHooks(ask) && !given.some((asked) => isFor(ask, asked)),
   );
   const answers = given.flatMap(({ settled }) => settled?.answers ?? []);
   const former = outdated.findLast((request) => request.digest !== digest);
+  const isVoid = answered.some((asked) => !approved.includes(asked) && missing.some((ask) => isFor(ask, asked)));
   return {
     digest,
     hookDigest,
@@ -94,6 +99,7 @@ export async function answersTo(
     answers,
     former,
     asStarted,
+    isVoid,
   };
 }
 
@@ -105,7 +111,7 @@ export async function openMissingAsks(
   engine: Engine,
   call: Running,
   decision: CallDecision,
-  { digest, hookDigest = digest, asks, missing, former, asStarted = false }: CallAnswers,
+  { digest, hookDigest = digest, asks, missing, former, asStarted = false, isVoid = false }: CallAnswers,
   { preview, files, targets = [], missing: unseen = [] }: DecisionView,
   subject: Subject,
 ): Promise<boolean> {
@@ -132,12 +138,14 @@ export async function openMissingAsks(
   const code = former ? changeText(changedSince(former, await decision.bound()), asStarted) : "";
   const { rebound } = call.record.spec;
   const isSaid = rebound === undefined || asks.some(({ request }) => request.created > rebound.time);
-  const changed = [code, isSaid ? "" : rebound.why].filter(Boolean).join("; ");
+  const changed = [code, isSaid ? "" : rebound.why, isVoid ? voidText : ""].filter(Boolean).join("; ");
   const requests = (await decision.withCodeRisks(unasked)).map((ask) =>
     requestFor(engine, call, { ...decision, ask }, { preview: shown, view, changed, subject, digest }),
   );
   return (await openPermissionRequests(engine, call, requests, decision.verdict, stale)) && requests.length > 0;
 }
+
+const voidText = "a person who approved it has left the group since, so it needs another approval";
 
 /** Says which files changed since a call was asked for. */
 function changeText(names: readonly string[], asStarted: boolean): string {
@@ -154,11 +162,11 @@ const maxNamed = 8;
 /** Lets hooks decide before approvers are asked. Returns the asks they leave open, and questions; throws if a hook denies one. */
 export async function askHooks(
   { hooks }: Running,
-  asks: readonly ExpandedAsk[],
+  asks: readonly UnapprovedAsk[],
   plan: Plan,
   digest: string,
-): Promise<ExpandedAsk[]> {
-  const open: ExpandedAsk[] = [];
+): Promise<UnapprovedAsk[]> {
+  const open: UnapprovedAsk[] = [];
   for (const ask of asks) {
     const decided = await decideByHooks(hooks, digest, ask, plan);
     if (decided === "ask" || (decided === "allow" && isForPerson(ask))) open.push(ask);
@@ -192,7 +200,10 @@ export function requestFor(
     id?: string | undefined;
   },
 ): PermissionRequest {
-  const { part } = call.record;
+  const { part, spec } = call.record;
+  // The host of a delegated call does not wait for longer than it says.
+  const ownMs = spec.delegated?.askMs ?? limits.askMs;
+  const { askMs = ownMs } = permissions.approvalOf(ask, subject) ?? {};
   const metadata = plan.asks.find(({ permission }) => permission === ask.permission)?.metadata;
   return permissions.request(
     { ...ask, ...(metadata && { metadata }) },
@@ -203,7 +214,7 @@ export function requestFor(
       requester: part.requester,
       person: part.person,
       digest,
-      expires: store.now() + (call.record.spec.delegated?.askMs ?? limits.askMs),
+      expires: store.now() + (spec.delegated ? Math.min(ownMs, askMs) : askMs),
       preview,
       view,
       changed,
@@ -242,7 +253,7 @@ export async function openPermissionRequests(
     message: "What would run has changed since it was asked.",
     maxOpenAsks: limits.openAsks,
     // Then its asks have expired, or a replica of an older version has settled them.
-    ...(waitsAlone && { dueMs: limits.askMs }),
+    ...(waitsAlone && { dueMs: Math.max(limits.askMs, ...asks.map(({ expires }) => expires - store.now())) }),
     decisions: asks.length === 0 ? [] : [decisionOn(decidedCall(call.record), DecisionKind.ASKED, about)],
   });
   if (isOpened) sender?.opened(notices);
@@ -291,8 +302,8 @@ export function questionsOf({ permission }: Pick<ExpandedAsk, "permission">, { q
 }
 
 /** True if only a person may answer the ask, no hook. */
-function isForPerson({ permission }: ExpandedAsk): boolean {
-  return permission === questionPermission;
+function isForPerson({ permission, isForPersons = false }: UnapprovedAsk): boolean {
+  return permission === questionPermission || isForPersons;
 }
 
 /** True if the ask was approved. An ask that only another call's grant covers is worth no more than that grant. */

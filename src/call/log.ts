@@ -83,6 +83,7 @@ export function callOf({ sessionId, event }: SessionEvent): string | undefined {
     case "permissionAsked":
       return event.value.sessionId === sessionId ? event.value.tool?.callId : undefined;
     case "permissionSettled":
+    case "permissionVoted":
       return event.value.sessionId === sessionId ? event.value.callId : undefined;
     default:
       return undefined;

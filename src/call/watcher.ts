@@ -21,7 +21,7 @@ export type SeesAsk = ((request: Pick<PermissionRequest, "sessionId" | "ancestry
 export interface Watcher {
   /** Returns which requests a principal may see, limited to a session and its descendants if one is named. */
   visibility(principal: Principal, sessionId: string): Promise<SeesAsk>;
-  /** Yields the open requests, then a mark, then every request and settlement, until the signal is aborted. */
+  /** Yields the open requests, then a mark, then every request, vote and settlement, until the signal is aborted. */
   watch(
     principal: Principal,
     options: { sessionId: string; heartbeatMs?: number | undefined },
@@ -99,6 +99,7 @@ async function* watchAsks(
             yield { event };
           }
           // A settlement of a request that was not yielded means nothing to this watcher.
+          if (event.event.case === "permissionVoted" && open.has(event.event.value.permissionId)) yield { event };
           if (event.event.case === "permissionSettled" && open.delete(event.event.value.permissionId)) yield { event };
         }
       }
@@ -124,6 +125,12 @@ async function* openRequests(asks: Pick<AskStore, "openAsks">, sees: SeesAsk): A
   }
 }
 
+type AskEvent = Extract<SessionEvent["event"], { case: "permissionAsked" | "permissionVoted" | "permissionSettled" }>;
+
+function isAboutAsk(event: SessionEvent["event"]): event is AskEvent {
+  return event.case === "permissionAsked" || event.case === "permissionVoted" || event.case === "permissionSettled";
+}
+
 /** Yields the unread events of a session's log about its own requests. */
 async function* askEvents(store: EventLog, id: string, { unread, readTo }: SessionNews): AsyncGenerator<SessionEvent> {
   for (;;) {
@@ -131,8 +138,7 @@ async function* askEvents(store: EventLog, id: string, { unread, readTo }: Sessi
     for (const event of page.events) {
       readTo.set(id, Number(event.seq));
       const about = event.event;
-      if ((about.case === "permissionAsked" || about.case === "permissionSettled") && about.value.sessionId === id)
-        yield event;
+      if (isAboutAsk(about) && about.value.sessionId === id) yield event;
     }
     if (page.events.length > 0) continue;
     // The next news name the number to go on from, unless they have arrived already.

@@ -69,6 +69,9 @@ export function liveConfig(first: Config): {
       get agents() {
         return configured.agents;
       },
+      get approvals() {
+        return configured.approvals;
+      },
       get shadow() {
         return shadow?.rules;
       },

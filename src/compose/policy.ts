@@ -12,7 +12,7 @@ import {
   ruleLine,
   workspaceRuleLine,
 } from "../config/config.ts";
-import { canonicalJson } from "../core/json.ts";
+import { canonicalJson, plainJson } from "../core/json.ts";
 import type { Logger } from "../core/logger.ts";
 import { inputProblem, type TypedTool } from "../policy/condition-schema.ts";
 import { type ConfiguredRules, createLayers, type LayersFor } from "../policy/layers.ts";
@@ -140,12 +140,14 @@ const mismatch =
  * are left out, since they differ during a rolling upgrade; so are policy files of workspaces, which replicas read from shared
  * directories.
  */
-function policyDigestOf({ preset, config, agents }: ConfiguredRules): string {
+function policyDigestOf({ preset, config, agents, approvals }: ConfiguredRules): string {
   const all = [
     plain(config),
     ...[...agents].map(([name, own]) => [name, plain(own)]),
     // Without one it is that of a version that knows no preset.
     ...(preset ? [["preset", preset.name, plain(preset.rules)]] : []),
+    // A version that knows no approvals refuses their configuration, and has another digest.
+    ...(approvals?.rules.length ? [["approvals", plainJson(approvals)]] : []),
   ];
   return createHash("sha256").update(canonicalJson(all)).digest("hex");
 }

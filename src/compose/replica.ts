@@ -1,5 +1,6 @@
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { createPermissions } from "../approval/permissions.ts";
+import type { GroupsNow } from "../approval/votes.ts";
 import { createWorkers, type Workers } from "../bodies/workers/workers.ts";
 import { createCalls } from "../call/calls.ts";
 import type { CrashMarks } from "../call/crash-marks.ts";
@@ -58,6 +59,7 @@ export function createReplica({
   agreesOnPolicy = () => true,
   stops = noStops,
   notices,
+  groupsNow,
   log,
 }: {
   config: ReplicaConfig;
@@ -77,6 +79,8 @@ export function createReplica({
   agreesOnPolicy?: () => boolean;
   stops?: Stops;
   notices?: NoticeSender | undefined;
+  /** Returns the groups of a person now; absent: those of their answer count. */
+  groupsNow?: GroupsNow;
   log: Logger;
 }) {
   const registry = createRegistry(config, createConditionCheck(rules, log));
@@ -102,6 +106,8 @@ export function createReplica({
   const permissions = createPermissions({
     store: asks,
     plainAlways: config.plainAlways ?? "narrowest",
+    approvals: () => rules.approvals,
+    ...(groupsNow && { groupsNow }),
     policy,
     now,
     newId: (prefix) => newId(prefix, now()),

@@ -134,6 +134,7 @@ async function startParts(
   if (auditExport !== undefined) scope.defer(auditExport.close);
   const replica = createReplica({
     notices: reach,
+    groupsNow: credentials.groupsNow,
     ...{ config, rules, store, replicaId, crashMarks, log },
     connectorFiles: connectors.files,
     ...{ tools: builtIn.tools, gitNames: builtIn.gitNames, confines: builtIn.confines },

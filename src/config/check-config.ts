@@ -50,11 +50,12 @@ function checkService(
 ): Finding[] {
   const config = loadConfigForCheck({ config: file }, environment);
   checkPluginFiles(config);
-  const { tokens } = config;
+  const { tokens, policy } = config;
   const at = (path: readonly PropertyKey[], message: string): Finding => ({
     ...{ severity: "warning", line: lineOf(path), message },
   });
   return [
+    ...(policy.approvals?.warnings ?? []),
     ...tokenWarnings(tokens).map(({ id, message }) =>
       at(["token", tokens.findIndex((token) => token.id === id)], message),
     ),

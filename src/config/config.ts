@@ -6,6 +6,7 @@ import { createSecureContext } from "node:tls";
 import type { CodeSettings } from "../core/language-server.ts";
 import type { LogRotation } from "../core/log-file.ts";
 import type { SearchSettings } from "../core/search-providers.ts";
+import { readApprovals } from "./approval.ts";
 import { type CertificateSettings, type JwtSettings, readClientCerts, readJwt } from "./jwt.ts";
 import { type CamelKeys, camelKeys } from "./keys.ts";
 import { readLanguageServers } from "./language-servers.ts";
@@ -63,6 +64,7 @@ type ReadSetting =
       | "channel"
       | "notify"
       | "audit_export"
+      | "approval"
       | "role_map"
       | "group"
       | "shadow"
@@ -176,7 +178,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     others;
   const { rest, plugin, tools, websearch, codesearch, lsp, mcp, agent_runner, jwt, client_cert, channel, ...named } =
     read;
-  const { notify, audit_export, ...persons } = named;
+  const { notify, approval, audit_export, ...persons } = named;
   const { oidc, role_map, group, shadow, ...plain } = persons;
   checkListen(plain.listen.host, settings);
   // The current directory is that of the check, not of the service.
@@ -195,16 +197,23 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     ...{ makeOwn: plain.store === "sqlite", isCheck },
   });
 
+  const knownPeople = readPeople({ oidc, role_map, group }, { file, lineOf, workspaces });
   return deepFreeze({
     ...camelKeys(plain),
     listen: { ...plain.listen, ...handedSocket(environment) },
     ...{ file: canonicalPath(file), dataDirectory, trustDirectory: trustIn(dataDirectory) },
     ...(flags.newStore && { newStore: true }),
     clientCerts: readClientCerts(settings, { file, lineOf, workspaces }),
-    ...{ tls: readTls(settings, workspaces), workspaces, policy: readPolicy(settings, lineOf, home), shadow: tried },
+    ...{ tls: readTls(settings, workspaces), workspaces, shadow: tried },
+    policy: {
+      ...readPolicy(settings, lineOf, home),
+      approvals: readApprovals({ approval, insecure_no_auth: plain.insecure_no_auth }, knownPeople.groups, {
+        ...{ file, home, lineOf },
+      }),
+    },
     tokens: namePersons(tokens, settings, { file, lineOf, workspaces }),
     jwt: readJwt(jwt, { file, lineOf, workspaces }),
-    ...readPeople({ oidc, role_map, group }, { file, lineOf, workspaces }),
+    ...knownPeople,
     ...readReach({ channel, notify, public_url: plain.public_url, group, oidc }, { file, lineOf, workspaces }),
     auditExports: readAuditExports(audit_export, plain, { file, lineOf, workspaces }),
     ...(generated !== undefined && { callerTokenFile: generated }),

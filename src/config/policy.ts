@@ -12,6 +12,7 @@ import { createPolicy } from "../policy/policy.ts";
 import { ruleCovers } from "../policy/rule-cover.ts";
 import { actions, expandHome, type Rule } from "../policy/rules.ts";
 import { isLiteral } from "../policy/wildcard.ts";
+import type { WrittenApprovals } from "./approval.ts";
 import { checkToml } from "./keys.ts";
 import { canonicalPath, checkOutside } from "./paths.ts";
 import { candidateSchema, type PolicySettings, type Settings } from "./schema.ts";
@@ -39,6 +40,8 @@ export interface WrittenPolicy {
   /** The built-in agents, then the others as configured. */
   readonly agents: ReadonlyMap<string, Agent>;
   readonly tests: readonly RuleTest[];
+  /** Who has to approve what; absent in policies that are not those of a service. */
+  readonly approvals?: WrittenApprovals | undefined;
 }
 
 /** Reads the rules, agents and tests of the settings. */
@@ -91,8 +94,9 @@ export function ruleLine(
 }
 
 /** Reduces a configured policy to the rules from which layers are built. */
-export function configuredRules({ preset, config, agents }: WrittenPolicy): ConfiguredRules {
-  return { preset, config: config.rules, agents: new Map([...agents].map(([name, { rules }]) => [name, rules])) };
+export function configuredRules({ preset, config, agents, approvals }: WrittenPolicy): ConfiguredRules {
+  const byAgent = new Map([...agents].map(([name, { rules }]) => [name, rules]));
+  return { preset, config: config.rules, agents: byAgent, ...(approvals && { approvals }) };
 }
 
 /** Reads a policy that is tried: the tables of the rules alone. Throws `ConfigError`. */
@@ -164,6 +168,7 @@ export async function checkPolicy(
       ...conditionProblems(list, given.tools),
     ]),
     ...failures,
+    ...(policy.approvals?.warnings ?? []),
   ];
   return found.toSorted((one, other) => (one.line ?? 0) - (other.line ?? 0));
 }

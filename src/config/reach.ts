@@ -143,7 +143,7 @@ function covers(earlier: Matched, entry: Matched): boolean {
 }
 
 /** A pattern is covered if what its wildcards stand for is matched, both nothing and more than one character. */
-function coversPattern(earlier: string, entry: string): boolean {
+export function coversPattern(earlier: string, entry: string): boolean {
   const texts = ["", "\u0001\u0002"].map((text) => entry.replaceAll("?", "\u0001").replaceAll("*", text));
   return texts.every((text) => wildcard(text, earlier));
 }

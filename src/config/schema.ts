@@ -341,6 +341,34 @@ const notify = strictTable({
   }),
 });
 
+const requirement = strictTable({
+  from: key(texts().min(1), "persons of these groups as well"),
+  approve: key(count(20).default(1), "how many"),
+});
+
+const approval = strictTable({
+  permission: key(text().default("*"), "requests that several persons or groups approve", {
+    see: "team.md#deciding-together",
+  }),
+  pattern: key(text().default("*"), "only these"),
+  risk: key(z.array(z.enum(riskConfigNames)).default([]), "only with one of these risks", { without: "all" }),
+  agent: key(text().default("*"), "only of these agents"),
+  workspace: key(text().default("*"), "only in these workspaces"),
+  approve: key(count(20).default(1), "how many have to approve"),
+  reject: key(count(20).default(1), "how many have to reject"),
+  from: key(texts().default([]), "groups whose members may approve", {
+    without: "any approver",
+  }),
+  also: z.array(requirement).default([]),
+  reason: key(z.enum(["optional", "required"]).default("optional"), "an approval needs a reason"),
+  shown: key(z.boolean().default(false), "an approval counts only of the whole request"),
+  other_person: key(z.boolean().optional(), "the person behind the agent may not approve", {
+    without: "`true` with `approve` of 2 or more",
+  }),
+  ask: key(duration().optional(), "how long they stay open, at most `1d`", { without: "`ask_ms`" }),
+  always: key(z.boolean().default(true), "an offer that all choose is saved"),
+});
+
 const agentRunner = strictTable({
   command: key(program(), "a program that runs agents for `task` over ACP", { see: "agents/acp.md" }),
   args: key(z.array(z.string()).default([]), "its arguments"),
@@ -683,6 +711,7 @@ export const configSchema = strictTable({
   channel: z.record(name(), channel).default({}),
   notify: z.array(notify).default([]),
   audit_export: z.record(name(), auditExport).default({}),
+  approval: z.array(approval).default([]),
   experimental: key(texts().default([]), "names of the experimental tools to offer"),
   public_url: key(
     origin

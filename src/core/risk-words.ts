@@ -1,7 +1,7 @@
 import { RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
 
 /** Kinds of risk as what a command does, for the texts of offers and for clients. */
-export const riskWords: ReadonlyMap<number, string> = new Map([
+export const riskWords: ReadonlyMap<RiskKind, string> = new Map([
   [RiskKind.CREDENTIALS, "touches credentials"],
   [RiskKind.DOWNLOADED_CODE, "runs downloaded code"],
   [RiskKind.DELETE, "deletes"],
@@ -21,3 +21,7 @@ export const riskConfigNames = [
   "network",
   "packages",
 ] as const;
+
+/** Returns the kind of risk that the configuration names so; both lists have the same order. */
+export const riskKindOf = (name: (typeof riskConfigNames)[number]): RiskKind =>
+  [...riskWords.keys()][riskConfigNames.indexOf(name)] ?? RiskKind.UNSPECIFIED;

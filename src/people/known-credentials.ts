@@ -9,7 +9,7 @@ import { RequestError } from "../core/request-error.ts";
 import { type Credential, type CredentialRights, endOf, newToken } from "./credential.ts";
 import type { People } from "./people.ts";
 import { localIssuer, personOf, tokenIdentity } from "./person.ts";
-import { maxClaimMs, type PersonRules, rolesAt, withGroups } from "./person-rules.ts";
+import { groupsOf, maxClaimMs, type PersonRules, rolesAt, withGroups } from "./person-rules.ts";
 import type { CredentialTable } from "./ports.ts";
 
 /** Token of the configuration, which a reload may remove or change. */
@@ -30,6 +30,8 @@ export interface KnownCredentials {
   principalWithId(id: string): Principal | undefined;
   /** Returns a person who has a secret that may answer now, with the lineages of all of theirs; undefined if there is none. */
   answererOf(personId: string): { person: Person; lineage: Principal["lineage"] } | undefined;
+  /** Returns the groups of a person at this moment; undefined for one who was revoked. */
+  groupsNow(person: Person): readonly string[] | undefined;
   /** Ends the requests and streams of secrets that are no longer accepted, or that have other rights now. */
   endInvalid(): void;
   /** Returns the times of the last requests by the id of their secret, as far as this process served them. */
@@ -115,6 +117,10 @@ export function createKnownCredentials({
       const answering = own.find((secret) => isValid(secret) && mayAnswer(secret));
       const person = answering?.principal.identity?.person;
       return person && { person, lineage: [personId, ...own.flatMap(({ principal }) => principal.lineage)] };
+    },
+    groupsNow(person) {
+      const record = people.find(person.id) ?? create(PersonRecordSchema, { id: person.id, person });
+      return record.revoked > 0 ? undefined : groupsOf(record, rules(), now());
     },
     principalOf(sha256) {
       // A configured token of no person needs no look at the tables, which costs a system call.

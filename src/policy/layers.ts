@@ -2,6 +2,7 @@ import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { RequestError } from "../core/request-error.ts";
 import { builtInAgents } from "./agents.ts";
+import type { ConfiguredApprovals } from "./approval-rules.ts";
 import type { LayerRules, Layers, Subject } from "./model.ts";
 import { ruleProblem } from "./parse-rules.ts";
 import { fromConfig, type Rule } from "./rules.ts";
@@ -12,6 +13,8 @@ export interface ConfiguredRules {
   preset?: Preset | undefined;
   config: readonly Rule[];
   agents: ReadonlyMap<string, readonly Rule[]>;
+  /** Who has to approve what; absent: any approver, alone. */
+  approvals?: ConfiguredApprovals | undefined;
   /** The rules that are judged beside these, and decide nothing. */
   shadow?: Omit<ConfiguredRules, "shadow"> | undefined;
 }

@@ -4,6 +4,7 @@ import {
   PermissionLayer,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { questionPermission } from "../core/ask.ts";
+import { type ConfiguredApprovals, type NeededApproval, neededApproval } from "./approval-rules.ts";
 import { decideLine, decidePattern, decideWithoutPattern, type PolicyState } from "./decide.ts";
 import type { FileRules } from "./file-rules.ts";
 import { createFileGuard, deniedPaths, type Guard } from "./guard.ts";
@@ -15,6 +16,7 @@ import {
   type LayerRules,
   type Layers,
   type MatchSteps,
+  type Subject,
   TooManySteps,
   type Wall,
 } from "./model.ts";
@@ -74,6 +76,12 @@ export function createPolicy({
     usesContainment,
     /** Judges an ask: one decision for each pattern. An ask without patterns gets one, which is never ALLOW. */
     judge,
+    /** Returns who has to approve an ask; undefined: any approver, alone. */
+    approvalOf: (
+      approvals: ConfiguredApprovals | undefined,
+      ask: ExpandedAsk,
+      subject: Pick<Subject, "agent" | "workspace">,
+    ): NeededApproval | undefined => approvals && neededApproval(compiled, approvals, ask, subject),
     /** Returns the words that identify possibly restricted files below a directory; see `readDoubts`. */
     readDoubts: hintsFor,
     /** Returns everything that decisions about files depend on, as data for another thread. */

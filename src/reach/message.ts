@@ -2,6 +2,7 @@ import { PermissionOutcome, type PermissionSettled } from "../../gen/opencode/to
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { riskWords } from "../core/risk-words.ts";
 import { visibleLine } from "../core/visible.ts";
+import { needWords } from "../view/need.ts";
 import { viewLines } from "../view/view-lines.ts";
 import type { ChannelContent, Notice } from "./ports.ts";
 import { riskNameOf } from "./routing.ts";
@@ -26,11 +27,14 @@ export function eventOf(notice: Notice, content: ChannelContent, now: number): o
   return { type: "permission.requested", timestamp: isoOf(request.created), data };
 }
 
-function factsOf({ agent, permission, risks, requester }: PermissionRequest): object {
+function factsOf(request: PermissionRequest): object {
+  const { agent, permission, risks, requester } = request;
+  const needed = needWords(request);
   return {
     agent: visibleLine(agent),
     permission: visibleLine(permission),
     ...(requester && { requester: { kind: requester.kind } }),
+    ...(needed !== undefined && { needed }),
     risks: risks.map(({ kind }) => ({ kind: riskNameOf(kind) })),
   };
 }
@@ -74,6 +78,7 @@ export function wordsOf(notice: Notice, content: ChannelContent): { title: strin
   const risks = request.risks.map(({ kind }) => riskWords.get(kind) ?? "").filter(Boolean);
   const lines = [
     risks.length === 0 ? "" : `Risks: ${risks.join(", ")}`,
+    needWords(request) ?? "",
     ...(content === "full" ? [cut(request.display.map(plainLine).join("\n"), 2_000)] : []),
   ];
   return {

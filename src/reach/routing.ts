@@ -1,6 +1,5 @@
-import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { riskConfigNames } from "../core/risk-words.ts";
+import type { PermissionRequest, RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { riskConfigNames, riskKindOf } from "../core/risk-words.ts";
 import { wildcard } from "../policy/wildcard.ts";
 
 /** An entry of `[[notify]]`. */
@@ -18,17 +17,6 @@ export interface NotifyRule {
   readonly approve: boolean;
 }
 
-/** Kinds of risk by the names of the configuration. */
-const riskNames: Readonly<Record<RiskName, RiskKind>> = {
-  credentials: RiskKind.CREDENTIALS,
-  downloaded_code: RiskKind.DOWNLOADED_CODE,
-  deletes: RiskKind.DELETE,
-  publishes: RiskKind.PUBLISH,
-  outside: RiskKind.OUTSIDE,
-  network: RiskKind.NETWORK,
-  packages: RiskKind.PACKAGES,
-};
-
 /** Persons, by name or by group. */
 export interface NoticeAudience {
   readonly groups: readonly string[];
@@ -39,7 +27,7 @@ type RiskName = (typeof riskConfigNames)[number];
 
 /** Returns the name of a kind of risk. */
 export function riskNameOf(kind: RiskKind): string {
-  return riskConfigNames.find((name) => riskNames[name] === kind) ?? "unknown";
+  return riskConfigNames.find((name) => riskKindOf(name) === kind) ?? "unknown";
 }
 
 /** Checks if the rule that sends a request to a channel lets it approve the request. */
@@ -62,5 +50,5 @@ export const ruleFor = (rules: readonly NotifyRule[], { permission, agent, risks
       wildcard(permission, each.permission) &&
       wildcard(agent, each.agent) &&
       wildcard(workspace, each.workspace) &&
-      (each.risk.length === 0 || each.risk.some((name) => risks.some(({ kind }) => kind === riskNames[name]))),
+      (each.risk.length === 0 || each.risk.some((name) => risks.some(({ kind }) => kind === riskKindOf(name)))),
   );

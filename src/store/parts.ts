@@ -7,8 +7,10 @@ import {
   AuditEntrySchema,
   type DecisionRecord,
   DecisionRecordSchema,
+  type PermissionVoted,
+  PermissionVotedSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { type PermissionRequest, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { encodeMessage } from "../core/encode-message.ts";
 
 /** Throws unless the part is terminal. */
@@ -28,6 +30,11 @@ export function backgroundEndOf({ background, callId, childSessionId, state, too
   const reason = state.case === "error" ? state.value.reason : ToolErrorReason.UNSPECIFIED;
   const value = create(BackgroundEndedSchema, { callId, tool, childSessionId, reason });
   return { case: "backgroundEnded", value } as const;
+}
+
+/** Returns the event of a vote that leaves its request open. */
+export function votedEvent({ id: permissionId, sessionId, tool, votes }: PermissionRequest): PermissionVoted {
+  return create(PermissionVotedSchema, { permissionId, sessionId, callId: tool?.callId ?? "", votes });
 }
 
 /** Reduces an ended part to its tombstone: the ids and the terminal state. */

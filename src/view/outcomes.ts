@@ -16,13 +16,18 @@ export function outcomeWords(
     message,
     answers,
     channel,
-  }: Pick<PermissionSettled, "outcome" | "by" | "person" | "method" | "message" | "answers" | "channel">,
+    votes,
+  }: Pick<PermissionSettled, "outcome" | "by" | "person" | "method" | "message" | "answers" | "channel" | "votes">,
   filter: TextFilter,
 ): string {
   // A token that names no person is named by its id.
   const token = person?.name && method === AnswerMethod.TOKEN ? " (with a token)" : "";
   const proof = channel === "" ? token : ` (at ${filter(channel)})`;
-  const who = by === "" ? "" : ` by ${filter(person?.name || by)}${proof}`;
+  const agreed = isApproval(outcome) && outcome !== PermissionOutcome.EDITED ? votes : [];
+  const others = agreed
+    .filter((vote) => vote.outcome !== PermissionOutcome.REJECT && vote.person?.id !== person?.id)
+    .map((vote) => `${filter(vote.person?.name || vote.by)}, `);
+  const who = by === "" ? "" : ` by ${others.join("")}${filter(person?.name || by)}${proof}`;
   if (answers.length > 0) return `answered${who}: ${answersWords(answers, filter)}`;
   const why = message === "" ? "" : `: ${filter(message)}`;
   return `${verbs.get(outcome) ?? "settled"}${who}${why}`;

@@ -1,22 +1,40 @@
 import { setTimeout as delay } from "node:timers/promises";
-import { create } from "@bufbuild/protobuf";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import * as z from "zod";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import {
+  AnswerMethod,
+  DecisionKind,
+  PermissionAction,
+  PermissionOutcome,
+  type Person,
+  PersonSchema,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { PermissionReply, PermissionResponseSchema, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { Settlement } from "../../src/approval/ports.ts";
 import type { Store } from "../../src/call/ports.ts";
 import type { Principal } from "../../src/core/principal.ts";
 import { RequestError } from "../../src/core/request-error.ts";
 import { workspaceRoot } from "../../src/core/workspace-root.ts";
+import type { ApprovalRule } from "../../src/policy/approval-rules.ts";
 import { defineTool } from "../../src/tool/define-tool.ts";
 import { agent } from "../model/clients.ts";
 import { type Setting, startReplicas } from "../model/replicas.ts";
-import { inRedis } from "../model/stores.ts";
+import { inRedis, inSqlite } from "../model/stores.ts";
 import { type RedisServers, startRedis } from "../store/redis-server.ts";
 
 const person: Principal = { ...agent, id: "ann", lineage: ["ann"], roles: new Set(["approver"]) };
+/** An approver who is a person of these groups; the credential may be another one of the same person. */
+const approver = (name: string, groups: string[] = ["sre"], id = name): Principal => ({
+  ...{ ...person, id, lineage: [id] },
+  identity: {
+    person: create(PersonSchema, { id: `prs_${name}`, issuer: "local", subject: name, name, groups }),
+    method: AnswerMethod.SESSION,
+  },
+});
 const never = new AbortController().signal;
 
 let redis: RedisServers;
@@ -30,7 +48,7 @@ afterAll(() => redis.stop());
  * time for the first answer.
  */
 async function waiting(
-  setting: Partial<Setting> = {},
+  { behind, ...setting }: Partial<Setting> & { behind?: Person | undefined } = {},
   plan: (count: number) => Promise<string> = async () => "production",
 ) {
   /** The replicas whose body was entered, and the steps that were taken, each with its replica. */
@@ -71,7 +89,7 @@ async function waiting(
         defineTool({
           name: "deploy",
           description: "Deploys.",
-          input: z.object({}),
+          input: z.object({ to: z.string().optional() }),
           plan: async () => ({
             title: "deploy",
             asks: [{ permission: "deploy", patterns: [await plan(counted())] }],
@@ -89,7 +107,7 @@ async function waiting(
   const { sessions, calls, store } = replicas.at("r1");
   await sessions.create(agent, create(CreateSessionRequestSchema, { sessionId: "ses_a" }));
   const request = create(CallToolRequestSchema, { sessionId: "ses_a", callId: "call_1", tool: "deploy" });
-  const { record } = await calls.open(agent, request);
+  const { record } = await calls.open({ ...agent, behind }, request);
   const openAsk = async () =>
     (await store.permissions.asksOf(record.ref)).find(({ settled }) => !settled)?.request.id ?? "";
   await expect.poll(openAsk).not.toBe("");
@@ -100,12 +118,18 @@ async function waiting(
     steps,
     openAsk,
     record: () => store.calls.getCall("ses_a", "call_1"),
-    async answer(at: string, permissionId: string, reply: PermissionReply = PermissionReply.ONCE): Promise<void> {
+    async answer(
+      at: string,
+      permissionId: string,
+      reply: PermissionReply = PermissionReply.ONCE,
+      { by = person, ...fields }: MessageInitShape<typeof PermissionResponseSchema> & { by?: Principal } = {},
+    ): Promise<void> {
       const { calls, sessions } = replicas.at(at);
-      const { session } = await sessions.open(person, "ses_a", "read");
-      const response = { sessionId: "ses_a", permissionId, reply };
-      await calls.answer(person, workspaceRoot(session.workspace), create(PermissionResponseSchema, response));
+      const { session } = await sessions.open(by, "ses_a", "read");
+      const response = { ...fields, sessionId: "ses_a", permissionId, reply };
+      await calls.answer(by, workspaceRoot(session.workspace), create(PermissionResponseSchema, response));
     },
+    asks: async () => await store.permissions.asksOf(record.ref),
     end: async () => (await calls.wait(record, 10_000, never)).part.state,
   };
 }
@@ -258,3 +282,221 @@ test("an approved call that no replica claims within a day ends TIMEOUT, and doe
   expect(await end()).toMatchObject({ case: "error", value: { reason: ToolErrorReason.TIMEOUT } });
   expect(entered).toEqual([]);
 });
+
+/** An entry of `[[approval]]` for what the tool asks. */
+const entry = (fields: Partial<ApprovalRule> = {}): ApprovalRule => ({
+  ...{
+    permission: "deploy",
+    pattern: "production",
+    action: PermissionAction.ASK,
+    risks: [],
+    agent: "*",
+    workspace: "*",
+  },
+  ...{ all: [{ approve: 2, from: ["sre"] }], reject: 1, always: true },
+  ...{ reasonRequired: false, shownRequired: false, otherPerson: false, ...fields },
+});
+const deciding = (...rules: ApprovalRule[]) => ({ approvals: { rules, groups: [] } });
+const { ONCE, ALWAYS } = PermissionReply;
+const twoOfAny = [{ approve: 2, from: [] }];
+
+test("of a request that needs two of a group, the second vote starts the call in its own step", async () => {
+  const { answer, asks, openAsk, end, entered, steps, replicas } = await waiting(deciding(entry()));
+  const ask = await openAsk();
+  await answer("r1", ask, ONCE, { by: approver("ann"), reason: "planned" });
+  expect((await asks())[0]).toMatchObject({
+    request: {
+      need: { all: [{ approve: 2, from: ["sre"] }] },
+      votes: [{ person: { name: "ann" }, reason: "planned" }],
+    },
+  });
+  expect([await openAsk(), entered]).toEqual([ask, []]);
+  // The same vote again is the same vote.
+  await answer("r2", ask, ONCE, { by: approver("ann"), reason: "planned" });
+  await answer("r3", ask, ONCE, { by: approver("bob") });
+  expect(await end()).toMatchObject({ case: "completed" });
+  expect([entered, steps]).toEqual([["r3"], ["r1 settle", "r3 settle with start"]]);
+  await answer("r2", ask, ONCE, { by: approver("ann"), reason: "planned" });
+  const [asked] = await asks();
+  expect(asked?.settled?.votes.map((vote) => vote.person?.name)).toEqual(["ann", "bob"]);
+  const { store } = replicas.at("r1");
+  const chain = await store.permissions.listDecisions({ root: "ses_a", afterSeq: 0, limit: 10 });
+  expect(chain.map(({ record }) => [record?.kind, record?.person?.name ?? ""])).toEqual([
+    [DecisionKind.ASKED, ""],
+    [DecisionKind.VOTED, "ann"],
+    [DecisionKind.SETTLED, "bob"],
+    [DecisionKind.ALLOWED, ""],
+  ]);
+});
+
+test("with entries for other requests, an answer takes the steps, the records and the bytes that it takes without", async () => {
+  const taken = await Promise.all(
+    [{}, deciding(entry({ pattern: "staging" }))].map(async (setting) => {
+      const settlements: Settlement[] = [];
+      const { answer, openAsk, end, steps } = await waiting({
+        ...setting,
+        tamper: (ports) => ({
+          ...ports,
+          permissions: over(ports.permissions, {
+            async settle(settlement) {
+              settlements.push(settlement);
+              return await ports.permissions.settle(settlement);
+            },
+          }),
+        }),
+      });
+      await answer("r2", await openAsk());
+      await end();
+      const [{ settled = [], decisions = [], ...step } = {}] = settlements;
+      return [
+        steps,
+        Object.keys(step).toSorted(),
+        settled.map(({ votes }) => votes),
+        decisions.map(({ kind }) => kind),
+      ];
+    }),
+  );
+  expect(taken[1]).toEqual(taken[0]);
+  expect(taken[0]?.[0]).toEqual(["r2 settle with start"]);
+});
+
+test.each([
+  ["a person of another group", entry(), approver("eve", ["dev"]), ONCE, ErrorReason.NOT_ELIGIBLE],
+  ["the person behind the agent", entry({ otherPerson: true }), approver("mia"), ONCE, ErrorReason.NOT_ELIGIBLE],
+  ["no reason", entry({ reasonRequired: true }), approver("ann"), ONCE, ErrorReason.REASON_MISSING],
+  ["nothing shown", entry({ shownRequired: true }), approver("ann"), ONCE, ErrorReason.NOT_SHOWN],
+  ["a saved approval", entry({ always: false }), approver("ann"), ALWAYS, ErrorReason.NO_OFFER],
+])("%s is no vote, and may still reject", async (_, rule, by, reply, reason) => {
+  const { answer, asks, openAsk, end } = await waiting({ ...deciding(rule), behind: approver("mia").identity?.person });
+  const ask = await openAsk();
+  await expect(answer("r1", ask, reply, { by, reason: " " })).rejects.toMatchObject({ reason });
+  expect((await asks())[0]?.request.votes).toEqual([]);
+  await answer("r2", ask, PermissionReply.REJECT, { by });
+  expect(await end()).toMatchObject({ case: "error", value: { reason: ToolErrorReason.REJECTED } });
+});
+
+test("a person has one vote, whatever credentials they use, and may change it until the request is settled", async () => {
+  const { answer, asks, openAsk, entered, end } = await waiting(deciding(entry({ all: twoOfAny, reject: 2 })));
+  const ask = await openAsk();
+  await answer("r1", ask, ONCE, { by: approver("ann") });
+  await answer("r2", ask, ONCE, { by: approver("ann", [], "phone of ann") });
+  expect((await asks())[0]?.request.votes).toMatchObject([{ by: "phone of ann" }]);
+  await answer("r2", ask, PermissionReply.REJECT, { by: approver("ann") });
+  await answer("r1", ask, ONCE, { by: approver("bob") });
+  expect((await asks())[0]?.request.votes.map(({ outcome }) => outcome)).toEqual([
+    PermissionOutcome.REJECT,
+    PermissionOutcome.ONCE,
+  ]);
+  expect([await openAsk(), entered]).toEqual([ask, []]);
+  await answer("r3", ask, PermissionReply.REJECT, { by: approver("carol", []), message: "not now" });
+  expect(await end()).toMatchObject({ case: "error", value: { error: expect.stringContaining("not now") } });
+  expect((await asks())[0]?.settled?.votes).toHaveLength(3);
+});
+
+test("a voter who has left the group does not count, not even between the last vote and the start", async () => {
+  const left = new Set<string>();
+  const { replicas, answer, asks, openAsk, entered, end } = await waiting({
+    ...deciding(entry()),
+    groupsNow: ({ id, groups }) => (left.has(id) ? [] : groups),
+    tamper: (ports) => ({
+      ...ports,
+      permissions: over(ports.permissions, {
+        async settle(settlement) {
+          if (settlement.settled.length > 0 && (await asksOf(ports)).length === 1) left.add("prs_carol");
+          return await ports.permissions.settle(settlement);
+        },
+      }),
+    }),
+  });
+  const asksOf = async ({ permissions }: Store) => await permissions.openAsks({ limit: 10 });
+  const ask = await openAsk();
+  await answer("r1", ask, ONCE, { by: approver("ann") });
+  left.add("prs_ann");
+  await answer("r1", ask, ONCE, { by: approver("bob") });
+  expect(await openAsk()).toBe(ask);
+  await replicas.at("r2").calls.drain(0);
+  await answer("r2", ask, ONCE, { by: approver("carol") });
+  await expect.poll(openAsk).not.toBe("");
+  expect((await asks())[1]?.request).toMatchObject({
+    changed: expect.stringContaining("has left the group"),
+    votes: [],
+  });
+  expect(entered).toEqual([]);
+  for (const name of ["bob", "dan"]) await answer("r1", await openAsk(), ONCE, { by: approver(name) });
+  expect(await end()).toMatchObject({ case: "completed" });
+});
+
+test("a grant is saved if all votes name the same offer, and covers what needs votes only by those who saved it", async () => {
+  const groups = new Map<string, string[]>();
+  const { replicas, answer, asks, openAsk, entered, end } = await waiting({
+    ...deciding(entry()),
+    groupsNow: (person) => groups.get(person.name) ?? person.groups,
+  });
+  const { calls, store } = replicas.at("r1");
+  const [offer] = (await asks())[0]?.request.offers ?? [];
+  for (const name of ["ann", "bob"])
+    await answer("r1", await openAsk(), ALWAYS, { by: approver(name), offerId: offer?.id ?? "" });
+  expect(await end()).toMatchObject({ case: "completed" });
+  const grants = await store.permissions.listGrants({ includeDead: false, limit: 10 });
+  expect(grants.map(({ voters }) => voters.map(({ name }) => name))).toEqual([["ann", "bob"]]);
+  const next = async (callId: string) => {
+    const request = create(CallToolRequestSchema, { sessionId: "ses_a", callId, tool: "deploy" });
+    const { record } = await calls.open(agent, request);
+    return record;
+  };
+  const covered = await next("call_2");
+  expect((await calls.wait(covered, 10_000, never)).part.state).toMatchObject({ case: "completed" });
+  groups.set("ann", []);
+  const asking = await next("call_3");
+  await expect.poll(async () => (await store.permissions.asksOf(asking.ref)).length).toBe(1);
+  const [third] = await store.permissions.asksOf(asking.ref);
+  await answer("r1", third?.request.id ?? "", ALWAYS, { by: approver("bob"), offerId: offer?.id ?? "" });
+  await answer("r1", third?.request.id ?? "", ONCE, { by: approver("carol") });
+  expect((await calls.wait(asking, 10_000, never)).part.state).toMatchObject({ case: "completed" });
+  expect((await store.permissions.asksOf(asking.ref))[0]?.settled).toMatchObject({ outcome: PermissionOutcome.ONCE });
+  expect(await store.permissions.listGrants({ includeDead: false, limit: 10 })).toHaveLength(1);
+  expect(entered).toHaveLength(3);
+});
+
+test("an edit voids the votes: what the new input needs is asked for without them", async () => {
+  const { answer, asks, openAsk, end } = await waiting(deciding(entry()));
+  const ask = await openAsk();
+  await answer("r1", ask, ONCE, { by: approver("ann") });
+  await expect(answer("r1", ask, ONCE, { by: approver("eve", []), input: { to: "x" } })).rejects.toMatchObject({
+    reason: ErrorReason.NOT_ELIGIBLE,
+  });
+  await answer("r1", ask, ONCE, { by: approver("bob"), input: { to: "elsewhere" } });
+  await expect.poll(openAsk).not.toBe("");
+  expect(await asks()).toMatchObject([
+    { settled: { outcome: PermissionOutcome.EDITED, votes: [{ by: "ann" }] } },
+    { request: { votes: [], need: { all: [{ approve: 2 }] } } },
+  ]);
+  for (const name of ["ann", "bob"]) await answer("r2", await openAsk(), ONCE, { by: approver(name) });
+  expect(await end()).toMatchObject({ case: "completed" });
+});
+
+test.each([
+  ["Redis", (): Partial<Setting> => ({ newContents: inRedis(redis.url) }), ["r1", "r2", "r3"]],
+  ["SQLite", (): Partial<Setting> => ({ newContents: inSqlite }), ["r1"]],
+] as const)(
+  "of racing votes on %s exactly as many count as are needed, and the call runs once",
+  async (_, setting, at) => {
+    const { answer, asks, openAsk, entered, end } = await waiting({
+      ...setting(),
+      ...deciding(entry({ all: [{ approve: 5, from: ["sre"] }] })),
+    });
+    const ask = await openAsk();
+    const racing = Array.from({ length: 12 }, (_, i) =>
+      answer(at[i % at.length] ?? "r1", ask, ONCE, { by: approver(`person ${i}`) }).then(
+        () => "counts",
+        ({ reason }: RequestError) => (reason === ErrorReason.ALREADY_ANSWERED ? "late" : String(reason)),
+      ),
+    );
+    const outcomes = await Promise.all(racing);
+    expect(await end()).toMatchObject({ case: "completed" });
+    expect(outcomes.filter((each) => each === "counts")).toHaveLength(5);
+    expect(outcomes.filter((each) => each === "late")).toHaveLength(7);
+    expect((await asks())[0]?.settled?.votes).toHaveLength(5);
+    expect(entered).toHaveLength(1);
+  },
+);

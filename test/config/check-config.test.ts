@@ -10,6 +10,9 @@ const token = (id: string, more: string, roles = '"caller"') =>
   `[[token]]\nid = "${id}"\nroles = [${roles}]\n${more}\n`;
 const [one, two] = ["1".repeat(24), "2".repeat(24)];
 
+/** A group of two, and an entry of approvals. */
+const approval = (more: string) => `[group.sre]\nmembers = ["local:ann", "local:bob"]\n\n[[approval]]\n${more}\n`;
+
 /** A runner of agents whose program exists. */
 const runner = (more = "") =>
   `[agent_runner.r]\ncommand = "/usr/bin/env"\n${more.includes("agents") ? "" : 'agents = ["build"]\n'}${more}\n`;
@@ -86,6 +89,33 @@ const refused: readonly (readonly [what: string, settings: string, reason: strin
         "covers its requests",
       ] as const,
   ),
+  ["approvals of an unknown group", approval('from = ["ops"]'), ':5: [[approval]] can never be approved by "ops"'],
+  [
+    "more approvals than members",
+    approval('from = ["sre"]\napprove = 3'),
+    ":6: [[approval]] can never be approved: it needs 3 persons, and sre has 2 members",
+  ],
+  [
+    "further approvals of an unknown group",
+    approval('also = [{ from = ["ops"] }]'),
+    ':5: [[approval]] can never be approved by "ops"',
+  ],
+  [
+    "more rejections than approvals",
+    approval("approve = 2\nreject = 3"),
+    ":6: [[approval]] would make it harder to reject",
+  ],
+  ["approvals for longer than a day", approval('ask = "2d"'), ":5: [[approval]] stays open for 2d"],
+  [
+    "two approvers where everyone is one",
+    `insecure_no_auth = true\n${approval("approve = 2")}`,
+    ":6: [[approval]] can never be approved: with insecure_no_auth",
+  ],
+  [
+    "approvals after an entry that covers them",
+    `${approval('permission = "b*"\npattern = "kubectl *"')}[[approval]]\npermission = "bash"\npattern = "kubectl get *"\n`,
+    ":7: [[approval]] decides nothing: the entry in line 4 covers its requests",
+  ],
   ["a token of one character", token("a", 'value = "x"'), 'token "a" has 1 characters'],
 ];
 
@@ -105,6 +135,21 @@ describe("check-config", () => {
   ])("accepts notices of %s, then those of %j", async (earlier, later) => {
     const { check } = machine(`${notify(earlier)}[[notify]]\nchannels = []\n${later}\n`);
     expect((await check()).findings).toEqual([]);
+  });
+
+  test("warns of approvals for which a group has enough members only with those of its provider", async () => {
+    const provider =
+      '[oidc.corp]\nissuer = "https://login.example"\nclient_id = "t"\n[[role_map]]\nissuer = "corp"\ngroup = "*"\nroles = ["approver"]\n';
+    const { check } = machine(
+      `${provider}[group.sre]\nclaims = ["corp:sre"]\n[[approval]]\nfrom = ["sre"]\napprove = 2\n`,
+    );
+    expect((await check()).findings).toEqual([
+      {
+        severity: "warning",
+        line: 12,
+        message: expect.stringContaining("check that the groups of identity providers have"),
+      },
+    ]);
   });
 
   test("refuses a plugin that is missing", async () => {

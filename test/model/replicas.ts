@@ -1,12 +1,14 @@
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { GroupsNow } from "../../src/approval/votes.ts";
 import { openCrashMarks } from "../../src/call/crash-marks.ts";
 import type { RemoteTools } from "../../src/call/engine.ts";
 import type { Store } from "../../src/call/ports.ts";
 import { createReplica } from "../../src/compose/replica.ts";
 import { readLimits } from "../../src/config/schema.ts";
 import type { Logger } from "../../src/core/logger.ts";
+import type { ConfiguredApprovals } from "../../src/policy/approval-rules.ts";
 import type { DefinedTool } from "../../src/tool/tool.ts";
 import { createReach, ReplicaDied } from "./reach.ts";
 import type { NewContents } from "./stores.ts";
@@ -30,6 +32,10 @@ export interface Setting {
   replicaRunning?: number;
   /** False for a replica whose rules differ from those of the others. */
   agreesOnPolicy?: (replica: string) => boolean;
+  /** Who has to approve what. */
+  approvals?: ConfiguredApprovals;
+  /** The groups of a person at any time; absent: those of their principal. */
+  groupsNow?: GroupsNow;
 }
 
 export type Replicas = Awaited<ReturnType<typeof startReplicas>>;
@@ -51,7 +57,15 @@ const limits = {
 
 /** Starts replicas over one store, without timers and network: time passes only when a test advances it. */
 export async function startReplicas(
-  { newContents, pace, tamper = (ports) => ports, agreesOnPolicy = () => true, replicaRunning }: Setting,
+  {
+    newContents,
+    pace,
+    tamper = (ports) => ports,
+    agreesOnPolicy = () => true,
+    replicaRunning,
+    approvals,
+    groupsNow,
+  }: Setting,
   {
     toolsOf,
     remoteToolsOf,
@@ -98,7 +112,9 @@ export async function startReplicas(
       rules: {
         config: [{ permission: "doom_loop", pattern: "*", action: PermissionAction.ALLOW }],
         agents: new Map(),
+        approvals,
       },
+      ...(groupsNow && { groupsNow }),
       store: reach.ports,
       replicaId: name,
       tools,

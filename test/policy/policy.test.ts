@@ -1,6 +1,8 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { PermissionAction, PermissionLayer, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { ApprovalRule } from "../../src/policy/approval-rules.ts";
 import { knownPermissions } from "../../src/policy/known-permissions.ts";
 import { defaultRules } from "../../src/policy/layers.ts";
 import type { ExpandedAsk, Layers } from "../../src/policy/model.ts";
@@ -320,5 +322,90 @@ describe("hides", () => {
     ["a session denies all except a part", { bash: "allow" }, [{ bash: { "*": "deny", "git *": "allow" } }], false],
   ])("when %s", (_, config, narrow, hidden) => {
     expect(policy.hides(configured(config, narrow), "bash")).toBe(hidden);
+  });
+});
+
+describe("who has to approve an ask", () => {
+  const entry = (pattern: string, approve: number, fields: Partial<ApprovalRule> = {}): ApprovalRule => ({
+    ...{ permission: "bash", pattern, action: ASK, risks: [], agent: "*", workspace: "*" },
+    ...{ all: [{ approve, from: [] }], reject: 1, always: true },
+    ...{ reasonRequired: false, shownRequired: false, otherPerson: false, ...fields },
+  });
+  const approvals = (rules: ApprovalRule[], ask: ExpandedAsk) =>
+    policy
+      .approvalOf({ rules, groups: [] }, ask, { agent: "build", workspace: "shop" })
+      ?.need.all.map(({ approve }) => approve);
+  const kubectl = entry("kubectl *", 2);
+  const command = (...patterns: string[]): ExpandedAsk => ({
+    permission: "bash",
+    patterns,
+    line: patterns.join(" && "),
+  });
+
+  test.each<[why: string, rules: ApprovalRule[], ask: ExpandedAsk, approve: number[] | undefined]>([
+    ["the command that its pattern names", [kubectl], command("kubectl apply -f x"), [2]],
+    ["another spelling of the command", [kubectl], command("/usr/bin/kubectl get pods"), [2]],
+    ["a command that runs it", [kubectl], command("env A=b timeout 5 kubectl get pods"), [2]],
+    ["a line that is not understood", [kubectl], command('"$RUN" apply'), [2]],
+    [
+      "a line that is not understood, with an entry before for it",
+      [entry("ls *", 5), kubectl, entry("*", 1)],
+      command('"$RUN" x'),
+      [5],
+    ],
+    ["no other command", [kubectl], command("make"), undefined],
+    ["the first entry that fits", [entry("kubectl get *", 1), kubectl], command("kubectl get pods"), [1]],
+    ["what the strictest patterns of a line say", [kubectl, entry("*", 1)], command("make", "kubectl get pods"), [2]],
+    ["no other agent", [{ ...kubectl, agent: "plan" }], command("kubectl get pods"), undefined],
+    ["no other workspace", [{ ...kubectl, workspace: "other" }], command("kubectl get pods"), undefined],
+    [
+      "one of its risks",
+      [entry("*", 2, { risks: [RiskKind.DELETE] })],
+      { ...command("x"), risks: [{ kind: RiskKind.DELETE, parts: ["x"] }] },
+      [2],
+    ],
+    ["no other risk", [entry("*", 2, { risks: [RiskKind.DELETE] })], command("make"), undefined],
+    ["no question", [entry("*", 2, { permission: "*" })], { permission: "question", patterns: ["x"] }, undefined],
+    ["an ask without patterns", [kubectl], { permission: "bash", patterns: [] }, [2]],
+    [
+      "the absolute path",
+      [entry("/etc/*", 2, { permission: "edit" })],
+      { permission: "edit", patterns: ["../etc/x"], paths: ["/etc/x"] },
+      [2],
+    ],
+  ])("matches %s", (_why, rules, ask, approve) => expect(approvals(rules, ask)).toEqual(approve));
+
+  test("joins entries: all requirements, the fewest rejections, the shortest time, and no grant if one allows none", () => {
+    const sre = entry("kubectl *", 1, {
+      all: [{ approve: 2, from: ["sre"] }],
+      reject: 2,
+      askMs: 60_000,
+      shownRequired: true,
+    });
+    const release = entry("git push *", 1, {
+      all: [
+        { approve: 1, from: ["sre"] },
+        { approve: 1, from: ["qa"] },
+      ],
+      askMs: 5_000,
+      always: false,
+    });
+    const subject = { agent: "build", workspace: "shop" };
+    const found = policy.approvalOf(
+      { rules: [sre, release], groups: [] },
+      command("kubectl get x", "git push origin"),
+      subject,
+    );
+    expect(found).toMatchObject({
+      ...{ askMs: 5_000, always: false },
+      need: {
+        all: [
+          { approve: 2, from: ["sre"] },
+          { approve: 1, from: ["qa"] },
+        ],
+        reject: 1,
+        shownRequired: true,
+      },
+    });
   });
 });

@@ -10,6 +10,9 @@ import {
   PermissionOutcomeSchema,
   type PermissionSettled,
   PermissionSettledSchema,
+  PersonSchema,
+  type Vote,
+  VoteSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import {
@@ -279,6 +282,22 @@ export async function answer(
   };
 }
 
+/** Builds a vote that leaves an ask open: these persons have voted then. */
+export async function ballot(
+  store: OpenedStore,
+  ref: CallRef,
+  id: string,
+  voters: readonly string[],
+): Promise<Settlement> {
+  const found = await store.permissions.getAsk(ref.sessionId, id);
+  if (!found) throw new Error(`no ask ${id}`);
+  const votes = voters.map((person) => voteOf(person));
+  return await answer(store, ref, id, { settled: [], voted: [{ ...found.request, votes }] });
+}
+
+export const voteOf = (person: string): Vote =>
+  create(VoteSchema, { person: create(PersonSchema, { id: person }), outcome: PermissionOutcome.ONCE, by: person });
+
 export function grant(id: string, fields: MessageInitShape<typeof GrantSchema> = {}): Grant {
   return create(GrantSchema, {
     id,
@@ -326,6 +345,8 @@ export function kinds(events: readonly SessionEvent[]): string[] {
         return `${event.value.id} asked`;
       case "permissionSettled":
         return `${event.value.permissionId} ${PermissionOutcomeSchema.value[event.value.outcome]?.localName}`;
+      case "permissionVoted":
+        return `${event.value.permissionId} voted ${event.value.votes.map(({ by }) => by).join(" ")}`;
       case "granted":
       case "revoked":
         return `${event.value.id} ${event.case}`;

@@ -26,6 +26,7 @@ import {
   answer,
   ask,
   askMs,
+  ballot,
   callRef,
   callSpec,
   childPart,
@@ -1059,6 +1060,52 @@ const settle: GuardedTransition<Settlement> = {
   ],
 };
 
+const settleWithVote: GuardedTransition<Settlement> = {
+  transition: "settle with a vote that leaves the ask open",
+  async prepare(store) {
+    await addTree(store);
+    await openWaitingCall(store, ref, ["per_1"]);
+    return { ...(await ballot(store, ref, "per_1", ["ann"])), decisions };
+  },
+  async run({ permissions }, settlement) {
+    const outcome = await permissions.settle(settlement);
+    return { settled: undefined, ...outcome };
+  },
+  accepted: { result: "won" },
+  guards: [
+    {
+      guard: "ask open",
+      violation: "an answer was first",
+      violate: async (store) =>
+        void (await store.permissions.settle(await answer(store, ref, "per_1", { by: "carol" }))),
+      answer: { result: "lost", settled: { by: "carol" } },
+    },
+    {
+      guard: "deadline",
+      violation: "the deadline has passed",
+      violate: async (store) => store.advance(askMs),
+      answer: { result: "lost", settled: undefined },
+    },
+    {
+      guard: "version",
+      violation: "another vote was first",
+      violate: async (store) => void (await store.permissions.settle(await ballot(store, ref, "per_1", ["carol"]))),
+      answer: { result: "retry" },
+    },
+    {
+      guard: "other asks open",
+      violation: "an ask that gets a vote as well is settled",
+      async violate(store, step) {
+        await openAskedCall(store, deep, ["per_2"]);
+        const other = await ballot(store, deep, "per_2", ["ann"]);
+        await store.permissions.settle(await answer(store, deep, "per_2"));
+        return { ...step, voted: [...(step.voted ?? []), ...(other.voted ?? [])] };
+      },
+      answer: { result: "retry" },
+    },
+  ],
+};
+
 const settleWithStart: GuardedTransition<Settlement> = {
   transition: "settle with the start of the call",
   async prepare(store) {
@@ -1440,6 +1487,7 @@ export const guardedTransitions: readonly GuardedTransition[] = [
   erase(renewLeases),
   erase(releaseCalls),
   erase(settle),
+  erase(settleWithVote),
   erase(settleWithStart),
   erase(adoptGrant),
   erase(revokeGrant),

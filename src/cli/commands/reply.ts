@@ -6,6 +6,7 @@ import {
   type PermissionRequest,
   PermissionResponseSchema,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { needWords } from "../../view/need.ts";
 import { answersWords } from "../../view/outcomes.ts";
 import { answerHint, questionLabel } from "../../view/questions.ts";
 import { isRequestCut } from "../../view/view-lines.ts";
@@ -40,6 +41,7 @@ export function defineReply(command: Command, context: CliContext): void {
       (text: string, before: string[] = []) => [...before, text],
     )
     .option("-m, --message <text>", "with reject: advice for the model")
+    .option("--reason <text>", "why, for people and the audit; some requests need it")
     .option("--offer <id>", "with always: the offer to save, by id or by its number in the list (default: the first)")
     .option("--for <time>", "with always: how long the grant lives at most, such as 30m, 8h or 7d", readDuration)
     .option("--edit <json>", "with once: arguments that replace the call's; a JSON object, @FILE, or - for stdin")
@@ -58,6 +60,7 @@ type Word = keyof typeof replies;
 interface ReplyOptions {
   answer?: readonly string[];
   message?: string;
+  reason?: string;
   offer?: string;
   for?: number;
   edit?: string;
@@ -72,7 +75,7 @@ async function answerAsk(
   word: Word,
   { session, ...options }: ReplyOptions,
 ): Promise<undefined> {
-  const { answer: typed, message, offer, for: lifeMs, edit, wholeCall } = options;
+  const { answer: typed, message, reason, offer, for: lifeMs, edit, wholeCall } = options;
   checkOnlyFor(word, options);
   const input = edit === undefined ? undefined : await readJsonObject(edit, "the edited input", screen.io);
   const ask = await findAsk(server, id, session);
@@ -86,6 +89,7 @@ async function answerAsk(
   const answer: ReplyAnswer = {
     reply: replies[word],
     ...(message !== undefined && { message }),
+    ...(reason !== undefined && { reason }),
     ...(answers !== undefined && { answers }),
     ...(offerId !== undefined && { offerId }),
     ...(input !== undefined && { input }),
@@ -96,7 +100,15 @@ async function answerAsk(
   const given = { ...answer, answers: [...(answers ?? [])], sessionId: ref.sessionId, permissionId: ref.id };
   if (screen.json) screen.emit(PermissionResponseSchema, create(PermissionResponseSchema, given));
   const { err } = screen.paint;
+  const waiting = ask?.need && (await needLeft(server, ask.id));
+  if (waiting !== undefined) return void screen.note(err("yellow", `◌ your vote counts: ${terminalLine(waiting)}`));
   screen.note(word === "reject" ? err("red", "✗ rejected") : err("green", sentWords(word, answer)));
+}
+
+/** Says what a request waits for that is still open; undefined for one that is settled. */
+async function needLeft({ permissions }: ServerConnection, permissionId: string): Promise<string | undefined> {
+  const { permission, settled } = await permissions.getPermission({ permissionId });
+  return permission && !settled ? needWords(permission) : undefined;
 }
 
 function sentWords(word: Word, { answers, input }: ReplyAnswer): string {

@@ -12,6 +12,8 @@ export interface ReplyAnswer {
   reply: PermissionReply;
   /** For the model; only with reject. */
   message?: string;
+  /** For people and the audit. */
+  reason?: string;
   /** The offer to save; only with always; default: the first one. */
   offerId?: string;
   /** Other arguments for the call; only with once. */

@@ -161,6 +161,9 @@ const nextSteps: Record<string, NextStep | undefined> = {
   NO_SUCH_CREDENTIAL: () => "see them with `toolgate token list`",
   POLICY_REFUSED: () => "correct the rules, and check the file with `toolgate check-config FILE`",
   METHOD_TOO_WEAK: () => "open the request behind its link, or add `approve = true` to its [[notify]] entry",
+  NOT_ELIGIBLE: ({ from = "" }) =>
+    `ask ${from === "" ? "another person" : `a member of ${from}`} to approve it, or reject it`,
+  REASON_MISSING: () => "say why with --reason TEXT",
   NOT_SHOWN: () => "open the request behind its link, which shows all of it",
   NO_SUCH_PERSON: () => "see them with `toolgate people`",
   NO_SUCH_CHANNEL: () => "see them with `toolgate channel`",

@@ -1,4 +1,9 @@
-import { PermissionOutcome, type PermissionSettled, Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  PermissionOutcome,
+  type PermissionSettled,
+  type PermissionVoted,
+  Shown,
+} from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { WatchPermissionsResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { filterCalls } from "../../view/ask-filter.ts";
@@ -83,6 +88,17 @@ export function createCards(clock: () => number, nameOf: (sessionId: string) => 
     cards.set(card.key, first ? { ...card, asks: [first, ...rest], ends } : { ...card, ends, endedAt: clock() });
   }
 
+  function voted({ permissionId, votes }: PermissionVoted): void {
+    for (const card of all()) {
+      const ask = card.asks.find(({ id }) => id === permissionId);
+      if (ask === undefined) continue;
+      const now = { ...ask, votes };
+      const texts = new Map([...card.texts].map(([of, text]) => [of === ask ? now : of, text]));
+      const [first = now, ...rest] = card.asks.map((each) => (each === ask ? now : each));
+      cards.set(card.key, { ...card, asks: [first, ...rest], texts });
+    }
+  }
+
   function endMissing(known: ReadonlySet<string>): void {
     for (const { asks, endedAt } of all())
       for (const { id } of asks)
@@ -102,6 +118,7 @@ export function createCards(clock: () => number, nameOf: (sessionId: string) => 
     apply({ event, storeId, snapshotEnd }) {
       if (storeId !== "") snapshot = new Set();
       if (event?.event.case === "permissionAsked") opened(event.event.value);
+      if (event?.event.case === "permissionVoted") voted(event.event.value);
       if (event?.event.case === "permissionSettled") ended(event.event.value.permissionId, endOf(event.event.value));
       if (snapshotEnd && snapshot) endMissing(snapshot);
       if (snapshotEnd) snapshot = undefined;

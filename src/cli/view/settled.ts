@@ -1,5 +1,7 @@
-import type { PermissionSettled } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionSettled, PermissionVoted } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { voteWords } from "../../view/need.ts";
 import { outcomeWords } from "../../view/outcomes.ts";
+import type { Paint } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 
 export { isApproval } from "../../view/outcomes.ts";
@@ -7,4 +9,10 @@ export { isApproval } from "../../view/outcomes.ts";
 /** The outcome of an ask and who answered, on one line that is harmless to the terminal. */
 export function settledWords(settled: PermissionSettled): string {
   return outcomeWords(settled, terminalLine);
+}
+
+/** The last vote on a request that stays open, on one line. */
+export function votedLine({ permissionId, votes }: PermissionVoted, paint: Paint): string {
+  const last = votes.at(-1);
+  return `${paint("dim", terminalLine(permissionId))}  ${last ? terminalLine(voteWords(last)) : "voted"}, and waits on`;
 }

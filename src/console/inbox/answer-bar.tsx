@@ -45,18 +45,24 @@ export function AnswerBar({
 }) {
   const form = useSignal<Form>("none");
   const bar = useRef<HTMLDivElement>(null);
-  const sending = useSending(connection, onAnswered);
+  const reason = useSignal("");
+  const needs = group.open.flatMap(({ need }) => need ?? []);
+  const needsReason = needs.some(({ reasonRequired }) => reasonRequired);
+  const sending = useSending(connection, (report, answer) =>
+    onAnswered(needs.length > 0 && answer.reply !== PermissionReply.REJECT ? "Sent: your vote" : report, answer),
+  );
   const { isSending, send: sendTo } = sending;
   const offering = group.open.find(({ offers }) => offers.length > 0);
   const hasOffers = offering !== undefined;
   const [first] = group.open;
   const isReady = armed && !isSending.value;
-  const canApprove = isReady && isWhole && isLive;
+  const canApprove = isReady && isWhole && isLive && (!needsReason || reason.value.trim() !== "");
 
   const send = async (answer: AnswerOutcome) => {
     if (first === undefined || !(answer.reply === PermissionReply.REJECT ? isReady : canApprove)) return;
     const target = answer.reply === PermissionReply.ALWAYS ? (offering ?? first) : first;
-    await sendTo(target, answer, isWhole ? (isPartial ? Shown.PARTIAL : Shown.WHOLE) : Shown.UNKNOWN);
+    const given = answer.reply === PermissionReply.REJECT ? answer : { ...answer, reason: reason.value };
+    await sendTo(target, given, isWhole ? (isPartial ? Shown.PARTIAL : Shown.WHOLE) : Shown.UNKNOWN);
   };
   const once = () => send({ reply: PermissionReply.ONCE });
   const open = (wanted: Form) => {
@@ -108,6 +114,18 @@ export function AnswerBar({
       )}
       {equal.length > 0 && form.value !== "reject" && (
         <p class="hint">An approval is for this call only. {countOf(equal.length, "equal call")} will still wait.</p>
+      )}
+      {needsReason && (
+        <label class="limit">
+          <span>Reason to approve, for the record</span>
+          <input
+            maxLength={1024}
+            value={reason}
+            onInput={({ currentTarget }) => {
+              reason.value = currentTarget.value;
+            }}
+          />
+        </label>
       )}
       {form.value === "always" && <OffersForm group={group} isReady={canApprove} send={send} back={close} />}
       {form.value === "reject" && first !== undefined && (

@@ -2,6 +2,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { inertMs, repetitionWords } from "../../view/asks.ts";
+import { needWords, voteWords } from "../../view/need.ts";
 import { behindWords } from "../../view/people.ts";
 import { timeLeft } from "../../view/quantities.ts";
 import { asksQuestions } from "../../view/questions.ts";
@@ -84,6 +85,7 @@ export function AskCard({
         <AgentDescription group={group} />
       </header>
       <Changed group={group} />
+      <Needed group={group} />
       <Warnings group={group} />
       {form === undefined ? (
         <Approval {...{ group, equal, request, armed, isLive, connection, onAnswered }} />
@@ -205,6 +207,19 @@ function Changed({ group: { asks } }: { group: AskGroup }) {
   const reasons = new Set(asks.flatMap(({ request: { changed } }) => (changed === "" ? [] : changed)));
   if (reasons.size === 0) return null;
   return <p class="warning">Asked again: {[...reasons].map(visibleText).join("; ")}</p>;
+}
+
+/** How many have approved, whom the call waits for, and who has voted. */
+function Needed({ group: { open } }: { group: AskGroup }) {
+  const lines = new Set(open.flatMap((request) => [needWords(request) ?? [], request.votes.map(voteWords)].flat()));
+  if (lines.size === 0) return null;
+  return (
+    <ul class="needed" role="status">
+      {[...lines].map((line) => (
+        <li key={line}>{visibleText(line)}</li>
+      ))}
+    </ul>
+  );
 }
 
 function Warnings({ group: { asks } }: { group: AskGroup }) {

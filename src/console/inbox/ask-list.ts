@@ -1,4 +1,4 @@
-import type { PermissionSettled } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionSettled, PermissionVoted } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { WatchPermissionsResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { callKeyOf } from "../../view/asks.ts";
@@ -50,6 +50,11 @@ export function createAskList(): AskList {
     if (ask !== undefined) asks.set(ask.request.id, { ...ask, settled });
   }
 
+  function vote({ permissionId, votes }: PermissionVoted): void {
+    const ask = asks.get(permissionId);
+    if (ask !== undefined) asks.set(permissionId, { ...ask, request: { ...ask.request, votes } });
+  }
+
   return {
     take({ event, snapshotEnd }) {
       const change = event?.event;
@@ -58,6 +63,7 @@ export function createAskList(): AskList {
         snapshot?.add(id);
         if (!asks.has(id)) asks.set(id, { request: change.value });
       }
+      if (change?.case === "permissionVoted") vote(change.value);
       if (change?.case === "permissionSettled") settle(change.value);
       if (snapshotEnd && snapshot !== undefined) {
         settleMissing(snapshot);

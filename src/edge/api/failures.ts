@@ -108,6 +108,8 @@ const statuses: Readonly<Record<ReasonName, Status>> = {
   WORKER_SUPERSEDED: "aborted",
   WORKER_SILENT: "deadline_exceeded",
   METHOD_TOO_WEAK: "permission_denied",
+  NOT_ELIGIBLE: "permission_denied",
+  REASON_MISSING: "invalid_argument",
   NOT_SHOWN: "failed_precondition",
   NO_SUCH_PERSON: "not_found",
   NO_SUCH_CHANNEL: "not_found",

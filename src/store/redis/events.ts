@@ -33,6 +33,11 @@ export function decodeAsked(bytes: Uint8Array): PermissionRequest {
   return eventIn(bytes, "permissionAsked", "a permission request");
 }
 
+/** Encodes a request with its votes; only that of its opening is an event of the log. */
+export function encodeAsked(value: PermissionRequest): Uint8Array {
+  return encodeSealed(SessionEventSchema, create(SessionEventSchema, { event: { case: "permissionAsked", value } }));
+}
+
 /** Decodes the settlement in an event. */
 export function decodeSettled(bytes: Uint8Array): PermissionSettled {
   return eventIn(bytes, "permissionSettled", "a settlement");

@@ -2,10 +2,10 @@ import { type Grant, GrantSchema, GrantScope, PermissionOutcome } from "../../..
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Settlement, SettleResult } from "../../approval/ports.ts";
 import type { Logger } from "../../core/logger.ts";
-import { checkEnded } from "../parts.ts";
+import { checkEnded, votedEvent } from "../parts.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
 import { callName, type HeldCalls } from "./call-records.ts";
-import { decodeSettled, encodeEvent, encodePart, encodeSealed } from "./events.ts";
+import { decodeSettled, encodeAsked, encodeEvent, encodePart, encodeSealed } from "./events.ts";
 import type { GrantSlots } from "./grant-slots.ts";
 import type { Keys } from "./keys.ts";
 import type { StepBytes, StepKeys } from "./link.ts";
@@ -32,11 +32,12 @@ export interface SettleContext {
  */
 export async function runSettlement(context: SettleContext, settlement: Settlement): Promise<SettleResult> {
   const { slots, held, now, runStep } = context;
-  const { root, askId, settled, calls, grants: saved, expired, asksVersion } = settlement;
+  const { root, askId, settled, calls, grants: saved, expired, asksVersion, voted } = settlement;
   const lineage = await lineagesOf(context, settlement);
   const values = {
     ...{ ask: askId, expired, lineage, asksVersion },
     settled: settled.map(({ permissionId, sessionId }) => ({ id: permissionId, session: sessionId })),
+    ...(voted && { voted: voted.map(({ id, sessionId }) => ({ id, session: sessionId })) }),
     calls: calls.map(({ ref, version, part, start }) => ({
       ...{ name: callName(ref), session: ref.sessionId, callId: ref.callId, version },
       ...{ ended: hasEnded(part), edited: part !== undefined && !hasEnded(part) },
@@ -94,10 +95,10 @@ async function lineagesOf(
 
 function settlementKeys(
   { keys, trees }: SettleContext,
-  { root, calls }: Settlement,
+  { root, calls, voted }: Settlement,
   lineages: Record<string, string[]>,
 ): StepKeys {
-  const { leases, ended, grants, outbox, ...tree } = keys.tree(root);
+  const { leases, ended, grants, outbox, asked, ...tree } = keys.tree(root);
   const callKeys = calls.flatMap(({ ref, part }) => [
     [`call ${callName(ref)}`, tree.call(callName(ref))],
     [`open ${ref.sessionId}`, tree.open(ref.sessionId)],
@@ -105,6 +106,7 @@ function settlementKeys(
   ]);
   return {
     ...{ leases, ended, grants, outbox },
+    ...(voted && { asked }),
     ...settleKeys({ keys }, root),
     ...Object.fromEntries(callKeys),
     ...trees.logKeys(root, new Set(Object.values(lineages).flat())),
@@ -118,9 +120,9 @@ async function drainNow({ slots, log }: SettleContext, root: string): Promise<vo
   });
 }
 
-/** Returns true for a settlement that only ends: it saves no grant and changes no input. */
-function refuses({ settled }: Settlement): boolean {
-  return settled.every(({ outcome }) => refusals.has(outcome));
+/** Returns true for a settlement that only ends: it saves no grant and no vote, and changes no input. */
+function refuses({ settled, voted }: Settlement): boolean {
+  return voted === undefined && settled.every(({ outcome }) => refusals.has(outcome));
 }
 
 const { REJECT, EXPIRED, DENIED, WITHDRAWN } = PermissionOutcome;
@@ -129,10 +131,17 @@ const refusals: ReadonlySet<PermissionOutcome> = new Set([REJECT, EXPIRED, DENIE
 const isWide = ({ scope }: Grant) => scope !== GrantScope.SESSION;
 const hasEnded = (part: ToolPart | undefined) => part !== undefined && part.state.case !== "pending";
 
-function encode({ settled, calls, grants }: Settlement, now: number): StepBytes {
+function encode({ settled, calls, grants, voted = [] }: Settlement, now: number): StepBytes {
   const given: StepBytes = Object.assign({}, ...grants.map(encodeGrant));
   for (const value of settled) {
     given[`settled ${value.permissionId}`] = encodeEvent(value.sessionId, { case: "permissionSettled", value });
+  }
+  for (const request of voted) {
+    given[`asked ${request.id}`] = encodeAsked(request);
+    given[`voted ${request.id}`] = encodeEvent(request.sessionId, {
+      case: "permissionVoted",
+      value: votedEvent(request),
+    });
   }
   for (const { ref, part, start } of calls) {
     if (start) Object.assign(given, encodePart(ref.sessionId, callName(ref), start.part).bytes);

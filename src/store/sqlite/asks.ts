@@ -8,7 +8,7 @@ import {
 import { type PermissionRequest, PermissionRequestSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord } from "../../approval/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
-import { sealed, unsealed } from "../parts.ts";
+import { sealed, unsealed, votedEvent } from "../parts.ts";
 import { decodeSqliteSpec, type SqliteCallRecords } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
@@ -63,6 +63,12 @@ export function createSqliteAsks({
       const bytes = toBinary(PermissionRequestSchema, request);
       sql.insert.run(request.id, root, sessionId, call.ordinal, request.expires, ...sealed(bytes));
       log.appendUpwards(step, sessionId, { case: "permissionAsked", value: request });
+    },
+
+    /** Stores the votes of a request that stays open; emits them in its session and every ancestor. */
+    vote(step: Step, request: PermissionRequest): void {
+      sql.vote.run(...sealed(toBinary(PermissionRequestSchema, request)), request.id);
+      log.appendUpwards(step, request.sessionId, { case: "permissionVoted", value: votedEvent(request) });
     },
 
     /** Withdraws the call's open asks, or only the named ones. */
@@ -168,6 +174,7 @@ function prepare(db: DatabaseSync) {
       "INSERT INTO asks (id, root, session, call, expires, request, request_crc) VALUES (?, ?, ?, ?, ?, ?, ?)",
     ),
     settle: statement(db, "UPDATE asks SET settled = ?, settled_crc = ? WHERE id = ? AND settled IS NULL"),
+    vote: statement(db, "UPDATE asks SET request = ?, request_crc = ? WHERE id = ? AND settled IS NULL"),
     openRequests: statement<Pick<AskRow, "request" | "requestCrc"> & { ordinal: number }>(
       db,
       "SELECT ordinal, request, request_crc AS requestCrc FROM asks WHERE settled IS NULL",

@@ -213,6 +213,7 @@ function applySettlement(tables: SqliteTables, step: Step, settlement: Settlemen
   if (!isCurrent(tables, step, settlement)) return { result: "retry" };
 
   for (const settled of settlement.settled) asks.settle(step, settled);
+  for (const request of settlement.voted ?? []) asks.vote(step, request);
   for (const grant of settlement.grants) grants.save(step, grant);
   const unclaimed: CallRef[] = [];
   for (const { ref, part, start } of settlement.calls) {
@@ -234,8 +235,9 @@ function isCurrent(tables: SqliteTables, step: Step, settlement: Settlement): bo
   if (!settlement.calls.every(({ ref, version }) => openCalls.get(ref)?.version === version)) return false;
   if (!settlement.calls.every((each) => each.start === undefined || mayStart(tables, step, settlement, each)))
     return false;
-  return settlement.settled.every(({ permissionId }) => {
-    const ask = asks.state(permissionId);
+  const ids = settlement.settled.map(({ permissionId }) => permissionId);
+  return [...ids, ...(settlement.voted ?? []).map(({ id }) => id)].every((id) => {
+    const ask = asks.state(id);
     return ask !== undefined && ask.settled === undefined;
   });
 }

@@ -238,6 +238,12 @@ const question = z.object({
   custom: z.boolean(),
 });
 
+const outcome = z.enum(["unspecified", "once", "always", "reject", "expired", "withdrawn", "denied", "edited"]);
+const need = z
+  .object({ all: z.array(z.object({ approve: count, from: z.array(z.string()) })), reject: count })
+  .describe("How many persons have to approve, and of which groups");
+const vote = z.object({ person: person.optional(), outcome, reason: z.string(), time: moment, by: z.string() });
+
 const view = z.object({
   tool: z.string(),
   title: z.string(),
@@ -307,6 +313,8 @@ export const permissionRequestSchema = named(
     risks: z.array(risk).optional().describe("What deserves attention, the heaviest kind first"),
     requester: requester.optional(),
     person: person.optional(),
+    need: need.optional(),
+    votes: z.array(vote).optional().describe("One of each person, where there is a need"),
     view: view.optional().describe("The whole call, as approvers see it"),
     changed: z.string().optional().describe("Why it is asked again"),
   }),
@@ -325,7 +333,7 @@ const settled = z.object({
   permissionID: z.string(),
   sessionID: z.string(),
   callID: z.string(),
-  outcome: z.enum(["unspecified", "once", "always", "reject", "expired", "withdrawn", "denied", "edited"]),
+  outcome,
   by: z.string(),
   message: z.string(),
   replyID: z.string(),
@@ -366,6 +374,13 @@ const backgroundEnded = z.object({
   reason: z.string().describe("Why the call failed; unspecified if it completed"),
 });
 
+const voted = z.object({
+  permissionID: z.string(),
+  sessionID: z.string(),
+  callID: z.string(),
+  votes: z.array(vote),
+});
+
 const entry = { seq: count, time: moment, sessionID: z.string() };
 
 export const sessionEventSchema = named(
@@ -403,6 +418,7 @@ export const sessionEventSchema = named(
     z.object({ ...entry, type: z.literal("granted"), properties: grant }),
     z.object({ ...entry, type: z.literal("revoked"), properties: grant }),
     z.object({ ...entry, type: z.literal("background_ended"), properties: backgroundEnded }),
+    z.object({ ...entry, type: z.literal("permission_voted"), properties: voted }),
   ]),
 );
 export type SessionEvent = z.infer<typeof sessionEventSchema>;

@@ -7,6 +7,7 @@ import {
   addTree,
   answer,
   askMs,
+  ballot,
   callRef,
   callSpec,
   completed,
@@ -30,6 +31,7 @@ import {
   running,
   settled,
   startCall,
+  voteOf,
 } from "../fixture.ts";
 
 const ref = callRef();
@@ -331,6 +333,63 @@ export function settleContract(open: OpenStore): void {
     ]);
     expect(await store.calls.getCallOfAsk("ses_root", "per_2")).toBeUndefined();
     expect(await store.calls.getCallOfAsk("ses_child", "per_none")).toBeUndefined();
+  });
+
+  test("a vote leaves its ask open with all votes, and its call waits on", async () => {
+    const store = await open();
+    await addTree(store);
+    const deep = callRef("call_deep", "ses_child");
+    await openWaitingCall(store, deep, ["per_1"]);
+    for (const voters of [["ann"], ["ann", "bob"]])
+      expect(await store.permissions.settle(await ballot(store, deep, "per_1", voters))).toEqual({ result: "won" });
+    const asked = await store.permissions.getAsk("ses_child", "per_1");
+    expect(asked).toMatchObject({ version: 4, request: { votes: [{ by: "ann" }, { by: "bob" }] } });
+    expect(asked?.settled).toBeUndefined();
+    expect(await recordOf(store, deep)).toMatchObject({ owner: "", part: { permissionIds: ["per_1"] } });
+    expect(await store.calls.orphans()).toEqual([]);
+    for (const id of ["ses_root", "ses_child"])
+      expect(kinds(await logOf(store, id)).slice(-2)).toEqual(["per_1 voted ann", "per_1 voted ann bob"]);
+    const votes = ["ann", "bob", "carol"].map(voteOf);
+    const last = await answer(store, deep, "per_1", { settled: [{ ...settled(deep, "per_1"), votes }] });
+    expect(await store.permissions.settle(last)).toEqual({ result: "won", unclaimed: [deep] });
+    expect((await store.permissions.getAsk("ses_child", "per_1"))?.settled?.votes).toEqual(votes);
+  });
+
+  test("each of racing votes counts, and exactly the one that meets the need settles", async () => {
+    const [voters, needed] = [40, 25];
+    const store = await openAsked(open);
+    const cast = async (person: string): Promise<string> => {
+      for (;;) {
+        const found = await store.permissions.getAsk("ses_root", "per_1");
+        if (!found || found.settled) return "late";
+        const { request, version } = found;
+        const votes = [...request.votes, voteOf(person)];
+        const isLast = votes.length === needed;
+        const step = {
+          ...{ root: "ses_root", askId: "per_1", calls: [{ ref, version }], grants: [], expired: false },
+          ...(isLast
+            ? { settled: [{ ...settled(ref, "per_1"), votes }] }
+            : { settled: [], voted: [{ ...request, votes }] }),
+        };
+        const { result } = await store.permissions.settle(step);
+        if (result !== "retry") return result === "lost" ? "late" : isLast ? "settles" : "counts";
+      }
+    };
+    const outcomes = await Promise.all(Array.from({ length: voters }, (_, i) => cast(`person_${i}`)));
+    expect(
+      Object.fromEntries(
+        Map.groupBy(outcomes, (each) => each)
+          .entries()
+          .map(([name, all]) => [name, all.length]),
+      ),
+    ).toEqual({
+      ...{ counts: needed - 1, settles: 1, late: voters - needed },
+    });
+    const counted = (await store.permissions.getAsk("ses_root", "per_1"))?.settled?.votes.map(({ by }) => by) ?? [];
+    expect(counted.toSorted()).toEqual(
+      outcomes.flatMap((each, i) => (each === "late" ? [] : `person_${i}`)).toSorted(),
+    );
+    expect(kinds(await logOf(store)).filter((kind) => kind.startsWith("per_1 voted"))).toHaveLength(needed - 1);
   });
 
   test("settles an ask of a running call", async () => {

@@ -13,7 +13,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission.proto.
  */
 export const file_opencode_tool_v1_permission: GenFile = /*@__PURE__*/
-  fileDesc("CiFvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb24ucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEipQEKDlBlcm1pc3Npb25SdWxlEh4KCnBlcm1pc3Npb24YASABKAlCCrpIB3IFEAEYgAESGwoHcGF0dGVybhgCIAEoCUIKukgHcgUQARiAIBI+CgZhY3Rpb24YAyABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb25CCrpIB4IBBBABIAASFgoEd2hlbhgEIAEoCUIIukgFcgMYgAgilgMKElBlcm1pc3Npb25EZWNpc2lvbhISCgpwZXJtaXNzaW9uGAEgASgJEg8KB3BhdHRlcm4YAiABKAkSMgoGYWN0aW9uGAMgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjAKBWxheWVyGAQgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISFwoKcnVsZV9pbmRleBgFIAEoDUgAiAEBEi4KBHJ1bGUYBiABKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhAKCGdyYW50X2lkGAcgASgJEg4KBnJlYXNvbhgIIAEoCRI3CgtyZWFzb25fY29kZRgJIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlYXNvbhIsCgdtYXRjaGVzGAogAygLMhsub3BlbmNvZGUudG9vbC52MS5SdWxlTWF0Y2gSFAoMbW9yZV9tYXRjaGVzGAsgASgNQg0KC19ydWxlX2luZGV4Is4BCglSdWxlTWF0Y2gSMAoFbGF5ZXIYASABKA4yIS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25MYXllchIOCgZzb3VyY2UYAiABKAkSEgoKcnVsZV9pbmRleBgDIAEoDRIuCgRydWxlGAQgASgLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIMCgR0ZXh0GAUgASgJEg8KB2RlY2lkZWQYBiABKAgSDQoFdW5tZXQYByABKAkSDQoFcGxhY2UYCCABKAkijgEKCFJ1bGVMaXN0EjAKBWxheWVyGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISDgoGc291cmNlGAIgASgJEi8KBXJ1bGVzGAMgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIPCgdwcm9ibGVtGAQgASgJImoKCkdyYW50TWF0Y2gSDwoFZXhhY3QYASABKAlIABIuCgZwcmVmaXgYAiABKAsyHC5vcGVuY29kZS50b29sLnYxLkFyZ3ZQcmVmaXhIABISCgh3aWxkY2FyZBgDIAEoCUgAQgcKBW1hdGNoIkAKCkFyZ3ZQcmVmaXgSDQoFd29yZHMYASADKAkSEgoKcmlza19raW5kcxgCIAMoDRIPCgdvcHRpb25zGAMgAygJIskBCgVPZmZlchIKCgJpZBgBIAEoCRIMCgR0ZXh0GAIgASgJEisKBXNjb3BlGAMgASgOMhwub3BlbmNvZGUudG9vbC52MS5HcmFudFNjb3BlEisKBW1hdGNoGAQgASgLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoEg8KB2V4cGlyZXMYBSABKAESDwoHYmluZGluZxgGIAEoCRIqCgRhbHNvGAcgAygLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoIugCCgVHcmFudBIKCgJpZBgBIAEoCRIrCgVzY29wZRgCIAEoDjIcLm9wZW5jb2RlLnRvb2wudjEuR3JhbnRTY29wZRISCgpzZXNzaW9uX2lkGAMgASgJEhIKCnBlcm1pc3Npb24YBCABKAkSKwoFbWF0Y2gYBSABKAsyHC5vcGVuY29kZS50b29sLnYxLkdyYW50TWF0Y2gSDAoEdGV4dBgGIAEoCRIRCgl3b3Jrc3BhY2UYByABKAkSDAoEdG9vbBgIIAEoCRIPCgdiaW5kaW5nGAkgASgJEhUKDXBlcm1pc3Npb25faWQYCiABKAkSEgoKZ3JhbnRlZF9ieRgLIAEoCRIPCgdjcmVhdGVkGAwgASgBEg8KB2V4cGlyZXMYDSABKAESDwoHcmV2b2tlZBgOIAEoARINCgVhZ2VudBgPIAEoCRIRCglsYXN0X3VzZWQYECABKAESEQoJc3VzcGVuZGVkGBEgASgBIscDChFQZXJtaXNzaW9uU2V0dGxlZBIVCg1wZXJtaXNzaW9uX2lkGAEgASgJEhIKCnNlc3Npb25faWQYAiABKAkSDwoHY2FsbF9pZBgDIAEoCRI0CgdvdXRjb21lGAQgASgOMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uT3V0Y29tZRIKCgJieRgFIAEoCRIPCgdtZXNzYWdlGAYgASgJEhAKCHJlcGx5X2lkGAcgASgJEhAKCGdyYW50X2lkGAggASgJEgwKBHRpbWUYCSABKAESFQoNYW5zd2VyX2RpZ2VzdBgKIAEoCRIUCgxzZXR0bGVkX3dpdGgYCyABKAkSMQoHYW5zd2VycxgMIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUXVlc3Rpb25BbnN3ZXISKAoGcGVyc29uGA0gASgLMhgub3BlbmNvZGUudG9vbC52MS5QZXJzb24SLgoGbWV0aG9kGA4gASgOMh4ub3BlbmNvZGUudG9vbC52MS5BbnN3ZXJNZXRob2QSJgoFc2hvd24YECABKA4yFy5vcGVuY29kZS50b29sLnYxLlNob3duEg8KB2NoYW5uZWwYEiABKAkiUwoGUGVyc29uEgoKAmlkGAEgASgJEg4KBmlzc3VlchgCIAEoCRIPCgdzdWJqZWN0GAMgASgJEgwKBG5hbWUYBCABKAkSDgoGZ3JvdXBzGAUgAygJIoEBCghRdWVzdGlvbhIQCghxdWVzdGlvbhgBIAEoCRIOCgZoZWFkZXIYAiABKAkSMQoHb3B0aW9ucxgDIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUXVlc3Rpb25PcHRpb24SEAoIbXVsdGlwbGUYBCABKAgSDgoGY3VzdG9tGAUgASgIIjQKDlF1ZXN0aW9uT3B0aW9uEg0KBWxhYmVsGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJIjMKDlF1ZXN0aW9uQW5zd2VyEiEKBnZhbHVlcxgBIAMoCUIRukgOkgELEBUiB3IFEAEYgCAipwUKDkRlY2lzaW9uUmVjb3JkEiwKBGtpbmQYASABKA4yHi5vcGVuY29kZS50b29sLnYxLkRlY2lzaW9uS2luZBISCgpzZXNzaW9uX2lkGAIgASgJEg8KB2NhbGxfaWQYAyABKAkSDAoEdG9vbBgEIAEoCRINCgVhZ2VudBgFIAEoCRIRCglwcmluY2lwYWwYBiABKAkSCgoCYnkYByABKAkSDgoGZGlnZXN0GAggASgJEjcKCWRlY2lzaW9ucxgJIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEhYKDnBlcm1pc3Npb25faWRzGAogAygJEjQKB3NldHRsZWQYCyABKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkEicKBmdyYW50cxgMIAMoCzIXLm9wZW5jb2RlLnRvb2wudjEuR3JhbnQSLAoGcmVwb3J0GA0gASgLMhwub3BlbmNvZGUudG9vbC52MS5Ib3N0UmVwb3J0Ei4KCXJlcXVlc3RlchgOIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuUmVxdWVzdGVyEi4KB3RyYWZmaWMYDyADKAsyHS5vcGVuY29kZS50b29sLnYxLkhvc3RUcmFmZmljEigKBnBlcnNvbhgQIAEoCzIYLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uEi4KBm1ldGhvZBgRIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuQW5zd2VyTWV0aG9kEi4KBWZhY3RzGBQgASgLMh8ub3BlbmNvZGUudG9vbC52MS5EZWNpc2lvbkZhY3RzEi4KBnNoYWRvdxgVIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuUG9saWN5U2hhZG93InoKDFBvbGljeVNoYWRvdxIyCgZhY3Rpb24YASABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb24SNgoIZGVjaXNpb24YAiABKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbiKqAQoNRGVjaXNpb25GYWN0cxIPCgd2ZXJzaW9uGAEgASgJEg0KBXJ1bGVzGAIgASgJEg0KBXBsYWNlGAMgASgJEjIKBmFjdGlvbhgEIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkFjdGlvbhIRCgl3b3Jrc3BhY2UYBSABKAkSEQoJZGlyZWN0b3J5GAYgASgJEhAKCHJlY29yZGVkGAcgASgJImoKC0hvc3RUcmFmZmljEgwKBGhvc3QYASABKAkSDAoEcG9ydBgCIAEoDRITCgtjb25uZWN0aW9ucxgDIAEoDRISCgpzZW50X2J5dGVzGAQgASgEEhYKDnJlY2VpdmVkX2J5dGVzGAUgASgEIkAKCkhvc3RSZXBvcnQSDgoGZmFpbGVkGAEgASgIEhQKDGlucHV0X2RpZ2VzdBgCIAEoCRIMCgRsYXRlGAMgASgIInIKCVJlcXVlc3RlchIwCgRraW5kGAEgASgJQiK6SB9yHTIbXlthLXowLTldW2EtejAtOS5fLV17MCw2M30kEhcKBXBsYWNlGAIgASgJQgi6SAVyAxiAIBIaCghzdWJhZ2VudBgDIAEoCUIIukgFcgMYgAEiowEKCkF1ZGl0RW50cnkSCwoDc2VxGAEgASgEEgwKBHRpbWUYAiABKAESFwoPcm9vdF9zZXNzaW9uX2lkGAMgASgJEhAKCHByZXZpb3VzGAQgASgJEgwKBGhhc2gYBSABKAkSDwoHY29udGVudBgGIAEoDBIwCgZyZWNvcmQYByABKAsyIC5vcGVuY29kZS50b29sLnYxLkRlY2lzaW9uUmVjb3JkKokBChBQZXJtaXNzaW9uQWN0aW9uEiEKHVBFUk1JU1NJT05fQUNUSU9OX1VOU1BFQ0lGSUVEEAASGwoXUEVSTUlTU0lPTl9BQ1RJT05fQUxMT1cQARIZChVQRVJNSVNTSU9OX0FDVElPTl9BU0sQAhIaChZQRVJNSVNTSU9OX0FDVElPTl9ERU5ZEAMqgAMKD1Blcm1pc3Npb25MYXllchIgChxQRVJNSVNTSU9OX0xBWUVSX1VOU1BFQ0lGSUVEEAASHQoZUEVSTUlTU0lPTl9MQVlFUl9ERUZBVUxUUxABEhsKF1BFUk1JU1NJT05fTEFZRVJfQ09ORklHEAISGgoWUEVSTUlTU0lPTl9MQVlFUl9BR0VOVBADEhwKGFBFUk1JU1NJT05fTEFZRVJfUkVRVUVTVBAEEhwKGFBFUk1JU1NJT05fTEFZRVJfU0VTU0lPThAFEh4KGlBFUk1JU1NJT05fTEFZRVJfSU5IRVJJVEVEEAYSGgoWUEVSTUlTU0lPTl9MQVlFUl9HUkFOVBAHEhsKF1BFUk1JU1NJT05fTEFZRVJfRU5HSU5FEAgSIQodUEVSTUlTU0lPTl9MQVlFUl9BR0VOVF9MSU1JVFMQCRIeChpQRVJNSVNTSU9OX0xBWUVSX1dPUktTUEFDRRAKEhsKF1BFUk1JU1NJT05fTEFZRVJfUFJFU0VUEAsqyAMKEFBlcm1pc3Npb25SZWFzb24SIQodUEVSTUlTU0lPTl9SRUFTT05fVU5TUEVDSUZJRUQQABIaChZQRVJNSVNTSU9OX1JFQVNPTl9SVUxFEAESHQoZUEVSTUlTU0lPTl9SRUFTT05fTk9fUlVMRRACEiAKHFBFUk1JU1NJT05fUkVBU09OX05PX1BBVFRFUk4QAxIkCiBQRVJNSVNTSU9OX1JFQVNPTl9PUEFRVUVfQ09NTUFORBAEEhsKF1BFUk1JU1NJT05fUkVBU09OX0dSQU5UEAUSHwobUEVSTUlTU0lPTl9SRUFTT05fUFJPVEVDVEVEEAYSIwofUEVSTUlTU0lPTl9SRUFTT05fQlJPS0VOX1BPTElDWRAHEiIKHlBFUk1JU1NJT05fUkVBU09OX0FMV0FZU19BU0tFRBAIEh8KG1BFUk1JU1NJT05fUkVBU09OX05PVF9OQU1FRBAJEiYKIlBFUk1JU1NJT05fUkVBU09OX0dVQVJEX05PVF9MT0FERUQQChIfChtQRVJNSVNTSU9OX1JFQVNPTl9DT05ESVRJT04QCxIdChlQRVJNSVNTSU9OX1JFQVNPTl9TVE9QUEVEEAwqcgoKR3JhbnRTY29wZRIbChdHUkFOVF9TQ09QRV9VTlNQRUNJRklFRBAAEhcKE0dSQU5UX1NDT1BFX1NFU1NJT04QARIVChFHUkFOVF9TQ09QRV9BR0VOVBACEhcKE0dSQU5UX1NDT1BFX1BST0pFQ1QQAyqSAgoRUGVybWlzc2lvbk91dGNvbWUSIgoeUEVSTUlTU0lPTl9PVVRDT01FX1VOU1BFQ0lGSUVEEAASGwoXUEVSTUlTU0lPTl9PVVRDT01FX09OQ0UQARIdChlQRVJNSVNTSU9OX09VVENPTUVfQUxXQVlTEAISHQoZUEVSTUlTU0lPTl9PVVRDT01FX1JFSkVDVBADEh4KGlBFUk1JU1NJT05fT1VUQ09NRV9FWFBJUkVEEAQSIAocUEVSTUlTU0lPTl9PVVRDT01FX1dJVEhEUkFXThAFEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9ERU5JRUQQBhIdChlQRVJNSVNTSU9OX09VVENPTUVfRURJVEVEEAcqlQEKDEFuc3dlck1ldGhvZBIdChlBTlNXRVJfTUVUSE9EX1VOU1BFQ0lGSUVEEAASFwoTQU5TV0VSX01FVEhPRF9SRUxBWRABEhkKFUFOU1dFUl9NRVRIT0RfQ0hBTk5FTBACEhcKE0FOU1dFUl9NRVRIT0RfVE9LRU4QAxIZChVBTlNXRVJfTUVUSE9EX1NFU1NJT04QBCpVCgVTaG93bhIVChFTSE9XTl9VTlNQRUNJRklFRBAAEhEKDVNIT1dOX1VOS05PV04QARIPCgtTSE9XTl9XSE9MRRACEhEKDVNIT1dOX1BBUlRJQUwQAyrXAgoMRGVjaXNpb25LaW5kEh0KGURFQ0lTSU9OX0tJTkRfVU5TUEVDSUZJRUQQABIZChVERUNJU0lPTl9LSU5EX0FMTE9XRUQQARIYChRERUNJU0lPTl9LSU5EX0RFTklFRBACEhcKE0RFQ0lTSU9OX0tJTkRfQVNLRUQQAxIZChVERUNJU0lPTl9LSU5EX1NFVFRMRUQQBBIZChVERUNJU0lPTl9LSU5EX1JFVk9LRUQQBRIaChZERUNJU0lPTl9LSU5EX1JFUE9SVEVEEAYSGwoXREVDSVNJT05fS0lORF9DT05ORUNURUQQBxIbChdERUNJU0lPTl9LSU5EX0NPTkZJUk1FRBAIEhkKFURFQ0lTSU9OX0tJTkRfU1RPUFBFRBALEhkKFURFQ0lTSU9OX0tJTkRfUkVTVU1FRBAMEhgKFERFQ0lTSU9OX0tJTkRfUEVPUExFEA1CJlokdG9vbGdhdGUvZ2VuL29wZW5jb2RlL3Rvb2wvdjE7dG9vbHYxYgZwcm90bzM", [file_buf_validate_validate]);
+  fileDesc("CiFvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb24ucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEipQEKDlBlcm1pc3Npb25SdWxlEh4KCnBlcm1pc3Npb24YASABKAlCCrpIB3IFEAEYgAESGwoHcGF0dGVybhgCIAEoCUIKukgHcgUQARiAIBI+CgZhY3Rpb24YAyABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb25CCrpIB4IBBBABIAASFgoEd2hlbhgEIAEoCUIIukgFcgMYgAgilgMKElBlcm1pc3Npb25EZWNpc2lvbhISCgpwZXJtaXNzaW9uGAEgASgJEg8KB3BhdHRlcm4YAiABKAkSMgoGYWN0aW9uGAMgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjAKBWxheWVyGAQgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISFwoKcnVsZV9pbmRleBgFIAEoDUgAiAEBEi4KBHJ1bGUYBiABKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhAKCGdyYW50X2lkGAcgASgJEg4KBnJlYXNvbhgIIAEoCRI3CgtyZWFzb25fY29kZRgJIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlYXNvbhIsCgdtYXRjaGVzGAogAygLMhsub3BlbmNvZGUudG9vbC52MS5SdWxlTWF0Y2gSFAoMbW9yZV9tYXRjaGVzGAsgASgNQg0KC19ydWxlX2luZGV4Is4BCglSdWxlTWF0Y2gSMAoFbGF5ZXIYASABKA4yIS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25MYXllchIOCgZzb3VyY2UYAiABKAkSEgoKcnVsZV9pbmRleBgDIAEoDRIuCgRydWxlGAQgASgLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIMCgR0ZXh0GAUgASgJEg8KB2RlY2lkZWQYBiABKAgSDQoFdW5tZXQYByABKAkSDQoFcGxhY2UYCCABKAkijgEKCFJ1bGVMaXN0EjAKBWxheWVyGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISDgoGc291cmNlGAIgASgJEi8KBXJ1bGVzGAMgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIPCgdwcm9ibGVtGAQgASgJImoKCkdyYW50TWF0Y2gSDwoFZXhhY3QYASABKAlIABIuCgZwcmVmaXgYAiABKAsyHC5vcGVuY29kZS50b29sLnYxLkFyZ3ZQcmVmaXhIABISCgh3aWxkY2FyZBgDIAEoCUgAQgcKBW1hdGNoIkAKCkFyZ3ZQcmVmaXgSDQoFd29yZHMYASADKAkSEgoKcmlza19raW5kcxgCIAMoDRIPCgdvcHRpb25zGAMgAygJIskBCgVPZmZlchIKCgJpZBgBIAEoCRIMCgR0ZXh0GAIgASgJEisKBXNjb3BlGAMgASgOMhwub3BlbmNvZGUudG9vbC52MS5HcmFudFNjb3BlEisKBW1hdGNoGAQgASgLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoEg8KB2V4cGlyZXMYBSABKAESDwoHYmluZGluZxgGIAEoCRIqCgRhbHNvGAcgAygLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoIpIDCgVHcmFudBIKCgJpZBgBIAEoCRIrCgVzY29wZRgCIAEoDjIcLm9wZW5jb2RlLnRvb2wudjEuR3JhbnRTY29wZRISCgpzZXNzaW9uX2lkGAMgASgJEhIKCnBlcm1pc3Npb24YBCABKAkSKwoFbWF0Y2gYBSABKAsyHC5vcGVuY29kZS50b29sLnYxLkdyYW50TWF0Y2gSDAoEdGV4dBgGIAEoCRIRCgl3b3Jrc3BhY2UYByABKAkSDAoEdG9vbBgIIAEoCRIPCgdiaW5kaW5nGAkgASgJEhUKDXBlcm1pc3Npb25faWQYCiABKAkSEgoKZ3JhbnRlZF9ieRgLIAEoCRIPCgdjcmVhdGVkGAwgASgBEg8KB2V4cGlyZXMYDSABKAESDwoHcmV2b2tlZBgOIAEoARINCgVhZ2VudBgPIAEoCRIRCglsYXN0X3VzZWQYECABKAESEQoJc3VzcGVuZGVkGBEgASgBEigKBnZvdGVycxgUIAMoCzIYLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uIv4DChFQZXJtaXNzaW9uU2V0dGxlZBIVCg1wZXJtaXNzaW9uX2lkGAEgASgJEhIKCnNlc3Npb25faWQYAiABKAkSDwoHY2FsbF9pZBgDIAEoCRI0CgdvdXRjb21lGAQgASgOMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uT3V0Y29tZRIKCgJieRgFIAEoCRIPCgdtZXNzYWdlGAYgASgJEhAKCHJlcGx5X2lkGAcgASgJEhAKCGdyYW50X2lkGAggASgJEgwKBHRpbWUYCSABKAESFQoNYW5zd2VyX2RpZ2VzdBgKIAEoCRIUCgxzZXR0bGVkX3dpdGgYCyABKAkSMQoHYW5zd2VycxgMIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUXVlc3Rpb25BbnN3ZXISKAoGcGVyc29uGA0gASgLMhgub3BlbmNvZGUudG9vbC52MS5QZXJzb24SLgoGbWV0aG9kGA4gASgOMh4ub3BlbmNvZGUudG9vbC52MS5BbnN3ZXJNZXRob2QSJgoFc2hvd24YECABKA4yFy5vcGVuY29kZS50b29sLnYxLlNob3duEg4KBnJlYXNvbhgPIAEoCRIlCgV2b3RlcxgRIAMoCzIWLm9wZW5jb2RlLnRvb2wudjEuVm90ZRIPCgdjaGFubmVsGBIgASgJIp8BCgxBcHByb3ZhbE5lZWQSMgoDYWxsGAEgAygLMiUub3BlbmNvZGUudG9vbC52MS5BcHByb3ZhbFJlcXVpcmVtZW50Eg4KBnJlamVjdBgCIAEoDRIXCg9yZWFzb25fcmVxdWlyZWQYBCABKAgSFgoOc2hvd25fcmVxdWlyZWQYBSABKAgSFAoMb3RoZXJfcGVyc29uGAYgASgISgQIAxAEIjQKE0FwcHJvdmFsUmVxdWlyZW1lbnQSDwoHYXBwcm92ZRgBIAEoDRIMCgRmcm9tGAIgAygJIuACCgRWb3RlEigKBnBlcnNvbhgBIAEoCzIYLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uEjQKB291dGNvbWUYAiABKA4yIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25PdXRjb21lEhAKCG9mZmVyX2lkGAMgASgJEhMKC3ZpZXdfZGlnZXN0GAQgASgJEi4KBm1ldGhvZBgFIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuQW5zd2VyTWV0aG9kEg4KBnJlYXNvbhgGIAEoCRIMCgR0aW1lGAcgASgBEgoKAmJ5GAkgASgJEhAKCHJlcGx5X2lkGAogASgJEhUKDWFuc3dlcl9kaWdlc3QYCyABKAkSJgoFc2hvd24YDCABKA4yFy5vcGVuY29kZS50b29sLnYxLlNob3duEg8KB2NoYW5uZWwYDSABKAkSDwoHZXhwaXJlcxgOIAEoAUoECAgQCSJ0Cg9QZXJtaXNzaW9uVm90ZWQSFQoNcGVybWlzc2lvbl9pZBgBIAEoCRISCgpzZXNzaW9uX2lkGAIgASgJEg8KB2NhbGxfaWQYAyABKAkSJQoFdm90ZXMYBCADKAsyFi5vcGVuY29kZS50b29sLnYxLlZvdGUiUwoGUGVyc29uEgoKAmlkGAEgASgJEg4KBmlzc3VlchgCIAEoCRIPCgdzdWJqZWN0GAMgASgJEgwKBG5hbWUYBCABKAkSDgoGZ3JvdXBzGAUgAygJIoEBCghRdWVzdGlvbhIQCghxdWVzdGlvbhgBIAEoCRIOCgZoZWFkZXIYAiABKAkSMQoHb3B0aW9ucxgDIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUXVlc3Rpb25PcHRpb24SEAoIbXVsdGlwbGUYBCABKAgSDgoGY3VzdG9tGAUgASgIIjQKDlF1ZXN0aW9uT3B0aW9uEg0KBWxhYmVsGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJIjMKDlF1ZXN0aW9uQW5zd2VyEiEKBnZhbHVlcxgBIAMoCUIRukgOkgELEBUiB3IFEAEYgCAizQUKDkRlY2lzaW9uUmVjb3JkEiwKBGtpbmQYASABKA4yHi5vcGVuY29kZS50b29sLnYxLkRlY2lzaW9uS2luZBISCgpzZXNzaW9uX2lkGAIgASgJEg8KB2NhbGxfaWQYAyABKAkSDAoEdG9vbBgEIAEoCRINCgVhZ2VudBgFIAEoCRIRCglwcmluY2lwYWwYBiABKAkSCgoCYnkYByABKAkSDgoGZGlnZXN0GAggASgJEjcKCWRlY2lzaW9ucxgJIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEhYKDnBlcm1pc3Npb25faWRzGAogAygJEjQKB3NldHRsZWQYCyABKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkEicKBmdyYW50cxgMIAMoCzIXLm9wZW5jb2RlLnRvb2wudjEuR3JhbnQSLAoGcmVwb3J0GA0gASgLMhwub3BlbmNvZGUudG9vbC52MS5Ib3N0UmVwb3J0Ei4KCXJlcXVlc3RlchgOIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuUmVxdWVzdGVyEi4KB3RyYWZmaWMYDyADKAsyHS5vcGVuY29kZS50b29sLnYxLkhvc3RUcmFmZmljEigKBnBlcnNvbhgQIAEoCzIYLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uEi4KBm1ldGhvZBgRIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuQW5zd2VyTWV0aG9kEiQKBHZvdGUYEiABKAsyFi5vcGVuY29kZS50b29sLnYxLlZvdGUSLgoFZmFjdHMYFCABKAsyHy5vcGVuY29kZS50b29sLnYxLkRlY2lzaW9uRmFjdHMSLgoGc2hhZG93GBUgASgLMh4ub3BlbmNvZGUudG9vbC52MS5Qb2xpY3lTaGFkb3ciegoMUG9saWN5U2hhZG93EjIKBmFjdGlvbhgBIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkFjdGlvbhI2CghkZWNpc2lvbhgCIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uIqoBCg1EZWNpc2lvbkZhY3RzEg8KB3ZlcnNpb24YASABKAkSDQoFcnVsZXMYAiABKAkSDQoFcGxhY2UYAyABKAkSMgoGYWN0aW9uGAQgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEhEKCXdvcmtzcGFjZRgFIAEoCRIRCglkaXJlY3RvcnkYBiABKAkSEAoIcmVjb3JkZWQYByABKAkiagoLSG9zdFRyYWZmaWMSDAoEaG9zdBgBIAEoCRIMCgRwb3J0GAIgASgNEhMKC2Nvbm5lY3Rpb25zGAMgASgNEhIKCnNlbnRfYnl0ZXMYBCABKAQSFgoOcmVjZWl2ZWRfYnl0ZXMYBSABKAQiQAoKSG9zdFJlcG9ydBIOCgZmYWlsZWQYASABKAgSFAoMaW5wdXRfZGlnZXN0GAIgASgJEgwKBGxhdGUYAyABKAgicgoJUmVxdWVzdGVyEjAKBGtpbmQYASABKAlCIrpIH3IdMhteW2EtejAtOV1bYS16MC05Ll8tXXswLDYzfSQSFwoFcGxhY2UYAiABKAlCCLpIBXIDGIAgEhoKCHN1YmFnZW50GAMgASgJQgi6SAVyAxiAASKjAQoKQXVkaXRFbnRyeRILCgNzZXEYASABKAQSDAoEdGltZRgCIAEoARIXCg9yb290X3Nlc3Npb25faWQYAyABKAkSEAoIcHJldmlvdXMYBCABKAkSDAoEaGFzaBgFIAEoCRIPCgdjb250ZW50GAYgASgMEjAKBnJlY29yZBgHIAEoCzIgLm9wZW5jb2RlLnRvb2wudjEuRGVjaXNpb25SZWNvcmQqiQEKEFBlcm1pc3Npb25BY3Rpb24SIQodUEVSTUlTU0lPTl9BQ1RJT05fVU5TUEVDSUZJRUQQABIbChdQRVJNSVNTSU9OX0FDVElPTl9BTExPVxABEhkKFVBFUk1JU1NJT05fQUNUSU9OX0FTSxACEhoKFlBFUk1JU1NJT05fQUNUSU9OX0RFTlkQAyqAAwoPUGVybWlzc2lvbkxheWVyEiAKHFBFUk1JU1NJT05fTEFZRVJfVU5TUEVDSUZJRUQQABIdChlQRVJNSVNTSU9OX0xBWUVSX0RFRkFVTFRTEAESGwoXUEVSTUlTU0lPTl9MQVlFUl9DT05GSUcQAhIaChZQRVJNSVNTSU9OX0xBWUVSX0FHRU5UEAMSHAoYUEVSTUlTU0lPTl9MQVlFUl9SRVFVRVNUEAQSHAoYUEVSTUlTU0lPTl9MQVlFUl9TRVNTSU9OEAUSHgoaUEVSTUlTU0lPTl9MQVlFUl9JTkhFUklURUQQBhIaChZQRVJNSVNTSU9OX0xBWUVSX0dSQU5UEAcSGwoXUEVSTUlTU0lPTl9MQVlFUl9FTkdJTkUQCBIhCh1QRVJNSVNTSU9OX0xBWUVSX0FHRU5UX0xJTUlUUxAJEh4KGlBFUk1JU1NJT05fTEFZRVJfV09SS1NQQUNFEAoSGwoXUEVSTUlTU0lPTl9MQVlFUl9QUkVTRVQQCyrIAwoQUGVybWlzc2lvblJlYXNvbhIhCh1QRVJNSVNTSU9OX1JFQVNPTl9VTlNQRUNJRklFRBAAEhoKFlBFUk1JU1NJT05fUkVBU09OX1JVTEUQARIdChlQRVJNSVNTSU9OX1JFQVNPTl9OT19SVUxFEAISIAocUEVSTUlTU0lPTl9SRUFTT05fTk9fUEFUVEVSThADEiQKIFBFUk1JU1NJT05fUkVBU09OX09QQVFVRV9DT01NQU5EEAQSGwoXUEVSTUlTU0lPTl9SRUFTT05fR1JBTlQQBRIfChtQRVJNSVNTSU9OX1JFQVNPTl9QUk9URUNURUQQBhIjCh9QRVJNSVNTSU9OX1JFQVNPTl9CUk9LRU5fUE9MSUNZEAcSIgoeUEVSTUlTU0lPTl9SRUFTT05fQUxXQVlTX0FTS0VEEAgSHwobUEVSTUlTU0lPTl9SRUFTT05fTk9UX05BTUVEEAkSJgoiUEVSTUlTU0lPTl9SRUFTT05fR1VBUkRfTk9UX0xPQURFRBAKEh8KG1BFUk1JU1NJT05fUkVBU09OX0NPTkRJVElPThALEh0KGVBFUk1JU1NJT05fUkVBU09OX1NUT1BQRUQQDCpyCgpHcmFudFNjb3BlEhsKF0dSQU5UX1NDT1BFX1VOU1BFQ0lGSUVEEAASFwoTR1JBTlRfU0NPUEVfU0VTU0lPThABEhUKEUdSQU5UX1NDT1BFX0FHRU5UEAISFwoTR1JBTlRfU0NPUEVfUFJPSkVDVBADKpICChFQZXJtaXNzaW9uT3V0Y29tZRIiCh5QRVJNSVNTSU9OX09VVENPTUVfVU5TUEVDSUZJRUQQABIbChdQRVJNSVNTSU9OX09VVENPTUVfT05DRRABEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9BTFdBWVMQAhIdChlQRVJNSVNTSU9OX09VVENPTUVfUkVKRUNUEAMSHgoaUEVSTUlTU0lPTl9PVVRDT01FX0VYUElSRUQQBBIgChxQRVJNSVNTSU9OX09VVENPTUVfV0lUSERSQVdOEAUSHQoZUEVSTUlTU0lPTl9PVVRDT01FX0RFTklFRBAGEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9FRElURUQQByqVAQoMQW5zd2VyTWV0aG9kEh0KGUFOU1dFUl9NRVRIT0RfVU5TUEVDSUZJRUQQABIXChNBTlNXRVJfTUVUSE9EX1JFTEFZEAESGQoVQU5TV0VSX01FVEhPRF9DSEFOTkVMEAISFwoTQU5TV0VSX01FVEhPRF9UT0tFThADEhkKFUFOU1dFUl9NRVRIT0RfU0VTU0lPThAEKlUKBVNob3duEhUKEVNIT1dOX1VOU1BFQ0lGSUVEEAASEQoNU0hPV05fVU5LTk9XThABEg8KC1NIT1dOX1dIT0xFEAISEQoNU0hPV05fUEFSVElBTBADKvACCgxEZWNpc2lvbktpbmQSHQoZREVDSVNJT05fS0lORF9VTlNQRUNJRklFRBAAEhkKFURFQ0lTSU9OX0tJTkRfQUxMT1dFRBABEhgKFERFQ0lTSU9OX0tJTkRfREVOSUVEEAISFwoTREVDSVNJT05fS0lORF9BU0tFRBADEhkKFURFQ0lTSU9OX0tJTkRfU0VUVExFRBAEEhkKFURFQ0lTSU9OX0tJTkRfUkVWT0tFRBAFEhoKFkRFQ0lTSU9OX0tJTkRfUkVQT1JURUQQBhIbChdERUNJU0lPTl9LSU5EX0NPTk5FQ1RFRBAHEhsKF0RFQ0lTSU9OX0tJTkRfQ09ORklSTUVEEAgSFwoTREVDSVNJT05fS0lORF9WT1RFRBAJEhkKFURFQ0lTSU9OX0tJTkRfU1RPUFBFRBALEhkKFURFQ0lTSU9OX0tJTkRfUkVTVU1FRBAMEhgKFERFQ0lTSU9OX0tJTkRfUEVPUExFEA1CJlokdG9vbGdhdGUvZ2VuL29wZW5jb2RlL3Rvb2wvdjE7dG9vbHYxYgZwcm90bzM", [file_buf_validate_validate]);
 
 /**
  * PermissionRule decides about every permission and pattern that it matches; if several rules of one list match, the
@@ -557,6 +557,14 @@ export type Grant = Message<"opencode.tool.v1.Grant"> & {
    * @generated from field: double suspended = 17;
    */
   suspended: number;
+
+  /**
+   * voters are the persons whose votes saved the grant, where the permission request had a `need`; empty otherwise. A
+   * permission request with a `need` is covered only by a grant whose voters meet that need now.
+   *
+   * @generated from field: repeated opencode.tool.v1.Person voters = 20;
+   */
+  voters: Person[];
 };
 
 /**
@@ -682,6 +690,22 @@ export type PermissionSettled = Message<"opencode.tool.v1.PermissionSettled"> & 
   shown: Shown;
 
   /**
+   * reason is why the person approved or rejected, as they gave it (PermissionResponse.reason); empty if they gave none.
+   *
+   * @generated from field: string reason = 15;
+   */
+  reason: string;
+
+  /**
+   * votes are all votes of a permission request with a `need`, that of the answer included: those that approved or
+   * rejected it, and those that an edit or the deadline made void. Empty for a request without a `need`, and where the end
+   * of the call withdrew it.
+   *
+   * @generated from field: repeated opencode.tool.v1.Vote votes = 17;
+   */
+  votes: Vote[];
+
+  /**
    * channel is where the person answered; empty unless `method` is RELAY or CHANNEL.
    *
    * @generated from field: string channel = 18;
@@ -695,6 +719,240 @@ export type PermissionSettled = Message<"opencode.tool.v1.PermissionSettled"> & 
  */
 export const PermissionSettledSchema: GenMessage<PermissionSettled> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_permission, 8);
+
+/**
+ * ApprovalNeed is how many persons have to agree before a permission request is settled, and how: what the `[[approval]]`
+ * entries of the configuration say of it. It is stored with the request when that is opened. Each answer of a person is then
+ * a vote. The request is settled in the step of the vote that meets the need, or of the one that rejects it; the call starts
+ * only if that still holds then, by the groups and the rules of that moment.
+ *
+ * @generated from message opencode.tool.v1.ApprovalNeed
+ */
+export type ApprovalNeed = Message<"opencode.tool.v1.ApprovalNeed"> & {
+  /**
+   * all are the requirements, and each of them has to be met: of an entry that itself and what its `also` names; where the
+   * patterns of the request match several entries, those of all. A person in the groups of several counts for each.
+   *
+   * @generated from field: repeated opencode.tool.v1.ApprovalRequirement all = 1;
+   */
+  all: ApprovalRequirement[];
+
+  /**
+   * reject is the number of persons who have to reject; 0 and 1: the first rejection settles the request. Any approver may
+   * reject, whatever `from` says.
+   *
+   * @generated from field: uint32 reject = 2;
+   */
+  reject: number;
+
+  /**
+   * reason_required is true if an approval without PermissionResponse.reason is refused (REASON_MISSING).
+   *
+   * @generated from field: bool reason_required = 4;
+   */
+  reasonRequired: boolean;
+
+  /**
+   * shown_required is true if an approval is refused unless the person was shown the whole request (NOT_SHOWN).
+   *
+   * @generated from field: bool shown_required = 5;
+   */
+  shownRequired: boolean;
+
+  /**
+   * other_person is true if the person behind the agent (PermissionRequest.person) may not approve (NOT_ELIGIBLE).
+   *
+   * @generated from field: bool other_person = 6;
+   */
+  otherPerson: boolean;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ApprovalNeed.
+ * Use `create(ApprovalNeedSchema)` to create a new message.
+ */
+export const ApprovalNeedSchema: GenMessage<ApprovalNeed> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission, 9);
+
+/**
+ * ApprovalRequirement is a number of persons of some groups.
+ *
+ * @generated from message opencode.tool.v1.ApprovalRequirement
+ */
+export type ApprovalRequirement = Message<"opencode.tool.v1.ApprovalRequirement"> & {
+  /**
+   * approve is the number of different persons who have to approve, whatever credentials they use.
+   *
+   * @generated from field: uint32 approve = 1;
+   */
+  approve: number;
+
+  /**
+   * from are the groups (`[group.NAME]`) of which a person has to be in one, when they vote, at each later vote and when
+   * the call starts. Empty: any approver counts.
+   *
+   * @generated from field: repeated string from = 2;
+   */
+  from: string[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.ApprovalRequirement.
+ * Use `create(ApprovalRequirementSchema)` to create a new message.
+ */
+export const ApprovalRequirementSchema: GenMessage<ApprovalRequirement> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission, 10);
+
+/**
+ * Vote is the answer of one person to a permission request with a `need`. Each person has one; until the request is
+ * settled, a later answer of that person replaces it.
+ *
+ * @generated from message opencode.tool.v1.Vote
+ */
+export type Vote = Message<"opencode.tool.v1.Vote"> & {
+  /**
+   * person is the person, with their groups at the time of the vote.
+   *
+   * @generated from field: opencode.tool.v1.Person person = 1;
+   */
+  person?: Person | undefined;
+
+  /**
+   * outcome is ONCE, ALWAYS or REJECT. ONCE and ALWAYS approve alike: a grant is saved only if all counted votes are ALWAYS
+   * with the same offer.
+   *
+   * @generated from field: opencode.tool.v1.PermissionOutcome outcome = 2;
+   */
+  outcome: PermissionOutcome;
+
+  /**
+   * offer_id is the offer of an ALWAYS; empty otherwise.
+   *
+   * @generated from field: string offer_id = 3;
+   */
+  offerId: string;
+
+  /**
+   * view_digest is CallView.digest of what was shown, if the answer named the request's `digest`; empty otherwise.
+   *
+   * @generated from field: string view_digest = 4;
+   */
+  viewDigest: string;
+
+  /**
+   * method is how the person proved who they are.
+   *
+   * @generated from field: opencode.tool.v1.AnswerMethod method = 5;
+   */
+  method: AnswerMethod;
+
+  /**
+   * reason is why, as the person gave it; empty if they gave none.
+   *
+   * @generated from field: string reason = 6;
+   */
+  reason: string;
+
+  /**
+   * time is the time of the vote, in ms since the epoch.
+   *
+   * @generated from field: double time = 7;
+   */
+  time: number;
+
+  /**
+   * by is the principal that voted.
+   *
+   * @generated from field: string by = 9;
+   */
+  by: string;
+
+  /**
+   * reply_id is that of the answer; empty if it had none.
+   *
+   * @generated from field: string reply_id = 10;
+   */
+  replyId: string;
+
+  /**
+   * answer_digest is a SHA-256 of the answer; see PermissionSettled.answer_digest.
+   *
+   * @generated from field: string answer_digest = 11;
+   */
+  answerDigest: string;
+
+  /**
+   * shown is what the person could see of the call.
+   *
+   * @generated from field: opencode.tool.v1.Shown shown = 12;
+   */
+  shown: Shown;
+
+  /**
+   * channel is where the person answered; empty unless `method` is RELAY or CHANNEL.
+   *
+   * @generated from field: string channel = 13;
+   */
+  channel: string;
+
+  /**
+   * expires is the earlier end that the person gave the grant of an ALWAYS, in ms since the epoch; 0: as offered. The
+   * earliest of all votes counts.
+   *
+   * @generated from field: double expires = 14;
+   */
+  expires: number;
+};
+
+/**
+ * Describes the message opencode.tool.v1.Vote.
+ * Use `create(VoteSchema)` to create a new message.
+ */
+export const VoteSchema: GenMessage<Vote> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission, 11);
+
+/**
+ * PermissionVoted is a vote that left its permission request open. The vote that settles a request has no such event: it is
+ * part of PermissionSettled.votes.
+ *
+ * @generated from message opencode.tool.v1.PermissionVoted
+ */
+export type PermissionVoted = Message<"opencode.tool.v1.PermissionVoted"> & {
+  /**
+   * permission_id is the permission request.
+   *
+   * @generated from field: string permission_id = 1;
+   */
+  permissionId: string;
+
+  /**
+   * session_id is the session of the permission request.
+   *
+   * @generated from field: string session_id = 2;
+   */
+  sessionId: string;
+
+  /**
+   * call_id is the call that asked.
+   *
+   * @generated from field: string call_id = 3;
+   */
+  callId: string;
+
+  /**
+   * votes are all votes now, as PermissionRequest.votes has them from then on.
+   *
+   * @generated from field: repeated opencode.tool.v1.Vote votes = 4;
+   */
+  votes: Vote[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.PermissionVoted.
+ * Use `create(PermissionVotedSchema)` to create a new message.
+ */
+export const PermissionVotedSchema: GenMessage<PermissionVoted> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission, 12);
 
 /**
  * Person is a person, or what answers in the place of one: a token, or no one in particular.
@@ -744,7 +1002,7 @@ export type Person = Message<"opencode.tool.v1.Person"> & {
  * Use `create(PersonSchema)` to create a new message.
  */
 export const PersonSchema: GenMessage<Person> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 9);
+  messageDesc(file_opencode_tool_v1_permission, 13);
 
 /**
  * Question is one question to a person, with the form of its answer. The service makes it from the call: control and
@@ -794,7 +1052,7 @@ export type Question = Message<"opencode.tool.v1.Question"> & {
  * Use `create(QuestionSchema)` to create a new message.
  */
 export const QuestionSchema: GenMessage<Question> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 10);
+  messageDesc(file_opencode_tool_v1_permission, 14);
 
 /**
  * QuestionOption is an answer to choose.
@@ -822,7 +1080,7 @@ export type QuestionOption = Message<"opencode.tool.v1.QuestionOption"> & {
  * Use `create(QuestionOptionSchema)` to create a new message.
  */
 export const QuestionOptionSchema: GenMessage<QuestionOption> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 11);
+  messageDesc(file_opencode_tool_v1_permission, 15);
 
 /**
  * QuestionAnswer is a person's answer to one question.
@@ -844,7 +1102,7 @@ export type QuestionAnswer = Message<"opencode.tool.v1.QuestionAnswer"> & {
  * Use `create(QuestionAnswerSchema)` to create a new message.
  */
 export const QuestionAnswerSchema: GenMessage<QuestionAnswer> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 12);
+  messageDesc(file_opencode_tool_v1_permission, 16);
 
 /**
  * DecisionRecord is a decision: about what, and by which principal, rule or grant. It is written in the same atomic
@@ -978,6 +1236,13 @@ export type DecisionRecord = Message<"opencode.tool.v1.DecisionRecord"> & {
   method: AnswerMethod;
 
   /**
+   * vote is the vote; only for VOTED.
+   *
+   * @generated from field: opencode.tool.v1.Vote vote = 18;
+   */
+  vote?: Vote | undefined;
+
+  /**
    * facts is what the decision by rules rests on, for SimulatePolicy; only for ALLOWED, DENIED and ASKED, where rules
    * decided. Absent in what an earlier version wrote, and where a plugin or a stop decided.
    *
@@ -998,7 +1263,7 @@ export type DecisionRecord = Message<"opencode.tool.v1.DecisionRecord"> & {
  * Use `create(DecisionRecordSchema)` to create a new message.
  */
 export const DecisionRecordSchema: GenMessage<DecisionRecord> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 13);
+  messageDesc(file_opencode_tool_v1_permission, 17);
 
 /**
  * PolicyShadow is what rules that are tried beside those in force come to. They decide nothing. They judge the same asks
@@ -1028,7 +1293,7 @@ export type PolicyShadow = Message<"opencode.tool.v1.PolicyShadow"> & {
  * Use `create(PolicyShadowSchema)` to create a new message.
  */
 export const PolicyShadowSchema: GenMessage<PolicyShadow> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 14);
+  messageDesc(file_opencode_tool_v1_permission, 18);
 
 /**
  * DecisionFacts is what a decision by rules rests on, apart from the rules: with it the decision can be repeated by other
@@ -1093,7 +1358,7 @@ export type DecisionFacts = Message<"opencode.tool.v1.DecisionFacts"> & {
  * Use `create(DecisionFactsSchema)` to create a new message.
  */
 export const DecisionFactsSchema: GenMessage<DecisionFacts> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 15);
+  messageDesc(file_opencode_tool_v1_permission, 19);
 
 /**
  * HostTraffic is what the commands of a call sent to one host and port through the proxy, and received.
@@ -1142,7 +1407,7 @@ export type HostTraffic = Message<"opencode.tool.v1.HostTraffic"> & {
  * Use `create(HostTrafficSchema)` to create a new message.
  */
 export const HostTrafficSchema: GenMessage<HostTraffic> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 16);
+  messageDesc(file_opencode_tool_v1_permission, 20);
 
 /**
  * HostReport is the report of a host on a delegated call, without its text.
@@ -1177,7 +1442,7 @@ export type HostReport = Message<"opencode.tool.v1.HostReport"> & {
  * Use `create(HostReportSchema)` to create a new message.
  */
 export const HostReportSchema: GenMessage<HostReport> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 17);
+  messageDesc(file_opencode_tool_v1_permission, 21);
 
 /**
  * Requester is the agent for which a session makes its calls, in the words of the program that opened the session. People
@@ -1213,7 +1478,7 @@ export type Requester = Message<"opencode.tool.v1.Requester"> & {
  * Use `create(RequesterSchema)` to create a new message.
  */
 export const RequesterSchema: GenMessage<Requester> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 18);
+  messageDesc(file_opencode_tool_v1_permission, 22);
 
 /**
  * AuditEntry is one link of the chain of records of a session tree. The chain makes evident that a record was changed,
@@ -1281,7 +1546,7 @@ export type AuditEntry = Message<"opencode.tool.v1.AuditEntry"> & {
  * Use `create(AuditEntrySchema)` to create a new message.
  */
 export const AuditEntrySchema: GenMessage<AuditEntry> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 19);
+  messageDesc(file_opencode_tool_v1_permission, 23);
 
 /**
  * PermissionAction is the verdict of a rule on what it matches.
@@ -1876,6 +2141,14 @@ export const DecisionKind = {
    * @generated from enum value: DECISION_KIND_CONFIRMED = 8;
    */
   CONFIRMED: 8,
+
+  /**
+   * DECISION_KIND_VOTED: a person voted on a permission request with a `need`, which stays open; `vote` has the vote. The
+   * vote that settles it is in the record SETTLED, which has all of them (PermissionSettled.votes).
+   *
+   * @generated from enum value: DECISION_KIND_VOTED = 9;
+   */
+  VOTED: 9,
 
   /**
    * DECISION_KIND_STOPPED: a principal stopped an agent, a session or everything; `decisions` has one that says what. Of a

@@ -1,9 +1,9 @@
 -- settle_ask: decides the race for an ask and writes every change of the winner.
 -- KEYS   op, tree, leases, ended, settled, asks, deadlines, notices, noticeDue, notified, grants, outbox, call <name>, open <session> and (where
---        a child ends) parent <name> of their calls, session/log <id> of all sessions in question and their ancestors
--- ARGV   history, ask, settled ({ id, session }), expired, asksVersion (where grants are saved), lineage,
+--        a child ends) parent <name> of their calls, session/log <id> of all sessions in question and their ancestors, asked (where some get votes)
+-- ARGV   history, ask, settled ({ id, session }), voted ({ id, session }, where some get votes and stay open), expired, asksVersion (where grants are saved), lineage,
 --        calls ({ name, session, callId, version, ended, edited, and of one that starts owner and leaseMs }),
---        grants ({ id, session, wide }); bytes: settled <id>, event <name>, snapshot <name>, withdrawn <name>, grant <id>, granted <id>
+--        grants ({ id, session, wide }); bytes: settled <id>, asked <id> and voted <id>, event <name>, snapshot <name>, withdrawn <name>, grant <id>, granted <id>
 -- Output { "won", names of the calls that a replica has to claim } | { "lost", the settlement of the winner or "" } | { "retry" }
 local winner = redis.call('HGET', K.settled, step.ask)
 if winner then return answer({ 'lost', winner }) end
@@ -17,6 +17,9 @@ for _, ask in ipairs(step.settled) do
   settled[ask.id] = true
   if not redis.call('ZSCORE', K.asks, ask.id) then return answer({ 'retry' }) end
 end
+for _, ask in ipairs(step.voted or {}) do
+  if not redis.call('ZSCORE', K.asks, ask.id) then return answer({ 'retry' }) end
+end
 for _, each in ipairs(step.calls) do
   local call = fields(K['call ' .. each.name], 'version', 'ended', 'waiting', 'owner', 'collectMs', 'lease', 'started', 'attempts', 'epoch', 'hooked', 'memo', 'history')
   if call.ended or not call.version or tonumber(call.version) ~= each.version then return answer({ 'retry' }) end
@@ -27,6 +30,10 @@ for _, each in ipairs(step.calls) do
 end
 
 for _, ask in ipairs(step.settled) do settle(ask.session, ask.id, B['settled ' .. ask.id]) end
+for _, ask in ipairs(step.voted or {}) do
+  redis.call('HSET', K.asked, ask.id, B['asked ' .. ask.id])
+  append_upwards(ask.session, B['voted ' .. ask.id])
+end
 for _, grant in ipairs(step.grants) do
   local place = K[grant.wide and 'outbox' or 'grants']
   redis.call('HSET', place, grant.id, B['grant ' .. grant.id])

@@ -210,8 +210,16 @@ const (
 	// this request; it may reject. Metadata: `permission_id`, `channel`. LinkAccount: a token asks for the code, not a
 	// sign-in.
 	ErrorReason_ERROR_REASON_METHOD_TOO_WEAK ErrorReason = 61
+	// ERROR_REASON_NOT_ELIGIBLE (permission_denied): RespondToPermission only: the person may not approve this request: they
+	// are in none of the groups that its `need` names, or the agent works for them. They may reject it. Metadata:
+	// `permission_id`, `from` (the groups, separated by commas; empty where the agent works for the person).
+	ErrorReason_ERROR_REASON_NOT_ELIGIBLE ErrorReason = 62
+	// ERROR_REASON_REASON_MISSING (invalid_argument): RespondToPermission only: an approval of this request needs a `reason`.
+	// Metadata: `permission_id`.
+	ErrorReason_ERROR_REASON_REASON_MISSING ErrorReason = 63
 	// ERROR_REASON_NOT_SHOWN (failed_precondition): RespondToPermission only: the message of the channel did not show the
-	// whole request, so the person did not see what they would approve. Metadata: `permission_id`, `channel`.
+	// whole request, so the person did not see what they would approve; or the request needs that the whole was shown, and the
+	// answer does not say so (`expected_digest`, `shown`), or its view is not complete. Metadata: `permission_id`, `channel`.
 	ErrorReason_ERROR_REASON_NOT_SHOWN ErrorReason = 64
 	// ERROR_REASON_NO_SUCH_PERSON (not_found): no person has that id, or the person was revoked; of `on_behalf_of` also: has
 	// no sign-in that may answer. Metadata: `person_id`.
@@ -285,6 +293,8 @@ var (
 		59: "ERROR_REASON_WORKER_SUPERSEDED",
 		60: "ERROR_REASON_WORKER_SILENT",
 		61: "ERROR_REASON_METHOD_TOO_WEAK",
+		62: "ERROR_REASON_NOT_ELIGIBLE",
+		63: "ERROR_REASON_REASON_MISSING",
 		64: "ERROR_REASON_NOT_SHOWN",
 		66: "ERROR_REASON_NO_SUCH_PERSON",
 		68: "ERROR_REASON_POLICY_REFUSED",
@@ -346,6 +356,8 @@ var (
 		"ERROR_REASON_WORKER_SUPERSEDED":    59,
 		"ERROR_REASON_WORKER_SILENT":        60,
 		"ERROR_REASON_METHOD_TOO_WEAK":      61,
+		"ERROR_REASON_NOT_ELIGIBLE":         62,
+		"ERROR_REASON_REASON_MISSING":       63,
 		"ERROR_REASON_NOT_SHOWN":            64,
 		"ERROR_REASON_NO_SUCH_PERSON":       66,
 		"ERROR_REASON_POLICY_REFUSED":       68,
@@ -386,7 +398,7 @@ var File_opencode_tool_v1_error_reason_proto protoreflect.FileDescriptor
 
 const file_opencode_tool_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
-	"#opencode/tool/v1/error_reason.proto\x12\x10opencode.tool.v1*\xbb\x0f\n" +
+	"#opencode/tool/v1/error_reason.proto\x12\x10opencode.tool.v1*\xfb\x0f\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_INVALID_MESSAGE\x10\x01\x12\x1e\n" +
@@ -441,7 +453,9 @@ const file_opencode_tool_v1_error_reason_proto_rawDesc = "" +
 	"\x1cERROR_REASON_WORKER_PROTOCOL\x10:\x12\"\n" +
 	"\x1eERROR_REASON_WORKER_SUPERSEDED\x10;\x12\x1e\n" +
 	"\x1aERROR_REASON_WORKER_SILENT\x10<\x12 \n" +
-	"\x1cERROR_REASON_METHOD_TOO_WEAK\x10=\x12\x1a\n" +
+	"\x1cERROR_REASON_METHOD_TOO_WEAK\x10=\x12\x1d\n" +
+	"\x19ERROR_REASON_NOT_ELIGIBLE\x10>\x12\x1f\n" +
+	"\x1bERROR_REASON_REASON_MISSING\x10?\x12\x1a\n" +
 	"\x16ERROR_REASON_NOT_SHOWN\x10@\x12\x1f\n" +
 	"\x1bERROR_REASON_NO_SUCH_PERSON\x10B\x12\x1f\n" +
 	"\x1bERROR_REASON_POLICY_REFUSED\x10D\x12\x18\n" +

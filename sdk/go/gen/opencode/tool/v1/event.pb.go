@@ -49,6 +49,7 @@ type SessionEvent struct {
 	//	*SessionEvent_Granted
 	//	*SessionEvent_Revoked
 	//	*SessionEvent_BackgroundEnded
+	//	*SessionEvent_PermissionVoted
 	Event         isSessionEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -184,6 +185,15 @@ func (x *SessionEvent) GetBackgroundEnded() *BackgroundEnded {
 	return nil
 }
 
+func (x *SessionEvent) GetPermissionVoted() *PermissionVoted {
+	if x != nil {
+		if x, ok := x.Event.(*SessionEvent_PermissionVoted); ok {
+			return x.PermissionVoted
+		}
+	}
+	return nil
+}
+
 type isSessionEvent_Event interface {
 	isSessionEvent_Event()
 }
@@ -230,6 +240,11 @@ type SessionEvent_BackgroundEnded struct {
 	BackgroundEnded *BackgroundEnded `protobuf:"bytes,11,opt,name=background_ended,json=backgroundEnded,proto3,oneof"`
 }
 
+type SessionEvent_PermissionVoted struct {
+	// permission_voted is a vote on a permission request that needs several persons, and that it left open.
+	PermissionVoted *PermissionVoted `protobuf:"bytes,12,opt,name=permission_voted,json=permissionVoted,proto3,oneof"`
+}
+
 func (*SessionEvent_Part) isSessionEvent_Event() {}
 
 func (*SessionEvent_Progress) isSessionEvent_Event() {}
@@ -245,6 +260,8 @@ func (*SessionEvent_Granted) isSessionEvent_Event() {}
 func (*SessionEvent_Revoked) isSessionEvent_Event() {}
 
 func (*SessionEvent_BackgroundEnded) isSessionEvent_Event() {}
+
+func (*SessionEvent_PermissionVoted) isSessionEvent_Event() {}
 
 // BackgroundEnded is the end of a call that a tool made and did not wait for. `background_output` and GetToolPart return
 // the result.
@@ -473,7 +490,7 @@ var File_opencode_tool_v1_event_proto protoreflect.FileDescriptor
 
 const file_opencode_tool_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1copencode/tool/v1/event.proto\x12\x10opencode.tool.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a!opencode/tool/v1/permission.proto\x1a\x1bopencode/tool/v1/tool.proto\"\xe6\x04\n" +
+	"\x1copencode/tool/v1/event.proto\x12\x10opencode.tool.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a!opencode/tool/v1/permission.proto\x1a\x1bopencode/tool/v1/tool.proto\"\xb6\x05\n" +
 	"\fSessionEvent\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
 	"\x04time\x18\x02 \x01(\x01R\x04time\x12\x1d\n" +
@@ -487,7 +504,8 @@ const file_opencode_tool_v1_event_proto_rawDesc = "" +
 	"\agranted\x18\t \x01(\v2\x17.opencode.tool.v1.GrantH\x00R\agranted\x123\n" +
 	"\arevoked\x18\n" +
 	" \x01(\v2\x17.opencode.tool.v1.GrantH\x00R\arevoked\x12N\n" +
-	"\x10background_ended\x18\v \x01(\v2!.opencode.tool.v1.BackgroundEndedH\x00R\x0fbackgroundEndedB\a\n" +
+	"\x10background_ended\x18\v \x01(\v2!.opencode.tool.v1.BackgroundEndedH\x00R\x0fbackgroundEnded\x12N\n" +
+	"\x10permission_voted\x18\f \x01(\v2!.opencode.tool.v1.PermissionVotedH\x00R\x0fpermissionVotedB\a\n" +
 	"\x05event\"\xa3\x01\n" +
 	"\x0fBackgroundEnded\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x12\n" +
@@ -532,8 +550,9 @@ var file_opencode_tool_v1_event_proto_goTypes = []any{
 	(*PermissionRequest)(nil), // 5: opencode.tool.v1.PermissionRequest
 	(*PermissionSettled)(nil), // 6: opencode.tool.v1.PermissionSettled
 	(*Grant)(nil),             // 7: opencode.tool.v1.Grant
-	(ToolErrorReason)(0),      // 8: opencode.tool.v1.ToolErrorReason
-	(*structpb.Struct)(nil),   // 9: google.protobuf.Struct
+	(*PermissionVoted)(nil),   // 8: opencode.tool.v1.PermissionVoted
+	(ToolErrorReason)(0),      // 9: opencode.tool.v1.ToolErrorReason
+	(*structpb.Struct)(nil),   // 10: google.protobuf.Struct
 }
 var file_opencode_tool_v1_event_proto_depIdxs = []int32{
 	4,  // 0: opencode.tool.v1.SessionEvent.part:type_name -> opencode.tool.v1.ToolPart
@@ -544,13 +563,14 @@ var file_opencode_tool_v1_event_proto_depIdxs = []int32{
 	7,  // 5: opencode.tool.v1.SessionEvent.granted:type_name -> opencode.tool.v1.Grant
 	7,  // 6: opencode.tool.v1.SessionEvent.revoked:type_name -> opencode.tool.v1.Grant
 	1,  // 7: opencode.tool.v1.SessionEvent.background_ended:type_name -> opencode.tool.v1.BackgroundEnded
-	8,  // 8: opencode.tool.v1.BackgroundEnded.reason:type_name -> opencode.tool.v1.ToolErrorReason
-	9,  // 9: opencode.tool.v1.ToolProgress.metadata:type_name -> google.protobuf.Struct
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	8,  // 8: opencode.tool.v1.SessionEvent.permission_voted:type_name -> opencode.tool.v1.PermissionVoted
+	9,  // 9: opencode.tool.v1.BackgroundEnded.reason:type_name -> opencode.tool.v1.ToolErrorReason
+	10, // 10: opencode.tool.v1.ToolProgress.metadata:type_name -> google.protobuf.Struct
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_event_proto_init() }
@@ -569,6 +589,7 @@ func file_opencode_tool_v1_event_proto_init() {
 		(*SessionEvent_Granted)(nil),
 		(*SessionEvent_Revoked)(nil),
 		(*SessionEvent_BackgroundEnded)(nil),
+		(*SessionEvent_PermissionVoted)(nil),
 	}
 	file_opencode_tool_v1_event_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}

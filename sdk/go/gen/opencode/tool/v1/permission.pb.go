@@ -564,6 +564,9 @@ const (
 	DecisionKind_DECISION_KIND_CONNECTED DecisionKind = 7
 	// DECISION_KIND_CONFIRMED: a principal confirmed a grant that a restore had suspended.
 	DecisionKind_DECISION_KIND_CONFIRMED DecisionKind = 8
+	// DECISION_KIND_VOTED: a person voted on a permission request with a `need`, which stays open; `vote` has the vote. The
+	// vote that settles it is in the record SETTLED, which has all of them (PermissionSettled.votes).
+	DecisionKind_DECISION_KIND_VOTED DecisionKind = 9
 	// DECISION_KIND_STOPPED: a principal stopped an agent, a session or everything; `decisions` has one that says what. Of a
 	// session it is in the chain of its tree, otherwise in that of `ses_toolgate`.
 	DecisionKind_DECISION_KIND_STOPPED DecisionKind = 11
@@ -586,6 +589,7 @@ var (
 		6:  "DECISION_KIND_REPORTED",
 		7:  "DECISION_KIND_CONNECTED",
 		8:  "DECISION_KIND_CONFIRMED",
+		9:  "DECISION_KIND_VOTED",
 		11: "DECISION_KIND_STOPPED",
 		12: "DECISION_KIND_RESUMED",
 		13: "DECISION_KIND_PEOPLE",
@@ -600,6 +604,7 @@ var (
 		"DECISION_KIND_REPORTED":    6,
 		"DECISION_KIND_CONNECTED":   7,
 		"DECISION_KIND_CONFIRMED":   8,
+		"DECISION_KIND_VOTED":       9,
 		"DECISION_KIND_STOPPED":     11,
 		"DECISION_KIND_RESUMED":     12,
 		"DECISION_KIND_PEOPLE":      13,
@@ -1358,7 +1363,10 @@ type Grant struct {
 	// suspended is the time at which the store was restored from a backup, in ms since the epoch; 0 if the grant was not in
 	// one, or was confirmed since. A suspended grant covers nothing until ConfirmGrant confirms it: it may have been revoked
 	// after the backup.
-	Suspended     float64 `protobuf:"fixed64,17,opt,name=suspended,proto3" json:"suspended,omitempty"`
+	Suspended float64 `protobuf:"fixed64,17,opt,name=suspended,proto3" json:"suspended,omitempty"`
+	// voters are the persons whose votes saved the grant, where the permission request had a `need`; empty otherwise. A
+	// permission request with a `need` is covered only by a grant whose voters meet that need now.
+	Voters        []*Person `protobuf:"bytes,20,rep,name=voters,proto3" json:"voters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1512,6 +1520,13 @@ func (x *Grant) GetSuspended() float64 {
 	return 0
 }
 
+func (x *Grant) GetVoters() []*Person {
+	if x != nil {
+		return x.Voters
+	}
+	return nil
+}
+
 // PermissionSettled is the settlement of a permission request. Each request has exactly one.
 type PermissionSettled struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1549,6 +1564,12 @@ type PermissionSettled struct {
 	// shown is what the approver could see of the call before the answer; UNSPECIFIED if no one answered this request:
 	// it expired, was withdrawn, or was settled by another one's grant.
 	Shown Shown `protobuf:"varint,16,opt,name=shown,proto3,enum=opencode.tool.v1.Shown" json:"shown,omitempty"`
+	// reason is why the person approved or rejected, as they gave it (PermissionResponse.reason); empty if they gave none.
+	Reason string `protobuf:"bytes,15,opt,name=reason,proto3" json:"reason,omitempty"`
+	// votes are all votes of a permission request with a `need`, that of the answer included: those that approved or
+	// rejected it, and those that an edit or the deadline made void. Empty for a request without a `need`, and where the end
+	// of the call withdrew it.
+	Votes []*Vote `protobuf:"bytes,17,rep,name=votes,proto3" json:"votes,omitempty"`
 	// channel is where the person answered; empty unless `method` is RELAY or CHANNEL.
 	Channel       string `protobuf:"bytes,18,opt,name=channel,proto3" json:"channel,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1690,11 +1711,399 @@ func (x *PermissionSettled) GetShown() Shown {
 	return Shown_SHOWN_UNSPECIFIED
 }
 
+func (x *PermissionSettled) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PermissionSettled) GetVotes() []*Vote {
+	if x != nil {
+		return x.Votes
+	}
+	return nil
+}
+
 func (x *PermissionSettled) GetChannel() string {
 	if x != nil {
 		return x.Channel
 	}
 	return ""
+}
+
+// ApprovalNeed is how many persons have to agree before a permission request is settled, and how: what the `[[approval]]`
+// entries of the configuration say of it. It is stored with the request when that is opened. Each answer of a person is then
+// a vote. The request is settled in the step of the vote that meets the need, or of the one that rejects it; the call starts
+// only if that still holds then, by the groups and the rules of that moment.
+type ApprovalNeed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// all are the requirements, and each of them has to be met: of an entry that itself and what its `also` names; where the
+	// patterns of the request match several entries, those of all. A person in the groups of several counts for each.
+	All []*ApprovalRequirement `protobuf:"bytes,1,rep,name=all,proto3" json:"all,omitempty"`
+	// reject is the number of persons who have to reject; 0 and 1: the first rejection settles the request. Any approver may
+	// reject, whatever `from` says.
+	Reject uint32 `protobuf:"varint,2,opt,name=reject,proto3" json:"reject,omitempty"`
+	// reason_required is true if an approval without PermissionResponse.reason is refused (REASON_MISSING).
+	ReasonRequired bool `protobuf:"varint,4,opt,name=reason_required,json=reasonRequired,proto3" json:"reason_required,omitempty"`
+	// shown_required is true if an approval is refused unless the person was shown the whole request (NOT_SHOWN).
+	ShownRequired bool `protobuf:"varint,5,opt,name=shown_required,json=shownRequired,proto3" json:"shown_required,omitempty"`
+	// other_person is true if the person behind the agent (PermissionRequest.person) may not approve (NOT_ELIGIBLE).
+	OtherPerson   bool `protobuf:"varint,6,opt,name=other_person,json=otherPerson,proto3" json:"other_person,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApprovalNeed) Reset() {
+	*x = ApprovalNeed{}
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApprovalNeed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApprovalNeed) ProtoMessage() {}
+
+func (x *ApprovalNeed) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApprovalNeed.ProtoReflect.Descriptor instead.
+func (*ApprovalNeed) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ApprovalNeed) GetAll() []*ApprovalRequirement {
+	if x != nil {
+		return x.All
+	}
+	return nil
+}
+
+func (x *ApprovalNeed) GetReject() uint32 {
+	if x != nil {
+		return x.Reject
+	}
+	return 0
+}
+
+func (x *ApprovalNeed) GetReasonRequired() bool {
+	if x != nil {
+		return x.ReasonRequired
+	}
+	return false
+}
+
+func (x *ApprovalNeed) GetShownRequired() bool {
+	if x != nil {
+		return x.ShownRequired
+	}
+	return false
+}
+
+func (x *ApprovalNeed) GetOtherPerson() bool {
+	if x != nil {
+		return x.OtherPerson
+	}
+	return false
+}
+
+// ApprovalRequirement is a number of persons of some groups.
+type ApprovalRequirement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// approve is the number of different persons who have to approve, whatever credentials they use.
+	Approve uint32 `protobuf:"varint,1,opt,name=approve,proto3" json:"approve,omitempty"`
+	// from are the groups (`[group.NAME]`) of which a person has to be in one, when they vote, at each later vote and when
+	// the call starts. Empty: any approver counts.
+	From          []string `protobuf:"bytes,2,rep,name=from,proto3" json:"from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApprovalRequirement) Reset() {
+	*x = ApprovalRequirement{}
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApprovalRequirement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApprovalRequirement) ProtoMessage() {}
+
+func (x *ApprovalRequirement) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApprovalRequirement.ProtoReflect.Descriptor instead.
+func (*ApprovalRequirement) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ApprovalRequirement) GetApprove() uint32 {
+	if x != nil {
+		return x.Approve
+	}
+	return 0
+}
+
+func (x *ApprovalRequirement) GetFrom() []string {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+// Vote is the answer of one person to a permission request with a `need`. Each person has one; until the request is
+// settled, a later answer of that person replaces it.
+type Vote struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// person is the person, with their groups at the time of the vote.
+	Person *Person `protobuf:"bytes,1,opt,name=person,proto3" json:"person,omitempty"`
+	// outcome is ONCE, ALWAYS or REJECT. ONCE and ALWAYS approve alike: a grant is saved only if all counted votes are ALWAYS
+	// with the same offer.
+	Outcome PermissionOutcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=opencode.tool.v1.PermissionOutcome" json:"outcome,omitempty"`
+	// offer_id is the offer of an ALWAYS; empty otherwise.
+	OfferId string `protobuf:"bytes,3,opt,name=offer_id,json=offerId,proto3" json:"offer_id,omitempty"`
+	// view_digest is CallView.digest of what was shown, if the answer named the request's `digest`; empty otherwise.
+	ViewDigest string `protobuf:"bytes,4,opt,name=view_digest,json=viewDigest,proto3" json:"view_digest,omitempty"`
+	// method is how the person proved who they are.
+	Method AnswerMethod `protobuf:"varint,5,opt,name=method,proto3,enum=opencode.tool.v1.AnswerMethod" json:"method,omitempty"`
+	// reason is why, as the person gave it; empty if they gave none.
+	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	// time is the time of the vote, in ms since the epoch.
+	Time float64 `protobuf:"fixed64,7,opt,name=time,proto3" json:"time,omitempty"`
+	// by is the principal that voted.
+	By string `protobuf:"bytes,9,opt,name=by,proto3" json:"by,omitempty"`
+	// reply_id is that of the answer; empty if it had none.
+	ReplyId string `protobuf:"bytes,10,opt,name=reply_id,json=replyId,proto3" json:"reply_id,omitempty"`
+	// answer_digest is a SHA-256 of the answer; see PermissionSettled.answer_digest.
+	AnswerDigest string `protobuf:"bytes,11,opt,name=answer_digest,json=answerDigest,proto3" json:"answer_digest,omitempty"`
+	// shown is what the person could see of the call.
+	Shown Shown `protobuf:"varint,12,opt,name=shown,proto3,enum=opencode.tool.v1.Shown" json:"shown,omitempty"`
+	// channel is where the person answered; empty unless `method` is RELAY or CHANNEL.
+	Channel string `protobuf:"bytes,13,opt,name=channel,proto3" json:"channel,omitempty"`
+	// expires is the earlier end that the person gave the grant of an ALWAYS, in ms since the epoch; 0: as offered. The
+	// earliest of all votes counts.
+	Expires       float64 `protobuf:"fixed64,14,opt,name=expires,proto3" json:"expires,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Vote) Reset() {
+	*x = Vote{}
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Vote) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Vote) ProtoMessage() {}
+
+func (x *Vote) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Vote.ProtoReflect.Descriptor instead.
+func (*Vote) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Vote) GetPerson() *Person {
+	if x != nil {
+		return x.Person
+	}
+	return nil
+}
+
+func (x *Vote) GetOutcome() PermissionOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return PermissionOutcome_PERMISSION_OUTCOME_UNSPECIFIED
+}
+
+func (x *Vote) GetOfferId() string {
+	if x != nil {
+		return x.OfferId
+	}
+	return ""
+}
+
+func (x *Vote) GetViewDigest() string {
+	if x != nil {
+		return x.ViewDigest
+	}
+	return ""
+}
+
+func (x *Vote) GetMethod() AnswerMethod {
+	if x != nil {
+		return x.Method
+	}
+	return AnswerMethod_ANSWER_METHOD_UNSPECIFIED
+}
+
+func (x *Vote) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Vote) GetTime() float64 {
+	if x != nil {
+		return x.Time
+	}
+	return 0
+}
+
+func (x *Vote) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Vote) GetReplyId() string {
+	if x != nil {
+		return x.ReplyId
+	}
+	return ""
+}
+
+func (x *Vote) GetAnswerDigest() string {
+	if x != nil {
+		return x.AnswerDigest
+	}
+	return ""
+}
+
+func (x *Vote) GetShown() Shown {
+	if x != nil {
+		return x.Shown
+	}
+	return Shown_SHOWN_UNSPECIFIED
+}
+
+func (x *Vote) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
+}
+
+func (x *Vote) GetExpires() float64 {
+	if x != nil {
+		return x.Expires
+	}
+	return 0
+}
+
+// PermissionVoted is a vote that left its permission request open. The vote that settles a request has no such event: it is
+// part of PermissionSettled.votes.
+type PermissionVoted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// permission_id is the permission request.
+	PermissionId string `protobuf:"bytes,1,opt,name=permission_id,json=permissionId,proto3" json:"permission_id,omitempty"`
+	// session_id is the session of the permission request.
+	SessionId string `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// call_id is the call that asked.
+	CallId string `protobuf:"bytes,3,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
+	// votes are all votes now, as PermissionRequest.votes has them from then on.
+	Votes         []*Vote `protobuf:"bytes,4,rep,name=votes,proto3" json:"votes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PermissionVoted) Reset() {
+	*x = PermissionVoted{}
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PermissionVoted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PermissionVoted) ProtoMessage() {}
+
+func (x *PermissionVoted) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PermissionVoted.ProtoReflect.Descriptor instead.
+func (*PermissionVoted) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PermissionVoted) GetPermissionId() string {
+	if x != nil {
+		return x.PermissionId
+	}
+	return ""
+}
+
+func (x *PermissionVoted) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *PermissionVoted) GetCallId() string {
+	if x != nil {
+		return x.CallId
+	}
+	return ""
+}
+
+func (x *PermissionVoted) GetVotes() []*Vote {
+	if x != nil {
+		return x.Votes
+	}
+	return nil
 }
 
 // Person is a person, or what answers in the place of one: a token, or no one in particular.
@@ -1717,7 +2126,7 @@ type Person struct {
 
 func (x *Person) Reset() {
 	*x = Person{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[9]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1729,7 +2138,7 @@ func (x *Person) String() string {
 func (*Person) ProtoMessage() {}
 
 func (x *Person) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[9]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1742,7 +2151,7 @@ func (x *Person) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Person.ProtoReflect.Descriptor instead.
 func (*Person) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{9}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Person) GetId() string {
@@ -1800,7 +2209,7 @@ type Question struct {
 
 func (x *Question) Reset() {
 	*x = Question{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[10]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1812,7 +2221,7 @@ func (x *Question) String() string {
 func (*Question) ProtoMessage() {}
 
 func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[10]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1825,7 +2234,7 @@ func (x *Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Question.ProtoReflect.Descriptor instead.
 func (*Question) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{10}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Question) GetQuestion() string {
@@ -1876,7 +2285,7 @@ type QuestionOption struct {
 
 func (x *QuestionOption) Reset() {
 	*x = QuestionOption{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[11]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1888,7 +2297,7 @@ func (x *QuestionOption) String() string {
 func (*QuestionOption) ProtoMessage() {}
 
 func (x *QuestionOption) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[11]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1901,7 +2310,7 @@ func (x *QuestionOption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuestionOption.ProtoReflect.Descriptor instead.
 func (*QuestionOption) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{11}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *QuestionOption) GetLabel() string {
@@ -1930,7 +2339,7 @@ type QuestionAnswer struct {
 
 func (x *QuestionAnswer) Reset() {
 	*x = QuestionAnswer{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[12]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1942,7 +2351,7 @@ func (x *QuestionAnswer) String() string {
 func (*QuestionAnswer) ProtoMessage() {}
 
 func (x *QuestionAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[12]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1955,7 +2364,7 @@ func (x *QuestionAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuestionAnswer.ProtoReflect.Descriptor instead.
 func (*QuestionAnswer) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{12}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *QuestionAnswer) GetValues() []string {
@@ -2008,6 +2417,8 @@ type DecisionRecord struct {
 	Person *Person `protobuf:"bytes,16,opt,name=person,proto3" json:"person,omitempty"`
 	// method is how that person proved who they are.
 	Method AnswerMethod `protobuf:"varint,17,opt,name=method,proto3,enum=opencode.tool.v1.AnswerMethod" json:"method,omitempty"`
+	// vote is the vote; only for VOTED.
+	Vote *Vote `protobuf:"bytes,18,opt,name=vote,proto3" json:"vote,omitempty"`
 	// facts is what the decision by rules rests on, for SimulatePolicy; only for ALLOWED, DENIED and ASKED, where rules
 	// decided. Absent in what an earlier version wrote, and where a plugin or a stop decided.
 	Facts *DecisionFacts `protobuf:"bytes,20,opt,name=facts,proto3" json:"facts,omitempty"`
@@ -2019,7 +2430,7 @@ type DecisionRecord struct {
 
 func (x *DecisionRecord) Reset() {
 	*x = DecisionRecord{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[13]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2031,7 +2442,7 @@ func (x *DecisionRecord) String() string {
 func (*DecisionRecord) ProtoMessage() {}
 
 func (x *DecisionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[13]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2044,7 +2455,7 @@ func (x *DecisionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionRecord.ProtoReflect.Descriptor instead.
 func (*DecisionRecord) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{13}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DecisionRecord) GetKind() DecisionKind {
@@ -2166,6 +2577,13 @@ func (x *DecisionRecord) GetMethod() AnswerMethod {
 	return AnswerMethod_ANSWER_METHOD_UNSPECIFIED
 }
 
+func (x *DecisionRecord) GetVote() *Vote {
+	if x != nil {
+		return x.Vote
+	}
+	return nil
+}
+
 func (x *DecisionRecord) GetFacts() *DecisionFacts {
 	if x != nil {
 		return x.Facts
@@ -2195,7 +2613,7 @@ type PolicyShadow struct {
 
 func (x *PolicyShadow) Reset() {
 	*x = PolicyShadow{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2207,7 +2625,7 @@ func (x *PolicyShadow) String() string {
 func (*PolicyShadow) ProtoMessage() {}
 
 func (x *PolicyShadow) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2220,7 +2638,7 @@ func (x *PolicyShadow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyShadow.ProtoReflect.Descriptor instead.
 func (*PolicyShadow) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{14}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PolicyShadow) GetAction() PermissionAction {
@@ -2262,7 +2680,7 @@ type DecisionFacts struct {
 
 func (x *DecisionFacts) Reset() {
 	*x = DecisionFacts{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2274,7 +2692,7 @@ func (x *DecisionFacts) String() string {
 func (*DecisionFacts) ProtoMessage() {}
 
 func (x *DecisionFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2287,7 +2705,7 @@ func (x *DecisionFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionFacts.ProtoReflect.Descriptor instead.
 func (*DecisionFacts) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{15}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DecisionFacts) GetVersion() string {
@@ -2358,7 +2776,7 @@ type HostTraffic struct {
 
 func (x *HostTraffic) Reset() {
 	*x = HostTraffic{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2370,7 +2788,7 @@ func (x *HostTraffic) String() string {
 func (*HostTraffic) ProtoMessage() {}
 
 func (x *HostTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2383,7 +2801,7 @@ func (x *HostTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostTraffic.ProtoReflect.Descriptor instead.
 func (*HostTraffic) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{16}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HostTraffic) GetHost() string {
@@ -2436,7 +2854,7 @@ type HostReport struct {
 
 func (x *HostReport) Reset() {
 	*x = HostReport{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2448,7 +2866,7 @@ func (x *HostReport) String() string {
 func (*HostReport) ProtoMessage() {}
 
 func (x *HostReport) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2461,7 +2879,7 @@ func (x *HostReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostReport.ProtoReflect.Descriptor instead.
 func (*HostReport) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{17}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *HostReport) GetFailed() bool {
@@ -2501,7 +2919,7 @@ type Requester struct {
 
 func (x *Requester) Reset() {
 	*x = Requester{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2513,7 +2931,7 @@ func (x *Requester) String() string {
 func (*Requester) ProtoMessage() {}
 
 func (x *Requester) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2526,7 +2944,7 @@ func (x *Requester) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Requester.ProtoReflect.Descriptor instead.
 func (*Requester) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{18}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Requester) GetKind() string {
@@ -2578,7 +2996,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[19]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2590,7 +3008,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[19]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2603,7 +3021,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{19}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AuditEntry) GetSeq() uint64 {
@@ -2722,7 +3140,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x05match\x18\x04 \x01(\v2\x1c.opencode.tool.v1.GrantMatchR\x05match\x12\x18\n" +
 	"\aexpires\x18\x05 \x01(\x01R\aexpires\x12\x18\n" +
 	"\abinding\x18\x06 \x01(\tR\abinding\x120\n" +
-	"\x04also\x18\a \x03(\v2\x1c.opencode.tool.v1.GrantMatchR\x04also\"\x81\x04\n" +
+	"\x04also\x18\a \x03(\v2\x1c.opencode.tool.v1.GrantMatchR\x04also\"\xb3\x04\n" +
 	"\x05Grant\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x122\n" +
 	"\x05scope\x18\x02 \x01(\x0e2\x1c.opencode.tool.v1.GrantScopeR\x05scope\x12\x1d\n" +
@@ -2745,7 +3163,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\arevoked\x18\x0e \x01(\x01R\arevoked\x12\x14\n" +
 	"\x05agent\x18\x0f \x01(\tR\x05agent\x12\x1b\n" +
 	"\tlast_used\x18\x10 \x01(\x01R\blastUsed\x12\x1c\n" +
-	"\tsuspended\x18\x11 \x01(\x01R\tsuspended\"\xda\x04\n" +
+	"\tsuspended\x18\x11 \x01(\x01R\tsuspended\x120\n" +
+	"\x06voters\x18\x14 \x03(\v2\x18.opencode.tool.v1.PersonR\x06voters\"\xa0\x05\n" +
 	"\x11PermissionSettled\x12#\n" +
 	"\rpermission_id\x18\x01 \x01(\tR\fpermissionId\x12\x1d\n" +
 	"\n" +
@@ -2763,8 +3182,41 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\aanswers\x18\f \x03(\v2 .opencode.tool.v1.QuestionAnswerR\aanswers\x120\n" +
 	"\x06person\x18\r \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x126\n" +
 	"\x06method\x18\x0e \x01(\x0e2\x1e.opencode.tool.v1.AnswerMethodR\x06method\x12-\n" +
-	"\x05shown\x18\x10 \x01(\x0e2\x17.opencode.tool.v1.ShownR\x05shown\x12\x18\n" +
-	"\achannel\x18\x12 \x01(\tR\achannel\"v\n" +
+	"\x05shown\x18\x10 \x01(\x0e2\x17.opencode.tool.v1.ShownR\x05shown\x12\x16\n" +
+	"\x06reason\x18\x0f \x01(\tR\x06reason\x12,\n" +
+	"\x05votes\x18\x11 \x03(\v2\x16.opencode.tool.v1.VoteR\x05votes\x12\x18\n" +
+	"\achannel\x18\x12 \x01(\tR\achannel\"\xd8\x01\n" +
+	"\fApprovalNeed\x127\n" +
+	"\x03all\x18\x01 \x03(\v2%.opencode.tool.v1.ApprovalRequirementR\x03all\x12\x16\n" +
+	"\x06reject\x18\x02 \x01(\rR\x06reject\x12'\n" +
+	"\x0freason_required\x18\x04 \x01(\bR\x0ereasonRequired\x12%\n" +
+	"\x0eshown_required\x18\x05 \x01(\bR\rshownRequired\x12!\n" +
+	"\fother_person\x18\x06 \x01(\bR\votherPersonJ\x04\b\x03\x10\x04\"C\n" +
+	"\x13ApprovalRequirement\x12\x18\n" +
+	"\aapprove\x18\x01 \x01(\rR\aapprove\x12\x12\n" +
+	"\x04from\x18\x02 \x03(\tR\x04from\"\xd0\x03\n" +
+	"\x04Vote\x120\n" +
+	"\x06person\x18\x01 \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x12=\n" +
+	"\aoutcome\x18\x02 \x01(\x0e2#.opencode.tool.v1.PermissionOutcomeR\aoutcome\x12\x19\n" +
+	"\boffer_id\x18\x03 \x01(\tR\aofferId\x12\x1f\n" +
+	"\vview_digest\x18\x04 \x01(\tR\n" +
+	"viewDigest\x126\n" +
+	"\x06method\x18\x05 \x01(\x0e2\x1e.opencode.tool.v1.AnswerMethodR\x06method\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04time\x18\a \x01(\x01R\x04time\x12\x0e\n" +
+	"\x02by\x18\t \x01(\tR\x02by\x12\x19\n" +
+	"\breply_id\x18\n" +
+	" \x01(\tR\areplyId\x12#\n" +
+	"\ranswer_digest\x18\v \x01(\tR\fanswerDigest\x12-\n" +
+	"\x05shown\x18\f \x01(\x0e2\x17.opencode.tool.v1.ShownR\x05shown\x12\x18\n" +
+	"\achannel\x18\r \x01(\tR\achannel\x12\x18\n" +
+	"\aexpires\x18\x0e \x01(\x01R\aexpiresJ\x04\b\b\x10\t\"\x9c\x01\n" +
+	"\x0fPermissionVoted\x12#\n" +
+	"\rpermission_id\x18\x01 \x01(\tR\fpermissionId\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x02 \x01(\tR\tsessionId\x12\x17\n" +
+	"\acall_id\x18\x03 \x01(\tR\x06callId\x12,\n" +
+	"\x05votes\x18\x04 \x03(\v2\x16.opencode.tool.v1.VoteR\x05votes\"v\n" +
 	"\x06Person\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06issuer\x18\x02 \x01(\tR\x06issuer\x12\x18\n" +
@@ -2781,7 +3233,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\";\n" +
 	"\x0eQuestionAnswer\x12)\n" +
-	"\x06values\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x15\"\ar\x05\x10\x01\x18\x80 R\x06values\"\xca\x06\n" +
+	"\x06values\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x15\"\ar\x05\x10\x01\x18\x80 R\x06values\"\xf6\x06\n" +
 	"\x0eDecisionRecord\x122\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.opencode.tool.v1.DecisionKindR\x04kind\x12\x1d\n" +
 	"\n" +
@@ -2801,7 +3253,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\trequester\x18\x0e \x01(\v2\x1b.opencode.tool.v1.RequesterR\trequester\x127\n" +
 	"\atraffic\x18\x0f \x03(\v2\x1d.opencode.tool.v1.HostTrafficR\atraffic\x120\n" +
 	"\x06person\x18\x10 \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x126\n" +
-	"\x06method\x18\x11 \x01(\x0e2\x1e.opencode.tool.v1.AnswerMethodR\x06method\x125\n" +
+	"\x06method\x18\x11 \x01(\x0e2\x1e.opencode.tool.v1.AnswerMethodR\x06method\x12*\n" +
+	"\x04vote\x18\x12 \x01(\v2\x16.opencode.tool.v1.VoteR\x04vote\x125\n" +
 	"\x05facts\x18\x14 \x01(\v2\x1f.opencode.tool.v1.DecisionFactsR\x05facts\x126\n" +
 	"\x06shadow\x18\x15 \x01(\v2\x1e.opencode.tool.v1.PolicyShadowR\x06shadow\"\x8c\x01\n" +
 	"\fPolicyShadow\x12:\n" +
@@ -2899,7 +3352,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x11SHOWN_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSHOWN_UNKNOWN\x10\x01\x12\x0f\n" +
 	"\vSHOWN_WHOLE\x10\x02\x12\x11\n" +
-	"\rSHOWN_PARTIAL\x10\x03*\xd7\x02\n" +
+	"\rSHOWN_PARTIAL\x10\x03*\xf0\x02\n" +
 	"\fDecisionKind\x12\x1d\n" +
 	"\x19DECISION_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15DECISION_KIND_ALLOWED\x10\x01\x12\x18\n" +
@@ -2909,7 +3362,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x15DECISION_KIND_REVOKED\x10\x05\x12\x1a\n" +
 	"\x16DECISION_KIND_REPORTED\x10\x06\x12\x1b\n" +
 	"\x17DECISION_KIND_CONNECTED\x10\a\x12\x1b\n" +
-	"\x17DECISION_KIND_CONFIRMED\x10\b\x12\x19\n" +
+	"\x17DECISION_KIND_CONFIRMED\x10\b\x12\x17\n" +
+	"\x13DECISION_KIND_VOTED\x10\t\x12\x19\n" +
 	"\x15DECISION_KIND_STOPPED\x10\v\x12\x19\n" +
 	"\x15DECISION_KIND_RESUMED\x10\f\x12\x18\n" +
 	"\x14DECISION_KIND_PEOPLE\x10\rB\xaf\x01\n" +
@@ -2928,36 +3382,40 @@ func file_opencode_tool_v1_permission_proto_rawDescGZIP() []byte {
 }
 
 var file_opencode_tool_v1_permission_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_opencode_tool_v1_permission_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_opencode_tool_v1_permission_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_opencode_tool_v1_permission_proto_goTypes = []any{
-	(PermissionAction)(0),      // 0: opencode.tool.v1.PermissionAction
-	(PermissionLayer)(0),       // 1: opencode.tool.v1.PermissionLayer
-	(PermissionReason)(0),      // 2: opencode.tool.v1.PermissionReason
-	(GrantScope)(0),            // 3: opencode.tool.v1.GrantScope
-	(PermissionOutcome)(0),     // 4: opencode.tool.v1.PermissionOutcome
-	(AnswerMethod)(0),          // 5: opencode.tool.v1.AnswerMethod
-	(Shown)(0),                 // 6: opencode.tool.v1.Shown
-	(DecisionKind)(0),          // 7: opencode.tool.v1.DecisionKind
-	(*PermissionRule)(nil),     // 8: opencode.tool.v1.PermissionRule
-	(*PermissionDecision)(nil), // 9: opencode.tool.v1.PermissionDecision
-	(*RuleMatch)(nil),          // 10: opencode.tool.v1.RuleMatch
-	(*RuleList)(nil),           // 11: opencode.tool.v1.RuleList
-	(*GrantMatch)(nil),         // 12: opencode.tool.v1.GrantMatch
-	(*ArgvPrefix)(nil),         // 13: opencode.tool.v1.ArgvPrefix
-	(*Offer)(nil),              // 14: opencode.tool.v1.Offer
-	(*Grant)(nil),              // 15: opencode.tool.v1.Grant
-	(*PermissionSettled)(nil),  // 16: opencode.tool.v1.PermissionSettled
-	(*Person)(nil),             // 17: opencode.tool.v1.Person
-	(*Question)(nil),           // 18: opencode.tool.v1.Question
-	(*QuestionOption)(nil),     // 19: opencode.tool.v1.QuestionOption
-	(*QuestionAnswer)(nil),     // 20: opencode.tool.v1.QuestionAnswer
-	(*DecisionRecord)(nil),     // 21: opencode.tool.v1.DecisionRecord
-	(*PolicyShadow)(nil),       // 22: opencode.tool.v1.PolicyShadow
-	(*DecisionFacts)(nil),      // 23: opencode.tool.v1.DecisionFacts
-	(*HostTraffic)(nil),        // 24: opencode.tool.v1.HostTraffic
-	(*HostReport)(nil),         // 25: opencode.tool.v1.HostReport
-	(*Requester)(nil),          // 26: opencode.tool.v1.Requester
-	(*AuditEntry)(nil),         // 27: opencode.tool.v1.AuditEntry
+	(PermissionAction)(0),       // 0: opencode.tool.v1.PermissionAction
+	(PermissionLayer)(0),        // 1: opencode.tool.v1.PermissionLayer
+	(PermissionReason)(0),       // 2: opencode.tool.v1.PermissionReason
+	(GrantScope)(0),             // 3: opencode.tool.v1.GrantScope
+	(PermissionOutcome)(0),      // 4: opencode.tool.v1.PermissionOutcome
+	(AnswerMethod)(0),           // 5: opencode.tool.v1.AnswerMethod
+	(Shown)(0),                  // 6: opencode.tool.v1.Shown
+	(DecisionKind)(0),           // 7: opencode.tool.v1.DecisionKind
+	(*PermissionRule)(nil),      // 8: opencode.tool.v1.PermissionRule
+	(*PermissionDecision)(nil),  // 9: opencode.tool.v1.PermissionDecision
+	(*RuleMatch)(nil),           // 10: opencode.tool.v1.RuleMatch
+	(*RuleList)(nil),            // 11: opencode.tool.v1.RuleList
+	(*GrantMatch)(nil),          // 12: opencode.tool.v1.GrantMatch
+	(*ArgvPrefix)(nil),          // 13: opencode.tool.v1.ArgvPrefix
+	(*Offer)(nil),               // 14: opencode.tool.v1.Offer
+	(*Grant)(nil),               // 15: opencode.tool.v1.Grant
+	(*PermissionSettled)(nil),   // 16: opencode.tool.v1.PermissionSettled
+	(*ApprovalNeed)(nil),        // 17: opencode.tool.v1.ApprovalNeed
+	(*ApprovalRequirement)(nil), // 18: opencode.tool.v1.ApprovalRequirement
+	(*Vote)(nil),                // 19: opencode.tool.v1.Vote
+	(*PermissionVoted)(nil),     // 20: opencode.tool.v1.PermissionVoted
+	(*Person)(nil),              // 21: opencode.tool.v1.Person
+	(*Question)(nil),            // 22: opencode.tool.v1.Question
+	(*QuestionOption)(nil),      // 23: opencode.tool.v1.QuestionOption
+	(*QuestionAnswer)(nil),      // 24: opencode.tool.v1.QuestionAnswer
+	(*DecisionRecord)(nil),      // 25: opencode.tool.v1.DecisionRecord
+	(*PolicyShadow)(nil),        // 26: opencode.tool.v1.PolicyShadow
+	(*DecisionFacts)(nil),       // 27: opencode.tool.v1.DecisionFacts
+	(*HostTraffic)(nil),         // 28: opencode.tool.v1.HostTraffic
+	(*HostReport)(nil),          // 29: opencode.tool.v1.HostReport
+	(*Requester)(nil),           // 30: opencode.tool.v1.Requester
+	(*AuditEntry)(nil),          // 31: opencode.tool.v1.AuditEntry
 }
 var file_opencode_tool_v1_permission_proto_depIdxs = []int32{
 	0,  // 0: opencode.tool.v1.PermissionRule.action:type_name -> opencode.tool.v1.PermissionAction
@@ -2976,32 +3434,41 @@ var file_opencode_tool_v1_permission_proto_depIdxs = []int32{
 	12, // 13: opencode.tool.v1.Offer.also:type_name -> opencode.tool.v1.GrantMatch
 	3,  // 14: opencode.tool.v1.Grant.scope:type_name -> opencode.tool.v1.GrantScope
 	12, // 15: opencode.tool.v1.Grant.match:type_name -> opencode.tool.v1.GrantMatch
-	4,  // 16: opencode.tool.v1.PermissionSettled.outcome:type_name -> opencode.tool.v1.PermissionOutcome
-	20, // 17: opencode.tool.v1.PermissionSettled.answers:type_name -> opencode.tool.v1.QuestionAnswer
-	17, // 18: opencode.tool.v1.PermissionSettled.person:type_name -> opencode.tool.v1.Person
-	5,  // 19: opencode.tool.v1.PermissionSettled.method:type_name -> opencode.tool.v1.AnswerMethod
-	6,  // 20: opencode.tool.v1.PermissionSettled.shown:type_name -> opencode.tool.v1.Shown
-	19, // 21: opencode.tool.v1.Question.options:type_name -> opencode.tool.v1.QuestionOption
-	7,  // 22: opencode.tool.v1.DecisionRecord.kind:type_name -> opencode.tool.v1.DecisionKind
-	9,  // 23: opencode.tool.v1.DecisionRecord.decisions:type_name -> opencode.tool.v1.PermissionDecision
-	16, // 24: opencode.tool.v1.DecisionRecord.settled:type_name -> opencode.tool.v1.PermissionSettled
-	15, // 25: opencode.tool.v1.DecisionRecord.grants:type_name -> opencode.tool.v1.Grant
-	25, // 26: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
-	26, // 27: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
-	24, // 28: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
-	17, // 29: opencode.tool.v1.DecisionRecord.person:type_name -> opencode.tool.v1.Person
-	5,  // 30: opencode.tool.v1.DecisionRecord.method:type_name -> opencode.tool.v1.AnswerMethod
-	23, // 31: opencode.tool.v1.DecisionRecord.facts:type_name -> opencode.tool.v1.DecisionFacts
-	22, // 32: opencode.tool.v1.DecisionRecord.shadow:type_name -> opencode.tool.v1.PolicyShadow
-	0,  // 33: opencode.tool.v1.PolicyShadow.action:type_name -> opencode.tool.v1.PermissionAction
-	9,  // 34: opencode.tool.v1.PolicyShadow.decision:type_name -> opencode.tool.v1.PermissionDecision
-	0,  // 35: opencode.tool.v1.DecisionFacts.action:type_name -> opencode.tool.v1.PermissionAction
-	21, // 36: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
-	37, // [37:37] is the sub-list for method output_type
-	37, // [37:37] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	21, // 16: opencode.tool.v1.Grant.voters:type_name -> opencode.tool.v1.Person
+	4,  // 17: opencode.tool.v1.PermissionSettled.outcome:type_name -> opencode.tool.v1.PermissionOutcome
+	24, // 18: opencode.tool.v1.PermissionSettled.answers:type_name -> opencode.tool.v1.QuestionAnswer
+	21, // 19: opencode.tool.v1.PermissionSettled.person:type_name -> opencode.tool.v1.Person
+	5,  // 20: opencode.tool.v1.PermissionSettled.method:type_name -> opencode.tool.v1.AnswerMethod
+	6,  // 21: opencode.tool.v1.PermissionSettled.shown:type_name -> opencode.tool.v1.Shown
+	19, // 22: opencode.tool.v1.PermissionSettled.votes:type_name -> opencode.tool.v1.Vote
+	18, // 23: opencode.tool.v1.ApprovalNeed.all:type_name -> opencode.tool.v1.ApprovalRequirement
+	21, // 24: opencode.tool.v1.Vote.person:type_name -> opencode.tool.v1.Person
+	4,  // 25: opencode.tool.v1.Vote.outcome:type_name -> opencode.tool.v1.PermissionOutcome
+	5,  // 26: opencode.tool.v1.Vote.method:type_name -> opencode.tool.v1.AnswerMethod
+	6,  // 27: opencode.tool.v1.Vote.shown:type_name -> opencode.tool.v1.Shown
+	19, // 28: opencode.tool.v1.PermissionVoted.votes:type_name -> opencode.tool.v1.Vote
+	23, // 29: opencode.tool.v1.Question.options:type_name -> opencode.tool.v1.QuestionOption
+	7,  // 30: opencode.tool.v1.DecisionRecord.kind:type_name -> opencode.tool.v1.DecisionKind
+	9,  // 31: opencode.tool.v1.DecisionRecord.decisions:type_name -> opencode.tool.v1.PermissionDecision
+	16, // 32: opencode.tool.v1.DecisionRecord.settled:type_name -> opencode.tool.v1.PermissionSettled
+	15, // 33: opencode.tool.v1.DecisionRecord.grants:type_name -> opencode.tool.v1.Grant
+	29, // 34: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
+	30, // 35: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
+	28, // 36: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
+	21, // 37: opencode.tool.v1.DecisionRecord.person:type_name -> opencode.tool.v1.Person
+	5,  // 38: opencode.tool.v1.DecisionRecord.method:type_name -> opencode.tool.v1.AnswerMethod
+	19, // 39: opencode.tool.v1.DecisionRecord.vote:type_name -> opencode.tool.v1.Vote
+	27, // 40: opencode.tool.v1.DecisionRecord.facts:type_name -> opencode.tool.v1.DecisionFacts
+	26, // 41: opencode.tool.v1.DecisionRecord.shadow:type_name -> opencode.tool.v1.PolicyShadow
+	0,  // 42: opencode.tool.v1.PolicyShadow.action:type_name -> opencode.tool.v1.PermissionAction
+	9,  // 43: opencode.tool.v1.PolicyShadow.decision:type_name -> opencode.tool.v1.PermissionDecision
+	0,  // 44: opencode.tool.v1.DecisionFacts.action:type_name -> opencode.tool.v1.PermissionAction
+	25, // 45: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
+	46, // [46:46] is the sub-list for method output_type
+	46, // [46:46] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_permission_proto_init() }
@@ -3021,7 +3488,7 @@ func file_opencode_tool_v1_permission_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_opencode_tool_v1_permission_proto_rawDesc), len(file_opencode_tool_v1_permission_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   20,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

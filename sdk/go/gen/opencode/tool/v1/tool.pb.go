@@ -430,7 +430,8 @@ const (
 	// of the session tree that the grant covers completely.
 	PermissionReply_PERMISSION_REPLY_ALWAYS PermissionReply = 2
 	// PERMISSION_REPLY_REJECT refuses: this call ends REJECTED and its other permission requests are withdrawn; no other
-	// call is affected. It dismisses a question.
+	// call is affected. It dismisses a question. Where ApprovalNeed.reject is over 1, it is a vote until so many persons
+	// have rejected.
 	PermissionReply_PERMISSION_REPLY_REJECT PermissionReply = 3
 )
 
@@ -1754,7 +1755,8 @@ type PermissionRequest struct {
 	Expires float64 `protobuf:"fixed64,23,opt,name=expires,proto3" json:"expires,omitempty"`
 	// digest identifies what will run: tool definition, input, working directory, content of the file to change. An
 	// answer may send it as `expected_digest`. If it no longer matches when the call would start, the approval does not
-	// count. A request never changes after it was opened, so its id and this digest also name the view that was shown.
+	// count. A request never changes after it was opened, apart from its `votes`, so its id and this digest also name the view
+	// that was shown.
 	Digest string `protobuf:"bytes,24,opt,name=digest,proto3" json:"digest,omitempty"`
 	// preview is the effect of the call; absent where it would reveal content that `read` does not allow.
 	Preview *Preview `protobuf:"bytes,25,opt,name=preview,proto3" json:"preview,omitempty"`
@@ -1786,6 +1788,14 @@ type PermissionRequest struct {
 	Risks []*Risk `protobuf:"bytes,32,rep,name=risks,proto3" json:"risks,omitempty"`
 	// requester is the agent that asks; see ToolPart.requester.
 	Requester *Requester `protobuf:"bytes,33,opt,name=requester,proto3" json:"requester,omitempty"`
+	// need is how many persons have to approve, of which groups, and how; absent where one answer of any approver settles the
+	// request. Say what is missing, such as "1 of 2, waiting for sre". A hook of a plugin does not answer such a request, and a
+	// grant covers it only if the persons who saved the grant meet the need now. A request with questions has none.
+	Need *ApprovalNeed `protobuf:"bytes,35,opt,name=need,proto3" json:"need,omitempty"`
+	// votes are the votes so far, one of each person, in the order in which they came; only where there is a `need`. The event
+	// permission_voted has them all after each vote. A changed input voids them: an edit settles the request, and what the
+	// new input needs is asked for in another one.
+	Votes []*Vote `protobuf:"bytes,36,rep,name=votes,proto3" json:"votes,omitempty"`
 	// view is the whole call as approvers see it: show all of it before you let a person approve. It is made when the
 	// request is opened and never again. Absent only in a request that a version without views has opened.
 	View *CallView `protobuf:"bytes,34,opt,name=view,proto3" json:"view,omitempty"`
@@ -1971,6 +1981,20 @@ func (x *PermissionRequest) GetRisks() []*Risk {
 func (x *PermissionRequest) GetRequester() *Requester {
 	if x != nil {
 		return x.Requester
+	}
+	return nil
+}
+
+func (x *PermissionRequest) GetNeed() *ApprovalNeed {
+	if x != nil {
+		return x.Need
+	}
+	return nil
+}
+
+func (x *PermissionRequest) GetVotes() []*Vote {
+	if x != nil {
+		return x.Votes
 	}
 	return nil
 }
@@ -2431,7 +2455,7 @@ type PermissionResponse struct {
 	OfferId string `protobuf:"bytes,23,opt,name=offer_id,json=offerId,proto3" json:"offer_id,omitempty"`
 	// input replaces the call's arguments; only with ONCE. They must fit the tool's schema, otherwise the answer fails
 	// with INVALID_INPUT and the permission request stays open. All open permission requests of the call are settled
-	// EDITED, and in the same step the call gets the new arguments and is planned and judged again: what they need is
+	// EDITED, which voids their votes, and in the same step the call gets the new arguments and is planned and judged again: what they need is
 	// asked for, with its own preview, so that an edit approves nothing by itself. The call's result informs the model of
 	// the change. Arguments equal to those of the call are not an edit. A call that asks questions is not edited
 	// (NOT_EDITABLE): they are its arguments.
@@ -2453,6 +2477,9 @@ type PermissionResponse struct {
 	// the screen, such as the text of a file that has changed since, and UNKNOWN if the client does not know. UNSPECIFIED
 	// is WHOLE. The record (PermissionSettled.shown) never says more than this.
 	Shown Shown `protobuf:"varint,28,opt,name=shown,proto3,enum=opencode.tool.v1.Shown" json:"shown,omitempty"`
+	// reason is why, for people and the audit; the model never sees it. Any reply can have one; where ApprovalNeed.reason_required
+	// is set, an approval without one is refused (REASON_MISSING).
+	Reason string `protobuf:"bytes,29,opt,name=reason,proto3" json:"reason,omitempty"`
 	// on_behalf_of is the person who answered (Person.id), for a token with the role relay, which must name it: a person
 	// with a sign-in that may answer now, otherwise NO_SUCH_PERSON. What that person may not answer, it may not. It rejects,
 	// or approves ONCE this request alone, without `input`, with `expected_digest`, and only where a `[[notify]]` entry with
@@ -2578,6 +2605,13 @@ func (x *PermissionResponse) GetShown() Shown {
 	return Shown_SHOWN_UNSPECIFIED
 }
 
+func (x *PermissionResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 func (x *PermissionResponse) GetOnBehalfOf() string {
 	if x != nil {
 		return x.OnBehalfOf
@@ -2592,7 +2626,8 @@ func (x *PermissionResponse) GetChannel() string {
 	return ""
 }
 
-// Empty means that an answer is durably recorded as the winner. It does not mean that the tool continued.
+// Empty means that an answer is durably recorded: as the winner, or, where the permission request has a `need`, as a vote. It
+// does not mean that the tool continued.
 type Empty struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2740,7 +2775,7 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\"9\n" +
 	"\vHiddenPaths\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\x12\x14\n" +
-	"\x05paths\x18\x02 \x03(\tR\x05paths\"\xab\a\n" +
+	"\x05paths\x18\x02 \x03(\tR\x05paths\"\x8d\b\n" +
 	"\x11PermissionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -2765,7 +2800,9 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\bwarnings\x18\x1e \x03(\tR\bwarnings\x126\n" +
 	"\bquestion\x18\x1f \x03(\v2\x1a.opencode.tool.v1.QuestionR\bquestion\x12,\n" +
 	"\x05risks\x18  \x03(\v2\x16.opencode.tool.v1.RiskR\x05risks\x129\n" +
-	"\trequester\x18! \x01(\v2\x1b.opencode.tool.v1.RequesterR\trequester\x12.\n" +
+	"\trequester\x18! \x01(\v2\x1b.opencode.tool.v1.RequesterR\trequester\x122\n" +
+	"\x04need\x18# \x01(\v2\x1e.opencode.tool.v1.ApprovalNeedR\x04need\x12,\n" +
+	"\x05votes\x18$ \x03(\v2\x16.opencode.tool.v1.VoteR\x05votes\x12.\n" +
 	"\x04view\x18\" \x01(\v2\x1a.opencode.tool.v1.CallViewR\x04view\x120\n" +
 	"\x06person\x18% \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x12\x18\n" +
 	"\achanged\x18& \x01(\tR\achangedB\a\n" +
@@ -2798,7 +2835,7 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\x15PermissionToolContext\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\tR\tmessageId\x12\x17\n" +
-	"\acall_id\x18\x02 \x01(\tR\x06callId\"\x9a\f\n" +
+	"\acall_id\x18\x02 \x01(\tR\x06callId\"\xbc\f\n" +
 	"\x12PermissionResponse\x12(\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\tsessionId\x12.\n" +
@@ -2815,7 +2852,8 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\aexpires\x18\x1a \x01(\x01B\x10\xbaH\r\x12\v@\x01)\x00\x00\x00\x00\x00\x00\x00\x00R\aexpires\x12D\n" +
 	"\aanswers\x18\x1b \x03(\v2 .opencode.tool.v1.QuestionAnswerB\b\xbaH\x05\x92\x01\x02\x10\n" +
 	"R\aanswers\x127\n" +
-	"\x05shown\x18\x1c \x01(\x0e2\x17.opencode.tool.v1.ShownB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05shown\x12)\n" +
+	"\x05shown\x18\x1c \x01(\x0e2\x17.opencode.tool.v1.ShownB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05shown\x12 \n" +
+	"\x06reason\x18\x1d \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12)\n" +
 	"\fon_behalf_of\x18\x1f \x01(\tB\a\xbaH\x04r\x02\x18@R\n" +
 	"onBehalfOf\x12!\n" +
 	"\achannel\x18  \x01(\tB\a\xbaH\x04r\x02\x18@R\achannel:\xed\x06\xbaH\xe9\x06\x1at\n" +
@@ -2928,8 +2966,10 @@ var file_opencode_tool_v1_tool_proto_goTypes = []any{
 	(*Offer)(nil),                 // 29: opencode.tool.v1.Offer
 	(*PermissionDecision)(nil),    // 30: opencode.tool.v1.PermissionDecision
 	(*Question)(nil),              // 31: opencode.tool.v1.Question
-	(*QuestionAnswer)(nil),        // 32: opencode.tool.v1.QuestionAnswer
-	(Shown)(0),                    // 33: opencode.tool.v1.Shown
+	(*ApprovalNeed)(nil),          // 32: opencode.tool.v1.ApprovalNeed
+	(*Vote)(nil),                  // 33: opencode.tool.v1.Vote
+	(*QuestionAnswer)(nil),        // 34: opencode.tool.v1.QuestionAnswer
+	(Shown)(0),                    // 35: opencode.tool.v1.Shown
 }
 var file_opencode_tool_v1_tool_proto_depIdxs = []int32{
 	7,  // 0: opencode.tool.v1.ToolState.pending:type_name -> opencode.tool.v1.ToolStatePending
@@ -2968,21 +3008,23 @@ var file_opencode_tool_v1_tool_proto_depIdxs = []int32{
 	31, // 33: opencode.tool.v1.PermissionRequest.question:type_name -> opencode.tool.v1.Question
 	21, // 34: opencode.tool.v1.PermissionRequest.risks:type_name -> opencode.tool.v1.Risk
 	27, // 35: opencode.tool.v1.PermissionRequest.requester:type_name -> opencode.tool.v1.Requester
-	18, // 36: opencode.tool.v1.PermissionRequest.view:type_name -> opencode.tool.v1.CallView
-	28, // 37: opencode.tool.v1.PermissionRequest.person:type_name -> opencode.tool.v1.Person
-	19, // 38: opencode.tool.v1.CallView.input:type_name -> opencode.tool.v1.ViewLeaf
-	20, // 39: opencode.tool.v1.CallView.files:type_name -> opencode.tool.v1.ViewFile
-	3,  // 40: opencode.tool.v1.ViewFile.use:type_name -> opencode.tool.v1.ViewFileUse
-	4,  // 41: opencode.tool.v1.Risk.kind:type_name -> opencode.tool.v1.RiskKind
-	5,  // 42: opencode.tool.v1.PermissionResponse.reply:type_name -> opencode.tool.v1.PermissionReply
-	25, // 43: opencode.tool.v1.PermissionResponse.input:type_name -> google.protobuf.Struct
-	32, // 44: opencode.tool.v1.PermissionResponse.answers:type_name -> opencode.tool.v1.QuestionAnswer
-	33, // 45: opencode.tool.v1.PermissionResponse.shown:type_name -> opencode.tool.v1.Shown
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	32, // 36: opencode.tool.v1.PermissionRequest.need:type_name -> opencode.tool.v1.ApprovalNeed
+	33, // 37: opencode.tool.v1.PermissionRequest.votes:type_name -> opencode.tool.v1.Vote
+	18, // 38: opencode.tool.v1.PermissionRequest.view:type_name -> opencode.tool.v1.CallView
+	28, // 39: opencode.tool.v1.PermissionRequest.person:type_name -> opencode.tool.v1.Person
+	19, // 40: opencode.tool.v1.CallView.input:type_name -> opencode.tool.v1.ViewLeaf
+	20, // 41: opencode.tool.v1.CallView.files:type_name -> opencode.tool.v1.ViewFile
+	3,  // 42: opencode.tool.v1.ViewFile.use:type_name -> opencode.tool.v1.ViewFileUse
+	4,  // 43: opencode.tool.v1.Risk.kind:type_name -> opencode.tool.v1.RiskKind
+	5,  // 44: opencode.tool.v1.PermissionResponse.reply:type_name -> opencode.tool.v1.PermissionReply
+	25, // 45: opencode.tool.v1.PermissionResponse.input:type_name -> google.protobuf.Struct
+	34, // 46: opencode.tool.v1.PermissionResponse.answers:type_name -> opencode.tool.v1.QuestionAnswer
+	35, // 47: opencode.tool.v1.PermissionResponse.shown:type_name -> opencode.tool.v1.Shown
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_tool_proto_init() }

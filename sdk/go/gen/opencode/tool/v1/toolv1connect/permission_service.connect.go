@@ -88,12 +88,14 @@ const (
 // PermissionServiceClient is a client for the opencode.tool.v1.PermissionService service.
 type PermissionServiceClient interface {
 	// RespondToPermission settles one permission request. Of all answers, at all replicas, and the deadline exactly one
-	// wins. OK means that this answer is durably recorded as the winner. The same answer again (same `reply_id`, or
-	// none and the same principal) is OK. Other cases: any other second answer fails with ALREADY_ANSWERED and the
+	// wins. OK means that this answer is durably recorded as the winner; where the request has a `need`, that it is recorded as
+	// the vote of its person, which settles the request if it meets the need. A vote is OK after the settlement, too, if it is
+	// the same again. The same answer again (same `reply_id`, or none and the same principal) is OK. Other cases: any other second answer fails with ALREADY_ANSWERED and the
 	// winner; an expired or withdrawn request with ASK_CLOSED; a different `expected_digest` with ASK_CHANGED; "always"
 	// without an offer with NO_OFFER; edited arguments that do not fit the tool with INVALID_INPUT, and for a call that
-	// already runs with NOT_EDITABLE; answers that do not fit the questions of the request with INVALID_ANSWERS. The
-	// person that made the call, and credentials that descend from it, are refused with OWN_CALL. An answer with the header
+	// already runs with NOT_EDITABLE; answers that do not fit the questions of the request with INVALID_ANSWERS; an
+	// approval against the `need` of the request with NOT_ELIGIBLE, REASON_MISSING or NOT_SHOWN, checked in this order after
+	// OWN_CALL. The person that made the call, and credentials that descend from it, are refused with OWN_CALL. An answer with the header
 	// `toolgate-time`, the value that GetServerInfo returned in its header of that name, is refused with DEADLINE_PASSED if it
 	// arrives more than 10 s later: a network that stalled must not deliver an answer that its sender has withdrawn.
 	// buf:lint:ignore RPC_REQUEST_STANDARD_NAME
@@ -381,12 +383,14 @@ func (c *permissionServiceClient) GetAttention(ctx context.Context, req *connect
 // PermissionServiceHandler is an implementation of the opencode.tool.v1.PermissionService service.
 type PermissionServiceHandler interface {
 	// RespondToPermission settles one permission request. Of all answers, at all replicas, and the deadline exactly one
-	// wins. OK means that this answer is durably recorded as the winner. The same answer again (same `reply_id`, or
-	// none and the same principal) is OK. Other cases: any other second answer fails with ALREADY_ANSWERED and the
+	// wins. OK means that this answer is durably recorded as the winner; where the request has a `need`, that it is recorded as
+	// the vote of its person, which settles the request if it meets the need. A vote is OK after the settlement, too, if it is
+	// the same again. The same answer again (same `reply_id`, or none and the same principal) is OK. Other cases: any other second answer fails with ALREADY_ANSWERED and the
 	// winner; an expired or withdrawn request with ASK_CLOSED; a different `expected_digest` with ASK_CHANGED; "always"
 	// without an offer with NO_OFFER; edited arguments that do not fit the tool with INVALID_INPUT, and for a call that
-	// already runs with NOT_EDITABLE; answers that do not fit the questions of the request with INVALID_ANSWERS. The
-	// person that made the call, and credentials that descend from it, are refused with OWN_CALL. An answer with the header
+	// already runs with NOT_EDITABLE; answers that do not fit the questions of the request with INVALID_ANSWERS; an
+	// approval against the `need` of the request with NOT_ELIGIBLE, REASON_MISSING or NOT_SHOWN, checked in this order after
+	// OWN_CALL. The person that made the call, and credentials that descend from it, are refused with OWN_CALL. An answer with the header
 	// `toolgate-time`, the value that GetServerInfo returned in its header of that name, is refused with DEADLINE_PASSED if it
 	// arrives more than 10 s later: a network that stalled must not deliver an answer that its sender has withdrawn.
 	// buf:lint:ignore RPC_REQUEST_STANDARD_NAME

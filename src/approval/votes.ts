@@ -1,0 +1,111 @@
+import { create } from "@bufbuild/protobuf";
+import {
+  type ApprovalNeed,
+  PermissionOutcome,
+  type PermissionSettled,
+  type Person,
+  PersonSchema,
+  Shown,
+  type Vote,
+  VoteSchema,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { notEligible, partlyShown, reasonMissing } from "./refusals.ts";
+
+/** Returns the groups of a person now; undefined for one who was revoked. */
+export type GroupsNow = (person: Person) => readonly string[] | undefined;
+
+/** The person of an answer. A principal without one stands for itself. */
+export function voterOf({ by = "", person }: { by?: string; person?: Person | undefined }): Person {
+  return person ?? create(PersonSchema, { id: by, issuer: "token", subject: by });
+}
+
+/** Checks if these persons meet every requirement, by their groups now. One person counts once, and in each requirement. */
+export function meetsNeed({ all }: ApprovalNeed, persons: readonly Person[], groupsNow: GroupsNow): boolean {
+  const groups = new Map(persons.map((person) => [person.id, groupsNow(person)]));
+  return all.every(({ approve, from }) => [...groups.values()].filter((of) => counts(of, from)).length >= approve);
+}
+
+function counts(groups: readonly string[] | undefined, from: readonly string[]): boolean {
+  return groups !== undefined && (from.length === 0 || from.some((name) => groups.includes(name)));
+}
+
+/** The persons who approve. */
+export function approversIn(votes: readonly Vote[]): Person[] {
+  return votes.flatMap(({ outcome, person }) => (outcome !== PermissionOutcome.REJECT && person ? person : []));
+}
+
+/** Checks if an approval still holds: the groups of the voters may have changed since. */
+export function isStillMet(
+  { need }: Pick<PermissionRequest, "need">,
+  settled: Pick<PermissionSettled, "votes"> | undefined,
+  groupsNow: GroupsNow,
+): boolean {
+  return need === undefined || meetsNeed(need, approversIn(settled?.votes ?? []), groupsNow);
+}
+
+/** Checks if the votes reject a request. */
+export function isRejectedBy({ reject }: ApprovalNeed, votes: readonly Vote[]): boolean {
+  return votes.filter(({ outcome }) => outcome === PermissionOutcome.REJECT).length >= Math.max(1, reject);
+}
+
+/** Checks if a person is one of those who may approve a request. */
+export function mayApprove(
+  { need, person: behind }: Pick<PermissionRequest, "need" | "person">,
+  voter: Person,
+  groupsNow: GroupsNow,
+): boolean {
+  if (need === undefined) return true;
+  if (need.otherPerson && behind?.id === voter.id) return false;
+  const groups = groupsNow(voter);
+  return need.all.some(({ from }) => counts(groups, from));
+}
+
+/** Refuses an approval that the need of a request does not admit, in the order that the contract names. */
+export function checkApproval(
+  request: PermissionRequest,
+  voter: Person,
+  { reason, shown }: { reason: string; shown: Shown },
+  groupsNow: GroupsNow,
+): void {
+  if (!mayApprove(request, voter, groupsNow)) throw notEligible(request, voter);
+  if (request.need?.reasonRequired && reason.trim() === "") throw reasonMissing(request);
+  if (request.need?.shownRequired && shown !== Shown.WHOLE) throw partlyShown(request);
+}
+
+/** Puts a vote in the place of the person's earlier one, behind the others. */
+export function withVote(votes: readonly Vote[], vote: Vote): Vote[] {
+  return [...votes.filter(({ person }) => person?.id !== vote.person?.id), vote];
+}
+
+/** Builds a vote from the fields of an answer. */
+export function voteOn(
+  { digest, view }: PermissionRequest,
+  outcome: PermissionOutcome,
+  fields: Partial<Omit<Vote, "$typeName" | "outcome" | "viewDigest">>,
+  expectedDigest: string,
+): Vote {
+  const viewDigest = expectedDigest !== "" && expectedDigest === digest ? (view?.digest ?? "") : "";
+  return create(VoteSchema, { ...fields, outcome, viewDigest });
+}
+
+/** What approving votes come to together, of those that count now. */
+export function agreedOffer(
+  votes: readonly Vote[],
+  groupsNow: GroupsNow,
+): { offerId: string; expires: number; voters: Person[] } | undefined {
+  const counted = votes.filter(({ outcome, person }) => {
+    return outcome !== PermissionOutcome.REJECT && person && groupsNow(person) !== undefined;
+  });
+  const [first] = counted;
+  const isAgreed = counted.every(
+    ({ outcome, offerId }) => outcome === PermissionOutcome.ALWAYS && offerId === first?.offerId,
+  );
+  if (first === undefined || !isAgreed) return undefined;
+  const ends = counted.map(({ expires }) => expires).filter((end) => end > 0);
+  return {
+    offerId: first.offerId,
+    expires: ends.length === 0 ? 0 : Math.min(...ends),
+    voters: approversIn(counted),
+  };
+}

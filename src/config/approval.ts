@@ -1,0 +1,99 @@
+import { riskKindOf } from "../core/risk-words.ts";
+import type { ApprovalRule, ConfiguredApprovals } from "../policy/approval-rules.ts";
+import { ruleCovers } from "../policy/rule-cover.ts";
+import { actions, expandHome } from "../policy/rules.ts";
+import { type GroupSettings, msOf } from "./people.ts";
+import { coversPattern } from "./reach.ts";
+import type { Settings } from "./schema.ts";
+import { ConfigError } from "./toml.ts";
+
+/** The entries of `[[approval]]`, and what may be wrong with them. */
+export interface WrittenApprovals extends ConfiguredApprovals {
+  readonly warnings: readonly { severity: "warning"; line: number | undefined; message: string }[];
+}
+
+/** Place of the settings. */
+interface Source {
+  file: string;
+  home: string;
+  lineOf(path: readonly PropertyKey[]): number | undefined;
+}
+
+const maxAskMs = 86_400_000;
+
+/** Reads the entries of `[[approval]]`; refuses one that no request can fulfil or that none reaches, by its line. */
+export function readApprovals(
+  { approval, insecure_no_auth }: Pick<Settings, "approval" | "insecure_no_auth">,
+  groups: readonly GroupSettings[],
+  { file, home, lineOf }: Source,
+): WrittenApprovals {
+  const warnings: WrittenApprovals["warnings"][number][] = [];
+  const rules = approval.map((entry, index): ApprovalRule => {
+    const lineAt = (...path: PropertyKey[]) =>
+      lineOf(["approval", index, ...path]) ?? lineOf(["approval", index, ...path.slice(0, -1)]);
+    const refuse = (problem: string, ...path: PropertyKey[]) =>
+      new ConfigError(`${file}:${lineAt(...path) ?? "?"}: [[approval]] ${problem}`);
+    const { permission, agent, workspace, approve, reject, from, also, risk, ask, always } = entry;
+    if (reject > approve)
+      throw refuse(
+        `would make it harder to reject (${reject} persons) than to approve (${approve}): lower reject`,
+        "reject",
+      );
+    const all = [{ approve, from }, ...also];
+    for (const [place, each] of all.entries()) {
+      const path = place === 0 ? [] : ["also", place - 1];
+      const unknown = each.from.find((name) => !groups.some((group) => group.name === name));
+      if (unknown !== undefined)
+        throw refuse(
+          `can never be approved by ${JSON.stringify(unknown)}: there is no [group.${unknown}]; add it, or correct the name`,
+          ...path,
+          "from",
+        );
+      const named = groups.filter(({ name }) => each.from.includes(name));
+      const members = new Set(named.flatMap((group) => group.members.map((member) => JSON.stringify(member))));
+      if (each.from.length === 0 || members.size >= each.approve) continue;
+      const has = `${each.from.join(", ")} ${each.from.length === 1 ? "has" : "have"} ${members.size} members`;
+      const problem = `needs ${each.approve} persons, and ${has}`;
+      if (named.every(({ claims }) => claims.length === 0))
+        throw refuse(`can never be approved: it ${problem}; add members, or lower approve`, ...path, "approve");
+      warnings.push({
+        severity: "warning",
+        line: lineAt(...path, "approve"),
+        message: `[[approval]] ${problem} by name: check that the groups of identity providers have the others`,
+      });
+    }
+    if (insecure_no_auth && all.some((each) => each.approve > 1 || each.from.length > 0))
+      throw refuse("can never be approved: with insecure_no_auth everyone is the same person", "approve");
+    const askMs = ask === undefined ? undefined : msOf(ask);
+    if (askMs !== undefined && askMs > maxAskMs) throw refuse(`stays open for ${ask}: at most a day`, "ask");
+    return {
+      ...{ permission, agent, workspace, reject, all, always, askMs, action: actions.ask },
+      pattern: expandHome(entry.pattern, home),
+      risks: risk.map(riskKindOf),
+      reasonRequired: entry.reason === "required",
+      shownRequired: entry.shown,
+      otherPerson: entry.other_person ?? approve > 1,
+    };
+  });
+  for (const [index, rule] of rules.entries()) {
+    const earlier = rules.slice(0, index).findIndex((other) => covers(other, rule, home));
+    if (earlier >= 0)
+      throw new ConfigError(
+        `${file}:${lineOf(["approval", index]) ?? "?"}: [[approval]] decides nothing: the entry in line ${lineOf(["approval", earlier])} covers its requests; put this one first`,
+      );
+  }
+  const named = new Set(rules.flatMap(({ all }) => all.flatMap(({ from }) => from)));
+  return { rules, groups: groups.filter(({ name }) => named.has(name)), warnings };
+}
+
+/** Checks if every request that an entry matches is matched by an earlier one. */
+function covers(earlier: ApprovalRule, entry: ApprovalRule, home: string): boolean {
+  const hasRisks = earlier.risks.length === 0 || entry.risks.length > 0;
+  return (
+    ruleCovers(earlier, entry, home) &&
+    coversPattern(earlier.agent, entry.agent) &&
+    coversPattern(earlier.workspace, entry.workspace) &&
+    hasRisks &&
+    entry.risks.every((kind) => earlier.risks.length === 0 || earlier.risks.includes(kind))
+  );
+}

@@ -1,0 +1,26 @@
+import { PermissionOutcome, type Vote } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+
+/**
+ * Says how many persons have approved a request and whom it waits for, such as "1 of 2, waiting for sre"; undefined where one answer
+ * settles it. The groups are those that voters had when they voted.
+ */
+export function needWords({ need, votes }: Pick<PermissionRequest, "need" | "votes">): string | undefined {
+  if (need === undefined) return undefined;
+  const approving = votes.filter(({ outcome }) => outcome !== PermissionOutcome.REJECT);
+  const states = need.all.map(({ approve, from }) => {
+    const count = approving.filter(
+      ({ person }) => from.length === 0 || from.some((name) => person?.groups.includes(name)),
+    );
+    const whom = from.length === 0 ? (count.length === 0 ? "an approver" : "another approver") : from.join(" or ");
+    return count.length >= approve ? `${approve} of ${approve}` : `${count.length} of ${approve}, waiting for ${whom}`;
+  });
+  const rejected = votes.length - approving.length;
+  return [...states, ...(rejected > 0 ? [`${rejected} of ${need.reject} rejected`] : [])].join("; ");
+}
+
+/** Names the persons who have voted, each with what they said. */
+export function voteWords({ person, by, outcome, reason }: Vote): string {
+  const what = outcome === PermissionOutcome.REJECT ? "rejected" : "approved";
+  return `${what} by ${person?.name || by}${reason === "" ? "" : `: ${reason}`}`;
+}
