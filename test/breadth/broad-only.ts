@@ -38,6 +38,7 @@ export const broadOnly = [
   "test/store/redis-copies.test.ts",
   // Random runs of the engine beside a model.
   "test/model/model.test.ts",
+  "test/model/votes.test.ts",
   // Hundreds of hostile command lines, and commands that start while files move; test/sandbox/enforcement runs always.
   "test/sandbox/attempts.test.ts",
   "test/sandbox/created.test.ts",
