@@ -1,12 +1,16 @@
 import { expect, test } from "vitest";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
-import { clientOf } from "../e2e/clients.ts";
+import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { clientOf, connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
-import { useBrowsers } from "./browser.ts";
+import { ask } from "./ask.ts";
+import { answer, untilLive, useBrowsers } from "./browser.ts";
 import { findings, sticksOut } from "./findings.ts";
 
 const browsers = useBrowsers();
-const service = useService();
+const service = useService({
+  settings: '[[approval]]\npermission = "bash"\napprove = 2\nreason = "required"\nshown = true\n',
+});
 const admin = "admin-token-for-tests";
 
 async function join(newPerson: string): Promise<string> {
@@ -55,4 +59,27 @@ test("a person without a name is asked for it, and an approver changes no other 
   await own.getByText("Dana", { exact: true }).waitFor();
   expect(await page.getByRole("button", { name: "Revoke this person" }).count()).toBe(1);
   expect(await page.getByLabel("Invite").count()).toBe(0);
+});
+
+test("a card says how many have approved and who, asks for a reason, and follows the votes of others", async () => {
+  const page = await browsers.open(service, "approver");
+  await untilLive(page);
+  const { call, end } = await ask(service, { command: "echo one" });
+  const card = page.getByRole("article");
+  await card.getByText("0 of 2, waiting for an approver").waitFor();
+  expect(await findings(page)).toEqual([]);
+  const other = connect(service, "admin");
+  const { permissions } = await other.permissions.listPermissions({});
+  const { id = "", digest = "" } = permissions[0] ?? {};
+  const vote = { sessionId: call.sessionId, permissionId: id, reply: PermissionReply.ONCE, reason: "planned" };
+  await other.permissions.respondToPermission({ ...vote, expectedDigest: digest });
+  await card.getByText("1 of 2, waiting for another approver").waitFor();
+  await card.getByText("approved by admin: planned").waitFor();
+  await page.getByLabel(/Reason to approve/).fill("because");
+  await answer(page, /Approve once/);
+  expect((await end()).part?.state.value).toMatchObject({ output: "one\n" });
+  await page
+    .getByText(/Approved once by admin, approver/)
+    .first()
+    .waitFor();
 });

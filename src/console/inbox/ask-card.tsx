@@ -214,11 +214,11 @@ function Needed({ group: { open } }: { group: AskGroup }) {
   const lines = new Set(open.flatMap((request) => [needWords(request) ?? [], request.votes.map(voteWords)].flat()));
   if (lines.size === 0) return null;
   return (
-    <ul class="needed" role="status">
+    <div class="needed" role="status">
       {[...lines].map((line) => (
-        <li key={line}>{visibleText(line)}</li>
+        <p key={line}>{visibleText(line)}</p>
       ))}
-    </ul>
+    </div>
   );
 }
 
