@@ -14,7 +14,7 @@ for (const name of readdirSync(dist, { withFileTypes: true }).map(({ name }) => 
   if (name !== "console") rmSync(join(dist, name), { recursive: true });
 
 const program = await buildProgram(dist);
-const page = await bundle({ root: join(root, "src/console") });
+const page = await bundle({ root: join(root, "src/console"), configFile: join(root, "build/console.ts") });
 const { ai, index, client, plugin, testing, validators, worker } = entries;
 const typed = writeDeclarations(
   root,

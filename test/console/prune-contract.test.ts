@@ -2,7 +2,7 @@ import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { neededContract } from "../../src/console/prune-contract.ts";
+import { neededContract } from "../../build/prune-contract.ts";
 
 const root = resolve(import.meta.dirname, "../..");
 const gen = join(root, "gen");

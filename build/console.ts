@@ -14,11 +14,13 @@ export default defineConfig({
     assetsInlineLimit: 0,
     // One style sheet compresses better than several.
     cssCodeSplit: false,
-    // So do the libraries and the messages that every page needs.
+    // So do the libraries and the messages that every page needs; one page draws QR codes.
     rolldownOptions: {
       output: {
         codeSplitting: {
-          groups: [{ name: "base", test: /node_modules|(?:permission|tool)_pb\.ts|quantities\.ts|long-text\.tsx/ }],
+          groups: [
+            { name: "base", test: /node_modules\/(?!uqr)|(?:permission|tool)_pb\.ts|quantities\.ts|long-text\.tsx/ },
+          ],
         },
       },
     },
@@ -27,8 +29,7 @@ export default defineConfig({
 
 /** Bundles only the part of the contract that the sources of the console name, without its validation rules. */
 function prunedContract(): Plugin {
-  const src = resolve(import.meta.dirname, "..");
-  const gen = resolve(src, "../gen");
+  const [src, gen] = ["src", "gen"].map((name) => resolve(import.meta.dirname, "..", name)) as [string, string];
   let prune: (code: string) => string = (code) => code;
   return {
     name: "pruned-contract",
@@ -63,7 +64,7 @@ function withoutUnused(): Plugin {
     transform(code, id) {
       const [, cut, by = ""] = cuts.find(([file]) => file.test(id)) ?? [];
       if (cut === undefined) return null;
-      if (!cut.test(code)) throw new Error(`${id} has no ${cut}: adapt src/console/vite.config.ts`);
+      if (!cut.test(code)) throw new Error(`${id} has no ${cut}: adapt build/console.ts`);
       return code.replace(cut, by);
     },
   };
