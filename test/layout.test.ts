@@ -244,7 +244,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   client: 850,
   compose: 3_145,
   config: 3_770,
-  console: 9_110,
+  console: 9_010,
   core: 2_120,
   edge: 8_020,
   people: 2_130,
@@ -256,7 +256,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   telemetry: 1_080,
   tool: 2_700,
   tools: 11_200,
-  view: 1_310,
+  view: 1_330,
 };
 
 const linesOf = (of: typeof sources) => of.reduce((sum, { text }) => sum + text.split("\n").length - 1, 0);

@@ -15,7 +15,7 @@ export const { version } = packageJson;
 
 /** Collects what GetServerInfo reports about this replica. */
 export function serverInfo(config: Config, sandbox: Sandbox, warnings: readonly string[]) {
-  const { workspaces, unattended, askMs, limits, mcpHolds } = config;
+  const { workspaces, unattended, askMs, limits, mcpHolds, publicUrl = "" } = config;
   return {
     version,
     workspaces: [...workspaces.keys()],
@@ -27,6 +27,7 @@ export function serverInfo(config: Config, sandbox: Sandbox, warnings: readonly 
       })),
     unattended,
     mcpHolds,
+    publicUrl,
     limits: create(LimitsSchema, {
       requestBytes: BigInt(limits.requestBytes),
       inputBytes: BigInt(limits.inputBytes),

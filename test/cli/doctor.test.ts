@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 import { EnforcementState, SandboxState } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { clockFinding } from "../../src/cli/commands/doctor.ts";
+import { momentOf } from "../../src/view/quantities.ts";
 import { makeCertificates } from "../edge/certificates.ts";
 import { startServer } from "../edge/server.ts";
 import { toolgate } from "./toolgate.ts";
@@ -28,6 +29,14 @@ test("doctor names each problem with its next step, goes on after it, and ends w
     {
       config: { tls: { cert, key, clientCa: undefined } },
       ready: async () => false,
+      channels: {
+        listChannels: async () => ({
+          channels: [
+            { name: "ops", lastFailed: 1, lastFailure: "it answered 403\u001b[31m" },
+            { name: "gone", disabled: true, lastFailed: 1, lastFailure: "it answered 410" },
+          ],
+        }),
+      },
       agents: {
         listConnectors: async () => ({
           connectors: [
@@ -56,6 +65,10 @@ test("doctor names each problem with its next step, goes on after it, and ends w
     "ok       agents       claude at ann@laptop: enforced",
     "warning  agents       codex at ann\\x1b[31m: advisory: killed",
     "                      next: run `toolgate connect --check` there to see what asks",
+    `warning  channels     ops: failing, the last attempt failed ${momentOf(1)}: it answered 403\\x1b[31m`,
+    "                      next: `toolgate channel test ops` says what to change",
+    `warning  channels     gone: disabled, the last attempt failed ${momentOf(1)}: it answered 410`,
+    "failed   channels     no channel is reachable: people learn of no request",
   ])
     expect(stdout.split("\n")).toContain(line);
   // The certificates of tests end tomorrow.

@@ -1,3 +1,4 @@
+import { encode } from "uqr";
 import { expect, test } from "vitest";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
@@ -9,7 +10,9 @@ import { findings, sticksOut } from "./findings.ts";
 
 const browsers = useBrowsers();
 const service = useService({
-  settings: '[[approval]]\npermission = "bash"\napprove = 2\nreason = "required"\nshown = true\n',
+  settings:
+    'public_url = "https://gate.example"\n' +
+    '[[approval]]\npermission = "bash"\napprove = 2\nreason = "required"\nshown = true\n',
 });
 const admin = "admin-token-for-tests";
 
@@ -47,7 +50,7 @@ test("an admin sees persons with their devices, invites one, and revokes a devic
   expect(await findings(phone)).toEqual([]);
 });
 
-test("a person without a name is asked for it, and an approver changes no other person", async () => {
+test("a person without a name is asked for it, changes no other person, and adds a device by a link that is a QR code, too", async () => {
   const { code } = await clientOf(CredentialService, service.url, admin).createCode({ newPerson: "" });
   const page = await (await browsers.browser()).newPage();
   await page.goto(`${service.url}/#code=${code}`);
@@ -59,6 +62,17 @@ test("a person without a name is asked for it, and an approver changes no other 
   await own.getByText("Dana", { exact: true }).waitFor();
   expect(await page.getByRole("button", { name: "Revoke this person" }).count()).toBe(1);
   expect(await page.getByLabel("Invite").count()).toBe(0);
+
+  await page.getByRole("button", { name: "Add a device" }).click();
+  const link = await page.locator(".add-device code").last().innerText();
+  const [, ownCode = ""] = /^https:\/\/gate\.example\/#code=(.+)$/.exec(link) ?? [];
+  const { size, data } = encode(link, { border: 2 });
+  const picture = page.getByRole("img", { name: "QR code of the link" });
+  expect(await picture.getAttribute("viewBox")).toBe(`0 0 ${size} ${size}`);
+  const drawn = [...((await picture.locator("path").getAttribute("d")) ?? "").matchAll(/M(\d+) (\d+)/g)];
+  const dark = data.flatMap((row, y) => row.flatMap((isDark, x) => (isDark ? [`${x} ${y}`] : [])));
+  expect(drawn.map(([, x, y]) => `${x} ${y}`)).toEqual(dark);
+  await clientOf(CredentialService, service.url).signIn({ code: ownCode });
 });
 
 test("a card says how many have approved and who, asks for a reason, and follows the votes of others", async () => {

@@ -1,136 +1,42 @@
-import type { CDPSession, Page, Worker } from "playwright-core";
 import { expect, onTestFinished, test } from "vitest";
 import { connect as connectAgent } from "../../src/client/connect.ts";
-import { createService, unconfined } from "../e2e/service.ts";
-import { invite, newBrowser, startPushService } from "../reach/push-service.ts";
-import { answersOf, untilArmed, untilLive, useBrowsers } from "./browser.ts";
+import { useBrowsers } from "./browser.ts";
+import { findings, sticksOut } from "./findings.ts";
+import { approveByPhone } from "./phone-approval.ts";
 
 const browsers = useBrowsers();
 
-/** Starts a service that keeps its address, and sends pushes to this push service. */
-async function startPushing(settings: string) {
-  const flags: string[] = [];
-  const service = createService({ settings: `lease_ms = 5000\n${settings}${unconfined}`, flags });
-  onTestFinished(() => service.close());
-  await service.start();
-  flags.push("--listen", new URL(service.url).host);
-  const crash = async () => {
-    await service.kill();
-    await service.start();
-  };
-  return { service, crash };
-}
-
-/** Opens a phone whose browser subscribes at a push service of the test, and was not asked for notifications yet. */
-async function openPhone(endpoint: string) {
-  const keys = newBrowser();
-  const browser = await browsers.browser({ viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true });
-  const bytes = (data: Uint8Array) => `new Uint8Array(${JSON.stringify([...data])}).buffer`;
-  await browser.addInitScript(`{
-    let permission = "default";
-    Object.defineProperty(Notification, "permission", { get: () => permission });
-    Notification.requestPermission = async () => (permission = "granted");
-    let made = null;
-    PushManager.prototype.getSubscription = async () => made;
-    PushManager.prototype.subscribe = async (options) => (made = {
-      endpoint: ${JSON.stringify(endpoint)},
-      options,
-      getKey: (name) => (name === "auth" ? ${bytes(keys.auth)} : ${bytes(keys.p256dh)}),
-      unsubscribe: async () => ((made = null), true),
-    });
-  }`);
-  return { browser, keys };
-}
-
-/** Delivers what the push service got to the service worker, as a browser does. Headless Chromium shows no notifications, so the worker keeps them. */
-async function createDelivery(page: Page, origin: string) {
-  const devtools: CDPSession = await page.context().newCDPSession(page);
-  const registered = new Promise<string>((resolve) => {
-    devtools.on("ServiceWorker.workerRegistrationUpdated", ({ registrations }) => {
-      const [found] = registrations.filter(({ isDeleted }) => !isDeleted);
-      if (found) resolve(found.registrationId);
-    });
-  });
-  await devtools.send("ServiceWorker.enable");
-  const registrationId = await registered;
-  const worker = page.context().serviceWorkers()[0] as Worker;
-  await worker.evaluate(`
-    self.shown = new Map();
-    self.opened = [];
-    registration.showNotification = async (title, options) => void shown.set(options.tag, { title, ...options });
-    clients.openWindow = async (path) => void opened.push(path);`);
-  return {
-    worker,
-    deliver: async (plain: Buffer) => {
-      await devtools.send("ServiceWorker.deliverPushMessage", { origin, registrationId, data: plain.toString() });
+test("a push and two taps let a call continue on a phone, with a kill -9 between any two steps, and a page shows the notices", async () => {
+  const ntfy = (name: string, url: string) => `[channel.${name}]\nkind = "ntfy"\nurl = "${url}"\nto = "t"\n`;
+  const command = "echo continued";
+  const { service, end } = await approveByPhone(browsers, {
+    settings: (url) => ntfy("away", "http://127.0.0.1:1/") + ntfy("works", `${url}/ntfy`),
+    command,
+    run({ url }) {
+      const agent = connectAgent({ url, token: "caller-token-for-tests" });
+      onTestFinished(() => agent.close());
+      return agent.call("bash", { command });
     },
-    shown: async () =>
-      (await worker.evaluate("[...shown.values()]")) as { title: string; body: string; tag: string; silent: boolean }[],
-  };
-}
-
-/** Taps the notification; returns the address that the worker opens, or undefined if it sends an open page there. */
-const tapNotification = `(async () => {
-  const [notification] = [...shown.values()];
-  const waits = [];
-  const event = Object.assign(new Event("notificationclick"), {
-    notification: { ...notification, close() {} },
-    waitUntil: (work) => waits.push(work),
   });
-  self.dispatchEvent(event);
-  await Promise.all(waits);
-  return opened.at(-1);
-})()`;
+  expect(end.output).toContain("continued");
 
-test("a push and two taps let a call continue on a phone, with a kill -9 between any two steps", async () => {
-  const provider = await startPushService();
-  const { service, crash } = await startPushing(provider.settings);
-  const { browser, keys } = await openPhone(`${provider.url}/phone`);
-  const read = (index: number) => keys.decrypt(provider.pushes[index]?.body ?? Buffer.alloc(0));
-  const outcomes = () => provider.pushes.map((_, index) => read(index)).filter((plain) => plain.includes('"settled"'));
-  const code = await invite(service, "Ann");
-  const page = await browser.newPage();
-  await page.goto(`${service.url}/#code=${code}`);
-  await untilLive(page);
-  await page.getByRole("button", { name: "You" }).tap();
-  await page.getByRole("button", { name: "Notify me" }).tap();
-  const sheet = page.getByRole("dialog", { name: "Notify this device" });
-  await sheet.getByText("The browser asks you first").waitFor();
-  await sheet.getByRole("button", { name: "Notify me of requests" }).tap();
-  await sheet.getByText("also while this page is closed").waitFor();
-  expect(JSON.parse(read(0).toString())).toMatchObject({ id: "test", title: "Toolgate: a test" });
-  const { deliver, shown, worker } = await createDelivery(page, service.url);
-  await page.goto("about:blank");
-
-  await crash();
-  const agent = connectAgent({ url: service.url, token: "caller-token-for-tests" });
-  onTestFinished(() => agent.close());
-  const done = agent.call("bash", { command: "echo continued" });
-  done.catch(() => undefined);
-  await expect.poll(() => provider.pushes.length, { timeout: 30_000 }).toBe(2);
-  await deliver(read(1));
-  await expect.poll(shown).toMatchObject([{ title: "Toolgate: build asks: bash", body: "", silent: false }]);
-  const [{ tag = "" } = {}] = await shown();
-
-  await crash();
-  const answers = answersOf(page);
-  const path = await worker.evaluate(tapNotification);
-  expect(path).toBe(`/r/${tag}`);
-  await page.goto(`${service.url}${path}`);
-  await page.getByRole("article").locator(".command-line").getByText("echo continued").waitFor();
-  expect(answers).toEqual([]);
-
-  await crash();
-  await untilLive(page);
-  await untilArmed(page);
-  const taps = page.evaluate("new Promise((done) => addEventListener('click', () => done(1), { once: true }))");
-  await page.getByRole("button", { name: /Approve once/ }).tap();
-  expect((await done).output).toContain("continued");
-  expect(await taps).toBe(1);
-  expect(answers).toHaveLength(1);
-
-  await crash();
-  await expect.poll(() => outcomes().length, { timeout: 60_000 }).toBeGreaterThanOrEqual(1);
-  await deliver(outcomes()[0] ?? Buffer.alloc(0));
-  await expect.poll(shown).toMatchObject([{ title: "Toolgate: approved once", tag, silent: true }]);
+  const admin = await browsers.open(service, "admin", { path: "/notices", viewport: { width: 360, height: 740 } });
+  const channel = (name: string) => admin.getByRole("listitem").filter({ has: admin.getByText(name, { exact: true }) });
+  await admin.getByRole("list", { name: "Last notices" }).getByRole("link", { name: "build asks: bash" }).waitFor();
+  expect(await channel("phone").last().innerText()).toMatch(/^phone\s+ended\s+\d{4}-.*to prs_/s);
+  const testOf = async (name: string) => {
+    await channel(name).getByRole("button", { name: "Send a test notice" }).click();
+    return channel(name).getByRole("status");
+  };
+  await (await testOf("away")).getByText("Not accepted: ECONNREFUSED. Next: check that it runs").waitFor();
+  await channel("away").getByText("failing").waitFor();
+  await (await testOf("works")).getByText("Accepted: it answered 201").waitFor();
+  await channel("works").getByText("working").waitFor();
+  expect(await sticksOut(admin)).toBeLessThanOrEqual(0);
+  expect(await findings(admin)).toEqual([]);
+  const approver = await browsers.open(service, "approver", { viewport: { width: 360, height: 740 } });
+  await approver.getByRole("button", { name: "You" }).click();
+  await approver.getByRole("link", { name: "Notices" }).click();
+  await approver.getByRole("link", { name: "build asks: bash" }).waitFor();
+  expect(await approver.getByRole("button", { name: "Send a test notice" }).count()).toBe(0);
 });

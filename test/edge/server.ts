@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { onTestFinished } from "vitest";
 import type { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
+import type { ChannelService } from "../../gen/opencode/tool/v1/channel_service_pb.ts";
 import { SandboxState, type ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { readLimits } from "../../src/config/schema.ts";
 import { createLogger } from "../../src/core/logger.ts";
@@ -32,6 +33,7 @@ export async function startServer(
     idleMs?: number;
     http2IdleMs?: number;
     agents?: Partial<ServiceFunctions<typeof AgentService>>;
+    channels?: Partial<ServiceFunctions<typeof ChannelService>>;
   } = {},
 ): Promise<Listener & { logged(): Promise<string> }> {
   const directory = await mkdtemp(join(tmpdir(), "toolgate-rpc-"));
@@ -45,7 +47,7 @@ export async function startServer(
     sessions: {},
     credentials: {},
     people: {},
-    channels: {},
+    channels: given.channels ?? {},
     agents: given.agents ?? {},
     sources: {},
     operator: {},

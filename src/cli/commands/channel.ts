@@ -7,6 +7,7 @@ import {
   NoticeState,
   TestChannelResponseSchema,
 } from "../../../gen/opencode/tool/v1/channel_service_pb.ts";
+import { channelFacts, channelState, noticeWords } from "../../view/notices.ts";
 import { withServer } from "../command.ts";
 import { asAdmin, forOperator } from "../connection/as-admin.ts";
 import type { ServerConnection } from "../connection/connection.ts";
@@ -64,38 +65,20 @@ async function listChannels({ channels: service }: ServerConnection, screen: Scr
     screen.note("the configuration has no channel; add a [channel.NAME], and a [[notify]] that names it");
 }
 
+const stateColors = { disabled: "red", failing: "yellow", working: "green", "not used yet": "green" } as const;
+
 function channelLines(channel: Channel, paint: Paint): string[] {
-  const { name, kind, content, disabled, lastAccepted, lastFailed, lastFailure, waiting, oldest } = channel;
-  const { sent, updated, dead } = channel;
-  const isFailing = lastFailed > lastAccepted;
-  const state = disabled
-    ? paint("red", "disabled")
-    : isFailing
-      ? paint("yellow", "failing")
-      : paint("green", lastAccepted > 0 ? "working" : "not used yet");
-  const facts = [
-    `content ${content}`,
-    `${sent} sent, ${updated} updated, ${dead} dead`,
-    ...(waiting > 0 ? [`${waiting} waiting since ${momentOf(oldest)}`] : []),
-  ];
+  const { name, kind, lastFailed, lastFailure } = channel;
+  const state = channelState(channel);
   return [
-    `${paint("bold", terminalLine(name))}  ${kind}  ${state}  ${paint("dim", facts.join("; "))}`,
+    `${paint("bold", terminalLine(name))}  ${kind}  ${paint(stateColors[state], state)}  ${paint("dim", channelFacts(channel))}`,
     ...(lastFailed > 0 ? [`  ${momentOf(lastFailed)}: ${terminalLine(lastFailure)}`] : []),
   ];
 }
 
-const stateWords: Readonly<Record<number, string>> = {
-  [NoticeState.UNSPECIFIED]: "unknown",
-  [NoticeState.OPENED]: "to be sent",
-  [NoticeState.SENT]: "sent",
-  [NoticeState.SETTLED]: "outcome to be sent",
-  [NoticeState.CLOSED]: "ended",
-  [NoticeState.DEAD]: "dead",
-};
-
 function noticeLine(notice: NoticeRecord, paint: Paint): string {
   const { opened, channel, personId, state, attempts, why, agent, permission, permissionId } = notice;
-  const words = stateWords[state] ?? "";
+  const words = noticeWords[state] ?? "";
   const facts = [
     ...(attempts > 0 ? [`${attempts} failed`] : []),
     ...(why === "" ? [] : [why]),

@@ -13,6 +13,7 @@ import {
 import { ToolRegistration } from "../../../gen/opencode/tool/v1/worker_pb.ts";
 import { isLoopback } from "../../client/find-token.ts";
 import { pagesOf } from "../../core/pages-of.ts";
+import { channelState } from "../../view/notices.ts";
 import { countOf } from "../../view/quantities.ts";
 import { workerState } from "../../view/workers.ts";
 import { withServer } from "../command.ts";
@@ -39,7 +40,7 @@ interface Finding {
 export function defineDoctor(command: Command, context: CliContext): void {
   command
     .description(
-      "Check a running service: readiness, certificate, clock, store, sandbox, approvals, agents and sources of tools, each problem with its next step. Ends with 1 if a check failed",
+      "Check a running service: readiness, certificate, clock, store, sandbox, approvals, agents, channels and sources of tools, each problem with its next step. Ends with 1 if a check failed",
     )
     .action(() =>
       withServer(context, command, "approver", async (server, screen, options) => {
@@ -80,6 +81,7 @@ async function* examine(server: ServerConnection, get: Get): AsyncGenerator<Find
     sandbox: () => sandboxFindings(info),
     approvals: () => approvalFindings(info),
     agents: async () => (await allConnectors(server)).map(connectorFinding),
+    channels: () => channelFindings(server),
     sources: () => sourceFindings(server),
     workers: () => workerFindings(server),
   };
@@ -260,6 +262,20 @@ function connectorFinding({ kind, place, enforcement }: Connector): Finding {
     `${name}: advisory: ${enforcement?.reason ?? ""}`,
     "run `toolgate connect --check` there to see what asks",
   );
+}
+
+async function channelFindings({ channels: service }: ServerConnection): Promise<Finding[]> {
+  const { channels } = await service.listChannels({});
+  const findings = channels.map((channel): Finding => {
+    const { name, lastFailed, lastFailure } = channel;
+    const state = channelState(channel);
+    if (state === "working" || state === "not used yet") return ok("channels", `${name}: ${state}`);
+    const fact = `${name}: ${state}, the last attempt failed ${momentOf(lastFailed)}: ${lastFailure}`;
+    return warning("channels", fact, `\`toolgate channel test ${name}\` says what to change`);
+  });
+  if (findings.some(({ state }) => state === "ok")) return findings;
+  if (channels.length === 0) return [ok("channels", "none: requests wait for people who look")];
+  return [...findings, failed("channels", "no channel is reachable: people learn of no request", "mend one of these")];
 }
 
 const working = new Set<SourceState>([SourceState.READY, SourceState.IDLE, SourceState.CONNECTING]);

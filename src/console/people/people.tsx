@@ -7,37 +7,23 @@ import { pagesOf } from "../../core/pages-of.ts";
 import { personName } from "../../view/people.ts";
 import { momentOf } from "../../view/quantities.ts";
 import { visibleText } from "../parts/visible-text.ts";
-import { failureText, useLoaded } from "../shell/load.ts";
-import { type PageProps, ProblemText } from "../shell/page.tsx";
+import { failureText, useAttempt, useLoaded } from "../shell/load.ts";
+import { ListPage, type PageProps } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import "./people.css";
 
 /** The persons who signed in, with their devices. Approvers change themselves; an admin invites, and changes all. */
 export function PeoplePage({ connection }: PageProps) {
   const service = useMemo(() => createClient(PersonService, connection.transport), [connection]);
-  const { value, problem, reload } = useLoaded(
+  const list = useLoaded(
     (signal) => Array.fromAsync(pagesOf((page) => service.listPeople(page, { signal }))),
     [service],
   );
-  const failure = useSignal("");
-  const people = value?.flatMap((page) => page.people);
-  const change: Change = async (work) => {
-    failure.value = "";
-    await work().catch((error: unknown) => {
-      failure.value = failureText(error);
-    });
-    reload();
-  };
-  const trouble = failure.value || problem;
+  const { failure, attempt } = useAttempt();
+  const people = list.value?.flatMap((page) => page.people);
+  const change: Change = (work) => attempt(work).then(list.reload);
   return (
-    <section class="page" aria-busy={value === undefined && problem === ""}>
-      <h1>People</h1>
-      <div class="actions">
-        <button type="button" class="quiet" onClick={reload}>
-          Refresh
-        </button>
-      </div>
-      <ProblemText text={trouble} />
+    <ListPage title="People" list={list} failure={failure}>
       {connection.may("admin") && <Invite connection={connection} />}
       {people?.length === 0 && <p class="soft">No person has signed in with a code.</p>}
       <ul class="cards">
@@ -45,7 +31,7 @@ export function PeoplePage({ connection }: PageProps) {
           <PersonCard key={record.id} {...{ record, connection, service, change }} />
         ))}
       </ul>
-    </section>
+    </ListPage>
   );
 }
 

@@ -1,7 +1,7 @@
 import { createClient } from "@connectrpc/connect";
 import { useSignal } from "@preact/signals";
 import { PersonService } from "../../../gen/opencode/tool/v1/person_service_pb.ts";
-import { failureText } from "../shell/load.ts";
+import { useAttempt } from "../shell/load.ts";
 import type { PageProps } from "../shell/page.tsx";
 import "./people.css";
 
@@ -10,20 +10,22 @@ export function YourName({ connection }: PageProps) {
   const { person } = connection.server;
   const isSaved = useSignal(false);
   const text = useSignal("");
-  const problem = useSignal("");
+  const { failure, attempt } = useAttempt();
   if (person === undefined || isSaved.value) return null;
-  const send = async (event: Event) => {
-    event.preventDefault();
-    try {
+  const send = () =>
+    attempt(async () => {
       const { renamePerson } = createClient(PersonService, connection.transport);
       await renamePerson({ id: person.id, name: text.value.trim() });
       isSaved.value = true;
-    } catch (error) {
-      problem.value = failureText(error);
-    }
-  };
+    });
   return (
-    <form class="your-name" onSubmit={(event) => void send(event)}>
+    <form
+      class="your-name"
+      onSubmit={(event) => {
+        event.preventDefault();
+        void send();
+      }}
+    >
       <label for="your-name">Your name, as the record of your answers shows it</label>
       <input
         id="your-name"
@@ -36,7 +38,7 @@ export function YourName({ connection }: PageProps) {
         }}
       />
       <button type="submit">Save</button>
-      {problem.value !== "" && <span role="alert">{problem.value}</span>}
+      {failure !== "" && <span role="alert">{failure}</span>}
     </form>
   );
 }

@@ -8,6 +8,7 @@ import { settledText } from "../parts/settled.ts";
 import { DecisionList as Judged } from "../parts/verdict.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { failureText } from "../shell/load.ts";
+import { ProblemText } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Chain } from "./chain.ts";
@@ -35,13 +36,7 @@ export function DecisionLog({ connection, sessionId }: { connection: ConsoleConn
     void read(over.signal);
     return () => over.abort();
   }, []);
-  if (problem.value !== "") {
-    return (
-      <p class="problem" role="alert">
-        {problem}
-      </p>
-    );
-  }
+  if (problem.value !== "") return <ProblemText text={problem.value} />;
   if (log.value === undefined) return <p role="status">Loading…</p>;
   const { decisions, chain, isMore } = log.value;
   const wanted = decisions.filter(({ record }) => matchesFilter(record, filter.value)).toReversed();

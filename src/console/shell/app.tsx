@@ -8,7 +8,6 @@ import { InboxPage } from "../inbox/inbox-page.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { isTyping } from "./keys.ts";
-import { failureText } from "./load.ts";
 import { Empty, type PageProps } from "./page.tsx";
 import type { Route } from "./route.ts";
 import type { SignIn } from "./sign-in.ts";
@@ -41,12 +40,17 @@ const Policy = lazyPage(async () => (await import("../policy/policy.tsx")).Polic
 const Tools = lazyPage(async () => (await import("../tools/tools.tsx")).Tools);
 const Sources = lazyPage(async () => (await import("../sources/sources.tsx")).SourcesPage);
 const People = lazyPage(async () => (await import("../people/people.tsx")).PeoplePage);
+const Notices = lazyPage(async () => (await import("../channels/notices-page.tsx")).NoticesPage);
+const AddDevice = lazyPage<Pick<PageProps, "connection">>(
+  async () => (await import("../people/add-device.tsx")).AddDevice,
+);
 const YourName = lazyPage(async () => (await import("../people/your-name.tsx")).YourName);
 const NotifyMe = lazyPage(async () => (await import("./notify-me.tsx")).NotifyMe);
 const Providers = lazyPage<object>(async () => (await import("./providers.tsx")).Providers);
 const Workers = lazyPage(async () => (await import("../workers/workers.tsx")).WorkersPage);
 
-const pages: Readonly<Record<string, { title: string; icon: string; Page: FunctionComponent<PageProps> }>> = {
+/** A page without an icon is not in the navigation. */
+const pages: Readonly<Record<string, { title: string; icon?: string; Page: FunctionComponent<PageProps> }>> = {
   inbox: { title: "Inbox", icon: "M3 13h5l1.5 3h5L16 13h5M5 5h14l2 8v6H3v-6z", Page: InboxPage },
   sessions: { title: "Sessions", icon: "M4 6h10M4 12h16M4 18h7M18 5v2M15 17v2", Page: Sessions },
   policy: { title: "Policy", icon: "M12 3l8 3v6c0 5-3.5 8-8 9-4.5-1-8-4-8-9V6zM9 12l2 2 4-4", Page: Policy },
@@ -57,6 +61,7 @@ const pages: Readonly<Record<string, { title: string; icon: string; Page: Functi
     icon: "M9 11a3.5 3.5 0 1 0 0-7 3.5 3.5 0 0 0 0 7zM3 20c1-4 3-6 6-6s5 2 6 6M17 5v6M14 8h6",
     Page: People,
   },
+  notices: { title: "Notices", Page: Notices },
   workers: { title: "Workers", icon: "M5 4h6v6H5zM13 14h6v6h-6zM8 10v7h5M16 14V7h-5", Page: Workers },
 };
 
@@ -92,18 +97,21 @@ function Shell({ connection, signIn, route }: { connection: ConsoleConnection; s
           Toolgate
         </div>
         <nav aria-label="Pages">
-          {Object.entries(pages).map(([name, page]) => (
-            <a key={name} href={`#/${name}`} aria-current={current === name ? "page" : undefined}>
-              <Icon path={page.icon} />
-              {page.title}
-              {name === "inbox" && waiting.value > 0 && (
-                <span class="badge">
-                  {waiting.value > 99 ? "99+" : waiting.value}
-                  <span class="unseen"> waiting</span>
-                </span>
-              )}
-            </a>
-          ))}
+          {Object.entries(pages).map(
+            ([name, page]) =>
+              page.icon && (
+                <a key={name} href={`#/${name}`} aria-current={current === name ? "page" : undefined}>
+                  <Icon path={page.icon} />
+                  {page.title}
+                  {name === "inbox" && waiting.value > 0 && (
+                    <span class="badge">
+                      {waiting.value > 99 ? "99+" : waiting.value}
+                      <span class="unseen"> waiting</span>
+                    </span>
+                  )}
+                </a>
+              ),
+          )}
           <button
             type="button"
             class="account"
@@ -117,6 +125,11 @@ function Shell({ connection, signIn, route }: { connection: ConsoleConnection; s
           </button>
         </nav>
         <div class="side-foot">
+          {connection.may("approver", "admin") && (
+            <a href="#/notices" aria-current={current === "notices" ? "page" : undefined}>
+              Notices
+            </a>
+          )}
           <NotifyMe connection={connection} feed={feed} route={route} />
           <Live feed={feed} />
           <Who connection={connection} signIn={signIn} />
@@ -288,56 +301,4 @@ function SignInPage({ signIn }: { signIn: SignIn }) {
       </p>
     </main>
   );
-}
-
-/** Creates a one-time code and shows it; the link for the other browser only where another machine can reach this address. */
-function AddDevice({ connection }: { connection: ConsoleConnection }) {
-  const code = useSignal("");
-  const problem = useSignal("");
-  const request = async () => {
-    try {
-      code.value = (await connection.credentials.createCode({})).code;
-      problem.value = "";
-    } catch (error) {
-      problem.value = failureText(error);
-    }
-  };
-  const close = () => {
-    code.value = "";
-    problem.value = "";
-  };
-  return (
-    <>
-      <button type="button" class="quiet" onClick={() => void request()}>
-        Add a device
-      </button>
-      {code.value !== "" && (
-        <div class="add-device" role="status">
-          <p>Type this code on the sign-in page of the other device. It is valid once, for 10 minutes.</p>
-          <p>
-            <code>{code.value}</code>
-          </p>
-          {isLoopback(location.hostname) ? (
-            <p>
-              {location.origin} reaches this machine only. For a phone start the service with <code>--listen</code>, an
-              address that the phone can reach, TLS and that name in <code>hosts</code>, or forward the port to the
-              phone.
-            </p>
-          ) : (
-            <p>
-              <code>{`${location.origin}/#code=${code.value}`}</code>
-            </p>
-          )}
-          <button type="button" class="quiet" onClick={close}>
-            Close
-          </button>
-        </div>
-      )}
-      {problem.value !== "" && <p role="alert">{problem.value}</p>}
-    </>
-  );
-}
-
-function isLoopback(host: string): boolean {
-  return /^(localhost|127\..*|\[::1\])$/.test(host);
 }

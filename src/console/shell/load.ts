@@ -37,6 +37,20 @@ export function useLoaded<T>(load: (signal: AbortSignal) => Promise<T>, inputs: 
   };
 }
 
+/** Runs what a person pressed, and returns why the last of it failed. */
+export function useAttempt(): { failure: string; attempt(work: () => Promise<unknown>): Promise<void> } {
+  const failure = useSignal("");
+  return {
+    failure: failure.value,
+    async attempt(work) {
+      failure.value = "";
+      await work().catch((error: unknown) => {
+        failure.value = failureText(error);
+      });
+    },
+  };
+}
+
 /** The message of the service's error. */
 export function failureText(error: unknown): string {
   return ConnectError.from(error).rawMessage;

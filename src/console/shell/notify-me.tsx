@@ -4,8 +4,8 @@ import { useEffect, useMemo, useRef } from "preact/hooks";
 import { ChannelService } from "../../../gen/opencode/tool/v1/channel_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { visibleText } from "../parts/visible-text.ts";
-import { failureText } from "./load.ts";
-import type { PageProps } from "./page.tsx";
+import { useAttempt } from "./load.ts";
+import { type PageProps, ProblemText } from "./page.tsx";
 import { pathOf } from "./route.ts";
 import "./notify-me.css";
 
@@ -15,22 +15,13 @@ type Ability = "pushed" | "ready" | "page" | "blocked" | "no channel" | "install
 /** The sheet with which a person lets this device notify them, and the notices of this page while it is open and hidden. */
 export function NotifyMe({ connection, feed, route }: PageProps) {
   const ability = useSignal<Ability>("unknown");
-  const problem = useSignal("");
+  const { failure, attempt } = useAttempt();
   const sheet = useRef<HTMLDialogElement>(null);
   const push = useMemo(() => createPushes(createClient(ChannelService, connection.transport)), [connection]);
   const look = async () => {
-    ability.value = await push.ability().catch((error: unknown) => {
-      problem.value = failureText(error);
-      return "unknown" as const;
-    });
+    ability.value = await push.ability();
   };
-  const change = async (work: () => Promise<void>) => {
-    problem.value = "";
-    await work().catch((error: unknown) => {
-      problem.value = failureText(error);
-    });
-    await look();
-  };
+  const change = (work: () => Promise<void>) => attempt(() => work().finally(look));
   useEffect(() => {
     if (isGranted()) void change(push.renew);
     feed.onNew((ask) => {
@@ -46,7 +37,7 @@ export function NotifyMe({ connection, feed, route }: PageProps) {
     return () => serviceWorker?.removeEventListener("message", opened);
   }, [feed]);
   const open = () => {
-    void look();
+    void attempt(look);
     sheet.current?.showModal();
   };
   return (
@@ -57,7 +48,7 @@ export function NotifyMe({ connection, feed, route }: PageProps) {
       <dialog class="sheet" ref={sheet} aria-labelledby="notify-me">
         <h2 id="notify-me">Notify this device</h2>
         <p role="status">{words[ability.value]}</p>
-        {problem.value !== "" && <p role="alert">{problem.value}</p>}
+        <ProblemText text={failure} />
         <form method="dialog">
           {ability.value === "ready" && (
             <button type="button" class="primary" onClick={() => void change(push.subscribe)}>

@@ -1,6 +1,7 @@
 import type { ComponentChildren } from "preact";
 import type { AskFeed } from "../inbox/ask-feed.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
+import type { Loaded } from "./load.ts";
 import type { Route } from "./route.ts";
 
 /** The properties of every page. */
@@ -26,5 +27,32 @@ export function ProblemText({ text }: { text: string }) {
     <p class="problem" role="alert">
       {text}
     </p>
+  );
+}
+
+/** A page with a list, and a button that loads it again. */
+export function ListPage({
+  title,
+  list: { value, problem, reload },
+  failure = "",
+  children,
+}: {
+  title: string;
+  list: Loaded<unknown>;
+  /** Why something that was pressed on it failed. */
+  failure?: string;
+  children: ComponentChildren;
+}) {
+  return (
+    <section class="page" aria-busy={value === undefined && problem === ""}>
+      <h1>{title}</h1>
+      <div class="actions">
+        <button type="button" class="quiet" onClick={reload}>
+          Refresh
+        </button>
+      </div>
+      <ProblemText text={failure || problem} />
+      {children}
+    </section>
   );
 }

@@ -1,4 +1,3 @@
-import { useSignal } from "@preact/signals";
 import {
   type Source,
   SourceAcceptance,
@@ -12,8 +11,8 @@ import { enumWord } from "../../view/words.ts";
 import { countChanges, parseDiff } from "../parts/diff.ts";
 import { DiffView } from "../parts/diff-view.tsx";
 import { visibleText } from "../parts/visible-text.ts";
-import { failureText, useLoaded } from "../shell/load.ts";
-import { Empty, type PageProps, ProblemText } from "../shell/page.tsx";
+import { useAttempt, useLoaded } from "../shell/load.ts";
+import { Empty, ListPage, type PageProps, ProblemText } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
 
 /** The MCP servers and tool processes, with what is offered and not accepted. */
@@ -24,14 +23,7 @@ export function SourcesPage({ connection }: PageProps) {
   );
   const list = sources.value?.flatMap((page) => page.sources);
   return (
-    <section class="page" aria-busy={sources.isLoading}>
-      <h1>Sources</h1>
-      <div class="actions">
-        <button type="button" class="quiet" onClick={sources.reload}>
-          Refresh
-        </button>
-      </div>
-      <ProblemText text={sources.problem} />
+    <ListPage title="Sources" list={sources}>
       {list?.length === 0 && <Empty title="No sources">Add a table [mcp.NAME] to the configuration.</Empty>}
       <ul class="cards">
         {list?.map((source) => (
@@ -43,7 +35,7 @@ export function SourcesPage({ connection }: PageProps) {
           />
         ))}
       </ul>
-    </section>
+    </ListPage>
   );
 }
 
@@ -125,15 +117,8 @@ function Accept({
   connection: ConsoleConnection;
   onAccepted: () => void;
 }) {
-  const problem = useSignal("");
-  const accept = async () => {
-    try {
-      await connection.sources.acceptSource({ name, digest });
-      onAccepted();
-    } catch (error) {
-      problem.value = failureText(error);
-    }
-  };
+  const { failure, attempt } = useAttempt();
+  const accept = () => attempt(() => connection.sources.acceptSource({ name, digest }).then(onAccepted));
   return (
     <>
       <div class="actions">
@@ -141,7 +126,7 @@ function Accept({
           Accept: models see these tools
         </button>
       </div>
-      <ProblemText text={problem.value} />
+      <ProblemText text={failure} />
     </>
   );
 }

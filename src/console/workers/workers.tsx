@@ -9,7 +9,7 @@ import { pagesOf } from "../../core/pages-of.ts";
 import { fleetSummary, processesOf, workerState, workerTokenWords } from "../../view/workers.ts";
 import { CopyCommand } from "../parts/copy-command.tsx";
 import { useLoaded } from "../shell/load.ts";
-import { type PageProps, ProblemText } from "../shell/page.tsx";
+import { ListPage, type PageProps } from "../shell/page.tsx";
 import "./workers.css";
 import { ToolRegistration } from "../../../gen/opencode/tool/v1/worker_pb.ts";
 import { durationOf, momentOf } from "../../view/quantities.ts";
@@ -21,10 +21,11 @@ const refreshMs = 3_000;
 /** The fleets of workers: what they run, what waits for them, and what is refused. It refreshes itself while it is visible. */
 export function WorkersPage({ connection: { transport } }: PageProps) {
   const service = useMemo(() => createClient(WorkerService, transport), [transport]);
-  const { value, problem, isLoading, reload } = useLoaded(
+  const list = useLoaded(
     (signal) => Array.fromAsync(pagesOf((page) => service.listWorkers(page, { signal }))),
     [service],
   );
+  const { value, isLoading, reload } = list;
   const fleets = value?.flatMap((page) => page.fleets);
   const workers = value?.flatMap((page) => page.workers) ?? [];
   useEffect(() => {
@@ -37,14 +38,7 @@ export function WorkersPage({ connection: { transport } }: PageProps) {
     };
   }, [isLoading]);
   return (
-    <section class="page" aria-busy={value === undefined && problem === ""}>
-      <h1>Workers</h1>
-      <div class="actions">
-        <button type="button" class="quiet" onClick={reload}>
-          Refresh
-        </button>
-      </div>
-      <ProblemText text={problem} />
+    <ListPage title="Workers" list={list}>
       {fleets?.length === 0 && (
         <div class="empty">
           <h2>No workers yet</h2>
@@ -61,7 +55,7 @@ export function WorkersPage({ connection: { transport } }: PageProps) {
           <FleetCard key={`${fleet.worker} ${fleet.principal}`} fleet={fleet} workers={workers} />
         ))}
       </ul>
-    </section>
+    </ListPage>
   );
 }
 

@@ -31,6 +31,8 @@ export interface ToolServiceDomain extends SenderDomain {
     agentsOf(principal: Principal): { agent: string; description: string }[];
     limits: Limits;
     unattended: "wait" | "deny";
+    /** Empty: none is configured. */
+    publicUrl: string;
     mcpHolds: readonly { readonly client: string; readonly httpMs: number; readonly stdioMs: number }[];
     sandbox(): Pick<
       GetServerInfoResponse,

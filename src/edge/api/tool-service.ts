@@ -203,6 +203,7 @@ async function getServerInfoRpc(
     enforcement: enforcement.judge(sender.uid),
     format: store.format,
     storeDetails: detailsOf(store.safety()),
+    publicUrl: about.publicUrl,
     mcpHolds: about.mcpHolds.map((hold) => create(McpHoldSchema, hold)),
   });
 }

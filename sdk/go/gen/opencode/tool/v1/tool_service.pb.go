@@ -4395,6 +4395,9 @@ type GetServerInfoResponse struct {
 	StoreDetails *StoreDetails `protobuf:"bytes,22,opt,name=store_details,json=storeDetails,proto3" json:"store_details,omitempty"`
 	// person is the person of the sender of the request.
 	Person *Person `protobuf:"bytes,23,opt,name=person,proto3" json:"person,omitempty"`
+	// public_url is the address at which people reach the service from elsewhere (`public_url` of the configuration); empty: none
+	// is configured.
+	PublicUrl string `protobuf:"bytes,24,opt,name=public_url,json=publicUrl,proto3" json:"public_url,omitempty"`
 	// format is the number of the store's format. Versions of the service with the same number can work on one store; a later
 	// version raises the number of an older store at its start, and a version that knows only a lower one refuses to start.
 	Format uint32 `protobuf:"varint,26,opt,name=format,proto3" json:"format,omitempty"`
@@ -4558,6 +4561,13 @@ func (x *GetServerInfoResponse) GetPerson() *Person {
 		return x.Person
 	}
 	return nil
+}
+
+func (x *GetServerInfoResponse) GetPublicUrl() string {
+	if x != nil {
+		return x.PublicUrl
+	}
+	return ""
 }
 
 func (x *GetServerInfoResponse) GetFormat() uint32 {
@@ -5421,7 +5431,7 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\favg_duration\x18\x03 \x01(\x01R\vavgDuration\x12\x16\n" +
 	"\x06errors\x18\x04 \x01(\x04R\x06errors\x12\x1a\n" +
 	"\btimeouts\x18\x05 \x01(\x04R\btimeouts\"\x16\n" +
-	"\x14GetServerInfoRequest\"\xe1\a\n" +
+	"\x14GetServerInfoRequest\"\x80\b\n" +
 	"\x15GetServerInfoResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x19\n" +
 	"\bstore_id\x18\x02 \x01(\tR\astoreId\x128\n" +
@@ -5445,7 +5455,9 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\tmcp_holds\x18\x14 \x03(\v2\x19.opencode.tool.v1.McpHoldR\bmcpHolds\x12I\n" +
 	"\x0fsandbox_details\x18\x15 \x01(\v2 .opencode.tool.v1.SandboxDetailsR\x0esandboxDetails\x12C\n" +
 	"\rstore_details\x18\x16 \x01(\v2\x1e.opencode.tool.v1.StoreDetailsR\fstoreDetails\x120\n" +
-	"\x06person\x18\x17 \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x12\x16\n" +
+	"\x06person\x18\x17 \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x12\x1d\n" +
+	"\n" +
+	"public_url\x18\x18 \x01(\tR\tpublicUrl\x12\x16\n" +
 	"\x06format\x18\x1a \x01(\rR\x06format\x120\n" +
 	"\x06preset\x18\x19 \x01(\v2\x18.opencode.tool.v1.PresetR\x06presetJ\x04\b\x0e\x10\x13\"V\n" +
 	"\x06Preset\x12\x12\n" +
