@@ -23,6 +23,7 @@ export const broadOnly = [
   "test/e2e/leftovers.test.ts",
   "test/e2e/question-clients.test.ts",
   "test/mcp/resilience.test.ts",
+  "test/reach/recipes.test.ts",
   "test/runners/acp.test.ts",
   "test/runners/acp-limits.test.ts",
   // Each round restarts replicas of older or other definitions, or moves slots of a cluster; the store contract and test/e2e/replicas run always.

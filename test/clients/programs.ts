@@ -1,7 +1,7 @@
 import { needPrograms } from "../programs.ts";
 import { installPrograms } from "./mcp-programs.ts";
 
-/** Programs that build the examples in other languages, and the sandbox with the clients of registries in it, by Debian's package. */
+/** Programs that build the examples in other languages, the sandbox with the clients of registries in it, and a proxy, by Debian's package. */
 export default async function setup(): Promise<void> {
   needPrograms([
     ["python3", "python3-venv"],
@@ -11,6 +11,8 @@ export default async function setup(): Promise<void> {
     ["mvn", "maven"],
     ["curl", "curl"],
     ["bwrap", "bubblewrap"],
+    ["caddy", "caddy"],
+    ["chromium-headless-shell", "chromium-headless-shell"],
   ]);
   // Two files need these, and run at the same time.
   await installPrograms();

@@ -18,6 +18,7 @@ export const blocksNotRun: readonly Exception[] = [
   { page: "docs/code.md", language: "sh", why: "needs a language server: test/clients/lsp-servers.test.ts" },
   { page: "docs/kubernetes.md", count: 3, by: "test/package/chart.test.ts" },
   { page: "docs/mcp-servers.md", language: "sh", why: "needs that server: test/clients/upstream.test.ts" },
+  { page: "docs/phone.md", language: "caddyfile", by: "test/clients/caddy.test.ts" },
   { page: "docs/phone.md", language: "js", by: "test/reach/channels.test.ts" },
   { page: "docs/worker-conformance.md", why: "needs a worker: test/clients/worker-kit.test.ts" },
 ];
