@@ -95,6 +95,8 @@ export async function startSlack() {
     overrides,
     acks,
     sockets: () => sockets.size,
+    /** Number of sockets that were asked for. */
+    tickets: () => count,
     of: (method: string) => requests.filter((each) => each.method === method).map(({ body }) => body),
     /** Sends a frame to the newest socket. */
     push(frame: object) {
