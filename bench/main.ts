@@ -15,6 +15,7 @@ import { type HooksPlan, measureHooks } from "./hooks.ts";
 import { type LinesPlan, measureLines } from "./lines.ts";
 import { type LspPlan, measureLsp } from "./lsp.ts";
 import { measureMcp } from "./mcp.ts";
+import { measureNotices, type NoticesPlan } from "./notices.ts";
 import { writeSection } from "./page.ts";
 import { measurePermission, type PermissionPlan } from "./permission.ts";
 import { measurePipeline } from "./pipeline/pipeline.ts";
@@ -55,6 +56,7 @@ npm run bench -- --tool-process     only calls of a tool file, beside the built-
 npm run bench -- --ai-sdk           only runs of the AI SDK with one tool call, beside a local tool
 npm run bench -- --hooks            only the hooks of Claude Code, beside an empty program and a bare HTTP exchange
 npm run bench -- --events           only the events of opencode's API to 200 clients, beside a bare server: half a minute
+npm run bench -- --notices          only notices to providers that work, fail, throttle, are gone and stall: two minutes
 npm run bench -- --lsp              only questions and renames of language servers, beside a bare client and apply_patch
 npm run bench -- --workers          only calls of workers, cancels, hostile schemas, idle workers, and a killed replica: about 9 minutes
 npm run bench -- --waits            only waits of ten minutes with the real agents: about 14 minutes
@@ -109,6 +111,9 @@ const fullEvents: EventsPlan = { rounds: 9, calls: 100, clients: 200 };
 const shortEvents: EventsPlan = { rounds: 1, calls: 5, clients: 10 };
 const fullHooks: HooksPlan = { rounds: 9, programs: 10, requests: 200 };
 const shortHooks: HooksPlan = { rounds: 1, programs: 1, requests: 10 };
+
+const fullNotices: NoticesPlan = { delays: 100, rounds: 10, steps: 200, requests: 2_000 };
+const shortNotices: NoticesPlan = { delays: 3, rounds: 1, steps: 5, requests: 20 };
 
 const fullAiSdk = { rounds: 9, calls: 300 };
 const shortAiSdk = { rounds: 2, calls: 10 };
@@ -212,6 +217,7 @@ function selectSections(): Section[] {
     ["events", (processes, print) => measureEvents(processes, quick ? shortEvents : fullEvents, print)],
     ["ai-sdk", (processes, print) => measureAiSdk(processes, quick ? shortAiSdk : fullAiSdk, print)],
     ["hooks", (processes, print) => measureHooks(processes, quick ? shortHooks : fullHooks, print)],
+    ["notices", (_, print) => measureNotices(quick ? shortNotices : fullNotices, print)],
     ["lsp", (processes, print) => measureLsp(processes, quick ? shortLsp : fullLsp, print)],
     ["workers", (processes, print) => measureWorkers(processes, quick ? shortWorkers : fullWorkers, print)],
     ["waits", (_, print) => measureWaits(print)],
@@ -297,6 +303,7 @@ function readOptions() {
       events: flag,
       hooks: flag,
       lsp: flag,
+      notices: flag,
       streams: flag,
       "tool-process": flag,
       "ai-sdk": flag,
