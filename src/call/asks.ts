@@ -21,7 +21,6 @@ import type { AskRecord } from "../approval/ports.ts";
 import { isQuestion, refusalText } from "../approval/refusals.ts";
 import { questionPermission } from "../core/ask.ts";
 import { newId } from "../core/ids.ts";
-import { visibleLine } from "../core/visible.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { ExpandedAsk, Subject } from "../policy/model.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
@@ -150,7 +149,7 @@ const voidText = "a person who approved it has left the group since, so it needs
 /** Says which files changed since a call was asked for. */
 function changeText(names: readonly string[], asStarted: boolean): string {
   if (names.length === 0 && !asStarted) return "";
-  const shown = names.slice(0, maxNamed).map(visibleLine);
+  const shown = names.slice(0, maxNamed);
   const more = names.length > maxNamed ? ` and ${names.length - maxNamed} more` : "";
   const what = names.length === 0 ? "files of the workspace" : `${shown.join(", ")}${more}`;
   const again = "They changed after each approval, so this one holds for them as they are when it starts.";

@@ -121,7 +121,7 @@ const maxReadBytes = 512 * 1024;
 
 /**
  * Reads a file whose content is still the one that an approval would be bound to, in visible form; undefined if it is another one. An
- * interpreter also runs what is no valid text, so only a program without lines has none.
+ * interpreter also runs what is no valid text, so only a program without lines has none. Passwords in settings of git are masked.
  */
 export async function readBoundFile(
   path: string,
@@ -143,5 +143,15 @@ export async function readBoundFile(
   // Of a character that is cut at the end the decoder emits nothing.
   const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
   const text = decoder.decode(Buffer.concat(beginning).subarray(0, maxReadBytes), { stream: truncated });
-  return { text: visible(text), truncated, binary: false };
+  return { text: visible(isGitSettings(path) ? withoutPasswords(text) : text), truncated, binary: false };
+}
+
+const isGitSettings = (path: string) => /(^|\/)(\.?gitconfig|\.?git\/config(\.worktree)?)$/.test(path);
+
+/** Masks what settings of git hold to sign in: a mask covers no character with which a shell could run something. */
+function withoutPasswords(settings: string): string {
+  return settings
+    .replace(/(:\/\/[^\s/@:"']*:)[^\s/"'$`()\\;|&<>]+(?=@)/g, "$1***")
+    .replace(/(:\/\/)[\w-]{20,}(?=@)/g, "$1***")
+    .replace(/^(\s*extraheader\s*=\s*"?[\w-]+:\s*(?:basic|bearer)\s+)[\w+/=.~-]+/gim, "$1***");
 }

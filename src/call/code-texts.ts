@@ -36,7 +36,10 @@ export async function risksOfCode(
       if (left < 0) break;
       const { commands, risks } = (await read([piece])).get(piece) ?? { commands: readCommands(piece) };
       for (const { kind, parts } of risks ?? risksOfCommands(commands))
-        found.push({ kind, parts: parts.map((part) => `${visibleLine(file.pattern)}: ${part}`) });
+        found.push({
+          kind,
+          parts: parts.map((part) => `${visibleLine(file.external ? file.absolute : file.pattern)}: ${part}`),
+        });
     }
   }
   return mergeRisks(found);

@@ -338,9 +338,7 @@ async function bindPlan(
   for (const path of [...binds.map(({ absolute }) => absolute), ...programs])
     if (path !== undefined) files[path] = (await hashes.of(path)).sha256;
   const found = asks.flatMap(({ code }) => code ?? []);
-  const missing = new Set(
-    found.flatMap(({ unknown }) => unknown.map((why) => `may run files that are not bound: ${why}`)),
-  );
+  const missing = new Set(found.flatMap(({ unknown }) => unknown.map((why) => `${unboundFiles}: ${why}`)));
   const code: Record<string, string> = {};
   const shown: MessageInitShape<typeof ViewFileSchema>[] = [];
   const texts: CodeText[] = [];
@@ -357,9 +355,7 @@ async function bindPlan(
     count += sha256.length === sha256Length ? 1 : 0;
     left -= bytes;
     if (count > maxCodeFiles || left < 0) {
-      missing.add(
-        `may run files that are not bound: over ${maxCodeFiles} files or ${maxCodeBytes / 1_048_576} MiB of code`,
-      );
+      missing.add(`${unboundFiles}: over ${maxCodeFiles} files or ${maxCodeBytes / 1_048_576} MiB of code`);
       break;
     }
     code[absolute] = sha256;
@@ -382,10 +378,11 @@ async function bindPlan(
     (names) => readTree(directory, [...names.filter(isCompared), ...ofGit.names]),
     () => undefined,
   );
-  if (!tree) missing.add("may run files that are not bound: the workspace cannot be read, or has too many files");
+  if (!tree) missing.add(`${unboundFiles}: the workspace cannot be read, or has too many files`);
   return { ...bound, ...(tree && { tree }), missing: [...missing] };
 }
 
+const unboundFiles = "other files that it may run, and that may change after the approval";
 const maxCodeFiles = 64;
 const maxCodeBytes = 8 * 1_048_576;
 const sha256Length = 64;
@@ -424,17 +421,22 @@ async function filesOfGit(tops: readonly string[], known: Layers["gitFiles"], di
 /** The kernel stamps a change with the time of its last tick; the files were read before the request was opened. */
 const tickMs = 10;
 
-/** Names the code that changed after a request was opened. */
+/** Names the code that changed after a request was opened, with the size of what it has shown. */
 export function changedSince(
   { created, view }: Pick<PermissionRequest, "created" | "view">,
   { shown, tree }: Pick<Binding, "shown" | "tree">,
 ): string[] {
-  const before = new Map(view?.files.map(({ path, sha256 }) => [path, sha256]));
-  const now = new Map(shown.map(({ path = "", sha256 }) => [path, sha256]));
+  const before = new Map(view?.files.map((file) => [file.path, file]));
+  const now = new Map(shown.map((file) => [file.path ?? "", file]));
   const paths = new Set([...before.keys(), ...now.keys()]);
-  const changed = [...paths].filter((path) => before.get(path) !== now.get(path));
+  const changed = [...paths].filter((path) => before.get(path)?.sha256 !== now.get(path)?.sha256);
   const touched = [...(tree?.changedMs ?? [])].filter(([, ms]) => ms >= created - tickMs).map(([path]) => path);
-  return [...new Set([...changed, ...touched])];
+  return [...new Set([...changed, ...touched])].map((path) => {
+    const [was, is] = [before.get(path), now.get(path)];
+    if (was?.sha256 === is?.sha256) return visibleLine(path);
+    const size = was && is ? `${was.bytes} to ${is.bytes} bytes` : is ? "new" : "no longer there";
+    return `${visibleLine(path)} (${size})`;
+  });
 }
 
 async function viewOf(

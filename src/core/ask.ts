@@ -2,6 +2,8 @@ import type { JsonObject } from "@bufbuild/protobuf";
 
 /** The permission of questions to a person. Rules can only deny it: a question is always answered by a person. */
 export const questionPermission = "question";
+/** The `alwaysAsk` of a command that its agent would run outside of the agent's own sandbox. */
+export const outsideSandbox = "runs outside the agent's sandbox";
 
 /** Something that a call needs allowed: patterns of one permission, all of which must be allowed. */
 export interface Ask {

@@ -1,6 +1,9 @@
 import { RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { Ask } from "../core/ask.ts";
-import { visible } from "../core/visible.ts";
+import { type Ask, outsideSandbox } from "../core/ask.ts";
+import { jsonLeaves } from "../core/json.ts";
+import { secretForms } from "../core/secret-forms.ts";
+import { visible, visibleLine } from "../core/visible.ts";
+import type { ExpandedAsk } from "./model.ts";
 import { protectedFile } from "./protected-files.ts";
 import {
   commandRisks,
@@ -184,13 +187,45 @@ export function risksOfAsk({
   patterns,
   paths,
   deletes = [],
-}: Pick<Ask, "permission" | "patterns" | "paths" | "deletes">): RiskFound[] {
+  alwaysAsk,
+}: Pick<Ask, "permission" | "patterns" | "paths" | "deletes" | "alwaysAsk">): RiskFound[] {
   const secrets = patterns.filter((pattern, i) => isSecretFile(paths?.[i] ?? pattern));
   const found: RiskFound[] = [{ kind: RiskKind.DELETE, parts: deletes }];
   if (/^(read|edit)$/.test(permission)) found.push({ kind: RiskKind.CREDENTIALS, parts: secrets });
   if (permission === "external_directory") found.push({ kind: RiskKind.OUTSIDE, parts: patterns });
+  if (alwaysAsk === outsideSandbox)
+    found.push({ kind: RiskKind.OUTSIDE, parts: patterns.map((pattern) => `${pattern} ${alwaysAsk}`) });
   if (/^web/.test(permission)) found.push({ kind: RiskKind.NETWORK, parts: patterns });
   return mergeRisks(found);
+}
+
+/** Permissions whose asks name all that their input is about, so that its texts are content. */
+const namesAll = /^(bash|read|edit|list|glob|grep|lsp|external_directory|webfetch|doom_loop|question)$/;
+/** Characters of an input that are searched for risks. */
+const maxTextLength = 65_536;
+
+/**
+ * Finds the secrets, files with credentials and addresses in the texts of an input of which nothing else is known, such as the prompt
+ * of a subagent. Each part begins with the path of its text: `prompt: https://example.com`.
+ */
+export function risksOfTexts({
+  permission,
+  call: { input = {} } = {},
+}: Pick<ExpandedAsk, "permission" | "call">): RiskFound[] {
+  if (namesAll.test(permission)) return [];
+  let left = maxTextLength;
+  return jsonLeaves(input).flatMap(({ path, text }) => {
+    const searched = text.slice(0, Math.max(0, left));
+    left -= text.length;
+    const words = searched.split(/[\s"'`()<>,;|&]+/).map((word) => word.replace(/[.:!?]+$/, ""));
+    const secrets = [...searched.matchAll(secretForms)].map(([secret]) => secret);
+    const named = (parts: readonly string[]) => parts.map((part) => `${visibleLine(path.slice(1))}: ${part}`);
+    const files = words.filter((word) => /[./]/.test(word) && namesSecret(word));
+    return [
+      { kind: RiskKind.CREDENTIALS, parts: named([...secrets, ...files]) },
+      { kind: RiskKind.NETWORK, parts: named(words.filter((word) => /^[a-z][a-z0-9+.-]*:\/\/./i.test(word))) },
+    ];
+  });
 }
 
 /** Merges risks by kind, the heaviest kind first; each part once, cut to what a line shows. */

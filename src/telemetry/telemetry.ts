@@ -21,6 +21,7 @@ import type { Store } from "../call/ports.ts";
 import { timeOfId } from "../core/ids.ts";
 import type { Logger, ServiceLog } from "../core/logger.ts";
 import { RequestError } from "../core/request-error.ts";
+import { secretForms } from "../core/secret-forms.ts";
 import { visibleLine } from "../core/visible.ts";
 import {
   createHistogram,
@@ -547,6 +548,5 @@ const secrets: readonly (readonly [RegExp, string])[] = [
   [new RegExp(`(--?[\\w-]{0,40}(?:${word})[\\w-]*\\s+)(${value})`, "gi"), `$1${redacted}`],
   // NAME value, if the value has the form of a secret: long, with a digit. Plain words after the name stay.
   [new RegExp(`((?:${word})[\\w-]*["']?\\s+["']?)(?=[\\w.~+/=-]{0,200}\\d)[\\w.~+/=-]{12,}`, "gi"), `$1${redacted}`],
-  [/\b(?:gh[pousr]_|github_pat_|glpat-|npm_|sk-|xox[abprs]-|AKIA|ASIA)[\w-]{12,}/g, redacted],
-  [/\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?/g, redacted],
+  [secretForms, redacted],
 ];

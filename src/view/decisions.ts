@@ -18,7 +18,8 @@ export function decisionWords(
       : "No rule matches, so it needs approval.";
   }
   if (reasonCode !== PermissionReason.RULE || rule === undefined) {
-    return `${filter(reason).replace(/^engine: /, "Always: ")}.`;
+    const why = filter(reason).replace(/^engine: (.*): always asked$/s, "Toolgate asks for this each time: $1");
+    return `${why.replace(/^engine: /, "Toolgate itself: ")}.`;
   }
   return `${layerWords(layer)} says ${ruleWords(rule, filter)}.`;
 }

@@ -8,18 +8,13 @@ export type TextFilter = (text: string) => string;
 
 /** The outcome of an ask and who answered, such as `rejected by alice: use the staging database` or `answered by alice: Redis`. */
 export function outcomeWords(
-  {
-    outcome,
-    by,
-    person,
-    method,
-    message,
-    answers,
-    channel,
-    votes,
-  }: Pick<PermissionSettled, "outcome" | "by" | "person" | "method" | "message" | "answers" | "channel" | "votes">,
+  settled: Pick<
+    PermissionSettled,
+    "outcome" | "by" | "person" | "method" | "message" | "answers" | "channel" | "votes"
+  >,
   filter: TextFilter,
 ): string {
+  const { outcome, by, person, method, message, answers, channel, votes } = settled;
   // A token that names no person is named by its id.
   const token = person?.name && method === AnswerMethod.TOKEN ? " (with a token)" : "";
   const proof = channel === "" ? token : ` (at ${filter(channel)})`;

@@ -92,13 +92,22 @@ export async function withWholeInput(
 /** Words for the files of a view. */
 const useNames: ReadonlyMap<ViewFileUse, string> = new Map([
   [ViewFileUse.SCRIPT, "runs"],
-  [ViewFileUse.BUILD_INPUT, "instructions"],
+  [ViewFileUse.BUILD_INPUT, "runs from"],
   [ViewFileUse.PATCH, "applies"],
   [ViewFileUse.STARTUP, "runs first"],
   [ViewFileUse.PROGRAM, "program"],
 ]);
 
-const useWords = ({ use }: ViewFile) => useNames.get(use) ?? "uses";
+/** Words for what git has for itself: it reads some, and runs others if it comes to them. */
+const gitWords = [
+  ["git reads", /(^|\/)(\.?gitconfig|\.?gitattributes|\.?git\/(info\/)?(config(\.worktree)?|attributes|ignore))$/],
+  ["git may run", /(^|\/)(\.?git|\.?githooks|\.husky)\//],
+] as const;
+
+function useWords({ use, path }: ViewFile): string {
+  const known = use === ViewFileUse.STARTUP ? gitWords.find(([, paths]) => paths.test(path)) : undefined;
+  return known?.[0] ?? useNames.get(use) ?? "uses";
+}
 
 function fileWords({ path, bytes, lines, changedSinceRead }: ViewFile): string {
   return [

@@ -17,9 +17,10 @@ export function shellCommand(words: readonly string[]): string {
   return words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" ");
 }
 
-/** Paths that a command does not see, such as `12 paths hidden from the command: .env, secrets/, …`; empty if it sees everything. */
+/** Paths that a command does not see, such as `the command cannot read 12 paths: .env, secrets/, …`; empty if it sees everything. */
 export function hiddenWords(hidden: HiddenPaths | undefined): string {
   if (hidden === undefined || hidden.count === 0) return "";
   const { count, paths } = hidden;
-  return `${countOf(count, "path")} hidden from the command: ${[...paths, ...(count > paths.length ? ["…"] : [])].join(", ")}`;
+  const isAll = count <= paths.length;
+  return `the command cannot read${isAll ? "" : ` ${countOf(count, "path")}`}: ${[...paths, ...(isAll ? [] : ["…"])].join(", ")}`;
 }

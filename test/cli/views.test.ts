@@ -1,7 +1,7 @@
 import { hostname } from "node:os";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
-import { create } from "@bufbuild/protobuf";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { describe, expect, test } from "vitest";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
@@ -94,7 +94,23 @@ describe("an ask", () => {
     expect(askLines(create(PermissionRequestSchema, { permission: "bash", preview }), plain, { now: 0 })).toEqual([
       "? bash",
       "  command  ls",
-      "  sandbox  12 paths hidden from the command: .env, secrets/, …",
+      "  sandbox  the command cannot read 12 paths: .env, secrets/, …",
+    ]);
+  });
+
+  test("says where a command runs, and that a directory is approved for one call", () => {
+    const linesOf = (request: MessageInitShape<typeof PermissionRequestSchema>) =>
+      askLines(create(PermissionRequestSchema, request), plain, { now: 0 });
+    for (const [workdir, place] of [
+      [".", "in the workspace"],
+      ["sub", "in sub of the workspace"],
+      ["/opt", "in /opt, outside the workspace"],
+    ] as const)
+      expect(linesOf({ permission: "bash", metadata: { workdir } })).toEqual(["? bash", `  place    ${place}`]);
+    expect(linesOf({ permission: "external_directory", patterns: ["/etc/*"] })).toEqual([
+      "? external_directory",
+      "  for      /etc/*",
+      "  once     approved once, only this call may reach it; later calls ask again",
     ]);
   });
 

@@ -14,7 +14,7 @@ test("an ask for a command says what the command will not see, and how often it 
   const page = await browsers.open(service, "approver");
   await untilLive(page);
   const call = await ask(service, { command: "ls -a" });
-  await page.getByRole("article").getByText("2 paths hidden from the command: secrets/, .env").waitFor();
+  await page.getByRole("article").getByText("The command cannot read: secrets/, .env").waitFor();
   await answer(page, /Approve once/);
   await call.end();
   // A call that repeats it says so.

@@ -49,6 +49,7 @@ test("a form with one choice, several choices and free text is answered", async 
   await card(page).getByRole("heading", { name: "build asks 3 questions" }).waitFor();
   await untilRejectable(page);
   expect(await send(page).getAttribute("aria-disabled")).toBe("true");
+  await card(page).getByText("An answer runs nothing").waitFor();
   await page
     .getByRole("group", { name: /Database/ })
     .getByRole("radio", { name: /Redis/ })

@@ -206,8 +206,11 @@ test.each<[line: string, targets: string[], more?: string, branch?: string]>([
     await writeFile(join(git, "config"), gitConfig + (more ?? ""));
     await writeFile(join(git, "HEAD"), `ref: refs/heads/${branch ?? "main"}\n`);
     const asks = await asksOf("bash", { command });
-    await rm(git, { recursive: true });
     const ask = asks.find(({ permission }) => permission === "bash");
+    const { permissions } = connect(service, "approver");
+    const { text } = await permissions.readBoundFile({ permissionId: ask?.id ?? "", path: ".git/config" });
+    expect(text).toContain("\tpushurl = https://me:***@git.example.org:8443/me/app.git?token=s3cret\n");
+    await rm(git, { recursive: true });
     expect(ask?.view?.targets).toEqual(targets);
     expect(
       ask &&

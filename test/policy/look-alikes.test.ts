@@ -4,8 +4,8 @@ import { lookAlikeWarnings } from "../../src/policy/look-alikes.ts";
 
 test.each([
   ["rm а.txt", []],
-  ["cаt x", ['it contains "а" (U+0430), which looks like "a", in "c\\u{430}t"']],
-  ["curl https://gіthub.com", ['in "g\\u{456}thub"']],
+  ["cаt x", ['it contains "а" (Cyrillic, U+0430), which looks like "a": "c\\u{430}t" is not "cat"']],
+  ["curl https://gіthub.com", ['"g\\u{456}thub.com" is not "github.com", as a host it is xn--gthub-n2e.com']],
   ["сор x", ["с", "о", "р"]],
   ["ｒm x", ["ｒ"]],
   ["cat src∕a.ts", ["∕"]],

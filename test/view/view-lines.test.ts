@@ -43,6 +43,18 @@ test("the lines of a view are its tool, its title, every value, the files that r
   ]);
 });
 
+test.each<[path: string, words: string]>([
+  [".git/config", "git reads"],
+  ["/etc/gitconfig", "git reads"],
+  ["/root/.config/git/attributes", "git reads"],
+  [".git/hooks/pre-push", "git may run"],
+  [".husky/pre-push", "git may run"],
+  ["env.sh", "runs first"],
+])("%s is a file that %s", (path, words) => {
+  const files = [{ path, sha256: "ab", bytes: 9n, lines: 1, use: ViewFileUse.STARTUP }];
+  expect(viewLines(requestOf({}, { files })).find(({ kind }) => kind === "file")?.name).toBe(words);
+});
+
 test("a title that repeats a value is not drawn twice, and questions are left to their form", () => {
   expect(viewLines(requestOf({ command: "ls" }, { tool: "bash", title: "ls" }))).toMatchObject([
     { name: "tool", text: "bash" },

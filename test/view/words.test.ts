@@ -108,7 +108,11 @@ describe("decisions", () => {
       { reasonCode: PermissionReason.RULE, layer: PermissionLayer.CONFIG, rule },
       "The configuration says bash “git *” = deny.",
     ],
-    [{ reasonCode: PermissionReason.PROTECTED, reason: "engine: a \u202e name" }, "Always: a ? name."],
+    [{ reasonCode: PermissionReason.PROTECTED, reason: "engine: a \u202e name" }, "Toolgate itself: a ? name."],
+    [
+      { reasonCode: PermissionReason.ALWAYS_ASKED, reason: "engine: ls runs outside: always asked" },
+      "Toolgate asks for this each time: ls runs outside.",
+    ],
   ])("%o", (decision, words) => {
     expect(decisionWords(create(PermissionDecisionSchema, decision), filter)).toBe(words);
   });

@@ -1,6 +1,6 @@
 import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { repetitionWords } from "../../view/asks.ts";
+import { directoryWords, onceWords, repetitionWords } from "../../view/asks.ts";
 import { type FileText, unreadWords } from "../../view/file-text.ts";
 import { needWords, voteWords } from "../../view/need.ts";
 import { behindWords } from "../../view/people.ts";
@@ -44,6 +44,8 @@ function askedFor(ask: PermissionRequest, paint: Paint): string[] {
   const mixed = mixedPieces(ask);
   return [
     ...field("for", mixed.length > 0 ? mixed : patternsBeside(ask), paint),
+    ...field("place", [terminalLine(directoryWords(ask))].filter(Boolean), paint),
+    ...field("once", [onceWords(ask)].filter(Boolean), paint),
     ...field("again", [repetitionWords(ask)].filter(Boolean), paint),
     ...previewLines(preview && beside(preview, ask), paint),
     ...field("why", mixed.length > 0 ? [] : reasonsFor(ask), paint),
@@ -89,7 +91,8 @@ function beside(preview: Preview, ask: PermissionRequest): Preview {
 /** The risks of a permission request, the heaviest first. */
 function riskFields(ask: PermissionRequest, paint: Paint): string[] {
   const lines = riskLines([ask]).map(
-    ({ words, parts }) => `${paint("red", words)}  ${parts.map(terminalLine).join("  ")}`,
+    ({ owner, words, parts }) =>
+      `${owner === "" ? "" : `${terminalLine(owner)} `}${paint("red", words)}  ${parts.map(terminalLine).join("  ")}`,
   );
   return lines.map((line, index) => `  ${paint("dim", (index === 0 ? "risk" : "").padEnd(width))}${line}`);
 }

@@ -192,6 +192,7 @@ const limits: readonly [hours: number, words: string][] = [
 function OffersForm({ group, isReady, send, back }: FormProps & { group: AskGroup }) {
   const asking = group.open.filter(({ offers }) => offers.length > 0);
   const [main, ...others] = asking;
+  const asked = group.open.find(({ offers }) => offers.length === 0);
   const what = useSignal(0);
   const where = useSignal<GrantScope>(GrantScope.SESSION);
   const hours = useSignal(0);
@@ -249,7 +250,8 @@ function OffersForm({ group, isReady, send, back }: FormProps & { group: AskGrou
         {offer.expires > 0 && ` (until ${momentOf(offer.expires)})`}.
         {others.length > 0 &&
           ` Also saved: ${others.map(({ offers }) => visibleText(offers[0]?.text ?? "")).join("; ")}.`}{" "}
-        Rules that deny still apply. You can revoke this under Policy.
+        {asked !== undefined && ` Still asked each time: ${visibleText(subjectOf(asked))}.`} Rules that deny still
+        apply. You can revoke this under Policy.
       </p>
       <FormEnd back={back}>
         <button type="submit" class="primary" aria-disabled={!isReady}>

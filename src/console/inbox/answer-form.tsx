@@ -102,6 +102,9 @@ export function AnswerForm({
         <div class="answer-bar" aria-busy={isSending}>
           <SendingState sending={sending} />
           {!isLive && <p class="hint">You can answer again when the page is live.</p>}
+          <p class="hint">
+            An answer runs nothing: who asks reads it. What an agent then wants to run is decided for itself.
+          </p>
           {isDismissing.value ? (
             <RejectForm
               isReady={isReady}

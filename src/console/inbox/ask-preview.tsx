@@ -2,11 +2,12 @@ import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { directoryWords } from "../../view/asks.ts";
 import { fileText, unreadWords } from "../../view/file-text.ts";
 import { countOf } from "../../view/quantities.ts";
 import { maxChangeBytes, readWhole } from "../../view/read-output.ts";
 import { hasSameView, type ViewLine, viewLines, withWholeInput } from "../../view/view-lines.ts";
-import { hiddenWords } from "../../view/words.ts";
+import { capitalized, hiddenWords } from "../../view/words.ts";
 import { DiffView } from "../parts/diff-view.tsx";
 import { LongText } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
@@ -42,10 +43,11 @@ export function AskPreview({ requests, ...props }: PartProps & { requests: reado
     },
   );
   const shown = requests.flatMap(({ preview }) => (preview?.command ? preview.command : []));
+  const place = requests.map(directoryWords).find(Boolean);
   return (
     <>
       {previews.map((one) => (
-        <Effects key={one.id} request={one} {...props} onWhole={see(keyOf("effects", one))} />
+        <Effects key={one.id} request={one} place={place} {...props} onWhole={see(keyOf("effects", one))} />
       ))}
       {views.map((one) => (
         <Call key={one.id} request={one} shown={shown} {...props} onWhole={see(keyOf("call", one))} />
@@ -107,21 +109,21 @@ function effectOf(preview: Preview | undefined): string {
 /** The effects of a call, as far as the service knows them. */
 function Effects({
   request,
+  place = "",
   connection,
   isOpen,
   onWhole,
-}: Omit<PartProps, "onUnread"> & { request: PermissionRequest }) {
-  const { preview, metadata, sessionId } = request;
+}: Omit<PartProps, "onUnread"> & { request: PermissionRequest; place: string | undefined }) {
+  const { preview, sessionId } = request;
   const { command = "", diff = "", hosts = [], paths = [], text = "" } = preview ?? {};
   const parts = Object.entries({ command, diff, text }).flatMap(([name, value]) => (value === "" ? [] : name));
   const see = useAllSeen(parts, onWhole);
   const hidden = preview ? hiddenWords(preview.hidden) : "";
-  const workdir = metadata?.workdir;
   return (
     <>
       {command !== "" && (
         <section class="block">
-          <h2>Command{typeof workdir === "string" && workdir !== "." ? `, in ${visibleText(workdir)}` : ""}</h2>
+          <h2>{["Command", place].filter(Boolean).map(visibleText).join(", ")}</h2>
           <FoldedText
             text={visibleLines(command)}
             label="Command"
@@ -129,7 +131,7 @@ function Effects({
             line={commandLine}
             onWhole={see("command")}
           />
-          {hidden !== "" && <p class="hint">{visibleText(hidden)}</p>}
+          {hidden !== "" && <p class="hint">{capitalized(visibleText(hidden))}</p>}
         </section>
       )}
       {hosts.length > 0 && (

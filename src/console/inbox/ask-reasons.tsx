@@ -1,6 +1,8 @@
 import { PermissionAction, type PermissionDecision } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { onceWords } from "../../view/asks.ts";
 import { actionWord, decisionWords, layerWords, ruleWords } from "../../view/decisions.ts";
+import { capitalized } from "../../view/words.ts";
 import { Pre } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import { PermissionMark } from "./permission-mark.tsx";
@@ -77,7 +79,7 @@ function Piece({
       </div>
       {decision && (
         <p class="reason-why">
-          {decisionWords(decision, visibleText)}
+          {[decisionWords(decision, visibleText), capitalized(onceWords(ask))].filter(Boolean).join(" ")}
           <Matches decision={decision} />
         </p>
       )}

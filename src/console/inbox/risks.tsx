@@ -8,9 +8,9 @@ export function Risks({ requests }: { requests: readonly PermissionRequest[] }) 
   if (lines.length === 0) return null;
   return (
     <section class="risks" aria-label="Risks">
-      {lines.map(({ kind, words, parts }) => (
-        <p key={words} data-kind={kind}>
-          <b>{words}</b>{" "}
+      {lines.map(({ kind, owner, words, parts }) => (
+        <p key={`${owner} ${words}`} data-kind={kind}>
+          {owner !== "" && <code>{visibleText(owner)}</code>} <b>{words}</b>{" "}
           {parts.map((part) => (
             <code key={part}>{visibleText(part)}</code>
           ))}

@@ -1,5 +1,6 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import * as z from "zod";
+import { outsideSandbox } from "../../core/ask.ts";
 import { bindForeignTool, defineTool, wholeInput } from "../../tool/define-tool.ts";
 import { type ForeignPlace, type ForeignTools, foreignName } from "../../tool/foreign.ts";
 import type { Plan, Tool } from "../../tool/tool.ts";
@@ -242,10 +243,7 @@ const claudeTools: Readonly<Record<string, Mapping>> = {
     }),
     keep: { end: "tail" },
     plan: ({ command, description, dangerouslyDisableSandbox }, at) =>
-      planCommand(
-        { command, description, ...(dangerouslyDisableSandbox && { alwaysAsk: "runs outside the agent's sandbox" }) },
-        at,
-      ),
+      planCommand({ command, description, ...(dangerouslyDisableSandbox && { alwaysAsk: outsideSandbox }) }, at),
   }),
   Read: mapping({
     permissions: ["read"],

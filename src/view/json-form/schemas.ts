@@ -226,7 +226,16 @@ const decision = z.object({
 });
 
 const risk = z.object({
-  kind: z.enum(["unspecified", "credentials", "downloaded_code", "delete", "publish", "outside", "network"]),
+  kind: z.enum([
+    "unspecified",
+    "credentials",
+    "downloaded_code",
+    "delete",
+    "publish",
+    "outside",
+    "network",
+    "packages",
+  ]),
   parts: z.array(z.string()),
 });
 

@@ -113,7 +113,7 @@ export const ReadBoundFileRequestSchema: GenMessage<ReadBoundFileRequest> = /*@_
 export type ReadBoundFileResponse = Message<"opencode.tool.v1.ReadBoundFileResponse"> & {
   /**
    * text is the text in visible form: of a file over 512 KiB its beginning. Empty for a file that is not UTF-8 text,
-   * of which an approver sees size and SHA-256.
+   * of which an approver sees size and SHA-256. Passwords in settings of git are written as `***`.
    *
    * @generated from field: string text = 1;
    */

@@ -999,7 +999,7 @@ export type PermissionRequest = Message<"opencode.tool.v1.PermissionRequest"> & 
 
   /**
    * changed is the reason why the call is asked for again, as text for a person: the files that changed since the previous
-   * request, "the tool has changed since" or "Toolgate was upgraded". Empty for the first request of a call.
+   * request with their sizes, "the tool has changed since" or "Toolgate was upgraded". Empty for the first request of a call.
    *
    * @generated from field: string changed = 38;
    */
@@ -1222,7 +1222,8 @@ export type Risk = Message<"opencode.tool.v1.Risk"> & {
   /**
    * parts are the commands, paths or addresses to which it applies, in their displayed form: at most 5, of at most 200
    * characters each. A pipeline into an interpreter is one part. A command in a script, a package.json or a Makefile that
-   * runs begins with the name of that file, such as `deploy.sh: rm -rf ~`.
+   * runs begins with the name of that file, such as `deploy.sh: rm -rf ~`; a secret, a file with credentials or an address
+   * in a text of the input with the path of that text, such as `prompt: https://example.com`.
    *
    * @generated from field: repeated string parts = 2;
    */
@@ -1787,7 +1788,8 @@ export const RiskKind = {
   PUBLISH: 4,
 
   /**
-   * RISK_KIND_OUTSIDE: it reaches files outside the workspace, or acts as another user or on another machine.
+   * RISK_KIND_OUTSIDE: it reaches files outside the workspace, acts as another user or on another machine, or is a command
+   * that its agent runs outside of the agent's own sandbox.
    *
    * @generated from enum value: RISK_KIND_OUTSIDE = 5;
    */

@@ -193,7 +193,7 @@ func (x *ReadBoundFileRequest) GetPath() string {
 type ReadBoundFileResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// text is the text in visible form: of a file over 512 KiB its beginning. Empty for a file that is not UTF-8 text,
-	// of which an approver sees size and SHA-256.
+	// of which an approver sees size and SHA-256. Passwords in settings of git are written as `***`.
 	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
 	// truncated is true if the file is over 512 KiB.
 	Truncated bool `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"`

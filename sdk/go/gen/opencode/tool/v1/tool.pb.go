@@ -356,7 +356,8 @@ const (
 	RiskKind_RISK_KIND_DELETE RiskKind = 3
 	// RISK_KIND_PUBLISH: it sends something to others: a push, a release, a deployment, an upload.
 	RiskKind_RISK_KIND_PUBLISH RiskKind = 4
-	// RISK_KIND_OUTSIDE: it reaches files outside the workspace, or acts as another user or on another machine.
+	// RISK_KIND_OUTSIDE: it reaches files outside the workspace, acts as another user or on another machine, or is a command
+	// that its agent runs outside of the agent's own sandbox.
 	RiskKind_RISK_KIND_OUTSIDE RiskKind = 5
 	// RISK_KIND_NETWORK: it uses the network.
 	RiskKind_RISK_KIND_NETWORK RiskKind = 6
@@ -1802,7 +1803,7 @@ type PermissionRequest struct {
 	// person is the person behind the agent; see ToolPart.person.
 	Person *Person `protobuf:"bytes,37,opt,name=person,proto3" json:"person,omitempty"`
 	// changed is the reason why the call is asked for again, as text for a person: the files that changed since the previous
-	// request, "the tool has changed since" or "Toolgate was upgraded". Empty for the first request of a call.
+	// request with their sizes, "the tool has changed since" or "Toolgate was upgraded". Empty for the first request of a call.
 	Changed       string `protobuf:"bytes,38,opt,name=changed,proto3" json:"changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2327,7 +2328,8 @@ type Risk struct {
 	Kind RiskKind `protobuf:"varint,1,opt,name=kind,proto3,enum=opencode.tool.v1.RiskKind" json:"kind,omitempty"`
 	// parts are the commands, paths or addresses to which it applies, in their displayed form: at most 5, of at most 200
 	// characters each. A pipeline into an interpreter is one part. A command in a script, a package.json or a Makefile that
-	// runs begins with the name of that file, such as `deploy.sh: rm -rf ~`.
+	// runs begins with the name of that file, such as `deploy.sh: rm -rf ~`; a secret, a file with credentials or an address
+	// in a text of the input with the path of that text, such as `prompt: https://example.com`.
 	Parts         []string `protobuf:"bytes,2,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
