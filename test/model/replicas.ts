@@ -9,6 +9,7 @@ import { createReplica } from "../../src/compose/replica.ts";
 import { readLimits } from "../../src/config/schema.ts";
 import type { Logger } from "../../src/core/logger.ts";
 import type { ConfiguredApprovals } from "../../src/policy/approval-rules.ts";
+import type { NoticePhase, NoticeStore } from "../../src/reach/ports.ts";
 import type { DefinedTool } from "../../src/tool/tool.ts";
 import { createReach, ReplicaDied } from "./reach.ts";
 import type { NewContents } from "./stores.ts";
@@ -16,6 +17,9 @@ import type { NewContents } from "./stores.ts";
 /** A live replica, and its store without the delay in between. */
 export interface Replica extends ReturnType<typeof createReplica> {
   store: Store;
+  /** Claims what is due at the channel of every request, and records that the provider accepted it. */
+  deliver(): Promise<void>;
+  notices: NoticeStore;
   /** Aborted when it is dead. */
   gone: AbortSignal;
   end(): Promise<void>;
@@ -81,6 +85,8 @@ export async function startReplicas(
   const errors: unknown[] = [];
   /** Calls whose end was reported to the observer of a replica. */
   const ends: string[] = [];
+  /** Phases of the notices that were delivered, in order, by request. */
+  const delivered = new Map<string, NoticePhase[]>();
   const log: Logger = {
     debug() {},
     info() {},
@@ -127,12 +133,29 @@ export async function startReplicas(
         ended: ({ part }) => void ends.push(`${part.sessionId} ${part.callId}`),
       },
       agreesOnPolicy: () => agreesOnPolicy(name),
+      // One that any replica may claim, and one that its own replica is sending for ever.
+      notices: {
+        noticesOf: ({ id: ask }) =>
+          ["", name].map((owner) => ({
+            ...{ ask, channel: owner === "" ? "any" : "own", recipient: "", dueAt: time, owner, leaseMs, dead: "" },
+          })),
+        opened() {},
+      },
       log,
     });
     const off = store.calls.onNews(undefined, onNews);
     living.set(name, {
       ...replica,
       store,
+      async deliver() {
+        const channels = new Map([["any", 10]]);
+        for (const notice of await store.notices.claimNotices({ owner: name, leaseMs, channels })) {
+          if (reach.gone.aborted) return;
+          delivered.set(notice.ask, [...(delivered.get(notice.ask) ?? []), notice.phase]);
+          await store.notices.noteNotice(notice, name, { result: "accepted", ref: "m" });
+        }
+      },
+      notices: store.notices,
       gone: reach.gone,
       async end() {
         await reach.cut();
@@ -154,6 +177,7 @@ export async function startReplicas(
   return {
     errors,
     ends,
+    delivered,
     /** True if none was killed yet. */
     allLive: () => started === living.size,
     names: () => [...living.keys()],

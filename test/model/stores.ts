@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Store } from "../../src/call/ports.ts";
 import type { Logger } from "../../src/core/logger.ts";
+import type { NoticeStore } from "../../src/reach/ports.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 
@@ -12,7 +13,7 @@ export interface Contents {
   /** Number of replicas. */
   replicas: number;
   /** Opens a store for one more replica; it uses the test's clock. */
-  open(): Promise<Store>;
+  open(): Promise<Store & { notices: NoticeStore }>;
   /** Removes the contents, after the stores were closed. */
   remove(): Promise<void>;
 }

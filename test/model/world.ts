@@ -88,9 +88,10 @@ export async function createWorld(setting: Setting) {
             seen = await observer.look();
             return allowed.has(seen);
           },
-          async ({ calls }) => {
+          async ({ calls, deliver }) => {
             await calls.stopLapsed();
             await calls.handleCancels();
+            await deliver();
             if (isLooking) await calls.recover();
           },
         ));
@@ -113,6 +114,7 @@ export async function createWorld(setting: Setting) {
       }
       const settled = [...logs.values()].flat().map(({ event }) => event.value);
       for (const winner of clients.reportedWinners) expect(settled).toContainEqual(winner);
+      await checkNotices(new Set([...logs.values()].flatMap(askedIn)));
       expect(replicas.errors).toEqual([]);
       const reported = replicas.ends.toSorted();
       expect(reported, "no end is reported twice").toEqual([...new Set(reported)]);
@@ -139,6 +141,19 @@ export async function createWorld(setting: Setting) {
     expect(areDone, "every stream comes to its end").toBe(true);
   }
 
+  /** Each request had its notices: what was announced was reported as settled, last, and what was never sent is not sent any more. */
+  async function checkNotices(asked: ReadonlySet<string>): Promise<void> {
+    await replicas.outliveTheDead();
+    const { notices } = replicas.any();
+    while ((await notices.countNotices()).has("any")) await replicas.each(({ deliver }) => deliver());
+    const listed = (await notices.listNotices()).map(({ ask, channel, state }) => `${ask} ${channel} ${state}`);
+    expect(listed.toSorted()).toEqual(
+      [...asked].flatMap((ask) => [`${ask} any closed`, `${ask} own settled`]).toSorted(),
+    );
+    for (const [ask, phases] of replicas.delivered)
+      expect(phases.join(" "), ask).toMatch(/^(opened )*settled( settled)*$/);
+  }
+
   async function readLog(sessionId: string): Promise<SessionEvent[]> {
     const { store } = replicas.any();
     const events: SessionEvent[] = [];
@@ -155,6 +170,11 @@ function endedIn(log: readonly SessionEvent[]): string[] {
   return log.flatMap(({ event }) =>
     event.case === "part" && isTerminal(event.value) ? [`${event.value.sessionId} ${event.value.callId}`] : [],
   );
+}
+
+/** Returns the requests that were opened in a log. */
+function askedIn(log: readonly SessionEvent[]): string[] {
+  return log.flatMap(({ event }) => (event.case === "permissionAsked" ? [event.value.id] : []));
 }
 
 const isSlow = (act: Act) => act.do === "cancel" || act.do === "close";
