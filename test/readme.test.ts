@@ -12,6 +12,7 @@ import { parse } from "smol-toml";
 import { expect, onTestFinished, test } from "vitest";
 import { ErrorReason } from "../gen/opencode/tool/v1/error_reason_pb.ts";
 import { PermissionReply, ToolErrorReason } from "../gen/opencode/tool/v1/tool_pb.ts";
+import { agentFacts } from "../src/agents/hooks/agent-facts.ts";
 import { declaredTools } from "../src/compose/built-in-tools.ts";
 import { checkConfig } from "../src/config/check-config.ts";
 import { parseRules } from "../src/policy/parse-rules.ts";
@@ -145,9 +146,37 @@ const pages = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.
 // Pages that readers meet, generated references included. Tables of the bench and of tests are not pages: programs write them.
 const counted = [...pages, "AGENTS.md", "SECURITY.md", "sdk/python/README.md", "sdk/go/README.md"];
 
-test("all pages together have at most 45,300 words", () => {
-  const words = counted.map((page) => text(page).split(/\s+/).length);
-  expect(words.reduce((sum, count) => sum + count, 0)).toBeLessThanOrEqual(45_300);
+/** The table that `npm run test:agents` writes. */
+const measuredTable = /<!-- measured: .*?<!-- end -->/s;
+
+test("the measured table of agents and the code agree on what runs a tool, and on the versions", () => {
+  const [table = ""] = measuredTable.exec(text("docs/agents/README.md")) ?? [];
+  const lines = [...table.matchAll(/^\|(.*)\|$/gm)].map(([, line = ""]) => line.split("|").map((cell) => cell.trim()));
+  const [[, ...heads] = [], , ...rows] = lines;
+  expect(rows.length).toBeGreaterThanOrEqual(25);
+  const kinds = Object.entries(agentFacts);
+  expect(heads).toEqual(kinds.map(([, facts]) => `${facts?.name} ${facts?.version}`));
+  const { packages } = JSON.parse(text("test/agents/programs/package-lock.json"));
+  for (const [i, [kind, facts]] of kinds.entries()) {
+    const { version = "", runsAfter = [], off = [], asksItself = false } = facts ?? {};
+    const found = rows.filter((cells) => cells[i + 1] === "**runs**").map(([row]) => row);
+    const plugin = kind === "opencode" ? ["an accepted plugin changes what was approved"] : [];
+    const settings = asksItself ? [] : off.map(({ path }) => `a project sets \`${path}\``);
+    expect(found.toSorted(), kind).toEqual(
+      [...runsAfter.map((fault) => `the hook ${fault}`), ...settings, ...plugin].toSorted(),
+    );
+    const installed: string[] = Object.values<{ version?: string }>(packages).flatMap((each) => each.version ?? []);
+    // The package of Claude Code counts its own versions, with the same last number.
+    expect(
+      installed.some((each) => each === version || each === version.replace(/^2\.1/, "0.3")),
+      version,
+    ).toBe(true);
+  }
+});
+
+test("all pages together have at most 45,400 words", () => {
+  const words = counted.map((page) => text(page).replace(measuredTable, "").split(/\s+/).length);
+  expect(words.reduce((sum, count) => sum + count, 0)).toBeLessThanOrEqual(45_400);
 });
 
 test.each(pages)("the links of %s lead to files that exist", (page) => {

@@ -4,19 +4,21 @@ import { existsSync } from "node:fs";
 import { cp, mkdir, readdir, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { text } from "node:stream/consumers";
-import { setTimeout } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
-import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { clientOf } from "../e2e/clients.ts";
 import { startService } from "../e2e/service.ts";
 import { claudeEnv, configureOpencode, createPlace, opencodeEnv } from "./agents.ts";
+import { answerAll } from "./connectors.ts";
+import { measure, measureTools } from "./matrix.ts";
 import { serveAnthropic, serveOpenAi } from "./mock-models.ts";
 import { agentPrograms } from "./programs.ts";
 
 const approver = "approver-token-for-tests";
+
+const machineHooks = "a project switches hooks of the machine off";
 
 const main = `${import.meta.dirname}/../../src/main.ts`;
 
@@ -73,7 +75,7 @@ async function endsOf(url: string) {
   return pages.flatMap(({ parts }) => parts);
 }
 
-test("each native tool of Claude Code that asks shows one request, and rejected leaves no marker", async () => {
+test("each native tool of Claude Code that asks shows one request, and rejected leaves no marker", async (context) => {
   const { service, canary, toolsThat, reasons } = await connectReal("claude");
   expect(canary.problem).toBe("");
   const asking = toolsThat("asks");
@@ -93,11 +95,12 @@ test("each native tool of Claude Code that asks shows one request, and rejected 
   for (const { state, tool } of parts)
     expect(state.case === "error" && state.value.reason, tool).toBe(ToolErrorReason.REJECTED);
   expect(await readdir(service.workspace)).toEqual([]);
+  measureTools(context, "claude", canary.rows);
 });
 
 test.for(["settings.json", "settings.local.json"])(
   "a project whose %s switches the hooks of Claude Code off does so for those of the user, which check says, and not at system level",
-  async (name) => {
+  async (name, context) => {
     const { service, connect } = await createMachine();
     await mkdir(join(service.workspace, ".claude"));
     const file = join(service.workspace, ".claude", name);
@@ -116,27 +119,9 @@ test.for(["settings.json", "settings.local.json"])(
     expect(ofSystem.toolsThat("runs unasked")).toEqual([]);
     expect(ofSystem.toolsThat("asks")).toEqual(expect.arrayContaining(["Bash", "Edit", "Read", "Write"]));
     expect(ofSystem.canary.problem).toBe("");
+    measure(context, "claude", machineHooks, "asks");
   },
 );
-
-/** Rejects what names the marker and approves everything else, until a run is over. */
-async function answerAll(url: string, running: Promise<unknown>) {
-  const permissions = clientOf(PermissionService, url, approver);
-  let isOver = false;
-  void running.finally(() => {
-    isOver = true;
-  });
-  while (!isOver) {
-    for (const { id: permissionId, sessionId, patterns } of (await permissions.listPermissions({})).permissions) {
-      const reply = patterns.some((pattern) => pattern.includes("marker"))
-        ? PermissionReply.REJECT
-        : PermissionReply.ONCE;
-      // A rejection withdraws the other requests of its call.
-      await permissions.respondToPermission({ permissionId, sessionId, reply }).catch(() => undefined);
-    }
-    await setTimeout(100);
-  }
-}
 
 test.for([
   ["of the user: the next command runs unasked", [], true],
@@ -148,9 +133,7 @@ test.for([
   const bash = (command: string) => ({ tool: "Bash", input: { command, description: "x" } });
   const model = await serveAnthropic([["go", [bash(off), bash("touch marker")]]]);
   const running = run(agentPrograms.claude, ["-p", "go", "--dangerously-skip-permissions"], claudeEnv(model));
-  const answering = answerAll(service.url, running);
-  await running;
-  await answering;
+  await answerAll(service, running);
   expect(existsSync(join(service.workspace, ".claude/settings.local.json"))).toBe(true);
   expect(existsSync(join(service.workspace, "marker"))).toBe(runs);
 });
@@ -162,7 +145,7 @@ const projectPlugin = `export const Z = async () => ({
 });
 `;
 
-test("a plugin of the project is refused until it is accepted, and what it changes ends as changed after approval", async () => {
+test("a plugin of the project is refused until it is accepted, and what it changes ends as changed after approval", async (context) => {
   const { service, place, run, connect } = await createMachine();
   const file = join(service.workspace, ".opencode/plugin/z.js");
   await mkdir(dirname(file), { recursive: true });
@@ -172,15 +155,15 @@ test("a plugin of the project is refused until it is accepted, and what it chang
   expect(connected.toolsThat("runs unasked")).toEqual([]);
   expect(connected.canary.problem).toContain(`opencode loads ${file} of this project`);
   expect((await connect("opencode", "--check")).problems).toEqual([expect.stringContaining(file)]);
+  measure(context, "opencode", "a plugin of a project that nobody accepted", "denied");
 
   await run(process.execPath, [main, "connect", "opencode", "--accept-plugins", "--yes"]);
   const model = await serveOpenAi([["go", [{ tool: "bash", input: { command: "touch approved", description: "x" } }]]]);
   await configureOpencode(place, model);
   const running = run(agentPrograms.opencode, ["run", "--format", "json", "go"], opencodeEnv);
-  const answering = answerAll(service.url, running);
-  await running;
-  await answering;
+  await answerAll(service, running);
   expect(existsSync(join(service.workspace, "marker"))).toBe(true);
+  measure(context, "opencode", "an accepted plugin changes what was approved", "runs");
   const parts = await endsOf(service.url);
   const reasons = parts.flatMap(({ tool, state }) =>
     tool === "opencode:bash" && state.case === "error" ? [state.value.reason] : [],
@@ -191,7 +174,7 @@ test("a plugin of the project is refused until it is accepted, and what it chang
   expect((await connect("opencode", "--check")).toolsThat("asks")).toEqual([]);
 });
 
-test("each native tool of opencode that asks shows one request, and rejected leaves no marker", async () => {
+test("each native tool of opencode that asks shows one request, and rejected leaves no marker", async (context) => {
   const { service, canary, toolsThat } = await connectReal("opencode");
   expect(canary.problem).toBe("");
   const asking = toolsThat("asks");
@@ -202,21 +185,23 @@ test("each native tool of opencode that asks shows one request, and rejected lea
   for (const { state, tool } of parts)
     expect(state.case === "error" && state.value.reason, tool).toBe(ToolErrorReason.REJECTED);
   expect(await readdir(service.workspace)).toEqual([]);
+  measureTools(context, "opencode", canary.rows);
 });
 
 // The command of docs/agents/terminal.md.
 test.for([
   ["codex", "exec_command", ".codex/config.toml", "[features]\nhooks = false\n"],
-  ["gemini", "run_shell_command", ".gemini/settings.json", '{"hooksConfig":{"enabled":false}}'],
+  ["gemini", "run_shell_command", ".gemini/settings.json", '{"hooksConfig":{"disabled":["toolgate"]}}'],
   ["copilot", "bash", ".github/copilot/settings.json", '{"disableAllHooks":true}'],
 ] as const)(
   "each native tool of %s asks or is named, check finds what a project switches off, and disconnect takes everything back",
-  async ([kind, shell, file, off]) => {
+  async ([kind, shell, file, off], context) => {
     const { service, place, run, connect } = await createMachine();
     const { canary, toolsThat } = await connect(kind, "--yes");
     expect(canary.problem).toBe("");
     expect(toolsThat("asks")).toContain(shell);
     expect(toolsThat("runs unasked")).toEqual([]);
+    measureTools(context, kind, canary.rows);
 
     await mkdir(dirname(join(service.workspace, file)), { recursive: true });
     await writeFile(join(service.workspace, file), off);
@@ -238,7 +223,7 @@ test.for([
   },
 );
 
-test("hooks of Codex in the settings of the machine hold where a project and a flag switch hooks off", async () => {
+test("hooks of Codex in the settings of the machine hold where a project and a flag switch hooks off", async (context) => {
   const { service, place, run, connect } = await createMachine();
   await mkdir(join(service.workspace, ".codex"));
   await writeFile(
@@ -254,6 +239,7 @@ test("hooks of Codex in the settings of the machine hold where a project and a f
   expect(toolsThat("asks")).toContain("exec_command");
   expect(toolsThat("runs unasked")).toEqual([]);
   expect((await connect("codex", "--check")).problems).toEqual([]);
+  measure(context, "codex", machineHooks, "asks");
 
   await run(process.execPath, [main, "disconnect", "codex"], { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: approver });
   expect((await run("cat", ["/etc/codex/requirements.toml"])).stdout).toBe("");

@@ -2,8 +2,9 @@ import { existsSync } from "node:fs";
 import { mkdir, writeFile } from "node:fs/promises";
 import { userInfo } from "node:os";
 import { dirname, join } from "node:path";
+import { setTimeout } from "node:timers/promises";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
-import type { PermissionReply, PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply, type PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { opencodePlugin } from "../../src/agents/hooks/opencode-plugin.ts";
 import { blockWithReason } from "../../src/cli/connect/agent-files.ts";
 import { configureCodex } from "../../src/cli/connect/codex.ts";
@@ -23,6 +24,7 @@ import {
 import {
   type MockModel,
   type Script,
+  type Steps,
   serveAnthropic,
   serveGemini,
   serveOpenAi,
@@ -42,6 +44,12 @@ export interface ConnectorOptions {
 
 /** One way in which an agent asks here. */
 export interface Connector {
+  /** The kind of the agent whose column it measures; empty: none. */
+  readonly kind: string;
+  /** A use of the agent's tool that starts a subagent with this prompt, for agents that have subagents. */
+  subagent?(prompt: string): Steps;
+  /** A use that writes this line into a shell that was approved and runs already. */
+  terminal?(line: string): Script;
   /** A use of the agent's own tool that leaves the file `marker`. */
   script(command: string): Script;
   serve(script: Script): Promise<MockModel>;
@@ -82,6 +90,8 @@ const bash = { description: "leaves a marker" };
 /** The connectors that run a program of ours. */
 export const connectors: Readonly<Record<string, Connector>> = {
   "the command hook of Claude Code": {
+    kind: "claude",
+    subagent: (prompt) => [{ tool: "Agent", input: { ...bash, prompt, subagent_type: "general-purpose" } }],
     script: (command) => [["go", [{ tool: "Bash", input: { command, ...bash } }]]],
     serve: serveAnthropic,
     async run(place, model, options) {
@@ -95,6 +105,8 @@ export const connectors: Readonly<Record<string, Connector>> = {
     },
   },
   "the permission prompt tool of Claude Code": {
+    kind: "",
+
     script: (command) => [["go", [{ tool: "Bash", input: { command, ...bash } }]]],
     serve: serveAnthropic,
     async run(place, model, options) {
@@ -106,6 +118,8 @@ export const connectors: Readonly<Record<string, Connector>> = {
     },
   },
   "the plugin of opencode": {
+    kind: "opencode",
+    subagent: (prompt) => [{ tool: "task", input: { ...bash, prompt, subagent_type: "general" } }],
     script: (command) => [["go", [{ tool: "bash", input: { command, ...bash } }]]],
     serve: serveOpenAi,
     async run(place, model, options) {
@@ -118,6 +132,27 @@ export const connectors: Readonly<Record<string, Connector>> = {
     },
   },
   "the hook of Codex": {
+    kind: "codex",
+    terminal: (line) => [
+      [
+        "go",
+        (results) => {
+          if (results.length === 0)
+            return { tool: "exec_command", input: { cmd: "sh", tty: true, yield_time_ms: 500 } };
+          const [, id] = /session ID (\d+)/i.exec(results.join()) ?? [];
+          const input = { session_id: Number(id), chars: `${line}\n`, yield_time_ms: 2_000 };
+          return results.length === 1 ? { tool: "write_stdin", input } : undefined;
+        },
+      ],
+    ],
+    // It ends without waiting for its subagents, unless the model waits.
+    subagent: (message) => (results) => {
+      const namespace = "multi_agent_v1";
+      if (results.length === 0) return { namespace, tool: "spawn_agent", input: { message } };
+      const [, id = ""] = /agent_id[^0-9a-f]+([0-9a-f-]+)/.exec(results.join()) ?? [];
+      const isWaiting = results.some((result) => result.includes("timed_out"));
+      return isWaiting ? undefined : { namespace, tool: "wait_agent", input: { targets: [id], timeout_ms: 60_000 } };
+    },
     script: (command) => [["go", [{ tool: "exec_command", input: { cmd: command } }]]],
     serve: serveResponses,
     async run(place, model, options) {
@@ -125,6 +160,8 @@ export const connectors: Readonly<Record<string, Connector>> = {
         const command = `sh -c '${(await hookCommand(place, "codex", options)).join(" ")} || ${blockWithReason}'`;
         const hook = [{ matcher: "*", hooks: [{ type: "command", command, timeout: options.timeout }] }];
         await writeSettings(place, ".codex/hooks.json", { hooks: { PreToolUse: hook, PostToolUse: hook } });
+        const trusted = `[projects.${JSON.stringify(place.workspace)}]\ntrust_level = "trusted"\n`;
+        await writeFile(join(place.home, ".codex/config.toml"), trusted);
         const codex = {
           program: agentPrograms.codex,
           user: { ...userInfo(), name: "", home: place.home, env: process.env },
@@ -135,6 +172,8 @@ export const connectors: Readonly<Record<string, Connector>> = {
     },
   },
   "the hook of Gemini CLI": {
+    kind: "gemini",
+    subagent: (prompt) => [{ tool: "invoke_agent", input: { agent_name: "generalist", prompt } }],
     script: (command) => [["go", [{ tool: "run_shell_command", input: { command, ...bash } }]]],
     serve: serveGemini,
     async run(place, model, options) {
@@ -149,6 +188,8 @@ export const connectors: Readonly<Record<string, Connector>> = {
     },
   },
   "the hook of GitHub Copilot CLI": {
+    kind: "copilot",
+    subagent: (prompt) => [{ tool: "task", input: { ...bash, name: "sub", prompt, agent_type: "general-purpose" } }],
     script: (command) => [["go", [{ tool: "bash", input: { command, ...bash } }]]],
     serve: serveOpenAi,
     async run(place, model, options) {
@@ -170,6 +211,7 @@ async function writeSettings({ home }: AgentPlace, path: string, settings: objec
 
 /** HTTP hooks of Claude Code: no program of ours runs beside the agent. */
 export const httpHook: Connector = {
+  kind: "",
   script: (command) => [["go", [{ tool: "Bash", input: { command, ...bash } }]]],
   serve: serveAnthropic,
   async run(place, model, options) {
@@ -197,12 +239,32 @@ export async function runTool(
   connector: Connector,
   workspace: string,
   options?: ConnectorOptions,
-  command = "touch marker",
+  script = connector.script("touch marker"),
 ): Promise<ToolRun> {
   const place = await createPlace(workspace);
-  const model = await connector.serve(connector.script(command));
+  const model = await connector.serve(script);
   const run = await connector.run(place, model, options);
   return { ...run, hasMarker: existsSync(join(workspace, "marker")), results: model.results };
+}
+
+/** Answers all requests until a run is over: rejects what names the marker, approves everything else. */
+export async function answerAll<T>({ url }: Pick<Service, "url">, running: Promise<T>): Promise<T> {
+  const permissions = clientOf(PermissionService, url, "approver-token-for-tests");
+  let isOver = false;
+  const end = () => {
+    isOver = true;
+  };
+  running.then(end, end);
+  while (!isOver) {
+    for (const { id: permissionId, sessionId, patterns } of (await permissions.listPermissions({})).permissions) {
+      const isMarked = patterns.some((pattern) => pattern.includes("marker"));
+      const reply = isMarked ? PermissionReply.REJECT : PermissionReply.ONCE;
+      // A rejection withdraws the other requests of its call.
+      await permissions.respondToPermission({ permissionId, sessionId, reply }).catch(() => undefined);
+    }
+    await setTimeout(100);
+  }
+  return await running;
 }
 
 /** Waits for the next open request of a service. */

@@ -1,17 +1,22 @@
 import { once } from "node:events";
-import { rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createServer as createHttpServer } from "node:http";
 import { createServer as createHttp2Server, type ServerHttp2Stream } from "node:http2";
 import { type AddressInfo, createServer, type Server } from "node:net";
-import { join } from "node:path";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { stringify } from "smol-toml";
 import { afterAll, afterEach, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import { PermissionReply, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { agentFacts, type HookFault } from "../../src/agents/hooks/agent-facts.ts";
 import { clientOf } from "../e2e/clients.ts";
 import { hostTokens } from "../e2e/host.ts";
 import { createService, startService } from "../e2e/service.ts";
-import { answerNext, connectors, nextRequest, ownProgram, runTool } from "./connectors.ts";
+import { answerAll, answerNext, connectors, nextRequest, ownProgram, runTool } from "./connectors.ts";
+import { measure } from "./matrix.ts";
+import type { Script, Steps } from "./mock-models.ts";
 
 const service = createService({ settings: hostTokens });
 beforeAll(service.start);
@@ -46,12 +51,46 @@ const answering = (status: number, body: Buffer) =>
       stream.on("wantTrailers", () => stream.sendTrailers({ "grpc-status": "0" })).end(body);
     });
 
+/** Programs in place of ours. A shell of the hook's line dies with the hook, as the group of a process does. */
+const faults: Readonly<Record<HookFault, string>> = {
+  "is killed": 'case "$(cat /proc/$PPID/comm)" in sh) kill -9 $PPID;; esac; kill -9 $$',
+  "prints nothing": "exit 0",
+  "prints no JSON": "echo broken",
+  "takes too long": "exec sleep 20",
+};
+
+/** Writes a program that does nothing but this; returns the words that run it. */
+function programOf(line: string): string[] {
+  const directory = mkdtempSync(join(tmpdir(), "toolgate-fault-"));
+  onTestFinished(() => rmSync(directory, { recursive: true, force: true }));
+  writeFileSync(join(directory, "hook.sh"), `${line}\n`);
+  return ["/bin/sh", join(directory, "hook.sh")];
+}
+
+/** Writes a file of the project until the test ends. */
+function writeProject(file: string, text: string): void {
+  const path = join(service.workspace, file);
+  const [top = ""] = file.split("/");
+  onTestFinished(() => rmSync(join(service.workspace, top), { recursive: true, force: true }));
+  mkdirSync(dirname(path), { recursive: true });
+  writeFileSync(path, text);
+}
+
+/** Returns the settings that have a value at a path of keys. */
+const settingsWith = (path: string, value: boolean | string): object =>
+  path
+    .split(".")
+    .reduceRight<unknown>((inner, key) => ({ [key]: inner }), typeof value === "string" ? [value] : value) as object;
+
 describe.each(Object.entries(connectors))("%s", (name, connector) => {
+  const { kind } = connector;
+  const { runsAfter = [], off = [], asksItself = false } = agentFacts[kind] ?? {};
+
   test("control: without it the tool runs", async () => {
     expect(await runTool(connector, service.workspace)).toMatchObject({ hasMarker: true });
   });
 
-  test("an approved tool runs, and its result is reported", async () => {
+  test("an approved tool runs, and its result is reported", async (context) => {
     const running = runTool(connector, service.workspace, right());
     const { sessionId } = await answerNext(service, PermissionReply.ONCE);
     expect(await running).toMatchObject({ hasMarker: true });
@@ -60,56 +99,110 @@ describe.each(Object.entries(connectors))("%s", (name, connector) => {
     const isReported = !name.includes("prompt tool");
     expect(part?.reportedBy).toBe(isReported ? "host" : "");
     expect(part?.state.case).toBe(isReported ? "completed" : "running");
+    measure(context, kind, "approved", "allowed");
   });
 
-  test("an input that the approver edited is the one that runs", async () => {
-    const running = runTool(connector, service.workspace, right(), "touch other");
+  test("an input that the approver edited is the one that runs", async (context) => {
+    const running = runTool(connector, service.workspace, right(), connector.script("touch other"));
     await answerNext(service, PermissionReply.ONCE, { input: { command: "touch marker", description: "edited" } });
     // The edited command needs permission as well.
     await answerNext(service, PermissionReply.ONCE);
     expect(await running).toMatchObject({ hasMarker: true });
+    measure(context, kind, "approved with another input", "allowed");
   });
 
-  test("a rejected tool does not run, and the model reads the advice", async () => {
+  test("a rejected tool does not run, and the model reads the advice", async (context) => {
     const running = runTool(connector, service.workspace, right());
     await answerNext(service, PermissionReply.REJECT, { message: "Use the other file." });
     const { hasMarker, results } = await running;
     expect(hasMarker).toBe(false);
     expect(results.join()).toContain("Use the other file.");
+    measure(context, kind, "rejected", "denied");
   });
 
-  test("a tool that nobody answers in time does not run", async () => {
+  test("a tool that nobody answers in time does not run", async (context) => {
     const { hasMarker, results } = await runTool(connector, service.workspace, { ...right(), timeout: 7 });
     expect(hasMarker).toBe(false);
     expect(results.join()).toContain("not answered yet");
     await answerNext(service, PermissionReply.REJECT);
+    measure(context, kind, "not answered in time", "denied");
   });
 
-  test("a service that is killed while a tool waits", async () => {
+  test("a service that is killed while a tool waits", async (context) => {
     const doomed = await startService({ settings: hostTokens });
     const running = runTool(connector, doomed.workspace, { ...right(), server: doomed.url, timeout: 15 });
     await nextRequest(doomed);
     await doomed.kill();
     expect(await running).toMatchObject({ hasMarker: false });
+    measure(context, kind, "the service is killed meanwhile", "denied");
   });
 
-  test.each([
-    ["a service that is away", async () => ({ server: "http://127.0.0.1:9" })],
+  test.for([
+    ["the service is away", async () => ({ server: "http://127.0.0.1:9" })],
     ["a wrong token", async () => ({ token: "no-token-of-this-service" })],
     ["a token of another role", async () => ({ token: "approver-token-for-tests" })],
-    ["a missing program", async () => ({ program: ["/nonexistent/toolgate"] })],
-    ["a program that fails", async () => ({ program: ["false"] })],
-    ["status 500", async () => ({ server: await listening(answering(500, Buffer.from("broken"))) })],
+    ["the program is missing", async () => ({ program: ["/nonexistent/toolgate"] })],
+    ["the program fails", async () => ({ program: ["false"] })],
+    ["the service answers 500", async () => ({ server: await listening(answering(500, Buffer.from("broken"))) })],
     ["a malformed answer", async () => ({ server: await listening(answering(200, Buffer.from("garbage"))) })],
     [
       "an answer that is not HTTP/2",
       async () => ({ server: await listening(createHttpServer((_, response) => void response.writeHead(500).end())) }),
     ],
-    ["a service that never answers", async () => ({ server: await listening(createServer()), timeout: 3 })],
-  ])("%s: the tool does not run", async (_fault, wrong) => {
+    ["the service never answers", async () => ({ server: await listening(createServer()), timeout: 8 })],
+  ] as const)("%s: the tool does not run", async ([fault, wrong], context) => {
     const run = await runTool(connector, service.workspace, { ...right(), ...(await wrong()) });
     expect(run.hasMarker).toBe(false);
     // The model learns of the refusal, unless the agent ends because its permission prompt tool is missing.
     expect(run.results.length === 1 || run.code !== 0).toBe(true);
+    measure(context, kind, fault, "denied");
   });
+
+  test.for(Object.entries(faults) as [HookFault, string][])(
+    "a hook that %s is open only where the facts say so",
+    async ([fault, line], context) => {
+      const { hasMarker } = await runTool(connector, service.workspace, {
+        ...right(),
+        program: programOf(line),
+        timeout: 3,
+      });
+      expect(hasMarker).toBe(runsAfter.includes(fault));
+      measure(context, kind, `the hook ${fault}`, hasMarker ? "runs" : "denied");
+    },
+  );
+
+  test.for(off.flatMap(({ files, path, value, uses }) => files.map((file) => ({ file, path, value, uses }))))(
+    "$path in $file of a project lets a tool run unasked",
+    async ({ file, path, value, uses }, context) => {
+      const settings = settingsWith(path, value);
+      writeProject(file, file.endsWith(".toml") ? stringify(settings) : JSON.stringify(settings));
+      const script = uses === "terminal" ? connector.terminal?.("touch marker") : undefined;
+      const running = runTool(connector, service.workspace, { ...right(), timeout: 7 }, script);
+      const { hasMarker } = await answerAll(service, running);
+      expect(hasMarker).toBe(!asksItself);
+      measure(context, kind, `a project sets \`${path}\``, hasMarker ? "runs" : "denied");
+    },
+  );
+
+  // A test that is skipped leaves the table as it is.
+  const { subagent } = connector;
+  test.for(subagent === undefined ? [] : [subagent])(
+    "a tool of a subagent asks, and rejected it does not run",
+    async (subagent, context) => {
+      const [[, uses]] = connector.script("touch marker") as [[string, Steps]];
+      const script: Script = [
+        ["SUBTASK", uses],
+        ["go", subagent("SUBTASK")],
+      ];
+      const before = new Set((await allParts()).map(({ callId }) => callId));
+      const { hasMarker } = await answerAll(service, runTool(connector, service.workspace, right(), script));
+      expect(hasMarker).toBe(false);
+      const made = (await allParts()).filter(({ callId }) => !before.has(callId));
+      const rejected = made.filter(
+        ({ state }) => state.case === "error" && state.value.reason === ToolErrorReason.REJECTED,
+      );
+      expect(rejected).toHaveLength(1);
+      measure(context, kind, "a tool of a subagent", "asks");
+    },
+  );
 });

@@ -22,7 +22,12 @@ afterEach(() => rmSync(join(service.workspace, "marker"), { force: true }));
 /** Runs Claude Code with HTTP hooks, and a rule that lets the tool run without them. */
 function runHttp(wrong: Partial<ConnectorOptions> = {}, command?: string, { workspace } = service) {
   const right = { server: service.url, token: "host-token-for-tests", timeout: 60, program: ownProgram };
-  return runTool(httpHook, workspace, { ...right, ...wrong }, command);
+  return runTool(
+    httpHook,
+    workspace,
+    { ...right, ...wrong },
+    command === undefined ? undefined : httpHook.script(command),
+  );
 }
 
 /** Runs Claude Code with the files that `toolgate connect claude --http-hook` wrote, as its note says. */

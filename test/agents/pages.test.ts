@@ -93,7 +93,6 @@ async function expectRun(model: MockModel, running: Promise<unknown>): Promise<v
 
 test("claude-code.md: connect writes the hooks, and toolgate claude runs with them", async () => {
   await connect("claude");
-  use("toolgate hook claude");
   expect(await readFile(join(place.home, ".claude/settings.json"), "utf8")).toMatch(/hook\S+ claude --server/);
   await symlink(agentPrograms.claude, join(place.home, "bin/claude"));
   const model = await asking();
@@ -145,7 +144,6 @@ test("mcp.md: a service starts, a token is created, and the settings are valid",
 
 test("opencode.md: connect writes the plugin, and the check finds nothing", async () => {
   await connect("opencode");
-  use("toolgate hook opencode");
   const plugin = await readFile(join(place.home, ".config/opencode/plugin/toolgate.js"), "utf8");
   expect(plugin).toMatch(/hook[^"]+","opencode"/);
   const { code, stdout } = await start(use("toolgate connect opencode --check"), asApprover()).finished;

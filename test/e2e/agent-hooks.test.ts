@@ -1,10 +1,12 @@
+import { readFileSync, statSync, writeFileSync } from "node:fs";
+import { basename, join } from "node:path";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { describe, expect, test } from "vitest";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { PermissionReply, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { answerNext } from "../agents/connectors.ts";
-import { recordedLines } from "../hooks/recorded.ts";
+import { recordedClaudeHook, recordedLines } from "../hooks/recorded.ts";
 import { clientOf } from "./clients.ts";
 import { createHookHome } from "./hook-process.ts";
 import { hostTokens } from "./host.ts";
@@ -116,4 +118,40 @@ describe.each(Object.entries(agents))("a hook of %s", (kind, agent) => {
     expect(stderr).toMatch(reason);
     expect(code).toBe(2);
   });
+});
+
+test("a subagent of Codex asks as a task, and its tools belong to a child session with its name", async () => {
+  const { run, tokenFile } = createHookHome("host-token-for-tests");
+  const flags = ["--server", service.url, "--token-file", tokenFile, "--uid", String(process.getuid?.())];
+  const [spawn = "", bash = ""] = recordedLines("codex-0.169.0", service.workspace).slice(-2);
+  const spawning = run(["codex", ...flags], spawn);
+  const { sessionId, permission, patterns } = await answerNext(service, PermissionReply.ONCE);
+  expect(await spawning).toMatchObject({ code: 0, answer: {} });
+  expect({ permission, patterns }).toEqual({ permission: "task", patterns: ["default"] });
+  expect(await run(["codex", ...flags], bash)).toMatchObject({ code: 0, answer: {} });
+  const { sessions } = await clientOf(SessionService, service.url, "admin-token-for-tests").listSessions({});
+  const children = sessions.filter(({ parentSessionId }) => parentSessionId === sessionId);
+  expect(children).toMatchObject([{ requester: { subagent: "default" } }]);
+});
+
+test.each([
+  ["claude", () => recordedClaudeHook(service.workspace, "PreToolUse", "Bash").text],
+  ["codex", () => recordedLines("codex-0.169.0", service.workspace)[0]],
+])("a hook of %s that asks loads one file of 32 KiB at most, and no client for HTTP", async (kind, recorded) => {
+  const { home, run, tokenFile } = createHookHome("host-token-for-tests");
+  const flags = ["--server", service.url, "--token-file", tokenFile, "--uid", String(process.getuid?.())];
+  const count = join(home, "count.cjs");
+  const loaded = join(home, "loaded.json");
+  const modules = "[Object.keys(require.cache).filter((file) => file !== __filename), process.moduleLoadList]";
+  const write = `require("node:fs").writeFileSync(${JSON.stringify(loaded)}, JSON.stringify(${modules}))`;
+  writeFileSync(count, `process.on("exit", () => ${write});\n`);
+  const line = JSON.stringify({ ...JSON.parse(recorded() ?? ""), tool_use_id: "counted" });
+  const { code } = await run([kind, ...flags], line, { NODE_OPTIONS: `--require ${count}` });
+  expect(code).toBe(0);
+  const [files, builtIn]: [string[], string[]] = JSON.parse(readFileSync(loaded, "utf8"));
+  expect(files.map((file) => basename(file))).toEqual(["hook.cjs"]);
+  expect(statSync(files[0] ?? "").size).toBeLessThanOrEqual(32_768);
+  expect(
+    builtIn.filter((name) => /^NativeModule (?:_?https?|http2|internal\/http2|internal\/deps\/undici)/.test(name)),
+  ).toEqual([]);
 });

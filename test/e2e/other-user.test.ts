@@ -107,6 +107,9 @@ test("approvals are advisory for the service's user and root, and for others unt
   expect(await stateOf(true, true)).toBe(EnforcementState.ENFORCED);
   // Codex runs a tool whose hook is killed.
   expect(await stateOf(true, true, "codex")).toBe(EnforcementState.ADVISORY);
+  // Gemini CLI and opencode have no such level here.
+  expect(await stateOf(true, true, "gemini")).toBe(EnforcementState.ADVISORY);
+  expect(await stateOf(true, true, "opencode")).toBe(EnforcementState.ADVISORY);
   const { code } = await clientOf(CredentialService, service.url, approver).createCode({});
   const { credential } = await sendAs(agentUid, "CredentialService/SignIn", { code, label: "ann" }, approver);
   expect(await enforcementOf(agentUid)).toMatchObject({

@@ -17,7 +17,7 @@ import { isReadableBy } from "../../core/readable-by.ts";
 import type { RecordTable } from "../../core/record-table.ts";
 import { RequestError } from "../../core/request-error.ts";
 import type { Credentials } from "../../people/credentials.ts";
-import { projectSettings } from "../hooks/project-settings.ts";
+import { agentFacts, foreignFaults, systemLevelKinds } from "../hooks/agent-facts.ts";
 
 /** The registered connectors of agents. */
 export interface Connectors {
@@ -156,19 +156,23 @@ export function createEnforcement({
 function problemOfConnector({ kind, enforced, systemLevel }: Connector): string | undefined {
   if (!enforced)
     return "the connector did not verify that the service runs as another user; run `toolgate connect` again on the machine of the service";
-  if (kind === "mcp" || (systemLevel && kind === "claude")) return undefined;
-  if (systemLevel)
-    return `${kind} runs a tool whose hook is killed, which a program of its user can do; let ${kind} use the tools of Toolgate over MCP, with its own tools off`;
-  const settings = projectSettings[kind];
-  if (settings !== undefined) {
-    const { name, off } = settings;
-    const [{ path, files }] = off;
-    const fact = `a project can switch the hooks of ${name} off (${path} in its ${files[0]})`;
-    return kind === "claude" || kind === "codex"
-      ? `${fact}; put them into the settings of the machine: toolgate disconnect ${kind}, then sudo toolgate connect ${kind} --system --user NAME`
-      : `${fact}; let ${kind} use the tools of Toolgate over MCP, with its own tools off`;
+  if (kind === "mcp") return undefined;
+  const { name = kind, runsAfter = [], off = [] } = agentFacts[kind] ?? {};
+  const instead = `let ${kind} use the tools of Toolgate over MCP, with its own tools off`;
+  const hasSystemLevel = systemLevelKinds.includes(kind);
+  if (systemLevel && hasSystemLevel) {
+    const fault = runsAfter.find((each) => foreignFaults.includes(each));
+    return fault && `${name} runs a tool whose hook ${fault}, which a program of its user can bring about; ${instead}`;
   }
-  return `a plugin of a project runs in ${kind} after ours and can change what was approved, and ${kind} has no settings that a project cannot change; let ${kind} use the tools of Toolgate over MCP, with its own tools off`;
+  const [setting] = off;
+  if (setting !== undefined) {
+    const { path, files } = setting;
+    const fact = `a project can switch the hooks of ${name} off (${path} in its ${files[0]})`;
+    return hasSystemLevel
+      ? `${fact}; put them into the settings of the machine: toolgate disconnect ${kind}, then sudo toolgate connect ${kind} --system --user NAME`
+      : `${fact}; ${instead}`;
+  }
+  return `a plugin of a project runs in ${kind} after ours and can change what was approved, and ${kind} has no settings that a project cannot change; ${instead}`;
 }
 
 const canApprove = (role: string) => ["approver", "admin", "relay"].includes(role);

@@ -2,7 +2,7 @@ import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { canonicalJson, isObject } from "../../core/json.ts";
 import { sha256Hex } from "../../core/sha256.ts";
 import { denialText } from "./claude.ts";
-import { HookInputError, objectIn, readObject, stringIn } from "./claude-hook.ts";
+import { HookInputError, objectIn, optionalString, readObject, stringIn } from "./claude-hook.ts";
 import {
   cutOutput,
   type DelegatedResult,
@@ -77,7 +77,14 @@ export const codex: Dialect = {
     const hook = readObject(text);
     const isBefore = eventOf(hook, "hook_event_name", ["PreToolUse", "PostToolUse"]) === "PreToolUse";
     const [foreignTool, input] = [stringIn(hook, "tool_name"), objectIn(hook, "tool_input")];
-    const ids = { foreignSession: stringIn(hook, "session_id"), foreignCallId: stringIn(hook, "tool_use_id") };
+    const [session, agentId] = [stringIn(hook, "session_id"), optionalString(hook, "agent_id")];
+    const foreignAgent = optionalString(hook, "agent_type");
+    const ids = {
+      ...(agentId === ""
+        ? { foreignSession: session }
+        : { foreignSession: `${session}/${agentId}`, foreignParent: session, foreignAgent }),
+      foreignCallId: stringIn(hook, "tool_use_id"),
+    };
     const use = { kind: "codex", ...ids, foreignTool, input, cwd: stringIn(hook, "cwd") };
     return { isBefore, use, result: outputOf(hook.tool_response) };
   },

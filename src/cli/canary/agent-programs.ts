@@ -6,6 +6,13 @@ import type { AgentUser } from "../connect/agent-user.ts";
 import type { AgentKind } from "../connect/record.ts";
 import type { ModelProtocol } from "./mock-model.ts";
 
+/** A tool that an agent offers to its model. */
+interface OfferedTool {
+  readonly name: string;
+  readonly schema: unknown;
+  readonly namespace?: string;
+}
+
 /** The way to run an agent against a mock model. */
 export interface AgentProgram {
   /** Name of its program in PATH. */
@@ -23,14 +30,14 @@ export interface AgentProgram {
   readonly withoutEffect?: Readonly<Record<string, string>>;
   /** Files that these inputs name: texts by path below the directory. */
   readonly files: Readonly<Record<string, string>>;
-  /** A file of the user that is read from another home, which the agent gets for the run. */
-  homeFile?(user: AgentUser): { readonly path: string; readonly text: string };
+  /** Files of another home, which the agent gets for the run: texts by path. */
+  homeFiles?(user: AgentUser): Readonly<Record<string, string>>;
   /** The variables with which it talks to the mock model only. */
   env(url: string, user: AgentUser): Record<string, string>;
   /** Arguments that name the mock model, of an agent that reads no variable for it. */
   settings?(url: string): readonly string[];
-  /** Reads name and schema of a tool that the agent offers to its model. */
-  toolOf(offered: unknown): { name: string; schema: unknown } | undefined;
+  /** Reads what the agent offers to its model: a tool, or a group of tools. */
+  toolsOf(offered: unknown): readonly OfferedTool[];
   /** Checks if a tool comes from an MCP server. */
   isForeign(tool: string, mcpName: string): boolean;
 }
@@ -68,29 +75,31 @@ export const agentPrograms: Readonly<Record<Exclude<AgentKind, "mcp">, AgentProg
       ENABLE_TOOL_SEARCH: "false",
       ...(uid === 0 && { IS_SANDBOX: "1" }),
     }),
-    toolOf(offered) {
+    toolsOf(offered) {
       const { name, input_schema: schema } = fieldsOf(offered);
-      return typeof name === "string" ? { name, schema } : undefined;
+      return toolOf(name, schema);
     },
     isForeign: (tool) => tool.startsWith("mcp__"),
   },
   codex: {
     name: "codex",
     protocol: "responses",
-    knownTools: ["exec_command", "view_image"],
+    knownTools: ["exec_command", "spawn_agent", "view_image"],
     args: () => [
       ...["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-c", 'model="m"'],
       ...["-c", 'model_provider="canary"', "canary"],
     ],
     withoutHooks: ["-c", "features.hooks=false"],
-    samples: {},
+    samples: { spawn_agent: () => ({ message: "canary" }) },
     withoutEffect: { write_stdin: "it fires no hook; without terminals, which are off, it writes to no program" },
     files: {},
     env: () => ({}),
     settings: (url) => ["-c", `model_providers.canary={name="canary",base_url="${url}/v1",wire_api="responses"}`],
-    toolOf(offered) {
-      const { type, name, parameters: schema } = fieldsOf(offered);
-      return type === "function" && typeof name === "string" ? { name, schema } : undefined;
+    toolsOf(offered) {
+      const { type, name, parameters, tools } = fieldsOf(offered);
+      if (type === "namespace" && typeof name === "string" && Array.isArray(tools))
+        return tools.flatMap((tool) => this.toolsOf(tool)).map((tool) => ({ ...tool, namespace: name }));
+      return type === "function" ? toolOf(name, parameters) : [];
     },
     isForeign: (tool) => tool.startsWith("mcp__"),
   },
@@ -109,7 +118,7 @@ export const agentPrograms: Readonly<Record<Exclude<AgentKind, "mcp">, AgentProg
       COPILOT_MODEL: "m",
       COPILOT_AUTO_UPDATE: "false",
     }),
-    toolOf: functionOf,
+    toolsOf: functionOf,
     isForeign: (tool, mcpName) => tool.startsWith(`${mcpName}-`),
   },
   gemini: {
@@ -124,20 +133,20 @@ export const agentPrograms: Readonly<Record<Exclude<AgentKind, "mcp">, AgentProg
     },
     files: {},
     // Its settings name the sign-in, and no variable overrides them.
-    homeFile(user) {
+    homeFiles(user) {
       const path = ".gemini/settings.json";
       const text = readIfExists(join(user.home, path)) ?? "{}";
       const edits = modify(text, ["security", "auth", "selectedType"], "gemini-api-key", {});
-      return { path, text: applyEdits(text, edits) };
+      return { [path]: applyEdits(text, edits) };
     },
     env: (url) => ({
       GOOGLE_GEMINI_BASE_URL: url,
       GEMINI_API_KEY: "none",
       GEMINI_CLI_TRUST_WORKSPACE: "true",
     }),
-    toolOf(offered) {
+    toolsOf(offered) {
       const { name, parametersJsonSchema, parameters } = fieldsOf(offered);
-      return typeof name === "string" ? { name, schema: parametersJsonSchema ?? parameters } : undefined;
+      return toolOf(name, parametersJsonSchema ?? parameters);
     },
     isForeign: (tool, mcpName) => tool.startsWith(`mcp_${mcpName}_`),
   },
@@ -154,16 +163,18 @@ export const agentPrograms: Readonly<Record<Exclude<AgentKind, "mcp">, AgentProg
       OPENCODE_DISABLE_MODELS_FETCH: "1",
       npm_config_offline: "true",
     }),
-    toolOf: functionOf,
+    toolsOf: functionOf,
     isForeign: (tool, mcpName) => tool.startsWith(`${mcpName}_`),
   },
 };
 
 /** Reads a tool as OpenAI's chat completions name it. */
-function functionOf(offered: unknown): { name: string; schema: unknown } | undefined {
+function functionOf(offered: unknown): readonly OfferedTool[] {
   const { name, parameters: schema } = fieldsOf(fieldsOf(offered).function);
-  return typeof name === "string" ? { name, schema } : undefined;
+  return toolOf(name, schema);
 }
+
+const toolOf = (name: unknown, schema: unknown) => (typeof name === "string" ? [{ name, schema }] : []);
 
 function opencodeModel(url: string) {
   const options = { baseURL: `${url}/v1`, apiKey: "none" };
@@ -247,7 +258,7 @@ function markerIn(directory: string): string {
 }
 
 /** Returns the file in the canary's directory that is there from the start, with the text "canary". */
-export function existingFileIn(directory: string): string {
+function existingFileIn(directory: string): string {
   return `${directory}/canary.txt`;
 }
 

@@ -9,6 +9,8 @@ export interface ToolUse {
   /** Sent as the ID of the use; absent: a new one. */
   readonly id?: string;
   readonly tool: string;
+  /** Group of tools to which it belongs, where the protocol has such groups. */
+  readonly namespace?: string | undefined;
   readonly input: JsonObject;
 }
 
@@ -130,6 +132,7 @@ function replyResponses(...[response, , id, use]: Parameters<Reply>): void {
   const text = { type: "message", role: "assistant", id, content: [{ type: "output_text", text: "done" }] };
   const call = use && {
     ...{ type: "function_call", call_id: use.id ?? `call_${id}` },
+    ...(use.namespace !== undefined && { namespace: use.namespace }),
     ...{ name: use.tool, arguments: JSON.stringify(use.input) },
   };
   send("response.output_item.done", { item: call ?? text });

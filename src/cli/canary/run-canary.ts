@@ -1,5 +1,6 @@
 import { spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Code, ConnectError } from "@connectrpc/connect";
@@ -7,7 +8,7 @@ import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { type AgentUser, agentEnvironment, asAgentUser } from "../connect/agent-user.ts";
 import type { CanaryResult } from "../connect/record.ts";
 import type { ServerConnection } from "../connection/connection.ts";
-import { type AgentProgram, changesText, existingFileIn, sampleInput } from "./agent-programs.ts";
+import { type AgentProgram, changesText, sampleInput } from "./agent-programs.ts";
 import { type ModelRequest, startMockModel, type ToolUse } from "./mock-model.ts";
 
 /** Dependencies of a canary. */
@@ -33,23 +34,17 @@ export interface CanaryOptions {
  */
 export async function runCanary(options: CanaryOptions): Promise<CanaryResult> {
   const { agent, program, user } = options;
-  const directory = asAgentUser(user, () => {
-    const made = mkdtempSync(join(options.directory, ".toolgate-canary-"));
-    writeFileSync(existingFileIn(made), "canary\n");
-    const ofHome = agent.homeFile?.(user);
-    const homeFiles = ofHome === undefined ? {} : { [join(homeName, ofHome.path)]: ofHome.text };
-    for (const [path, content] of Object.entries({ ...agent.files, ...homeFiles })) {
-      mkdirSync(dirname(join(made, path)), { recursive: true });
-      writeFileSync(join(made, path), content);
-    }
-    return made;
-  });
+  const directory = asAgentUser(user, () =>
+    makeDirectory(options.directory, { "canary.txt": "canary\n", ...agent.files }),
+  );
+  // Outside of the directory of work, since it has settings of the user.
+  const home = agent.homeFiles && asAgentUser(user, () => makeDirectory(tmpdir(), agent.homeFiles?.(user)));
   const script = createScript(options, directory);
   const model = await startMockModel(agent.protocol, script.next);
   const over = new AbortController();
   const rejecting = rejectAll(options, over.signal);
   try {
-    const ended = await runAgent(options, model.url, directory);
+    const ended = await runAgent(options, model.url, { files: directory, home });
     over.abort();
     const problem = await rejecting;
     const recorded = await recordedCalls(options);
@@ -65,8 +60,21 @@ export async function runCanary(options: CanaryOptions): Promise<CanaryResult> {
   } finally {
     over.abort();
     model.close();
-    asAgentUser(user, () => rmSync(directory, { recursive: true, force: true }));
+    asAgentUser(user, () => {
+      for (const made of [directory, ...(home === undefined ? [] : [home])])
+        rmSync(made, { recursive: true, force: true, maxRetries });
+    });
   }
+}
+
+/** Creates a directory that only its user can read, with files: texts by path. */
+function makeDirectory(above: string, files: Readonly<Record<string, string>> = {}): string {
+  const made = mkdtempSync(join(above, ".toolgate-canary-"));
+  for (const [path, content] of Object.entries(files)) {
+    mkdirSync(dirname(join(made, path)), { recursive: true });
+    writeFileSync(join(made, path), content);
+  }
+  return made;
 }
 
 /** Creates the script of the model: one use of each native tool. Changes of a text come last, since some agents must read it first. */
@@ -75,16 +83,15 @@ function createScript({ agent, mcpName }: CanaryOptions, directory: string) {
   const results = new Map<string, string>();
   return {
     next(request: ModelRequest): ToolUse | undefined {
-      const offered = (request.tools ?? []).flatMap((tool) => agent.toolOf(tool) ?? []);
+      const offered = (request.tools ?? []).flatMap((tool) => agent.toolsOf(tool));
       // A request without tools is for a title or a summary.
       if (offered.length === 0) return undefined;
       if (uses.length === 0)
         uses = offered
           .filter(({ name }) => !agent.isForeign(name, mcpName))
           .toSorted((one, other) => Number(changesText(one.schema)) - Number(changesText(other.schema)))
-          .map(({ name, schema }, i) => ({
-            id: `canary_${i}`,
-            tool: name,
+          .map(({ name, schema, namespace }, i) => ({
+            ...{ id: `canary_${i}`, tool: name, namespace },
             input: agent.samples[name]?.(directory) ?? sampleInput(schema, { directory, mcpName }),
           }));
       const step = request.messages.filter(({ role }) => role === "assistant").length;
@@ -139,7 +146,7 @@ function textsIn(value: unknown): string[] {
 async function runAgent(
   { agent, program, user, directory: cwd, isSystem }: CanaryOptions,
   url: string,
-  files: string,
+  { files, home }: { files: string; home: string | undefined },
 ): Promise<string> {
   const { uid, gid } = user;
   const args = [...(agent.settings?.(url) ?? []), ...agent.args(files), ...(isSystem ? agent.withoutHooks : [])];
@@ -147,7 +154,7 @@ async function runAgent(
     cwd,
     env: {
       ...agentEnvironment(user),
-      ...(agent.homeFile && { HOME: join(files, homeName) }),
+      ...(home !== undefined && { HOME: home }),
       TERM: "dumb",
       ...agent.env(url, user),
     },
@@ -217,9 +224,9 @@ async function recordedCalls({ approver, principal }: CanaryOptions): Promise<Re
 /** Returns the agent's own name of a tool `KIND:Tool`. */
 const ownName = (tool: string) => tool.slice(tool.indexOf(":") + 1);
 
-/** Directory of the home that an agent gets for the run, below the canary's. */
-const homeName = "home";
 const pollMs = 200;
 const maxRunMs = 180_000;
+/** Tries to remove a directory into which a program that is ending still writes. */
+const maxRetries = 5;
 /** Characters of an agent's refusal that are shown. */
 const maxReason = 200;

@@ -1,6 +1,7 @@
 import { Argument, type Command } from "commander";
 import { ConnectorSchema } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import type { Enforcement } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { agentFacts } from "../../agents/hooks/agent-facts.ts";
 import { findPeerProof } from "../../client/find-peer-proof.ts";
 import { locateProgram } from "../../core/locate-program.ts";
 import { agentPrograms } from "../canary/agent-programs.ts";
@@ -28,7 +29,7 @@ import {
   systemFilesOf,
   writeRecord,
 } from "../connect/record.ts";
-import { canaryLines, enforcementLine, enforcementWord } from "../connect/show.ts";
+import { canaryLines, enforcementLine, enforcementWord, faultLine } from "../connect/show.ts";
 import { connectServer, findServerToken, type ServerConnection } from "../connection/connection.ts";
 import { readCertificates, serverUrl } from "../connection/server-address.ts";
 import type { CliContext } from "../context.ts";
@@ -331,7 +332,9 @@ function report(
   if (screen.json) {
     const found = { state, reason: enforcement?.reason ?? "" };
     const paths = files.map(({ path }) => path);
-    const line = { kind, server, mcpName, files: paths, enforcement: found, problems, canary, ...entry };
+    const { version, runsAfter } = agentFacts[kind] ?? {};
+    const measured = version === undefined ? undefined : { version, runsAfter };
+    const line = { kind, server, mcpName, files: paths, enforcement: found, problems, canary, measured, ...entry };
     screen.write(`${JSON.stringify(line)}\n`);
     return;
   }
@@ -341,6 +344,7 @@ function report(
     enforcementLine(enforcement, paint),
     ...problems.map((problem) => `${paint("red", "problem")}  ${terminalLine(problem)}`),
     ...(kind === "mcp" ? [] : canaryLines(canary, paint)),
+    ...faultLine(kind, paint),
   ];
   screen.write(`${lines.join("\n")}\n`);
 }

@@ -1,6 +1,7 @@
 import { existsSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { stringify } from "smol-toml";
+import { hookName } from "../../agents/hooks/agent-facts.ts";
 import { opencodePlugin } from "../../agents/hooks/opencode-plugin.ts";
 import type { PeerProof } from "../../client/verified-socket.ts";
 import { assets } from "../../core/assets.ts";
@@ -196,7 +197,7 @@ function codexFiles({ env, home }: AgentUser, options: AgentFilesOptions): Agent
 
 function geminiFiles({ home }: AgentUser, options: AgentFilesOptions): AgentFiles {
   const hook = {
-    name: "toolgate",
+    name: hookName,
     type: "command",
     command: hookLine(hookCommand("gemini", options), blockWithReason),
   };

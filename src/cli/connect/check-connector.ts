@@ -3,7 +3,7 @@ import { dirname, join, resolve } from "node:path";
 import { parse as parseToml } from "smol-toml";
 import type { Connector } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { type Enforcement, EnforcementState } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { projectSettings } from "../../agents/hooks/project-settings.ts";
+import { agentFacts } from "../../agents/hooks/agent-facts.ts";
 import { connectVerified } from "../../client/connect.ts";
 import { openVerifiedSocket } from "../../client/verified-socket.ts";
 import { pagesOf } from "../../core/pages-of.ts";
@@ -87,11 +87,11 @@ export async function allConnectors({ agents }: ServerConnection): Promise<Conne
 
 /** Names the settings of a project that switch off the hooks of an agent there. */
 function switchedOff(kind: AgentKind, directory: string): string[] {
-  const { name, off } = projectSettings[kind] ?? { off: [] };
+  const { name, off } = agentFacts[kind] ?? { off: [] };
   return off.flatMap(({ files, path, value }) =>
     files
       .map((file) => join(directory, file))
-      .filter((file) => settingIn(file, path.split(".")) === value)
+      .filter((file) => [settingIn(file, path.split("."))].flat().includes(value))
       .map((file) => `${file} switches off the hooks of ${name} here (${path}): no tool asks`),
   );
 }

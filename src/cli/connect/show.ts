@@ -1,4 +1,5 @@
 import { type Enforcement, EnforcementState } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { agentFacts } from "../../agents/hooks/agent-facts.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { momentOf } from "../view/words.ts";
@@ -15,6 +16,15 @@ export function enforcementLine(enforcement: Enforcement | undefined, paint: Scr
   const word = enforcementWord(enforcement);
   const reason = enforcement?.reason ? `: ${terminalLine(enforcement.reason)}` : "";
   return `approvals are ${paint(word === "enforced" ? "green" : "yellow", word)}${reason}`;
+}
+
+/** Describes what the agent does where its hook itself fails, which only a test with real faults can find out. */
+export function faultLine(kind: string, paint: Screen["paint"]["out"]): string[] {
+  const facts = agentFacts[kind];
+  if (facts === undefined) return [];
+  const { name, version, runsAfter } = facts;
+  const open = runsAfter.length === 0 ? "no tool: it denies" : `a tool whose hook ${runsAfter.join(", ")}`;
+  return [`where the hook itself fails, ${name} ${version} leaves to its own rules: ${paint("yellow", open)}`];
 }
 
 /** Describes the table of native tools. */

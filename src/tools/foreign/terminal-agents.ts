@@ -40,6 +40,11 @@ export const codexTools: Readonly<Record<string, Mapping>> = {
       ),
   }),
   view_image: read("path"),
+  spawn_agent: mapping({
+    permissions: ["task"],
+    input: z.looseObject({ agent_type: z.string().default("default") }),
+    plan: ({ agent_type }) => planNamed("task", agent_type),
+  }),
 };
 
 /** Tools of Gemini CLI. */
