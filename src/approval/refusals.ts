@@ -71,9 +71,12 @@ export function isSameAnswer(
 export function notEligible({ id, need, person }: PermissionRequest, voter?: Person): RequestError {
   const from = [...new Set(need?.all.flatMap((each) => each.from))];
   const isBehind = need?.otherPerson === true && voter !== undefined && person?.id === voter.id;
+  const isToken = voter?.issuer === "token" && from.length === 0;
   const why = isBehind
     ? "comes from an agent that works for you, and another person has to approve it"
-    : `is approved by members of ${from.join(", ")}, and you are none`;
+    : isToken
+      ? "is approved by persons, and your token names none; sign in with a code, or set `person` in its `[[token]]`"
+      : `is approved by members of ${from.join(", ")}, and you are none`;
   return new RequestError(ErrorReason.NOT_ELIGIBLE, `permission request ${id} ${why}; you may reject it`, {
     permission_id: id,
     from: isBehind ? "" : from.join(","),

@@ -49,6 +49,9 @@ export function isRejectedBy({ reject }: ApprovalNeed, votes: readonly Vote[]): 
   return votes.filter(({ outcome }) => outcome === PermissionOutcome.REJECT).length >= Math.max(1, reject);
 }
 
+/** Checks if it matters who approves. The owner of a token that names no person may also be another voter. */
+const countsPersons = ({ all, otherPerson }: ApprovalNeed) => otherPerson || all.some(({ approve }) => approve > 1);
+
 /** Checks if a person is one of those who may approve a request. */
 export function mayApprove(
   { need, person: behind }: Pick<PermissionRequest, "need" | "person">,
@@ -57,6 +60,7 @@ export function mayApprove(
 ): boolean {
   if (need === undefined) return true;
   if (need.otherPerson && behind?.id === voter.id) return false;
+  if (countsPersons(need) && voter.issuer === "token") return false;
   const groups = groupsNow(voter);
   return need.all.some(({ from }) => counts(groups, from));
 }

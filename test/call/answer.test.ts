@@ -363,6 +363,7 @@ test("with entries for other requests, an answer takes the steps, the records an
 test.each([
   ["a person of another group", entry(), approver("eve", ["dev"]), ONCE, ErrorReason.NOT_ELIGIBLE],
   ["the person behind the agent", entry({ otherPerson: true }), approver("mia"), ONCE, ErrorReason.NOT_ELIGIBLE],
+  ["a token of no person", entry({ all: twoOfAny }), person, ONCE, ErrorReason.NOT_ELIGIBLE],
   ["no reason", entry({ reasonRequired: true }), approver("ann"), ONCE, ErrorReason.REASON_MISSING],
   ["nothing shown", entry({ shownRequired: true }), approver("ann"), ONCE, ErrorReason.NOT_SHOWN],
   ["a saved approval", entry({ always: false }), approver("ann"), ALWAYS, ErrorReason.NO_OFFER],

@@ -1,8 +1,9 @@
 import { encode } from "uqr";
 import { expect, test } from "vitest";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
+import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { clientOf, connect } from "../e2e/clients.ts";
+import { clientOf } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
 import { ask } from "./ask.ts";
 import { answer, untilLive, useBrowsers } from "./browser.ts";
@@ -76,24 +77,25 @@ test("a person without a name is asked for it, changes no other person, and adds
 });
 
 test("a card says how many have approved and who, asks for a reason, and follows the votes of others", async () => {
-  const page = await browsers.open(service, "approver");
+  const page = await (await browsers.browser()).newPage();
+  await page.goto(`${service.url}/#token=${await join("Dora")}`);
   await untilLive(page);
   const { call, end } = await ask(service, { command: "echo one" });
   const card = page.getByRole("article");
   await card.getByText("0 of 2, waiting for an approver").waitFor();
   expect(await findings(page)).toEqual([]);
-  const other = connect(service, "admin");
-  const { permissions } = await other.permissions.listPermissions({});
+  const other = clientOf(PermissionService, service.url, await join("Emil"));
+  const { permissions } = await other.listPermissions({});
   const { id = "", digest = "" } = permissions[0] ?? {};
   const vote = { sessionId: call.sessionId, permissionId: id, reply: PermissionReply.ONCE, reason: "planned" };
-  await other.permissions.respondToPermission({ ...vote, expectedDigest: digest });
+  await other.respondToPermission({ ...vote, expectedDigest: digest });
   await card.getByText("1 of 2, waiting for another approver").waitFor();
-  await card.getByText("approved by admin: planned").waitFor();
+  await card.getByText("approved by Emil: planned").waitFor();
   await page.getByLabel(/Reason to approve/).fill("because");
   await answer(page, /Approve once/);
   expect((await end()).part?.state.value).toMatchObject({ output: "one\n" });
   await page
-    .getByText(/Approved once by admin, approver/)
+    .getByText(/Approved once by Emil, Dora/)
     .first()
     .waitFor();
 });

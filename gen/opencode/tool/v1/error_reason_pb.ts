@@ -470,8 +470,8 @@ export const ErrorReason = {
 
   /**
    * ERROR_REASON_NOT_ELIGIBLE (permission_denied): RespondToPermission only: the person may not approve this request: they
-   * are in none of the groups that its `need` names, or the agent works for them. They may reject it. Metadata:
-   * `permission_id`, `from` (the groups, separated by commas; empty where the agent works for the person).
+   * are in none of the groups that its `need` names, the agent works for them, or their token names no person where persons
+   * are counted. They may reject it. Metadata: `permission_id`, `from` (the groups, separated by commas; may be empty).
    *
    * @generated from enum value: ERROR_REASON_NOT_ELIGIBLE = 62;
    */

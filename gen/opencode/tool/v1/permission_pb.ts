@@ -781,7 +781,8 @@ export const ApprovalNeedSchema: GenMessage<ApprovalNeed> = /*@__PURE__*/
  */
 export type ApprovalRequirement = Message<"opencode.tool.v1.ApprovalRequirement"> & {
   /**
-   * approve is the number of different persons who have to approve, whatever credentials they use.
+   * approve is the number of different persons who have to approve, whatever credentials they use. A token that names no
+   * person counts only where one approval is enough and `other_person` is not set.
    *
    * @generated from field: uint32 approve = 1;
    */

@@ -1822,7 +1822,8 @@ func (x *ApprovalNeed) GetOtherPerson() bool {
 // ApprovalRequirement is a number of persons of some groups.
 type ApprovalRequirement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// approve is the number of different persons who have to approve, whatever credentials they use.
+	// approve is the number of different persons who have to approve, whatever credentials they use. A token that names no
+	// person counts only where one approval is enough and `other_person` is not set.
 	Approve uint32 `protobuf:"varint,1,opt,name=approve,proto3" json:"approve,omitempty"`
 	// from are the groups (`[group.NAME]`) of which a person has to be in one, when they vote, at each later vote and when
 	// the call starts. Empty: any approver counts.
