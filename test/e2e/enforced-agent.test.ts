@@ -14,7 +14,6 @@ import { type Certificates, makeCertificates } from "../edge/certificates.ts";
 import { recordedClaudeHook } from "../hooks/recorded.ts";
 import { main, programEntry } from "../main.ts";
 import { bearer, connect, type Opens } from "./clients.ts";
-import { hookProgram } from "./hook-process.ts";
 import { createService, type Service } from "./service.ts";
 
 // The service, the agent and its approver are three users of this machine. Accounts and settings of the machine exist in a private
@@ -31,6 +30,11 @@ const home = () => join(root, "ann");
 const shop = () => join(home(), "shop");
 const approverFile = () => join(root, "approver.token");
 const settingsFile = () => join(home(), ".claude/settings.json");
+/** A copy that belongs to root: this checkout may belong to anyone, and agents that could change it are not enforced. */
+const installed = () => join(root, "installed-copy");
+const nodeProgram = () => join(installed(), "node");
+const hookFile = () => join(installed(), "toolgate/dist/hook.cjs");
+const toolgate = () => `${nodeProgram()} ${join(installed(), "toolgate/bin/toolgate.js")}`;
 const managedFile = () => join(root, "etc/claude-code/managed-settings.json");
 
 interface Ended {
@@ -63,7 +67,7 @@ const runWithAccounts = (line: string) =>
 
 const toolgateAsRoot = (args: string) => {
   const flags = `--server ${service.url} --ca ${root}/ca.pem --token-file ${approverFile()}`;
-  return runWithAccounts(`${process.execPath} ${programEntry()} ${args} ${flags}`);
+  return runWithAccounts(`${toolgate()} ${args} ${flags}`);
 };
 
 /** Runs a command in the native shell of the agent. */
@@ -73,7 +77,7 @@ const inAgentShell = (line: string, input = "") =>
 /** Runs our program as the agent's user. */
 const toolgateAsAgent = (args: string) =>
   runWithAccounts(
-    `HOME=${home()} setpriv --reuid=${agentUid} --regid=${agentUid} --clear-groups ${process.execPath} ${programEntry()} ${args} --ca ${root}/ca.pem`,
+    `HOME=${home()} setpriv --reuid=${agentUid} --regid=${agentUid} --clear-groups ${toolgate()} ${args} --ca ${root}/ca.pem`,
   );
 
 beforeAll(async () => {
@@ -83,11 +87,16 @@ beforeAll(async () => {
   await writeFile(join(shop(), "before.txt"), "before\n");
   for (const path of [home(), shop(), join(shop(), "before.txt")]) await chown(path, agentUid, agentUid);
   await chmod(home(), 0o700);
+  await mkdir(installed(), { mode: 0o755 });
+  const copied = [dirname(dirname(programEntry())), process.execPath].map((from, i) =>
+    run("cp", ["-rL", from, join(installed(), i === 0 ? "toolgate" : "node")]),
+  );
+  expect(await Promise.all(copied)).toMatchObject([{ code: 0 }, { code: 0 }]);
   await writeFile(approverFile(), approver, { mode: 0o600 });
   expect(await run("cp", ["-a", "/etc", root])).toMatchObject({ code: 0 });
   await appendFile(join(root, "etc/passwd"), accounts.replace("HOME", home()));
-  const installed = await main(["install", "--root", join(root, "installed"), "--workspace", shop()], { HOME: root });
-  access = installed.stdout.split("\n").flatMap((line) => /^\s*(setfacl .*)$/.exec(line)?.[1] ?? []);
+  const install = await main(["install", "--root", join(root, "installed"), "--workspace", shop()], { HOME: root });
+  access = install.stdout.split("\n").flatMap((line) => /^\s*(setfacl .*)$/.exec(line)?.[1] ?? []);
   for (const line of access) expect(await runWithAccounts(line)).toEqual({ code: 0, stdout: "", stderr: "" });
 
   certificates = await makeCertificates();
@@ -168,7 +177,7 @@ test("root connects the agent of another user at system level over https: approv
   await mkdir(dirname(managedFile()), { mode: 0o755 });
   await writeFile(managedFile(), theirs, { mode: 0o600 });
   const asSystem = "connect claude --system --user tg-ann --yes --no-canary";
-  const refused = await whileChangeable(hookProgram(), () => toolgateAsRoot(asSystem));
+  const refused = await whileChangeable(hookFile(), () => toolgateAsRoot(asSystem));
   expect(refused).toMatchObject({ code: 1, stderr: expect.stringContaining("can be changed by others than root") });
   const connected = await toolgateAsRoot(asSystem);
   expect(connected.stderr).toMatch(/allowManagedHooksOnly turns off the hooks of all other people.*than tg-ann/);
@@ -214,7 +223,7 @@ test("root connects the agent of another user at system level over https: approv
   expect(open.stdout).toContain("can be changed by others than root");
   await chmod(managedFile(), 0o644);
 
-  for (const path of [process.execPath, dirname(hookProgram())]) {
+  for (const path of [nodeProgram(), dirname(hookFile())]) {
     const replaceable = await whileChangeable(path, () => toolgateAsRoot(check));
     expect(replaceable).toMatchObject({ code: 1, stdout: expect.stringContaining("approvals are advisory") });
     expect(replaceable.stdout).toContain(`${path} can be changed by others than root`);
@@ -236,8 +245,7 @@ test("the native shell of an enforced agent cannot answer its request; another u
   await expect.poll(open).toHaveLength(1);
   const [id] = await open();
 
-  const toolgate = `${process.execPath} ${programEntry()}`;
-  const reply = `${toolgate} reply ${id} once --server ${service.url} --ca ${root}/ca.pem`;
+  const reply = `${toolgate()} reply ${id} once --server ${service.url} --ca ${root}/ca.pem`;
   const tokens = join(home(), ".config/toolgate/connect/claude");
   for (const [line, reason] of [
     [`${reply} --token-file ${tokens}.host-token`, "ROLE_MISSING"],
