@@ -239,7 +239,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   "ai-sdk": 350,
   approval: 2_200,
   bodies: 7_100,
-  call: 12_110,
+  call: 12_130,
   cli: 11_810,
   client: 850,
   compose: 3_145,

@@ -9,7 +9,7 @@ import {
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { UnapprovedAsk } from "../approval/judge-asks.ts";
-import type { Ask } from "../core/ask.ts";
+import { type Ask, questionPermission } from "../core/ask.ts";
 import type { Subject } from "../policy/model.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
 import { judgedWorkspace } from "../tool/workspace.ts";
@@ -79,7 +79,7 @@ export async function askInBody(
     (each) => !isOwn(each) && !whole.includes(each.permission) && !isCovered(each),
   );
   const unapproved = [...(await withoutApprovedDirectories(engine, call, wanted)), ...verdict.unapproved.filter(isOwn)];
-  if (unapproved.length === 0) return await recordAllowed("what was approved for the call covers it");
+  if (unapproved.length === 0) return await recordAllowed(covered);
   const digest = await approvalDigest(engine, tool, request, decision, call.opened);
   const unasked = await askHooks(call, unapproved, plan, digest);
   if (unasked.length === 0) return await recordAllowed();
@@ -90,10 +90,14 @@ export async function askInBody(
     const id = prefix && `${prefix}${index}`;
     return requestFor(engine, call, { ask: each, plan, verdict }, { preview: shown, view, subject, digest, id });
   });
+  const opened = await withoutApprovedAlike(engine, call, requests);
+  if (opened.length === 0) return await recordAllowed(covered);
   do await refreshCall(engine, call);
-  while (!(await openPermissionRequests(engine, call, requests, { ...verdict, rulesVersion: undefined }, [])));
-  return await awaitAnswers(engine, call, ask, requests);
+  while (!(await openPermissionRequests(engine, call, opened, { ...verdict, rulesVersion: undefined }, [])));
+  return await awaitAnswers(engine, call, ask, opened);
 }
+
+const covered = "what was approved for the call covers it";
 
 /** True if as many persons of the same groups have approved something of this call: what that covers, they need not approve again. */
 function isApprovedAlike(
@@ -109,6 +113,21 @@ function isApprovedAlike(
       asked.request.need !== undefined &&
       need !== undefined &&
       equals(ApprovalNeedSchema, asked.request.need, need),
+  );
+}
+
+/** Leaves out what an approver approved for this call in the same words, with the same preview and the same code: it holds until it ends. */
+async function withoutApprovedAlike(
+  engine: Engine,
+  call: Running,
+  requests: readonly PermissionRequest[],
+): Promise<PermissionRequest[]> {
+  const settled = call.asks ?? (await engine.asksOf(call.record.ref));
+  const approved = new Set(
+    settled.flatMap((asked) => (isAskApproved(asked, settled) ? (asked.request.view?.digest ?? []) : [])),
+  );
+  return requests.filter(
+    ({ permission, view }) => permission === questionPermission || !approved.has(view?.digest ?? ""),
   );
 }
 

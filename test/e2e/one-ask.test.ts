@@ -86,6 +86,10 @@ describe.each(["node", "bun"])("a tool file under %s", (runtime) => {
     expect(await count(ask("read", "/etc/hostname", "/etc/hosts"))).toEqual(etc);
     expect(await count(ask("read", "/etc/hostname"), ask("read", "/etc/hosts"))).toEqual(etc);
     expect(await count(ask("external_directory", "/etc/*"), ask("read", "/etc/hostname"))).toEqual(etc);
+    expect(await count(ask("stage", "prod"), ask("stage", "prod"), ask("stage", "test"))).toEqual([
+      "stage prod",
+      "stage test",
+    ]);
     expect(await count(ask("bash", "cat /etc/hostname"), ask("read", "/etc/hostname"))).toEqual([
       ...etc,
       "bash cat /etc/hostname",
