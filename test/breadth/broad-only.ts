@@ -44,8 +44,9 @@ export const broadOnly = [
   "test/sandbox/attempts.test.ts",
   "test/sandbox/created.test.ts",
   "test/sandbox/races.test.ts",
-  // Thousands of tokens with one change each.
+  // Thousands of tokens with one change each, and a real provider.
   "test/people/jwt.test.ts",
+  "test/people/oidc.test.ts",
   // Runs random command lines in real bash for a minute.
   "test/sandbox/file-fuzz.test.ts",
   // Each test starts services, or stops and kills them; their parts are tested one by one in `npm test`.
@@ -61,6 +62,7 @@ export const broadOnly = [
   "test/e2e/custom-tools.test.ts",
   "test/e2e/durable-batch.test.ts",
   "test/e2e/failed-start.test.ts",
+  "test/e2e/hostile.test.ts",
   "test/e2e/hook-failures.test.ts",
   "test/e2e/lsp.test.ts",
   "test/e2e/many-streams.test.ts",
@@ -77,8 +79,11 @@ export const broadOnly = [
   "test/e2e/upstream-pins.test.ts",
   "test/e2e/view-leaves.test.ts",
   "test/e2e/watch-many.test.ts",
+  "test/e2e/watch.test.ts",
   "test/edge/streams.test.ts",
   "test/mcp/recorded.test.ts",
+  "test/mcp/progress.test.ts",
+  "test/reach/service.test.ts",
   "test/mcp/results.test.ts",
   "test/runners/background.test.ts",
   "test/runners/task.test.ts",
