@@ -249,7 +249,7 @@ test("files that vanish while commands start leave nothing on the host", async (
   site.judge = judgeBy({ read: { "*.env": "deny", "*-secret/*": "deny" } });
   const flipper = spawn("bash", ["-c", flips], { cwd: site.directory, stdio: "ignore" });
   onTestFinished(() => void flipper.kill());
-  for (let i = 0; i < 100; i++) {
+  for (let i = 0; i < 40; i++) {
     // While so many files come and go it may not be known what to hide; then the command does not run.
     const ended = await run("true").catch((cause: Error) => {
       expect(cause.message).toContain("The command was not run");
