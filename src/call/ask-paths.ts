@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import type { Ask } from "../core/ask.ts";
 import { isFileKind } from "../policy/rule-list.ts";
-import { cautionFor, externalAsks, type ResolvedPath } from "../tool/path-asks.ts";
+import { askedPlace, cautionFor, externalAsks, type ResolvedPath } from "../tool/path-asks.ts";
 import type { Plan } from "../tool/tool.ts";
 import type { Workspace } from "../tool/workspace.ts";
 
@@ -121,7 +121,7 @@ async function resolveFiles(ask: Ask, files: PathResolver): Promise<ResolvedAsk>
       patterns: places.map(({ pattern }) => pattern),
       paths: places.map(({ absolute }) => absolute),
     },
-    places,
+    places: places.map((place) => askedPlace(ask.permission, place)),
   };
 }
 

@@ -9,8 +9,12 @@ export function pathAsks(permission: string, path: ResolvedPath, metadata?: Ask[
     paths: [path.absolute],
     ...cautionFor(path),
   };
-  return [...externalAsks(path), metadata === undefined ? own : { ...own, metadata }];
+  return [...externalAsks(askedPlace(permission, path)), metadata === undefined ? own : { ...own, metadata }];
 }
+
+/** The place that an ask of a permission is about: a list names a directory, also where no file can be looked up. */
+export const askedPlace = <P extends ResolvedPath>(permission: string, path: P): P =>
+  permission === "list" ? { ...path, isDirectory: true } : path;
 
 /** Makes the part of an ask that says why rules about names do not suffice for a file; empty for nearly all files. */
 export function cautionFor({

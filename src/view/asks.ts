@@ -24,7 +24,7 @@ export function directoryWords({ permission, metadata }: Pick<PermissionRequest,
   const directory = permission === "bash" ? metadata?.workdir : undefined;
   if (typeof directory !== "string") return "";
   if (directory === ".") return "in the workspace";
-  return directory.startsWith("/") ? `in ${directory}, outside the workspace` : `in ${directory} of the workspace`;
+  return directory.startsWith("/") ? `in ${directory}, outside the workspace` : `in ${directory}, inside the workspace`;
 }
 
 /** The number of identical calls in a row, such as `the same call, 3 times in a row`; empty unless that is why it asks. */

@@ -103,7 +103,7 @@ describe("an ask", () => {
       askLines(create(PermissionRequestSchema, request), plain, { now: 0 });
     for (const [workdir, place] of [
       [".", "in the workspace"],
-      ["sub", "in sub of the workspace"],
+      ["sub", "in sub, inside the workspace"],
       ["/opt", "in /opt, outside the workspace"],
     ] as const)
       expect(linesOf({ permission: "bash", metadata: { workdir } })).toEqual(["? bash", `  place    ${place}`]);

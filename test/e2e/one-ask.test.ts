@@ -100,6 +100,14 @@ describe.each(["node", "bun"])("a tool file under %s", (runtime) => {
       "external_directory /srv/*",
     ]);
     expect(await count(ask("read", "/etc/hostname", "/srv/a"))).toEqual(["external_directory /etc/* /srv/*"]);
+    // The same by another spelling is the same.
+    for (const [permission, ...spellings] of [
+      ["read", "/etc/hostname", "/etc/../etc//hostname"],
+      ["edit", "w.txt", "./w.txt"],
+      ["bash", "ls -l", "ls -l"],
+      ["rollout", "prod", "prod"],
+    ] as const)
+      expect(await count(...spellings.map((pattern) => ask(permission, pattern))), permission).toHaveLength(1);
   });
 
   test("a plan asks once for each directory", async () => {
@@ -114,7 +122,8 @@ describe.each(["node", "bun"])("a tool file under %s", (runtime) => {
 });
 
 describe("the service", () => {
-  const worker = '[[token]]\nid = "ci-worker"\nroles = ["worker"]\ntools = ["ci_*"]\npermissions = ["rollout"]\n';
+  const worker =
+    '[[token]]\nid = "ci-worker"\nroles = ["worker"]\ntools = ["ci_*"]\npermissions = ["rollout", "read", "list"]\n';
   const service = createService({
     settings: `${settings}${worker}value = "ci-worker-token-for-tests"\n${mcp.table("notes")}`,
   });
@@ -137,11 +146,17 @@ describe("the service", () => {
     const connected = await connectWorker(service, { tools: [echoTool("ci_echo")] });
     const requests = requestsOf(service, "ci_echo", input);
     const start = await connected.next("start");
-    const value = { permission: "rollout", patterns: ["/etc/hostname", "/etc/hosts"] };
-    connected.report(start, { case: "request", value: { number: 1, request: { case: "ask", value } } });
-    await connected.next("answer");
+    const rollout = ask("rollout", "/etc/hostname", "/etc/hosts");
+    for (const [at, value] of [rollout, rollout, ask("list", "/srv"), ask("read", "/srv/a")].entries()) {
+      connected.report(start, { case: "request", value: { number: at + 1, request: { case: "ask", value } } });
+      await connected.next("answer");
+    }
     connected.complete(start);
-    expect((await requests).asked).toEqual(["ci_echo /etc/hostname", "rollout /etc/hostname /etc/hosts"]);
+    expect((await requests).asked).toEqual([
+      "ci_echo /etc/hostname",
+      "rollout /etc/hostname /etc/hosts",
+      "external_directory /srv/*",
+    ]);
     connected.cut();
   });
 

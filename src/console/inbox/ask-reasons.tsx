@@ -79,7 +79,8 @@ function Piece({
       </div>
       {decision && (
         <p class="reason-why">
-          {[decisionWords(decision, visibleText), capitalized(onceWords(ask))].filter(Boolean).join(" ")}
+          {decisionWords(decision, visibleText)}
+          {onceWords(ask) !== "" && ` ${capitalized(onceWords(ask))}.`}
           <Matches decision={decision} />
         </p>
       )}
