@@ -4,7 +4,7 @@ import { PermissionReply, type PermissionRequest } from "../../gen/opencode/tool
 import { connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
 import { ask } from "./ask.ts";
-import { answersOf, untilArmed, useBrowsers } from "./browser.ts";
+import { answer, answersOf, untilArmed, useBrowsers } from "./browser.ts";
 import { findings } from "./findings.ts";
 
 const service = useService();
@@ -83,8 +83,7 @@ describe.each(["light", "dark"] as const)("in %s", (colorScheme) => {
       await page.goto(`${service.url}/#${paths[place] ?? place}`);
       await untilShown(page, place);
       if (place === "/card") {
-        await untilArmed(page);
-        await page.keyboard.press("a");
+        await answer(page, /^Always/);
         await page.getByText("From now on, allow").waitFor();
       }
       found.push(...(await findings(page)).map((finding) => `${place}: ${finding}`));

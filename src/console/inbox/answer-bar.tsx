@@ -1,5 +1,5 @@
 import { useSignal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { GrantScope, type Offer, Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { countOf, momentOf } from "../../view/quantities.ts";
@@ -72,7 +72,8 @@ export function AnswerBar({
     form.value = "none";
   };
 
-  useEffect(() => {
+  // At once: what the page shows as ready must take a key.
+  useLayoutEffect(() => {
     const press = (event: KeyboardEvent) => {
       // In a narrow window the list hides the card; an invisible card takes no answer.
       if (!bar.current?.checkVisibility()) return;

@@ -1,6 +1,6 @@
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { isTyping } from "../shell/keys.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
@@ -53,7 +53,8 @@ export function AnswerForm({
     isDismissing.value = isOpen;
   };
 
-  useEffect(() => {
+  // At once: what the page shows as ready must take a key.
+  useLayoutEffect(() => {
     const press = (event: KeyboardEvent) => {
       if (!mayAnswer || !form.current?.checkVisibility()) return;
       if (event.key === "Escape") openDismissal(false);
