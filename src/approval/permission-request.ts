@@ -92,13 +92,14 @@ export function isViewCut({ input }: Pick<CallView, "input">): boolean {
 
 /** Computes the digest of what an approver sees of a request; see `CallView.digest` in the contract. */
 function viewDigest(request: PermissionRequest): string {
-  const { digest, permission, display, warnings, view, preview, risks, question, offers } = request;
+  const { digest, permission, display, warnings, view, preview, risks, question, offers, need } = request;
   const seen = toJson(
     PermissionRequestSchema,
     create(PermissionRequestSchema, {
       ...{ digest, permission, display, warnings, risks, question },
       ...(view && { view: { ...view, digest: "" } }),
       ...(preview && { preview }),
+      ...(need && { need }),
       offers: offers.map((offer) => ({ ...offer, expires: 0 })),
     }),
   );

@@ -1073,7 +1073,7 @@ export type CallView = Message<"opencode.tool.v1.CallView"> & {
    * digest is the lowercase hexadecimal SHA-256 of the canonical JSON (RFC 8785) of what an approver sees, so that a
    * client can compute it from what it draws. Take the protobuf JSON of the PermissionRequest, with lowerCamelCase names
    * and without fields that have their default value; of it `digest`, `permission`, `display`, `warnings`, `view`,
-   * `preview`, `risks`, `question` and `offers`; of `view` all but `digest`, of each offer all but `expires`.
+   * `preview`, `risks`, `question`, `offers` and `need`; of `view` all but `digest`, of each offer all but `expires`.
    *
    * @generated from field: string digest = 7;
    */

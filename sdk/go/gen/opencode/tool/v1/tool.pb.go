@@ -2047,7 +2047,7 @@ type CallView struct {
 	// digest is the lowercase hexadecimal SHA-256 of the canonical JSON (RFC 8785) of what an approver sees, so that a
 	// client can compute it from what it draws. Take the protobuf JSON of the PermissionRequest, with lowerCamelCase names
 	// and without fields that have their default value; of it `digest`, `permission`, `display`, `warnings`, `view`,
-	// `preview`, `risks`, `question` and `offers`; of `view` all but `digest`, of each offer all but `expires`.
+	// `preview`, `risks`, `question`, `offers` and `need`; of `view` all but `digest`, of each offer all but `expires`.
 	Digest string `protobuf:"bytes,7,opt,name=digest,proto3" json:"digest,omitempty"`
 	// input_url is `toolgate-output:ID` of the whole input as canonical JSON (RFC 8785), where `input` has a leaf that is
 	// cut; ReadToolOutput returns it. Empty otherwise, and in the response of PlanTool, whose caller has the input.
