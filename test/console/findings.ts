@@ -6,6 +6,11 @@ const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.mi
 
 /** Returns the findings of axe with their locations. */
 export async function findings(page: Page): Promise<string[]> {
+  // In the middle of a transition a colour is neither that of before nor that of after.
+  await page.emulateMedia({ reducedMotion: "reduce" });
+  await page.evaluate(
+    "Promise.allSettled(document.getAnimations().filter((each) => each instanceof CSSTransition).map(({ finished }) => finished)).then(() => undefined)",
+  );
   // The browser evaluates this script itself, so the page's content policy does not block it.
   await page.evaluate(axe);
   const found = await page.evaluate<{ id: string; nodes: { target: string[] }[] }[]>(
