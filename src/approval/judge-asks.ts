@@ -50,7 +50,7 @@ export interface JudgedBy {
   grants: "adopt" | "look" | "none";
 }
 
-/** What judges asks. */
+/** Dependencies of `judgeAsks`. */
 interface JudgeParts {
   store: GrantSource;
   policy: Policy;

@@ -67,11 +67,14 @@ export function isSameAnswer(
   return given.by === id && given.answerDigest === answerDigest && given.replyId === replyId;
 }
 
+/** Issuer of what answers in the place of a person: a token that names none. */
+export const tokenIssuer = "token";
+
 /** The person is not one of those who may approve the request. */
 export function notEligible({ id, need, person }: PermissionRequest, voter?: Person): RequestError {
   const from = [...new Set(need?.all.flatMap((each) => each.from))];
   const isBehind = need?.otherPerson === true && voter !== undefined && person?.id === voter.id;
-  const isToken = voter?.issuer === "token" && from.length === 0;
+  const isToken = voter?.issuer === tokenIssuer && from.length === 0;
   const why = isBehind
     ? "comes from an agent that works for you, and another person has to approve it"
     : isToken

@@ -260,7 +260,7 @@ interface Ballot {
   isMet: boolean;
   /** All votes with this one; absent for an ask that needs none. */
   votes?: Vote[];
-  /** What a grant would be saved with; absent: none is. */
+  /** End and voters of the grant that it saves; absent: it saves none. */
   agreed?: { expires: number; voters: readonly Person[] } | undefined;
 }
 

@@ -10,14 +10,14 @@ import {
   VoteSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { notEligible, partlyShown, reasonMissing } from "./refusals.ts";
+import { notEligible, partlyShown, reasonMissing, tokenIssuer } from "./refusals.ts";
 
 /** Returns the groups of a person now; undefined for one who was revoked. */
 export type GroupsNow = (person: Person) => readonly string[] | undefined;
 
 /** The person of an answer. A principal without one stands for itself. */
 export function voterOf({ by = "", person }: { by?: string; person?: Person | undefined }): Person {
-  return person ?? create(PersonSchema, { id: by, issuer: "token", subject: by });
+  return person ?? create(PersonSchema, { id: by, issuer: tokenIssuer, subject: by });
 }
 
 /** Checks if these persons meet every requirement, by their groups now. One person counts once, and in each requirement. */
@@ -60,7 +60,7 @@ export function mayApprove(
 ): boolean {
   if (need === undefined) return true;
   if (need.otherPerson && behind?.id === voter.id) return false;
-  if (countsPersons(need) && voter.issuer === "token") return false;
+  if (countsPersons(need) && voter.issuer === tokenIssuer) return false;
   const groups = groupsNow(voter);
   return need.all.some(({ from }) => counts(groups, from));
 }
@@ -93,7 +93,7 @@ export function voteOn(
   return create(VoteSchema, { ...fields, outcome, viewDigest });
 }
 
-/** What approving votes come to together, of those that count now. */
+/** Returns the offer on which all approving votes that count now agree, with its end and the voters; undefined without one. */
 export function agreedOffer(
   votes: readonly Vote[],
   groupsNow: GroupsNow,

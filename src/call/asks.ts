@@ -51,7 +51,7 @@ export interface CallAnswers {
   hookDigest?: string;
   /** The approval holds for the code as it is when the call starts. */
   asStarted?: boolean;
-  /** What is missing was approved, by persons of whom some do not count any more. */
+  /** True if a missing ask was approved by persons of whom some do not count any more. */
   isVoid?: boolean;
 }
 

@@ -143,10 +143,10 @@ export async function readBoundFile(
   // Of a character that is cut at the end the decoder emits nothing.
   const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
   const text = decoder.decode(Buffer.concat(beginning).subarray(0, maxReadBytes), { stream: truncated });
-  return { text: visible(isGitSettings(path) ? withoutPasswords(text) : text), truncated, binary: false };
+  return { text: visible(mayHoldPasswords(path) ? withoutPasswords(text) : text), truncated, binary: false };
 }
 
-const isGitSettings = (path: string) => /(^|\/)(\.?gitconfig|\.?git\/config(\.worktree)?)$/.test(path);
+const mayHoldPasswords = (path: string) => /(^|\/)(\.?gitconfig|\.?git\/config(\.worktree)?)$/.test(path);
 
 /** Masks what settings of git hold to sign in: a mask covers no character with which a shell could run something. */
 function withoutPasswords(settings: string): string {

@@ -40,7 +40,7 @@ export interface WrittenPolicy {
   /** The built-in agents, then the others as configured. */
   readonly agents: ReadonlyMap<string, Agent>;
   readonly tests: readonly RuleTest[];
-  /** Who has to approve what; absent in policies that are not those of a service. */
+  /** The entries of `[[approval]]`; absent in policies that are not those of a service. */
   readonly approvals?: WrittenApprovals | undefined;
 }
 

@@ -108,12 +108,8 @@ function matchesOfTexts(
   steps: MatchSteps,
 ): Matches {
   try {
-    const matched = texts.flatMap((text) => {
-      const target = targetOf(permission, text, paths?.[at]);
-      steps.spend(list.stepsFor(target));
-      return list.all(target).map(({ index }) => index);
-    });
-    return { certain: new Set(matched), isSure: true };
+    const matched = texts.flatMap((text) => list.all(targetOf(permission, text, paths?.[at]), steps));
+    return { certain: new Set(matched.map(({ index }) => index)), isSure: true };
   } catch (cause) {
     if (cause instanceof TooManySteps) return unsure;
     throw cause;

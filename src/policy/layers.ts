@@ -13,7 +13,7 @@ export interface ConfiguredRules {
   preset?: Preset | undefined;
   config: readonly Rule[];
   agents: ReadonlyMap<string, readonly Rule[]>;
-  /** Who has to approve what; absent: any approver, alone. */
+  /** The entries of `[[approval]]`; absent: any approver approves, alone. */
   approvals?: ConfiguredApprovals | undefined;
   /** The rules that are judged beside these, and decide nothing. */
   shadow?: Omit<ConfiguredRules, "shadow"> | undefined;

@@ -74,7 +74,7 @@ async function* exported(file: string, { stdin }: CliProcess): AsyncGenerator<Au
   }
 }
 
-/** What was read of a chain: the hash of each record by its number, and records whose predecessor was not read before them. */
+/** The read part of a chain: the hash of each record by its number, and records whose predecessor was not read before them. */
 interface ChainSeen {
   hashes: Map<number, string>;
   loose: AuditEntry[];

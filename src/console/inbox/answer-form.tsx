@@ -104,7 +104,7 @@ export function AnswerForm({
           <SendingState sending={sending} />
           {!isLive && <p class="hint">You can answer again when the page is live.</p>}
           <p class="hint">
-            An answer runs nothing: who asks reads it. What an agent then wants to run is decided for itself.
+            An answer runs nothing: who asks reads it. Each later call is judged and asked for as always.
           </p>
           {isDismissing.value ? (
             <RejectForm

@@ -209,7 +209,7 @@ function Changed({ group: { asks } }: { group: AskGroup }) {
   return <p class="warning">Asked again: {[...reasons].map(visibleText).join("; ")}</p>;
 }
 
-/** How many have approved, whom the call waits for, and who has voted. */
+/** The number of approvals, those whom the call waits for, and the votes. */
 function Needed({ group: { open } }: { group: AskGroup }) {
   const lines = new Set(open.flatMap((request) => [needWords(request) ?? [], request.votes.map(voteWords)].flat()));
   if (lines.size === 0) return null;

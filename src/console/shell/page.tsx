@@ -39,7 +39,7 @@ export function ListPage({
 }: {
   title: string;
   list: Loaded<unknown>;
-  /** Why something that was pressed on it failed. */
+  /** The reason why a press on it failed. */
   failure?: string;
   children: ComponentChildren;
 }) {
