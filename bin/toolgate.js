@@ -2,7 +2,7 @@
 // Starts the program. On a Node that is too old for it, it runs the program with the Node of an optional dependency.
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
-import module, { createRequire } from "node:module";
+import { createRequire } from "node:module";
 import { Socket } from "node:net";
 import { fileURLToPath } from "node:url";
 
@@ -15,7 +15,6 @@ const launcher = process.env.TOOLGATE_LAUNCHER_FD;
 delete process.env.TOOLGATE_LAUNCHER_FD;
 
 if (launcher !== undefined || major > needed[0] || (major === needed[0] && minor >= needed[1])) {
-  module.enableCompileCache?.();
   if (launcher !== undefined) endWithLauncher(Number(launcher));
   await import(program.href);
 } else {

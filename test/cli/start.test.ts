@@ -1,9 +1,12 @@
 import { execFile } from "node:child_process";
+import { mkdtemp, readdir, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { promisify } from "node:util";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test } from "vitest";
 import { commands, createProgram } from "../../src/cli/cli.ts";
 import { completionScripts } from "../../src/cli/completion/scripts.ts";
+import { main } from "../main.ts";
 import { fakeService } from "./fake-service.ts";
 import { toolgate } from "./toolgate.ts";
 
@@ -23,6 +26,13 @@ async function loadedBy(...args: string[]): Promise<string[]> {
 
 test.each([["--version"], ["--help"]])("toolgate %s loads at most ten files", async (option) => {
   expect((await loadedBy(option)).length).toBeLessThanOrEqual(10);
+});
+
+test("the program keeps no compiled code where other users may write, and so reads none that they left there", async () => {
+  const temporary = await mkdtemp(join(tmpdir(), "toolgate-start-"));
+  onTestFinished(() => rm(temporary, { recursive: true }));
+  expect((await main(["--version"], { TMPDIR: temporary })).code).toBe(0);
+  expect(await readdir(temporary)).toEqual([]);
 });
 
 test("a client's command loads nothing of the service", async () => {
