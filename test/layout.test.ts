@@ -273,8 +273,6 @@ test("each room has at most its number of lines", () => {
 
 /** State of a file that no caller can observe, with the reason. */
 const unobservable: Readonly<Record<string, string>> = {
-  "core/encode-message.ts encoders": "follow from the message types",
-  "core/encode-message.ts idle": "is a buffer between two encodings",
   "tool/codec.ts metaSchemasByDraft": "follow from the drafts",
   "tool/define-tool.ts made": "holds what belongs to a tool, so that no copy passes for it",
 };

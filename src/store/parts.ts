@@ -1,6 +1,6 @@
 import { hash } from "node:crypto";
 import { crc32 } from "node:zlib";
-import { create, fromBinary, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
+import { create, fromBinary, type JsonObject, type JsonValue, toBinary } from "@bufbuild/protobuf";
 import { BackgroundEndedSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import {
   type AuditEntry,
@@ -11,7 +11,6 @@ import {
   PermissionVotedSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type PermissionRequest, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { encodeMessage } from "../core/encode-message.ts";
 
 /** Throws unless the part is terminal. */
 export function checkEnded(part: ToolPart): void {
@@ -93,7 +92,7 @@ interface EncodedDecision {
 
 /** Encodes a record once, for storage and for its hash. */
 export function encodeDecision(record: DecisionRecord): EncodedDecision {
-  const content = encodeMessage(DecisionRecordSchema, record);
+  const content = toBinary(DecisionRecordSchema, record);
   return { content, sha256: hash("sha256", content, "hex") };
 }
 

@@ -1,4 +1,4 @@
-import { create, fromJson, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
+import { create, fromJson, type JsonObject, type JsonValue, toBinary } from "@bufbuild/protobuf";
 import { StructSchema } from "@bufbuild/protobuf/wkt";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
@@ -12,7 +12,6 @@ import type { Accepted } from "../../call/accept.ts";
 import type { EncodedMessages } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { findUnwritable } from "../../core/contract-validator.ts";
-import { encodeMessage } from "../../core/encode-message.ts";
 import { RequestError } from "../../core/request-error.ts";
 import type { ByteBudget } from "../http/socket-limits.ts";
 import type { EdgeContext } from "./edge-context.ts";
@@ -196,7 +195,7 @@ export class StreamedCall {
   private sizeOf({ event }: ExecuteToolResponse): number {
     if (event === undefined) return eventBytes;
     if (event.event.case === "output") return event.event.value.data.length + eventBytes;
-    return (this.domain.encoded.bytesOf(event) ?? encodeMessage(SessionEventSchema, event)).length;
+    return (this.domain.encoded.bytesOf(event) ?? toBinary(SessionEventSchema, event)).length;
   }
 
   private news(): Promise<void> {

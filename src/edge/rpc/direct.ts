@@ -1,8 +1,14 @@
 import { constants } from "node:http2";
-import { create, type DescMessage, type Message, type MessageInitShape, toJsonString } from "@bufbuild/protobuf";
+import {
+  create,
+  type DescMessage,
+  type Message,
+  type MessageInitShape,
+  toBinary,
+  toJsonString,
+} from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { type Compression, compressedFlag } from "@connectrpc/connect/protocol";
-import { encodeMessage } from "../../core/encode-message.ts";
 import { publicPrincipal } from "../api/access.ts";
 import { createEdgeContext, type EdgeContext, type ListedHeaders, ResponseMetadata } from "../api/edge-context.ts";
 import { bodyTimedOut, clientLeft, deadlinePassed, messageTooLarge, unreadableStream } from "../api/request-failure.ts";
@@ -180,7 +186,7 @@ function createMessageForm(
     encode(given: MessageInitShape<DescMessage>): Uint8Array {
       const message = create(method.output, given);
       if (!isBinary) return Buffer.from(toJsonString(method.output, message, jsonOptions));
-      return known(message) ?? encodeMessage(method.output, message, known);
+      return known(message) ?? toBinary(method.output, message);
     },
   };
 }

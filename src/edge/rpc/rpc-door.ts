@@ -24,7 +24,6 @@ import { ServerReflection as ServerReflectionAlpha } from "../../../gen/grpc/ref
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import { ToolPartSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { EncodedMessages } from "../../call/ports.ts";
-import { encodeMessage, type KnownBytes } from "../../core/encode-message.ts";
 import { untilAborted } from "../../core/within.ts";
 import { isPublicRpc } from "../api/access.ts";
 import type { EdgeContext } from "../api/edge-context.ts";
@@ -36,7 +35,7 @@ import type { Readiness } from "../http/probes.ts";
 import type { ByteBudget } from "../http/socket-limits.ts";
 import { createConnectHandler } from "./connect-router.ts";
 import { createDirectHandler } from "./direct.ts";
-import type { RpcOptions } from "./wire.ts";
+import type { KnownBytes, RpcOptions } from "./wire.ts";
 
 /** Options of every door that serves rpcs. */
 type ServeOptions = Omit<RpcOptions, "checkMessage" | "known" | "compression" | "jsonOptions">;
@@ -139,7 +138,7 @@ const pollMs = 5_000;
 function createKnownBytes({ bytesOf }: EncodedMessages): KnownBytes {
   const encoded = new WeakMap<Message, Uint8Array>();
   const encodeOnce = (schema: DescMessage, message: Message): Uint8Array => {
-    const bytes = encoded.get(message) ?? encodeMessage(schema, message);
+    const bytes = encoded.get(message) ?? toBinary(schema, message);
     encoded.set(message, bytes);
     return bytes;
   };

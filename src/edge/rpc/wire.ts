@@ -9,7 +9,6 @@ import {
 } from "@bufbuild/protobuf";
 import type { ConnectError } from "@connectrpc/connect";
 import { type Compression, compressedFlag, compressionNegotiate } from "@connectrpc/connect/protocol";
-import type { KnownBytes } from "../../core/encode-message.ts";
 import type { Logger } from "../../core/logger.ts";
 import type { AccessGate } from "../api/access.ts";
 import type { EdgeLimits, ResponseMetadata } from "../api/edge-context.ts";
@@ -179,6 +178,9 @@ export function parseMessage(
     throw unreadableRequest(cause);
   }
 }
+
+/** Returns the binary form of a message that need not be encoded again. */
+export type KnownBytes = (message: Message) => Uint8Array | undefined;
 
 /** Options of both ways in which rpcs are served. */
 export interface RpcOptions {

@@ -1,9 +1,8 @@
 import { crc32 } from "node:zlib";
-import { create, type DescMessage, fromBinary, type Message, type MessageShape } from "@bufbuild/protobuf";
+import { create, type DescMessage, fromBinary, type Message, type MessageShape, toBinary } from "@bufbuild/protobuf";
 import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { PermissionSettled } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { encodeMessage } from "../../core/encode-message.ts";
 import { backgroundEndOf, DamagedRecord, tombstone, unsealed, withoutLargeInput } from "../parts.ts";
 import { eventTooLarge } from "../refusals.ts";
 import type { StepBytes } from "./link.ts";
@@ -62,7 +61,7 @@ const addedBytes = 48;
  * replicas of versions without checksums skip it.
  */
 export function encodeSealed(schema: DescMessage, message: Message): Uint8Array {
-  const content = encodeMessage(schema, message);
+  const content = toBinary(schema, message);
   const end = content.byteLength;
   const bytes = Buffer.allocUnsafe(end + sealBytes);
   bytes.set(content);

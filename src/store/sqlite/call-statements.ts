@@ -1,10 +1,9 @@
 import type { DatabaseSync } from "node:sqlite";
-import { create } from "@bufbuild/protobuf";
+import { create, toBinary } from "@bufbuild/protobuf";
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { SettledStart } from "../../approval/ports.ts";
 import type { HostStart } from "../../call/ports.ts";
-import { encodeMessage } from "../../core/encode-message.ts";
 import { backgroundEndOf, checkEnded, sealed, withoutLargeInput } from "../parts.ts";
 import type { SqliteAsks } from "./asks.ts";
 import type { SqliteAudit } from "./audit.ts";
@@ -79,7 +78,7 @@ export function writePart(step: Step, log: SqliteLog, sessionId: string, given: 
   const bytes = log.append(step, sessionId, { case: "part", value: emitted });
   if (emitted === part) return { part, snapshot: bytes };
   const whole = create(SessionEventSchema, { event: { case: "part", value: part } });
-  return { part, snapshot: encodeMessage(SessionEventSchema, whole) };
+  return { part, snapshot: toBinary(SessionEventSchema, whole) };
 }
 
 /** State of an open SQLite store: the database and the tables that its transitions read and write. */

@@ -1,10 +1,9 @@
 import type { DatabaseSync } from "node:sqlite";
-import { create, fromBinary } from "@bufbuild/protobuf";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { BinaryReader } from "@bufbuild/protobuf/wire";
 import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { LogPage } from "../../call/ports.ts";
-import { encodeMessage } from "../../core/encode-message.ts";
 import { DamagedRecord, sealed, unsealed } from "../parts.ts";
 import { createRecentEvents } from "../recent-events.ts";
 import { eventTooLarge } from "../refusals.ts";
@@ -39,7 +38,7 @@ export function createSqliteLog({
     const head = sessions.change(step, sessionId);
     const seq = head.lastSeq + 1;
     const entry = create(SessionEventSchema, { seq: BigInt(seq), time: step.now, sessionId, event });
-    const bytes = encodeMessage(SessionEventSchema, entry);
+    const bytes = toBinary(SessionEventSchema, entry);
     if (bytes.byteLength > maxEventBytes) throw eventTooLarge(sessionId, bytes.byteLength, maxEventBytes);
     sql.insert.run(head.ordinal, seq, head.totalBytes + bytes.byteLength, ...sealed(bytes));
     head.lastSeq = seq;
