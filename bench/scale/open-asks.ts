@@ -8,7 +8,7 @@ import { inspectable, liveBytes } from "../heap.ts";
 import type { Http2Client } from "../http2-client.ts";
 import type { Processes } from "../processes.ts";
 import { type RedisServer, startRedis } from "../redis.ts";
-import { table, target } from "../report.ts";
+import { median, table, target } from "../report.ts";
 import { approvers, type ServiceVersion, startToolgate, type Toolgate } from "../toolgate.ts";
 import { createAskingFile } from "./asking-file.ts";
 import { checkOutcomes, race } from "./race.ts";
@@ -24,6 +24,8 @@ export interface OpenAsks {
   readonly redis: number;
   /** Cores that replicas and Redis use while nothing happens. */
   readonly idleCpu: number;
+  /** Median of the time in which an approver gets the first 50. */
+  readonly listMs: number;
   readonly replies: number;
   readonly replySeconds: number;
   /** From the first reply until every call has ended. */
@@ -65,12 +67,13 @@ export async function measureOpenAsks(
   // Redis remembers what it answered for 20 s, in case it is asked again; that is no part of an ask.
   const idleCpu = await coresUsed([...replicas.map(({ server }) => server.pid), redis.pid], () => pause(idleMs));
   const after = await memory(replicas, redis);
+  const people = approvers.map((name, index) => itemOf(replicas, index).connect(name));
+  const listMs = await timeOfList(itemOf(people, 0));
 
   const pids = replicas.map(({ server }) => server.pid);
   const cpu = () => ({ replicas: pids.reduce((sum, pid) => sum + cpuTime(pid), 0), redis: cpuTime(redis.pid) });
   const cpuBefore = cpu();
   const repliesBegan = performance.now();
-  const people = approvers.map((name, index) => itemOf(replicas, index).connect(name));
   const { replies, won } = await race(opened, people);
   const replySeconds = secondsSince(repliesBegan);
   // The callers' connections may have been closed, since they were idle meanwhile.
@@ -90,6 +93,7 @@ export async function measureOpenAsks(
     heap,
     redis: (after.redis - before.redis) / asks,
     idleCpu,
+    listMs,
     replies,
     replySeconds,
     endSeconds,
@@ -100,7 +104,7 @@ export async function measureOpenAsks(
 
 /** Table of costs, and the target for the answers. */
 export function openAsksReport(result: OpenAsks): string {
-  const { asks, sessions, openSeconds, heap, redis, idleCpu, replies, replySeconds, endSeconds } = result;
+  const { asks, sessions, openSeconds, heap, redis, idleCpu, listMs, replies, replySeconds, endSeconds } = result;
   const { replicaCpu, redisCpu } = result;
   const count = (value: number) => Math.round(value).toLocaleString("en");
   const rows = [
@@ -108,6 +112,7 @@ export function openAsksReport(result: OpenAsks): string {
     ["memory per open ask, in its replica", `${(heap / 1_024).toFixed(1)} KiB`],
     ["memory per open ask, in Redis", `${(redis / 1_024).toFixed(1)} KiB`],
     ["CPU of replicas and Redis while all wait", `${idleCpu.toFixed(2)} cores`],
+    ["the first 50 of them, listed", `${listMs.toFixed(1)} ms`],
     [`${count(replies)} racing replies, ${count(asks)} winners`, `${replySeconds.toFixed(1)} s`],
     ["until every call has run or is rejected", `${endSeconds.toFixed(1)} s`],
     ["CPU per reply with its calls, of replicas", `${count(replicaCpu)} µs`],
@@ -137,6 +142,16 @@ async function open({ client, sessionId }: Owned, count: number, filePath: strin
     if (permissions.length === count) return permissions;
     await pause(20);
   }
+}
+
+async function timeOfList(client: Http2Client): Promise<number> {
+  const times: number[] = [];
+  for (let turn = 0; turn < 51; turn += 1) {
+    const began = performance.now();
+    await client.connect(PermissionService.method.listPermissions, { pageSize: 50 });
+    times.push(performance.now() - began);
+  }
+  return median(times);
 }
 
 /** The calls of a session, when all have ended. */
