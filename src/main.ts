@@ -18,6 +18,8 @@ process.exitCode = await runCli(process.argv.slice(2), {
       embed: local.embedService,
       checkConfig: local.checkConfiguration,
       candidateOf: local.candidateOfFile,
+      formatOf: local.formatOfStore,
+      repeatDecisions: local.repeatBackup,
       trust: local.trustDirectory,
       openCredentials: local.openLocalCredentials,
       restore: local.restoreDirectory,

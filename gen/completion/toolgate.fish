@@ -41,6 +41,7 @@ complete -c toolgate -n '__fish_use_subcommand' -f -a audit -d 'export or verify
 complete -c toolgate -n '__fish_use_subcommand' -f -a hook -d 'answer a hook of an agent that asks here; `toolgate connect` writes it'
 complete -c toolgate -n '__fish_use_subcommand' -f -a mcp-approve -d 'answer the permission prompts of `claude -p`, as an MCP server'
 complete -c toolgate -n '__fish_use_subcommand' -f -a backup -d 'write a backup of a running service to a file'
+complete -c toolgate -n '__fish_use_subcommand' -f -a upgrade -d 'say what this version changes for a service of an earlier one'
 complete -c toolgate -n '__fish_use_subcommand' -f -a restore -d 'restore a backup into the data directory of a stopped service'
 complete -c toolgate -n '__fish_use_subcommand' -f -a completion -d 'print a completion script for your shell'
 complete -c toolgate -l version -s V -d 'output the version number'
@@ -291,6 +292,11 @@ complete -c toolgate -n '__fish_seen_subcommand_from mcp-approve' -l timeout -x 
 complete -c toolgate -n '__fish_seen_subcommand_from mcp-approve' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from backup' -F
 complete -c toolgate -n '__fish_seen_subcommand_from backup' -l help -s h -d 'display help for command'
+complete -c toolgate -n '__fish_seen_subcommand_from upgrade' -l check -d 'only say it: the upgrade itself is a start of this version'
+complete -c toolgate -n '__fish_seen_subcommand_from upgrade' -l config -rF -d 'the configuration of the service (default: what `toolgate serve` would read)'
+complete -c toolgate -n '__fish_seen_subcommand_from upgrade' -l data -rF -d 'the data directory of the service (default: that of the configuration)'
+complete -c toolgate -n '__fish_seen_subcommand_from upgrade' -l backup -rF -d 'a backup of the service, with which this version repeats the recorded decisions'
+complete -c toolgate -n '__fish_seen_subcommand_from upgrade' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from restore' -F
 complete -c toolgate -n '__fish_seen_subcommand_from restore' -l data -rF -d 'the data directory; the store in it is moved aside'
 complete -c toolgate -n '__fish_seen_subcommand_from restore' -l help -s h -d 'display help for command'

@@ -3,7 +3,7 @@ _toolgate() {
   local IFS=$'\n' cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} place= word words=
   for word in "${COMP_WORDS[@]:1:$((COMP_CWORD-1))}"; do
     case "$place/$word" in
-      /serve|/init|/setup|/install|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/people|/people/list|/people/link|/people/invite|/people/revoke|/people/rename|/channel|/channel/list|/channel/notices|/channel/test|/token|/token/create|/token/list|/token/revoke|/connect|/claude|/disconnect|/inbox|/asks|/reply|/reject|/stop|/resume|/grants|/grants/revoke|/grants/confirm|/watch|/output|/tools|/sources|/workers|/doctor|/upstream|/upstream/accept|/plan|/explain|/rules|/stats|/simulate|/suggest|/audit|/audit/export|/audit/verify|/hook|/mcp-approve|/backup|/restore|/completion) place="$place/$word" ;;
+      /serve|/init|/setup|/install|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/people|/people/list|/people/link|/people/invite|/people/revoke|/people/rename|/channel|/channel/list|/channel/notices|/channel/test|/token|/token/create|/token/list|/token/revoke|/connect|/claude|/disconnect|/inbox|/asks|/reply|/reject|/stop|/resume|/grants|/grants/revoke|/grants/confirm|/watch|/output|/tools|/sources|/workers|/doctor|/upstream|/upstream/accept|/plan|/explain|/rules|/stats|/simulate|/suggest|/audit|/audit/export|/audit/verify|/hook|/mcp-approve|/backup|/upgrade|/restore|/completion) place="$place/$word" ;;
     esac
   done
   COMPREPLY=()
@@ -12,11 +12,11 @@ _toolgate() {
     --log-level) COMPREPLY=($(compgen -W $'debug\ninfo\nwarn\nerror' -- "$cur")); return ;;
     --preset) COMPREPLY=($(compgen -W $'contained\nnone' -- "$cur")); return ;;
     --agent) COMPREPLY=($(compgen -W $'claude\ncodex\ncopilot\ngemini\nopencode\nmcp\nnone' -- "$cur")); return ;;
-    --token-file|--ca|--cert|--key|--data|--workspace|--tls-cert|--tls-key|--tls-client-ca|--config|--root|--agent-program) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --token-file|--ca|--cert|--key|--data|--workspace|--tls-cert|--tls-key|--tls-client-ca|--config|--root|--agent-program|--backup) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     --server|--token|--listen|--registries|--address|--name|--session|--call-id|--agent|--timeout|--workspace|--metadata|--provider|--role|--tool|--permission|--may-call|--pin|--label|--days|--user|--answer|-a|--message|-m|--reason|--offer|--for|--edit|-r|--after|--call|--rule|--fail-on|--uid|--certificate|--mcp) return ;;
   esac
   case "$place" in
-    "") words=$'serve\ninit\nsetup\ninstall\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\npeople\nchannel\ntoken\nconnect\nclaude\ndisconnect\ninbox\nasks\nreply\nreject\nstop\nresume\ngrants\nwatch\noutput\ntools\nsources\nworkers\ndoctor\nupstream\nplan\nexplain\nrules\nstats\nsimulate\nsuggest\naudit\nhook\nmcp-approve\nbackup\nrestore\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
+    "") words=$'serve\ninit\nsetup\ninstall\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\npeople\nchannel\ntoken\nconnect\nclaude\ndisconnect\ninbox\nasks\nreply\nreject\nstop\nresume\ngrants\nwatch\noutput\ntools\nsources\nworkers\ndoctor\nupstream\nplan\nexplain\nrules\nstats\nsimulate\nsuggest\naudit\nhook\nmcp-approve\nbackup\nupgrade\nrestore\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
     "/serve") words=$'--listen\n--data\n--workspace\n--insecure-no-auth\n--tls-cert\n--tls-key\n--tls-client-ca\n--allow-insecure-listen\n--unattended\n--opencode\n--log-level\n--config\n--new-store\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/init") words=$'--preset\n--registries\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/setup") words=$'--address\n--name\n--preset\n--agent\n--config\n--data\n--listen\n--workspace\n--tls-cert\n--tls-key\n--yes\n--no-wait\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
@@ -75,6 +75,7 @@ _toolgate() {
     "/hook") words=$'claude\nopencode\ncodex\ngemini\ncopilot\n--uid\n--certificate\n--mcp\n--timeout\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/mcp-approve") words=$'claude\n--uid\n--certificate\n--timeout\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/backup") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/upgrade") words=$'--check\n--config\n--data\n--backup\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/restore") words=$'--data\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/completion") words=$'bash\nzsh\nfish\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
   esac

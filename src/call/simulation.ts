@@ -63,6 +63,9 @@ export type SimulationAnswer =
       summary: MessageInitShape<typeof SimulationSummarySchema>;
     };
 
+/** Part of the reason why a decision of another version is not judged. */
+export const decidedOtherwise = "decided otherwise by the same rules";
+
 /** Names the subject of policy files. */
 export const placeKey = (workspace: string, directory: string, agent: string) =>
   JSON.stringify([workspace, directory, agent]);

@@ -299,6 +299,11 @@ export const commands: readonly CommandEntry[] = [
     load: async () => (await import("./commands/backup.ts")).defineBackup,
   },
   {
+    name: "upgrade",
+    summary: "say what this version changes for a service of an earlier one",
+    load: async () => (await import("./commands/upgrade.ts")).defineUpgrade,
+  },
+  {
     name: "restore",
     summary: "restore a backup into the data directory of a stopped service",
     load: async () => (await import("./commands/restore.ts")).defineRestore,

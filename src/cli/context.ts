@@ -131,6 +131,14 @@ export interface CheckedConfig {
   notes: readonly string[];
 }
 
+/** Recorded decisions that this version has repeated, by the rules that made them. */
+export interface RepeatedDecisions {
+  judged: number;
+  /** Those of the same rules that it makes otherwise, and those that cannot be repeated. */
+  otherwise: readonly { reason: string; decisions: number }[];
+  notJudged: readonly { reason: string; decisions: number }[];
+}
+
 /** The service itself, for the commands that run it or read its files; the others only talk to one. */
 export interface LocalService {
   /** Serves until the process gets a signal to stop; calls `onStart` once it listens. */
@@ -141,6 +149,10 @@ export interface LocalService {
   checkConfig(file?: string): Promise<CheckedConfig>;
   /** Reads the tables of the rules of a configuration, as TOML. */
   candidateOf(file: string): string;
+  /** Returns the number of the store's format that this version writes, and whether replicas share the store. */
+  formatOf(flags: TableFlags): Promise<{ format: number; isShared: boolean }>;
+  /** Repeats the recorded decisions of a backup. Nothing runs, and nothing is written but a copy that is removed. */
+  repeatDecisions(flags: TableFlags, backup: string): Promise<RepeatedDecisions>;
   /** Opens the table of credentials of a data directory, or of the Redis that the configuration names. */
   openCredentials(flags: TableFlags): Promise<LocalCredentials>;
   /** Restores a backup into a data directory that no service uses. */

@@ -14,6 +14,7 @@ import {
   findService,
   findStore,
   loadConfig,
+  loadConfigForCheck,
   readEnvironment,
   searchWarnings,
   tokenWarnings,
@@ -42,6 +43,9 @@ export interface StartedServer {
   /** Creates a one-time code with which a person signs in; undefined without authentication. */
   createSignInCode(): string | undefined;
 }
+
+/** Place of a service's store. */
+type TableFlags = { data?: string; config?: string };
 
 // Checking a configuration needs nothing of the server, and loading that takes longer than the check.
 const loadServer = () => import("./server.ts");
@@ -186,7 +190,7 @@ export async function restoreDirectory(file: string, data: string) {
 }
 
 /** Opens the table of credentials for the operator, who may write to the data directory. */
-export async function openLocalCredentials(flags: { data?: string; config?: string }) {
+export async function openLocalCredentials(flags: TableFlags) {
   const place = findStore(flags, readEnvironment());
   const [{ openCredentials }, { createLocalCredentials }] = await Promise.all([
     import("./store.ts"),
@@ -210,6 +214,19 @@ export async function checkConfiguration(named?: string) {
   if (isWorkspaceFile(checked.file)) return checked;
   const skills = await checkUserSkills(userSkillDirectories(checked.file, environment.home));
   return { ...checked, findings: [...checked.findings, ...skills] };
+}
+
+/** Returns the format of the store that this version writes for a configuration. */
+export async function formatOfStore(flags: TableFlags): Promise<{ format: number; isShared: boolean }> {
+  const { store } = findStore(flags, readEnvironment());
+  if (store === "sqlite") return { format: (await import("../store/sqlite/schema.ts")).schemaVersion, isShared: false };
+  return { format: (await import("../store/redis/contents.ts")).storeFormat, isShared: true };
+}
+
+/** Repeats the recorded decisions of a backup by the rules of a configuration. */
+export async function repeatBackup(flags: TableFlags, backup: string) {
+  const { repeatDecisions } = await import("./repeat-backup.ts");
+  return await repeatDecisions(loadConfigForCheck(flags, readEnvironment()), resolve(backup));
 }
 
 /** Reads the tables of the rules of a file, to try them elsewhere. */

@@ -13,6 +13,7 @@ import { createFileHashes } from "../call/bound-files.ts";
 import { rulesId } from "../call/decision-facts.ts";
 import { type Repeatable, type ReplayParts, repeatable } from "../call/repeat-decision.ts";
 import {
+  decidedOtherwise,
   placeKey,
   type SimulationAnswer,
   type SimulationBatch,
@@ -61,7 +62,7 @@ function say(decision: Asked, said: "rejected" | "approved"): void {
 }
 
 /** The result for equal decisions. */
-type Outcome = { why: string } | { unfaithful: string } | { before: Verdict; after: Verdict };
+type Outcome = { why: string; example?: string } | { unfaithful: string } | { before: Verdict; after: Verdict };
 
 const maxChanges = 500;
 const maxReason = 2_000;
@@ -79,7 +80,7 @@ function createSimulator({ rules, digest, place, maxMs }: SimulationStart, candi
   const groups = new Map<string, Group>();
   /** The changed decisions by their requests, which people may have answered. */
   const asked = new Map<string, Asked>();
-  const notJudged = new Map<string, number>();
+  const notJudged = new Map<string, { decisions: number; example: string | undefined }>();
   const summary = { decisions: 0, judged: 0, changed: 0, widened: 0, asksSaved: 0, asksAdded: 0, leftOut: 0 };
   const unfaithful = { unfaithful: 0, unfaithfulExample: "" };
   const readLines = createLineReader();
@@ -125,21 +126,23 @@ function createSimulator({ rules, digest, place, maxMs }: SimulationStart, candi
     const before = await decision.by(layers);
     if (typeof before === "string") return { why: `${before} is not recorded` };
     if (facts.rules === rulesId(digest, layers) && before.action !== facts.action) {
-      if (facts.version !== version) return { why: `version ${facts.version} decided otherwise by the same rules` };
       const [was, is] = [facts.action, before.action].map((one) =>
         Object.keys(actions).find((name) => actions[name as ActionName] === one),
       );
       const { permission = "", pattern = "" } = strictestOf(before.decisions) ?? {};
-      return {
-        unfaithful: `${permission} ${example(permission, pattern)} was ${was}, and is ${is} when it is repeated`,
-      };
+      const text = `${permission} ${example(permission, pattern)} was ${was}, and is ${is} when it is repeated`;
+      if (facts.version === version) return { unfaithful: text };
+      return { why: `version ${facts.version} ${decidedOtherwise}`, example: text };
     }
     const after = await decision.by(layersThen(decision.subject));
     return typeof after === "string" ? { why: `${after} is not recorded` } : { before, after };
   }
 
   function count(record: SimulationBatch["records"][number], outcome: Outcome): void {
-    if ("why" in outcome) notJudged.set(outcome.why, (notJudged.get(outcome.why) ?? 0) + 1);
+    if ("why" in outcome) {
+      const { decisions, example } = notJudged.get(outcome.why) ?? { decisions: 0, example: outcome.example };
+      notJudged.set(outcome.why, { decisions: decisions + 1, example });
+    }
     if ("unfaithful" in outcome) {
       unfaithful.unfaithful += 1;
       unfaithful.unfaithfulExample ||= outcome.unfaithful;
@@ -203,7 +206,10 @@ function createSimulator({ rules, digest, place, maxMs }: SimulationStart, candi
         summary: {
           ...summary,
           ...unfaithful,
-          notJudged: [...notJudged].map(([reason, decisions]) => ({ reason, decisions })),
+          notJudged: [...notJudged].map(([why, { decisions, example }]) => ({
+            reason: example === undefined ? why : `${why}, such as ${example}`,
+            decisions,
+          })),
           moreChanges: Math.max(0, found.length - maxChanges),
           rules: rulesId(digest, { wide: [], narrow: [] }),
         },

@@ -125,7 +125,10 @@ test("a record that is damaged or does not suffice is counted with the reason, a
     ["the sandbox or the protected files differ from then", 1],
     ["what was found of the files that it names is not recorded", 1],
     ["the input that a condition uses is not recorded", 1],
-    ["version 0.0.1 decided otherwise by the same rules", 1],
+    [
+      "version 0.0.1 decided otherwise by the same rules, such as read note.txt was deny, and is allow when it is repeated",
+      1,
+    ],
   ]);
 });
 

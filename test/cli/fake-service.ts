@@ -16,6 +16,8 @@ export function fakeService({ env, stdout, stderr }: CliProcess): () => Promise<
         },
       };
     },
+    formatOf: async () => ({ format: 1, isShared: false }),
+    repeatDecisions: async () => ({ judged: 0, otherwise: [], notJudged: [] }),
     candidateOf: (file) => `# rules of ${file}\n`,
     checkConfig: async (file = "none") => ({ file, rules: 0, tests: 0, findings: [], notes: [] }),
     openCredentials: () => Promise.reject(new Error("not used")),

@@ -1,5 +1,5 @@
-import { mkdir, rm } from "node:fs/promises";
-import { join } from "node:path";
+import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
 import { Code } from "@connectrpc/connect";
 import { expect, test } from "vitest";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
@@ -10,8 +10,17 @@ import { ledger } from "./ledger.ts";
 import { read } from "./reading.ts";
 import { startService } from "./service.ts";
 
-test("the drill: back up under load, kill, restore, compare, confirm", async () => {
+/** A tool that may run again after a crash, and does not end. */
+const held = `import { appendFileSync } from "node:fs";
+import { defineTool, z } from "toolgate/plugin";
+export default defineTool({ description: "Hold.", idempotent: true, input: z.object({ ledger: z.string() }),
+  async execute({ ledger }, ctx) { appendFileSync(ctx.workspace.directory + "/" + ledger, "held\\n"); await new Promise(() => {}); } });
+`;
+
+test("the drill: back up under load, check an upgrade, kill, restore, compare, confirm", async () => {
   const service = await startService();
+  await mkdir(join(dirname(service.config), "tool"));
+  await writeFile(join(dirname(service.config), "tool", "held.ts"), held);
   const [agent, person] = [connect(service, "caller"), connect(service, "approver")];
   const runs = ledger(service);
   const sessionId = await agent.newSession();
@@ -30,6 +39,9 @@ test("the drill: back up under load, kill, restore, compare, confirm", async () 
   const running = read(agent.tools.executeTool(bash("runs", "sleep 60")));
   await running.until("part");
   const cut = expect(running.end()).rejects.toThrow();
+  const holds = { sessionId, callId: "holds", agent: "free", tool: "held", input: { ledger: runs.name }, waitMs: 0 };
+  await agent.tools.callTool(holds);
+  await expect.poll(runs.lines).toContain("held");
 
   // Load: calls that go on while the backup is made.
   let isStopped = false;
@@ -50,6 +62,22 @@ test("the drill: back up under load, kill, restore, compare, confirm", async () 
   expect(twice).toMatchObject({ code: 2, stderr: expect.stringContaining("exists already") });
   isStopped = true;
   await load;
+  const copy = await readFile(file);
+  const places = ["--config", service.config, "--data", service.data, "--backup", file];
+  const checked = await main(["upgrade", "--check", ...places, "--token", "approver-token-for-tests"], {
+    ...env,
+    HOME: dirname(service.config),
+  });
+  expect(checked.stdout.replace(/ +/g, " ").split("\n")).toEqual([
+    `ok config ${service.config} is read as it is`,
+    expect.stringMatching(/^ok store 0\.1\.0 with format (\d+), this is 0\.1\.0 with format \1: both work on one/),
+    "ok calls 1 request open, which stay so",
+    expect.stringMatching(/^ok rules \d\d+ recorded decisions repeated$/),
+    "",
+  ]);
+  expect(checked).toMatchObject({ code: 0, stderr: "" });
+  expect(await readFile(file)).toEqual(copy);
+  expect(await runs.lines()).toEqual(["paid", "granted", "held"]);
   await agent.tools.callTool(bash("later", runs.append("later")));
   const { session } = await agent.sessions.getSession({ sessionId });
   const partsBefore = (await agent.tools.listToolParts({ sessionId, pageSize: 500 })).parts;
@@ -62,7 +90,7 @@ test("the drill: back up under load, kill, restore, compare, confirm", async () 
   await rm(service.data, { recursive: true });
   await mkdir(service.data);
   const restored = await main(["restore", file, "--data", service.data], env);
-  expect(restored).toMatchObject({ code: 0, stdout: expect.stringContaining("2 open calls ended") });
+  expect(restored).toMatchObject({ code: 0, stdout: expect.stringContaining("3 open calls ended") });
   await service.start();
   const [agent2, person2] = [connect(service, "caller"), connect(service, "approver")];
   const partsAfter = new Map(
@@ -73,7 +101,7 @@ test("the drill: back up under load, kill, restore, compare, confirm", async () 
   const output = `toolgate-output:${/toolgate-output:([A-Za-z0-9_-]+)/.exec(JSON.stringify(partsAfter.get("pay")?.state.value))?.[1]}`;
   const { data } = await agent2.tools.readToolOutput({ sessionId, output });
   expect(Buffer.from(data).toString()).toContain("19999\n");
-  for (const id of ["waits", "runs"]) {
+  for (const id of ["waits", "runs", "holds"]) {
     const state = { case: "error", value: { reason: ToolErrorReason.EXECUTOR_LOST, effects: ToolEffects.UNKNOWN } };
     expect(partsAfter.get(id)?.state).toMatchObject(state);
   }
@@ -86,7 +114,7 @@ test("the drill: back up under load, kill, restore, compare, confirm", async () 
   expect(await refusal(agent2.tools.callTool(retry))).toMatchObject(lost);
   const watched = read(agent2.tools.watchSession({ sessionId, afterSeq: session?.lastSeq ?? 0n }));
   expect(await refusal(watched.end())).toMatchObject(lost);
-  expect(await runs.lines()).toEqual(["paid", "granted", "later"]);
+  expect(await runs.lines()).toEqual(["paid", "granted", "held", "later"]);
 
   // A grant of the backup may have been revoked after it.
   const again = read(agent2.tools.executeTool({ ...granted, callId: "again" }));

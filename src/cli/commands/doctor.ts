@@ -20,21 +20,9 @@ import { withServer } from "../command.ts";
 import { findServerToken, type ServerConnection } from "../connection/connection.ts";
 import { type Certificates, readCertificates } from "../connection/server-address.ts";
 import type { CliContext } from "../context.ts";
-import { exitCodes } from "../failure/command-error.ts";
-import { commandFailure } from "../failure/failure.ts";
-import type { Paint } from "../terminal/screen.ts";
-import { terminalLine } from "../terminal/terminal-safe.ts";
+import { type CheckFinding, failedCheck, findingsOf, ok, warning, writeFindings } from "../view/findings.ts";
 import { durationOf, momentOf, wordOf } from "../view/words.ts";
 import { allSources } from "./sources.ts";
-
-/** The result of one check. A warning weakens what the service promises; a failure keeps it from doing its work. */
-interface Finding {
-  check: string;
-  state: "ok" | "warning" | "failed";
-  fact: string;
-  /** The next step; empty if there is none, or the fact names it. */
-  next: string;
-}
 
 /** Defines `toolgate doctor`. */
 export function defineDoctor(command: Command, context: CliContext): void {
@@ -47,33 +35,18 @@ export function defineDoctor(command: Command, context: CliContext): void {
         const { env } = context.io;
         const { value } = findServerToken("approver", options, env);
         const get = getFrom(server.url, readCertificates(options, env), value);
-        let hasFailed = false;
-        for await (const finding of examine(server, get)) {
-          hasFailed ||= finding.state === "failed";
-          if (screen.json) screen.write(`${JSON.stringify(finding)}\n`);
-          else for (const line of findingLines(finding, screen.paint.out)) screen.write(`${line}\n`);
-        }
-        return hasFailed ? exitCodes.failed : undefined;
+        return await writeFindings(examine(server, get), screen);
       }),
     );
 }
 
-/** Writes a finding for people. */
-function findingLines({ check, state, fact, next }: Finding, paint: Paint): string[] {
-  const color = ({ ok: "green", warning: "yellow", failed: "red" } as const)[state];
-  return [
-    `${paint(color, state.padEnd(7))}  ${check.padEnd(11)}  ${terminalLine(fact)}`,
-    ...(next === "" ? [] : [`${" ".repeat(22)}${paint("dim", "next:")} ${terminalLine(next)}`]),
-  ];
-}
-
 /** Checks a service, one thing after the other. The first request throws if the service is not reachable. */
-async function* examine(server: ServerConnection, get: Get): AsyncGenerator<Finding> {
+async function* examine(server: ServerConnection, get: Get): AsyncGenerator<CheckFinding> {
   const info = await server.tools.getServerInfo({});
   const { version, principal, roles, person } = info;
   const name = person?.name || principal;
   yield ok("service", `${version} at ${server.url}; you are ${name}: ${roles.join(", ")}`);
-  const checks: Record<string, () => readonly Finding[] | Promise<readonly Finding[]>> = {
+  yield* findingsOf(server, {
     readiness: async () => readinessFindings(await get("/readyz"), server.url),
     counters: async () => counterFindings(await get("/metrics")),
     audit: async () => exportFindings(await get("/metrics")),
@@ -84,20 +57,8 @@ async function* examine(server: ServerConnection, get: Get): AsyncGenerator<Find
     channels: () => channelFindings(server),
     sources: () => sourceFindings(server),
     workers: () => workerFindings(server),
-  };
-  for (const [check, find] of Object.entries(checks)) {
-    try {
-      yield* await find();
-    } catch (error) {
-      const { message, next } = commandFailure(error, server);
-      yield { check, state: "failed", fact: message, next };
-    }
-  }
+  });
 }
-
-const ok = (check: string, fact: string): Finding => ({ check, state: "ok", fact, next: "" });
-const warning = (check: string, fact: string, next = ""): Finding => ({ check, state: "warning", fact, next });
-const failed = (check: string, fact: string, next = ""): Finding => ({ check, state: "failed", fact, next });
 
 /** The answer to a GET, with the clock and certificate of its sender. */
 interface Answer {
@@ -129,17 +90,17 @@ function getFrom(url: string, certificates: Certificates, token: string | undefi
     });
 }
 
-function readinessFindings({ status, text, clock, certificateEnds }: Answer, url: string): Finding[] {
+function readinessFindings({ status, text, clock, certificateEnds }: Answer, url: string): CheckFinding[] {
   const [problem = "", ...rest] = text.trimEnd().split("\n");
   return [
-    status === 200 ? ok("readiness", "takes calls and answers") : failed("readiness", problem),
+    status === 200 ? ok("readiness", "takes calls and answers") : failedCheck("readiness", problem),
     ...rest.map((line) => warning("readiness", line.replace(/^warning: /, ""))),
     certificateFinding(certificateEnds, url, clock.here),
     clockFinding(clock),
   ];
 }
 
-function certificateFinding(ends: number | undefined, url: string, now: number): Finding {
+function certificateFinding(ends: number | undefined, url: string, now: number): CheckFinding {
   if (ends === undefined) {
     if (isLoopback(url)) return ok("certificate", "not needed on loopback");
     return warning(
@@ -156,7 +117,7 @@ function certificateFinding(ends: number | undefined, url: string, now: number):
 const dayMs = 86_400_000;
 
 /** Compares the clocks. The header has whole seconds, so differences of a second mean nothing. */
-export function clockFinding({ service, here }: Answer["clock"]): Finding {
+export function clockFinding({ service, here }: Answer["clock"]): CheckFinding {
   if (Number.isNaN(service)) return warning("clock", "the service does not send its time");
   const difference = Math.abs(service - here);
   if (difference <= 5_000) return ok("clock", "agrees with that of this machine");
@@ -184,8 +145,8 @@ const counters: Readonly<Record<string, { what: string; next: string }>> = {
   },
 };
 
-function counterFindings({ status, text }: Answer): Finding[] {
-  if (status !== 200) return [failed("counters", `/metrics answers ${status}: ${text.trim()}`)];
+function counterFindings({ status, text }: Answer): CheckFinding[] {
+  if (status !== 200) return [failedCheck("counters", `/metrics answers ${status}: ${text.trim()}`)];
   const found = Object.entries(counters).flatMap(([name, { what, next }]) => {
     const count = sumOf(name, text);
     return count === 0 ? [] : [warning("counters", `${count} ${what} since the start`, next)];
@@ -198,7 +159,7 @@ function counterFindings({ status, text }: Answer): Finding[] {
 }
 
 /** Reports on the export of the audit, if there is one. */
-function exportFindings({ text }: Answer): Finding[] {
+function exportFindings({ text }: Answer): CheckFinding[] {
   if (!text.includes("toolgate_audit_exported_total")) return [];
   const lost = sumOf("toolgate_audit_export_lost_total", text);
   const lagMs = sumOf("toolgate_audit_export_lag_seconds", text) * 1_000;
@@ -217,7 +178,7 @@ function sumOf(name: string, text: string): number {
   return series.reduce((sum, [, value]) => sum + Number(value), 0);
 }
 
-function storeFindings({ storeId, format, storeDetails }: GetServerInfoResponse): Finding[] {
+function storeFindings({ storeId, format, storeDetails }: GetServerInfoResponse): CheckFinding[] {
   const { copies = 0, requiredCopies = 0, warnings = [] } = storeDetails ?? {};
   const kept = requiredCopies > 0 ? `, copies connected: ${copies}, required: ${requiredCopies}` : "";
   return [ok("store", `${storeId}, format ${format}${kept}`), ...warnings.map((each) => warning("store", each))];
@@ -225,12 +186,12 @@ function storeFindings({ storeId, format, storeDetails }: GetServerInfoResponse)
 
 const wholeWall = ["disk", "processes", "files", "network", "system_calls", "limits"];
 
-function sandboxFindings({ sandbox, sandboxProblem, sandboxDetails, preset }: GetServerInfoResponse): Finding[] {
+function sandboxFindings({ sandbox, sandboxProblem, sandboxDetails, preset }: GetServerInfoResponse): CheckFinding[] {
   const { layers = [], warnings = [] } = sandboxDetails ?? {};
   const missing = wholeWall.filter((layer) => !layers.includes(layer));
   return [
     sandbox === SandboxState.UNAVAILABLE
-      ? failed("sandbox", `commands cannot run: ${sandboxProblem}`)
+      ? failedCheck("sandbox", `commands cannot run: ${sandboxProblem}`)
       : sandbox === SandboxState.OFF
         ? warning("sandbox", "off: commands have the rights of the service", 'remove profile = "off" from [sandbox]')
         : missing.length > 0
@@ -243,7 +204,7 @@ function sandboxFindings({ sandbox, sandboxProblem, sandboxDetails, preset }: Ge
   ];
 }
 
-function approvalFindings({ enforcement }: GetServerInfoResponse): Finding[] {
+function approvalFindings({ enforcement }: GetServerInfoResponse): CheckFinding[] {
   const isEnforced = enforcement?.state === EnforcementState.ENFORCED;
   if (isEnforced) return [ok("approvals", "enforced for programs of your user on this machine")];
   return [warning("approvals", `advisory: ${enforcement?.reason ?? ""}`)];
@@ -254,7 +215,7 @@ async function allConnectors({ agents }: ServerConnection): Promise<Connector[]>
   return pages.flatMap(({ connectors }) => connectors);
 }
 
-function connectorFinding({ kind, place, enforcement }: Connector): Finding {
+function connectorFinding({ kind, place, enforcement }: Connector): CheckFinding {
   const name = `${kind} at ${place}`;
   if (enforcement?.state === EnforcementState.ENFORCED) return ok("agents", `${name}: enforced`);
   return warning(
@@ -264,9 +225,9 @@ function connectorFinding({ kind, place, enforcement }: Connector): Finding {
   );
 }
 
-async function channelFindings({ channels: service }: ServerConnection): Promise<Finding[]> {
+async function channelFindings({ channels: service }: ServerConnection): Promise<CheckFinding[]> {
   const { channels } = await service.listChannels({});
-  const findings = channels.map((channel): Finding => {
+  const findings = channels.map((channel): CheckFinding => {
     const { name, lastFailed, lastFailure } = channel;
     const state = channelState(channel);
     if (state === "working" || state === "not used yet") return ok("channels", `${name}: ${state}`);
@@ -275,16 +236,23 @@ async function channelFindings({ channels: service }: ServerConnection): Promise
   });
   if (findings.some(({ state }) => state === "ok")) return findings;
   if (channels.length === 0) return [ok("channels", "none: requests wait for people who look")];
-  return [...findings, failed("channels", "no channel is reachable: people learn of no request", "mend one of these")];
+  return [
+    ...findings,
+    failedCheck("channels", "no channel is reachable: people learn of no request", "mend one of these"),
+  ];
 }
 
 const working = new Set<SourceState>([SourceState.READY, SourceState.IDLE, SourceState.CONNECTING]);
 const unaccepted = new Set<SourceAcceptance>([SourceAcceptance.NEW, SourceAcceptance.CHANGED]);
 
-async function sourceFindings({ sources }: ServerConnection): Promise<Finding[]> {
+async function sourceFindings({ sources }: ServerConnection): Promise<CheckFinding[]> {
   return (await allSources(sources)).map(({ name, state, problem, tools }) => {
     if (!working.has(state))
-      return failed("sources", `${name}: ${wordOf(SourceStateSchema, state)}: ${problem}`, `toolgate sources ${name}`);
+      return failedCheck(
+        "sources",
+        `${name}: ${wordOf(SourceStateSchema, state)}: ${problem}`,
+        `toolgate sources ${name}`,
+      );
     const { length } = tools.filter(({ acceptance }) => unaccepted.has(acceptance));
     if (length === 0) return ok("sources", `${name}: ${countOf(tools.length, "tool")}`);
     const next = `toolgate sources ${name}, then toolgate upstream accept ${name}`;
@@ -292,7 +260,7 @@ async function sourceFindings({ sources }: ServerConnection): Promise<Finding[]>
   });
 }
 
-async function workerFindings({ workers: service }: ServerConnection): Promise<Finding[]> {
+async function workerFindings({ workers: service }: ServerConnection): Promise<CheckFinding[]> {
   const pages = await Array.fromAsync(pagesOf((page) => service.listWorkers(page)));
   return pages
     .flatMap(({ workers }) => workers)
@@ -301,7 +269,7 @@ async function workerFindings({ workers: service }: ServerConnection): Promise<F
       const refused = worker.tools.filter(({ registration }) => registration !== ToolRegistration.REGISTERED);
       const [first] = refused;
       if (first)
-        return failed("workers", `${name}: ${first.name} is not offered: ${first.message}`, "toolgate workers");
+        return failedCheck("workers", `${name}: ${first.name} is not offered: ${first.message}`, "toolgate workers");
       const state = workerState(worker);
       if (state === "away") return warning("workers", `${name}: away since ${momentOf(worker.seen)}`, "start it again");
       return ok("workers", `${name}: ${state}`);
