@@ -14,6 +14,7 @@ export default defineConfig({
       "test/console/inbox.test.ts",
       "test/e2e/{delegated,question}.test.ts",
       "test/policy/bypass.test.ts",
+      "test/reach/audit-export.test.ts",
       "test/store/redis-{damage,news}.test.ts",
       "test/sandbox/{enforcement,network}.test.ts",
       "test/bodies/processes/node-loader.test.ts",

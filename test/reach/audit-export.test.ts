@@ -6,9 +6,11 @@ import { expect, onTestFinished, test } from "vitest";
 import { type AuditEntry, DecisionRecordSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type AuditReceiver, createAuditExport, createFileReceiver } from "../../src/reach/audit-export.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
+import { shareOf } from "../breadth.ts";
 import { toolgate } from "../cli/toolgate.ts";
 import { connect } from "../e2e/clients.ts";
 import { startService } from "../e2e/service.ts";
+import { startRedis } from "../store/redis-server.ts";
 import { startProvider } from "./provider.ts";
 
 async function newFolder(): Promise<string> {
@@ -17,65 +19,72 @@ async function newFolder(): Promise<string> {
   return folder;
 }
 
-test("the audit reaches a receiver and a file at least once and in order over a kill -9, and delays no call", async () => {
-  const folder = await newFolder();
-  // The first batch is never answered, so that the kill is between its delivery and the cursor.
-  const receiver = await startProvider([[0], [204]]);
-  const disk = join(folder, "audit.jsonl");
-  await writeFile(join(folder, "token"), "siem-secret\n");
-  const rules = '[permission.bash]\n"*" = "deny"\n';
-  const service = await startService({ settings: rules });
-  const agent = connect(service, "caller");
-  const sessionId = await agent.newSession();
-  const denied = async (callId: string) => {
-    const { part } = await connect(service, "caller").tools.callTool({
-      ...{ sessionId, callId, tool: "bash", input: { command: "true" }, waitMs: 60_000 },
-    });
-    expect(part?.state.case).toBe("error");
-  };
-  // Recorded before there was a receiver.
-  await denied("c0");
-  await service.stop();
-  await service.configure(
-    `[audit_export.siem]\nurl = "${receiver.url}"\nsecret_file = "${join(folder, "token")}"\n[audit_export.disk]\nfile = "${disk}"\n${rules}`,
-  );
-  await service.start();
-  await expect.poll(() => receiver.received.length, { timeout: 20_000 }).toBe(1);
-  await denied("c1");
-  await service.kill();
-  // What a kill in the middle of a write leaves.
-  await appendFile(disk, '{"seq":"99","con');
-  await service.start();
-  await denied("c2");
+// A lease of the killed replica on Redis lasts 30 s.
+test.each(shareOf(["SQLite", "Redis"], ["SQLite"]))(
+  "the audit reaches a receiver and a file at least once and in order over a kill -9 on %s, and delays no call",
+  async (store) => {
+    const folder = await newFolder();
+    const redis = store === "Redis" ? await startRedis() : undefined;
+    if (redis) onTestFinished(redis.stop);
+    // The first batch is never answered, so that the kill is between its delivery and the cursor.
+    const receiver = await startProvider([[0], [204]]);
+    const disk = join(folder, "audit.jsonl");
+    await writeFile(join(folder, "token"), "siem-secret\n");
+    const rules = '[permission.bash]\n"*" = "deny"\n';
+    const top = redis ? `store = "${redis.url}"\n` : "";
+    const service = await startService({ settings: top + rules });
+    const agent = connect(service, "caller");
+    const sessionId = await agent.newSession();
+    const denied = async (callId: string) => {
+      const { part } = await connect(service, "caller").tools.callTool({
+        ...{ sessionId, callId, tool: "bash", input: { command: "true" }, waitMs: 60_000 },
+      });
+      expect(part?.state.case).toBe("error");
+    };
+    // Recorded before there was a receiver.
+    await denied("c0");
+    await service.stop();
+    await service.configure(
+      `${top}[audit_export.siem]\nurl = "${receiver.url}"\nsecret_file = "${join(folder, "token")}"\n[audit_export.disk]\nfile = "${disk}"\n${rules}`,
+    );
+    await service.start();
+    await expect.poll(() => receiver.received.length, { timeout: 20_000 }).toBe(1);
+    await denied("c1");
+    await service.kill();
+    // What a kill in the middle of a write leaves.
+    await appendFile(disk, '{"seq":"99","con');
+    await service.start();
+    await denied("c2");
 
-  const exported = (text: string) =>
-    text
-      .split("\n")
-      .filter((line) => line.includes(`"rootSessionId":"${sessionId}"`))
-      .map((line) => JSON.parse(line).record.callId as string);
-  const posted = () => receiver.received.map(({ body }) => body).join("");
-  await expect.poll(async () => exported(await readFile(disk, "utf8")), { timeout: 20_000 }).toContain("c2");
-  await expect.poll(() => exported(posted()), { timeout: 20_000 }).toContain("c2");
-  expect(exported(receiver.received[0]?.body ?? "")).toEqual(["c0"]);
-  expect(exported(posted())).toEqual(["c0", "c0", "c1", "c2"]);
-  expect(new Set(exported(await readFile(disk, "utf8")))).toEqual(new Set(["c0", "c1", "c2"]));
-  expect(receiver.received[0]?.headers).toMatchObject({
-    ...{ authorization: "Bearer siem-secret", "content-type": "application/x-ndjson" },
-  });
-
-  await writeFile(join(folder, "posted.jsonl"), posted());
-  const [first, ...later] = (await readFile(disk, "utf8")).trimEnd().split("\n");
-  await writeFile(join(folder, "later.jsonl"), `${later.join("\n")}\n`);
-  await writeFile(join(folder, "first.jsonl"), `${first}\n`);
-  for (const files of [["posted.jsonl"], ["later.jsonl", "first.jsonl", "posted.jsonl"]])
-    expect(await toolgate(["audit", "verify", ...files.map((file) => join(folder, file))], {})).toMatchObject({
-      ...{ code: 0, stderr: expect.stringContaining("are unchanged") },
+    const exported = (text: string) =>
+      text
+        .split("\n")
+        .filter((line) => line.includes(`"rootSessionId":"${sessionId}"`))
+        .map((line) => JSON.parse(line).record.callId as string);
+    const posted = () => receiver.received.map(({ body }) => body).join("");
+    await expect.poll(async () => exported(await readFile(disk, "utf8"))).toContain("c2");
+    await expect.poll(() => exported(posted())).toContain("c2");
+    expect(exported(receiver.received[0]?.body ?? "")).toEqual(["c0"]);
+    expect(exported(posted())).toEqual(["c0", "c0", "c1", "c2"]);
+    expect(new Set(exported(await readFile(disk, "utf8")))).toEqual(new Set(["c0", "c1", "c2"]));
+    expect(receiver.received[0]?.headers).toMatchObject({
+      ...{ authorization: "Bearer siem-secret", "content-type": "application/x-ndjson" },
     });
-  const environment = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "approver-token-for-tests" };
-  await expect
-    .poll(async () => (await toolgate(["doctor"], environment)).stdout, { timeout: 20_000 })
-    .toMatch(/ok +audit +exported, 0/);
-});
+
+    await writeFile(join(folder, "posted.jsonl"), posted());
+    const [first, ...later] = (await readFile(disk, "utf8")).trimEnd().split("\n");
+    await writeFile(join(folder, "later.jsonl"), `${later.join("\n")}\n`);
+    await writeFile(join(folder, "first.jsonl"), `${first}\n`);
+    for (const files of [["posted.jsonl"], ["later.jsonl", "first.jsonl", "posted.jsonl"]])
+      expect(await toolgate(["audit", "verify", ...files.map((file) => join(folder, file))], {})).toMatchObject({
+        ...{ code: 0, stderr: expect.stringContaining("are unchanged") },
+      });
+    const environment = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "approver-token-for-tests" };
+    await expect
+      .poll(async () => (await toolgate(["doctor"], environment)).stdout, { timeout: 20_000 })
+      .toMatch(/ok +audit +exported, 0/);
+  },
+);
 
 /** Receivers that note what they get; the answers come first. */
 async function start(answers: readonly boolean[] = []) {
