@@ -26,6 +26,7 @@ import { machineLine, ratesTable, ratiosTable, targetsList } from "./report.ts";
 import { runRounds } from "./rounds.ts";
 import { measureSandbox, type SandboxPlan } from "./sandbox/sandbox.ts";
 import { measureScale, type ScalePlan } from "./scale/scale.ts";
+import { measureServiceStart, type ServiceStartPlan } from "./service-start.ts";
 import { measureSimulation, type SimulatePlan } from "./simulate.ts";
 import { measureStart } from "./start.ts";
 import { measureStreams } from "./streams.ts";
@@ -48,7 +49,8 @@ npm run bench -- --asks [FILE…]     only the number of command lines that ask,
 npm run bench -- --simulate [FILE…] only a candidate on 100,000 recorded decisions, about the lines of JSON files: a minute
 npm run bench -- --repeats          only the lines that are asked again because another session edits the workspace: three minutes
 npm run bench -- --sandbox          only the start of a command in the sandbox, and the index of names: a minute
-npm run bench -- --start            only the CPU time of short command lines
+npm run bench -- --start            only the CPU time of short command lines, and memory and starts of a service with 100,000 calls:
+                                    two minutes
 npm run bench -- --mcp              only tools/call over MCP, beside the SDK's own server
 npm run bench -- --copies           only calls that wait for copies of Redis, beside those that do not: two minutes
 npm run bench -- --streams          only calls on one stream, beside CallTool and a bare stream
@@ -123,6 +125,9 @@ const shortLsp: LspPlan = { rounds: 2, calls: 10 };
 
 const fullSandbox: SandboxPlan = { rounds: 41, files: 18_000, sizes: [1_000, 10_000, 50_000, 200_000] };
 const shortSandbox: SandboxPlan = { rounds: 2, files: 500, sizes: [200, 1_000] };
+
+const fullServiceStart: ServiceStartPlan = { requests: 1_000, calls: 100_000, starts: 9, restMs: 5_000 };
+const shortServiceStart: ServiceStartPlan = { requests: 60, calls: 200, starts: 2, restMs: 100 };
 
 const fullCompare: ComparePlan = { warmUp: 4_000, ms: 1_500, toolMs: 600, files: 2_000, asks: 400 };
 const shortCompare: ComparePlan = { warmUp: 100, ms: 200, toolMs: 100, files: 200, asks: 40 };
@@ -209,7 +214,7 @@ function selectSections(): Section[] {
     ],
     ["repeats", (processes, print) => measureRepeats(processes, { rounds: quick ? 1 : 5 }, print)],
     ["sandbox", ({ folder }, print) => measureSandbox(folder, quick ? shortSandbox : fullSandbox, print)],
-    ["start", async (_, print) => measureStart(quick ? 2 : 20, print)],
+    ["start", measureStarts],
     ["mcp", (processes, print) => measureMcp(processes, quick ? short : full, print)],
     ["copies", (processes, print) => measureCopies(processes, quick ? short : fullCopies, print)],
     ["streams", (processes, print) => measureStreams(processes, quick ? short : full, print)],
@@ -252,6 +257,11 @@ async function measurePeers(processes: Processes, print: Print): Promise<void> {
   print(ratesTable(rounds));
   print(ratiosTable(rounds));
   print(targetsList(rounds));
+}
+
+async function measureStarts(processes: Processes, print: Print): Promise<void> {
+  measureStart(quick ? 2 : 20, print);
+  await measureServiceStart(processes, quick ? shortServiceStart : fullServiceStart, print);
 }
 
 async function compare(processes: Processes, print: Print): Promise<void> {
