@@ -86,7 +86,8 @@ export async function beginHosted(
   signal: AbortSignal,
   trace?: TraceContext,
 ): Promise<BeginOutcome> {
-  const assignment = newAssignment();
+  const use = [principal.id, hosted.opened.session.id, request.foreignCallId, request.resume];
+  const assignment = newAssignment(use, request.retryKey);
   const entered = await beforeDrain(
     engine,
     enterDelegated(engine, principal, request, hosted, { assignment, signal, trace }),
@@ -191,8 +192,9 @@ export async function enterDelegated(
   const use = describeUse(engine, request, hosted);
   const named = await findNamed(engine, opened, use);
   if (typeof named !== "string") return attached(opened, named, use);
-  const approved = await findApproved(engine, opened, use);
-  if (approved) return attached(opened, approved, use);
+  const begun = request.retryKey !== "" && (await engine.store.findAssigned(beginner.assignment.hash));
+  const known = begun || (await findApproved(engine, opened, use));
+  if (known) return attached(opened, known, use);
   const call = newCall(engine, principal, use, hosted, { callId: named, trace });
   return await openDelegated(engine, call, opened, use, beginner);
 }

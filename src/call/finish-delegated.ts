@@ -241,9 +241,10 @@ export interface Assignment {
   readonly hash: string;
 }
 
-/** Makes an assignment of 128 random bits. */
-export function newAssignment(): Assignment {
-  const secret = randomBytes(16).toString("hex");
+/** Makes an assignment of 128 bits: the same one for the same use and key, without a key another one each time. */
+export function newAssignment(use: readonly string[], retryKey: string): Assignment {
+  const words = [...use, retryKey || randomBytes(16).toString("hex")];
+  const secret = hash("sha256", JSON.stringify(words), "hex").slice(0, 32);
   return { secret, hash: assignmentHash(secret) };
 }
 

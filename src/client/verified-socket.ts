@@ -87,6 +87,10 @@ async function checkOwner(socket: Socket, url: string, uid: number | undefined):
     throw new ServiceAwayError(
       `no service answers at ${url}, whose port systemd holds; start it: systemctl start toolgate`,
     );
+  if (accepted === undefined && (listeners.length === 0 || socket.destroyed))
+    throw new ServiceAwayError(
+      `the program at ${url} cannot be verified: it ended, or its socket is not one of this machine; start it with \`toolgate serve\``,
+    );
   const found = [...owners].map((owner) => (owner === unknownUid ? "unknown" : owner)).join(", ");
   throw new PeerError(
     `the program at ${url} is not the recorded service: its user is ${found}, but ${uid} is recorded. Start the service, or run \`toolgate connect\` again if it moved`,

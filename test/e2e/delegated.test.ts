@@ -220,15 +220,39 @@ describe.each(shareOf(entries, entries.slice(0, 1)))("delegated calls on %s", (_
     }
   });
 
-  test("a restart loses neither a wait nor a begun call", async () => {
+  test("a restart loses neither a wait nor a begun call, and the same request gets the assignment again", async () => {
     const session = newSession();
     const call = { foreignCallId: "c1" };
     const input = { command: "make" };
+    const retryKey = "0123456789abcdef".repeat(2);
     const { permissions } = await hostOf(service, session).waiting("Bash", input, call);
     const begun = await hostOf(service, session).begun("Bash", { command: "echo hi" });
+    // Neither an id nor the approval of another use finds the begun call again.
+    const keyed = await hostOf(service, session).begun("Bash", { command: "echo keyed" }, { retryKey });
+    const late = await hostOf(service, session).waiting("Bash", { command: "make late" }, { foreignCallId: "c2" });
+    await answerFirst(approver(), late);
+    const named = { foreignCallId: "c3", retryKey };
+    const collected = await hostOf(service, session).begun("Bash", { command: "make late" }, named);
+    expect(collected.callId).toBe("c2");
     await service.kill();
     await service.start();
     const agent = hostOf(service, session);
+    expect(await agent.begun("Bash", { command: "echo keyed" }, { retryKey })).toMatchObject({
+      ...keyed,
+      input: expect.anything(),
+    });
+    expect(await agent.begun("Bash", { command: "make late" }, named)).toMatchObject({
+      ...collected,
+      input: expect.anything(),
+    });
+    const other = { foreignCallId: "c2", retryKey: retryKey.replace("0", "1") };
+    for (const key of [other, { foreignCallId: "c2" }])
+      expect(await refusal(agent.send("Bash", { command: "make late" }, key))).toMatchObject({
+        reason: "ALREADY_BEGUN",
+      });
+    expect(await refusal(agent.send("Bash", { command: "echo other" }, { retryKey }))).toMatchObject({
+      reason: "CALL_ID_REUSED",
+    });
     const live = agent.begun("Bash", input, { ...call, waitMs: 20_000 });
     await answerFirst(approver(), { permissions });
     expect(await live).toMatchObject({ callId: "c1" });

@@ -2,6 +2,7 @@ import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
 import { once } from "node:events";
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { type AddressInfo, connect as connectTcp, createServer } from "node:net";
 import { dirname, join } from "node:path";
 import { text as textOf } from "node:stream/consumers";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
@@ -25,10 +26,10 @@ const admin = "admin-token-for-tests";
 let count = 0;
 
 /** One session of Claude Code with a home of its user; changes of the recorded hooks are merged in. */
-function claudeSession() {
+function claudeSession(server = service.url) {
   const home = createHookHome("host-token-for-tests");
   const session = { session_id: `claude-${++count}` };
-  const flags = ["--server", service.url, "--token-file", home.tokenFile, "--uid", String(process.getuid?.())];
+  const flags = ["--server", server, "--token-file", home.tokenFile, "--uid", String(process.getuid?.())];
   const text = (event: string, tool: string, changes: object) => {
     const recorded = JSON.parse(recordedClaudeHook(service.workspace, event, tool).text);
     return JSON.stringify({ ...recorded, ...session, ...changes });
@@ -130,6 +131,38 @@ test("an approved use is allowed; a command that an approver edited replaces tha
   expect((await other).answer).toMatchObject({ hookSpecificOutput: { permissionDecision: "allow", updatedInput } });
   await hook("PostToolUse", "Bash", { ...edited, tool_input: updatedInput });
   expect((await partOf(edited.tool_use_id)).part.state.case).toBe("completed");
+});
+
+/** Listens before the service, and ends the connection in place of the first answers that have these bytes. */
+async function losing(bytes: string, count: number): Promise<{ url: string; lost: string[] }> {
+  const lost: string[] = [];
+  const { hostname, port } = new URL(service.url);
+  const server = createServer((near) => {
+    const far = connectTcp(Number(port), hostname);
+    near.on("error", () => far.destroy()).pipe(far);
+    far
+      .on("error", () => near.destroy())
+      .on("data", (piece: Buffer) => {
+        if (lost.length === count || !piece.includes(bytes)) return near.write(piece);
+        lost.push(piece.toString());
+        return near.destroy();
+      });
+  }).listen(0, "127.0.0.1");
+  onTestFinished(() => void server.close());
+  await once(server, "listening");
+  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, lost };
+}
+
+test("an approval whose answer is lost on its way reaches the hook by its repeats", async () => {
+  const { url, lost } = await losing('"begun"', 2);
+  const { hook, use } = claudeSession(url);
+  const same = use("make lost");
+  const waiting = hook("PreToolUse", "Bash", same);
+  await answer("make lost", PermissionReply.ONCE);
+  expect((await waiting).answer).toMatchObject({ hookSpecificOutput: { permissionDecision: "allow" } });
+  expect(lost).toHaveLength(2);
+  await hook("PostToolUse", "Bash", same);
+  expect((await partOf(same.tool_use_id)).part.state.case).toBe("completed");
 });
 
 test("a report of another input than the approved one ends the call with an alert", async () => {

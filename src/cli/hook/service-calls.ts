@@ -40,9 +40,11 @@ export function createServiceCalls(url: string, send: SendRequest, { endsAt }: {
 
   return {
     async begin(request) {
+      // The repeats get the assignment, too, if the connection dropped after the call began.
+      const named = { ...located(request), retryKey: randomDigits() };
       for (;;) {
         try {
-          const response = await beginOnce(located(request));
+          const response = await beginOnce(named);
           if (response.outcome.case === "waiting") waitsSince = performance.now();
           return response;
         } catch (error) {

@@ -2413,7 +2413,11 @@ type BeginCallRequest struct {
 	// resume is a permission request that an earlier response returned as waiting. The request attaches to the call of that
 	// permission request, whatever its `foreign_call_id`; session, tool and input must be the same, otherwise it fails with
 	// CALL_ID_REUSED or NO_SUCH_PERMISSION. Empty: not used.
-	Resume        string `protobuf:"bytes,14,opt,name=resume,proto3" json:"resume,omitempty"`
+	Resume string `protobuf:"bytes,14,opt,name=resume,proto3" json:"resume,omitempty"`
+	// retry_key is 128 to 256 random bits that name this request, as lowercase hexadecimal digits. The same request again with
+	// the same key gets the assignment again if its first response was lost, as long as the call runs; any other request gets
+	// ALREADY_BEGUN. A sender that has got a response uses the key no more. Empty: a lost assignment stays lost.
+	RetryKey      string `protobuf:"bytes,15,opt,name=retry_key,json=retryKey,proto3" json:"retry_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2546,6 +2550,13 @@ func (x *BeginCallRequest) GetResume() string {
 	return ""
 }
 
+func (x *BeginCallRequest) GetRetryKey() string {
+	if x != nil {
+		return x.RetryKey
+	}
+	return ""
+}
+
 // BeginCallResponse is the decision, or the state of the wait.
 type BeginCallResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2662,7 +2673,8 @@ func (*BeginCallResponse_Waiting) isBeginCallResponse_Outcome() {}
 // Begun is a call that its host may run now.
 type Begun struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// assignment is the secret with which FinishCall reports the result: 128 random bits. The service stores its hash only.
+	// assignment is the secret with which FinishCall reports the result: 128 bits, random or made from `retry_key`. The service
+	// stores its hash only.
 	Assignment string `protobuf:"bytes,1,opt,name=assignment,proto3" json:"assignment,omitempty"`
 	// input is the input to run. It differs from that of the request if an approver or a hook changed it.
 	Input *structpb.Struct `protobuf:"bytes,2,opt,name=input,proto3" json:"input,omitempty"`
@@ -5286,7 +5298,7 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\aproblem\x18\x06 \x01(\v2\x1d.opencode.tool.v1.PlanProblemR\aproblem\"b\n" +
 	"\vPlanProblem\x129\n" +
 	"\x06reason\x18\x01 \x01(\x0e2!.opencode.tool.v1.ToolErrorReasonR\x06reason\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"\xc2\x05\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\xfc\x05\n" +
 	"\x10BeginCallRequest\x121\n" +
 	"\x04kind\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x182\x16^[a-z][a-z0-9-]{0,31}$R\x04kind\x123\n" +
 	"\x0fforeign_session\x18\x02 \x01(\tB\n" +
@@ -5305,7 +5317,8 @@ const file_opencode_tool_v1_tool_service_proto_rawDesc = "" +
 	"\n" +
 	"nonce_path\x18\f \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\tnoncePath\x123\n" +
 	"\x11expected_store_id\x18\r \x01(\tB\a\xbaH\x04r\x02\x18@R\x0fexpectedStoreId\x12\x1f\n" +
-	"\x06resume\x18\x0e \x01(\tB\a\xbaH\x04r\x02\x18@R\x06resumeB\n" +
+	"\x06resume\x18\x0e \x01(\tB\a\xbaH\x04r\x02\x18@R\x06resume\x128\n" +
+	"\tretry_key\x18\x0f \x01(\tB\x1b\xbaH\x18r\x162\x14^([0-9a-f]{32,64})?$R\bretryKeyB\n" +
 	"\n" +
 	"\b_wait_ms\"\xd8\x01\n" +
 	"\x11BeginCallResponse\x12/\n" +
