@@ -89,6 +89,7 @@ export async function approveByPhone<T>(
     settings,
     command,
     run,
+    runsElsewhere = false,
   }: {
     /** Settings of the service, by the address of the push service. */
     settings: (url: string) => string;
@@ -96,6 +97,8 @@ export async function approveByPhone<T>(
     command: string;
     /** Starts the agent; resolves with its end. */
     run: (service: Service) => Promise<T>;
+    /** The command runs outside the service, which is then killed between the answer and the command, too. */
+    runsElsewhere?: boolean;
   },
 ): Promise<{ service: Service; end: T }> {
   const provider = await startPushService();
@@ -134,11 +137,18 @@ export async function approveByPhone<T>(
   await page.getByRole("article").locator(".command-line").getByText(command).waitFor();
   expect(answers).toEqual([]);
 
+  await untilLive(page);
+  // The page says that it is live until it sees the end of its stream.
+  const watched = page.waitForRequest(/WatchMany$/);
   await crash();
+  await watched;
   await untilLive(page);
   await untilArmed(page);
   const taps = page.evaluate("new Promise((done) => addEventListener('click', () => done(1), { once: true }))");
+  const answered = page.waitForResponse(/RespondToPermission$/);
   await page.getByRole("button", { name: /Approve once/ }).tap();
+  await answered;
+  if (runsElsewhere) await crash();
   const end = await done;
   expect(await taps).toBe(1);
   expect(answers).toHaveLength(1);
