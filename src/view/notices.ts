@@ -10,8 +10,9 @@ export function channelState({ disabled, lastAccepted, lastFailed }: Channel) {
 
 /** What a channel sends, how often it did, and what waits for it. */
 export function channelFacts({ content, sent, updated, dead, waiting, oldest }: Channel): string {
+  const shows = { none: "shows the link only", risk: "shows the risks", full: "shows the request" }[content] ?? content;
   const waits = waiting > 0 ? [`${waiting} waiting since ${momentOf(oldest)}`] : [];
-  return [`content ${content}`, `${sent} sent, ${updated} updated, ${dead} dead`, ...waits].join("; ");
+  return [shows, `${sent} sent, ${updated} with the outcome, ${dead} not delivered`, ...waits].join("; ");
 }
 
 /** States of a notice in words. */
@@ -21,5 +22,5 @@ export const noticeWords: Readonly<Record<number, string>> = {
   [NoticeState.SENT]: "sent",
   [NoticeState.SETTLED]: "outcome to be sent",
   [NoticeState.CLOSED]: "ended",
-  [NoticeState.DEAD]: "dead",
+  [NoticeState.DEAD]: "not delivered",
 };

@@ -44,7 +44,8 @@ export function NoticesPage({ connection }: PageProps) {
           />
         ))}
       </ul>
-      <ul class="cards" aria-label="Last notices">
+      {notices.length > 0 && <h2 id="last-notices">Last notices</h2>}
+      <ul class="cards" aria-labelledby="last-notices">
         {notices.map((notice) => (
           <NoticeCard key={notice.permissionId + notice.channel + notice.personId} notice={notice} />
         ))}

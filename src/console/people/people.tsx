@@ -57,7 +57,7 @@ function PersonCard({
     code.value = `Type this code in Slack: ${(await service.linkAccount({})).code}`;
   };
   const facts = [
-    `${person?.issuer}:${person?.subject}`,
+    `known as ${person?.issuer}:${person?.subject}`,
     ...(person?.groups.length ? [`groups ${person.groups.join(", ")}`] : []),
     ...(invitedBy === "" ? [] : [`invited by ${invitedBy}`]),
   ];
@@ -136,14 +136,12 @@ function Device({ device, onRevoke }: { device: Credential; onRevoke: () => Prom
   return (
     <li>
       <span>
-        <b>{visibleText(label)}</b> <small>{id}</small>
-        <br />
-        <small>
-          {lastSeen === 0 ? "not seen yet" : `last seen ${momentOf(lastSeen)}`} ·{" "}
-          {revoked > 0 ? `revoked ${momentOf(revoked)}` : `until ${momentOf(expires)}`}
-        </small>
+        <b>{visibleText(label)}</b>
+        <small>{id}</small>
+        <small>{lastSeen === 0 ? "not seen yet" : `last seen ${momentOf(lastSeen)}`}</small>
+        <small>{revoked > 0 ? `revoked ${momentOf(revoked)}` : `until ${momentOf(expires)}`}</small>
       </span>
-      {!hasEnded && <Sure words="Revoke" onSure={onRevoke} />}
+      {!hasEnded && <Sure words="End this sign-in" onSure={onRevoke} />}
     </li>
   );
 }
