@@ -55,7 +55,7 @@ const allowed: Record<string, readonly string[]> = {
   store: ["approval/ports.ts", "call/ports.ts", "call/ports", "core", "people", "reach/ports.ts"],
   call: ["approval", "config/schema.ts", "core", "policy", "reach/ports.ts", "tool"],
   reach: ["core", "policy/address.ts", "policy/wildcard.ts", "view/need.ts", "view/view-lines.ts"],
-  approval: ["core", "policy"],
+  approval: ["core", "policy", "view/need.ts", "view/view-lines.ts"],
   "agents/connect": ["agents/hooks/agent-facts.ts", "core", "people"],
   "agents/hooks": ["core"],
   "agents/mcp": ["core/json.ts", "core/pages-of.ts", "core/within.ts", "view"],
@@ -85,13 +85,14 @@ const allowed: Record<string, readonly string[]> = {
     "core/assets.ts",
     "core/json.ts",
     "core/locate-program.ts",
+    "core/passkey-receipt.ts",
     "core/pages-of.ts",
     "core/read-if-exists.ts",
     "core/sha256.ts",
     "core/within.ts",
     "view",
   ],
-  console: ["core/json.ts", "core/pages-of.ts", "view"],
+  console: ["core/json.ts", "core/pages-of.ts", "core/signed-answer.ts", "view"],
 };
 
 /** Words by which a client would read the view of a request, which `viewLines` alone draws. */
@@ -237,17 +238,17 @@ test("files import each other in no circle", () => {
 const maxLinesOf: Readonly<Record<string, number>> = {
   agents: 4_300,
   "ai-sdk": 350,
-  approval: 2_200,
+  approval: 2_340,
   bodies: 7_100,
   call: 12_130,
-  cli: 11_970,
+  cli: 12_110,
   client: 850,
-  compose: 3_230,
+  compose: 3_240,
   config: 3_770,
-  console: 9_010,
+  console: 9_150,
   core: 2_120,
-  edge: 8_020,
-  people: 2_130,
+  edge: 8_035,
+  people: 2_365,
   policy: 8_720,
   reach: 3_000,
   sandbox: 5_400,
@@ -256,7 +257,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   telemetry: 1_080,
   tool: 2_700,
   tools: 11_200,
-  view: 1_375,
+  view: 1_415,
 };
 
 const linesOf = (of: typeof sources) => of.reduce((sum, { text }) => sum + text.split("\n").length - 1, 0);

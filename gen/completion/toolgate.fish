@@ -274,6 +274,7 @@ complete -c toolgate -n '__fish_seen_subcommand_from export' -l session -x -d 'o
 complete -c toolgate -n '__fish_seen_subcommand_from export' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from verify' -F
 complete -c toolgate -n '__fish_seen_subcommand_from verify' -l session -x -d 'only the tree of this session'
+complete -c toolgate -n '__fish_seen_subcommand_from verify' -l people -rF -d 'an output of `toolgate people --json`: passkeys that signed have to be theirs'
 complete -c toolgate -n '__fish_seen_subcommand_from verify' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -f -a claude
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -f -a opencode

@@ -13,7 +13,7 @@ import { strictest } from "../policy/opinion.ts";
 import type { Policy } from "../policy/policy.ts";
 import { isOnceOnly, type JudgedAsk, withGrants } from "./grants.ts";
 import type { PermissionStore } from "./ports.ts";
-import { type GroupsNow, meetsNeed } from "./votes.ts";
+import { type GroupsNow, isTooWeak, meetsNeed } from "./votes.ts";
 
 /** The decisions on all asks of a call, and what they come to. */
 export interface Verdict {
@@ -73,7 +73,9 @@ export async function judgeAsks(
   /** A grant does not stand for persons who did not save it. */
   const counts = (grant: Grant, ask: ExpandedAsk) => {
     const needed = approvalOf(ask, subject);
-    return needed === undefined || (needed.always && meetsNeed(needed.need, grant.voters, groupsNow));
+    if (needed === undefined) return true;
+    const { need, always } = needed;
+    return always && !isTooWeak({ need }, grant.method) && meetsNeed(need, grant.voters, groupsNow);
   };
   const { session } = subject;
   const { judged, rulesVersion } =

@@ -24,6 +24,7 @@ import { type JudgedBy, judgeAsks, type UnapprovedAsk, type Verdict } from "./ju
 import type { PlainAlways } from "./offers.ts";
 import { toPermissionRequest } from "./permission-request.ts";
 import type { AnswerEffects, AskRecord, AskStore, PermissionStore, Settlement } from "./ports.ts";
+import { type AnswerProof, proofOf, type ReceiptCheck, withReceipt } from "./proofs-of-answers.ts";
 import {
   changedAsk,
   checkSameAnswer,
@@ -62,6 +63,7 @@ export function createPermissions({
   plainAlways,
   approvals = () => undefined,
   groupsNow = ({ groups }) => groups,
+  receipts,
   newId,
   now,
 }: {
@@ -73,10 +75,11 @@ export function createPermissions({
   approvals?: () => ConfiguredApprovals | undefined;
   /** Absent: those that the person had when they answered. */
   groupsNow?: GroupsNow;
+  receipts?: ReceiptCheck | undefined;
   newId(prefix: "per" | "grt"): string;
   now(): number;
 }) {
-  const context: ApprovalContext = { store, effects, groupsNow, newId, now };
+  const context: ApprovalContext = { store, effects, groupsNow, receipts, newId, now };
   const approvalOf = (ask: ExpandedAsk, subject: Subject) => policy.approvalOf(approvals(), ask, subject);
   return {
     /** Judges the asks of a call, see `judgeAsks`. */
@@ -166,8 +169,10 @@ export async function settleAnswer(
       throw changedAsk(ask.request);
     }
     if (isVoteAgain(context, ask, principal, response)) return;
-    const outcome = await store.settle(await settlementFor(context, ask, principal, workspace, response));
-    if (outcome.result === "won") return;
+    const proof = await proofOf(principal, ask.request, response, context);
+    const settlement = await settlementFor(context, ask, { principal, proof, workspace }, response);
+    const outcome = await store.settle(withReceipt(settlement, proof.receipt));
+    if (outcome.result === "won") return await proof.used?.();
     if (outcome.result === "retry") continue;
     if (outcome.settled) return checkSameAnswer(outcome.settled, principal, response, answerDigest(response));
     // The deadline has passed, but the sweep has not run yet. The next round reports the outcome.
@@ -209,13 +214,18 @@ function isOwnCall(ask: AskRecord, principal: Principal): boolean {
 async function settlementFor(
   context: ApprovalContext,
   ask: AskRecord,
-  principal: Principal,
-  workspace: string,
+  { principal, proof: { method }, workspace }: { principal: Principal; proof: AnswerProof; workspace: string },
   response: PermissionResponse,
 ): Promise<Settlement> {
   const { reply, replyId, message, input, reason } = response;
   const shown = shownBy(response, ask.request);
-  const given = { by: principal.id, ...principal.identity, replyId, answerDigest: answerDigest(response) };
+  const given = {
+    by: principal.id,
+    ...principal.identity,
+    ...(method && { method }),
+    replyId,
+    answerDigest: answerDigest(response),
+  };
   const answer = { ...given, shown, reason };
   if (reply === PermissionReply.REJECT) return await rejectAsk(context, ask, { ...answer, message });
   return (

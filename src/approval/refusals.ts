@@ -15,6 +15,7 @@ import {
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
+import { proofWords } from "../view/need.ts";
 import type { AskRecord } from "./ports.ts";
 
 /** Checks an answer to an ask that is already settled: returns if it repeats the winning answer, throws how the ask ended otherwise. */
@@ -85,6 +86,16 @@ export function notEligible({ id, need, person }: PermissionRequest, voter?: Per
     from: isBehind ? "" : from.join(","),
   });
 }
+
+/** The request needs a stronger proof of the person. */
+export function methodTooWeak({ id, need }: PermissionRequest): RequestError {
+  const method = need?.method ?? AnswerMethod.UNSPECIFIED;
+  const fact = `permission request ${id} is approved ${proofWords(method)}: open it in the console (/r/${id}), and approve it there; you may reject it here`;
+  return new RequestError(ErrorReason.METHOD_TOO_WEAK, fact, { permission_id: id, method: methodName(method) });
+}
+
+const methodName = (method: AnswerMethod) =>
+  Object.entries(AnswerMethod).find(([, value]) => value === method)?.[0] ?? "";
 
 /** The request needs a reason for each approval. */
 export function reasonMissing({ id }: PermissionRequest): RequestError {

@@ -1,6 +1,7 @@
 import { createHash } from "node:crypto";
 import { create, type JsonObject } from "@bufbuild/protobuf";
 import {
+  AnswerMethod,
   type Grant,
   GrantSchema,
   GrantScope,
@@ -23,9 +24,11 @@ import { settlementRecords, voteRecord } from "./decisions.ts";
 import { coversAsk } from "./grants.ts";
 import { plainOffer } from "./offers.ts";
 import type { AnswerEffects, AskRecord, EndedWait, PermissionStore, Settlement } from "./ports.ts";
+import type { ReceiptCheck } from "./proofs-of-answers.ts";
 import {
   checkAnswers,
   isQuestion,
+  methodTooWeak,
   noOffer,
   notEditable,
   notEligible,
@@ -38,6 +41,7 @@ import {
   checkApproval,
   type GroupsNow,
   isRejectedBy,
+  isTooWeak,
   mayApprove,
   meetsNeed,
   voteOn,
@@ -50,6 +54,8 @@ export interface ApprovalContext {
   store: PermissionStore;
   effects: AnswerEffects;
   groupsNow: GroupsNow;
+  /** Absent where no passkey signs answers. */
+  receipts?: ReceiptCheck | undefined;
   newId(prefix: "grt"): string;
   now(): number;
 }
@@ -121,6 +127,7 @@ export async function editAsk(
   if (ask.part.state.case !== "pending" || (await asksQuestion(context.store, ask))) throw notEditable(ask);
   const voter = voterOf(answer);
   if (!mayApprove(ask.request, voter, context.groupsNow)) throw notEligible(ask.request, voter);
+  if (isTooWeak(ask.request, answer.method)) throw methodTooWeak(ask.request);
   const edited = context.effects.replaceInput({ part: ask.part, workspace }, input, answer.by ?? "");
   if (edited === "no difference") return undefined;
   const message = edited.difference;
@@ -250,7 +257,8 @@ function settle(
 const answeredBy = ({ by = "", person, method, channel = "" }: StoredAnswer): StoredAnswer => ({
   ...{ by, channel },
   ...(person && { person }),
-  ...(method && { method }),
+  // A passkey signed the other one only.
+  ...(method && { method: method === AnswerMethod.PASSKEY ? AnswerMethod.SESSION : method }),
 });
 
 /** An approval of one ask. */
@@ -261,7 +269,7 @@ interface Ballot {
   /** All votes with this one; absent for an ask that needs none. */
   votes?: Vote[];
   /** End and voters of the grant that it saves; absent: it saves none. */
-  agreed?: { expires: number; voters: readonly Person[] } | undefined;
+  agreed?: { expires: number; voters: readonly Person[]; method?: AnswerMethod } | undefined;
 }
 
 /**
@@ -277,17 +285,19 @@ function castVotes(
 ): Ballot[] {
   const { reason, expectedDigest, expires, reply } = response;
   const voter = voterOf(answer);
-  const isForOne = ({ request }: AskRecord) => mayApprove(request, voter, groupsNow);
-  const allowed = [named, ...others].filter(isForOne);
+  const { method } = answeredBy(answer);
+  const allowed = [named, ...others].filter(
+    (ask) => mayApprove(ask.request, voter, groupsNow) && (ask === named || !isTooWeak(ask.request, method)),
+  );
   return (allowed.length === 0 ? [named] : allowed).map((ask): Ballot => {
     const { request } = ask;
     if (request.need === undefined)
       return { ask, isMet: true, ...(reply === PermissionReply.ALWAYS && { agreed: { expires, voters: [] } }) };
     const shown = shownBy(response, request);
-    checkApproval(request, voter, { reason, shown }, groupsNow);
+    const given = ask === named ? answer : impliedAnswer(named, response, answer);
+    checkApproval(request, voter, { reason, shown, method: given.method }, groupsNow);
     const offer = reply === PermissionReply.ALWAYS ? offerFor(request, response, ask === named) : undefined;
     if (reply === PermissionReply.ALWAYS && !offer && !response.wholeCall) throw noOffer(request, "nothing to save");
-    const given = ask === named ? answer : impliedAnswer(named, response, answer);
     const vote = voteOn(
       request,
       offer ? PermissionOutcome.ALWAYS : PermissionOutcome.ONCE,
@@ -395,28 +405,31 @@ function grantsSaved(
   by: string,
   { newId, now }: { newId(prefix: "grt"): string; now(): number },
 ): Grant[] {
-  const grants = saved.flatMap(({ ask, agreed: { expires, voters } = { expires: 0, voters: [] } }) => {
-    const { request, call, part } = ask;
-    const offer = offerFor(request, response, ask === named);
-    if (!offer?.match) return [];
-    const { scope, text, binding } = offer;
-    const grant = { scope, binding, workspace, tool: part.tool, sessionId: call.root, grantedBy: by };
-    return [offer.match, ...offer.also].map((match) =>
-      create(GrantSchema, {
-        ...grant,
-        match,
-        text: expires === 0 ? text : `${text}, at most until ${new Date(expires).toISOString()}`,
-        id: newId("grt"),
-        permission: request.permission,
-        permissionId: request.id,
-        created: now(),
-        // The earlier of the two; 0 means never.
-        expires: Math.min(offer.expires || expires, expires || offer.expires),
-        agent: scope === GrantScope.AGENT ? request.agent : "",
-        voters: [...voters],
-      }),
-    );
-  });
+  const grants = saved.flatMap(
+    ({ ask, agreed: { expires, voters, method = AnswerMethod.UNSPECIFIED } = { expires: 0, voters: [] } }) => {
+      const { request, call, part } = ask;
+      const offer = offerFor(request, response, ask === named);
+      if (!offer?.match) return [];
+      const { scope, text, binding } = offer;
+      const grant = { scope, binding, workspace, tool: part.tool, sessionId: call.root, grantedBy: by };
+      return [offer.match, ...offer.also].map((match) =>
+        create(GrantSchema, {
+          ...grant,
+          match,
+          text: expires === 0 ? text : `${text}, at most until ${new Date(expires).toISOString()}`,
+          id: newId("grt"),
+          permission: request.permission,
+          permissionId: request.id,
+          created: now(),
+          // The earlier of the two; 0 means never.
+          expires: Math.min(offer.expires || expires, expires || offer.expires),
+          agent: scope === GrantScope.AGENT ? request.agent : "",
+          voters: [...voters],
+          method,
+        }),
+      );
+    },
+  );
   if (grants.length === 0) throw noOffer(named.request, "nothing to save");
   return grants;
 }

@@ -1,5 +1,6 @@
 import { create } from "@bufbuild/protobuf";
 import {
+  AnswerMethod,
   type ApprovalNeed,
   PermissionOutcome,
   type PermissionSettled,
@@ -10,7 +11,7 @@ import {
   VoteSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { notEligible, partlyShown, reasonMissing, tokenIssuer } from "./refusals.ts";
+import { methodTooWeak, notEligible, partlyShown, reasonMissing, tokenIssuer } from "./refusals.ts";
 
 /** Returns the groups of a person now; undefined for one who was revoked. */
 export type GroupsNow = (person: Person) => readonly string[] | undefined;
@@ -65,14 +66,20 @@ export function mayApprove(
   return need.all.some(({ from }) => counts(groups, from));
 }
 
+/** Checks if a request wants a stronger proof of the person than this one. */
+export function isTooWeak({ need }: Pick<PermissionRequest, "need">, method: AnswerMethod | undefined): boolean {
+  return (need?.method ?? AnswerMethod.UNSPECIFIED) > (method ?? AnswerMethod.UNSPECIFIED);
+}
+
 /** Refuses an approval that the need of a request does not admit, in the order that the contract names. */
 export function checkApproval(
   request: PermissionRequest,
   voter: Person,
-  { reason, shown }: { reason: string; shown: Shown },
+  { reason, shown, method }: { reason: string; shown: Shown; method?: AnswerMethod | undefined },
   groupsNow: GroupsNow,
 ): void {
   if (!mayApprove(request, voter, groupsNow)) throw notEligible(request, voter);
+  if (isTooWeak(request, method)) throw methodTooWeak(request);
   if (request.need?.reasonRequired && reason.trim() === "") throw reasonMissing(request);
   if (request.need?.shownRequired && shown !== Shown.WHOLE) throw partlyShown(request);
 }
@@ -97,7 +104,7 @@ export function voteOn(
 export function agreedOffer(
   votes: readonly Vote[],
   groupsNow: GroupsNow,
-): { offerId: string; expires: number; voters: Person[] } | undefined {
+): { offerId: string; expires: number; voters: Person[]; method: AnswerMethod } | undefined {
   const counted = votes.filter(({ outcome, person }) => {
     return outcome !== PermissionOutcome.REJECT && person && groupsNow(person) !== undefined;
   });
@@ -111,5 +118,6 @@ export function agreedOffer(
     offerId: first.offerId,
     expires: ends.length === 0 ? 0 : Math.min(...ends),
     voters: approversIn(counted),
+    method: counted.reduce((least: AnswerMethod, { method }) => (method < least ? method : least), first.method),
   };
 }

@@ -6,6 +6,7 @@ import { PersonRecordSchema } from "../../gen/opencode/tool/v1/person_service_pb
 import type { Config } from "../config/config.ts";
 import { serviceRoot } from "../core/ids.ts";
 import type { Logger } from "../core/logger.ts";
+import { passkeyPlace } from "../core/passkey-receipt.ts";
 import { readIfExists } from "../core/read-if-exists.ts";
 import { createAccounts } from "../people/accounts.ts";
 import { adoptSignIns } from "../people/adopt-sign-ins.ts";
@@ -13,6 +14,7 @@ import { createCertificateCallers } from "../people/client-certificates.ts";
 import { credentialOf, hashOfSecret } from "../people/credential.ts";
 import { type Credentials, createCredentials } from "../people/credentials.ts";
 import { createJwtCallers } from "../people/jwt.ts";
+import { createPasskeys } from "../people/passkeys.ts";
 import { createPeople } from "../people/people.ts";
 import { createProviderSignIns } from "../people/provider-sign-ins.ts";
 import type { ServiceStore } from "./store.ts";
@@ -31,6 +33,10 @@ export async function openCredentialParts(config: Config, store: ServiceStore, l
   for (const { person, created } of table.adopted().values())
     if (!people.find(person.id)) await store.people.put(create(PersonRecordSchema, { id: person.id, person, created }));
   const accounts = createAccounts({ table: store.accounts, people, now });
+  const passkeys = createPasskeys({
+    ...{ table: store.passkeys, secrets: store.secrets, people, now },
+    place: passkeyPlace(config.publicUrl),
+  });
   const rules = () => config;
   const stored = createCredentials({ table, people, lastSeen, now, configured: () => config.tokens, rules });
   // Issuers date their tokens by the time of day, not by that of the store.
@@ -47,14 +53,14 @@ export async function openCredentialParts(config: Config, store: ServiceStore, l
     },
     async refresh() {
       for (const { endInvalid } of others) endInvalid();
-      await Promise.all([stored.refresh(), accounts.refresh()]);
+      await Promise.all([stored.refresh(), accounts.refresh(), passkeys.refresh()]);
       await signIns.refresh();
     },
   };
   const { refreshes } = store;
   const { endInvalid } = credentials;
   const signIns = createProviderSignIns({ rules, table, people, refreshes, now, log, endInvalid });
-  return { credentials, jwt, certificates, people, accounts, signIns, adoptedApprover };
+  return { credentials, jwt, certificates, people, accounts, passkeys, signIns, adoptedApprover };
 }
 
 /**

@@ -17,6 +17,7 @@ import type { CertificateCallers } from "../people/client-certificates.ts";
 import type { Credentials } from "../people/credentials.ts";
 import type { JwtCallers } from "../people/jwt.ts";
 import type { RunTokens } from "../people/known-credentials.ts";
+import type { Passkeys } from "../people/passkeys.ts";
 import type { People } from "../people/people.ts";
 import type { ProviderSignIns } from "../people/provider-sign-ins.ts";
 import type { AuditExport } from "../reach/audit-export.ts";
@@ -45,6 +46,7 @@ export function startListener({
   certificates,
   people,
   accounts,
+  passkeys,
   checkAnswer,
   signIns,
   runTokens,
@@ -71,6 +73,7 @@ export function startListener({
   certificates: CertificateCallers;
   people: People;
   accounts: Accounts;
+  passkeys: Passkeys;
   checkAnswer: ChannelAnswerCheck;
   signIns: ProviderSignIns;
   runTokens: RunTokens;
@@ -99,6 +102,7 @@ export function startListener({
           credentials,
           people,
           accounts,
+          passkeys,
           signIns,
           personRules: () => config,
           connectors,

@@ -1,5 +1,6 @@
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { createPermissions } from "../approval/permissions.ts";
+import type { ReceiptCheck } from "../approval/proofs-of-answers.ts";
 import type { GroupsNow } from "../approval/votes.ts";
 import { createWorkers, type Workers } from "../bodies/workers/workers.ts";
 import { createCalls } from "../call/calls.ts";
@@ -60,6 +61,7 @@ export function createReplica({
   stops = noStops,
   notices,
   groupsNow,
+  receipts,
   log,
 }: {
   config: ReplicaConfig;
@@ -81,6 +83,7 @@ export function createReplica({
   notices?: NoticeSender | undefined;
   /** Returns the groups of a person now; absent: those of their answer count. */
   groupsNow?: GroupsNow;
+  receipts?: ReceiptCheck;
   log: Logger;
 }) {
   const registry = createRegistry(config, createConditionCheck(rules, log));
@@ -108,6 +111,7 @@ export function createReplica({
     plainAlways: config.plainAlways ?? "narrowest",
     approvals: () => rules.approvals,
     ...(groupsNow && { groupsNow }),
+    receipts,
     policy,
     now,
     newId: (prefix) => newId(prefix, now()),

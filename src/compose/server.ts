@@ -108,11 +108,8 @@ async function startParts(
   const { sandbox, warnings } = await startSandbox(config, log, scope);
   const opened = await open(config, log);
   scope.defer(opened.calls.close);
-  const { credentials, jwt, certificates, people, accounts, signIns, adoptedApprover } = await openCredentialParts(
-    config,
-    opened,
-    log,
-  );
+  const { credentials, jwt, certificates, people, accounts, passkeys, signIns, adoptedApprover } =
+    await openCredentialParts(config, opened, log);
   const connectors = createConnectors(opened.connectors, opened.calls.now);
   const telemetry = await createTelemetry({ log, version, tracing: config.tracing, store: opened });
   scope.defer(telemetry.close);
@@ -135,6 +132,7 @@ async function startParts(
   const replica = createReplica({
     notices: reach,
     groupsNow: credentials.groupsNow,
+    receipts: { check: passkeys.check, storeId: () => opened.calls.storeId },
     ...{ config, rules, store, replicaId, crashMarks, log },
     connectorFiles: connectors.files,
     ...{ tools: builtIn.tools, gitNames: builtIn.gitNames, confines: builtIn.confines },
@@ -190,7 +188,7 @@ async function startParts(
     custom: withUpstreamProblems(withSkillProblems(custom, skills), upstreams.sources, config.file),
     agreement,
     about: serverInfo(config, sandbox, warnings),
-    ...{ credentials, jwt, certificates, people, accounts, checkAnswer, signIns, runTokens, connectors },
+    ...{ credentials, jwt, certificates, people, accounts, passkeys, checkAnswer, signIns, runTokens, connectors },
     sources: withToolProcesses(upstreams.sources, custom),
     ...{ subagents, workers, reach, auditExport, push, backUp: opened.backUp },
     enforcement: createEnforcement({

@@ -1,3 +1,5 @@
+import { AnswerMethod } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { passkeyPlace } from "../core/passkey-receipt.ts";
 import { riskKindOf } from "../core/risk-words.ts";
 import type { ApprovalRule, ConfiguredApprovals } from "../policy/approval-rules.ts";
 import { ruleCovers } from "../policy/rule-cover.ts";
@@ -21,9 +23,18 @@ interface Source {
 
 const maxAskMs = 86_400_000;
 
+const methods: Readonly<Record<NonNullable<Settings["approval"][number]["method"]>, AnswerMethod>> = {
+  relay: AnswerMethod.RELAY,
+  channel: AnswerMethod.CHANNEL,
+  token: AnswerMethod.TOKEN,
+  session: AnswerMethod.SESSION,
+  fresh_session: AnswerMethod.FRESH_SESSION,
+  passkey: AnswerMethod.PASSKEY,
+};
+
 /** Reads the entries of `[[approval]]`; refuses one that no request can fulfil or that none reaches, by its line. */
 export function readApprovals(
-  { approval, insecure_no_auth }: Pick<Settings, "approval" | "insecure_no_auth">,
+  { approval, insecure_no_auth, public_url }: Pick<Settings, "approval" | "insecure_no_auth" | "public_url">,
   groups: readonly GroupSettings[],
   { file, home, lineOf }: Source,
 ): WrittenApprovals {
@@ -64,6 +75,13 @@ export function readApprovals(
     }
     if (insecure_no_auth && all.some((each) => each.approve > 1 || each.from.length > 0))
       throw refuse("can never be approved: with insecure_no_auth everyone is the same person", "approve");
+    if (insecure_no_auth && entry.method !== undefined)
+      throw refuse("can never be approved: with insecure_no_auth no one proves who they are", "method");
+    if (entry.method === "passkey" && passkeyPlace(public_url) === undefined)
+      throw refuse(
+        "can never be approved: passkeys belong to a domain; set public_url to an https address with a name",
+        "method",
+      );
     const askMs = ask === undefined ? undefined : msOf(ask);
     if (askMs !== undefined && askMs > maxAskMs) throw refuse(`stays open for ${ask}: at most a day`, "ask");
     return {
@@ -72,6 +90,7 @@ export function readApprovals(
       risks: risk.map(riskKindOf),
       reasonRequired: entry.reason === "required",
       shownRequired: entry.shown,
+      method: entry.method === undefined ? AnswerMethod.UNSPECIFIED : methods[entry.method],
       otherPerson: entry.other_person ?? approve > 1,
     };
   });

@@ -361,6 +361,11 @@ const approval = strictTable({
   }),
   also: z.array(requirement).default([]),
   reason: key(z.enum(["optional", "required"]).default("optional"), "an approval needs a reason"),
+  method: key(
+    z.enum(["relay", "channel", "token", "session", "fresh_session", "passkey"]).optional(),
+    "the least proof of the person, weakest first; `fresh_session` is a sign-in of the last five minutes",
+    { without: "any", see: "team.md#passkeys" },
+  ),
   shown: key(z.boolean().default(false), "an approval counts only of the whole request"),
   other_person: key(z.boolean().optional(), "the person behind the agent may not approve", {
     without: "`true` with `approve` of 2 or more",

@@ -52,6 +52,8 @@ export interface Principal {
   lineage: readonly [person: string, ...ancestors: string[]];
   /** The person who answers with this token; absent for principals that never answer. */
   identity?: Identity;
+  /** Time until which its sign-in is fresh, in ms; absent for what is no sign-in, or was made with a code of another one. */
+  freshUntil?: number;
   /** The person behind the agents that call with this token; absent if none is known. It is shown, and decides nothing. */
   behind?: Person | undefined;
   /** True without authentication: then all clients are one principal, which has to answer its own asks. */
@@ -67,4 +69,9 @@ export interface Principal {
   worker?: WorkerRights;
   /** Aborted when the credential is revoked, expires, or a reload removes or changes it; absent without authentication. */
   ended?: AbortSignal;
+}
+
+/** Checks if the sign-in of a principal is fresh at a time, in ms. */
+export function isFreshSignIn({ freshUntil = 0 }: Pick<Principal, "freshUntil">, time: number): boolean {
+  return time < freshUntil;
 }

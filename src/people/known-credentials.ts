@@ -40,7 +40,7 @@ export interface KnownCredentials {
 
 /** Entry of a secret, in the table or in the configuration. */
 type SecretRecord = ConfiguredToken &
-  Partial<Pick<Credential, "lineage" | "expires" | "revoked" | "personId" | "isDeviceFlow">>;
+  Partial<Pick<Credential, "lineage" | "expires" | "revoked" | "personId" | "isDeviceFlow" | "created" | "issuer">>;
 
 /** A secret in memory. */
 interface KnownSecret {
@@ -157,9 +157,17 @@ function knownOf(record: SecretRecord, former: KnownSecret | undefined, standing
   const creator = lineage.slice(1).flatMap((ancestor) => personWithin(ancestor, people) ?? [])[0];
   const isOfPerson = record.personId !== undefined || record.person !== undefined;
   const behind = isOfPerson ? identity.person : creator;
-  const principal = { ...rights, identity, behind, answersOwn: false, ended: ending.signal };
+  const fresh = isOwnProof(record) ? { freshUntil: (record.created ?? 0) + freshMs } : {};
+  const principal = { ...rights, ...fresh, identity, behind, answersOwn: false, ended: ending.signal };
   return { record, principal, ending };
 }
+
+/** Time for which a sign-in is fresh. */
+const freshMs = 300_000;
+
+/** Checks for a sign-in that no other one of the person, or a stranger with a device code, could make. */
+const isOwnProof = ({ personId, issuer, isDeviceFlow }: SecretRecord) =>
+  personId !== undefined && issuer === undefined && isDeviceFlow !== true;
 
 /** Returns the roles of a secret. Those of a person of an identity provider follow from its groups now, whichever sign-in or device it is. */
 function rolesOf({ roles, personId, isDeviceFlow }: SecretRecord, { people, rules }: Standing): readonly Role[] {

@@ -1,5 +1,6 @@
 import { create } from "@bufbuild/protobuf";
 import {
+  AnswerMethod,
   type ApprovalNeed,
   ApprovalNeedSchema,
   type ApprovalRequirement,
@@ -26,6 +27,8 @@ export interface ApprovalRule extends Rule {
   readonly reject: number;
   readonly reasonRequired: boolean;
   readonly shownRequired: boolean;
+  /** The least proof of the person. */
+  readonly method: AnswerMethod;
   readonly otherPerson: boolean;
   /** Time for which a request stays open; absent: as any other. */
   readonly askMs?: number | undefined;
@@ -137,6 +140,10 @@ function strictestOfAll(entries: readonly ApprovalRule[]): NeededApproval {
       reject: Math.min(...entries.map(({ reject }) => reject)),
       reasonRequired: entries.some(({ reasonRequired }) => reasonRequired),
       shownRequired: entries.some(({ shownRequired }) => shownRequired),
+      method: entries.reduce(
+        (least: AnswerMethod, { method }) => (method > least ? method : least),
+        AnswerMethod.UNSPECIFIED,
+      ),
       otherPerson: entries.some(({ otherPerson }) => otherPerson),
     }),
     askMs: times.length === 0 ? undefined : Math.min(...times),

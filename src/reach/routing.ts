@@ -1,3 +1,4 @@
+import { AnswerMethod } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { riskConfigNames, riskKindOf } from "../core/risk-words.ts";
 import { wildcard } from "../policy/wildcard.ts";
@@ -38,10 +39,12 @@ export function mayApproveAt(
   workspace: string,
 ): boolean {
   const rule = ruleFor(rules, request, workspace);
-  return rule?.approve === true && rule.channels.includes(channel);
+  const isEnough = (request.need?.method ?? AnswerMethod.UNSPECIFIED) <= AnswerMethod.CHANNEL;
+  return isEnough && rule?.approve === true && rule.channels.includes(channel);
 }
 
-type RoutedRequest = Pick<PermissionRequest, "permission" | "agent" | "risks">;
+type RoutedRequest = Pick<PermissionRequest, "permission" | "agent" | "risks"> &
+  Partial<Pick<PermissionRequest, "need">>;
 
 /** Returns the first rule that matches a request; none: nobody is notified. */
 export const ruleFor = (rules: readonly NotifyRule[], { permission, agent, risks }: RoutedRequest, workspace: string) =>

@@ -14,6 +14,8 @@ import {
   AccountRecordSchema,
   type LastSeen,
   LastSeenSchema,
+  type Passkey,
+  PasskeySchema,
   type PersonRecord,
   PersonRecordSchema,
   type ProviderRefresh,
@@ -36,6 +38,7 @@ export interface RecordTables {
   readonly subscriptions: RecordTable<PushSubscription>;
   readonly secrets: RecordTable<StoredSecret>;
   readonly accounts: RecordTable<AccountRecord>;
+  readonly passkeys: RecordTable<Passkey>;
 }
 
 /** A kind of records. */
@@ -112,6 +115,12 @@ export const recordKinds = {
     schema: AccountRecordSchema,
     one: "account at a channel",
     command: "toolgate people link",
+  },
+  passkeys: {
+    name: "passkeys",
+    schema: PasskeySchema,
+    one: "passkey",
+    command: "toolgate serve",
   },
 } as const satisfies Record<keyof RecordTables, RecordKind<DescMessage>>;
 

@@ -1,4 +1,4 @@
-import { PermissionOutcome, type Vote } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { AnswerMethod, PermissionOutcome, type Vote } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 
 /**
@@ -16,7 +16,26 @@ export function needWords({ need, votes }: Pick<PermissionRequest, "need" | "vot
     return count.length >= approve ? `${approve} of ${approve}` : `${count.length} of ${approve}, waiting for ${whom}`;
   });
   const rejected = votes.length - approving.length;
-  return [...states, ...(rejected > 0 ? [`${rejected} of ${need.reject} rejected`] : [])].join("; ");
+  const proof = need.method === AnswerMethod.UNSPECIFIED ? [] : [proofWords(need.method)];
+  return [...states, ...proof, ...(rejected > 0 ? [`${rejected} of ${need.reject} rejected`] : [])].join("; ");
+}
+
+/** Says how persons prove at least who they are, such as "with a passkey". */
+export const proofWords = (method: AnswerMethod): string => proofs[method] ?? "with a stronger proof";
+
+const proofs: Readonly<Record<number, string>> = {
+  [AnswerMethod.RELAY]: "at a relay or with a stronger proof",
+  [AnswerMethod.CHANNEL]: "at a channel or with a stronger proof",
+  [AnswerMethod.TOKEN]: "with a token or a sign-in",
+  [AnswerMethod.SESSION]: "with a sign-in",
+  [AnswerMethod.FRESH_SESSION]: "within five minutes of a sign-in",
+  [AnswerMethod.PASSKEY]: "with a passkey",
+};
+
+/** Names the vote of a person that their next one replaces, as they sign it; see SignedAnswer.earlier. */
+export function earlierVote({ votes }: Pick<PermissionRequest, "votes">, personId: string): string {
+  const vote = votes.find(({ person }) => person?.id === personId);
+  return vote ? `${vote.answerDigest} ${vote.time}` : "";
 }
 
 /** Names the persons who have voted, each with what they said. */

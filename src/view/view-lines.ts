@@ -51,6 +51,27 @@ export function viewLines({ view, question }: Pick<PermissionRequest, "view" | "
   ];
 }
 
+/** Returns what a request shows as one text, of which a person signs the digest; see SignedAnswer.shown_digest. */
+export function shownText({ digest, permission, display, warnings, risks, view, preview, need }: PermissionRequest) {
+  const values = view?.input.map(({ path, text, bytes, sha256 }) => [path, text, Number(bytes), sha256]);
+  const files = view?.files.map((file) => {
+    return [file.path, file.sha256, Number(file.bytes), file.lines, file.use, file.changedSinceRead];
+  });
+  const hidden = preview?.hidden && [preview.hidden.count, preview.hidden.paths];
+  return JSON.stringify([
+    ...[digest, permission, display, warnings, risks.map(({ kind, parts }) => [kind, parts])],
+    view && [view.tool, view.title, values, files, view.complete, view.missing, view.inputUrl, view.targets],
+    preview && [preview.diff, preview.command, preview.paths, preview.hosts, preview.url, preview.text, hidden],
+    need && [
+      need.all.map(({ approve, from }) => [approve, from]),
+      ...[need.reject, need.method, need.reasonRequired, need.shownRequired, need.otherPerson],
+    ],
+  ]);
+}
+
+/** The digest of a request's view, as the service computed it. */
+export const viewDigestOf = ({ view }: Pick<PermissionRequest, "view">) => view?.digest ?? "";
+
 /** The values that the form of a question shows. */
 const formed = /^\/questions\/\d+\/(question|header|multiple|custom|options|options\/\d+\/(label|description))$/;
 

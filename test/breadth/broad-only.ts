@@ -17,6 +17,7 @@ export const broadOnly = [
   "test/console/whole-change.test.ts",
   "test/console/windows.test.ts",
   "test/console/workers.test.ts",
+  "test/e2e/passkeys.test.ts",
   "test/e2e/enforced-agent.test.ts",
   "test/e2e/agent-hooks.test.ts",
   "test/e2e/hook-environment.test.ts",

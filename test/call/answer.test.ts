@@ -294,11 +294,12 @@ const entry = (fields: Partial<ApprovalRule> = {}): ApprovalRule => ({
     workspace: "*",
   },
   ...{ all: [{ approve: 2, from: ["sre"] }], reject: 1, always: true },
-  ...{ reasonRequired: false, shownRequired: false, otherPerson: false, ...fields },
+  ...{ reasonRequired: false, shownRequired: false, method: 0, otherPerson: false, ...fields },
 });
 const deciding = (...rules: ApprovalRule[]) => ({ approvals: { rules, groups: [] } });
 const { ONCE, ALWAYS } = PermissionReply;
 const twoOfAny = [{ approve: 2, from: [] }];
+const oneOfAny = [{ approve: 1, from: [] }];
 
 test("of a request that needs two of a group, the second vote starts the call in its own step", async () => {
   const { answer, asks, openAsk, end, entered, steps, replicas } = await waiting(deciding(entry()));
@@ -364,6 +365,8 @@ test.each([
   ["a person of another group", entry(), approver("eve", ["dev"]), ONCE, ErrorReason.NOT_ELIGIBLE],
   ["the person behind the agent", entry({ otherPerson: true }), approver("mia"), ONCE, ErrorReason.NOT_ELIGIBLE],
   ["a token of no person", entry({ all: twoOfAny }), person, ONCE, ErrorReason.NOT_ELIGIBLE],
+  ["a token where a sign-in is wanted", entry({ method: 4, all: oneOfAny }), person, ONCE, ErrorReason.METHOD_TOO_WEAK],
+  ["a sign-in that is not fresh", entry({ method: 5 }), approver("ann"), ONCE, ErrorReason.METHOD_TOO_WEAK],
   ["no reason", entry({ reasonRequired: true }), approver("ann"), ONCE, ErrorReason.REASON_MISSING],
   ["nothing shown", entry({ shownRequired: true }), approver("ann"), ONCE, ErrorReason.NOT_SHOWN],
   ["a saved approval", entry({ always: false }), approver("ann"), ALWAYS, ErrorReason.NO_OFFER],

@@ -17,7 +17,8 @@ export function credentialsOver(
 
 const noTokens: readonly ConfiguredToken[] = [];
 
-function memoryTable<T extends { id: string }>(): RecordTable<T> {
+/** Creates a table in memory. */
+export function memoryTable<T extends { id: string }>(): RecordTable<T> {
   let records: readonly T[] = [];
   const others = (id: string) => records.filter((record) => record.id !== id);
   return {

@@ -329,7 +329,7 @@ describe("who has to approve an ask", () => {
   const entry = (pattern: string, approve: number, fields: Partial<ApprovalRule> = {}): ApprovalRule => ({
     ...{ permission: "bash", pattern, action: ASK, risks: [], agent: "*", workspace: "*" },
     ...{ all: [{ approve, from: [] }], reject: 1, always: true },
-    ...{ reasonRequired: false, shownRequired: false, otherPerson: false, ...fields },
+    ...{ reasonRequired: false, shownRequired: false, method: 0, otherPerson: false, ...fields },
   });
   const approvals = (rules: ApprovalRule[], ask: ExpandedAsk) =>
     policy

@@ -15,6 +15,7 @@ import { CommandError, exitCodes, UsageError } from "../failure/command-error.ts
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { auditEntries } from "../view/audit-entries.ts";
+import { createReceiptCheck, readPeopleKeys } from "../view/receipts.ts";
 import { momentOf, wordOf } from "../view/words.ts";
 
 /** Defines `toolgate audit export` and `toolgate audit verify`. */
@@ -40,13 +41,14 @@ export function defineAudit(command: Command, context: CliContext): void {
       "outputs of `audit export`, or files and posts of an [audit_export], or - for stdin (default: the server's audit)",
     )
     .option("--session <id>", "only the tree of this session")
+    .option("--people <file>", "an output of `toolgate people --json`: passkeys that signed have to be theirs")
     .addHelpText("after", verifyHelp)
-    .action((files: readonly string[], options: { session?: string }) =>
+    .action((files: readonly string[], { session, people }: { session?: string; people?: string }) =>
       files.length === 0
         ? withServer(context, command, "approver", (server, screen) =>
-            verify(auditEntries(server, options.session), screen),
+            verify(auditEntries(server, session), people, screen),
           )
-        : withScreen(context, command, (screen) => verify(exportedIn(files, screen.io), screen)),
+        : withScreen(context, command, (screen) => verify(exportedIn(files, screen.io), people, screen)),
     );
 }
 
@@ -81,13 +83,18 @@ interface ChainSeen {
 }
 
 /** Verifies the chains, whose records may be repeated and come from several files in any order; fails at the first broken link. */
-async function verify(entries: AsyncIterable<AuditEntry>, screen: Screen): Promise<undefined> {
+async function verify(
+  entries: AsyncIterable<AuditEntry>,
+  people: string | undefined,
+  screen: Screen,
+): Promise<undefined> {
+  const receipts = createReceiptCheck(people === undefined ? undefined : await readPeopleKeys(people));
   const chains = new Map<string, ChainSeen>();
   let count = 0;
   for await (const entry of entries) {
     const chain: ChainSeen = chains.get(entry.rootSessionId) ?? { hashes: new Map(), loose: [] };
     chains.set(entry.rootSessionId, chain);
-    const problem = problemOf(entry) ?? repeatProblem(entry, chain);
+    const problem = problemOf(entry) ?? repeatProblem(entry, chain) ?? (await receipts.problemOf(entry));
     if (problem !== undefined) throw broken(entry, problem);
     if (chain.hashes.has(Number(entry.seq))) continue;
     chain.hashes.set(Number(entry.seq), entry.hash);
@@ -109,6 +116,12 @@ async function verify(entries: AsyncIterable<AuditEntry>, screen: Screen): Promi
         : `${terminalLine(rootSessionId)}  ${seq}  ${terminalLine(head.hash)}\n`,
     );
   }
+  // What came before the first record that is left may have the receipt.
+  const unproven = receipts.unproven().find(({ rootSessionId }) => chains.get(rootSessionId)?.hashes.has(1));
+  if (unproven !== undefined)
+    throw broken(unproven, "a passkey signed one of its votes, and no record has the receipt");
+  for (const { person, fingerprint, count: signed } of receipts.signers.values())
+    screen.note(`  ${terminalLine(person)}  ${signed} signed with the passkey ${fingerprint.slice(0, 16)}`);
   screen.note(screen.paint.err("green", `✓ ${count} records in ${chains.size} chains are unchanged`));
 }
 
@@ -139,5 +152,6 @@ function broken({ rootSessionId, seq, time, record }: AuditEntry, problem: strin
 }
 
 const verifyHelp = `
+Checks the signatures of passkeys too, and prints the keys; --people binds them to persons.
 Prints the last number and hash of each chain. A chain that was rewritten from the beginning still verifies: store these hashes, or
 exports, where those who can write to the store cannot, and compare.`;

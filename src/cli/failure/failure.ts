@@ -160,7 +160,11 @@ const nextSteps: Record<string, NextStep | undefined> = {
   ORIGIN_REFUSED: () => "open the console at the address of the service",
   NO_SUCH_CREDENTIAL: () => "see them with `toolgate token list`",
   POLICY_REFUSED: () => "correct the rules, and check the file with `toolgate check-config FILE`",
-  METHOD_TOO_WEAK: () => "open the request behind its link, or add `approve = true` to its [[notify]] entry",
+  METHOD_TOO_WEAK: ({ method = "" }) =>
+    method === ""
+      ? "open the request behind its link, or add `approve = true` to its [[notify]] entry"
+      : "open the request in the console; `toolgate asks` prints its link",
+  RECEIPT_REFUSED: () => "open the request in the console again, and sign it there",
   NOT_ELIGIBLE: ({ from = "" }) =>
     `ask ${from === "" ? "another person" : `a member of ${from}`} to approve it, or reject it`,
   REASON_MISSING: () => "say why with --reason TEXT",

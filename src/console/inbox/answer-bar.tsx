@@ -11,7 +11,7 @@ import type { AskGroup } from "./ask-list.ts";
 import { EditForm } from "./edit-form.tsx";
 import { FormEnd, type FormProps } from "./form.tsx";
 import { RejectForm } from "./reject-form.tsx";
-import { SendingState, useSending } from "./use-sending.tsx";
+import { needsPasskey, SendingState, useSending } from "./use-sending.tsx";
 
 type Form = "none" | "always" | "reject" | "edit";
 
@@ -54,7 +54,10 @@ export function AnswerBar({
   const { isSending, send: sendTo } = sending;
   const offering = group.open.find(({ offers }) => offers.length > 0);
   const hasOffers = offering !== undefined;
-  const [first] = group.open;
+  const me = connection.server.person?.id;
+  // A passkey signs one request at a time.
+  const unsigned = group.open.find((each) => needsPasskey(each) && !each.votes.some(({ person }) => person?.id === me));
+  const first = unsigned ?? group.open[0];
   const isReady = armed && !isSending.value;
   const canApprove = isReady && isWhole && isLive && (!needsReason || reason.value.trim() !== "");
 

@@ -1,6 +1,6 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { type CallOptions, Code, ConnectError } from "@connectrpc/connect";
-import { Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { type PasskeyReceipt, Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { retryReply } from "../../view/reply.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
@@ -69,6 +69,16 @@ export async function reachService(
   return time === "" ? [] : [["toolgate-time", time]];
 }
 
+/** How an answer is sent. */
+interface AnswerSent {
+  replyId: string;
+  headers: AnswerHeaders;
+  signal: AbortSignal;
+  shown: Shown;
+  /** The signature of a passkey, where the request needs one. */
+  receipt?: PasskeyReceipt | undefined;
+}
+
 /**
  * Answers all open asks of a call, or rejects all of a session or agent, in one step; once it resolves, this answer counts. Calls
  * that are equal are rejected each, since each answer names the digest of what was shown.
@@ -77,7 +87,7 @@ export async function sendAnswer(
   connection: Pick<ConsoleConnection, "permissions" | "tools">,
   request: PermissionRequest,
   answer: AnswerOutcome,
-  { replyId, headers, signal, shown }: { replyId: string; headers: AnswerHeaders; signal: AbortSignal; shown: Shown },
+  { replyId, headers, signal, shown, receipt }: AnswerSent,
 ): Promise<void> {
   const { permissions } = connection;
   const {
@@ -98,7 +108,8 @@ export async function sendAnswer(
     return await retry(headers, (options) => permissions.rejectPermissions({ ...scope, message }, options));
   }
   const respond = ({ sessionId, id, digest }: AskRef, headers: AnswerHeaders, shown: Shown) => {
-    const target = { sessionId, permissionId: id, expectedDigest: digest, replyId, wholeCall: true, shown };
+    const proof = receipt && { receipt };
+    const target = { sessionId, permissionId: id, expectedDigest: digest, replyId, wholeCall: true, shown, ...proof };
     return retry(headers, (options) => permissions.respondToPermission({ ...rest, message, ...target }, options));
   };
   await respond(request, headers, shown);

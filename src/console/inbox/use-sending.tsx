@@ -1,7 +1,8 @@
 import { type ReadonlySignal, useSignal } from "@preact/signals";
 import { useRef } from "preact/hooks";
-import { Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { AnswerMethod, Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { failureText } from "../shell/load.ts";
 import { ProblemText } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { type AnswerOutcome, newReplyId, reachService, sendAnswer, sentWords, unsentWords } from "./answer.ts";
@@ -45,14 +46,18 @@ export function useSending(
       const { signal } = own.stop;
       const { replyId } = unsent.current;
       try {
+        const isSigned = needsPasskey(target) && answer.reply !== PermissionReply.REJECT;
+        const receipt = isSigned ? await signed(connection, target, answer) : undefined;
+        if (signal.aborted) return;
         const headers = await reachService(connection, signal);
         own.isReached = true;
-        await sendAnswer(connection, target, answer, { replyId, headers, signal, shown });
+        await sendAnswer(connection, target, answer, { replyId, headers, signal, shown, receipt });
         isSending.value = false;
         onAnswered(sentWords(answer), answer);
       } catch (error) {
         if (signal.aborted) return;
-        giveUp(own.isReached ? unsentWords(error) : "Not sent: no connection to the service. Try again.");
+        if (error instanceof NotSigned) giveUp(`Not sent: ${error.message}`);
+        else giveUp(own.isReached ? unsentWords(error) : "Not sent: no connection to the service. Try again.");
       }
     },
     withdraw() {
@@ -65,6 +70,21 @@ export function useSending(
       );
     },
   };
+}
+
+/** Checks if an approval of a request has to be signed. */
+export const needsPasskey = ({ need }: PermissionRequest) => need?.method === AnswerMethod.PASSKEY;
+
+class NotSigned extends Error {}
+
+/** Loads what signs answers, and lets the person sign this one. */
+async function signed(connection: ConsoleConnection, target: PermissionRequest, answer: AnswerOutcome) {
+  try {
+    const { signAnswer } = await import("../people/sign.ts");
+    return await signAnswer(connection, target, answer);
+  } catch (error) {
+    throw new NotSigned(failureText(error));
+  }
 }
 
 /** The state of an answer that is being sent, with the way to withdraw it, or the reason why it was not recorded. */

@@ -10,6 +10,7 @@ import { visibleText } from "../parts/visible-text.ts";
 import { failureText, useAttempt, useLoaded } from "../shell/load.ts";
 import { ListPage, type PageProps } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
+import { addPasskey } from "./sign.ts";
 import "./people.css";
 
 /** The persons who signed in, with their devices. Approvers change themselves; an admin invites, and changes all. */
@@ -45,10 +46,10 @@ function PersonCard({
 }: {
   record: PersonRecord;
   connection: ConsoleConnection;
-  service: Pick<Client<typeof PersonService>, "renamePerson" | "revokePerson" | "linkAccount" | "unlinkAccount">;
+  service: Client<typeof PersonService>;
   change: Change;
 }) {
-  const { id, person, revoked, devices, accounts, invitedBy } = record;
+  const { id, person, revoked, devices, accounts, passkeys, invitedBy } = record;
   const isSelf = connection.server.person?.id === id;
   const mayChange = (isSelf || connection.may("admin")) && revoked === 0;
   const name = useSignal(person?.name ?? "");
@@ -119,7 +120,27 @@ function PersonCard({
             )}
           </li>
         ))}
+        {passkeys.map((passkey) => (
+          <li key={passkey.id}>
+            <span>
+              <b>{visibleText(passkey.label)}</b> <small>passkey</small>
+              <br />
+              <small>{passkey.used === 0 ? "not used yet" : `last used ${momentOf(passkey.used)}`}</small>
+            </span>
+            {mayChange && (
+              <Sure
+                words="Remove"
+                onSure={() => change(() => service.removePasskey({ personId: id, id: passkey.id }))}
+              />
+            )}
+          </li>
+        ))}
       </ul>
+      {isSelf && connection.server.publicUrl !== "" && (
+        <button type="button" class="quiet" onClick={() => change(() => addPasskey(service, connection))}>
+          Add a passkey
+        </button>
+      )}
       {isSelf && (
         <button type="button" class="quiet" onClick={() => change(link)}>
           {code.value || "Link Slack"}

@@ -108,6 +108,7 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
   } satisfies Record<keyof typeof OperatorService.method, readonly Role[]>,
   [PermissionService.typeName]: {
     respondToPermission: answerers,
+    beginStepUp: approvers,
     rejectPermissions: approvers,
     getPermission: readers,
     readBoundFile: overseers,
@@ -130,6 +131,9 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     revokePerson: approvers,
     linkAccount: approvers,
     unlinkAccount: approvers,
+    beginPasskey: approvers,
+    finishPasskey: approvers,
+    removePasskey: approvers,
   } satisfies Record<keyof typeof PersonService.method, readonly Role[]>,
   [SourceService.typeName]: {
     listSources: overseers,

@@ -111,6 +111,7 @@ const statuses: Readonly<Record<ReasonName, Status>> = {
   NOT_ELIGIBLE: "permission_denied",
   REASON_MISSING: "invalid_argument",
   NOT_SHOWN: "failed_precondition",
+  RECEIPT_REFUSED: "permission_denied",
   NO_SUCH_PERSON: "not_found",
   NO_SUCH_CHANNEL: "not_found",
   POLICY_REFUSED: "invalid_argument",

@@ -23,6 +23,7 @@ import type { Simulation } from "../../call/simulation.ts";
 import type { Watcher } from "../../call/watcher.ts";
 import type { Principal } from "../../core/principal.ts";
 import { workspaceRoot } from "../../core/workspace-root.ts";
+import type { Passkeys } from "../../people/passkeys.ts";
 import type { EdgeContext } from "./edge-context.ts";
 import { nextPageToken, pageAfter, pageBefore, pageLimit } from "./paging.ts";
 import { answerTooLate, timeHeader } from "./request-failure.ts";
@@ -40,6 +41,7 @@ export interface PermissionServiceDomain extends SenderDomain {
   simulation: Simulation;
   review: RuleReview;
   store: Pick<StoreMembership, "storeId">;
+  passkeys: Pick<Passkeys, "beginStepUp">;
   /** Returns the principal of an answer: its sender, or for a relay the person whom it names. */
   answererOf(sender: Principal, response: PermissionResponse): Promise<Principal> | Principal;
 }
@@ -56,6 +58,8 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
       await calls.answer(principal, workspaceRoot(session.workspace), response);
       return {};
     },
+
+    beginStepUp: (_request, { principal }) => domain.passkeys.beginStepUp(principal),
 
     async rejectPermissions({ sessionId, agent, message }, context) {
       const principal = await approverOf(domain, context);

@@ -24,6 +24,7 @@ import { readsAll, type Sessions } from "../../call/sessions.ts";
 import type { Principal } from "../../core/principal.ts";
 import type { Accounts } from "../../people/accounts.ts";
 import type { Credentials } from "../../people/credentials.ts";
+import type { Passkeys } from "../../people/passkeys.ts";
 import type { People } from "../../people/people.ts";
 import { type PersonRules, withGroups } from "../../people/person-rules.ts";
 import type { ByteBudget } from "../http/socket-limits.ts";
@@ -260,6 +261,7 @@ interface PersonServiceDomain {
   people: People;
   credentials: Credentials;
   accounts: Pick<Accounts, "of" | "createCode" | "unlink">;
+  passkeys: Passkeys;
   personRules: () => PersonRules;
 }
 
@@ -268,6 +270,7 @@ function personService({
   people,
   credentials,
   accounts,
+  passkeys,
   personRules,
 }: PersonServiceDomain): ServiceFunctions<typeof PersonService> {
   function withDevices(record: PersonRecord): MessageInitShape<typeof PersonRecordSchema> {
@@ -276,7 +279,17 @@ function personService({
     const own = credentials.list().filter(({ personId }) => personId === record.id);
     const devices = own.toSorted((one, other) => other.created - one.created);
     const links = accounts.of(record.id);
-    const facts = { id, created, revoked, invitedBy, claims, claimed, accounts: links, ...(person && { person }) };
+    const facts = {
+      id,
+      created,
+      revoked,
+      invitedBy,
+      claims,
+      claimed,
+      accounts: links,
+      passkeys: passkeys.of(id),
+      ...(person && { person }),
+    };
     return { ...facts, devices: devices.map((each) => recordOf(each, credentials.lastSeen(each.id))) };
   }
 
@@ -297,6 +310,14 @@ function personService({
     async unlinkAccount({ personId, id }, { principal }) {
       checkMayChange(principal, personId, "UnlinkAccount");
       return { person: withDevices(await accounts.unlink(principal, personId, id)) };
+    },
+    beginPasskey: (_request, { principal }) => passkeys.begin(principal),
+    async finishPasskey(request, { principal }) {
+      return { person: withDevices(await passkeys.finish(principal, request)) };
+    },
+    async removePasskey({ personId, id }, { principal }) {
+      checkMayChange(principal, personId, "RemovePasskey");
+      return { person: withDevices(await passkeys.remove(principal, personId, id)) };
     },
   };
 }

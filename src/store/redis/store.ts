@@ -199,6 +199,7 @@ async function openTables(place: TablePlace): Promise<RecordTables> {
     subscriptions: await createRedisTable(place, recordKinds.subscriptions),
     secrets: await createRedisTable(place, recordKinds.secrets),
     accounts: await createRedisTable(place, recordKinds.accounts),
+    passkeys: await createRedisTable(place, recordKinds.passkeys),
   };
 }
 

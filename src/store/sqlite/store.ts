@@ -114,6 +114,7 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
     subscriptions: openRecordTable(directory, recordKinds.subscriptions),
     secrets: openRecordTable(directory, recordKinds.secrets),
     accounts: openRecordTable(directory, recordKinds.accounts),
+    passkeys: openRecordTable(directory, recordKinds.passkeys),
   };
   const news = createNewsListeners();
   const space: DiskSpace =

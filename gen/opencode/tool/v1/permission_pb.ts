@@ -13,7 +13,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission.proto.
  */
 export const file_opencode_tool_v1_permission: GenFile = /*@__PURE__*/
-  fileDesc("CiFvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb24ucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEipQEKDlBlcm1pc3Npb25SdWxlEh4KCnBlcm1pc3Npb24YASABKAlCCrpIB3IFEAEYgAESGwoHcGF0dGVybhgCIAEoCUIKukgHcgUQARiAIBI+CgZhY3Rpb24YAyABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb25CCrpIB4IBBBABIAASFgoEd2hlbhgEIAEoCUIIukgFcgMYgAgilgMKElBlcm1pc3Npb25EZWNpc2lvbhISCgpwZXJtaXNzaW9uGAEgASgJEg8KB3BhdHRlcm4YAiABKAkSMgoGYWN0aW9uGAMgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjAKBWxheWVyGAQgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISFwoKcnVsZV9pbmRleBgFIAEoDUgAiAEBEi4KBHJ1bGUYBiABKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhAKCGdyYW50X2lkGAcgASgJEg4KBnJlYXNvbhgIIAEoCRI3CgtyZWFzb25fY29kZRgJIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlYXNvbhIsCgdtYXRjaGVzGAogAygLMhsub3BlbmNvZGUudG9vbC52MS5SdWxlTWF0Y2gSFAoMbW9yZV9tYXRjaGVzGAsgASgNQg0KC19ydWxlX2luZGV4Is4BCglSdWxlTWF0Y2gSMAoFbGF5ZXIYASABKA4yIS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25MYXllchIOCgZzb3VyY2UYAiABKAkSEgoKcnVsZV9pbmRleBgDIAEoDRIuCgRydWxlGAQgASgLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIMCgR0ZXh0GAUgASgJEg8KB2RlY2lkZWQYBiABKAgSDQoFdW5tZXQYByABKAkSDQoFcGxhY2UYCCABKAkijgEKCFJ1bGVMaXN0EjAKBWxheWVyGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISDgoGc291cmNlGAIgASgJEi8KBXJ1bGVzGAMgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIPCgdwcm9ibGVtGAQgASgJImoKCkdyYW50TWF0Y2gSDwoFZXhhY3QYASABKAlIABIuCgZwcmVmaXgYAiABKAsyHC5vcGVuY29kZS50b29sLnYxLkFyZ3ZQcmVmaXhIABISCgh3aWxkY2FyZBgDIAEoCUgAQgcKBW1hdGNoIkAKCkFyZ3ZQcmVmaXgSDQoFd29yZHMYASADKAkSEgoKcmlza19raW5kcxgCIAMoDRIPCgdvcHRpb25zGAMgAygJIskBCgVPZmZlchIKCgJpZBgBIAEoCRIMCgR0ZXh0GAIgASgJEisKBXNjb3BlGAMgASgOMhwub3BlbmNvZGUudG9vbC52MS5HcmFudFNjb3BlEisKBW1hdGNoGAQgASgLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoEg8KB2V4cGlyZXMYBSABKAESDwoHYmluZGluZxgGIAEoCRIqCgRhbHNvGAcgAygLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoIpIDCgVHcmFudBIKCgJpZBgBIAEoCRIrCgVzY29wZRgCIAEoDjIcLm9wZW5jb2RlLnRvb2wudjEuR3JhbnRTY29wZRISCgpzZXNzaW9uX2lkGAMgASgJEhIKCnBlcm1pc3Npb24YBCABKAkSKwoFbWF0Y2gYBSABKAsyHC5vcGVuY29kZS50b29sLnYxLkdyYW50TWF0Y2gSDAoEdGV4dBgGIAEoCRIRCgl3b3Jrc3BhY2UYByABKAkSDAoEdG9vbBgIIAEoCRIPCgdiaW5kaW5nGAkgASgJEhUKDXBlcm1pc3Npb25faWQYCiABKAkSEgoKZ3JhbnRlZF9ieRgLIAEoCRIPCgdjcmVhdGVkGAwgASgBEg8KB2V4cGlyZXMYDSABKAESDwoHcmV2b2tlZBgOIAEoARINCgVhZ2VudBgPIAEoCRIRCglsYXN0X3VzZWQYECABKAESEQoJc3VzcGVuZGVkGBEgASgBEigKBnZvdGVycxgUIAMoCzIYLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uIv4DChFQZXJtaXNzaW9uU2V0dGxlZBIVCg1wZXJtaXNzaW9uX2lkGAEgASgJEhIKCnNlc3Npb25faWQYAiABKAkSDwoHY2FsbF9pZBgDIAEoCRI0CgdvdXRjb21lGAQgASgOMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uT3V0Y29tZRIKCgJieRgFIAEoCRIPCgdtZXNzYWdlGAYgASgJEhAKCHJlcGx5X2lkGAcgASgJEhAKCGdyYW50X2lkGAggASgJEgwKBHRpbWUYCSABKAESFQoNYW5zd2VyX2RpZ2VzdBgKIAEoCRIUCgxzZXR0bGVkX3dpdGgYCyABKAkSMQoHYW5zd2VycxgMIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUXVlc3Rpb25BbnN3ZXISKAoGcGVyc29uGA0gASgLMhgub3BlbmNvZGUudG9vbC52MS5QZXJzb24SLgoGbWV0aG9kGA4gASgOMh4ub3BlbmNvZGUudG9vbC52MS5BbnN3ZXJNZXRob2QSJgoFc2hvd24YECABKA4yFy5vcGVuY29kZS50b29sLnYxLlNob3duEg4KBnJlYXNvbhgPIAEoCRIlCgV2b3RlcxgRIAMoCzIWLm9wZW5jb2RlLnRvb2wudjEuVm90ZRIPCgdjaGFubmVsGBIgASgJIp8BCgxBcHByb3ZhbE5lZWQSMgoDYWxsGAEgAygLMiUub3BlbmNvZGUudG9vbC52MS5BcHByb3ZhbFJlcXVpcmVtZW50Eg4KBnJlamVjdBgCIAEoDRIXCg9yZWFzb25fcmVxdWlyZWQYBCABKAgSFgoOc2hvd25fcmVxdWlyZWQYBSABKAgSFAoMb3RoZXJfcGVyc29uGAYgASgISgQIAxAEIjQKE0FwcHJvdmFsUmVxdWlyZW1lbnQSDwoHYXBwcm92ZRgBIAEoDRIMCgRmcm9tGAIgAygJIuACCgRWb3RlEigKBnBlcnNvbhgBIAEoCzIYLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uEjQKB291dGNvbWUYAiABKA4yIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25PdXRjb21lEhAKCG9mZmVyX2lkGAMgASgJEhMKC3ZpZXdfZGlnZXN0GAQgASgJEi4KBm1ldGhvZBgFIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuQW5zd2VyTWV0aG9kEg4KBnJlYXNvbhgGIAEoCRIMCgR0aW1lGAcgASgBEgoKAmJ5GAkgASgJEhAKCHJlcGx5X2lkGAogASgJEhUKDWFuc3dlcl9kaWdlc3QYCyABKAkSJgoFc2hvd24YDCABKA4yFy5vcGVuY29kZS50b29sLnYxLlNob3duEg8KB2NoYW5uZWwYDSABKAkSDwoHZXhwaXJlcxgOIAEoAUoECAgQCSJ0Cg9QZXJtaXNzaW9uVm90ZWQSFQoNcGVybWlzc2lvbl9pZBgBIAEoCRISCgpzZXNzaW9uX2lkGAIgASgJEg8KB2NhbGxfaWQYAyABKAkSJQoFdm90ZXMYBCADKAsyFi5vcGVuY29kZS50b29sLnYxLlZvdGUiUwoGUGVyc29uEgoKAmlkGAEgASgJEg4KBmlzc3VlchgCIAEoCRIPCgdzdWJqZWN0GAMgASgJEgwKBG5hbWUYBCABKAkSDgoGZ3JvdXBzGAUgAygJIoEBCghRdWVzdGlvbhIQCghxdWVzdGlvbhgBIAEoCRIOCgZoZWFkZXIYAiABKAkSMQoHb3B0aW9ucxgDIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUXVlc3Rpb25PcHRpb24SEAoIbXVsdGlwbGUYBCABKAgSDgoGY3VzdG9tGAUgASgIIjQKDlF1ZXN0aW9uT3B0aW9uEg0KBWxhYmVsGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJIjMKDlF1ZXN0aW9uQW5zd2VyEiEKBnZhbHVlcxgBIAMoCUIRukgOkgELEBUiB3IFEAEYgCAizQUKDkRlY2lzaW9uUmVjb3JkEiwKBGtpbmQYASABKA4yHi5vcGVuY29kZS50b29sLnYxLkRlY2lzaW9uS2luZBISCgpzZXNzaW9uX2lkGAIgASgJEg8KB2NhbGxfaWQYAyABKAkSDAoEdG9vbBgEIAEoCRINCgVhZ2VudBgFIAEoCRIRCglwcmluY2lwYWwYBiABKAkSCgoCYnkYByABKAkSDgoGZGlnZXN0GAggASgJEjcKCWRlY2lzaW9ucxgJIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEhYKDnBlcm1pc3Npb25faWRzGAogAygJEjQKB3NldHRsZWQYCyABKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkEicKBmdyYW50cxgMIAMoCzIXLm9wZW5jb2RlLnRvb2wudjEuR3JhbnQSLAoGcmVwb3J0GA0gASgLMhwub3BlbmNvZGUudG9vbC52MS5Ib3N0UmVwb3J0Ei4KCXJlcXVlc3RlchgOIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuUmVxdWVzdGVyEi4KB3RyYWZmaWMYDyADKAsyHS5vcGVuY29kZS50b29sLnYxLkhvc3RUcmFmZmljEigKBnBlcnNvbhgQIAEoCzIYLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uEi4KBm1ldGhvZBgRIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuQW5zd2VyTWV0aG9kEiQKBHZvdGUYEiABKAsyFi5vcGVuY29kZS50b29sLnYxLlZvdGUSLgoFZmFjdHMYFCABKAsyHy5vcGVuY29kZS50b29sLnYxLkRlY2lzaW9uRmFjdHMSLgoGc2hhZG93GBUgASgLMh4ub3BlbmNvZGUudG9vbC52MS5Qb2xpY3lTaGFkb3ciegoMUG9saWN5U2hhZG93EjIKBmFjdGlvbhgBIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkFjdGlvbhI2CghkZWNpc2lvbhgCIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uIqoBCg1EZWNpc2lvbkZhY3RzEg8KB3ZlcnNpb24YASABKAkSDQoFcnVsZXMYAiABKAkSDQoFcGxhY2UYAyABKAkSMgoGYWN0aW9uGAQgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEhEKCXdvcmtzcGFjZRgFIAEoCRIRCglkaXJlY3RvcnkYBiABKAkSEAoIcmVjb3JkZWQYByABKAkiagoLSG9zdFRyYWZmaWMSDAoEaG9zdBgBIAEoCRIMCgRwb3J0GAIgASgNEhMKC2Nvbm5lY3Rpb25zGAMgASgNEhIKCnNlbnRfYnl0ZXMYBCABKAQSFgoOcmVjZWl2ZWRfYnl0ZXMYBSABKAQiQAoKSG9zdFJlcG9ydBIOCgZmYWlsZWQYASABKAgSFAoMaW5wdXRfZGlnZXN0GAIgASgJEgwKBGxhdGUYAyABKAgicgoJUmVxdWVzdGVyEjAKBGtpbmQYASABKAlCIrpIH3IdMhteW2EtejAtOV1bYS16MC05Ll8tXXswLDYzfSQSFwoFcGxhY2UYAiABKAlCCLpIBXIDGIAgEhoKCHN1YmFnZW50GAMgASgJQgi6SAVyAxiAASKjAQoKQXVkaXRFbnRyeRILCgNzZXEYASABKAQSDAoEdGltZRgCIAEoARIXCg9yb290X3Nlc3Npb25faWQYAyABKAkSEAoIcHJldmlvdXMYBCABKAkSDAoEaGFzaBgFIAEoCRIPCgdjb250ZW50GAYgASgMEjAKBnJlY29yZBgHIAEoCzIgLm9wZW5jb2RlLnRvb2wudjEuRGVjaXNpb25SZWNvcmQqiQEKEFBlcm1pc3Npb25BY3Rpb24SIQodUEVSTUlTU0lPTl9BQ1RJT05fVU5TUEVDSUZJRUQQABIbChdQRVJNSVNTSU9OX0FDVElPTl9BTExPVxABEhkKFVBFUk1JU1NJT05fQUNUSU9OX0FTSxACEhoKFlBFUk1JU1NJT05fQUNUSU9OX0RFTlkQAyqAAwoPUGVybWlzc2lvbkxheWVyEiAKHFBFUk1JU1NJT05fTEFZRVJfVU5TUEVDSUZJRUQQABIdChlQRVJNSVNTSU9OX0xBWUVSX0RFRkFVTFRTEAESGwoXUEVSTUlTU0lPTl9MQVlFUl9DT05GSUcQAhIaChZQRVJNSVNTSU9OX0xBWUVSX0FHRU5UEAMSHAoYUEVSTUlTU0lPTl9MQVlFUl9SRVFVRVNUEAQSHAoYUEVSTUlTU0lPTl9MQVlFUl9TRVNTSU9OEAUSHgoaUEVSTUlTU0lPTl9MQVlFUl9JTkhFUklURUQQBhIaChZQRVJNSVNTSU9OX0xBWUVSX0dSQU5UEAcSGwoXUEVSTUlTU0lPTl9MQVlFUl9FTkdJTkUQCBIhCh1QRVJNSVNTSU9OX0xBWUVSX0FHRU5UX0xJTUlUUxAJEh4KGlBFUk1JU1NJT05fTEFZRVJfV09SS1NQQUNFEAoSGwoXUEVSTUlTU0lPTl9MQVlFUl9QUkVTRVQQCyrIAwoQUGVybWlzc2lvblJlYXNvbhIhCh1QRVJNSVNTSU9OX1JFQVNPTl9VTlNQRUNJRklFRBAAEhoKFlBFUk1JU1NJT05fUkVBU09OX1JVTEUQARIdChlQRVJNSVNTSU9OX1JFQVNPTl9OT19SVUxFEAISIAocUEVSTUlTU0lPTl9SRUFTT05fTk9fUEFUVEVSThADEiQKIFBFUk1JU1NJT05fUkVBU09OX09QQVFVRV9DT01NQU5EEAQSGwoXUEVSTUlTU0lPTl9SRUFTT05fR1JBTlQQBRIfChtQRVJNSVNTSU9OX1JFQVNPTl9QUk9URUNURUQQBhIjCh9QRVJNSVNTSU9OX1JFQVNPTl9CUk9LRU5fUE9MSUNZEAcSIgoeUEVSTUlTU0lPTl9SRUFTT05fQUxXQVlTX0FTS0VEEAgSHwobUEVSTUlTU0lPTl9SRUFTT05fTk9UX05BTUVEEAkSJgoiUEVSTUlTU0lPTl9SRUFTT05fR1VBUkRfTk9UX0xPQURFRBAKEh8KG1BFUk1JU1NJT05fUkVBU09OX0NPTkRJVElPThALEh0KGVBFUk1JU1NJT05fUkVBU09OX1NUT1BQRUQQDCpyCgpHcmFudFNjb3BlEhsKF0dSQU5UX1NDT1BFX1VOU1BFQ0lGSUVEEAASFwoTR1JBTlRfU0NPUEVfU0VTU0lPThABEhUKEUdSQU5UX1NDT1BFX0FHRU5UEAISFwoTR1JBTlRfU0NPUEVfUFJPSkVDVBADKpICChFQZXJtaXNzaW9uT3V0Y29tZRIiCh5QRVJNSVNTSU9OX09VVENPTUVfVU5TUEVDSUZJRUQQABIbChdQRVJNSVNTSU9OX09VVENPTUVfT05DRRABEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9BTFdBWVMQAhIdChlQRVJNSVNTSU9OX09VVENPTUVfUkVKRUNUEAMSHgoaUEVSTUlTU0lPTl9PVVRDT01FX0VYUElSRUQQBBIgChxQRVJNSVNTSU9OX09VVENPTUVfV0lUSERSQVdOEAUSHQoZUEVSTUlTU0lPTl9PVVRDT01FX0RFTklFRBAGEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9FRElURUQQByqVAQoMQW5zd2VyTWV0aG9kEh0KGUFOU1dFUl9NRVRIT0RfVU5TUEVDSUZJRUQQABIXChNBTlNXRVJfTUVUSE9EX1JFTEFZEAESGQoVQU5TV0VSX01FVEhPRF9DSEFOTkVMEAISFwoTQU5TV0VSX01FVEhPRF9UT0tFThADEhkKFUFOU1dFUl9NRVRIT0RfU0VTU0lPThAEKlUKBVNob3duEhUKEVNIT1dOX1VOU1BFQ0lGSUVEEAASEQoNU0hPV05fVU5LTk9XThABEg8KC1NIT1dOX1dIT0xFEAISEQoNU0hPV05fUEFSVElBTBADKvACCgxEZWNpc2lvbktpbmQSHQoZREVDSVNJT05fS0lORF9VTlNQRUNJRklFRBAAEhkKFURFQ0lTSU9OX0tJTkRfQUxMT1dFRBABEhgKFERFQ0lTSU9OX0tJTkRfREVOSUVEEAISFwoTREVDSVNJT05fS0lORF9BU0tFRBADEhkKFURFQ0lTSU9OX0tJTkRfU0VUVExFRBAEEhkKFURFQ0lTSU9OX0tJTkRfUkVWT0tFRBAFEhoKFkRFQ0lTSU9OX0tJTkRfUkVQT1JURUQQBhIbChdERUNJU0lPTl9LSU5EX0NPTk5FQ1RFRBAHEhsKF0RFQ0lTSU9OX0tJTkRfQ09ORklSTUVEEAgSFwoTREVDSVNJT05fS0lORF9WT1RFRBAJEhkKFURFQ0lTSU9OX0tJTkRfU1RPUFBFRBALEhkKFURFQ0lTSU9OX0tJTkRfUkVTVU1FRBAMEhgKFERFQ0lTSU9OX0tJTkRfUEVPUExFEA1CJlokdG9vbGdhdGUvZ2VuL29wZW5jb2RlL3Rvb2wvdjE7dG9vbHYxYgZwcm90bzM", [file_buf_validate_validate]);
+  fileDesc("CiFvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb24ucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEipQEKDlBlcm1pc3Npb25SdWxlEh4KCnBlcm1pc3Npb24YASABKAlCCrpIB3IFEAEYgAESGwoHcGF0dGVybhgCIAEoCUIKukgHcgUQARiAIBI+CgZhY3Rpb24YAyABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb25CCrpIB4IBBBABIAASFgoEd2hlbhgEIAEoCUIIukgFcgMYgAgilgMKElBlcm1pc3Npb25EZWNpc2lvbhISCgpwZXJtaXNzaW9uGAEgASgJEg8KB3BhdHRlcm4YAiABKAkSMgoGYWN0aW9uGAMgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjAKBWxheWVyGAQgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISFwoKcnVsZV9pbmRleBgFIAEoDUgAiAEBEi4KBHJ1bGUYBiABKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhAKCGdyYW50X2lkGAcgASgJEg4KBnJlYXNvbhgIIAEoCRI3CgtyZWFzb25fY29kZRgJIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlYXNvbhIsCgdtYXRjaGVzGAogAygLMhsub3BlbmNvZGUudG9vbC52MS5SdWxlTWF0Y2gSFAoMbW9yZV9tYXRjaGVzGAsgASgNQg0KC19ydWxlX2luZGV4Is4BCglSdWxlTWF0Y2gSMAoFbGF5ZXIYASABKA4yIS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25MYXllchIOCgZzb3VyY2UYAiABKAkSEgoKcnVsZV9pbmRleBgDIAEoDRIuCgRydWxlGAQgASgLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIMCgR0ZXh0GAUgASgJEg8KB2RlY2lkZWQYBiABKAgSDQoFdW5tZXQYByABKAkSDQoFcGxhY2UYCCABKAkijgEKCFJ1bGVMaXN0EjAKBWxheWVyGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISDgoGc291cmNlGAIgASgJEi8KBXJ1bGVzGAMgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIPCgdwcm9ibGVtGAQgASgJImoKCkdyYW50TWF0Y2gSDwoFZXhhY3QYASABKAlIABIuCgZwcmVmaXgYAiABKAsyHC5vcGVuY29kZS50b29sLnYxLkFyZ3ZQcmVmaXhIABISCgh3aWxkY2FyZBgDIAEoCUgAQgcKBW1hdGNoIkAKCkFyZ3ZQcmVmaXgSDQoFd29yZHMYASADKAkSEgoKcmlza19raW5kcxgCIAMoDRIPCgdvcHRpb25zGAMgAygJIskBCgVPZmZlchIKCgJpZBgBIAEoCRIMCgR0ZXh0GAIgASgJEisKBXNjb3BlGAMgASgOMhwub3BlbmNvZGUudG9vbC52MS5HcmFudFNjb3BlEisKBW1hdGNoGAQgASgLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoEg8KB2V4cGlyZXMYBSABKAESDwoHYmluZGluZxgGIAEoCRIqCgRhbHNvGAcgAygLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoIsIDCgVHcmFudBIKCgJpZBgBIAEoCRIrCgVzY29wZRgCIAEoDjIcLm9wZW5jb2RlLnRvb2wudjEuR3JhbnRTY29wZRISCgpzZXNzaW9uX2lkGAMgASgJEhIKCnBlcm1pc3Npb24YBCABKAkSKwoFbWF0Y2gYBSABKAsyHC5vcGVuY29kZS50b29sLnYxLkdyYW50TWF0Y2gSDAoEdGV4dBgGIAEoCRIRCgl3b3Jrc3BhY2UYByABKAkSDAoEdG9vbBgIIAEoCRIPCgdiaW5kaW5nGAkgASgJEhUKDXBlcm1pc3Npb25faWQYCiABKAkSEgoKZ3JhbnRlZF9ieRgLIAEoCRIPCgdjcmVhdGVkGAwgASgBEg8KB2V4cGlyZXMYDSABKAESDwoHcmV2b2tlZBgOIAEoARINCgVhZ2VudBgPIAEoCRIRCglsYXN0X3VzZWQYECABKAESEQoJc3VzcGVuZGVkGBEgASgBEigKBnZvdGVycxgUIAMoCzIYLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uEi4KBm1ldGhvZBgVIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuQW5zd2VyTWV0aG9kIv4DChFQZXJtaXNzaW9uU2V0dGxlZBIVCg1wZXJtaXNzaW9uX2lkGAEgASgJEhIKCnNlc3Npb25faWQYAiABKAkSDwoHY2FsbF9pZBgDIAEoCRI0CgdvdXRjb21lGAQgASgOMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uT3V0Y29tZRIKCgJieRgFIAEoCRIPCgdtZXNzYWdlGAYgASgJEhAKCHJlcGx5X2lkGAcgASgJEhAKCGdyYW50X2lkGAggASgJEgwKBHRpbWUYCSABKAESFQoNYW5zd2VyX2RpZ2VzdBgKIAEoCRIUCgxzZXR0bGVkX3dpdGgYCyABKAkSMQoHYW5zd2VycxgMIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUXVlc3Rpb25BbnN3ZXISKAoGcGVyc29uGA0gASgLMhgub3BlbmNvZGUudG9vbC52MS5QZXJzb24SLgoGbWV0aG9kGA4gASgOMh4ub3BlbmNvZGUudG9vbC52MS5BbnN3ZXJNZXRob2QSJgoFc2hvd24YECABKA4yFy5vcGVuY29kZS50b29sLnYxLlNob3duEg4KBnJlYXNvbhgPIAEoCRIlCgV2b3RlcxgRIAMoCzIWLm9wZW5jb2RlLnRvb2wudjEuVm90ZRIPCgdjaGFubmVsGBIgASgJIskBCgxBcHByb3ZhbE5lZWQSMgoDYWxsGAEgAygLMiUub3BlbmNvZGUudG9vbC52MS5BcHByb3ZhbFJlcXVpcmVtZW50Eg4KBnJlamVjdBgCIAEoDRIuCgZtZXRob2QYAyABKA4yHi5vcGVuY29kZS50b29sLnYxLkFuc3dlck1ldGhvZBIXCg9yZWFzb25fcmVxdWlyZWQYBCABKAgSFgoOc2hvd25fcmVxdWlyZWQYBSABKAgSFAoMb3RoZXJfcGVyc29uGAYgASgIIjQKE0FwcHJvdmFsUmVxdWlyZW1lbnQSDwoHYXBwcm92ZRgBIAEoDRIMCgRmcm9tGAIgAygJIuACCgRWb3RlEigKBnBlcnNvbhgBIAEoCzIYLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uEjQKB291dGNvbWUYAiABKA4yIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25PdXRjb21lEhAKCG9mZmVyX2lkGAMgASgJEhMKC3ZpZXdfZGlnZXN0GAQgASgJEi4KBm1ldGhvZBgFIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuQW5zd2VyTWV0aG9kEg4KBnJlYXNvbhgGIAEoCRIMCgR0aW1lGAcgASgBEgoKAmJ5GAkgASgJEhAKCHJlcGx5X2lkGAogASgJEhUKDWFuc3dlcl9kaWdlc3QYCyABKAkSJgoFc2hvd24YDCABKA4yFy5vcGVuY29kZS50b29sLnYxLlNob3duEg8KB2NoYW5uZWwYDSABKAkSDwoHZXhwaXJlcxgOIAEoAUoECAgQCSJ0Cg9QZXJtaXNzaW9uVm90ZWQSFQoNcGVybWlzc2lvbl9pZBgBIAEoCRISCgpzZXNzaW9uX2lkGAIgASgJEg8KB2NhbGxfaWQYAyABKAkSJQoFdm90ZXMYBCADKAsyFi5vcGVuY29kZS50b29sLnYxLlZvdGUiUwoGUGVyc29uEgoKAmlkGAEgASgJEg4KBmlzc3VlchgCIAEoCRIPCgdzdWJqZWN0GAMgASgJEgwKBG5hbWUYBCABKAkSDgoGZ3JvdXBzGAUgAygJIpoCCgxTaWduZWRBbnN3ZXISFQoNcGVybWlzc2lvbl9pZBgBIAEoCRITCgt2aWV3X2RpZ2VzdBgCIAEoCRIUCgxzaG93bl9kaWdlc3QYAyABKAkSNAoHb3V0Y29tZRgEIAEoDjIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbk91dGNvbWUSEAoIb2ZmZXJfaWQYBSABKAkSEgoKb2ZmZXJfdGV4dBgGIAEoCRIPCgdleHBpcmVzGAcgASgBEg4KBnJlYXNvbhgIIAEoCRIVCg1lZGl0ZWRfZGlnZXN0GAkgASgJEg8KB2VhcmxpZXIYCiABKAkSEQoJcGVyc29uX2lkGAsgASgJEhAKCHN0b3JlX2lkGAwgASgJIv8BCg5QYXNza2V5UmVjZWlwdBIfCg1jcmVkZW50aWFsX2lkGAEgASgMQgi6SAV6AxiACBIcCgpwdWJsaWNfa2V5GAIgASgMQgi6SAV6AxiAEBIkChJhdXRoZW50aWNhdG9yX2RhdGEYAyABKAxCCLpIBXoDGIAgEiIKEGNsaWVudF9kYXRhX2pzb24YBCABKAxCCLpIBXoDGIAgEhsKCXNpZ25hdHVyZRgFIAEoDEIIukgFegMYgEASFwoFbm9uY2UYBiABKAxCCLpIBXoDGIABEi4KBmFuc3dlchgHIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuU2lnbmVkQW5zd2VyIoEBCghRdWVzdGlvbhIQCghxdWVzdGlvbhgBIAEoCRIOCgZoZWFkZXIYAiABKAkSMQoHb3B0aW9ucxgDIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUXVlc3Rpb25PcHRpb24SEAoIbXVsdGlwbGUYBCABKAgSDgoGY3VzdG9tGAUgASgIIjQKDlF1ZXN0aW9uT3B0aW9uEg0KBWxhYmVsGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJIjMKDlF1ZXN0aW9uQW5zd2VyEiEKBnZhbHVlcxgBIAMoCUIRukgOkgELEBUiB3IFEAEYgCAigAYKDkRlY2lzaW9uUmVjb3JkEiwKBGtpbmQYASABKA4yHi5vcGVuY29kZS50b29sLnYxLkRlY2lzaW9uS2luZBISCgpzZXNzaW9uX2lkGAIgASgJEg8KB2NhbGxfaWQYAyABKAkSDAoEdG9vbBgEIAEoCRINCgVhZ2VudBgFIAEoCRIRCglwcmluY2lwYWwYBiABKAkSCgoCYnkYByABKAkSDgoGZGlnZXN0GAggASgJEjcKCWRlY2lzaW9ucxgJIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEhYKDnBlcm1pc3Npb25faWRzGAogAygJEjQKB3NldHRsZWQYCyABKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkEicKBmdyYW50cxgMIAMoCzIXLm9wZW5jb2RlLnRvb2wudjEuR3JhbnQSLAoGcmVwb3J0GA0gASgLMhwub3BlbmNvZGUudG9vbC52MS5Ib3N0UmVwb3J0Ei4KCXJlcXVlc3RlchgOIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuUmVxdWVzdGVyEi4KB3RyYWZmaWMYDyADKAsyHS5vcGVuY29kZS50b29sLnYxLkhvc3RUcmFmZmljEigKBnBlcnNvbhgQIAEoCzIYLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uEi4KBm1ldGhvZBgRIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuQW5zd2VyTWV0aG9kEiQKBHZvdGUYEiABKAsyFi5vcGVuY29kZS50b29sLnYxLlZvdGUSMQoHcmVjZWlwdBgTIAEoCzIgLm9wZW5jb2RlLnRvb2wudjEuUGFzc2tleVJlY2VpcHQSLgoFZmFjdHMYFCABKAsyHy5vcGVuY29kZS50b29sLnYxLkRlY2lzaW9uRmFjdHMSLgoGc2hhZG93GBUgASgLMh4ub3BlbmNvZGUudG9vbC52MS5Qb2xpY3lTaGFkb3ciegoMUG9saWN5U2hhZG93EjIKBmFjdGlvbhgBIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkFjdGlvbhI2CghkZWNpc2lvbhgCIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uIqoBCg1EZWNpc2lvbkZhY3RzEg8KB3ZlcnNpb24YASABKAkSDQoFcnVsZXMYAiABKAkSDQoFcGxhY2UYAyABKAkSMgoGYWN0aW9uGAQgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEhEKCXdvcmtzcGFjZRgFIAEoCRIRCglkaXJlY3RvcnkYBiABKAkSEAoIcmVjb3JkZWQYByABKAkiagoLSG9zdFRyYWZmaWMSDAoEaG9zdBgBIAEoCRIMCgRwb3J0GAIgASgNEhMKC2Nvbm5lY3Rpb25zGAMgASgNEhIKCnNlbnRfYnl0ZXMYBCABKAQSFgoOcmVjZWl2ZWRfYnl0ZXMYBSABKAQiQAoKSG9zdFJlcG9ydBIOCgZmYWlsZWQYASABKAgSFAoMaW5wdXRfZGlnZXN0GAIgASgJEgwKBGxhdGUYAyABKAgicgoJUmVxdWVzdGVyEjAKBGtpbmQYASABKAlCIrpIH3IdMhteW2EtejAtOV1bYS16MC05Ll8tXXswLDYzfSQSFwoFcGxhY2UYAiABKAlCCLpIBXIDGIAgEhoKCHN1YmFnZW50GAMgASgJQgi6SAVyAxiAASKjAQoKQXVkaXRFbnRyeRILCgNzZXEYASABKAQSDAoEdGltZRgCIAEoARIXCg9yb290X3Nlc3Npb25faWQYAyABKAkSEAoIcHJldmlvdXMYBCABKAkSDAoEaGFzaBgFIAEoCRIPCgdjb250ZW50GAYgASgMEjAKBnJlY29yZBgHIAEoCzIgLm9wZW5jb2RlLnRvb2wudjEuRGVjaXNpb25SZWNvcmQqiQEKEFBlcm1pc3Npb25BY3Rpb24SIQodUEVSTUlTU0lPTl9BQ1RJT05fVU5TUEVDSUZJRUQQABIbChdQRVJNSVNTSU9OX0FDVElPTl9BTExPVxABEhkKFVBFUk1JU1NJT05fQUNUSU9OX0FTSxACEhoKFlBFUk1JU1NJT05fQUNUSU9OX0RFTlkQAyqAAwoPUGVybWlzc2lvbkxheWVyEiAKHFBFUk1JU1NJT05fTEFZRVJfVU5TUEVDSUZJRUQQABIdChlQRVJNSVNTSU9OX0xBWUVSX0RFRkFVTFRTEAESGwoXUEVSTUlTU0lPTl9MQVlFUl9DT05GSUcQAhIaChZQRVJNSVNTSU9OX0xBWUVSX0FHRU5UEAMSHAoYUEVSTUlTU0lPTl9MQVlFUl9SRVFVRVNUEAQSHAoYUEVSTUlTU0lPTl9MQVlFUl9TRVNTSU9OEAUSHgoaUEVSTUlTU0lPTl9MQVlFUl9JTkhFUklURUQQBhIaChZQRVJNSVNTSU9OX0xBWUVSX0dSQU5UEAcSGwoXUEVSTUlTU0lPTl9MQVlFUl9FTkdJTkUQCBIhCh1QRVJNSVNTSU9OX0xBWUVSX0FHRU5UX0xJTUlUUxAJEh4KGlBFUk1JU1NJT05fTEFZRVJfV09SS1NQQUNFEAoSGwoXUEVSTUlTU0lPTl9MQVlFUl9QUkVTRVQQCyrIAwoQUGVybWlzc2lvblJlYXNvbhIhCh1QRVJNSVNTSU9OX1JFQVNPTl9VTlNQRUNJRklFRBAAEhoKFlBFUk1JU1NJT05fUkVBU09OX1JVTEUQARIdChlQRVJNSVNTSU9OX1JFQVNPTl9OT19SVUxFEAISIAocUEVSTUlTU0lPTl9SRUFTT05fTk9fUEFUVEVSThADEiQKIFBFUk1JU1NJT05fUkVBU09OX09QQVFVRV9DT01NQU5EEAQSGwoXUEVSTUlTU0lPTl9SRUFTT05fR1JBTlQQBRIfChtQRVJNSVNTSU9OX1JFQVNPTl9QUk9URUNURUQQBhIjCh9QRVJNSVNTSU9OX1JFQVNPTl9CUk9LRU5fUE9MSUNZEAcSIgoeUEVSTUlTU0lPTl9SRUFTT05fQUxXQVlTX0FTS0VEEAgSHwobUEVSTUlTU0lPTl9SRUFTT05fTk9UX05BTUVEEAkSJgoiUEVSTUlTU0lPTl9SRUFTT05fR1VBUkRfTk9UX0xPQURFRBAKEh8KG1BFUk1JU1NJT05fUkVBU09OX0NPTkRJVElPThALEh0KGVBFUk1JU1NJT05fUkVBU09OX1NUT1BQRUQQDCpyCgpHcmFudFNjb3BlEhsKF0dSQU5UX1NDT1BFX1VOU1BFQ0lGSUVEEAASFwoTR1JBTlRfU0NPUEVfU0VTU0lPThABEhUKEUdSQU5UX1NDT1BFX0FHRU5UEAISFwoTR1JBTlRfU0NPUEVfUFJPSkVDVBADKpICChFQZXJtaXNzaW9uT3V0Y29tZRIiCh5QRVJNSVNTSU9OX09VVENPTUVfVU5TUEVDSUZJRUQQABIbChdQRVJNSVNTSU9OX09VVENPTUVfT05DRRABEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9BTFdBWVMQAhIdChlQRVJNSVNTSU9OX09VVENPTUVfUkVKRUNUEAMSHgoaUEVSTUlTU0lPTl9PVVRDT01FX0VYUElSRUQQBBIgChxQRVJNSVNTSU9OX09VVENPTUVfV0lUSERSQVdOEAUSHQoZUEVSTUlTU0lPTl9PVVRDT01FX0RFTklFRBAGEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9FRElURUQQByrRAQoMQW5zd2VyTWV0aG9kEh0KGUFOU1dFUl9NRVRIT0RfVU5TUEVDSUZJRUQQABIXChNBTlNXRVJfTUVUSE9EX1JFTEFZEAESGQoVQU5TV0VSX01FVEhPRF9DSEFOTkVMEAISFwoTQU5TV0VSX01FVEhPRF9UT0tFThADEhkKFUFOU1dFUl9NRVRIT0RfU0VTU0lPThAEEh8KG0FOU1dFUl9NRVRIT0RfRlJFU0hfU0VTU0lPThAFEhkKFUFOU1dFUl9NRVRIT0RfUEFTU0tFWRAGKlUKBVNob3duEhUKEVNIT1dOX1VOU1BFQ0lGSUVEEAASEQoNU0hPV05fVU5LTk9XThABEg8KC1NIT1dOX1dIT0xFEAISEQoNU0hPV05fUEFSVElBTBADKvACCgxEZWNpc2lvbktpbmQSHQoZREVDSVNJT05fS0lORF9VTlNQRUNJRklFRBAAEhkKFURFQ0lTSU9OX0tJTkRfQUxMT1dFRBABEhgKFERFQ0lTSU9OX0tJTkRfREVOSUVEEAISFwoTREVDSVNJT05fS0lORF9BU0tFRBADEhkKFURFQ0lTSU9OX0tJTkRfU0VUVExFRBAEEhkKFURFQ0lTSU9OX0tJTkRfUkVWT0tFRBAFEhoKFkRFQ0lTSU9OX0tJTkRfUkVQT1JURUQQBhIbChdERUNJU0lPTl9LSU5EX0NPTk5FQ1RFRBAHEhsKF0RFQ0lTSU9OX0tJTkRfQ09ORklSTUVEEAgSFwoTREVDSVNJT05fS0lORF9WT1RFRBAJEhkKFURFQ0lTSU9OX0tJTkRfU1RPUFBFRBALEhkKFURFQ0lTSU9OX0tJTkRfUkVTVU1FRBAMEhgKFERFQ0lTSU9OX0tJTkRfUEVPUExFEA1CJlokdG9vbGdhdGUvZ2VuL29wZW5jb2RlL3Rvb2wvdjE7dG9vbHYxYgZwcm90bzM", [file_buf_validate_validate]);
 
 /**
  * PermissionRule decides about every permission and pattern that it matches; if several rules of one list match, the
@@ -565,6 +565,13 @@ export type Grant = Message<"opencode.tool.v1.Grant"> & {
    * @generated from field: repeated opencode.tool.v1.Person voters = 20;
    */
   voters: Person[];
+
+  /**
+   * method is the weakest one of these votes: a grant covers no request whose `need` wants a stronger one.
+   *
+   * @generated from field: opencode.tool.v1.AnswerMethod method = 21;
+   */
+  method: AnswerMethod;
 };
 
 /**
@@ -744,6 +751,13 @@ export type ApprovalNeed = Message<"opencode.tool.v1.ApprovalNeed"> & {
    * @generated from field: uint32 reject = 2;
    */
   reject: number;
+
+  /**
+   * method is the least proof of an approval and of an edit; UNSPECIFIED: any. A weaker one fails with METHOD_TOO_WEAK.
+   *
+   * @generated from field: opencode.tool.v1.AnswerMethod method = 3;
+   */
+  method: AnswerMethod;
 
   /**
    * reason_required is true if an approval without PermissionResponse.reason is refused (REASON_MISSING).
@@ -1006,6 +1020,175 @@ export const PersonSchema: GenMessage<Person> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_permission, 13);
 
 /**
+ * SignedAnswer is what a person signs with a passkey when they answer.
+ *
+ * @generated from message opencode.tool.v1.SignedAnswer
+ */
+export type SignedAnswer = Message<"opencode.tool.v1.SignedAnswer"> & {
+  /**
+   * permission_id is the permission request.
+   *
+   * @generated from field: string permission_id = 1;
+   */
+  permissionId: string;
+
+  /**
+   * view_digest is CallView.digest of the request.
+   *
+   * @generated from field: string view_digest = 2;
+   */
+  viewDigest: string;
+
+  /**
+   * shown_digest is the lowercase hexadecimal SHA-256 of what was shown: the client computes it from what is on its page, the
+   * service from the request. It is that of JSON without spaces, in which each message is the list of its fields: `digest`,
+   * `permission`, `display`, `warnings`, `risks` (kind, parts), `view` (tool, title, input (path, text, bytes, sha256), files
+   * (path, sha256, bytes, lines, use, changed_since_read), complete, missing, input_url, targets), `preview` (diff, command,
+   * paths, hosts, url, text, hidden (count, paths)), `need` (all (approve, from), reject, method, reason_required,
+   * shown_required, other_person). Enums are numbers; an absent message is null.
+   *
+   * @generated from field: string shown_digest = 3;
+   */
+  shownDigest: string;
+
+  /**
+   * outcome is ONCE, ALWAYS or EDITED.
+   *
+   * @generated from field: opencode.tool.v1.PermissionOutcome outcome = 4;
+   */
+  outcome: PermissionOutcome;
+
+  /**
+   * offer_id is the offer of an ALWAYS, and offer_text its text; empty otherwise.
+   *
+   * @generated from field: string offer_id = 5;
+   */
+  offerId: string;
+
+  /**
+   * offer_text is Offer.text.
+   *
+   * @generated from field: string offer_text = 6;
+   */
+  offerText: string;
+
+  /**
+   * expires is PermissionResponse.expires.
+   *
+   * @generated from field: double expires = 7;
+   */
+  expires: number;
+
+  /**
+   * reason is PermissionResponse.reason.
+   *
+   * @generated from field: string reason = 8;
+   */
+  reason: string;
+
+  /**
+   * edited_digest is the lowercase hexadecimal SHA-256 of PermissionResponse.input as canonical JSON (RFC 8785); empty
+   * where the answer edits nothing.
+   *
+   * @generated from field: string edited_digest = 9;
+   */
+  editedDigest: string;
+
+  /**
+   * earlier is `answer_digest`, a space and `time` of the vote that the answer replaces; empty for the first of the person.
+   *
+   * @generated from field: string earlier = 10;
+   */
+  earlier: string;
+
+  /**
+   * person_id is the person.
+   *
+   * @generated from field: string person_id = 11;
+   */
+  personId: string;
+
+  /**
+   * store_id is GetServerInfoResponse.store_id.
+   *
+   * @generated from field: string store_id = 12;
+   */
+  storeId: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.SignedAnswer.
+ * Use `create(SignedAnswerSchema)` to create a new message.
+ */
+export const SignedAnswerSchema: GenMessage<SignedAnswer> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission, 14);
+
+/**
+ * PasskeyReceipt proves an answer: the assertion (WebAuthn) of a passkey whose challenge is the SHA-256 of
+ * `toolgate-answer-v1`, the nonce, and the JSON of SignedAnswer with sorted keys, no spaces and all fields: numbers for
+ * `outcome` and `expires`, lowerCamelCase names. `toolgate audit verify` checks it without the service.
+ *
+ * @generated from message opencode.tool.v1.PasskeyReceipt
+ */
+export type PasskeyReceipt = Message<"opencode.tool.v1.PasskeyReceipt"> & {
+  /**
+   * credential_id is that of the passkey.
+   *
+   * @generated from field: bytes credential_id = 1;
+   */
+  credentialId: Uint8Array;
+
+  /**
+   * public_key is its COSE key. The service sets it.
+   *
+   * @generated from field: bytes public_key = 2;
+   */
+  publicKey: Uint8Array;
+
+  /**
+   * authenticator_data is what the authenticator signed about itself.
+   *
+   * @generated from field: bytes authenticator_data = 3;
+   */
+  authenticatorData: Uint8Array;
+
+  /**
+   * client_data_json is what the browser signed: type, challenge and origin.
+   *
+   * @generated from field: bytes client_data_json = 4;
+   */
+  clientDataJson: Uint8Array;
+
+  /**
+   * signature is over both.
+   *
+   * @generated from field: bytes signature = 5;
+   */
+  signature: Uint8Array;
+
+  /**
+   * nonce is that of BeginStepUp.
+   *
+   * @generated from field: bytes nonce = 6;
+   */
+  nonce: Uint8Array;
+
+  /**
+   * answer is what was signed. The service sets it from the answer that it received and the request that it stores.
+   *
+   * @generated from field: opencode.tool.v1.SignedAnswer answer = 7;
+   */
+  answer?: SignedAnswer | undefined;
+};
+
+/**
+ * Describes the message opencode.tool.v1.PasskeyReceipt.
+ * Use `create(PasskeyReceiptSchema)` to create a new message.
+ */
+export const PasskeyReceiptSchema: GenMessage<PasskeyReceipt> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission, 15);
+
+/**
  * Question is one question to a person, with the form of its answer. The service makes it from the call: control and
  * bidirectional characters in it are escaped, so that a label in an answer is the label that was displayed.
  *
@@ -1053,7 +1236,7 @@ export type Question = Message<"opencode.tool.v1.Question"> & {
  * Use `create(QuestionSchema)` to create a new message.
  */
 export const QuestionSchema: GenMessage<Question> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 14);
+  messageDesc(file_opencode_tool_v1_permission, 16);
 
 /**
  * QuestionOption is an answer to choose.
@@ -1081,7 +1264,7 @@ export type QuestionOption = Message<"opencode.tool.v1.QuestionOption"> & {
  * Use `create(QuestionOptionSchema)` to create a new message.
  */
 export const QuestionOptionSchema: GenMessage<QuestionOption> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 15);
+  messageDesc(file_opencode_tool_v1_permission, 17);
 
 /**
  * QuestionAnswer is a person's answer to one question.
@@ -1103,7 +1286,7 @@ export type QuestionAnswer = Message<"opencode.tool.v1.QuestionAnswer"> & {
  * Use `create(QuestionAnswerSchema)` to create a new message.
  */
 export const QuestionAnswerSchema: GenMessage<QuestionAnswer> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 16);
+  messageDesc(file_opencode_tool_v1_permission, 18);
 
 /**
  * DecisionRecord is a decision: about what, and by which principal, rule or grant. It is written in the same atomic
@@ -1244,6 +1427,13 @@ export type DecisionRecord = Message<"opencode.tool.v1.DecisionRecord"> & {
   vote?: Vote | undefined;
 
   /**
+   * receipt proves the answer or vote of this record; only where its method is PASSKEY.
+   *
+   * @generated from field: opencode.tool.v1.PasskeyReceipt receipt = 19;
+   */
+  receipt?: PasskeyReceipt | undefined;
+
+  /**
    * facts is what the decision by rules rests on, for SimulatePolicy; only for ALLOWED, DENIED and ASKED, where rules
    * decided. Absent in what an earlier version wrote, and where a plugin or a stop decided.
    *
@@ -1264,7 +1454,7 @@ export type DecisionRecord = Message<"opencode.tool.v1.DecisionRecord"> & {
  * Use `create(DecisionRecordSchema)` to create a new message.
  */
 export const DecisionRecordSchema: GenMessage<DecisionRecord> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 17);
+  messageDesc(file_opencode_tool_v1_permission, 19);
 
 /**
  * PolicyShadow is what rules that are tried beside those in force come to. They decide nothing. They judge the same asks
@@ -1294,7 +1484,7 @@ export type PolicyShadow = Message<"opencode.tool.v1.PolicyShadow"> & {
  * Use `create(PolicyShadowSchema)` to create a new message.
  */
 export const PolicyShadowSchema: GenMessage<PolicyShadow> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 18);
+  messageDesc(file_opencode_tool_v1_permission, 20);
 
 /**
  * DecisionFacts is what a decision by rules rests on, apart from the rules: with it the decision can be repeated by other
@@ -1359,7 +1549,7 @@ export type DecisionFacts = Message<"opencode.tool.v1.DecisionFacts"> & {
  * Use `create(DecisionFactsSchema)` to create a new message.
  */
 export const DecisionFactsSchema: GenMessage<DecisionFacts> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 19);
+  messageDesc(file_opencode_tool_v1_permission, 21);
 
 /**
  * HostTraffic is what the commands of a call sent to one host and port through the proxy, and received.
@@ -1408,7 +1598,7 @@ export type HostTraffic = Message<"opencode.tool.v1.HostTraffic"> & {
  * Use `create(HostTrafficSchema)` to create a new message.
  */
 export const HostTrafficSchema: GenMessage<HostTraffic> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 20);
+  messageDesc(file_opencode_tool_v1_permission, 22);
 
 /**
  * HostReport is the report of a host on a delegated call, without its text.
@@ -1443,7 +1633,7 @@ export type HostReport = Message<"opencode.tool.v1.HostReport"> & {
  * Use `create(HostReportSchema)` to create a new message.
  */
 export const HostReportSchema: GenMessage<HostReport> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 21);
+  messageDesc(file_opencode_tool_v1_permission, 23);
 
 /**
  * Requester is the agent for which a session makes its calls, in the words of the program that opened the session. People
@@ -1479,7 +1669,7 @@ export type Requester = Message<"opencode.tool.v1.Requester"> & {
  * Use `create(RequesterSchema)` to create a new message.
  */
 export const RequesterSchema: GenMessage<Requester> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 22);
+  messageDesc(file_opencode_tool_v1_permission, 24);
 
 /**
  * AuditEntry is one link of the chain of records of a session tree. The chain makes evident that a record was changed,
@@ -1547,7 +1737,7 @@ export type AuditEntry = Message<"opencode.tool.v1.AuditEntry"> & {
  * Use `create(AuditEntrySchema)` to create a new message.
  */
 export const AuditEntrySchema: GenMessage<AuditEntry> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 23);
+  messageDesc(file_opencode_tool_v1_permission, 25);
 
 /**
  * PermissionAction is the verdict of a rule on what it matches.
@@ -2002,6 +2192,22 @@ export const AnswerMethod = {
    * @generated from enum value: ANSWER_METHOD_SESSION = 4;
    */
   SESSION: 4,
+
+  /**
+   * ANSWER_METHOD_FRESH_SESSION: such a sign-in in the first five minutes, if it was made at an identity provider or with a
+   * code of the service or of an admin: not by a device flow, nor with a code that another sign-in of the person created.
+   * Recorded where ApprovalNeed.method is this; otherwise such a sign-in is a SESSION.
+   *
+   * @generated from enum value: ANSWER_METHOD_FRESH_SESSION = 5;
+   */
+  FRESH_SESSION: 5,
+
+  /**
+   * ANSWER_METHOD_PASSKEY: a signature of a passkey over this one answer (PermissionResponse.receipt).
+   *
+   * @generated from enum value: ANSWER_METHOD_PASSKEY = 6;
+   */
+  PASSKEY: 6,
 } as const;
 
 /**

@@ -17,7 +17,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/person_service.proto.
  */
 export const file_opencode_tool_v1_person_service: GenFile = /*@__PURE__*/
-  fileDesc("CiVvcGVuY29kZS90b29sL3YxL3BlcnNvbl9zZXJ2aWNlLnByb3RvEhBvcGVuY29kZS50b29sLnYxIv0BCgxQZXJzb25SZWNvcmQSCgoCaWQYASABKAkSKAoGcGVyc29uGAIgASgLMhgub3BlbmNvZGUudG9vbC52MS5QZXJzb24SDwoHY3JlYXRlZBgDIAEoARIPCgdyZXZva2VkGAQgASgBEhIKCmludml0ZWRfYnkYBSABKAkSLQoHZGV2aWNlcxgGIAMoCzIcLm9wZW5jb2RlLnRvb2wudjEuQ3JlZGVudGlhbBIOCgZjbGFpbXMYByADKAkSDwoHY2xhaW1lZBgIIAEoARIxCghhY2NvdW50cxgJIAMoCzIfLm9wZW5jb2RlLnRvb2wudjEuTGlua2VkQWNjb3VudCIrCg1MaW5rZWRBY2NvdW50EgoKAmlkGAEgASgJEg4KBmxpbmtlZBgCIAEoASJPCg1BY2NvdW50UmVjb3JkEgoKAmlkGAEgASgJEhEKCXBlcnNvbl9pZBgCIAEoCRIOCgZsaW5rZWQYAyABKAESDwoHZXhwaXJlcxgEIAEoASIkCghMYXN0U2VlbhIKCgJpZBgBIAEoCRIMCgR0aW1lGAIgASgBIkwKD1Byb3ZpZGVyUmVmcmVzaBIKCgJpZBgBIAEoCRIQCghwcm92aWRlchgCIAEoCRIOCgZzZWFsZWQYAyABKAwSCwoDZHVlGAQgASgBIk4KEUxpc3RQZW9wbGVSZXF1ZXN0EhsKCXBhZ2Vfc2l6ZRgBIAEoDUIIukgFKgMY9AMSHAoKcGFnZV90b2tlbhgCIAEoCUIIukgFcgMYgAIiXQoSTGlzdFBlb3BsZVJlc3BvbnNlEi4KBnBlb3BsZRgBIAMoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJFChNSZW5hbWVQZXJzb25SZXF1ZXN0EhUKAmlkGAEgASgJQgm6SAZyBBABGEASFwoEbmFtZRgCIAEoCUIJukgGcgQQARhAIkYKFFJlbmFtZVBlcnNvblJlc3BvbnNlEi4KBnBlcnNvbhgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkIiwKE1Jldm9rZVBlcnNvblJlcXVlc3QSFQoCaWQYASABKAlCCbpIBnIEEAEYQCJGChRSZXZva2VQZXJzb25SZXNwb25zZRIuCgZwZXJzb24YASABKAsyHi5vcGVuY29kZS50b29sLnYxLlBlcnNvblJlY29yZCIUChJMaW5rQWNjb3VudFJlcXVlc3QiNAoTTGlua0FjY291bnRSZXNwb25zZRIMCgRjb2RlGAEgASgJEg8KB2V4cGlyZXMYAiABKAEiTAoUVW5saW5rQWNjb3VudFJlcXVlc3QSHAoJcGVyc29uX2lkGAEgASgJQgm6SAZyBBABGEASFgoCaWQYAiABKAlCCrpIB3IFEAEYgAEiRwoVVW5saW5rQWNjb3VudFJlc3BvbnNlEi4KBnBlcnNvbhgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkMuQDCg1QZXJzb25TZXJ2aWNlElcKCkxpc3RQZW9wbGUSIy5vcGVuY29kZS50b29sLnYxLkxpc3RQZW9wbGVSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5MaXN0UGVvcGxlUmVzcG9uc2USXQoMUmVuYW1lUGVyc29uEiUub3BlbmNvZGUudG9vbC52MS5SZW5hbWVQZXJzb25SZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5SZW5hbWVQZXJzb25SZXNwb25zZRJdCgxSZXZva2VQZXJzb24SJS5vcGVuY29kZS50b29sLnYxLlJldm9rZVBlcnNvblJlcXVlc3QaJi5vcGVuY29kZS50b29sLnYxLlJldm9rZVBlcnNvblJlc3BvbnNlEloKC0xpbmtBY2NvdW50EiQub3BlbmNvZGUudG9vbC52MS5MaW5rQWNjb3VudFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkxpbmtBY2NvdW50UmVzcG9uc2USYAoNVW5saW5rQWNjb3VudBImLm9wZW5jb2RlLnRvb2wudjEuVW5saW5rQWNjb3VudFJlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLlVubGlua0FjY291bnRSZXNwb25zZUImWiR0b29sZ2F0ZS9nZW4vb3BlbmNvZGUvdG9vbC92MTt0b29sdjFiBnByb3RvMw", [file_buf_validate_validate, file_opencode_tool_v1_credential_service, file_opencode_tool_v1_permission]);
+  fileDesc("CiVvcGVuY29kZS90b29sL3YxL3BlcnNvbl9zZXJ2aWNlLnByb3RvEhBvcGVuY29kZS50b29sLnYxIqoCCgxQZXJzb25SZWNvcmQSCgoCaWQYASABKAkSKAoGcGVyc29uGAIgASgLMhgub3BlbmNvZGUudG9vbC52MS5QZXJzb24SDwoHY3JlYXRlZBgDIAEoARIPCgdyZXZva2VkGAQgASgBEhIKCmludml0ZWRfYnkYBSABKAkSLQoHZGV2aWNlcxgGIAMoCzIcLm9wZW5jb2RlLnRvb2wudjEuQ3JlZGVudGlhbBIOCgZjbGFpbXMYByADKAkSDwoHY2xhaW1lZBgIIAEoARIxCghhY2NvdW50cxgJIAMoCzIfLm9wZW5jb2RlLnRvb2wudjEuTGlua2VkQWNjb3VudBIrCghwYXNza2V5cxgKIAMoCzIZLm9wZW5jb2RlLnRvb2wudjEuUGFzc2tleSJ7CgdQYXNza2V5EgoKAmlkGAEgASgJEhEKCXBlcnNvbl9pZBgCIAEoCRISCgpwdWJsaWNfa2V5GAMgASgMEg0KBWxhYmVsGAQgASgJEg8KB2NyZWF0ZWQYBSABKAESDAoEdXNlZBgGIAEoARIPCgdjb3VudGVyGAcgASgNIisKDUxpbmtlZEFjY291bnQSCgoCaWQYASABKAkSDgoGbGlua2VkGAIgASgBIk8KDUFjY291bnRSZWNvcmQSCgoCaWQYASABKAkSEQoJcGVyc29uX2lkGAIgASgJEg4KBmxpbmtlZBgDIAEoARIPCgdleHBpcmVzGAQgASgBIiQKCExhc3RTZWVuEgoKAmlkGAEgASgJEgwKBHRpbWUYAiABKAEiTAoPUHJvdmlkZXJSZWZyZXNoEgoKAmlkGAEgASgJEhAKCHByb3ZpZGVyGAIgASgJEg4KBnNlYWxlZBgDIAEoDBILCgNkdWUYBCABKAEiTgoRTGlzdFBlb3BsZVJlcXVlc3QSGwoJcGFnZV9zaXplGAEgASgNQgi6SAUqAxj0AxIcCgpwYWdlX3Rva2VuGAIgASgJQgi6SAVyAxiAAiJdChJMaXN0UGVvcGxlUmVzcG9uc2USLgoGcGVvcGxlGAEgAygLMh4ub3BlbmNvZGUudG9vbC52MS5QZXJzb25SZWNvcmQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIkUKE1JlbmFtZVBlcnNvblJlcXVlc3QSFQoCaWQYASABKAlCCbpIBnIEEAEYQBIXCgRuYW1lGAIgASgJQgm6SAZyBBABGEAiRgoUUmVuYW1lUGVyc29uUmVzcG9uc2USLgoGcGVyc29uGAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5QZXJzb25SZWNvcmQiLAoTUmV2b2tlUGVyc29uUmVxdWVzdBIVCgJpZBgBIAEoCUIJukgGcgQQARhAIkYKFFJldm9rZVBlcnNvblJlc3BvbnNlEi4KBnBlcnNvbhgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkIhQKEkxpbmtBY2NvdW50UmVxdWVzdCI0ChNMaW5rQWNjb3VudFJlc3BvbnNlEgwKBGNvZGUYASABKAkSDwoHZXhwaXJlcxgCIAEoASJMChRVbmxpbmtBY2NvdW50UmVxdWVzdBIcCglwZXJzb25faWQYASABKAlCCbpIBnIEEAEYQBIWCgJpZBgCIAEoCUIKukgHcgUQARiAASJHChVVbmxpbmtBY2NvdW50UmVzcG9uc2USLgoGcGVyc29uGAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5QZXJzb25SZWNvcmQiFQoTQmVnaW5QYXNza2V5UmVxdWVzdCJMChRCZWdpblBhc3NrZXlSZXNwb25zZRINCgVub25jZRgBIAEoDBINCgVycF9pZBgCIAEoCRIWCg5jcmVkZW50aWFsX2lkcxgDIAMoDCK1AQoURmluaXNoUGFzc2tleVJlcXVlc3QSFwoFbm9uY2UYASABKAxCCLpIBXoDGIABEiEKDWNyZWRlbnRpYWxfaWQYAiABKAxCCrpIB3oFEAEY/wcSIgoQY2xpZW50X2RhdGFfanNvbhgDIAEoDEIIukgFegMYgCASJQoSYXR0ZXN0YXRpb25fb2JqZWN0GAQgASgMQgm6SAZ6BBiAgAESFgoFbGFiZWwYBSABKAlCB7pIBHICGEAiRwoVRmluaXNoUGFzc2tleVJlc3BvbnNlEi4KBnBlcnNvbhgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkIkwKFFJlbW92ZVBhc3NrZXlSZXF1ZXN0EhwKCXBlcnNvbl9pZBgBIAEoCUIJukgGcgQQARhAEhYKAmlkGAIgASgJQgq6SAdyBRABGPgKIkcKFVJlbW92ZVBhc3NrZXlSZXNwb25zZRIuCgZwZXJzb24YASABKAsyHi5vcGVuY29kZS50b29sLnYxLlBlcnNvblJlY29yZDKHBgoNUGVyc29uU2VydmljZRJXCgpMaXN0UGVvcGxlEiMub3BlbmNvZGUudG9vbC52MS5MaXN0UGVvcGxlUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlb3BsZVJlc3BvbnNlEl0KDFJlbmFtZVBlcnNvbhIlLm9wZW5jb2RlLnRvb2wudjEuUmVuYW1lUGVyc29uUmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuUmVuYW1lUGVyc29uUmVzcG9uc2USXQoMUmV2b2tlUGVyc29uEiUub3BlbmNvZGUudG9vbC52MS5SZXZva2VQZXJzb25SZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5SZXZva2VQZXJzb25SZXNwb25zZRJaCgtMaW5rQWNjb3VudBIkLm9wZW5jb2RlLnRvb2wudjEuTGlua0FjY291bnRSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5MaW5rQWNjb3VudFJlc3BvbnNlEmAKDVVubGlua0FjY291bnQSJi5vcGVuY29kZS50b29sLnYxLlVubGlua0FjY291bnRSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5VbmxpbmtBY2NvdW50UmVzcG9uc2USXQoMQmVnaW5QYXNza2V5EiUub3BlbmNvZGUudG9vbC52MS5CZWdpblBhc3NrZXlSZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5CZWdpblBhc3NrZXlSZXNwb25zZRJgCg1GaW5pc2hQYXNza2V5EiYub3BlbmNvZGUudG9vbC52MS5GaW5pc2hQYXNza2V5UmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuRmluaXNoUGFzc2tleVJlc3BvbnNlEmAKDVJlbW92ZVBhc3NrZXkSJi5vcGVuY29kZS50b29sLnYxLlJlbW92ZVBhc3NrZXlSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5SZW1vdmVQYXNza2V5UmVzcG9uc2VCJlokdG9vbGdhdGUvZ2VuL29wZW5jb2RlL3Rvb2wvdjE7dG9vbHYxYgZwcm90bzM", [file_buf_validate_validate, file_opencode_tool_v1_credential_service, file_opencode_tool_v1_permission]);
 
 /**
  * PersonRecord is a person with what the service knows about them.
@@ -88,6 +88,13 @@ export type PersonRecord = Message<"opencode.tool.v1.PersonRecord"> & {
    * @generated from field: repeated opencode.tool.v1.LinkedAccount accounts = 9;
    */
   accounts: LinkedAccount[];
+
+  /**
+   * passkeys are those of the person, the oldest first.
+   *
+   * @generated from field: repeated opencode.tool.v1.Passkey passkeys = 10;
+   */
+  passkeys: Passkey[];
 };
 
 /**
@@ -96,6 +103,69 @@ export type PersonRecord = Message<"opencode.tool.v1.PersonRecord"> & {
  */
 export const PersonRecordSchema: GenMessage<PersonRecord> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_person_service, 0);
+
+/**
+ * Passkey is a key with which a person signs answers.
+ *
+ * @generated from message opencode.tool.v1.Passkey
+ */
+export type Passkey = Message<"opencode.tool.v1.Passkey"> & {
+  /**
+   * id is that of the credential, in base64url.
+   *
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * person_id is the person.
+   *
+   * @generated from field: string person_id = 2;
+   */
+  personId: string;
+
+  /**
+   * public_key is the COSE key.
+   *
+   * @generated from field: bytes public_key = 3;
+   */
+  publicKey: Uint8Array;
+
+  /**
+   * label is the name of the device that made it.
+   *
+   * @generated from field: string label = 4;
+   */
+  label: string;
+
+  /**
+   * created is the time at which it was made, in ms since the epoch.
+   *
+   * @generated from field: double created = 5;
+   */
+  created: number;
+
+  /**
+   * used is the time of the last answer that it signed, in ms since the epoch; 0 if there is none.
+   *
+   * @generated from field: double used = 6;
+   */
+  used: number;
+
+  /**
+   * counter is the number of signatures that the authenticator reported last; 0 if it counts none.
+   *
+   * @generated from field: uint32 counter = 7;
+   */
+  counter: number;
+};
+
+/**
+ * Describes the message opencode.tool.v1.Passkey.
+ * Use `create(PasskeySchema)` to create a new message.
+ */
+export const PasskeySchema: GenMessage<Passkey> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 1);
 
 /**
  * LinkedAccount is an account of a person at a channel.
@@ -123,7 +193,7 @@ export type LinkedAccount = Message<"opencode.tool.v1.LinkedAccount"> & {
  * Use `create(LinkedAccountSchema)` to create a new message.
  */
 export const LinkedAccountSchema: GenMessage<LinkedAccount> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 1);
+  messageDesc(file_opencode_tool_v1_person_service, 2);
 
 /**
  * AccountRecord is an account, or a code with which one is linked, as it is stored.
@@ -165,7 +235,7 @@ export type AccountRecord = Message<"opencode.tool.v1.AccountRecord"> & {
  * Use `create(AccountRecordSchema)` to create a new message.
  */
 export const AccountRecordSchema: GenMessage<AccountRecord> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 2);
+  messageDesc(file_opencode_tool_v1_person_service, 3);
 
 /**
  * LastSeen is the time of the last request of a credential, as it is stored.
@@ -193,7 +263,7 @@ export type LastSeen = Message<"opencode.tool.v1.LastSeen"> & {
  * Use `create(LastSeenSchema)` to create a new message.
  */
 export const LastSeenSchema: GenMessage<LastSeen> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 3);
+  messageDesc(file_opencode_tool_v1_person_service, 4);
 
 /**
  * ProviderRefresh is the right of a sign-in to read the groups of its person again, as it is stored.
@@ -235,7 +305,7 @@ export type ProviderRefresh = Message<"opencode.tool.v1.ProviderRefresh"> & {
  * Use `create(ProviderRefreshSchema)` to create a new message.
  */
 export const ProviderRefreshSchema: GenMessage<ProviderRefresh> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 4);
+  messageDesc(file_opencode_tool_v1_person_service, 5);
 
 /**
  * ListPeopleRequest pages through the persons.
@@ -263,7 +333,7 @@ export type ListPeopleRequest = Message<"opencode.tool.v1.ListPeopleRequest"> & 
  * Use `create(ListPeopleRequestSchema)` to create a new message.
  */
 export const ListPeopleRequestSchema: GenMessage<ListPeopleRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 5);
+  messageDesc(file_opencode_tool_v1_person_service, 6);
 
 /**
  * ListPeopleResponse is a page of the persons.
@@ -291,7 +361,7 @@ export type ListPeopleResponse = Message<"opencode.tool.v1.ListPeopleResponse"> 
  * Use `create(ListPeopleResponseSchema)` to create a new message.
  */
 export const ListPeopleResponseSchema: GenMessage<ListPeopleResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 6);
+  messageDesc(file_opencode_tool_v1_person_service, 7);
 
 /**
  * RenamePersonRequest gives a person a name.
@@ -319,7 +389,7 @@ export type RenamePersonRequest = Message<"opencode.tool.v1.RenamePersonRequest"
  * Use `create(RenamePersonRequestSchema)` to create a new message.
  */
 export const RenamePersonRequestSchema: GenMessage<RenamePersonRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 7);
+  messageDesc(file_opencode_tool_v1_person_service, 8);
 
 /**
  * RenamePersonResponse is the person with the name.
@@ -340,7 +410,7 @@ export type RenamePersonResponse = Message<"opencode.tool.v1.RenamePersonRespons
  * Use `create(RenamePersonResponseSchema)` to create a new message.
  */
 export const RenamePersonResponseSchema: GenMessage<RenamePersonResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 8);
+  messageDesc(file_opencode_tool_v1_person_service, 9);
 
 /**
  * RevokePersonRequest names a person.
@@ -361,7 +431,7 @@ export type RevokePersonRequest = Message<"opencode.tool.v1.RevokePersonRequest"
  * Use `create(RevokePersonRequestSchema)` to create a new message.
  */
 export const RevokePersonRequestSchema: GenMessage<RevokePersonRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 9);
+  messageDesc(file_opencode_tool_v1_person_service, 10);
 
 /**
  * RevokePersonResponse is the person after they were revoked.
@@ -382,7 +452,7 @@ export type RevokePersonResponse = Message<"opencode.tool.v1.RevokePersonRespons
  * Use `create(RevokePersonResponseSchema)` to create a new message.
  */
 export const RevokePersonResponseSchema: GenMessage<RevokePersonResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 10);
+  messageDesc(file_opencode_tool_v1_person_service, 11);
 
 /**
  * LinkAccountRequest asks for a code.
@@ -397,7 +467,7 @@ export type LinkAccountRequest = Message<"opencode.tool.v1.LinkAccountRequest"> 
  * Use `create(LinkAccountRequestSchema)` to create a new message.
  */
 export const LinkAccountRequestSchema: GenMessage<LinkAccountRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 11);
+  messageDesc(file_opencode_tool_v1_person_service, 12);
 
 /**
  * LinkAccountResponse is a code.
@@ -425,7 +495,7 @@ export type LinkAccountResponse = Message<"opencode.tool.v1.LinkAccountResponse"
  * Use `create(LinkAccountResponseSchema)` to create a new message.
  */
 export const LinkAccountResponseSchema: GenMessage<LinkAccountResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 12);
+  messageDesc(file_opencode_tool_v1_person_service, 13);
 
 /**
  * UnlinkAccountRequest names an account of a person.
@@ -453,7 +523,7 @@ export type UnlinkAccountRequest = Message<"opencode.tool.v1.UnlinkAccountReques
  * Use `create(UnlinkAccountRequestSchema)` to create a new message.
  */
 export const UnlinkAccountRequestSchema: GenMessage<UnlinkAccountRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 13);
+  messageDesc(file_opencode_tool_v1_person_service, 14);
 
 /**
  * UnlinkAccountResponse is the person without the account.
@@ -474,7 +544,176 @@ export type UnlinkAccountResponse = Message<"opencode.tool.v1.UnlinkAccountRespo
  * Use `create(UnlinkAccountResponseSchema)` to create a new message.
  */
 export const UnlinkAccountResponseSchema: GenMessage<UnlinkAccountResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 14);
+  messageDesc(file_opencode_tool_v1_person_service, 15);
+
+/**
+ * BeginPasskeyRequest asks for a nonce.
+ *
+ * @generated from message opencode.tool.v1.BeginPasskeyRequest
+ */
+export type BeginPasskeyRequest = Message<"opencode.tool.v1.BeginPasskeyRequest"> & {
+};
+
+/**
+ * Describes the message opencode.tool.v1.BeginPasskeyRequest.
+ * Use `create(BeginPasskeyRequestSchema)` to create a new message.
+ */
+export const BeginPasskeyRequestSchema: GenMessage<BeginPasskeyRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 16);
+
+/**
+ * BeginPasskeyResponse is what the browser needs for a registration.
+ *
+ * @generated from message opencode.tool.v1.BeginPasskeyResponse
+ */
+export type BeginPasskeyResponse = Message<"opencode.tool.v1.BeginPasskeyResponse"> & {
+  /**
+   * nonce is the challenge.
+   *
+   * @generated from field: bytes nonce = 1;
+   */
+  nonce: Uint8Array;
+
+  /**
+   * rp_id is the domain of the passkey: the host of `public_url`.
+   *
+   * @generated from field: string rp_id = 2;
+   */
+  rpId: string;
+
+  /**
+   * credential_ids are the passkeys that the person has.
+   *
+   * @generated from field: repeated bytes credential_ids = 3;
+   */
+  credentialIds: Uint8Array[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.BeginPasskeyResponse.
+ * Use `create(BeginPasskeyResponseSchema)` to create a new message.
+ */
+export const BeginPasskeyResponseSchema: GenMessage<BeginPasskeyResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 17);
+
+/**
+ * FinishPasskeyRequest is the registration that the browser made, without attestation.
+ *
+ * @generated from message opencode.tool.v1.FinishPasskeyRequest
+ */
+export type FinishPasskeyRequest = Message<"opencode.tool.v1.FinishPasskeyRequest"> & {
+  /**
+   * nonce is that of BeginPasskey.
+   *
+   * @generated from field: bytes nonce = 1;
+   */
+  nonce: Uint8Array;
+
+  /**
+   * credential_id is that of the passkey.
+   *
+   * @generated from field: bytes credential_id = 2;
+   */
+  credentialId: Uint8Array;
+
+  /**
+   * client_data_json is what the browser says: type, challenge and origin.
+   *
+   * @generated from field: bytes client_data_json = 3;
+   */
+  clientDataJson: Uint8Array;
+
+  /**
+   * attestation_object is what the authenticator says: its data with the public key.
+   *
+   * @generated from field: bytes attestation_object = 4;
+   */
+  attestationObject: Uint8Array;
+
+  /**
+   * label is the name of the device.
+   *
+   * @generated from field: string label = 5;
+   */
+  label: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.FinishPasskeyRequest.
+ * Use `create(FinishPasskeyRequestSchema)` to create a new message.
+ */
+export const FinishPasskeyRequestSchema: GenMessage<FinishPasskeyRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 18);
+
+/**
+ * FinishPasskeyResponse is the person with the passkey.
+ *
+ * @generated from message opencode.tool.v1.FinishPasskeyResponse
+ */
+export type FinishPasskeyResponse = Message<"opencode.tool.v1.FinishPasskeyResponse"> & {
+  /**
+   * person is the person.
+   *
+   * @generated from field: opencode.tool.v1.PersonRecord person = 1;
+   */
+  person?: PersonRecord | undefined;
+};
+
+/**
+ * Describes the message opencode.tool.v1.FinishPasskeyResponse.
+ * Use `create(FinishPasskeyResponseSchema)` to create a new message.
+ */
+export const FinishPasskeyResponseSchema: GenMessage<FinishPasskeyResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 19);
+
+/**
+ * RemovePasskeyRequest names a passkey of a person.
+ *
+ * @generated from message opencode.tool.v1.RemovePasskeyRequest
+ */
+export type RemovePasskeyRequest = Message<"opencode.tool.v1.RemovePasskeyRequest"> & {
+  /**
+   * person_id is the person.
+   *
+   * @generated from field: string person_id = 1;
+   */
+  personId: string;
+
+  /**
+   * id is Passkey.id.
+   *
+   * @generated from field: string id = 2;
+   */
+  id: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.RemovePasskeyRequest.
+ * Use `create(RemovePasskeyRequestSchema)` to create a new message.
+ */
+export const RemovePasskeyRequestSchema: GenMessage<RemovePasskeyRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 20);
+
+/**
+ * RemovePasskeyResponse is the person without the passkey.
+ *
+ * @generated from message opencode.tool.v1.RemovePasskeyResponse
+ */
+export type RemovePasskeyResponse = Message<"opencode.tool.v1.RemovePasskeyResponse"> & {
+  /**
+   * person is the person.
+   *
+   * @generated from field: opencode.tool.v1.PersonRecord person = 1;
+   */
+  person?: PersonRecord | undefined;
+};
+
+/**
+ * Describes the message opencode.tool.v1.RemovePasskeyResponse.
+ * Use `create(RemovePasskeyResponseSchema)` to create a new message.
+ */
+export const RemovePasskeyResponseSchema: GenMessage<RemovePasskeyResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 21);
 
 /**
  * PersonService manages the persons of the service. CredentialService.CreateCode with `new_person` invites one.
@@ -536,6 +775,39 @@ export const PersonService: GenService<{
     methodKind: "unary";
     input: typeof UnlinkAccountRequestSchema;
     output: typeof UnlinkAccountResponseSchema;
+  },
+  /**
+   * BeginPasskey returns what a browser needs to make a passkey for the person who asks, within 120 s. The sign-in has to be
+   * fresh (ANSWER_METHOD_FRESH_SESSION), otherwise it fails with METHOD_TOO_WEAK: who only took over a sign-in adds no
+   * passkey. Roles: approver, admin.
+   *
+   * @generated from rpc opencode.tool.v1.PersonService.BeginPasskey
+   */
+  beginPasskey: {
+    methodKind: "unary";
+    input: typeof BeginPasskeyRequestSchema;
+    output: typeof BeginPasskeyResponseSchema;
+  },
+  /**
+   * FinishPasskey stores that passkey; a person has at most 10. A registration that is forged, late or of another page fails
+   * with RECEIPT_REFUSED. Roles: approver, admin.
+   *
+   * @generated from rpc opencode.tool.v1.PersonService.FinishPasskey
+   */
+  finishPasskey: {
+    methodKind: "unary";
+    input: typeof FinishPasskeyRequestSchema;
+    output: typeof FinishPasskeyResponseSchema;
+  },
+  /**
+   * RemovePasskey removes a passkey. What it signed can still be verified. Roles: approver for the own person, admin for any.
+   *
+   * @generated from rpc opencode.tool.v1.PersonService.RemovePasskey
+   */
+  removePasskey: {
+    methodKind: "unary";
+    input: typeof RemovePasskeyRequestSchema;
+    output: typeof RemovePasskeyResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_opencode_tool_v1_person_service, 0);

@@ -207,8 +207,9 @@ const (
 	// worker connects again with `held` within `resume_ms`. Metadata: `ms`.
 	ErrorReason_ERROR_REASON_WORKER_SILENT ErrorReason = 60
 	// ERROR_REASON_METHOD_TOO_WEAK (permission_denied): RespondToPermission: no `[[notify]]` entry lets the channel approve
-	// this request; it may reject. Metadata: `permission_id`, `channel`. LinkAccount: a token asks for the code, not a
-	// sign-in.
+	// this request, or its `need` wants a stronger proof of the person (metadata `method`); it may reject. Metadata:
+	// `permission_id`, `channel`. LinkAccount, BeginStepUp, BeginPasskey: a token asks, not a sign-in, or not a fresh one, or
+	// the person has no passkey.
 	ErrorReason_ERROR_REASON_METHOD_TOO_WEAK ErrorReason = 61
 	// ERROR_REASON_NOT_ELIGIBLE (permission_denied): RespondToPermission only: the person may not approve this request: they
 	// are in none of the groups that its `need` names, the agent works for them, or their token names no person where persons
@@ -221,6 +222,9 @@ const (
 	// whole request, so the person did not see what they would approve; or the request needs that the whole was shown, and the
 	// answer does not say so (`expected_digest`, `shown`), or its view is not complete. Metadata: `permission_id`, `channel`.
 	ErrorReason_ERROR_REASON_NOT_SHOWN ErrorReason = 64
+	// ERROR_REASON_RECEIPT_REFUSED (permission_denied): RespondToPermission, FinishPasskey: the passkey did not sign this; the
+	// message says why. Sign again. Metadata: `permission_id`.
+	ErrorReason_ERROR_REASON_RECEIPT_REFUSED ErrorReason = 65
 	// ERROR_REASON_NO_SUCH_PERSON (not_found): no person has that id, or the person was revoked; of `on_behalf_of` also: has
 	// no sign-in that may answer. Metadata: `person_id`.
 	ErrorReason_ERROR_REASON_NO_SUCH_PERSON ErrorReason = 66
@@ -296,6 +300,7 @@ var (
 		62: "ERROR_REASON_NOT_ELIGIBLE",
 		63: "ERROR_REASON_REASON_MISSING",
 		64: "ERROR_REASON_NOT_SHOWN",
+		65: "ERROR_REASON_RECEIPT_REFUSED",
 		66: "ERROR_REASON_NO_SUCH_PERSON",
 		68: "ERROR_REASON_POLICY_REFUSED",
 		69: "ERROR_REASON_STOPPED",
@@ -359,6 +364,7 @@ var (
 		"ERROR_REASON_NOT_ELIGIBLE":         62,
 		"ERROR_REASON_REASON_MISSING":       63,
 		"ERROR_REASON_NOT_SHOWN":            64,
+		"ERROR_REASON_RECEIPT_REFUSED":      65,
 		"ERROR_REASON_NO_SUCH_PERSON":       66,
 		"ERROR_REASON_POLICY_REFUSED":       68,
 		"ERROR_REASON_STOPPED":              69,
@@ -398,7 +404,7 @@ var File_opencode_tool_v1_error_reason_proto protoreflect.FileDescriptor
 
 const file_opencode_tool_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
-	"#opencode/tool/v1/error_reason.proto\x12\x10opencode.tool.v1*\xfb\x0f\n" +
+	"#opencode/tool/v1/error_reason.proto\x12\x10opencode.tool.v1*\x9d\x10\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_INVALID_MESSAGE\x10\x01\x12\x1e\n" +
@@ -456,7 +462,8 @@ const file_opencode_tool_v1_error_reason_proto_rawDesc = "" +
 	"\x1cERROR_REASON_METHOD_TOO_WEAK\x10=\x12\x1d\n" +
 	"\x19ERROR_REASON_NOT_ELIGIBLE\x10>\x12\x1f\n" +
 	"\x1bERROR_REASON_REASON_MISSING\x10?\x12\x1a\n" +
-	"\x16ERROR_REASON_NOT_SHOWN\x10@\x12\x1f\n" +
+	"\x16ERROR_REASON_NOT_SHOWN\x10@\x12 \n" +
+	"\x1cERROR_REASON_RECEIPT_REFUSED\x10A\x12\x1f\n" +
 	"\x1bERROR_REASON_NO_SUCH_PERSON\x10B\x12\x1f\n" +
 	"\x1bERROR_REASON_POLICY_REFUSED\x10D\x12\x18\n" +
 	"\x14ERROR_REASON_STOPPED\x10E\x12%\n" +

@@ -431,6 +431,12 @@ const (
 	AnswerMethod_ANSWER_METHOD_TOKEN AnswerMethod = 3
 	// ANSWER_METHOD_SESSION: the sign-in of a browser or terminal.
 	AnswerMethod_ANSWER_METHOD_SESSION AnswerMethod = 4
+	// ANSWER_METHOD_FRESH_SESSION: such a sign-in in the first five minutes, if it was made at an identity provider or with a
+	// code of the service or of an admin: not by a device flow, nor with a code that another sign-in of the person created.
+	// Recorded where ApprovalNeed.method is this; otherwise such a sign-in is a SESSION.
+	AnswerMethod_ANSWER_METHOD_FRESH_SESSION AnswerMethod = 5
+	// ANSWER_METHOD_PASSKEY: a signature of a passkey over this one answer (PermissionResponse.receipt).
+	AnswerMethod_ANSWER_METHOD_PASSKEY AnswerMethod = 6
 )
 
 // Enum value maps for AnswerMethod.
@@ -441,13 +447,17 @@ var (
 		2: "ANSWER_METHOD_CHANNEL",
 		3: "ANSWER_METHOD_TOKEN",
 		4: "ANSWER_METHOD_SESSION",
+		5: "ANSWER_METHOD_FRESH_SESSION",
+		6: "ANSWER_METHOD_PASSKEY",
 	}
 	AnswerMethod_value = map[string]int32{
-		"ANSWER_METHOD_UNSPECIFIED": 0,
-		"ANSWER_METHOD_RELAY":       1,
-		"ANSWER_METHOD_CHANNEL":     2,
-		"ANSWER_METHOD_TOKEN":       3,
-		"ANSWER_METHOD_SESSION":     4,
+		"ANSWER_METHOD_UNSPECIFIED":   0,
+		"ANSWER_METHOD_RELAY":         1,
+		"ANSWER_METHOD_CHANNEL":       2,
+		"ANSWER_METHOD_TOKEN":         3,
+		"ANSWER_METHOD_SESSION":       4,
+		"ANSWER_METHOD_FRESH_SESSION": 5,
+		"ANSWER_METHOD_PASSKEY":       6,
 	}
 )
 
@@ -1366,7 +1376,9 @@ type Grant struct {
 	Suspended float64 `protobuf:"fixed64,17,opt,name=suspended,proto3" json:"suspended,omitempty"`
 	// voters are the persons whose votes saved the grant, where the permission request had a `need`; empty otherwise. A
 	// permission request with a `need` is covered only by a grant whose voters meet that need now.
-	Voters        []*Person `protobuf:"bytes,20,rep,name=voters,proto3" json:"voters,omitempty"`
+	Voters []*Person `protobuf:"bytes,20,rep,name=voters,proto3" json:"voters,omitempty"`
+	// method is the weakest one of these votes: a grant covers no request whose `need` wants a stronger one.
+	Method        AnswerMethod `protobuf:"varint,21,opt,name=method,proto3,enum=opencode.tool.v1.AnswerMethod" json:"method,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1525,6 +1537,13 @@ func (x *Grant) GetVoters() []*Person {
 		return x.Voters
 	}
 	return nil
+}
+
+func (x *Grant) GetMethod() AnswerMethod {
+	if x != nil {
+		return x.Method
+	}
+	return AnswerMethod_ANSWER_METHOD_UNSPECIFIED
 }
 
 // PermissionSettled is the settlement of a permission request. Each request has exactly one.
@@ -1744,6 +1763,8 @@ type ApprovalNeed struct {
 	// reject is the number of persons who have to reject; 0 and 1: the first rejection settles the request. Any approver may
 	// reject, whatever `from` says.
 	Reject uint32 `protobuf:"varint,2,opt,name=reject,proto3" json:"reject,omitempty"`
+	// method is the least proof of an approval and of an edit; UNSPECIFIED: any. A weaker one fails with METHOD_TOO_WEAK.
+	Method AnswerMethod `protobuf:"varint,3,opt,name=method,proto3,enum=opencode.tool.v1.AnswerMethod" json:"method,omitempty"`
 	// reason_required is true if an approval without PermissionResponse.reason is refused (REASON_MISSING).
 	ReasonRequired bool `protobuf:"varint,4,opt,name=reason_required,json=reasonRequired,proto3" json:"reason_required,omitempty"`
 	// shown_required is true if an approval is refused unless the person was shown the whole request (NOT_SHOWN).
@@ -1796,6 +1817,13 @@ func (x *ApprovalNeed) GetReject() uint32 {
 		return x.Reject
 	}
 	return 0
+}
+
+func (x *ApprovalNeed) GetMethod() AnswerMethod {
+	if x != nil {
+		return x.Method
+	}
+	return AnswerMethod_ANSWER_METHOD_UNSPECIFIED
 }
 
 func (x *ApprovalNeed) GetReasonRequired() bool {
@@ -2190,6 +2218,259 @@ func (x *Person) GetGroups() []string {
 	return nil
 }
 
+// SignedAnswer is what a person signs with a passkey when they answer.
+type SignedAnswer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// permission_id is the permission request.
+	PermissionId string `protobuf:"bytes,1,opt,name=permission_id,json=permissionId,proto3" json:"permission_id,omitempty"`
+	// view_digest is CallView.digest of the request.
+	ViewDigest string `protobuf:"bytes,2,opt,name=view_digest,json=viewDigest,proto3" json:"view_digest,omitempty"`
+	// shown_digest is the lowercase hexadecimal SHA-256 of what was shown: the client computes it from what is on its page, the
+	// service from the request. It is that of JSON without spaces, in which each message is the list of its fields: `digest`,
+	// `permission`, `display`, `warnings`, `risks` (kind, parts), `view` (tool, title, input (path, text, bytes, sha256), files
+	// (path, sha256, bytes, lines, use, changed_since_read), complete, missing, input_url, targets), `preview` (diff, command,
+	// paths, hosts, url, text, hidden (count, paths)), `need` (all (approve, from), reject, method, reason_required,
+	// shown_required, other_person). Enums are numbers; an absent message is null.
+	ShownDigest string `protobuf:"bytes,3,opt,name=shown_digest,json=shownDigest,proto3" json:"shown_digest,omitempty"`
+	// outcome is ONCE, ALWAYS or EDITED.
+	Outcome PermissionOutcome `protobuf:"varint,4,opt,name=outcome,proto3,enum=opencode.tool.v1.PermissionOutcome" json:"outcome,omitempty"`
+	// offer_id is the offer of an ALWAYS, and offer_text its text; empty otherwise.
+	OfferId string `protobuf:"bytes,5,opt,name=offer_id,json=offerId,proto3" json:"offer_id,omitempty"`
+	// offer_text is Offer.text.
+	OfferText string `protobuf:"bytes,6,opt,name=offer_text,json=offerText,proto3" json:"offer_text,omitempty"`
+	// expires is PermissionResponse.expires.
+	Expires float64 `protobuf:"fixed64,7,opt,name=expires,proto3" json:"expires,omitempty"`
+	// reason is PermissionResponse.reason.
+	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// edited_digest is the lowercase hexadecimal SHA-256 of PermissionResponse.input as canonical JSON (RFC 8785); empty
+	// where the answer edits nothing.
+	EditedDigest string `protobuf:"bytes,9,opt,name=edited_digest,json=editedDigest,proto3" json:"edited_digest,omitempty"`
+	// earlier is `answer_digest`, a space and `time` of the vote that the answer replaces; empty for the first of the person.
+	Earlier string `protobuf:"bytes,10,opt,name=earlier,proto3" json:"earlier,omitempty"`
+	// person_id is the person.
+	PersonId string `protobuf:"bytes,11,opt,name=person_id,json=personId,proto3" json:"person_id,omitempty"`
+	// store_id is GetServerInfoResponse.store_id.
+	StoreId       string `protobuf:"bytes,12,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignedAnswer) Reset() {
+	*x = SignedAnswer{}
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignedAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignedAnswer) ProtoMessage() {}
+
+func (x *SignedAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignedAnswer.ProtoReflect.Descriptor instead.
+func (*SignedAnswer) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SignedAnswer) GetPermissionId() string {
+	if x != nil {
+		return x.PermissionId
+	}
+	return ""
+}
+
+func (x *SignedAnswer) GetViewDigest() string {
+	if x != nil {
+		return x.ViewDigest
+	}
+	return ""
+}
+
+func (x *SignedAnswer) GetShownDigest() string {
+	if x != nil {
+		return x.ShownDigest
+	}
+	return ""
+}
+
+func (x *SignedAnswer) GetOutcome() PermissionOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return PermissionOutcome_PERMISSION_OUTCOME_UNSPECIFIED
+}
+
+func (x *SignedAnswer) GetOfferId() string {
+	if x != nil {
+		return x.OfferId
+	}
+	return ""
+}
+
+func (x *SignedAnswer) GetOfferText() string {
+	if x != nil {
+		return x.OfferText
+	}
+	return ""
+}
+
+func (x *SignedAnswer) GetExpires() float64 {
+	if x != nil {
+		return x.Expires
+	}
+	return 0
+}
+
+func (x *SignedAnswer) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *SignedAnswer) GetEditedDigest() string {
+	if x != nil {
+		return x.EditedDigest
+	}
+	return ""
+}
+
+func (x *SignedAnswer) GetEarlier() string {
+	if x != nil {
+		return x.Earlier
+	}
+	return ""
+}
+
+func (x *SignedAnswer) GetPersonId() string {
+	if x != nil {
+		return x.PersonId
+	}
+	return ""
+}
+
+func (x *SignedAnswer) GetStoreId() string {
+	if x != nil {
+		return x.StoreId
+	}
+	return ""
+}
+
+// PasskeyReceipt proves an answer: the assertion (WebAuthn) of a passkey whose challenge is the SHA-256 of
+// `toolgate-answer-v1`, the nonce, and the JSON of SignedAnswer with sorted keys, no spaces and all fields: numbers for
+// `outcome` and `expires`, lowerCamelCase names. `toolgate audit verify` checks it without the service.
+type PasskeyReceipt struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// credential_id is that of the passkey.
+	CredentialId []byte `protobuf:"bytes,1,opt,name=credential_id,json=credentialId,proto3" json:"credential_id,omitempty"`
+	// public_key is its COSE key. The service sets it.
+	PublicKey []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	// authenticator_data is what the authenticator signed about itself.
+	AuthenticatorData []byte `protobuf:"bytes,3,opt,name=authenticator_data,json=authenticatorData,proto3" json:"authenticator_data,omitempty"`
+	// client_data_json is what the browser signed: type, challenge and origin.
+	ClientDataJson []byte `protobuf:"bytes,4,opt,name=client_data_json,json=clientDataJson,proto3" json:"client_data_json,omitempty"`
+	// signature is over both.
+	Signature []byte `protobuf:"bytes,5,opt,name=signature,proto3" json:"signature,omitempty"`
+	// nonce is that of BeginStepUp.
+	Nonce []byte `protobuf:"bytes,6,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	// answer is what was signed. The service sets it from the answer that it received and the request that it stores.
+	Answer        *SignedAnswer `protobuf:"bytes,7,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PasskeyReceipt) Reset() {
+	*x = PasskeyReceipt{}
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PasskeyReceipt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PasskeyReceipt) ProtoMessage() {}
+
+func (x *PasskeyReceipt) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PasskeyReceipt.ProtoReflect.Descriptor instead.
+func (*PasskeyReceipt) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *PasskeyReceipt) GetCredentialId() []byte {
+	if x != nil {
+		return x.CredentialId
+	}
+	return nil
+}
+
+func (x *PasskeyReceipt) GetPublicKey() []byte {
+	if x != nil {
+		return x.PublicKey
+	}
+	return nil
+}
+
+func (x *PasskeyReceipt) GetAuthenticatorData() []byte {
+	if x != nil {
+		return x.AuthenticatorData
+	}
+	return nil
+}
+
+func (x *PasskeyReceipt) GetClientDataJson() []byte {
+	if x != nil {
+		return x.ClientDataJson
+	}
+	return nil
+}
+
+func (x *PasskeyReceipt) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+func (x *PasskeyReceipt) GetNonce() []byte {
+	if x != nil {
+		return x.Nonce
+	}
+	return nil
+}
+
+func (x *PasskeyReceipt) GetAnswer() *SignedAnswer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
 // Question is one question to a person, with the form of its answer. The service makes it from the call: control and
 // bidirectional characters in it are escaped, so that a label in an answer is the label that was displayed.
 type Question struct {
@@ -2210,7 +2491,7 @@ type Question struct {
 
 func (x *Question) Reset() {
 	*x = Question{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2222,7 +2503,7 @@ func (x *Question) String() string {
 func (*Question) ProtoMessage() {}
 
 func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2235,7 +2516,7 @@ func (x *Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Question.ProtoReflect.Descriptor instead.
 func (*Question) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{14}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Question) GetQuestion() string {
@@ -2286,7 +2567,7 @@ type QuestionOption struct {
 
 func (x *QuestionOption) Reset() {
 	*x = QuestionOption{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2298,7 +2579,7 @@ func (x *QuestionOption) String() string {
 func (*QuestionOption) ProtoMessage() {}
 
 func (x *QuestionOption) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2311,7 +2592,7 @@ func (x *QuestionOption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuestionOption.ProtoReflect.Descriptor instead.
 func (*QuestionOption) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{15}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *QuestionOption) GetLabel() string {
@@ -2340,7 +2621,7 @@ type QuestionAnswer struct {
 
 func (x *QuestionAnswer) Reset() {
 	*x = QuestionAnswer{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2352,7 +2633,7 @@ func (x *QuestionAnswer) String() string {
 func (*QuestionAnswer) ProtoMessage() {}
 
 func (x *QuestionAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2365,7 +2646,7 @@ func (x *QuestionAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuestionAnswer.ProtoReflect.Descriptor instead.
 func (*QuestionAnswer) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{16}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *QuestionAnswer) GetValues() []string {
@@ -2420,6 +2701,8 @@ type DecisionRecord struct {
 	Method AnswerMethod `protobuf:"varint,17,opt,name=method,proto3,enum=opencode.tool.v1.AnswerMethod" json:"method,omitempty"`
 	// vote is the vote; only for VOTED.
 	Vote *Vote `protobuf:"bytes,18,opt,name=vote,proto3" json:"vote,omitempty"`
+	// receipt proves the answer or vote of this record; only where its method is PASSKEY.
+	Receipt *PasskeyReceipt `protobuf:"bytes,19,opt,name=receipt,proto3" json:"receipt,omitempty"`
 	// facts is what the decision by rules rests on, for SimulatePolicy; only for ALLOWED, DENIED and ASKED, where rules
 	// decided. Absent in what an earlier version wrote, and where a plugin or a stop decided.
 	Facts *DecisionFacts `protobuf:"bytes,20,opt,name=facts,proto3" json:"facts,omitempty"`
@@ -2431,7 +2714,7 @@ type DecisionRecord struct {
 
 func (x *DecisionRecord) Reset() {
 	*x = DecisionRecord{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2443,7 +2726,7 @@ func (x *DecisionRecord) String() string {
 func (*DecisionRecord) ProtoMessage() {}
 
 func (x *DecisionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2456,7 +2739,7 @@ func (x *DecisionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionRecord.ProtoReflect.Descriptor instead.
 func (*DecisionRecord) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{17}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DecisionRecord) GetKind() DecisionKind {
@@ -2585,6 +2868,13 @@ func (x *DecisionRecord) GetVote() *Vote {
 	return nil
 }
 
+func (x *DecisionRecord) GetReceipt() *PasskeyReceipt {
+	if x != nil {
+		return x.Receipt
+	}
+	return nil
+}
+
 func (x *DecisionRecord) GetFacts() *DecisionFacts {
 	if x != nil {
 		return x.Facts
@@ -2614,7 +2904,7 @@ type PolicyShadow struct {
 
 func (x *PolicyShadow) Reset() {
 	*x = PolicyShadow{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2626,7 +2916,7 @@ func (x *PolicyShadow) String() string {
 func (*PolicyShadow) ProtoMessage() {}
 
 func (x *PolicyShadow) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2639,7 +2929,7 @@ func (x *PolicyShadow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyShadow.ProtoReflect.Descriptor instead.
 func (*PolicyShadow) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{18}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PolicyShadow) GetAction() PermissionAction {
@@ -2681,7 +2971,7 @@ type DecisionFacts struct {
 
 func (x *DecisionFacts) Reset() {
 	*x = DecisionFacts{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[19]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2693,7 +2983,7 @@ func (x *DecisionFacts) String() string {
 func (*DecisionFacts) ProtoMessage() {}
 
 func (x *DecisionFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[19]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2706,7 +2996,7 @@ func (x *DecisionFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionFacts.ProtoReflect.Descriptor instead.
 func (*DecisionFacts) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{19}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DecisionFacts) GetVersion() string {
@@ -2777,7 +3067,7 @@ type HostTraffic struct {
 
 func (x *HostTraffic) Reset() {
 	*x = HostTraffic{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[20]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2789,7 +3079,7 @@ func (x *HostTraffic) String() string {
 func (*HostTraffic) ProtoMessage() {}
 
 func (x *HostTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[20]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2802,7 +3092,7 @@ func (x *HostTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostTraffic.ProtoReflect.Descriptor instead.
 func (*HostTraffic) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{20}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HostTraffic) GetHost() string {
@@ -2855,7 +3145,7 @@ type HostReport struct {
 
 func (x *HostReport) Reset() {
 	*x = HostReport{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[21]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2867,7 +3157,7 @@ func (x *HostReport) String() string {
 func (*HostReport) ProtoMessage() {}
 
 func (x *HostReport) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[21]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2880,7 +3170,7 @@ func (x *HostReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostReport.ProtoReflect.Descriptor instead.
 func (*HostReport) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{21}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HostReport) GetFailed() bool {
@@ -2920,7 +3210,7 @@ type Requester struct {
 
 func (x *Requester) Reset() {
 	*x = Requester{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[22]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2932,7 +3222,7 @@ func (x *Requester) String() string {
 func (*Requester) ProtoMessage() {}
 
 func (x *Requester) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[22]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2945,7 +3235,7 @@ func (x *Requester) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Requester.ProtoReflect.Descriptor instead.
 func (*Requester) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{22}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Requester) GetKind() string {
@@ -2997,7 +3287,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[23]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3009,7 +3299,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[23]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3022,7 +3312,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{23}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AuditEntry) GetSeq() uint64 {
@@ -3141,7 +3431,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x05match\x18\x04 \x01(\v2\x1c.opencode.tool.v1.GrantMatchR\x05match\x12\x18\n" +
 	"\aexpires\x18\x05 \x01(\x01R\aexpires\x12\x18\n" +
 	"\abinding\x18\x06 \x01(\tR\abinding\x120\n" +
-	"\x04also\x18\a \x03(\v2\x1c.opencode.tool.v1.GrantMatchR\x04also\"\xb3\x04\n" +
+	"\x04also\x18\a \x03(\v2\x1c.opencode.tool.v1.GrantMatchR\x04also\"\xeb\x04\n" +
 	"\x05Grant\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x122\n" +
 	"\x05scope\x18\x02 \x01(\x0e2\x1c.opencode.tool.v1.GrantScopeR\x05scope\x12\x1d\n" +
@@ -3165,7 +3455,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x05agent\x18\x0f \x01(\tR\x05agent\x12\x1b\n" +
 	"\tlast_used\x18\x10 \x01(\x01R\blastUsed\x12\x1c\n" +
 	"\tsuspended\x18\x11 \x01(\x01R\tsuspended\x120\n" +
-	"\x06voters\x18\x14 \x03(\v2\x18.opencode.tool.v1.PersonR\x06voters\"\xa0\x05\n" +
+	"\x06voters\x18\x14 \x03(\v2\x18.opencode.tool.v1.PersonR\x06voters\x126\n" +
+	"\x06method\x18\x15 \x01(\x0e2\x1e.opencode.tool.v1.AnswerMethodR\x06method\"\xa0\x05\n" +
 	"\x11PermissionSettled\x12#\n" +
 	"\rpermission_id\x18\x01 \x01(\tR\fpermissionId\x12\x1d\n" +
 	"\n" +
@@ -3186,13 +3477,14 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x05shown\x18\x10 \x01(\x0e2\x17.opencode.tool.v1.ShownR\x05shown\x12\x16\n" +
 	"\x06reason\x18\x0f \x01(\tR\x06reason\x12,\n" +
 	"\x05votes\x18\x11 \x03(\v2\x16.opencode.tool.v1.VoteR\x05votes\x12\x18\n" +
-	"\achannel\x18\x12 \x01(\tR\achannel\"\xd8\x01\n" +
+	"\achannel\x18\x12 \x01(\tR\achannel\"\x8a\x02\n" +
 	"\fApprovalNeed\x127\n" +
 	"\x03all\x18\x01 \x03(\v2%.opencode.tool.v1.ApprovalRequirementR\x03all\x12\x16\n" +
-	"\x06reject\x18\x02 \x01(\rR\x06reject\x12'\n" +
+	"\x06reject\x18\x02 \x01(\rR\x06reject\x126\n" +
+	"\x06method\x18\x03 \x01(\x0e2\x1e.opencode.tool.v1.AnswerMethodR\x06method\x12'\n" +
 	"\x0freason_required\x18\x04 \x01(\bR\x0ereasonRequired\x12%\n" +
 	"\x0eshown_required\x18\x05 \x01(\bR\rshownRequired\x12!\n" +
-	"\fother_person\x18\x06 \x01(\bR\votherPersonJ\x04\b\x03\x10\x04\"C\n" +
+	"\fother_person\x18\x06 \x01(\bR\votherPerson\"C\n" +
 	"\x13ApprovalRequirement\x12\x18\n" +
 	"\aapprove\x18\x01 \x01(\rR\aapprove\x12\x12\n" +
 	"\x04from\x18\x02 \x03(\tR\x04from\"\xd0\x03\n" +
@@ -3223,7 +3515,32 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x06issuer\x18\x02 \x01(\tR\x06issuer\x12\x18\n" +
 	"\asubject\x18\x03 \x01(\tR\asubject\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x16\n" +
-	"\x06groups\x18\x05 \x03(\tR\x06groups\"\xae\x01\n" +
+	"\x06groups\x18\x05 \x03(\tR\x06groups\"\x99\x03\n" +
+	"\fSignedAnswer\x12#\n" +
+	"\rpermission_id\x18\x01 \x01(\tR\fpermissionId\x12\x1f\n" +
+	"\vview_digest\x18\x02 \x01(\tR\n" +
+	"viewDigest\x12!\n" +
+	"\fshown_digest\x18\x03 \x01(\tR\vshownDigest\x12=\n" +
+	"\aoutcome\x18\x04 \x01(\x0e2#.opencode.tool.v1.PermissionOutcomeR\aoutcome\x12\x19\n" +
+	"\boffer_id\x18\x05 \x01(\tR\aofferId\x12\x1d\n" +
+	"\n" +
+	"offer_text\x18\x06 \x01(\tR\tofferText\x12\x18\n" +
+	"\aexpires\x18\a \x01(\x01R\aexpires\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12#\n" +
+	"\redited_digest\x18\t \x01(\tR\feditedDigest\x12\x18\n" +
+	"\aearlier\x18\n" +
+	" \x01(\tR\aearlier\x12\x1b\n" +
+	"\tperson_id\x18\v \x01(\tR\bpersonId\x12\x19\n" +
+	"\bstore_id\x18\f \x01(\tR\astoreId\"\xd5\x02\n" +
+	"\x0ePasskeyReceipt\x12-\n" +
+	"\rcredential_id\x18\x01 \x01(\fB\b\xbaH\x05z\x03\x18\x80\bR\fcredentialId\x12'\n" +
+	"\n" +
+	"public_key\x18\x02 \x01(\fB\b\xbaH\x05z\x03\x18\x80\x10R\tpublicKey\x127\n" +
+	"\x12authenticator_data\x18\x03 \x01(\fB\b\xbaH\x05z\x03\x18\x80 R\x11authenticatorData\x122\n" +
+	"\x10client_data_json\x18\x04 \x01(\fB\b\xbaH\x05z\x03\x18\x80 R\x0eclientDataJson\x12&\n" +
+	"\tsignature\x18\x05 \x01(\fB\b\xbaH\x05z\x03\x18\x80@R\tsignature\x12\x1e\n" +
+	"\x05nonce\x18\x06 \x01(\fB\b\xbaH\x05z\x03\x18\x80\x01R\x05nonce\x126\n" +
+	"\x06answer\x18\a \x01(\v2\x1e.opencode.tool.v1.SignedAnswerR\x06answer\"\xae\x01\n" +
 	"\bQuestion\x12\x1a\n" +
 	"\bquestion\x18\x01 \x01(\tR\bquestion\x12\x16\n" +
 	"\x06header\x18\x02 \x01(\tR\x06header\x12:\n" +
@@ -3234,7 +3551,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\";\n" +
 	"\x0eQuestionAnswer\x12)\n" +
-	"\x06values\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x15\"\ar\x05\x10\x01\x18\x80 R\x06values\"\xf6\x06\n" +
+	"\x06values\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x15\"\ar\x05\x10\x01\x18\x80 R\x06values\"\xb2\a\n" +
 	"\x0eDecisionRecord\x122\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.opencode.tool.v1.DecisionKindR\x04kind\x12\x1d\n" +
 	"\n" +
@@ -3255,7 +3572,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\atraffic\x18\x0f \x03(\v2\x1d.opencode.tool.v1.HostTrafficR\atraffic\x120\n" +
 	"\x06person\x18\x10 \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x126\n" +
 	"\x06method\x18\x11 \x01(\x0e2\x1e.opencode.tool.v1.AnswerMethodR\x06method\x12*\n" +
-	"\x04vote\x18\x12 \x01(\v2\x16.opencode.tool.v1.VoteR\x04vote\x125\n" +
+	"\x04vote\x18\x12 \x01(\v2\x16.opencode.tool.v1.VoteR\x04vote\x12:\n" +
+	"\areceipt\x18\x13 \x01(\v2 .opencode.tool.v1.PasskeyReceiptR\areceipt\x125\n" +
 	"\x05facts\x18\x14 \x01(\v2\x1f.opencode.tool.v1.DecisionFactsR\x05facts\x126\n" +
 	"\x06shadow\x18\x15 \x01(\v2\x1e.opencode.tool.v1.PolicyShadowR\x06shadow\"\x8c\x01\n" +
 	"\fPolicyShadow\x12:\n" +
@@ -3342,13 +3660,15 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x1aPERMISSION_OUTCOME_EXPIRED\x10\x04\x12 \n" +
 	"\x1cPERMISSION_OUTCOME_WITHDRAWN\x10\x05\x12\x1d\n" +
 	"\x19PERMISSION_OUTCOME_DENIED\x10\x06\x12\x1d\n" +
-	"\x19PERMISSION_OUTCOME_EDITED\x10\a*\x95\x01\n" +
+	"\x19PERMISSION_OUTCOME_EDITED\x10\a*\xd1\x01\n" +
 	"\fAnswerMethod\x12\x1d\n" +
 	"\x19ANSWER_METHOD_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13ANSWER_METHOD_RELAY\x10\x01\x12\x19\n" +
 	"\x15ANSWER_METHOD_CHANNEL\x10\x02\x12\x17\n" +
 	"\x13ANSWER_METHOD_TOKEN\x10\x03\x12\x19\n" +
-	"\x15ANSWER_METHOD_SESSION\x10\x04*U\n" +
+	"\x15ANSWER_METHOD_SESSION\x10\x04\x12\x1f\n" +
+	"\x1bANSWER_METHOD_FRESH_SESSION\x10\x05\x12\x19\n" +
+	"\x15ANSWER_METHOD_PASSKEY\x10\x06*U\n" +
 	"\x05Shown\x12\x15\n" +
 	"\x11SHOWN_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSHOWN_UNKNOWN\x10\x01\x12\x0f\n" +
@@ -3383,7 +3703,7 @@ func file_opencode_tool_v1_permission_proto_rawDescGZIP() []byte {
 }
 
 var file_opencode_tool_v1_permission_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_opencode_tool_v1_permission_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_opencode_tool_v1_permission_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_opencode_tool_v1_permission_proto_goTypes = []any{
 	(PermissionAction)(0),       // 0: opencode.tool.v1.PermissionAction
 	(PermissionLayer)(0),        // 1: opencode.tool.v1.PermissionLayer
@@ -3407,16 +3727,18 @@ var file_opencode_tool_v1_permission_proto_goTypes = []any{
 	(*Vote)(nil),                // 19: opencode.tool.v1.Vote
 	(*PermissionVoted)(nil),     // 20: opencode.tool.v1.PermissionVoted
 	(*Person)(nil),              // 21: opencode.tool.v1.Person
-	(*Question)(nil),            // 22: opencode.tool.v1.Question
-	(*QuestionOption)(nil),      // 23: opencode.tool.v1.QuestionOption
-	(*QuestionAnswer)(nil),      // 24: opencode.tool.v1.QuestionAnswer
-	(*DecisionRecord)(nil),      // 25: opencode.tool.v1.DecisionRecord
-	(*PolicyShadow)(nil),        // 26: opencode.tool.v1.PolicyShadow
-	(*DecisionFacts)(nil),       // 27: opencode.tool.v1.DecisionFacts
-	(*HostTraffic)(nil),         // 28: opencode.tool.v1.HostTraffic
-	(*HostReport)(nil),          // 29: opencode.tool.v1.HostReport
-	(*Requester)(nil),           // 30: opencode.tool.v1.Requester
-	(*AuditEntry)(nil),          // 31: opencode.tool.v1.AuditEntry
+	(*SignedAnswer)(nil),        // 22: opencode.tool.v1.SignedAnswer
+	(*PasskeyReceipt)(nil),      // 23: opencode.tool.v1.PasskeyReceipt
+	(*Question)(nil),            // 24: opencode.tool.v1.Question
+	(*QuestionOption)(nil),      // 25: opencode.tool.v1.QuestionOption
+	(*QuestionAnswer)(nil),      // 26: opencode.tool.v1.QuestionAnswer
+	(*DecisionRecord)(nil),      // 27: opencode.tool.v1.DecisionRecord
+	(*PolicyShadow)(nil),        // 28: opencode.tool.v1.PolicyShadow
+	(*DecisionFacts)(nil),       // 29: opencode.tool.v1.DecisionFacts
+	(*HostTraffic)(nil),         // 30: opencode.tool.v1.HostTraffic
+	(*HostReport)(nil),          // 31: opencode.tool.v1.HostReport
+	(*Requester)(nil),           // 32: opencode.tool.v1.Requester
+	(*AuditEntry)(nil),          // 33: opencode.tool.v1.AuditEntry
 }
 var file_opencode_tool_v1_permission_proto_depIdxs = []int32{
 	0,  // 0: opencode.tool.v1.PermissionRule.action:type_name -> opencode.tool.v1.PermissionAction
@@ -3436,40 +3758,45 @@ var file_opencode_tool_v1_permission_proto_depIdxs = []int32{
 	3,  // 14: opencode.tool.v1.Grant.scope:type_name -> opencode.tool.v1.GrantScope
 	12, // 15: opencode.tool.v1.Grant.match:type_name -> opencode.tool.v1.GrantMatch
 	21, // 16: opencode.tool.v1.Grant.voters:type_name -> opencode.tool.v1.Person
-	4,  // 17: opencode.tool.v1.PermissionSettled.outcome:type_name -> opencode.tool.v1.PermissionOutcome
-	24, // 18: opencode.tool.v1.PermissionSettled.answers:type_name -> opencode.tool.v1.QuestionAnswer
-	21, // 19: opencode.tool.v1.PermissionSettled.person:type_name -> opencode.tool.v1.Person
-	5,  // 20: opencode.tool.v1.PermissionSettled.method:type_name -> opencode.tool.v1.AnswerMethod
-	6,  // 21: opencode.tool.v1.PermissionSettled.shown:type_name -> opencode.tool.v1.Shown
-	19, // 22: opencode.tool.v1.PermissionSettled.votes:type_name -> opencode.tool.v1.Vote
-	18, // 23: opencode.tool.v1.ApprovalNeed.all:type_name -> opencode.tool.v1.ApprovalRequirement
-	21, // 24: opencode.tool.v1.Vote.person:type_name -> opencode.tool.v1.Person
-	4,  // 25: opencode.tool.v1.Vote.outcome:type_name -> opencode.tool.v1.PermissionOutcome
-	5,  // 26: opencode.tool.v1.Vote.method:type_name -> opencode.tool.v1.AnswerMethod
-	6,  // 27: opencode.tool.v1.Vote.shown:type_name -> opencode.tool.v1.Shown
-	19, // 28: opencode.tool.v1.PermissionVoted.votes:type_name -> opencode.tool.v1.Vote
-	23, // 29: opencode.tool.v1.Question.options:type_name -> opencode.tool.v1.QuestionOption
-	7,  // 30: opencode.tool.v1.DecisionRecord.kind:type_name -> opencode.tool.v1.DecisionKind
-	9,  // 31: opencode.tool.v1.DecisionRecord.decisions:type_name -> opencode.tool.v1.PermissionDecision
-	16, // 32: opencode.tool.v1.DecisionRecord.settled:type_name -> opencode.tool.v1.PermissionSettled
-	15, // 33: opencode.tool.v1.DecisionRecord.grants:type_name -> opencode.tool.v1.Grant
-	29, // 34: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
-	30, // 35: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
-	28, // 36: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
-	21, // 37: opencode.tool.v1.DecisionRecord.person:type_name -> opencode.tool.v1.Person
-	5,  // 38: opencode.tool.v1.DecisionRecord.method:type_name -> opencode.tool.v1.AnswerMethod
-	19, // 39: opencode.tool.v1.DecisionRecord.vote:type_name -> opencode.tool.v1.Vote
-	27, // 40: opencode.tool.v1.DecisionRecord.facts:type_name -> opencode.tool.v1.DecisionFacts
-	26, // 41: opencode.tool.v1.DecisionRecord.shadow:type_name -> opencode.tool.v1.PolicyShadow
-	0,  // 42: opencode.tool.v1.PolicyShadow.action:type_name -> opencode.tool.v1.PermissionAction
-	9,  // 43: opencode.tool.v1.PolicyShadow.decision:type_name -> opencode.tool.v1.PermissionDecision
-	0,  // 44: opencode.tool.v1.DecisionFacts.action:type_name -> opencode.tool.v1.PermissionAction
-	25, // 45: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	5,  // 17: opencode.tool.v1.Grant.method:type_name -> opencode.tool.v1.AnswerMethod
+	4,  // 18: opencode.tool.v1.PermissionSettled.outcome:type_name -> opencode.tool.v1.PermissionOutcome
+	26, // 19: opencode.tool.v1.PermissionSettled.answers:type_name -> opencode.tool.v1.QuestionAnswer
+	21, // 20: opencode.tool.v1.PermissionSettled.person:type_name -> opencode.tool.v1.Person
+	5,  // 21: opencode.tool.v1.PermissionSettled.method:type_name -> opencode.tool.v1.AnswerMethod
+	6,  // 22: opencode.tool.v1.PermissionSettled.shown:type_name -> opencode.tool.v1.Shown
+	19, // 23: opencode.tool.v1.PermissionSettled.votes:type_name -> opencode.tool.v1.Vote
+	18, // 24: opencode.tool.v1.ApprovalNeed.all:type_name -> opencode.tool.v1.ApprovalRequirement
+	5,  // 25: opencode.tool.v1.ApprovalNeed.method:type_name -> opencode.tool.v1.AnswerMethod
+	21, // 26: opencode.tool.v1.Vote.person:type_name -> opencode.tool.v1.Person
+	4,  // 27: opencode.tool.v1.Vote.outcome:type_name -> opencode.tool.v1.PermissionOutcome
+	5,  // 28: opencode.tool.v1.Vote.method:type_name -> opencode.tool.v1.AnswerMethod
+	6,  // 29: opencode.tool.v1.Vote.shown:type_name -> opencode.tool.v1.Shown
+	19, // 30: opencode.tool.v1.PermissionVoted.votes:type_name -> opencode.tool.v1.Vote
+	4,  // 31: opencode.tool.v1.SignedAnswer.outcome:type_name -> opencode.tool.v1.PermissionOutcome
+	22, // 32: opencode.tool.v1.PasskeyReceipt.answer:type_name -> opencode.tool.v1.SignedAnswer
+	25, // 33: opencode.tool.v1.Question.options:type_name -> opencode.tool.v1.QuestionOption
+	7,  // 34: opencode.tool.v1.DecisionRecord.kind:type_name -> opencode.tool.v1.DecisionKind
+	9,  // 35: opencode.tool.v1.DecisionRecord.decisions:type_name -> opencode.tool.v1.PermissionDecision
+	16, // 36: opencode.tool.v1.DecisionRecord.settled:type_name -> opencode.tool.v1.PermissionSettled
+	15, // 37: opencode.tool.v1.DecisionRecord.grants:type_name -> opencode.tool.v1.Grant
+	31, // 38: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
+	32, // 39: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
+	30, // 40: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
+	21, // 41: opencode.tool.v1.DecisionRecord.person:type_name -> opencode.tool.v1.Person
+	5,  // 42: opencode.tool.v1.DecisionRecord.method:type_name -> opencode.tool.v1.AnswerMethod
+	19, // 43: opencode.tool.v1.DecisionRecord.vote:type_name -> opencode.tool.v1.Vote
+	23, // 44: opencode.tool.v1.DecisionRecord.receipt:type_name -> opencode.tool.v1.PasskeyReceipt
+	29, // 45: opencode.tool.v1.DecisionRecord.facts:type_name -> opencode.tool.v1.DecisionFacts
+	28, // 46: opencode.tool.v1.DecisionRecord.shadow:type_name -> opencode.tool.v1.PolicyShadow
+	0,  // 47: opencode.tool.v1.PolicyShadow.action:type_name -> opencode.tool.v1.PermissionAction
+	9,  // 48: opencode.tool.v1.PolicyShadow.decision:type_name -> opencode.tool.v1.PermissionDecision
+	0,  // 49: opencode.tool.v1.DecisionFacts.action:type_name -> opencode.tool.v1.PermissionAction
+	27, // 50: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
+	51, // [51:51] is the sub-list for method output_type
+	51, // [51:51] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_permission_proto_init() }
@@ -3489,7 +3816,7 @@ func file_opencode_tool_v1_permission_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_opencode_tool_v1_permission_proto_rawDesc), len(file_opencode_tool_v1_permission_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

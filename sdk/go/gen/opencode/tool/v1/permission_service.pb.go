@@ -2616,6 +2616,107 @@ func (x *Attention) GetHasty() uint32 {
 	return 0
 }
 
+// BeginStepUpRequest asks for a nonce.
+type BeginStepUpRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BeginStepUpRequest) Reset() {
+	*x = BeginStepUpRequest{}
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeginStepUpRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeginStepUpRequest) ProtoMessage() {}
+
+func (x *BeginStepUpRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeginStepUpRequest.ProtoReflect.Descriptor instead.
+func (*BeginStepUpRequest) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{37}
+}
+
+// BeginStepUpResponse is what the browser needs for an assertion.
+type BeginStepUpResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// nonce is part of the challenge.
+	Nonce []byte `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	// rp_id is the domain of the passkeys: the host of `public_url`.
+	RpId string `protobuf:"bytes,2,opt,name=rp_id,json=rpId,proto3" json:"rp_id,omitempty"`
+	// credential_ids are the passkeys of the person.
+	CredentialIds [][]byte `protobuf:"bytes,3,rep,name=credential_ids,json=credentialIds,proto3" json:"credential_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BeginStepUpResponse) Reset() {
+	*x = BeginStepUpResponse{}
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeginStepUpResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeginStepUpResponse) ProtoMessage() {}
+
+func (x *BeginStepUpResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_service_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeginStepUpResponse.ProtoReflect.Descriptor instead.
+func (*BeginStepUpResponse) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_service_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *BeginStepUpResponse) GetNonce() []byte {
+	if x != nil {
+		return x.Nonce
+	}
+	return nil
+}
+
+func (x *BeginStepUpResponse) GetRpId() string {
+	if x != nil {
+		return x.RpId
+	}
+	return ""
+}
+
+func (x *BeginStepUpResponse) GetCredentialIds() [][]byte {
+	if x != nil {
+		return x.CredentialIds
+	}
+	return nil
+}
+
 var File_opencode_tool_v1_permission_service_proto protoreflect.FileDescriptor
 
 const file_opencode_tool_v1_permission_service_proto_rawDesc = "" +
@@ -2825,9 +2926,15 @@ const file_opencode_tool_v1_permission_service_proto_rawDesc = "" +
 	"\tmedian_ms\x18\b \x01(\x01H\x00R\bmedianMs\x88\x01\x01\x12\x14\n" +
 	"\x05hasty\x18\t \x01(\rR\x05hastyB\f\n" +
 	"\n" +
-	"_median_ms2\xa8\f\n" +
+	"_median_ms\"\x14\n" +
+	"\x12BeginStepUpRequest\"g\n" +
+	"\x13BeginStepUpResponse\x12\x14\n" +
+	"\x05nonce\x18\x01 \x01(\fR\x05nonce\x12\x13\n" +
+	"\x05rp_id\x18\x02 \x01(\tR\x04rpId\x12%\n" +
+	"\x0ecredential_ids\x18\x03 \x03(\fR\rcredentialIds2\x84\r\n" +
 	"\x11PermissionService\x12T\n" +
-	"\x13RespondToPermission\x12$.opencode.tool.v1.PermissionResponse\x1a\x17.opencode.tool.v1.Empty\x12`\n" +
+	"\x13RespondToPermission\x12$.opencode.tool.v1.PermissionResponse\x1a\x17.opencode.tool.v1.Empty\x12Z\n" +
+	"\vBeginStepUp\x12$.opencode.tool.v1.BeginStepUpRequest\x1a%.opencode.tool.v1.BeginStepUpResponse\x12`\n" +
 	"\rGetPermission\x12&.opencode.tool.v1.GetPermissionRequest\x1a'.opencode.tool.v1.GetPermissionResponse\x12`\n" +
 	"\rReadBoundFile\x12&.opencode.tool.v1.ReadBoundFileRequest\x1a'.opencode.tool.v1.ReadBoundFileResponse\x12f\n" +
 	"\x0fListPermissions\x12(.opencode.tool.v1.ListPermissionsRequest\x1a).opencode.tool.v1.ListPermissionsResponse\x12k\n" +
@@ -2859,7 +2966,7 @@ func file_opencode_tool_v1_permission_service_proto_rawDescGZIP() []byte {
 	return file_opencode_tool_v1_permission_service_proto_rawDescData
 }
 
-var file_opencode_tool_v1_permission_service_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_opencode_tool_v1_permission_service_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_opencode_tool_v1_permission_service_proto_goTypes = []any{
 	(*GetPermissionRequest)(nil),      // 0: opencode.tool.v1.GetPermissionRequest
 	(*GetPermissionResponse)(nil),     // 1: opencode.tool.v1.GetPermissionResponse
@@ -2898,81 +3005,85 @@ var file_opencode_tool_v1_permission_service_proto_goTypes = []any{
 	(*GetAttentionRequest)(nil),       // 34: opencode.tool.v1.GetAttentionRequest
 	(*GetAttentionResponse)(nil),      // 35: opencode.tool.v1.GetAttentionResponse
 	(*Attention)(nil),                 // 36: opencode.tool.v1.Attention
-	(*PermissionRequest)(nil),         // 37: opencode.tool.v1.PermissionRequest
-	(*PermissionSettled)(nil),         // 38: opencode.tool.v1.PermissionSettled
-	(*ToolPart)(nil),                  // 39: opencode.tool.v1.ToolPart
-	(*SessionEvent)(nil),              // 40: opencode.tool.v1.SessionEvent
-	(*Grant)(nil),                     // 41: opencode.tool.v1.Grant
-	(*AuditEntry)(nil),                // 42: opencode.tool.v1.AuditEntry
-	(*PermissionRule)(nil),            // 43: opencode.tool.v1.PermissionRule
-	(PermissionAction)(0),             // 44: opencode.tool.v1.PermissionAction
-	(*PermissionDecision)(nil),        // 45: opencode.tool.v1.PermissionDecision
-	(*RuleList)(nil),                  // 46: opencode.tool.v1.RuleList
-	(*PermissionResponse)(nil),        // 47: opencode.tool.v1.PermissionResponse
-	(*Empty)(nil),                     // 48: opencode.tool.v1.Empty
+	(*BeginStepUpRequest)(nil),        // 37: opencode.tool.v1.BeginStepUpRequest
+	(*BeginStepUpResponse)(nil),       // 38: opencode.tool.v1.BeginStepUpResponse
+	(*PermissionRequest)(nil),         // 39: opencode.tool.v1.PermissionRequest
+	(*PermissionSettled)(nil),         // 40: opencode.tool.v1.PermissionSettled
+	(*ToolPart)(nil),                  // 41: opencode.tool.v1.ToolPart
+	(*SessionEvent)(nil),              // 42: opencode.tool.v1.SessionEvent
+	(*Grant)(nil),                     // 43: opencode.tool.v1.Grant
+	(*AuditEntry)(nil),                // 44: opencode.tool.v1.AuditEntry
+	(*PermissionRule)(nil),            // 45: opencode.tool.v1.PermissionRule
+	(PermissionAction)(0),             // 46: opencode.tool.v1.PermissionAction
+	(*PermissionDecision)(nil),        // 47: opencode.tool.v1.PermissionDecision
+	(*RuleList)(nil),                  // 48: opencode.tool.v1.RuleList
+	(*PermissionResponse)(nil),        // 49: opencode.tool.v1.PermissionResponse
+	(*Empty)(nil),                     // 50: opencode.tool.v1.Empty
 }
 var file_opencode_tool_v1_permission_service_proto_depIdxs = []int32{
-	37, // 0: opencode.tool.v1.GetPermissionResponse.permission:type_name -> opencode.tool.v1.PermissionRequest
-	38, // 1: opencode.tool.v1.GetPermissionResponse.settled:type_name -> opencode.tool.v1.PermissionSettled
-	39, // 2: opencode.tool.v1.GetPermissionResponse.part:type_name -> opencode.tool.v1.ToolPart
-	37, // 3: opencode.tool.v1.ListPermissionsResponse.permissions:type_name -> opencode.tool.v1.PermissionRequest
-	40, // 4: opencode.tool.v1.WatchPermissionsResponse.event:type_name -> opencode.tool.v1.SessionEvent
-	38, // 5: opencode.tool.v1.RejectPermissionsResponse.settled:type_name -> opencode.tool.v1.PermissionSettled
-	41, // 6: opencode.tool.v1.ListGrantsResponse.grants:type_name -> opencode.tool.v1.Grant
-	41, // 7: opencode.tool.v1.RevokeGrantResponse.grant:type_name -> opencode.tool.v1.Grant
-	41, // 8: opencode.tool.v1.ConfirmGrantResponse.grant:type_name -> opencode.tool.v1.Grant
-	42, // 9: opencode.tool.v1.ListDecisionsResponse.entries:type_name -> opencode.tool.v1.AuditEntry
-	43, // 10: opencode.tool.v1.ExplainPermissionRequest.rules:type_name -> opencode.tool.v1.PermissionRule
-	44, // 11: opencode.tool.v1.ExplainPermissionResponse.action:type_name -> opencode.tool.v1.PermissionAction
-	45, // 12: opencode.tool.v1.ExplainPermissionResponse.decisions:type_name -> opencode.tool.v1.PermissionDecision
-	46, // 13: opencode.tool.v1.ListRulesResponse.lists:type_name -> opencode.tool.v1.RuleList
+	39, // 0: opencode.tool.v1.GetPermissionResponse.permission:type_name -> opencode.tool.v1.PermissionRequest
+	40, // 1: opencode.tool.v1.GetPermissionResponse.settled:type_name -> opencode.tool.v1.PermissionSettled
+	41, // 2: opencode.tool.v1.GetPermissionResponse.part:type_name -> opencode.tool.v1.ToolPart
+	39, // 3: opencode.tool.v1.ListPermissionsResponse.permissions:type_name -> opencode.tool.v1.PermissionRequest
+	42, // 4: opencode.tool.v1.WatchPermissionsResponse.event:type_name -> opencode.tool.v1.SessionEvent
+	40, // 5: opencode.tool.v1.RejectPermissionsResponse.settled:type_name -> opencode.tool.v1.PermissionSettled
+	43, // 6: opencode.tool.v1.ListGrantsResponse.grants:type_name -> opencode.tool.v1.Grant
+	43, // 7: opencode.tool.v1.RevokeGrantResponse.grant:type_name -> opencode.tool.v1.Grant
+	43, // 8: opencode.tool.v1.ConfirmGrantResponse.grant:type_name -> opencode.tool.v1.Grant
+	44, // 9: opencode.tool.v1.ListDecisionsResponse.entries:type_name -> opencode.tool.v1.AuditEntry
+	45, // 10: opencode.tool.v1.ExplainPermissionRequest.rules:type_name -> opencode.tool.v1.PermissionRule
+	46, // 11: opencode.tool.v1.ExplainPermissionResponse.action:type_name -> opencode.tool.v1.PermissionAction
+	47, // 12: opencode.tool.v1.ExplainPermissionResponse.decisions:type_name -> opencode.tool.v1.PermissionDecision
+	48, // 13: opencode.tool.v1.ListRulesResponse.lists:type_name -> opencode.tool.v1.RuleList
 	26, // 14: opencode.tool.v1.SimulatePolicyResponse.change:type_name -> opencode.tool.v1.PolicyChange
 	27, // 15: opencode.tool.v1.SimulatePolicyResponse.progress:type_name -> opencode.tool.v1.SimulationProgress
 	28, // 16: opencode.tool.v1.SimulatePolicyResponse.summary:type_name -> opencode.tool.v1.SimulationSummary
-	44, // 17: opencode.tool.v1.PolicyChange.before:type_name -> opencode.tool.v1.PermissionAction
-	44, // 18: opencode.tool.v1.PolicyChange.after:type_name -> opencode.tool.v1.PermissionAction
-	45, // 19: opencode.tool.v1.PolicyChange.old:type_name -> opencode.tool.v1.PermissionDecision
-	45, // 20: opencode.tool.v1.PolicyChange.new:type_name -> opencode.tool.v1.PermissionDecision
+	46, // 17: opencode.tool.v1.PolicyChange.before:type_name -> opencode.tool.v1.PermissionAction
+	46, // 18: opencode.tool.v1.PolicyChange.after:type_name -> opencode.tool.v1.PermissionAction
+	47, // 19: opencode.tool.v1.PolicyChange.old:type_name -> opencode.tool.v1.PermissionDecision
+	47, // 20: opencode.tool.v1.PolicyChange.new:type_name -> opencode.tool.v1.PermissionDecision
 	29, // 21: opencode.tool.v1.SimulationSummary.not_judged:type_name -> opencode.tool.v1.NotJudged
 	32, // 22: opencode.tool.v1.SuggestRulesResponse.rules:type_name -> opencode.tool.v1.SuggestedRule
 	33, // 23: opencode.tool.v1.SuggestRulesResponse.misses:type_name -> opencode.tool.v1.SuggestionMiss
 	36, // 24: opencode.tool.v1.GetAttentionResponse.total:type_name -> opencode.tool.v1.Attention
 	36, // 25: opencode.tool.v1.GetAttentionResponse.agents:type_name -> opencode.tool.v1.Attention
 	36, // 26: opencode.tool.v1.GetAttentionResponse.rules:type_name -> opencode.tool.v1.Attention
-	47, // 27: opencode.tool.v1.PermissionService.RespondToPermission:input_type -> opencode.tool.v1.PermissionResponse
-	0,  // 28: opencode.tool.v1.PermissionService.GetPermission:input_type -> opencode.tool.v1.GetPermissionRequest
-	2,  // 29: opencode.tool.v1.PermissionService.ReadBoundFile:input_type -> opencode.tool.v1.ReadBoundFileRequest
-	4,  // 30: opencode.tool.v1.PermissionService.ListPermissions:input_type -> opencode.tool.v1.ListPermissionsRequest
-	6,  // 31: opencode.tool.v1.PermissionService.WatchPermissions:input_type -> opencode.tool.v1.WatchPermissionsRequest
-	8,  // 32: opencode.tool.v1.PermissionService.RejectPermissions:input_type -> opencode.tool.v1.RejectPermissionsRequest
-	10, // 33: opencode.tool.v1.PermissionService.ListGrants:input_type -> opencode.tool.v1.ListGrantsRequest
-	12, // 34: opencode.tool.v1.PermissionService.RevokeGrant:input_type -> opencode.tool.v1.RevokeGrantRequest
-	14, // 35: opencode.tool.v1.PermissionService.ConfirmGrant:input_type -> opencode.tool.v1.ConfirmGrantRequest
-	16, // 36: opencode.tool.v1.PermissionService.ListDecisions:input_type -> opencode.tool.v1.ListDecisionsRequest
-	18, // 37: opencode.tool.v1.PermissionService.ListAudits:input_type -> opencode.tool.v1.ListAuditsRequest
-	20, // 38: opencode.tool.v1.PermissionService.ExplainPermission:input_type -> opencode.tool.v1.ExplainPermissionRequest
-	22, // 39: opencode.tool.v1.PermissionService.ListRules:input_type -> opencode.tool.v1.ListRulesRequest
-	24, // 40: opencode.tool.v1.PermissionService.SimulatePolicy:input_type -> opencode.tool.v1.SimulatePolicyRequest
-	30, // 41: opencode.tool.v1.PermissionService.SuggestRules:input_type -> opencode.tool.v1.SuggestRulesRequest
-	34, // 42: opencode.tool.v1.PermissionService.GetAttention:input_type -> opencode.tool.v1.GetAttentionRequest
-	48, // 43: opencode.tool.v1.PermissionService.RespondToPermission:output_type -> opencode.tool.v1.Empty
-	1,  // 44: opencode.tool.v1.PermissionService.GetPermission:output_type -> opencode.tool.v1.GetPermissionResponse
-	3,  // 45: opencode.tool.v1.PermissionService.ReadBoundFile:output_type -> opencode.tool.v1.ReadBoundFileResponse
-	5,  // 46: opencode.tool.v1.PermissionService.ListPermissions:output_type -> opencode.tool.v1.ListPermissionsResponse
-	7,  // 47: opencode.tool.v1.PermissionService.WatchPermissions:output_type -> opencode.tool.v1.WatchPermissionsResponse
-	9,  // 48: opencode.tool.v1.PermissionService.RejectPermissions:output_type -> opencode.tool.v1.RejectPermissionsResponse
-	11, // 49: opencode.tool.v1.PermissionService.ListGrants:output_type -> opencode.tool.v1.ListGrantsResponse
-	13, // 50: opencode.tool.v1.PermissionService.RevokeGrant:output_type -> opencode.tool.v1.RevokeGrantResponse
-	15, // 51: opencode.tool.v1.PermissionService.ConfirmGrant:output_type -> opencode.tool.v1.ConfirmGrantResponse
-	17, // 52: opencode.tool.v1.PermissionService.ListDecisions:output_type -> opencode.tool.v1.ListDecisionsResponse
-	19, // 53: opencode.tool.v1.PermissionService.ListAudits:output_type -> opencode.tool.v1.ListAuditsResponse
-	21, // 54: opencode.tool.v1.PermissionService.ExplainPermission:output_type -> opencode.tool.v1.ExplainPermissionResponse
-	23, // 55: opencode.tool.v1.PermissionService.ListRules:output_type -> opencode.tool.v1.ListRulesResponse
-	25, // 56: opencode.tool.v1.PermissionService.SimulatePolicy:output_type -> opencode.tool.v1.SimulatePolicyResponse
-	31, // 57: opencode.tool.v1.PermissionService.SuggestRules:output_type -> opencode.tool.v1.SuggestRulesResponse
-	35, // 58: opencode.tool.v1.PermissionService.GetAttention:output_type -> opencode.tool.v1.GetAttentionResponse
-	43, // [43:59] is the sub-list for method output_type
-	27, // [27:43] is the sub-list for method input_type
+	49, // 27: opencode.tool.v1.PermissionService.RespondToPermission:input_type -> opencode.tool.v1.PermissionResponse
+	37, // 28: opencode.tool.v1.PermissionService.BeginStepUp:input_type -> opencode.tool.v1.BeginStepUpRequest
+	0,  // 29: opencode.tool.v1.PermissionService.GetPermission:input_type -> opencode.tool.v1.GetPermissionRequest
+	2,  // 30: opencode.tool.v1.PermissionService.ReadBoundFile:input_type -> opencode.tool.v1.ReadBoundFileRequest
+	4,  // 31: opencode.tool.v1.PermissionService.ListPermissions:input_type -> opencode.tool.v1.ListPermissionsRequest
+	6,  // 32: opencode.tool.v1.PermissionService.WatchPermissions:input_type -> opencode.tool.v1.WatchPermissionsRequest
+	8,  // 33: opencode.tool.v1.PermissionService.RejectPermissions:input_type -> opencode.tool.v1.RejectPermissionsRequest
+	10, // 34: opencode.tool.v1.PermissionService.ListGrants:input_type -> opencode.tool.v1.ListGrantsRequest
+	12, // 35: opencode.tool.v1.PermissionService.RevokeGrant:input_type -> opencode.tool.v1.RevokeGrantRequest
+	14, // 36: opencode.tool.v1.PermissionService.ConfirmGrant:input_type -> opencode.tool.v1.ConfirmGrantRequest
+	16, // 37: opencode.tool.v1.PermissionService.ListDecisions:input_type -> opencode.tool.v1.ListDecisionsRequest
+	18, // 38: opencode.tool.v1.PermissionService.ListAudits:input_type -> opencode.tool.v1.ListAuditsRequest
+	20, // 39: opencode.tool.v1.PermissionService.ExplainPermission:input_type -> opencode.tool.v1.ExplainPermissionRequest
+	22, // 40: opencode.tool.v1.PermissionService.ListRules:input_type -> opencode.tool.v1.ListRulesRequest
+	24, // 41: opencode.tool.v1.PermissionService.SimulatePolicy:input_type -> opencode.tool.v1.SimulatePolicyRequest
+	30, // 42: opencode.tool.v1.PermissionService.SuggestRules:input_type -> opencode.tool.v1.SuggestRulesRequest
+	34, // 43: opencode.tool.v1.PermissionService.GetAttention:input_type -> opencode.tool.v1.GetAttentionRequest
+	50, // 44: opencode.tool.v1.PermissionService.RespondToPermission:output_type -> opencode.tool.v1.Empty
+	38, // 45: opencode.tool.v1.PermissionService.BeginStepUp:output_type -> opencode.tool.v1.BeginStepUpResponse
+	1,  // 46: opencode.tool.v1.PermissionService.GetPermission:output_type -> opencode.tool.v1.GetPermissionResponse
+	3,  // 47: opencode.tool.v1.PermissionService.ReadBoundFile:output_type -> opencode.tool.v1.ReadBoundFileResponse
+	5,  // 48: opencode.tool.v1.PermissionService.ListPermissions:output_type -> opencode.tool.v1.ListPermissionsResponse
+	7,  // 49: opencode.tool.v1.PermissionService.WatchPermissions:output_type -> opencode.tool.v1.WatchPermissionsResponse
+	9,  // 50: opencode.tool.v1.PermissionService.RejectPermissions:output_type -> opencode.tool.v1.RejectPermissionsResponse
+	11, // 51: opencode.tool.v1.PermissionService.ListGrants:output_type -> opencode.tool.v1.ListGrantsResponse
+	13, // 52: opencode.tool.v1.PermissionService.RevokeGrant:output_type -> opencode.tool.v1.RevokeGrantResponse
+	15, // 53: opencode.tool.v1.PermissionService.ConfirmGrant:output_type -> opencode.tool.v1.ConfirmGrantResponse
+	17, // 54: opencode.tool.v1.PermissionService.ListDecisions:output_type -> opencode.tool.v1.ListDecisionsResponse
+	19, // 55: opencode.tool.v1.PermissionService.ListAudits:output_type -> opencode.tool.v1.ListAuditsResponse
+	21, // 56: opencode.tool.v1.PermissionService.ExplainPermission:output_type -> opencode.tool.v1.ExplainPermissionResponse
+	23, // 57: opencode.tool.v1.PermissionService.ListRules:output_type -> opencode.tool.v1.ListRulesResponse
+	25, // 58: opencode.tool.v1.PermissionService.SimulatePolicy:output_type -> opencode.tool.v1.SimulatePolicyResponse
+	31, // 59: opencode.tool.v1.PermissionService.SuggestRules:output_type -> opencode.tool.v1.SuggestRulesResponse
+	35, // 60: opencode.tool.v1.PermissionService.GetAttention:output_type -> opencode.tool.v1.GetAttentionResponse
+	44, // [44:61] is the sub-list for method output_type
+	27, // [27:44] is the sub-list for method input_type
 	27, // [27:27] is the sub-list for extension type_name
 	27, // [27:27] is the sub-list for extension extendee
 	0,  // [0:27] is the sub-list for field type_name
@@ -3002,7 +3113,7 @@ func file_opencode_tool_v1_permission_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_opencode_tool_v1_permission_service_proto_rawDesc), len(file_opencode_tool_v1_permission_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   37,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

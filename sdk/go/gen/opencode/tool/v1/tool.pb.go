@@ -2482,6 +2482,9 @@ type PermissionResponse struct {
 	// reason is why, for people and the audit; the model never sees it. Any reply can have one; where ApprovalNeed.reason_required
 	// is set, an approval without one is refused (REASON_MISSING).
 	Reason string `protobuf:"bytes,29,opt,name=reason,proto3" json:"reason,omitempty"`
+	// receipt is the passkey's signature over this answer, where ApprovalNeed.method is PASSKEY; see BeginStepUp. It proves
+	// this permission request only: others that `whole_call` names and that need a passkey stay open.
+	Receipt *PasskeyReceipt `protobuf:"bytes,30,opt,name=receipt,proto3" json:"receipt,omitempty"`
 	// on_behalf_of is the person who answered (Person.id), for a token with the role relay, which must name it: a person
 	// with a sign-in that may answer now, otherwise NO_SUCH_PERSON. What that person may not answer, it may not. It rejects,
 	// or approves ONCE this request alone, without `input`, with `expected_digest`, and only where a `[[notify]]` entry with
@@ -2612,6 +2615,13 @@ func (x *PermissionResponse) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *PermissionResponse) GetReceipt() *PasskeyReceipt {
+	if x != nil {
+		return x.Receipt
+	}
+	return nil
 }
 
 func (x *PermissionResponse) GetOnBehalfOf() string {
@@ -2837,7 +2847,7 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\x15PermissionToolContext\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\tR\tmessageId\x12\x17\n" +
-	"\acall_id\x18\x02 \x01(\tR\x06callId\"\xbc\f\n" +
+	"\acall_id\x18\x02 \x01(\tR\x06callId\"\xd7\r\n" +
 	"\x12PermissionResponse\x12(\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\tsessionId\x12.\n" +
@@ -2855,14 +2865,16 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\aanswers\x18\x1b \x03(\v2 .opencode.tool.v1.QuestionAnswerB\b\xbaH\x05\x92\x01\x02\x10\n" +
 	"R\aanswers\x127\n" +
 	"\x05shown\x18\x1c \x01(\x0e2\x17.opencode.tool.v1.ShownB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05shown\x12 \n" +
-	"\x06reason\x18\x1d \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12)\n" +
+	"\x06reason\x18\x1d \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12:\n" +
+	"\areceipt\x18\x1e \x01(\v2 .opencode.tool.v1.PasskeyReceiptR\areceipt\x12)\n" +
 	"\fon_behalf_of\x18\x1f \x01(\tB\a\xbaH\x04r\x02\x18@R\n" +
 	"onBehalfOf\x12!\n" +
-	"\achannel\x18  \x01(\tB\a\xbaH\x04r\x02\x18@R\achannel:\xed\x06\xbaH\xe9\x06\x1at\n" +
+	"\achannel\x18  \x01(\tB\a\xbaH\x04r\x02\x18@R\achannel:\xcc\a\xbaH\xc8\a\x1at\n" +
 	"\x18message_only_with_reject\x121message is only for reply PERMISSION_REPLY_REJECT\x1a%this.message == '' || this.reply == 3\x1at\n" +
 	"\x16offer_only_with_always\x122offer_id is only for reply PERMISSION_REPLY_ALWAYS\x1a&this.offer_id == '' || this.reply == 2\x1aj\n" +
 	"\x14input_only_with_once\x12-input is only for reply PERMISSION_REPLY_ONCE\x1a#!has(this.input) || this.reply == 1\x1au\n" +
-	"\x18expires_only_with_always\x121expires is only for reply PERMISSION_REPLY_ALWAYS\x1a&this.expires == 0.0 || this.reply == 2\x1aw\n" +
+	"\x18expires_only_with_always\x121expires is only for reply PERMISSION_REPLY_ALWAYS\x1a&this.expires == 0.0 || this.reply == 2\x1a]\n" +
+	"\x16no_receipt_with_reject\x12\x1ca rejection needs no receipt\x1a%!has(this.receipt) || this.reply != 3\x1aw\n" +
 	"\x16answers_only_with_once\x120answers are only for reply PERMISSION_REPLY_ONCE\x1a+this.answers.size() == 0 || this.reply == 1\x1a\x93\x01\n" +
 	"\x13channel_with_person\x12Ion_behalf_of and channel are set together, by a token with the role relay\x1a1(this.on_behalf_of == '') == (this.channel == '')\x1a\x88\x01\n" +
 	"\x15answers_without_input\x12Aanswers and input exclude each other: an edit answers no question\x1a,this.answers.size() == 0 || !has(this.input)B\b\n" +
@@ -2972,6 +2984,7 @@ var file_opencode_tool_v1_tool_proto_goTypes = []any{
 	(*Vote)(nil),                  // 33: opencode.tool.v1.Vote
 	(*QuestionAnswer)(nil),        // 34: opencode.tool.v1.QuestionAnswer
 	(Shown)(0),                    // 35: opencode.tool.v1.Shown
+	(*PasskeyReceipt)(nil),        // 36: opencode.tool.v1.PasskeyReceipt
 }
 var file_opencode_tool_v1_tool_proto_depIdxs = []int32{
 	7,  // 0: opencode.tool.v1.ToolState.pending:type_name -> opencode.tool.v1.ToolStatePending
@@ -3022,11 +3035,12 @@ var file_opencode_tool_v1_tool_proto_depIdxs = []int32{
 	25, // 45: opencode.tool.v1.PermissionResponse.input:type_name -> google.protobuf.Struct
 	34, // 46: opencode.tool.v1.PermissionResponse.answers:type_name -> opencode.tool.v1.QuestionAnswer
 	35, // 47: opencode.tool.v1.PermissionResponse.shown:type_name -> opencode.tool.v1.Shown
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	36, // 48: opencode.tool.v1.PermissionResponse.receipt:type_name -> opencode.tool.v1.PasskeyReceipt
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_tool_proto_init() }

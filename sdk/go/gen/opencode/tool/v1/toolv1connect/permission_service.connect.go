@@ -38,6 +38,9 @@ const (
 	// PermissionServiceRespondToPermissionProcedure is the fully-qualified name of the
 	// PermissionService's RespondToPermission RPC.
 	PermissionServiceRespondToPermissionProcedure = "/opencode.tool.v1.PermissionService/RespondToPermission"
+	// PermissionServiceBeginStepUpProcedure is the fully-qualified name of the PermissionService's
+	// BeginStepUp RPC.
+	PermissionServiceBeginStepUpProcedure = "/opencode.tool.v1.PermissionService/BeginStepUp"
 	// PermissionServiceGetPermissionProcedure is the fully-qualified name of the PermissionService's
 	// GetPermission RPC.
 	PermissionServiceGetPermissionProcedure = "/opencode.tool.v1.PermissionService/GetPermission"
@@ -94,13 +97,17 @@ type PermissionServiceClient interface {
 	// winner; an expired or withdrawn request with ASK_CLOSED; a different `expected_digest` with ASK_CHANGED; "always"
 	// without an offer with NO_OFFER; edited arguments that do not fit the tool with INVALID_INPUT, and for a call that
 	// already runs with NOT_EDITABLE; answers that do not fit the questions of the request with INVALID_ANSWERS; an
-	// approval against the `need` of the request with NOT_ELIGIBLE, REASON_MISSING or NOT_SHOWN, checked in this order after
+	// approval against the `need` of the request with NOT_ELIGIBLE, METHOD_TOO_WEAK, REASON_MISSING or NOT_SHOWN, checked in this order after
 	// OWN_CALL. The person that made the call, and credentials that descend from it, are refused with OWN_CALL. An answer with the header
 	// `toolgate-time`, the value that GetServerInfo returned in its header of that name, is refused with DEADLINE_PASSED if it
 	// arrives more than 10 s later: a network that stalled must not deliver an answer that its sender has withdrawn.
 	// buf:lint:ignore RPC_REQUEST_STANDARD_NAME
 	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
 	RespondToPermission(context.Context, *connect.Request[v1.PermissionResponse]) (*connect.Response[v1.Empty], error)
+	// BeginStepUp returns what a passkey needs to sign one answer of the person who asks, within 120 s: see PasskeyReceipt. An
+	// answer with a receipt that is forged, late, for another answer or already used fails with RECEIPT_REFUSED. METHOD_TOO_WEAK:
+	// this is a token, not a sign-in, or the person has no passkey. Roles: approver, admin.
+	BeginStepUp(context.Context, *connect.Request[v1.BeginStepUpRequest]) (*connect.Response[v1.BeginStepUpResponse], error)
 	// GetPermission returns a permission request by its id alone, open or settled, with its settlement and its call, so
 	// that a link to a request leads to it or to its outcome. An unknown one, also that of a removed session, fails with
 	// NO_SUCH_PERMISSION.
@@ -185,6 +192,12 @@ func NewPermissionServiceClient(httpClient connect.HTTPClient, baseURL string, o
 			httpClient,
 			baseURL+PermissionServiceRespondToPermissionProcedure,
 			connect.WithSchema(permissionServiceMethods.ByName("RespondToPermission")),
+			connect.WithClientOptions(opts...),
+		),
+		beginStepUp: connect.NewClient[v1.BeginStepUpRequest, v1.BeginStepUpResponse](
+			httpClient,
+			baseURL+PermissionServiceBeginStepUpProcedure,
+			connect.WithSchema(permissionServiceMethods.ByName("BeginStepUp")),
 			connect.WithClientOptions(opts...),
 		),
 		getPermission: connect.NewClient[v1.GetPermissionRequest, v1.GetPermissionResponse](
@@ -283,6 +296,7 @@ func NewPermissionServiceClient(httpClient connect.HTTPClient, baseURL string, o
 // permissionServiceClient implements PermissionServiceClient.
 type permissionServiceClient struct {
 	respondToPermission *connect.Client[v1.PermissionResponse, v1.Empty]
+	beginStepUp         *connect.Client[v1.BeginStepUpRequest, v1.BeginStepUpResponse]
 	getPermission       *connect.Client[v1.GetPermissionRequest, v1.GetPermissionResponse]
 	readBoundFile       *connect.Client[v1.ReadBoundFileRequest, v1.ReadBoundFileResponse]
 	listPermissions     *connect.Client[v1.ListPermissionsRequest, v1.ListPermissionsResponse]
@@ -303,6 +317,11 @@ type permissionServiceClient struct {
 // RespondToPermission calls opencode.tool.v1.PermissionService.RespondToPermission.
 func (c *permissionServiceClient) RespondToPermission(ctx context.Context, req *connect.Request[v1.PermissionResponse]) (*connect.Response[v1.Empty], error) {
 	return c.respondToPermission.CallUnary(ctx, req)
+}
+
+// BeginStepUp calls opencode.tool.v1.PermissionService.BeginStepUp.
+func (c *permissionServiceClient) BeginStepUp(ctx context.Context, req *connect.Request[v1.BeginStepUpRequest]) (*connect.Response[v1.BeginStepUpResponse], error) {
+	return c.beginStepUp.CallUnary(ctx, req)
 }
 
 // GetPermission calls opencode.tool.v1.PermissionService.GetPermission.
@@ -389,13 +408,17 @@ type PermissionServiceHandler interface {
 	// winner; an expired or withdrawn request with ASK_CLOSED; a different `expected_digest` with ASK_CHANGED; "always"
 	// without an offer with NO_OFFER; edited arguments that do not fit the tool with INVALID_INPUT, and for a call that
 	// already runs with NOT_EDITABLE; answers that do not fit the questions of the request with INVALID_ANSWERS; an
-	// approval against the `need` of the request with NOT_ELIGIBLE, REASON_MISSING or NOT_SHOWN, checked in this order after
+	// approval against the `need` of the request with NOT_ELIGIBLE, METHOD_TOO_WEAK, REASON_MISSING or NOT_SHOWN, checked in this order after
 	// OWN_CALL. The person that made the call, and credentials that descend from it, are refused with OWN_CALL. An answer with the header
 	// `toolgate-time`, the value that GetServerInfo returned in its header of that name, is refused with DEADLINE_PASSED if it
 	// arrives more than 10 s later: a network that stalled must not deliver an answer that its sender has withdrawn.
 	// buf:lint:ignore RPC_REQUEST_STANDARD_NAME
 	// buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
 	RespondToPermission(context.Context, *connect.Request[v1.PermissionResponse]) (*connect.Response[v1.Empty], error)
+	// BeginStepUp returns what a passkey needs to sign one answer of the person who asks, within 120 s: see PasskeyReceipt. An
+	// answer with a receipt that is forged, late, for another answer or already used fails with RECEIPT_REFUSED. METHOD_TOO_WEAK:
+	// this is a token, not a sign-in, or the person has no passkey. Roles: approver, admin.
+	BeginStepUp(context.Context, *connect.Request[v1.BeginStepUpRequest]) (*connect.Response[v1.BeginStepUpResponse], error)
 	// GetPermission returns a permission request by its id alone, open or settled, with its settlement and its call, so
 	// that a link to a request leads to it or to its outcome. An unknown one, also that of a removed session, fails with
 	// NO_SUCH_PERMISSION.
@@ -476,6 +499,12 @@ func NewPermissionServiceHandler(svc PermissionServiceHandler, opts ...connect.H
 		PermissionServiceRespondToPermissionProcedure,
 		svc.RespondToPermission,
 		connect.WithSchema(permissionServiceMethods.ByName("RespondToPermission")),
+		connect.WithHandlerOptions(opts...),
+	)
+	permissionServiceBeginStepUpHandler := connect.NewUnaryHandler(
+		PermissionServiceBeginStepUpProcedure,
+		svc.BeginStepUp,
+		connect.WithSchema(permissionServiceMethods.ByName("BeginStepUp")),
 		connect.WithHandlerOptions(opts...),
 	)
 	permissionServiceGetPermissionHandler := connect.NewUnaryHandler(
@@ -572,6 +601,8 @@ func NewPermissionServiceHandler(svc PermissionServiceHandler, opts ...connect.H
 		switch r.URL.Path {
 		case PermissionServiceRespondToPermissionProcedure:
 			permissionServiceRespondToPermissionHandler.ServeHTTP(w, r)
+		case PermissionServiceBeginStepUpProcedure:
+			permissionServiceBeginStepUpHandler.ServeHTTP(w, r)
 		case PermissionServiceGetPermissionProcedure:
 			permissionServiceGetPermissionHandler.ServeHTTP(w, r)
 		case PermissionServiceReadBoundFileProcedure:
@@ -613,6 +644,10 @@ type UnimplementedPermissionServiceHandler struct{}
 
 func (UnimplementedPermissionServiceHandler) RespondToPermission(context.Context, *connect.Request[v1.PermissionResponse]) (*connect.Response[v1.Empty], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("opencode.tool.v1.PermissionService.RespondToPermission is not implemented"))
+}
+
+func (UnimplementedPermissionServiceHandler) BeginStepUp(context.Context, *connect.Request[v1.BeginStepUpRequest]) (*connect.Response[v1.BeginStepUpResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("opencode.tool.v1.PermissionService.BeginStepUp is not implemented"))
 }
 
 func (UnimplementedPermissionServiceHandler) GetPermission(context.Context, *connect.Request[v1.GetPermissionRequest]) (*connect.Response[v1.GetPermissionResponse], error) {
