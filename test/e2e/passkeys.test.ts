@@ -361,7 +361,8 @@ test("of forged and replayed receipts none is accepted, whatever differs", async
     permissionId: request.id,
   });
   expect([permission?.votes, settled]).toEqual([[], undefined]);
-  await answer(ann, request);
+  await answer(ann, other, edit("echo one edited"));
+  await answer(ann, request, always(first));
 });
 
 test("a receipt proves its own request only, not the others of the call", async () => {
