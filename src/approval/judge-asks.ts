@@ -48,6 +48,8 @@ export interface JudgedBy {
   layers: Layers;
   /** Use of grants: a call adopts the wider ones that it relies on, a preview only looks at them. */
   grants: "adopt" | "look" | "none";
+  /** Adds to asks the risks of the code that runs; read where it depends on risks who has to approve. */
+  withCodeRisks?<A extends ExpandedAsk>(asks: readonly A[]): Promise<A[]>;
 }
 
 /** Dependencies of `judgeAsks`. */
@@ -56,6 +58,8 @@ interface JudgeParts {
   policy: Policy;
   /** Returns who has to approve an ask; absent or undefined: any approver, alone. */
   approvalOf?: (ask: ExpandedAsk, subject: Subject) => NeededApproval | undefined;
+  /** Reports whether that depends on risks; absent: it does not. */
+  dependsOnRisks?: () => boolean;
   groupsNow?: GroupsNow;
 }
 
@@ -64,12 +68,22 @@ type GrantSource = Pick<PermissionStore, "grantsFor" | "adoptGrant">;
 
 /** Judges the asks of a call: by rules, then by grants where the rules ask. */
 export async function judgeAsks(
-  { store, policy, approvalOf = () => undefined, groupsNow = ({ groups }) => groups }: JudgeParts,
+  {
+    store,
+    policy,
+    approvalOf = () => undefined,
+    dependsOnRisks = () => false,
+    groupsNow = ({ groups }) => groups,
+  }: JudgeParts,
   asks: readonly ExpandedAsk[],
   subject: Subject,
-  { layers, grants }: JudgedBy,
+  { layers, grants, withCodeRisks = async (each) => [...each] }: JudgedBy,
 ): Promise<Verdict> {
-  const byRules = asks.map((ask) => ({ ask, decisions: policy.judge(ask, layers) }));
+  let byRules = asks.map((ask) => ({ ask, decisions: policy.judge(ask, layers) }));
+  if (actionOf(byRules) === PermissionAction.ASK && dependsOnRisks()) {
+    const withRisks = await withCodeRisks(asks);
+    byRules = byRules.map(({ ask, decisions }, i) => ({ ask: withRisks[i] ?? ask, decisions }));
+  }
   /** A grant does not stand for persons who did not save it. */
   const counts = (grant: Grant, ask: ExpandedAsk) => {
     const needed = approvalOf(ask, subject);

@@ -22,7 +22,7 @@ import type { NeededApproval } from "../policy/approval-rules.ts";
 import { displayPattern, warningsAbout } from "../policy/display.ts";
 import { lookAlikeWarnings } from "../policy/look-alikes.ts";
 import type { ExpandedAsk, Subject } from "../policy/model.ts";
-import { mergeRisks, risksOfAsk, risksOfTexts } from "../policy/risk.ts";
+import { risksShown } from "../policy/risk.ts";
 import { bindingOf } from "./grants.ts";
 import type { UnapprovedAsk } from "./judge-asks.ts";
 import { offersFor, type PlainAlways, plainPatterns } from "./offers.ts";
@@ -193,9 +193,7 @@ export function toPermissionRequest(
     question: (fields.question ?? []).map(visibleQuestion),
     display: patterns.map((pattern) => displayPattern(permission, ask.pipelines?.get(pattern) ?? pattern)),
     warnings: [...new Set(patterns.flatMap((pattern) => [...warningsAbout(pattern), ...lookAlikeWarnings(pattern)]))],
-    risks: mergeRisks([...(ask.risks ?? []), ...risksOfAsk(ask), ...risksOfTexts(ask)]).map(({ kind, parts }) =>
-      create(RiskSchema, { kind, parts: [...parts] }),
-    ),
+    risks: risksShown(ask).map(({ kind, parts }) => create(RiskSchema, { kind, parts: [...parts] })),
   });
   return request.view ? { ...request, view: { ...request.view, digest: viewDigest(request) } } : request;
 }

@@ -81,10 +81,11 @@ export function createPermissions({
 }) {
   const context: ApprovalContext = { store, effects, groupsNow, receipts, newId, now };
   const approvalOf = (ask: ExpandedAsk, subject: Subject) => policy.approvalOf(approvals(), ask, subject);
+  const dependsOnRisks = () => approvals()?.rules.some(({ risks }) => risks.length > 0) === true;
   return {
     /** Judges the asks of a call, see `judgeAsks`. */
     decide: (asks: readonly ExpandedAsk[], subject: Subject, by: JudgedBy): Promise<Verdict> =>
-      judgeAsks({ store, policy, approvalOf, groupsNow }, asks, subject, by),
+      judgeAsks({ store, policy, approvalOf, dependsOnRisks, groupsNow }, asks, subject, by),
     /** Builds the permission request of an ask; `id` is empty for one that is only shown. */
     request: (
       ask: UnapprovedAsk,

@@ -17,23 +17,29 @@ const maxPieceLength = 4_096;
 
 /**
  * Finds risks in shell scripts, in the scripts of a package.json and in recipes of a Makefile, each with the name of its file. It reads
- * the content to which the approval is bound, and no more than the first 32 KiB.
+ * the content to which the approval is bound, and no more than the first 32 KiB: `isWhole` is false if there is more.
  */
 export async function risksOfCode(
   files: readonly CodeText[],
   read: (texts: readonly string[]) => Promise<Readings>,
-): Promise<RiskFound[]> {
+): Promise<{ risks: RiskFound[]; isWhole: boolean }> {
   const found: RiskFound[] = [];
   let left = maxRiskLength;
+  let isWhole = true;
   for (const file of files) {
-    if (left <= 0) break;
     if (!file.scripts && !mayBeShell(file)) continue;
-    const text = (await readBoundFile(file.absolute, file))?.text ?? "";
+    const text = left > 0 ? (await readBoundFile(file.absolute, file))?.text : undefined;
+    if (text === undefined) isWhole = false;
+    if (text === undefined) continue;
     if (!file.scripts && !isShell(file, text)) continue;
     const pieces = file.scripts ? linesOf(file, text) : piecesOf(text.slice(0, left));
+    if (!file.scripts && text.length > left) isWhole = false;
     for (const piece of pieces) {
       left -= piece.length;
-      if (left < 0) break;
+      if (left < 0) {
+        isWhole = false;
+        break;
+      }
       const { commands, risks } = (await read([piece])).get(piece) ?? { commands: readCommands(piece) };
       for (const { kind, parts } of risks ?? risksOfCommands(commands))
         found.push({
@@ -42,7 +48,7 @@ export async function risksOfCode(
         });
     }
   }
-  return mergeRisks(found);
+  return { risks: mergeRisks(found), isWhole };
 }
 
 /** Splits a text between lines. */

@@ -193,7 +193,22 @@ export async function decide(
     tool && request ? walled.map((ask) => ({ ...ask, call: { tool: tool.name, input: request } })) : walled;
   const recorder = createRecorder(planning.files?.() ?? filesOf(planning, workspace));
   const asks = await expandAsks(planning, principal, planned, { ...layers, steps }, workspace, recorder);
-  const judged = await permissions.decide(asks, subject, { layers: { ...layers, steps }, grants });
+  let binding: Promise<Binding> | undefined;
+  const bound = () => (binding ??= bindPlan(planning, { plan, asks, subject, reads, gitFiles: layers.gitFiles }));
+  let codeRisks: ReturnType<typeof risksOfCode> | undefined;
+  const readCodeRisks = async () => risksOfCode((await bound()).texts, (texts) => lines.read(principal, texts));
+  async function withCodeRisks<A extends ExpandedAsk>(asked: readonly A[]): Promise<A[]> {
+    if (!asked.some(({ permission }) => permission === "bash")) return [...asked];
+    codeRisks ??= readCodeRisks();
+    const { risks, isWhole } = await codeRisks;
+    return asked.map((ask) =>
+      ask.permission === "bash"
+        ? { ...ask, risks: mergeRisks([...(ask.risks ?? []), ...risks]), ...(!isWhole && { hasUnreadCode: true }) }
+        : ask,
+    );
+  }
+  const by = { layers: { ...layers, steps }, grants, withCodeRisks };
+  const judged = await permissions.decide(asks, subject, by);
   const { byRules } = judged;
   const about = { subject, asks: plan.asks, tool: tool?.name, layers, wall, recorder, byRules };
   const verdict: Verdict = { ...judged, facts: () => decisionFacts(planning, about) };
@@ -213,17 +228,8 @@ export async function decide(
       heldHosts: asks.flatMap(({ permission, patterns }) => (permission === "webfetch" ? patterns : [])),
     }),
   };
-  let binding: Promise<Binding> | undefined;
-  const bound = () => (binding ??= bindPlan(planning, { plan, asks, subject, reads, gitFiles: layers.gitFiles }));
   return {
-    ...{ ...decided, bound },
-    async withCodeRisks(asked) {
-      if (!asked.some(({ permission }) => permission === "bash")) return [...asked];
-      const found = await risksOfCode((await bound()).texts, (texts) => lines.read(principal, texts));
-      return asked.map((ask) =>
-        ask.permission === "bash" ? { ...ask, risks: mergeRisks([...(ask.risks ?? []), ...found]) } : ask,
-      );
-    },
+    ...{ ...decided, bound, withCodeRisks },
     async view() {
       const isAsked = verdict.action === PermissionAction.ASK;
       const { shown: files, missing, targets } = isAsked ? await bound() : { shown: [], missing: [], targets: [] };

@@ -9,7 +9,7 @@ import {
 import type { RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { questionPermission } from "../core/ask.ts";
 import { createMatchSteps, type ExpandedAsk, type MatchSteps, type Subject, TooManySteps } from "./model.ts";
-import { mergeRisks, risksOfAsk } from "./risk.ts";
+import { hasUnsearched, risksShown } from "./risk.ts";
 import { type CompiledRules, type RuleList, targetOf } from "./rule-list.ts";
 import type { Rule } from "./rules.ts";
 import { type Command, readCommandOf } from "./shell/command.ts";
@@ -62,12 +62,15 @@ export function neededApproval(
   { agent, workspace }: Pick<Subject, "agent" | "workspace">,
 ): NeededApproval | undefined {
   if (rules.length === 0 || ask.permission === questionPermission) return undefined;
-  const kinds = new Set(mergeRisks([...(ask.risks ?? []), ...risksOfAsk(ask)]).map(({ kind }) => kind));
   const isOf = (rule: ApprovalRule) =>
     wildcard(agent, rule.agent) && wildcard(workspace, rule.workspace) && wildcard(ask.permission, rule.permission);
   const candidates = rules.map((rule, index) => ({ rule, index })).filter(({ rule }) => isOf(rule));
   if (candidates.length === 0) return undefined;
-  const hasRisk = ({ risks }: ApprovalRule) => risks.length === 0 || risks.some((kind) => kinds.has(kind));
+  const dependsOnRisk = candidates.some(({ rule }) => rule.risks.length > 0);
+  const kinds = new Set(dependsOnRisk ? risksShown(ask).map(({ kind }) => kind) : []);
+  const mayHaveAny = dependsOnRisk && hasUnsearched(ask);
+  const hasRisk = ({ risks }: ApprovalRule) =>
+    risks.length === 0 || mayHaveAny || risks.some((kind) => kinds.has(kind));
   const [list, steps] = [compiled(rules), createMatchSteps()];
   const { line = "", patterns } = ask;
   // The line as a whole counts beside its commands, as it does for rules.

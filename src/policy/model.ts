@@ -29,6 +29,8 @@ export interface ExpandedAsk extends Ask {
   restricts?: true;
   /** For commands, and for what they touch: the risks of the whole line. */
   risks?: readonly RiskFound[];
+  /** For commands: not all code that they run was searched for risks. */
+  hasUnreadCode?: true;
   /** For commands: patterns that run what a pipe feeds them, such as `sh`, each with its whole pipeline. No grant covers them. */
   pipelines?: ReadonlyMap<string, string>;
 }

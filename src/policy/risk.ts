@@ -228,6 +228,17 @@ export function risksOfTexts({
   });
 }
 
+/** Finds the risks of an ask that approvers are shown, the heaviest kind first. */
+export function risksShown(ask: ExpandedAsk): RiskFound[] {
+  return mergeRisks([...(ask.risks ?? []), ...risksOfAsk(ask), ...risksOfTexts(ask)]);
+}
+
+/** Checks if texts of an ask, or of the code that it runs, are too long to be searched for risks, so that it may have any. */
+export function hasUnsearched({ permission, call: { input = {} } = {}, hasUnreadCode }: ExpandedAsk): boolean {
+  const isLong = () => jsonLeaves(input).reduce((length, { text }) => length + text.length, 0) > maxTextLength;
+  return hasUnreadCode === true || (!namesAll.test(permission) && isLong());
+}
+
 /** Merges risks by kind, the heaviest kind first; each part once, cut to what a line shows. */
 export function mergeRisks(risks: readonly RiskFound[]): RiskFound[] {
   const byKind = Map.groupBy(risks, ({ kind }) => kind);

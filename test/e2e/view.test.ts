@@ -9,6 +9,7 @@ import {
   type PermissionRequest,
   PermissionRequestSchema,
   PermissionReply as Reply,
+  RiskKind,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { canonicalJson } from "../../src/core/json.ts";
 import { readWhole } from "../../src/view/read-output.ts";
@@ -19,7 +20,8 @@ import { read } from "./reading.ts";
 import { useService } from "./service.ts";
 
 const needsReason =
-  '[[approval]]\npermission = "webfetch"\npattern = "https://needs-a-reason.example/*"\nreason = "required"\n';
+  '[[approval]]\npermission = "webfetch"\npattern = "https://needs-a-reason.example/*"\nreason = "required"\n' +
+  '[[approval]]\npermission = "bash"\nrisk = ["deletes"]\nreason = "required"\n';
 const service = useService({ settings: hostTokens + needsReason });
 const outside = await mkdtemp(join(tmpdir(), "toolgate-outside-"));
 afterAll(() => rm(outside, { recursive: true }));
@@ -29,9 +31,9 @@ await writeFile(join(outside, "diary.txt"), "the old text of the diary\n");
 let calls = 0;
 
 /** The requests that a call opens, all of them. */
-async function asksOf(tool: string, input: JsonObject): Promise<PermissionRequest[]> {
+async function asksOf(tool: string, input: JsonObject, session?: string): Promise<PermissionRequest[]> {
   const agent = connect(service, "caller");
-  const sessionId = await agent.newSession();
+  const sessionId = session ?? (await agent.newSession());
   const call = { sessionId, callId: `c${++calls}`, tool, input, waitMs: 400 };
   for (;;) {
     const { part, permissions } = await agent.tools.callTool(call);
@@ -347,4 +349,19 @@ test("only the files of an open request can be read, and only by who may approve
   });
   await permissions.respondToPermission({ sessionId, permissionId, reply: Reply.REJECT });
   expect(await refusal(permissions.readBoundFile(file))).toMatchObject({ reason: "ASK_CLOSED" });
+});
+
+test("a grant for a line covers it until the script that it runs shows a risk that an entry of [[approval]] names", async () => {
+  const sessionId = await connect(service, "caller").newSession();
+  const { permissions } = connect(service, "approver");
+  const run = () => asksOf("bash", { command: "sh release.sh" }, sessionId);
+  const script = join(service.workspace, "release.sh");
+  await writeFile(script, "exit 0\n");
+  const [asked] = await run();
+  expect([asked?.need, asked?.risks]).toEqual([undefined, []]);
+  await permissions.respondToPermission({ sessionId, permissionId: asked?.id ?? "", reply: Reply.ALWAYS });
+  expect(await run()).toEqual([]);
+  await writeFile(script, "rm -rf build\n");
+  const [again] = await run();
+  expect(again).toMatchObject({ need: { reasonRequired: true }, risks: [{ kind: RiskKind.DELETE }] });
 });
