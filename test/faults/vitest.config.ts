@@ -17,7 +17,7 @@ class LongestFirst extends BaseSequencer {
 
 export default defineConfig({
   test: {
-    include: ["test/faults/*.test.ts"],
+    include: ["test/faults/*.test.ts", ...(isLong ? ["test/model/votes.test.ts"] : [])],
     setupFiles: ["test/patience.ts"],
     globalSetup: ["test/programs.ts", "test/builds.ts", "test/faults/report.ts"],
     // These tests wait more than they compute, so two cores serve two files.
