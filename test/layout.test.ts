@@ -238,9 +238,9 @@ test("files import each other in no circle", () => {
 const maxLinesOf: Readonly<Record<string, number>> = {
   agents: 4_300,
   "ai-sdk": 350,
-  approval: 2_340,
+  approval: 2_370,
   bodies: 7_100,
-  call: 12_130,
+  call: 12_200,
   cli: 12_110,
   client: 850,
   compose: 3_240,

@@ -111,6 +111,12 @@ export function partlyShown({ id, view }: PermissionRequest): RequestError {
   return new RequestError(ErrorReason.NOT_SHOWN, `permission request ${id} ${why}`, { permission_id: id });
 }
 
+/** The request has as many votes as are stored of one. */
+export function tooManyVotes({ id, votes }: PermissionRequest): RequestError {
+  const fact = `permission request ${id} has ${votes.length} votes, and is not approved; reject it, and let the agent ask again`;
+  return new RequestError(ErrorReason.QUOTA_EXCEEDED, fact, { permission_id: id, limit: "votes" });
+}
+
 function outcomeName(outcome: PermissionOutcome): string {
   const name = Object.entries(PermissionOutcome).find(([, value]) => value === outcome)?.[0];
   return (name ?? "unspecified").toLowerCase();

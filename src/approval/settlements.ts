@@ -33,6 +33,7 @@ import {
   notEditable,
   notEligible,
   refusalText,
+  tooManyVotes,
   withdrawalText,
 } from "./refusals.ts";
 import {
@@ -42,6 +43,7 @@ import {
   type GroupsNow,
   isRejectedBy,
   isTooWeak,
+  maxVotes,
   mayApprove,
   meetsNeed,
   voteOn,
@@ -306,6 +308,7 @@ function castVotes(
     );
     const votes = withVote(request.votes, vote);
     const isMet = meetsNeed(request.need, approversIn(votes), groupsNow);
+    if (!isMet && votes.length > maxVotes(request.need)) throw tooManyVotes(request);
     return { ask, votes, isMet, agreed: agreedOffer(votes, groupsNow) };
   });
 }

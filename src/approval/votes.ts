@@ -84,6 +84,10 @@ export function checkApproval(
   if (request.need?.shownRequired && shown !== Shown.WHOLE) throw partlyShown(request);
 }
 
+/** Number of votes that a request holds. Those who left their groups since may be many; fewer than `reject` reject. */
+export const maxVotes = ({ all }: ApprovalNeed): number =>
+  Math.max(100, 2 * all.reduce((sum, { approve }) => sum + approve, 0));
+
 /** Puts a vote in the place of the person's earlier one, behind the others. */
 export function withVote(votes: readonly Vote[], vote: Vote): Vote[] {
   return [...votes.filter(({ person }) => person?.id !== vote.person?.id), vote];

@@ -160,13 +160,13 @@ async function judgeBefore(
   if (
     !isApproval(settlement, { record }) ||
     answered.some(({ settled }) => !settled) ||
-    !mayStartAtOnce(engine, record)
+    !mayStartAtOnce(engine, record, answered)
   )
     return undefined;
   const digest = engine.policyDigest();
   const judging = judgeAnswered(engine, record, answered).catch(() => undefined);
   const judged = await within(maxJudgingMs, judging, () => undefined);
-  return judged && mayStartAtOnce(engine, record) && engine.policyDigest() === digest
+  return judged && mayStartAtOnce(engine, record, answered) && engine.policyDigest() === digest
     ? { record, asks: answered, ...judged }
     : undefined;
 }
@@ -179,10 +179,10 @@ const isApproval = ({ calls }: Settlement, { record }: Pick<CallWithAsks, "recor
  * Checks if this replica may start a call with the settlement of its last ask. A call with answers of hooks is judged by the run
  * that claims it, since only a run may run hooks.
  */
-function mayStartAtOnce(engine: Engine, record: CallRecord): boolean {
+function mayStartAtOnce(engine: Engine, record: CallRecord, asks: readonly AskRecord[]): boolean {
   const { hooks, isDraining } = engine;
   const { part, spec, owner, attempts, hooked } = record;
-  if (isDraining || !engine.agreesOnPolicy() || isTooOld(engine, record) || record.mayHaveRun) return false;
+  if (isDraining || !engine.agreesOnPolicy() || isTooOld(engine, record, asks) || record.mayHaveRun) return false;
   if (spec.delegated || startsWithOthers(part) || part.state.case !== "pending" || owner !== "" || attempts > 0)
     return false;
   return hooked === undefined && !hooks.has("tool.execute.before", "shell.env", "permission.ask");

@@ -9,6 +9,7 @@ import {
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { UnapprovedAsk } from "../approval/judge-asks.ts";
+import type { AskRecord } from "../approval/ports.ts";
 import { type Ask, questionPermission } from "../core/ask.ts";
 import type { Subject } from "../policy/model.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
@@ -71,7 +72,7 @@ export async function askInBody(
   };
   if (verdict.action === PermissionAction.ALLOW) return await recordAllowed();
   const whole = approved.asks.filter(({ wholeCall }) => wholeCall).map(({ permission }) => permission);
-  const isCovered = coversBody(call, approved)
+  const isCovered = coversBody(engine, call, approved)
     ? (ask: UnapprovedAsk) => isUnruled(ask, verdict.decisions)
     : () => false;
   const isOwn = (each: UnapprovedAsk) => each.isForPersons === true && !isApprovedAlike(engine, call, each, subject);
@@ -99,17 +100,16 @@ export async function askInBody(
 
 const covered = "what was approved for the call covers it";
 
+/** True if an ask was approved, by persons who still count. */
+const isHeld = ({ permissions }: Engine, asked: AskRecord, ofCall: readonly AskRecord[]) =>
+  isAskApproved(asked, ofCall) && permissions.isStillMet(asked);
+
 /** True if as many persons of the same groups have approved something of this call: what that covers, they need not approve again. */
-function isApprovedAlike(
-  { permissions }: Engine,
-  { asks = [] }: Running,
-  ask: UnapprovedAsk,
-  subject: Subject,
-): boolean {
-  const need = permissions.approvalOf(ask, subject)?.need;
+function isApprovedAlike(engine: Engine, { asks = [] }: Running, ask: UnapprovedAsk, subject: Subject): boolean {
+  const need = engine.permissions.approvalOf(ask, subject)?.need;
   return asks.some(
     (asked) =>
-      isAskApproved(asked, asks) &&
+      isHeld(engine, asked, asks) &&
       asked.request.need !== undefined &&
       need !== undefined &&
       equals(ApprovalNeedSchema, asked.request.need, need),
@@ -124,7 +124,7 @@ async function withoutApprovedAlike(
 ): Promise<PermissionRequest[]> {
   const settled = call.asks ?? (await engine.asksOf(call.record.ref));
   const approved = new Set(
-    settled.flatMap((asked) => (isAskApproved(asked, settled) ? (asked.request.view?.digest ?? []) : [])),
+    settled.flatMap((asked) => (isHeld(engine, asked, settled) ? (asked.request.view?.digest ?? []) : [])),
   );
   return requests.filter(
     ({ permission, view }) => permission === questionPermission || !approved.has(view?.digest ?? ""),
@@ -141,7 +141,7 @@ async function withoutApprovedDirectories(
   const settled = call.asks ?? (await engine.asksOf(call.record.ref));
   const approved = new Set(
     settled.flatMap((asked) =>
-      asked.request.permission === outside && isAskApproved(asked, settled) ? asked.request.patterns : [],
+      asked.request.permission === outside && isHeld(engine, asked, settled) ? asked.request.patterns : [],
     ),
   );
   return asks.flatMap((ask) => {
@@ -172,15 +172,15 @@ async function awaitAnswers(
   const wait = () => waitUntilSettled(engine, call);
   // A body that works meanwhile may end before the answer.
   await (ask.whileWorking ? wait() : outsideSlot(engine, call, wait));
-  for (const request of requests) checkApproved(call, request, { endsCall: !ask.refusable });
+  for (const request of requests) checkApproved(engine, call, request, { endsCall: !ask.refusable });
   const opened = new Set(requests.map(({ id }) => id));
   return (call.asks ?? []).flatMap(({ request, settled }) => (opened.has(request.id) ? (settled?.answers ?? []) : []));
 }
 
 /** True if an approver answered an ask of this call that covers what its body asks. */
-function coversBody({ asks = [] }: Running, approved: Plan): boolean {
+function coversBody(engine: Engine, { asks = [] }: Running, approved: Plan): boolean {
   const covering = approved.asks.flatMap((ask) => (ask.coversBody ? ask.permission : []));
-  return asks.some((asked) => covering.includes(asked.request.permission) && isAskApproved(asked, asks));
+  return asks.some((asked) => covering.includes(asked.request.permission) && isHeld(engine, asked, asks));
 }
 
 /** True if an ask only asks because no rule says anything about it. Directories outside the workspace are asked for each time. */

@@ -28,7 +28,7 @@ import { decideByHooks, isAllowedByHooks } from "./call-hooks.ts";
 import { decidedCall, refreshCall } from "./call-record.ts";
 import { type CallDecision, changedSince, type DecisionView } from "./decide.ts";
 import { approvalDigest } from "./digests.ts";
-import { CallEnd, denied } from "./ends.ts";
+import { CallEnd, denied, maxLifeMs, waitsAlone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import type { Running } from "./running.ts";
 import { storePreview, storeView } from "./spill.ts";
@@ -144,6 +144,9 @@ export async function openMissingAsks(
   return (await openPermissionRequests(engine, call, requests, decision.verdict, stale)) && requests.length > 0;
 }
 
+const leftText = ({ permission }: PermissionRequest) =>
+  `${permission}: a person who approved it has left the group since. Repeat the call, so that it is asked for again.`;
+
 const voidText = "a person who approved it has left the group since, so it needs another approval";
 
 /** Says which files changed since a call was asked for. */
@@ -203,6 +206,7 @@ export function requestFor(
   // The host of a delegated call does not wait for longer than it says.
   const ownMs = spec.delegated?.askMs ?? limits.askMs;
   const { askMs = ownMs } = permissions.approvalOf(ask, subject) ?? {};
+  const maxMs = spec.delegated ? ownMs : waitsAlone(call) ? Number.POSITIVE_INFINITY : maxLifeMs;
   const metadata = plan.asks.find(({ permission }) => permission === ask.permission)?.metadata;
   return permissions.request(
     { ...ask, ...(metadata && { metadata }) },
@@ -213,7 +217,7 @@ export function requestFor(
       requester: part.requester,
       person: part.person,
       digest,
-      expires: store.now() + (spec.delegated ? Math.min(ownMs, askMs) : askMs),
+      expires: store.now() + Math.min(maxMs, askMs),
       preview,
       view,
       changed,
@@ -233,7 +237,7 @@ export async function openPermissionRequests(
   { decisions, facts, shadow, rulesVersion }: Judged & { rulesVersion?: number | undefined },
   stale: readonly AskRecord[],
 ): Promise<boolean> {
-  const waitsAlone = asks.length > 0 && call.record.part.state.case === "pending" && !call.gate;
+  const isReleased = asks.length > 0 && call.record.part.state.case === "pending" && !call.gate;
   const permissionIds = asks.map(({ id }) => id);
   const about = {
     ...{ digest: asks[0]?.digest ?? "", decisions, permissionIds },
@@ -252,7 +256,7 @@ export async function openPermissionRequests(
     message: "What would run has changed since it was asked.",
     maxOpenAsks: limits.openAsks,
     // Then its asks have expired, or a replica of an older version has settled them.
-    ...(waitsAlone && { dueMs: Math.max(limits.askMs, ...asks.map(({ expires }) => expires - store.now())) }),
+    ...(isReleased && { dueMs: Math.max(limits.askMs, ...asks.map(({ expires }) => expires - store.now())) }),
     decisions: asks.length === 0 ? [] : [decisionOn(decidedCall(call.record), DecisionKind.ASKED, about)],
   });
   if (isOpened) sender?.opened(notices);
@@ -279,10 +283,18 @@ export async function waitUntilSettled(engine: Engine, call: Running): Promise<v
 }
 
 /** Throws the end of a call whose ask was not settled by once or always; with `endsCall` it aborts the call, so that its body cannot go on. */
-export function checkApproved(call: Running, request: PermissionRequest, { endsCall }: { endsCall: boolean }): void {
+export function checkApproved(
+  { permissions }: Engine,
+  call: Running,
+  request: PermissionRequest,
+  { endsCall }: { endsCall: boolean },
+): void {
   const asked = call.asks?.find(({ request: { id } }) => id === request.id);
-  if (asked && isGranted(asked)) return;
-  const end = new CallEnd(...refusalText(request, asked?.settled?.outcome, asked?.settled?.message));
+  const isApproved = asked !== undefined && isGranted(asked);
+  if (isApproved && permissions.isStillMet(asked)) return;
+  const end = isApproved
+    ? new CallEnd(ToolErrorReason.DENIED, leftText(request))
+    : new CallEnd(...refusalText(request, asked?.settled?.outcome, asked?.settled?.message));
   if (endsCall) call.controller.abort(end);
   throw end;
 }

@@ -36,7 +36,7 @@ export async function claimCall(
 ): Promise<Claim> {
   const { limits, log, replicaId, sessions, store } = engine;
   const { ref, part, spec, attempts, version } = record;
-  if (attempts === 0 && isTooOld(engine, record)) {
+  if (attempts === 0 && isTooOld(engine, record, asks)) {
     given?.free();
     return (await endTooOld(engine, record)) ? "done" : "left";
   }

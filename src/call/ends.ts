@@ -8,6 +8,7 @@ import {
   type ToolPart,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Judged } from "../approval/judge-asks.ts";
+import type { AskRecord } from "../approval/ports.ts";
 import type { Logger } from "../core/logger.ts";
 import { isStoreUnavailable, RequestError } from "../core/request-error.ts";
 import {
@@ -42,16 +43,39 @@ export class CallGone extends Error {
   override name = "CallGone";
 }
 
-/** Longest life of a call, waits for approvers included. */
+/** Longest life of a call, waits for approvers included, unless a rule says who has to approve. */
 export const maxLifeMs = 24 * 3_600_000;
 
 /** Times that the body of an idempotent tool may be entered. */
 export const maxIdempotentAttempts = 3;
 
-/** True if a call is older than a call may become. */
-export function isTooOld({ store }: Pick<Engine, "store">, { spec }: Pick<CallRecord, "spec">): boolean {
-  return store.now() - spec.accepted > maxLifeMs;
+/** True if a call is older than a call may become. It may have waited longer for those who have to approve its start. */
+export function isTooOld(
+  { store }: Pick<Engine, "store">,
+  { spec, part }: Pick<CallRecord, "spec" | "part">,
+  asks: readonly AskRecord[],
+): boolean {
+  const age = store.now() - spec.accepted;
+  return age > maxLifeMs && age - neededWaitMs(part, asks, store.now()) > maxLifeMs;
 }
+
+/** Returns the time in which a request with a `need` was open before the start. */
+function neededWaitMs({ state }: ToolPart, asks: readonly AskRecord[], now: number): number {
+  const start = state.case === "running" ? (state.value.time?.start ?? 0) : now;
+  const waits = asks.flatMap(({ request: { created, need }, settled }) =>
+    need && created < start ? { from: created, to: settled?.time ?? now } : [],
+  );
+  let [total, end] = [0, 0];
+  for (const { from, to } of waits.toSorted((one, other) => one.from - other.from)) {
+    total += Math.max(0, to - Math.max(from, end));
+    end = Math.max(end, to);
+  }
+  return total;
+}
+
+/** True if nothing waits with a call: no host, batch or other call, and no body that was entered. */
+export const waitsAlone = ({ gate, record: { part, spec } }: Pick<Running, "gate" | "record">): boolean =>
+  part.state.case === "pending" && !gate && !spec.delegated && !spec.parent;
 
 /** Returns the end of a call that is too old. */
 export function tooOld(): CallEnd {

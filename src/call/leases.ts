@@ -40,7 +40,8 @@ export async function renewLeases(engine: Engine): Promise<void> {
   for (const [key, { call }] of before) {
     if (!keys.has(key)) call.controller.abort(new CallGone());
     call.leaseConfirmed = sent;
-    if (isTooOld(engine, call.record)) call.controller.abort(tooOld());
+    const isOld = isTooOld(engine, call.record, []);
+    if (isOld && isTooOld(engine, call.record, await engine.asksOf(call.record.ref))) call.controller.abort(tooOld());
   }
   for (const ref of held) if (!runs.has(runKeyOf(ref))) await beforeDrain(engine, resumeCall(engine, ref, sent));
   // The lease counts from when the renewal was sent: after a slow answer the next regular round may be too late.

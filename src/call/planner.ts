@@ -256,7 +256,7 @@ async function unopenedRequests(
   const digest = await approvalDigest(parts, tool, request, decision, scope);
   return (await decision.withCodeRisks(verdict.unapproved)).map((ask) => {
     const metadata = plan.asks.find(({ permission }) => permission === ask.permission)?.metadata;
-    const expires = parts.store.now() + parts.askMs;
+    const expires = parts.store.now() + (parts.permissions.approvalOf(ask, subject)?.askMs ?? parts.askMs);
     return parts.permissions.request(
       { ...ask, ...(metadata && { metadata }) },
       verdict.decisions,

@@ -92,14 +92,17 @@ export async function releaseCall(
   { ref }: Pick<CallRecord, "ref">,
   progress?: ToolProgress,
 ): Promise<void> {
-  const { limits, replicaId, store } = engine;
+  const { asksOf, limits, replicaId, store } = engine;
   for (;;) {
     const record = await store.getCall(ref.sessionId, ref.callId);
     if (record?.owner !== replicaId || record.part.state.case !== "pending") return;
     const { epoch, owner, part, version } = record;
-    const dueMs = part.permissionIds.length > 0 ? limits.askMs : (record.spec.delegated?.collectMs ?? 0);
+    const waits = part.permissionIds.length > 0;
+    const ends = waits ? (await asksOf(ref)).flatMap((ask) => (ask.settled ? [] : ask.request.expires)) : [];
+    const askedMs = Math.max(limits.askMs, ...ends.map((end) => end - store.now()));
+    const dueMs = waits ? askedMs : (record.spec.delegated?.collectMs ?? 0);
     const step = { fence: { ref, owner, epoch }, version, asks: [], withdraw: [], message: "", dueMs };
-    const reported = progress && part.permissionIds.length === 0 ? { progress } : {};
+    const reported = progress && !waits ? { progress } : {};
     if (await store.openAsks({ ...step, ...reported, maxOpenAsks: Number.MAX_SAFE_INTEGER })) return;
   }
 }

@@ -21,7 +21,7 @@ interface Source {
   lineOf(path: readonly PropertyKey[]): number | undefined;
 }
 
-const maxAskMs = 86_400_000;
+const maxAskMs = 30 * 86_400_000;
 
 const methods: Readonly<Record<NonNullable<Settings["approval"][number]["method"]>, AnswerMethod>> = {
   relay: AnswerMethod.RELAY,
@@ -83,7 +83,7 @@ export function readApprovals(
         "method",
       );
     const askMs = ask === undefined ? undefined : msOf(ask);
-    if (askMs !== undefined && askMs > maxAskMs) throw refuse(`stays open for ${ask}: at most a day`, "ask");
+    if (askMs !== undefined && askMs > maxAskMs) throw refuse(`stays open for ${ask}: at most 30 days`, "ask");
     return {
       ...{ permission, agent, workspace, reject, all, always, askMs, action: actions.ask },
       pattern: expandHome(entry.pattern, home),

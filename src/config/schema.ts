@@ -370,7 +370,7 @@ const approval = strictTable({
   other_person: key(z.boolean().optional(), "the person behind the agent may not approve", {
     without: "`true` with `approve` of 2 or more",
   }),
-  ask: key(duration().optional(), "how long they stay open, at most `1d`", { without: "`ask_ms`" }),
+  ask: key(duration().optional(), "how long they stay open, at most `30d`", { without: "`ask_ms`" }),
   always: key(z.boolean().default(true), "an offer that all choose is saved"),
 });
 

@@ -10,6 +10,8 @@ import type { PushSubscriptions } from "./subscriptions.ts";
 const maxTextBytes = 2_500;
 /** Time for which a push service keeps an outcome for a browser that is away, in seconds. */
 const outcomeSeconds = 3_600;
+/** Some push services refuse to hold a message for longer than four weeks. */
+const maxSeconds = 28 * 86_400;
 
 /**
  * Creates the channel that sends Web Push messages (RFC 8030) to browsers that subscribed in the console. A message has an id and
@@ -69,7 +71,8 @@ const noBrowser: ChannelAnswer = {
 
 function headersOf(notice: Notice, time: number): Record<string, string> {
   const isOpen = notice.phase === "opened";
-  const seconds = isOpen ? Math.max(0, Math.ceil((notice.request.expires - time) / 1_000)) : outcomeSeconds;
+  const left = isOpen ? Math.max(0, Math.ceil((notice.request.expires - time) / 1_000)) : outcomeSeconds;
+  const seconds = Math.min(left, maxSeconds);
   return {
     "content-type": "application/octet-stream",
     "content-encoding": "aes128gcm",

@@ -1,4 +1,4 @@
-/** A length of time, such as `340 ms`, `1.2 s`, `14m 05s` or `2h 05m`. */
+/** A length of time, such as `340 ms`, `1.2 s`, `14m 05s`, `2h 05m` or `29d 04h`. */
 export function durationOf(ms: number): string {
   if (ms < 1_000) return `${Math.max(0, Math.round(ms))} ms`;
   if (ms < 10_000) return `${(ms / 1_000).toFixed(1)} s`;
@@ -6,13 +6,15 @@ export function durationOf(ms: number): string {
   if (seconds < 60) return `${seconds} s`;
   const minutes = Math.floor(seconds / 60);
   if (minutes < 60) return `${minutes}m ${twoDigits(seconds % 60)}s`;
-  return `${Math.floor(minutes / 60)}h ${twoDigits(minutes % 60)}m`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours}h ${twoDigits(minutes % 60)}m` : `${Math.floor(hours / 24)}d ${twoDigits(hours % 24)}h`;
 }
 
-/** The time left to answer, such as `4:05 left` or `2 h left`. */
+/** The time left to answer, such as `4:05 left`, `2 h left` or `29 days left`. */
 export function timeLeft(ms: number): string {
   if (ms <= 0) return "time is up";
   const seconds = Math.floor(ms / 1_000);
+  if (seconds >= 172_800) return `${Math.floor(seconds / 86_400)} days left`;
   if (seconds >= 7_200) return `${Math.floor(seconds / 3_600)} h left`;
   return `${Math.floor(seconds / 60)}:${twoDigits(seconds % 60)} left`;
 }

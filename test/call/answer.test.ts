@@ -21,6 +21,7 @@ import { RequestError } from "../../src/core/request-error.ts";
 import { workspaceRoot } from "../../src/core/workspace-root.ts";
 import type { ApprovalRule } from "../../src/policy/approval-rules.ts";
 import { defineTool } from "../../src/tool/define-tool.ts";
+import type { ToolContext } from "../../src/tool/tool.ts";
 import { agent } from "../model/clients.ts";
 import { type Setting, startReplicas } from "../model/replicas.ts";
 import { inRedis, inSqlite } from "../model/stores.ts";
@@ -50,6 +51,7 @@ afterAll(() => redis.stop());
 async function waiting(
   { behind, ...setting }: Partial<Setting> & { behind?: Person | undefined } = {},
   plan: (count: number) => Promise<string> = async () => "production",
+  body: (ctx: Pick<ToolContext, "ask">) => Promise<void> = async () => {},
 ) {
   /** The replicas whose body was entered, and the steps that were taken, each with its replica. */
   const [entered, steps]: [string[], string[]] = [[], []];
@@ -94,8 +96,9 @@ async function waiting(
             title: "deploy",
             asks: [{ permission: "deploy", patterns: [await plan(counted())] }],
           }),
-          execute() {
+          async execute(_, ctx) {
             entered.push(replica);
+            await body(ctx);
             return { output: "deployed" };
           },
         }),
@@ -477,6 +480,92 @@ test("an edit voids the votes: what the new input needs is asked for without the
   ]);
   for (const name of ["ann", "bob"]) await answer("r2", await openAsk(), ONCE, { by: approver(name) });
   expect(await end()).toMatchObject({ case: "completed" });
+});
+
+test("what a body was allowed holds for the rest of the call while those who approved it are still in the group", async () => {
+  const left = new Set<string>();
+  const gates = Array.from({ length: 2 }, () => Promise.withResolvers<void>());
+  let done = 0;
+  const { answer, asks, openAsk, end, entered } = await waiting(
+    { ...deciding(entry()), groupsNow: ({ id, groups }) => (left.has(id) ? [] : groups) },
+    undefined,
+    async (ctx) => {
+      for (const gate of gates) {
+        await gate.promise;
+        await ctx.ask({ permission: "deploy", patterns: ["production"] });
+        done += 1;
+      }
+    },
+  );
+  const approve = async (...names: string[]) => {
+    for (const name of names) await answer("r1", await openAsk(), ONCE, { by: approver(name) });
+  };
+  await approve("ann", "bob");
+  await expect.poll(() => entered).toHaveLength(1);
+  gates[0]?.resolve();
+  await expect.poll(() => done).toBe(1);
+  expect(await asks()).toHaveLength(1);
+  left.add("prs_ann");
+  gates[1]?.resolve();
+  await expect.poll(async () => (await asks()).length).toBe(2);
+  expect((await asks())[1]).toMatchObject({ request: { votes: [] } });
+  await approve("bob", "carol");
+  expect(await end()).toMatchObject({ case: "completed" });
+});
+
+const dayMs = 86_400_000;
+
+test.each([
+  ["Redis", (): Partial<Setting> => ({ newContents: inRedis(redis.url) })],
+  ["SQLite", (): Partial<Setting> => ({ newContents: inSqlite })],
+])("on %s a request that a rule keeps open for 30 days can be approved then, whatever restarts", async (_, setting) => {
+  const { replicas, answer, record, entered } = await waiting({
+    ...setting(),
+    ...deciding(entry({ askMs: 30 * dayMs })),
+  });
+  const call = await record();
+  if (!call) throw new Error("there is no call");
+  const asks = async () => await replicas.any().store.permissions.asksOf(call.ref);
+  const [{ request } = {}] = await asks();
+  expect((request?.expires ?? 0) - (request?.created ?? 0)).toBe(30 * dayMs);
+  for (let day = 1; day < 30; day++) {
+    replicas.advance(dayMs);
+    if (day % 7 === 0) await replicas.kill(replicas.names()[0] ?? "");
+    await replicas.each(async ({ calls, store }) => {
+      await store.calls.sweep();
+      await store.permissions.expiredAsks(10).then((expired) => expect(expired).toEqual([]));
+      await calls.recover();
+    });
+    if (day === 1) await answer(replicas.names()[0] ?? "", request?.id ?? "", ONCE, { by: approver("ann") });
+  }
+  expect((await asks()).map(({ request: { id, votes } }) => [id, votes.length])).toEqual([[request?.id, 1]]);
+  const [last = ""] = replicas.names();
+  await replicas.at(last).calls.drain(0);
+  await answer(last, request?.id ?? "", ONCE, { by: approver("bob") });
+  await replicas.kill(last);
+  await replicas.each(({ calls }) => calls.recover());
+  expect((await replicas.any().calls.wait(call, 10_000, never)).part.state).toMatchObject({ case: "completed" });
+  expect(entered).toHaveLength(1);
+});
+
+test("a request holds so many votes, one more that does not approve it is refused, and a rejection counts", async () => {
+  const left = new Set<string>();
+  const { answer, asks, openAsk, end } = await waiting({
+    ...deciding(entry()),
+    groupsNow: ({ id, groups }) => (left.has(id) ? [] : groups),
+  });
+  const ask = await openAsk();
+  for (let i = 0; i < 100; i++) {
+    await answer("r1", ask, ONCE, { by: approver(`person ${i}`) });
+    left.add(`prs_person ${i}`);
+  }
+  await expect(answer("r1", ask, ONCE, { by: approver("one more") })).rejects.toMatchObject({
+    reason: ErrorReason.QUOTA_EXCEEDED,
+    message: expect.stringContaining("has 100 votes, and is not approved; reject it"),
+  });
+  expect((await asks())[0]?.request.votes).toHaveLength(100);
+  await answer("r1", ask, PermissionReply.REJECT, { by: approver("eve") });
+  expect(await end()).toMatchObject({ case: "error", value: { reason: ToolErrorReason.REJECTED } });
 });
 
 test.each([

@@ -105,7 +105,11 @@ const refused: readonly (readonly [what: string, settings: string, reason: strin
     approval("approve = 2\nreject = 3"),
     ":6: [[approval]] would make it harder to reject",
   ],
-  ["approvals for longer than a day", approval('ask = "2d"'), ":5: [[approval]] stays open for 2d"],
+  [
+    "approvals for longer than 30 days",
+    approval('ask = "31d"'),
+    ":5: [[approval]] stays open for 31d: at most 30 days",
+  ],
   [
     "two approvers where everyone is one",
     `insecure_no_auth = true\n${approval("approve = 2")}`,

@@ -138,7 +138,9 @@ async function sweepTree(
   if (sessionIds.length === 0) return await unlistEmpty(context, root);
   await buryCalls(context, root, removed);
   await dropCalls(context, root, removed);
-  await dropLogs(context, root, sessionIds, removed);
+  // What an open request names stays, and so do the events before it.
+  const isAsked = number(await link.command("zcard", tree.asks)) > 0;
+  if (!isAsked) await dropLogs(context, root, sessionIds, removed);
   await trimAudit(context, root, removed);
   const found = await Promise.all(sessionIds.map((id) => readSession(context, id)));
   const owners = new Set(found.flatMap((session) => session?.owner ?? []));
@@ -149,6 +151,7 @@ async function sweepTree(
     return [];
   }
   if (removesTtls) await removeTtls(context, root, sessionIds, owners);
+  if (isAsked) return [];
   const stale = texts(await link.command("zrangebyscore", tree.outputs, "-inf", link.now() - partRetentionMs));
   return stale.map((id) => ({ root, id }));
 }

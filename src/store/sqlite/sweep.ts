@@ -111,7 +111,9 @@ export function createSqliteSweep(options: {
     let gavePages = false;
     while (await commit.run(() => giveBackPages(db))) gavePages = true;
     if (gavePages) truncateLog(db);
-    const unwritten = await outputs.unwrittenSince(now() - partRetentionMs);
+    const stale = await outputs.unwrittenSince(now() - partRetentionMs);
+    // An approver still reads what an open request names.
+    const unwritten = stale.filter(({ root }) => sql.asksOfTree.get(root)?.open !== 1);
     total.outputs = unwritten.length;
     await commit.run(() => {
       clock.save();
@@ -142,7 +144,15 @@ function prepare(db: DatabaseSync) {
       db,
       "DELETE FROM calls WHERE ordinal IN (SELECT ordinal FROM calls WHERE expired = 1 AND ended <= ? ORDER BY ended LIMIT ?)",
     ),
-    idle: statement<{ id: string }>(db, "SELECT id FROM sessions WHERE logged = 1 AND active <= ? LIMIT 1"),
+    idle: statement<{ id: string }>(
+      db,
+      `SELECT id FROM sessions s WHERE logged = 1 AND active <= ? AND NOT EXISTS (
+         SELECT 1 FROM asks WHERE asks.root = s.root AND settled IS NULL) LIMIT 1`,
+    ),
+    asksOfTree: statement<{ open: number }>(
+      db,
+      "SELECT EXISTS (SELECT 1 FROM asks WHERE root = ? AND settled IS NULL) AS open",
+    ),
     setActivity: statement(db, "UPDATE sessions SET active = ?, logged = ? WHERE ordinal = ?"),
     dropDeadGrants: statement(
       db,

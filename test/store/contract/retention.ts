@@ -74,12 +74,15 @@ export function retentionContract(open: OpenStore): void {
     expect(await store.permissions.getAsk("ses_root", "per_1")).toBeUndefined();
   });
 
-  test("keeps the part and the asks of an open call", async () => {
+  test("keeps the part, the asks, the log and the outputs of an open call", async () => {
     const store = await open();
     await addSession(store);
+    await store.outputs.append("ses_root", "out_1", new Uint8Array([1]));
     await openAskedCall(store, ref, ["per_1"]);
+    const before = await logOf(store);
     store.advance(40 * day);
-    await store.calls.sweep();
+    expect(await store.calls.sweep()).toEqual({ outputs: [] });
+    expect(await logOf(store)).toEqual(before);
     expect(await store.calls.getCall("ses_root", "call_1")).toMatchObject({ part: { permissionIds: ["per_1"] } });
     expect(await store.calls.getSession("ses_root")).toBeDefined();
   });
