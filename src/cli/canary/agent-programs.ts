@@ -38,7 +38,7 @@ export interface AgentProgram {
   settings?(url: string): readonly string[];
   /** Reads what the agent offers to its model: a tool, or a group of tools. */
   toolsOf(offered: unknown): readonly OfferedTool[];
-  /** Checks if a tool comes from an MCP server. */
+  /** Checks if a tool, or a group of tools, comes from an MCP server. */
   isForeign(tool: string, mcpName: string): boolean;
 }
 

@@ -42,12 +42,14 @@ export async function runCanary(options: CanaryOptions): Promise<CanaryResult> {
   const script = createScript(options, directory);
   const model = await startMockModel(agent.protocol, script.next);
   const over = new AbortController();
+  // Agents use the same IDs, or none, in each run: what an earlier canary asked counts for that one only.
+  const earlier = new Set((await ownSessions(options)).map(({ id }) => id));
   const rejecting = rejectAll(options, over.signal);
   try {
     const ended = await runAgent(options, model.url, { files: directory, home });
     over.abort();
     const problem = await rejecting;
-    const recorded = await recordedCalls(options);
+    const recorded = await recordedCalls(options, earlier);
     const rows = script.rows(recorded);
     const known = rows.map(({ tool }) => tool);
     const disabled = rows.length === 0 ? [] : agent.knownTools.filter((tool) => !known.includes(tool));
@@ -88,7 +90,7 @@ function createScript({ agent, mcpName }: CanaryOptions, directory: string) {
       if (offered.length === 0) return undefined;
       if (uses.length === 0)
         uses = offered
-          .filter(({ name }) => !agent.isForeign(name, mcpName))
+          .filter(({ name, namespace }) => !agent.isForeign(namespace ?? name, mcpName))
           .toSorted((one, other) => Number(changesText(one.schema)) - Number(changesText(other.schema)))
           .map(({ name, schema, namespace }, i) => ({
             ...{ id: `canary_${i}`, tool: name, namespace },
@@ -214,11 +216,16 @@ async function unlessClosed(answered: Promise<unknown>): Promise<void> {
 }
 
 /** Returns the IDs of the calls that the service recorded for the canary, and the names of their tools: some agents have no IDs. */
-async function recordedCalls({ approver, principal }: CanaryOptions): Promise<ReadonlySet<string>> {
-  const { sessions } = await approver.sessions.listSessions({});
-  const own = sessions.filter(({ owner }) => owner === principal);
-  const parts = await Promise.all(own.map(({ id }) => approver.tools.listToolParts({ sessionId: id })));
+async function recordedCalls(options: CanaryOptions, earlier: ReadonlySet<string>): Promise<ReadonlySet<string>> {
+  const own = (await ownSessions(options)).filter(({ id }) => !earlier.has(id));
+  const parts = await Promise.all(own.map(({ id }) => options.approver.tools.listToolParts({ sessionId: id })));
   return new Set(parts.flatMap(({ parts }) => parts.flatMap(({ callId, tool }) => [callId, ownName(tool)])));
+}
+
+/** Returns the sessions of the agent's hook. */
+async function ownSessions({ approver, principal }: CanaryOptions) {
+  const { sessions } = await approver.sessions.listSessions({});
+  return sessions.filter(({ owner }) => owner === principal);
 }
 
 /** Returns the agent's own name of a tool `KIND:Tool`. */
