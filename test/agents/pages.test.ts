@@ -1,10 +1,11 @@
 import { chmod, mkdir, readFile, symlink, writeFile } from "node:fs/promises";
-import { join, resolve } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { startProgramAtTerminal } from "../cli/toolgate.ts";
 import { hostTokens } from "../e2e/host.ts";
 import { createService } from "../e2e/service.ts";
+import { programEntry } from "../main.ts";
 import { type AgentPlace, claudeEnv, createPlace, runClaude } from "./agents.ts";
 import { answerNext, ownProgram } from "./connectors.ts";
 import { type MockModel, serveAnthropic } from "./mock-models.ts";
@@ -115,6 +116,28 @@ test("claude-code.md: the permission prompt tool asks", async () => {
   await expectRun(model, finished);
 });
 
+test("claude-agent-sdk.md: what Claude's own rules leave open asks, and without a service does not run", async () => {
+  const page = await readFile(resolve(import.meta.dirname, "../../docs/clients/claude-agent-sdk.md"), "utf8");
+  const [, code = ""] = /^```ts\n([\s\S]*?)^```/m.exec(page) ?? [];
+  await mkdir(join(place.home, "node_modules"));
+  await symlink(dirname(dirname(agentPrograms.claude)), join(place.home, "node_modules/@anthropic-ai"));
+  await symlink(resolve(dirname(programEntry()), ".."), join(place.home, "node_modules/toolgate"));
+  await writeFile(join(place.home, "package.json"), '{ "type": "module" }');
+  await writeFile(join(place.home, "agent.ts"), code);
+  const run = (model: MockModel, url: string) => {
+    const env = { ...claudeEnv(model), TOOLGATE_URL: url, TOOLGATE_TOKEN: "host-token-for-tests" };
+    return start(`${process.execPath} ${place.home}/agent.ts go`, env).finished;
+  };
+  const model = await asking();
+  const running = run(model, service.url);
+  await expectRun(model, running);
+  expect((await running).stdout).toContain("done");
+  const alone = await asking();
+  await run(alone, "http://127.0.0.1:9");
+  expect(alone.results).toHaveLength(1);
+  expect(alone.results.join()).not.toContain("777777");
+});
+
 test.each([
   ["stdio", /"npx"/],
   ["HTTP", /"type": "http"/],
@@ -151,6 +174,7 @@ test("opencode.md: connect writes the plugin, and the check finds nothing", asyn
 });
 
 test("no page shows another command", () => {
-  // What changes the machine runs in connect.test.ts.
-  expect([...shown].filter((each) => !used.has(each) && !each.startsWith("sudo "))).toEqual([]);
+  // What changes the machine, or needs plugins of a project, runs in connect.test.ts.
+  const elsewhere = /^sudo |--accept-plugins/;
+  expect([...shown].filter((each) => !used.has(each) && !elsewhere.test(each))).toEqual([]);
 });

@@ -8,6 +8,7 @@ export const blocksNotRun: readonly Exception[] = [
   { page: "docs/agents/claude-code.md", count: 4, by: "test/agents/pages.test.ts" },
   { page: "docs/agents/terminal.md", by: "test/agents/connect.test.ts" },
   { page: "docs/clients/ai-sdk.md", count: 2, by: "test/package/ai.test.ts" },
+  { page: "docs/clients/claude-agent-sdk.md", by: "test/agents/pages.test.ts" },
   { page: "docs/clients/envoy.md", count: 3, by: "test/readme.test.ts" },
   { page: "docs/clients/opencode.md", language: "ts", by: "test/clients/opencode.test.ts" },
   ...["anthropic", "langchain", "openai-agents", "pydantic-ai"].map((name) => ({
