@@ -160,10 +160,13 @@ test("the measured table of agents and the code agree on what runs a tool, and o
   for (const [i, [kind, facts]] of kinds.entries()) {
     const { version = "", runsAfter = [], off = [], asksItself = false } = facts ?? {};
     const found = rows.filter((cells) => cells[i + 1] === "**runs**").map(([row]) => row);
+    const machine = off.some(({ reachesMachine }) => reachesMachine)
+      ? ["a project switches hooks of the machine off"]
+      : [];
     const plugin = kind === "opencode" ? ["an accepted plugin changes what was approved"] : [];
     const settings = asksItself ? [] : off.map(({ path }) => `a project sets \`${path}\``);
     expect(found.toSorted(), kind).toEqual(
-      [...runsAfter.map((fault) => `the hook ${fault}`), ...settings, ...plugin].toSorted(),
+      [...runsAfter.map((fault) => `the hook ${fault}`), ...settings, ...machine, ...plugin].toSorted(),
     );
     const installed: string[] = Object.values<{ version?: string }>(packages).flatMap((each) => each.version ?? []);
     // The package of Claude Code counts its own versions, with the same last number.

@@ -183,7 +183,7 @@ complete -c toolgate -n '__fish_seen_subcommand_from connect' -l workspace -x -d
 complete -c toolgate -n '__fish_seen_subcommand_from connect' -l agent-program -rF -d 'the agent\'s program for the canary (default: the one in PATH)'
 complete -c toolgate -n '__fish_seen_subcommand_from connect' -l no-canary -d 'do not run the agent to see which of its tools ask'
 complete -c toolgate -n '__fish_seen_subcommand_from connect' -l http-hook -d 'claude only: it sends requests instead of running our command, and cannot verify the service'
-complete -c toolgate -n '__fish_seen_subcommand_from connect' -l system -d 'claude and codex, as root: write the hooks into the settings of the machine, where no project switches them off'
+complete -c toolgate -n '__fish_seen_subcommand_from connect' -l system -d 'claude, codex and gemini, as root: write the hooks into the settings of the machine, for all its users'
 complete -c toolgate -n '__fish_seen_subcommand_from connect' -l accept-plugins -d 'opencode only: accept the plugins and tools of the project here, as they are now'
 complete -c toolgate -n '__fish_seen_subcommand_from connect' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from claude' -l help -s h -d 'display help for command'

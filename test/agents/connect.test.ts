@@ -1,7 +1,7 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
-import { cp, mkdir, readdir, writeFile } from "node:fs/promises";
+import { cp, mkdir, readdir, readFile, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { text } from "node:stream/consumers";
 import { expect, onTestFinished, test } from "vitest";
@@ -10,6 +10,7 @@ import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { clientOf } from "../e2e/clients.ts";
 import { startService } from "../e2e/service.ts";
+import { programEntry } from "../main.ts";
 import { claudeEnv, configureOpencode, createPlace, opencodeEnv } from "./agents.ts";
 import { answerAll } from "./connectors.ts";
 import { measure, measureTools } from "./matrix.ts";
@@ -20,7 +21,7 @@ const approver = "approver-token-for-tests";
 
 const machineHooks = "a project switches hooks of the machine off";
 
-const main = `${import.meta.dirname}/../../src/main.ts`;
+const main = programEntry();
 
 /** A service whose policy asks about everything, and a machine with its own /etc and home. */
 async function createMachine() {
@@ -50,7 +51,7 @@ async function createMachine() {
       TOOLGATE_TOKEN: approver,
     });
     const { canary, problems } = JSON.parse(stdout);
-    const rows: { tool: string; result: string; reason?: string }[] = canary.rows;
+    const rows: { tool: string; result: string; reason?: string }[] = canary?.rows ?? [];
     const toolsThat = (result: string) => rows.filter((row) => row.result === result).map(({ tool }) => tool);
     const reasons = Object.fromEntries(rows.flatMap(({ tool, reason }) => (reason ? [[tool, reason]] : [])));
     return { canary, problems, stderr, toolsThat, reasons };
@@ -114,7 +115,9 @@ test.for(["settings.json", "settings.local.json"])(
 
     const other = await createMachine();
     await mkdir(join(other.service.workspace, ".claude"));
-    await writeFile(join(other.service.workspace, ".claude", name), JSON.stringify({ disableAllHooks: true }));
+    // With this variable each program of a hook's line would only list its libraries.
+    const env = { LD_TRACE_LOADED_OBJECTS: "1" };
+    await writeFile(join(other.service.workspace, ".claude", name), JSON.stringify({ disableAllHooks: true, env }));
     const ofSystem = await other.connect("claude", "--yes", "--system");
     expect(ofSystem.toolsThat("runs unasked")).toEqual([]);
     expect(ofSystem.toolsThat("asks")).toEqual(expect.arrayContaining(["Bash", "Edit", "Read", "Write"]));
@@ -244,4 +247,32 @@ test("hooks of Codex in the settings of the machine hold where a project and a f
   await run(process.execPath, [main, "disconnect", "codex"], { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: approver });
   expect((await run("cat", ["/etc/codex/requirements.toml"])).stdout).toBe("");
   expect((await run("cat", [join(place.home, ".codex/config.toml")])).stdout).not.toContain("tg_");
+});
+
+test("hooks of Gemini CLI in the settings of the machine hold where a project switches all hooks off, not where it names ours", async (context) => {
+  const { service, place, run, connect } = await createMachine();
+  const project = (hooksConfig: object) =>
+    writeFile(join(service.workspace, ".gemini/settings.json"), JSON.stringify({ hooksConfig }));
+  const theirs = '{\n  "ui": { "hideTips": true }\n}\n';
+  const machineFile = join(place.home, "../etc/gemini-cli/settings.json");
+  await mkdir(dirname(machineFile));
+  await writeFile(machineFile, theirs);
+  await mkdir(join(service.workspace, ".gemini"));
+  await project({ enabled: false });
+  const { canary, toolsThat } = await connect("gemini", "--yes", "--system");
+  expect(canary.problem).toBe("");
+  expect(toolsThat("asks")).toContain("run_shell_command");
+  expect(toolsThat("runs unasked")).toEqual([]);
+
+  const disconnect = () =>
+    run(process.execPath, [main, "disconnect", "gemini"], { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: approver });
+  await disconnect();
+  expect(await readFile(machineFile, "utf8")).toBe(theirs);
+
+  await project({ disabled: ["toolgate"] });
+  expect((await connect("gemini", "--yes", "--system")).toolsThat("runs unasked")).toContain("run_shell_command");
+  expect((await connect("gemini", "--check")).problems).toEqual([expect.stringContaining("hooksConfig.disabled")]);
+  measure(context, "gemini", machineHooks, "runs");
+  await disconnect();
+  expect(existsSync(join(place.home, ".gemini/settings.json"))).toBe(false);
 });

@@ -40,6 +40,8 @@ export interface ConnectorOptions {
   timeout: number;
   /** The program, in place of ours. */
   program: readonly string[];
+  /** Flags that override the right ones. */
+  more?: readonly string[];
 }
 
 /** One way in which an agent asks here. */
@@ -63,9 +65,9 @@ export const ownProgram = [process.execPath, programEntry()];
 async function hookCommand(place: AgentPlace, kind: string, options: ConnectorOptions): Promise<string[]> {
   const tokenFile = join(place.home, "token");
   await writeFile(tokenFile, options.token, { mode: 0o600 });
-  const { program, server, timeout } = options;
+  const { program, server, timeout, more = [] } = options;
   const flags = ["--server", server, "--token-file", tokenFile, "--uid", `${process.getuid?.()}`];
-  return [...program, "hook", kind, ...flags, "--timeout", `${timeout}`];
+  return [...program, "hook", kind, ...flags, "--timeout", `${timeout}`, ...more];
 }
 
 async function promptCommand(place: AgentPlace, options: ConnectorOptions): Promise<string[]> {
@@ -88,7 +90,7 @@ export async function claudeSettings(place: AgentPlace, hook: object): Promise<s
 const bash = { description: "leaves a marker" };
 
 /** The connectors that run a program of ours. */
-export const connectors: Readonly<Record<string, Connector>> = {
+export const connectors = {
   "the command hook of Claude Code": {
     kind: "claude",
     subagent: (prompt) => [{ tool: "Agent", input: { ...bash, prompt, subagent_type: "general-purpose" } }],
@@ -201,7 +203,7 @@ export const connectors: Readonly<Record<string, Connector>> = {
       return await runCopilot(place, model);
     },
   },
-};
+} satisfies Record<string, Connector>;
 
 /** Writes a file of settings below the home of an agent. */
 async function writeSettings({ home }: AgentPlace, path: string, settings: object): Promise<void> {

@@ -81,13 +81,13 @@ export async function runMcp(
   return { ...run, results: model.results };
 }
 
-/** Uses a tool once, and `toolgate_wait` as often as a result says that nothing has run yet. */
+/** Uses a tool once, and `toolgate_wait` as often as a result says that nothing has run yet, or that it is running. */
 export function untilItRuns(agent: McpAgent, tool: string, input: JsonObject): NextStep {
   return (results) => {
     const last = results.at(-1);
     if (last === undefined) return { tool: agent.toolName(tool), input };
     // The result is JSON in the JSON of the agent.
-    const [, callId] = /Nothing has run yet.*?call_id[\\":]+([\w/-]+)/s.exec(last) ?? [];
+    const [, callId] = /(?:Nothing has run yet|is still running).*?call_id[\\":]+([\w/-]+)/s.exec(last) ?? [];
     return callId === undefined ? undefined : { tool: agent.toolName("toolgate_wait"), input: { call_id: callId } };
   };
 }

@@ -2,7 +2,7 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { cp, mkdir, mkdtemp, readdir, readFile, realpath, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { text } from "node:stream/consumers";
 import { expect, onTestFinished, test } from "vitest";
 import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
@@ -236,11 +236,15 @@ test("connect mcp prints an entry for any MCP client, and opencode gets one in i
 test("the canary shows which native tools ask, run unasked or are disabled, and leaves nothing behind", async () => {
   const { home, environment, record } = await createHome("{}");
   const program = join(import.meta.dirname, "../cli/fake-claude.mjs");
-  const flags = ["connect", "claude", "--yes", "--json", "--agent-program", program];
   const env = { PATH: process.env.PATH, ...environment, HOME: home };
-  const child = spawn(process.execPath, [programEntry(), ...flags], { cwd: service.workspace, env });
-  const [stdout, stderr, [code]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, "exit")]);
-  expect(stderr).toBe("");
+  const connectWith = async (...flags: string[]) => {
+    const args = [programEntry(), "connect", "claude", "--json", ...flags];
+    const child = spawn(process.execPath, args, { cwd: service.workspace, env });
+    const [stdout, stderr, [code]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, "exit")]);
+    expect(stderr).toBe("");
+    return { stdout, code };
+  };
+  const { stdout, code } = await connectWith("--yes", "--agent-program", program);
   const { canary } = JSON.parse(stdout);
   expect(canary.problem).toBe("");
   expect(canary.rows).toEqual(
@@ -259,6 +263,24 @@ test("the canary shows which native tools ask, run unasked or are disabled, and 
   const shown = canaryLines(canary, (_, text) => text);
   expect(shown).toContain("  not verified  TaskStop: Missing required parameter: task_id");
   expect((await readdir(service.workspace)).filter((name) => name.includes("canary"))).toEqual([]);
+
+  // The same agent, which no longer reads its hooks and repeats the IDs of its uses.
+  const unhooked = join(home, "unhooked");
+  const line = `CLAUDE_CONFIG_DIR=/nonexistent exec ${process.execPath} ${program} "$@"`;
+  await writeFile(unhooked, `#!/bin/sh\n${line}\n`, { mode: 0o755 });
+  const again = JSON.parse((await connectWith("--check", "--agent-program", unhooked)).stdout);
+  expect(again.canary.rows).toContainEqual({ tool: "Bash", result: "runs unasked" });
+
+  const file = join(service.workspace, ".claude/settings.local.json");
+  await mkdir(dirname(file));
+  await writeFile(file, JSON.stringify({ disableAllHooks: true, env: { LD_PRELOAD: "/none.so" } }));
+  const here = await connectWith("--check", "--no-canary");
+  expect(JSON.parse(here.stdout).problems).toEqual(
+    ["disableAllHooks", "env.LD_*"].map(
+      (path) => `${file} switches off the hooks of Claude Code here (${path}): no tool asks`,
+    ),
+  );
+  expect(here.code).toBe(1);
 });
 
 test("an HTTP hook is written on request only, takes its token from a variable, and is advisory", async () => {

@@ -1,7 +1,19 @@
 import { execFile } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
-import { appendFile, chmod, chown, mkdir, mkdtemp, readFile, realpath, rm, stat, writeFile } from "node:fs/promises";
+import {
+  appendFile,
+  chmod,
+  chown,
+  mkdir,
+  mkdtemp,
+  readFile,
+  realpath,
+  rm,
+  stat,
+  symlink,
+  writeFile,
+} from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { createServer } from "node:tls";
@@ -184,11 +196,7 @@ test("root connects the agent of another user at system level over https: approv
   expect(connected).toMatchObject({ code: 0, stdout: expect.stringContaining("approvals are enforced") });
   expect(await enforcementOf("claude")).toMatchObject({ state: EnforcementState.ENFORCED });
   const directory = join(home(), ".config/toolgate/connect");
-  for (const path of [
-    join(home(), ".claude.json"),
-    join(directory, "claude.host-token"),
-    join(directory, "claude.json"),
-  ])
+  for (const path of [join(directory, "claude.host-token"), join(directory, "claude.json")])
     expect(await stat(path)).toMatchObject({ uid: agentUid, gid: agentUid });
   for (const path of [managedFile(), join(root, "etc/toolgate/connect/claude.json")])
     expect(await stat(path)).toMatchObject({ uid: 0, mode: 0o100644 });
@@ -203,6 +211,9 @@ test("root connects the agent of another user at system level over https: approv
   const pinned = digest.stdout.trim().split("=")[1]?.replaceAll(":", "").toLowerCase();
   const written = await readFile(managedFile(), "utf8");
   expect(written).toContain(`--certificate ${pinned} --ca ${root}/ca.pem`);
+  // The user could put another program in place of our MCP server, so the hooks let none pass.
+  expect(written).not.toContain("--mcp");
+  expect(existsSync(join(home(), ".claude.json"))).toBe(false);
   expect(JSON.parse(written)).toMatchObject({ cleanupPeriodDays: 7, allowManagedHooksOnly: true });
   const check = "connect --check claude --user tg-ann --no-canary";
   expect(await toolgateAsRoot(check)).toMatchObject({ code: 0, stdout: expect.not.stringContaining("problem") });
@@ -228,6 +239,16 @@ test("root connects the agent of another user at system level over https: approv
     expect(replaceable).toMatchObject({ code: 1, stdout: expect.stringContaining("approvals are advisory") });
     expect(replaceable.stdout).toContain(`${path} can be changed by others than root`);
   }
+
+  const recordFile = join(root, "etc/toolgate/connect/claude.json");
+  const recorded = await readFile(recordFile, "utf8");
+  const loop = join(root, "loop");
+  await symlink(loop, loop);
+  await writeFile(recordFile, JSON.stringify({ ...JSON.parse(recorded), programs: [loop] }));
+  const circling = await toolgateAsRoot(check);
+  expect(circling).toMatchObject({ code: 1, stdout: expect.stringContaining("approvals are advisory") });
+  expect(circling.stdout).toContain(`${loop} leads over more links than the system follows`);
+  await writeFile(recordFile, recorded);
 });
 
 /** Runs the hook that `connect` wrote, as the agent does. */
@@ -249,7 +270,6 @@ test("the native shell of an enforced agent cannot answer its request; another u
   const tokens = join(home(), ".config/toolgate/connect/claude");
   for (const [line, reason] of [
     [`${reply} --token-file ${tokens}.host-token`, "ROLE_MISSING"],
-    [`${reply} --token-file ${tokens}.caller-token`, "your token may not see it"],
     [`TOOLGATE_TOKEN=${approver} ${reply}`, "OWN_CALL"],
     [`TOOLGATE_DATA=${service.data} ${reply}`, "token"],
     [`cat ${approverFile()}`, "Permission denied"],

@@ -100,15 +100,20 @@ test("approvals are advisory for the service's user and root, and for others unt
 
   const agents = clientOf(AgentService, service.url, approver);
   const connector = { place: "ann@here", uid: agentUid };
-  const stateOf = async (enforced: boolean, systemLevel: boolean, kind = "claude") =>
-    (await agents.registerConnector({ ...connector, kind, enforced, systemLevel })).connector?.enforcement?.state;
+  const stateOf = async (enforced: boolean, systemLevel: boolean, kind = "claude", mcpName = "") => {
+    const registered = await agents.registerConnector({ ...connector, kind, enforced, systemLevel, mcpName });
+    return registered.connector?.enforcement?.state;
+  };
   expect(await stateOf(false, true)).toBe(EnforcementState.ADVISORY);
   expect(await stateOf(true, false)).toBe(EnforcementState.ADVISORY);
   expect(await stateOf(true, true)).toBe(EnforcementState.ENFORCED);
+  // The user can put another program in place of our MCP server.
+  expect(await stateOf(true, true, "claude", "tg_1")).toBe(EnforcementState.ADVISORY);
   // Codex runs a tool whose hook is killed.
   expect(await stateOf(true, true, "codex")).toBe(EnforcementState.ADVISORY);
-  // Gemini CLI and opencode have no such level here.
+  // A project switches off the hooks of Gemini CLI by their name, wherever they stand.
   expect(await stateOf(true, true, "gemini")).toBe(EnforcementState.ADVISORY);
+  // opencode has no such level.
   expect(await stateOf(true, true, "opencode")).toBe(EnforcementState.ADVISORY);
   const { code } = await clientOf(CredentialService, service.url, approver).createCode({});
   const { credential } = await sendAs(agentUid, "CredentialService/SignIn", { code, label: "ann" }, approver);

@@ -17,7 +17,7 @@ import { isReadableBy } from "../../core/readable-by.ts";
 import type { RecordTable } from "../../core/record-table.ts";
 import { RequestError } from "../../core/request-error.ts";
 import type { Credentials } from "../../people/credentials.ts";
-import { agentFacts, foreignFaults, systemLevelKinds } from "../hooks/agent-facts.ts";
+import { agentFacts, foreignFaults } from "../hooks/agent-facts.ts";
 
 /** The registered connectors of agents. */
 export interface Connectors {
@@ -153,24 +153,27 @@ export function createEnforcement({
 }
 
 /** Names the reason for which a connector does not hold its agent, whatever the users are. */
-function problemOfConnector({ kind, enforced, systemLevel }: Connector): string | undefined {
+function problemOfConnector({ kind, enforced, systemLevel, mcpName }: Connector): string | undefined {
   if (!enforced)
     return "the connector did not verify that the service runs as another user; run `toolgate connect` again on the machine of the service";
   if (kind === "mcp") return undefined;
-  const { name = kind, runsAfter = [], off = [] } = agentFacts[kind] ?? {};
+  const { name = kind, machineSettings, runsAfter = [], off = [] } = agentFacts[kind] ?? {};
   const instead = `let ${kind} use the tools of Toolgate over MCP, with its own tools off`;
-  const hasSystemLevel = systemLevelKinds.includes(kind);
-  if (systemLevel && hasSystemLevel) {
-    const fault = runsAfter.find((each) => foreignFaults.includes(each));
-    return fault && `${name} runs a tool whose hook ${fault}, which a program of its user can bring about; ${instead}`;
-  }
-  const [setting] = off;
+  const ofMachine = systemLevel && machineSettings !== undefined;
+  const reaching = off.filter(({ reachesMachine }) => reachesMachine);
+  const [setting] = ofMachine ? reaching : off;
   if (setting !== undefined) {
     const { path, files } = setting;
     const fact = `a project can switch the hooks of ${name} off (${path} in its ${files[0]})`;
-    return hasSystemLevel
+    return machineSettings !== undefined && reaching.length === 0
       ? `${fact}; put them into the settings of the machine: toolgate disconnect ${kind}, then sudo toolgate connect ${kind} --system --user NAME`
       : `${fact}; ${instead}`;
+  }
+  if (ofMachine) {
+    if (mcpName !== "")
+      return `the hooks of ${name} let the MCP server ${mcpName} pass, whose program its user can replace; connect ${kind} again`;
+    const fault = runsAfter.find((each) => foreignFaults.includes(each));
+    return fault && `${name} runs a tool whose hook ${fault}, which a program of its user can bring about; ${instead}`;
   }
   return `a plugin of a project runs in ${kind} after ours and can change what was approved, and ${kind} has no settings that a project cannot change; ${instead}`;
 }

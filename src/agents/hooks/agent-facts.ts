@@ -6,14 +6,16 @@ export const foreignFaults: readonly HookFault[] = ["is killed", "takes too long
 
 /** A setting with which a project switches off the hooks of an agent, or what they rest on. */
 interface OffSetting {
-  /** Files of the project, in JSON or TOML. */
+  /** Files of the project: JSON, TOML, or variables in `.env`. */
   readonly files: readonly string[];
-  /** Keys that lead to the value, with dots. */
+  /** Keys that lead to the value, with dots. A last key with `*` at its end is the beginning of several. */
   readonly path: string;
-  /** The value, or an item of the list there. */
-  readonly value: boolean | string;
+  /** The value, or an item of the list there; absent: any. */
+  readonly value?: boolean | string;
   /** Tools that run unasked then; absent: all. */
   readonly uses?: "terminal";
+  /** True if it also switches off hooks in settings of the machine. */
+  readonly reachesMachine?: boolean;
 }
 
 /**
@@ -28,6 +30,8 @@ export interface AgentFacts {
   readonly runsAfter: readonly HookFault[];
   /** True if without a hook it asks a person by itself, as it does where it is run as its page says. */
   readonly asksItself?: boolean;
+  /** Settings of the machine that can hold its hooks, for all its users; absent: it has none that we write. */
+  readonly machineSettings?: string;
   /** Settings with which a project switches off the hooks of the user. */
   readonly off: readonly OffSetting[];
 }
@@ -40,12 +44,18 @@ export const agentFacts: Readonly<Record<string, AgentFacts | undefined>> = {
   claude: {
     name: "Claude Code",
     version: "2.1.330",
+    machineSettings: "/etc/claude-code/managed-settings.json",
     runsAfter: ["prints nothing", "prints no JSON"],
-    off: [{ files: [".claude/settings.json", ".claude/settings.local.json"], path: "disableAllHooks", value: true }],
+    off: [
+      { files: [".claude/settings.json", ".claude/settings.local.json"], path: "disableAllHooks", value: true },
+      // A library that the dynamic loader adds to the shell of the hook ends it before our program starts.
+      { files: [".claude/settings.json", ".claude/settings.local.json"], path: "env.LD_*" },
+    ],
   },
   codex: {
     name: "Codex",
     version: "0.169.0",
+    machineSettings: "/etc/codex/requirements.toml",
     runsAfter: ["is killed", "prints nothing", "prints no JSON", "takes too long"],
     off: [
       { files: [".codex/config.toml"], path: "features.hooks", value: false },
@@ -68,10 +78,13 @@ export const agentFacts: Readonly<Record<string, AgentFacts | undefined>> = {
   gemini: {
     name: "Gemini CLI",
     version: "0.61.0",
+    machineSettings: "/etc/gemini-cli/settings.json",
     runsAfter: ["is killed", "prints nothing", "prints no JSON", "takes too long"],
     off: [
       { files: [".gemini/settings.json"], path: "hooksConfig.enabled", value: false },
-      { files: [".gemini/settings.json"], path: "hooksConfig.disabled", value: hookName },
+      { files: [".gemini/settings.json"], path: "hooksConfig.disabled", value: hookName, reachesMachine: true },
+      // Gemini CLI itself reads them, and starts every hook with them.
+      { files: [".gemini/.env", ".env"], path: "LD_*", reachesMachine: true },
     ],
   },
   opencode: {
@@ -81,6 +94,3 @@ export const agentFacts: Readonly<Record<string, AgentFacts | undefined>> = {
     off: [],
   },
 };
-
-/** Kinds of agents whose hooks can stand in settings of the machine, which no project overrides. */
-export const systemLevelKinds: readonly string[] = ["claude", "codex"];

@@ -7,13 +7,7 @@ import { locateProgram } from "../../core/locate-program.ts";
 import { agentPrograms } from "../canary/agent-programs.ts";
 import { runCanary } from "../canary/run-canary.ts";
 import { collect, type GlobalOptions, refuseCachedProgram, withScreen, withServer } from "../command.ts";
-import {
-  codexRequirements,
-  hookPrograms,
-  httpHookVariable,
-  managedSettings,
-  mcpCommand,
-} from "../connect/agent-files.ts";
+import { hookPrograms, httpHookVariable, mcpCommand } from "../connect/agent-files.ts";
 import { type AgentUser, findAgentUser } from "../connect/agent-user.ts";
 import { allConnectors, checkConnector, problemsOfOwner } from "../connect/check-connector.ts";
 import { alreadyConnected, type ConnectorOptions, makeConnector, planConnector } from "../connect/connect-agent.ts";
@@ -73,7 +67,7 @@ export function defineConnect(command: Command, context: CliContext): void {
     )
     .option(
       "--system",
-      "claude and codex, as root: write the hooks into the settings of the machine, where no project switches them off",
+      "claude, codex and gemini, as root: write the hooks into the settings of the machine, for all its users",
     )
     .option("--accept-plugins", "opencode only: accept the plugins and tools of the project here, as they are now")
     .addHelpText("after", connectHelp)
@@ -130,7 +124,7 @@ async function connectAgent(
   for (const { keyPath, value } of planned.codex)
     screen.note(`codex writes into its configuration: ${terminalLine(`${keyPath} = ${JSON.stringify(value)}`)}`);
   if (planned.codex.length > 0) screen.note("codex then trusts the hooks above, which it would skip otherwise");
-  if (isSystem) screen.alert(kind === "codex" ? codexNotice(user) : systemNotice(user));
+  if (isSystem) screen.alert(systemNotice(kind, user));
   if (!flags.yes && !(await confirmAtTerminal(screen.io, "write these changes?"))) return exitCodes.cancelled;
   const { record, enforcement } = await makeConnector(options, planned);
   const canary = await canaryOf(record, { user, approver, screen, flags });
@@ -142,17 +136,20 @@ async function connectAgent(
     screen.write(`${JSON.stringify(entry, null, 2)}
 `);
   }
-  if (isHttpHook)
-    screen.note(`start the agent with its token: export ${httpHookVariable}="$(cat ${record.tokenFile})"`);
+  if (entry === undefined)
+    screen.note(
+      `start ${kind} in a directory of a workspace: what it asks is at ${approver.url} and in \`toolgate inbox\``,
+    );
+  if (isHttpHook) screen.note(`start it with its token: export ${httpHookVariable}="$(cat ${record.tokenFile})"`);
   return canary?.rows.some(({ result }) => result === "runs unasked") ? exitCodes.failed : exitCodes.ok;
 }
 
 /** Refuses `--system` where the agent has no such level, for others than root, and a second time. */
 function checkSystemLevel(kind: AgentKind, { httpHook }: ConnectFlags, program: readonly string[]): void {
-  if (kind !== "claude" && kind !== "codex")
+  if (agentFacts[kind]?.machineSettings === undefined)
     throw new UsageError(
-      "--system is for claude and codex",
-      `${kind} has no settings that no project can change: leave it out`,
+      "--system is for claude, codex and gemini",
+      `${kind} reads no hooks of the machine: leave it out`,
     );
   if (httpHook) throw new UsageError("--system and --http-hook exclude each other", "leave out --http-hook");
   if (process.geteuid?.() !== 0)
@@ -183,11 +180,16 @@ function requireProgram({ agentProgram: named = "codex" }: ConnectFlags, { env }
   );
 }
 
-const systemNotice = ({ name }: AgentUser) =>
-  `${managedSettings} holds for everyone on this machine: allowManagedHooksOnly turns off the hooks of all other people, projects and plugins, and Claude Code of users other than ${name} can use no tool, since they cannot read the token of ${name}`;
-
-const codexNotice = ({ name }: AgentUser) =>
-  `${codexRequirements} holds for everyone on this machine: allow_managed_hooks_only turns off the hooks of all other people, projects and plugins, and Codex of users other than ${name} can use no tool, since they cannot read the token of ${name}`;
+/** Says what the settings of the machine change for its other users. */
+function systemNotice(kind: AgentKind, { name }: AgentUser): string {
+  const { name: agent = kind, machineSettings = "" } = agentFacts[kind] ?? {};
+  const ours = kind === "codex" ? "allow_managed_hooks_only" : "allowManagedHooksOnly";
+  const others =
+    kind === "gemini"
+      ? "hooks of all other people run although they switched them off"
+      : `${ours} turns off the hooks of all other people, projects and plugins`;
+  return `${machineSettings} holds for everyone on this machine: ${others}, and ${agent} of users other than ${name} can use no tool, since they cannot read the token of ${name}`;
+}
 
 /** Refuses a token that is not valid or cannot create those of the agent, before a person reads what would change. */
 async function checkCanApprove({ tools, tokenSource }: ServerConnection): Promise<void> {
@@ -303,7 +305,9 @@ async function checkOne(
     const isUsable = approver !== undefined && problems.length === 0;
     const canary = isUsable ? await canaryOf(record, { user, approver, screen, flags }) : undefined;
     if (canary !== undefined) writeRecord(record.kind, user, { ...record, canary });
-    report(screen, { record, enforcement, canary: canary ?? record.canary, problems });
+    // What an earlier canary found does not hold where something has changed since.
+    const known = problems.length === 0 ? (canary ?? record.canary) : undefined;
+    report(screen, { record, enforcement, canary: known, problems });
     return problems.length === 0 && !canary?.rows.some(({ result }) => result === "runs unasked");
   } catch (error) {
     screen.fail(commandFailure(error, approver));

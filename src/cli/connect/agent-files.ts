@@ -1,7 +1,7 @@
 import { existsSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { stringify } from "smol-toml";
-import { hookName } from "../../agents/hooks/agent-facts.ts";
+import { agentFacts, hookName } from "../../agents/hooks/agent-facts.ts";
 import { opencodePlugin } from "../../agents/hooks/opencode-plugin.ts";
 import type { PeerProof } from "../../client/verified-socket.ts";
 import { assets } from "../../core/assets.ts";
@@ -34,6 +34,7 @@ export interface AgentFilesOptions {
   /** Proof of the service that the hooks verify. */
   readonly proof: PeerProof;
   readonly ca: string | undefined;
+  /** The name of our MCP server there, whose tools pass its hooks, since they ask by themselves; empty: it gets none. */
   readonly mcpName: string;
   /** The file of the token of the MCP server. */
   readonly mcpTokenFile: string;
@@ -93,7 +94,7 @@ export function hookCommand(
     ...(uid === undefined ? [] : ["--uid", `${uid}`]),
     ...(certificate === undefined ? [] : ["--certificate", certificate]),
     ...(ca === undefined ? [] : ["--ca", ca]),
-    ...["--mcp", mcpName],
+    ...(mcpName === "" ? [] : ["--mcp", mcpName]),
   ];
 }
 
@@ -108,8 +109,12 @@ export const blockWithReason = '{ echo "Toolgate: the hook did not run. Nothing 
 /** The variable with the token of an HTTP hook, since configuration files contain no token. */
 export const httpHookVariable = "TOOLGATE_HOOK_TOKEN";
 
-/** Settings of Claude Code for the whole machine, which neither a project nor a user nor a flag overrides. */
-export const managedSettings = "/etc/claude-code/managed-settings.json";
+/** Returns the settings of the whole machine that can hold the hooks of an agent. */
+function machineSettingsOf(kind: AgentKind): string {
+  const path = agentFacts[kind]?.machineSettings;
+  if (path === undefined) throw new Error(`${kind} has no settings of the machine`);
+  return path;
+}
 
 function claudeFiles({ env, home }: AgentUser, options: AgentFilesOptions): AgentFiles {
   const directory = env.CLAUDE_CONFIG_DIR || join(home, ".claude");
@@ -122,11 +127,11 @@ function claudeFiles({ env, home }: AgentUser, options: AgentFilesOptions): Agen
   const server = { type: "stdio", command, args };
   // Without the second entry the hooks of a project run, too, and its settings switch off those of the user.
   const managed = [...hooks, { path: ["allowManagedHooksOnly"], value: true }];
+  if (options.isSystem)
+    return { json: [{ path: machineSettingsOf("claude"), entries: managed, isSystem: true }], whole: [] };
   return {
     json: [
-      options.isSystem
-        ? { path: managedSettings, entries: managed, isSystem: true }
-        : { path: join(directory, "settings.json"), entries: hooks },
+      { path: join(directory, "settings.json"), entries: hooks },
       {
         path: join(env.CLAUDE_CONFIG_DIR || home, ".claude.json"),
         entries: [{ path: ["mcpServers", options.mcpName], value: server }],
@@ -157,9 +162,6 @@ function opencodeFiles({ env, home }: AgentUser, options: AgentFilesOptions): Ag
   };
 }
 
-/** Requirements of Codex for the whole machine, which neither a project nor a user nor a flag overrides. */
-export const codexRequirements = "/etc/codex/requirements.toml";
-
 function codexFiles({ env, home }: AgentUser, options: AgentFilesOptions): AgentFiles {
   const directory = env.CODEX_HOME || join(home, ".codex");
   const hook = {
@@ -183,14 +185,15 @@ function codexFiles({ env, home }: AgentUser, options: AgentFilesOptions): Agent
       codex: [{ keyPath: "features.unified_exec_tty", value: features.unified_exec_tty }, server],
     };
   const hooks = Object.fromEntries(entries.map(({ path: [, event = ""], value }) => [event, [value]]));
+  const requirements = machineSettingsOf("codex");
   const managed = {
     allow_managed_hooks_only: true,
     features,
-    hooks: { managed_dir: dirname(codexRequirements), ...hooks },
+    hooks: { managed_dir: dirname(requirements), ...hooks },
   };
   return {
     json: [],
-    whole: [{ path: codexRequirements, text: `${stringify(managed)}\n`, isSystem: true }],
+    whole: [{ path: requirements, text: `${stringify(managed)}\n`, isSystem: true }],
     codex: [server],
   };
 }
@@ -208,7 +211,17 @@ function geminiFiles({ home }: AgentUser, options: AgentFilesOptions): AgentFile
   }));
   const [command = "", ...args] = mcpCommand(options);
   const server = { path: ["mcpServers", options.mcpName], value: { command, args } };
-  return { json: [{ path: join(home, ".gemini", "settings.json"), entries: [...entries, server] }], whole: [] };
+  const path = join(home, ".gemini", "settings.json");
+  if (!options.isSystem) return { json: [{ path, entries: [...entries, server] }], whole: [] };
+  // Without the last entry a project switches off all hooks.
+  const managed = [...entries, { path: ["hooksConfig", "enabled"], value: true }];
+  return {
+    json: [
+      { path: machineSettingsOf("gemini"), entries: managed, isSystem: true },
+      { path, entries: [server] },
+    ],
+    whole: [],
+  };
 }
 
 function copilotFiles({ env, home }: AgentUser, options: AgentFilesOptions): AgentFiles {

@@ -1,5 +1,6 @@
-import { lstatSync, readlinkSync, realpathSync, type Stats } from "node:fs";
+import { lstatSync, readlinkSync, realpathSync, type Stats, statSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
+import { parseEnv } from "node:util";
 import { parse as parseToml } from "smol-toml";
 import type { Connector } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { type Enforcement, EnforcementState } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -53,7 +54,7 @@ async function findProblems(
   const problems = asAgentUser(user, () => [
     ...[...ofSystem, ...record.files].flatMap(problemsOf),
     ...(ofSystem.length === 0 ? [] : [...ofSystem.map(({ path }) => path), ...programs].flatMap(problemsOfOwner)),
-    ...(ofSystem.length === 0 ? switchedOff(record.kind, directory) : []),
+    ...switchedOff(record.kind, { directory, ofMachine: ofSystem.length > 0 }),
     ...(record.kind === "opencode" ? pluginsOf(directory, record, user) : []),
   ]);
   if (record.kind === "codex")
@@ -86,26 +87,39 @@ export async function allConnectors({ agents }: ServerConnection): Promise<Conne
 }
 
 /** Names the settings of a project that switch off the hooks of an agent there. */
-function switchedOff(kind: AgentKind, directory: string): string[] {
+function switchedOff(kind: AgentKind, { directory, ofMachine }: { directory: string; ofMachine: boolean }): string[] {
   const { name, off } = agentFacts[kind] ?? { off: [] };
-  return off.flatMap(({ files, path, value }) =>
+  const known = off.filter(({ reachesMachine }) => reachesMachine || !ofMachine);
+  return known.flatMap(({ files, path, value }) =>
     files
       .map((file) => join(directory, file))
-      .filter((file) => [settingIn(file, path.split("."))].flat().includes(value))
+      .filter((file) => {
+        const found = settingIn(file, path.split("."));
+        return value === undefined ? found !== undefined : [found].flat().includes(value);
+      })
       .map((file) => `${file} switches off the hooks of ${name} here (${path}): no tool asks`),
   );
 }
 
-/** Returns a setting of a file in JSON or TOML. One that cannot be read is judged by the agent, which the canary runs. */
+/** Returns a setting of a file of a project. One that cannot be read is judged by the agent, which the canary runs. */
 function settingIn(file: string, path: readonly string[]): unknown {
   const text = readIfExists(file);
   if (text === undefined) return undefined;
   try {
-    if (!file.endsWith(".toml")) return findEntry(file, text, path);
-    return path.reduce<unknown>((value, key) => Object(value)[key], parseToml(text));
+    if (file.endsWith(".env")) return valueAt(parseEnv(text), path);
+    return valueAt(file.endsWith(".toml") ? parseToml(text) : findEntry(file, text, []), path);
   } catch {
     return undefined;
   }
+}
+
+/** Returns the value to which keys lead; a key with `*` at its end stands for all that begin so. */
+function valueAt(value: unknown, path: readonly string[]): unknown {
+  return path.reduce<unknown>((above, key) => {
+    const fields: Readonly<Record<string, unknown>> = Object(above);
+    const found = key.endsWith("*") ? Object.keys(fields).find((name) => name.startsWith(key.slice(0, -1))) : key;
+    return found === undefined ? undefined : fields[found];
+  }, value);
 }
 
 /** Names the code of a project because of which opencode may use no tool there. */
@@ -114,14 +128,20 @@ function pluginsOf(directory: string, { accepted }: ConnectRecord, { home }: Age
   return files.length === 0 ? [] : [notAcceptedText(files).fact];
 }
 
-/** Names the first file, link or directory, from a file upwards, that others than root can change. */
+/** Names the first file, link or directory, from a file upwards, that others than root can change, or that cannot be checked. */
 export function problemsOfOwner(path: string): string[] {
+  return hasTooManyLinks(path) ? [`${path} leads over more links than the system follows`] : openAbove(path, new Set());
+}
+
+function openAbove(path: string, checked: Set<string>): string[] {
+  if (checked.has(path)) return [];
+  checked.add(path);
   const found = findStats(path);
   if (found !== undefined && (found.uid !== 0 || isWritableByOthers(found)))
     return [`${path} can be changed by others than root`];
   const above = dirname(path);
   const target = found?.isSymbolicLink() ? [resolve(realpathSync(above), readlinkSync(path))] : [];
-  return [...target, ...(above === path ? [] : [above])].flatMap(problemsOfOwner).slice(0, 1);
+  return [...target, ...(above === path ? [] : [above])].flatMap((each) => openAbove(each, checked)).slice(0, 1);
 }
 
 /** The bits of the group count for the group of root, too: those of an access list stand there. */
@@ -129,6 +149,16 @@ function isWritableByOthers(found: Stats): boolean {
   if (found.isSymbolicLink() || (found.mode & 0o022) === 0) return false;
   // In a directory such as /tmp others cannot replace what belongs to root.
   return !found.isDirectory() || (found.mode & 0o1000) === 0;
+}
+
+/** Checks if links lead in a circle, or over so many that no program gets to the file. */
+function hasTooManyLinks(path: string): boolean {
+  try {
+    statSync(path, { throwIfNoEntry: false });
+    return false;
+  } catch (error) {
+    return error instanceof Error && "code" in error && error.code === "ELOOP";
+  }
 }
 
 /** Returns nothing for what is missing or out of reach for this user: a hook that cannot be run blocks. */
@@ -141,10 +171,10 @@ function findStats(path: string): Stats | undefined {
 }
 
 function problemsOf({ path, sha256, entries }: WrittenFile): string[] {
-  const text = readIfExists(path);
-  if (text === undefined) return [`${path} is missing`];
-  if (entries === undefined) return digestOfText(text) === sha256 ? [] : [`${path} was changed`];
   try {
+    const text = readIfExists(path);
+    if (text === undefined) return [`${path} is missing`];
+    if (entries === undefined) return digestOfText(text) === sha256 ? [] : [`${path} was changed`];
     const missing = entries.filter((entry) => !hasEntry(path, text, entry));
     return missing.map((entry) => `${path} lacks the entry ${entry.path.join(".")}, or it was changed`);
   } catch (error) {

@@ -62,7 +62,8 @@ interface AgentToken {
 /** Plans the files of a connector. Nothing is written. */
 export function planConnector(planned: ConnectorOptions): PlannedConnector {
   const { kind, user, approver, proof, program, ca, isHttpHook, isSystem } = planned;
-  const mcpName = `tg_${randomBytes(4).toString("hex")}`;
+  // Its entry belongs to the user, who could put another program there: hooks that are to be enforced let no server pass.
+  const mcpName = kind === "claude" && isSystem ? "" : `tg_${randomBytes(4).toString("hex")}`;
   const directory = dirname(recordFile(kind, user));
   const tokenOf = (role: AgentToken["role"]): AgentToken => ({
     role,
@@ -106,8 +107,9 @@ export function planConnector(planned: ConnectorOptions): PlannedConnector {
   }
   if (ofSystem.length > 0)
     changes.push(systemRecordChange(kind, { user: user.name, files: ofSystem, programs: hookPrograms(program) }));
+  const tokens = kind === "mcp" ? [caller] : [host, ...(mcpName === "" ? [] : [caller])];
   const systemFiles = changes.filter(({ isSystem }) => isSystem).map(({ path }) => path);
-  return { changes, mcpName, tokens: kind === "mcp" ? [caller] : [host, caller], written, systemFiles, codex };
+  return { changes, mcpName, tokens, written, systemFiles, codex };
 }
 
 function systemRecordChange(kind: AgentKind, record: SystemRecord): PlannedChange {

@@ -23,8 +23,10 @@ export function faultLine(kind: string, paint: Screen["paint"]["out"]): string[]
   const facts = agentFacts[kind];
   if (facts === undefined) return [];
   const { name, version, runsAfter } = facts;
-  const open = runsAfter.length === 0 ? "no tool: it denies" : `a tool whose hook ${runsAfter.join(", ")}`;
-  return [`where the hook itself fails, ${name} ${version} leaves to its own rules: ${paint("yellow", open)}`];
+  const isOpen = runsAfter.length > 0;
+  const fault = isOpen ? new Intl.ListFormat("en", { type: "disjunction" }).format(runsAfter) : "fails";
+  const outcome = isOpen ? paint("yellow", "decides by its own rules, which may run the tool") : "runs no tool";
+  return [`if our hook itself ${fault}, ${name} ${version} ${outcome}`];
 }
 
 /** Describes the table of native tools. */

@@ -1,3 +1,4 @@
+import { spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createServer as createHttpServer } from "node:http";
@@ -6,22 +7,23 @@ import { type AddressInfo, createServer, type Server } from "node:net";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { stringify } from "smol-toml";
-import { afterAll, afterEach, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { afterAll, afterEach, beforeAll, expect, onTestFinished, test } from "vitest";
+import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { PermissionReply, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { agentFacts, type HookFault } from "../../src/agents/hooks/agent-facts.ts";
+import type { ToolUse } from "../../src/cli/canary/mock-model.ts";
 import { clientOf } from "../e2e/clients.ts";
 import { hostTokens } from "../e2e/host.ts";
 import { createService, startService } from "../e2e/service.ts";
-import { answerAll, answerNext, connectors, nextRequest, ownProgram, runTool } from "./connectors.ts";
+import { createPlace } from "./agents.ts";
+import { answerAll, answerNext, type Connector, nextRequest, ownProgram, runTool } from "./connectors.ts";
 import { measure } from "./matrix.ts";
 import type { Script, Steps } from "./mock-models.ts";
 
-const service = createService({ settings: hostTokens });
-beforeAll(service.start);
-afterAll(service.close);
-afterEach(() => rmSync(join(service.workspace, "marker"), { force: true }));
+const rules = '[permission.bash]\n"touch -a marker" = "allow"\n"touch -m marker" = "deny"\n';
+const service = createService({ settings: `${rules}${hostTokens}` });
 
 const right = () => ({ server: service.url, token: "host-token-for-tests", timeout: 660, program: ownProgram });
 
@@ -31,6 +33,21 @@ async function allParts(): Promise<ToolPart[]> {
   const tools = clientOf(ToolService, service.url, "admin-token-for-tests");
   const pages = await Promise.all(sessions.map(({ id }) => tools.listToolParts({ sessionId: id })));
   return pages.flatMap(({ parts }) => parts);
+}
+
+/** Creates a token of a host that is revoked at once. */
+async function revokedToken(): Promise<string> {
+  const credentials = clientOf(CredentialService, service.url, "admin-token-for-tests");
+  const { token, credential } = await credentials.createToken({ roles: ["host"] });
+  await credentials.revokeCredential({ id: credential?.id ?? "" });
+  return token;
+}
+
+/** Starts a service that the kernel has stopped; returns its address. */
+async function frozenService(): Promise<string> {
+  const frozen = await startService({ settings: hostTokens });
+  process.kill(frozen.pid ?? 0, "SIGSTOP");
+  return frozen.url;
 }
 
 /** Serves until the test ends; returns the address. */
@@ -76,13 +93,44 @@ function writeProject(file: string, text: string): void {
   writeFileSync(path, text);
 }
 
-/** Returns the settings that have a value at a path of keys. */
-const settingsWith = (path: string, value: boolean | string): object =>
-  path
-    .split(".")
-    .reduceRight<unknown>((inner, key) => ({ [key]: inner }), typeof value === "string" ? [value] : value) as object;
+/** Returns the text of a file of settings, or of variables, that has a value at a path of keys; text stands in a list. */
+function settingsWith(file: string, path: string, value: boolean | string = loaderLibrary()): string {
+  if (file.endsWith(".env")) return `LD_PRELOAD=${value}\n`;
+  const isListed = typeof value === "string" && !path.startsWith("env.");
+  const keys = path.replace("*", "PRELOAD").split(".");
+  const settings = keys.reduceRight<unknown>((inner, key) => ({ [key]: inner }), isListed ? [value] : value) as object;
+  return file.endsWith(".toml") ? stringify(settings) : JSON.stringify(settings);
+}
 
-describe.each(Object.entries(connectors))("%s", (name, connector) => {
+/** Compiles a library with which each program of a hook's line ends at once, in silence, as LD_PRELOAD; returns its path. */
+function loaderLibrary(): string {
+  const directory = mkdtempSync(join(tmpdir(), "toolgate-loader-"));
+  onTestFinished(() => rmSync(directory, { recursive: true, force: true }));
+  const [source, library] = [join(directory, "loader.c"), join(directory, "loader.so")];
+  writeFileSync(source, loaderSource);
+  const { status } = spawnSync("gcc", ["-shared", "-fPIC", "-o", library, source], { stdio: "inherit" });
+  if (status !== 0) throw new Error("the test needs a C compiler; install it: apt-get install gcc libc6-dev");
+  return library;
+}
+
+const loaderSource = `
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+__attribute__((constructor)) static void end(void) {
+  char words[4096];
+  FILE *file = fopen("/proc/self/cmdline", "r");
+  size_t size = file ? fread(words, 1, sizeof words, file) : 0;
+  if (size > 0 && memmem(words, size, "--token-file", 12)) _exit(0);
+}
+`;
+
+/** Tests what an agent does with its hook in each row of the table; the file of an agent calls it once. */
+export function testHook(name: string, connector: Connector): void {
+  beforeAll(service.start);
+  afterAll(service.close);
+  afterEach(() => rmSync(join(service.workspace, "marker"), { force: true }));
   const { kind } = connector;
   const { runsAfter = [], off = [], asksItself = false } = agentFacts[kind] ?? {};
 
@@ -128,6 +176,43 @@ describe.each(Object.entries(connectors))("%s", (name, connector) => {
     measure(context, kind, "not answered in time", "denied");
   });
 
+  test("a tool that nobody answered in time and that is used again waits for the same request", async (context) => {
+    const [[, [use]]] = connector.script("touch marker") as [[string, ToolUse[]]];
+    let answered: Promise<unknown> | undefined;
+    const twice = (results: readonly string[]) => {
+      if (results.length === 1) answered ??= answerNext(service, PermissionReply.ONCE);
+      return results.length < 2 ? use : undefined;
+    };
+    const options = { ...right(), timeout: 15 };
+    const { hasMarker } = await runTool(connector, service.workspace, options, [["go", twice]]);
+    await answered;
+    expect(hasMarker).toBe(true);
+    measure(context, kind, "not answered in time, used again and approved", "allowed");
+  });
+
+  test.for([
+    ["touch -a marker", true, "a rule allows it", "allowed"],
+    ["touch -m marker", false, "a rule denies it", "denied"],
+  ] as const)("%s is decided by a rule, without a question", async ([command, runs, row, outcome], context) => {
+    const { hasMarker } = await runTool(connector, service.workspace, right(), connector.script(command));
+    expect(hasMarker).toBe(runs);
+    measure(context, kind, row, outcome);
+  });
+
+  test("an input of 100 kB asks, and rejected it does not run", async (context) => {
+    const script = connector.script(`touch marker # ${"x".repeat(100_000)}`);
+    const running = runTool(connector, service.workspace, right(), script);
+    await answerNext(service, PermissionReply.REJECT);
+    expect(await running).toMatchObject({ hasMarker: false });
+    measure(context, kind, "an input of 100 kB", "asks");
+  });
+
+  test("a tool in a directory of no workspace does not run", async (context) => {
+    const { workspace } = await createPlace();
+    expect(await runTool(connector, workspace, { ...right(), timeout: 15 })).toMatchObject({ hasMarker: false });
+    measure(context, kind, "the directory is in no workspace", "denied");
+  });
+
   test("a service that is killed while a tool waits", async (context) => {
     const doomed = await startService({ settings: hostTokens });
     const running = runTool(connector, doomed.workspace, { ...right(), server: doomed.url, timeout: 15 });
@@ -140,6 +225,9 @@ describe.each(Object.entries(connectors))("%s", (name, connector) => {
   test.for([
     ["the service is away", async () => ({ server: "http://127.0.0.1:9" })],
     ["a wrong token", async () => ({ token: "no-token-of-this-service" })],
+    ["a token that is revoked", async () => ({ token: await revokedToken() })],
+    ["the file of the token is missing", async () => ({ more: ["--token-file", "/nonexistent"] })],
+    ["a program of another user is at the address", async () => ({ more: ["--uid", "61009"] })],
     ["a token of another role", async () => ({ token: "approver-token-for-tests" })],
     ["the program is missing", async () => ({ program: ["/nonexistent/toolgate"] })],
     ["the program fails", async () => ({ program: ["false"] })],
@@ -149,6 +237,7 @@ describe.each(Object.entries(connectors))("%s", (name, connector) => {
       "an answer that is not HTTP/2",
       async () => ({ server: await listening(createHttpServer((_, response) => void response.writeHead(500).end())) }),
     ],
+    ["the service is frozen", async () => ({ server: await frozenService(), timeout: 8 })],
     ["the service never answers", async () => ({ server: await listening(createServer()), timeout: 8 })],
   ] as const)("%s: the tool does not run", async ([fault, wrong], context) => {
     const run = await runTool(connector, service.workspace, { ...right(), ...(await wrong()) });
@@ -174,8 +263,7 @@ describe.each(Object.entries(connectors))("%s", (name, connector) => {
   test.for(off.flatMap(({ files, path, value, uses }) => files.map((file) => ({ file, path, value, uses }))))(
     "$path in $file of a project lets a tool run unasked",
     async ({ file, path, value, uses }, context) => {
-      const settings = settingsWith(path, value);
-      writeProject(file, file.endsWith(".toml") ? stringify(settings) : JSON.stringify(settings));
+      writeProject(file, settingsWith(file, path, value));
       const script = uses === "terminal" ? connector.terminal?.("touch marker") : undefined;
       const running = runTool(connector, service.workspace, { ...right(), timeout: 7 }, script);
       const { hasMarker } = await answerAll(service, running);
@@ -205,4 +293,4 @@ describe.each(Object.entries(connectors))("%s", (name, connector) => {
       measure(context, kind, "a tool of a subagent", "asks");
     },
   );
-});
+}
