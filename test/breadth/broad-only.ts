@@ -57,6 +57,7 @@ export const broadOnly = [
   "test/cli/terminal.test.ts",
   "test/call/stream-tools.test.ts",
   "test/e2e/clients.test.ts",
+  "test/e2e/one-ask.test.ts",
   "test/e2e/command-line.test.ts",
   "test/e2e/connect.test.ts",
   "test/e2e/credentials.test.ts",
