@@ -31,7 +31,7 @@ export interface ReceiptCheck {
   ): Promise<{ receipt: PasskeyReceipt; used(): Promise<void> }>;
 }
 
-/** How a person proved who they are, for one answer. */
+/** Proof of who a person is, for one answer. */
 export interface AnswerProof {
   readonly method?: AnswerMethod;
   readonly receipt?: PasskeyReceipt;

@@ -99,7 +99,7 @@ type Response = Partial<
   receipt?: PasskeyReceipt;
 };
 
-/** What a member signs when they send this response. */
+/** Returns the answer that a member signs when they send this response. */
 async function statementOf(member: Member, request: PermissionRequest, response: Response): Promise<SignedAnswer> {
   const { reply, input, offerId = "", expires = 0, reason = "" } = response;
   const { url } = replicas[0];
@@ -229,9 +229,9 @@ const signs = (fields: Partial<SignedAnswer>) => (answer: SignedAnswer) =>
 const says = (clientData: Record<string, unknown>) => ({ clientData });
 
 interface Forgery {
-  /** What is signed in place of the answer. */
+  /** Fields that are signed in place of those of the answer. */
   signed?: (answer: SignedAnswer) => SignedAnswer;
-  /** What the authenticator or the browser says. */
+  /** Parts of the assertion that the authenticator or the browser makes otherwise. */
   change?: Partial<Assertion>;
   /** The answer that is signed, where another one is sent. */
   meant?: Response;

@@ -8,7 +8,7 @@ import {
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { canonicalJson } from "../../src/core/json.ts";
 
-/** What an authenticator signs, in parts that a test can change. */
+/** Parts of an assertion, each of which a test can change. */
 export interface Assertion {
   clientData: Record<string, unknown>;
   rpId: string;

@@ -69,7 +69,7 @@ export async function reachService(
   return time === "" ? [] : [["toolgate-time", time]];
 }
 
-/** How an answer is sent. */
+/** Options of sending an answer. */
 interface AnswerSent {
   replyId: string;
   headers: AnswerHeaders;
