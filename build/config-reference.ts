@@ -65,8 +65,14 @@ function lineOf(key: ConfigKey, page: string): string {
   const others = [key.flag?.replace(/ .*/, ""), key.variable].filter((other) => other !== undefined).map(code);
   const linked = key.see === undefined ? name : `[${name}](${placeOf(key.see, page)})`;
   const standard = defaultOf(key);
-  const facts = [typeOf(key), ...(standard === undefined ? [] : [`default ${standard}`])].join(", ");
-  return `* ${[linked, ...others].join(", ")}: ${facts}. ${sentence(key.help)}`;
+  const type = typeOf(key);
+  // A text, and a boolean that is false, are what the page says of a key without type or default.
+  const facts = [
+    ...(type === "text" ? [] : [type]),
+    ...(standard === undefined || (type === "boolean" && standard === code("false")) ? [] : [`default ${standard}`]),
+  ];
+  const start = facts.length === 0 ? "" : `${facts.join(", ")}. `;
+  return `* ${[linked, ...others].join(", ")}: ${start}${sentence(key.help)}`;
 }
 
 const code = (text: string) => `\`${text}\``;
@@ -82,7 +88,7 @@ function typeOf({ schema, path, unit }: ConfigKey): string {
   if (bare instanceof z.ZodUnion) return typeOf({ schema: bare.options[0] as z.ZodType, path, help: "" });
   if (!(bare instanceof z.ZodNumber)) return "text";
   const [, named] = /(?:^|_)(ms|bytes|hours)$/.exec(path.at(-1) ?? "") ?? [];
-  const range = [bare.minValue, bare.maxValue].map((bound) => (bound ?? 0).toLocaleString("en-US")).join(" to ");
+  const range = [bare.minValue, bare.maxValue].map((bound) => (bound ?? 0).toLocaleString("en-US")).join("–");
   return [range, unit ?? named].filter((word) => word !== undefined).join(" ");
 }
 

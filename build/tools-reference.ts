@@ -29,15 +29,15 @@ function toolsReference(tools: readonly Tool[]): string {
     "# Built-in tools: reference",
     "<!-- Written by `npm run generate` from the declarations in src/tools. Do not edit this page. -->",
     [
-      "The parameters, asks and limits of each built-in tool, without configuration. [Tools](tools.md#built-in-tools) says what they promise,",
-      "[Policy](policy.md) how to change what is allowed, [Configuration](configuration.md) how to change limits.",
+      "Without configuration. [Tools](tools.md#built-in-tools) says what they promise, [Policy](policy.md) and [Configuration](configuration.md) how to change",
+      "what is allowed, and limits.",
     ].join("\n"),
     [
-      `A run takes at most ${count(limits.timeoutMs)} ms, unless the tool or \`timeout_ms\` of the call says otherwise; no call may take more than`,
+      `A run takes at most ${count(limits.timeoutMs)} ms, or what the tool or \`timeout_ms\` of the call says, up to`,
       `${count(limits.maxTimeoutMs)} ms. The input of a call has at most ${count(limits.inputBytes)} bytes, its stored output ${count(limits.outputBytes)} bytes. Of an`,
       `output models see the beginning, at most ${count(defaultKeep.lines)} lines and ${count(defaultKeep.bytes)} bytes, and how to read the rest, unless the tool names`,
-      "another part. The agents `build`, `plan` and `explore` see each tool by default, unless it names some of them. An idempotent tool may run",
-      "again after a crash; an open world is one outside the workspace.",
+      "another part. Parameters in bold are required, those without a type are strings. Rules ask by default about what a tool asks, and the agents `build`, `plan` and `explore` see it,",
+      "unless it says otherwise. An idempotent tool may run again after a crash; an open world is one outside the workspace.",
     ].join("\n"),
     ...sorted.map((tool) => sectionOf(tool, listed)),
   ].join("\n\n")}\n`;
@@ -72,21 +72,30 @@ const nameIn = (line: string) => line.slice(2, line.indexOf(":"));
 /** Returns a parameter as an entry of a list: name, type, default, limits, meaning. */
 function lineOf([path, ...rest]: Row): string {
   const meaning = rest.pop();
-  const facts = rest.filter((text) => text !== "").join(", ");
-  return `* ${path}: ${facts}${meaning ? `. ${oneLine(meaning)}` : ""}`;
+  const facts = rest.filter((text) => text !== "" && text !== "string").join(", ");
+  return `* ${path}: ${[facts, oneLine(meaning ?? "")].filter((text) => text !== "").join(". ")}`.trimEnd();
 }
 
 /** Lists the permissions of a tool, each with the built-in rules about it. */
 function asksOf(tool: Tool): string {
   const permissions = permissionsOf(tool);
   if (permissions.length === 0) return "nothing";
-  return permissions.map((permission) => `${code(permission)} (${defaultsOf(permission)})`).join(", ");
+  return permissions
+    .map((permission) =>
+      [code(permission), ...[defaultsOf(permission)].filter((text) => text !== asks).map((text) => `(${text})`)].join(
+        " ",
+      ),
+    )
+    .join(", ");
 }
+
+/** The default of a permission that no rule names. */
+const asks = "asks";
 
 function defaultsOf(permission: string): string {
   if (permission === questionPermission) return "a person answers, whatever rules allow";
   const rules = defaultRules.filter((rule) => wildcard(permission, rule.permission));
-  const first = rules.some(({ pattern }) => pattern === "*") ? [] : ["asks"];
+  const first = rules.some(({ pattern }) => pattern === "*") ? [] : [asks];
   return [...first, ...rules.map(ruleText)].join("; ");
 }
 
@@ -97,7 +106,7 @@ function ruleText({ pattern, action }: Rule): string {
 
 const verbs = new Map<Rule["action"], string>([
   [actions.allow, "allowed"],
-  [actions.ask, "asks"],
+  [actions.ask, asks],
   [actions.deny, "denied"],
 ]);
 
@@ -150,11 +159,11 @@ function parametersOf(schema: JsonObject, prefix = ""): Row[] {
   return Object.entries(properties).flatMap(([name, value]) => {
     if (!isObject(value)) return [];
     const isRequired = Array.isArray(required) && required.includes(name) && value.default === undefined;
-    const standard =
-      value.default === undefined ? (isRequired ? "required" : "") : `default ${code(JSON.stringify(value.default))}`;
+    const standard = value.default === undefined ? "" : `default ${code(JSON.stringify(value.default))}`;
     const meaning = typeof value.description === "string" ? plain(value.description) : "";
     const path = `${prefix}${name}`;
-    return [[code(path), typeOf(value), standard, limitsOf(value), meaning], ...nestedIn(value, path)];
+    const shown = isRequired ? `**${code(path)}**` : code(path);
+    return [[shown, typeOf(value), standard, limitsOf(value), meaning], ...nestedIn(value, path)];
   });
 }
 
@@ -192,6 +201,9 @@ const limitWords: Readonly<Record<string, (value: string) => string>> = {
 
 /** Names the limits of a value, without those that any safe integer has. */
 function limitsOf(schema: JsonObject): string {
+  const { minimum, maximum } = schema;
+  if (typeof minimum === "number" && typeof maximum === "number" && maximum < Number.MAX_SAFE_INTEGER)
+    return `${count(minimum)}–${count(maximum)}`;
   const own = Object.entries(limitWords).flatMap(([key, word]) => {
     const value = schema[key];
     return typeof value === "number" && Math.abs(value) < Number.MAX_SAFE_INTEGER ? [word(count(value))] : [];

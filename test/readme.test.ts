@@ -177,9 +177,9 @@ test("the measured table of agents and the code agree on what runs a tool, and o
   }
 });
 
-test("all pages together have at most 45,950 words", () => {
+test("all pages together have at most 41,450 words", () => {
   const words = counted.map((page) => text(page).replace(measuredTable, "").split(/\s+/).length);
-  expect(words.reduce((sum, count) => sum + count, 0)).toBeLessThanOrEqual(45_950);
+  expect(words.reduce((sum, count) => sum + count, 0)).toBeLessThanOrEqual(41_450);
 });
 
 test.each(pages)("the links of %s lead to files that exist", (page) => {

@@ -27,7 +27,6 @@ export const blocksNotRun: readonly Exception[] = [
 /** Commands that do not run here, by their beginning. */
 export const commandsNotRun: readonly CommandException[] = [
   { begins: /npm ci +#/, why: "the setup of run.ts is this line" },
-  { page: "AGENTS.md", begins: /npm run demo/, why: "README.md runs it" },
   {
     begins: /(npm ci && )?npm test|npx vitest|npm run (typecheck|lint|generate)|\.ci\/run/,
     why: "a step of the gate",
