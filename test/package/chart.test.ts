@@ -11,12 +11,12 @@ import { conform, helm, installKubernetesPrograms } from "./kubernetes/programs.
 
 const run = promisify(execFile);
 
-/** The chart, as helm renders it for each file of values in its `ci`. */
+/** The chart, and its archive in a release, as helm renders it for each file of values in the `ci` of the chart. */
 const root = resolve(import.meta.dirname, "../..");
 const chart = join(root, "deploy/helm/toolgate");
 const forms = (await readdir(join(chart, "ci"))).map((file) => file.replace("-values.yaml", ""));
 const valuesOf = (form: string) => join(chart, "ci", `${form}-values.yaml`);
-const { folder: installed } = inject("installed");
+const { folder: installed, artifacts } = inject("installed");
 let directory: string;
 const rendered = new Map<string, Manifest[]>();
 
@@ -28,7 +28,8 @@ beforeAll(async () => {
   directory = await mkdtemp(join(tmpdir(), "toolgate-chart-"));
   await installKubernetesPrograms();
   for (const form of forms) {
-    const text = await helm("template", "toolgate", chart, "--namespace", "tools", "--values", valuesOf(form));
+    const archive = join(artifacts, "toolgate-chart-0.1.0.tgz");
+    const text = await helm("template", "toolgate", archive, "--namespace", "tools", "--values", valuesOf(form));
     await writeFile(join(directory, `${form}.yaml`), text);
     rendered.set(
       form,
@@ -131,7 +132,7 @@ describe.each(forms)("with the values of %s", (form) => {
 });
 
 test.each(["sqlite-tls", "redis-network"])(
-  "the pod of %s is ready, answers the test of the chart, and drains",
+  "the pod of %s is ready, answers the test of the chart, runs a call that was approved, and drains",
   async (form) => {
     const tokens: Record<string, string> = { store: "redis://127.0.0.1:6379" };
     for (const key of ["caller", "watcher"]) tokens[key] = `token-of-${key}-with-length`;
@@ -143,8 +144,10 @@ test.each(["sqlite-tls", "redis-network"])(
     const isSecure = replicas(form).spec.template.spec.volumes.some(({ name }: Manifest) => name === "tls");
     const [pod] = of(form, "Pod");
     const env = { PATH: "/usr/bin", HOME: "/home/toolgate", ...envOf(container(form)) };
+    const toolgate: Life["toolgate"] = ["/opt/node/node", "/opt/package/node_modules/toolgate/bin/toolgate.js"];
     const life: Life = {
       redis: form.startsWith("redis"),
+      ...{ toolgate, entrypoint: toolgate },
       serve: { command: args, env },
       preStop: lifecycle.preStop.exec.command,
       probes: [startupProbe, readinessProbe].map(({ httpGet }) => `http://127.0.0.2:7421${httpGet.path}`),
@@ -160,17 +163,18 @@ test.each(["sqlite-tls", "redis-network"])(
         })),
         { command: ["token", "create", "--role", "approver"], env },
       ],
+      caller: { PATH: "/usr/bin", ...envOf(pod.spec.containers[0]) },
     };
-    const { printed, status, metrics, exitCode } = await runPod(form, tokens, life);
+    const { printed, called, scraped, exitCode } = await runPod(form, tokens, life);
     expect(printed[0]).toBe("toolgate answers");
     expect(JSON.parse(printed[1] ?? "")).toHaveProperty("sandbox");
     expect(printed[2]).toMatch(/^tg_/);
-    expect({ status, exitCode }).toEqual({ status: 200, exitCode: 0 });
+    expect({ called, status: scraped.status, exitCode }).toEqual({ called: "10001\n", status: 200, exitCode: 0 });
     const files = await Promise.all(
       ["alerts.yaml", "dashboard.json"].map((file) => readFile(join(chart, "files", file), "utf8")),
     );
     const drawn = new Set(files.join().match(/toolgate_\w+?(?=_bucket|\b)/g));
-    const missing = [...drawn].filter((name) => !metrics.includes(`# HELP ${name} `));
+    const missing = [...drawn].filter((name) => !scraped.body.includes(`# HELP ${name} `));
     // They begin with the first channel, and the first worker.
     const later = ["toolgate_notices_total", "toolgate_workers_connected"];
     expect(missing).toEqual(configOf(form).includes("[channel.") ? later.slice(1) : later);

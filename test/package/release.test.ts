@@ -1,13 +1,13 @@
 import { execFile } from "node:child_process";
 import { createHash } from "node:crypto";
-import { readdir, readFile } from "node:fs/promises";
+import { readdir, readFile, writeFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { promisify } from "node:util";
 import { expect, inject, test } from "vitest";
 
 const root = resolve(import.meta.dirname, "../..");
 const run = promisify(execFile);
-const { artifacts } = inject("installed");
+const { artifacts, checkout, commandsAfter, folder } = inject("installed");
 const text = (name: string) => readFile(join(artifacts, name), "utf8");
 
 test("a release has every artifact, each with its checksum", async () => {
@@ -61,6 +61,21 @@ test("its archives hold committed files under the names by which clients look fo
   const zip = ["-c", "import sys, zipfile; print(*zipfile.ZipFile(sys.argv[1]).namelist())"];
   const { stdout } = await run("python3", [...zip, join(artifacts, "toolgate-go-0.1.0.zip")]);
   expect(stdout.split(" ")).toContain("toolgate@v0.1.0/go.mod");
+});
+
+test("its workflow drafts a release of all of them, with the notes of the changelog", async () => {
+  const [draft = "", ...more] = commandsAfter;
+  expect(more).toEqual([]);
+  // GitHub is not reached: a program in the place of its client prints its arguments.
+  await writeFile(join(folder, "gh"), '#!/bin/sh\nprintf "%s\\n" "$@"\n', { mode: 0o755 });
+  const env = { ...process.env, PATH: `${folder}:${process.env.PATH}`, GITHUB_REF_NAME: "v0.1.0" };
+  const { stdout } = await run("bash", ["-ec", draft], { cwd: checkout, env });
+  const files = (await readdir(artifacts)).map((name) => `.cache/release/${name}`);
+  const options = ["--draft", "--verify-tag", "--notes-file", ".cache/release/notes.md"];
+  const words = stdout.trim().split("\n");
+  expect(words.slice(0, -files.length)).toEqual(["release", "create", "v0.1.0", ...options]);
+  expect(words.slice(-files.length).toSorted()).toEqual(files.toSorted());
+  expect(await text("notes.md")).toMatch(/\w/);
 });
 
 test("a version that the packages do not have, and a commit without the tag, are refused", async () => {
