@@ -157,14 +157,16 @@ async function loseResult(engine: Engine, { ref, part, version }: CallRecord): P
 
 /**
  * Accepts no more calls, hands waiting ones back to other replicas, gives running ones `ms` to end, then stops them. Returns true
- * if a call ran.
+ * if a call ran. A store that is away keeps none of it from happening: others take the calls once their leases are over.
  */
 export async function drainCalls(engine: Engine, ms: number): Promise<boolean> {
-  const { launching, replicaId, runs, store } = engine;
+  const { launching, log, replicaId, runs, store } = engine;
   engine.isDraining = true;
   await Promise.allSettled(launching);
   // First of all: what is pending afterwards can no longer start here, and what was just starting is running.
-  await store.releaseCalls(replicaId);
+  await store
+    .releaseCalls(replicaId)
+    .catch((error: unknown) => log.warn("calls that wait stay with this replica until their leases end", { error }));
   let hasRun = false;
   for (const { call } of [...runs.values()]) {
     // A start mark that comes after the release is refused, and the run ends by itself.

@@ -121,11 +121,18 @@ export async function serveUntilStopped(flags: Flags, onStart: (started: Started
   const signal = await stopSignal;
   process.once("SIGTERM", () => process.exit(1)).once("SIGINT", () => process.exit(1));
   log.info("stopping", { reason: String(signal[0] ?? "signal") });
-  await server.close();
+  // A failed stop ends as well: what it leaves is what a crash leaves.
+  const code = await server.close().then(
+    () => 0,
+    (error: unknown) => {
+      log.error("the stop failed", { error });
+      return 1;
+    },
+  );
   process.off("SIGHUP", hangUp);
   await within(1_000, log.flush(), () => undefined);
   // A stalled reader of stderr must not keep the process alive, nor a connection to a sentinel that the driver forgot to close.
-  process.exit(0);
+  process.exit(code);
 }
 
 /** Gives back the memory that the start needed, a fifth of all: V8 keeps it until a collection that an idle service never makes. */

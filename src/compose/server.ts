@@ -223,8 +223,7 @@ async function startParts(
     ...{ warnings, adoptedApprover },
     async close() {
       listener.drain();
-      await drain(config.drainMs);
-      await scope.disposeAsync();
+      await drain(config.drainMs).finally(() => scope.disposeAsync());
     },
   };
 }

@@ -56,6 +56,22 @@ test("F5 a Redis pause longer than a lease stops running calls, and nothing runs
   await conclude(system, hosts, { fault: "F5 Redis frozen 4.5 s", faults: rounds, seen });
 });
 
+test("F5 a replica that is stopped while Redis is frozen ends, with what runs there", async () => {
+  const system = await startSystem({ count: 2, settings: "drain_ms = 100" });
+  const hosts = createHosts(system);
+  const sessionId = await hosts.newSession(0);
+  const ended = hosts.call({ sessionId, callId: "runs-on", at: 0, ticks: 2_000 });
+  await vi.waitUntil(async () => (await startsOf(hosts, "runs-on")) > 0, { timeout: 60_000 });
+  const thaw = await system.freezeRedis();
+  expect(await system.at(0).stop()).toBe(0);
+  expect(await system.children()).toEqual([]);
+  thaw();
+  const seen = endsOf([await ended]);
+  expect(seen).toBe("1 EXECUTOR_LOST");
+  await system.at(0).start();
+  await conclude(system, hosts, { fault: "F5 a replica stopped while Redis is frozen", faults: 1, seen });
+});
+
 test("F6 asks survive every cut of the connection to Redis, shorter or longer than a lease", async () => {
   // All connections are cut at the same time, each in another way; two stay for the answers, unless all are cut.
   const system = await startSystem({ count: lines.length + 2, leaseMs: 4_000 });
