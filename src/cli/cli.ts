@@ -146,7 +146,7 @@ export const commands: readonly CommandEntry[] = [
   {
     name: "logout",
     summary: "sign this terminal out",
-    load: async () => (await import("./commands/logout.ts")).defineLogout,
+    load: async () => (await import("./commands/login.ts")).defineLogout,
   },
   {
     name: "people",
@@ -196,7 +196,7 @@ export const commands: readonly CommandEntry[] = [
   {
     name: "reject",
     summary: "reject all open permission requests of a session and its descendants",
-    load: async () => (await import("./commands/reject.ts")).defineReject,
+    load: async () => (await import("./commands/reply.ts")).defineReject,
   },
   {
     name: "stop",
@@ -246,7 +246,7 @@ export const commands: readonly CommandEntry[] = [
   {
     name: "upstream",
     summary: "accept the tools of an MCP server",
-    load: async () => (await import("./commands/upstream.ts")).defineUpstream,
+    load: async () => (await import("./commands/sources.ts")).defineUpstream,
   },
   {
     name: "plan",
@@ -256,7 +256,7 @@ export const commands: readonly CommandEntry[] = [
   {
     name: "explain",
     summary: "show which rule decides for patterns",
-    load: async () => (await import("./commands/explain.ts")).defineExplain,
+    load: async () => (await import("./commands/rules.ts")).defineExplain,
   },
   {
     name: "rules",
@@ -306,7 +306,7 @@ export const commands: readonly CommandEntry[] = [
   {
     name: "restore",
     summary: "restore a backup into the data directory of a stopped service",
-    load: async () => (await import("./commands/restore.ts")).defineRestore,
+    load: async () => (await import("./commands/backup.ts")).defineRestore,
   },
   {
     name: "completion",

@@ -5,9 +5,7 @@ import type { SearchSettings } from "../core/search-providers.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
 import type { DefinedTool } from "../tool/tool.ts";
 import { createApplyPatch } from "./apply-patch.ts";
-import { createBackgroundCancel } from "./background-cancel.ts";
-import { createBackgroundOutput } from "./background-output.ts";
-import { createBackgroundTask } from "./background-task.ts";
+import { createBackgroundCancel, createBackgroundOutput, createBackgroundTask } from "./background.ts";
 import { createBash } from "./bash.ts";
 import { createBatch } from "./batch.ts";
 import { createCodeSearch } from "./codesearch.ts";
@@ -21,13 +19,15 @@ import type { LanguageServers } from "./lsp/language-servers.ts";
 import { createNewErrors, noNewErrors } from "./lsp/new-errors.ts";
 import { createLsp } from "./lsp.ts";
 import { createLspCodeActions } from "./lsp-code-actions.ts";
-import { createLspDiagnostics } from "./lsp-diagnostics.ts";
-import { createLspDocumentSymbols } from "./lsp-document-symbols.ts";
-import { createLspFindReferences } from "./lsp-find-references.ts";
-import { createLspGotoDefinition } from "./lsp-goto-definition.ts";
-import { createLspHover } from "./lsp-hover.ts";
+import {
+  createLspDiagnostics,
+  createLspDocumentSymbols,
+  createLspFindReferences,
+  createLspGotoDefinition,
+  createLspHover,
+  createLspWorkspaceSymbols,
+} from "./lsp-queries.ts";
 import { createLspRename } from "./lsp-rename.ts";
-import { createLspWorkspaceSymbols } from "./lsp-workspace-symbols.ts";
 import { createMultiEdit } from "./multiedit.ts";
 import type { Pipes } from "./process/run-command.ts";
 import type { Quarantine } from "./process/settle-created.ts";
@@ -36,8 +36,7 @@ import { question } from "./question.ts";
 import { readTool } from "./read.ts";
 import { createSkill } from "./skill.ts";
 import { createTask } from "./task.ts";
-import { todoread } from "./todoread.ts";
-import { todowrite } from "./todowrite.ts";
+import { todoread, todowrite } from "./todo.ts";
 import { webfetch } from "./webfetch.ts";
 import { createWebSearch } from "./websearch.ts";
 import { createWrite } from "./write.ts";

@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { promisify } from "node:util";
 import { beforeAll, expect, onTestFinished, test } from "vitest";
-import { findAddresses } from "../../src/cli/setup/addresses.ts";
+import { findAddresses } from "../../src/cli/commands/setup.ts";
 import { answer, untilLive, useBrowsers } from "../console/browser.ts";
 import { connect } from "../e2e/clients.ts";
 import { startService, unconfined } from "../e2e/service.ts";

@@ -20,11 +20,12 @@ export function confirmedVersions(): Record<string, BuiltInVersion> {
 /** Returns the versions as the source is now, by tool. */
 export function presentVersions(): Record<string, BuiltInVersion> {
   const index = readFileSync(join(root, "src/tools/index.ts"), "utf8");
-  const files = [...index.matchAll(/from "(\.\/[a-z-]+\.ts)"/g)].map(([, path = ""]) => join(root, "src/tools", path));
+  const files = new Set(
+    [...index.matchAll(/from "(\.\/[a-z-]+\.ts)"/g)].map(([, path = ""]) => join(root, "src/tools", path)),
+  );
   const found = [...files, join(root, "src/tools/invalid.ts")].flatMap((path) => {
-    const declared = /defineTool\(\{\s+name: "(\w+)",\s+version: "([^"]+)"/.exec(readFileSync(path, "utf8"));
-    const [, name, version] = declared ?? [];
-    return name === undefined || version === undefined ? [] : [[name, { version, code: digestOf(path) }] as const];
+    const declared = readFileSync(path, "utf8").matchAll(/defineTool\(\{\s+name: "(\w+)",\s+version: "([^"]+)"/g);
+    return [...declared].map(([, name = "", version = ""]) => [name, { version, code: digestOf(path) }] as const);
   });
   return Object.fromEntries(found.sort(([a], [b]) => (a < b ? -1 : 1)));
 }

@@ -1,8 +1,7 @@
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { callTool, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
 import { InvalidInput } from "../../src/tool/errors.ts";
-import { todoread } from "../../src/tools/todoread.ts";
-import { todowrite } from "../../src/tools/todowrite.ts";
+import { todoread, todowrite } from "../../src/tools/todo.ts";
 
 let site: TestWorkspace;
 beforeEach(async () => {

@@ -7,7 +7,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import type { Command } from "commander";
 import { CreateCodeResponseSchema, type SignInResponse } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import type { Person } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import { loginFileOf, saveLogin } from "../../client/stored-logins.ts";
+import { findLogin, loginFileOf, removeLogins, saveLogin } from "../../client/stored-logins.ts";
 import { withScreen, withServer } from "../command.ts";
 import { enforcementLine, enforcementWord } from "../connect/show.ts";
 import { connectServer, type ServerConnection, serverWords } from "../connection/connection.ts";
@@ -204,3 +204,23 @@ Examples:
   toolgate login --new-code          for your phone, or another terminal
 
 Programs that run as your user can read the stored sign-in: where an agent does, they can approve. Then sign in as another user.`;
+
+/** Defines `toolgate logout`. */
+export function defineLogout(command: Command, context: CliContext): void {
+  command.description("Revoke the sign-in of this terminal and remove it").action(() =>
+    withServer(context, command, "approver", async (server, screen) => {
+      const { env } = context.io;
+      const login = findLogin(server.url, env);
+      removeLogins(server.url, env);
+      if (login === undefined) {
+        screen.note(`no sign-in is stored for ${server.url}`);
+        return undefined;
+      }
+      await server
+        .as({ value: login.token, source: "the stored sign-in was sent" })
+        .credentials.revokeCredential(login);
+      screen.note(`signed out at ${server.url}`);
+      return undefined;
+    }),
+  );
+}

@@ -22,6 +22,7 @@ import { parseAnswer } from "../question/parse-answer.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
+import { settledWords } from "../view/settled.ts";
 import { readFileTexts, shownWith } from "../view/whole-request.ts";
 import { commandLine } from "../view/words.ts";
 
@@ -209,4 +210,24 @@ function answersFor(ask: PermissionRequest | undefined, typed: readonly string[]
       answerHint(each),
     );
   });
+}
+
+/** Defines `toolgate reject`. */
+export function defineReject(command: Command, context: CliContext): void {
+  command
+    .argument("[session]", "the session")
+    .option("--agent <name>", "only those of this agent; without a session, those of all its sessions", "")
+    .option("-m, --message <text>", "advice for the model", "")
+    .action((sessionId: string | undefined, { message, agent }: { message: string; agent: string }) =>
+      withServer(context, command, "approver", async ({ permissions }, screen) => {
+        const { settled } = await permissions.rejectPermissions({ sessionId: sessionId ?? "", agent, message });
+        for (const end of settled) {
+          screen.show(PermissionSettledSchema, end, (paint) => [
+            `${terminalLine(end.permissionId)}  ${paint("dim", `call ${terminalLine(end.callId)}`)}  ${settledWords(end)}`,
+          ]);
+        }
+        if (settled.length === 0) screen.note("no permission request is open");
+        return undefined;
+      }),
+    );
 }

@@ -1,9 +1,10 @@
-import { spawn } from "node:child_process";
-import { existsSync } from "node:fs";
-import { hostname, userInfo } from "node:os";
+import { execFile, spawn } from "node:child_process";
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { hostname, type NetworkInterfaceInfo, networkInterfaces, userInfo } from "node:os";
 import { resolve } from "node:path";
 import { createInterface } from "node:readline/promises";
 import { setTimeout as delay } from "node:timers/promises";
+import { promisify } from "node:util";
 import { type Command, Option } from "commander";
 import { renderUnicodeCompact } from "uqr";
 import { saveLogin } from "../../client/stored-logins.ts";
@@ -16,8 +17,6 @@ import { readCertificates, serverUrl } from "../connection/server-address.ts";
 import type { CliContext, CliProcess, ServeFlags } from "../context.ts";
 import { CommandError, exitCodes, UsageError } from "../failure/command-error.ts";
 import { commandFailure, errorInfoOf } from "../failure/failure.ts";
-import { findAddresses, isPlain, phoneAddress, whyUnreached } from "../setup/addresses.ts";
-import { addSettings, missingSettings, readPhoneSettings } from "../setup/settings.ts";
 import { confirmAtTerminal } from "../terminal/confirm.ts";
 import { hasTerminal } from "../terminal/prompt.ts";
 import type { Screen } from "../terminal/screen.ts";
@@ -274,4 +273,108 @@ function qrLines(link: string, { paint }: Screen): string[] {
   return renderUnicodeCompact(link, { border: 2 })
     .split("\n")
     .map((line) => paint.out(["black", "bgWhiteBright"], line));
+}
+
+/** Settings that a phone needs: the address, a channel of kind `push`, and requests that go to it. */
+interface PhoneSettings {
+  /** The address that is set; undefined if none is. */
+  readonly address: string | undefined;
+  readonly hasPush: boolean;
+}
+
+/** Reads the settings of the phone from the text of a configuration; the service checks the whole file. */
+function readPhoneSettings(file: string): PhoneSettings {
+  const text = readFileSync(file, "utf8");
+  // Keys at the top come before the first table.
+  const [top = ""] = text.split(/^\s*\[/m, 1);
+  const [, address] = /^\s*public_url\s*=\s*["']([^"']+)["']/m.exec(top) ?? [];
+  return { address, hasPush: /^\s*kind\s*=\s*["']push["']/m.test(text) };
+}
+
+/** Returns the lines that are missing in a configuration: those for its top, and those for its end. */
+function missingSettings({ address, hasPush }: PhoneSettings, wanted: string) {
+  return {
+    top: address === undefined ? [`public_url = ${JSON.stringify(wanted)}`] : [],
+    end: hasPush ? [] : ["[channel.phone]", 'kind = "push"', "", "[[notify]]", 'channels = ["phone"]'],
+  };
+}
+
+/** Adds lines to a configuration. */
+function addSettings(file: string, { top, end }: ReturnType<typeof missingSettings>): void {
+  const before = top.map((line) => `${line}\n`).join("");
+  const after = end.length === 0 ? "" : `\n${end.join("\n")}\n`;
+  writeFileSync(file, `${before}${readFileSync(file, "utf8")}${after}`);
+}
+
+/** An address at which a phone may reach the service. */
+interface PhoneAddress {
+  readonly url: string;
+  /** The condition under which it works, as text for a person. */
+  readonly needs: string;
+}
+
+/** Returns the origin of an address for phones; refuses one by which no other device can reach this machine. */
+function phoneAddress(written: string): string {
+  const text = written.includes("://") ? written : `https://${written}`;
+  if (!URL.canParse(text) || !/^https?:$/.test(new URL(text).protocol))
+    throw new UsageError(`"${written}" is no address`, "name one such as https://tools.example");
+  const { hostname, origin } = new URL(text);
+  const host = hostname.replace(/\.$/, "");
+  if (/^(?:localhost|.*\.localhost|127\..*|\[::1\])$/.test(host))
+    throw new UsageError(
+      `${host} means the device that opens it: on a phone that is the phone, not this machine`,
+      "name an address that leads from the phone to here: --address https://NAME",
+    );
+  if (host === "0.0.0.0" || host === "[::]")
+    throw new UsageError(
+      `${host} stands for all addresses of this machine when a service listens, and is none to open`,
+      "name one address: --address https://NAME",
+    );
+  return origin;
+}
+
+/** True for an address without TLS: browsers let its pages approve, and not notify. */
+const isPlain = (address: string) => address.startsWith("http:");
+
+/** Finds the addresses of this machine that a phone may reach: its name in a tailnet, and those in the local network. */
+export async function findAddresses(env: NodeJS.ProcessEnv, port: string): Promise<PhoneAddress[]> {
+  const name = await tailscaleName(env);
+  const here = Object.values(networkInterfaces()).flatMap((all: NetworkInterfaceInfo[] = []) => all);
+  const local = here.filter(({ internal, family, address }) => !internal && family === "IPv4" && !isTailscale(address));
+  return [
+    ...(name === "" ? [] : [{ url: `https://${name}`, needs: `\`tailscale serve --bg ${port}\`` }]),
+    ...local.map(({ address }) => ({
+      url: `https://${address}:${port}`,
+      needs: `\`toolgate serve --listen ${address}:${port} --tls-cert FILE --tls-key FILE\``,
+    })),
+  ];
+}
+
+async function tailscaleName(env: NodeJS.ProcessEnv): Promise<string> {
+  try {
+    const { stdout } = await promisify(execFile)("tailscale", ["status", "--json"], { env, timeout: 5_000 });
+    const name: unknown = JSON.parse(stdout).Self?.DNSName;
+    return typeof name === "string" && /^[a-z0-9.-]+$/.test(name) ? name.replace(/\.$/, "") : "";
+  } catch {
+    return "";
+  }
+}
+
+/** The range that Tailscale gives to machines: its name is the address to use, since its certificate is for that. */
+const isTailscale = (address: string) => /^100\.(?:6[4-9]|[7-9]\d|1[01]\d|12[0-7])\./.test(address);
+
+/** Returns why no console answers at an address; undefined if one does. No credential is sent. */
+async function whyUnreached(address: string): Promise<string | undefined> {
+  try {
+    const response = await fetch(`${address}/manifest.webmanifest`, {
+      redirect: "error",
+      signal: AbortSignal.timeout(10_000),
+    });
+    if (!response.ok) return `it answered ${response.status}`;
+    const { name } = (await response.json()) as { name?: unknown };
+    return name === "Toolgate" ? undefined : "another page answers there";
+  } catch (error) {
+    const { code = "" } = (error instanceof Error && (error.cause as { code?: string } | undefined)) || {};
+    return /CERT|SIGNED/.test(code) ? `this machine does not trust its certificate (${code})` : code || "no answer";
+  }
 }

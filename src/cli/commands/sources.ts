@@ -14,6 +14,7 @@ import { withServer } from "../command.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import type { CliContext } from "../context.ts";
 import { CommandError, exitCodes } from "../failure/command-error.ts";
+import { confirmAtTerminal } from "../terminal/confirm.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { diffLines } from "../view/ask-view.ts";
@@ -112,4 +113,34 @@ const isWaiting = ({ tools }: Source) =>
 /** Writes what is offered and not accepted, as differences from what was accepted. */
 export function changeLines({ tools }: Source, paint: Paint): string[] {
   return tools.flatMap(({ diff }) => diffLines(diff, paint));
+}
+
+/** Defines `toolgate upstream accept`. */
+export function defineUpstream(command: Command, context: CliContext): void {
+  command
+    .command("accept")
+    .description("accept the tools of an MCP server as they are now: models see them from then on")
+    .argument("<name>", "the server")
+    .option("-y, --yes", "do not ask")
+    .action((name: string, { yes = false }: { yes?: boolean }) =>
+      withServer(context, command, "approver", async ({ sources: service }, screen) => {
+        const source = namedSource(await allSources(service), name);
+        if (source.digest === "") throw notListed(source);
+        if (!screen.json) for (const line of changeLines(source, screen.paint.out)) screen.write(`${line}\n`);
+        if (!yes && !(await confirmAtTerminal(screen.io, `accept these tools of ${name}?`))) return undefined;
+        const accepted = await service.acceptSource({ name, digest: source.digest });
+        if (accepted.source)
+          screen.show(SourceSchema, accepted.source, (paint) => sourceLines(accepted.source ?? source, paint));
+        return undefined;
+      }),
+    );
+}
+
+function notListed({ name, state, problem }: Source): CommandError {
+  const fact = problem === "" ? wordOf(SourceStateSchema, state) : problem;
+  return new CommandError(
+    terminalLine(`${name} has not listed its tools yet: ${fact}`),
+    `see its state with \`toolgate sources ${terminalLine(name)}\`, correct its table in the configuration, and accept once it lists its tools`,
+    exitCodes.failed,
+  );
 }

@@ -1,8 +1,8 @@
 import { createInterface } from "node:readline/promises";
 import { setTimeout as sleep } from "node:timers/promises";
-import type { Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Question, Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { asksQuestions } from "../../view/questions.ts";
+import { asksQuestions, questionLabel } from "../../view/questions.ts";
 import { isRequestCut } from "../../view/view-lines.ts";
 import type { Answering } from "../call/ask-prompt.ts";
 import type { ServerConnection } from "../connection/connection.ts";
@@ -10,11 +10,12 @@ import type { ReplyAnswer } from "../connection/send-reply.ts";
 import type { CliProcess } from "../context.ts";
 import { isDumbTerminal } from "../environment.ts";
 import { commandFailure } from "../failure/failure.ts";
-import { promptAnswers } from "../question/prompt-answers.ts";
+import { parseAnswer } from "../question/parse-answer.ts";
 import { askLines } from "../view/ask-view.ts";
 import { readFileTexts, readWholeRequest, shownWith } from "../view/whole-request.ts";
 import { editCall } from "./edit.ts";
 import type { Paint, Screen } from "./screen.ts";
+import { terminalLine } from "./terminal-safe.ts";
 import { createPasteReader, inertMs, markPastes } from "./typing.ts";
 
 /** Checks for a terminal to prompt a person at. */
@@ -147,12 +148,12 @@ interface Line {
   isTyped: boolean;
 }
 
-type Question = (text: string) => Promise<Line>;
+type AskLine = (text: string) => Promise<Line>;
 
 async function readAnswer(
   ask: PermissionRequest,
   { paint, io, isWhole }: PromptedAsk,
-  question: Question,
+  question: AskLine,
 ): Promise<Choice> {
   const key = (letter: string, word: string) => `${paint("bold", letter)} ${word}`;
   const always = ask.offers.length > 0 ? [key("a", "always")] : [];
@@ -186,7 +187,7 @@ async function readApproval(
   { offers }: PermissionRequest,
   choice: string,
   named: string | undefined,
-  question: Question,
+  question: AskLine,
 ): Promise<{ answer: ReplyAnswer; isTyped: boolean } | undefined> {
   if (["o", "once"].includes(choice)) return { answer: { reply: PermissionReply.ONCE }, isTyped: true };
   if (!["a", "always"].includes(choice) || offers.length === 0) return undefined;
@@ -207,3 +208,61 @@ all of it. Text typed before the prompt, or pasted, approves nothing. It prompts
 number, a label or your own words; /dismiss refuses to answer.`;
 
 const ctrlC = 0x03;
+
+/** A terminal that reads lines; a line is typed if no part of it was pasted. */
+interface AnswerPrompt {
+  io: CliProcess;
+  paint: Paint;
+  read(prompt: string): Promise<{ text: string; isTyped: boolean }>;
+}
+
+/**
+ * Prompts for an answer to each question of a request. Answers to several questions, and pasted ones, are sent after they were
+ * shown and confirmed by a typed key.
+ */
+async function promptAnswers({ question: questions }: PermissionRequest, prompt: AnswerPrompt): Promise<ReplyAnswer> {
+  say(prompt, "a number, a label or your own words; Enter: no answer; /dismiss and why: refuse to answer");
+  for (;;) {
+    const answers: Given[] = [];
+    for (const [at, question] of questions.entries()) {
+      const given = await promptAnswer(question, at, prompt);
+      if (typeof given === "string") return { reply: PermissionReply.REJECT, message: given };
+      answers.push(given);
+    }
+    const isPlain = answers.length === 1 && answers.every(({ isTyped }) => isTyped);
+    if (answers.every(({ values }) => values.length === 0)) say(prompt, "answer at least one question, or /dismiss");
+    else if (isPlain || (await isConfirmed(answers, prompt)))
+      return { reply: PermissionReply.ONCE, answers: answers.map(({ values }) => ({ values })) };
+  }
+}
+
+/** An answer to one question. */
+interface Given {
+  values: string[];
+  isTyped: boolean;
+}
+
+/** Reads lines until one is an answer; returns the feedback if the person dismisses the questions. */
+async function promptAnswer(question: Question, at: number, prompt: AnswerPrompt): Promise<Given | string> {
+  for (;;) {
+    const line = await prompt.read(`  ${questionLabel(question, at, terminalLine)} ${prompt.paint("yellow", "›")} `);
+    const [command, feedback = ""] = /^\/dismiss(?:\s+(.*))?$/.exec(line.text) ?? [];
+    if (command !== undefined) return feedback;
+    const parsed = parseAnswer(question, line.text);
+    if ("values" in parsed) return { ...parsed, isTyped: line.isTyped };
+    say(prompt, parsed.problem);
+  }
+}
+
+async function isConfirmed(answers: readonly Given[], { paint, read }: AnswerPrompt): Promise<boolean> {
+  const words = answers.map(({ values }) => (values.length === 0 ? "no answer" : values.map(terminalLine).join(", ")));
+  for (;;) {
+    const { text, isTyped } = await read(`  send: ${words.join("; ")}?  y or n ${paint("yellow", "›")} `);
+    if (isTyped && /^y(es)?$/i.test(text)) return true;
+    if (/^n(o)?$/i.test(text)) return false;
+  }
+}
+
+function say({ io, paint }: AnswerPrompt, text: string): void {
+  io.stderr.write(`  ${paint("dim", text)}\n`);
+}

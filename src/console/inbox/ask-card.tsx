@@ -1,5 +1,6 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import type { SuggestedRule } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { inertMs, repetitionWords } from "../../view/asks.ts";
 import { needWords, voteWords } from "../../view/need.ts";
@@ -7,10 +8,12 @@ import { behindWords } from "../../view/people.ts";
 import { timeLeft } from "../../view/quantities.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
+import { CopyButton } from "../parts/copy-command.tsx";
+import { Pre } from "../parts/long-text.tsx";
 import type { SessionNames } from "../parts/session-names.ts";
 import { isApproved, settledText } from "../parts/settled.ts";
 import { shortId } from "../parts/short-id.tsx";
-import { visibleText } from "../parts/visible-text.ts";
+import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import { useNow } from "../shell/now.ts";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
@@ -26,7 +29,6 @@ import { requestLine } from "./ask-row.tsx";
 import { AskedQuestions } from "./asked-questions.tsx";
 import { kindsOf, PermissionMark } from "./permission-mark.tsx";
 import { Risks } from "./risks.tsx";
-import { SuggestedRuleNote } from "./suggested-rule.tsx";
 
 /** A waiting call: its agent, request, reasons, time left, and the answers. */
 export function AskCard({
@@ -284,4 +286,35 @@ function useArmed(key: string): boolean {
   }, [key]);
   // Compares keys: the previous render may have armed another one.
   return armed.value === key;
+}
+
+/** The rule that would have answered a request which people approved again and again; nothing for any other. */
+function SuggestedRuleNote({ permissionId, connection }: { permissionId: string; connection: ConsoleConnection }) {
+  const found = useSignal<SuggestedRule | undefined>(undefined);
+  useEffect(() => {
+    const left = new AbortController();
+    found.value = undefined;
+    connection.permissions.suggestRules({ permissionId }, { signal: left.signal }).then(
+      ({ rules }) => {
+        found.value = rules[0];
+      },
+      // Without it the card has all that an answer needs.
+      () => undefined,
+    );
+    return () => left.abort();
+  }, [permissionId]);
+  if (found.value === undefined) return null;
+  const { approvals, days, toml } = found.value;
+  return (
+    <details class="block">
+      <summary>
+        Approved {approvals} times on {days} days, never rejected: a rule could answer it
+      </summary>
+      <Pre text={visibleLines(toml)} look="long-text" />
+      <p class="hint">
+        Nothing is applied. Put it into <code>toolgate.toml</code>, or try it first under{" "}
+        <a href="#/policy/try">Policy → Try rules</a>. <CopyButton text={toml} what="the rule" />
+      </p>
+    </details>
+  );
 }

@@ -1,6 +1,13 @@
+import { fromBinary } from "@bufbuild/protobuf";
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { DecisionKind, type DecisionRecord, PermissionOutcome } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  type AuditEntry,
+  DecisionKind,
+  type DecisionRecord,
+  DecisionRecordSchema,
+  PermissionOutcome,
+} from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { methodWords } from "../../view/people.ts";
 import { momentOf } from "../../view/quantities.ts";
 import { requesterWords } from "../../view/requester.ts";
@@ -11,14 +18,13 @@ import { failureText } from "../shell/load.ts";
 import { ProblemText } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import type { Chain } from "./chain.ts";
-import { type Decision, type DecisionLogReader as Known, readDecisions } from "./read-decisions.ts";
+import { type Chain, checkChain } from "./chain.ts";
 
 const shownAtOnce = 100;
 
 /** The decisions of a session tree, newest first, with filters and the state of their chain. */
 export function DecisionLog({ connection, sessionId }: { connection: ConsoleConnection; sessionId: string }) {
-  const log = useSignal<Known | undefined>(undefined);
+  const log = useSignal<DecisionLogReader | undefined>(undefined);
   const problem = useSignal("");
   const filter = useSignal<DecisionFilter>({ outcome: "", tool: "", principal: "" });
   const count = useSignal(shownAtOnce);
@@ -210,4 +216,42 @@ function matchesFilter(record: DecisionRecord, { outcome, tool, principal }: Dec
 
 function settledAs({ kind, settled }: DecisionRecord, ...wanted: readonly PermissionOutcome[]): boolean {
   return kind === DecisionKind.SETTLED && settled !== undefined && wanted.includes(settled.outcome);
+}
+
+/** A decision, decoded from the bytes that the hash chain covers. */
+interface Decision {
+  readonly entry: AuditEntry;
+  readonly record: DecisionRecord;
+}
+
+/** The decisions of a session tree that are loaded, oldest first. */
+interface DecisionLogReader {
+  readonly decisions: readonly Decision[];
+  readonly chain: Chain;
+  readonly isMore: boolean;
+}
+
+const pageSize = 500;
+/** The maximum to load at once; a button loads more. */
+const maxAtOnce = 5_000;
+
+/** Loads the decisions after those that are loaded. */
+async function readDecisions(
+  { permissions }: Pick<ConsoleConnection, "permissions">,
+  sessionId: string,
+  before: DecisionLogReader | undefined,
+  signal: AbortSignal,
+): Promise<DecisionLogReader> {
+  const known = before?.decisions ?? [];
+  const read: Decision[] = [];
+  for (let isMore = true; ; ) {
+    const afterSeq = (read.at(-1) ?? known.at(-1))?.entry.seq ?? 0n;
+    const { entries, end } = await permissions.listDecisions({ sessionId, afterSeq, pageSize }, { signal });
+    read.push(...entries.map((entry) => ({ entry, record: fromBinary(DecisionRecordSchema, entry.content) })));
+    isMore = !end;
+    if (isMore && read.length < maxAtOnce) continue;
+    const fresh = read.map(({ entry }) => entry);
+    const chain = before?.chain.state === "broken" ? before.chain : await checkChain(fresh, known.at(-1)?.entry);
+    return { decisions: [...known, ...read], chain, isMore };
+  }
 }

@@ -8,7 +8,6 @@ import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import { failureText } from "../shell/load.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import { tablesOfRules } from "./tables-of-rules.ts";
 
 /** Tries the rules of a file on recorded decisions. Nothing is applied. */
 export function TryRules({ connection }: PageProps) {
@@ -246,4 +245,28 @@ function ListOfChanges({ title, changes }: { title: string; changes: readonly Po
       </ul>
     </>
   );
+}
+
+const tables: ReadonlySet<string> = new Set(["permission", "agent", "preset"]);
+
+/**
+ * Blanks all lines of a configuration but its tables of rules: tokens and passwords stay on the page, and a line that the
+ * service names is the line of the file.
+ */
+function tablesOfRules(text: string): string {
+  let [isRule, hasTable, quotes] = [false, false, ""];
+  return text
+    .split("\n")
+    .map((line) => {
+      if (quotes === "") {
+        const table = /^\s*\[{1,2}\s*(["']?)([\w-]+)\1\s*[.\]](?!\s*,)/.exec(line)?.[2];
+        const key = hasTable ? undefined : /^\s*(["']?)([\w-]+)\1\s*[.=]/.exec(line)?.[2];
+        const name = table ?? key;
+        hasTable ||= table !== undefined;
+        if (name !== undefined) isRule = tables.has(name);
+      }
+      for (const [mark] of line.matchAll(/"""|'''/g)) quotes = quotes === "" ? mark : quotes === mark ? "" : quotes;
+      return isRule ? line : "";
+    })
+    .join("\n");
 }

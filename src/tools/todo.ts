@@ -1,6 +1,6 @@
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
-import { showTodos, storeTodos, titleOfTodos, todoList } from "./todo/todo-list.ts";
+import { readTodos, showTodos, storeTodos, titleOfTodos, todoList } from "./todo/todo-list.ts";
 
 /** Replaces the session's todo list; a subagent's session has its own list. */
 export const todowrite = defineTool({
@@ -18,4 +18,17 @@ export const todowrite = defineTool({
     await storeTodos(state, todos);
     return showTodos(todos);
   },
+});
+
+/** Shows the session's todo list. */
+export const todoread = defineTool({
+  name: "todoread",
+  version: "1",
+  description: "Read the todo list of this session.",
+  input: z.object({}),
+  permissions: ["todoread"],
+  readOnly: true,
+  idempotent: true,
+  plan: () => ({ title: "todos", asks: [{ permission: "todoread", patterns: ["*"] }] }),
+  execute: async (_input, { state }) => showTodos(await readTodos(state)),
 });
