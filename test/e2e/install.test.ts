@@ -43,7 +43,7 @@ test("install writes a unit that systemd accepts, a configuration and a data dir
   const access = `setfacl -R -m u:toolgate:rwX,d:u:toolgate:rwX,d:u:${process.getuid?.()}:rwX`;
   expect(done.stdout).toContain(`  ${access} ${workspaces[0]}\n`);
   expect(done.stdout).toContain(`  ${access} '${workspaces[1]}'\n`);
-  expect(done.stdout).toContain("toolgate token create --role approver --data /var/lib/toolgate");
+  expect(done.stdout).toContain("runuser -u toolgate -- toolgate people invite --data /var/lib/toolgate");
   expect((await stat(data)).mode & 0o777).toBe(0o700);
   expect((await stat(config)).mode & 0o777).toBe(0o640);
   expect(await readFile(config, "utf8")).toContain("require_other_user = true");

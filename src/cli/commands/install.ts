@@ -312,23 +312,11 @@ function aclCommands(directory: string, owner: string, closedParents: readonly s
   ];
 }
 
-/** Returns what to do after the installation. */
+/** Returns what to do after the installation: start the service, then sign a person in. */
 function nextSteps(): string[] {
-  const { data } = installed;
+  const { user, data } = installed;
   return [
     "systemctl daemon-reload && systemctl enable --now toolgate.socket toolgate",
-    shellCommand([
-      "runuser",
-      "-u",
-      installed.user,
-      "--",
-      "toolgate",
-      "token",
-      "create",
-      "--role",
-      "approver",
-      "--data",
-      data,
-    ]),
+    shellCommand(["runuser", "-u", user, "--", "toolgate", "people", "invite", "--data", data]),
   ];
 }
