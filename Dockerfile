@@ -18,9 +18,10 @@ RUN apt-get update \
   && useradd --uid 10001 --user-group --create-home --shell /bin/bash toolgate \
   && install -d -o toolgate -g toolgate -m 0700 /data \
   && install -d -o toolgate -g toolgate /workspace
-# The image brings Node and ripgrep, so the optional packages that bring them are left out.
+# The image brings Node. With --global, npm 11 ignores --omit=optional, and installs the package that brings another one.
 RUN --mount=type=bind,from=package,source=/tmp/toolgate.tgz,target=/tmp/toolgate.tgz \
-  npm install --global --omit=optional --no-audit --no-fund /tmp/toolgate.tgz && npm cache clean --force
+  npm install --global --no-audit --no-fund /tmp/toolgate.tgz && npm cache clean --force \
+  && cd /usr/local/lib/node_modules/toolgate/node_modules && rm -rf node-linux-* .bin/node /tmp/node-compile-cache
 
 USER 10001:10001
 # Beyond loopback it does not start without TLS, unless TOOLGATE_INSECURE_LISTEN=true states that the port is published
