@@ -192,7 +192,10 @@ export function toPermissionRequest(
     binding,
     question: (fields.question ?? []).map(visibleQuestion),
     display: patterns.map((pattern) => displayPattern(permission, ask.pipelines?.get(pattern) ?? pattern)),
-    warnings: [...new Set(patterns.flatMap((pattern) => [...warningsAbout(pattern), ...lookAlikeWarnings(pattern)]))],
+    warnings: [
+      ...new Set(patterns.flatMap((pattern) => [...warningsAbout(pattern), ...lookAlikeWarnings(pattern)])),
+      ...(fields.warnings ?? []),
+    ],
     risks: risksShown(ask).map(({ kind, parts }) => create(RiskSchema, { kind, parts: [...parts] })),
   });
   return request.view ? { ...request, view: { ...request.view, digest: viewDigest(request) } } : request;

@@ -21,6 +21,8 @@ export interface AskStore {
   openAsks(filter: { root?: string; after?: string; limit: number }): Promise<AskRecord[]>;
   /** Counts the open asks of all trees; `oldest` is the time at which the oldest of them was opened (ms since the epoch). */
   countOpenAsks(): Promise<{ count: number; oldest?: number }>;
+  /** Counts the open asks of all trees whose deadline is later than this time (ms since the epoch). */
+  countLongAsks(time: number): Promise<number>;
   /** Lists open asks past their deadline. */
   expiredAsks(limit: number): Promise<AskRecord[]>;
   /** settle_ask: of all settlements of one ask exactly one wins; it writes asks, calls, grants and events together. */

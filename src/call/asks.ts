@@ -138,8 +138,10 @@ export async function openMissingAsks(
   const { rebound } = call.record.spec;
   const isSaid = rebound === undefined || asks.some(({ request }) => request.created > rebound.time);
   const changed = [code, isSaid ? "" : rebound.why, isVoid ? voidText : ""].filter(Boolean).join("; ");
-  const requests = (await decision.withCodeRisks(unasked)).map((ask) =>
-    requestFor(engine, call, { ...decision, ask }, { preview: shown, view, changed, subject, digest }),
+  const unopenedAsks = await decision.withCodeRisks(unasked);
+  const bound = await boundOf(engine, call, unopenedAsks, subject);
+  const requests = unopenedAsks.map((ask) =>
+    requestFor(engine, call, { ...decision, ask }, { preview: shown, view, changed, subject, digest, ...bound }),
   );
   return (await openPermissionRequests(engine, call, requests, decision.verdict, stale)) && requests.length > 0;
 }
@@ -181,6 +183,23 @@ export async function askHooks(
   return open;
 }
 
+/**
+ * Returns the longest time for which requests of a call are open: beyond a day only as many as `long_asks`. They are counted before
+ * the step that opens them, so that those of one moment may be a few more.
+ */
+async function boundOf(
+  { countLongAsks, limits, permissions, store }: Engine,
+  call: Running,
+  asks: readonly ExpandedAsk[],
+  subject: Subject,
+): Promise<{ maxMs: number; warnings?: string[] }> {
+  const long = asks.filter((ask) => (permissions.approvalOf(ask, subject)?.askMs ?? 0) > maxLifeMs).length;
+  if (long === 0 || !waitsAlone(call)) return { maxMs: maxLifeMs };
+  if ((await countLongAsks(store.now() + maxLifeMs)) + long <= limits.longAsks) return { maxMs: Infinity };
+  const why = `open for a day only: as many requests as long_asks allows (${limits.longAsks}) stay open for longer`;
+  return { maxMs: maxLifeMs, warnings: [why] };
+}
+
 /** Builds the permission request for one ask of a call. */
 export function requestFor(
   { limits, permissions, store }: Engine,
@@ -193,6 +212,8 @@ export function requestFor(
     subject,
     digest,
     id = newId("per", store.now()),
+    maxMs = maxLifeMs,
+    warnings = [],
   }: {
     preview?: Preview | undefined;
     view: CallView;
@@ -200,13 +221,14 @@ export function requestFor(
     subject: Subject;
     digest: string;
     id?: string | undefined;
+    maxMs?: number;
+    warnings?: string[];
   },
 ): PermissionRequest {
   const { part, spec } = call.record;
   // The host of a delegated call does not wait for longer than it says.
   const ownMs = spec.delegated?.askMs ?? limits.askMs;
   const { askMs = ownMs } = permissions.approvalOf(ask, subject) ?? {};
-  const maxMs = spec.delegated ? ownMs : waitsAlone(call) ? Number.POSITIVE_INFINITY : maxLifeMs;
   const metadata = plan.asks.find(({ permission }) => permission === ask.permission)?.metadata;
   return permissions.request(
     { ...ask, ...(metadata && { metadata }) },
@@ -217,10 +239,11 @@ export function requestFor(
       requester: part.requester,
       person: part.person,
       digest,
-      expires: store.now() + Math.min(maxMs, askMs),
+      expires: store.now() + Math.min(spec.delegated ? ownMs : maxMs, askMs),
       preview,
       view,
       changed,
+      warnings,
       question: questionsOf(ask, plan),
       tool: create(PermissionToolContextSchema, { messageId: part.messageId, callId: part.callId }),
     },

@@ -56,7 +56,8 @@ export function isTooOld(
   asks: readonly AskRecord[],
 ): boolean {
   const age = store.now() - spec.accepted;
-  return age > maxLifeMs && age - neededWaitMs(part, asks, store.now()) > maxLifeMs;
+  const isHeld = spec.delegated !== undefined || isOfMcp(part);
+  return age > maxLifeMs && (isHeld || age - neededWaitMs(part, asks, store.now()) > maxLifeMs);
 }
 
 /** Returns the time in which a request with a `need` was open before the start. */
@@ -73,9 +74,12 @@ function neededWaitMs({ state }: ToolPart, asks: readonly AskRecord[], now: numb
   return total;
 }
 
-/** True if nothing waits with a call: no host, batch or other call, and no body that was entered. */
+/** True for a call of an MCP client: our MCP server writes this key. Another caller that does shortens what it waits for. */
+const isOfMcp = ({ metadata }: ToolPart) => metadata?.mcp !== undefined;
+
+/** True if nothing waits with a call: no host, MCP client, batch or other call, and no body that was entered. */
 export const waitsAlone = ({ gate, record: { part, spec } }: Pick<Running, "gate" | "record">): boolean =>
-  part.state.case === "pending" && !gate && !spec.delegated && !spec.parent;
+  part.state.case === "pending" && !gate && !spec.delegated && !spec.parent && !isOfMcp(part);
 
 /** Returns the end of a call that is too old. */
 export function tooOld(): CallEnd {

@@ -64,6 +64,7 @@ export interface EngineParts extends Planning {
   /** Reads the asks of a call, settled ones included. */
   asksOf: AskStore["asksOf"];
   listAsks: AskStore["openAsks"];
+  countLongAsks: AskStore["countLongAsks"];
   getAsk: AskStore["getAsk"];
   settle: AskStore["settle"];
   /** True unless replicas that share the store have other rules; this one then claims no calls. */

@@ -141,6 +141,7 @@ export function createReplica({
     sessions,
     asksOf: asks.asksOf,
     listAsks: asks.openAsks,
+    countLongAsks: asks.countLongAsks,
     getAsk: asks.getAsk,
     settle: asks.settle,
     agreesOnPolicy,

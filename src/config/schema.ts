@@ -475,6 +475,10 @@ const limits = strictTable({
   ),
   max_timeout_ms: key(milliseconds(day).default(3_600_000), "maximum run time of a tool"),
   open_asks: key(count().default(100), "open permission requests of a session tree"),
+  long_asks: key(
+    count().default(1_000),
+    "open permission requests of all sessions that stay open for more than a day; further ones do for a day",
+  ),
   running_calls: key(count().default(64), "open calls of a session, without delegated ones"),
   replica_running: key(
     count().default(() => Math.max(8 * availableParallelism(), 16)),

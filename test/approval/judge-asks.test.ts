@@ -61,6 +61,7 @@ async function judge(
     recordDecisions: unused,
     getAsk: unused,
     countOpenAsks: unused,
+    countLongAsks: unused,
     findAsk: unused,
     asksOf: unused,
     openAsks: unused,

@@ -49,7 +49,7 @@ afterAll(() => redis.stop());
  * time for the first answer.
  */
 async function waiting(
-  { behind, ...setting }: Partial<Setting> & { behind?: Person | undefined } = {},
+  { behind, client, ...setting }: Partial<Setting> & { behind?: Person | undefined; client?: string } = {},
   plan: (count: number) => Promise<string> = async () => "production",
   body: (ctx: Pick<ToolContext, "ask">) => Promise<void> = async () => {},
 ) {
@@ -109,7 +109,10 @@ async function waiting(
   onTestFinished(() => replicas.stop());
   const { sessions, calls, store } = replicas.at("r1");
   await sessions.create(agent, create(CreateSessionRequestSchema, { sessionId: "ses_a" }));
-  const request = create(CallToolRequestSchema, { sessionId: "ses_a", callId: "call_1", tool: "deploy" });
+  const request = create(CallToolRequestSchema, {
+    ...{ sessionId: "ses_a", callId: "call_1", tool: "deploy" },
+    ...(client !== undefined && { metadata: { mcp: { client } } }),
+  });
   const { record } = await calls.open({ ...agent, behind }, request);
   const openAsk = async () =>
     (await store.permissions.asksOf(record.ref)).find(({ settled }) => !settled)?.request.id ?? "";
@@ -546,6 +549,25 @@ test.each([
   await replicas.each(({ calls }) => calls.recover());
   expect((await replicas.any().calls.wait(call, 10_000, never)).part.state).toMatchObject({ case: "completed" });
   expect(entered).toHaveLength(1);
+});
+
+test.each([
+  ["a caller's call does not count", undefined, "completed"],
+  ["an MCP client's call counts", "claude", "error"],
+])("the wait of %s for those who have to approve it", async (_, client, end) => {
+  const rule = entry({ pattern: "production*", all: oneOfAny, askMs: 30 * dayMs });
+  const call = await waiting({ ...deciding(rule), ...(client !== undefined && { client }) }, async (count) =>
+    count < 3 ? "production" : "production again",
+  );
+  for (const _round of [1, 2]) {
+    const ask = await call.openAsk();
+    call.replicas.advance(0.6 * dayMs);
+    await call.answer("r1", ask, ONCE, { by: approver("ann") });
+    await call.replicas.each(({ calls }) => calls.recover());
+    await expect.poll(call.openAsk).not.toBe(ask);
+  }
+  await call.replicas.each(({ calls }) => calls.recover());
+  expect(await call.end()).toMatchObject({ case: end });
 });
 
 test("a request holds so many votes, one more that does not approve it is refused, and a rejection counts", async () => {

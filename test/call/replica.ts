@@ -50,6 +50,7 @@ export async function startReplica({
         timeoutMs: 60_000,
         maxTimeoutMs: 60_000,
         openAsks: 10,
+        longAsks: 10,
         runningCalls: 10,
         replicaRunning: 1_000,
         reportMs: 600_000,

@@ -47,6 +47,7 @@ describe("without any setting", () => {
         timeoutMs: 120_000,
         maxTimeoutMs: 3_600_000,
         openAsks: 100,
+        longAsks: 1_000,
         runningCalls: 64,
         reportMs: 600_000,
         collectMs: 600_000,

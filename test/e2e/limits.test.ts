@@ -5,6 +5,7 @@ import { Code } from "@connectrpc/connect";
 import { expect, onTestFinished, test } from "vitest";
 import { RetryInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
 import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { connectHttp } from "../mcp/clients.ts";
 import { connect, refusal } from "./clients.ts";
 import { read } from "./reading.ts";
 import { startService, useService } from "./service.ts";
@@ -58,6 +59,32 @@ test("one open call too many is refused with when to retry; one that is there is
   await agent.tools.cancelTool({ sessionId, callId: "c1" });
   await read(agent.tools.executeTool(call("c4"))).until("permissionAsked");
   await agent.sessions.closeSession({ sessionId });
+});
+
+test("so many requests stay open for more than a day; those of an MCP client, and further ones, do for a day", async () => {
+  const approval = '[[approval]]\npermission = "bash"\npattern = "echo *"\nask = "30d"\n';
+  const settings = `mcp_hold_ms = 1\n[limits]\nlong_asks = 1\n${approval}`;
+  const server = await startService({ settings });
+  const client = await connectHttp(server);
+  onTestFinished(() => client.close());
+  await client.callTool({ name: "bash", arguments: { command: "echo mcp" } });
+  const approver = connect(server, "approver");
+  const opened = async () => (await approver.permissions.listPermissions({})).permissions;
+  await expect.poll(async () => (await opened()).length).toBe(1);
+  const agent = connect(server, "caller");
+  for (const command of ["echo one", "echo two"]) {
+    const call = { sessionId: await agent.newSession(), tool: "bash", input: { command } };
+    await read(agent.tools.executeTool(call)).until("permissionAsked");
+  }
+  const of = (await opened()).map(({ display, created, expires, warnings }) => ({
+    ...{ asked: display[0], days: Math.round((expires - created) / 86_400_000), warnings },
+  }));
+  const why = "open for a day only: as many requests as long_asks allows (1) stay open for longer";
+  expect(of).toEqual([
+    { asked: "echo mcp", days: 1, warnings: [] },
+    { asked: "echo one", days: 30, warnings: [] },
+    { asked: "echo two", days: 1, warnings: [why] },
+  ]);
 });
 
 test("idle connections leave descriptors for commands", async () => {

@@ -116,6 +116,13 @@ export function createRedisAsks(options: {
 
     countOpen: () => countOpenAsks(options, load),
 
+    async countLong(time: number): Promise<number> {
+      const counted = (await live.all()).map((root) =>
+        link.command("zcount", keys.tree(root).deadlines, `(${time}`, "+inf"),
+      );
+      return (await Promise.all(counted)).reduce<number>((sum, count) => sum + number(count), 0);
+    },
+
     async expired(limit: number): Promise<AskRecord[]> {
       const found = await Promise.all(
         (await live.due()).map(async (root) => {

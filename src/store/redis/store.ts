@@ -279,6 +279,7 @@ function permissionStoreOf(context: RedisContext): PermissionStore {
     asksOf: asks.ofCall,
     openAsks: asks.listOpen,
     countOpenAsks: asks.countOpen,
+    countLongAsks: asks.countLong,
     expiredAsks: asks.expired,
     settle: (settlement) => runSettlement(context, settlement),
     grantsFor: (tree) => readServingGrants(context, tree),

@@ -122,6 +122,8 @@ export function createSqliteAsks({
       return first === undefined ? { count } : { count, oldest: requestOf(first).created };
     },
 
+    countLong: (time: number) => sql.countLong.get(time)?.count ?? 0,
+
     /** Moves the deadlines of all open asks. */
     postpone(ms: number): void {
       for (const row of sql.openRequests.all()) {
@@ -193,6 +195,10 @@ function prepare(db: DatabaseSync) {
       "SELECT count(*) AS count FROM asks WHERE root = ? AND settled IS NULL",
     ),
     countAll: statement<{ count: number }>(db, "SELECT count(*) AS count FROM asks WHERE settled IS NULL"),
+    countLong: statement<{ count: number }>(
+      db,
+      "SELECT count(*) AS count FROM asks WHERE settled IS NULL AND expires > ?",
+    ),
     one: statement<AskRow>(db, `${select} asks.id = ? AND asks.session = ?`),
     any: statement<AskRow>(db, `${select} asks.id = ?`),
     ofCall: statement<AskRow>(

@@ -159,6 +159,7 @@ export function sqlitePermissionStore({ tables, commit, health, clock: { now } }
     asksOf: (call) => read(() => asks.ofCall(call)),
     openAsks: (filter) => read(() => asks.listOpen(filter)),
     countOpenAsks: () => read(asks.countAll),
+    countLongAsks: (time) => read(() => asks.countLong(time)),
     expiredAsks: (limit) => read(() => asks.expired(now(), limit)),
     settle: (settlement) => commit.run((step) => applySettlement(tables, step, settlement)),
     grantsFor: (tree) => read(() => ({ grants: grants.serving(now(), tree), ...sessions.versions(tree.root) })),

@@ -196,6 +196,21 @@ export function asksContract(open: OpenStore): void {
     expect(await store.permissions.countOpenAsks()).toEqual({ count: 2, oldest: second });
   });
 
+  test("counts the open asks of all trees that stay open beyond a time", async () => {
+    const store = await open();
+    await addTree(store);
+    await addSession(store, "ses_other");
+    await openAskedCall(store, ref, ["per_b"]);
+    store.advance(600_000);
+    await openAskedCall(store, callRef("call_1", "ses_other", "ses_other"), ["per_x", "per_y"]);
+    const [first, , last] = (await store.permissions.openAsks({ limit: 3 })).map(({ request }) => request.expires);
+    expect(await store.permissions.countLongAsks((first ?? 0) - 1)).toBe(3);
+    expect(await store.permissions.countLongAsks(first ?? 0)).toBe(2);
+    expect(await store.permissions.countLongAsks(last ?? 0)).toBe(0);
+    await store.permissions.settle(await answer(store, callRef("call_1", "ses_other", "ses_other"), "per_x"));
+    expect(await store.permissions.countLongAsks(first ?? 0)).toBe(1);
+  });
+
   test("lists all asks of a call in order, with their settlements", async () => {
     const store = await open();
     await addSession(store);
