@@ -9,9 +9,10 @@ import {
   type PermissionDecision,
   type PermissionSettled,
   type PolicyShadow,
+  RecordedNeedSchema,
   type Vote,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { PermissionRequest, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Principal } from "../core/principal.ts";
 import { noSuchSession } from "../core/request-error.ts";
 import { displayPattern } from "../policy/display.ts";
@@ -24,7 +25,7 @@ export interface DecidedCall {
   principal: string;
 }
 
-/** Builds the record of a decision on a call, by rules and grants or by the permission requests that `permissionIds` names. */
+/** Builds the record of a decision on a call, by rules and grants or by the permission requests that `permissionIds` or `asks` name. */
 export function decisionOn(
   { part, principal }: DecidedCall,
   kind: DecisionKind,
@@ -32,16 +33,21 @@ export function decisionOn(
     digest: string;
     decisions: readonly PermissionDecision[];
     permissionIds?: readonly string[];
+    asks?: readonly Pick<PermissionRequest, "id" | "need">[];
     facts?: DecisionFacts | undefined;
     shadow?: PolicyShadow | undefined;
   },
 ): DecisionRecord {
   const { sessionId, callId, tool, agent, requester } = part;
+  const { asks = [] } = about;
   return create(DecisionRecordSchema, {
     ...{ kind, sessionId, callId, tool, agent, requester, principal },
     digest: about.digest,
     decisions: about.decisions.map(readable),
-    permissionIds: [...(about.permissionIds ?? [])],
+    permissionIds: [...(about.permissionIds ?? asks.map(({ id }) => id))],
+    needs: asks.flatMap(({ id: permissionId, need }) =>
+      need ? create(RecordedNeedSchema, { permissionId, need }) : [],
+    ),
     ...(about.facts && { facts: about.facts }),
     ...(about.shadow && { shadow: { ...about.shadow, ...readableIn(about.shadow) } }),
   });
@@ -57,7 +63,7 @@ export function settlementRecords(
     const ask = asks.find(({ request }) => request.id === end.permissionId);
     if (!ask) return [];
     const { digest, decisions, id } = ask.request;
-    const record = decisionOn(ask, DecisionKind.SETTLED, { digest, decisions, permissionIds: [id] });
+    const record = decisionOn(ask, DecisionKind.SETTLED, { digest, decisions, asks: [ask.request] });
     const saved = grants.filter(({ permissionId }) => permissionId === id);
     const { by, person, method } = end;
     return { ...record, by, ...(person && { person }), method, settled: end, grants: saved };
@@ -66,8 +72,8 @@ export function settlementRecords(
 
 /** Builds the record of the last of these votes, which left its ask open. */
 export function voteRecord(ask: AskRecord, votes: readonly Vote[]): DecisionRecord {
-  const { digest, id } = ask.request;
-  const record = decisionOn(ask, DecisionKind.VOTED, { digest, decisions: [], permissionIds: [id] });
+  const { digest } = ask.request;
+  const record = decisionOn(ask, DecisionKind.VOTED, { digest, decisions: [], asks: [ask.request] });
   const vote = votes.at(-1);
   if (vote === undefined) return record;
   const { by, person, method } = vote;

@@ -261,9 +261,8 @@ export async function openPermissionRequests(
   stale: readonly AskRecord[],
 ): Promise<boolean> {
   const isReleased = asks.length > 0 && call.record.part.state.case === "pending" && !call.gate;
-  const permissionIds = asks.map(({ id }) => id);
   const about = {
-    ...{ digest: asks[0]?.digest ?? "", decisions, permissionIds },
+    ...{ digest: asks[0]?.digest ?? "", decisions, asks },
     ...(asks.length > 0 && { facts: facts?.(), shadow: shadow?.() }),
   };
   // Where nobody is expected, each request is denied at once.

@@ -172,7 +172,18 @@ test("two people at two replicas approve one deploy with passkeys while a third 
   const bobs = (records: DecisionRecord[]) => records.findLast(({ receipt }) => receipt);
   const anns = (records: DecisionRecord[]) => records.find(({ receipt }) => receipt);
   const voteOf = (record: DecisionRecord | undefined) => record?.vote ?? record?.settled?.votes.at(-1);
+  const asSession = (record: DecisionRecord | undefined) => {
+    if (record === undefined) throw new Error("no record");
+    const method = AnswerMethod.SESSION;
+    for (const each of [record, voteOf(record)]) Object.assign(each ?? {}, { method, receipt: undefined });
+    return record;
+  };
   const tampering: [(records: DecisionRecord[]) => void, why: string][] = [
+    [(all) => asSession(bobs(all)), "needs 2 approvals by passkey at least"],
+    [(all) => asSession(anns(all)), "needs 2 approvals by passkey at least"],
+    [(all) => bobs(all)?.settled?.votes.shift(), "needs 2 approvals by passkey at least"],
+    [(all) => Object.assign(asSession(bobs(all)), { needs: [] }), "needs 2 approvals by passkey at least"],
+    [(all) => asSession(anns(all)).needs.map(({ need }) => Object.assign(need ?? {}, { method: 4 })), "is not what"],
     [(all) => delete bobs(all)?.receipt, "has no receipt"],
     [(all) => Object.assign(bobs(all) ?? {}, { receipt: anns(all)?.receipt }), "for another person"],
     [(all) => Object.assign(bobs(all) ?? {}, { person: anns(all)?.person }), "for another person"],

@@ -5,8 +5,12 @@ import { equals, fromBinary, fromJsonString } from "@bufbuild/protobuf";
 import type { Command } from "commander";
 import {
   AnswerMethod,
+  AnswerMethodSchema,
+  type ApprovalNeed,
+  ApprovalNeedSchema,
   type AuditEntry,
   AuditEntrySchema,
+  DecisionKind,
   DecisionKindSchema,
   type DecisionRecord,
   DecisionRecordSchema,
@@ -187,8 +191,12 @@ interface SignedBy {
   count: number;
 }
 
-/** Creates the check of receipts of an audit: each one by itself, then that each vote with a passkey has one. */
+/**
+ * Creates the check of the votes of an audit: that they are what was needed, and their receipts, each one by itself, then that each vote
+ * with a passkey has one.
+ */
 function createReceiptCheck(people: KeysOfPeople | undefined) {
+  const needs = new Map<string, ApprovalNeed>();
   const proven = new Set<string>();
   const claimed = new Map<string, AuditEntry>();
   const signers = new Map<string, SignedBy>();
@@ -215,11 +223,24 @@ function createReceiptCheck(people: KeysOfPeople | undefined) {
     return undefined;
   }
 
+  /** Describes how the votes of an entry fall short of the need that was stored with the request. */
+  function shortfallOf(record: DecisionRecord): string | undefined {
+    for (const { permissionId, need } of record.needs) {
+      const known = needs.get(permissionId) ?? need;
+      if (need === undefined || known === undefined || !equals(ApprovalNeedSchema, known, need)) return otherNeed;
+      needs.set(permissionId, need);
+    }
+    const isAnswer = record.kind === DecisionKind.VOTED || record.kind === DecisionKind.SETTLED;
+    const need = isAnswer ? needs.get(record.permissionIds[0] ?? "") : undefined;
+    if (need === undefined) return undefined;
+    return isMetBy(record, need) ? undefined : `the request needs ${wordsOf(need)}, and its votes are not that`;
+  }
+
   return {
     signers,
     async problemOf(entry: AuditEntry): Promise<string | undefined> {
       const record = fromBinary(DecisionRecordSchema, entry.content);
-      const problem = await problemOf(record);
+      const problem = shortfallOf(record) ?? (await problemOf(record));
       const own = voteOf(record);
       if (problem === undefined && record.receipt && own) proven.add(keyOf(record, own));
       for (const vote of record.settled?.votes ?? [])
@@ -229,6 +250,22 @@ function createReceiptCheck(people: KeysOfPeople | undefined) {
     /** Returns entries with a vote whose receipt no entry has. */
     unproven: () => [...claimed].flatMap(([key, entry]) => (proven.has(key) ? [] : entry)),
   };
+}
+
+const otherNeed = "what has to be approved by whom is not what the records before it say";
+
+const wordsOf = ({ all, method }: ApprovalNeed) =>
+  `${Math.max(...all.map(({ approve }) => approve))} approvals${method === 0 ? "" : ` by ${wordOf(AnswerMethodSchema, method)} at least`}`;
+
+/** Checks approvals by what a record has: the proofs of the persons, and their number where they settled the request. */
+function isMetBy({ vote, settled, method }: DecisionRecord, need: ApprovalNeed): boolean {
+  const { outcome = PermissionOutcome.UNSPECIFIED, votes = [] } = settled ?? {};
+  const approving = (vote ? [vote] : votes).filter((each) => each.outcome !== PermissionOutcome.REJECT);
+  if (approving.some((each) => each.method < need.method)) return false;
+  if (outcome === PermissionOutcome.EDITED) return method >= need.method || settled?.settledWith !== "";
+  if (outcome !== PermissionOutcome.ONCE && outcome !== PermissionOutcome.ALWAYS) return true;
+  const persons = new Set(approving.map(({ person }) => person?.id));
+  return need.all.every(({ approve }) => persons.size >= approve);
 }
 
 /** Returns the vote that a record adds: its own one, or the one that settled. */

@@ -2707,7 +2707,10 @@ type DecisionRecord struct {
 	// decided. Absent in what an earlier version wrote, and where a plugin or a stop decided.
 	Facts *DecisionFacts `protobuf:"bytes,20,opt,name=facts,proto3" json:"facts,omitempty"`
 	// shadow is how the rules of `[shadow] file` differ; only in records with `facts`. Absent: they come to the same action.
-	Shadow        *PolicyShadow `protobuf:"bytes,21,opt,name=shadow,proto3" json:"shadow,omitempty"`
+	Shadow *PolicyShadow `protobuf:"bytes,21,opt,name=shadow,proto3" json:"shadow,omitempty"`
+	// needs are what was stored with those of `permission_ids` that have a `need`; only for ASKED, VOTED and SETTLED. Absent in
+	// what an earlier version wrote.
+	Needs         []*RecordedNeed `protobuf:"bytes,23,rep,name=needs,proto3" json:"needs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2889,6 +2892,68 @@ func (x *DecisionRecord) GetShadow() *PolicyShadow {
 	return nil
 }
 
+func (x *DecisionRecord) GetNeeds() []*RecordedNeed {
+	if x != nil {
+		return x.Needs
+	}
+	return nil
+}
+
+// RecordedNeed is the need of a permission request: with it an audit shows whether the votes of the request met it.
+type RecordedNeed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// permission_id is the permission request.
+	PermissionId string `protobuf:"bytes,1,opt,name=permission_id,json=permissionId,proto3" json:"permission_id,omitempty"`
+	// need is its need.
+	Need          *ApprovalNeed `protobuf:"bytes,2,opt,name=need,proto3" json:"need,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedNeed) Reset() {
+	*x = RecordedNeed{}
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedNeed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedNeed) ProtoMessage() {}
+
+func (x *RecordedNeed) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedNeed.ProtoReflect.Descriptor instead.
+func (*RecordedNeed) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *RecordedNeed) GetPermissionId() string {
+	if x != nil {
+		return x.PermissionId
+	}
+	return ""
+}
+
+func (x *RecordedNeed) GetNeed() *ApprovalNeed {
+	if x != nil {
+		return x.Need
+	}
+	return nil
+}
+
 // PolicyShadow is what rules that are tried beside those in force come to. They decide nothing. They judge the same asks
 // as the rules in force (DecisionFacts.action), without grants and answers; which files of a command line are asked for is
 // decided by the rules in force, unless the shadow rules have a condition on `contained`.
@@ -2904,7 +2969,7 @@ type PolicyShadow struct {
 
 func (x *PolicyShadow) Reset() {
 	*x = PolicyShadow{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[20]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2916,7 +2981,7 @@ func (x *PolicyShadow) String() string {
 func (*PolicyShadow) ProtoMessage() {}
 
 func (x *PolicyShadow) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[20]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2929,7 +2994,7 @@ func (x *PolicyShadow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyShadow.ProtoReflect.Descriptor instead.
 func (*PolicyShadow) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{20}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PolicyShadow) GetAction() PermissionAction {
@@ -2971,7 +3036,7 @@ type DecisionFacts struct {
 
 func (x *DecisionFacts) Reset() {
 	*x = DecisionFacts{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[21]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2983,7 +3048,7 @@ func (x *DecisionFacts) String() string {
 func (*DecisionFacts) ProtoMessage() {}
 
 func (x *DecisionFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[21]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2996,7 +3061,7 @@ func (x *DecisionFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionFacts.ProtoReflect.Descriptor instead.
 func (*DecisionFacts) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{21}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DecisionFacts) GetVersion() string {
@@ -3067,7 +3132,7 @@ type HostTraffic struct {
 
 func (x *HostTraffic) Reset() {
 	*x = HostTraffic{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[22]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3079,7 +3144,7 @@ func (x *HostTraffic) String() string {
 func (*HostTraffic) ProtoMessage() {}
 
 func (x *HostTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[22]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3092,7 +3157,7 @@ func (x *HostTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostTraffic.ProtoReflect.Descriptor instead.
 func (*HostTraffic) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{22}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HostTraffic) GetHost() string {
@@ -3145,7 +3210,7 @@ type HostReport struct {
 
 func (x *HostReport) Reset() {
 	*x = HostReport{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[23]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3157,7 +3222,7 @@ func (x *HostReport) String() string {
 func (*HostReport) ProtoMessage() {}
 
 func (x *HostReport) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[23]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3170,7 +3235,7 @@ func (x *HostReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostReport.ProtoReflect.Descriptor instead.
 func (*HostReport) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{23}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *HostReport) GetFailed() bool {
@@ -3210,7 +3275,7 @@ type Requester struct {
 
 func (x *Requester) Reset() {
 	*x = Requester{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[24]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3222,7 +3287,7 @@ func (x *Requester) String() string {
 func (*Requester) ProtoMessage() {}
 
 func (x *Requester) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[24]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3235,7 +3300,7 @@ func (x *Requester) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Requester.ProtoReflect.Descriptor instead.
 func (*Requester) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{24}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Requester) GetKind() string {
@@ -3287,7 +3352,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[25]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3299,7 +3364,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[25]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3312,7 +3377,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{25}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AuditEntry) GetSeq() uint64 {
@@ -3551,7 +3616,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\";\n" +
 	"\x0eQuestionAnswer\x12)\n" +
-	"\x06values\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x15\"\ar\x05\x10\x01\x18\x80 R\x06values\"\xb2\a\n" +
+	"\x06values\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x15\"\ar\x05\x10\x01\x18\x80 R\x06values\"\xe8\a\n" +
 	"\x0eDecisionRecord\x122\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.opencode.tool.v1.DecisionKindR\x04kind\x12\x1d\n" +
 	"\n" +
@@ -3575,7 +3640,11 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x04vote\x18\x12 \x01(\v2\x16.opencode.tool.v1.VoteR\x04vote\x12:\n" +
 	"\areceipt\x18\x13 \x01(\v2 .opencode.tool.v1.PasskeyReceiptR\areceipt\x125\n" +
 	"\x05facts\x18\x14 \x01(\v2\x1f.opencode.tool.v1.DecisionFactsR\x05facts\x126\n" +
-	"\x06shadow\x18\x15 \x01(\v2\x1e.opencode.tool.v1.PolicyShadowR\x06shadow\"\x8c\x01\n" +
+	"\x06shadow\x18\x15 \x01(\v2\x1e.opencode.tool.v1.PolicyShadowR\x06shadow\x124\n" +
+	"\x05needs\x18\x17 \x03(\v2\x1e.opencode.tool.v1.RecordedNeedR\x05needs\"g\n" +
+	"\fRecordedNeed\x12#\n" +
+	"\rpermission_id\x18\x01 \x01(\tR\fpermissionId\x122\n" +
+	"\x04need\x18\x02 \x01(\v2\x1e.opencode.tool.v1.ApprovalNeedR\x04need\"\x8c\x01\n" +
 	"\fPolicyShadow\x12:\n" +
 	"\x06action\x18\x01 \x01(\x0e2\".opencode.tool.v1.PermissionActionR\x06action\x12@\n" +
 	"\bdecision\x18\x02 \x01(\v2$.opencode.tool.v1.PermissionDecisionR\bdecision\"\xe9\x01\n" +
@@ -3703,7 +3772,7 @@ func file_opencode_tool_v1_permission_proto_rawDescGZIP() []byte {
 }
 
 var file_opencode_tool_v1_permission_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_opencode_tool_v1_permission_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_opencode_tool_v1_permission_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_opencode_tool_v1_permission_proto_goTypes = []any{
 	(PermissionAction)(0),       // 0: opencode.tool.v1.PermissionAction
 	(PermissionLayer)(0),        // 1: opencode.tool.v1.PermissionLayer
@@ -3733,12 +3802,13 @@ var file_opencode_tool_v1_permission_proto_goTypes = []any{
 	(*QuestionOption)(nil),      // 25: opencode.tool.v1.QuestionOption
 	(*QuestionAnswer)(nil),      // 26: opencode.tool.v1.QuestionAnswer
 	(*DecisionRecord)(nil),      // 27: opencode.tool.v1.DecisionRecord
-	(*PolicyShadow)(nil),        // 28: opencode.tool.v1.PolicyShadow
-	(*DecisionFacts)(nil),       // 29: opencode.tool.v1.DecisionFacts
-	(*HostTraffic)(nil),         // 30: opencode.tool.v1.HostTraffic
-	(*HostReport)(nil),          // 31: opencode.tool.v1.HostReport
-	(*Requester)(nil),           // 32: opencode.tool.v1.Requester
-	(*AuditEntry)(nil),          // 33: opencode.tool.v1.AuditEntry
+	(*RecordedNeed)(nil),        // 28: opencode.tool.v1.RecordedNeed
+	(*PolicyShadow)(nil),        // 29: opencode.tool.v1.PolicyShadow
+	(*DecisionFacts)(nil),       // 30: opencode.tool.v1.DecisionFacts
+	(*HostTraffic)(nil),         // 31: opencode.tool.v1.HostTraffic
+	(*HostReport)(nil),          // 32: opencode.tool.v1.HostReport
+	(*Requester)(nil),           // 33: opencode.tool.v1.Requester
+	(*AuditEntry)(nil),          // 34: opencode.tool.v1.AuditEntry
 }
 var file_opencode_tool_v1_permission_proto_depIdxs = []int32{
 	0,  // 0: opencode.tool.v1.PermissionRule.action:type_name -> opencode.tool.v1.PermissionAction
@@ -3779,24 +3849,26 @@ var file_opencode_tool_v1_permission_proto_depIdxs = []int32{
 	9,  // 35: opencode.tool.v1.DecisionRecord.decisions:type_name -> opencode.tool.v1.PermissionDecision
 	16, // 36: opencode.tool.v1.DecisionRecord.settled:type_name -> opencode.tool.v1.PermissionSettled
 	15, // 37: opencode.tool.v1.DecisionRecord.grants:type_name -> opencode.tool.v1.Grant
-	31, // 38: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
-	32, // 39: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
-	30, // 40: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
+	32, // 38: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
+	33, // 39: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
+	31, // 40: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
 	21, // 41: opencode.tool.v1.DecisionRecord.person:type_name -> opencode.tool.v1.Person
 	5,  // 42: opencode.tool.v1.DecisionRecord.method:type_name -> opencode.tool.v1.AnswerMethod
 	19, // 43: opencode.tool.v1.DecisionRecord.vote:type_name -> opencode.tool.v1.Vote
 	23, // 44: opencode.tool.v1.DecisionRecord.receipt:type_name -> opencode.tool.v1.PasskeyReceipt
-	29, // 45: opencode.tool.v1.DecisionRecord.facts:type_name -> opencode.tool.v1.DecisionFacts
-	28, // 46: opencode.tool.v1.DecisionRecord.shadow:type_name -> opencode.tool.v1.PolicyShadow
-	0,  // 47: opencode.tool.v1.PolicyShadow.action:type_name -> opencode.tool.v1.PermissionAction
-	9,  // 48: opencode.tool.v1.PolicyShadow.decision:type_name -> opencode.tool.v1.PermissionDecision
-	0,  // 49: opencode.tool.v1.DecisionFacts.action:type_name -> opencode.tool.v1.PermissionAction
-	27, // 50: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
-	51, // [51:51] is the sub-list for method output_type
-	51, // [51:51] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	30, // 45: opencode.tool.v1.DecisionRecord.facts:type_name -> opencode.tool.v1.DecisionFacts
+	29, // 46: opencode.tool.v1.DecisionRecord.shadow:type_name -> opencode.tool.v1.PolicyShadow
+	28, // 47: opencode.tool.v1.DecisionRecord.needs:type_name -> opencode.tool.v1.RecordedNeed
+	17, // 48: opencode.tool.v1.RecordedNeed.need:type_name -> opencode.tool.v1.ApprovalNeed
+	0,  // 49: opencode.tool.v1.PolicyShadow.action:type_name -> opencode.tool.v1.PermissionAction
+	9,  // 50: opencode.tool.v1.PolicyShadow.decision:type_name -> opencode.tool.v1.PermissionDecision
+	0,  // 51: opencode.tool.v1.DecisionFacts.action:type_name -> opencode.tool.v1.PermissionAction
+	27, // 52: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
+	53, // [53:53] is the sub-list for method output_type
+	53, // [53:53] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_permission_proto_init() }
@@ -3816,7 +3888,7 @@ func file_opencode_tool_v1_permission_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_opencode_tool_v1_permission_proto_rawDesc), len(file_opencode_tool_v1_permission_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
