@@ -7,6 +7,7 @@ import {
   type PolicyShadow,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import type { CallRef } from "../core/call-ref.ts";
 import type { NeededApproval } from "../policy/approval-rules.ts";
 import type { ExpandedAsk, Layers, Subject } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
@@ -30,6 +31,8 @@ export interface Verdict {
   unapproved: UnapprovedAsk[];
   /** The rules version of the session tree at which grants were read; absent if none were read. */
   rulesVersion?: number;
+  /** The grants with a limit that it relies on. */
+  limited?: readonly Grant[] | undefined;
 }
 
 /** An ask that neither rules nor grants allow. */
@@ -48,6 +51,8 @@ export interface JudgedBy {
   layers: Layers;
   /** Use of grants: a call adopts the wider ones that it relies on, a preview only looks at them. */
   grants: "adopt" | "look" | "none";
+  /** The call whose start counts. What is adopted without one relies on no grant with a limit. */
+  call?: CallRef | undefined;
   /** Adds to asks the risks of the code that runs; read where it depends on risks who has to approve. */
   withCodeRisks?<A extends ExpandedAsk>(asks: readonly A[]): Promise<A[]>;
 }
@@ -77,7 +82,7 @@ export async function judgeAsks(
   }: JudgeParts,
   asks: readonly ExpandedAsk[],
   subject: Subject,
-  { layers, grants, withCodeRisks = async (each) => [...each] }: JudgedBy,
+  { layers, grants, call, withCodeRisks = async (each) => [...each] }: JudgedBy,
 ): Promise<Verdict> {
   let byRules = asks.map((ask) => ({ ask, decisions: policy.judge(ask, layers) }));
   if (actionOf(byRules) === PermissionAction.ASK && dependsOnRisks()) {
@@ -88,13 +93,14 @@ export async function judgeAsks(
   const counts = (grant: Grant, ask: ExpandedAsk) => {
     const needed = approvalOf(ask, subject);
     if (needed === undefined) return true;
-    const { need, always } = needed;
+    const { need, always, times = Number.POSITIVE_INFINITY } = needed;
+    if ((grant.times || Number.POSITIVE_INFINITY) > times) return false;
     return always && !isTooWeak({ need }, grant.method) && meetsNeed(need, grant.voters, groupsNow);
   };
   const { session } = subject;
-  const { judged, rulesVersion } =
+  const { judged, rulesVersion, limited } =
     actionOf(byRules) === PermissionAction.ASK && grants !== "none" && session
-      ? await judgeByGrants(store, { byRules, counts }, session, subject, grants === "adopt")
+      ? await judgeByGrants(store, { byRules, counts }, session, subject, { adopt: grants === "adopt", call })
       : { judged: byRules };
   const unapproved = judged.filter(({ decisions }) => strictest(decisions) === PermissionAction.ASK);
   return {
@@ -111,7 +117,7 @@ export async function judgeAsks(
         ...(isOnceOnly({ ask, decisions }, subject) && { onceOnly: true }),
       })),
     ).map((ask) => (approvalOf(ask, subject) ? { ...ask, isForPersons: true } : ask)),
-    ...(rulesVersion !== undefined && { rulesVersion }),
+    ...(rulesVersion !== undefined && { rulesVersion, limited }),
   };
 }
 
@@ -121,18 +127,20 @@ async function judgeByGrants(
   { byRules, counts }: { byRules: readonly JudgedAsk[]; counts(grant: Grant, ask: ExpandedAsk): boolean },
   { rootSessionId: root }: Session,
   subject: Subject,
-  adopt: boolean,
-): Promise<{ judged: JudgedAsk[]; rulesVersion: number }> {
+  { adopt, call }: { adopt: boolean; call: CallRef | undefined },
+): Promise<{ judged: JudgedAsk[]; rulesVersion: number; limited: Grant[] }> {
   const { workspace, agent } = subject;
   // The version is read before a grant is adopted, so that the start mark detects a revocation in between.
-  const { grants, rulesVersion } = await store.grantsFor({ root, workspace, agent });
-  for (let living = grants; ; ) {
+  const { grants, rulesVersion } = await store.grantsFor({ root, workspace, agent, call });
+  // One without a limit goes first, and saves a use.
+  const [limited, free] = [grants.filter(({ times }) => times > 0), grants.filter(({ times }) => times === 0)];
+  for (let living = adopt && !call ? free : [...free, ...limited]; ; ) {
     const { judged, used } = withGrants(byRules, living, subject, counts);
     const dead: Grant[] = [];
     for (const grant of used) {
       if (adopt && grant.scope !== GrantScope.SESSION && !(await store.adoptGrant(root, grant.id))) dead.push(grant);
     }
-    if (dead.length === 0) return { judged, rulesVersion };
+    if (dead.length === 0) return { judged, rulesVersion, limited: limited.filter((grant) => used.has(grant)) };
     living = living.filter((grant) => !dead.includes(grant));
   }
 }

@@ -25,6 +25,8 @@ interface Savable {
   /** The name of the workspace root. */
   workspace: string;
   binding: string;
+  /** The number of further calls that a grant covers at most; absent: any. */
+  times?: number | undefined;
   /** Readings of the patterns that are commands. */
   readings?: Readings | undefined;
 }
@@ -36,7 +38,16 @@ type Match = GrantMatch["match"];
  * its tool that cover them; each for the session, the agent and the workspace. Settings of git are offered for the session alone,
  * since they can name programs. None if the text cannot be displayed as it is.
  */
-export function offersFor({ permission, patterns, wildcards, agent, workspace, binding, readings }: Savable): Offer[] {
+export function offersFor({
+  permission,
+  patterns,
+  wildcards,
+  agent,
+  workspace,
+  binding,
+  times = 0,
+  readings,
+}: Savable): Offer[] {
   if (patterns.length === 0 || patterns.length > maxPatterns || !patterns.every(isShowable)) return [];
   const scopes = permission === "edit" && patterns.some(isGitSettings) ? 1 : undefined;
   const offers = matchesFor(permission, patterns, wildcards, readings).flatMap(({ matches: [match, ...also], what }) =>
@@ -47,13 +58,17 @@ export function offersFor({ permission, patterns, wildcards, agent, workspace, b
     ]
       .slice(0, scopes)
       .map(({ scope, whom }) => ({
-        ...{ scope, binding, text: `Allow ${what} ${whom}` },
+        ...{ scope, binding, times, text: `Allow ${what} ${whom}${timesText(times)}` },
         ...(match && { match: { match } }),
         also: also.map((each) => ({ match: each })),
       })),
   );
   return offers.map((offer, i) => create(OfferSchema, { ...offer, id: `o${i + 1}` }));
 }
+
+/** Returns the end of the text of an offer that covers so many further calls. */
+export const timesText = (times: number): string =>
+  times === 0 ? "" : times === 1 ? ", at most once more" : `, at most ${times} more times`;
 
 /** An approver does not read more patterns than this. */
 const maxPatterns = 8;

@@ -176,6 +176,7 @@ export function toPermissionRequest(
     agent,
     workspace,
     binding,
+    times: needed?.times,
     readings: ask.readings,
   };
   const offers = ask.onceOnly || needed?.always === false ? [] : offersFor(savable);

@@ -118,15 +118,21 @@ export interface GrantStore {
   /**
    * Reads the live grants that may serve a tree: its own, and those of its workspace and agent; and the tree's versions. The
    * rules version is raised whenever a grant that the tree may use is saved or revoked, the asks version whenever an ask is
-   * opened.
+   * opened. A grant with a limit has a use left, or one that `call` has taken.
    */
   grantsFor(tree: {
     root: string;
     workspace: string;
     agent: string;
+    call?: CallRef | undefined;
   }): Promise<{ grants: Grant[]; rulesVersion: number; asksVersion: number }>;
   /** Adds the tree to the users of a grant of a wider scope, before relying on it. Returns false if the grant is dead or suspended. */
   adoptGrant(root: string, grantId: string): Promise<boolean>;
+  /**
+   * take_grant: takes a use of a grant of a wider scope with a limit, before the start mark of the call, which has one at most.
+   * Returns false if none is left.
+   */
+  takeGrant(call: CallRef, grantId: string): Promise<boolean>;
   getGrant(id: string): Promise<Grant | undefined>;
   /** Lists grants, newest first; `tree` limits them to those that may serve it, `before` is the id of the last one of the previous page. */
   listGrants(filter: GrantFilter): Promise<Grant[]>;
@@ -142,7 +148,7 @@ export interface GrantStore {
 /** Arguments of `listGrants`. */
 export interface GrantFilter {
   tree?: { root: string; workspace: string };
-  /** Includes revoked and expired ones. */
+  /** Includes revoked, expired and used up ones. */
   includeDead: boolean;
   before?: string;
   limit: number;

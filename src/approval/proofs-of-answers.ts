@@ -59,7 +59,7 @@ export async function proofOf(
 /** Returns what the person has to have signed: what this service received, about the request that it stores. */
 function signedAnswer(
   request: PermissionRequest,
-  { reply, offerId, expires, reason, input }: PermissionResponse,
+  { reply, offerId, expires, times, reason, input }: PermissionResponse,
   personId: string,
   storeId: string,
 ): SignedAnswer {
@@ -68,7 +68,7 @@ function signedAnswer(
   return create(SignedAnswerSchema, {
     ...{ permissionId, viewDigest: view?.digest ?? "", shownDigest: sha256Of(shownText(request)) },
     outcome: input ? PermissionOutcome.EDITED : isAlways ? PermissionOutcome.ALWAYS : PermissionOutcome.ONCE,
-    ...{ offerId, offerText: offers.find(({ id }) => id === offerId)?.text ?? "", expires, reason },
+    ...{ offerId, offerText: offers.find(({ id }) => id === offerId)?.text ?? "", expires, times, reason },
     editedDigest: input ? sha256Of(canonicalJson(input)) : "",
     ...{ earlier: earlierVote(request, personId), personId, storeId },
   });

@@ -209,6 +209,15 @@ export function pastExpiry(expires: number): RequestError {
   );
 }
 
+/** The grant would cover more calls than the offer. */
+export function tooManyTimes(times: number, offered: number): RequestError {
+  return new RequestError(
+    ErrorReason.INVALID_MESSAGE,
+    `times is ${times}, and the offer covers at most ${offered}; name a smaller number, or leave it out`,
+    { field: "times" },
+  );
+}
+
 /** The permission request has no such offer, or none at all. */
 export function noOffer({ id }: PermissionRequest, what: string): RequestError {
   return new RequestError(

@@ -22,7 +22,7 @@ import type { CallRef } from "../core/call-ref.ts";
 import { canonicalJson } from "../core/json.ts";
 import { settlementRecords, voteRecord } from "./decisions.ts";
 import { coversAsk } from "./grants.ts";
-import { plainOffer } from "./offers.ts";
+import { plainOffer, timesText } from "./offers.ts";
 import type { AnswerEffects, AskRecord, EndedWait, PermissionStore, Settlement } from "./ports.ts";
 import type { ReceiptCheck } from "./proofs-of-answers.ts";
 import {
@@ -33,6 +33,7 @@ import {
   notEditable,
   notEligible,
   refusalText,
+  tooManyTimes,
   tooManyVotes,
   withdrawalText,
 } from "./refusals.ts";
@@ -270,8 +271,8 @@ interface Ballot {
   isMet: boolean;
   /** All votes with this one; absent for an ask that needs none. */
   votes?: Vote[];
-  /** End and voters of the grant that it saves; absent: it saves none. */
-  agreed?: { expires: number; voters: readonly Person[]; method?: AnswerMethod } | undefined;
+  /** End, limit and voters of the grant that it saves; absent: it saves none. */
+  agreed?: { expires: number; times: number; voters: readonly Person[]; method?: AnswerMethod } | undefined;
 }
 
 /**
@@ -285,7 +286,7 @@ function castVotes(
   response: PermissionResponse,
   answer: StoredAnswer,
 ): Ballot[] {
-  const { reason, expectedDigest, expires, reply } = response;
+  const { reason, expectedDigest, expires, times, reply } = response;
   const voter = voterOf(answer);
   const { method } = answeredBy(answer);
   const allowed = [named, ...others].filter(
@@ -294,7 +295,7 @@ function castVotes(
   return (allowed.length === 0 ? [named] : allowed).map((ask): Ballot => {
     const { request } = ask;
     if (request.need === undefined)
-      return { ask, isMet: true, ...(reply === PermissionReply.ALWAYS && { agreed: { expires, voters: [] } }) };
+      return { ask, isMet: true, ...(reply === PermissionReply.ALWAYS && { agreed: { expires, times, voters: [] } }) };
     const shown = shownBy(response, request);
     const given = ask === named ? answer : impliedAnswer(named, response, answer);
     checkApproval(request, voter, { reason, shown, method: given.method }, groupsNow);
@@ -303,7 +304,7 @@ function castVotes(
     const vote = voteOn(
       request,
       offer ? PermissionOutcome.ALWAYS : PermissionOutcome.ONCE,
-      { ...voteFields(given), shown, offerId: offer?.id ?? "", expires, reason, time: now() },
+      { ...voteFields(given), shown, offerId: offer?.id ?? "", expires, times, reason, time: now() },
       expectedDigest,
     );
     const votes = withVote(request.votes, vote);
@@ -381,7 +382,14 @@ async function findCoveredAsks(
     const grant = used?.find((each) => grants.includes(each));
     return grant ? [{ ask, grant }] : [];
   });
-  return { covered, asksVersion };
+  return { covered: withinTimes(covered), asksVersion };
+}
+
+/** Leaves out the calls for which no use of the grants is left. Those that are settled count when they start. */
+function withinTimes(covered: readonly CoveredAsk[]): CoveredAsk[] {
+  const least = Math.min(...covered.map(({ grant }) => grant.times || Number.POSITIVE_INFINITY));
+  const calls = [...new Set(covered.map(({ ask }) => callKey(ask.call)))].slice(0, least);
+  return covered.filter(({ ask }) => calls.includes(callKey(ask.call)));
 }
 
 /**
@@ -399,6 +407,8 @@ function endedWaits(asks: readonly AskRecord[], settled: readonly PermissionSett
   });
 }
 
+const noLimits: NonNullable<Ballot["agreed"]> = { expires: 0, times: 0, voters: [] };
+
 /** Builds the grants that "always" saves, of each ask the offer that the answer chooses. */
 function grantsSaved(
   saved: readonly Ballot[],
@@ -409,11 +419,14 @@ function grantsSaved(
   { newId, now }: { newId(prefix: "grt"): string; now(): number },
 ): Grant[] {
   const grants = saved.flatMap(
-    ({ ask, agreed: { expires, voters, method = AnswerMethod.UNSPECIFIED } = { expires: 0, voters: [] } }) => {
+    ({ ask, agreed: { expires, times: fewer, voters, method = AnswerMethod.UNSPECIFIED } = noLimits }) => {
       const { request, call, part } = ask;
       const offer = offerFor(request, response, ask === named);
       if (!offer?.match) return [];
-      const { scope, text, binding } = offer;
+      const { scope, binding } = offer;
+      // The smaller of the two; 0 means any number.
+      const times = Math.min(offer.times || fewer, fewer || offer.times);
+      const text = `${offer.text.slice(0, offer.text.length - timesText(offer.times).length)}${timesText(times)}`;
       const grant = { scope, binding, workspace, tool: part.tool, sessionId: call.root, grantedBy: by };
       return [offer.match, ...offer.also].map((match) =>
         create(GrantSchema, {
@@ -426,6 +439,7 @@ function grantsSaved(
           created: now(),
           // The earlier of the two; 0 means never.
           expires: Math.min(offer.expires || expires, expires || offer.expires),
+          ...{ times, left: times },
           agent: scope === GrantScope.AGENT ? request.agent : "",
           voters: [...voters],
           method,
@@ -441,9 +455,14 @@ function grantsSaved(
  * Returns the offer that an answer saves of a request: the chosen one of the named request, the first one of others; without a choice
  * the plain one of each. Throws if the named request has no such offer.
  */
-function offerFor(request: PermissionRequest, { offerId }: PermissionResponse, isNamed: boolean): Offer | undefined {
+function offerFor(
+  request: PermissionRequest,
+  { offerId, times }: PermissionResponse,
+  isNamed: boolean,
+): Offer | undefined {
   const offer = offerId === "" ? plainOffer(request) : request.offers.find(({ id }) => !isNamed || id === offerId);
   if (!offer?.match && isNamed && offerId !== "") throw noOffer(request, `no offer ${offerId}`);
+  if (isNamed && offer && offer.times > 0 && times > offer.times) throw tooManyTimes(times, offer.times);
   return offer?.match && offer;
 }
 
@@ -451,7 +470,16 @@ type AnswerContent = Pick<PermissionResponse, "reply"> &
   Partial<
     Pick<
       PermissionResponse,
-      "message" | "offerId" | "input" | "wholeCall" | "expires" | "answers" | "onBehalfOf" | "channel" | "reason"
+      | "message"
+      | "offerId"
+      | "input"
+      | "wholeCall"
+      | "expires"
+      | "times"
+      | "answers"
+      | "onBehalfOf"
+      | "channel"
+      | "reason"
     >
   >;
 
@@ -463,13 +491,18 @@ export function answerDigest({
   input,
   wholeCall,
   expires,
+  times = 0,
   answers = [],
   onBehalfOf = "",
   channel = "",
   reason = "",
 }: AnswerContent): string {
   const content = [reply, message ?? "", offerId ?? "", input ? canonicalJson(input) : "", wholeCall === true];
-  const at = [...(onBehalfOf === "" ? [] : [{ onBehalfOf, channel }]), ...(reason === "" ? [] : [{ reason }])];
+  const at = [
+    ...(onBehalfOf === "" ? [] : [{ onBehalfOf, channel }]),
+    ...(reason === "" ? [] : [{ reason }]),
+    ...(times === 0 ? [] : [{ times }]),
+  ];
   return createHash("sha256")
     .update(JSON.stringify([...content, expires ?? 0, ...answers.map(({ values }) => values), ...at]))
     .digest("base64url");

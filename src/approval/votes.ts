@@ -104,11 +104,11 @@ export function voteOn(
   return create(VoteSchema, { ...fields, outcome, viewDigest });
 }
 
-/** Returns the offer on which all approving votes that count now agree, with its end and the voters; undefined without one. */
+/** Returns the offer on which all approving votes that count now agree, with its end, its limit and the voters; undefined without one. */
 export function agreedOffer(
   votes: readonly Vote[],
   groupsNow: GroupsNow,
-): { offerId: string; expires: number; voters: Person[]; method: AnswerMethod } | undefined {
+): { offerId: string; expires: number; times: number; voters: Person[]; method: AnswerMethod } | undefined {
   const counted = votes.filter(({ outcome, person }) => {
     return outcome !== PermissionOutcome.REJECT && person && groupsNow(person) !== undefined;
   });
@@ -117,10 +117,11 @@ export function agreedOffer(
     ({ outcome, offerId }) => outcome === PermissionOutcome.ALWAYS && offerId === first?.offerId,
   );
   if (first === undefined || !isAgreed) return undefined;
-  const ends = counted.map(({ expires }) => expires).filter((end) => end > 0);
+  const least = (limits: readonly number[]) => limits.filter((limit) => limit > 0).sort((a, b) => a - b)[0] ?? 0;
   return {
     offerId: first.offerId,
-    expires: ends.length === 0 ? 0 : Math.min(...ends),
+    expires: least(counted.map(({ expires }) => expires)),
+    times: least(counted.map(({ times }) => times)),
     voters: approversIn(counted),
     method: counted.reduce((least: AnswerMethod, { method }) => (method < least ? method : least), first.method),
   };

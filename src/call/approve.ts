@@ -1,8 +1,9 @@
 import { setTimeout as delay, setImmediate } from "node:timers/promises";
 import { create } from "@bufbuild/protobuf";
 import { ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
-import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { type Grant, GrantScope, PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type PermissionRequest, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Verdict } from "../approval/judge-asks.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { isStoreUnavailable } from "../core/request-error.ts";
 import type { Tool } from "../tool/tool.ts";
@@ -59,7 +60,7 @@ async function attemptStart(
   checkGuards(engine.registry, workspace);
   const question = questionOf(engine, call.record, call.opened, tool, (cwd) => hookEnvironment(call.hooks, cwd));
   const { decision, view } = await call.observed.step("plan", async () => {
-    const decision = await decideCall(engine, question, { grants });
+    const decision = await decideCall(engine, question, { grants, call: call.record.ref });
     if (decision.verdict.action === PermissionAction.DENY) throw denied(decision.verdict);
     return { decision, view: await decision.view() };
   });
@@ -121,6 +122,8 @@ export async function writeStartMark(
 ): Promise<boolean> {
   const { limits, store } = engine;
   const { plan, verdict } = decision;
+  const counted = await countedFor(engine, call, verdict);
+  if (!counted) return false;
   if (!engine.stops.isFresh()) await engine.stops.refresh();
   checkStopped(engine, call.opened, call.record.part);
   call.signal.throwIfAborted();
@@ -135,6 +138,7 @@ export async function writeStartMark(
     version: call.record.version,
     ...(verdict.rulesVersion !== undefined && { rulesVersion: verdict.rulesVersion }),
     grantIds: [...new Set(verdict.decisions.flatMap(({ grantId }) => grantId || []))],
+    ...(counted.length > 0 && { counted }),
     part,
     remote,
     decisions: [allowedRecord(call.record, decision, approved)],
@@ -156,6 +160,22 @@ export async function writeStartMark(
   }
   call.record = { ...call.record, part, attempts: attempts + 1, ...(remote && { remote }) };
   return true;
+}
+
+/**
+ * Returns the grants with a limit that the start mark counts, after it took a use of each wider one, which lies elsewhere; undefined if
+ * one has none left. What was saved for this call does not count it.
+ */
+async function countedFor(engine: Engine, call: Running, { limited = [] }: Verdict): Promise<Grant[] | undefined> {
+  if (limited.length === 0) return [];
+  const asks = call.asks ?? (await engine.asksOf(call.record.ref));
+  const own = new Set(asks.map(({ request }) => request.id));
+  const others = limited.filter(({ permissionId }) => !own.has(permissionId));
+  const isInTree = ({ scope }: Grant) => scope === GrantScope.SESSION;
+  for (const grant of others) {
+    if (!isInTree(grant) && !(await engine.takeGrant(call.record.ref, grant.id))) return undefined;
+  }
+  return others.filter(isInTree);
 }
 
 const unconfirmedText =

@@ -109,6 +109,7 @@ export interface CallQuestion extends Pick<Question, "subject" | "principal">, R
 /** Settings of a decision, the only ones by which engine, plan and explanation differ. */
 export interface DecisionMode {
   grants: JudgedBy["grants"];
+  call?: JudgedBy["call"];
   /** Replaces the rules in force. With a budget of steps in it, the caller charges its use. */
   rules?: Layers;
   /** `none`: what the sandbox of this machine hides does not count, only rules do. */
@@ -182,7 +183,7 @@ export async function decideCall(
 export async function decide(
   planning: Deciding,
   { subject, principal, plan, workspace, tool, request, reads }: Question,
-  { grants, rules, facts }: DecisionMode,
+  { grants, call, rules, facts }: DecisionMode,
 ): Promise<CallDecision> {
   const { permissions, lines, policy } = planning;
   const layers = rules ?? planning.layersFor(subject);
@@ -207,7 +208,7 @@ export async function decide(
         : ask,
     );
   }
-  const by = { layers: { ...layers, steps }, grants, withCodeRisks };
+  const by = { layers: { ...layers, steps }, grants, call, withCodeRisks };
   const judged = await permissions.decide(asks, subject, by);
   const { byRules } = judged;
   const about = { subject, asks: plan.asks, tool: tool?.name, layers, wall, recorder, byRules };

@@ -1,6 +1,6 @@
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { StopRecord } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
-import type { AskStore } from "../approval/ports.ts";
+import type { AskStore, GrantStore } from "../approval/ports.ts";
 import type { Limits } from "../config/schema.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import type { Logger } from "../core/logger.ts";
@@ -67,6 +67,7 @@ export interface EngineParts extends Planning {
   countLongAsks: AskStore["countLongAsks"];
   getAsk: AskStore["getAsk"];
   settle: AskStore["settle"];
+  takeGrant: GrantStore["takeGrant"];
   /** True unless replicas that share the store have other rules; this one then claims no calls. */
   agreesOnPolicy(): boolean;
   registry: Registry;

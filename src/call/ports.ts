@@ -334,6 +334,8 @@ export interface StartCallStep {
   rulesVersion?: number;
   /** Grants that the decision rests on; their last use is set to now. */
   grantIds?: readonly string[];
+  /** Those of them in the tree that have a limit; each has a use left for this call, and counts it. */
+  counted?: readonly { id: string; times: number }[];
   /** The running part. */
   part: ToolPart;
   decisions?: readonly DecisionRecord[];

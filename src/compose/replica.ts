@@ -144,6 +144,7 @@ export function createReplica({
     countLongAsks: asks.countLongAsks,
     getAsk: asks.getAsk,
     settle: asks.settle,
+    takeGrant: asks.takeGrant,
     agreesOnPolicy,
     stops,
     ...planning,

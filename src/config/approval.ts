@@ -44,7 +44,7 @@ export function readApprovals(
       lineOf(["approval", index, ...path]) ?? lineOf(["approval", index, ...path.slice(0, -1)]);
     const refuse = (problem: string, ...path: PropertyKey[]) =>
       new ConfigError(`${file}:${lineAt(...path) ?? "?"}: [[approval]] ${problem}`);
-    const { permission, agent, workspace, approve, reject, from, also, risk, ask, always } = entry;
+    const { permission, agent, workspace, approve, reject, from, also, risk, ask, always, times } = entry;
     if (reject > approve)
       throw refuse(
         `would make it harder to reject (${reject} persons) than to approve (${approve}): lower reject`,
@@ -82,10 +82,12 @@ export function readApprovals(
         "can never be approved: passkeys belong to a domain; set public_url to an https address with a name",
         "method",
       );
+    if (!always && times !== undefined)
+      throw refuse("limits what always = false does not save: leave times out", "times");
     const askMs = ask === undefined ? undefined : msOf(ask);
     if (askMs !== undefined && askMs > maxAskMs) throw refuse(`stays open for ${ask}: at most 30 days`, "ask");
     return {
-      ...{ permission, agent, workspace, reject, all, always, askMs, action: actions.ask },
+      ...{ permission, agent, workspace, reject, all, always, times, askMs, action: actions.ask },
       pattern: expandHome(entry.pattern, home),
       risks: risk.map(riskKindOf),
       reasonRequired: entry.reason === "required",

@@ -372,6 +372,7 @@ const approval = strictTable({
   }),
   ask: key(duration().optional(), "how long they stay open, at most `30d`", { without: "`ask_ms`" }),
   always: key(z.boolean().default(true), "an offer that all choose is saved"),
+  times: key(count(1000).optional(), "further calls that a saved offer covers", { without: "any number" }),
 });
 
 const agentRunner = strictTable({

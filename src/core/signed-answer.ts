@@ -3,10 +3,14 @@ import { canonicalJson } from "./json.ts";
 
 /** Returns the challenge that a passkey signs for an answer; see PasskeyReceipt. */
 export async function answerChallenge(nonce: Uint8Array, answer: SignedAnswer): Promise<Uint8Array<ArrayBuffer>> {
-  const { permissionId, viewDigest, shownDigest, outcome, offerId, offerText, expires } = answer;
+  const { permissionId, viewDigest, shownDigest, outcome, offerId, offerText, expires, times } = answer;
   const { reason, editedDigest, earlier, personId, storeId } = answer;
   const fields = { ...{ permissionId, viewDigest, shownDigest, outcome, offerId, offerText, expires } };
-  const signed = canonicalJson({ ...fields, ...{ reason, editedDigest, earlier, personId, storeId } });
+  const signed = canonicalJson({
+    ...fields,
+    ...(times > 0 && { times }),
+    ...{ reason, editedDigest, earlier, personId, storeId },
+  });
   return await sha256(new Blob(["toolgate-answer-v1", new Uint8Array(nonce), signed]));
 }
 

@@ -34,6 +34,8 @@ export interface ApprovalRule extends Rule {
   readonly askMs?: number | undefined;
   /** False: no grant can be saved. */
   readonly always: boolean;
+  /** The number of further calls that a grant covers at most; absent: any. */
+  readonly times?: number | undefined;
 }
 
 /** The entries in order, and the groups that they name. */
@@ -48,6 +50,7 @@ export interface NeededApproval {
   readonly need: ApprovalNeed;
   readonly askMs?: number | undefined;
   readonly always: boolean;
+  readonly times?: number | undefined;
 }
 
 /**
@@ -126,7 +129,7 @@ function allCommands(commands: readonly Command[]): Command[] {
   return commands.flatMap((command) => [command, ...allCommands(command.inner)]);
 }
 
-/** Joins entries: all their requirements, the smallest number of rejections, the shortest time. */
+/** Joins entries: all their requirements, the smallest number of rejections, the shortest time, the fewest calls of a grant. */
 function strictestOfAll(entries: readonly ApprovalRule[]): NeededApproval {
   const all = new Map<string, ApprovalRequirement>();
   for (const { approve, from } of entries.flatMap((entry) => entry.all)) {
@@ -136,7 +139,7 @@ function strictestOfAll(entries: readonly ApprovalRule[]): NeededApproval {
       create(ApprovalRequirementSchema, { approve: Math.max(approve, all.get(key)?.approve ?? 0), from: [...from] }),
     );
   }
-  const times = entries.flatMap(({ askMs }) => askMs ?? []);
+  const least = (values: readonly number[]) => (values.length === 0 ? undefined : Math.min(...values));
   return {
     need: create(ApprovalNeedSchema, {
       all: [...all.values()],
@@ -149,7 +152,8 @@ function strictestOfAll(entries: readonly ApprovalRule[]): NeededApproval {
       ),
       otherPerson: entries.some(({ otherPerson }) => otherPerson),
     }),
-    askMs: times.length === 0 ? undefined : Math.min(...times),
+    askMs: least(entries.flatMap(({ askMs }) => askMs ?? [])),
     always: entries.every(({ always }) => always),
+    times: least(entries.flatMap(({ times }) => times ?? [])),
   };
 }

@@ -1,6 +1,7 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import {
+  ApprovalNeedSchema,
   type Grant,
   GrantMatchSchema,
   GrantSchema,
@@ -11,6 +12,7 @@ import {
 import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { judgeAsks } from "../../src/approval/judge-asks.ts";
 import type { PermissionStore } from "../../src/approval/ports.ts";
+import type { CallRef } from "../../src/core/call-ref.ts";
 import { createLayers } from "../../src/policy/layers.ts";
 import type { ExpandedAsk, Subject } from "../../src/policy/model.ts";
 import { createPolicy } from "../../src/policy/policy.ts";
@@ -46,18 +48,23 @@ interface JudgeOptions {
   rules?: readonly Rule[];
   /** The reason why a policy file cannot be read. */
   problem?: string;
+  /** The number of calls that a grant covers at most, by the configuration. */
+  times?: number;
+  /** Absent: no call counts. */
+  call?: CallRef;
 }
 
 /** Judges one ask with these grants. */
 async function judge(
   ask: ExpandedAsk,
   grants: readonly Grant[],
-  { living = grants, rules = [], problem }: JudgeOptions = {},
+  { living = grants, rules = [], problem, times, call }: JudgeOptions = {},
 ) {
   const unused = () => Promise.reject(new Error("not used"));
   const store: PermissionStore = {
     grantsFor: async () => ({ grants: [...grants], rulesVersion: 7, asksVersion: 1 }),
     adoptGrant: async (_, id) => living.some((grant) => grant.id === id),
+    takeGrant: unused,
     recordDecisions: unused,
     getAsk: unused,
     countOpenAsks: unused,
@@ -77,9 +84,12 @@ async function judge(
   const layers = createLayers({ config: rules, agents: new Map() })({ session, ancestors: [], agent: "build" });
   const unreadable = problem === undefined ? [] : [{ layer: PermissionLayer.WORKSPACE, rules: [], problem }];
   const all = { ...layers, narrow: [...layers.narrow, ...unreadable] };
-  return await judgeAsks({ store, policy }, [ask], subject, { layers: all, grants: "adopt" });
+  const approvalOf = () =>
+    times === undefined ? undefined : { need: create(ApprovalNeedSchema), always: true, times };
+  return await judgeAsks({ store, policy, approvalOf }, [ask], subject, { layers: all, grants: "adopt", call });
 }
 
+const call: CallRef = { root: "ses_1", sessionId: "ses_1", callId: "call_1" };
 const make: ExpandedAsk = { permission: "bash", patterns: ["make x"] };
 
 test("a grant that was revoked after it was read and before the tree adopts it allows nothing", async () => {
@@ -88,6 +98,21 @@ test("a grant that was revoked after it was read and before the tree adopts it a
   expect(await judge(make, [grant], { living: [] })).toMatchObject({ action: ASK, unapproved: [make] });
   const { action, decisions } = await judge(make, [grant, other], { living: [other] });
   expect([action, decisions.map(({ grantId }) => grantId)]).toEqual([ALLOW, ["grt_other"]]);
+});
+
+test("a grant with a limit covers what a call asks, not what is asked without a call that counts", async () => {
+  const limited = grantOf("make x", { times: 2, left: 2 });
+  expect(await judge(make, [limited], { call })).toMatchObject({ action: ALLOW, limited: [limited] });
+  expect((await judge(make, [limited])).action).toBe(ASK);
+  const free = grantOf("make x", { id: "grt_free" });
+  expect(await judge(make, [limited, free], { call })).toMatchObject({ action: ALLOW, limited: [] });
+});
+
+test("a grant for more calls than its rule allows covers none", async () => {
+  const limited = grantOf("make x", { times: 3, left: 1 });
+  expect((await judge(make, [limited], { call, times: 3 })).action).toBe(ALLOW);
+  expect((await judge(make, [limited], { call, times: 2 })).action).toBe(ASK);
+  expect((await judge(make, [grantOf("make x")], { call, times: 2 })).action).toBe(ASK);
 });
 
 test("a grant for a command holds in its working directory", async () => {

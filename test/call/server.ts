@@ -1,5 +1,5 @@
 import { createHash } from "node:crypto";
-import { mkdir, mkdtemp, realpath, rm } from "node:fs/promises";
+import { mkdir, mkdtemp, realpath, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createClient, type Interceptor } from "@connectrpc/connect";
@@ -21,8 +21,11 @@ export async function serve(
   {
     open,
     buildId = "test",
+    toml = "",
     ...settings
   }: Partial<Pick<Config, "askMs" | "experimental" | "plainAlways" | "store">> & {
+    /** The configuration file. */
+    toml?: string;
     open?: typeof openStore;
     buildId?: string | undefined;
   } = {},
@@ -30,9 +33,11 @@ export async function serve(
   const folder = await realpath(await mkdtemp(join(tmpdir(), "toolgate-call-")));
   const workspace = join(folder, "workspace");
   await mkdir(workspace);
+  const file = join(folder, "toolgate.toml");
+  if (toml) await writeFile(file, toml);
   const config = {
     ...loadConfig(
-      { listen: "127.0.0.1:0", data: join(folder, "data"), workspace },
+      { ...(toml && { config: file }), listen: "127.0.0.1:0", data: join(folder, "data"), workspace },
       { env: { XDG_CONFIG_HOME: folder }, home: folder, directory: workspace },
     ),
     ...settings,

@@ -704,6 +704,28 @@ const startCallStep: GuardedTransition<StartCallStep> = {
       answer: "retry",
     },
     {
+      guard: "a use left",
+      violation: "another call has taken the last use",
+      async violate(store, step) {
+        await saveGrant(store, grant("grt_1", { times: 1, left: 1 }));
+        const counted = [{ id: "grt_1", times: 1 }];
+        const other = callRef("call_2");
+        await store.calls.startCall({
+          ...{ fence: fenceOf(await openCall(store, other)), version: 1, counted },
+          part: running(other),
+        });
+        const { rulesVersion } = await store.permissions.grantsFor(tree);
+        return { ...step, rulesVersion, counted };
+      },
+      answer: "retry",
+    },
+    {
+      guard: "a use left",
+      violation: "the counted grant is unknown",
+      violate: (_, step) => ({ ...step, counted: [{ id: "grt_none", times: 1 }] }),
+      answer: "retry",
+    },
+    {
       guard: "event size",
       violation: "the part is larger than 1 MiB",
       violate: (_, step) => ({ ...step, part: { ...running(ref), agent: large } }),
@@ -1219,6 +1241,28 @@ const adoptGrant: GuardedTransition<string> = {
   ],
 };
 
+const takeGrant: GuardedTransition<string> = {
+  transition: "takeGrant",
+  async prepare(store) {
+    await addTree(store);
+    await addSession(store, "ses_other");
+    await saveGrant(store, grant("grt_1", { scope: GrantScope.PROJECT, times: 1, left: 1 }));
+    return "grt_1";
+  },
+  run: ({ permissions }, id) => permissions.takeGrant(ref, id),
+  accepted: true,
+  guards: [
+    { guard: "grant exists", violation: "no grant has this id", violate: () => "grt_none", answer: false },
+    {
+      guard: "a use left",
+      violation: "another call has taken the last use",
+      violate: async ({ permissions }, id) =>
+        void (await permissions.takeGrant(callRef("call_2", "ses_other", "ses_other"), id)),
+      answer: false,
+    },
+  ],
+};
+
 const revokeGrant: GuardedTransition<string> = {
   transition: "revokeGrant",
   async prepare(store) {
@@ -1490,6 +1534,7 @@ export const guardedTransitions: readonly GuardedTransition[] = [
   erase(settleWithVote),
   erase(settleWithStart),
   erase(adoptGrant),
+  erase(takeGrant),
   erase(revokeGrant),
 ];
 

@@ -286,7 +286,8 @@ function contradictionOf(record: DecisionRecord, { answer }: PasskeyReceipt): st
   if (answer.reason !== (vote?.reason ?? settled?.reason)) return "another reason";
   if (vote === undefined) return undefined;
   if (answer.viewDigest !== vote.viewDigest) return "another view of the request";
-  if (answer.offerId !== vote.offerId || answer.expires !== vote.expires) return "another offer";
+  const isSameOffer = answer.offerId === vote.offerId && answer.expires === vote.expires && answer.times === vote.times;
+  if (!isSameOffer) return "another offer";
   return undefined;
 }
 

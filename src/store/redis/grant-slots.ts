@@ -1,5 +1,7 @@
 import { create } from "@bufbuild/protobuf";
 import { type Grant, GrantSchema, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { CallRef } from "../../core/call-ref.ts";
+import { useOf, withLeft } from "../grant-uses.ts";
 import { decodeSealed } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
@@ -27,8 +29,8 @@ export function createGrantSlots({ link, keys }: { link: Link; keys: Keys }) {
       const { users, ...hashes } = keys.workspace(workspace);
       return { ...hashes, users: users(id) };
     }
-    const { grants, revoked, used, confirmed, users } = keys.tree(root);
-    return { grants, revoked, used, confirmed, users };
+    const { grants, revoked, used, confirmed, uses, users } = keys.tree(root);
+    return { grants, revoked, used, confirmed, uses, users };
   }
 
   async function placeOf(id: string): Promise<GrantPlace | undefined> {
@@ -44,12 +46,13 @@ export function createGrantSlots({ link, keys }: { link: Link; keys: Keys }) {
 
   async function load(id: string, place: GrantPlace): Promise<Grant | undefined> {
     const slot = slotOf(id, place);
-    const [saved, ...times] = await Promise.all(
-      [slot.grants, slot.revoked, slot.used, slot.confirmed].map((hash) => link.command("hget", hash, id)),
+    const [saved, uses, ...times] = await Promise.all(
+      [slot.grants, slot.uses, slot.revoked, slot.used, slot.confirmed].map((hash) => link.command("hget", hash, id)),
     );
     const found = bytes(saved ?? null);
     const [revoked = 0, lastUsed = 0, confirmed] = times.map(number);
-    return found && withSuspension({ ...decodeGrant(found), revoked, lastUsed }, confirmed);
+    const grant = found && withLeft({ ...decodeGrant(found), revoked, lastUsed }, text(uses));
+    return grant && withSuspension(grant, confirmed);
   }
 
   /** Moves a tree's wider grants from its outbox to their workspaces' slots. */
@@ -90,21 +93,21 @@ export function createGrantSlots({ link, keys }: { link: Link; keys: Keys }) {
       ]);
     },
 
-    /** Reads all grants of a slot, and further hashes of the same slot in the same snapshot. */
+    /** Reads all grants of a slot, for a call with its uses as left, and further hashes of the same slot in the same snapshot. */
     async readSlot(
-      { grants, revoked, used, confirmed }: Record<"grants" | "revoked" | "used" | "confirmed", string>,
+      { grants, revoked, used, confirmed, uses }: Record<"grants" | "revoked" | "used" | "confirmed" | "uses", string>,
       more: string[] = [],
+      call?: CallRef,
     ): Promise<[Grant[], ...Reply[]]> {
-      const [saved, dead, uses, confirmations, ...others] = await link.hashes(
-        grants,
-        revoked,
-        used,
-        confirmed,
+      const [saved, dead, last, confirmations, counted, ...others] = await link.hashes(
+        ...[grants, revoked, used, confirmed, uses],
         ...more,
       );
-      const [ends, last, known] = [fields(dead), fields(uses), fields(confirmations)];
+      const [ends, lastUses, known, taken] = [fields(dead), fields(last), fields(confirmations), fields(counted)];
+      const use = call && useOf(call);
       const decode = ([id, found]: [string, Buffer]) => {
-        const grant = { ...decodeGrant(found), revoked: ends?.number(id) ?? 0, lastUsed: last?.number(id) ?? 0 };
+        const times = { revoked: ends?.number(id) ?? 0, lastUsed: lastUses?.number(id) ?? 0 };
+        const grant = withLeft({ ...decodeGrant(found), ...times }, taken?.text(id) ?? "", use);
         return create(GrantSchema, withSuspension(grant, known?.number(id)));
       };
       return [pairs(saved).map(decode), ...others];

@@ -1,5 +1,7 @@
 import { type DecisionRecord, type Grant, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { GrantFilter, GrantStore } from "../../approval/ports.ts";
+import type { CallRef } from "../../core/call-ref.ts";
+import { isLive, useOf } from "../grant-uses.ts";
 import { encodeEvent } from "./events.ts";
 import { decodeGrant, type GrantPlace, type GrantSlots } from "./grant-slots.ts";
 import type { Keys } from "./keys.ts";
@@ -24,8 +26,8 @@ export async function readServingGrants(
 ): ReturnType<GrantStore["grantsFor"]> {
   const own = keys.tree(tree.root);
   // In this order: a grant that this tree has just saved is in its outbox, or by then in the workspace's slot.
-  const [inTree, state, outbox] = await slots.readSlot(own, [own.tree, own.outbox]);
-  const [inWorkspace] = await slots.readSlot(keys.workspace(tree.workspace));
+  const [inTree, state, outbox] = await slots.readSlot(own, [own.tree, own.outbox], tree.call);
+  const [inWorkspace] = await slots.readSlot(keys.workspace(tree.workspace), [], tree.call);
   const inOutbox = pairs(outbox)
     .filter(([id]) => !inWorkspace.some((grant) => grant.id === id))
     .map(([, saved]) => slots.withSuspension(decodeGrant(saved)));
@@ -47,6 +49,16 @@ export async function runAdoptGrant({ link, slots }: GrantContext, root: string,
   const values = { id, root, expires: grant.expires, inTree: isInTree(place) };
   const [result] = replyList(await link.run("adopt_grant", slots.slotOf(id, place), values));
   return text(result) === "adopted";
+}
+
+/** take_grant: takes a use of a grant with a limit for a call, which has one at most. */
+export async function runTakeGrant({ link, slots }: GrantContext, call: CallRef, id: string): Promise<boolean> {
+  const found = await slots.find(id);
+  if (found === undefined) return false;
+  const { grants, uses, used } = slots.slotOf(id, found.place);
+  const values = { id, times: found.grant.times, use: useOf(call) };
+  const [result] = replyList(await link.run("take_grant", { grants, uses, used }, values));
+  return text(result) === "taken";
 }
 
 /** revoke_grant: revokes a grant. Invalidates the decisions of its users even if it is already dead. */
@@ -148,4 +160,3 @@ export async function listStoredGrants({ link, keys, slots }: GrantContext, filt
 }
 
 const isInTree = ({ workspace }: GrantPlace) => workspace === undefined;
-const isLive = ({ revoked, expires }: Grant, now: number) => revoked === 0 && (expires === 0 || expires > now);

@@ -78,7 +78,7 @@ export function createKeys(prefix: string) {
       return made;
     },
 
-    /** Wider grants of one workspace. HASHes by grant: the grant, time of revocation, time of last use, time of the confirmation after a restore. SET per grant: the trees that use it. */
+    /** Wider grants of one workspace. HASHes by grant: the grant, time of revocation, time of last use, time of the confirmation after a restore, uses where they are limited. SET per grant: the trees that use it. */
     workspace(workspace: string) {
       const name = (rest: string) => `${slot(digest(`workspace ${workspace}`))}:${rest}`;
       return {
@@ -86,6 +86,7 @@ export function createKeys(prefix: string) {
         revoked: name("revoked"),
         used: name("used"),
         confirmed: name("confirmed"),
+        uses: name("uses"),
         users: (id: string) => name(`users:${id}`),
       };
     },
@@ -113,11 +114,12 @@ function keysOfTree(slot: string) {
     notices: name("notices"),
     noticeDue: name("notice-due"),
     notified: name("notified"),
-    /** HASHes by grant: the grants of this tree, time of revocation, time of last use, time of the confirmation after a restore; and wider grants on the way to their own slot. */
+    /** HASHes by grant: the grants of this tree, time of revocation, time of last use, time of the confirmation after a restore, uses where they are limited; and wider grants on the way to their own slot. */
     grants: name("grants"),
     revoked: name("revoked"),
     used: name("used"),
     confirmed: name("confirmed"),
+    uses: name("uses"),
     outbox: name("outbox"),
     /** SET: users of the tree's grants, which can only be the tree itself. */
     users: name("users"),

@@ -60,6 +60,7 @@ export const stepNames = [
   "settle_ask",
   "shift_tree",
   "start_call",
+  "take_grant",
 ] as const;
 
 /** The scripts that only read; they take plain KEYS and ARGV, without the prelude. */

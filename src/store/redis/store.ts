@@ -26,6 +26,7 @@ import {
   runAdoptGrant,
   runConfirmGrant,
   runRevokeGrant,
+  runTakeGrant,
 } from "./grants.ts";
 import { createKeys, type Keys } from "./keys.ts";
 import { type Link, openLink } from "./link.ts";
@@ -284,6 +285,7 @@ function permissionStoreOf(context: RedisContext): PermissionStore {
     settle: (settlement) => runSettlement(context, settlement),
     grantsFor: (tree) => readServingGrants(context, tree),
     adoptGrant: (root, id) => runAdoptGrant(context, root, id),
+    takeGrant: (call, id) => runTakeGrant(context, call, id),
     getGrant: async (id) => (await slots.find(id))?.grant,
     listGrants: (filter) => listStoredGrants(context, filter),
     revokeGrant: (id, decisions) => runRevokeGrant(context, id, decisions),

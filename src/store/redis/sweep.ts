@@ -1,3 +1,4 @@
+import type { Grant } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Retention } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import { DamagedRecord } from "../parts.ts";
@@ -78,7 +79,14 @@ async function sweepGrant(
   const grant = place && (await slots.load(id, place));
   const before = link.now() - recordRetentionMs;
   const isOld = (time: number) => time > 0 && time <= before;
-  if (place !== undefined && grant !== undefined && !isOld(grant.revoked) && !isOld(grant.expires)) {
+  const isUsedUp = ({ times, left, lastUsed }: Grant) => times > 0 && left === 0 && isOld(lastUsed);
+  if (
+    place !== undefined &&
+    grant !== undefined &&
+    !isOld(grant.revoked) &&
+    !isOld(grant.expires) &&
+    !isUsedUp(grant)
+  ) {
     // Versions before this one set a TTL.
     if (isFirst) await link.command("persist", keys.grantPlace(id));
     return;
@@ -91,6 +99,7 @@ async function sweepGrant(
     await link.command("hdel", slot.revoked, id);
     await link.command("hdel", slot.used, id);
     await link.command("hdel", slot.confirmed, id);
+    await link.command("hdel", slot.uses, id);
     if (place.workspace !== undefined) await link.command("del", slot.users);
     countRemoved(removed, "grants", 1);
   }

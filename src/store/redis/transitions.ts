@@ -12,6 +12,7 @@ import type {
   StartCallStep,
 } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
+import { useOf } from "../grant-uses.ts";
 import { checkEnded, withdrawalOf } from "../parts.ts";
 import { tooManyAsks } from "../refusals.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
@@ -130,14 +131,15 @@ export async function runStartCall(
 ): Promise<Awaited<ReturnType<CallTransitions["startCall"]>>> {
   const { ref, owner, epoch } = started.fence;
   const lease = context.held.get(owner, ref);
-  const { version, rulesVersion, grantIds = [], delegated, remote } = started;
-  const { grants, used, leases, callOf } = context.keys.tree(ref.root);
+  const { version, rulesVersion, grantIds = [], counted, delegated, remote } = started;
+  const { grants, used, uses, leases, callOf } = context.keys.tree(ref.root);
   const name = callName(ref);
   if (delegated) await context.trees.pointTo(delegated.assignment, ref.root);
   const { bytes } = encodePart(ref.sessionId, name, started.part);
   const host = { ...delegated, remote: remote && JSON.stringify(remote) };
-  const values = { session: ref.sessionId, name, owner, epoch, version, rulesVersion, grantIds, ...host };
-  const names = { ...callStepKeys(context, ref), grants, used, leases, ...(delegated && { callOf }) };
+  const counts = counted?.length ? { counted, use: useOf(ref) } : {};
+  const values = { session: ref.sessionId, name, owner, epoch, version, rulesVersion, grantIds, ...counts, ...host };
+  const names = { ...callStepKeys(context, ref), grants, used, uses, leases, ...(delegated && { callOf }) };
   const result = text(await context.runStep("start_call", ref.root, names, values, bytes, started.decisions));
   if (delegated && result === "started") {
     context.held.drop(owner, lease);

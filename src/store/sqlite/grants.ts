@@ -6,7 +6,9 @@ import {
   GrantSchema,
   GrantScope,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import type { GrantFilter } from "../../approval/ports.ts";
+import type { GrantFilter, GrantStore } from "../../approval/ports.ts";
+import type { CallRef } from "../../core/call-ref.ts";
+import { useLength, useOf, withLeft, withUse } from "../grant-uses.ts";
 import { sealed, unsealed } from "../parts.ts";
 import type { SqliteAudit } from "./audit.ts";
 import type { Step } from "./commit.ts";
@@ -42,15 +44,29 @@ export function createSqliteGrants(options: {
 
     /** Saves a grant; the tree that created it becomes its first user. */
     save(step: Step, grant: Grant): void {
-      const { id, scope, sessionId: root, workspace, agent, expires, revoked } = grant;
-      sql.insert.run(id, scope, root, workspace, agent, expires, revoked, ...sealed(toBinary(GrantSchema, grant)));
+      const { id, scope, sessionId: root, workspace, agent, expires, revoked, times } = grant;
+      const sealedGrant = sealed(toBinary(GrantSchema, grant));
+      sql.insert.run(id, scope, root, workspace, agent, expires, revoked, times, ...sealedGrant);
       sql.adopt.run(id, root);
       sessions.raiseRulesVersion(root);
       emit(step, grant, "granted");
     },
 
-    serving(now: number, tree: { root: string; workspace: string; agent: string }): Grant[] {
-      return sql.serving.all({ now, ...tree }).map(decode);
+    serving(now: number, { call, ...tree }: Parameters<GrantStore["grantsFor"]>[0]): Grant[] {
+      const use = call && useOf(call);
+      return sql.serving.all({ now, use: use ?? null, ...tree }).map((row) => decode(row, use));
+    },
+
+    /** Takes a use of each of these grants for a call, which has one at most. Returns false, and takes none, if one has none left. */
+    take(step: Step, ids: readonly string[], call: CallRef): boolean {
+      const use = useOf(call);
+      const taken = ids.map((id) => {
+        const { uses = "", times = 0 } = sql.uses.get(id) ?? {};
+        return { id, uses: withUse(uses, use, times) };
+      });
+      if (taken.some(({ uses }) => uses === undefined)) return false;
+      for (const { id, uses = "" } of taken) sql.take.run(uses, step.now, id);
+      return true;
     },
 
     adopt(step: Step, root: string, id: string): boolean {
@@ -63,7 +79,7 @@ export function createSqliteGrants(options: {
       const { tree, includeDead, before = null, limit } = filter;
       const page = { now, includeDead: includeDead ? 1 : 0, before, limit };
       const rows = tree === undefined ? sql.list.all(page) : sql.listOfTree.all({ ...page, ...tree });
-      return rows.map(decode);
+      return rows.map((row) => decode(row));
     },
 
     /** Sets the last use of the grants that a call starts with. */
@@ -107,26 +123,28 @@ export function createSqliteGrants(options: {
 interface Row {
   used: number;
   suspended: number;
+  uses: string;
   grant: Uint8Array;
   crc: number | null;
 }
 
-const decode = ({ used, suspended, grant, crc }: Row): Grant => ({
-  ...fromBinary(GrantSchema, unsealed(grant, crc, "a grant")),
-  ...{ lastUsed: used, suspended },
-});
+function decode({ used, suspended, uses, grant, crc }: Row, use?: string): Grant {
+  const saved = { ...fromBinary(GrantSchema, unsealed(grant, crc, "a grant")), lastUsed: used, suspended };
+  return withLeft(saved, uses, use);
+}
 
 function prepare(db: DatabaseSync) {
   const { SESSION, AGENT, PROJECT } = GrantScope;
   const living = "revoked = 0 AND (expires = 0 OR expires > :now)";
-  const select = 'SELECT used, suspended, "grant", grant_crc AS crc FROM grants WHERE';
-  const page = `(:includeDead = 1 OR ${living}) AND ordinal < coalesce((SELECT ordinal FROM grants WHERE id = :before), 9e18)
+  const isLeft = `times = 0 OR length(uses) < times * ${useLength}`;
+  const select = 'SELECT used, suspended, uses, "grant", grant_crc AS crc FROM grants WHERE';
+  const page = `(:includeDead = 1 OR ${living} AND (${isLeft})) AND ordinal < coalesce((SELECT ordinal FROM grants WHERE id = :before), 9e18)
     ORDER BY ordinal DESC LIMIT :limit`;
   return {
     one: statement<Row>(db, `${select} id = ?`),
     insert: statement(
       db,
-      'INSERT INTO grants (id, scope, root, workspace, agent, expires, revoked, "grant", grant_crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)',
+      'INSERT INTO grants (id, scope, root, workspace, agent, expires, revoked, times, "grant", grant_crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)',
     ),
     living: statement<{ id: string }>(
       db,
@@ -135,8 +153,10 @@ function prepare(db: DatabaseSync) {
     serving: statement<Row>(
       db,
       `${select} suspended = 0 AND ${living} AND (root = :root AND scope = ${SESSION} OR workspace = :workspace
-         AND (scope = ${PROJECT} OR scope = ${AGENT} AND agent = :agent)) ORDER BY ordinal`,
+         AND (scope = ${PROJECT} OR scope = ${AGENT} AND agent = :agent)) AND (${isLeft} OR instr(uses, :use) > 0) ORDER BY ordinal`,
     ),
+    uses: statement<{ uses: string; times: number }>(db, "SELECT uses, times FROM grants WHERE id = ?"),
+    take: statement(db, "UPDATE grants SET uses = ?, used = ? WHERE id = ?"),
     list: statement<Row>(db, `${select} ${page}`),
     listOfTree: statement<Row>(
       db,

@@ -164,6 +164,7 @@ export function sqlitePermissionStore({ tables, commit, health, clock: { now } }
     settle: (settlement) => commit.run((step) => applySettlement(tables, step, settlement)),
     grantsFor: (tree) => read(() => ({ grants: grants.serving(now(), tree), ...sessions.versions(tree.root) })),
     adoptGrant: (root, id) => commit.run((step) => grants.adopt(step, root, id)),
+    takeGrant: (call, id) => commit.run((step) => grants.take(step, [id], call)),
     getGrant: (id) => read(() => grants.get(id)),
     listGrants: (filter) => read(() => grants.list(now(), filter)),
     revokeGrant: (id, decisions) => commit.run((step) => grants.revoke(step, id, decisions)),

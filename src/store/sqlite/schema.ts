@@ -1,5 +1,5 @@
 /** Version of the schema below, stored in `user_version`: the number of the store's format. */
-export const schemaVersion = 14;
+export const schemaVersion = 15;
 
 const decisions = `
   -- The audit: the decisions of each tree, as a hash chain. It outlives the sessions.
@@ -107,6 +107,8 @@ export const migrations: readonly string[] = [
      SELECT ask, channel, state, attempts, next_at, owner, lease, ref, why FROM first_notices;
    DROP TABLE first_notices`,
   exports,
+  `ALTER TABLE grants ADD COLUMN times INTEGER NOT NULL DEFAULT 0;
+   ALTER TABLE grants ADD COLUMN uses TEXT NOT NULL DEFAULT ''`,
 ];
 
 /**
@@ -200,6 +202,7 @@ export const schema = `
   CREATE INDEX open_asks_by_root ON asks (root) WHERE settled IS NULL;
   CREATE INDEX open_asks_by_deadline ON asks (expires) WHERE settled IS NULL;
 
+  -- "uses" names the calls that count in a grant with a limit ("times"); see grant-uses.ts.
   CREATE TABLE grants (
     ordinal INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
@@ -211,6 +214,8 @@ export const schema = `
     revoked REAL NOT NULL,
     used REAL NOT NULL DEFAULT 0,
     suspended REAL NOT NULL DEFAULT 0,
+    times INTEGER NOT NULL DEFAULT 0,
+    uses TEXT NOT NULL DEFAULT '',
     "grant" BLOB NOT NULL,
     grant_crc INTEGER
   );

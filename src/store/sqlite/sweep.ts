@@ -3,6 +3,7 @@ import { create, toBinary } from "@bufbuild/protobuf";
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import { GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Logger } from "../../core/logger.ts";
+import { useLength } from "../grant-uses.ts";
 import { sealed, tombstone } from "../parts.ts";
 import {
   countRemoved,
@@ -156,7 +157,8 @@ function prepare(db: DatabaseSync) {
     setActivity: statement(db, "UPDATE sessions SET active = ?, logged = ? WHERE ordinal = ?"),
     dropDeadGrants: statement(
       db,
-      "DELETE FROM grants WHERE revoked > 0 AND revoked <= :before OR expires > 0 AND expires <= :before",
+      `DELETE FROM grants WHERE revoked > 0 AND revoked <= :before OR expires > 0 AND expires <= :before
+         OR times > 0 AND length(uses) >= times * ${useLength} AND used <= :before`,
     ),
     oldAudit: statement<{ root: string; seq: number; time: number }>(
       db,

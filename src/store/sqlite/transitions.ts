@@ -103,6 +103,7 @@ export function applyStartCall(
   if (call === undefined || call.started || call.leaseUntil <= step.now) return "fenced";
   if (call.version !== started.version) return "retry";
   if (!hasRulesVersion(tables, call, started.rulesVersion)) return "retry";
+  if (!grants.take(step, started.counted?.map(({ id }) => id) ?? [], call.ref)) return "retry";
 
   const version = call.version + 1;
   const { snapshot } = writePart(step, log, call.ref.sessionId, started.part);

@@ -92,6 +92,65 @@ export function grantsContract(open: OpenStore): void {
     expect(await serving(store, elsewhere)).toEqual([]);
   });
 
+  test("serves a grant with a limit to as many calls of its tree, each counted once", async () => {
+    const store = await openTrees(open);
+    await saveGrant(store, grant("grt_1", { times: 5, left: 5 }));
+    const calls = await Promise.all(
+      Array.from({ length: 20 }, (_, index) => openCall(store, callRef(`call_${index}`))),
+    );
+    const counted = [{ id: "grt_1", times: 5 }];
+    const start = async (record: (typeof calls)[number]) => {
+      const { ref } = record;
+      return await store.calls.startCall({ fence: fenceOf(record), version: 1, counted, part: running(ref) });
+    };
+    const results = await Promise.all(calls.map(start));
+    expect(results.filter((result) => result === "started")).toHaveLength(5);
+    expect(results.filter((result) => result === "retry")).toHaveLength(15);
+    expect(await serving(store, here)).toEqual([]);
+    const [user] = calls.filter((_, i) => results[i] === "started");
+    const { grants } = await store.permissions.grantsFor({ ...here, call: user?.ref });
+    expect(grants).toMatchObject([{ id: "grt_1", times: 5, left: 1 }]);
+    expect(await store.permissions.getGrant("grt_1")).toMatchObject({ times: 5, left: 0 });
+    const page = { limit: 10, includeDead: false };
+    expect(await store.permissions.listGrants(page)).toEqual([]);
+    expect(await store.permissions.listGrants({ ...page, includeDead: true })).toMatchObject([
+      { id: "grt_1", left: 0 },
+    ]);
+  });
+
+  test("takes no use of a grant unless the call starts, and one of each for a call with several", async () => {
+    const store = await openTrees(open);
+    await saveGrant(store, grant("grt_1", { times: 2, left: 2 }));
+    await saveGrant(store, grant("grt_2", { times: 1, left: 1 }));
+    const [one, other] = [await openCall(store, callRef("call_1")), await openCall(store, callRef("call_2"))] as const;
+    const counted = [
+      { id: "grt_1", times: 2 },
+      { id: "grt_2", times: 1 },
+    ];
+    const start = ({ ref, ...record }: typeof one, version = 1) =>
+      store.calls.startCall({ fence: fenceOf({ ...record, ref }), version, counted, part: running(ref) });
+    const left = async () =>
+      await Promise.all(["grt_1", "grt_2"].map(async (id) => (await store.permissions.getGrant(id))?.left));
+    expect([await start(one, 2), await left()]).toEqual(["retry", [2, 1]]);
+    expect([await start(one), await left()]).toEqual(["started", [1, 0]]);
+    expect([await start(other), await left()]).toEqual(["retry", [1, 0]]);
+  });
+
+  test("gives a wider grant with a limit to as many calls of all trees, and to one of them once", async () => {
+    const store = await openTrees(open);
+    await saveGrant(store, grant("grt_1", { scope: PROJECT, times: 5, left: 5 }));
+    const refs = Array.from({ length: 20 }, (_, i) =>
+      i % 2 === 0 ? callRef(`call_${i}`) : callRef(`call_${i}`, "ses_other", "ses_other"),
+    );
+    const taken = await Promise.all(refs.map((ref) => store.permissions.takeGrant(ref, "grt_1")));
+    expect(taken.filter(Boolean)).toHaveLength(5);
+    expect(await Promise.all(refs.map((ref) => store.permissions.takeGrant(ref, "grt_1")))).toEqual(taken);
+    expect(await serving(store, elsewhere)).toEqual([]);
+    const user = refs[taken.indexOf(true)];
+    const { grants } = await store.permissions.grantsFor({ ...here, call: user });
+    expect(grants).toMatchObject([{ id: "grt_1", left: 1 }]);
+  });
+
   test("stops serving a revoked grant and emits the revocation once", async () => {
     const store = await openTrees(open);
     await saveGrant(store, grant("grt_1", { scope: PROJECT }));

@@ -322,6 +322,14 @@ local function decide()
   head.changed = true
 end
 
+-- Returns the uses of a grant with a limit ({ id, times }), with that of the call; nil if none is left for it, or there is no such grant.
+local function with_use(grant)
+  if redis.call('HEXISTS', K.grants, grant.id) == 0 then return nil end
+  local uses = redis.call('HGET', K.uses, grant.id) or ''
+  if string.find(uses, step.use, 1, true) then return uses end
+  return #uses < grant.times * #step.use and uses .. step.use or nil
+end
+
 -- Writes the head of the tree. A tree that was removed is not created again.
 local function write_tree_head()
   local rang = #news > 0

@@ -1250,7 +1250,10 @@ type Offer struct {
 	Binding string `protobuf:"bytes,6,opt,name=binding,proto3" json:"binding,omitempty"`
 	// also is what further grants would cover, where a permission request has several patterns: each is saved as a
 	// separate grant.
-	Also          []*GrantMatch `protobuf:"bytes,7,rep,name=also,proto3" json:"also,omitempty"`
+	Also []*GrantMatch `protobuf:"bytes,7,rep,name=also,proto3" json:"also,omitempty"`
+	// times is the number of further calls that each grant would cover, as `text` says; 0: any number. A rule
+	// (`[[approval]] times`) sets it, and an answer may choose a smaller one (PermissionResponse.times).
+	Times         uint32 `protobuf:"varint,8,opt,name=times,proto3" json:"times,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1334,6 +1337,13 @@ func (x *Offer) GetAlso() []*GrantMatch {
 	return nil
 }
 
+func (x *Offer) GetTimes() uint32 {
+	if x != nil {
+		return x.Times
+	}
+	return 0
+}
+
 // Grant is an approval with "always". It turns ASK into ALLOW; it never overrides DENY.
 type Grant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1374,6 +1384,15 @@ type Grant struct {
 	// one, or was confirmed since. A suspended grant covers nothing until ConfirmGrant confirms it: it may have been revoked
 	// after the backup.
 	Suspended float64 `protobuf:"fixed64,17,opt,name=suspended,proto3" json:"suspended,omitempty"`
+	// times is the number of calls that the grant covers, after the one for which it was given; 0: any number. A call counts
+	// once, in the step that writes its start mark, so one that is refused, cancelled before it starts, or attached to again
+	// does not count, and one that runs again after a crash counts once. In the scope SESSION the number is exact. A wider
+	// grant is counted just before the start, elsewhere in the store: at most so many calls start, and a crash in between
+	// loses a use. What a running call asks for is not covered by such a grant.
+	Times uint32 `protobuf:"varint,18,opt,name=times,proto3" json:"times,omitempty"`
+	// left is the number of calls that the grant still covers. With none left it has ended: a call that it would have covered
+	// asks, also one that was planned under it and lost the last use to another. 0 if `times` is 0.
+	Left uint32 `protobuf:"varint,19,opt,name=left,proto3" json:"left,omitempty"`
 	// voters are the persons whose votes saved the grant, where the permission request had a `need`; empty otherwise. A
 	// permission request with a `need` is covered only by a grant whose voters meet that need now.
 	Voters []*Person `protobuf:"bytes,20,rep,name=voters,proto3" json:"voters,omitempty"`
@@ -1528,6 +1547,20 @@ func (x *Grant) GetLastUsed() float64 {
 func (x *Grant) GetSuspended() float64 {
 	if x != nil {
 		return x.Suspended
+	}
+	return 0
+}
+
+func (x *Grant) GetTimes() uint32 {
+	if x != nil {
+		return x.Times
+	}
+	return 0
+}
+
+func (x *Grant) GetLeft() uint32 {
+	if x != nil {
+		return x.Left
 	}
 	return 0
 }
@@ -1935,7 +1968,10 @@ type Vote struct {
 	Channel string `protobuf:"bytes,13,opt,name=channel,proto3" json:"channel,omitempty"`
 	// expires is the earlier end that the person gave the grant of an ALWAYS, in ms since the epoch; 0: as offered. The
 	// earliest of all votes counts.
-	Expires       float64 `protobuf:"fixed64,14,opt,name=expires,proto3" json:"expires,omitempty"`
+	Expires float64 `protobuf:"fixed64,14,opt,name=expires,proto3" json:"expires,omitempty"`
+	// times is the smaller number of calls that the person gave the grant of an ALWAYS; 0: as offered. The smallest of all votes
+	// counts.
+	Times         uint32 `protobuf:"varint,15,opt,name=times,proto3" json:"times,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2057,6 +2093,13 @@ func (x *Vote) GetChannel() string {
 func (x *Vote) GetExpires() float64 {
 	if x != nil {
 		return x.Expires
+	}
+	return 0
+}
+
+func (x *Vote) GetTimes() uint32 {
+	if x != nil {
+		return x.Times
 	}
 	return 0
 }
@@ -2250,7 +2293,9 @@ type SignedAnswer struct {
 	// person_id is the person.
 	PersonId string `protobuf:"bytes,11,opt,name=person_id,json=personId,proto3" json:"person_id,omitempty"`
 	// store_id is GetServerInfoResponse.store_id.
-	StoreId       string `protobuf:"bytes,12,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
+	StoreId string `protobuf:"bytes,12,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
+	// times is PermissionResponse.times.
+	Times         uint32 `protobuf:"varint,13,opt,name=times,proto3" json:"times,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2369,9 +2414,16 @@ func (x *SignedAnswer) GetStoreId() string {
 	return ""
 }
 
+func (x *SignedAnswer) GetTimes() uint32 {
+	if x != nil {
+		return x.Times
+	}
+	return 0
+}
+
 // PasskeyReceipt proves an answer: the assertion (WebAuthn) of a passkey whose challenge is the SHA-256 of
-// `toolgate-answer-v1`, the nonce, and the JSON of SignedAnswer with sorted keys, no spaces and all fields: numbers for
-// `outcome` and `expires`, lowerCamelCase names. `toolgate audit verify` checks it without the service.
+// `toolgate-answer-v1`, the nonce, and the JSON of SignedAnswer with sorted keys, no spaces and all fields, but `times` only
+// if it is not 0: numbers for `outcome`, `expires` and `times`, lowerCamelCase names. `toolgate audit verify` checks it without the service.
 type PasskeyReceipt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// credential_id is that of the passkey.
@@ -3488,7 +3540,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x05words\x18\x01 \x03(\tR\x05words\x12\x1d\n" +
 	"\n" +
 	"risk_kinds\x18\x02 \x03(\rR\triskKinds\x12\x18\n" +
-	"\aoptions\x18\x03 \x03(\tR\aoptions\"\xf9\x01\n" +
+	"\aoptions\x18\x03 \x03(\tR\aoptions\"\x8f\x02\n" +
 	"\x05Offer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x122\n" +
@@ -3496,7 +3548,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x05match\x18\x04 \x01(\v2\x1c.opencode.tool.v1.GrantMatchR\x05match\x12\x18\n" +
 	"\aexpires\x18\x05 \x01(\x01R\aexpires\x12\x18\n" +
 	"\abinding\x18\x06 \x01(\tR\abinding\x120\n" +
-	"\x04also\x18\a \x03(\v2\x1c.opencode.tool.v1.GrantMatchR\x04also\"\xeb\x04\n" +
+	"\x04also\x18\a \x03(\v2\x1c.opencode.tool.v1.GrantMatchR\x04also\x12\x14\n" +
+	"\x05times\x18\b \x01(\rR\x05times\"\x95\x05\n" +
 	"\x05Grant\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x122\n" +
 	"\x05scope\x18\x02 \x01(\x0e2\x1c.opencode.tool.v1.GrantScopeR\x05scope\x12\x1d\n" +
@@ -3519,7 +3572,9 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\arevoked\x18\x0e \x01(\x01R\arevoked\x12\x14\n" +
 	"\x05agent\x18\x0f \x01(\tR\x05agent\x12\x1b\n" +
 	"\tlast_used\x18\x10 \x01(\x01R\blastUsed\x12\x1c\n" +
-	"\tsuspended\x18\x11 \x01(\x01R\tsuspended\x120\n" +
+	"\tsuspended\x18\x11 \x01(\x01R\tsuspended\x12\x14\n" +
+	"\x05times\x18\x12 \x01(\rR\x05times\x12\x12\n" +
+	"\x04left\x18\x13 \x01(\rR\x04left\x120\n" +
 	"\x06voters\x18\x14 \x03(\v2\x18.opencode.tool.v1.PersonR\x06voters\x126\n" +
 	"\x06method\x18\x15 \x01(\x0e2\x1e.opencode.tool.v1.AnswerMethodR\x06method\"\xa0\x05\n" +
 	"\x11PermissionSettled\x12#\n" +
@@ -3552,7 +3607,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\fother_person\x18\x06 \x01(\bR\votherPerson\"C\n" +
 	"\x13ApprovalRequirement\x12\x18\n" +
 	"\aapprove\x18\x01 \x01(\rR\aapprove\x12\x12\n" +
-	"\x04from\x18\x02 \x03(\tR\x04from\"\xd0\x03\n" +
+	"\x04from\x18\x02 \x03(\tR\x04from\"\xe6\x03\n" +
 	"\x04Vote\x120\n" +
 	"\x06person\x18\x01 \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x12=\n" +
 	"\aoutcome\x18\x02 \x01(\x0e2#.opencode.tool.v1.PermissionOutcomeR\aoutcome\x12\x19\n" +
@@ -3568,7 +3623,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\ranswer_digest\x18\v \x01(\tR\fanswerDigest\x12-\n" +
 	"\x05shown\x18\f \x01(\x0e2\x17.opencode.tool.v1.ShownR\x05shown\x12\x18\n" +
 	"\achannel\x18\r \x01(\tR\achannel\x12\x18\n" +
-	"\aexpires\x18\x0e \x01(\x01R\aexpiresJ\x04\b\b\x10\t\"\x9c\x01\n" +
+	"\aexpires\x18\x0e \x01(\x01R\aexpires\x12\x14\n" +
+	"\x05times\x18\x0f \x01(\rR\x05timesJ\x04\b\b\x10\t\"\x9c\x01\n" +
 	"\x0fPermissionVoted\x12#\n" +
 	"\rpermission_id\x18\x01 \x01(\tR\fpermissionId\x12\x1d\n" +
 	"\n" +
@@ -3580,7 +3636,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x06issuer\x18\x02 \x01(\tR\x06issuer\x12\x18\n" +
 	"\asubject\x18\x03 \x01(\tR\asubject\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x16\n" +
-	"\x06groups\x18\x05 \x03(\tR\x06groups\"\x99\x03\n" +
+	"\x06groups\x18\x05 \x03(\tR\x06groups\"\xaf\x03\n" +
 	"\fSignedAnswer\x12#\n" +
 	"\rpermission_id\x18\x01 \x01(\tR\fpermissionId\x12\x1f\n" +
 	"\vview_digest\x18\x02 \x01(\tR\n" +
@@ -3596,7 +3652,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\aearlier\x18\n" +
 	" \x01(\tR\aearlier\x12\x1b\n" +
 	"\tperson_id\x18\v \x01(\tR\bpersonId\x12\x19\n" +
-	"\bstore_id\x18\f \x01(\tR\astoreId\"\xd5\x02\n" +
+	"\bstore_id\x18\f \x01(\tR\astoreId\x12\x14\n" +
+	"\x05times\x18\r \x01(\rR\x05times\"\xd5\x02\n" +
 	"\x0ePasskeyReceipt\x12-\n" +
 	"\rcredential_id\x18\x01 \x01(\fB\b\xbaH\x05z\x03\x18\x80\bR\fcredentialId\x12'\n" +
 	"\n" +

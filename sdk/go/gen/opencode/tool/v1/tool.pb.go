@@ -2491,7 +2491,11 @@ type PermissionResponse struct {
 	// `approve` sends the request to `channel` (METHOD_TOO_WEAK) and its whole view was in that message (NOT_SHOWN).
 	OnBehalfOf string `protobuf:"bytes,31,opt,name=on_behalf_of,json=onBehalfOf,proto3" json:"on_behalf_of,omitempty"`
 	// channel is the name of the channel where that person answered; set exactly with `on_behalf_of`.
-	Channel       string `protobuf:"bytes,32,opt,name=channel,proto3" json:"channel,omitempty"`
+	Channel string `protobuf:"bytes,32,opt,name=channel,proto3" json:"channel,omitempty"`
+	// times makes the saved grant cover only so many further calls (Grant.times), at most as many as offered (Offer.times),
+	// otherwise the answer fails with INVALID_MESSAGE; only with ALWAYS. 0: as offered. With `whole_call` it holds for the grants
+	// of each request, where fewer are offered those.
+	Times         uint32 `protobuf:"varint,33,opt,name=times,proto3" json:"times,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2636,6 +2640,13 @@ func (x *PermissionResponse) GetChannel() string {
 		return x.Channel
 	}
 	return ""
+}
+
+func (x *PermissionResponse) GetTimes() uint32 {
+	if x != nil {
+		return x.Times
+	}
+	return 0
 }
 
 // Empty means that an answer is durably recorded: as the winner, or, where the permission request has a `need`, as a vote. It
@@ -2847,7 +2858,7 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\x15PermissionToolContext\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\tR\tmessageId\x12\x17\n" +
-	"\acall_id\x18\x02 \x01(\tR\x06callId\"\xd7\r\n" +
+	"\acall_id\x18\x02 \x01(\tR\x06callId\"\xe7\x0e\n" +
 	"\x12PermissionResponse\x12(\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\tsessionId\x12.\n" +
@@ -2869,7 +2880,9 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\areceipt\x18\x1e \x01(\v2 .opencode.tool.v1.PasskeyReceiptR\areceipt\x12)\n" +
 	"\fon_behalf_of\x18\x1f \x01(\tB\a\xbaH\x04r\x02\x18@R\n" +
 	"onBehalfOf\x12!\n" +
-	"\achannel\x18  \x01(\tB\a\xbaH\x04r\x02\x18@R\achannel:\xcc\a\xbaH\xc8\a\x1at\n" +
+	"\achannel\x18  \x01(\tB\a\xbaH\x04r\x02\x18@R\achannel\x12\x1e\n" +
+	"\x05times\x18! \x01(\rB\b\xbaH\x05*\x03\x18\xe8\aR\x05times:\xbc\b\xbaH\xb8\b\x1an\n" +
+	"\x16times_only_with_always\x12/times is only for reply PERMISSION_REPLY_ALWAYS\x1a#this.times == 0u || this.reply == 2\x1at\n" +
 	"\x18message_only_with_reject\x121message is only for reply PERMISSION_REPLY_REJECT\x1a%this.message == '' || this.reply == 3\x1at\n" +
 	"\x16offer_only_with_always\x122offer_id is only for reply PERMISSION_REPLY_ALWAYS\x1a&this.offer_id == '' || this.reply == 2\x1aj\n" +
 	"\x14input_only_with_once\x12-input is only for reply PERMISSION_REPLY_ONCE\x1a#!has(this.input) || this.reply == 1\x1au\n" +
