@@ -1,9 +1,7 @@
-import { once } from "node:events";
-import { type AddressInfo, createServer } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { callNamed, openSession } from "./echoes.ts";
 import { cpuTimeOf, measure, type Target, timesOf } from "./load.ts";
-import type { Processes } from "./processes.ts";
+import { freePort, type Processes } from "./processes.ts";
 import { type RedisServer, startRedis } from "./redis.ts";
 import { percentile, spread, table } from "./report.ts";
 import { startToolgate } from "./toolgate.ts";
@@ -79,14 +77,4 @@ async function start(processes: Processes, { label, copies, isStrict }: (typeof 
   const echo = callNamed("echo")(client, await openSession(client));
   const redisPids = [master, ...others].map(({ pid }) => pid);
   return { label, target: { pids: [server.pid], echo }, redisPids, samples: [], redisCpu: [], p50: [] };
-}
-
-/** Finds a port that is free now: copies reach their master by TCP. */
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  await once(server, "close");
-  return port;
 }

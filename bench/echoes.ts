@@ -1,6 +1,11 @@
+import { fromBinary } from "@bufbuild/protobuf";
 import { SessionService } from "../gen/opencode/tool/v1/session_service_pb.ts";
 import type { ToolPart } from "../gen/opencode/tool/v1/tool_pb.ts";
-import { CallToolRequestSchema, ToolService } from "../gen/opencode/tool/v1/tool_service_pb.ts";
+import {
+  CallToolRequestSchema,
+  StreamToolsResponseSchema,
+  ToolService,
+} from "../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Http2Client } from "./http2-client.ts";
 import type { Echo } from "./load.ts";
 import { createMcpClient, createModernMcpClient } from "./mcp-client.ts";
@@ -40,6 +45,33 @@ export const executeByGrpc: Protocol = (client, sessionId) =>
     return last?.case === "part" ? outputOf(last.value) : undefined;
   });
 
+/** StreamTools by the gRPC protocol: each call on one stream, its input in one piece, up to its end. */
+export const callOnStream: Protocol = (client, sessionId) => {
+  const waiting = new Map<string, PromiseWithResolvers<string>>();
+  const stream = client.duplex(ToolService.method.streamTools, (bytes) => {
+    const { streamId, message } = fromBinary(StreamToolsResponseSchema, bytes);
+    const call = waiting.get(streamId);
+    if (message.case === "error") call?.reject(new Error(message.value.message));
+    if (message.case !== "event" || message.value.event?.event.case !== "part") return;
+    const { state } = message.value.event.event.value;
+    if (state.case === "completed") call?.resolve(state.value.output);
+    if (state.case === "error") call?.reject(new Error(state.value.error));
+  });
+  return numbered(async ({ input, ...call }) => {
+    const streamId = call.callId;
+    const { promise, ...ends } = Promise.withResolvers<string>();
+    waiting.set(streamId, { promise, ...ends });
+    stream.send(
+      { streamId, message: { case: "open", value: { sessionId, ...call } } },
+      { streamId, message: { case: "inputDelta", value: { text: JSON.stringify(input) } } },
+      { streamId, message: { case: "execute", value: {} } },
+    );
+    const output = await promise;
+    waiting.delete(streamId);
+    return output;
+  });
+};
+
 /** The same request by the gRPC protocol, to a server that sends back its bytes. */
 export const bytesByGrpc: Protocol = (client, sessionId) => {
   const method = { ...ToolService.method.callTool, output: CallToolRequestSchema };
@@ -68,7 +100,8 @@ export async function openSession(client: Http2Client): Promise<string> {
   return session.id;
 }
 
-function numbered(
+/** Calls with a text that no other call has, and throws unless it comes back. */
+export function numbered(
   call: (request: ReturnType<typeof requestOf>, number: number) => Promise<unknown>,
   bytes = 1_024,
 ): Echo {

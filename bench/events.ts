@@ -3,8 +3,10 @@ import { once } from "node:events";
 import { Agent, get } from "node:http";
 import { join } from "node:path";
 import { cpuTime } from "./cpu-time.ts";
+import type { Goal } from "./goals.ts";
 import type { Processes } from "./processes.ts";
 import { spread, table } from "./report.ts";
+import { ratios } from "./rounds.ts";
 import { startToolgate } from "./toolgate.ts";
 
 /** Sizes of the measurement. */
@@ -41,9 +43,8 @@ export async function measureEvents(
   processes: Processes,
   { rounds, calls, clients }: EventsPlan,
   print: (text: string) => void,
-): Promise<void> {
+): Promise<Goal[]> {
   const { server } = await startToolgate(processes, { name: "events", rules: "\n[rest]\nenabled = true" });
-  const bare = await processes.start([join(import.meta.dirname, "servers/events.ts")]);
   const call = await callsOf(server.url);
   const alone: number[] = [];
   for (let round = 0; round <= rounds; round += 1) alone.push(await cpuOf(server.pid, calls, call));
@@ -52,31 +53,32 @@ export async function measureEvents(
   await call();
   await streaming.clients.ended(1);
   const sent = streaming.clients.take();
-  const bareClients = await openClients(bare.url, clients);
-  const post = async () => void (await (await fetch(bare.url, { method: "POST", body: sent })).text());
-  const copying: Streaming = { pid: bare.pid, send: post, clients: bareClients };
-  const counts = new Map([
-    [streaming, 1],
-    [copying, 0],
-  ]);
-  const samples = new Map<Streaming, number[]>([
-    [streaming, []],
-    [copying, []],
-  ]);
+  const copying = async (): Promise<Streaming> => {
+    const { pid, url } = await processes.start([join(import.meta.dirname, "servers/events.ts")]);
+    const send = async () => void (await (await fetch(url, { method: "POST", body: sent })).text());
+    return { pid, send, clients: await openClients(url, clients) };
+  };
+  const samples = [
+    { each: streaming, count: 1, micros: [] as number[] },
+    ...[await copying(), await copying()].map((each) => ({ each, count: 0, micros: [] as number[] })),
+  ];
   for (let round = 0; round <= rounds; round += 1) {
-    for (const [each, times] of samples) {
-      const micros = await cpuOf(each.pid, calls, async () => {
+    for (const sample of samples) {
+      const { each, micros } = sample;
+      const cpu = await cpuOf(each.pid, calls, async () => {
         await each.send();
-        const count = (counts.get(each) ?? 0) + 1;
-        counts.set(each, count);
-        await each.clients.ended(count);
+        sample.count += 1;
+        await each.clients.ended(sample.count);
       });
-      times.push(micros);
+      micros.push(cpu);
     }
   }
-  for (const { clients } of samples.keys()) clients.close();
+  for (const { each } of samples) each.clients.close();
+  await processes.stopAll();
   // The first round warms up.
-  const [ours = [], theirs = [], without = []] = [...samples.values(), alone].map((times) => times.slice(1));
+  const [ours = [], theirs = [], again = [], without = []] = [...samples.map(({ micros }) => micros), alone].map(
+    (micros) => micros.slice(1),
+  );
   const streamed = ours.map((micros, round) => micros - (without[round] ?? 0));
   const row = (label: string, values: readonly number[]) => [label, spread(values)];
   print(
@@ -92,8 +94,12 @@ export async function measureEvents(
       ],
     ),
   );
-  const ratios = streamed.map((micros, round) => micros / (theirs[round] ?? Number.NaN));
-  print(`CPU of the events through Toolgate, without the call, ÷ node:http: ${spread(ratios, 2)}.`);
+  return [
+    {
+      ...{ figure: `events of a call to ${clients} clients ÷ node:http, CPU`, limit: 2, unit: "×" },
+      ...{ values: ratios(streamed, theirs), control: ratios(again, theirs) },
+    },
+  ];
 }
 
 /** Returns the CPU time of a server for each of some requests, in µs. */

@@ -4,8 +4,10 @@ import { once } from "node:events";
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
+import type { Goal } from "./goals.ts";
 import type { Processes } from "./processes.ts";
 import { spread, table } from "./report.ts";
+import { ratios } from "./rounds.ts";
 import { startToolgate } from "./toolgate.ts";
 
 /** Sizes of the measurement. */
@@ -22,6 +24,8 @@ interface Pair {
   readonly label: string;
   readonly bareLabel: string;
   readonly times: number;
+  /** The most that ours may take, as a multiple of the other. */
+  readonly limit?: number;
   ours(): Promise<void>;
   bare(): Promise<void>;
 }
@@ -34,34 +38,34 @@ export async function measureHooks(
   processes: Processes,
   { rounds, programs, requests }: HooksPlan,
   print: (text: string) => void,
-): Promise<void> {
+): Promise<Goal[]> {
   const { status } = spawnSync(process.execPath, ["build/package.ts"], {
     cwd: root,
     stdio: ["ignore", "ignore", "inherit"],
   });
   if (status !== 0) throw new Error(`build/package.ts ended with ${status}`);
   const rows: string[][] = [];
-  for (const { label, bareLabel, times, ours, bare } of await makePairs(processes, { programs, requests })) {
-    const samples: { ours: number; bare: number }[] = [];
+  const goals: Goal[] = [];
+  for (const { label, bareLabel, times, limit, ours, bare } of await makePairs(processes, { programs, requests })) {
+    const samples = [ours, bare, bare].map((work) => ({ work, ms: [] as number[] }));
     // The first round warms up.
-    for (let round = 0; round <= rounds; round += 1) {
-      const first = round % 2 === 0 ? await time(ours, times) : undefined;
-      const bareMs = await time(bare, times);
-      samples.push({ ours: first ?? (await time(ours, times)), bare: bareMs });
-    }
-    const counted = samples.slice(1);
-    const spreadOf = (value: (sample: { ours: number; bare: number }) => number) => spread(counted.map(value), 2);
-    rows.push([
-      `${label} beside ${bareLabel}`,
-      spreadOf((sample) => sample.ours),
-      spreadOf((sample) => sample.bare),
-      spreadOf((sample) => sample.ours / sample.bare),
-    ]);
+    for (let round = -1; round < rounds; round += 1)
+      for (const { work, ms } of round % 2 === 0 ? samples : samples.toReversed()) {
+        const mean = await time(work, times);
+        if (round >= 0) ms.push(mean);
+      }
+    const [measured = [], least = [], again = []] = samples.map(({ ms }) => ms);
+    const values = ratios(measured, least);
+    rows.push([`${label} beside ${bareLabel}`, spread(measured, 2), spread(least, 2), spread(values, 2)]);
+    if (limit !== undefined)
+      goals.push({ figure: `${label} ÷ ${bareLabel}`, limit, unit: "×", values, control: ratios(again, least) });
   }
+  await processes.stopAll();
   print(
     `Median (min–max) of ${rounds} rounds: one PreToolUse at a time, of a web search that a rule allows; the service stores each in SQLite on disk.`,
   );
   print(table(["", "ours, ms", "bare, ms", "ours ÷ bare"], rows));
+  return goals;
 }
 
 async function makePairs(processes: Processes, { programs, requests }: Omit<HooksPlan, "rounds">): Promise<Pair[]> {
@@ -81,7 +85,7 @@ async function makePairs(processes: Processes, { programs, requests }: Omit<Hook
     {
       label: "`hook.cjs claude`, a process",
       bareLabel: "`node -e 0`",
-      times: programs,
+      ...{ times: programs, limit: 1.7 },
       ours: () => run(processes.folder, ["dist/hook.cjs", "claude", ...flags], hook()),
       bare: () => run(processes.folder, ["-e", "0"]),
     },

@@ -1,4 +1,5 @@
 /** `npm run bench`: measures the cost of a call here and at other servers, side by side on this machine. */
+import { loadavg } from "node:os";
 import { parseArgs } from "node:util";
 import { measureAiSdk } from "./ai-sdk.ts";
 import { measureAsks } from "./asks.ts";
@@ -8,35 +9,38 @@ import { type CostPlan, compareCosts } from "./commits/cost.ts";
 import { ours, peers } from "./competitors.ts";
 import { measureCopies } from "./copies.ts";
 import { measureCorpora } from "./corpora.ts";
-import { type EnginePlan, measureEngine } from "./engine/engine.ts";
+import { measureDurable } from "./durable/durable.ts";
 import { type EventsPlan, measureEvents } from "./events.ts";
 import { measureFiles } from "./files.ts";
+import { type Goal, goalsTable } from "./goals.ts";
 import { type HooksPlan, measureHooks } from "./hooks.ts";
 import { type LinesPlan, measureLines } from "./lines.ts";
 import { type LspPlan, measureLsp } from "./lsp.ts";
-import { measureMcp } from "./mcp.ts";
 import { measureNotices, type NoticesPlan } from "./notices.ts";
 import { writeSection } from "./page.ts";
+import { measurePeers } from "./peers.ts";
 import { measurePermission, type PermissionPlan } from "./permission.ts";
 import { measurePipeline } from "./pipeline/pipeline.ts";
 import { createProcesses, type Processes } from "./processes.ts";
 import { profile } from "./profile.ts";
 import { measureRepeats } from "./repeats.ts";
-import { machineLine, ratesTable, ratiosTable, targetsList } from "./report.ts";
-import { runRounds } from "./rounds.ts";
+import { machineLine } from "./report.ts";
 import { measureSandbox, type SandboxPlan } from "./sandbox/sandbox.ts";
-import { measureScale, type ScalePlan } from "./scale/scale.ts";
+import { measureScale, measureShared, type ScalePlan, type SharedPlan } from "./scale/scale.ts";
 import { measureServiceStart, type ServiceStartPlan } from "./service-start.ts";
 import { measureSimulation, type SimulatePlan } from "./simulate.ts";
 import { measureStart } from "./start.ts";
-import { measureStreams } from "./streams.ts";
 import { measureTests } from "./tests.ts";
-import { measureToolProcess } from "./tool-process.ts";
 import { measureTools, type ToolsPlan } from "./tools/tools.ts";
 import { measureWaits } from "./waits.ts";
+import { measureCalls } from "./workers/calls.ts";
+import { measureOtherReplica } from "./workers/other-replica.ts";
 import { measureWorkers, type WorkersPlan } from "./workers/workers.ts";
 
 const usage = `npm run bench                       tools, permission, peers, scale, then attacks: about 20 minutes
+npm run bench -- --goals            only what has a goal, in one table: about half an hour
+npm run bench -- --durable          only a call and a wait, beside Restate and DBOS on PostgreSQL: six minutes
+npm run bench -- --peers            only an echo by each way to call us, beside other servers: seven minutes
 npm run bench -- --tools            only the tools, beside the least that does the same
 npm run bench -- --permission       only decisions and command lines: some seconds
 npm run bench -- --scale            only replicas, permission requests, watchers and long sessions
@@ -51,10 +55,7 @@ npm run bench -- --repeats          only the lines that are asked again because 
 npm run bench -- --sandbox          only the start of a command in the sandbox, and the index of names: a minute
 npm run bench -- --start            only the CPU time of short command lines, and memory and starts of a service with 100,000 calls:
                                     two minutes
-npm run bench -- --mcp              only tools/call over MCP, beside the SDK's own server
 npm run bench -- --copies           only calls that wait for copies of Redis, beside those that do not: two minutes
-npm run bench -- --streams          only calls on one stream, beside CallTool and a bare stream
-npm run bench -- --tool-process     only calls of a tool file, beside the built-in echo
 npm run bench -- --ai-sdk           only runs of the AI SDK with one tool call, beside a local tool
 npm run bench -- --hooks            only the hooks of Claude Code, beside an empty program and a bare HTTP exchange
 npm run bench -- --events           only the events of opencode's API to 200 clients, beside a bare server: half a minute
@@ -66,7 +67,6 @@ npm run bench -- --tests            only npm test: files, tests, wall and CPU ti
 npm run bench -- --compare COMMIT   this checkout and a commit, interleaved; --rounds N (10): about 12 minutes
 npm run bench -- --cost COMMIT      what a call and an answer cost on both stores, beside a commit and a control; --rounds N (10):
                                     about 10 minutes
-npm run bench -- --engine COMMIT    what calls and waits cost, beside a commit and the MCP SDK; --rounds N (10): about 25 minutes
 npm run bench -- --profile NAME     CPU profile of one: ${[...ours, ...peers].map(({ key }) => key).join(", ")}
 
 --write    also replaces the measured sections of bench/results.md
@@ -74,22 +74,34 @@ npm run bench -- --profile NAME     CPU profile of one: ${[...ours, ...peers].ma
 
 // What does more takes longer until all of it is compiled.
 const full = { warmUp: 12_000, rounds: 5, ms: 1_500 };
-const short = { warmUp: 300, rounds: 2, ms: 300 };
+const short = { warmUp: 100, rounds: 2, ms: 150 };
 
-// Clients of the other setups are idle meanwhile, and their connections are closed after two minutes.
+// Clients of the others are idle during a warm-up, and their connections are closed after two minutes.
+const fullPeers = { warmUp: 4_000, rounds: 20, ms: 600 };
+const fullDurable = { warmUp: 1_000, rounds: 12, ms: 1_200 };
+const shortDurable = { warmUp: 20, rounds: 1, ms: 200 };
+
 const fullCopies = { ...full, warmUp: 2_000 };
 
-const fullScale: ScalePlan = {
-  rates: { ...full, warmUp: 4_000 },
+const fullShared: SharedPlan = {
+  rates: { warmUp: 4_000, rounds: 20, ms: 800 },
   answers: { warmUp: 200, answers: 1_000 },
   asks: { sessions: 200, asksEach: 50, idleMs: 22_000 },
+  lists: { few: 100, many: 10_000, rounds: 20, ms: 300 },
+};
+const shortShared: SharedPlan = {
+  rates: short,
+  answers: { warmUp: 5, answers: 20 },
+  asks: { sessions: 8, asksEach: 10, idleMs: 500 },
+  lists: { few: 20, many: 60, rounds: 2, ms: 50 },
+};
+const fullScale: ScalePlan = {
+  ...fullShared,
   watchers: { watchers: 1_000, events: 9_999 },
   history: { warmUp: 4_000, earlier: [10, 1_000, 100_000], rounds: 9, calls: 1_000 },
 };
 const shortScale: ScalePlan = {
-  rates: short,
-  answers: { warmUp: 5, answers: 20 },
-  asks: { sessions: 8, asksEach: 10, idleMs: 500 },
+  ...shortShared,
   watchers: { watchers: 120, events: 99 },
   history: { warmUp: 300, earlier: [10, 100, 1_000], rounds: 2, calls: 100 },
 };
@@ -109,9 +121,9 @@ const shortSimulate: SimulatePlan = { decisions: 500, lines: 50 };
 const fullLines: LinesPlan = { rounds: 5, besideMs: 10_000 };
 const shortLines: LinesPlan = { rounds: 1, besideMs: 300 };
 
-const fullEvents: EventsPlan = { rounds: 9, calls: 100, clients: 200 };
+const fullEvents: EventsPlan = { rounds: 20, calls: 50, clients: 200 };
 const shortEvents: EventsPlan = { rounds: 1, calls: 5, clients: 10 };
-const fullHooks: HooksPlan = { rounds: 9, programs: 10, requests: 200 };
+const fullHooks: HooksPlan = { rounds: 20, programs: 10, requests: 200 };
 const shortHooks: HooksPlan = { rounds: 1, programs: 1, requests: 10 };
 
 const fullNotices: NoticesPlan = { delays: 100, rounds: 10, steps: 200, requests: 2_000 };
@@ -135,24 +147,11 @@ const shortCompare: ComparePlan = { warmUp: 100, ms: 200, toolMs: 100, files: 20
 const fullCost: CostPlan = { warmUp: 1_500, ms: 3_000 };
 const shortCost: CostPlan = { warmUp: 50, ms: 200 };
 
-const fullEngine: EnginePlan = {
-  ...{ warmUp: 4_000, ms: 1_500, asks: 5_000 },
-  answers: { warmUp: 50, answers: 300 },
-  race: { sessions: 200, asksEach: 50, idleMs: 2_000, every: 10 },
-  recovery: { asks: 5_000, rounds: 9 },
-};
-const shortEngine: EnginePlan = {
-  ...{ warmUp: 100, ms: 200, asks: 40 },
-  answers: { warmUp: 5, answers: 20 },
-  race: { sessions: 8, asksEach: 10, idleMs: 500, every: 1 },
-  recovery: { asks: 100, rounds: 2 },
-};
-
 const fullAttacks: AttacksPlan = { quietMs: 1_000, attackMs: 2_500, restMs: 1_000 };
 const shortAttacks: AttacksPlan = { quietMs: 100, attackMs: 500, restMs: 200 };
 
 const fullWorkers: WorkersPlan = {
-  calls: { ...full, warmUp: 4_000 },
+  calls: { warmUp: 4_000, rounds: 20, ms: 400 },
   cancel: { calls: 100 },
   hostile: { warmUp: 4_000, ms: 3_000 },
   idle: { workers: 1_000, idleMs: 30_000, warmUp: 4_000, ms: 3_000 },
@@ -168,6 +167,9 @@ const shortWorkers: WorkersPlan = {
 
 type Print = (text: string) => void;
 
+/** Time after which a server seems to hang. */
+const maxMinutes = 60;
+
 const { values: options, positionals: files } = readOptions();
 const { quick = false } = options;
 if (options.help) print(usage);
@@ -177,7 +179,6 @@ async function run(): Promise<void> {
   if (quick && options.write) fail("--quick measures too little to write; leave out one of the two");
   const processes = createProcesses();
   // A server that hangs must not hang the caller of the bench.
-  const maxMinutes = options.engine === undefined ? 40 : 120;
   const hangs = () => fail(`the bench did not end within ${maxMinutes} minutes; a server seems to hang`);
   setTimeout(hangs, maxMinutes * 60_000).unref();
   try {
@@ -188,7 +189,10 @@ async function run(): Promise<void> {
   }
 }
 
-type Section = readonly [name: string, measure: (processes: Processes, print: Print) => Promise<void>];
+type Section = readonly [
+  name: string,
+  measure: (processes: Processes, print: Print) => Promise<readonly Goal[]> | Promise<void>,
+];
 
 /** Lists what the options ask for; the usual sections if they name none. */
 function selectSections(): Section[] {
@@ -196,7 +200,7 @@ function selectSections(): Section[] {
   const usual: Section[] = [
     ["tools", (processes, print) => measureTools(processes, quick ? shortTools : fullTools, print)],
     ["permission", (_, print) => measurePermission(quick ? shortPermission : fullPermission, print)],
-    ["peers", measurePeers],
+    ["peers", (processes, print) => measurePeers(processes, quick ? short : fullPeers, print)],
     ["scale", (processes, print) => measureScale(processes, quick ? shortScale : fullScale, print)],
     ["attacks", (processes, print) => measureAttacks(processes, quick ? shortAttacks : fullAttacks, print)],
   ];
@@ -205,7 +209,8 @@ function selectSections(): Section[] {
     ["files", ({ folder }, print) => measureFiles(folder, print)],
     ["compare", compare],
     ["cost", compareCost],
-    ["engine", compareEngines],
+    ["goals", measureGoals],
+    ["durable", (processes, print) => measureDurable(processes, quick ? shortDurable : fullDurable, print)],
     ["lines", (processes, print) => measureLines(processes, quick ? shortLines : fullLines, print)],
     ["asks", (processes, print) => (files.length > 0 ? measureCorpora : measureAsks)(processes, print, files)],
     [
@@ -215,10 +220,7 @@ function selectSections(): Section[] {
     ["repeats", (processes, print) => measureRepeats(processes, { rounds: quick ? 1 : 5 }, print)],
     ["sandbox", ({ folder }, print) => measureSandbox(folder, quick ? shortSandbox : fullSandbox, print)],
     ["start", measureStarts],
-    ["mcp", (processes, print) => measureMcp(processes, quick ? short : full, print)],
     ["copies", (processes, print) => measureCopies(processes, quick ? short : fullCopies, print)],
-    ["streams", (processes, print) => measureStreams(processes, quick ? short : full, print)],
-    ["tool-process", (processes, print) => measureToolProcess(processes, quick ? short : full, print)],
     ["events", (processes, print) => measureEvents(processes, quick ? shortEvents : fullEvents, print)],
     ["ai-sdk", (processes, print) => measureAiSdk(processes, quick ? shortAiSdk : fullAiSdk, print)],
     ["hooks", (processes, print) => measureHooks(processes, quick ? shortHooks : fullHooks, print)],
@@ -234,34 +236,44 @@ function selectSections(): Section[] {
 }
 
 /** Prints a section, under a line about the machine, and writes it to the page on request. */
-async function runSection(name: string, measure: (print: Print) => Promise<void>): Promise<void> {
+async function runSection(name: string, measure: (print: Print) => ReturnType<Section[1]>): Promise<void> {
   const texts: string[] = [];
   const show = (text: string) => {
     texts.push(text);
     print(text);
   };
   show(machineLine(new Date()));
-  await measure(show);
+  const goals = await measure(show);
+  if (goals !== undefined) show(goalsTable(goals));
   if (options.write) await writeSection(name, texts.join("\n\n"));
 }
 
-async function measurePeers(processes: Processes, print: Print): Promise<void> {
-  const plan = quick ? short : full;
-  const rounds = await runRounds(processes, plan);
-  print(
-    `Median (min–max) of ${plan.rounds} rounds of ${plan.ms / 1_000} s each: an echo of 1 KiB, 16 calls open at a time.`,
-  );
-  print(
-    "Toolgate writes every call to SQLite on disk. The others store nothing, except those with SQLite, which store one row a call. MCP is called by another client (HTTP/1.1), so compare its CPU, not its rate.",
-  );
-  print(ratesTable(rounds));
-  print(ratiosTable(rounds));
-  print(targetsList(rounds));
+async function measureStarts(processes: Processes, print: Print): Promise<Goal[]> {
+  const goals = measureStart(quick ? 2 : 20, print);
+  return [...goals, ...(await measureServiceStart(processes, quick ? shortServiceStart : fullServiceStart, print))];
 }
 
-async function measureStarts(processes: Processes, print: Print): Promise<void> {
-  measureStart(quick ? 2 : 20, print);
-  await measureServiceStart(processes, quick ? shortServiceStart : fullServiceStart, print);
+/** Measures all that has a goal; what the parts print beside their goals goes to the terminal only. */
+async function measureGoals(processes: Processes): Promise<Goal[]> {
+  const workers = quick ? shortWorkers.calls : fullWorkers.calls;
+  const parts: (() => Promise<readonly Goal[]>)[] = [
+    // First: a process that has measured much takes longer to start others.
+    () => measureHooks(processes, quick ? shortHooks : fullHooks, print),
+    () => measureStarts(processes, print),
+    () => measureSandbox(processes.folder, quick ? shortSandbox : { ...fullSandbox, sizes: [] }, print),
+    () => measurePeers(processes, quick ? short : fullPeers, print),
+    () => measureDurable(processes, quick ? shortDurable : fullDurable, print),
+    () => measureCalls(processes, workers, print, ["TypeScript"]),
+    () => measureOtherReplica(processes, workers, print),
+    () => measureShared(processes, quick ? shortShared : fullShared, print),
+    () => measureEvents(processes, quick ? shortEvents : fullEvents, print),
+  ];
+  const goals: Goal[] = [];
+  for (const part of parts) {
+    const [load = 0] = loadavg();
+    goals.push(...(await part()).map((goal) => ({ ...goal, load })));
+  }
+  return goals;
 }
 
 async function compare(processes: Processes, print: Print): Promise<void> {
@@ -272,11 +284,6 @@ async function compare(processes: Processes, print: Print): Promise<void> {
 async function compareCost(processes: Processes, print: Print): Promise<void> {
   const plan = { ...(quick ? shortCost : fullCost), rounds: roundsOf() };
   await compareCosts(processes, options.cost ?? "HEAD", plan, print);
-}
-
-async function compareEngines(processes: Processes, print: Print): Promise<void> {
-  const plan = { ...(quick ? shortEngine : fullEngine), rounds: roundsOf() };
-  await measureEngine(processes, options.engine ?? "HEAD", plan, print);
 }
 
 function roundsOf(): number {
@@ -308,25 +315,23 @@ function readOptions() {
       repeats: flag,
       sandbox: flag,
       start: flag,
-      mcp: flag,
       copies: flag,
       events: flag,
       hooks: flag,
       lsp: flag,
       notices: flag,
-      streams: flag,
-      "tool-process": flag,
       "ai-sdk": flag,
       waits: flag,
       workers: flag,
       tests: flag,
       peers: flag,
+      goals: flag,
+      durable: flag,
     };
     const options = {
       ...sections,
       compare: text,
       cost: text,
-      engine: text,
       rounds: text,
       profile: text,
       quick: flag,

@@ -1,5 +1,5 @@
-import { Agent, type IncomingHttpHeaders, request } from "node:http";
 import * as z from "zod";
+import { createHttpClient } from "./http-client.ts";
 
 /** Calls one tool of an MCP server; resolves to the text it returned. */
 export type McpCall = (id: number, tool: string, args: Readonly<Record<string, unknown>>) => Promise<string>;
@@ -39,27 +39,11 @@ export function createModernMcpClient(url: string, headers: Readonly<Record<stri
   };
 }
 
-type Post = (
-  message: object,
-  more?: Readonly<Record<string, string>>,
-) => Promise<{ status: number | undefined; headers: IncomingHttpHeaders; body: string }>;
-
-function createPost(url: string): Post {
-  const agent = new Agent({ keepAlive: true });
+function createPost(url: string) {
+  const exchange = createHttpClient(url);
   const headers = { "content-type": "application/json", accept: "application/json, text/event-stream" };
-  return (message, more = {}) =>
-    new Promise((resolve, reject) => {
-      const sent = request(url, { method: "POST", agent, headers: { ...headers, ...more } }, (response) => {
-        const chunks: Buffer[] = [];
-        response.on("data", (chunk: Buffer) => chunks.push(chunk));
-        response.on("error", reject);
-        response.on("end", () =>
-          resolve({ status: response.statusCode, headers: response.headers, body: Buffer.concat(chunks).toString() }),
-        );
-      });
-      sent.on("error", reject);
-      sent.end(JSON.stringify({ jsonrpc: "2.0", ...message }));
-    });
+  return (message: object, more: Readonly<Record<string, string>> = {}) =>
+    exchange(url, { jsonrpc: "2.0", ...message }, { ...headers, ...more });
 }
 
 const result = z.object({ result: z.object({ content: z.tuple([z.object({ text: z.string() })]) }) });

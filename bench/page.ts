@@ -1,10 +1,12 @@
 import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 
-const page = join(import.meta.dirname, "results.md");
+const results = join(import.meta.dirname, "results.md");
+const goals = join(import.meta.dirname, "../docs/internals/performance.md");
 
-/** Replaces the text between the markers of a section of bench/results.md, or adds the section. */
+/** Replaces the text between the markers of a section of bench/results.md, or adds the section; what has goals has its own page. */
 export async function writeSection(name: string, content: string): Promise<void> {
+  const page = name === "goals" ? goals : results;
   await writeFile(page, replaceSection(await readFile(page, "utf8"), name, content));
 }
 

@@ -1,55 +1,16 @@
 import { execFileSync } from "node:child_process";
 import { cpus, loadavg } from "node:os";
-import { type Competitor, type Ours, ours, peers } from "./competitors.ts";
-import type { Sample } from "./load.ts";
-import type { Rounds } from "./rounds.ts";
 
 /** The machine and the commit, in one line: without it no figure means anything. */
 export function machineLine(date: Date): string {
   const cores = cpus();
   const [{ model } = { model: "unknown CPU" }] = cores;
   const [load = 0] = loadavg();
-  const commit = execFileSync("git", ["describe", "--always", "--dirty"], {
+  const commit = execFileSync("git", ["describe", "--always", "--dirty", "--exclude=*"], {
     cwd: import.meta.dirname,
     encoding: "utf8",
   }).trim();
   return `${model.trim()}, ${cores.length} cores (shared with the client; load before it began ${load.toFixed(1)}), Node ${process.versions.node}, commit ${commit}, ${date.toISOString().slice(0, 10)}.`;
-}
-
-/** Every competitor's rate and cost. */
-export function ratesTable(rounds: Rounds): string {
-  const row = ({ key, label }: Competitor) => {
-    const samples = samplesOf(rounds, key);
-    const rate = spread(samples.map(({ callsPerSecond }) => callsPerSecond));
-    return [label, rate, spread(samples.map(({ cpuPerCall }) => cpuPerCall))];
-  };
-  return table(["", "calls/s", "server CPU µs/call"], [...ours, ...peers].map(row));
-}
-
-/** Server CPU of ours ÷ that of each peer, each ratio from the samples of one round. */
-export function ratiosTable(rounds: Rounds): string {
-  const row = (peer: Competitor) => [peer.label, ...ours.map(({ key }) => spread(ratios(rounds, key, peer.key), 2))];
-  return table(["CPU per call, ours ÷", ...ours.map(({ label }) => label)], peers.map(row));
-}
-
-/** Compares the ratios with their targets; a missed one is reported and fails nothing. */
-export function targetsList(rounds: Rounds): string {
-  const line = ({ key, label }: Ours, peer: string, limit: number) => {
-    const ratio = median(ratios(rounds, key, peer));
-    const verdict = ratio <= limit ? "reached" : "not reached";
-    const name = peers.find((one) => one.key === peer)?.label;
-    return `- ${label}: ${ratio.toFixed(2)} × ${name}; target ≤ ${limit.toFixed(1)}: ${verdict}`;
-  };
-  return ours.flatMap((one) => [line(one, "mcp", 1), line(one, one.bare, 1.6)]).join("\n");
-}
-
-function samplesOf(rounds: Rounds, key: string): readonly Sample[] {
-  return rounds.get(key) ?? [];
-}
-
-function ratios(rounds: Rounds, key: string, peer: string): number[] {
-  const theirs = samplesOf(rounds, peer);
-  return samplesOf(rounds, key).map(({ cpuPerCall }, round) => cpuPerCall / (theirs[round]?.cpuPerCall ?? Number.NaN));
 }
 
 /** Compares a figure with its target; a missed one is reported and fails nothing. */

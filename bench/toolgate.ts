@@ -18,12 +18,6 @@ export interface Toolgate {
   connect(principal: Principal): Http2Client;
 }
 
-/** Another version of the service to measure: its entry point, and a name that distinguishes its processes. */
-export interface ServiceVersion {
-  readonly main?: string;
-  readonly name?: string;
-}
-
 /**
  * Starts the service as users do. `rules` are lines of its `[permission]`, `settings` come behind its tokens; `main` is the entry point
  * of another version.

@@ -1,4 +1,4 @@
-import { execFile, spawn } from "node:child_process";
+import { execFile, execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
@@ -148,6 +148,8 @@ const counted = [...pages, "AGENTS.md", "SECURITY.md", "sdk/python/README.md", "
 
 /** The table that `npm run test:agents` writes. */
 const measuredTable = /<!-- measured: .*?<!-- end -->/s;
+/** The table that `npm run bench -- --goals --write` writes. */
+const goalsTable = /<!-- bench:goals -->.*?<!-- \/bench:goals -->/s;
 
 test("the measured table of agents and the code agree on what runs a tool, and on the versions", () => {
   const [table = ""] = measuredTable.exec(text("docs/agents/README.md")) ?? [];
@@ -178,8 +180,26 @@ test("the measured table of agents and the code agree on what runs a tool, and o
 });
 
 test("all pages together have at most 41,450 words", () => {
-  const words = counted.map((page) => text(page).replace(measuredTable, "").split(/\s+/).length);
+  const words = counted.map(
+    (page) => text(page).replace(measuredTable, "").replace(goalsTable, "").split(/\s+/).length,
+  );
   expect(words.reduce((sum, count) => sum + count, 0)).toBeLessThanOrEqual(41_450);
+});
+
+test("no table of the bench was measured before the last release", () => {
+  const git = (...args: string[]) => execFileSync("git", args, { cwd: root, encoding: "utf8" }).trim();
+  const [heading = ""] = /^## \d.*$/m.exec(text("CHANGELOG.md")) ?? [];
+  const release = git("log", "-1", "--format=%H", `-S${heading}`, "--", "CHANGELOG.md");
+  const tables = ["bench/results.md", "docs/internals/performance.md"].map(text).join("\n");
+  const commits = [...tables.matchAll(/, (?:stored by )?commit ([0-9a-f]{7,40})/g)].map(([, commit = ""]) => commit);
+  expect(commits.length).toBeGreaterThanOrEqual(15);
+  // Throws on a commit that is not in the history either.
+  const later = new Set(git("rev-list", `${release}..HEAD`).split("\n"));
+  const isStale = (commit: string) => {
+    const full = git("rev-parse", "--verify", `${commit}^{commit}`);
+    return full !== release && !later.has(full);
+  };
+  expect([...new Set(commits)].filter(isStale)).toEqual([]);
 });
 
 test.each(pages)("the links of %s lead to files that exist", (page) => {

@@ -7,8 +7,10 @@ import { createMountPlanner } from "../../src/sandbox/plan-files.ts";
 import { openSandbox, type Sandbox } from "../../src/sandbox/sandbox.ts";
 import { judgeBy } from "../../src/testing.ts";
 import { createPipes } from "../../src/tools/process/run-command.ts";
-import { percentile, spread, table, target } from "../report.ts";
-import { makeTree } from "./tree.ts";
+import type { Goal } from "../goals.ts";
+import { percentile, spread, table } from "../report.ts";
+import { ratios } from "../rounds.ts";
+import { hiddenFiles, makeTree } from "./tree.ts";
 
 /** Sizes of the measurements. */
 export interface SandboxPlan {
@@ -19,15 +21,12 @@ export interface SandboxPlan {
   readonly sizes: readonly number[];
 }
 
-/** The start of a command line with everything on, in ms. */
-const maxStartMs = 15;
-
 /** Measures what the sandbox adds to the start of a command, and the index of names by the size of a workspace. */
 export async function measureSandbox(
   folder: string,
   { rounds, files, sizes }: SandboxPlan,
   print: (text: string) => void,
-): Promise<void> {
+): Promise<Goal[]> {
   const workspace = treeOf(folder, files);
   const pipes = createPipes();
   const settings = { pipes, agents: new Map(), writable: [], hidden: [], temporary: join(folder, "temporary") };
@@ -35,19 +34,19 @@ export async function measureSandbox(
     openSandbox({ wanted: { profile: "workspace-write", network }, ...settings });
   const [closed, proxied] = [await sandboxOf("none"), await sandboxOf("proxy")];
   if (closed.problem !== undefined) throw new Error(closed.problem);
+  const timesOf = (name: string) => times.get(name) ?? [];
+  let times = new Map<string, number[]>();
   try {
     const starts = startsOf({ closed, proxied, workspace });
-    const times = await measureStarts(starts, rounds);
+    times = await measureStarts(starts, rounds);
     print(
       `Start and end of \`bash -c true\` in a workspace of ${count(files)} files, ${rounds} interleaved rounds, ms.`,
     );
     const row = (name: string) => {
-      const all = times.get(name) ?? [];
+      const all = timesOf(name);
       return [name, ...[0.5, 0.9].map((share) => percentile(all, share).toFixed(1)), spread(all, 1)];
     };
     print(table(["", "p50", "p90", "median (min–max)"], Object.keys(starts).map(row)));
-    const last = times.get(everything) ?? [];
-    print(target(`the start with everything on ${count(files)} files`, percentile(last, 0.5), maxStartMs, "ms", 1));
     print(await measureFirst(proxied, workspace, Math.max(3, Math.ceil(rounds / 4))));
   } finally {
     closed.close();
@@ -55,9 +54,20 @@ export async function measureSandbox(
     await pipes.close();
   }
   print(await measureIndex(folder, sizes, rounds));
+  const control = ratios(timesOf(again), timesOf(everything));
+  const where = `a command in the sandbox, workspace of ${count(files)} files`;
+  return [
+    {
+      ...{ figure: `${where} ÷ bubblewrap with the same masks`, limit: 1.5, unit: "×", control },
+      values: ratios(timesOf(everything), timesOf(masked)),
+    },
+    { figure: where, limit: 25, unit: "ms", values: timesOf(everything), control },
+  ];
 }
 
 const everything = "everything: masks, session's network and directories, filter, limits";
+const again = "everything, the control";
+const masked = "bubblewrap alone, with its namespaces and 4 hidden files";
 
 type Start = () => Promise<unknown>;
 
@@ -66,10 +76,12 @@ function startsOf({ closed, proxied, workspace }: { closed: Sandbox; proxied: Sa
   return {
     "spawn, without a sandbox": () => run(["/bin/bash", "-c", "true"], []),
     "bubblewrap alone, with one mount": () => run(["bwrap", "--ro-bind", "/", "/", "/bin/bash", "-c", "true"], []),
+    [masked]: () => run(["bwrap", ...maskedMounts(workspace), "/bin/bash", "-c", "true"], []),
     "plan of the mounts alone, nothing is started": () => closed.hiddenFrom(masksOf(bare)),
     "sandbox without rules about files": () => confinedRun(closed, bare),
     "sandbox with 4 hidden files": () => confinedRun(closed, masksOf(bare)),
     [everything]: () => confinedRun(proxied, { ...masksOf(bare), ...sessionOf("ses_bench") }),
+    [again]: () => confinedRun(proxied, { ...masksOf(bare), ...sessionOf("ses_bench") }),
   } satisfies Record<string, Start>;
 }
 
@@ -90,6 +102,12 @@ const sessionOf = (session: string): Pick<SandboxPlace, "session" | "network"> =
     },
   },
 });
+
+/** The namespaces of a sandbox, and mounts over the files that its rules hide. */
+function maskedMounts(workspace: string): string[] {
+  const masks = hiddenFiles.flatMap((file) => ["--ro-bind", "/dev/null", join(workspace, file)]);
+  return ["--unshare-all", "--dev-bind", "/", "/", "--proc", "/proc", "--bind", workspace, workspace, ...masks];
+}
 
 /** Runs each start once in a round, in turn; the first two rounds are not counted. */
 async function measureStarts(starts: Readonly<Record<string, Start>>, rounds: number) {

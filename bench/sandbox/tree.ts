@@ -4,9 +4,11 @@ import { join } from "node:path";
 const filesPerDirectory = 10;
 const directoriesPerParent = 50;
 
+/** Files of the tree that may not be read. */
+export const hiddenFiles = [".env", "prod.env", "conf/dev.env", "conf/test.env"];
+
 /** Makes a workspace of that many files, ten in each directory. Four of them may not be read; hooks and settings are protected. */
 export function makeTree(directory: string, files: number): void {
-  const hidden = [".env", "prod.env", "conf/dev.env", "conf/test.env"];
   const guarded = [
     ".git/config",
     ".git/hooks/pre-commit",
@@ -14,11 +16,11 @@ export function makeTree(directory: string, files: number): void {
     ".github/workflows/ci.yml",
     ".npmrc",
   ];
-  for (const path of [...hidden, ...guarded]) {
+  for (const path of [...hiddenFiles, ...guarded]) {
     mkdirSync(join(directory, path, ".."), { recursive: true });
     writeFileSync(join(directory, path), "x\n");
   }
-  for (let made = hidden.length + guarded.length; made < files; made += filesPerDirectory) {
+  for (let made = hiddenFiles.length + guarded.length; made < files; made += filesPerDirectory) {
     const number = Math.floor(made / filesPerDirectory);
     const place = join(directory, `d${Math.floor(number / directoriesPerParent)}`, `e${number % directoriesPerParent}`);
     mkdirSync(place, { recursive: true });

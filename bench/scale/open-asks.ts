@@ -4,12 +4,13 @@ import type { PermissionRequest, ToolPart } from "../../gen/opencode/tool/v1/too
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { cpuTime } from "../cpu-time.ts";
 import { openSession } from "../echoes.ts";
+import type { Goal } from "../goals.ts";
 import { inspectable, liveBytes } from "../heap.ts";
 import type { Http2Client } from "../http2-client.ts";
 import type { Processes } from "../processes.ts";
 import { type RedisServer, startRedis } from "../redis.ts";
-import { median, table, target } from "../report.ts";
-import { approvers, type ServiceVersion, startToolgate, type Toolgate } from "../toolgate.ts";
+import { table } from "../report.ts";
+import { approvers, startToolgate, type Toolgate } from "../toolgate.ts";
 import { createAskingFile } from "./asking-file.ts";
 import { checkOutcomes, race } from "./race.ts";
 import { inTurn, itemOf } from "./turns.ts";
@@ -24,8 +25,6 @@ export interface OpenAsks {
   readonly redis: number;
   /** Cores that replicas and Redis use while nothing happens. */
   readonly idleCpu: number;
-  /** Median of the time in which an approver gets the first 50. */
-  readonly listMs: number;
   readonly replies: number;
   readonly replySeconds: number;
   /** From the first reply until every call has ended. */
@@ -38,19 +37,13 @@ export interface OpenAsks {
 /** Opens asks in many sessions over three replicas, then has two of four approvers answer each at once, one for it and one against. */
 export async function measureOpenAsks(
   processes: Processes,
-  {
-    sessions,
-    asksEach,
-    idleMs,
-    main,
-    name = "asks",
-  }: { sessions: number; asksEach: number; idleMs: number } & ServiceVersion,
+  { sessions, asksEach, idleMs }: { sessions: number; asksEach: number; idleMs: number },
 ): Promise<OpenAsks> {
   const asks = sessions * asksEach;
   const redis = await startRedis(processes);
   const replicas: Toolgate[] = [];
   for (const letter of ["a", "b", "c"]) {
-    const replica = { name: `${name}-${letter}`, store: redis.url, flags: [inspectable], ...(main && { main }) };
+    const replica = { name: `asks-${letter}`, store: redis.url, flags: [inspectable] };
     replicas.push(await startToolgate(processes, replica));
   }
   const filePath = await createAskingFile(replicas[0]?.workspace ?? "");
@@ -68,7 +61,6 @@ export async function measureOpenAsks(
   const idleCpu = await coresUsed([...replicas.map(({ server }) => server.pid), redis.pid], () => pause(idleMs));
   const after = await memory(replicas, redis);
   const people = approvers.map((name, index) => itemOf(replicas, index).connect(name));
-  const listMs = await timeOfList(itemOf(people, 0));
 
   const pids = replicas.map(({ server }) => server.pid);
   const cpu = () => ({ replicas: pids.reduce((sum, pid) => sum + cpuTime(pid), 0), redis: cpuTime(redis.pid) });
@@ -93,7 +85,6 @@ export async function measureOpenAsks(
     heap,
     redis: (after.redis - before.redis) / asks,
     idleCpu,
-    listMs,
     replies,
     replySeconds,
     endSeconds,
@@ -102,9 +93,9 @@ export async function measureOpenAsks(
   };
 }
 
-/** Table of costs, and the target for the answers. */
-export function openAsksReport(result: OpenAsks): string {
-  const { asks, sessions, openSeconds, heap, redis, idleCpu, listMs, replies, replySeconds, endSeconds } = result;
+/** Table of costs, and the goal for the answers. */
+export function openAsksReport(result: OpenAsks, print: (text: string) => void): Goal[] {
+  const { asks, sessions, openSeconds, heap, redis, idleCpu, replies, replySeconds, endSeconds } = result;
   const { replicaCpu, redisCpu } = result;
   const count = (value: number) => Math.round(value).toLocaleString("en");
   const rows = [
@@ -112,17 +103,18 @@ export function openAsksReport(result: OpenAsks): string {
     ["memory per open ask, in its replica", `${(heap / 1_024).toFixed(1)} KiB`],
     ["memory per open ask, in Redis", `${(redis / 1_024).toFixed(1)} KiB`],
     ["CPU of replicas and Redis while all wait", `${idleCpu.toFixed(2)} cores`],
-    ["the first 50 of them, listed", `${listMs.toFixed(1)} ms`],
     [`${count(replies)} racing replies, ${count(asks)} winners`, `${replySeconds.toFixed(1)} s`],
     ["until every call has run or is rejected", `${endSeconds.toFixed(1)} s`],
     ["CPU per reply with its calls, of replicas", `${count(replicaCpu)} µs`],
     ["CPU per reply with its calls, of Redis", `${count(redisCpu)} µs`],
   ];
-  const limit = 10;
+  print(table(["open asks, three replicas", ""], rows));
   return [
-    table(["open asks, three replicas", ""], rows),
-    target(`${count(replies)} racing replies, exactly ${count(asks)} winners`, replySeconds, limit, "s", 1),
-  ].join("\n\n");
+    {
+      figure: `${count(replies)} racing replies, exactly ${count(asks)} winners`,
+      ...{ limit: 10, unit: "s", values: [replySeconds] },
+    },
+  ];
 }
 
 interface Owned {
@@ -142,16 +134,6 @@ async function open({ client, sessionId }: Owned, count: number, filePath: strin
     if (permissions.length === count) return permissions;
     await pause(20);
   }
-}
-
-async function timeOfList(client: Http2Client): Promise<number> {
-  const times: number[] = [];
-  for (let turn = 0; turn < 51; turn += 1) {
-    const began = performance.now();
-    await client.connect(PermissionService.method.listPermissions, { pageSize: 50 });
-    times.push(performance.now() - began);
-  }
-  return median(times);
 }
 
 /** The calls of a session, when all have ended. */

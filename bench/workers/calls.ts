@@ -1,18 +1,13 @@
 import { join } from "node:path";
 import { grpcNamed, openSession } from "../echoes.ts";
+import type { Goal } from "../goals.ts";
 import { createHttp2Client } from "../http2-client.ts";
 import { type Echo, measure, timesOf } from "../load.ts";
 import type { Processes } from "../processes.ts";
-import { median, percentile, spread, table, target } from "../report.ts";
+import { percentile, spread, table } from "../report.ts";
+import { type RoundsPlan, ratios } from "../rounds.ts";
 import { startToolgate } from "../toolgate.ts";
 import { startWorker, type WorkerProgram, workerPrograms, workerTokens } from "./programs.ts";
-
-/** Size of the measurement of calls. */
-export interface CallsPlan {
-  readonly warmUp: number;
-  readonly rounds: number;
-  readonly ms: number;
-}
 
 /** A kind of call, and its samples of each round. */
 interface Kind {
@@ -30,16 +25,15 @@ interface Kind {
 }
 
 const bytes = 200;
-const maxRatio = 1.25;
-const minRate = 1_800;
 
 /** Measures calls of workers beside those of a local tool, and beside a relay that stores nothing, in turn. */
 export async function measureCalls(
   processes: Processes,
-  { warmUp, rounds, ms }: CallsPlan,
+  { warmUp, rounds, ms }: RoundsPlan,
   print: (text: string) => void,
-): Promise<void> {
-  const kinds = await startKinds(processes);
+  languages: readonly string[] = ["Go", "Python", "TypeScript"],
+): Promise<Goal[]> {
+  const kinds = await startKinds(processes, languages);
   for (const kind of kinds) await measure(targetOf(kind), { calls: warmUp });
   for (let round = 0; round < rounds; round += 1) {
     for (const kind of kinds) {
@@ -66,11 +60,15 @@ export async function measureCalls(
     ),
   );
   print(ratiosTable(kinds));
-  print(targetsList(kinds));
+  const { local, control, remote } = kindsOf(kinds);
+  return remote.map(({ label, busy }) => ({
+    ...{ figure: `${label} ÷ local tool, CPU of a call`, limit: 1.25, unit: "×", values: ratios(busy, local.busy) },
+    control: ratios(control.busy, local.busy),
+  }));
 }
 
-async function startKinds(processes: Processes): Promise<Kind[]> {
-  const programs = workerPrograms(processes.folder);
+async function startKinds(processes: Processes, languages: readonly string[]): Promise<Kind[]> {
+  const programs = workerPrograms(processes.folder).filter(({ label }) => languages.includes(label));
   const main = join(import.meta.dirname, "local-tool.ts");
   const rules = ["repeat", ...programs.map(({ tool }) => tool)].map((tool) => `${tool} = "allow"\n`).join("");
   const service = await startToolgate(processes, { name: "workers", main, rules, settings: workerTokens() });
@@ -80,7 +78,8 @@ async function startKinds(processes: Processes): Promise<Kind[]> {
     const echo = grpcNamed(tool, bytes)(client, await openSession(client));
     return { label, pid: service.server.pid, echo, isRelayed: false, ...(program && { program }), ...noSamples() };
   };
-  const kinds = [await kindOf("built-in `echo`", "echo"), await kindOf("local tool", "repeat")];
+  const kinds = [await kindOf("built-in `echo`", "echo")];
+  for (const label of [localTool, localControl]) kinds.push(await kindOf(label, "repeat"));
   for (const program of programs) {
     const { label, tool } = program;
     const command = program.command();
@@ -97,16 +96,17 @@ const noSamples = () => ({ p50: [], alone: [], busy: [], rate: [] }) satisfies P
 
 const targetOf = ({ pid, echo }: Kind) => ({ pids: [pid], echo });
 
-/** Divides the samples of a round. */
-function ratios(ours: readonly number[], theirs: readonly number[] = []): number[] {
-  return ours.map((value, round) => value / (theirs[round] ?? Number.NaN));
-}
+const [localTool, localControl] = ["local tool", "local tool, the control"];
 
-const kindsOf = (kinds: readonly Kind[]) => ({
-  local: kinds.find(({ label }) => label === "local tool"),
-  remote: kinds.filter(({ program, isRelayed }) => program && !isRelayed),
-  relayOf: (tool: string | undefined) => kinds.find(({ program, isRelayed }) => isRelayed && program?.tool === tool),
-});
+function kindsOf(kinds: readonly Kind[]) {
+  const named = (wanted: string) => kinds.find(({ label }) => label === wanted) ?? { ...noSamples() };
+  return {
+    ...{ local: named(localTool), control: named(localControl) },
+    remote: kinds.filter(({ program, isRelayed }) => program && !isRelayed),
+    relayOf: (tool: string | undefined) =>
+      kinds.find(({ program, isRelayed }) => isRelayed && program?.tool === tool) ?? { ...noSamples() },
+  };
+}
 
 function ratiosTable(kinds: readonly Kind[]): string {
   const { local, remote, relayOf } = kindsOf(kinds);
@@ -114,11 +114,14 @@ function ratiosTable(kinds: readonly Kind[]): string {
     const relay = relayOf(kind.program?.tool);
     return [
       kind.label,
-      spread(ratios(kind.alone, local?.alone), 2),
-      spread(ratios(kind.busy, local?.busy), 2),
-      spread(addedMs(kind, local), 2),
-      spread(ratios(kind.busy, relay?.busy), 2),
-      spread(ratios(kind.p50, relay?.p50), 2),
+      spread(ratios(kind.alone, local.alone), 2),
+      spread(ratios(kind.busy, local.busy), 2),
+      spread(
+        kind.p50.map((value, round) => value - (local.p50[round] ?? Number.NaN)),
+        2,
+      ),
+      spread(ratios(kind.busy, relay.busy), 2),
+      spread(ratios(kind.p50, relay.p50), 2),
     ];
   };
   const head = [
@@ -130,25 +133,4 @@ function ratiosTable(kinds: readonly Kind[]): string {
     "p50 ÷ relay",
   ];
   return table(head, remote.map(row));
-}
-
-const addedMs = (kind: Kind, local: Kind | undefined) =>
-  kind.p50.map((value, round) => value - (local?.p50[round] ?? Number.NaN));
-
-function targetsList(kinds: readonly Kind[]): string {
-  const { local, remote } = kindsOf(kinds);
-  return remote
-    .flatMap((kind) => {
-      const { label, program, busy, rate } = kind;
-      const added = median(addedMs(kind, local));
-      const calls = median(rate);
-      return [
-        target(`${label}: CPU of a call ÷ local`, median(ratios(busy, local?.busy)), maxRatio, "×"),
-        ...(program?.maxAddedMs === undefined
-          ? []
-          : [target(`${label}: p50 − local`, added, program.maxAddedMs, "ms")]),
-        `- ${label}: ${calls.toFixed(0)} calls/s with 16 open; target ≥ ${minRate}: ${calls >= minRate ? "reached" : "not reached"}`,
-      ];
-    })
-    .join("\n");
 }

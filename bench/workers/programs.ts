@@ -9,8 +9,6 @@ export interface WorkerProgram {
   readonly label: string;
   /** Its tool, which returns its text. */
   readonly tool: string;
-  /** Most that a call may take longer than a local one, at the median, in ms. */
-  readonly maxAddedMs?: number;
   /** Its command line. */
   command(): readonly [program: string, ...args: string[]];
 }
@@ -20,7 +18,7 @@ export function workerPrograms(folder: string): readonly WorkerProgram[] {
   const file = (name: string) => join(import.meta.dirname, name);
   return [
     {
-      ...{ label: "Go", tool: "echo_go", maxAddedMs: 0.5 },
+      ...{ label: "Go", tool: "echo_go" },
       command() {
         const built = join(folder, "echo-go");
         const cwd = join(import.meta.dirname, "../../sdk/go");
@@ -29,7 +27,7 @@ export function workerPrograms(folder: string): readonly WorkerProgram[] {
       },
     },
     {
-      ...{ label: "Python", tool: "echo_python", maxAddedMs: 1 },
+      ...{ label: "Python", tool: "echo_python" },
       command: () => pythonCommand(folder, file("echo.py")),
     },
     { label: "TypeScript", tool: "echo_typescript", command: () => [process.execPath, file("echo.ts")] },

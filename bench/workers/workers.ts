@@ -1,6 +1,8 @@
+import type { Goal } from "../goals.ts";
 import type { Processes } from "../processes.ts";
+import type { RoundsPlan } from "../rounds.ts";
 import { type AdoptionPlan, measureAdoption } from "./adoption.ts";
-import { type CallsPlan, measureCalls } from "./calls.ts";
+import { measureCalls } from "./calls.ts";
 import { type CancelPlan, measureCancel } from "./cancel.ts";
 import { type HostilePlan, measureHostile } from "./hostile.ts";
 import { type IdlePlan, measureIdle } from "./idle.ts";
@@ -8,7 +10,7 @@ import { measureOtherReplica } from "./other-replica.ts";
 
 /** Sizes of the measurements of workers. */
 export interface WorkersPlan {
-  readonly calls: CallsPlan;
+  readonly calls: RoundsPlan;
   readonly cancel: CancelPlan;
   readonly hostile: HostilePlan;
   readonly idle: IdlePlan;
@@ -20,11 +22,12 @@ export async function measureWorkers(
   processes: Processes,
   { calls, cancel, hostile, idle, adoption }: WorkersPlan,
   print: (text: string) => void,
-): Promise<void> {
-  await measureCalls(processes, calls, print);
-  await measureOtherReplica(processes, calls, print);
+): Promise<Goal[]> {
+  const goals = await measureCalls(processes, calls, print);
+  goals.push(...(await measureOtherReplica(processes, calls, print)));
   await measureCancel(processes, cancel, print);
   await measureHostile(processes, hostile, print);
   await measureIdle(processes, idle, print);
   await measureAdoption(processes, adoption, print);
+  return goals;
 }
