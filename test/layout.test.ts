@@ -238,7 +238,7 @@ test("files import each other in no circle", () => {
 const maxLinesOf: Readonly<Record<string, number>> = {
   agents: 4_300,
   "ai-sdk": 350,
-  approval: 2_424,
+  approval: 2_440,
   bodies: 7_100,
   call: 12_240,
   cli: 12_170,
