@@ -59,7 +59,9 @@ export function createAuthenticator(origin: string) {
       change: Partial<Assertion> = {},
     ): PasskeyReceipt {
       counter += 1;
-      const { $typeName: _, $unknown: __, ...signed } = { $typeName: "", $unknown: [], ...answer };
+      const { $typeName: _, $unknown: __, times, ...others } = { $typeName: "", $unknown: [], ...answer };
+      // An answer without a limit is signed as before there were any.
+      const signed = { ...others, ...(times > 0 && { times }) };
       const text = canonicalJson(JSON.parse(JSON.stringify(signed)));
       const challenge = sha256(Buffer.concat([Buffer.from("toolgate-answer-v1"), nonce, Buffer.from(text)]));
       const clientData = {
