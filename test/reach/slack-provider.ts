@@ -31,7 +31,7 @@ export async function startSlack() {
   const overrides: SlackOverride[] = [];
   const sockets = new Set<Duplex>();
   const acks = new Map<string, object | undefined>();
-  let [count, posted, envelopes] = [0, 0, 0];
+  let [count, opened, posted, envelopes] = [0, 0, 0, 0];
   const server = createServer((request, response) => {
     const chunks: Buffer[] = [];
     request.on("data", (chunk: Buffer) => chunks.push(chunk));
@@ -63,6 +63,7 @@ export async function startSlack() {
       `HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ${key.digest("base64")}\r\n\r\n`,
     );
     sockets.add(socket);
+    opened += 1;
     let left = Buffer.alloc(0);
     socket.on("data", (chunk: Buffer) => {
       left = Buffer.concat([left, chunk]);
@@ -95,8 +96,8 @@ export async function startSlack() {
     overrides,
     acks,
     sockets: () => sockets.size,
-    /** Number of sockets that were asked for. */
-    tickets: () => count,
+    /** Number of sockets that were opened. */
+    opened: () => opened,
     of: (method: string) => requests.filter((each) => each.method === method).map(({ body }) => body),
     /** Sends a frame to the newest socket. */
     push(frame: object) {

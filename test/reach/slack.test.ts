@@ -212,7 +212,7 @@ test.each(["sqlite", "redis"] as const)(
       .poll(() => JSON.stringify(updates(first.ts)), { timeout: 20_000 })
       .toContain("approved once by Ann (at ops)");
     expect(JSON.stringify(updates(first.ts))).not.toContain('action_id":"approve');
-    await expect.poll(slack.tickets, { timeout: 20_000 }).toBe(2);
+    await expect.poll(slack.opened, { timeout: 20_000 }).toBe(2);
     await at.isConnected();
     const late = slack.deliver(pressOf("approve", first.value, first.ts));
     await expect.poll(() => slack.acks.has(late), { timeout: 20_000 }).toBe(true);
