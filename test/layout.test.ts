@@ -55,7 +55,7 @@ const allowed: Record<string, readonly string[]> = {
   store: ["approval/ports.ts", "call/ports.ts", "call/ports", "core", "people", "reach/ports.ts"],
   call: ["approval", "config/schema.ts", "core", "policy", "reach/ports.ts", "tool"],
   reach: ["core", "policy/address.ts", "policy/wildcard.ts", "view/need.ts", "view/view-lines.ts"],
-  approval: ["core", "policy", "view/need.ts", "view/view-lines.ts"],
+  approval: ["core", "policy", "reach/ports.ts", "view/need.ts", "view/view-lines.ts"],
   "agents/connect": ["agents/hooks/agent-facts.ts", "core", "people"],
   "agents/hooks": ["core"],
   "agents/mcp": ["core/json.ts", "core/pages-of.ts", "core/within.ts", "view"],
@@ -74,7 +74,7 @@ const allowed: Record<string, readonly string[]> = {
   "bodies/skills": ["bodies/processes", "core", "tool"],
   "bodies/workers": ["bodies", "core", "policy/wildcard.ts", "tool"],
   core: [],
-  view: ["core/command-failure.ts", "core/json.ts", "core/risk-words.ts", "core/visible.ts"],
+  view: ["core/command-failure.ts", "core/current-need.ts", "core/json.ts", "core/risk-words.ts", "core/visible.ts"],
   "ai-sdk": ["client"],
   client: ["core/pages-of.ts", "core/peer-uid.ts"],
   cli: [
@@ -238,13 +238,13 @@ test("files import each other in no circle", () => {
 const maxLinesOf: Readonly<Record<string, number>> = {
   agents: 4_300,
   "ai-sdk": 350,
-  approval: 2_440,
+  approval: 2_505,
   bodies: 7_100,
   call: 12_240,
   cli: 12_170,
   client: 850,
   compose: 3_250,
-  config: 3_770,
+  config: 3_810,
   console: 9_150,
   core: 2_120,
   edge: 8_035,
@@ -253,11 +253,11 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   reach: 3_000,
   sandbox: 5_400,
   sources: 1_100,
-  store: 11_270,
+  store: 11_365,
   telemetry: 1_080,
   tool: 2_700,
   tools: 11_200,
-  view: 1_415,
+  view: 1_440,
 };
 
 const linesOf = (of: typeof sources) => of.reduce((sum, { text }) => sum + text.split("\n").length - 1, 0);

@@ -7,6 +7,7 @@ import {
   DecisionRecordSchema,
   type Grant,
   type PermissionDecision,
+  type PermissionEscalation,
   type PermissionSettled,
   type PolicyShadow,
   RecordedNeedSchema,
@@ -78,6 +79,13 @@ export function voteRecord(ask: AskRecord, votes: readonly Vote[]): DecisionReco
   if (vote === undefined) return record;
   const { by, person, method } = vote;
   return { ...record, by, ...(person && { person }), method, vote };
+}
+
+/** Builds the record of the steps that an ask takes. */
+export function escalationRecord(ask: AskRecord, due: readonly PermissionEscalation[]): DecisionRecord {
+  const { digest, id } = ask.request;
+  const record = decisionOn(ask, DecisionKind.ESCALATED, { digest, decisions: [], permissionIds: [id] });
+  return { ...record, escalations: [...due] };
 }
 
 /** The principal that decides about a grant. */

@@ -3,6 +3,7 @@ import { create, type JsonObject, type MessageInitShape, toJson } from "@bufbuil
 import {
   PermissionAction,
   type PermissionDecision,
+  PermissionEscalationSchema,
   type Question,
   QuestionSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
@@ -188,7 +189,15 @@ export function toPermissionRequest(
     always: plainPatterns(offers, plainAlways),
     ancestry: [...subject.ancestors.map((ancestor) => ancestor.id), ...(subject.session ? [subject.session.id] : [])],
     offers,
-    ...(needed && { need: needed.need }),
+    ...(needed && {
+      need: needed.need,
+      escalations: needed.escalate.map(({ afterMs, to, channels, requirement }) =>
+        create(PermissionEscalationSchema, {
+          ...{ at: (fields.created ?? 0) + afterMs, requirement },
+          ...{ to: [...to], channels: [...channels] },
+        }),
+      ),
+    }),
     decisions: decisions.filter((decision) => isAbout(decision, ask)),
     binding,
     question: (fields.question ?? []).map(visibleQuestion),

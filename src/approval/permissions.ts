@@ -14,12 +14,14 @@ import {
   type PermissionResponse,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
+import { currentNeed } from "../core/current-need.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import type { ConfiguredApprovals } from "../policy/approval-rules.ts";
 import type { ExpandedAsk, Subject } from "../policy/model.ts";
 import type { Policy } from "../policy/policy.ts";
-import { confirmationRecord, type Decider, revocationRecord } from "./decisions.ts";
+import type { NoticeSender } from "../reach/ports.ts";
+import { confirmationRecord, type Decider, escalationRecord, revocationRecord } from "./decisions.ts";
 import { type JudgedBy, judgeAsks, type UnapprovedAsk, type Verdict } from "./judge-asks.ts";
 import type { PlainAlways } from "./offers.ts";
 import { toPermissionRequest } from "./permission-request.ts";
@@ -49,6 +51,8 @@ import {
 } from "./settlements.ts";
 import { approversIn, type GroupsNow, isStillMet, meetsNeed } from "./votes.ts";
 
+type EscalationNotices = NoticeSender["escalationsOf"];
+
 /** Steps of the store that settle an answer. The life of a call reads its call with them, and starts it. */
 export type AnswerSteps = Pick<AskStore, "getAsk" | "asksOf" | "settle">;
 
@@ -64,6 +68,7 @@ export function createPermissions({
   approvals = () => undefined,
   groupsNow = ({ groups }) => groups,
   receipts,
+  escalationsOf,
   newId,
   now,
 }: {
@@ -76,6 +81,8 @@ export function createPermissions({
   /** Absent: those that the person had when they answered. */
   groupsNow?: GroupsNow;
   receipts?: ReceiptCheck | undefined;
+  /** Returns the notices of steps; absent: none. */
+  escalationsOf?: EscalationNotices | undefined;
   newId(prefix: "per" | "grt"): string;
   now(): number;
 }) {
@@ -121,8 +128,8 @@ export function createPermissions({
     note: store.recordDecisions,
     /** Denies a call's open asks, because no approver is present. */
     deny: (call: CallRef): Promise<void> => denyCall(context, call),
-    /** Settles the asks whose deadline has passed. */
-    expireAsks: (): Promise<void> => expireAsks(context),
+    /** Settles the asks whose deadline has passed, and takes the steps of others that are due. */
+    lookAtDueAsks: (): Promise<void> => lookAtDueAsks(context, escalationsOf),
     /** Finds an ask, open or settled, by its id. */
     find: store.findAsk,
     /** Lists the open asks that the caller may see, oldest first. */
@@ -184,10 +191,12 @@ export async function settleAnswer(
 /** Checks for the vote of this principal that is stored already, and leaves the request open. Throws for another one of the same id. */
 function isVoteAgain(
   { groupsNow }: ApprovalContext,
-  { request: { need, votes } }: AskRecord,
+  { request }: AskRecord,
   principal: Principal,
   response: PermissionResponse,
 ): boolean {
+  const { votes } = request;
+  const need = currentNeed(request);
   const before = votes.find(({ by }) => by === principal.id);
   if (need === undefined || before === undefined) return false;
   if (isSameAnswer(before, principal, response.replyId, answerDigest(response)))
@@ -270,9 +279,29 @@ async function denyCall(context: ApprovalContext, call: CallRef): Promise<void> 
   if (result === "retry") await denyCall(context, call);
 }
 
-/** Settles the asks whose deadline has passed, at most 100 per run. */
-async function expireAsks(context: ApprovalContext): Promise<void> {
-  for (const ask of await context.store.expiredAsks(100)) await expireAsk(context, ask);
+/** Settles the asks whose deadline has passed, and takes the steps of others that are due; at most 100 per run. */
+async function lookAtDueAsks(context: ApprovalContext, escalationsOf: EscalationNotices | undefined): Promise<void> {
+  const due = await context.store.dueAsks(100);
+  const expired = due.filter(({ request }) => request.expires <= context.now());
+  for (const ask of expired) await expireAsk(context, ask);
+  for (const ask of due) if (!expired.includes(ask)) await escalateAsk(context, ask, escalationsOf);
+}
+
+/** Takes the steps of an ask that are due. Where another replica does, or an answer comes first, the next look sees it. */
+async function escalateAsk(
+  { store, now }: ApprovalContext,
+  ask: AskRecord,
+  escalationsOf: EscalationNotices | undefined,
+): Promise<void> {
+  const { request, call, version } = ask;
+  const time = now();
+  const due = request.escalations.filter(({ at, taken }) => taken === 0 && at <= time);
+  // The clock of the store was set back since it listed the ask.
+  if (due.length === 0) return;
+  const escalations = request.escalations.map((each) => (due.includes(each) ? { ...each, taken: time } : each));
+  const notices = escalationsOf?.(request.id, due) ?? [];
+  const decisions = [escalationRecord(ask, due)];
+  await store.escalate({ call, version, request: { ...request, escalations }, notices, decisions });
 }
 
 /** Rejects a call's open asks. Undefined if none is open, or if the principal made the call. */

@@ -2,6 +2,7 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import type { AuditEntry, DecisionRecord, Grant, PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, ToolErrorReason, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
+import type { NewNotice } from "../reach/ports.ts";
 
 /**
  * All ports of approval, one interface per family. Every method is one atomic step and resolves when it is durable. A module
@@ -23,8 +24,10 @@ export interface AskStore {
   countOpenAsks(): Promise<{ count: number; oldest?: number }>;
   /** Counts the open asks of all trees whose deadline is later than this time (ms since the epoch). */
   countLongAsks(time: number): Promise<number>;
-  /** Lists open asks past their deadline. */
-  expiredAsks(limit: number): Promise<AskRecord[]>;
+  /** Lists open asks past their deadline, and those with a step that is due. */
+  dueAsks(limit: number): Promise<AskRecord[]>;
+  /** escalate_ask: takes the steps of an open ask that are due; false if none is, or a record that it was computed from has changed. */
+  escalate(escalation: Escalation): Promise<boolean>;
   /** settle_ask: of all settlements of one ask exactly one wins; it writes asks, calls, grants and events together. */
   settle(settlement: Settlement): Promise<SettleResult>;
 }
@@ -91,6 +94,17 @@ export interface Settlement {
   asksVersion?: number;
   /** True for an expiry, which counts from the deadline on; an answer counts until then (by the store's clock). */
   expired: boolean;
+}
+
+/** The steps of an ask that are taken, computed from its call at this version. */
+export interface Escalation {
+  call: CallRef;
+  version: number;
+  /** The request with the steps taken. */
+  request: PermissionRequest;
+  /** Notices for whom they add; a channel or person who has one gets no second. */
+  notices: readonly NewNotice[];
+  decisions: readonly DecisionRecord[];
 }
 
 /**

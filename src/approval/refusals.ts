@@ -13,6 +13,7 @@ import {
   type PermissionResponse,
   ToolErrorReason,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { currentNeed } from "../core/current-need.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import { proofWords } from "../view/need.ts";
@@ -72,7 +73,9 @@ export function isSameAnswer(
 export const tokenIssuer = "token";
 
 /** The person is not one of those who may approve the request. */
-export function notEligible({ id, need, person }: PermissionRequest, voter?: Person): RequestError {
+export function notEligible(request: PermissionRequest, voter?: Person): RequestError {
+  const { id, person } = request;
+  const need = currentNeed(request);
   const from = [...new Set(need?.all.flatMap((each) => each.from))];
   const isBehind = need?.otherPerson === true && voter !== undefined && person?.id === voter.id;
   const isToken = voter?.issuer === tokenIssuer && from.length === 0;

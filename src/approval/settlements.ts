@@ -19,6 +19,7 @@ import {
   type PermissionResponse,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
+import { currentNeed } from "../core/current-need.ts";
 import { canonicalJson } from "../core/json.ts";
 import { settlementRecords, voteRecord } from "./decisions.ts";
 import { coversAsk } from "./grants.ts";
@@ -294,7 +295,8 @@ function castVotes(
   );
   return (allowed.length === 0 ? [named] : allowed).map((ask): Ballot => {
     const { request } = ask;
-    if (request.need === undefined)
+    const need = currentNeed(request);
+    if (need === undefined)
       return { ask, isMet: true, ...(reply === PermissionReply.ALWAYS && { agreed: { expires, times, voters: [] } }) };
     const shown = shownBy(response, request);
     const given = ask === named ? answer : impliedAnswer(named, response, answer);
@@ -308,8 +310,8 @@ function castVotes(
       expectedDigest,
     );
     const votes = withVote(request.votes, vote);
-    const isMet = meetsNeed(request.need, approversIn(votes), groupsNow);
-    if (!isMet && votes.length > maxVotes(request.need)) throw tooManyVotes(request);
+    const isMet = meetsNeed(need, approversIn(votes), groupsNow);
+    if (!isMet && votes.length > maxVotes(need)) throw tooManyVotes(request);
     return { ask, votes, isMet, agreed: agreedOffer(votes, groupsNow) };
   });
 }

@@ -11,6 +11,7 @@ import {
   VoteSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { currentNeed } from "../core/current-need.ts";
 import { methodTooWeak, notEligible, partlyShown, reasonMissing, tokenIssuer } from "./refusals.ts";
 
 /** Returns the groups of a person now; undefined for one who was revoked. */
@@ -38,10 +39,11 @@ export function approversIn(votes: readonly Vote[]): Person[] {
 
 /** Checks if an approval still holds: the groups of the voters may have changed since. */
 export function isStillMet(
-  { need }: Pick<PermissionRequest, "need">,
+  request: Pick<PermissionRequest, "need" | "escalations">,
   settled: Pick<PermissionSettled, "votes"> | undefined,
   groupsNow: GroupsNow,
 ): boolean {
+  const need = currentNeed(request);
   return need === undefined || meetsNeed(need, approversIn(settled?.votes ?? []), groupsNow);
 }
 
@@ -55,10 +57,11 @@ const countsPersons = ({ all, otherPerson }: ApprovalNeed) => otherPerson || all
 
 /** Checks if a person is one of those who may approve a request. */
 export function mayApprove(
-  { need, person: behind }: Pick<PermissionRequest, "need" | "person">,
+  { person: behind, ...request }: Pick<PermissionRequest, "need" | "escalations" | "person">,
   voter: Person,
   groupsNow: GroupsNow,
 ): boolean {
+  const need = currentNeed(request);
   if (need === undefined) return true;
   if (need.otherPerson && behind?.id === voter.id) return false;
   if (countsPersons(need) && voter.issuer === tokenIssuer) return false;

@@ -11,6 +11,7 @@ import type { PermissionRequest, PreviewSchema } from "../../gen/opencode/tool/v
 import type { UnapprovedAsk } from "../approval/judge-asks.ts";
 import type { AskRecord } from "../approval/ports.ts";
 import { type Ask, questionPermission } from "../core/ask.ts";
+import { currentNeed } from "../core/current-need.ts";
 import type { Subject } from "../policy/model.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
 import { judgedWorkspace } from "../tool/workspace.ts";
@@ -107,13 +108,10 @@ const isHeld = ({ permissions }: Engine, asked: AskRecord, ofCall: readonly AskR
 /** True if as many persons of the same groups have approved something of this call: what that covers, they need not approve again. */
 function isApprovedAlike(engine: Engine, { asks = [] }: Running, ask: UnapprovedAsk, subject: Subject): boolean {
   const need = engine.permissions.approvalOf(ask, subject)?.need;
-  return asks.some(
-    (asked) =>
-      isHeld(engine, asked, asks) &&
-      asked.request.need !== undefined &&
-      need !== undefined &&
-      equals(ApprovalNeedSchema, asked.request.need, need),
-  );
+  return asks.some((asked) => {
+    const held = currentNeed(asked.request);
+    return isHeld(engine, asked, asks) && held && need && equals(ApprovalNeedSchema, held, need);
+  });
 }
 
 /** Leaves out what an approver approved for this call in the same words, with the same preview and the same code: it holds until it ends. */

@@ -76,14 +76,14 @@ export async function stopLapsedRuns(engine: Engine): Promise<void> {
 }
 
 /**
- * Settles expired asks, then claims every orphaned call; those whose body was entered, or that no replica claims, end as lost.
+ * Settles expired asks and takes the steps of others, then claims every orphaned call; those whose body was entered, or that no replica claims, end as lost.
  * A call that cannot be recovered keeps no other from it.
  */
 export async function recoverCalls(engine: Engine): Promise<void> {
   const { permissions, store } = engine;
   const failures: unknown[] = [];
   const attempt = (work: Promise<void>) => work.catch((error: unknown) => void failures.push(error));
-  await attempt(permissions.expireAsks());
+  await attempt(permissions.lookAtDueAsks());
   if (!engine.isDraining) await attempt(reviewWaiting(engine));
   // Calls that ran first: they take those along that they made, which would otherwise be claimed only to be withdrawn.
   const orphans = (await store.orphans()).toSorted((one, other) => Number(other.started) - Number(one.started));

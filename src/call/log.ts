@@ -84,6 +84,7 @@ export function callOf({ sessionId, event }: SessionEvent): string | undefined {
       return event.value.sessionId === sessionId ? event.value.tool?.callId : undefined;
     case "permissionSettled":
     case "permissionVoted":
+    case "permissionEscalated":
       return event.value.sessionId === sessionId ? event.value.callId : undefined;
     default:
       return undefined;

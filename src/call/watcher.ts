@@ -99,7 +99,7 @@ async function* watchAsks(
             yield { event };
           }
           // A settlement of a request that was not yielded means nothing to this watcher.
-          if (event.event.case === "permissionVoted" && open.has(event.event.value.permissionId)) yield { event };
+          if (isChange(event.event) && open.has(event.event.value.permissionId)) yield { event };
           if (event.event.case === "permissionSettled" && open.delete(event.event.value.permissionId)) yield { event };
         }
       }
@@ -125,10 +125,15 @@ async function* openRequests(asks: Pick<AskStore, "openAsks">, sees: SeesAsk): A
   }
 }
 
-type AskEvent = Extract<SessionEvent["event"], { case: "permissionAsked" | "permissionVoted" | "permissionSettled" }>;
+type AskChange = Extract<SessionEvent["event"], { case: "permissionVoted" | "permissionEscalated" }>;
+type AskEvent = AskChange | Extract<SessionEvent["event"], { case: "permissionAsked" | "permissionSettled" }>;
+
+function isChange(event: SessionEvent["event"]): event is AskChange {
+  return event.case === "permissionVoted" || event.case === "permissionEscalated";
+}
 
 function isAboutAsk(event: SessionEvent["event"]): event is AskEvent {
-  return event.case === "permissionAsked" || event.case === "permissionVoted" || event.case === "permissionSettled";
+  return event.case === "permissionAsked" || isChange(event) || event.case === "permissionSettled";
 }
 
 /** Yields the unread events of a session's log about its own requests. */

@@ -112,6 +112,7 @@ export function createReplica({
     approvals: () => rules.approvals,
     ...(groupsNow && { groupsNow }),
     receipts,
+    escalationsOf: notices?.escalationsOf,
     policy,
     now,
     newId: (prefix) => newId(prefix, now()),

@@ -34,7 +34,13 @@ const methods: Readonly<Record<NonNullable<Settings["approval"][number]["method"
 
 /** Reads the entries of `[[approval]]`; refuses one that no request can fulfil or that none reaches, by its line. */
 export function readApprovals(
-  { approval, insecure_no_auth, public_url }: Pick<Settings, "approval" | "insecure_no_auth" | "public_url">,
+  {
+    approval,
+    ask_ms,
+    channel,
+    insecure_no_auth,
+    public_url,
+  }: Pick<Settings, "approval" | "ask_ms" | "channel" | "insecure_no_auth" | "public_url">,
   groups: readonly GroupSettings[],
   { file, home, lineOf }: Source,
 ): WrittenApprovals {
@@ -86,8 +92,37 @@ export function readApprovals(
       throw refuse("limits what always = false does not save: leave times out", "times");
     const askMs = ask === undefined ? undefined : msOf(ask);
     if (askMs !== undefined && askMs > maxAskMs) throw refuse(`stays open for ${ask}: at most 30 days`, "ask");
+    const escalate = entry.escalate.map(({ after, ...rest }) => ({ ...rest, afterMs: msOf(after) }));
+    for (const [place, { afterMs, to, channels }] of escalate.entries()) {
+      const path = ["escalate", place];
+      const { after } = entry.escalate[place] ?? {};
+      const group = to.find((name) => !groups.some((known) => known.name === name));
+      const unknown = channels.find((name) => !Object.hasOwn(channel, name));
+      const missing = group === undefined ? `channel.${unknown}` : `group.${group}`;
+      if (group ?? unknown)
+        throw refuse(
+          `escalates to nobody: there is no [${missing}]; add it, or correct the name`,
+          ...path,
+          group === undefined ? "channels" : "to",
+        );
+      const before = [...from, ...escalate.slice(0, place).flatMap((earlier) => earlier.to)];
+      if (channels.length === 0 && (from.length === 0 || to.every((name) => before.includes(name))))
+        throw refuse(
+          "escalates to nobody new: add channels, or to groups that cannot approve yet (without from all can)",
+          ...path,
+          "to",
+        );
+      if (escalate.slice(0, place).some((earlier) => earlier.afterMs >= afterMs))
+        throw refuse(
+          `escalates after ${after} twice or out of order: put the steps in order, one each time`,
+          ...path,
+          "after",
+        );
+      if (afterMs >= (askMs ?? ask_ms))
+        throw refuse(`never escalates: its requests have ended after ${after}; raise ask`, ...path, "after");
+    }
     return {
-      ...{ permission, agent, workspace, reject, all, always, times, askMs, action: actions.ask },
+      ...{ permission, agent, workspace, reject, all, always, times, escalate, askMs, action: actions.ask },
       pattern: expandHome(entry.pattern, home),
       risks: risk.map(riskKindOf),
       reasonRequired: entry.reason === "required",
@@ -103,7 +138,9 @@ export function readApprovals(
         `${file}:${lineOf(["approval", index]) ?? "?"}: [[approval]] decides nothing: the entry in line ${lineOf(["approval", earlier])} covers its requests; put this one first`,
       );
   }
-  const named = new Set(rules.flatMap(({ all }) => all.flatMap(({ from }) => from)));
+  const named = new Set(
+    rules.flatMap(({ all, escalate }) => [...all.flatMap(({ from }) => from), ...escalate.flatMap(({ to }) => to)]),
+  );
   return { rules, groups: groups.filter(({ name }) => named.has(name)), warnings };
 }
 

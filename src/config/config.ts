@@ -207,7 +207,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     ...{ tls: readTls(settings, workspaces), workspaces, shadow: tried },
     policy: {
       ...readPolicy(settings, lineOf, home),
-      approvals: readApprovals({ approval, ...plain }, knownPeople.groups, { file, home, lineOf }),
+      approvals: readApprovals({ approval, channel, ...plain }, knownPeople.groups, { file, home, lineOf }),
     },
     tokens: namePersons(tokens, settings, { file, lineOf, workspaces }),
     jwt: readJwt(jwt, { file, lineOf, workspaces }),

@@ -346,6 +346,12 @@ const requirement = strictTable({
   approve: key(count(20).default(1), "how many"),
 });
 
+const escalation = strictTable({
+  after: key(duration(), "while they stay open for so long"),
+  to: key(texts().default([]), "these groups may approve as well"),
+  channels: key(texts().default([]), "and these channels get a notice"),
+});
+
 const approval = strictTable({
   permission: key(text().default("*"), "requests that several persons or groups approve", {
     see: "team.md#deciding-together",
@@ -373,6 +379,7 @@ const approval = strictTable({
   ask: key(duration().optional(), "how long they stay open, at most `30d`", { without: "`ask_ms`" }),
   always: key(z.boolean().default(true), "an offer that all choose is saved"),
   times: key(count(1000).optional(), "further calls that a saved offer covers", { without: "any number" }),
+  escalate: z.array(escalation).default([]),
 });
 
 const agentRunner = strictTable({

@@ -36,6 +36,15 @@ export interface ApprovalRule extends Rule {
   readonly always: boolean;
   /** The number of further calls that a grant covers at most; absent: any. */
   readonly times?: number | undefined;
+  /** Groups and channels that an open request adds after a time, the earliest first; the groups count in the first requirement. */
+  readonly escalate: readonly ApprovalStep[];
+}
+
+/** A step of an open request. */
+export interface ApprovalStep {
+  readonly afterMs: number;
+  readonly to: readonly string[];
+  readonly channels: readonly string[];
 }
 
 /** The entries in order, and the groups that they name. */
@@ -48,6 +57,8 @@ export interface ConfiguredApprovals {
 /** What the entries say of one ask. */
 export interface NeededApproval {
   readonly need: ApprovalNeed;
+  /** Steps, each with the requirement to which it belongs, the earliest first. */
+  readonly escalate: readonly (ApprovalStep & { readonly requirement: number })[];
   readonly askMs?: number | undefined;
   readonly always: boolean;
   readonly times?: number | undefined;
@@ -131,18 +142,20 @@ function allCommands(commands: readonly Command[]): Command[] {
 
 /** Joins entries: all their requirements, the smallest number of rejections, the shortest time, the fewest calls of a grant. */
 function strictestOfAll(entries: readonly ApprovalRule[]): NeededApproval {
-  const all = new Map<string, ApprovalRequirement>();
-  for (const { approve, from } of entries.flatMap((entry) => entry.all)) {
-    const key = JSON.stringify(from);
-    all.set(
-      key,
-      create(ApprovalRequirementSchema, { approve: Math.max(approve, all.get(key)?.approve ?? 0), from: [...from] }),
-    );
+  const all = new Map<string, ApprovalRequirement & Pick<ApprovalRule, "escalate">>();
+  for (const entry of entries) {
+    for (const [place, { approve, from }] of entry.all.entries()) {
+      const escalate = place === 0 ? entry.escalate : [];
+      // What one entry lets others approve later, another one that names the same groups may not.
+      const key = JSON.stringify([from, escalate]);
+      const most = Math.max(approve, all.get(key)?.approve ?? 0);
+      all.set(key, { ...create(ApprovalRequirementSchema, { approve: most, from: [...from] }), escalate });
+    }
   }
   const least = (values: readonly number[]) => (values.length === 0 ? undefined : Math.min(...values));
   return {
     need: create(ApprovalNeedSchema, {
-      all: [...all.values()],
+      all: [...all.values()].map(({ escalate: _, ...each }) => each),
       reject: Math.min(...entries.map(({ reject }) => reject)),
       reasonRequired: entries.some(({ reasonRequired }) => reasonRequired),
       shownRequired: entries.some(({ shownRequired }) => shownRequired),
@@ -152,6 +165,9 @@ function strictestOfAll(entries: readonly ApprovalRule[]): NeededApproval {
       ),
       otherPerson: entries.some(({ otherPerson }) => otherPerson),
     }),
+    escalate: [...all.values()]
+      .flatMap(({ escalate }, requirement) => escalate.map((step) => ({ ...step, requirement })))
+      .sort((one, other) => one.afterMs - other.afterMs),
     askMs: least(entries.flatMap(({ askMs }) => askMs ?? [])),
     always: entries.every(({ always }) => always),
     times: least(entries.flatMap(({ times }) => times ?? [])),

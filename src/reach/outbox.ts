@@ -6,6 +6,7 @@ import type {
   ChannelCounts,
   ChannelDesk,
   ClaimedNotice,
+  NewNotice,
   Notice,
   NoticeResult,
   NoticeSender,
@@ -227,35 +228,49 @@ export function createNoticeOutbox(options: NoticeOutboxOptions): NoticeOutbox {
     return { result: "retry", at, why };
   }
 
+  /** Returns notices of a request, already claimed where this replica can send them at once. */
+  function noticesBy(
+    { channels, to, afterMs }: Pick<NotifyRule, "channels" | "to" | "afterMs">,
+    ask: string,
+  ): NewNotice[] {
+    const targets = [...new Set(channels)].flatMap((channel) => {
+      const state = states.get(channel);
+      if (state === undefined || state.disabled) return [];
+      const people = state.channel.people?.().filter((person) => isAddressed(person, to)) ?? [""];
+      return people.map((recipient) => ({ channel, state, recipient }));
+    });
+    for (const { state } of targets.slice(maxRecipients)) state.counts.dead += 1;
+    if (targets.length > maxRecipients)
+      log.warn(
+        `a request is sent to ${maxRecipients} recipients at most; narrow \`to\` of its [[notify]] or escalate`,
+        {
+          permissionId: ask,
+          count: targets.length,
+        },
+      );
+    return targets.slice(0, maxRecipients).map(({ channel, state, recipient }) => {
+      const key = { ask, channel, recipient, dueAt: now() + afterMs, leaseMs };
+      if (state.queue.counted + state.queue.written >= maxWaiting) {
+        state.counts.dead += 1;
+        return { ...key, owner: "", dead: `${maxWaiting} notices wait already` };
+      }
+      state.queue.written += 1;
+      const isNow = afterMs === 0 && freeIn(state) > state.held.length;
+      if (afterMs === 0 && !isNow) state.hasMore = true;
+      return { ...key, owner: isNow ? replicaId : "", dead: "" };
+    });
+  }
+
   return {
     noticesOf(request, workspace) {
       const rule = ruleFor(rules, request, workspace);
-      if (rule === undefined) return [];
-      const { to, afterMs } = rule;
-      const targets = [...new Set(rule.channels)].flatMap((channel) => {
-        const state = states.get(channel);
-        if (state === undefined || state.disabled) return [];
-        const people = state.channel.people?.().filter((person) => isAddressed(person, to)) ?? [""];
-        return people.map((recipient) => ({ channel, state, recipient }));
-      });
-      for (const { state } of targets.slice(maxRecipients)) state.counts.dead += 1;
-      if (targets.length > maxRecipients)
-        log.warn(`a request is sent to ${maxRecipients} recipients at most; narrow \`to\` of its [[notify]]`, {
-          permissionId: request.id,
-          count: targets.length,
-        });
-      return targets.slice(0, maxRecipients).map(({ channel, state, recipient }) => {
-        const key = { ask: request.id, channel, recipient, dueAt: now() + afterMs, leaseMs };
-        if (state.queue.counted + state.queue.written >= maxWaiting) {
-          state.counts.dead += 1;
-          return { ...key, owner: "", dead: `${maxWaiting} notices wait already` };
-        }
-        state.queue.written += 1;
-        const isNow = afterMs === 0 && freeIn(state) > state.held.length;
-        if (afterMs === 0 && !isNow) state.hasMore = true;
-        return { ...key, owner: isNow ? replicaId : "", dead: "" };
-      });
+      return rule === undefined ? [] : noticesBy(rule, request.id);
     },
+    // Not claimed: a channel that has a notice already gets none, which only the step of the store finds out.
+    escalationsOf: (ask, steps) =>
+      steps
+        .flatMap(({ to, channels }) => noticesBy({ channels, to: { groups: to, people: [] }, afterMs: 0 }, ask))
+        .map((notice) => ({ ...notice, owner: "" })),
     opened(notices) {
       for (const { ask, channel, recipient, owner } of notices) {
         const state = states.get(channel);

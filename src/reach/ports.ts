@@ -1,4 +1,4 @@
-import type { PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionEscalation, PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Principal } from "../core/principal.ts";
 
@@ -15,7 +15,7 @@ export interface NoticeKey {
   readonly recipient: string;
 }
 
-/** A notice of one permission request, written by the step that opens the request. */
+/** A notice of one permission request, written by the step that opens or escalates the request. */
 export interface NewNotice extends NoticeKey {
   /** Time from which on it is delivered (ms since the epoch). */
   readonly dueAt: number;
@@ -159,6 +159,8 @@ export type ChannelContent = "none" | "risk" | "full";
 export interface NoticeSender {
   /** Returns the notices of a request that is about to be opened, already claimed where this replica can send them at once. */
   noticesOf(request: PermissionRequest, workspace: string): NewNotice[];
+  /** Returns the notices of steps that a request is about to take. */
+  escalationsOf(ask: string, steps: readonly Pick<PermissionEscalation, "to" | "channels">[]): NewNotice[];
   /** Delivers what a step of this replica wrote as claimed by it. */
   opened(notices: readonly NewNotice[]): void;
 }

@@ -7,6 +7,8 @@ import {
   AuditEntrySchema,
   type DecisionRecord,
   DecisionRecordSchema,
+  type PermissionEscalated,
+  PermissionEscalatedSchema,
   type PermissionVoted,
   PermissionVotedSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
@@ -34,6 +36,18 @@ export function backgroundEndOf({ background, callId, childSessionId, state, too
 /** Returns the event of a vote that leaves its request open. */
 export function votedEvent({ id: permissionId, sessionId, tool, votes }: PermissionRequest): PermissionVoted {
   return create(PermissionVotedSchema, { permissionId, sessionId, callId: tool?.callId ?? "", votes });
+}
+
+/** Returns the event of steps that a request has taken. */
+export function escalatedEvent({ id, sessionId, tool, escalations }: PermissionRequest): PermissionEscalated {
+  const callId = tool?.callId ?? "";
+  return create(PermissionEscalatedSchema, { permissionId: id, sessionId, callId, escalations });
+}
+
+/** Returns a request with its deadline and its steps moved with the time of the store. */
+export function postponed(request: PermissionRequest, by: number): PermissionRequest {
+  const escalations = request.escalations.map((each) => ({ ...each, at: each.at + by }));
+  return { ...request, expires: request.expires + by, escalations };
 }
 
 /** Reduces an ended part to its tombstone: the ids and the terminal state. */

@@ -1,18 +1,24 @@
 import { AnswerMethod, PermissionOutcome, type Vote } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { currentNeed } from "../core/current-need.ts";
 
 /**
  * Says how many persons have approved a request and whom it waits for, such as "1 of 2, waiting for sre"; undefined where one answer
  * settles it. The groups are those that voters had when they voted.
  */
-export function needWords({ need, votes }: Pick<PermissionRequest, "need" | "votes">): string | undefined {
+export function needWords(request: Pick<PermissionRequest, "need" | "votes" | "escalations">): string | undefined {
+  const { votes } = request;
+  const need = currentNeed(request);
   if (need === undefined) return undefined;
   const approving = votes.filter(({ outcome }) => outcome !== PermissionOutcome.REJECT);
-  const states = need.all.map(({ approve, from }) => {
+  const states = need.all.map(({ approve, from }, index) => {
     const count = approving.filter(
       ({ person }) => from.length === 0 || from.some((name) => person?.groups.includes(name)),
     );
-    const whom = from.length === 0 ? (count.length === 0 ? "an approver" : "another approver") : from.join(" or ");
+    const first = request.need?.all[index]?.from ?? [];
+    const added = from.filter((name) => !first.includes(name));
+    const groups = `${first.join(" or ")}${added.length === 0 ? "" : `, by now also ${added.join(" or ")}`}`;
+    const whom = from.length === 0 ? (count.length === 0 ? "an approver" : "another approver") : groups;
     return count.length >= approve ? `${approve} of ${approve}` : `${count.length} of ${approve}, waiting for ${whom}`;
   });
   const rejected = votes.length - approving.length;

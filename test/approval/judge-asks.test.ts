@@ -72,7 +72,8 @@ async function judge(
     findAsk: unused,
     asksOf: unused,
     openAsks: unused,
-    expiredAsks: unused,
+    dueAsks: unused,
+    escalate: unused,
     settle: unused,
     getGrant: unused,
     listGrants: unused,
@@ -85,7 +86,7 @@ async function judge(
   const unreadable = problem === undefined ? [] : [{ layer: PermissionLayer.WORKSPACE, rules: [], problem }];
   const all = { ...layers, narrow: [...layers.narrow, ...unreadable] };
   const approvalOf = () =>
-    times === undefined ? undefined : { need: create(ApprovalNeedSchema), always: true, times };
+    times === undefined ? undefined : { need: create(ApprovalNeedSchema), always: true, times, escalate: [] };
   return await judgeAsks({ store, policy, approvalOf }, [ask], subject, { layers: all, grants: "adopt", call });
 }
 

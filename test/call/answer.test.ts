@@ -22,6 +22,7 @@ import { workspaceRoot } from "../../src/core/workspace-root.ts";
 import type { ApprovalRule } from "../../src/policy/approval-rules.ts";
 import { defineTool } from "../../src/tool/define-tool.ts";
 import type { ToolContext } from "../../src/tool/tool.ts";
+import { needWords } from "../../src/view/need.ts";
 import { agent } from "../model/clients.ts";
 import { type Setting, startReplicas } from "../model/replicas.ts";
 import { inRedis, inSqlite } from "../model/stores.ts";
@@ -300,7 +301,7 @@ const entry = (fields: Partial<ApprovalRule> = {}): ApprovalRule => ({
     workspace: "*",
   },
   ...{ all: [{ approve: 2, from: ["sre"] }], reject: 1, always: true },
-  ...{ reasonRequired: false, shownRequired: false, method: 0, otherPerson: false, ...fields },
+  ...{ reasonRequired: false, shownRequired: false, method: 0, otherPerson: false, escalate: [], ...fields },
 });
 const deciding = (...rules: ApprovalRule[]) => ({ approvals: { rules, groups: [] } });
 const { ONCE, ALWAYS } = PermissionReply;
@@ -365,6 +366,29 @@ test("with entries for other requests, an answer takes the steps, the records an
   );
   expect(taken[1]).toEqual(taken[0]);
   expect(taken[0]?.[0]).toEqual(["r2 settle with start"]);
+});
+
+test("a request without steps takes no step for them, and asks nothing of the store but what is due", async () => {
+  const looks: string[] = [];
+  const { openAsk, answer, end, replicas } = await waiting({
+    ...deciding(entry({ all: oneOfAny })),
+    tamper: (ports) => ({
+      ...ports,
+      permissions: new Proxy(ports.permissions, {
+        get(target, name) {
+          looks.push(String(name));
+          return Reflect.get(target, name);
+        },
+      }),
+    }),
+  });
+  const ask = await openAsk();
+  looks.length = 0;
+  await replicas.at("r2").calls.recover();
+  expect(looks.filter((name) => name === "escalate")).toEqual([]);
+  await answer("r1", ask, ONCE, { by: approver("ann") });
+  expect(await end()).toMatchObject({ case: "completed" });
+  expect(looks).not.toContain("escalate");
 });
 
 test.each([
@@ -518,37 +542,115 @@ test("what a body was allowed holds for the rest of the call while those who app
 
 const dayMs = 86_400_000;
 
-test.each([
-  ["Redis", (): Partial<Setting> => ({ newContents: inRedis(redis.url) })],
-  ["SQLite", (): Partial<Setting> => ({ newContents: inSqlite })],
-])("on %s a request that a rule keeps open for 30 days can be approved then, whatever restarts", async (_, setting) => {
-  const { replicas, answer, record, entered } = await waiting({
+const stores: [string, () => Partial<Setting>][] = [
+  ["Redis", () => ({ newContents: inRedis(redis.url) })],
+  ["SQLite", () => ({ newContents: inSqlite })],
+];
+
+test.each(stores)(
+  "on %s a request that a rule keeps open for 30 days can be approved then, whatever restarts",
+  async (_, setting) => {
+    const { replicas, answer, record, entered } = await waiting({
+      ...setting(),
+      ...deciding(entry({ askMs: 30 * dayMs })),
+    });
+    const call = await record();
+    if (!call) throw new Error("there is no call");
+    const asks = async () => await replicas.any().store.permissions.asksOf(call.ref);
+    const [{ request } = {}] = await asks();
+    expect((request?.expires ?? 0) - (request?.created ?? 0)).toBe(30 * dayMs);
+    for (let day = 1; day < 30; day++) {
+      replicas.advance(dayMs);
+      if (day % 7 === 0) await replicas.kill(replicas.names()[0] ?? "");
+      await replicas.each(async ({ calls, store }) => {
+        await store.calls.sweep();
+        await store.permissions.dueAsks(10).then((expired) => expect(expired).toEqual([]));
+        await calls.recover();
+      });
+      if (day === 1) await answer(replicas.names()[0] ?? "", request?.id ?? "", ONCE, { by: approver("ann") });
+    }
+    expect((await asks()).map(({ request: { id, votes } }) => [id, votes.length])).toEqual([[request?.id, 1]]);
+    const [last = ""] = replicas.names();
+    await replicas.at(last).calls.drain(0);
+    await answer(last, request?.id ?? "", ONCE, { by: approver("bob") });
+    await replicas.kill(last);
+    await replicas.each(({ calls }) => calls.recover());
+    expect((await replicas.any().calls.wait(call, 10_000, never)).part.state).toMatchObject({ case: "completed" });
+    expect(entered).toHaveLength(1);
+  },
+);
+
+const minuteMs = 60_000;
+const toLead = { afterMs: 10 * minuteMs, to: ["lead"], channels: ["pager"] };
+
+test.each(stores)(
+  "on %s a step is taken once, whichever replica looks or dies, and its group counts only from then on",
+  async (_, setting) => {
+    const rule = entry({ method: 4, reasonRequired: true, otherPerson: true, escalate: [toLead] });
+    const behind = approver("mia").identity?.person;
+    const { replicas, answer, record, entered } = await waiting({ ...setting(), ...deciding(rule), behind });
+    const call = await record();
+    if (!call) throw new Error("there is no call");
+    const { permissions } = replicas.any().store;
+    const read = async () => {
+      const [asked] = await replicas.any().store.permissions.asksOf(call.ref);
+      if (!asked) throw new Error("there is no ask");
+      return asked.request;
+    };
+    const { id, view } = await read();
+    const vote = (by: Principal, fields = {}) =>
+      answer(replicas.names()[0] ?? "", id, ONCE, { by, reason: "planned", ...fields });
+    const look = () => replicas.each(async ({ calls }) => void (await Promise.all([calls.recover(), calls.recover()])));
+    const lead = approver("eve", ["lead"]);
+    replicas.advance(toLead.afterMs - 1);
+    await look();
+    expect(await read()).toMatchObject({ escalations: [{ to: ["lead"], taken: 0 }] });
+    await expect(vote(lead)).rejects.toMatchObject({ reason: ErrorReason.NOT_ELIGIBLE });
+    expect(await permissions.dueAsks(10)).toEqual([]);
+    // Late, since the replica that would have looked is gone.
+    await replicas.kill(replicas.names()[0] ?? "");
+    replicas.advance(minuteMs);
+    await look();
+    await look();
+    const request = await read();
+    expect(request.escalations.map(({ taken }) => taken > 0)).toEqual([true]);
+    expect([request.need?.all, request.view]).toEqual([[expect.objectContaining({ approve: 2, from: ["sre"] })], view]);
+    const { store } = replicas.any();
+    expect((await replicas.any().notices.listNotices()).filter(({ channel }) => channel === "pager")).toHaveLength(1);
+    const token = { ...lead, identity: { ...lead.identity, method: AnswerMethod.TOKEN } } as Principal;
+    await expect(vote(token)).rejects.toMatchObject({ reason: ErrorReason.METHOD_TOO_WEAK });
+    await expect(vote(lead, { reason: "" })).rejects.toMatchObject({ reason: ErrorReason.REASON_MISSING });
+    await expect(vote(approver("mia", ["lead"]))).rejects.toMatchObject({ reason: ErrorReason.NOT_ELIGIBLE });
+    await expect(vote(approver("dan", ["dev"]))).rejects.toMatchObject({
+      message: expect.stringContaining("sre, lead"),
+    });
+    await vote(lead);
+    expect(needWords(await read())).toContain("1 of 2, waiting for sre, by now also lead");
+    expect(entered).toEqual([]);
+    await vote(approver("ann"));
+    expect((await replicas.any().calls.wait(call, 10_000, never)).part.state).toMatchObject({ case: "completed" });
+    const chain = await store.permissions.listDecisions({ root: "ses_a", afterSeq: 0, limit: 20 });
+    const steps = chain.flatMap(({ record }) => (record?.kind === DecisionKind.ESCALATED ? [record.escalations] : []));
+    expect(steps).toMatchObject([[{ to: ["lead"], channels: ["pager"] }]]);
+  },
+);
+
+test.each(stores)("on %s a request whose step was taken is refused at its end like any other", async (_, setting) => {
+  const { replicas, record, entered, openAsk } = await waiting({
     ...setting(),
-    ...deciding(entry({ askMs: 30 * dayMs })),
+    ...deciding(entry({ askMs: 15 * minuteMs, escalate: [toLead] })),
   });
+  await openAsk();
   const call = await record();
   if (!call) throw new Error("there is no call");
-  const asks = async () => await replicas.any().store.permissions.asksOf(call.ref);
-  const [{ request } = {}] = await asks();
-  expect((request?.expires ?? 0) - (request?.created ?? 0)).toBe(30 * dayMs);
-  for (let day = 1; day < 30; day++) {
-    replicas.advance(dayMs);
-    if (day % 7 === 0) await replicas.kill(replicas.names()[0] ?? "");
-    await replicas.each(async ({ calls, store }) => {
-      await store.calls.sweep();
-      await store.permissions.expiredAsks(10).then((expired) => expect(expired).toEqual([]));
-      await calls.recover();
-    });
-    if (day === 1) await answer(replicas.names()[0] ?? "", request?.id ?? "", ONCE, { by: approver("ann") });
+  for (const ms of [toLead.afterMs, 5 * minuteMs]) {
+    replicas.advance(ms);
+    await replicas.each(({ calls }) => calls.recover());
   }
-  expect((await asks()).map(({ request: { id, votes } }) => [id, votes.length])).toEqual([[request?.id, 1]]);
-  const [last = ""] = replicas.names();
-  await replicas.at(last).calls.drain(0);
-  await answer(last, request?.id ?? "", ONCE, { by: approver("bob") });
-  await replicas.kill(last);
-  await replicas.each(({ calls }) => calls.recover());
-  expect((await replicas.any().calls.wait(call, 10_000, never)).part.state).toMatchObject({ case: "completed" });
-  expect(entered).toHaveLength(1);
+  const [asked] = await replicas.any().store.permissions.asksOf(call.ref);
+  expect(asked?.request.escalations).toMatchObject([{ to: ["lead"] }]);
+  expect(asked?.settled?.outcome).toBe(PermissionOutcome.EXPIRED);
+  expect(entered).toEqual([]);
 });
 
 test.each([

@@ -1,11 +1,13 @@
-import { create } from "@bufbuild/protobuf";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import fc from "fast-check";
 import { expect, test } from "vitest";
+import type { SessionEventSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { WatchPermissionsResponseSchema } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { createCards, endWords, isOpen } from "../../src/cli/inbox/cards.ts";
 import { createKeyboard } from "../../src/cli/inbox/keyboard.ts";
+import { needWords } from "../../src/view/need.ts";
 
 type Event = { asked: string; digest?: string; command?: string; agent?: string } | { settled: string; by?: string };
 
@@ -174,6 +176,25 @@ test("the filter hides calls until it is cleared, and keys act on what is visibl
   expect(answered).toEqual([`b1 ${PermissionReply.REJECT}`]);
   for (const key of ["/", "x", "escape"]) press(key);
   expect(cards.filter()).toBe("ci");
+});
+
+test("a card shows the votes and steps of its request, also those that it missed", () => {
+  const { cards } = inbox();
+  const words = () => cards.all().flatMap(({ asks }) => asks.map((ask) => needWords(ask)));
+  const step = { at: 1, to: ["lead"] };
+  const need = { all: [{ approve: 2, from: ["sre"] }], reject: 1 };
+  const escalated = { permissionId: "a1", escalations: [{ ...step, taken: 2 }] };
+  const frame = (event: NonNullable<MessageInitShape<typeof SessionEventSchema>["event"]>) =>
+    create(WatchPermissionsResponseSchema, { event: { event } });
+  const asked = { id: "a1", need, escalations: [step] };
+  cards.apply(frame({ case: "permissionAsked", value: asked }));
+  expect(words()).toEqual(["0 of 2, waiting for sre"]);
+  cards.apply(frame({ case: "permissionEscalated", value: escalated }));
+  expect(words()).toEqual(["0 of 2, waiting for sre, by now also lead"]);
+  const votes = [{ outcome: PermissionOutcome.ONCE, person: { groups: ["lead"] } }];
+  for (const one of [first, frame({ case: "permissionAsked", value: { ...asked, ...escalated, votes } }), mark])
+    cards.apply(one);
+  expect(words()).toEqual(["1 of 2, waiting for sre, by now also lead"]);
 });
 
 test("what is open here is what is open there, whatever was cut off in between", () => {

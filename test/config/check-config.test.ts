@@ -100,6 +100,24 @@ const refused: readonly (readonly [what: string, settings: string, reason: strin
     approval('also = [{ from = ["ops"] }]'),
     ':5: [[approval]] can never be approved by "ops"',
   ],
+  ...[
+    ['after = "10m", to = ["ops"]', "escalates to nobody: there is no [group.ops]"],
+    ['after = "10m", channels = ["ops"]', "escalates to nobody: there is no [channel.ops]"],
+    ['after = "10m"', "escalates to nobody new: add channels, or to"],
+    ['after = "10m", to = ["sre"]', "escalates to nobody new"],
+    ['after = "9m", to = ["lead"] }, { after = "10m", to = ["lead"]', "escalates to nobody new"],
+    ['after = "15m", to = ["lead"]', "never escalates: its requests have ended after 15m"],
+    ['after = "9m", to = ["lead"] }, { after = "9m", to = ["boss"]', "escalates after 9m twice or out of order"],
+  ].map(([step = "", problem = ""]): [string, string, string] => [
+    `steps: ${step}`,
+    `${approval(`from = ["sre"]\nescalate = [{ ${step} }]`)}${["lead", "boss"].map((name) => `[group.${name}]\nmembers = ["local:eve"]\n`).join("")}`,
+    `:6: [[approval]] ${problem}`,
+  ]),
+  [
+    "a step that adds a group where anyone may approve",
+    approval('escalate = [{ after = "10m", to = ["sre"] }]'),
+    ":5: [[approval]] escalates to nobody new",
+  ],
   [
     "more rejections than approvals",
     approval("approve = 2\nreject = 3"),

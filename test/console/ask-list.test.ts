@@ -1,13 +1,14 @@
-import { create } from "@bufbuild/protobuf";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { PermissionSettledSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionOutcome, PermissionSettledSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   type WatchPermissionsResponse,
   WatchPermissionsResponseSchema,
 } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { PermissionRequestSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type AskList, createAskList, groupByCall } from "../../src/console/inbox/ask-list.ts";
+import { needWords } from "../../src/view/need.ts";
 
 const request = (id: string, callId: string) =>
   create(PermissionRequestSchema, { id, sessionId: "ses_1", tool: { callId, messageId: "msg_1" } });
@@ -31,6 +32,28 @@ test("an ask that is missing from a new snapshot was settled unseen; the others 
     ["c", undefined],
     ["d", undefined],
   ]);
+});
+
+test("a card shows the votes and steps of its request, also those that it missed", () => {
+  const list = createAskList();
+  const words = () => list.all().map(({ request }) => needWords(request));
+  const step = { at: 1, to: ["lead"] };
+  const need = { all: [{ approve: 2, from: ["sre"] }], reject: 1 };
+  const frame = (fields: Omit<MessageInitShape<typeof PermissionRequestSchema>, "$typeName" | "$unknown">) => {
+    const value = create(PermissionRequestSchema, { id: "a", need, escalations: [step], ...fields });
+    return create(WatchPermissionsResponseSchema, { event: { event: { case: "permissionAsked", value } } });
+  };
+  const escalated = { permissionId: "a", escalations: [{ ...step, taken: 2 }] };
+  list.take(frame({}));
+  list.take(mark);
+  expect(words()).toEqual(["0 of 2, waiting for sre"]);
+  list.take(
+    create(WatchPermissionsResponseSchema, { event: { event: { case: "permissionEscalated", value: escalated } } }),
+  );
+  expect(words()).toEqual(["0 of 2, waiting for sre, by now also lead"]);
+  list.restart();
+  list.take(frame({ ...escalated, votes: [{ outcome: PermissionOutcome.ONCE, person: { groups: ["lead"] } }] }));
+  expect(words()).toEqual(["1 of 2, waiting for sre, by now also lead"]);
 });
 
 test("while a new snapshot arrives, no ask counts as settled", () => {

@@ -16,6 +16,7 @@ import {
   logOf,
   type OpenedStore,
   openAskedCall,
+  openEscalating,
   recordOf,
   startCall,
 } from "../store/fixture.ts";
@@ -63,7 +64,7 @@ async function use(store: OpenedStore): Promise<void> {
 async function contents(store: OpenedStore) {
   await store.calls.sweep();
   const { state } = (await recordOf(store, callRef("ended"))).part;
-  const expired = await store.permissions.expiredAsks(10);
+  const expired = await store.permissions.dueAsks(10);
   return { events: (await logOf(store)).length, ended: state.case, expired: expired.length };
 }
 const whole = { events: 5, ended: "completed", expired: 0 };
@@ -124,20 +125,26 @@ const quietLog: Logger = { debug() {}, info() {}, warn() {}, error() {} };
 
 test("a start with a clock that is 40 days ahead holds the time; the second such start adopts it, and asks keep their time", async () => {
   const { start, stopAll, logged, tree } = await newStore();
-  await use(await start());
+  const store = await start();
+  await use(store);
+  await openEscalating(store, callRef("steps"), "per_steps");
+  const before = await contents(store);
   await stopAll();
   await server.setClock("+40d");
   const first = await start();
-  expect(await contents(first)).toEqual(whole);
+  expect(await contents(first)).toEqual(before);
   expect(Math.abs(first.calls.now() - Date.now())).toBeLessThan(60_000);
   await stopAll();
   const second = await start();
   expect(logged.some((line) => line.startsWith("the clock of Redis is adopted: it is 40.0 days"))).toBe(true);
   expect(second.calls.now() - Date.now()).toBeGreaterThan(39 * day);
-  expect(await second.permissions.expiredAsks(10)).toEqual([]);
+  expect(await second.permissions.dueAsks(10)).toEqual([]);
   const { request } = (await second.permissions.findAsk("per_1")) ?? {};
   expect((request?.expires ?? 0) - second.calls.now()).toBeGreaterThan(askMs - 60_000);
   expect(Number(await redis.zscore(tree.deadlines, "per_1"))).toBe(request?.expires);
+  const escalating = (await second.permissions.findAsk("per_steps"))?.request.escalations ?? [];
+  expect((escalating[0]?.at ?? 0) - second.calls.now()).toBeGreaterThan(0);
+  expect(Number(await redis.zscore(tree.deadlines, "per_steps escalates"))).toBe(escalating[0]?.at);
   await second.calls.sweep();
   expect((await second.calls.getCall("ses_root", "ended"))?.part.state.case).toBeUndefined();
   expect(logged.at(-1)).toMatch(/^removed after their retention time: 1 results, 1 tombstones/);

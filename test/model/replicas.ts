@@ -139,6 +139,10 @@ export async function startReplicas(
           ["", name].map((owner) => ({
             ...{ ask, channel: owner === "" ? "any" : "own", recipient: "", dueAt: time, owner, leaseMs, dead: "" },
           })),
+        escalationsOf: (ask, steps) =>
+          steps
+            .flatMap(({ channels }) => channels)
+            .map((channel) => ({ ask, channel, recipient: "", dueAt: time, owner: "", leaseMs, dead: "" })),
         opened() {},
       },
       log,

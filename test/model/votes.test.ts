@@ -119,7 +119,7 @@ async function startDeploy(
               workspace: "*",
             },
             ...{ all: [{ approve: needed.approve, from: ["sre"] }], reject: needed.reject, always: true },
-            ...{ reasonRequired: false, shownRequired: false, method: 0, otherPerson: false },
+            ...{ reasonRequired: false, shownRequired: false, method: 0, otherPerson: false, escalate: [] },
           },
         ],
       },

@@ -329,7 +329,7 @@ describe("who has to approve an ask", () => {
   const entry = (pattern: string, approve: number, fields: Partial<ApprovalRule> = {}): ApprovalRule => ({
     ...{ permission: "bash", pattern, action: ASK, risks: [], agent: "*", workspace: "*" },
     ...{ all: [{ approve, from: [] }], reject: 1, always: true },
-    ...{ reasonRequired: false, shownRequired: false, method: 0, otherPerson: false, ...fields },
+    ...{ reasonRequired: false, shownRequired: false, method: 0, otherPerson: false, escalate: [], ...fields },
   });
   const approvals = (rules: ApprovalRule[], ask: ExpandedAsk) =>
     policy
@@ -340,6 +340,16 @@ describe("who has to approve an ask", () => {
     permission: "bash",
     patterns,
     line: patterns.join(" && "),
+  });
+  test("what one entry lets others approve later, another one that names the same groups does not", () => {
+    const all = [{ approve: 1, from: ["sre"] }];
+    const step = { afterMs: 600_000, to: ["lead"], channels: [] };
+    const rules = [entry("kubectl *", 1, { all, escalate: [step] }), entry("helm *", 1, { all })];
+    const needed = policy.approvalOf({ rules, groups: [] }, command("kubectl apply", "helm install"), {
+      ...{ agent: "build", workspace: "shop" },
+    });
+    expect(needed?.need.all).toMatchObject([{ from: ["sre"] }, { from: ["sre"] }]);
+    expect(needed?.escalate).toEqual([{ ...step, requirement: 0 }]);
   });
 
   test.each<[why: string, rules: ApprovalRule[], ask: ExpandedAsk, approve: number[] | undefined]>([

@@ -11,11 +11,14 @@ import {
   callRef,
   completed,
   day,
+  escalationOf,
   logOf,
   type OpenedStore,
   openAskedCall,
+  openEscalating,
   recordOf,
   startCall,
+  stepMs,
 } from "./fixture.ts";
 
 const minute = 60_000;
@@ -177,14 +180,31 @@ describe("an open permission request", () => {
     const before = (await store.permissions.findAsk("per_1"))?.request.expires ?? 0;
     machine.pass(minute);
     machine.jump(ms);
-    expect(await store.permissions.expiredAsks(10)).toEqual([]);
+    expect(await store.permissions.dueAsks(10)).toEqual([]);
     await addSession(store, "ses_other");
     const { request } = (await store.permissions.findAsk("per_1")) ?? {};
     expect(request?.expires).toBe(before + ms);
     machine.pass(askMs - minute - 1);
-    expect(await store.permissions.expiredAsks(10)).toEqual([]);
+    expect(await store.permissions.dueAsks(10)).toEqual([]);
     machine.pass(1);
-    expect(await store.permissions.expiredAsks(10)).toHaveLength(1);
+    expect(await store.permissions.dueAsks(10)).toHaveLength(1);
+  });
+
+  test("takes its steps after the time that remained when the clock jumped", async () => {
+    const machine = await newMachine();
+    const store = await machine.start();
+    await addSession(store);
+    await openEscalating(store, callRef(), "per_1");
+    for (const count of [1, 2]) {
+      machine.pass(1_000);
+      machine.jump(365 * day);
+      await addSession(store, `ses_${count}`);
+      machine.pass(stepMs - 1_001);
+      expect(await store.permissions.dueAsks(10)).toEqual([]);
+      machine.pass(1);
+      expect(await store.permissions.dueAsks(10)).toHaveLength(1);
+      expect(await store.permissions.escalate(await escalationOf(store, callRef(), "per_1"))).toBe(true);
+    }
   });
 
   test("is answered after a jump, and its call goes on", async () => {
@@ -204,12 +224,12 @@ describe("an open permission request", () => {
     await addSession(store);
     await openAskedCall(store, callRef(), ["per_1"]);
     const again = await machine.start(40 * day);
-    expect(await again.permissions.expiredAsks(10)).toEqual([]);
+    expect(await again.permissions.dueAsks(10)).toEqual([]);
     const back = await machine.start(-40 * day);
     machine.pass(askMs - 1);
-    expect(await back.permissions.expiredAsks(10)).toEqual([]);
+    expect(await back.permissions.dueAsks(10)).toEqual([]);
     machine.pass(1);
-    expect(await back.permissions.expiredAsks(10)).toHaveLength(1);
+    expect(await back.permissions.dueAsks(10)).toHaveLength(1);
   });
 
   test("expires while the service is stopped", async () => {
@@ -218,6 +238,6 @@ describe("an open permission request", () => {
     await addSession(store);
     await openAskedCall(store, callRef(), ["per_1"]);
     const again = await machine.start(askMs);
-    expect(await again.permissions.expiredAsks(10)).toHaveLength(1);
+    expect(await again.permissions.dueAsks(10)).toHaveLength(1);
   });
 });

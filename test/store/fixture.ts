@@ -24,7 +24,7 @@ import {
   type ToolPart,
   ToolPartSchema,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { PermissionStore, Settlement } from "../../src/approval/ports.ts";
+import type { Escalation, PermissionStore, Settlement } from "../../src/approval/ports.ts";
 import type { CallRecord, CallSpec, CallStore, Delegation, Fence, OutputStore } from "../../src/call/ports.ts";
 import type { CallRef } from "../../src/core/call-ref.ts";
 import { RequestError } from "../../src/core/request-error.ts";
@@ -215,6 +215,8 @@ export function ask(
 
 interface OpenAsksOptions {
   notices?: readonly NewNotice[];
+  /** Further fields of the requests. */
+  fields?: MessageInitShape<typeof PermissionRequestSchema>;
   withdraw?: readonly string[];
   maxOpenAsks?: number;
   /** Ends the lease of the call. */
@@ -226,10 +228,10 @@ export async function openAsks(
   store: OpenedStore,
   ref: CallRef,
   ids: readonly string[],
-  { withdraw = [], maxOpenAsks = 1_000, dueMs, notices }: OpenAsksOptions = {},
+  { withdraw = [], maxOpenAsks = 1_000, dueMs, notices, fields }: OpenAsksOptions = {},
 ): Promise<boolean> {
   const record = await recordOf(store, ref);
-  const asks = ids.map((id) => ask(ref, id, store));
+  const asks = ids.map((id) => ask(ref, id, store, fields));
   const step = { fence: { ...fenceOf(record), owner }, version: record.version, asks, withdraw, maxOpenAsks };
   const rest = { ...(dueMs !== undefined && { dueMs }), ...(notices && { notices }) };
   return store.calls.openAsks({ ...step, message: "changed", ...rest });
@@ -261,6 +263,31 @@ export function settled(
 ): PermissionSettled {
   const { sessionId, callId } = ref;
   return create(PermissionSettledSchema, { permissionId, sessionId, callId, outcome, by, time: 1 });
+}
+
+/** Time after which the first of two steps of a request is due; the second is due after twice that. */
+export const stepMs = 60_000;
+
+/** Opens a request of a call with two steps. */
+export async function openEscalating(
+  store: OpenedStore,
+  ref: CallRef,
+  id: string,
+  notices: readonly NewNotice[] = [],
+): Promise<void> {
+  await openCall(store, ref);
+  const steps = [1, 2].map((count) => ({ at: store.calls.now() + count * stepMs, to: [`lead_${count}`] }));
+  await openAsks(store, ref, [id], { dueMs: 86_400_000, notices, fields: { escalations: steps } });
+}
+
+/** Takes the first step of a request that is left. */
+export async function escalationOf(store: OpenedStore, ref: CallRef, id: string): Promise<Escalation> {
+  const found = await store.permissions.getAsk(ref.sessionId, id);
+  if (!found) throw new Error(`no ask ${id}`);
+  const { request, version } = found;
+  const next = request.escalations.find(({ taken }) => taken === 0);
+  const escalations = request.escalations.map((each) => (each === next ? { ...each, taken: each.at } : each));
+  return { call: ref, version, request: { ...request, escalations }, notices: [], decisions: [] };
 }
 
 /** Builds an answer to one ask of a call, at the call's present version. */
@@ -347,6 +374,8 @@ export function kinds(events: readonly SessionEvent[]): string[] {
         return `${event.value.permissionId} ${PermissionOutcomeSchema.value[event.value.outcome]?.localName}`;
       case "permissionVoted":
         return `${event.value.permissionId} voted ${event.value.votes.map(({ by }) => by).join(" ")}`;
+      case "permissionEscalated":
+        return `${event.value.permissionId} escalated ${event.value.escalations.filter(({ taken }) => taken > 0).length}`;
       case "granted":
       case "revoked":
         return `${event.value.id} ${event.case}`;

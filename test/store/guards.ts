@@ -8,7 +8,7 @@ import {
   PermissionOutcome,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import type { Settlement } from "../../src/approval/ports.ts";
+import type { Escalation, Settlement } from "../../src/approval/ports.ts";
 import type {
   Fence,
   FinishCallStep,
@@ -32,6 +32,7 @@ import {
   childPart,
   completed,
   delegation,
+  escalationOf,
   failed,
   fenceOf,
   grant,
@@ -41,6 +42,7 @@ import {
   openAsks,
   openCall,
   openChild,
+  openEscalating,
   openWaitingCall,
   owner,
   pending,
@@ -51,6 +53,7 @@ import {
   settled,
   startCall,
   startRemoteCall,
+  stepMs,
 } from "./fixture.ts";
 
 /** A transition with a valid step, and the guards that the step can violate. */
@@ -1128,6 +1131,67 @@ const settleWithVote: GuardedTransition<Settlement> = {
   ],
 };
 
+const escalateAsk: GuardedTransition<Escalation> = {
+  transition: "escalate an ask",
+  async prepare(store) {
+    await addTree(store);
+    await openEscalating(store, ref, "per_1");
+    store.advance(stepMs);
+    return { ...(await escalationOf(store, ref, "per_1")), decisions };
+  },
+  run: ({ permissions }, step) => permissions.escalate(step),
+  accepted: true,
+  guards: [
+    {
+      guard: "once",
+      violation: "another replica was first",
+      violate: async (store) => void (await store.permissions.escalate(await escalationOf(store, ref, "per_1"))),
+      answer: false,
+    },
+    {
+      guard: "due",
+      violation: "the next step lies ahead",
+      async violate(store, step) {
+        await store.permissions.escalate(await escalationOf(store, ref, "per_1"));
+        store.advance(stepMs - 1);
+        return { ...(await escalationOf(store, ref, "per_1")), decisions: step.decisions };
+      },
+      answer: false,
+    },
+    {
+      guard: "version",
+      violation: "a vote was first",
+      violate: async (store) => void (await store.permissions.settle(await ballot(store, ref, "per_1", ["carol"]))),
+      answer: false,
+    },
+    {
+      guard: "ask open",
+      violation: "the ask is settled",
+      async violate(store, step) {
+        await store.permissions.settle(await answer(store, ref, "per_1"));
+        return { ...step, version: (await recordOf(store, ref)).version };
+      },
+      answer: false,
+    },
+    {
+      guard: "call open",
+      violation: "the call has ended",
+      async violate(store, step) {
+        const { version } = await recordOf(store, ref);
+        await store.calls.finishCall({ ref, guard: { version }, part: failed(ref) });
+        return { ...step, version: version + 1 };
+      },
+      answer: false,
+    },
+    {
+      guard: "deadline",
+      violation: "the deadline has passed",
+      violate: async (store) => store.advance(askMs),
+      answer: false,
+    },
+  ],
+};
+
 const settleWithStart: GuardedTransition<Settlement> = {
   transition: "settle with the start of the call",
   async prepare(store) {
@@ -1532,6 +1596,7 @@ export const guardedTransitions: readonly GuardedTransition[] = [
   erase(releaseCalls),
   erase(settle),
   erase(settleWithVote),
+  erase(escalateAsk),
   erase(settleWithStart),
   erase(adoptGrant),
   erase(takeGrant),

@@ -273,7 +273,7 @@ describe("an idle replica", () => {
     onTestFinished(() => admin.disconnect());
     /** The store's part of one round of recovery, which the service runs each second. */
     const recover = async () => {
-      await store.permissions.expiredAsks(100);
+      await store.permissions.dueAsks(100);
       expect(await store.calls.orphans()).toEqual([]);
     };
     await recover();

@@ -86,6 +86,7 @@ test("migrates a store of an earlier version with its calls", async () => {
     ALTER TABLE calls DROP COLUMN remote; ALTER TABLE calls DROP COLUMN queued_until;
     DROP TABLE states;
     ALTER TABLE grants DROP COLUMN times; ALTER TABLE grants DROP COLUMN uses;
+    DROP INDEX open_asks_by_step; ALTER TABLE asks DROP COLUMN escalates;
     ALTER TABLE sessions DROP COLUMN asks_version; ALTER TABLE grants DROP COLUMN used; ALTER TABLE grants DROP COLUMN suspended;
     ALTER TABLE sessions DROP COLUMN session_crc; ALTER TABLE log DROP COLUMN event_crc; ALTER TABLE grants DROP COLUMN grant_crc;
     ALTER TABLE calls DROP COLUMN spec_crc; ALTER TABLE calls DROP COLUMN snapshot_crc;

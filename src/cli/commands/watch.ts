@@ -11,7 +11,7 @@ import type { Paint, Screen } from "../terminal/screen.ts";
 import { createSafeDecoder, terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
 import { partLines } from "../view/call-view.ts";
-import { settledWords, votedLine } from "../view/settled.ts";
+import { escalatedLine, settledWords, votedLine } from "../view/settled.ts";
 import { linkPlaces } from "../view/words.ts";
 
 /** Defines `toolgate watch`. */
@@ -100,6 +100,8 @@ function eventLines(event: SessionEvent["event"], paint: Paint): string[] {
       ];
     case "permissionVoted":
       return [votedLine(event.value, paint)];
+    case "permissionEscalated":
+      return [escalatedLine(event.value, paint)];
     case "permissionSettled":
       return [`${paint("dim", terminalLine(event.value.permissionId))}  ${settledWords(event.value)}`];
     case "backgroundEnded":

@@ -1,11 +1,7 @@
-import {
-  PermissionOutcome,
-  type PermissionSettled,
-  type PermissionVoted,
-  Shown,
-} from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { equals } from "@bufbuild/protobuf";
+import { PermissionOutcome, type PermissionSettled, Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { WatchPermissionsResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
-import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { type PermissionRequest, PermissionRequestSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { filterCalls } from "../../view/ask-filter.ts";
 import { callKeyOf, farewellMs, inertMs } from "../../view/asks.ts";
 import { settledUnseen } from "../../view/outcomes.ts";
@@ -72,8 +68,14 @@ export function createCards(clock: () => number, nameOf: (sessionId: string) => 
     const key = callKeyOf(ask);
     const card = cards.get(key);
     const waits = card !== undefined && card.endedAt === undefined;
-    // A snapshot repeats requests that are known.
-    if (waits && card.asks.some(({ id, digest }) => id === ask.id && digest === ask.digest)) return;
+    const known = waits && card.asks.find(({ id, digest }) => id === ask.id && digest === ask.digest);
+    if (known) {
+      // A snapshot repeats requests that are known; votes and steps may have been missed.
+      const { votes, escalations } = ask;
+      if (!equals(PermissionRequestSchema, known, { ...known, votes, escalations }))
+        changed(ask.id, { votes, escalations });
+      return;
+    }
     const others = waits ? card.asks.filter(({ id }) => id !== ask.id) : [];
     const [first = ask, ...rest] = [...others, ask];
     const { texts, ends } = waits ? card : { texts: new Map<PermissionRequest, FileTexts>(), ends: [] };
@@ -88,11 +90,11 @@ export function createCards(clock: () => number, nameOf: (sessionId: string) => 
     cards.set(card.key, first ? { ...card, asks: [first, ...rest], ends } : { ...card, ends, endedAt: clock() });
   }
 
-  function voted({ permissionId, votes }: PermissionVoted): void {
+  function changed(permissionId: string, fields: Partial<Pick<PermissionRequest, "votes" | "escalations">>): void {
     for (const card of all()) {
       const ask = card.asks.find(({ id }) => id === permissionId);
       if (ask === undefined) continue;
-      const now = { ...ask, votes };
+      const now = { ...ask, ...fields };
       const texts = new Map([...card.texts].map(([of, text]) => [of === ask ? now : of, text]));
       const [first = now, ...rest] = card.asks.map((each) => (each === ask ? now : each));
       cards.set(card.key, { ...card, asks: [first, ...rest], texts });
@@ -118,7 +120,10 @@ export function createCards(clock: () => number, nameOf: (sessionId: string) => 
     apply({ event, storeId, snapshotEnd }) {
       if (storeId !== "") snapshot = new Set();
       if (event?.event.case === "permissionAsked") opened(event.event.value);
-      if (event?.event.case === "permissionVoted") voted(event.event.value);
+      const change = event?.event;
+      if (change?.case === "permissionVoted") changed(change.value.permissionId, { votes: change.value.votes });
+      if (change?.case === "permissionEscalated")
+        changed(change.value.permissionId, { escalations: change.value.escalations });
       if (event?.event.case === "permissionSettled") ended(event.event.value.permissionId, endOf(event.event.value));
       if (snapshotEnd && snapshot) endMissing(snapshot);
       if (snapshotEnd) snapshot = undefined;

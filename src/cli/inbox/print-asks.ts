@@ -8,7 +8,7 @@ import { type Resumable, resume } from "../connection/resume.ts";
 import type { Paint, Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
-import { settledWords, votedLine } from "../view/settled.ts";
+import { escalatedLine, settledWords, votedLine } from "../view/settled.ts";
 import { type FileTexts, readFileTexts } from "../view/whole-request.ts";
 
 /** Yields all open permission requests that this connection may see, oldest first. */
@@ -80,6 +80,7 @@ function changeLines({ event }: SessionEvent, printed: Printed): string[] {
   const { paint } = printed;
   if (event.case === "permissionAsked") return openLines(event.value, printed);
   if (event.case === "permissionVoted") return [votedLine(event.value, paint)];
+  if (event.case === "permissionEscalated") return [escalatedLine(event.value, paint)];
   if (event.case !== "permissionSettled") return [];
   return [`${paint("dim", terminalLine(event.value.permissionId))}  ${settledWords(event.value)}`];
 }

@@ -1,4 +1,8 @@
-import type { PermissionSettled, PermissionVoted } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type {
+  PermissionEscalated,
+  PermissionSettled,
+  PermissionVoted,
+} from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { voteWords } from "../../view/need.ts";
 import { outcomeWords } from "../../view/outcomes.ts";
 import type { Paint } from "../terminal/screen.ts";
@@ -15,4 +19,11 @@ export function settledWords(settled: PermissionSettled): string {
 export function votedLine({ permissionId, votes }: PermissionVoted, paint: Paint): string {
   const last = votes.at(-1);
   return `${paint("dim", terminalLine(permissionId))}  ${last ? terminalLine(voteWords(last)) : "voted"}, and waits on`;
+}
+
+/** Says whom the steps of a permission request add. */
+export function escalatedLine({ permissionId, escalations }: PermissionEscalated, paint: Paint): string {
+  const taken = escalations.filter((each) => each.taken > 0);
+  const names = [...new Set(taken.flatMap(({ to, channels }) => [...to, ...channels]))];
+  return `${paint("dim", terminalLine(permissionId))}  nobody has settled it, so it also went to ${terminalLine(names.join(", "))}`;
 }

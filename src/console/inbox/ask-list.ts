@@ -1,4 +1,4 @@
-import type { PermissionSettled, PermissionVoted } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionSettled } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { WatchPermissionsResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { callKeyOf } from "../../view/asks.ts";
@@ -50,20 +50,24 @@ export function createAskList(): AskList {
     if (ask !== undefined) asks.set(ask.request.id, { ...ask, settled });
   }
 
-  function vote({ permissionId, votes }: PermissionVoted): void {
-    const ask = asks.get(permissionId);
-    if (ask !== undefined) asks.set(permissionId, { ...ask, request: { ...ask.request, votes } });
+  function alter(id: string, fields: Partial<Pick<PermissionRequest, "votes" | "escalations">>): void {
+    const ask = asks.get(id);
+    if (ask !== undefined) asks.set(id, { ...ask, request: { ...ask.request, ...fields } });
   }
 
   return {
     take({ event, snapshotEnd }) {
       const change = event?.event;
       if (change?.case === "permissionAsked") {
-        const { id } = change.value;
+        const { id, votes, escalations } = change.value;
         snapshot?.add(id);
         if (!asks.has(id)) asks.set(id, { request: change.value });
+        // A snapshot repeats requests that are known; votes and steps may have been missed.
+        else alter(id, { votes, escalations });
       }
-      if (change?.case === "permissionVoted") vote(change.value);
+      if (change?.case === "permissionVoted") alter(change.value.permissionId, { votes: change.value.votes });
+      if (change?.case === "permissionEscalated")
+        alter(change.value.permissionId, { escalations: change.value.escalations });
       if (change?.case === "permissionSettled") settle(change.value);
       if (snapshotEnd && snapshot !== undefined) {
         settleMissing(snapshot);

@@ -155,7 +155,8 @@ function DecisionCard({ decision: { entry, record } }: { decision: Decision }) {
   );
 }
 
-function headline({ kind, by, person, decisions, settled, grants, report, traffic }: Decision["record"]): string {
+function headline(record: Decision["record"]): string {
+  const { kind, by, person, decisions, settled, grants, report, traffic, escalations } = record;
   if (kind === DecisionKind.SETTLED && settled !== undefined) return settledText(settled);
   if (kind === DecisionKind.REVOKED || kind === DecisionKind.CONFIRMED) {
     return `Grant ${kind === DecisionKind.REVOKED ? "revoked" : "confirmed"} by ${visibleText(person?.name || by)}: ${grants.map(({ text }) => visibleText(text)).join("; ")}`;
@@ -168,6 +169,10 @@ function headline({ kind, by, person, decisions, settled, grants, report, traffi
       return `${visibleText(host)}:${port} (${sentBytes} bytes sent, ${receivedBytes} received)`;
     });
     return `Used the network: ${hosts.join(", ")}`;
+  }
+  if (kind === DecisionKind.ESCALATED) {
+    const names = escalations.flatMap(({ to, channels }) => [...to, ...channels]);
+    return `Nobody settled it, so it also went to ${visibleText([...new Set(names)].join(", "))}`;
   }
   if (kind === DecisionKind.PEOPLE) return visibleText(decisions.map(({ reason }) => reason).join("; "));
   return headlines.get(kind) ?? "Decided";

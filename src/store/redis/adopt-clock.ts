@@ -1,6 +1,8 @@
 import { randomUUID } from "node:crypto";
 import type { Logger } from "../../core/logger.ts";
+import { postponed } from "../parts.ts";
 import { jumpInWords } from "../retention.ts";
+import { askOfDeadline } from "./asks.ts";
 import { decodeAsked, encodeEvent } from "./events.ts";
 import { type Keys, shards } from "./keys.ts";
 import type { Link, StepBytes } from "./link.ts";
@@ -33,14 +35,13 @@ export async function adoptConfirmedClock(context: { link: Link; keys: Keys; liv
 async function shiftTree({ link, keys }: { link: Link; keys: Keys }, root: string, adoption: string): Promise<void> {
   const by = link.behindAt(root);
   const { tree, deadlines, leases, notices, noticeDue, asked, call } = keys.tree(root);
-  const open = new Set(texts(await link.command("zrange", deadlines, 0, -1)));
+  const open = new Set(texts(await link.command("zrange", deadlines, 0, -1)).map(askOfDeadline));
   const calls = texts(await link.command("zrange", leases, 0, -1));
   const requests: StepBytes = {};
   for (const [id, stored] of pairs((await link.hashes(asked))[0])) {
     if (!open.has(id)) continue;
     const value = decodeAsked(stored);
-    const moved = { ...value, expires: value.expires + by };
-    requests[`asked ${id}`] = encodeEvent(value.sessionId, { case: "permissionAsked", value: moved });
+    requests[`asked ${id}`] = encodeEvent(value.sessionId, { case: "permissionAsked", value: postponed(value, by) });
   }
   const names = Object.fromEntries(calls.map((name) => [`call ${name}`, call(name)]));
   const values = { adoption, by, calls, asks: [...open] };

@@ -117,13 +117,13 @@ export function createRedisAsks(options: {
     countOpen: () => countOpenAsks(options, load),
 
     async countLong(time: number): Promise<number> {
-      const counted = (await live.all()).map((root) =>
-        link.command("zcount", keys.tree(root).deadlines, `(${time}`, "+inf"),
+      const later = (await live.all()).map((root) =>
+        link.command("zrangebyscore", keys.tree(root).deadlines, `(${time}`, "+inf"),
       );
-      return (await Promise.all(counted)).reduce<number>((sum, count) => sum + number(count), 0);
+      return (await Promise.all(later)).flatMap(texts).filter((member) => member === askOfDeadline(member)).length;
     },
 
-    async expired(limit: number): Promise<AskRecord[]> {
+    async due(limit: number): Promise<AskRecord[]> {
       const found = await Promise.all(
         (await live.due()).map(async (root) => {
           const due = await link.command(
@@ -135,7 +135,7 @@ export function createRedisAsks(options: {
             0,
             limit,
           );
-          return loadAll(root, texts(due));
+          return loadAll(root, [...new Set(texts(due).map(askOfDeadline))]);
         }),
       );
       return found
@@ -193,6 +193,9 @@ function createMerge(
     }
   };
 }
+
+/** Returns the ask of a member of `deadlines`: its id, or its id and "escalates" for its next step. */
+export const askOfDeadline = (member: string) => member.split(" ", 1)[0] ?? "";
 
 /** Message of the asks that are withdrawn when their call ends. */
 export const callEnded = "The call ended.";

@@ -54,6 +54,7 @@ import { createRedisSweep } from "./sweep.ts";
 import {
   runAdoptCall,
   runClaimCall,
+  runEscalation,
   runFinishCall,
   runNoteCall,
   runNoteReport,
@@ -281,7 +282,8 @@ function permissionStoreOf(context: RedisContext): PermissionStore {
     openAsks: asks.listOpen,
     countOpenAsks: asks.countOpen,
     countLongAsks: asks.countLong,
-    expiredAsks: asks.expired,
+    dueAsks: asks.due,
+    escalate: (escalation) => runEscalation(context, escalation),
     settle: (settlement) => runSettlement(context, settlement),
     grantsFor: (tree) => readServingGrants(context, tree),
     adoptGrant: (root, id) => runAdoptGrant(context, root, id),

@@ -1,5 +1,6 @@
 import type { DecisionRecord } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Escalation } from "../../approval/ports.ts";
 import type {
   CallRecord,
   CallTransitions,
@@ -12,12 +13,13 @@ import type {
   StartCallStep,
 } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
+import { nextEscalation } from "../../core/current-need.ts";
 import { useOf } from "../grant-uses.ts";
-import { checkEnded, withdrawalOf } from "../parts.ts";
+import { checkEnded, escalatedEvent, withdrawalOf } from "../parts.ts";
 import { tooManyAsks } from "../refusals.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
 import { callName } from "./call-records.ts";
-import { encodeEvent, encodePart, encodeSealedJson } from "./events.ts";
+import { encodeAsked, encodeEvent, encodePart, encodeSealedJson } from "./events.ts";
 import type { StepBytes } from "./link.ts";
 import type { RedisAudit } from "./log.ts";
 import { encodeNotice, listNotices } from "./notices.ts";
@@ -51,7 +53,7 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
       name: callName(ref),
       ...{ owner, epoch, version, rulesVersion, withdraw, maxOpenAsks, dueMs: opened.dueMs, queued: opened.queued },
       lineage: { [sessionId]: lineage },
-      asks: opened.asks.map(({ id, expires }) => ({ id, expires })),
+      asks: opened.asks.map((ask) => ({ id: ask.id, expires: ask.expires, escalates: nextEscalation(ask) })),
       ...(opened.notices && { notices: opened.notices.map(encodeNotice) }),
       ...(opened.queued && { unclaimed: [[root, sessionId, ref.callId]] }),
     },
@@ -72,7 +74,39 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
   const dueAt = opened.dueMs === undefined ? [] : [now() + opened.dueMs];
   for (const notice of opened.notices?.filter(({ dead }) => dead === "") ?? [])
     dueAt.push(notice.owner === "" ? notice.dueAt : now() + notice.leaseMs);
-  await live.sooner(root, Math.min(...opened.asks.map(({ expires }) => expires), ...dueAt));
+  const ends = opened.asks.map((ask) => nextEscalation(ask) ?? ask.expires);
+  await live.sooner(root, Math.min(...ends, ...dueAt));
+  return true;
+}
+
+/** escalate_ask: takes the steps of an open ask that are due. */
+export async function runEscalation(context: RedisCallContext, escalation: Escalation): Promise<boolean> {
+  const { keys, trees, live, now, runStep } = context;
+  const { call: ref, version, request, notices, decisions } = escalation;
+  const { root, sessionId } = ref;
+  const { asked, deadlines, notices: written, noticeDue, notified } = keys.tree(root);
+  const lineage = await trees.lineage(root, sessionId);
+  const result = await runStep(
+    "escalate_ask",
+    root,
+    {
+      ...callStepKeys(context, ref),
+      ...trees.logKeys(root, lineage),
+      ...{ asked, deadlines, notices: written, noticeDue, notified },
+    },
+    {
+      ...{ session: sessionId, name: callName(ref), ask: request.id, version, next: nextEscalation(request) },
+      ...{ lineage: { [sessionId]: lineage }, notices: notices.map(encodeNotice) },
+    },
+    {
+      asked: encodeAsked(request),
+      escalated: encodeEvent(sessionId, { case: "permissionEscalated", value: escalatedEvent(request) }),
+    },
+    decisions,
+  );
+  if (text(result) !== "escalated") return false;
+  await listNotices(context, notices);
+  await live.sooner(root, nextEscalation(request) ?? now());
   return true;
 }
 

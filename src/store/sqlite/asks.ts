@@ -8,7 +8,8 @@ import {
 import { type PermissionRequest, PermissionRequestSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord } from "../../approval/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
-import { sealed, unsealed, votedEvent } from "../parts.ts";
+import { nextEscalation } from "../../core/current-need.ts";
+import { escalatedEvent, postponed, sealed, unsealed, votedEvent } from "../parts.ts";
 import { decodeSqliteSpec, type SqliteCallRecords } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
@@ -61,7 +62,15 @@ export function createSqliteAsks({
     open(step: Step, call: OpenCallRow, request: PermissionRequest): void {
       const { root, sessionId } = call.ref;
       const bytes = toBinary(PermissionRequestSchema, request);
-      sql.insert.run(request.id, root, sessionId, call.ordinal, request.expires, ...sealed(bytes));
+      sql.insert.run(
+        request.id,
+        root,
+        sessionId,
+        call.ordinal,
+        request.expires,
+        ...sealed(bytes),
+        nextEscalation(request) ?? null,
+      );
       log.appendUpwards(step, sessionId, { case: "permissionAsked", value: request });
     },
 
@@ -69,6 +78,13 @@ export function createSqliteAsks({
     vote(step: Step, request: PermissionRequest): void {
       sql.vote.run(...sealed(toBinary(PermissionRequestSchema, request)), request.id);
       log.appendUpwards(step, request.sessionId, { case: "permissionVoted", value: votedEvent(request) });
+    },
+
+    /** Stores the steps that a request has taken; emits them in its session and every ancestor. */
+    escalate(step: Step, request: PermissionRequest): void {
+      const bytes = toBinary(PermissionRequestSchema, request);
+      sql.escalate.run(...sealed(bytes), nextEscalation(request) ?? null, request.id);
+      log.appendUpwards(step, request.sessionId, { case: "permissionEscalated", value: escalatedEvent(request) });
     },
 
     /** Withdraws the call's open asks, or only the named ones. */
@@ -87,11 +103,11 @@ export function createSqliteAsks({
       }
     },
 
-    /** Returns the deadline of an ask, and its settlement if it has one. */
-    state(id: string): { expires: number; settled?: PermissionSettled } | undefined {
+    /** Returns the deadline of an ask, the time of its next step, and its settlement if it has one. */
+    state(id: string): { expires: number; escalates: number | null; settled?: PermissionSettled } | undefined {
       const row = sql.state.get(id);
       if (row === undefined) return undefined;
-      return { expires: row.expires, ...settlementOf(row) };
+      return { expires: row.expires, escalates: row.escalates, ...settlementOf(row) };
     },
 
     /** Returns the ids of the open asks of a call, by its ordinal. */
@@ -124,16 +140,17 @@ export function createSqliteAsks({
 
     countLong: (time: number) => sql.countLong.get(time)?.count ?? 0,
 
-    /** Moves the deadlines of all open asks. */
+    /** Moves the deadlines and steps of all open asks. */
     postpone(ms: number): void {
       for (const row of sql.openRequests.all()) {
         const asked = requestOf(row);
-        const moved = { ...asked, expires: asked.expires + ms };
-        sql.postpone.run(moved.expires, ...sealed(toBinary(PermissionRequestSchema, moved)), row.ordinal);
+        const moved = postponed(asked, ms);
+        const bytes = toBinary(PermissionRequestSchema, moved);
+        sql.postpone.run(moved.expires, nextEscalation(moved) ?? null, ...sealed(bytes), row.ordinal);
       }
     },
 
-    expired: (now: number, limit: number): AskRecord[] => sql.expired.all(now, limit).map(record),
+    due: (now: number, limit: number): AskRecord[] => sql.due.all({ now, limit }).map(record),
   };
 }
 
@@ -173,22 +190,26 @@ function prepare(db: DatabaseSync) {
   return {
     insert: statement(
       db,
-      "INSERT INTO asks (id, root, session, call, expires, request, request_crc) VALUES (?, ?, ?, ?, ?, ?, ?)",
+      "INSERT INTO asks (id, root, session, call, expires, request, request_crc, escalates) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     ),
     settle: statement(db, "UPDATE asks SET settled = ?, settled_crc = ? WHERE id = ? AND settled IS NULL"),
     vote: statement(db, "UPDATE asks SET request = ?, request_crc = ? WHERE id = ? AND settled IS NULL"),
+    escalate: statement(db, "UPDATE asks SET request = ?, request_crc = ?, escalates = ? WHERE id = ?"),
     openRequests: statement<Pick<AskRow, "request" | "requestCrc"> & { ordinal: number }>(
       db,
       "SELECT ordinal, request, request_crc AS requestCrc FROM asks WHERE settled IS NULL",
     ),
-    postpone: statement(db, "UPDATE asks SET expires = ?, request = ?, request_crc = ? WHERE ordinal = ?"),
+    postpone: statement(
+      db,
+      "UPDATE asks SET expires = ?, escalates = ?, request = ?, request_crc = ? WHERE ordinal = ?",
+    ),
     openOfCall: statement<{ id: string }>(
       db,
       "SELECT id FROM asks WHERE call = ? AND settled IS NULL ORDER BY ordinal",
     ),
-    state: statement<Pick<AskRow, "settled" | "settledCrc"> & { expires: number }>(
+    state: statement<Pick<AskRow, "settled" | "settledCrc"> & { expires: number; escalates: number | null }>(
       db,
-      "SELECT expires, settled, settled_crc AS settledCrc FROM asks WHERE id = ?",
+      "SELECT expires, escalates, settled, settled_crc AS settledCrc FROM asks WHERE id = ?",
     ),
     countOpen: statement<{ count: number }>(
       db,
@@ -207,6 +228,13 @@ function prepare(db: DatabaseSync) {
     ),
     open: statement<AskRow>(db, `${select} settled IS NULL AND ${page}`),
     openInTree: statement<AskRow>(db, `${select} asks.root = :root AND settled IS NULL AND ${page}`),
-    expired: statement<AskRow>(db, `${select} settled IS NULL AND expires <= ? ORDER BY expires LIMIT ?`),
+    due: statement<AskRow>(
+      db,
+      // A condition with OR reads every open ask.
+      `${select} asks.ordinal IN (
+         SELECT ordinal FROM asks WHERE settled IS NULL AND expires <= :now
+         UNION ALL SELECT ordinal FROM asks WHERE settled IS NULL AND escalates <= :now
+       ) ORDER BY expires LIMIT :limit`,
+    ),
   };
 }

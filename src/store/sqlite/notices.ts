@@ -21,6 +21,7 @@ export type SqliteNotices = ReturnType<typeof createSqliteNotices>;
 export function createSqliteNotices(db: DatabaseSync) {
   const sql = prepare(db);
   return {
+    /** Adds a notice, unless the channel or person has one of the ask already. */
     open(step: Step, { dueAt, owner, leaseMs, dead: why, ...key }: NewNotice): void {
       const lease = owner === "" ? 0 : step.now + leaseMs;
       const state = why === "" ? "opened" : "dead";
@@ -92,7 +93,7 @@ function prepare(db: DatabaseSync) {
     insert: statement(
       db,
       `INSERT INTO notices (ask, channel, recipient, opened, state, next_at, owner, lease, why)
-       VALUES (:ask, :channel, :recipient, :opened, :state, :dueAt, :owner, :lease, :why)`,
+       VALUES (:ask, :channel, :recipient, :opened, :state, :dueAt, :owner, :lease, :why) ON CONFLICT DO NOTHING`,
     ),
     settle: statement(
       db,

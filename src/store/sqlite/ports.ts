@@ -1,4 +1,4 @@
-import type { PermissionStore, SettledCall, Settlement, SettleResult } from "../../approval/ports.ts";
+import type { Escalation, PermissionStore, SettledCall, Settlement, SettleResult } from "../../approval/ports.ts";
 import type { CallRecord, CallStore, LeaseStore, OrphanedCall, RemoteMark } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import type { Logger } from "../../core/logger.ts";
@@ -160,7 +160,8 @@ export function sqlitePermissionStore({ tables, commit, health, clock: { now } }
     openAsks: (filter) => read(() => asks.listOpen(filter)),
     countOpenAsks: () => read(asks.countAll),
     countLongAsks: (time) => read(() => asks.countLong(time)),
-    expiredAsks: (limit) => read(() => asks.expired(now(), limit)),
+    dueAsks: (limit) => read(() => asks.due(now(), limit)),
+    escalate: (escalation) => commit.run((step) => applyEscalation(tables, step, escalation)),
     settle: (settlement) => commit.run((step) => applySettlement(tables, step, settlement)),
     grantsFor: (tree) => read(() => ({ grants: grants.serving(now(), tree), ...sessions.versions(tree.root) })),
     adoptGrant: (root, id) => commit.run((step) => grants.adopt(step, root, id)),
@@ -227,6 +228,20 @@ function applySettlement(tables: SqliteTables, step: Step, settlement: Settlemen
   }
   audit.append(step, settlement.root, settlement.decisions);
   return { result: "won", ...(unclaimed.length > 0 && { unclaimed }) };
+}
+
+/** escalate_ask: takes the steps of an open ask that are due. */
+function applyEscalation(tables: SqliteTables, step: Step, escalation: Escalation): boolean {
+  const { openCalls, asks, notices, audit } = tables;
+  const { call: ref, version, request, decisions } = escalation;
+  const [call, ask] = [openCalls.get(ref), asks.state(request.id)];
+  if (call === undefined || call.version !== version || ask === undefined || ask.settled !== undefined) return false;
+  if (ask.expires <= step.now || ask.escalates === null || ask.escalates > step.now) return false;
+  asks.escalate(step, request);
+  for (const notice of escalation.notices) notices.open(step, notice);
+  raiseCallVersion(tables, step, call);
+  audit.append(step, ref.root, decisions);
+  return true;
 }
 
 /** Compares every record that the settlement was computed from. */

@@ -1,5 +1,5 @@
 /** Version of the schema below, stored in `user_version`: the number of the store's format. */
-export const schemaVersion = 15;
+export const schemaVersion = 16;
 
 const decisions = `
   -- The audit: the decisions of each tree, as a hash chain. It outlives the sessions.
@@ -59,6 +59,10 @@ const exports = `
   CREATE INDEX pending_exports ON exports (receiver, root) WHERE pending = 1;
 `;
 
+const escalations = `
+  CREATE INDEX open_asks_by_step ON asks (escalates) WHERE settled IS NULL AND escalates IS NOT NULL;
+`;
+
 /** The notices of version 12. */
 const firstNotices = `
   CREATE TABLE notices (
@@ -109,6 +113,8 @@ export const migrations: readonly string[] = [
   exports,
   `ALTER TABLE grants ADD COLUMN times INTEGER NOT NULL DEFAULT 0;
    ALTER TABLE grants ADD COLUMN uses TEXT NOT NULL DEFAULT ''`,
+  `ALTER TABLE asks ADD COLUMN escalates REAL;
+   ${escalations}`,
 ];
 
 /**
@@ -185,6 +191,7 @@ export const schema = `
   CREATE INDEX calls_by_session ON calls (session);
   CREATE INDEX calls_by_end ON calls (expired, ended, session) WHERE ended IS NOT NULL;
   ${assignments}
+  -- "escalates" is the time of the next step that is not taken.
   CREATE TABLE asks (
     ordinal INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
@@ -195,12 +202,14 @@ export const schema = `
     request BLOB NOT NULL,
     request_crc INTEGER,
     settled BLOB,
-    settled_crc INTEGER
+    settled_crc INTEGER,
+    escalates REAL
   );
   CREATE INDEX asks_by_call ON asks (call);
   CREATE INDEX open_asks ON asks (ordinal) WHERE settled IS NULL;
   CREATE INDEX open_asks_by_root ON asks (root) WHERE settled IS NULL;
   CREATE INDEX open_asks_by_deadline ON asks (expires) WHERE settled IS NULL;
+  ${escalations}
 
   -- "uses" names the calls that count in a grant with a limit ("times"); see grant-uses.ts.
   CREATE TABLE grants (

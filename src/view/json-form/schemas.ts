@@ -252,6 +252,7 @@ const need = z
   .object({ all: z.array(z.object({ approve: count, from: z.array(z.string()) })), reject: count })
   .describe("How many persons have to approve, and of which groups");
 const vote = z.object({ person: person.optional(), outcome, reason: z.string(), time: moment, by: z.string() });
+const escalation = z.object({ at: moment, to: z.array(z.string()), channels: z.array(z.string()), taken: moment });
 
 const view = z.object({
   tool: z.string(),
@@ -324,6 +325,7 @@ export const permissionRequestSchema = named(
     person: person.optional(),
     need: need.optional(),
     votes: z.array(vote).optional().describe("One of each person, where there is a need"),
+    escalations: z.array(escalation).optional().describe("Whom it adds after a time"),
     view: view.optional().describe("The whole call, as approvers see it"),
     changed: z.string().optional().describe("Why it is asked again"),
   }),
@@ -390,6 +392,13 @@ const voted = z.object({
   votes: z.array(vote),
 });
 
+const escalated = z.object({
+  permissionID: z.string(),
+  sessionID: z.string(),
+  callID: z.string(),
+  escalations: z.array(escalation),
+});
+
 const entry = { seq: count, time: moment, sessionID: z.string() };
 
 export const sessionEventSchema = named(
@@ -428,6 +437,7 @@ export const sessionEventSchema = named(
     z.object({ ...entry, type: z.literal("revoked"), properties: grant }),
     z.object({ ...entry, type: z.literal("background_ended"), properties: backgroundEnded }),
     z.object({ ...entry, type: z.literal("permission_voted"), properties: voted }),
+    z.object({ ...entry, type: z.literal("permission_escalated"), properties: escalated }),
   ]),
 );
 export type SessionEvent = z.infer<typeof sessionEventSchema>;

@@ -10,15 +10,21 @@ import {
   ask,
   askMs,
   callRef,
+  escalationOf,
   fenceOf,
   kinds,
+  leaseMs,
   logOf,
+  type OpenedStore,
   type OpenStore,
   openAskedCall,
   openAsks,
   openCall,
+  openEscalating,
   openWaitingCall,
+  owner,
   recordOf,
+  stepMs,
 } from "../fixture.ts";
 
 const ref = callRef();
@@ -229,11 +235,80 @@ export function asksContract(open: OpenStore): void {
     await addSession(store);
     await openAskedCall(store, ref, ["per_1"]);
     store.advance(askMs - 1);
-    expect(await store.permissions.expiredAsks(10)).toEqual([]);
+    expect(await store.permissions.dueAsks(10)).toEqual([]);
     store.advance(1);
-    expect((await store.permissions.expiredAsks(10)).map(({ request }) => request.id)).toEqual(["per_1"]);
+    expect((await store.permissions.dueAsks(10)).map(({ request }) => request.id)).toEqual(["per_1"]);
     await store.permissions.settle(await answer(store, ref, "per_1", { expired: true }));
-    expect(await store.permissions.expiredAsks(10)).toEqual([]);
+    expect(await store.permissions.dueAsks(10)).toEqual([]);
+  });
+
+  test("lists an ask with a step that is due until it is taken or the ask settled, also after a restart", async () => {
+    const store = await open();
+    await addSession(store);
+    await openEscalating(store, ref, "per_1");
+    await openEscalating(store, callRef("call_2"), "per_2");
+    const due = async ({ permissions }: OpenedStore) =>
+      (await permissions.dueAsks(10)).map(({ request }) => request.id);
+    store.advance(stepMs - 1);
+    expect(await due(store)).toEqual([]);
+    store.advance(1);
+    expect(await due(store)).toEqual(["per_1", "per_2"]);
+    expect(await store.permissions.escalate(await escalationOf(store, ref, "per_1"))).toBe(true);
+    expect(await due(store)).toEqual(["per_2"]);
+    const reopened = await store.reopen();
+    expect(await due(reopened)).toEqual(["per_2"]);
+    await reopened.permissions.settle(await answer(reopened, callRef("call_2"), "per_2"));
+    expect(await due(reopened)).toEqual([]);
+    reopened.advance(stepMs);
+    expect(await due(reopened)).toEqual(["per_1"]);
+    expect(await reopened.permissions.escalate(await escalationOf(reopened, ref, "per_1"))).toBe(true);
+    expect(await due(reopened)).toEqual([]);
+    const events = (await logOf(reopened)).flatMap(({ event }) =>
+      event.case === "permissionEscalated" ? [event.value.escalations.map(({ taken }) => taken > 0)] : [],
+    );
+    expect(events).toEqual([
+      [true, false],
+      [true, true],
+    ]);
+    reopened.advance(askMs);
+    expect(await due(reopened)).toEqual(["per_1"]);
+  });
+
+  test("a step writes the notices of those that it adds, and no second one where there is one", async () => {
+    const store = await open();
+    await addSession(store);
+    const notice = (channel: string) => ({
+      ask: "per_1",
+      channel,
+      recipient: "",
+      owner: "",
+      leaseMs,
+      dead: "",
+      dueAt: store.calls.now(),
+    });
+    await openEscalating(store, ref, "per_1", [notice("ops")]);
+    store.advance(stepMs);
+    const step = await escalationOf(store, ref, "per_1");
+    await store.permissions.escalate({ ...step, notices: [notice("ops"), notice("pager"), notice("pager")] });
+    const claim = () =>
+      store.notices.claimNotices({
+        owner,
+        leaseMs,
+        channels: new Map([
+          ["ops", 9],
+          ["pager", 9],
+        ]),
+      });
+    expect((await claim()).map(({ channel, phase }) => [channel, phase])).toEqual([
+      ["ops", "opened"],
+      ["pager", "opened"],
+    ]);
+    await store.permissions.settle(await answer(store, ref, "per_1"));
+    store.advance(leaseMs + 1);
+    expect((await claim()).map(({ channel, phase }) => [channel, phase])).toEqual([
+      ["ops", "settled"],
+      ["pager", "settled"],
+    ]);
   });
 
   test("ends the lease of a call that waits for no ask, with the progress that says for what it waits", async () => {

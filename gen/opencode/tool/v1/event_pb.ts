@@ -7,7 +7,7 @@
 import type { GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
 import { fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
 import { file_google_protobuf_struct } from "@bufbuild/protobuf/wkt";
-import type { Grant, PermissionSettled, PermissionVoted } from "./permission_pb.ts";
+import type { Grant, PermissionEscalated, PermissionSettled, PermissionVoted } from "./permission_pb.ts";
 import { file_opencode_tool_v1_permission } from "./permission_pb.ts";
 import type { PermissionRequest, ToolErrorReason, ToolPart } from "./tool_pb.ts";
 import { file_opencode_tool_v1_tool } from "./tool_pb.ts";
@@ -17,7 +17,7 @@ import type { JsonObject, Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/event.proto.
  */
 export const file_opencode_tool_v1_event: GenFile = /*@__PURE__*/
-  fileDesc("ChxvcGVuY29kZS90b29sL3YxL2V2ZW50LnByb3RvEhBvcGVuY29kZS50b29sLnYxIrAECgxTZXNzaW9uRXZlbnQSCwoDc2VxGAEgASgEEgwKBHRpbWUYAiABKAESEgoKc2Vzc2lvbl9pZBgDIAEoCRIqCgRwYXJ0GAQgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydEgAEjIKCHByb2dyZXNzGAUgASgLMh4ub3BlbmNvZGUudG9vbC52MS5Ub29sUHJvZ3Jlc3NIABIuCgZvdXRwdXQYBiABKAsyHC5vcGVuY29kZS50b29sLnYxLlRvb2xPdXRwdXRIABI/ChBwZXJtaXNzaW9uX2Fza2VkGAcgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdEgAEkEKEnBlcm1pc3Npb25fc2V0dGxlZBgIIAEoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblNldHRsZWRIABIqCgdncmFudGVkGAkgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudEgAEioKB3Jldm9rZWQYCiABKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50SAASPQoQYmFja2dyb3VuZF9lbmRlZBgLIAEoCzIhLm9wZW5jb2RlLnRvb2wudjEuQmFja2dyb3VuZEVuZGVkSAASPQoQcGVybWlzc2lvbl92b3RlZBgMIAEoCzIhLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblZvdGVkSABCBwoFZXZlbnQifQoPQmFja2dyb3VuZEVuZGVkEg8KB2NhbGxfaWQYASABKAkSDAoEdG9vbBgCIAEoCRIYChBjaGlsZF9zZXNzaW9uX2lkGAMgASgJEjEKBnJlYXNvbhgEIAEoDjIhLm9wZW5jb2RlLnRvb2wudjEuVG9vbEVycm9yUmVhc29uInoKDFRvb2xQcm9ncmVzcxIPCgdjYWxsX2lkGAEgASgJEhIKBXRpdGxlGAIgASgJSACIAQESLgoIbWV0YWRhdGEYAyABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAGIAQFCCAoGX3RpdGxlQgsKCV9tZXRhZGF0YSJbCgpUb29sT3V0cHV0Eg8KB2NhbGxfaWQYASABKAkSDgoGb2Zmc2V0GAIgASgEEgwKBGRhdGEYAyABKAwSDgoGbGVuZ3RoGAQgASgNEg4KBm91dHB1dBgFIAEoCUImWiR0b29sZ2F0ZS9nZW4vb3BlbmNvZGUvdG9vbC92MTt0b29sdjFiBnByb3RvMw", [file_google_protobuf_struct, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+  fileDesc("ChxvcGVuY29kZS90b29sL3YxL2V2ZW50LnByb3RvEhBvcGVuY29kZS50b29sLnYxIvcECgxTZXNzaW9uRXZlbnQSCwoDc2VxGAEgASgEEgwKBHRpbWUYAiABKAESEgoKc2Vzc2lvbl9pZBgDIAEoCRIqCgRwYXJ0GAQgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydEgAEjIKCHByb2dyZXNzGAUgASgLMh4ub3BlbmNvZGUudG9vbC52MS5Ub29sUHJvZ3Jlc3NIABIuCgZvdXRwdXQYBiABKAsyHC5vcGVuY29kZS50b29sLnYxLlRvb2xPdXRwdXRIABI/ChBwZXJtaXNzaW9uX2Fza2VkGAcgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdEgAEkEKEnBlcm1pc3Npb25fc2V0dGxlZBgIIAEoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblNldHRsZWRIABIqCgdncmFudGVkGAkgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudEgAEioKB3Jldm9rZWQYCiABKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50SAASPQoQYmFja2dyb3VuZF9lbmRlZBgLIAEoCzIhLm9wZW5jb2RlLnRvb2wudjEuQmFja2dyb3VuZEVuZGVkSAASPQoQcGVybWlzc2lvbl92b3RlZBgMIAEoCzIhLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblZvdGVkSAASRQoUcGVybWlzc2lvbl9lc2NhbGF0ZWQYDSABKAsyJS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25Fc2NhbGF0ZWRIAEIHCgVldmVudCJ9Cg9CYWNrZ3JvdW5kRW5kZWQSDwoHY2FsbF9pZBgBIAEoCRIMCgR0b29sGAIgASgJEhgKEGNoaWxkX3Nlc3Npb25faWQYAyABKAkSMQoGcmVhc29uGAQgASgOMiEub3BlbmNvZGUudG9vbC52MS5Ub29sRXJyb3JSZWFzb24iegoMVG9vbFByb2dyZXNzEg8KB2NhbGxfaWQYASABKAkSEgoFdGl0bGUYAiABKAlIAIgBARIuCghtZXRhZGF0YRgDIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3RIAYgBAUIICgZfdGl0bGVCCwoJX21ldGFkYXRhIlsKClRvb2xPdXRwdXQSDwoHY2FsbF9pZBgBIAEoCRIOCgZvZmZzZXQYAiABKAQSDAoEZGF0YRgDIAEoDBIOCgZsZW5ndGgYBCABKA0SDgoGb3V0cHV0GAUgASgJQiZaJHRvb2xnYXRlL2dlbi9vcGVuY29kZS90b29sL3YxO3Rvb2x2MWIGcHJvdG8z", [file_google_protobuf_struct, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
 
 /**
  * SessionEvent is one entry of a session's log. Sequence numbers are 1, 2, 3 … without gaps; every watcher, at every
@@ -129,6 +129,14 @@ export type SessionEvent = Message<"opencode.tool.v1.SessionEvent"> & {
      */
     value: PermissionVoted;
     case: "permissionVoted";
+  } | {
+    /**
+     * permission_escalated reports that an open permission request took a step: more persons may approve it.
+     *
+     * @generated from field: opencode.tool.v1.PermissionEscalated permission_escalated = 13;
+     */
+    value: PermissionEscalated;
+    case: "permissionEscalated";
   } | { case: undefined; value?: undefined };
 };
 

@@ -1,7 +1,7 @@
 -- open_asks: withdraws some of a call's open asks and opens others.
 -- KEYS   op, tree, leases, asked, settled, callOf, asks, deadlines, notices, noticeDue, notified, call <name>, session/log <id> of the session and
 --        its ancestors
--- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were consulted), lineage, asks ({ id, expires }),
+-- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were consulted), lineage, asks ({ id, expires, escalates (the time of its first step, where it has one) }),
 --        notices ({ ask, target ("channel" or "channel recipient"), at, owner, leaseMs, dead }, where asks have some),
 --        withdraw (ids), maxOpenAsks, dueMs (where the lease ends), queued ({ definitionId, until }, where the call waits for a worker),
 --        unclaimed (the call as { { root, session, callId } }, where it waits for a worker); bytes: asked <id>, withdrawn (the settlement that all withdrawn asks share), progress (where the call waits for something else)
@@ -27,18 +27,11 @@ for index, ask in ipairs(step.asks) do
   redis.call('HSET', K.callOf, id, step.name)
   redis.call('ZADD', K.asks, micros + index, id)
   redis.call('ZADD', K.deadlines, ask.expires, id)
+  if ask.escalates then redis.call('ZADD', K.deadlines, ask.escalates, id .. ' escalates') end
   append_upwards(step.session, B['asked ' .. id])
   waiting, asks = waiting .. ' ' .. id, asks .. ' ' .. id
 end
-local targets = {}
-for _, notice in ipairs(step.notices or {}) do
-  local ask, target, owner = notice.ask, notice.target, notice.owner
-  local lease, state = owner == '' and 0 or now + notice.leaseMs, notice.dead == '' and 'opened' or 'dead'
-  write_notice(ask .. ' ' .. target, { state = state, attempts = 0, at = notice.at, owner = owner, lease = lease, ref = '', why = notice.dead, opened = now })
-  targets[ask] = targets[ask] or {}
-  table.insert(targets[ask], target)
-end
-for ask, named in pairs(targets) do redis.call('HSET', K.notified, ask, cjson.encode(named)) end
+open_notices(step.notices or {}, {})
 if B.progress then append(step.session, B.progress) end
 if #step.asks > 0 then redis.call('HINCRBY', K.tree, 'asks', 1) end
 redis.call('HSET', key, 'waiting', waiting, 'asks', asks, 'version', call.version + 1)

@@ -163,6 +163,18 @@ local function write_notice(member, notice)
   end
 end
 
+-- Writes notices; `targets` has those that the asks have already.
+local function open_notices(notices, targets)
+  for _, notice in ipairs(notices) do
+    local ask, target, owner = notice.ask, notice.target, notice.owner
+    local lease, state = owner == '' and 0 or now + notice.leaseMs, notice.dead == '' and 'opened' or 'dead'
+    write_notice(ask .. ' ' .. target, { state = state, attempts = 0, at = notice.at, owner = owner, lease = lease, ref = '', why = notice.dead, opened = now })
+    targets[ask] = targets[ask] or {}
+    table.insert(targets[ask], target)
+  end
+  for ask, named in pairs(targets) do redis.call('HSET', K.notified, ask, cjson.encode(named)) end
+end
+
 -- Makes the notices of a settled ask due again. One that nobody tried to send ends instead. One that is being sent stays leased until
 -- the result is recorded, so that the outcome never reaches the provider first.
 local function settle_notices(id)
@@ -184,7 +196,7 @@ local function settle(session, id, event)
   settle_notices(id)
   redis.call('HSET', K.settled, id, event)
   redis.call('ZREM', K.asks, id)
-  redis.call('ZREM', K.deadlines, id)
+  redis.call('ZREM', K.deadlines, id, id .. ' escalates')
   append_upwards(session, event)
 end
 

@@ -6,6 +6,7 @@ if redis.call('HGET', K.tree, 'shifted') == step.adoption then return answer('sh
 for _, id in ipairs(step.asks) do
   if redis.call('ZSCORE', K.deadlines, id) then
     redis.call('ZINCRBY', K.deadlines, step.by, id)
+    redis.call('ZADD', K.deadlines, 'XX', 'INCR', step.by, id .. ' escalates')
     redis.call('HSET', K.asked, id, B['asked ' .. id])
   end
 end

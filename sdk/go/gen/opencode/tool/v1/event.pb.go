@@ -50,6 +50,7 @@ type SessionEvent struct {
 	//	*SessionEvent_Revoked
 	//	*SessionEvent_BackgroundEnded
 	//	*SessionEvent_PermissionVoted
+	//	*SessionEvent_PermissionEscalated
 	Event         isSessionEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -194,6 +195,15 @@ func (x *SessionEvent) GetPermissionVoted() *PermissionVoted {
 	return nil
 }
 
+func (x *SessionEvent) GetPermissionEscalated() *PermissionEscalated {
+	if x != nil {
+		if x, ok := x.Event.(*SessionEvent_PermissionEscalated); ok {
+			return x.PermissionEscalated
+		}
+	}
+	return nil
+}
+
 type isSessionEvent_Event interface {
 	isSessionEvent_Event()
 }
@@ -245,6 +255,11 @@ type SessionEvent_PermissionVoted struct {
 	PermissionVoted *PermissionVoted `protobuf:"bytes,12,opt,name=permission_voted,json=permissionVoted,proto3,oneof"`
 }
 
+type SessionEvent_PermissionEscalated struct {
+	// permission_escalated reports that an open permission request took a step: more persons may approve it.
+	PermissionEscalated *PermissionEscalated `protobuf:"bytes,13,opt,name=permission_escalated,json=permissionEscalated,proto3,oneof"`
+}
+
 func (*SessionEvent_Part) isSessionEvent_Event() {}
 
 func (*SessionEvent_Progress) isSessionEvent_Event() {}
@@ -262,6 +277,8 @@ func (*SessionEvent_Revoked) isSessionEvent_Event() {}
 func (*SessionEvent_BackgroundEnded) isSessionEvent_Event() {}
 
 func (*SessionEvent_PermissionVoted) isSessionEvent_Event() {}
+
+func (*SessionEvent_PermissionEscalated) isSessionEvent_Event() {}
 
 // BackgroundEnded is the end of a call that a tool made and did not wait for. `background_output` and GetToolPart return
 // the result.
@@ -490,7 +507,7 @@ var File_opencode_tool_v1_event_proto protoreflect.FileDescriptor
 
 const file_opencode_tool_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1copencode/tool/v1/event.proto\x12\x10opencode.tool.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a!opencode/tool/v1/permission.proto\x1a\x1bopencode/tool/v1/tool.proto\"\xb6\x05\n" +
+	"\x1copencode/tool/v1/event.proto\x12\x10opencode.tool.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a!opencode/tool/v1/permission.proto\x1a\x1bopencode/tool/v1/tool.proto\"\x92\x06\n" +
 	"\fSessionEvent\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
 	"\x04time\x18\x02 \x01(\x01R\x04time\x12\x1d\n" +
@@ -505,7 +522,8 @@ const file_opencode_tool_v1_event_proto_rawDesc = "" +
 	"\arevoked\x18\n" +
 	" \x01(\v2\x17.opencode.tool.v1.GrantH\x00R\arevoked\x12N\n" +
 	"\x10background_ended\x18\v \x01(\v2!.opencode.tool.v1.BackgroundEndedH\x00R\x0fbackgroundEnded\x12N\n" +
-	"\x10permission_voted\x18\f \x01(\v2!.opencode.tool.v1.PermissionVotedH\x00R\x0fpermissionVotedB\a\n" +
+	"\x10permission_voted\x18\f \x01(\v2!.opencode.tool.v1.PermissionVotedH\x00R\x0fpermissionVoted\x12Z\n" +
+	"\x14permission_escalated\x18\r \x01(\v2%.opencode.tool.v1.PermissionEscalatedH\x00R\x13permissionEscalatedB\a\n" +
 	"\x05event\"\xa3\x01\n" +
 	"\x0fBackgroundEnded\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x12\n" +
@@ -542,17 +560,18 @@ func file_opencode_tool_v1_event_proto_rawDescGZIP() []byte {
 
 var file_opencode_tool_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_opencode_tool_v1_event_proto_goTypes = []any{
-	(*SessionEvent)(nil),      // 0: opencode.tool.v1.SessionEvent
-	(*BackgroundEnded)(nil),   // 1: opencode.tool.v1.BackgroundEnded
-	(*ToolProgress)(nil),      // 2: opencode.tool.v1.ToolProgress
-	(*ToolOutput)(nil),        // 3: opencode.tool.v1.ToolOutput
-	(*ToolPart)(nil),          // 4: opencode.tool.v1.ToolPart
-	(*PermissionRequest)(nil), // 5: opencode.tool.v1.PermissionRequest
-	(*PermissionSettled)(nil), // 6: opencode.tool.v1.PermissionSettled
-	(*Grant)(nil),             // 7: opencode.tool.v1.Grant
-	(*PermissionVoted)(nil),   // 8: opencode.tool.v1.PermissionVoted
-	(ToolErrorReason)(0),      // 9: opencode.tool.v1.ToolErrorReason
-	(*structpb.Struct)(nil),   // 10: google.protobuf.Struct
+	(*SessionEvent)(nil),        // 0: opencode.tool.v1.SessionEvent
+	(*BackgroundEnded)(nil),     // 1: opencode.tool.v1.BackgroundEnded
+	(*ToolProgress)(nil),        // 2: opencode.tool.v1.ToolProgress
+	(*ToolOutput)(nil),          // 3: opencode.tool.v1.ToolOutput
+	(*ToolPart)(nil),            // 4: opencode.tool.v1.ToolPart
+	(*PermissionRequest)(nil),   // 5: opencode.tool.v1.PermissionRequest
+	(*PermissionSettled)(nil),   // 6: opencode.tool.v1.PermissionSettled
+	(*Grant)(nil),               // 7: opencode.tool.v1.Grant
+	(*PermissionVoted)(nil),     // 8: opencode.tool.v1.PermissionVoted
+	(*PermissionEscalated)(nil), // 9: opencode.tool.v1.PermissionEscalated
+	(ToolErrorReason)(0),        // 10: opencode.tool.v1.ToolErrorReason
+	(*structpb.Struct)(nil),     // 11: google.protobuf.Struct
 }
 var file_opencode_tool_v1_event_proto_depIdxs = []int32{
 	4,  // 0: opencode.tool.v1.SessionEvent.part:type_name -> opencode.tool.v1.ToolPart
@@ -564,13 +583,14 @@ var file_opencode_tool_v1_event_proto_depIdxs = []int32{
 	7,  // 6: opencode.tool.v1.SessionEvent.revoked:type_name -> opencode.tool.v1.Grant
 	1,  // 7: opencode.tool.v1.SessionEvent.background_ended:type_name -> opencode.tool.v1.BackgroundEnded
 	8,  // 8: opencode.tool.v1.SessionEvent.permission_voted:type_name -> opencode.tool.v1.PermissionVoted
-	9,  // 9: opencode.tool.v1.BackgroundEnded.reason:type_name -> opencode.tool.v1.ToolErrorReason
-	10, // 10: opencode.tool.v1.ToolProgress.metadata:type_name -> google.protobuf.Struct
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	9,  // 9: opencode.tool.v1.SessionEvent.permission_escalated:type_name -> opencode.tool.v1.PermissionEscalated
+	10, // 10: opencode.tool.v1.BackgroundEnded.reason:type_name -> opencode.tool.v1.ToolErrorReason
+	11, // 11: opencode.tool.v1.ToolProgress.metadata:type_name -> google.protobuf.Struct
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_event_proto_init() }
@@ -590,6 +610,7 @@ func file_opencode_tool_v1_event_proto_init() {
 		(*SessionEvent_Revoked)(nil),
 		(*SessionEvent_BackgroundEnded)(nil),
 		(*SessionEvent_PermissionVoted)(nil),
+		(*SessionEvent_PermissionEscalated)(nil),
 	}
 	file_opencode_tool_v1_event_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}

@@ -577,6 +577,8 @@ const (
 	// DECISION_KIND_VOTED: a person voted on a permission request with a `need`, which stays open; `vote` has the vote. The
 	// vote that settles it is in the record SETTLED, which has all of them (PermissionSettled.votes).
 	DecisionKind_DECISION_KIND_VOTED DecisionKind = 9
+	// DECISION_KIND_ESCALATED: a permission request took steps that were due; `escalations` has these.
+	DecisionKind_DECISION_KIND_ESCALATED DecisionKind = 10
 	// DECISION_KIND_STOPPED: a principal stopped an agent, a session or everything; `decisions` has one that says what. Of a
 	// session it is in the chain of its tree, otherwise in that of `ses_toolgate`.
 	DecisionKind_DECISION_KIND_STOPPED DecisionKind = 11
@@ -600,6 +602,7 @@ var (
 		7:  "DECISION_KIND_CONNECTED",
 		8:  "DECISION_KIND_CONFIRMED",
 		9:  "DECISION_KIND_VOTED",
+		10: "DECISION_KIND_ESCALATED",
 		11: "DECISION_KIND_STOPPED",
 		12: "DECISION_KIND_RESUMED",
 		13: "DECISION_KIND_PEOPLE",
@@ -615,6 +618,7 @@ var (
 		"DECISION_KIND_CONNECTED":   7,
 		"DECISION_KIND_CONFIRMED":   8,
 		"DECISION_KIND_VOTED":       9,
+		"DECISION_KIND_ESCALATED":   10,
 		"DECISION_KIND_STOPPED":     11,
 		"DECISION_KIND_RESUMED":     12,
 		"DECISION_KIND_PEOPLE":      13,
@@ -1887,7 +1891,7 @@ type ApprovalRequirement struct {
 	// person counts only where one approval is enough and `other_person` is not set.
 	Approve uint32 `protobuf:"varint,1,opt,name=approve,proto3" json:"approve,omitempty"`
 	// from are the groups (`[group.NAME]`) of which a person has to be in one, when they vote, at each later vote and when
-	// the call starts. Empty: any approver counts.
+	// the call starts. Empty: any approver counts. Steps that were taken add theirs; see PermissionRequest.escalations.
 	From          []string `protobuf:"bytes,2,rep,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2178,6 +2182,165 @@ func (x *PermissionVoted) GetVotes() []*Vote {
 	return nil
 }
 
+// PermissionEscalation is a step that a permission request takes while nobody settles it (`escalate` of `[[approval]]`). It adds
+// groups and channels. It never lowers a number of persons or what an approval has to prove, and it approves nothing: at
+// `expires` the request is refused as any other.
+type PermissionEscalation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// at is the time from which on the step is due, by the clock of the store (ms since the epoch). The first replica that
+	// looks takes it, once; one that was due while no replica ran is taken late, unless the request has expired.
+	At float64 `protobuf:"fixed64,1,opt,name=at,proto3" json:"at,omitempty"`
+	// to are the groups that it adds. Once it is taken, they count as ApprovalRequirement.from of the requirement; where that
+	// is empty, any approver counts anyway. Channels that address persons reach those of these groups.
+	To []string `protobuf:"bytes,2,rep,name=to,proto3" json:"to,omitempty"`
+	// channels are the channels that get a notice when it is taken. A channel or person who has one of the request gets no second.
+	Channels []string `protobuf:"bytes,3,rep,name=channels,proto3" json:"channels,omitempty"`
+	// requirement is the index in ApprovalNeed.all of the requirement to which it belongs.
+	Requirement uint32 `protobuf:"varint,4,opt,name=requirement,proto3" json:"requirement,omitempty"`
+	// taken is the time at which it was taken; 0: it was not.
+	Taken         float64 `protobuf:"fixed64,5,opt,name=taken,proto3" json:"taken,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PermissionEscalation) Reset() {
+	*x = PermissionEscalation{}
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PermissionEscalation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PermissionEscalation) ProtoMessage() {}
+
+func (x *PermissionEscalation) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PermissionEscalation.ProtoReflect.Descriptor instead.
+func (*PermissionEscalation) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PermissionEscalation) GetAt() float64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *PermissionEscalation) GetTo() []string {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+func (x *PermissionEscalation) GetChannels() []string {
+	if x != nil {
+		return x.Channels
+	}
+	return nil
+}
+
+func (x *PermissionEscalation) GetRequirement() uint32 {
+	if x != nil {
+		return x.Requirement
+	}
+	return 0
+}
+
+func (x *PermissionEscalation) GetTaken() float64 {
+	if x != nil {
+		return x.Taken
+	}
+	return 0
+}
+
+// PermissionEscalated reports that a permission request took one or more of its steps.
+type PermissionEscalated struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// permission_id is the permission request.
+	PermissionId string `protobuf:"bytes,1,opt,name=permission_id,json=permissionId,proto3" json:"permission_id,omitempty"`
+	// session_id is the session of the permission request.
+	SessionId string `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// call_id is the call that asked.
+	CallId string `protobuf:"bytes,3,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
+	// escalations are all its steps, as PermissionRequest.escalations has them from then on.
+	Escalations   []*PermissionEscalation `protobuf:"bytes,4,rep,name=escalations,proto3" json:"escalations,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PermissionEscalated) Reset() {
+	*x = PermissionEscalated{}
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PermissionEscalated) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PermissionEscalated) ProtoMessage() {}
+
+func (x *PermissionEscalated) ProtoReflect() protoreflect.Message {
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PermissionEscalated.ProtoReflect.Descriptor instead.
+func (*PermissionEscalated) Descriptor() ([]byte, []int) {
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *PermissionEscalated) GetPermissionId() string {
+	if x != nil {
+		return x.PermissionId
+	}
+	return ""
+}
+
+func (x *PermissionEscalated) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *PermissionEscalated) GetCallId() string {
+	if x != nil {
+		return x.CallId
+	}
+	return ""
+}
+
+func (x *PermissionEscalated) GetEscalations() []*PermissionEscalation {
+	if x != nil {
+		return x.Escalations
+	}
+	return nil
+}
+
 // Person is a person, or what answers in the place of one: a token, or no one in particular.
 type Person struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2198,7 +2361,7 @@ type Person struct {
 
 func (x *Person) Reset() {
 	*x = Person{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[13]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2210,7 +2373,7 @@ func (x *Person) String() string {
 func (*Person) ProtoMessage() {}
 
 func (x *Person) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[13]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2223,7 +2386,7 @@ func (x *Person) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Person.ProtoReflect.Descriptor instead.
 func (*Person) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{13}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Person) GetId() string {
@@ -2302,7 +2465,7 @@ type SignedAnswer struct {
 
 func (x *SignedAnswer) Reset() {
 	*x = SignedAnswer{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2314,7 +2477,7 @@ func (x *SignedAnswer) String() string {
 func (*SignedAnswer) ProtoMessage() {}
 
 func (x *SignedAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[14]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2327,7 +2490,7 @@ func (x *SignedAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignedAnswer.ProtoReflect.Descriptor instead.
 func (*SignedAnswer) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{14}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SignedAnswer) GetPermissionId() string {
@@ -2446,7 +2609,7 @@ type PasskeyReceipt struct {
 
 func (x *PasskeyReceipt) Reset() {
 	*x = PasskeyReceipt{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2458,7 +2621,7 @@ func (x *PasskeyReceipt) String() string {
 func (*PasskeyReceipt) ProtoMessage() {}
 
 func (x *PasskeyReceipt) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[15]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2471,7 +2634,7 @@ func (x *PasskeyReceipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PasskeyReceipt.ProtoReflect.Descriptor instead.
 func (*PasskeyReceipt) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{15}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PasskeyReceipt) GetCredentialId() []byte {
@@ -2543,7 +2706,7 @@ type Question struct {
 
 func (x *Question) Reset() {
 	*x = Question{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2555,7 +2718,7 @@ func (x *Question) String() string {
 func (*Question) ProtoMessage() {}
 
 func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[16]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2568,7 +2731,7 @@ func (x *Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Question.ProtoReflect.Descriptor instead.
 func (*Question) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{16}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Question) GetQuestion() string {
@@ -2619,7 +2782,7 @@ type QuestionOption struct {
 
 func (x *QuestionOption) Reset() {
 	*x = QuestionOption{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2631,7 +2794,7 @@ func (x *QuestionOption) String() string {
 func (*QuestionOption) ProtoMessage() {}
 
 func (x *QuestionOption) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[17]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2644,7 +2807,7 @@ func (x *QuestionOption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuestionOption.ProtoReflect.Descriptor instead.
 func (*QuestionOption) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{17}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *QuestionOption) GetLabel() string {
@@ -2673,7 +2836,7 @@ type QuestionAnswer struct {
 
 func (x *QuestionAnswer) Reset() {
 	*x = QuestionAnswer{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2685,7 +2848,7 @@ func (x *QuestionAnswer) String() string {
 func (*QuestionAnswer) ProtoMessage() {}
 
 func (x *QuestionAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[18]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2698,7 +2861,7 @@ func (x *QuestionAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuestionAnswer.ProtoReflect.Descriptor instead.
 func (*QuestionAnswer) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{18}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *QuestionAnswer) GetValues() []string {
@@ -2762,14 +2925,16 @@ type DecisionRecord struct {
 	Shadow *PolicyShadow `protobuf:"bytes,21,opt,name=shadow,proto3" json:"shadow,omitempty"`
 	// needs are what was stored with those of `permission_ids` that have a `need`; only for ASKED, VOTED and SETTLED. Absent in
 	// what an earlier version wrote.
-	Needs         []*RecordedNeed `protobuf:"bytes,23,rep,name=needs,proto3" json:"needs,omitempty"`
+	Needs []*RecordedNeed `protobuf:"bytes,23,rep,name=needs,proto3" json:"needs,omitempty"`
+	// escalations are the steps of ESCALATED; empty otherwise.
+	Escalations   []*PermissionEscalation `protobuf:"bytes,24,rep,name=escalations,proto3" json:"escalations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DecisionRecord) Reset() {
 	*x = DecisionRecord{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[19]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2781,7 +2946,7 @@ func (x *DecisionRecord) String() string {
 func (*DecisionRecord) ProtoMessage() {}
 
 func (x *DecisionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[19]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2794,7 +2959,7 @@ func (x *DecisionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionRecord.ProtoReflect.Descriptor instead.
 func (*DecisionRecord) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{19}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DecisionRecord) GetKind() DecisionKind {
@@ -2951,6 +3116,13 @@ func (x *DecisionRecord) GetNeeds() []*RecordedNeed {
 	return nil
 }
 
+func (x *DecisionRecord) GetEscalations() []*PermissionEscalation {
+	if x != nil {
+		return x.Escalations
+	}
+	return nil
+}
+
 // RecordedNeed is the need of a permission request: with it an audit shows whether the votes of the request met it.
 type RecordedNeed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2964,7 +3136,7 @@ type RecordedNeed struct {
 
 func (x *RecordedNeed) Reset() {
 	*x = RecordedNeed{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[20]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2976,7 +3148,7 @@ func (x *RecordedNeed) String() string {
 func (*RecordedNeed) ProtoMessage() {}
 
 func (x *RecordedNeed) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[20]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2989,7 +3161,7 @@ func (x *RecordedNeed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedNeed.ProtoReflect.Descriptor instead.
 func (*RecordedNeed) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{20}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RecordedNeed) GetPermissionId() string {
@@ -3021,7 +3193,7 @@ type PolicyShadow struct {
 
 func (x *PolicyShadow) Reset() {
 	*x = PolicyShadow{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[21]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3033,7 +3205,7 @@ func (x *PolicyShadow) String() string {
 func (*PolicyShadow) ProtoMessage() {}
 
 func (x *PolicyShadow) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[21]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3046,7 +3218,7 @@ func (x *PolicyShadow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyShadow.ProtoReflect.Descriptor instead.
 func (*PolicyShadow) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{21}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PolicyShadow) GetAction() PermissionAction {
@@ -3088,7 +3260,7 @@ type DecisionFacts struct {
 
 func (x *DecisionFacts) Reset() {
 	*x = DecisionFacts{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[22]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3100,7 +3272,7 @@ func (x *DecisionFacts) String() string {
 func (*DecisionFacts) ProtoMessage() {}
 
 func (x *DecisionFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[22]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3113,7 +3285,7 @@ func (x *DecisionFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionFacts.ProtoReflect.Descriptor instead.
 func (*DecisionFacts) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{22}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DecisionFacts) GetVersion() string {
@@ -3184,7 +3356,7 @@ type HostTraffic struct {
 
 func (x *HostTraffic) Reset() {
 	*x = HostTraffic{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[23]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3196,7 +3368,7 @@ func (x *HostTraffic) String() string {
 func (*HostTraffic) ProtoMessage() {}
 
 func (x *HostTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[23]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3209,7 +3381,7 @@ func (x *HostTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostTraffic.ProtoReflect.Descriptor instead.
 func (*HostTraffic) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{23}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HostTraffic) GetHost() string {
@@ -3262,7 +3434,7 @@ type HostReport struct {
 
 func (x *HostReport) Reset() {
 	*x = HostReport{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[24]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3274,7 +3446,7 @@ func (x *HostReport) String() string {
 func (*HostReport) ProtoMessage() {}
 
 func (x *HostReport) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[24]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3287,7 +3459,7 @@ func (x *HostReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostReport.ProtoReflect.Descriptor instead.
 func (*HostReport) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{24}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HostReport) GetFailed() bool {
@@ -3327,7 +3499,7 @@ type Requester struct {
 
 func (x *Requester) Reset() {
 	*x = Requester{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[25]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3339,7 +3511,7 @@ func (x *Requester) String() string {
 func (*Requester) ProtoMessage() {}
 
 func (x *Requester) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[25]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3352,7 +3524,7 @@ func (x *Requester) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Requester.ProtoReflect.Descriptor instead.
 func (*Requester) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{25}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Requester) GetKind() string {
@@ -3404,7 +3576,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[26]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3416,7 +3588,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_opencode_tool_v1_permission_proto_msgTypes[26]
+	mi := &file_opencode_tool_v1_permission_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3429,7 +3601,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{26}
+	return file_opencode_tool_v1_permission_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AuditEntry) GetSeq() uint64 {
@@ -3630,7 +3802,19 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\n" +
 	"session_id\x18\x02 \x01(\tR\tsessionId\x12\x17\n" +
 	"\acall_id\x18\x03 \x01(\tR\x06callId\x12,\n" +
-	"\x05votes\x18\x04 \x03(\v2\x16.opencode.tool.v1.VoteR\x05votes\"v\n" +
+	"\x05votes\x18\x04 \x03(\v2\x16.opencode.tool.v1.VoteR\x05votes\"\x8a\x01\n" +
+	"\x14PermissionEscalation\x12\x0e\n" +
+	"\x02at\x18\x01 \x01(\x01R\x02at\x12\x0e\n" +
+	"\x02to\x18\x02 \x03(\tR\x02to\x12\x1a\n" +
+	"\bchannels\x18\x03 \x03(\tR\bchannels\x12 \n" +
+	"\vrequirement\x18\x04 \x01(\rR\vrequirement\x12\x14\n" +
+	"\x05taken\x18\x05 \x01(\x01R\x05taken\"\xbc\x01\n" +
+	"\x13PermissionEscalated\x12#\n" +
+	"\rpermission_id\x18\x01 \x01(\tR\fpermissionId\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x02 \x01(\tR\tsessionId\x12\x17\n" +
+	"\acall_id\x18\x03 \x01(\tR\x06callId\x12H\n" +
+	"\vescalations\x18\x04 \x03(\v2&.opencode.tool.v1.PermissionEscalationR\vescalations\"v\n" +
 	"\x06Person\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06issuer\x18\x02 \x01(\tR\x06issuer\x12\x18\n" +
@@ -3673,7 +3857,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\";\n" +
 	"\x0eQuestionAnswer\x12)\n" +
-	"\x06values\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x15\"\ar\x05\x10\x01\x18\x80 R\x06values\"\xe8\a\n" +
+	"\x06values\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x15\"\ar\x05\x10\x01\x18\x80 R\x06values\"\xb2\b\n" +
 	"\x0eDecisionRecord\x122\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.opencode.tool.v1.DecisionKindR\x04kind\x12\x1d\n" +
 	"\n" +
@@ -3698,7 +3882,8 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\areceipt\x18\x13 \x01(\v2 .opencode.tool.v1.PasskeyReceiptR\areceipt\x125\n" +
 	"\x05facts\x18\x14 \x01(\v2\x1f.opencode.tool.v1.DecisionFactsR\x05facts\x126\n" +
 	"\x06shadow\x18\x15 \x01(\v2\x1e.opencode.tool.v1.PolicyShadowR\x06shadow\x124\n" +
-	"\x05needs\x18\x17 \x03(\v2\x1e.opencode.tool.v1.RecordedNeedR\x05needs\"g\n" +
+	"\x05needs\x18\x17 \x03(\v2\x1e.opencode.tool.v1.RecordedNeedR\x05needs\x12H\n" +
+	"\vescalations\x18\x18 \x03(\v2&.opencode.tool.v1.PermissionEscalationR\vescalations\"g\n" +
 	"\fRecordedNeed\x12#\n" +
 	"\rpermission_id\x18\x01 \x01(\tR\fpermissionId\x122\n" +
 	"\x04need\x18\x02 \x01(\v2\x1e.opencode.tool.v1.ApprovalNeedR\x04need\"\x8c\x01\n" +
@@ -3799,7 +3984,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x11SHOWN_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSHOWN_UNKNOWN\x10\x01\x12\x0f\n" +
 	"\vSHOWN_WHOLE\x10\x02\x12\x11\n" +
-	"\rSHOWN_PARTIAL\x10\x03*\xf0\x02\n" +
+	"\rSHOWN_PARTIAL\x10\x03*\x8d\x03\n" +
 	"\fDecisionKind\x12\x1d\n" +
 	"\x19DECISION_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15DECISION_KIND_ALLOWED\x10\x01\x12\x18\n" +
@@ -3810,7 +3995,9 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x16DECISION_KIND_REPORTED\x10\x06\x12\x1b\n" +
 	"\x17DECISION_KIND_CONNECTED\x10\a\x12\x1b\n" +
 	"\x17DECISION_KIND_CONFIRMED\x10\b\x12\x17\n" +
-	"\x13DECISION_KIND_VOTED\x10\t\x12\x19\n" +
+	"\x13DECISION_KIND_VOTED\x10\t\x12\x1b\n" +
+	"\x17DECISION_KIND_ESCALATED\x10\n" +
+	"\x12\x19\n" +
 	"\x15DECISION_KIND_STOPPED\x10\v\x12\x19\n" +
 	"\x15DECISION_KIND_RESUMED\x10\f\x12\x18\n" +
 	"\x14DECISION_KIND_PEOPLE\x10\rB\xaf\x01\n" +
@@ -3829,43 +4016,45 @@ func file_opencode_tool_v1_permission_proto_rawDescGZIP() []byte {
 }
 
 var file_opencode_tool_v1_permission_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_opencode_tool_v1_permission_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_opencode_tool_v1_permission_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_opencode_tool_v1_permission_proto_goTypes = []any{
-	(PermissionAction)(0),       // 0: opencode.tool.v1.PermissionAction
-	(PermissionLayer)(0),        // 1: opencode.tool.v1.PermissionLayer
-	(PermissionReason)(0),       // 2: opencode.tool.v1.PermissionReason
-	(GrantScope)(0),             // 3: opencode.tool.v1.GrantScope
-	(PermissionOutcome)(0),      // 4: opencode.tool.v1.PermissionOutcome
-	(AnswerMethod)(0),           // 5: opencode.tool.v1.AnswerMethod
-	(Shown)(0),                  // 6: opencode.tool.v1.Shown
-	(DecisionKind)(0),           // 7: opencode.tool.v1.DecisionKind
-	(*PermissionRule)(nil),      // 8: opencode.tool.v1.PermissionRule
-	(*PermissionDecision)(nil),  // 9: opencode.tool.v1.PermissionDecision
-	(*RuleMatch)(nil),           // 10: opencode.tool.v1.RuleMatch
-	(*RuleList)(nil),            // 11: opencode.tool.v1.RuleList
-	(*GrantMatch)(nil),          // 12: opencode.tool.v1.GrantMatch
-	(*ArgvPrefix)(nil),          // 13: opencode.tool.v1.ArgvPrefix
-	(*Offer)(nil),               // 14: opencode.tool.v1.Offer
-	(*Grant)(nil),               // 15: opencode.tool.v1.Grant
-	(*PermissionSettled)(nil),   // 16: opencode.tool.v1.PermissionSettled
-	(*ApprovalNeed)(nil),        // 17: opencode.tool.v1.ApprovalNeed
-	(*ApprovalRequirement)(nil), // 18: opencode.tool.v1.ApprovalRequirement
-	(*Vote)(nil),                // 19: opencode.tool.v1.Vote
-	(*PermissionVoted)(nil),     // 20: opencode.tool.v1.PermissionVoted
-	(*Person)(nil),              // 21: opencode.tool.v1.Person
-	(*SignedAnswer)(nil),        // 22: opencode.tool.v1.SignedAnswer
-	(*PasskeyReceipt)(nil),      // 23: opencode.tool.v1.PasskeyReceipt
-	(*Question)(nil),            // 24: opencode.tool.v1.Question
-	(*QuestionOption)(nil),      // 25: opencode.tool.v1.QuestionOption
-	(*QuestionAnswer)(nil),      // 26: opencode.tool.v1.QuestionAnswer
-	(*DecisionRecord)(nil),      // 27: opencode.tool.v1.DecisionRecord
-	(*RecordedNeed)(nil),        // 28: opencode.tool.v1.RecordedNeed
-	(*PolicyShadow)(nil),        // 29: opencode.tool.v1.PolicyShadow
-	(*DecisionFacts)(nil),       // 30: opencode.tool.v1.DecisionFacts
-	(*HostTraffic)(nil),         // 31: opencode.tool.v1.HostTraffic
-	(*HostReport)(nil),          // 32: opencode.tool.v1.HostReport
-	(*Requester)(nil),           // 33: opencode.tool.v1.Requester
-	(*AuditEntry)(nil),          // 34: opencode.tool.v1.AuditEntry
+	(PermissionAction)(0),        // 0: opencode.tool.v1.PermissionAction
+	(PermissionLayer)(0),         // 1: opencode.tool.v1.PermissionLayer
+	(PermissionReason)(0),        // 2: opencode.tool.v1.PermissionReason
+	(GrantScope)(0),              // 3: opencode.tool.v1.GrantScope
+	(PermissionOutcome)(0),       // 4: opencode.tool.v1.PermissionOutcome
+	(AnswerMethod)(0),            // 5: opencode.tool.v1.AnswerMethod
+	(Shown)(0),                   // 6: opencode.tool.v1.Shown
+	(DecisionKind)(0),            // 7: opencode.tool.v1.DecisionKind
+	(*PermissionRule)(nil),       // 8: opencode.tool.v1.PermissionRule
+	(*PermissionDecision)(nil),   // 9: opencode.tool.v1.PermissionDecision
+	(*RuleMatch)(nil),            // 10: opencode.tool.v1.RuleMatch
+	(*RuleList)(nil),             // 11: opencode.tool.v1.RuleList
+	(*GrantMatch)(nil),           // 12: opencode.tool.v1.GrantMatch
+	(*ArgvPrefix)(nil),           // 13: opencode.tool.v1.ArgvPrefix
+	(*Offer)(nil),                // 14: opencode.tool.v1.Offer
+	(*Grant)(nil),                // 15: opencode.tool.v1.Grant
+	(*PermissionSettled)(nil),    // 16: opencode.tool.v1.PermissionSettled
+	(*ApprovalNeed)(nil),         // 17: opencode.tool.v1.ApprovalNeed
+	(*ApprovalRequirement)(nil),  // 18: opencode.tool.v1.ApprovalRequirement
+	(*Vote)(nil),                 // 19: opencode.tool.v1.Vote
+	(*PermissionVoted)(nil),      // 20: opencode.tool.v1.PermissionVoted
+	(*PermissionEscalation)(nil), // 21: opencode.tool.v1.PermissionEscalation
+	(*PermissionEscalated)(nil),  // 22: opencode.tool.v1.PermissionEscalated
+	(*Person)(nil),               // 23: opencode.tool.v1.Person
+	(*SignedAnswer)(nil),         // 24: opencode.tool.v1.SignedAnswer
+	(*PasskeyReceipt)(nil),       // 25: opencode.tool.v1.PasskeyReceipt
+	(*Question)(nil),             // 26: opencode.tool.v1.Question
+	(*QuestionOption)(nil),       // 27: opencode.tool.v1.QuestionOption
+	(*QuestionAnswer)(nil),       // 28: opencode.tool.v1.QuestionAnswer
+	(*DecisionRecord)(nil),       // 29: opencode.tool.v1.DecisionRecord
+	(*RecordedNeed)(nil),         // 30: opencode.tool.v1.RecordedNeed
+	(*PolicyShadow)(nil),         // 31: opencode.tool.v1.PolicyShadow
+	(*DecisionFacts)(nil),        // 32: opencode.tool.v1.DecisionFacts
+	(*HostTraffic)(nil),          // 33: opencode.tool.v1.HostTraffic
+	(*HostReport)(nil),           // 34: opencode.tool.v1.HostReport
+	(*Requester)(nil),            // 35: opencode.tool.v1.Requester
+	(*AuditEntry)(nil),           // 36: opencode.tool.v1.AuditEntry
 }
 var file_opencode_tool_v1_permission_proto_depIdxs = []int32{
 	0,  // 0: opencode.tool.v1.PermissionRule.action:type_name -> opencode.tool.v1.PermissionAction
@@ -3884,48 +4073,50 @@ var file_opencode_tool_v1_permission_proto_depIdxs = []int32{
 	12, // 13: opencode.tool.v1.Offer.also:type_name -> opencode.tool.v1.GrantMatch
 	3,  // 14: opencode.tool.v1.Grant.scope:type_name -> opencode.tool.v1.GrantScope
 	12, // 15: opencode.tool.v1.Grant.match:type_name -> opencode.tool.v1.GrantMatch
-	21, // 16: opencode.tool.v1.Grant.voters:type_name -> opencode.tool.v1.Person
+	23, // 16: opencode.tool.v1.Grant.voters:type_name -> opencode.tool.v1.Person
 	5,  // 17: opencode.tool.v1.Grant.method:type_name -> opencode.tool.v1.AnswerMethod
 	4,  // 18: opencode.tool.v1.PermissionSettled.outcome:type_name -> opencode.tool.v1.PermissionOutcome
-	26, // 19: opencode.tool.v1.PermissionSettled.answers:type_name -> opencode.tool.v1.QuestionAnswer
-	21, // 20: opencode.tool.v1.PermissionSettled.person:type_name -> opencode.tool.v1.Person
+	28, // 19: opencode.tool.v1.PermissionSettled.answers:type_name -> opencode.tool.v1.QuestionAnswer
+	23, // 20: opencode.tool.v1.PermissionSettled.person:type_name -> opencode.tool.v1.Person
 	5,  // 21: opencode.tool.v1.PermissionSettled.method:type_name -> opencode.tool.v1.AnswerMethod
 	6,  // 22: opencode.tool.v1.PermissionSettled.shown:type_name -> opencode.tool.v1.Shown
 	19, // 23: opencode.tool.v1.PermissionSettled.votes:type_name -> opencode.tool.v1.Vote
 	18, // 24: opencode.tool.v1.ApprovalNeed.all:type_name -> opencode.tool.v1.ApprovalRequirement
 	5,  // 25: opencode.tool.v1.ApprovalNeed.method:type_name -> opencode.tool.v1.AnswerMethod
-	21, // 26: opencode.tool.v1.Vote.person:type_name -> opencode.tool.v1.Person
+	23, // 26: opencode.tool.v1.Vote.person:type_name -> opencode.tool.v1.Person
 	4,  // 27: opencode.tool.v1.Vote.outcome:type_name -> opencode.tool.v1.PermissionOutcome
 	5,  // 28: opencode.tool.v1.Vote.method:type_name -> opencode.tool.v1.AnswerMethod
 	6,  // 29: opencode.tool.v1.Vote.shown:type_name -> opencode.tool.v1.Shown
 	19, // 30: opencode.tool.v1.PermissionVoted.votes:type_name -> opencode.tool.v1.Vote
-	4,  // 31: opencode.tool.v1.SignedAnswer.outcome:type_name -> opencode.tool.v1.PermissionOutcome
-	22, // 32: opencode.tool.v1.PasskeyReceipt.answer:type_name -> opencode.tool.v1.SignedAnswer
-	25, // 33: opencode.tool.v1.Question.options:type_name -> opencode.tool.v1.QuestionOption
-	7,  // 34: opencode.tool.v1.DecisionRecord.kind:type_name -> opencode.tool.v1.DecisionKind
-	9,  // 35: opencode.tool.v1.DecisionRecord.decisions:type_name -> opencode.tool.v1.PermissionDecision
-	16, // 36: opencode.tool.v1.DecisionRecord.settled:type_name -> opencode.tool.v1.PermissionSettled
-	15, // 37: opencode.tool.v1.DecisionRecord.grants:type_name -> opencode.tool.v1.Grant
-	32, // 38: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
-	33, // 39: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
-	31, // 40: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
-	21, // 41: opencode.tool.v1.DecisionRecord.person:type_name -> opencode.tool.v1.Person
-	5,  // 42: opencode.tool.v1.DecisionRecord.method:type_name -> opencode.tool.v1.AnswerMethod
-	19, // 43: opencode.tool.v1.DecisionRecord.vote:type_name -> opencode.tool.v1.Vote
-	23, // 44: opencode.tool.v1.DecisionRecord.receipt:type_name -> opencode.tool.v1.PasskeyReceipt
-	30, // 45: opencode.tool.v1.DecisionRecord.facts:type_name -> opencode.tool.v1.DecisionFacts
-	29, // 46: opencode.tool.v1.DecisionRecord.shadow:type_name -> opencode.tool.v1.PolicyShadow
-	28, // 47: opencode.tool.v1.DecisionRecord.needs:type_name -> opencode.tool.v1.RecordedNeed
-	17, // 48: opencode.tool.v1.RecordedNeed.need:type_name -> opencode.tool.v1.ApprovalNeed
-	0,  // 49: opencode.tool.v1.PolicyShadow.action:type_name -> opencode.tool.v1.PermissionAction
-	9,  // 50: opencode.tool.v1.PolicyShadow.decision:type_name -> opencode.tool.v1.PermissionDecision
-	0,  // 51: opencode.tool.v1.DecisionFacts.action:type_name -> opencode.tool.v1.PermissionAction
-	27, // 52: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
-	53, // [53:53] is the sub-list for method output_type
-	53, // [53:53] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	21, // 31: opencode.tool.v1.PermissionEscalated.escalations:type_name -> opencode.tool.v1.PermissionEscalation
+	4,  // 32: opencode.tool.v1.SignedAnswer.outcome:type_name -> opencode.tool.v1.PermissionOutcome
+	24, // 33: opencode.tool.v1.PasskeyReceipt.answer:type_name -> opencode.tool.v1.SignedAnswer
+	27, // 34: opencode.tool.v1.Question.options:type_name -> opencode.tool.v1.QuestionOption
+	7,  // 35: opencode.tool.v1.DecisionRecord.kind:type_name -> opencode.tool.v1.DecisionKind
+	9,  // 36: opencode.tool.v1.DecisionRecord.decisions:type_name -> opencode.tool.v1.PermissionDecision
+	16, // 37: opencode.tool.v1.DecisionRecord.settled:type_name -> opencode.tool.v1.PermissionSettled
+	15, // 38: opencode.tool.v1.DecisionRecord.grants:type_name -> opencode.tool.v1.Grant
+	34, // 39: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
+	35, // 40: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
+	33, // 41: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
+	23, // 42: opencode.tool.v1.DecisionRecord.person:type_name -> opencode.tool.v1.Person
+	5,  // 43: opencode.tool.v1.DecisionRecord.method:type_name -> opencode.tool.v1.AnswerMethod
+	19, // 44: opencode.tool.v1.DecisionRecord.vote:type_name -> opencode.tool.v1.Vote
+	25, // 45: opencode.tool.v1.DecisionRecord.receipt:type_name -> opencode.tool.v1.PasskeyReceipt
+	32, // 46: opencode.tool.v1.DecisionRecord.facts:type_name -> opencode.tool.v1.DecisionFacts
+	31, // 47: opencode.tool.v1.DecisionRecord.shadow:type_name -> opencode.tool.v1.PolicyShadow
+	30, // 48: opencode.tool.v1.DecisionRecord.needs:type_name -> opencode.tool.v1.RecordedNeed
+	21, // 49: opencode.tool.v1.DecisionRecord.escalations:type_name -> opencode.tool.v1.PermissionEscalation
+	17, // 50: opencode.tool.v1.RecordedNeed.need:type_name -> opencode.tool.v1.ApprovalNeed
+	0,  // 51: opencode.tool.v1.PolicyShadow.action:type_name -> opencode.tool.v1.PermissionAction
+	9,  // 52: opencode.tool.v1.PolicyShadow.decision:type_name -> opencode.tool.v1.PermissionDecision
+	0,  // 53: opencode.tool.v1.DecisionFacts.action:type_name -> opencode.tool.v1.PermissionAction
+	29, // 54: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
+	55, // [55:55] is the sub-list for method output_type
+	55, // [55:55] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_permission_proto_init() }
@@ -3945,7 +4136,7 @@ func file_opencode_tool_v1_permission_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_opencode_tool_v1_permission_proto_rawDesc), len(file_opencode_tool_v1_permission_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1756,7 +1756,7 @@ type PermissionRequest struct {
 	Expires float64 `protobuf:"fixed64,23,opt,name=expires,proto3" json:"expires,omitempty"`
 	// digest identifies what will run: tool definition, input, working directory, content of the file to change. An
 	// answer may send it as `expected_digest`. If it no longer matches when the call would start, the approval does not
-	// count. A request never changes after it was opened, apart from its `votes`, so its id and this digest also name the view
+	// count. A request never changes after it was opened, apart from its `votes` and `escalations`, so its id and this digest also name the view
 	// that was shown.
 	Digest string `protobuf:"bytes,24,opt,name=digest,proto3" json:"digest,omitempty"`
 	// preview is the effect of the call; absent where it would reveal content that `read` does not allow.
@@ -1804,7 +1804,11 @@ type PermissionRequest struct {
 	Person *Person `protobuf:"bytes,37,opt,name=person,proto3" json:"person,omitempty"`
 	// changed is the reason why the call is asked for again, as text for a person: the files that changed since the previous
 	// request with their sizes, "the tool has changed since" or "Toolgate was upgraded". Empty for the first request of a call.
-	Changed       string `protobuf:"bytes,38,opt,name=changed,proto3" json:"changed,omitempty"`
+	Changed string `protobuf:"bytes,38,opt,name=changed,proto3" json:"changed,omitempty"`
+	// escalations are the steps that the request takes while nobody settles it, the earliest first; only where there is a `need`.
+	// Answers are checked against `need` with the groups of those that were taken. The event permission_escalated has all of
+	// them whenever some are taken. `need` itself, and so CallView.digest, does not change.
+	Escalations   []*PermissionEscalation `protobuf:"bytes,39,rep,name=escalations,proto3" json:"escalations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2019,6 +2023,13 @@ func (x *PermissionRequest) GetChanged() string {
 		return x.Changed
 	}
 	return ""
+}
+
+func (x *PermissionRequest) GetEscalations() []*PermissionEscalation {
+	if x != nil {
+		return x.Escalations
+	}
+	return nil
 }
 
 // CallView is the whole call of a permission request: every client draws it, and none adds or drops a field. All
@@ -2798,7 +2809,7 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\"9\n" +
 	"\vHiddenPaths\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\x12\x14\n" +
-	"\x05paths\x18\x02 \x03(\tR\x05paths\"\x8d\b\n" +
+	"\x05paths\x18\x02 \x03(\tR\x05paths\"\xd7\b\n" +
 	"\x11PermissionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -2828,7 +2839,8 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\x05votes\x18$ \x03(\v2\x16.opencode.tool.v1.VoteR\x05votes\x12.\n" +
 	"\x04view\x18\" \x01(\v2\x1a.opencode.tool.v1.CallViewR\x04view\x120\n" +
 	"\x06person\x18% \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x12\x18\n" +
-	"\achanged\x18& \x01(\tR\achangedB\a\n" +
+	"\achanged\x18& \x01(\tR\achanged\x12H\n" +
+	"\vescalations\x18' \x03(\v2&.opencode.tool.v1.PermissionEscalationR\vescalationsB\a\n" +
 	"\x05_tool\"\x9d\x02\n" +
 	"\bCallView\x12\x12\n" +
 	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x14\n" +
@@ -2995,9 +3007,10 @@ var file_opencode_tool_v1_tool_proto_goTypes = []any{
 	(*Question)(nil),              // 31: opencode.tool.v1.Question
 	(*ApprovalNeed)(nil),          // 32: opencode.tool.v1.ApprovalNeed
 	(*Vote)(nil),                  // 33: opencode.tool.v1.Vote
-	(*QuestionAnswer)(nil),        // 34: opencode.tool.v1.QuestionAnswer
-	(Shown)(0),                    // 35: opencode.tool.v1.Shown
-	(*PasskeyReceipt)(nil),        // 36: opencode.tool.v1.PasskeyReceipt
+	(*PermissionEscalation)(nil),  // 34: opencode.tool.v1.PermissionEscalation
+	(*QuestionAnswer)(nil),        // 35: opencode.tool.v1.QuestionAnswer
+	(Shown)(0),                    // 36: opencode.tool.v1.Shown
+	(*PasskeyReceipt)(nil),        // 37: opencode.tool.v1.PasskeyReceipt
 }
 var file_opencode_tool_v1_tool_proto_depIdxs = []int32{
 	7,  // 0: opencode.tool.v1.ToolState.pending:type_name -> opencode.tool.v1.ToolStatePending
@@ -3040,20 +3053,21 @@ var file_opencode_tool_v1_tool_proto_depIdxs = []int32{
 	33, // 37: opencode.tool.v1.PermissionRequest.votes:type_name -> opencode.tool.v1.Vote
 	18, // 38: opencode.tool.v1.PermissionRequest.view:type_name -> opencode.tool.v1.CallView
 	28, // 39: opencode.tool.v1.PermissionRequest.person:type_name -> opencode.tool.v1.Person
-	19, // 40: opencode.tool.v1.CallView.input:type_name -> opencode.tool.v1.ViewLeaf
-	20, // 41: opencode.tool.v1.CallView.files:type_name -> opencode.tool.v1.ViewFile
-	3,  // 42: opencode.tool.v1.ViewFile.use:type_name -> opencode.tool.v1.ViewFileUse
-	4,  // 43: opencode.tool.v1.Risk.kind:type_name -> opencode.tool.v1.RiskKind
-	5,  // 44: opencode.tool.v1.PermissionResponse.reply:type_name -> opencode.tool.v1.PermissionReply
-	25, // 45: opencode.tool.v1.PermissionResponse.input:type_name -> google.protobuf.Struct
-	34, // 46: opencode.tool.v1.PermissionResponse.answers:type_name -> opencode.tool.v1.QuestionAnswer
-	35, // 47: opencode.tool.v1.PermissionResponse.shown:type_name -> opencode.tool.v1.Shown
-	36, // 48: opencode.tool.v1.PermissionResponse.receipt:type_name -> opencode.tool.v1.PasskeyReceipt
-	49, // [49:49] is the sub-list for method output_type
-	49, // [49:49] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	34, // 40: opencode.tool.v1.PermissionRequest.escalations:type_name -> opencode.tool.v1.PermissionEscalation
+	19, // 41: opencode.tool.v1.CallView.input:type_name -> opencode.tool.v1.ViewLeaf
+	20, // 42: opencode.tool.v1.CallView.files:type_name -> opencode.tool.v1.ViewFile
+	3,  // 43: opencode.tool.v1.ViewFile.use:type_name -> opencode.tool.v1.ViewFileUse
+	4,  // 44: opencode.tool.v1.Risk.kind:type_name -> opencode.tool.v1.RiskKind
+	5,  // 45: opencode.tool.v1.PermissionResponse.reply:type_name -> opencode.tool.v1.PermissionReply
+	25, // 46: opencode.tool.v1.PermissionResponse.input:type_name -> google.protobuf.Struct
+	35, // 47: opencode.tool.v1.PermissionResponse.answers:type_name -> opencode.tool.v1.QuestionAnswer
+	36, // 48: opencode.tool.v1.PermissionResponse.shown:type_name -> opencode.tool.v1.Shown
+	37, // 49: opencode.tool.v1.PermissionResponse.receipt:type_name -> opencode.tool.v1.PasskeyReceipt
+	50, // [50:50] is the sub-list for method output_type
+	50, // [50:50] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_tool_proto_init() }
