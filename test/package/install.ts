@@ -1,5 +1,5 @@
 import { execFile } from "node:child_process";
-import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
+import { copyFile, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { promisify } from "node:util";
@@ -10,6 +10,7 @@ import { needPrograms } from "../programs.ts";
 
 const run = promisify(execFile);
 const root = resolve(import.meta.dirname, "../..");
+const packed = join(root, ".cache/packed");
 
 /** The installed package, for all tests. */
 export interface Installed {
@@ -36,7 +37,7 @@ export default async function install(project: TestProject) {
   const folder = await mkdtemp(join(tmpdir(), "toolgate-package-"));
   const { version } = JSON.parse(await readFile(join(root, "package.json"), "utf8"));
   const checkout = join(folder, "checkout");
-  await tagCheckout(checkout, `v${version}`);
+  const tree = await tagCheckout(checkout, `v${version}`);
   const { jobs } = parse(await readFile(join(checkout, ".github/workflows/release.yml"), "utf8"));
   const commands: string[] = jobs.release.steps.flatMap((step: { run?: string }) => step.run ?? []);
   const [dependencies, build = "", ...commandsAfter] = commands;
@@ -51,6 +52,10 @@ export default async function install(project: TestProject) {
   });
   const artifacts = join(checkout, ".cache/release");
   const tarball = join(artifacts, `toolgate-${version}.tgz`);
+  // test:snippets installs it, too, if no file has changed.
+  await rm(packed, { recursive: true, force: true });
+  await mkdir(packed, { recursive: true });
+  await copyFile(tarball, join(packed, `${tree}.tgz`));
   const { stdout } = await run("tar", ["--list", "--file", tarball]);
   await mkdir(join(folder, "work/.opencode/tool"), { recursive: true });
   await writeFile(join(folder, "package.json"), '{ "type": "module" }');
@@ -68,8 +73,11 @@ export default async function install(project: TestProject) {
   return () => rm(folder, { recursive: true, force: true });
 }
 
-/** Makes a checkout of the tag, of the files as they are now, with what `npm ci` and earlier builds have installed here. */
-async function tagCheckout(directory: string, tag: string): Promise<void> {
+/**
+ * Makes a checkout of the tag, of the files as they are now, with what `npm ci` and earlier builds have installed here. Returns the
+ * hash of its files.
+ */
+async function tagCheckout(directory: string, tag: string): Promise<string> {
   await mkdir(join(directory, ".cache"), { recursive: true });
   installPythonTools();
   const git = (...args: string[]) => run("git", args, { cwd: directory });
@@ -83,4 +91,5 @@ async function tagCheckout(directory: string, tag: string): Promise<void> {
   await git(...author, "tag", "--annotate", tag, "--message", tag);
   await mkdir(join(directory, "node_modules"));
   await symlink(join(root, ".cache/python-tools"), join(directory, ".cache/python-tools"));
+  return (await git("rev-parse", "HEAD^{tree}")).stdout.trim();
 }

@@ -33,7 +33,7 @@ export const commandsNotRun: readonly CommandException[] = [
   },
   { begins: /npm ci && npm run demo/, why: "two steps of the gate" },
   { begins: /git tag|npx buf build|node test\/faults\/old-stores/, why: "makes a release" },
-  { begins: /sudo |systemctl /, why: "changes the machine: test/e2e/install.test.ts" },
+  { begins: /sudo |systemctl |npm ci && npm pack/, why: "changes the machine: test/package/image.test.ts" },
   { begins: /docker compose/, why: "needs Docker" },
   { begins: /(npx )?toolgate login CODE/, why: "the reader signs in so before the page: reader.ts" },
   { begins: /toolgate token revoke ID/, why: "names a token of yours: test/cli/token.test.ts" },

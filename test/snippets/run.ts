@@ -1,6 +1,6 @@
 /** Runs the snippets of all pages, from an archive of the commit in an empty directory: npm run test:snippets [-- PAGE ...]. */
 import { execFile, execFileSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { promisify } from "node:util";
@@ -30,7 +30,7 @@ const environment = environmentOf(machine);
 const maxPages = 3;
 
 try {
-  for (const name of ["checkout", "home", "installed", "wheels", "go", "image"])
+  for (const name of ["checkout", "home", "installed", "wheels", "go"])
     mkdirSync(join(machine, name), { recursive: true });
   // With changes of files that it has.
   const commit = git("stash", "create").toString().trim() || "HEAD";
@@ -48,7 +48,7 @@ try {
   const began = performance.now();
   const installed = shell("npm ci", checkout).then(() => (performance.now() - began) / 1_000);
   await Promise.all([installed, installPython(), fetchGo()]);
-  await packImage();
+  await installPackage(git("rev-parse", `${commit}^{tree}`).toString().trim());
   console.log(`setup: ${seconds(began)}, npm ci of the README ${(await installed).toFixed(0)} s`);
 
   const failed: string[] = [];
@@ -111,22 +111,13 @@ exit $?`;
   );
 }
 
-/** Packs as the image does, by the lines of its first stage, and installs the package. */
-async function packImage(): Promise<void> {
-  const [stage = ""] = readFileSync(join(checkout, "Dockerfile"), "utf8").split(/^FROM .*\n(?=#)/m);
-  const directory = join(machine, "image");
-  for (const line of stage.trim().split("\n")) {
-    const [, instruction = "", rest = ""] = /^(\w+) (.*)$/.exec(line) ?? [];
-    if (instruction === "COPY") {
-      const names = rest.split(" ");
-      const to = names.pop() ?? "";
-      for (const name of names) execFileSync("cp", ["-r", join(checkout, name), join(directory, to)]);
-    } else if (instruction === "RUN") await shell(rest.replaceAll(/\/tmp\b/g, machine), directory);
-    else if (instruction !== "FROM" && instruction !== "WORKDIR")
-      throw new Error(`the first stage of the Dockerfile has a line that does not run here: ${line}`);
-  }
-  execFileSync("mv", [join(machine, "toolgate.tgz"), join(machine, "toolgate-0.1.0.tgz")]);
-  await shell(`npm install --global --prefix ${machine}/installed ${machine}/toolgate-0.1.0.tgz`, machine);
+/** Installs the package that test:package has packed of the same files, or packs it. */
+async function installPackage(tree: string): Promise<void> {
+  const known = join(repository, ".cache/packed", `${tree}.tgz`);
+  const tarball = join(machine, "toolgate-0.1.0.tgz");
+  if (existsSync(known)) copyFileSync(known, tarball);
+  else await shell(`npm pack --silent --pack-destination ${machine}`, checkout);
+  await shell(`npm install --global --prefix ${machine}/installed ${tarball}`, machine);
 }
 
 /** Installs the Python package, and fetches what the pages install. */
@@ -134,7 +125,8 @@ async function installPython(): Promise<void> {
   await shell(`python3 -m venv ${machine}/installed/venv`, machine);
   const more = `hatchling editables grpcio-tools mypy-protobuf pytest --requirement ${checkout}/examples/python/requirements.txt`;
   await shell(`python -m pip wheel --quiet --wheel-dir ${wheels} ./sdk/python ${more}`, checkout);
-  await shell(`rm ${wheels}/toolgate_client-*; python -m pip install --quiet ./sdk/python`, checkout);
+  await shell(`python -m pip install --quiet --no-index --find-links ${wheels} toolgate-client`, checkout);
+  await shell(`rm ${wheels}/toolgate_client-*`, checkout);
 }
 
 /** Fetches the modules of the Go package and of the example. */
