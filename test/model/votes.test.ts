@@ -6,6 +6,7 @@ import * as z from "zod";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import {
   AnswerMethod,
+  DecisionKind,
   PermissionAction,
   PermissionOutcome,
   PermissionSettledSchema,
@@ -13,7 +14,11 @@ import {
   type Vote,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import { PermissionReply, PermissionResponseSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import {
+  PermissionReply,
+  type PermissionRequest,
+  PermissionResponseSchema,
+} from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Settlement } from "../../src/approval/ports.ts";
 import type { CallRecord, Store } from "../../src/call/ports.ts";
@@ -28,7 +33,10 @@ import { inRedis, inSqlite, type NewContents } from "./stores.ts";
 
 /** Two persons of the group have to approve, two persons have to reject. */
 const [approve, reject] = [2, 2];
-const people = ["ann", "bob", "cat", "dan"] as const;
+const people = ["ann", "bob", "cat", "dan", "eve"] as const;
+/** Only of a group that a step adds. */
+const lead = "eve";
+const stepMs = 600_000;
 // The long run of the faults takes a million acts, and 20,000 racing votes on each store.
 const isLong = process.env.TOOLGATE_LONG === "1";
 const { ONCE, REJECT } = PermissionOutcome;
@@ -37,6 +45,7 @@ type Act =
   | { do: "vote"; who: string; at: number; reply: typeof ONCE | typeof REJECT }
   | { do: "edit"; who: string; at: number }
   | { do: "move"; who: string }
+  | { do: "wait" }
   | { do: "kill"; at: number };
 
 const [who, at] = [fc.constantFrom(...people), fc.nat({ max: 5 })];
@@ -48,30 +57,36 @@ const acts = fc.array(
     },
     { weight: 1, arbitrary: fc.record({ do: fc.constant("edit" as const), who, at }) },
     { weight: 3, arbitrary: fc.record({ do: fc.constant("move" as const), who }) },
+    { weight: 1, arbitrary: fc.record({ do: fc.constant("wait" as const) }) },
     { weight: 1, arbitrary: fc.record({ do: fc.constant("kill" as const), at }) },
   ),
   isLong ? { minLength: 100, maxLength: 200, size: "max" } : { minLength: 8, maxLength: 24 },
 );
 
-/** What the service has to do, without its code: who is in the group, and what each person said last of the open request. */
+/** What the service has to do, without its code: who is in the groups, what each person said last of the open request, and its step. */
 class Model {
   readonly members: Set<string>;
   votes = new Map<string, typeof ONCE | typeof REJECT>();
   phase: "open" | "completed" | "rejected" = "open";
   requests = 1;
+  isEscalated = false;
 
   constructor(members: Set<string>) {
     this.members = members;
   }
 
+  counts(person: string): boolean {
+    return this.members.has(person) && (person !== lead || this.isEscalated);
+  }
+
   vote(person: string, reply: typeof ONCE | typeof REJECT): "ok" | "refused" {
     const isAgain = this.votes.get(person) === reply;
     // An answer that is sent again is the same vote, and a person who has left adds none.
-    if (reply === ONCE && !this.members.has(person)) return isAgain ? "ok" : "refused";
+    if (reply === ONCE && !this.counts(person)) return isAgain ? "ok" : "refused";
     this.votes.set(person, reply);
     const all = [...this.votes];
     if (reply === REJECT && all.filter(([, said]) => said === REJECT).length >= reject) this.phase = "rejected";
-    if (reply === ONCE && all.filter(([each, said]) => said === ONCE && this.members.has(each)).length >= approve)
+    if (reply === ONCE && all.filter(([each, said]) => said === ONCE && this.counts(each)).length >= approve)
       this.phase = "completed";
     return "ok";
   }
@@ -81,8 +96,9 @@ class Model {
   }
 
   edit(person: string): "ok" | "refused" {
-    if (!this.members.has(person)) return "refused";
+    if (!this.counts(person)) return "refused";
     this.votes = new Map();
+    this.isEscalated = false;
     this.requests += 1;
     return "ok";
   }
@@ -105,7 +121,7 @@ async function startDeploy(
   const replicas = await startReplicas(
     {
       ...{ newContents, pace: [0], ...(tamper && { tamper }) },
-      groupsNow: ({ name }) => (members.has(name) ? ["sre"] : []),
+      groupsNow: ({ name }) => groupsOf(name, members),
       approvals: {
         groups: [],
         rules: [
@@ -119,7 +135,9 @@ async function startDeploy(
               workspace: "*",
             },
             ...{ all: [{ approve: needed.approve, from: ["sre"] }], reject: needed.reject, always: true },
-            ...{ reasonRequired: false, shownRequired: false, method: 0, otherPerson: false, escalate: [] },
+            ...{ reasonRequired: false, shownRequired: false, method: 0, otherPerson: false },
+            escalate: [{ afterMs: stepMs, to: ["lead"], channels: [] }],
+            askMs: 30 * 86_400_000,
           },
         ],
       },
@@ -189,10 +207,11 @@ async function follow(
   steps: readonly Act[],
   { tamper, groupsStay }: Fault = {},
 ): Promise<void> {
-  let model = new Model(new Set(people.slice(0, 3)));
+  let model = new Model(new Set([...people.slice(0, 3), lead]));
   const members = groupsStay ? new Set(model.members) : model.members;
   const service = await startDeploy(newContents, { approve, reject }, members, tamper);
   const { replicas, entered, answer, requests } = service;
+  let escalations = 0;
   try {
     let call = await service.open("call_0");
     await requests(call, 1);
@@ -205,6 +224,12 @@ async function follow(
       if (act.do === "kill") {
         const all = replicas.names();
         await replicas.kill(all[act.at % all.length] ?? "");
+      }
+      if (act.do === "wait") {
+        escalations += model.isEscalated ? 0 : 1;
+        model.isEscalated = true;
+        replicas.advance(stepMs);
+        await replicas.each(async ({ calls }) => void (await Promise.all([calls.recover(), calls.recover()])));
       }
       if (act.do === "move" && !model.members.delete(act.who)) model.members.add(act.who);
       if (act.do === "edit") {
@@ -219,16 +244,21 @@ async function follow(
       const all = await requests(call, model.requests);
       const last = all.at(-1);
       const votes = last?.settled?.votes ?? last?.request.votes ?? [];
-      const found = { count: all.length, isOpen: last?.settled === undefined, votes: said(votes) };
+      const isEscalated = last?.request.escalations.some(({ taken }) => taken > 0);
+      const found = { count: all.length, isOpen: last?.settled === undefined, votes: said(votes), isEscalated };
       const ran = entered.filter((callId) => callId === call.ref.callId).length;
       expect({ ...found, entered: ran, end: end?.part.state.case }).toEqual({
         count: model.requests,
         isOpen: model.phase === "open",
         votes: [...model.votes].toSorted(byName),
+        isEscalated: model.isEscalated,
         entered: model.phase === "completed" ? 1 : 0,
         end: { open: undefined, completed: "completed", rejected: "error" }[model.phase],
       });
     }
+    const { permissions } = replicas.any().store;
+    const chain = await permissions.listDecisions({ root: "ses_a", afterSeq: 0, limit: 10_000 });
+    expect(chain.filter(({ record }) => record?.kind === DecisionKind.ESCALATED)).toHaveLength(escalations);
   } finally {
     await replicas.stop();
   }
@@ -238,8 +268,12 @@ const byName = ([one]: readonly [string, unknown], [other]: readonly [string, un
 const said = (votes: readonly Vote[]) =>
   votes.map(({ person, outcome }) => [person?.name ?? "", outcome] as const).toSorted(byName);
 
+function groupsOf(name: string, members: ReadonlySet<string>): string[] {
+  return members.has(name) ? [name === lead ? "lead" : "sre"] : [];
+}
+
 function personNamed(name: string, members: ReadonlySet<string>): Principal {
-  const groups = members.has(name) ? ["sre"] : [];
+  const groups = groupsOf(name, members);
   return {
     ...{ ...agent, id: name, lineage: [name], roles: new Set(["approver"]) },
     identity: {
@@ -321,6 +355,8 @@ describe("the model finds a service", () => {
     ["that settles by one vote", { tamper: settling(earlySettlement) }],
     ["that loses a vote", { tamper: settling((step) => (step.voted ? { ...step, voted: [], decisions: [] } : step)) }],
     ["that does not notice who leaves the group", { groupsStay: true }],
+    ["that lets the group of a step count from the start", { tamper: takingSteps }],
+    ["that takes no step", { tamper: idle }],
     ["that keeps votes beyond an edit", { tamper: keepingVotes() }],
   ])("%s", async (_fault, fault) => {
     const found = await fc.check(
@@ -330,6 +366,23 @@ describe("the model finds a service", () => {
     expect(found.failed).toBe(true);
   });
 });
+
+const idle = (ports: Store): Store => ({
+  ...ports,
+  permissions: { ...ports.permissions, escalate: () => Promise.resolve(false) },
+});
+
+/** Opens requests with their steps taken. */
+function takingSteps(ports: Store): Store {
+  const taken = (each: PermissionRequest): PermissionRequest => ({
+    ...each,
+    escalations: each.escalations.map((step) => ({ ...step, taken: step.at })),
+  });
+  return {
+    ...ports,
+    calls: { ...ports.calls, openAsks: (step) => ports.calls.openAsks({ ...step, asks: step.asks.map(taken) }) },
+  };
+}
 
 function earlySettlement({ voted, ...step }: Settlement): Settlement {
   if (!voted) return step;
