@@ -12,7 +12,7 @@ _toolgate() {
     --preset) COMPREPLY=($(compgen -W $'contained\nnone' -- "$cur")); return ;;
     --agent) COMPREPLY=($(compgen -W $'claude\ncodex\ncopilot\ngemini\nopencode\nmcp\nnone' -- "$cur")); return ;;
     --token-file|--ca|--cert|--key|--data|--workspace|--tls-cert|--tls-key|--tls-client-ca|--config|--root|--agent-program|--people|--backup) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    --server|--token|--listen|--registries|--address|--name|--session|--call-id|--agent|--timeout|--workspace|--metadata|--provider|--role|--tool|--permission|--may-call|--pin|--label|--days|--user|--answer|-a|--message|-m|--reason|--offer|--for|--edit|-r|--after|--call|--rule|--fail-on|--uid|--certificate|--mcp) return ;;
+    --server|--token|--listen|--registries|--address|--name|--session|--call-id|--agent|--timeout|--workspace|--metadata|--provider|--role|--tool|--permission|--may-call|--pin|--label|--days|--user|--answer|-a|--message|-m|--reason|--offer|--for|--times|--edit|-r|--after|--call|--rule|--fail-on|--uid|--certificate|--mcp) return ;;
   esac
   case "$place" in
     "") words=$'serve\ninit\nsetup\ninstall\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\npeople\nchannel\ntoken\nconnect\nclaude\ndisconnect\ninbox\nasks\nreply\nreject\nstop\nresume\ngrants\nwatch\noutput\ntools\nsources\nworkers\ndoctor\nupstream\nplan\nexplain\nrules\nstats\nsimulate\nsuggest\naudit\nhook\nmcp-approve\nbackup\nupgrade\nrestore\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
@@ -47,7 +47,7 @@ _toolgate() {
     "/disconnect") words=$'claude\ncodex\ncopilot\ngemini\nopencode\nmcp\n--user\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/inbox") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/asks") words=$'--session\n--watch\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
-    "/reply") words=$'once\nalways\nreject\n--answer\n--message\n--reason\n--offer\n--for\n--edit\n--whole-call\n--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/reply") words=$'once\nalways\nreject\n--answer\n--message\n--reason\n--offer\n--for\n--times\n--edit\n--whole-call\n--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/reject") words=$'--agent\n--message\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/stop") words=$'agent\nsession\nall\n--reason\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/resume") words=$'agent\nsession\nall\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;

@@ -236,6 +236,18 @@ test("toolgate plan ends with the code with which the call would fail", async ()
   expect(stdout).toContain("a.txt not found");
 });
 
+test("toolgate grants says how many calls are left of a grant", async () => {
+  const grants = [
+    { id: "grt_1", permission: "bash", text: "npm test", times: 5, left: 3 },
+    { id: "grt_2", permission: "bash", text: "npm run lint", times: 2, left: 0 },
+    { id: "grt_3", permission: "bash", text: "npm run build" },
+  ];
+  await start({ permissions: { listGrants: () => ({ grants }) } });
+  const { stdout } = await toolgate(["grants", "--all"], environment);
+  const lives = stdout.match(/\d of 5 left.*|used up.*|(?<!, )until revoked/g);
+  expect(lives).toEqual(["3 of 5 left, until revoked", "used up: 2 of 2", "until revoked"]);
+});
+
 describe("toolgate reply", () => {
   test("finds the ask, and answers what was shown with the chosen offer", async () => {
     await start({ permissions: { listPermissions: () => ({ permissions: [ask] }) } });
@@ -254,15 +266,15 @@ describe("toolgate reply", () => {
     expect(server.replies[0]?.replyId).not.toBe("");
   });
 
-  test("sends edited arguments, answers for the whole call, and says how long a grant may live", async () => {
+  test("sends edited arguments, answers for the whole call, and says how long a grant may live and how often", async () => {
     await start({ permissions: { listPermissions: () => ({ permissions: [ask] }) } });
     const edited = await toolgate(["reply", "per_1", "once", "--edit", '{"command": "npm t"}'], environment);
     expect(edited.stderr).toContain("✓ edited");
     const before = Date.now();
-    await toolgate(["reply", "per_1", "always", "--whole-call", "--for", "8h"], environment);
+    await toolgate(["reply", "per_1", "always", "--whole-call", "--for", "8h", "--times", "5"], environment);
     expect(server.replies).toMatchObject([
       { reply: PermissionReply.ONCE, input: { command: "npm t" }, wholeCall: false },
-      { reply: PermissionReply.ALWAYS, wholeCall: true },
+      { reply: PermissionReply.ALWAYS, wholeCall: true, times: 5 },
     ]);
     expect(server.replies[1]?.expires).toBeGreaterThanOrEqual(before + 8 * 3_600_000);
   });
@@ -588,6 +600,8 @@ describe("an error", () => {
     ["a message without a reject", ["reply", "per_1", "once", "-m", "why"], "--message is only for reject"],
     ["edited arguments with a reject", ["reply", "per_1", "reject", "--edit", "{}"], "--edit is only for once"],
     ["a time that is none", ["reply", "per_1", "always", "--for", "soon"], "such as 30m, 8h or 7d"],
+    ["no number of calls", ["reply", "per_1", "always", "--times", "0"], "a number from 1 to 1000"],
+    ["a limit without always", ["reply", "per_1", "once", "--times", "2"], "--times is only for always"],
     ["an address that is none", ["tools", "--server", "http://"], "is not the address of a server"],
     ["an address of another protocol", ["tools", "--server", "ftp://x"], "is not the address of a server"],
   ])("about %s exits 2 and says what to do next", async (_, args, words) => {

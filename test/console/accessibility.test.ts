@@ -186,11 +186,10 @@ test("on a phone the agent and the command stay in sight, and no form is cut off
       const navigation = await page.getByRole("navigation").boundingBox();
       expect((await form.boundingBox())?.y).toBeGreaterThan(0);
       expect((buttons?.y ?? 0) + (buttons?.height ?? 0)).toBeLessThanOrEqual(navigation?.y ?? 0);
-      const [label, select] = [form.locator(".limit span"), form.locator(".limit select")];
-      if ((await select.count()) > 0) {
+      for (const limit of await form.locator(".limit").all()) {
         const [words, field] = [
-          await label.evaluate((span) => span.scrollWidth - span.clientWidth),
-          await select.boundingBox(),
+          await limit.locator("span").evaluate((span) => span.scrollWidth - span.clientWidth),
+          await limit.locator("select").boundingBox(),
         ];
         expect([words, (field?.x ?? 0) + (field?.width ?? 0) <= viewport.width]).toEqual([0, true]);
       }

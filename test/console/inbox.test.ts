@@ -112,14 +112,18 @@ describe.each(testedStores)("the inbox, on %s", (store) => {
     await expect
       .poll(() => page.locator(".saved").innerText())
       .toMatch(/^Allow bash "echo again" in this session and its children\. /);
-    await page.getByRole("combobox").selectOption("1 hour");
+    await page.getByRole("combobox", { name: "with" }).selectOption("1 hour");
+    await page.getByRole("combobox", { name: "for" }).selectOption("5 more calls");
     const before = Date.now();
     await answer(page, "Approve and remember");
     await call.end();
     const again = await call.agent.tools.callTool({ ...call.call, callId: "c2" });
     expect(again.part?.state.case).toBe("completed");
     const { grants } = await connect(service(), "approver").permissions.listGrants({ sessionId: call.call.sessionId });
-    expect(grants[0]?.text).toMatch(/^Allow bash "echo again" in this session and its children, at most until /);
+    expect(grants[0]?.text).toMatch(
+      /^Allow bash "echo again" in this session and its children, at most 5 more times, at most until /,
+    );
+    expect(grants[0]).toMatchObject({ times: 5, left: 4 });
     expect(grants[0]?.expires).toBeGreaterThanOrEqual(before + 3_600_000);
   });
 

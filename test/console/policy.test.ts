@@ -61,7 +61,7 @@ describe("the policy pages", () => {
     await card.waitFor({ state: "detached" });
     const call = { sessionId, callId: "c2", ...write("a.txt") };
     await read(connect(service(), "caller").tools.executeTool(call)).until("permissionAsked");
-    await page.getByLabel("Show revoked and expired grants").check();
+    await page.getByLabel("Show revoked, expired and used up grants").check();
     await card.getByText(/^revoked /).waitFor();
     expect(await card.getByRole("button", { name: "Revoke" }).count()).toBe(0);
   });

@@ -94,14 +94,14 @@ async function ask(command: string) {
 
 const sha256 = (text: string) => createHash("sha256").update(text).digest("hex");
 type Response = Partial<
-  Pick<PermissionResponse, "reply" | "input" | "offerId" | "expires" | "reason" | "replyId" | "wholeCall">
+  Pick<PermissionResponse, "reply" | "input" | "offerId" | "expires" | "times" | "reason" | "replyId" | "wholeCall">
 > & {
   receipt?: PasskeyReceipt;
 };
 
 /** Returns the answer that a member signs when they send this response. */
 async function statementOf(member: Member, request: PermissionRequest, response: Response): Promise<SignedAnswer> {
-  const { reply, input, offerId = "", expires = 0, reason = "" } = response;
+  const { reply, input, offerId = "", expires = 0, times = 0, reason = "" } = response;
   const { url } = replicas[0];
   const { permission } = await clientOf(PermissionService, url, admin).getPermission({ permissionId: request.id });
   const earlier = permission?.votes.find(({ person }) => person?.id === member.id);
@@ -113,7 +113,7 @@ async function statementOf(member: Member, request: PermissionRequest, response:
       : reply === PermissionReply.ALWAYS
         ? PermissionOutcome.ALWAYS
         : PermissionOutcome.ONCE,
-    ...{ offerId, offerText: request.offers.find(({ id }) => id === offerId)?.text ?? "", expires, reason },
+    ...{ offerId, offerText: request.offers.find(({ id }) => id === offerId)?.text ?? "", expires, times, reason },
     editedDigest: input ? sha256(canonicalJson(input)) : "",
     earlier: earlier ? `${earlier.answerDigest} ${earlier.time}` : "",
     ...{ personId: member.id, storeId },
@@ -192,6 +192,7 @@ test("two people at two replicas approve one deploy with passkeys while a third 
     [(all) => Object.assign(voteOf(anns(all)) ?? {}, { reason: "urgent" }), "for another reason"],
     [(all) => Object.assign(voteOf(anns(all)) ?? {}, { viewDigest: "0" }), "for another view"],
     [(all) => Object.assign(voteOf(anns(all)) ?? {}, { expires: 1 }), "for another offer"],
+    [(all) => Object.assign(voteOf(anns(all)) ?? {}, { times: 1 }), "for another offer"],
     [(all) => Object.assign(anns(all)?.receipt?.answer ?? {}, { storeId: "another" }), "is not valid"],
     [(all) => Object.assign(anns(all)?.receipt ?? {}, { signature: randomBytes(70) }), "is not valid"],
     [(all) => Object.assign(anns(all)?.receipt ?? {}, { publicKey: bobs(all)?.receipt?.publicKey }), "is not valid"],
@@ -285,6 +286,8 @@ test("of forged and replayed receipts none is accepted, whatever differs", async
     "a narrow offer, sent as a wide one": { meant: always(first), sent: always(second) },
     "an hour, sent without end": { meant: always(first, hourLater), sent: always(first) },
     "no end, sent as an hour": { meant: always(first), sent: always(first, hourLater) },
+    "five calls, sent as any number": { meant: { ...always(first), times: 5 }, sent: always(first) },
+    "five calls, sent as fifty": { meant: { ...always(first), times: 5 }, sent: { ...always(first), times: 50 } },
     "no reason, sent with one": { sent: { reason: "planned" } },
     "a reason, sent without": { meant: { reason: "planned" } },
     "an approval, sent as an edit": { sent: edit("echo one changed") },

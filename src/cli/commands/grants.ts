@@ -11,7 +11,7 @@ import { momentOf, wordOf } from "../view/words.ts";
 /** Defines `toolgate grants`, `toolgate grants revoke` and `toolgate grants confirm`. */
 export function defineGrants(command: Command, context: CliContext): void {
   command
-    .option("--all", "also what was revoked or has expired")
+    .option("--all", "also what was revoked, has expired or is used up")
     .option("--session <id>", "only what serves this session")
     .action((options: GrantsOptions) =>
       withServer(context, command, "approver", (server, screen) => list(server, screen, options)),
@@ -84,10 +84,11 @@ function grantLines(grant: Grant, paint: Paint): string[] {
   ];
 }
 
-function lifeOf({ revoked, suspended, expires }: Grant, paint: Paint): string {
+function lifeOf({ revoked, suspended, expires, times, left }: Grant, paint: Paint): string {
   if (revoked > 0) return paint("red", `revoked at ${momentOf(revoked)}`);
   if (suspended > 0) return paint("yellow", `suspended by a restore at ${momentOf(suspended)}: confirm or revoke it`);
-  if (expires === 0) return paint("green", "until revoked");
-  if (expires <= Date.now()) return paint("red", `expired at ${momentOf(expires)}`);
-  return paint("green", `until ${momentOf(expires)}`);
+  if (expires > 0 && expires <= Date.now()) return paint("red", `expired at ${momentOf(expires)}`);
+  if (times > 0 && left === 0) return paint("red", `used up: ${times} of ${times}`);
+  const end = expires === 0 ? "until revoked" : `until ${momentOf(expires)}`;
+  return paint("green", times === 0 ? end : `${left} of ${times} left, ${end}`);
 }

@@ -45,6 +45,7 @@ export function defineReply(command: Command, context: CliContext): void {
     .option("--reason <text>", "why, for people and the audit; some requests need it")
     .option("--offer <id>", "with always: the offer to save, by id or by its number in the list (default: the first)")
     .option("--for <time>", "with always: how long the grant lives at most, such as 30m, 8h or 7d", readDuration)
+    .option("--times <count>", "with always: how many further calls it covers, at most as many as offered", readTimes)
     .option("--edit <json>", "with once: arguments that replace the call's; a JSON object, @FILE, or - for stdin")
     .option("--whole-call", "answer all open requests of the call")
     .option("--session <id>", "the session of the request (default: it is looked up)")
@@ -64,6 +65,7 @@ interface ReplyOptions {
   reason?: string;
   offer?: string;
   for?: number;
+  times?: number;
   edit?: string;
   wholeCall?: boolean;
   session?: string;
@@ -76,7 +78,7 @@ async function answerAsk(
   word: Word,
   { session, ...options }: ReplyOptions,
 ): Promise<undefined> {
-  const { answer: typed, message, reason, offer, for: lifeMs, edit, wholeCall } = options;
+  const { answer: typed, message, reason, offer, for: lifeMs, times, edit, wholeCall } = options;
   checkOnlyFor(word, options);
   const input = edit === undefined ? undefined : await readJsonObject(edit, "the edited input", screen.io);
   const ask = await findAsk(server, id, session);
@@ -96,6 +98,7 @@ async function answerAsk(
     ...(input !== undefined && { input }),
     ...(wholeCall !== undefined && { wholeCall }),
     ...(lifeMs !== undefined && { expires: Date.now() + lifeMs }),
+    ...(times !== undefined && { times }),
   };
   await sendReply(server.permissions, ref, { ...answer, shown: ask && texts ? shownWith(ask, texts) : Shown.UNKNOWN });
   const given = { ...answer, answers: [...(answers ?? [])], sessionId: ref.sessionId, permissionId: ref.id };
@@ -140,11 +143,24 @@ function onlyPartShown(ask: PermissionRequest, url: string): CommandError {
 
 /** Refuses options that belong to another answer. */
 function checkOnlyFor(word: Word, options: ReplyOptions): void {
-  const only = { answer: "once", message: "reject", offer: "always", for: "always", edit: "once" } as const;
+  const only = {
+    answer: "once",
+    message: "reject",
+    offer: "always",
+    for: "always",
+    times: "always",
+    edit: "once",
+  } as const;
   for (const [option, answer] of Object.entries(only)) {
     if (!(option in options) || word === answer) continue;
     throw new UsageError(`--${option} is only for ${answer}`, `leave it out, or answer ${answer}`);
   }
+}
+
+function readTimes(text: string): number {
+  const times = Number(text);
+  if (Number.isInteger(times) && times >= 1 && times <= 1000) return times;
+  throw new InvalidArgumentError("It must be a number from 1 to 1000.");
 }
 
 function readDuration(text: string): number {
@@ -179,7 +195,7 @@ const replies = { once: PermissionReply.ONCE, always: PermissionReply.ALWAYS, re
 const examples = `
 Examples:
   toolgate reply per_01J9 once
-  toolgate reply per_01J9 always --offer 2 --for 8h
+  toolgate reply per_01J9 always --offer 2 --for 8h --times 5
   toolgate reply per_01J9 once --edit '{"command": "npm test"}'
   toolgate reply per_01J9 reject -m "use the staging database"
   toolgate reply per_01J9 --answer 2 --answer "SQLite, Redis" --answer "at 8 in the morning"`;

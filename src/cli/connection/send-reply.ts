@@ -24,6 +24,8 @@ export interface ReplyAnswer {
   wholeCall?: boolean;
   /** End of the grant, in ms since the epoch; only with always. */
   expires?: number;
+  /** The number of further calls that the grant covers; only with always. */
+  times?: number;
   /** The part of the request that `digest` names which was on the screen. */
   shown?: Shown;
 }

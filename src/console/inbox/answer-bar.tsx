@@ -191,6 +191,8 @@ const limits: readonly [hours: number, words: string][] = [
   [8, "8 hours"],
   [7 * 24, "7 days"],
 ];
+/** Further calls that a grant may be limited to; 0: as offered. */
+const counts = [0, 1, 5, 20];
 
 /** The form that selects the grant to save with "always": what, where, and for how long. The narrowest is preselected. */
 function OffersForm({ group, isReady, send, back }: FormProps & { group: AskGroup }) {
@@ -200,6 +202,7 @@ function OffersForm({ group, isReady, send, back }: FormProps & { group: AskGrou
   const what = useSignal(0);
   const where = useSignal<GrantScope>(GrantScope.SESSION);
   const hours = useSignal(0);
+  const times = useSignal(0);
   const form = useRef<HTMLFormElement>(null);
   useEffect(() => form.current?.querySelector("input")?.focus(), []);
   if (main === undefined) return null;
@@ -210,7 +213,7 @@ function OffersForm({ group, isReady, send, back }: FormProps & { group: AskGrou
   const submit = (event: Event) => {
     event.preventDefault();
     const expires = hours.value === 0 ? 0 : Date.now() + hours.value * hourMs;
-    void send({ reply: PermissionReply.ALWAYS, offerId: offer.id, expires });
+    void send({ reply: PermissionReply.ALWAYS, offerId: offer.id, expires, times: times.value });
   };
   return (
     <form class="answer-form" ref={form} onSubmit={submit}>
@@ -233,23 +236,43 @@ function OffersForm({ group, isReady, send, back }: FormProps & { group: AskGrou
           where.value = chosen.offers[index]?.scope ?? GrantScope.SESSION;
         }}
       />
-      <label class="limit">
-        <span>with</span>
-        <select
-          value={hours}
-          onChange={({ currentTarget }) => {
-            hours.value = Number(currentTarget.value);
-          }}
-        >
-          {limits.map(([count, words]) => (
-            <option key={count} value={count}>
-              {words}
-            </option>
-          ))}
-        </select>
-      </label>
+      <div class="limits">
+        <label class="limit">
+          <span>with</span>
+          <select
+            value={hours}
+            onChange={({ currentTarget }) => {
+              hours.value = Number(currentTarget.value);
+            }}
+          >
+            {limits.map(([count, words]) => (
+              <option key={count} value={count}>
+                {words}
+              </option>
+            ))}
+          </select>
+        </label>
+        <label class="limit">
+          <span>for</span>
+          <select
+            value={times}
+            onChange={({ currentTarget }) => {
+              times.value = Number(currentTarget.value);
+            }}
+          >
+            {counts
+              .filter((count) => offer.times === 0 || count < offer.times)
+              .map((count) => (
+                <option key={count} value={count}>
+                  {count + offer.times === 0 ? "any number of calls" : countOf(count || offer.times, "more call")}
+                </option>
+              ))}
+          </select>
+        </label>
+      </div>
       <p class="hint saved">
         {visibleText(offer.text)}
+        {times.value > 0 && `, at most ${countOf(times.value, "more call")}`}
         {hours.value > 0 && `, at most until ${momentOf(Date.now() + hours.value * hourMs)}`}
         {offer.expires > 0 && ` (until ${momentOf(offer.expires)})`}.
         {others.length > 0 &&

@@ -8,7 +8,7 @@ import type { ConsoleConnection } from "../stream/connection.ts";
 /** An approver's answer to all asks of a call. */
 export type AnswerOutcome =
   | { reply: typeof PermissionReply.ONCE; input?: JsonObject; answers?: { values: string[] }[]; reason?: string }
-  | { reply: typeof PermissionReply.ALWAYS; offerId: string; expires: number; reason?: string }
+  | { reply: typeof PermissionReply.ALWAYS; offerId: string; expires: number; times: number; reason?: string }
   | { reply: typeof PermissionReply.REJECT; message: string; all?: RejectScope; equal?: readonly AskRef[] };
 
 /** Open requests to reject together with the one that is shown: those of its session and descendants, or of its agent. */

@@ -24,8 +24,8 @@ export async function signAnswer(
   request: PermissionRequest,
   answer: AnswerOutcome,
 ): Promise<PasskeyReceipt> {
-  const { reply, input, offerId, expires, reason } = {
-    ...{ input: undefined, offerId: "", expires: 0, reason: "" },
+  const { reply, input, offerId, expires, times, reason } = {
+    ...{ input: undefined, offerId: "", expires: 0, times: 0, reason: "" },
     ...answer,
   };
   const { nonce, rpId, credentialIds } = await permissions.beginStepUp({});
@@ -36,7 +36,7 @@ export async function signAnswer(
     ...{ permissionId: request.id, viewDigest: viewDigestOf(request) },
     shownDigest: await hexDigest(shownText(request)),
     outcome: input ? PermissionOutcome.EDITED : approved,
-    ...{ offerId, offerText: request.offers.find(({ id }) => id === offerId)?.text ?? "", expires, reason },
+    ...{ offerId, offerText: request.offers.find(({ id }) => id === offerId)?.text ?? "", expires, times, reason },
     editedDigest: input ? await hexDigest(canonicalJson(input)) : "",
     ...{ earlier: earlierVote(request, personId), personId, storeId: server.storeId },
   });

@@ -39,7 +39,7 @@ export function GrantsPage({ connection, feed }: PageProps) {
             checked={withDead.value}
             onChange={({ currentTarget }) => (withDead.value = currentTarget.checked)}
           />
-          Show revoked and expired grants
+          Show revoked, expired and used up grants
         </label>
         <button type="button" class="quiet" onClick={grants.reload}>
           Refresh
@@ -199,13 +199,14 @@ function scopeWords({ scope, agent }: Grant): string {
   return "every session of the workspace";
 }
 
-function lifeOf({ revoked, suspended, expires }: Grant, now: number): { isOver: boolean; words: string } {
+function lifeOf({ revoked, suspended, expires, times, left }: Grant, now: number): { isOver: boolean; words: string } {
   if (revoked > 0) return { isOver: true, words: `revoked ${momentOf(revoked)}` };
   if (suspended > 0) {
     const command = "toolgate grants confirm";
     return { isOver: false, words: `suspended by a restore ${momentOf(suspended)}, until \`${command}\` confirms it` };
   }
-  if (expires === 0) return { isOver: false, words: "when it is revoked, or when its session ends" };
-  if (expires <= now) return { isOver: true, words: `expired ${momentOf(expires)}` };
-  return { isOver: false, words: momentOf(expires) };
+  if (expires > 0 && expires <= now) return { isOver: true, words: `expired ${momentOf(expires)}` };
+  if (times > 0 && left === 0) return { isOver: true, words: `used up: ${times} of ${times}` };
+  const end = expires === 0 ? "when it is revoked, or when its session ends" : momentOf(expires);
+  return { isOver: false, words: times === 0 ? end : `${left} of ${times} left; ${end}` };
 }
