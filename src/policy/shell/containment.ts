@@ -5,6 +5,7 @@ import {
   PermissionLayer,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { RiskKind } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { readAddress } from "../address.ts";
 import type { ExpandedAsk, Wall } from "../model.ts";
 import { commandRisks, isTextProgram, programName } from "../risky-programs.ts";
 import type { Command } from "./command.ts";
@@ -232,11 +233,11 @@ function sshHost(name: string, word: string): string[] {
   return host === undefined || word.startsWith("-") ? [] : [`ssh://${host}/`];
 }
 
-function root(scheme: string, host: string): string[] {
+function root(scheme: string, host: string): string | never[] {
   const name = host.replace(/:\d+$/, "").toLowerCase();
   if (ownHosts.test(name)) return [];
   const plain = scheme.toLowerCase().replace(/^ws/, "http");
-  return URL.canParse(`${plain}://${host}/`) ? [`${plain}://${host.toLowerCase()}/`] : [];
+  return readAddress(`${plain}://${host.toLowerCase()}/`)?.url ?? [];
 }
 
 /** Names of the network that the commands of a session share, which the proxy does not see. */

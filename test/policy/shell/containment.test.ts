@@ -207,6 +207,11 @@ test("a host that a contained line names is asked, and one that rules allow is n
   expect(allowed.asking).toEqual([]);
 });
 
+test("a contained line asks once about a host, however it spells the address", async () => {
+  const { asking } = await judge("curl https://EXAMPLE.org https://example.org:443/a https://example.org./b");
+  expect(asking.map(({ pattern }) => pattern)).toEqual(["https://example.org/"]);
+});
+
 test("a host that a contained line names and rules deny ends the call, since the network would refuse it", async () => {
   const { contained, asking } = await judge("curl http://169.254.169.254/latest/meta-data/ || true");
   expect(contained).toBe(true);
