@@ -1,7 +1,6 @@
 import {
   type DescField,
   type DescMessage,
-  fromJson,
   type JsonObject,
   type JsonValue,
   type MessageShape,
@@ -13,15 +12,10 @@ import {
  * Writes a message in the JSON form, which opencode's clients read. It has the content of proto JSON with these differences:
  * keys end in `ID` (`sessionID`), enum values are bare words (`once`), 64-bit numbers are numbers, `status` discriminates a
  * call's `state`, `type` and `properties` of an event are those of opencode where it has the event, and fields that the contract does not mark
- * `optional` are always present. `fromJsonForm` is the inverse.
+ * `optional` are always present.
  */
 export function toJsonForm<D extends DescMessage>(schema: D, message: MessageShape<D>): JsonObject {
   return toForm(schema, objectOf(toJson(schema, message, { alwaysEmitImplicit: true }), schema.name));
-}
-
-/** Reads a message in the JSON form. Ignores unknown keys; throws on invalid values. */
-export function fromJsonForm<D extends DescMessage>(schema: D, form: JsonObject): MessageShape<D> {
-  return fromJson(schema, fromForm(schema, form));
 }
 
 /** The key of a field in the JSON form. */
@@ -35,7 +29,7 @@ function toForm(message: DescMessage, json: JsonObject): JsonObject {
     const given = json[field.jsonName];
     const value = given === undefined && isAlwaysThere(field) ? {} : given;
     if (value === undefined) continue;
-    const written = each(field, value, writtenValue);
+    const written = writtenField(field, value);
     if (message.name === "ToolState") return objectOf(written, field.name);
     if (field.oneof?.name === "state") form.state = written;
     else if (field.oneof?.name === "event") {
@@ -46,32 +40,6 @@ function toForm(message: DescMessage, json: JsonObject): JsonObject {
   return form;
 }
 
-function fromForm(message: DescMessage, form: JsonObject): JsonObject {
-  const json: JsonObject = {};
-  for (const field of message.fields) {
-    const value = message.name === "ToolState" ? armOfState(field, form) : valueIn(field, form);
-    if (value !== undefined) json[field.jsonName] = each(field, value, readValue);
-  }
-  return json;
-}
-
-/** The object of the form that holds the value of a field. */
-function valueIn(field: DescField, form: JsonObject): JsonValue | undefined {
-  if (field.oneof?.name === "state") return armOfState(field, form.state);
-  if (field.oneof?.name === "event")
-    return form.type === eventType(field.name) ? eventContent(field.name, form.properties) : undefined;
-  return form[keyOf(field)];
-}
-
-function armOfState({ name, oneof }: DescField, state: JsonValue | undefined): JsonValue | undefined {
-  if (state === undefined) return undefined;
-  const { status } = objectOf(state, "state");
-  if (status === name) return state;
-  const known = oneof?.fields.map((arm) => arm.name) ?? [];
-  if (known.some((arm) => arm === status)) return undefined;
-  throw new Error(`status is ${JSON.stringify(status)}; it must be one of ${known.join(", ")}`);
-}
-
 function writtenValue(field: DescField, value: JsonValue): JsonValue {
   if (field.message) return isJson(field) ? value : toForm(field.message, objectOf(value, field.name));
   // A value of a newer contract stays a number, as on the wire.
@@ -79,17 +47,11 @@ function writtenValue(field: DescField, value: JsonValue): JsonValue {
   return field.scalar === ScalarType.UINT64 ? Number(value) : value;
 }
 
-function readValue(field: DescField, value: JsonValue): JsonValue {
-  if (field.message) return isJson(field) ? value : fromForm(field.message, objectOf(value, field.name));
-  if (field.enum) return field.enum.values.find(({ localName }) => localName.toLowerCase() === value)?.name ?? value;
-  return value;
-}
-
 /** Converts a value, or each value of a repeated field. */
-function each(field: DescField, value: JsonValue, convert: (field: DescField, value: JsonValue) => JsonValue) {
-  if (field.fieldKind !== "list") return convert(field, value);
-  if (Array.isArray(value)) return value.map((one) => convert(field, one));
-  throw new Error(`${keyOf(field)} must be a list`);
+function writtenField(field: DescField, value: JsonValue): JsonValue {
+  return field.fieldKind === "list" && Array.isArray(value)
+    ? value.map((one) => writtenValue(field, one))
+    : writtenValue(field, value);
 }
 
 /** Passes JSON of tools, callers and models through unchanged. */
@@ -133,13 +95,6 @@ function eventProperties(name: string, content: JsonObject, entry: JsonObject): 
     return { ...content, requestID: content.permissionID ?? "", reply, response: reply };
   }
   return content;
-}
-
-/** The content of an event from its `properties`. */
-function eventContent(name: string, properties: JsonValue | undefined): JsonValue | undefined {
-  if (name !== "part" || typeof properties !== "object" || properties === null || Array.isArray(properties))
-    return properties;
-  return properties.part;
 }
 
 /** The fields of a request that earlier clients of opencode read. */

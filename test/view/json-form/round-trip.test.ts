@@ -27,7 +27,8 @@ import {
   ToolStateRunningSchema,
   ToolStateSchema,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { fromJsonForm, toJsonForm } from "../../../src/view/json-form/convert.ts";
+import { toJsonForm } from "../../../src/view/json-form/convert.ts";
+import { fromJsonForm } from "./from-json-form.ts";
 
 const messages: DescMessage[] = [
   ToolStateSchema,
