@@ -7,7 +7,7 @@ import { currentNeed } from "../core/current-need.ts";
  * settles it. The groups are those that voters had when they voted.
  */
 export function needWords(request: Pick<PermissionRequest, "need" | "votes" | "escalations">): string | undefined {
-  const { votes } = request;
+  const { votes, escalations } = request;
   const need = currentNeed(request);
   if (need === undefined) return undefined;
   const approving = votes.filter(({ outcome }) => outcome !== PermissionOutcome.REJECT);
@@ -16,8 +16,10 @@ export function needWords(request: Pick<PermissionRequest, "need" | "votes" | "e
       ({ person }) => from.length === 0 || from.some((name) => person?.groups.includes(name)),
     );
     const first = request.need?.all[index]?.from ?? [];
-    const added = from.filter((name) => !first.includes(name));
-    const groups = `${first.join(" or ")}${added.length === 0 ? "" : `, by now also ${added.join(" or ")}`}`;
+    // The console decodes only fields that its own sources and these name.
+    const steps = escalations.filter(({ requirement, taken }) => requirement === index && taken > 0);
+    const added = new Set(steps.flatMap(({ to }) => to));
+    const groups = `${first.join(" or ")}${added.size === 0 ? "" : `, by now also ${[...added].join(" or ")}`}`;
     const whom = from.length === 0 ? (count.length === 0 ? "an approver" : "another approver") : groups;
     return count.length >= approve ? `${approve} of ${approve}` : `${count.length} of ${approve}, waiting for ${whom}`;
   });

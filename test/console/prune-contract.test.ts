@@ -53,6 +53,12 @@ test("the console needs the stream that it watches, but not the rpcs of callers 
     expect(methods.has(unused)).toBe(false);
 });
 
+test("the console decodes which steps a permission request has taken, and whom they add", async () => {
+  const { prune } = neededContract(gen, [join(root, "src/console"), join(root, "src/view")]);
+  const [, descriptor = ""] = /fileDesc\(btoa\((".*?[^\\]")\)/.exec(prune(await generated("permission"))) ?? [];
+  for (const field of ["escalations", "requirement", "taken", "channels"]) expect(descriptor).toContain(field);
+});
+
 test("a field that the page does not name is dropped with the messages behind it, members of a oneof stay", async () => {
   const { types } = await needsOf("const { parts } = await tools.listToolParts({ sessionId });");
   expect(types.has(".opencode.tool.v1.ToolPart")).toBe(true);
