@@ -3,7 +3,7 @@ _toolgate() {
   local IFS=$'\n' cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} place= word words=
   for word in "${COMP_WORDS[@]:1:$((COMP_CWORD-1))}"; do
     case "$place/$word" in
-      /serve|/init|/setup|/install|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/people|/people/list|/people/link|/people/invite|/people/revoke|/people/rename|/channel|/channel/list|/channel/notices|/channel/test|/token|/token/create|/token/list|/token/revoke|/connect|/claude|/disconnect|/inbox|/asks|/reply|/reject|/stop|/resume|/grants|/grants/revoke|/grants/confirm|/watch|/output|/tools|/sources|/workers|/doctor|/upstream|/upstream/accept|/plan|/explain|/rules|/stats|/simulate|/suggest|/audit|/audit/export|/audit/verify|/hook|/mcp-approve|/backup|/upgrade|/restore|/completion) place="$place/$word" ;;
+      /serve|/init|/setup|/install|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/people|/people/list|/people/link|/people/delegate|/people/invite|/people/revoke|/people/rename|/channel|/channel/list|/channel/notices|/channel/test|/token|/token/create|/token/list|/token/revoke|/connect|/claude|/disconnect|/inbox|/asks|/reply|/reject|/stop|/resume|/grants|/grants/revoke|/grants/confirm|/watch|/output|/tools|/sources|/workers|/doctor|/upstream|/upstream/accept|/plan|/explain|/rules|/stats|/simulate|/suggest|/audit|/audit/export|/audit/verify|/hook|/mcp-approve|/backup|/upgrade|/restore|/completion) place="$place/$word" ;;
     esac
   done
   COMPREPLY=()
@@ -13,7 +13,7 @@ _toolgate() {
     --preset) COMPREPLY=($(compgen -W $'contained\nnone' -- "$cur")); return ;;
     --agent) COMPREPLY=($(compgen -W $'claude\ncodex\ncopilot\ngemini\nopencode\nmcp\nnone' -- "$cur")); return ;;
     --token-file|--ca|--cert|--key|--data|--workspace|--tls-cert|--tls-key|--tls-client-ca|--config|--root|--agent-program|--people|--backup) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    --server|--token|--listen|--registries|--address|--name|--session|--call-id|--agent|--timeout|--workspace|--metadata|--provider|--role|--tool|--permission|--may-call|--pin|--label|--days|--user|--answer|-a|--message|-m|--reason|--offer|--for|--times|--edit|-r|--after|--call|--rule|--fail-on|--uid|--certificate|--mcp) return ;;
+    --server|--token|--listen|--registries|--address|--name|--session|--call-id|--agent|--timeout|--workspace|--metadata|--provider|--for|--permission|--role|--tool|--may-call|--pin|--label|--days|--user|--answer|-a|--message|-m|--reason|--offer|--times|--edit|-r|--after|--call|--rule|--fail-on|--uid|--certificate|--mcp) return ;;
   esac
   case "$place" in
     "") words=$'serve\ninit\nsetup\ninstall\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\npeople\nchannel\ntoken\nconnect\nclaude\ndisconnect\ninbox\nasks\nreply\nreject\nstop\nresume\ngrants\nwatch\noutput\ntools\nsources\nworkers\ndoctor\nupstream\nplan\nexplain\nrules\nstats\nsimulate\nsuggest\naudit\nhook\nmcp-approve\nbackup\nupgrade\nrestore\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
@@ -29,9 +29,10 @@ _toolgate() {
     "/trust") words=$'--remove\n--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/login") words=$'--name\n--provider\n--device\n--new-code\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/logout") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
-    "/people") words=$'list\nlink\ninvite\nrevoke\nrename\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/people") words=$'list\nlink\ndelegate\ninvite\nrevoke\nrename\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/people/list") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/people/link") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/people/delegate") words=$'--for\n--permission\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/people/invite") words=$'--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/people/revoke") words=$'--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/people/rename") words=$'--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;

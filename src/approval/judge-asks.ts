@@ -93,9 +93,10 @@ export async function judgeAsks(
   const counts = (grant: Grant, ask: ExpandedAsk) => {
     const needed = approvalOf(ask, subject);
     if (needed === undefined) return true;
+    const voters = grant.voters.map((person) => ({ person }));
     const { need, always, times = Number.POSITIVE_INFINITY } = needed;
     if ((grant.times || Number.POSITIVE_INFINITY) > times) return false;
-    return always && !isTooWeak({ need }, grant.method) && meetsNeed(need, grant.voters, groupsNow);
+    return always && !isTooWeak({ need }, grant.method) && meetsNeed(need, voters, groupsNow);
   };
   const { session } = subject;
   const { judged, rulesVersion, limited } =

@@ -5,6 +5,7 @@ import {
   type PermissionDecision,
   PermissionOutcome,
   type PermissionSettled,
+  type Person,
   Shown,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
@@ -49,7 +50,7 @@ import {
   rejectAsk,
   shownBy,
 } from "./settlements.ts";
-import { approversIn, type GroupsNow, isStillMet, meetsNeed } from "./votes.ts";
+import { type Electorate, isStillMet, meetsNeed, representedBy, voterOf } from "./votes.ts";
 
 type EscalationNotices = NoticeSender["escalationsOf"];
 
@@ -67,6 +68,7 @@ export function createPermissions({
   plainAlways,
   approvals = () => undefined,
   groupsNow = ({ groups }) => groups,
+  delegatorsOf = () => [],
   receipts,
   escalationsOf,
   newId,
@@ -78,15 +80,14 @@ export function createPermissions({
   plainAlways: PlainAlways;
   /** Returns who has to approve what; absent: any approver, alone. */
   approvals?: () => ConfiguredApprovals | undefined;
-  /** Absent: those that the person had when they answered. */
-  groupsNow?: GroupsNow;
   receipts?: ReceiptCheck | undefined;
   /** Returns the notices of steps; absent: none. */
   escalationsOf?: EscalationNotices | undefined;
   newId(prefix: "per" | "grt"): string;
   now(): number;
-}) {
-  const context: ApprovalContext = { store, effects, groupsNow, receipts, newId, now };
+  // Absent: the groups that a person had when they answered, and no delegates.
+} & Partial<Electorate>) {
+  const context: ApprovalContext = { store, effects, groupsNow, delegatorsOf, receipts, newId, now };
   const approvalOf = (ask: ExpandedAsk, subject: Subject) => policy.approvalOf(approvals(), ask, subject);
   const dependsOnRisks = () => approvals()?.rules.some(({ risks }) => risks.length > 0) === true;
   return {
@@ -188,19 +189,24 @@ export async function settleAnswer(
   }
 }
 
-/** Checks for the vote of this principal that is stored already, and leaves the request open. Throws for another one of the same id. */
+/**
+ * Checks for the vote of this principal that is stored already, and leaves the request open. Throws for another one of the same id.
+ * One that would count now in the place of more persons is a new vote.
+ */
 function isVoteAgain(
-  { groupsNow }: ApprovalContext,
+  context: ApprovalContext,
   { request }: AskRecord,
   principal: Principal,
   response: PermissionResponse,
 ): boolean {
+  const { groupsNow } = context;
   const { votes } = request;
   const need = currentNeed(request);
   const before = votes.find(({ by }) => by === principal.id);
   if (need === undefined || before === undefined) return false;
+  const isFor = ({ id }: Person) => before.onBehalfOf.some((each) => each.id === id && groupsNow(each, before));
   if (isSameAnswer(before, principal, response.replyId, answerDigest(response)))
-    return !meetsNeed(need, approversIn(votes), groupsNow);
+    return representedBy(request, voterOf(before), context).every(isFor) && !meetsNeed(need, votes, groupsNow);
   if (response.replyId !== "" && response.replyId === before.replyId) throw replyIdReused(response);
   return false;
 }

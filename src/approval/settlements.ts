@@ -40,24 +40,23 @@ import {
 } from "./refusals.ts";
 import {
   agreedOffer,
-  approversIn,
   checkApproval,
-  type GroupsNow,
+  type Electorate,
   isRejectedBy,
   isTooWeak,
   maxVotes,
   mayApprove,
   meetsNeed,
+  representedBy,
   voteOn,
   voterOf,
   withVote,
 } from "./votes.ts";
 
 /** Everything from which settlements are computed. A settlement changes nothing until the store writes it. */
-export interface ApprovalContext {
+export interface ApprovalContext extends Electorate {
   store: PermissionStore;
   effects: AnswerEffects;
-  groupsNow: GroupsNow;
   /** Absent where no passkey signs answers. */
   receipts?: ReceiptCheck | undefined;
   newId(prefix: "grt"): string;
@@ -130,7 +129,7 @@ export async function editAsk(
 ): Promise<Settlement | undefined> {
   if (ask.part.state.case !== "pending" || (await asksQuestion(context.store, ask))) throw notEditable(ask);
   const voter = voterOf(answer);
-  if (!mayApprove(ask.request, voter, context.groupsNow)) throw notEligible(ask.request, voter);
+  if (!mayApprove(ask.request, voter, context)) throw notEligible(ask.request, voter);
   if (isTooWeak(ask.request, answer.method)) throw methodTooWeak(ask.request);
   const edited = context.effects.replaceInput({ part: ask.part, workspace }, input, answer.by ?? "");
   if (edited === "no difference") return undefined;
@@ -281,17 +280,18 @@ interface Ballot {
  * not approve; none of which they may is refused.
  */
 function castVotes(
-  { groupsNow, now }: ApprovalContext,
+  context: ApprovalContext,
   named: AskRecord,
   others: readonly AskRecord[],
   response: PermissionResponse,
   answer: StoredAnswer,
 ): Ballot[] {
+  const { groupsNow, now } = context;
   const { reason, expectedDigest, expires, times, reply } = response;
   const voter = voterOf(answer);
   const { method } = answeredBy(answer);
   const allowed = [named, ...others].filter(
-    (ask) => mayApprove(ask.request, voter, groupsNow) && (ask === named || !isTooWeak(ask.request, method)),
+    (ask) => mayApprove(ask.request, voter, context) && (ask === named || !isTooWeak(ask.request, method)),
   );
   return (allowed.length === 0 ? [named] : allowed).map((ask): Ballot => {
     const { request } = ask;
@@ -300,17 +300,21 @@ function castVotes(
       return { ask, isMet: true, ...(reply === PermissionReply.ALWAYS && { agreed: { expires, times, voters: [] } }) };
     const shown = shownBy(response, request);
     const given = ask === named ? answer : impliedAnswer(named, response, answer);
-    checkApproval(request, voter, { reason, shown, method: given.method }, groupsNow);
+    checkApproval(request, voter, { reason, shown, method: given.method }, context);
     const offer = reply === PermissionReply.ALWAYS ? offerFor(request, response, ask === named) : undefined;
     if (reply === PermissionReply.ALWAYS && !offer && !response.wholeCall) throw noOffer(request, "nothing to save");
     const vote = voteOn(
       request,
       offer ? PermissionOutcome.ALWAYS : PermissionOutcome.ONCE,
-      { ...voteFields(given), shown, offerId: offer?.id ?? "", expires, times, reason, time: now() },
+      {
+        ...voteFields(given),
+        ...{ shown, offerId: offer?.id ?? "", expires, times, reason, time: now() },
+        onBehalfOf: representedBy(request, voter, context),
+      },
       expectedDigest,
     );
     const votes = withVote(request.votes, vote);
-    const isMet = meetsNeed(need, approversIn(votes), groupsNow);
+    const isMet = meetsNeed(need, votes, groupsNow);
     if (!isMet && votes.length > maxVotes(need)) throw tooManyVotes(request);
     return { ask, votes, isMet, agreed: agreedOffer(votes, groupsNow) };
   });

@@ -14,18 +14,59 @@ import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { currentNeed } from "../core/current-need.ts";
 import { methodTooWeak, notEligible, partlyShown, reasonMissing, tokenIssuer } from "./refusals.ts";
 
-/** Returns the groups of a person now; undefined for one who was revoked. */
-export type GroupsNow = (person: Person) => readonly string[] | undefined;
+/**
+ * Returns the groups of a person now; undefined for one who was revoked. With a vote: those for which that vote counts in the person's
+ * place, undefined if it does not.
+ */
+export type GroupsNow = (person: Person, vote?: Ballot) => readonly string[] | undefined;
+
+/** Returns those in whose place a person answers requests of a permission now, where an answer takes this proof, with their groups. */
+export type DelegatorsOf = (to: string, permission: string, method: AnswerMethod) => Person[];
+
+/** What is known of persons now. */
+export interface Electorate {
+  readonly groupsNow: GroupsNow;
+  readonly delegatorsOf: DelegatorsOf;
+}
+
+/** The part of a vote that counts; without an outcome it approves. */
+type Ballot = Pick<Vote, "person"> & Partial<Pick<Vote, "outcome" | "onBehalfOf" | "time">>;
 
 /** The person of an answer. A principal without one stands for itself. */
 export function voterOf({ by = "", person }: { by?: string; person?: Person | undefined }): Person {
   return person ?? create(PersonSchema, { id: by, issuer: tokenIssuer, subject: by });
 }
 
-/** Checks if these persons meet every requirement, by their groups now. One person counts once, and in each requirement. */
-export function meetsNeed({ all }: ApprovalNeed, persons: readonly Person[], groupsNow: GroupsNow): boolean {
-  const groups = new Map(persons.map((person) => [person.id, groupsNow(person)]));
+/** Checks if these votes meet every requirement, by groups and delegates now. One person counts once, and in each requirement. */
+export function meetsNeed({ all }: ApprovalNeed, votes: readonly Ballot[], groupsNow: GroupsNow): boolean {
+  const approving = votes.filter(({ outcome }) => outcome !== PermissionOutcome.REJECT);
+  const groups = new Map(approving.map((vote) => [vote.person?.id, groupsOfVote(vote, votes, groupsNow)]));
   return all.every(({ approve, from }) => [...groups.values()].filter((of) => counts(of, from)).length >= approve);
+}
+
+/** Returns the groups for which a vote counts now: those of its person, and of those in whose place it is, unless they voted themselves. */
+function groupsOfVote(vote: Ballot, votes: readonly Ballot[], groupsNow: GroupsNow): string[] | undefined {
+  const own = vote.person && groupsNow(vote.person);
+  const absent = vote.onBehalfOf?.filter(({ id }) => votes.every(({ person }) => person?.id !== id)) ?? [];
+  return own && [...own, ...absent.flatMap((each) => groupsNow(each, vote) ?? [])];
+}
+
+/**
+ * Returns those in whose place a person votes on a request: whose groups it needs, and the person has not. A call is approved neither
+ * by the delegate for whom its agent works, nor in the place of such a person.
+ */
+export function representedBy(
+  { permission, person: behind, ...request }: Pick<PermissionRequest, "need" | "escalations" | "permission" | "person">,
+  voter: Person,
+  { groupsNow, delegatorsOf }: Electorate,
+): Person[] {
+  const need = currentNeed(request);
+  const own = groupsNow(voter);
+  if (need === undefined || own === undefined || behind?.id === voter.id) return [];
+  const lacking = need.all.filter(({ from }) => !counts(own, from));
+  return delegatorsOf(voter.id, permission, need.method).filter(
+    ({ id, groups }) => id !== behind?.id && lacking.some(({ from }) => counts(groups, from)),
+  );
 }
 
 function counts(groups: readonly string[] | undefined, from: readonly string[]): boolean {
@@ -44,7 +85,7 @@ export function isStillMet(
   groupsNow: GroupsNow,
 ): boolean {
   const need = currentNeed(request);
-  return need === undefined || meetsNeed(need, approversIn(settled?.votes ?? []), groupsNow);
+  return need === undefined || meetsNeed(need, settled?.votes ?? [], groupsNow);
 }
 
 /** Checks if the votes reject a request. */
@@ -57,16 +98,16 @@ const countsPersons = ({ all, otherPerson }: ApprovalNeed) => otherPerson || all
 
 /** Checks if a person is one of those who may approve a request. */
 export function mayApprove(
-  { person: behind, ...request }: Pick<PermissionRequest, "need" | "escalations" | "person">,
+  request: Pick<PermissionRequest, "need" | "escalations" | "permission" | "person">,
   voter: Person,
-  groupsNow: GroupsNow,
+  electorate: Electorate,
 ): boolean {
-  const need = currentNeed(request);
+  const [need, behind] = [currentNeed(request), request.person];
   if (need === undefined) return true;
   if (need.otherPerson && behind?.id === voter.id) return false;
   if (countsPersons(need) && voter.issuer === tokenIssuer) return false;
-  const groups = groupsNow(voter);
-  return need.all.some(({ from }) => counts(groups, from));
+  const groups = electorate.groupsNow(voter);
+  return need.all.some(({ from }) => counts(groups, from)) || representedBy(request, voter, electorate).length > 0;
 }
 
 /** Checks if a request wants a stronger proof of the person than this one. */
@@ -79,9 +120,9 @@ export function checkApproval(
   request: PermissionRequest,
   voter: Person,
   { reason, shown, method }: { reason: string; shown: Shown; method?: AnswerMethod | undefined },
-  groupsNow: GroupsNow,
+  electorate: Electorate,
 ): void {
-  if (!mayApprove(request, voter, groupsNow)) throw notEligible(request, voter);
+  if (!mayApprove(request, voter, electorate)) throw notEligible(request, voter);
   if (isTooWeak(request, method)) throw methodTooWeak(request);
   if (request.need?.reasonRequired && reason.trim() === "") throw reasonMissing(request);
   if (request.need?.shownRequired && shown !== Shown.WHOLE) throw partlyShown(request);
@@ -107,7 +148,10 @@ export function voteOn(
   return create(VoteSchema, { ...fields, outcome, viewDigest });
 }
 
-/** Returns the offer on which all approving votes that count now agree, with its end, its limit and the voters; undefined without one. */
+/**
+ * Returns the offer on which all approving votes that count now agree, with its end, its limit and the voters; undefined without one.
+ * A grant outlives a delegation, so it is for votes of persons who count themselves.
+ */
 export function agreedOffer(
   votes: readonly Vote[],
   groupsNow: GroupsNow,
@@ -117,7 +161,8 @@ export function agreedOffer(
   });
   const [first] = counted;
   const isAgreed = counted.every(
-    ({ outcome, offerId }) => outcome === PermissionOutcome.ALWAYS && offerId === first?.offerId,
+    ({ outcome, offerId, onBehalfOf }) =>
+      outcome === PermissionOutcome.ALWAYS && offerId === first?.offerId && onBehalfOf.length === 0,
   );
   if (first === undefined || !isAgreed) return undefined;
   const least = (limits: readonly number[]) => limits.filter((limit) => limit > 0).sort((a, b) => a - b)[0] ?? 0;

@@ -90,3 +90,17 @@ export function wholeNumber(text: string): number {
   if (/^\d+$/.test(text) && Number.isSafeInteger(value)) return value;
   throw new InvalidArgumentError("It must be a whole number.");
 }
+
+/** Reads a duration of an option, in ms. */
+export function readDuration(text: string): number {
+  const [, count, unit = ""] = /^(\d{1,5})([mhd])$/.exec(text) ?? [];
+  const ms = Number(count) * (units.get(unit) ?? 0);
+  if (ms > 0) return ms;
+  throw new InvalidArgumentError("It must be a number of minutes, hours or days, such as 30m, 8h or 7d.");
+}
+
+const units = new Map([
+  ["m", 60_000],
+  ["h", 3_600_000],
+  ["d", 86_400_000],
+]);

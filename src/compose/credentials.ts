@@ -13,6 +13,7 @@ import { adoptSignIns } from "../people/adopt-sign-ins.ts";
 import { createCertificateCallers } from "../people/client-certificates.ts";
 import { credentialOf, hashOfSecret } from "../people/credential.ts";
 import { type Credentials, createCredentials } from "../people/credentials.ts";
+import { createDelegates } from "../people/delegates.ts";
 import { createJwtCallers } from "../people/jwt.ts";
 import { createPasskeys } from "../people/passkeys.ts";
 import { createPeople } from "../people/people.ts";
@@ -39,6 +40,7 @@ export async function openCredentialParts(config: Config, store: ServiceStore, l
   });
   const rules = () => config;
   const stored = createCredentials({ table, people, lastSeen, now, configured: () => config.tokens, rules });
+  const delegates = createDelegates({ table: store.delegates, people, groupsNow: stored.groupsNow, now });
   // Issuers date their tokens by the time of day, not by that of the store.
   const jwt = createJwtCallers({ rules: () => config.jwt, now: Date.now, log });
   const certificates = createCertificateCallers(() => config.clientCerts, Date.now);
@@ -53,14 +55,14 @@ export async function openCredentialParts(config: Config, store: ServiceStore, l
     },
     async refresh() {
       for (const { endInvalid } of others) endInvalid();
-      await Promise.all([stored.refresh(), accounts.refresh(), passkeys.refresh()]);
+      await Promise.all([stored.refresh(), accounts.refresh(), passkeys.refresh(), delegates.refresh()]);
       await signIns.refresh();
     },
   };
   const { refreshes } = store;
   const { endInvalid } = credentials;
   const signIns = createProviderSignIns({ rules, table, people, refreshes, now, log, endInvalid });
-  return { credentials, jwt, certificates, people, accounts, passkeys, signIns, adoptedApprover };
+  return { credentials, jwt, certificates, people, accounts, passkeys, delegates, signIns, adoptedApprover };
 }
 
 /**

@@ -15,6 +15,7 @@ import { createRestDomain } from "../edge/rest/rest-domain.ts";
 import type { Accounts } from "../people/accounts.ts";
 import type { CertificateCallers } from "../people/client-certificates.ts";
 import type { Credentials } from "../people/credentials.ts";
+import type { Delegates } from "../people/delegates.ts";
 import type { JwtCallers } from "../people/jwt.ts";
 import type { RunTokens } from "../people/known-credentials.ts";
 import type { Passkeys } from "../people/passkeys.ts";
@@ -47,6 +48,7 @@ export function startListener({
   people,
   accounts,
   passkeys,
+  delegates,
   checkAnswer,
   signIns,
   runTokens,
@@ -74,6 +76,7 @@ export function startListener({
   people: People;
   accounts: Accounts;
   passkeys: Passkeys;
+  delegates: Delegates;
   checkAnswer: ChannelAnswerCheck;
   signIns: ProviderSignIns;
   runTokens: RunTokens;
@@ -103,6 +106,7 @@ export function startListener({
           people,
           accounts,
           passkeys,
+          delegates,
           signIns,
           personRules: () => config,
           connectors,

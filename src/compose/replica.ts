@@ -1,7 +1,7 @@
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { createPermissions } from "../approval/permissions.ts";
 import type { ReceiptCheck } from "../approval/proofs-of-answers.ts";
-import type { GroupsNow } from "../approval/votes.ts";
+import type { Electorate } from "../approval/votes.ts";
 import { createWorkers, type Workers } from "../bodies/workers/workers.ts";
 import { createCalls } from "../call/calls.ts";
 import type { CrashMarks } from "../call/crash-marks.ts";
@@ -61,6 +61,7 @@ export function createReplica({
   stops = noStops,
   notices,
   groupsNow,
+  delegatorsOf,
   receipts,
   log,
 }: {
@@ -81,11 +82,10 @@ export function createReplica({
   agreesOnPolicy?: () => boolean;
   stops?: Stops;
   notices?: NoticeSender | undefined;
-  /** Returns the groups of a person now; absent: those of their answer count. */
-  groupsNow?: GroupsNow;
   receipts?: ReceiptCheck;
   log: Logger;
-}) {
+  // Absent: the groups that a person had when they answered, and no delegates.
+} & Partial<Electorate>) {
   const registry = createRegistry(config, createConditionCheck(rules, log));
   const builtIn = tools.map(boundTool);
   registry.register(byName(builtIn));
@@ -111,6 +111,7 @@ export function createReplica({
     plainAlways: config.plainAlways ?? "narrowest",
     approvals: () => rules.approvals,
     ...(groupsNow && { groupsNow }),
+    ...(delegatorsOf && { delegatorsOf }),
     receipts,
     escalationsOf: notices?.escalationsOf,
     policy,

@@ -108,7 +108,7 @@ async function startParts(
   const { sandbox, warnings } = await startSandbox(config, log, scope);
   const opened = await open(config, log);
   scope.defer(opened.calls.close);
-  const { credentials, jwt, certificates, people, accounts, passkeys, signIns, adoptedApprover } =
+  const { credentials, jwt, certificates, people, accounts, passkeys, delegates, signIns, adoptedApprover } =
     await openCredentialParts(config, opened, log);
   const connectors = createConnectors(opened.connectors, opened.calls.now);
   const telemetry = await createTelemetry({ log, version, tracing: config.tracing, store: opened });
@@ -131,7 +131,7 @@ async function startParts(
   if (auditExport !== undefined) scope.defer(auditExport.close);
   const replica = createReplica({
     notices: reach,
-    groupsNow: credentials.groupsNow,
+    ...{ groupsNow: delegates.groupsNow, delegatorsOf: delegates.delegatorsOf },
     receipts: { check: passkeys.check, storeId: () => opened.calls.storeId },
     ...{ config, rules, store, replicaId, crashMarks, log },
     connectorFiles: connectors.files,
@@ -188,7 +188,19 @@ async function startParts(
     custom: withUpstreamProblems(withSkillProblems(custom, skills), upstreams.sources, config.file),
     agreement,
     about: serverInfo(config, sandbox, warnings),
-    ...{ credentials, jwt, certificates, people, accounts, passkeys, checkAnswer, signIns, runTokens, connectors },
+    ...{
+      credentials,
+      jwt,
+      certificates,
+      people,
+      accounts,
+      passkeys,
+      delegates,
+      checkAnswer,
+      signIns,
+      runTokens,
+      connectors,
+    },
     sources: withToolProcesses(upstreams.sources, custom),
     ...{ subagents, workers, reach, auditExport, push, backUp: opened.backUp },
     enforcement: createEnforcement({

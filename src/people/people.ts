@@ -92,7 +92,8 @@ export function createPeople({ people: table, note, now }: Omit<PeopleStore, "la
   };
 }
 
-function noSuchPerson(id: string): RequestError {
+/** Refuses an id that no person has. */
+export function noSuchPerson(id: string): RequestError {
   return new RequestError(
     ErrorReason.NO_SUCH_PERSON,
     `there is no person "${id}"; list them with \`toolgate people\``,

@@ -12,6 +12,8 @@ import { type StopRecord, StopRecordSchema } from "../../gen/opencode/tool/v1/op
 import {
   type AccountRecord,
   AccountRecordSchema,
+  type Delegate,
+  DelegateSchema,
   type LastSeen,
   LastSeenSchema,
   type Passkey,
@@ -39,6 +41,7 @@ export interface RecordTables {
   readonly secrets: RecordTable<StoredSecret>;
   readonly accounts: RecordTable<AccountRecord>;
   readonly passkeys: RecordTable<Passkey>;
+  readonly delegates: RecordTable<Delegate>;
 }
 
 /** A kind of records. */
@@ -121,6 +124,12 @@ export const recordKinds = {
     schema: PasskeySchema,
     one: "passkey",
     command: "toolgate serve",
+  },
+  delegates: {
+    name: "delegates",
+    schema: DelegateSchema,
+    one: "delegate",
+    command: "toolgate people delegate",
   },
 } as const satisfies Record<keyof RecordTables, RecordKind<DescMessage>>;
 

@@ -1,4 +1,4 @@
-import { AnswerMethod, PermissionOutcome, type Vote } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { AnswerMethod, PermissionOutcome, type Person, type Vote } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { currentNeed } from "../core/current-need.ts";
 
@@ -12,8 +12,11 @@ export function needWords(request: Pick<PermissionRequest, "need" | "votes" | "e
   if (need === undefined) return undefined;
   const approving = votes.filter(({ outcome }) => outcome !== PermissionOutcome.REJECT);
   const states = need.all.map(({ approve, from }, index) => {
+    const isIn = (person: Person | undefined) =>
+      from.length === 0 || from.some((name) => person?.groups.includes(name));
+    const isAbsent = ({ id }: Person) => votes.every(({ person }) => person?.id !== id);
     const count = approving.filter(
-      ({ person }) => from.length === 0 || from.some((name) => person?.groups.includes(name)),
+      ({ person, onBehalfOf }) => isIn(person) || onBehalfOf.some((each) => isAbsent(each) && isIn(each)),
     );
     const first = request.need?.all[index]?.from ?? [];
     // The console decodes only fields that its own sources and these name.
@@ -47,7 +50,8 @@ export function earlierVote({ votes }: Pick<PermissionRequest, "votes">, personI
 }
 
 /** Names the persons who have voted, each with what they said. */
-export function voteWords({ person, by, outcome, reason }: Vote): string {
+export function voteWords({ person, by, outcome, reason, onBehalfOf }: Vote): string {
   const what = outcome === PermissionOutcome.REJECT ? "rejected" : "approved";
-  return `${what} by ${person?.name || by}${reason === "" ? "" : `: ${reason}`}`;
+  const others = onBehalfOf.map(({ name, subject }) => name || subject).join(" and ");
+  return `${what} by ${person?.name || by}${others && ` for ${others}`}${reason === "" ? "" : `: ${reason}`}`;
 }

@@ -11,6 +11,11 @@ import {
   type Person,
   PersonSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  type Delegate,
+  PersonRecordSchema,
+  PutDelegateRequestSchema,
+} from "../../gen/opencode/tool/v1/person_service_pb.ts";
 import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { PermissionReply, PermissionResponseSchema, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -19,6 +24,7 @@ import type { Store } from "../../src/call/ports.ts";
 import type { Principal } from "../../src/core/principal.ts";
 import { RequestError } from "../../src/core/request-error.ts";
 import { workspaceRoot } from "../../src/core/workspace-root.ts";
+import { createDelegates } from "../../src/people/delegates.ts";
 import type { ApprovalRule } from "../../src/policy/approval-rules.ts";
 import { defineTool } from "../../src/tool/define-tool.ts";
 import type { ToolContext } from "../../src/tool/tool.ts";
@@ -541,6 +547,178 @@ test("what a body was allowed holds for the rest of the call while those who app
 });
 
 const dayMs = 86_400_000;
+
+/** Delegates over a table in memory. Ann and amy are in the group; `groups` holds what changed since. */
+function delegating(freshUntil = 0) {
+  const groups = new Map<string, string[] | undefined>();
+  let records: readonly Delegate[] = [];
+  let now = () => 0;
+  const remove = async (id: string) => {
+    const found = records.find((record) => record.id === id);
+    records = records.filter((record) => record.id !== id);
+    return found;
+  };
+  const personNamed = (id: string) => {
+    const own = ["prs_ann", "prs_amy"].includes(id) ? ["sre"] : ["dev"];
+    return approver(id.slice("prs_".length), own).identity?.person;
+  };
+  const delegates = createDelegates({
+    table: {
+      current: () => records,
+      async refresh() {},
+      async put(record) {
+        records = [...records.filter(({ id }) => id !== record.id), record];
+      },
+      remove,
+    },
+    people: {
+      find: (id) => create(PersonRecordSchema, { id, person: personNamed(id) ?? {} }),
+      async noteAbout() {},
+    },
+    groupsNow: (person) => (groups.has(person.id) ? groups.get(person.id) : person.groups),
+    now: () => now(),
+  });
+  return {
+    groups,
+    setting: { groupsNow: delegates.groupsNow, delegatorsOf: delegates.delegatorsOf },
+    /** Takes the time from replicas. */
+    at({ replicas }: Pick<Awaited<ReturnType<typeof waiting>>, "replicas">) {
+      const { store } = replicas.at("r1");
+      now = store.calls.now;
+    },
+    remove: (from: string) => delegates.remove(approver(from), `prs_${from}`),
+    put: (from: string, to: string, fields: MessageInitShape<typeof PutDelegateRequestSchema> = {}) =>
+      delegates.put(
+        { ...approver(from), freshUntil },
+        create(PutDelegateRequestSchema, {
+          ...{ personId: `prs_${from}`, to: `prs_${to}`, until: now() + 1_000 },
+          ...fields,
+        }),
+      ),
+  };
+}
+
+const eve = approver("eve", ["dev"]);
+
+test("a delegate has one vote, for all who named them, and none beside a vote of such a person", async () => {
+  const delegation = delegating();
+  const call = await waiting({ ...deciding(entry()), ...delegation.setting });
+  const { answer, asks, openAsk, end } = call;
+  delegation.at(call);
+  const ask = await openAsk();
+  await expect(answer("r1", ask, ONCE, { by: eve })).rejects.toMatchObject({ reason: ErrorReason.NOT_ELIGIBLE });
+  await delegation.put("ann", "eve");
+  await delegation.put("amy", "eve");
+  await answer("r1", ask, ONCE, { by: eve });
+  const votes = async () =>
+    (await asks())[0]?.request.votes.map(({ person: who, onBehalfOf }) => [
+      who?.name,
+      ...onBehalfOf.map((p) => p.name),
+    ]);
+  expect(await votes()).toEqual([["eve", "ann", "amy"]]);
+  await delegation.remove("amy");
+  await answer("r2", ask, ONCE, { by: approver("ann") });
+  expect([await openAsk(), await votes()]).toEqual([ask, [["eve", "ann", "amy"], ["ann"]]]);
+  // A delegate who is in the group votes for themselves.
+  await delegation.put("amy", "bob");
+  await answer("r3", ask, ONCE, { by: approver("bob") });
+  expect(await end()).toMatchObject({ case: "completed" });
+  expect((await asks())[0]?.settled?.votes.at(-1)).toMatchObject({ person: { name: "bob" }, onBehalfOf: [] });
+});
+
+test.each<[what: string, delegate: (delegation: ReturnType<typeof delegating>) => Promise<unknown>, behind?: string]>([
+  ["of a delegate", async ({ put }) => [await put("ann", "fay"), await put("fay", "eve")]],
+  ["for other permissions", ({ put }) => put("ann", "eve", { permissions: ["bash", "dep"] })],
+  ["on a call of the delegate's agent", ({ put }) => put("ann", "eve"), "eve"],
+  ["on a call of the agent of who named them", ({ put }) => put("ann", "eve"), "ann"],
+  ["by another delegate since", async ({ put }) => [await put("ann", "eve"), await put("ann", "fay")]],
+])("a delegate %s is no approver", async (_, delegate, behind) => {
+  const delegation = delegating();
+  const person = behind === undefined ? undefined : approver(behind).identity?.person;
+  const rule = entry({ all: [{ approve: 1, from: ["sre"] }] });
+  const call = await waiting({ ...deciding(rule), ...delegation.setting, behind: person });
+  delegation.at(call);
+  await delegate(delegation);
+  await expect(call.answer("r1", await call.openAsk(), ONCE, { by: eve })).rejects.toMatchObject({
+    reason: ErrorReason.NOT_ELIGIBLE,
+  });
+});
+
+test.each([
+  ["no more than its sign-in", 0, ErrorReason.NOT_ELIGIBLE],
+  ["the proof of the delegate where it was fresh", Number.POSITIVE_INFINITY, ErrorReason.METHOD_TOO_WEAK],
+])("a delegation gives %s for what needs a passkey", async (_, freshUntil, reason) => {
+  const delegation = delegating(freshUntil);
+  const rule = entry({ all: [{ approve: 1, from: ["sre"] }], method: AnswerMethod.PASSKEY });
+  const call = await waiting({ ...deciding(rule), ...delegation.setting });
+  delegation.at(call);
+  await delegation.put("ann", "eve");
+  await expect(call.answer("r1", await call.openAsk(), ONCE, { by: eve })).rejects.toMatchObject({ reason });
+});
+
+test.each<
+  [what: string, change: (delegation: ReturnType<typeof delegating>, advance: (ms: number) => void) => unknown]
+>([
+  ["was removed", ({ remove }) => remove("ann")],
+  [
+    "was put again",
+    async ({ put }, advance) => {
+      advance(1);
+      await put("ann", "eve");
+    },
+  ],
+  ["ended", (_, advance) => advance(1_000)],
+  ["is of one who left the group", ({ groups }) => groups.set("prs_ann", [])],
+  ["is of one who was revoked", ({ groups }) => groups.set("prs_ann", undefined)],
+  ["is to one who was revoked", ({ groups }) => groups.set("prs_eve", undefined)],
+])("a vote does not count at the start if its delegation %s after the last vote", async (_, change) => {
+  const delegation = delegating();
+  let isDone = false;
+  const call = await waiting({
+    ...deciding(entry({ all: [{ approve: 1, from: ["sre"] }], askMs: 30 * dayMs })),
+    ...delegation.setting,
+    tamper: (ports) => ({
+      ...ports,
+      permissions: over(ports.permissions, {
+        async settle(settlement) {
+          if (!isDone) await change(delegation, call.replicas.advance);
+          isDone = true;
+          return await ports.permissions.settle(settlement);
+        },
+      }),
+    }),
+  });
+  const { replicas, answer, asks, openAsk, entered } = call;
+  delegation.at(call);
+  await delegation.put("ann", "eve", { permissions: ["dep*"] });
+  const ask = await openAsk();
+  await replicas.at("r2").calls.drain(0);
+  await answer("r2", ask, ONCE, { by: eve });
+  await expect.poll(async () => (await asks()).length).toBe(2);
+  expect((await asks())[1]?.request).toMatchObject({ changed: expect.stringContaining("has left"), votes: [] });
+  expect(entered).toEqual([]);
+});
+
+test("a vote of a delegate counts again if they vote again, and saves no grant", async () => {
+  const delegation = delegating();
+  const call = await waiting({ ...deciding(entry()), ...delegation.setting });
+  const { answer, asks, openAsk, end, replicas } = call;
+  delegation.at(call);
+  const [offer] = (await asks())[0]?.request.offers ?? [];
+  const always = { by: eve, offerId: offer?.id ?? "" };
+  const ask = await openAsk();
+  await delegation.put("ann", "eve");
+  await answer("r1", ask, ALWAYS, always);
+  replicas.advance(1);
+  await delegation.put("ann", "eve");
+  await answer("r1", ask, ALWAYS, { ...always, by: approver("bob") });
+  expect(await openAsk()).toBe(ask);
+  await answer("r1", ask, ALWAYS, always);
+  expect(await end()).toMatchObject({ case: "completed" });
+  const { store } = replicas.at("r1");
+  expect((await asks())[0]?.settled).toMatchObject({ outcome: PermissionOutcome.ONCE });
+  expect(await store.permissions.listGrants({ includeDead: false, limit: 10 })).toEqual([]);
+});
 
 const stores: [string, () => Partial<Setting>][] = [
   ["Redis", () => ({ newContents: inRedis(redis.url) })],

@@ -1,7 +1,7 @@
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { GroupsNow } from "../../src/approval/votes.ts";
+import type { DelegatorsOf, GroupsNow } from "../../src/approval/votes.ts";
 import { openCrashMarks } from "../../src/call/crash-marks.ts";
 import type { RemoteTools } from "../../src/call/engine.ts";
 import type { Store } from "../../src/call/ports.ts";
@@ -40,6 +40,7 @@ export interface Setting {
   approvals?: ConfiguredApprovals;
   /** The groups of a person at any time; absent: those of their principal. */
   groupsNow?: GroupsNow;
+  delegatorsOf?: DelegatorsOf;
 }
 
 export type Replicas = Awaited<ReturnType<typeof startReplicas>>;
@@ -69,6 +70,7 @@ export async function startReplicas(
     replicaRunning,
     approvals,
     groupsNow,
+    delegatorsOf,
   }: Setting,
   {
     toolsOf,
@@ -121,6 +123,7 @@ export async function startReplicas(
         approvals,
       },
       ...(groupsNow && { groupsNow }),
+      ...(delegatorsOf && { delegatorsOf }),
       store: reach.ports,
       replicaId: name,
       tools,

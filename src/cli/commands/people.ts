@@ -1,12 +1,13 @@
 import type { Command } from "commander";
 import { CreateCodeResponseSchema, type Credential } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import {
+  type Delegate,
   LinkAccountResponseSchema,
   type PersonRecord,
   PersonRecordSchema,
 } from "../../../gen/opencode/tool/v1/person_service_pb.ts";
 import { pagesOf } from "../../core/pages-of.ts";
-import { withServer } from "../command.ts";
+import { collect, readDuration, withServer } from "../command.ts";
 import { asAdmin, forOperator } from "../connection/as-admin.ts";
 import { type ServerConnection, serverWords } from "../connection/connection.ts";
 import type { CliContext, TableFlags } from "../context.ts";
@@ -32,6 +33,22 @@ export function definePeople(command: Command, context: CliContext): void {
         screen.show(LinkAccountResponseSchema, response, (paint) => [
           `${paint("bold", response.code)}  valid once, for 10 minutes, in Slack`,
         ]);
+        return undefined;
+      }),
+    );
+  command
+    .command("delegate")
+    .description("name the approver who answers for you while you are away; without an id no one does any more")
+    .argument("[id]", "the id of that person (prs_…), as `toolgate people` prints it", "")
+    .option("--for <time>", "how long, such as 8h or 14d, at most 30d (default: 7d)", readDuration)
+    .option("--permission <name>", "only requests of this permission (repeatable; default: all)", collect, [])
+    .action((to: string, { for: ms = 7 * 86_400_000, permission: permissions }: AwayOptions, sub: Command) =>
+      withServer(context, sub, "approver", async ({ people, tools }, screen) => {
+        const personId = (await tools.getServerInfo({})).person?.id ?? "";
+        const { person } = await (to === ""
+          ? people.removeDelegate({ personId })
+          : people.putDelegate({ personId, to, until: Date.now() + ms, permissions }));
+        if (person) screen.show(PersonRecordSchema, person, (paint) => personLines(person, paint));
         return undefined;
       }),
     );
@@ -84,6 +101,12 @@ export function definePeople(command: Command, context: CliContext): void {
     );
 }
 
+/** Options of `toolgate people delegate`. */
+interface AwayOptions {
+  for?: number;
+  permission: string[];
+}
+
 /** Checks if an address means another machine there. */
 const isLoopback = (url: string) => /^(?:localhost|127\..*|\[::1\])$/.test(new URL(url).hostname);
 
@@ -98,7 +121,10 @@ async function personsOf(people: ServerConnection["people"]): Promise<PersonReco
   return pages.flatMap((page) => page.people);
 }
 
-function personLines({ id, person, revoked, devices, accounts, invitedBy }: PersonRecord, paint: Paint): string[] {
+function personLines(
+  { id, person, revoked, devices, accounts, invitedBy, delegate }: PersonRecord,
+  paint: Paint,
+): string[] {
   const { name = "", issuer = "", subject = "", groups = [] } = person ?? {};
   const facts = [
     `${issuer}:${subject}`,
@@ -113,7 +139,13 @@ function personLines({ id, person, revoked, devices, accounts, invitedBy }: Pers
     ...accounts.map(
       (account) => `  ${terminalLine(account.id)}  ${paint("dim", `linked at ${momentOf(account.linked)}`)}`,
     ),
+    ...(delegate ? [`  ${delegateLine(delegate)}`] : []),
   ];
+}
+
+function delegateLine({ to, until, permissions }: Delegate): string {
+  const limits = permissions.length === 0 ? "" : `  ${permissions.join(", ")}`;
+  return terminalLine(`away: ${to} answers until ${momentOf(until)}${limits}`);
 }
 
 function deviceLine({ id, label, lastSeen, revoked, expires }: Credential, paint: Paint): string {

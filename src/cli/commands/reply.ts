@@ -11,7 +11,7 @@ import { answersWords } from "../../view/outcomes.ts";
 import { answerHint, questionLabel } from "../../view/questions.ts";
 import { isRequestCut } from "../../view/view-lines.ts";
 import { requestLink } from "../call/ask-prompt.ts";
-import { withServer } from "../command.ts";
+import { readDuration, withServer } from "../command.ts";
 import { type ServerConnection, serverWords } from "../connection/connection.ts";
 import { type ReplyAnswer, sendReply } from "../connection/send-reply.ts";
 import type { CliContext } from "../context.ts";
@@ -162,19 +162,6 @@ function readTimes(text: string): number {
   if (Number.isInteger(times) && times >= 1 && times <= 1000) return times;
   throw new InvalidArgumentError("It must be a number from 1 to 1000.");
 }
-
-function readDuration(text: string): number {
-  const [, count, unit = ""] = /^(\d{1,5})([mhd])$/.exec(text) ?? [];
-  const ms = Number(count) * (units.get(unit) ?? 0);
-  if (ms > 0) return ms;
-  throw new InvalidArgumentError("It must be a number of minutes, hours or days, such as 30m, 8h or 7d.");
-}
-
-const units = new Map([
-  ["m", 60_000],
-  ["h", 3_600_000],
-  ["d", 86_400_000],
-]);
 
 async function findAsk(
   server: ServerConnection,

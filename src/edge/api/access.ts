@@ -134,6 +134,8 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     beginPasskey: approvers,
     finishPasskey: approvers,
     removePasskey: approvers,
+    putDelegate: approvers,
+    removeDelegate: approvers,
   } satisfies Record<keyof typeof PersonService.method, readonly Role[]>,
   [SourceService.typeName]: {
     listSources: overseers,

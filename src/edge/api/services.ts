@@ -24,6 +24,7 @@ import { readsAll, type Sessions } from "../../call/sessions.ts";
 import type { Principal } from "../../core/principal.ts";
 import type { Accounts } from "../../people/accounts.ts";
 import type { Credentials } from "../../people/credentials.ts";
+import type { Delegates } from "../../people/delegates.ts";
 import type { Passkeys } from "../../people/passkeys.ts";
 import type { People } from "../../people/people.ts";
 import { type PersonRules, withGroups } from "../../people/person-rules.ts";
@@ -262,6 +263,7 @@ interface PersonServiceDomain {
   credentials: Credentials;
   accounts: Pick<Accounts, "of" | "createCode" | "unlink">;
   passkeys: Passkeys;
+  delegates: Pick<Delegates, "of" | "put" | "remove">;
   personRules: () => PersonRules;
 }
 
@@ -271,6 +273,7 @@ function personService({
   credentials,
   accounts,
   passkeys,
+  delegates,
   personRules,
 }: PersonServiceDomain): ServiceFunctions<typeof PersonService> {
   function withDevices(record: PersonRecord): MessageInitShape<typeof PersonRecordSchema> {
@@ -278,7 +281,7 @@ function personService({
     const person = withGroups(record, personRules(), credentials.now());
     const own = credentials.list().filter(({ personId }) => personId === record.id);
     const devices = own.toSorted((one, other) => other.created - one.created);
-    const links = accounts.of(record.id);
+    const [links, delegate] = [accounts.of(id), delegates.of(id)];
     const facts = {
       id,
       created,
@@ -289,6 +292,7 @@ function personService({
       accounts: links,
       passkeys: passkeys.of(id),
       ...(person && { person }),
+      ...(delegate && { delegate }),
     };
     return { ...facts, devices: devices.map((each) => recordOf(each, credentials.lastSeen(each.id))) };
   }
@@ -318,6 +322,14 @@ function personService({
     async removePasskey({ personId, id }, { principal }) {
       checkMayChange(principal, personId, "RemovePasskey");
       return { person: withDevices(await passkeys.remove(principal, personId, id)) };
+    },
+    async putDelegate(request, { principal }) {
+      checkMayChange(principal, request.personId, "PutDelegate");
+      return { person: withDevices(await delegates.put(principal, request)) };
+    },
+    async removeDelegate({ personId }, { principal }) {
+      checkMayChange(principal, personId, "RemoveDelegate");
+      return { person: withDevices(await delegates.remove(principal, personId)) };
     },
   };
 }

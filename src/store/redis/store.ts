@@ -202,6 +202,7 @@ async function openTables(place: TablePlace): Promise<RecordTables> {
     secrets: await createRedisTable(place, recordKinds.secrets),
     accounts: await createRedisTable(place, recordKinds.accounts),
     passkeys: await createRedisTable(place, recordKinds.passkeys),
+    delegates: await createRedisTable(place, recordKinds.delegates),
   };
 }
 

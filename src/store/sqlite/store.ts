@@ -115,6 +115,7 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
     secrets: openRecordTable(directory, recordKinds.secrets),
     accounts: openRecordTable(directory, recordKinds.accounts),
     passkeys: openRecordTable(directory, recordKinds.passkeys),
+    delegates: openRecordTable(directory, recordKinds.delegates),
   };
   const news = createNewsListeners();
   const space: DiskSpace =

@@ -9,7 +9,7 @@ import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2
 import { file_buf_validate_validate } from "@bufbuild/protovalidate/gen/buf/validate/validate_pb.js";
 import type { Credential } from "./credential_service_pb.ts";
 import { file_opencode_tool_v1_credential_service } from "./credential_service_pb.ts";
-import type { Person } from "./permission_pb.ts";
+import type { AnswerMethod, Person } from "./permission_pb.ts";
 import { file_opencode_tool_v1_permission } from "./permission_pb.ts";
 import type { Message } from "@bufbuild/protobuf";
 
@@ -17,7 +17,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/person_service.proto.
  */
 export const file_opencode_tool_v1_person_service: GenFile = /*@__PURE__*/
-  fileDesc("CiVvcGVuY29kZS90b29sL3YxL3BlcnNvbl9zZXJ2aWNlLnByb3RvEhBvcGVuY29kZS50b29sLnYxIqoCCgxQZXJzb25SZWNvcmQSCgoCaWQYASABKAkSKAoGcGVyc29uGAIgASgLMhgub3BlbmNvZGUudG9vbC52MS5QZXJzb24SDwoHY3JlYXRlZBgDIAEoARIPCgdyZXZva2VkGAQgASgBEhIKCmludml0ZWRfYnkYBSABKAkSLQoHZGV2aWNlcxgGIAMoCzIcLm9wZW5jb2RlLnRvb2wudjEuQ3JlZGVudGlhbBIOCgZjbGFpbXMYByADKAkSDwoHY2xhaW1lZBgIIAEoARIxCghhY2NvdW50cxgJIAMoCzIfLm9wZW5jb2RlLnRvb2wudjEuTGlua2VkQWNjb3VudBIrCghwYXNza2V5cxgKIAMoCzIZLm9wZW5jb2RlLnRvb2wudjEuUGFzc2tleSJ7CgdQYXNza2V5EgoKAmlkGAEgASgJEhEKCXBlcnNvbl9pZBgCIAEoCRISCgpwdWJsaWNfa2V5GAMgASgMEg0KBWxhYmVsGAQgASgJEg8KB2NyZWF0ZWQYBSABKAESDAoEdXNlZBgGIAEoARIPCgdjb3VudGVyGAcgASgNIisKDUxpbmtlZEFjY291bnQSCgoCaWQYASABKAkSDgoGbGlua2VkGAIgASgBIk8KDUFjY291bnRSZWNvcmQSCgoCaWQYASABKAkSEQoJcGVyc29uX2lkGAIgASgJEg4KBmxpbmtlZBgDIAEoARIPCgdleHBpcmVzGAQgASgBIiQKCExhc3RTZWVuEgoKAmlkGAEgASgJEgwKBHRpbWUYAiABKAEiTAoPUHJvdmlkZXJSZWZyZXNoEgoKAmlkGAEgASgJEhAKCHByb3ZpZGVyGAIgASgJEg4KBnNlYWxlZBgDIAEoDBILCgNkdWUYBCABKAEiTgoRTGlzdFBlb3BsZVJlcXVlc3QSGwoJcGFnZV9zaXplGAEgASgNQgi6SAUqAxj0AxIcCgpwYWdlX3Rva2VuGAIgASgJQgi6SAVyAxiAAiJdChJMaXN0UGVvcGxlUmVzcG9uc2USLgoGcGVvcGxlGAEgAygLMh4ub3BlbmNvZGUudG9vbC52MS5QZXJzb25SZWNvcmQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIkUKE1JlbmFtZVBlcnNvblJlcXVlc3QSFQoCaWQYASABKAlCCbpIBnIEEAEYQBIXCgRuYW1lGAIgASgJQgm6SAZyBBABGEAiRgoUUmVuYW1lUGVyc29uUmVzcG9uc2USLgoGcGVyc29uGAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5QZXJzb25SZWNvcmQiLAoTUmV2b2tlUGVyc29uUmVxdWVzdBIVCgJpZBgBIAEoCUIJukgGcgQQARhAIkYKFFJldm9rZVBlcnNvblJlc3BvbnNlEi4KBnBlcnNvbhgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkIhQKEkxpbmtBY2NvdW50UmVxdWVzdCI0ChNMaW5rQWNjb3VudFJlc3BvbnNlEgwKBGNvZGUYASABKAkSDwoHZXhwaXJlcxgCIAEoASJMChRVbmxpbmtBY2NvdW50UmVxdWVzdBIcCglwZXJzb25faWQYASABKAlCCbpIBnIEEAEYQBIWCgJpZBgCIAEoCUIKukgHcgUQARiAASJHChVVbmxpbmtBY2NvdW50UmVzcG9uc2USLgoGcGVyc29uGAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5QZXJzb25SZWNvcmQiFQoTQmVnaW5QYXNza2V5UmVxdWVzdCJMChRCZWdpblBhc3NrZXlSZXNwb25zZRINCgVub25jZRgBIAEoDBINCgVycF9pZBgCIAEoCRIWCg5jcmVkZW50aWFsX2lkcxgDIAMoDCK1AQoURmluaXNoUGFzc2tleVJlcXVlc3QSFwoFbm9uY2UYASABKAxCCLpIBXoDGIABEiEKDWNyZWRlbnRpYWxfaWQYAiABKAxCCrpIB3oFEAEY/wcSIgoQY2xpZW50X2RhdGFfanNvbhgDIAEoDEIIukgFegMYgCASJQoSYXR0ZXN0YXRpb25fb2JqZWN0GAQgASgMQgm6SAZ6BBiAgAESFgoFbGFiZWwYBSABKAlCB7pIBHICGEAiRwoVRmluaXNoUGFzc2tleVJlc3BvbnNlEi4KBnBlcnNvbhgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkIkwKFFJlbW92ZVBhc3NrZXlSZXF1ZXN0EhwKCXBlcnNvbl9pZBgBIAEoCUIJukgGcgQQARhAEhYKAmlkGAIgASgJQgq6SAdyBRABGPgKIkcKFVJlbW92ZVBhc3NrZXlSZXNwb25zZRIuCgZwZXJzb24YASABKAsyHi5vcGVuY29kZS50b29sLnYxLlBlcnNvblJlY29yZDKHBgoNUGVyc29uU2VydmljZRJXCgpMaXN0UGVvcGxlEiMub3BlbmNvZGUudG9vbC52MS5MaXN0UGVvcGxlUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlb3BsZVJlc3BvbnNlEl0KDFJlbmFtZVBlcnNvbhIlLm9wZW5jb2RlLnRvb2wudjEuUmVuYW1lUGVyc29uUmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuUmVuYW1lUGVyc29uUmVzcG9uc2USXQoMUmV2b2tlUGVyc29uEiUub3BlbmNvZGUudG9vbC52MS5SZXZva2VQZXJzb25SZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5SZXZva2VQZXJzb25SZXNwb25zZRJaCgtMaW5rQWNjb3VudBIkLm9wZW5jb2RlLnRvb2wudjEuTGlua0FjY291bnRSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5MaW5rQWNjb3VudFJlc3BvbnNlEmAKDVVubGlua0FjY291bnQSJi5vcGVuY29kZS50b29sLnYxLlVubGlua0FjY291bnRSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5VbmxpbmtBY2NvdW50UmVzcG9uc2USXQoMQmVnaW5QYXNza2V5EiUub3BlbmNvZGUudG9vbC52MS5CZWdpblBhc3NrZXlSZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5CZWdpblBhc3NrZXlSZXNwb25zZRJgCg1GaW5pc2hQYXNza2V5EiYub3BlbmNvZGUudG9vbC52MS5GaW5pc2hQYXNza2V5UmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuRmluaXNoUGFzc2tleVJlc3BvbnNlEmAKDVJlbW92ZVBhc3NrZXkSJi5vcGVuY29kZS50b29sLnYxLlJlbW92ZVBhc3NrZXlSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5SZW1vdmVQYXNza2V5UmVzcG9uc2VCJlokdG9vbGdhdGUvZ2VuL29wZW5jb2RlL3Rvb2wvdjE7dG9vbHYxYgZwcm90bzM", [file_buf_validate_validate, file_opencode_tool_v1_credential_service, file_opencode_tool_v1_permission]);
+  fileDesc("CiVvcGVuY29kZS90b29sL3YxL3BlcnNvbl9zZXJ2aWNlLnByb3RvEhBvcGVuY29kZS50b29sLnYxItgCCgxQZXJzb25SZWNvcmQSCgoCaWQYASABKAkSKAoGcGVyc29uGAIgASgLMhgub3BlbmNvZGUudG9vbC52MS5QZXJzb24SDwoHY3JlYXRlZBgDIAEoARIPCgdyZXZva2VkGAQgASgBEhIKCmludml0ZWRfYnkYBSABKAkSLQoHZGV2aWNlcxgGIAMoCzIcLm9wZW5jb2RlLnRvb2wudjEuQ3JlZGVudGlhbBIOCgZjbGFpbXMYByADKAkSDwoHY2xhaW1lZBgIIAEoARIxCghhY2NvdW50cxgJIAMoCzIfLm9wZW5jb2RlLnRvb2wudjEuTGlua2VkQWNjb3VudBIrCghwYXNza2V5cxgKIAMoCzIZLm9wZW5jb2RlLnRvb2wudjEuUGFzc2tleRIsCghkZWxlZ2F0ZRgLIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuRGVsZWdhdGUihwEKCERlbGVnYXRlEgoKAmlkGAEgASgJEgoKAnRvGAIgASgJEg0KBXVudGlsGAMgASgBEhMKC3Blcm1pc3Npb25zGAQgAygJEg8KB2NyZWF0ZWQYBSABKAESLgoGbWV0aG9kGAYgASgOMh4ub3BlbmNvZGUudG9vbC52MS5BbnN3ZXJNZXRob2QiewoHUGFzc2tleRIKCgJpZBgBIAEoCRIRCglwZXJzb25faWQYAiABKAkSEgoKcHVibGljX2tleRgDIAEoDBINCgVsYWJlbBgEIAEoCRIPCgdjcmVhdGVkGAUgASgBEgwKBHVzZWQYBiABKAESDwoHY291bnRlchgHIAEoDSIrCg1MaW5rZWRBY2NvdW50EgoKAmlkGAEgASgJEg4KBmxpbmtlZBgCIAEoASJPCg1BY2NvdW50UmVjb3JkEgoKAmlkGAEgASgJEhEKCXBlcnNvbl9pZBgCIAEoCRIOCgZsaW5rZWQYAyABKAESDwoHZXhwaXJlcxgEIAEoASIkCghMYXN0U2VlbhIKCgJpZBgBIAEoCRIMCgR0aW1lGAIgASgBIkwKD1Byb3ZpZGVyUmVmcmVzaBIKCgJpZBgBIAEoCRIQCghwcm92aWRlchgCIAEoCRIOCgZzZWFsZWQYAyABKAwSCwoDZHVlGAQgASgBIk4KEUxpc3RQZW9wbGVSZXF1ZXN0EhsKCXBhZ2Vfc2l6ZRgBIAEoDUIIukgFKgMY9AMSHAoKcGFnZV90b2tlbhgCIAEoCUIIukgFcgMYgAIiXQoSTGlzdFBlb3BsZVJlc3BvbnNlEi4KBnBlb3BsZRgBIAMoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJFChNSZW5hbWVQZXJzb25SZXF1ZXN0EhUKAmlkGAEgASgJQgm6SAZyBBABGEASFwoEbmFtZRgCIAEoCUIJukgGcgQQARhAIkYKFFJlbmFtZVBlcnNvblJlc3BvbnNlEi4KBnBlcnNvbhgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkIiwKE1Jldm9rZVBlcnNvblJlcXVlc3QSFQoCaWQYASABKAlCCbpIBnIEEAEYQCJGChRSZXZva2VQZXJzb25SZXNwb25zZRIuCgZwZXJzb24YASABKAsyHi5vcGVuY29kZS50b29sLnYxLlBlcnNvblJlY29yZCIUChJMaW5rQWNjb3VudFJlcXVlc3QiNAoTTGlua0FjY291bnRSZXNwb25zZRIMCgRjb2RlGAEgASgJEg8KB2V4cGlyZXMYAiABKAEiTAoUVW5saW5rQWNjb3VudFJlcXVlc3QSHAoJcGVyc29uX2lkGAEgASgJQgm6SAZyBBABGEASFgoCaWQYAiABKAlCCrpIB3IFEAEYgAEiRwoVVW5saW5rQWNjb3VudFJlc3BvbnNlEi4KBnBlcnNvbhgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkIhUKE0JlZ2luUGFzc2tleVJlcXVlc3QiTAoUQmVnaW5QYXNza2V5UmVzcG9uc2USDQoFbm9uY2UYASABKAwSDQoFcnBfaWQYAiABKAkSFgoOY3JlZGVudGlhbF9pZHMYAyADKAwitQEKFEZpbmlzaFBhc3NrZXlSZXF1ZXN0EhcKBW5vbmNlGAEgASgMQgi6SAV6AxiAARIhCg1jcmVkZW50aWFsX2lkGAIgASgMQgq6SAd6BRABGP8HEiIKEGNsaWVudF9kYXRhX2pzb24YAyABKAxCCLpIBXoDGIAgEiUKEmF0dGVzdGF0aW9uX29iamVjdBgEIAEoDEIJukgGegQYgIABEhYKBWxhYmVsGAUgASgJQge6SARyAhhAIkcKFUZpbmlzaFBhc3NrZXlSZXNwb25zZRIuCgZwZXJzb24YASABKAsyHi5vcGVuY29kZS50b29sLnYxLlBlcnNvblJlY29yZCJMChRSZW1vdmVQYXNza2V5UmVxdWVzdBIcCglwZXJzb25faWQYASABKAlCCbpIBnIEEAEYQBIWCgJpZBgCIAEoCUIKukgHcgUQARj4CiJHChVSZW1vdmVQYXNza2V5UmVzcG9uc2USLgoGcGVyc29uGAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5QZXJzb25SZWNvcmQigAEKElB1dERlbGVnYXRlUmVxdWVzdBIcCglwZXJzb25faWQYASABKAlCCbpIBnIEEAEYQBIVCgJ0bxgCIAEoCUIJukgGcgQQARhAEg0KBXVudGlsGAMgASgBEiYKC3Blcm1pc3Npb25zGAQgAygJQhG6SA6SAQsQZCIHcgUQARiAAiJFChNQdXREZWxlZ2F0ZVJlc3BvbnNlEi4KBnBlcnNvbhgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkIjUKFVJlbW92ZURlbGVnYXRlUmVxdWVzdBIcCglwZXJzb25faWQYASABKAlCCbpIBnIEEAEYQCJIChZSZW1vdmVEZWxlZ2F0ZVJlc3BvbnNlEi4KBnBlcnNvbhgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuUGVyc29uUmVjb3JkMsgHCg1QZXJzb25TZXJ2aWNlElcKCkxpc3RQZW9wbGUSIy5vcGVuY29kZS50b29sLnYxLkxpc3RQZW9wbGVSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5MaXN0UGVvcGxlUmVzcG9uc2USXQoMUmVuYW1lUGVyc29uEiUub3BlbmNvZGUudG9vbC52MS5SZW5hbWVQZXJzb25SZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5SZW5hbWVQZXJzb25SZXNwb25zZRJdCgxSZXZva2VQZXJzb24SJS5vcGVuY29kZS50b29sLnYxLlJldm9rZVBlcnNvblJlcXVlc3QaJi5vcGVuY29kZS50b29sLnYxLlJldm9rZVBlcnNvblJlc3BvbnNlEloKC0xpbmtBY2NvdW50EiQub3BlbmNvZGUudG9vbC52MS5MaW5rQWNjb3VudFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkxpbmtBY2NvdW50UmVzcG9uc2USYAoNVW5saW5rQWNjb3VudBImLm9wZW5jb2RlLnRvb2wudjEuVW5saW5rQWNjb3VudFJlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLlVubGlua0FjY291bnRSZXNwb25zZRJdCgxCZWdpblBhc3NrZXkSJS5vcGVuY29kZS50b29sLnYxLkJlZ2luUGFzc2tleVJlcXVlc3QaJi5vcGVuY29kZS50b29sLnYxLkJlZ2luUGFzc2tleVJlc3BvbnNlEmAKDUZpbmlzaFBhc3NrZXkSJi5vcGVuY29kZS50b29sLnYxLkZpbmlzaFBhc3NrZXlSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5GaW5pc2hQYXNza2V5UmVzcG9uc2USYAoNUmVtb3ZlUGFzc2tleRImLm9wZW5jb2RlLnRvb2wudjEuUmVtb3ZlUGFzc2tleVJlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLlJlbW92ZVBhc3NrZXlSZXNwb25zZRJaCgtQdXREZWxlZ2F0ZRIkLm9wZW5jb2RlLnRvb2wudjEuUHV0RGVsZWdhdGVSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5QdXREZWxlZ2F0ZVJlc3BvbnNlEmMKDlJlbW92ZURlbGVnYXRlEicub3BlbmNvZGUudG9vbC52MS5SZW1vdmVEZWxlZ2F0ZVJlcXVlc3QaKC5vcGVuY29kZS50b29sLnYxLlJlbW92ZURlbGVnYXRlUmVzcG9uc2VCJlokdG9vbGdhdGUvZ2VuL29wZW5jb2RlL3Rvb2wvdjE7dG9vbHYxYgZwcm90bzM", [file_buf_validate_validate, file_opencode_tool_v1_credential_service, file_opencode_tool_v1_permission]);
 
 /**
  * PersonRecord is a person with what the service knows about them.
@@ -95,6 +95,13 @@ export type PersonRecord = Message<"opencode.tool.v1.PersonRecord"> & {
    * @generated from field: repeated opencode.tool.v1.Passkey passkeys = 10;
    */
   passkeys: Passkey[];
+
+  /**
+   * delegate is who answers in their place now; absent if no one does.
+   *
+   * @generated from field: opencode.tool.v1.Delegate delegate = 11;
+   */
+  delegate?: Delegate | undefined;
 };
 
 /**
@@ -103,6 +110,69 @@ export type PersonRecord = Message<"opencode.tool.v1.PersonRecord"> & {
  */
 export const PersonRecordSchema: GenMessage<PersonRecord> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_person_service, 0);
+
+/**
+ * Delegate is the person who answers in the place of another one until a time. Where a permission request needs a group
+ * (ApprovalRequirement.from) that the delegate is not in, their vote counts for the groups of the other person
+ * (Vote.on_behalf_of). It stays one vote, also of a delegate who is in the group or answers for several persons, and beside a
+ * vote of the other person it does not count for them. A delegate gets no role and has to be an approver; the proof that a
+ * request needs they give themselves. It goes no further: what others delegated to a person is not delegated on. It does not
+ * hold for requests of agents that work for either of the two (PermissionRequest.person). A vote is void at the start of
+ * the call if the delegation ended, was removed or put again after it, or if the other person has left the group or was revoked.
+ *
+ * @generated from message opencode.tool.v1.Delegate
+ */
+export type Delegate = Message<"opencode.tool.v1.Delegate"> & {
+  /**
+   * id is the person in whose place the delegate answers.
+   *
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * to is the delegate.
+   *
+   * @generated from field: string to = 2;
+   */
+  to: string;
+
+  /**
+   * until is the time from which the delegate answers no more, in ms since the epoch.
+   *
+   * @generated from field: double until = 3;
+   */
+  until: number;
+
+  /**
+   * permissions are those of the requests to which it is limited, as `permission` of a rule; empty: all.
+   *
+   * @generated from field: repeated string permissions = 4;
+   */
+  permissions: string[];
+
+  /**
+   * created is the time at which it was put, in ms since the epoch.
+   *
+   * @generated from field: double created = 5;
+   */
+  created: number;
+
+  /**
+   * method is how the person who put it proved who they are, SESSION or FRESH_SESSION. What is SESSION does not hold for
+   * requests that need FRESH_SESSION or PASSKEY, so that who only took over a sign-in hands out no answer to them.
+   *
+   * @generated from field: opencode.tool.v1.AnswerMethod method = 6;
+   */
+  method: AnswerMethod;
+};
+
+/**
+ * Describes the message opencode.tool.v1.Delegate.
+ * Use `create(DelegateSchema)` to create a new message.
+ */
+export const DelegateSchema: GenMessage<Delegate> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 1);
 
 /**
  * Passkey is a key with which a person signs answers.
@@ -165,7 +235,7 @@ export type Passkey = Message<"opencode.tool.v1.Passkey"> & {
  * Use `create(PasskeySchema)` to create a new message.
  */
 export const PasskeySchema: GenMessage<Passkey> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 1);
+  messageDesc(file_opencode_tool_v1_person_service, 2);
 
 /**
  * LinkedAccount is an account of a person at a channel.
@@ -193,7 +263,7 @@ export type LinkedAccount = Message<"opencode.tool.v1.LinkedAccount"> & {
  * Use `create(LinkedAccountSchema)` to create a new message.
  */
 export const LinkedAccountSchema: GenMessage<LinkedAccount> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 2);
+  messageDesc(file_opencode_tool_v1_person_service, 3);
 
 /**
  * AccountRecord is an account, or a code with which one is linked, as it is stored.
@@ -235,7 +305,7 @@ export type AccountRecord = Message<"opencode.tool.v1.AccountRecord"> & {
  * Use `create(AccountRecordSchema)` to create a new message.
  */
 export const AccountRecordSchema: GenMessage<AccountRecord> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 3);
+  messageDesc(file_opencode_tool_v1_person_service, 4);
 
 /**
  * LastSeen is the time of the last request of a credential, as it is stored.
@@ -263,7 +333,7 @@ export type LastSeen = Message<"opencode.tool.v1.LastSeen"> & {
  * Use `create(LastSeenSchema)` to create a new message.
  */
 export const LastSeenSchema: GenMessage<LastSeen> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 4);
+  messageDesc(file_opencode_tool_v1_person_service, 5);
 
 /**
  * ProviderRefresh is the right of a sign-in to read the groups of its person again, as it is stored.
@@ -305,7 +375,7 @@ export type ProviderRefresh = Message<"opencode.tool.v1.ProviderRefresh"> & {
  * Use `create(ProviderRefreshSchema)` to create a new message.
  */
 export const ProviderRefreshSchema: GenMessage<ProviderRefresh> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 5);
+  messageDesc(file_opencode_tool_v1_person_service, 6);
 
 /**
  * ListPeopleRequest pages through the persons.
@@ -333,7 +403,7 @@ export type ListPeopleRequest = Message<"opencode.tool.v1.ListPeopleRequest"> & 
  * Use `create(ListPeopleRequestSchema)` to create a new message.
  */
 export const ListPeopleRequestSchema: GenMessage<ListPeopleRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 6);
+  messageDesc(file_opencode_tool_v1_person_service, 7);
 
 /**
  * ListPeopleResponse is a page of the persons.
@@ -361,7 +431,7 @@ export type ListPeopleResponse = Message<"opencode.tool.v1.ListPeopleResponse"> 
  * Use `create(ListPeopleResponseSchema)` to create a new message.
  */
 export const ListPeopleResponseSchema: GenMessage<ListPeopleResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 7);
+  messageDesc(file_opencode_tool_v1_person_service, 8);
 
 /**
  * RenamePersonRequest gives a person a name.
@@ -389,7 +459,7 @@ export type RenamePersonRequest = Message<"opencode.tool.v1.RenamePersonRequest"
  * Use `create(RenamePersonRequestSchema)` to create a new message.
  */
 export const RenamePersonRequestSchema: GenMessage<RenamePersonRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 8);
+  messageDesc(file_opencode_tool_v1_person_service, 9);
 
 /**
  * RenamePersonResponse is the person with the name.
@@ -410,7 +480,7 @@ export type RenamePersonResponse = Message<"opencode.tool.v1.RenamePersonRespons
  * Use `create(RenamePersonResponseSchema)` to create a new message.
  */
 export const RenamePersonResponseSchema: GenMessage<RenamePersonResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 9);
+  messageDesc(file_opencode_tool_v1_person_service, 10);
 
 /**
  * RevokePersonRequest names a person.
@@ -431,7 +501,7 @@ export type RevokePersonRequest = Message<"opencode.tool.v1.RevokePersonRequest"
  * Use `create(RevokePersonRequestSchema)` to create a new message.
  */
 export const RevokePersonRequestSchema: GenMessage<RevokePersonRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 10);
+  messageDesc(file_opencode_tool_v1_person_service, 11);
 
 /**
  * RevokePersonResponse is the person after they were revoked.
@@ -452,7 +522,7 @@ export type RevokePersonResponse = Message<"opencode.tool.v1.RevokePersonRespons
  * Use `create(RevokePersonResponseSchema)` to create a new message.
  */
 export const RevokePersonResponseSchema: GenMessage<RevokePersonResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 11);
+  messageDesc(file_opencode_tool_v1_person_service, 12);
 
 /**
  * LinkAccountRequest asks for a code.
@@ -467,7 +537,7 @@ export type LinkAccountRequest = Message<"opencode.tool.v1.LinkAccountRequest"> 
  * Use `create(LinkAccountRequestSchema)` to create a new message.
  */
 export const LinkAccountRequestSchema: GenMessage<LinkAccountRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 12);
+  messageDesc(file_opencode_tool_v1_person_service, 13);
 
 /**
  * LinkAccountResponse is a code.
@@ -495,7 +565,7 @@ export type LinkAccountResponse = Message<"opencode.tool.v1.LinkAccountResponse"
  * Use `create(LinkAccountResponseSchema)` to create a new message.
  */
 export const LinkAccountResponseSchema: GenMessage<LinkAccountResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 13);
+  messageDesc(file_opencode_tool_v1_person_service, 14);
 
 /**
  * UnlinkAccountRequest names an account of a person.
@@ -523,7 +593,7 @@ export type UnlinkAccountRequest = Message<"opencode.tool.v1.UnlinkAccountReques
  * Use `create(UnlinkAccountRequestSchema)` to create a new message.
  */
 export const UnlinkAccountRequestSchema: GenMessage<UnlinkAccountRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 14);
+  messageDesc(file_opencode_tool_v1_person_service, 15);
 
 /**
  * UnlinkAccountResponse is the person without the account.
@@ -544,7 +614,7 @@ export type UnlinkAccountResponse = Message<"opencode.tool.v1.UnlinkAccountRespo
  * Use `create(UnlinkAccountResponseSchema)` to create a new message.
  */
 export const UnlinkAccountResponseSchema: GenMessage<UnlinkAccountResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 15);
+  messageDesc(file_opencode_tool_v1_person_service, 16);
 
 /**
  * BeginPasskeyRequest asks for a nonce.
@@ -559,7 +629,7 @@ export type BeginPasskeyRequest = Message<"opencode.tool.v1.BeginPasskeyRequest"
  * Use `create(BeginPasskeyRequestSchema)` to create a new message.
  */
 export const BeginPasskeyRequestSchema: GenMessage<BeginPasskeyRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 16);
+  messageDesc(file_opencode_tool_v1_person_service, 17);
 
 /**
  * BeginPasskeyResponse is what the browser needs for a registration.
@@ -594,7 +664,7 @@ export type BeginPasskeyResponse = Message<"opencode.tool.v1.BeginPasskeyRespons
  * Use `create(BeginPasskeyResponseSchema)` to create a new message.
  */
 export const BeginPasskeyResponseSchema: GenMessage<BeginPasskeyResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 17);
+  messageDesc(file_opencode_tool_v1_person_service, 18);
 
 /**
  * FinishPasskeyRequest is the registration that the browser made, without attestation.
@@ -643,7 +713,7 @@ export type FinishPasskeyRequest = Message<"opencode.tool.v1.FinishPasskeyReques
  * Use `create(FinishPasskeyRequestSchema)` to create a new message.
  */
 export const FinishPasskeyRequestSchema: GenMessage<FinishPasskeyRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 18);
+  messageDesc(file_opencode_tool_v1_person_service, 19);
 
 /**
  * FinishPasskeyResponse is the person with the passkey.
@@ -664,7 +734,7 @@ export type FinishPasskeyResponse = Message<"opencode.tool.v1.FinishPasskeyRespo
  * Use `create(FinishPasskeyResponseSchema)` to create a new message.
  */
 export const FinishPasskeyResponseSchema: GenMessage<FinishPasskeyResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 19);
+  messageDesc(file_opencode_tool_v1_person_service, 20);
 
 /**
  * RemovePasskeyRequest names a passkey of a person.
@@ -692,7 +762,7 @@ export type RemovePasskeyRequest = Message<"opencode.tool.v1.RemovePasskeyReques
  * Use `create(RemovePasskeyRequestSchema)` to create a new message.
  */
 export const RemovePasskeyRequestSchema: GenMessage<RemovePasskeyRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 20);
+  messageDesc(file_opencode_tool_v1_person_service, 21);
 
 /**
  * RemovePasskeyResponse is the person without the passkey.
@@ -713,7 +783,112 @@ export type RemovePasskeyResponse = Message<"opencode.tool.v1.RemovePasskeyRespo
  * Use `create(RemovePasskeyResponseSchema)` to create a new message.
  */
 export const RemovePasskeyResponseSchema: GenMessage<RemovePasskeyResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_person_service, 21);
+  messageDesc(file_opencode_tool_v1_person_service, 22);
+
+/**
+ * PutDelegateRequest names a person, who answers for them, and until when.
+ *
+ * @generated from message opencode.tool.v1.PutDelegateRequest
+ */
+export type PutDelegateRequest = Message<"opencode.tool.v1.PutDelegateRequest"> & {
+  /**
+   * person_id is the person in whose place the delegate answers.
+   *
+   * @generated from field: string person_id = 1;
+   */
+  personId: string;
+
+  /**
+   * to is the delegate, another person; a revoked one is NO_SUCH_PERSON.
+   *
+   * @generated from field: string to = 2;
+   */
+  to: string;
+
+  /**
+   * until is Delegate.until: at most 30 days from now, by the clock of the store.
+   *
+   * @generated from field: double until = 3;
+   */
+  until: number;
+
+  /**
+   * permissions are Delegate.permissions.
+   *
+   * @generated from field: repeated string permissions = 4;
+   */
+  permissions: string[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.PutDelegateRequest.
+ * Use `create(PutDelegateRequestSchema)` to create a new message.
+ */
+export const PutDelegateRequestSchema: GenMessage<PutDelegateRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 23);
+
+/**
+ * PutDelegateResponse is the person with the delegate.
+ *
+ * @generated from message opencode.tool.v1.PutDelegateResponse
+ */
+export type PutDelegateResponse = Message<"opencode.tool.v1.PutDelegateResponse"> & {
+  /**
+   * person is the person in whose place the delegate answers.
+   *
+   * @generated from field: opencode.tool.v1.PersonRecord person = 1;
+   */
+  person?: PersonRecord | undefined;
+};
+
+/**
+ * Describes the message opencode.tool.v1.PutDelegateResponse.
+ * Use `create(PutDelegateResponseSchema)` to create a new message.
+ */
+export const PutDelegateResponseSchema: GenMessage<PutDelegateResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 24);
+
+/**
+ * RemoveDelegateRequest names the person for whom no one answers any more.
+ *
+ * @generated from message opencode.tool.v1.RemoveDelegateRequest
+ */
+export type RemoveDelegateRequest = Message<"opencode.tool.v1.RemoveDelegateRequest"> & {
+  /**
+   * person_id is the person in whose place the delegate answered.
+   *
+   * @generated from field: string person_id = 1;
+   */
+  personId: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.RemoveDelegateRequest.
+ * Use `create(RemoveDelegateRequestSchema)` to create a new message.
+ */
+export const RemoveDelegateRequestSchema: GenMessage<RemoveDelegateRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 25);
+
+/**
+ * RemoveDelegateResponse is the person without the delegate.
+ *
+ * @generated from message opencode.tool.v1.RemoveDelegateResponse
+ */
+export type RemoveDelegateResponse = Message<"opencode.tool.v1.RemoveDelegateResponse"> & {
+  /**
+   * person is the person in whose place the delegate answered.
+   *
+   * @generated from field: opencode.tool.v1.PersonRecord person = 1;
+   */
+  person?: PersonRecord | undefined;
+};
+
+/**
+ * Describes the message opencode.tool.v1.RemoveDelegateResponse.
+ * Use `create(RemoveDelegateResponseSchema)` to create a new message.
+ */
+export const RemoveDelegateResponseSchema: GenMessage<RemoveDelegateResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_person_service, 26);
 
 /**
  * PersonService manages the persons of the service. CredentialService.CreateCode with `new_person` invites one.
@@ -808,6 +983,29 @@ export const PersonService: GenService<{
     methodKind: "unary";
     input: typeof RemovePasskeyRequestSchema;
     output: typeof RemovePasskeyResponseSchema;
+  },
+  /**
+   * PutDelegate names the person who answers in the place of another one for a time; see Delegate. It replaces the delegate whom
+   * that person had. Only a person who is signed in names one; with a token it is METHOD_TOO_WEAK. An admin does not name
+   * themselves for another person (NOT_ELIGIBLE). Roles: approver for the own person, admin for any.
+   *
+   * @generated from rpc opencode.tool.v1.PersonService.PutDelegate
+   */
+  putDelegate: {
+    methodKind: "unary";
+    input: typeof PutDelegateRequestSchema;
+    output: typeof PutDelegateResponseSchema;
+  },
+  /**
+   * RemoveDelegate ends a delegation; after it has returned, no replica counts it for longer than a second. Without one it is OK.
+   * Roles: approver for the own person, admin for any.
+   *
+   * @generated from rpc opencode.tool.v1.PersonService.RemoveDelegate
+   */
+  removeDelegate: {
+    methodKind: "unary";
+    input: typeof RemoveDelegateRequestSchema;
+    output: typeof RemoveDelegateResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_opencode_tool_v1_person_service, 0);

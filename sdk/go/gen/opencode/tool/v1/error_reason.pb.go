@@ -208,12 +208,13 @@ const (
 	ErrorReason_ERROR_REASON_WORKER_SILENT ErrorReason = 60
 	// ERROR_REASON_METHOD_TOO_WEAK (permission_denied): RespondToPermission: no `[[notify]]` entry lets the channel approve
 	// this request, or its `need` wants a stronger proof of the person (metadata `method`); it may reject. Metadata:
-	// `permission_id`, `channel`. LinkAccount, BeginStepUp, BeginPasskey: a token asks, not a sign-in, or not a fresh one, or
+	// `permission_id`, `channel`. LinkAccount, PutDelegate, BeginStepUp, BeginPasskey: a token asks, not a sign-in, or not a fresh one, or
 	// the person has no passkey.
 	ErrorReason_ERROR_REASON_METHOD_TOO_WEAK ErrorReason = 61
-	// ERROR_REASON_NOT_ELIGIBLE (permission_denied): RespondToPermission only: the person may not approve this request: they
+	// ERROR_REASON_NOT_ELIGIBLE (permission_denied): RespondToPermission: the person may not approve this request: they
 	// are in none of the groups that its `need` names, the agent works for them, or their token names no person where persons
 	// are counted. They may reject it. Metadata: `permission_id`, `from` (the groups, separated by commas; may be empty).
+	// PutDelegate: an admin names themselves for another person. Metadata: `person_id`.
 	ErrorReason_ERROR_REASON_NOT_ELIGIBLE ErrorReason = 62
 	// ERROR_REASON_REASON_MISSING (invalid_argument): RespondToPermission only: an approval of this request needs a `reason`.
 	// Metadata: `permission_id`.

@@ -1960,6 +1960,9 @@ type Vote struct {
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	// time is the time of the vote, in ms since the epoch.
 	Time float64 `protobuf:"fixed64,7,opt,name=time,proto3" json:"time,omitempty"`
+	// on_behalf_of are the persons for whose groups an approval counts as well, with those groups at the time of the vote; see
+	// Delegate. Those are left out whose groups add nothing to the voter's own. Such a vote saves no grant: what it settles is ONCE.
+	OnBehalfOf []*Person `protobuf:"bytes,8,rep,name=on_behalf_of,json=onBehalfOf,proto3" json:"on_behalf_of,omitempty"`
 	// by is the principal that voted.
 	By string `protobuf:"bytes,9,opt,name=by,proto3" json:"by,omitempty"`
 	// reply_id is that of the answer; empty if it had none.
@@ -2057,6 +2060,13 @@ func (x *Vote) GetTime() float64 {
 		return x.Time
 	}
 	return 0
+}
+
+func (x *Vote) GetOnBehalfOf() []*Person {
+	if x != nil {
+		return x.OnBehalfOf
+	}
+	return nil
 }
 
 func (x *Vote) GetBy() string {
@@ -3779,7 +3789,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\fother_person\x18\x06 \x01(\bR\votherPerson\"C\n" +
 	"\x13ApprovalRequirement\x12\x18\n" +
 	"\aapprove\x18\x01 \x01(\rR\aapprove\x12\x12\n" +
-	"\x04from\x18\x02 \x03(\tR\x04from\"\xe6\x03\n" +
+	"\x04from\x18\x02 \x03(\tR\x04from\"\x9c\x04\n" +
 	"\x04Vote\x120\n" +
 	"\x06person\x18\x01 \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x12=\n" +
 	"\aoutcome\x18\x02 \x01(\x0e2#.opencode.tool.v1.PermissionOutcomeR\aoutcome\x12\x19\n" +
@@ -3788,7 +3798,9 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"viewDigest\x126\n" +
 	"\x06method\x18\x05 \x01(\x0e2\x1e.opencode.tool.v1.AnswerMethodR\x06method\x12\x16\n" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x12\n" +
-	"\x04time\x18\a \x01(\x01R\x04time\x12\x0e\n" +
+	"\x04time\x18\a \x01(\x01R\x04time\x12:\n" +
+	"\fon_behalf_of\x18\b \x03(\v2\x18.opencode.tool.v1.PersonR\n" +
+	"onBehalfOf\x12\x0e\n" +
 	"\x02by\x18\t \x01(\tR\x02by\x12\x19\n" +
 	"\breply_id\x18\n" +
 	" \x01(\tR\areplyId\x12#\n" +
@@ -3796,7 +3808,7 @@ const file_opencode_tool_v1_permission_proto_rawDesc = "" +
 	"\x05shown\x18\f \x01(\x0e2\x17.opencode.tool.v1.ShownR\x05shown\x12\x18\n" +
 	"\achannel\x18\r \x01(\tR\achannel\x12\x18\n" +
 	"\aexpires\x18\x0e \x01(\x01R\aexpires\x12\x14\n" +
-	"\x05times\x18\x0f \x01(\rR\x05timesJ\x04\b\b\x10\t\"\x9c\x01\n" +
+	"\x05times\x18\x0f \x01(\rR\x05times\"\x9c\x01\n" +
 	"\x0fPermissionVoted\x12#\n" +
 	"\rpermission_id\x18\x01 \x01(\tR\fpermissionId\x12\x1d\n" +
 	"\n" +
@@ -4086,37 +4098,38 @@ var file_opencode_tool_v1_permission_proto_depIdxs = []int32{
 	23, // 26: opencode.tool.v1.Vote.person:type_name -> opencode.tool.v1.Person
 	4,  // 27: opencode.tool.v1.Vote.outcome:type_name -> opencode.tool.v1.PermissionOutcome
 	5,  // 28: opencode.tool.v1.Vote.method:type_name -> opencode.tool.v1.AnswerMethod
-	6,  // 29: opencode.tool.v1.Vote.shown:type_name -> opencode.tool.v1.Shown
-	19, // 30: opencode.tool.v1.PermissionVoted.votes:type_name -> opencode.tool.v1.Vote
-	21, // 31: opencode.tool.v1.PermissionEscalated.escalations:type_name -> opencode.tool.v1.PermissionEscalation
-	4,  // 32: opencode.tool.v1.SignedAnswer.outcome:type_name -> opencode.tool.v1.PermissionOutcome
-	24, // 33: opencode.tool.v1.PasskeyReceipt.answer:type_name -> opencode.tool.v1.SignedAnswer
-	27, // 34: opencode.tool.v1.Question.options:type_name -> opencode.tool.v1.QuestionOption
-	7,  // 35: opencode.tool.v1.DecisionRecord.kind:type_name -> opencode.tool.v1.DecisionKind
-	9,  // 36: opencode.tool.v1.DecisionRecord.decisions:type_name -> opencode.tool.v1.PermissionDecision
-	16, // 37: opencode.tool.v1.DecisionRecord.settled:type_name -> opencode.tool.v1.PermissionSettled
-	15, // 38: opencode.tool.v1.DecisionRecord.grants:type_name -> opencode.tool.v1.Grant
-	34, // 39: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
-	35, // 40: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
-	33, // 41: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
-	23, // 42: opencode.tool.v1.DecisionRecord.person:type_name -> opencode.tool.v1.Person
-	5,  // 43: opencode.tool.v1.DecisionRecord.method:type_name -> opencode.tool.v1.AnswerMethod
-	19, // 44: opencode.tool.v1.DecisionRecord.vote:type_name -> opencode.tool.v1.Vote
-	25, // 45: opencode.tool.v1.DecisionRecord.receipt:type_name -> opencode.tool.v1.PasskeyReceipt
-	32, // 46: opencode.tool.v1.DecisionRecord.facts:type_name -> opencode.tool.v1.DecisionFacts
-	31, // 47: opencode.tool.v1.DecisionRecord.shadow:type_name -> opencode.tool.v1.PolicyShadow
-	30, // 48: opencode.tool.v1.DecisionRecord.needs:type_name -> opencode.tool.v1.RecordedNeed
-	21, // 49: opencode.tool.v1.DecisionRecord.escalations:type_name -> opencode.tool.v1.PermissionEscalation
-	17, // 50: opencode.tool.v1.RecordedNeed.need:type_name -> opencode.tool.v1.ApprovalNeed
-	0,  // 51: opencode.tool.v1.PolicyShadow.action:type_name -> opencode.tool.v1.PermissionAction
-	9,  // 52: opencode.tool.v1.PolicyShadow.decision:type_name -> opencode.tool.v1.PermissionDecision
-	0,  // 53: opencode.tool.v1.DecisionFacts.action:type_name -> opencode.tool.v1.PermissionAction
-	29, // 54: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
-	55, // [55:55] is the sub-list for method output_type
-	55, // [55:55] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	23, // 29: opencode.tool.v1.Vote.on_behalf_of:type_name -> opencode.tool.v1.Person
+	6,  // 30: opencode.tool.v1.Vote.shown:type_name -> opencode.tool.v1.Shown
+	19, // 31: opencode.tool.v1.PermissionVoted.votes:type_name -> opencode.tool.v1.Vote
+	21, // 32: opencode.tool.v1.PermissionEscalated.escalations:type_name -> opencode.tool.v1.PermissionEscalation
+	4,  // 33: opencode.tool.v1.SignedAnswer.outcome:type_name -> opencode.tool.v1.PermissionOutcome
+	24, // 34: opencode.tool.v1.PasskeyReceipt.answer:type_name -> opencode.tool.v1.SignedAnswer
+	27, // 35: opencode.tool.v1.Question.options:type_name -> opencode.tool.v1.QuestionOption
+	7,  // 36: opencode.tool.v1.DecisionRecord.kind:type_name -> opencode.tool.v1.DecisionKind
+	9,  // 37: opencode.tool.v1.DecisionRecord.decisions:type_name -> opencode.tool.v1.PermissionDecision
+	16, // 38: opencode.tool.v1.DecisionRecord.settled:type_name -> opencode.tool.v1.PermissionSettled
+	15, // 39: opencode.tool.v1.DecisionRecord.grants:type_name -> opencode.tool.v1.Grant
+	34, // 40: opencode.tool.v1.DecisionRecord.report:type_name -> opencode.tool.v1.HostReport
+	35, // 41: opencode.tool.v1.DecisionRecord.requester:type_name -> opencode.tool.v1.Requester
+	33, // 42: opencode.tool.v1.DecisionRecord.traffic:type_name -> opencode.tool.v1.HostTraffic
+	23, // 43: opencode.tool.v1.DecisionRecord.person:type_name -> opencode.tool.v1.Person
+	5,  // 44: opencode.tool.v1.DecisionRecord.method:type_name -> opencode.tool.v1.AnswerMethod
+	19, // 45: opencode.tool.v1.DecisionRecord.vote:type_name -> opencode.tool.v1.Vote
+	25, // 46: opencode.tool.v1.DecisionRecord.receipt:type_name -> opencode.tool.v1.PasskeyReceipt
+	32, // 47: opencode.tool.v1.DecisionRecord.facts:type_name -> opencode.tool.v1.DecisionFacts
+	31, // 48: opencode.tool.v1.DecisionRecord.shadow:type_name -> opencode.tool.v1.PolicyShadow
+	30, // 49: opencode.tool.v1.DecisionRecord.needs:type_name -> opencode.tool.v1.RecordedNeed
+	21, // 50: opencode.tool.v1.DecisionRecord.escalations:type_name -> opencode.tool.v1.PermissionEscalation
+	17, // 51: opencode.tool.v1.RecordedNeed.need:type_name -> opencode.tool.v1.ApprovalNeed
+	0,  // 52: opencode.tool.v1.PolicyShadow.action:type_name -> opencode.tool.v1.PermissionAction
+	9,  // 53: opencode.tool.v1.PolicyShadow.decision:type_name -> opencode.tool.v1.PermissionDecision
+	0,  // 54: opencode.tool.v1.DecisionFacts.action:type_name -> opencode.tool.v1.PermissionAction
+	29, // 55: opencode.tool.v1.AuditEntry.record:type_name -> opencode.tool.v1.DecisionRecord
+	56, // [56:56] is the sub-list for method output_type
+	56, // [56:56] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_permission_proto_init() }
