@@ -65,7 +65,6 @@ export async function startSentinelWithCopies(copies: number, ...settings: strin
   };
   await watchFirst(watching, first);
   const watcher = connectTo(watching);
-  const masterOf = async (by: Redis) => portOf(await by.call("sentinel", "get-master-addr-by-name", "main"));
   const master = () => masterOf(watcher);
   const settle = () =>
     untilState("the copies did not follow the master", async () => {
@@ -92,7 +91,7 @@ export async function startSentinelWithCopies(copies: number, ...settings: strin
       if (server === undefined) throw new Error(`there is no server at ${before}`);
       if (kind === "kill") await stopProcess(server);
       if (kind === "freeze") server.kill("SIGSTOP");
-      await untilMoved(before, master, kind === "planned" ? watcher : undefined);
+      await untilMoved(before, watcher, kind === "planned");
       if (kind === "freeze") {
         await sleep(500);
         server.kill("SIGCONT");
@@ -135,7 +134,7 @@ export async function startSentinelWithCopies(copies: number, ...settings: strin
       await stopSentinel(watching);
       return async () => {
         const before = await masterOf(joined);
-        await untilMoved(before, () => masterOf(joined), joined);
+        await untilMoved(before, joined, true);
         watch(watching);
         await hurrySentinel(watcher);
         await untilState("the first sentinel did not learn of the new master", async () => {
@@ -249,18 +248,25 @@ function connectTo(port: number): Redis {
 }
 
 /** Waits until another server is the master. A sentinel that abandons a planned failover, as on a busy machine, is asked again. */
-async function untilMoved(before: number, master: () => Promise<number>, planner: Redis | undefined): Promise<void> {
+async function untilMoved(before: number, sentinel: Redis, isPlanned: boolean): Promise<void> {
   let askAt = 0;
+  let refusal = "";
   await untilState("no copy became the master", async () => {
-    const now = await master();
-    if (now === before && planner && performance.now() > askAt) {
+    const now = await masterOf(sentinel);
+    if (now !== before) return { isReached: await isMaster(now), state: String(now) };
+    if (isPlanned && performance.now() > askAt) {
       askAt = performance.now() + askAgainMs;
       // It refuses while a failover is under way.
-      await planner.call("sentinel", "failover", "main").catch(() => undefined);
+      await sentinel.call("sentinel", "failover", "main").catch((error: Error) => {
+        refusal = error.message;
+      });
     }
-    return { isReached: now !== before && (await isMaster(now)), state: String(now) };
+    const seen = ["master", "replicas", "sentinels"].map((kind) => sentinel.call("sentinel", kind, "main"));
+    return { isReached: false, state: JSON.stringify([refusal, ...(await Promise.all(seen))]) };
   });
 }
+
+const masterOf = async (sentinel: Redis) => portOf(await sentinel.call("sentinel", "get-master-addr-by-name", "main"));
 
 /** Longer than a sentinel tries: `failover-timeout`. */
 const askAgainMs = 10_000;
