@@ -54,6 +54,8 @@ const pinned: Record<string, string> = {
   "PersonService/BeginPasskey": "-a-A--",
   "PersonService/FinishPasskey": "-a-A--",
   "PersonService/RemovePasskey": "-a-A--",
+  "PersonService/PutDelegate": "-a-A--",
+  "PersonService/RemoveDelegate": "-a-A--",
   "PermissionService/RespondToPermission": "-a-A-r",
   "PermissionService/BeginStepUp": "-a-A--",
   "PermissionService/RejectPermissions": "-a-A--",

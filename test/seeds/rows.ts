@@ -379,7 +379,7 @@ export const elsewhere: Readonly<Record<number, readonly [file: string, title: s
     "kill -9 of the replica while a person thinks: another one runs the call, once, after the answer",
   ],
   238: ["test/clients/python-sdk.test.ts", "passes its tests from an installed wheel, against a real service"],
-  239: ["test/snippets/run.ts", "the first stage of the Dockerfile"],
+  239: ["test/package/image.test.ts", "a container of it, read-only and as its user, is ready"],
   240: [
     "test/e2e/replicas.test.ts",
     "kill -9 of the replica while a person thinks: another one runs the call, once, after the answer",

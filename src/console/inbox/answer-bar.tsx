@@ -1,17 +1,19 @@
-import { useSignal } from "@preact/signals";
+import { type Signal, useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { GrantScope, type Offer, Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { countOf, momentOf } from "../../view/quantities.ts";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import { isTyping } from "../shell/keys.ts";
+import { lazyPage } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { AnswerOutcome } from "./answer.ts";
 import type { AskGroup } from "./ask-list.ts";
-import { EditForm } from "./edit-form.tsx";
 import { FormEnd, type FormProps } from "./form.tsx";
 import { RejectForm } from "./reject-form.tsx";
 import { needsPasskey, SendingState, useSending } from "./use-sending.tsx";
+
+const EditForm = lazyPage(async () => (await import("./edit-form.tsx")).EditForm);
 
 type Form = "none" | "always" | "reject" | "edit";
 
@@ -237,38 +239,17 @@ function OffersForm({ group, isReady, send, back }: FormProps & { group: AskGrou
         }}
       />
       <div class="limits">
-        <label class="limit">
-          <span>with</span>
-          <select
-            value={hours}
-            onChange={({ currentTarget }) => {
-              hours.value = Number(currentTarget.value);
-            }}
-          >
-            {limits.map(([count, words]) => (
-              <option key={count} value={count}>
-                {words}
-              </option>
-            ))}
-          </select>
-        </label>
-        <label class="limit">
-          <span>for</span>
-          <select
-            value={times}
-            onChange={({ currentTarget }) => {
-              times.value = Number(currentTarget.value);
-            }}
-          >
-            {counts
-              .filter((count) => offer.times === 0 || count < offer.times)
-              .map((count) => (
-                <option key={count} value={count}>
-                  {count + offer.times === 0 ? "any number of calls" : countOf(count || offer.times, "more call")}
-                </option>
-              ))}
-          </select>
-        </label>
+        <Limit label="with" chosen={hours} options={limits} />
+        <Limit
+          label="for"
+          chosen={times}
+          options={counts
+            .filter((count) => offer.times === 0 || count < offer.times)
+            .map((count) => [
+              count,
+              count + offer.times === 0 ? "any number of calls" : countOf(count || offer.times, "more call"),
+            ])}
+        />
       </div>
       <p class="hint saved">
         {visibleText(offer.text)}
@@ -286,6 +267,34 @@ function OffersForm({ group, isReady, send, back }: FormProps & { group: AskGrou
         </button>
       </FormEnd>
     </form>
+  );
+}
+
+function Limit({
+  label,
+  chosen,
+  options,
+}: {
+  label: string;
+  chosen: Signal<number>;
+  options: readonly [value: number, words: string][];
+}) {
+  return (
+    <label class="limit">
+      <span>{label}</span>
+      <select
+        value={chosen}
+        onChange={({ currentTarget }) => {
+          chosen.value = Number(currentTarget.value);
+        }}
+      >
+        {options.map(([value, words]) => (
+          <option key={value} value={value}>
+            {words}
+          </option>
+        ))}
+      </select>
+    </label>
   );
 }
 

@@ -8,32 +8,9 @@ import { InboxPage } from "../inbox/inbox-page.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { isTyping } from "./keys.ts";
-import { Empty, type PageProps } from "./page.tsx";
+import { Empty, lazyPage, type PageProps } from "./page.tsx";
 import type { Route } from "./route.ts";
 import type { SignIn } from "./sign-in.ts";
-
-/** A page that is loaded when it is first shown, so that the inbox does not wait for it. */
-function lazyPage<Props extends object = PageProps>(
-  load: () => Promise<FunctionComponent<Props>>,
-): FunctionComponent<Props> {
-  return function LazyPage(props: Props) {
-    const page = useSignal<{ Page?: FunctionComponent<Props>; problem?: string }>({});
-    useEffect(() => {
-      load().then(
-        (Page) => {
-          page.value = { Page };
-        },
-        (error: unknown) => {
-          page.value = { problem: String(error) };
-        },
-      );
-    }, []);
-    const { Page, problem } = page.value;
-    if (Page !== undefined) return <Page {...props} />;
-    if (problem === undefined) return <p class="unseen">Loading…</p>;
-    return <Empty title="This page could not be loaded">{problem} Reload the page to try again.</Empty>;
-  };
-}
 
 const Sessions = lazyPage(async () => (await import("../session/sessions.tsx")).SessionsPage);
 const Policy = lazyPage(async () => (await import("../policy/policy.tsx")).PolicyPage);

@@ -1,4 +1,6 @@
-import type { ComponentChildren } from "preact";
+import { useSignal } from "@preact/signals";
+import type { ComponentChildren, FunctionComponent } from "preact";
+import { useEffect } from "preact/hooks";
 import type { AskFeed } from "../inbox/ask-feed.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Loaded } from "./load.ts";
@@ -55,4 +57,27 @@ export function ListPage({
       {children}
     </section>
   );
+}
+
+/** A page or form that is loaded when it is first shown, so that the inbox does not wait for it. */
+export function lazyPage<Props extends object = PageProps>(
+  load: () => Promise<FunctionComponent<Props>>,
+): FunctionComponent<Props> {
+  return function LazyPage(props: Props) {
+    const page = useSignal<{ Page?: FunctionComponent<Props>; problem?: string }>({});
+    useEffect(() => {
+      load().then(
+        (Page) => {
+          page.value = { Page };
+        },
+        (error: unknown) => {
+          page.value = { problem: String(error) };
+        },
+      );
+    }, []);
+    const { Page, problem } = page.value;
+    if (Page !== undefined) return <Page {...props} />;
+    if (problem === undefined) return <p class="unseen">Loading…</p>;
+    return <Empty title="This page could not be loaded">{problem} Reload the page to try again.</Empty>;
+  };
 }
