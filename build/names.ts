@@ -2,7 +2,7 @@ import { execFile } from "node:child_process";
 import { join } from "node:path";
 import { installPythonTools } from "./python-tools.ts";
 
-/** Whose name it is in a registry, or why that is not known. */
+/** The owner of a name in a registry, or the reason why it is not known. */
 export interface NameState {
   readonly registry: string;
   readonly name: string;

@@ -23,7 +23,7 @@ export type GroupsNow = (person: Person, vote?: Ballot) => readonly string[] | u
 /** Returns those in whose place a person answers requests of a permission now, where an answer takes this proof, with their groups. */
 export type DelegatorsOf = (to: string, permission: string, method: AnswerMethod) => Person[];
 
-/** What is known of persons now. */
+/** Groups and delegates as they are now. */
 export interface Electorate {
   readonly groupsNow: GroupsNow;
   readonly delegatorsOf: DelegatorsOf;

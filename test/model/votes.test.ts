@@ -63,7 +63,7 @@ const acts = fc.array(
   isLong ? { minLength: 100, maxLength: 200, size: "max" } : { minLength: 8, maxLength: 24 },
 );
 
-/** What the service has to do, without its code: who is in the groups, what each person said last of the open request, and its step. */
+/** The task of the service, without its code: who is in the groups, what each person said last of the open request, and its step. */
 class Model {
   readonly members: Set<string>;
   votes = new Map<string, typeof ONCE | typeof REJECT>();

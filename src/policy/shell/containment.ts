@@ -233,11 +233,12 @@ function sshHost(name: string, word: string): string[] {
   return host === undefined || word.startsWith("-") ? [] : [`ssh://${host}/`];
 }
 
-function root(scheme: string, host: string): string | never[] {
+function root(scheme: string, host: string): string[] {
   const name = host.replace(/:\d+$/, "").toLowerCase();
   if (ownHosts.test(name)) return [];
   const plain = scheme.toLowerCase().replace(/^ws/, "http");
-  return readAddress(`${plain}://${host.toLowerCase()}/`)?.url ?? [];
+  const { url } = readAddress(`${plain}://${host.toLowerCase()}/`) ?? {};
+  return url === undefined ? [] : [url];
 }
 
 /** Names of the network that the commands of a session share, which the proxy does not see. */
