@@ -129,9 +129,10 @@ const changing = /^(set|add|delete|clear|push|pop|shift|unshift|splice|sort|reve
 /** Lists the names that `source` declares: variables, parameters, functions, types and members. */
 export function declaredNames(source: Source): { line: number; name: string }[] {
   const names: { line: number; name: string }[] = [];
+  const lineAt = lineFinder(source.text);
   const add = (value: unknown) => {
     const name = nameOf(value);
-    if (name !== undefined) names.push({ line: lineAt(source.text, (value as Node).start), name });
+    if (name !== undefined) names.push({ line: lineAt((value as Node).start), name });
   };
   visit(source.tree, (node) => {
     add(node.id);
@@ -144,21 +145,20 @@ export function declaredNames(source: Source): { line: number; name: string }[] 
 /** Lists comments, string literals that hold a space, template texts and text between tags. */
 export function proseOf(source: Source): Prose[] {
   const prose: Prose[] = [];
-  let code = source.text;
-  const blank = ({ start, end }: Node) => {
-    code = code.slice(0, start) + code.slice(start, end).replaceAll(/[^\n]/g, " ") + code.slice(end);
-  };
+  const lineAt = lineFinder(source.text);
+  // The texts become blanks, so that what looks like a comment inside of one is none.
+  const code = source.text.split("");
   visit(source.tree, (node) => {
     const isText = ["Literal", "TemplateElement", "JSXText"].includes(node.type);
     if (!isText) return;
-    blank(node);
+    for (let at = node.start; at < node.end; at++) if (code[at] !== "\n") code[at] = " ";
     const value = node.type === "TemplateElement" ? (node.value as { raw: string }).raw : node.value;
-    const line = lineAt(source.text, node.start);
-    if (typeof value === "string" && value.includes(" ")) prose.push({ line, text: value, isDocComment: false });
+    if (typeof value !== "string" || !value.includes(" ")) return;
+    prose.push({ line: lineAt(node.start), text: value, isDocComment: false });
   });
-  for (const { 0: comment, index } of code.matchAll(/\/\*[\s\S]*?\*\/|\/\/.*/g)) {
+  for (const { 0: comment, index } of code.join("").matchAll(/\/\*[\s\S]*?\*\/|\/\/.*/g)) {
     const text = comment.replaceAll(/^\s*(?:\/\*+|\*\/|\*|\/\/+)|\*\/$/gm, "").trim();
-    prose.push({ line: lineAt(source.text, index), text, isDocComment: comment.startsWith("/**") });
+    prose.push({ line: lineAt(index), text, isDocComment: comment.startsWith("/**") });
   }
   return prose;
 }
@@ -175,11 +175,34 @@ function nameOf(value: unknown): string | undefined {
   return isNode(value) && typeof value.name === "string" ? value.name : undefined;
 }
 
-const lineAt = (text: string, offset: number) => text.slice(0, offset).split("\n").length;
-
-function visit(node: Node, see: (node: Node, parent: Node | undefined) => void, parent?: Node): void {
-  see(node, parent);
-  for (const child of childrenOf(node)) visit(child, see, node);
+/** Returns a function that finds the line of an offset in `text`, by halving. */
+function lineFinder(text: string): (offset: number) => number {
+  const starts = [0, ...Array.from(text.matchAll(/\n/g), ({ index }) => index + 1)];
+  return (offset) => {
+    let low = 0;
+    let high = starts.length;
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if ((starts[middle] ?? 0) <= offset) low = middle;
+      else high = middle;
+    }
+    return low + 1;
+  };
 }
 
-const childrenOf = (node: Node): Node[] => Object.values(node).flat().filter(isNode);
+function visit(node: Node, see: (node: Node) => void): void {
+  see(node);
+  for (const child of childrenOf(node)) visit(child, see);
+}
+
+/** Lists the nodes that a node names, alone or in lists. Without the arrays of `flat` and `filter`: trees have millions of nodes. */
+function childrenOf(node: Node): Node[] {
+  const children: Node[] = [];
+  for (const name in node) {
+    const value = node[name];
+    if (Array.isArray(value)) {
+      for (const each of value) if (isNode(each)) children.push(each);
+    } else if (isNode(value)) children.push(value);
+  }
+  return children;
+}
