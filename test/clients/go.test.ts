@@ -7,6 +7,7 @@ import { promisify } from "node:util";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { connect, type PermissionRequest, type ToolgateClient } from "../../src/client/client.ts";
 import { useService } from "../e2e/service.ts";
+import { programEntry } from "../main.ts";
 import { layWire, type Wire } from "./wire.ts";
 import { useWorkerExample } from "./worker-example.ts";
 import { kitWorkers, runKit } from "./worker-kit.ts";
@@ -96,7 +97,7 @@ test("the caller of the page gets its output after kill -9 of the service in the
 test("check 2 in Go: the worker of the page answers `toolgate call`, across kill -9 of the service in a wait, and drains", async () => {
   const command = [await build("worker")] satisfies [string];
   const program = programOf("worker");
-  const toolgate = [process.execPath, join(root, "src/main.ts")] satisfies [string, string];
+  const toolgate = [process.execPath, programEntry()] satisfies [string, string];
   const at = { url: wire.url, data: service.data, restart };
   await useWorkerExample(at, { page, program, command, folder, toolgate });
 });

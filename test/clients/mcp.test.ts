@@ -4,6 +4,7 @@ import { dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { createService, unconfined } from "../e2e/service.ts";
+import { programEntry } from "../main.ts";
 import { inModules, pinned, python } from "./mcp-programs.ts";
 
 const root = join(import.meta.dirname, "../..");
@@ -58,7 +59,7 @@ describe("the conformance suite of the protocol", () => {
 });
 
 describe("the inspector", () => {
-  const mcp = [process.execPath, join(root, "src/main.ts"), "mcp"];
+  const mcp = [process.execPath, programEntry(), "mcp"];
   const ways = [
     ["http", () => ["--transport", "http", "--server-url", `${service.url}/mcp`]],
     ["stdio", () => ["-e", `TOOLGATE_URL=${service.url}`, ...mcp]],
@@ -75,7 +76,7 @@ describe("the inspector", () => {
 });
 
 describe("the Python client", () => {
-  const mcp = [process.execPath, join(root, "src/main.ts"), "mcp", "--server"];
+  const mcp = [process.execPath, programEntry(), "mcp", "--server"];
   const ways = [
     ["auto", "HTTP", "2026-07-28", () => [`${service.url}/mcp`]],
     ["legacy", "HTTP", "2025-11-25", () => [`${service.url}/mcp`]],

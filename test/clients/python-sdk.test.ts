@@ -5,6 +5,7 @@ import { promisify } from "node:util";
 import { beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { installPythonTools, pythonPackage } from "../../build/python-tools.ts";
 import { useService } from "../e2e/service.ts";
+import { programEntry } from "../main.ts";
 import { layWire } from "./wire.ts";
 import { useWorkerExample } from "./worker-example.ts";
 import { kitWorkers, runKit } from "./worker-kit.ts";
@@ -32,7 +33,7 @@ beforeAll(async () => {
 
 /** Runs a program in the package's directory, and returns what it prints. */
 async function run(program: string, args: readonly string[]): Promise<string> {
-  const command = `${process.execPath} ${join(root, "src/main.ts")}`;
+  const command = `${process.execPath} ${programEntry()}`;
   const env = { ...process.env, TOOLGATE_TEST_COMMAND: command, TOOLGATE_URL: "", TOOLGATE_TOKEN: "" };
   const options = { cwd: pythonPackage, env, maxBuffer: 16 * 1_048_576 };
   try {
@@ -79,7 +80,7 @@ describe("the Python package", () => {
     await useWorkerExample(
       { url: wire.url, data: service.data, restart },
       {
-        ...{ page, program, folder: directory, toolgate: [process.execPath, join(root, "src/main.ts")] },
+        ...{ page, program, folder: directory, toolgate: [process.execPath, programEntry()] },
         command: [join(installed, "python"), join(pythonPackage, "examples/worker.py")],
       },
     );

@@ -6,6 +6,7 @@ import {
 } from "@modelcontextprotocol/client";
 import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
 import type { Principal, Service } from "../e2e/service.ts";
+import { programEntry } from "../main.ts";
 
 /** Eras of the protocol, by the versions that a client offers. */
 export const eras = ["legacy", "modern"] as const;
@@ -45,7 +46,7 @@ export async function connectStdio(
   const { who = "caller", args = [], cwd } = options;
   const transport = new StdioClientTransport({
     command: process.execPath,
-    args: [mainFile, "mcp", "--server", url, ...args],
+    args: [programEntry(), "mcp", "--server", url, ...args],
     env: { PATH: process.env.PATH ?? "", TOOLGATE_TOKEN: `${who}-token-for-tests` },
     stderr: "inherit",
     ...(cwd !== undefined && { cwd }),
@@ -59,8 +60,6 @@ export async function connectStdio(
   };
   return client;
 }
-
-const mainFile = new URL("../../src/main.ts", import.meta.url).pathname;
 
 /** Both ways to connect, by name. */
 export const transports = { http: connectHttp, stdio: connectStdio } as const;
