@@ -10,6 +10,7 @@ import { ours, peers } from "./competitors.ts";
 import { measureCopies } from "./copies.ts";
 import { measureCorpora } from "./corpora.ts";
 import { measureDurable } from "./durable/durable.ts";
+import { prepareEngines } from "./durable/engines.ts";
 import { type EventsPlan, measureEvents } from "./events.ts";
 import { measureFiles } from "./files.ts";
 import { type Goal, goalsTable } from "./goals.ts";
@@ -255,6 +256,8 @@ async function measureStarts(processes: Processes, print: Print): Promise<Goal[]
 
 /** Measures all that has a goal; what the parts print beside their goals goes to the terminal only. */
 async function measureGoals(processes: Processes): Promise<Goal[]> {
+  // Before anything: the run ends where they are missing, and their part comes late.
+  prepareEngines();
   const workers = quick ? shortWorkers.calls : fullWorkers.calls;
   const parts: (() => Promise<readonly Goal[]>)[] = [
     // First: a process that has measured much takes longer to start others.

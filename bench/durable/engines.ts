@@ -24,7 +24,7 @@ const installed = join(root, ".cache/durable");
 const restateServer = join(installed, "node_modules/@restatedev/restate-server-linux-x64/bin/restate-server");
 
 /** Takes the programs of the lock file from .cache; throws the line that installs them if others are there. */
-function preparePrograms(): void {
+export function prepareEngines(): void {
   const lock = (folder: string) => readFileSync(join(folder, "package-lock.json"), "utf8");
   if (!existsSync(restateServer) || lock(installed) !== lock(programs)) {
     const copy = `mkdir -p ${installed} && cp ${programs}/package*.json ${installed}`;
@@ -36,7 +36,7 @@ function preparePrograms(): void {
 
 /** Starts all of them; the control is a second service of ours. */
 export async function startEngines(processes: Processes): Promise<Engine[]> {
-  preparePrograms();
+  prepareEngines();
   return [
     await startOurs(processes, "Toolgate"),
     await startOurs(processes, "Toolgate, the control"),
