@@ -357,7 +357,8 @@ export const ErrorReason = {
 
   /**
    * ERROR_REASON_ALREADY_BEGUN (failed_precondition): BeginCall only: the call began before, by another request or by an
-   * earlier one whose response was lost and that had another `retry_key`, or none. An approval is given out once, so nothing may run. Metadata: `call_id`.
+   * earlier one whose response was lost and that had another `retry_key`, or none. An approval is given out once, so nothing may run.
+   * Metadata: `call_id`.
    *
    * @generated from enum value: ERROR_REASON_ALREADY_BEGUN = 43;
    */

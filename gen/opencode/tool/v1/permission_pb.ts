@@ -1271,7 +1271,8 @@ export const SignedAnswerSchema: GenMessage<SignedAnswer> = /*@__PURE__*/
 /**
  * PasskeyReceipt proves an answer: the assertion (WebAuthn) of a passkey whose challenge is the SHA-256 of
  * `toolgate-answer-v1`, the nonce, and the JSON of SignedAnswer with sorted keys, no spaces and all fields, but `times` only
- * if it is not 0: numbers for `outcome`, `expires` and `times`, lowerCamelCase names. `toolgate audit verify` checks it without the service.
+ * if it is not 0: numbers for `outcome`, `expires` and `times`, lowerCamelCase names. `toolgate audit verify` checks it without the
+ * service.
  *
  * @generated from message opencode.tool.v1.PasskeyReceipt
  */

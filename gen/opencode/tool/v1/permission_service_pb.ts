@@ -1519,9 +1519,9 @@ export const PermissionService: GenService<{
    * RespondToPermission settles one permission request. Of all answers, at all replicas, and the deadline exactly one
    * wins. OK means that this answer is durably recorded as the winner; where the request has a `need`, that it is recorded as
    * the vote of its person, which settles the request if it meets the need. A vote is OK after the settlement, too, if it is
-   * the same again. The same answer again (same `reply_id`, or none and the same principal) is OK. Other cases: any other second answer fails with ALREADY_ANSWERED and the
-   * winner; an expired or withdrawn request with ASK_CLOSED; a different `expected_digest` with ASK_CHANGED; "always"
-   * without an offer with NO_OFFER; edited arguments that do not fit the tool with INVALID_INPUT, and for a call that
+   * the same again. The same answer again (same `reply_id`, or none and the same principal) is OK. Other cases: any other second answer
+   * fails with ALREADY_ANSWERED and the winner; an expired or withdrawn request with ASK_CLOSED; a different `expected_digest` with
+   * ASK_CHANGED; "always" without an offer with NO_OFFER; edited arguments that do not fit the tool with INVALID_INPUT, and for a call that
    * already runs with NOT_EDITABLE; answers that do not fit the questions of the request with INVALID_ANSWERS; an
    * approval against the `need` of the request with NOT_ELIGIBLE, METHOD_TOO_WEAK, REASON_MISSING or NOT_SHOWN, checked in this order after
    * OWN_CALL. The person that made the call, and credentials that descend from it, are refused with OWN_CALL. An answer with the header
@@ -1599,8 +1599,8 @@ export const PermissionService: GenService<{
   },
   /**
    * RejectPermissions rejects all open permission requests of a session and its descendants, call by call, each in one
-   * step: every such call ends REJECTED, one that asks a question too. An answer of another principal meanwhile stands, and requests that are opened
-   * afterwards stay open. Requests that this credential must not answer (OWN_CALL) stay open too; CancelTool and
+   * step: every such call ends REJECTED, one that asks a question too. An answer of another principal meanwhile stands, and requests that
+   * are opened afterwards stay open. Requests that this credential must not answer (OWN_CALL) stay open too; CancelTool and
    * CloseSession end those calls.
    *
    * @generated from rpc opencode.tool.v1.PermissionService.RejectPermissions

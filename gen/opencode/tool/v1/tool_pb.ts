@@ -882,8 +882,8 @@ export type PermissionRequest = Message<"opencode.tool.v1.PermissionRequest"> & 
   /**
    * digest identifies what will run: tool definition, input, working directory, content of the file to change. An
    * answer may send it as `expected_digest`. If it no longer matches when the call would start, the approval does not
-   * count. A request never changes after it was opened, apart from its `votes` and `escalations`, so its id and this digest also name the view
-   * that was shown.
+   * count. A request never changes after it was opened, apart from its `votes` and `escalations`, so its id and this digest also name the
+   * view that was shown.
    *
    * @generated from field: string digest = 24;
    */
@@ -1336,8 +1336,8 @@ export type PermissionResponse = Message<"opencode.tool.v1.PermissionResponse"> 
   /**
    * input replaces the call's arguments; only with ONCE. They must fit the tool's schema, otherwise the answer fails
    * with INVALID_INPUT and the permission request stays open. All open permission requests of the call are settled
-   * EDITED, which voids their votes, and in the same step the call gets the new arguments and is planned and judged again: what they need is
-   * asked for, with its own preview, so that an edit approves nothing by itself. The call's result informs the model of
+   * EDITED, which voids their votes, and in the same step the call gets the new arguments and is planned and judged again: what they need
+   * is asked for, with its own preview, so that an edit approves nothing by itself. The call's result informs the model of
    * the change. Arguments equal to those of the call are not an edit. A call that asks questions is not edited
    * (NOT_EDITABLE): they are its arguments.
    *

@@ -975,8 +975,8 @@ export type ToolDefinition = Message<"opencode.tool.v1.ToolDefinition"> & {
 
   /**
    * definition_id is a hash of name, description, schemas, annotations and version; for a tool of a file also of its code
-   * and the local code that it imports, for a worker's of all that WorkerTool says. It is equal on every replica and after a restart. Send it
-   * with the calls that a model makes from this definition: if the tool has another definition by then, they end
+   * and the local code that it imports, for a worker's of all that WorkerTool says. It is equal on every replica and after a restart. Send
+   * it with the calls that a model makes from this definition: if the tool has another definition by then, they end
    * STALE_TOOL. It does not cover what hooks rewrite, nor text that ListTools appends to the description for the agent and
    * its workspace (the skills that there are): that names data, and a call that names what has gone fails by itself.
    *
@@ -3094,8 +3094,8 @@ export const ToolService: GenService<{
    * End of the stream. When the client ends its direction, calls without `execute` or `resume` are dropped, and the stream ends
    * OK after the last `ended`. When the stream is cut off (reset, lost connection, deadline, an error of the stream), calls
    * without `execute` are dropped, and for each of the others its `on_disconnect` decides: with CANCEL it is cancelled,
-   * otherwise it goes on. A drain of the replica ends the stream with DRAINING and cancels no call. To go on, open a stream, `open` each call with
-   * the same ids and send `resume` with the last sequence number seen; if `resume` fails with NO_SUCH_CALL, `execute` had
+   * otherwise it goes on. A drain of the replica ends the stream with DRAINING and cancels no call. To go on, open a stream, `open` each
+   * call with the same ids and send `resume` with the last sequence number seen; if `resume` fails with NO_SUCH_CALL, `execute` had
    * not arrived.
    *
    * @generated from rpc opencode.tool.v1.ToolService.StreamTools

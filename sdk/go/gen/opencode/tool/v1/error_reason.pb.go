@@ -168,7 +168,8 @@ const (
 	// or the call was removed after 7 days.
 	ErrorReason_ERROR_REASON_NO_SUCH_ASSIGNMENT ErrorReason = 42
 	// ERROR_REASON_ALREADY_BEGUN (failed_precondition): BeginCall only: the call began before, by another request or by an
-	// earlier one whose response was lost and that had another `retry_key`, or none. An approval is given out once, so nothing may run. Metadata: `call_id`.
+	// earlier one whose response was lost and that had another `retry_key`, or none. An approval is given out once, so nothing may run.
+	// Metadata: `call_id`.
 	ErrorReason_ERROR_REASON_ALREADY_BEGUN ErrorReason = 43
 	// ERROR_REASON_INVALID_ANSWERS (invalid_argument): the answers do not fit the questions of the permission request: they
 	// are missing, too many, or name an option that it does not have; or it has no questions. It stays open. Metadata:

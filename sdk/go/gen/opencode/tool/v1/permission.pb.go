@@ -2596,7 +2596,8 @@ func (x *SignedAnswer) GetTimes() uint32 {
 
 // PasskeyReceipt proves an answer: the assertion (WebAuthn) of a passkey whose challenge is the SHA-256 of
 // `toolgate-answer-v1`, the nonce, and the JSON of SignedAnswer with sorted keys, no spaces and all fields, but `times` only
-// if it is not 0: numbers for `outcome`, `expires` and `times`, lowerCamelCase names. `toolgate audit verify` checks it without the service.
+// if it is not 0: numbers for `outcome`, `expires` and `times`, lowerCamelCase names. `toolgate audit verify` checks it without the
+// service.
 type PasskeyReceipt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// credential_id is that of the passkey.

@@ -1756,8 +1756,8 @@ type PermissionRequest struct {
 	Expires float64 `protobuf:"fixed64,23,opt,name=expires,proto3" json:"expires,omitempty"`
 	// digest identifies what will run: tool definition, input, working directory, content of the file to change. An
 	// answer may send it as `expected_digest`. If it no longer matches when the call would start, the approval does not
-	// count. A request never changes after it was opened, apart from its `votes` and `escalations`, so its id and this digest also name the view
-	// that was shown.
+	// count. A request never changes after it was opened, apart from its `votes` and `escalations`, so its id and this digest also name the
+	// view that was shown.
 	Digest string `protobuf:"bytes,24,opt,name=digest,proto3" json:"digest,omitempty"`
 	// preview is the effect of the call; absent where it would reveal content that `read` does not allow.
 	Preview *Preview `protobuf:"bytes,25,opt,name=preview,proto3" json:"preview,omitempty"`
@@ -2468,8 +2468,8 @@ type PermissionResponse struct {
 	OfferId string `protobuf:"bytes,23,opt,name=offer_id,json=offerId,proto3" json:"offer_id,omitempty"`
 	// input replaces the call's arguments; only with ONCE. They must fit the tool's schema, otherwise the answer fails
 	// with INVALID_INPUT and the permission request stays open. All open permission requests of the call are settled
-	// EDITED, which voids their votes, and in the same step the call gets the new arguments and is planned and judged again: what they need is
-	// asked for, with its own preview, so that an edit approves nothing by itself. The call's result informs the model of
+	// EDITED, which voids their votes, and in the same step the call gets the new arguments and is planned and judged again: what they need
+	// is asked for, with its own preview, so that an edit approves nothing by itself. The call's result informs the model of
 	// the change. Arguments equal to those of the call are not an edit. A call that asks questions is not edited
 	// (NOT_EDITABLE): they are its arguments.
 	Input *structpb.Struct `protobuf:"bytes,24,opt,name=input,proto3,oneof" json:"input,omitempty"`

@@ -1948,8 +1948,8 @@ type ToolDefinition struct {
 	// name is the name that calls use.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// definition_id is a hash of name, description, schemas, annotations and version; for a tool of a file also of its code
-	// and the local code that it imports, for a worker's of all that WorkerTool says. It is equal on every replica and after a restart. Send it
-	// with the calls that a model makes from this definition: if the tool has another definition by then, they end
+	// and the local code that it imports, for a worker's of all that WorkerTool says. It is equal on every replica and after a restart. Send
+	// it with the calls that a model makes from this definition: if the tool has another definition by then, they end
 	// STALE_TOOL. It does not cover what hooks rewrite, nor text that ListTools appends to the description for the agent and
 	// its workspace (the skills that there are): that names data, and a call that names what has gone fails by itself.
 	DefinitionId string `protobuf:"bytes,2,opt,name=definition_id,json=definitionId,proto3" json:"definition_id,omitempty"`

@@ -116,8 +116,8 @@ type ToolServiceClient interface {
 	// End of the stream. When the client ends its direction, calls without `execute` or `resume` are dropped, and the stream ends
 	// OK after the last `ended`. When the stream is cut off (reset, lost connection, deadline, an error of the stream), calls
 	// without `execute` are dropped, and for each of the others its `on_disconnect` decides: with CANCEL it is cancelled,
-	// otherwise it goes on. A drain of the replica ends the stream with DRAINING and cancels no call. To go on, open a stream, `open` each call with
-	// the same ids and send `resume` with the last sequence number seen; if `resume` fails with NO_SUCH_CALL, `execute` had
+	// otherwise it goes on. A drain of the replica ends the stream with DRAINING and cancels no call. To go on, open a stream, `open` each
+	// call with the same ids and send `resume` with the last sequence number seen; if `resume` fails with NO_SUCH_CALL, `execute` had
 	// not arrived.
 	StreamTools(context.Context) *connect.BidiStreamForClient[v1.StreamToolsRequest, v1.StreamToolsResponse]
 	// BeginCall asks for a call that the sender runs itself: an agent with its own tools. It plans and judges the call like
@@ -424,8 +424,8 @@ type ToolServiceHandler interface {
 	// End of the stream. When the client ends its direction, calls without `execute` or `resume` are dropped, and the stream ends
 	// OK after the last `ended`. When the stream is cut off (reset, lost connection, deadline, an error of the stream), calls
 	// without `execute` are dropped, and for each of the others its `on_disconnect` decides: with CANCEL it is cancelled,
-	// otherwise it goes on. A drain of the replica ends the stream with DRAINING and cancels no call. To go on, open a stream, `open` each call with
-	// the same ids and send `resume` with the last sequence number seen; if `resume` fails with NO_SUCH_CALL, `execute` had
+	// otherwise it goes on. A drain of the replica ends the stream with DRAINING and cancels no call. To go on, open a stream, `open` each
+	// call with the same ids and send `resume` with the last sequence number seen; if `resume` fails with NO_SUCH_CALL, `execute` had
 	// not arrived.
 	StreamTools(context.Context, *connect.BidiStream[v1.StreamToolsRequest, v1.StreamToolsResponse]) error
 	// BeginCall asks for a call that the sender runs itself: an agent with its own tools. It plans and judges the call like
