@@ -1,40 +1,37 @@
 import { setImmediate } from "node:timers/promises";
 import { z } from "zod";
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
+import type { CallRef } from "../core/call-ref.ts";
 import { noteCall } from "./call-record.ts";
 import type { Engine } from "./engine.ts";
-import { callOf } from "./log.ts";
+import { callOf, readPage, readToEnd } from "./log.ts";
 import type { CallRecord } from "./ports.ts";
 import type { FormerRead, FormerRun, Running } from "./running.ts";
-
-const pageBytes = 1024 * 1024;
 
 /** Reads from the log what the runs of a call have emitted so far. */
 export async function readFormerRun(
   engine: Pick<Engine, "formerReads" | "store">,
-  { ref: { sessionId, callId }, openedSeq }: CallRecord,
+  { ref, openedSeq }: CallRecord,
 ): Promise<FormerRun> {
-  const read = engine.formerReads.get(sessionId) ?? startRead(engine, sessionId);
+  const read = engine.formerReads.get(ref.sessionId) ?? startRead(engine, ref);
   read.after = Math.min(read.after, openedSeq);
   const former = { output: undefined, shown: {}, files: [] };
-  read.former.set(callId, former);
+  read.former.set(ref.callId, former);
   await read.done;
   return former;
 }
 
-function startRead({ formerReads, store }: Pick<Engine, "formerReads" | "store">, sessionId: string): FormerRead {
+function startRead({ formerReads, store }: Pick<Engine, "formerReads" | "store">, ref: CallRef): FormerRead {
+  const { sessionId } = ref;
   const done = setImmediate().then(async () => {
     formerReads.delete(sessionId);
-    for (let { after } = read; ; ) {
-      const { events, lastSeq } = await store.readLog(sessionId, after, pageBytes);
+    const pages = readToEnd(sessionId, { seq: read.after }, (seq) => readPage(store, ref, seq));
+    for await (const { events } of pages)
       for (const each of events) {
         const former = read.former.get(callOf(each) ?? "");
         if (former) addEmitted(former, each);
         addFiles(read, each);
       }
-      after = Number(events.at(-1)?.seq ?? lastSeq);
-      if (after >= lastSeq) return;
-    }
   });
   const read: FormerRead = { after: Number.POSITIVE_INFINITY, former: new Map(), done };
   formerReads.set(sessionId, read);

@@ -1,28 +1,27 @@
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { Principal } from "../core/principal.ts";
-import { callOf, createBell } from "./log.ts";
-import type { EventLog, StoreMembership } from "./ports.ts";
-import { mayAccess, type Sessions } from "./sessions.ts";
+import { callOf, createBell, type Logs, readPage, readToEnd, type StoredPage } from "./log.ts";
+import type { Sessions } from "./sessions.ts";
 
 /** Feed of the events of all sessions. */
 export interface Feed<T> {
-  store: EventLog;
+  store: Logs;
   sessions: Pick<Sessions, "find" | "list">;
-  pages: FeedPages<T>;
+  /** Reads a page of a session's log; it is read and converted once for all readers that need it at the same time. */
+  pageAfter(session: Session, seq: number): Promise<FeedPage<T>>;
   /** Listeners of the readers for what no log has; `announceInFeed` calls them. */
   readonly listeners: Set<(session: Session, value: T) => void>;
 }
 
 /** Reader of a feed. */
 export interface FeedReader {
-  principal: Principal;
-  /** Selects sessions, of those that the principal may read. */
-  wants: (session: Session) => boolean;
+  /** Selects sessions, of those that the reader may read. */
+  sees: (session: Session) => boolean;
   /** Position, which moves on with each event. */
   position: FeedPosition;
-  /** True if the reader goes on from a position, which may be long ago. */
-  isResuming: boolean;
+  /** Principal of a reader that goes on from a position, which may be long ago. */
+  resumesAs?: Principal | undefined;
 }
 
 /**
@@ -63,21 +62,21 @@ export async function* followFeed<T>(
     bell.ring();
   });
   const listener = (session: Session, value: T) => {
-    if (!isSeen(reader, session)) return;
+    if (!reader.sees(session)) return;
     announced.push({ kind: "event", session, value });
     bell.ring();
   };
   feed.listeners.add(listener);
   try {
     yield { kind: "begin" };
-    if (reader.isResuming) yield* missedSessions(feed, reader, unread);
+    if (reader.resumesAs) yield* missedSessions(feed, reader, reader.resumesAs, unread);
     for (let beatAt = performance.now() + beatMs; ; ) {
       signal.throwIfAborted();
       yield* announced.splice(0);
       for (const [id, after] of [...unread]) {
         unread.delete(id);
         const session = (await feed.sessions.find(id))?.session;
-        if (session && isSeen(reader, session)) yield* newEvents(feed, reader, following, session, after);
+        if (session && reader.sees(session)) yield* newEvents(feed, reader, following, session, after);
       }
       if (unread.size > 0) continue;
       // News of sessions that the reader does not see must not delay it.
@@ -102,54 +101,46 @@ interface Following {
   readonly storeIds: Map<string, string>;
 }
 
-function isSeen({ principal, wants }: FeedReader, session: Session): boolean {
-  return mayAccess(principal, session, "read") && wants(session);
-}
-
 /** Yields a session's events after the position, or after a number if the position does not name the session. */
 async function* newEvents<T>(
-  { pages }: Feed<T>,
+  { pageAfter }: Feed<T>,
   { position }: FeedReader,
   { began, storeIds }: Following,
   session: Session,
   after: number,
 ): AsyncGenerator<FeedItem<T>, void> {
   const { id } = session;
-  for (let from = position.read.get(id)?.seq ?? after; ; ) {
-    const { events, firstSeq, lastSeq, storeId } = await pages.after(session, from);
-    const hasChanged = storeId !== (storeIds.get(id) ?? storeId);
+  const from = { seq: position.read.get(id)?.seq ?? after, storeId: storeIds.get(id) };
+  const read = (afterSeq: number) => pageAfter(session, afterSeq);
+  for await (const { events, seq: readTo, gap, storeId } of readToEnd(id, from, read)) {
     storeIds.set(id, storeId);
-    if (hasChanged || from > lastSeq || from + 1 < firstSeq) {
+    if (gap) {
       yield { kind: "gap", session };
-      from = hasChanged || from > lastSeq ? lastSeq : firstSeq - 1;
       // The reader starts again from what is stored, so nothing before counts as missed.
-      advancePosition(position, id, from, position.floor + 1);
-      if (from >= lastSeq) return;
+      advancePosition(position, id, readTo, position.floor + 1);
       continue;
     }
     for (const { seq, time, value } of events) {
-      from = seq;
       // News may name an earlier number than the first new one.
       if (!position.read.has(id) && time <= began) continue;
       advancePosition(position, id, seq, time);
       if (value !== undefined) yield { kind: "event", session, value };
     }
-    if (from >= lastSeq) return;
   }
 }
 
 /** Finds what a reader missed while it was away: yields the sessions that have no event yet, and adds the others to `unread`. */
 async function* missedSessions<T>(
   { store, sessions }: Feed<T>,
-  reader: FeedReader,
+  { position: { floor, read }, sees }: FeedReader,
+  principal: Principal,
   unread: Map<string, number>,
 ): AsyncGenerator<FeedItem<T>, void> {
-  const { floor, read } = reader.position;
   for (const [id, { seq }] of read) unread.set(id, seq);
   for (let before: string | undefined; ; ) {
-    const page = await sessions.list(reader.principal, { limit: listedSessions, ...(before && { before }) });
+    const page = await sessions.list(principal, { limit: listedSessions, ...(before && { before }) });
     for (const session of page) {
-      if (read.has(session.id) || !isSeen(reader, session)) continue;
+      if (read.has(session.id) || !sees(session)) continue;
       const lastSeq = Number(session.lastSeq);
       if (lastSeq === 0 && session.created > floor) yield { kind: "created", session };
       const after = lastSeq === 0 ? 0 : await lastSeqUpTo(store, session.id, floor, lastSeq);
@@ -163,7 +154,7 @@ async function* missedSessions<T>(
 const listedSessions = 500;
 
 /** Returns the number of a session's last event up to a time; 0 if all stored ones are later. */
-async function lastSeqUpTo(store: EventLog, id: string, time: number, lastSeq: number): Promise<number> {
+async function lastSeqUpTo(store: Logs, id: string, time: number, lastSeq: number): Promise<number> {
   const eventAfter = async (seq: number) => (await store.readLog(id, seq, 1)).events[0];
   const { events, firstSeq } = await store.readLog(id, lastSeq - 1, 1);
   if (events[0] === undefined || events[0].time <= time) return lastSeq;
@@ -239,44 +230,37 @@ interface FeedEvent<T> {
 }
 
 /** A page of a session's log in the form in which it is sent. */
-interface FeedPage<T> {
+interface FeedPage<T> extends StoredPage {
   readonly events: readonly FeedEvent<T>[];
-  readonly firstSeq: number;
-  readonly lastSeq: number;
-  /** Store that had the log; another one may have lost events. */
-  readonly storeId: string;
-}
-
-/** Pages of logs, each read and converted once for all readers that need it at the same time. */
-interface FeedPages<T> {
-  after(session: Session, seq: number): Promise<FeedPage<T>>;
 }
 
 /** Time for which a page is shared after it was read, in ms. News of its session end that earlier. */
 const sharedMs = 100;
-const pageBytes = 256 * 1024;
 
-/** Creates the pages of a replica. */
-export function createFeedPages<T>(
-  store: EventLog & Pick<StoreMembership, "storeIdOf">,
+/** Creates the feed of a replica; `convert` gives an event the form in which it is sent. */
+export function createFeed<T>(
+  { store, sessions }: Pick<Feed<T>, "store" | "sessions">,
   convert: (event: SessionEvent, session: Session) => Promise<T | undefined>,
-): FeedPages<T> {
+): Feed<T> {
   const shared = new Map<string, Map<number, Promise<FeedPage<T>>>>();
   // All listeners of a step are called before any reader that waits for it goes on.
   store.onNews(undefined, (id) => shared.delete(id));
 
   async function read(session: Session, seq: number): Promise<FeedPage<T>> {
-    const { events, firstSeq, lastSeq } = await store.readLog(session.id, seq, pageBytes);
-    const converted: FeedEvent<T>[] = [];
-    for (const [index, event] of events.entries()) {
-      const value = isReplaced(events, index) ? undefined : await convert(event, session);
-      converted.push({ seq: Number(event.seq), time: event.time, value });
+    const page = await readPage(store, { sessionId: session.id, root: session.rootSessionId }, seq);
+    const events: FeedEvent<T>[] = [];
+    for (const [index, event] of page.events.entries()) {
+      const value = isReplaced(page.events, index) ? undefined : await convert(event, session);
+      events.push({ seq: Number(event.seq), time: event.time, value });
     }
-    return { events: converted, firstSeq, lastSeq, storeId: store.storeIdOf(session.rootSessionId) };
+    return { ...page, events };
   }
 
   return {
-    after(session, seq) {
+    store,
+    sessions,
+    listeners: new Set(),
+    pageAfter(session, seq) {
       const pages = shared.get(session.id) ?? new Map<number, Promise<FeedPage<T>>>();
       shared.set(session.id, pages);
       const found = pages.get(seq);

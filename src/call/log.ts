@@ -3,7 +3,7 @@ import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { RequestError } from "../core/request-error.ts";
-import type { EventLog, OutputStore, SessionStore, StoreMembership } from "./ports.ts";
+import type { EventLog, LogPage, OutputStore, SessionStore, StoreMembership } from "./ports.ts";
 
 /** The next event, or without one a heartbeat of a quiet log; a reader resumes after `lastSeq`. */
 export interface FollowedEvent {
@@ -12,7 +12,52 @@ export interface FollowedEvent {
 }
 
 const pageBytes = 256 * 1024;
-const defaultHeartbeatMs = 15_000;
+/** Interval of heartbeats unless the reader names another one. */
+export const defaultHeartbeatMs = 15_000;
+
+/** Logs of sessions, and the store that has them. */
+export type Logs = Pick<EventLog, "onNews" | "readLog"> & Pick<StoreMembership, "storeIdOf">;
+
+/** A page of a log, its events in any form, with the store that had it: another one may have lost events. */
+export interface StoredPage extends Omit<LogPage, "events"> {
+  readonly events: readonly { readonly seq: number | bigint }[];
+  readonly storeId: string;
+}
+
+/** Reads a page of a session's log. */
+export async function readPage(
+  store: Logs,
+  { sessionId, root }: Pick<CallRef, "sessionId" | "root">,
+  afterSeq: number,
+) {
+  return { ...(await store.readLog(sessionId, afterSeq, pageBytes)), storeId: store.storeIdOf(root) };
+}
+
+/**
+ * Reads a log after a sequence number up to its end as it then is. Yields each page with the number up to which it was read. A gap
+ * before a page is the error of readers that need every event; for others reading goes on after what was lost.
+ */
+export async function* readToEnd<P extends StoredPage>(
+  sessionId: string,
+  from: { seq: number; storeId?: string | undefined },
+  read: (afterSeq: number) => Promise<P>,
+): AsyncGenerator<P & { seq: number; gap: RequestError | undefined }, void> {
+  for (let { seq, storeId } = from; ; ) {
+    const page = await read(seq);
+    const lost = changed(sessionId, storeId, page.storeId) ?? beyondEnd(sessionId, seq, page);
+    const gap = lost ?? trimmed(sessionId, seq, page);
+    const last = page.events.at(-1);
+    if (lost) seq = page.lastSeq;
+    else if (gap) seq = page.firstSeq - 1;
+    else if (last) seq = Number(last.seq);
+    // A store that omits events must not keep this loop from ever ending.
+    else if (seq < page.lastSeq)
+      throw new Error(`the log of session ${sessionId} ends at ${page.lastSeq}, and has no event after ${seq}`);
+    ({ storeId } = page);
+    yield { ...page, seq, gap };
+    if (seq >= page.lastSeq) return;
+  }
+}
 
 /**
  * Reads a session's log after a sequence number, then waits for more, until the signal is aborted (then it throws the
@@ -20,7 +65,7 @@ const defaultHeartbeatMs = 15_000;
  * calls only advance `lastSeq`. Output events name their bytes; `createFilling` adds them.
  */
 export async function* followLog(
-  calls: EventLog & Pick<StoreMembership, "storeIdOf">,
+  calls: Logs,
   {
     sessionId,
     root,
@@ -38,31 +83,27 @@ export async function* followLog(
 ): AsyncGenerator<FollowedEvent, never> {
   const bell = createBell();
   const storeId = calls.storeIdOf(root);
-  const checkStore = () => {
-    if (calls.storeIdOf(root) !== storeId) throw changed(sessionId, storeId, calls.storeIdOf(root));
+  const read = async (seq: number) => {
+    signal.throwIfAborted();
+    // While a failover is under way the log cannot be read.
+    const gap = changed(sessionId, storeId, calls.storeIdOf(root));
+    if (gap) throw gap;
+    return await readPage(calls, { sessionId, root }, seq);
   };
   const off = calls.onNews(sessionId, bell.ring);
   // A reader that resumes a quiet log gets a heartbeat at once, so that it knows that it is connected.
   let hasYielded = false;
   try {
     for (let lastSeq = afterSeq; ; ) {
-      signal.throwIfAborted();
-      // Before as well: while a failover is under way the log cannot be read.
-      checkStore();
-      const page = await calls.readLog(sessionId, lastSeq, pageBytes);
-      checkStore();
-      if (lastSeq > page.lastSeq) throw beyondEnd(sessionId, lastSeq, page, storeId);
-      if (lastSeq + 1 < page.firstSeq) throw trimmed(sessionId, lastSeq, page);
-      for (const event of page.events) {
-        lastSeq = Number(event.seq);
-        if (callId !== undefined && callOf(event) !== callId) continue;
-        yield { event, lastSeq };
-        hasYielded = true;
+      for await (const { events, gap } of readToEnd(sessionId, { seq: lastSeq, storeId }, read)) {
+        if (gap) throw gap;
+        for (const event of events) {
+          lastSeq = Number(event.seq);
+          if (callId !== undefined && callOf(event) !== callId) continue;
+          yield { event, lastSeq };
+          hasYielded = true;
+        }
       }
-      // A store that omits events must not keep this loop from ever waiting.
-      if (page.events.length === 0 && lastSeq < page.lastSeq)
-        throw new Error(`the log of session ${sessionId} ends at ${page.lastSeq}, and has no event after ${lastSeq}`);
-      if (lastSeq < page.lastSeq) continue;
       if (!hasYielded) yield { lastSeq };
       hasYielded = true;
       if ((await bell.wait(heartbeatMs, signal)) === "quiet") yield { lastSeq };
@@ -160,7 +201,9 @@ export function createBell() {
   };
 }
 
-function trimmed(sessionId: string, afterSeq: number, { firstSeq, lastSeq }: { firstSeq: number; lastSeq: number }) {
+/** Refuses a reader whose next event is not stored any more. */
+function trimmed(sessionId: string, afterSeq: number, { firstSeq, lastSeq }: StoredPage) {
+  if (afterSeq + 1 >= firstSeq) return undefined;
   return new RequestError(
     ErrorReason.HISTORY_TRIMMED,
     `the log of session ${sessionId} has numbers ${firstSeq} to ${lastSeq}, nothing to go on from after ${afterSeq}; watch with snapshot, or after ${Math.max(0, firstSeq - 1)}`,
@@ -168,8 +211,9 @@ function trimmed(sessionId: string, afterSeq: number, { firstSeq, lastSeq }: { f
   );
 }
 
-/** Refuses a reader that has seen more events than there are: a backup was restored, or another store has the session. */
-function changed(sessionId: string, before: string, now: string) {
+/** Refuses a reader of another store. */
+function changed(sessionId: string, before: string | undefined, now: string) {
+  if (before === undefined || before === now) return undefined;
   return new RequestError(
     ErrorReason.STORE_CHANGED,
     `the store of session ${sessionId} is ${now}, not ${before}: a failover may have lost events that were sent. Watch again with snapshot`,
@@ -177,7 +221,9 @@ function changed(sessionId: string, before: string, now: string) {
   );
 }
 
-function beyondEnd(sessionId: string, afterSeq: number, { lastSeq }: { lastSeq: number }, storeId: string) {
+/** Refuses a reader that has seen more events than there are: a backup was restored, or another store has the session. */
+function beyondEnd(sessionId: string, afterSeq: number, { lastSeq, storeId }: StoredPage) {
+  if (afterSeq <= lastSeq) return undefined;
   return new RequestError(
     ErrorReason.STORE_CHANGED,
     `the log of session ${sessionId} ends at ${lastSeq}, before ${afterSeq}: events were lost, and later ones have their numbers; watch with snapshot`,
@@ -223,9 +269,7 @@ interface Reader {
 }
 
 /** Creates waits over the logs of a store. */
-export function createWaits(
-  calls: EventLog & Pick<SessionStore, "getSession"> & Pick<StoreMembership, "storeIdOf">,
-): Waits {
+export function createWaits(calls: Logs & Pick<SessionStore, "getSession">): Waits {
   const readers = new Map<string, Reader>();
 
   function startReading({ sessionId, root }: CallRef): Reader {
@@ -276,7 +320,7 @@ export function createWaits(
 
 /** Reads the log from its end on and wakes the calls that an event is about. */
 async function readEvents(
-  calls: EventLog & Pick<SessionStore, "getSession"> & Pick<StoreMembership, "storeIdOf">,
+  calls: Logs & Pick<SessionStore, "getSession">,
   { sessionId, root }: Pick<CallRef, "sessionId" | "root">,
   { waiting, stop }: Reader,
   begin: () => void,

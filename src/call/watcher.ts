@@ -1,9 +1,10 @@
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
+import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskStore } from "../approval/ports.ts";
 import type { Principal } from "../core/principal.ts";
-import { createBell, snapshotEvent } from "./log.ts";
-import type { EventLog } from "./ports.ts";
+import { createFeed, type FeedItem, followFeed, positionAt } from "./feed.ts";
+import { defaultHeartbeatMs, type Logs, snapshotEvent } from "./log.ts";
 import { readsAll, type Sessions } from "./sessions.ts";
 
 /** An event of an ask, the mark after the snapshot, or with neither a heartbeat. */
@@ -26,25 +27,32 @@ export interface Watcher {
     principal: Principal,
     options: { sessionId: string; heartbeatMs?: number | undefined },
     signal: AbortSignal,
-  ): AsyncGenerator<WatchedAsk, never>;
+  ): AsyncGenerator<WatchedAsk>;
 }
 
 interface WatcherParts {
-  store: EventLog;
+  store: Logs;
   asks: Pick<AskStore, "openAsks">;
-  sessions: Pick<Sessions, "look" | "find">;
+  sessions: Pick<Sessions, "look" | "find" | "list">;
 }
 
-const defaultHeartbeatMs = 15_000;
-const pageBytes = 256 * 1024;
 const snapshotPage = 500;
 
 /** Creates the watcher of a replica. */
 export function createWatcher(parts: WatcherParts): Watcher {
+  // The log of a session also has the requests of its descendants.
+  const feed = createFeed(parts, async (event, { id }) =>
+    isAboutAsk(event) && event.event.value.sessionId === id ? event : undefined,
+  );
   return {
     visibility: (principal, sessionId) => askVisibility(parts, principal, sessionId),
-    async *watch(principal, { sessionId, heartbeatMs = defaultHeartbeatMs }, signal) {
-      return yield* watchAsks(parts, await askVisibility(parts, principal, sessionId), heartbeatMs, signal);
+    async *watch(principal, { sessionId, heartbeatMs: beatMs = defaultHeartbeatMs }, signal) {
+      const sees = await askVisibility(parts, principal, sessionId);
+      const reader = {
+        sees: ({ rootSessionId }: Session) => sees.root === undefined || rootSessionId === sees.root,
+        position: positionAt(0),
+      };
+      yield* askEvents(parts, sees, followFeed(feed, reader, { beatMs, signal }));
     },
   };
 }
@@ -59,55 +67,32 @@ async function askVisibility({ sessions }: WatcherParts, principal: Principal, s
   return Object.assign(sees, { root: opened?.session.rootSessionId });
 }
 
-/** State of one watch. */
-interface SessionNews {
-  /** Sessions with unread news. */
-  readonly unread: Set<string>;
-  /** Sequence number up to which a session with news was read. */
-  readonly readTo: Map<string, number>;
-}
-
-async function* watchAsks(
-  { store, asks }: WatcherParts,
+async function* askEvents(
+  { asks }: WatcherParts,
   sees: SeesAsk,
-  heartbeatMs: number,
-  signal: AbortSignal,
-): AsyncGenerator<WatchedAsk, never> {
-  const bell = createBell();
-  const news: SessionNews = { unread: new Set(), readTo: new Map() };
-  const off = store.onNews(undefined, (id, seq) => {
-    if (!news.readTo.has(id)) news.readTo.set(id, seq - 1);
-    news.unread.add(id);
-    bell.ring();
-  });
+  items: AsyncIterable<FeedItem<AskEvent>>,
+): AsyncGenerator<WatchedAsk> {
   /** Ids of the requests that were yielded and are not settled. */
   const open = new Set<string>();
-  try {
-    for await (const request of openRequests(asks, sees)) {
-      open.add(request.id);
-      const about = { case: "permissionAsked", value: request } as const;
-      yield { event: snapshotEvent(request.sessionId, 0, request.created, about) };
-    }
-    yield { snapshotEnd: true };
-    for (;;) {
-      for (const id of [...news.unread]) {
-        news.unread.delete(id);
-        for await (const event of askEvents(store, id, news)) {
-          if (event.event.case === "permissionAsked") {
-            if (open.has(event.event.value.id) || !(await sees(event.event.value))) continue;
-            open.add(event.event.value.id);
-            yield { event };
-          }
-          // A settlement of a request that was not yielded means nothing to this watcher.
-          if (isChange(event.event) && open.has(event.event.value.permissionId)) yield { event };
-          if (event.event.case === "permissionSettled" && open.delete(event.event.value.permissionId)) yield { event };
-        }
+  for await (const item of items) {
+    // Requests of a gap are in no event.
+    if (item.kind === "begin" || item.kind === "gap")
+      for await (const value of openRequests(asks, sees)) {
+        if (open.has(value.id)) continue;
+        open.add(value.id);
+        yield { event: snapshotEvent(value.sessionId, 0, value.created, { case: "permissionAsked", value }) };
       }
-      if (news.unread.size > 0) continue;
-      if ((await bell.wait(heartbeatMs, signal)) === "quiet") yield {};
-    }
-  } finally {
-    off();
+    if (item.kind === "begin") yield { snapshotEnd: true };
+    if (item.kind === "beat") yield {};
+    if (item.kind !== "event") continue;
+    const { case: about, value } = item.value.event;
+    if (about === "permissionAsked") {
+      if (open.has(value.id) || !(await sees(value))) continue;
+      open.add(value.id);
+      // A settlement of a request that was not yielded means nothing to this watcher.
+    } else if (!open.has(value.permissionId)) continue;
+    if (about === "permissionSettled") open.delete(value.permissionId);
+    yield { event: item.value };
   }
 }
 
@@ -125,29 +110,9 @@ async function* openRequests(asks: Pick<AskStore, "openAsks">, sees: SeesAsk): A
   }
 }
 
-type AskChange = Extract<SessionEvent["event"], { case: "permissionVoted" | "permissionEscalated" }>;
-type AskEvent = AskChange | Extract<SessionEvent["event"], { case: "permissionAsked" | "permissionSettled" }>;
+/** An event about a request. */
+type AskEvent = SessionEvent & { event: Extract<SessionEvent["event"], { case: `permission${string}` }> };
 
-function isChange(event: SessionEvent["event"]): event is AskChange {
-  return event.case === "permissionVoted" || event.case === "permissionEscalated";
-}
-
-function isAboutAsk(event: SessionEvent["event"]): event is AskEvent {
-  return event.case === "permissionAsked" || isChange(event) || event.case === "permissionSettled";
-}
-
-/** Yields the unread events of a session's log about its own requests. */
-async function* askEvents(store: EventLog, id: string, { unread, readTo }: SessionNews): AsyncGenerator<SessionEvent> {
-  for (;;) {
-    const page = await store.readLog(id, readTo.get(id) ?? 0, pageBytes);
-    for (const event of page.events) {
-      readTo.set(id, Number(event.seq));
-      const about = event.event;
-      if (isAboutAsk(about) && about.value.sessionId === id) yield event;
-    }
-    if (page.events.length > 0) continue;
-    // The next news name the number to go on from, unless they have arrived already.
-    if (!unread.has(id)) readTo.delete(id);
-    return;
-  }
+function isAboutAsk(event: SessionEvent): event is AskEvent {
+  return event.event.case?.startsWith("permission") === true;
 }

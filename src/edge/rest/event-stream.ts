@@ -5,6 +5,7 @@ import type { SessionEvent } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { type Feed, followFeed, parsePosition, positionAt, positionText } from "../../call/feed.ts";
 import type { StoreClock, StoreMembership } from "../../call/ports.ts";
+import { mayAccess } from "../../call/sessions.ts";
 import type { Principal } from "../../core/principal.ts";
 import { workspaceRoot } from "../../core/workspace-root.ts";
 import type { Response } from "../http/handler.ts";
@@ -66,8 +67,10 @@ export async function sendEventStream(
   for (const [name, value] of Object.entries(headers)) response.setHeader(name, value);
   try {
     unsent = `retry: ${retryMs}\n\n`;
-    const wants = (session: Session) => workspace === undefined || workspaceRoot(session.workspace) === workspace;
-    const reader = { principal, wants, position, isResuming: resumed !== undefined };
+    const sees = (session: Session) =>
+      mayAccess(principal, session, "read") &&
+      (workspace === undefined || workspaceRoot(session.workspace) === workspace);
+    const reader = { sees, position, resumesAs: resumed && principal };
     for await (const item of followFeed(feed, reader, { beatMs, signal })) {
       if (item.kind === "begin") {
         await send(server("connected"));

@@ -1,4 +1,4 @@
-import { createFeedPages } from "../../call/feed.ts";
+import { createFeed } from "../../call/feed.ts";
 import type { Store } from "../../call/ports.ts";
 import type { Sessions } from "../../call/sessions.ts";
 import { sessionFrames } from "./event-stream.ts";
@@ -16,6 +16,6 @@ export function createRestDomain({
   roots: RootDirectories;
 }): NonNullable<RestDoorOptions["rest"]> {
   const sources: EventSources = { calls, asks, outputs, roots };
-  const pages = createFeedPages(calls, (event, session) => sessionFrames(sources, event, session));
-  return { sources, sessions, store: calls, feed: { store: calls, sessions, pages, listeners: new Set() } };
+  const domain = { sources, sessions, store: calls };
+  return { ...domain, feed: createFeed(domain, (event, session) => sessionFrames(sources, event, session)) };
 }
