@@ -50,6 +50,7 @@ const allowed: Record<string, readonly string[]> = {
     "people",
     "reach/ports.ts",
     "tool/tool.ts",
+    "view/json-form/convert.ts",
   ],
   telemetry: ["call/attention.ts", "call/observer.ts", "call/ports.ts", "call/ports", "core", "tool/tool.ts"],
   store: ["approval/ports.ts", "call/ports.ts", "call/ports", "core", "people", "reach/ports.ts"],

@@ -1,7 +1,6 @@
 import type { SessionEvent, ToolOutput } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import {
   PermissionAction,
-  PermissionOutcome,
   type PermissionSettled,
   type Question,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
@@ -20,6 +19,7 @@ import type { CallRecordReader, OutputStore } from "../../call/ports.ts";
 import { isTerminal } from "../../call/state.ts";
 import { timeOfId } from "../../core/ids.ts";
 import { workspaceRoot } from "../../core/workspace-root.ts";
+import { partUpdated, permissionReplied, permissionUpdated } from "../../view/json-form/convert.ts";
 
 /** Directories of the workspace roots, by name. */
 export type RootDirectories = ReadonlyMap<string, string>;
@@ -158,17 +158,6 @@ export function permissionJson({
   };
 }
 
-/** Returns a permission request as clients of the first version of the API read it. */
-function oldPermissionJson(request: PermissionRequest) {
-  const { id, sessionId: sessionID, permission: type, patterns: pattern, metadata, tool, created, display } = request;
-  return {
-    ...{ id, type, pattern, sessionID, messageID: tool?.messageId ?? "", callID: tool?.callId ?? "" },
-    title: display.join("\n") || type,
-    metadata: { ...metadata, toolgate: shownJson(request) },
-    time: { created },
-  };
-}
-
 /** Returns what an approver should see in addition: how it is displayed, warnings, the deadline, and what "always" saves. */
 function shownJson({
   display,
@@ -198,13 +187,6 @@ function oneQuestionJson({ question, header, options, multiple, custom }: Questi
     multiple,
     custom,
   };
-}
-
-/** Returns the reply that a client shows for an outcome. */
-function replyOf(outcome: PermissionOutcome): "once" | "always" | "reject" {
-  if (outcome === PermissionOutcome.ALWAYS) return "always";
-  const goesOn = outcome === PermissionOutcome.ONCE || outcome === PermissionOutcome.EDITED;
-  return goesOn ? "once" : "reject";
 }
 
 /** Sources of the conversion of events. */
@@ -289,7 +271,7 @@ async function partEvents(
 }
 
 function partEvent(part: ToolPart, time: number, live?: LiveReport): RestEvent {
-  return { type: "message.part.updated", properties: { sessionID: part.sessionId, part: partJson(part, live), time } };
+  return partUpdated(part.sessionId, partJson(part, live), time);
 }
 
 /** Returns the running call with what it reports; nothing if it does not run any more. */
@@ -318,22 +300,19 @@ async function outputEnd(
 
 function askedEvents(request: PermissionRequest): RestEvent[] {
   if (request.question.length > 0) return [{ type: "question.asked", properties: questionJson(request) }];
+  const properties = permissionJson(request);
+  const { id, sessionID, metadata } = properties;
+  const older = permissionUpdated(request);
   return [
-    { type: "permission.asked", properties: permissionJson(request) },
-    { type: "permission.updated", properties: oldPermissionJson(request) },
+    { type: "permission.asked", properties },
+    { ...older, properties: { id, sessionID, metadata, ...older.properties } },
   ];
 }
 
-async function settledEvents(
-  { asks }: EventSources,
-  { permissionId: requestID, sessionId: sessionID, outcome, answers }: PermissionSettled,
-): Promise<RestEvent[]> {
+async function settledEvents({ asks }: EventSources, settled: PermissionSettled): Promise<RestEvent[]> {
+  const { permissionId: requestID, sessionId: sessionID, answers } = settled;
   const isQuestion = ((await asks.findAsk(requestID))?.request.question.length ?? 0) > 0;
-  if (!isQuestion) {
-    const reply = replyOf(outcome);
-    const properties = { sessionID, requestID, reply, permissionID: requestID, response: reply };
-    return [{ type: "permission.replied", properties }];
-  }
+  if (!isQuestion) return [permissionReplied(settled)];
   if (answers.length === 0) return [{ type: "question.rejected", properties: { sessionID, requestID } }];
   const given = answers.map(({ values }) => values);
   return [{ type: "question.replied", properties: { sessionID, requestID, answers: given } }];

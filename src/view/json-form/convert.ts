@@ -1,12 +1,17 @@
 import {
   type DescField,
   type DescMessage,
+  isMessage,
   type JsonObject,
   type JsonValue,
   type MessageShape,
   ScalarType,
   toJson,
 } from "@bufbuild/protobuf";
+import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import { PermissionOutcome, type PermissionSettled } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { isApproval } from "../outcomes.ts";
 
 /**
  * Writes a message in the JSON form, which opencode's clients read. It has the content of proto JSON with these differences:
@@ -15,7 +20,8 @@ import {
  * `optional` are always present.
  */
 export function toJsonForm<D extends DescMessage>(schema: D, message: MessageShape<D>): JsonObject {
-  return toForm(schema, objectOf(toJson(schema, message, { alwaysEmitImplicit: true }), schema.name));
+  const form = toForm(schema, objectOf(toJson(schema, message, { alwaysEmitImplicit: true }), schema.name));
+  return isMessage(message, SessionEventSchema) ? { ...form, ...opencodeForm(message, form) } : form;
 }
 
 /** The key of a field in the JSON form. */
@@ -32,10 +38,8 @@ function toForm(message: DescMessage, json: JsonObject): JsonObject {
     const written = writtenField(field, value);
     if (message.name === "ToolState") return objectOf(written, field.name);
     if (field.oneof?.name === "state") form.state = written;
-    else if (field.oneof?.name === "event") {
-      form.type = eventType(field.name);
-      form.properties = eventProperties(field.name, objectOf(written, field.name), form);
-    } else form[keyOf(field)] = written;
+    else if (field.oneof?.name === "event") Object.assign(form, { type: field.name, properties: written });
+    else form[keyOf(field)] = written;
   }
   return form;
 }
@@ -72,40 +76,34 @@ function objectOf(value: JsonValue | undefined, name: string): JsonObject {
   throw new Error(`${name} must be an object`);
 }
 
-/** opencode's names of the events that it has too; the others keep the names of the contract. */
-const opencodeNames: Readonly<Record<string, string>> = {
-  part: "message.part.updated",
-  permission_asked: "permission.updated",
-  permission_settled: "permission.replied",
-};
-
-/** The `type` of an event in the JSON form. */
-export const eventType = (name: string): string => opencodeNames[name] ?? name;
-
-/**
- * The `properties` of an event. Those of opencode's events have its fields, in the spelling of each of its clients, next to the
- * fields of the contract.
- */
-function eventProperties(name: string, content: JsonObject, entry: JsonObject): JsonObject {
-  const { sessionID = "", time = 0 } = entry;
-  if (name === "part") return { sessionID, part: content, time };
-  if (name === "permission_asked") return { ...content, ...permissionOf(content) };
-  if (name === "permission_settled") {
-    const reply = replyOf(content.outcome);
-    return { ...content, requestID: content.permissionID ?? "", reply, response: reply };
-  }
-  return content;
+/** Type and properties of an event that opencode has too: its fields are next to those of the contract. */
+function opencodeForm({ event, sessionId, time }: SessionEvent, { properties = {} }: JsonObject): JsonObject {
+  const withContract = (own: { type: string; properties: JsonObject }) => ({
+    ...own,
+    properties: { ...objectOf(properties, own.type), ...own.properties },
+  });
+  if (event.case === "part") return partUpdated(sessionId, properties, time);
+  if (event.case === "permissionAsked") return withContract(permissionUpdated(event.value));
+  return event.case === "permissionSettled" ? withContract(permissionReplied(event.value)) : {};
 }
 
-/** The fields of a request that earlier clients of opencode read. */
-function permissionOf({ permission = "", patterns = [], tool, created = 0 }: JsonObject): JsonObject {
-  const { messageID = "", callID = "" } = typeof tool === "object" && tool !== null && !Array.isArray(tool) ? tool : {};
-  const title = `${String(permission)} ${Array.isArray(patterns) ? patterns.join(", ") : ""}`.trimEnd();
-  return { type: permission, pattern: patterns, messageID, callID, title, time: { created } };
+/** Returns opencode's event of a part that has changed. */
+export function partUpdated<T>(sessionID: string, part: T, time: number) {
+  return { type: "message.part.updated", properties: { sessionID, part, time } };
 }
 
-/** The reply that opencode has for an outcome: what is not approved is rejected. */
-function replyOf(outcome: JsonValue | undefined): "once" | "always" | "reject" {
-  if (outcome === "always") return "always";
-  return outcome === "once" || outcome === "edited" ? "once" : "reject";
+/** Returns the event of a request for clients of opencode's first API, with the fields that only they read. */
+export function permissionUpdated({ permission, patterns, display, tool, created }: PermissionRequest) {
+  const { messageId: messageID = "", callId: callID = "" } = tool ?? {};
+  const title = display.join("\n") || `${permission} ${patterns.join(", ")}`.trimEnd();
+  const properties = { type: permission, pattern: patterns, messageID, callID, title, time: { created } };
+  return { type: "permission.updated", properties };
+}
+
+/** Returns opencode's event of a settlement in the spelling of each of its clients: what is not approved is rejected. */
+export function permissionReplied({ permissionId: requestID, sessionId: sessionID, outcome }: PermissionSettled) {
+  const approved = outcome === PermissionOutcome.ALWAYS ? "always" : "once";
+  const reply = isApproval(outcome) ? approved : "reject";
+  const properties = { sessionID, requestID, permissionID: requestID, reply, response: reply };
+  return { type: "permission.replied", properties };
 }

@@ -6,7 +6,16 @@ import {
   type JsonValue,
   type MessageShape,
 } from "@bufbuild/protobuf";
-import { eventType, keyOf } from "../../../src/view/json-form/convert.ts";
+import { keyOf } from "../../../src/view/json-form/convert.ts";
+
+const opencodeNames: Readonly<Record<string, string>> = {
+  part: "message.part.updated",
+  permission_asked: "permission.updated",
+  permission_settled: "permission.replied",
+};
+
+/** Returns the `type` of an event in the JSON form: opencode's name, or that of the contract if opencode has no such event. */
+export const eventType = (name: string): string => opencodeNames[name] ?? name;
 
 /** Reads a message in the JSON form, so that a test shows that the form has all of it. Ignores unknown keys; throws on invalid values. */
 export function fromJsonForm<D extends DescMessage>(schema: D, form: JsonObject): MessageShape<D> {

@@ -18,11 +18,12 @@ import {
   ToolStatePendingSchema,
   ToolStateRunningSchema,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { eventType, keyOf, toJsonForm } from "../../../src/view/json-form/convert.ts";
+import { keyOf, toJsonForm } from "../../../src/view/json-form/convert.ts";
 import * as schemas from "../../../src/view/json-form/schemas.ts";
 import { connect } from "../../e2e/clients.ts";
 import { nameOf, read } from "../../e2e/reading.ts";
 import { startService } from "../../e2e/service.ts";
+import { eventType } from "./from-json-form.ts";
 
 const folder = join(import.meta.dirname, "../../../gen/jsonschema");
 const files = readdirSync(folder);
