@@ -11,7 +11,7 @@ import type { Logger } from "../core/logger.ts";
 import { createServices } from "../edge/api/services.ts";
 import { startEdge } from "../edge/edge.ts";
 import type { Listener } from "../edge/http/listener.ts";
-import { createRestDomain } from "../edge/rest/rest-domain.ts";
+import { createRestDomain } from "../edge/rest/event-stream.ts";
 import type { Accounts } from "../people/accounts.ts";
 import type { CertificateCallers } from "../people/client-certificates.ts";
 import type { Credentials } from "../people/credentials.ts";

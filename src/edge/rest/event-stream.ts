@@ -3,19 +3,34 @@ import { once } from "node:events";
 import { constants } from "node:http2";
 import type { SessionEvent } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
-import { type Feed, followFeed, parsePosition, positionAt, positionText } from "../../call/feed.ts";
-import type { StoreClock, StoreMembership } from "../../call/ports.ts";
-import { mayAccess } from "../../call/sessions.ts";
+import { createFeed, type Feed, followFeed, parsePosition, positionAt, positionText } from "../../call/feed.ts";
+import type { Store, StoreClock, StoreMembership } from "../../call/ports.ts";
+import { mayAccess, type Sessions } from "../../call/sessions.ts";
 import type { Principal } from "../../core/principal.ts";
 import { workspaceRoot } from "../../core/workspace-root.ts";
 import type { Response } from "../http/handler.ts";
-import { type EventSources, type RestEvent, restEvents, sessionChange } from "./shapes.ts";
+import { type EventSources, type RestEvent, type RootDirectories, restEvents, sessionChange } from "./shapes.ts";
 
 /** State that all streams of a replica share. */
 export interface EventStreams {
   feed: Feed<EventFrames>;
   sources: EventSources;
   store: StoreClock & Pick<StoreMembership, "storeId">;
+}
+
+/** Creates the domain of the door over a store. */
+export function createRestDomain({
+  store: { calls, permissions: asks, outputs },
+  sessions,
+  roots,
+}: {
+  store: Store;
+  sessions: Sessions;
+  roots: RootDirectories;
+}): EventStreams & { sessions: Sessions } {
+  const sources: EventSources = { calls, asks, outputs, roots };
+  const domain = { sources, sessions, store: calls };
+  return { ...domain, feed: createFeed(domain, (event, session) => sessionFrames(sources, event, session)) };
 }
 
 /** A request for a stream. */
