@@ -219,7 +219,8 @@ async function openAndLaunch(
   }
 }
 
-function openStep(engine: Engine, call: CallToOpen, ready: Ready | undefined): OpenCallStep {
+/** Builds the step that opens a call, and starts it if it is ready. */
+export function openStep(engine: Engine, call: CallToOpen, ready: Ready | undefined): OpenCallStep {
   const { limits, replicaId } = engine;
   return {
     ...call,

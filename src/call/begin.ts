@@ -16,7 +16,7 @@ import { workspaceRoot } from "../core/workspace-root.ts";
 import { foreignName } from "../tool/foreign.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import { lexicalWorkspace } from "../tool/workspace.ts";
-import { callerOfRequest, checkAttach } from "./accept.ts";
+import { callerOfRequest, checkAttach, openStep } from "./accept.ts";
 import { isAskApproved } from "./asks.ts";
 import { checkLevels, checkSize } from "./check-size.ts";
 import { endFailedOver } from "./claims.ts";
@@ -207,7 +207,7 @@ async function openDelegated(
   use: ForeignUse,
   beginner: Beginner,
 ): Promise<Entered> {
-  const { limits, observer, registry, replicaId, store } = engine;
+  const { limits, observer, registry, store } = engine;
   await registry.refresh(workspaceRoot(opened.workspace.name));
   const prepared = await prepareStart(engine, call, atHost(opened, call));
   const ready = mayStart(engine, opened, call.part.agent) ? prepared : undefined;
@@ -216,13 +216,7 @@ async function openDelegated(
   const sent = performance.now();
   const { record, created } = await whileClaiming(engine, call.ref, () =>
     store.openCall({
-      ...call,
-      start: ready?.start,
-      decisions: ready && [ready.decision],
-      maxRepeats: ready?.maxRepeats,
-      owner: replicaId,
-      leaseMs: limits.leaseMs,
-      maxOpenCalls: limits.runningCalls,
+      ...openStep(engine, call, ready),
       delegated: ready && { assignment: beginner.assignment.hash, reportMs: limits.reportMs },
     }),
   );

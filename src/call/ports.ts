@@ -155,7 +155,15 @@ export interface CallRecordReader {
   /** Predicts `repeats` of the session's next call, if it is this request. */
   repeatsOf(sessionId: string, requestDigest: string): Promise<number>;
   /** Lists calls in the order of acceptance; `after` is the call id of the last one of the previous page. */
-  listCalls(filter: { sessionId: string; open?: boolean; after?: string; limit: number }): Promise<CallRecord[]>;
+  listCalls(filter: CallFilter): Promise<CallRecord[]>;
+}
+
+/** Calls of a session to list. */
+export interface CallFilter {
+  sessionId: string;
+  open?: boolean;
+  after?: string;
+  limit: number;
 }
 
 /** Sessions and their trees. */

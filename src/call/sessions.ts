@@ -185,7 +185,8 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
   };
 }
 
-function mayUseWorkspace({ workspaces }: Principal, root: string): boolean {
+/** True if the principal may act in the workspace root. */
+export function mayUseWorkspace({ workspaces }: Principal, root: string): boolean {
   return workspaces.includes("*") || workspaces.includes(root);
 }
 

@@ -10,8 +10,8 @@ export interface PeerProof {
   certificate?: string | undefined;
 }
 
-/** Certificates of a connection, PEM. */
-interface Certificates {
+/** PEM texts: the authority that signed the server's certificate, and a client certificate. */
+export interface Certificates {
   ca?: string;
   cert?: string;
   key?: string;

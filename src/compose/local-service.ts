@@ -27,23 +27,6 @@ import { within } from "../core/within.ts";
 import { reloadedSettings } from "./live-config.ts";
 import type { Server } from "./server.ts";
 
-/** A server that has started, as its first lines describe it. */
-export interface StartedServer {
-  url: string;
-  dataDirectory: string;
-  workspaces: ReadonlyMap<string, string>;
-  isTls: boolean;
-  isOpenToAll: boolean;
-  unattended: "wait" | "deny";
-  callerTokenFile?: string;
-  /** Facts about this machine that weaken the sandbox of commands. */
-  warnings: readonly string[];
-  /** True if this start replaced the approver token of an earlier version by its hash. */
-  adoptedApprover: boolean;
-  /** Creates a one-time code with which a person signs in; undefined without authentication. */
-  createSignInCode(): string | undefined;
-}
-
 /** Place of a service's store. */
 type TableFlags = { data?: string; config?: string };
 
@@ -97,7 +80,10 @@ function isInheritable(descriptor: number): boolean {
 const closeOnExec = 0o2000000;
 
 /** Serves until the process gets SIGTERM or SIGINT, then drains; a second signal ends the process at once. */
-export async function serveUntilStopped(flags: Flags, onStart: (started: StartedServer) => void): Promise<void> {
+export async function serveUntilStopped(
+  flags: Flags,
+  onStart: (started: ReturnType<typeof describeServer>) => void,
+): Promise<void> {
   const config = loadConfig(flags, readEnvironment());
   const log = createLogger({
     level: config.logLevel,
@@ -258,7 +244,8 @@ async function configOfEmbedded(data: string, flags: Flags): Promise<Config> {
   };
 }
 
-function describeServer(config: Config, { url, warnings, adoptedApprover, createSignInCode }: Server): StartedServer {
+/** Describes a server that has started, for its first lines. */
+function describeServer(config: Config, { url, warnings, adoptedApprover, createSignInCode }: Server) {
   const { dataDirectory, workspaces, tls, insecureNoAuth, unattended, callerTokenFile } = config;
   return {
     url,

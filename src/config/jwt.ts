@@ -21,8 +21,8 @@ export interface JwtSettings {
   readonly jwks?: { readonly keys: { kty: string }[] };
 }
 
-/** Place of the entries. */
-interface EntrySource {
+/** Place of settings. */
+export interface EntrySource {
   file: string;
   lineOf(path: readonly PropertyKey[]): number | undefined;
   workspaces: ReadonlyMap<string, string>;

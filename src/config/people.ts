@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import type { Role } from "../core/principal.ts";
 import { isSafeAddress } from "../core/safe-address.ts";
-import { isPublicIssuer } from "./jwt.ts";
+import { type EntrySource, isPublicIssuer } from "./jwt.ts";
 import { checkOutside } from "./paths.ts";
 import type { Settings } from "./schema.ts";
 import type { Token } from "./tokens.ts";
@@ -27,17 +27,10 @@ export interface GroupSettings {
   readonly claims: readonly { issuer: string; claim: string }[];
 }
 
-/** Place of the settings. */
-interface Source {
-  file: string;
-  lineOf(path: readonly PropertyKey[]): number | undefined;
-  workspaces: ReadonlyMap<string, string>;
-}
-
 type PeopleSettings = Pick<Settings, "oidc" | "role_map" | "group">;
 
 /** Reads identity providers, roles and groups; refuses what lets no one in, or everyone, by its line. */
-export function readPeople(settings: PeopleSettings, source: Source) {
+export function readPeople(settings: PeopleSettings, source: EntrySource) {
   checkRoleMap(settings, source);
   const oidc = Object.entries(settings.oidc).map(([name, provider]) => readProvider(name, provider, settings, source));
   const groups = Object.entries(settings.group).map(([name, { members, claims }]): GroupSettings => {
@@ -60,7 +53,7 @@ export function readPeople(settings: PeopleSettings, source: Source) {
 export function namePersons(
   tokens: readonly Token[],
   settings: Pick<Settings, "token" | "oidc">,
-  source: Source,
+  source: EntrySource,
 ): Token[] {
   return tokens.map((token, index) => {
     const named = settings.token[index]?.person;
@@ -74,7 +67,7 @@ function readProvider(
   name: string,
   { issuer, client_id, client_secret_file: secretFile, ...provider }: Settings["oidc"][string],
   { oidc, role_map }: PeopleSettings,
-  source: Source,
+  source: EntrySource,
 ): OidcSettings {
   const at = (key: string) => placeOf(source, ["oidc", name, key], `[oidc.${name}]`);
   if (!URL.canParse(issuer) || !isSafeAddress(issuer))
@@ -97,7 +90,7 @@ function readProvider(
   };
 }
 
-function checkRoleMap({ oidc, role_map }: PeopleSettings, source: Source): void {
+function checkRoleMap({ oidc, role_map }: PeopleSettings, source: EntrySource): void {
   for (const [index, { issuer, group }] of role_map.entries()) {
     const at = (key: string) => placeOf(source, ["role_map", index, key], "[[role_map]]");
     const provider = oidc[issuer];
@@ -134,7 +127,7 @@ function readSecret(file: string, at: string): string {
   throw new ConfigError(`${at} lets no one in: ${file} is empty; write the secret of the client there`);
 }
 
-function placeOf({ file, lineOf }: Source, path: readonly PropertyKey[], table: string): string {
+function placeOf({ file, lineOf }: EntrySource, path: readonly PropertyKey[], table: string): string {
   return `${file}:${lineOf(path) ?? lineOf(path.slice(0, -1)) ?? "?"}: ${table}`;
 }
 

@@ -1,5 +1,6 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { isObject } from "../core/json.ts";
 import { type InputUse, pathText, readCondition, usesInput } from "./condition.ts";
 import { type AskingTool, permissionsOf } from "./known-permissions.ts";
 import type { Rule } from "./rules.ts";
@@ -107,8 +108,4 @@ function typesOf({ type, enum: values, const: value }: JsonObject): string[] | u
     return named.map((each) => (each === "integer" ? "number" : each));
   const literals = Array.isArray(values) ? values : value === undefined ? [] : [value];
   return literals.length === 0 ? undefined : [...new Set(literals.map((each) => typeof each))];
-}
-
-function isObject(value: JsonValue | undefined): value is JsonObject {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }

@@ -84,23 +84,15 @@ const argument = (position: number) => 16 + 8 * position;
 
 const load = (value: number): Instruction => ({ code: 0x20, value });
 const end = (value: number): Instruction => ({ code: 0x06, value });
-const ifEqual = (value: number, body: readonly Instruction[]) => [{ code: 0x15, ifFalse: body.length, value }, ...body];
-const unlessEqual = (value: number, body: readonly Instruction[]) => [
-  { code: 0x15, ifTrue: body.length, value },
-  ...body,
-];
-const ifAtLeast = (value: number, body: readonly Instruction[]) => [
-  { code: 0x35, ifFalse: body.length, value },
-  ...body,
-];
-const unlessAnyBit = (value: number, body: readonly Instruction[]) => [
-  { code: 0x45, ifTrue: body.length, value },
-  ...body,
-];
-const ifAnyBit = (value: number, body: readonly Instruction[]) => [
-  { code: 0x45, ifFalse: body.length, value },
-  ...body,
-];
+/** Makes an instruction that skips its body in one of its two cases. */
+const jump =
+  (code: number, skips: "ifTrue" | "ifFalse") =>
+  (value: number, body: readonly Instruction[]): Instruction[] => [{ code, [skips]: body.length, value }, ...body];
+const ifEqual = jump(0x15, "ifFalse");
+const unlessEqual = jump(0x15, "ifTrue");
+const ifAtLeast = jump(0x35, "ifFalse");
+const unlessAnyBit = jump(0x45, "ifTrue");
+const ifAnyBit = jump(0x45, "ifFalse");
 
 /**
  * Permits a call unless its mode has a set-ID bit: such a file would run as the user of the service, whichever user starts it, also

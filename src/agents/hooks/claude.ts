@@ -5,7 +5,7 @@ import {
   cutOutput,
   type DelegatedResult,
   type DelegatedUse,
-  type DelegationContext,
+  type HookContext,
   isEdited,
   recentDecision,
   reportResult,
@@ -13,14 +13,8 @@ import {
   type UseDecision,
 } from "./delegate.ts";
 
-/** Dependencies of a hook of Claude Code. */
-export interface ClaudeContext extends DelegationContext {
-  /** Checks whether a tool is one of our own MCP server; the service judges its calls itself. */
-  isOwnTool(tool: string): Promise<boolean>;
-}
-
 /** Answers a hook with the JSON that Claude Code expects. */
-export async function answerClaude(context: ClaudeContext, hook: ClaudeHook): Promise<JsonObject> {
+export async function answerClaude(context: HookContext, hook: ClaudeHook): Promise<JsonObject> {
   switch (hook.event) {
     case "PreToolUse":
       if (await context.isOwnTool(hook.tool))
@@ -66,7 +60,7 @@ export function denialText(decision: Exclude<UseDecision, { case: "begun" }>): s
 }
 
 /** A use that waits is deferred only if a program will resume the session: Claude Code ends then. */
-async function preToolUseAnswer(context: ClaudeContext, hook: ClaudeHook): Promise<JsonObject> {
+async function preToolUseAnswer(context: HookContext, hook: ClaudeHook): Promise<JsonObject> {
   const { memory } = context;
   const resumer = await memory.get(resumerKey(hook.sessionId));
   const defers = resumer !== undefined && resumer.ageMs < maxResumerAgeMs;

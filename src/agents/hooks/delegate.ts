@@ -51,6 +51,12 @@ export interface DelegationContext {
   endsAt: number;
 }
 
+/** Dependencies of a hook. */
+export interface HookContext extends DelegationContext {
+  /** Checks whether a tool is one of our own MCP server; the service judges its calls itself. */
+  isOwnTool(tool: string): Promise<boolean>;
+}
+
 /** The approval was given out to another request for the same use. */
 export class AlreadyBegunError extends Error {
   override name = "AlreadyBegunError";

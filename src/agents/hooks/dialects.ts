@@ -7,7 +7,7 @@ import {
   cutOutput,
   type DelegatedResult,
   type DelegatedUse,
-  type DelegationContext,
+  type HookContext,
   isEdited,
   rememberLast,
   reportResult,
@@ -38,16 +38,10 @@ export interface Dialect {
   ownToolName(tool: string, mcpName: string): string | undefined;
 }
 
-/** Dependencies of such a hook. */
-export interface DialectContext extends DelegationContext {
-  /** Checks whether a tool is one of our own MCP server; the service judges its calls itself. */
-  isOwnTool(tool: string): Promise<boolean>;
-}
-
 /** Answers a hook: undefined if the agent wants no answer. */
 export async function answerTool(
   dialect: Dialect,
-  context: DialectContext,
+  context: HookContext,
   { isBefore, use, result }: ToolHook,
 ): Promise<JsonObject | undefined> {
   if (!isBefore) {

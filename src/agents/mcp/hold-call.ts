@@ -1,7 +1,8 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { PermissionRequest, ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { isUnreachable } from "../../client/resume-stream.ts";
 import { untilAborted } from "../../core/within.ts";
-import { isLostConnection, isNotRunning } from "./toolgate-api.ts";
+import { isLostConnection } from "./toolgate-api.ts";
 
 /** A call as it was seen last. */
 export interface McpCallView {
@@ -80,7 +81,7 @@ export async function holdCall(
       isLost = false;
     } catch (error) {
       if (signal.aborted) return { view, isLost };
-      if (!isLostConnection(error) || (isFirst && isNotRunning(error))) throw error;
+      if (!isLostConnection(error) || (isFirst && isUnreachable(error))) throw error;
       isLost = true;
       await sleep(Math.min(left(), retryMs), undefined, { signal }).catch(() => undefined);
     }

@@ -9,12 +9,13 @@ import {
   type ServerContext,
 } from "@modelcontextprotocol/server";
 import { StdioServerTransport, serveStdio } from "@modelcontextprotocol/server/stdio";
+import { isUnreachable } from "../../client/resume-stream.ts";
 import { callMcpTool, type ToolsAnswer, type ToolsCall } from "./call-tool.ts";
 import { listMcpTools } from "./list-tools.ts";
 import { clientOf, type McpClient, type McpSession, unnamedClient } from "./mcp-session.ts";
 import { waitToolName } from "./open-call-result.ts";
 import { outputTemplates, readOutputResource } from "./output-resources.ts";
-import { apiFailureText, isNotRunning, type ToolgateApi } from "./toolgate-api.ts";
+import { apiFailureText, type ToolgateApi } from "./toolgate-api.ts";
 import type { UncollectedCalls } from "./uncollected-calls.ts";
 import { progressTo } from "./watch-reports.ts";
 
@@ -105,7 +106,7 @@ const instructions = [
 /** Throws a failure in the form of the protocol. */
 export function toProtocolError(error: unknown): never {
   if (error instanceof ProtocolError) throw error;
-  const text = isNotRunning(error)
+  const text = isUnreachable(error)
     ? "Toolgate is not running: start it with `npx toolgate serve`"
     : apiFailureText(error);
   throw new ProtocolError(ProtocolErrorCode.InternalError, text);

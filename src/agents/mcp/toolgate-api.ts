@@ -29,14 +29,6 @@ export function isLostConnection(error: unknown): boolean {
   return [Code.Unavailable, Code.Aborted, Code.Canceled, Code.DeadlineExceeded].includes(error.code);
 }
 
-/** Checks for a connection that was never made: nothing listens at the address, so that nothing was sent. */
-export function isNotRunning(error: unknown): boolean {
-  if (!(error instanceof ConnectError) || error.code !== Code.Unavailable) return false;
-  for (let cause: unknown = error.cause; cause instanceof Error; cause = cause.cause)
-    if ("code" in cause && ["ECONNREFUSED", "ENOTFOUND", "ENOENT"].includes(String(cause.code))) return true;
-  return false;
-}
-
 /** Returns the text of a failure for the model, with the reason by which documentation describes it. */
 export function apiFailureText(error: unknown): string {
   if (!(error instanceof ConnectError)) return "Toolgate failed unexpectedly; see its log.";

@@ -12,13 +12,15 @@ import {
 } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { ToolRegistration } from "../../../gen/opencode/tool/v1/worker_pb.ts";
 import { isLoopback } from "../../client/find-token.ts";
+import type { Certificates } from "../../client/verified-socket.ts";
 import { pagesOf } from "../../core/pages-of.ts";
 import { channelState } from "../../view/notices.ts";
 import { countOf } from "../../view/quantities.ts";
 import { workerState } from "../../view/workers.ts";
 import { withServer } from "../command.ts";
+import { allConnectors } from "../connect/check-connector.ts";
 import { findServerToken, type ServerConnection } from "../connection/connection.ts";
-import { type Certificates, readCertificates } from "../connection/server-address.ts";
+import { readCertificates } from "../connection/server-address.ts";
 import type { CliContext } from "../context.ts";
 import { type CheckFinding, failedCheck, findingsOf, ok, warning, writeFindings } from "../view/findings.ts";
 import { durationOf, momentOf, wordOf } from "../view/words.ts";
@@ -208,11 +210,6 @@ function approvalFindings({ enforcement }: GetServerInfoResponse): CheckFinding[
   const isEnforced = enforcement?.state === EnforcementState.ENFORCED;
   if (isEnforced) return [ok("approvals", "enforced for programs of your user on this machine")];
   return [warning("approvals", `advisory: ${enforcement?.reason ?? ""}`)];
-}
-
-async function allConnectors({ agents }: ServerConnection): Promise<Connector[]> {
-  const pages = await Array.fromAsync(pagesOf((page) => agents.listConnectors(page)));
-  return pages.flatMap(({ connectors }) => connectors);
 }
 
 function connectorFinding({ kind, place, enforcement }: Connector): CheckFinding {

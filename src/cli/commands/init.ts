@@ -3,12 +3,12 @@ import { existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { homedir } from "node:os";
 import { dirname, join, resolve } from "node:path";
-import { createInterface } from "node:readline/promises";
 import { promisify } from "node:util";
 import { type Command, Option } from "commander";
 import { withScreen } from "../command.ts";
 import type { CliContext, CliProcess } from "../context.ts";
 import { UsageError } from "../failure/command-error.ts";
+import { askAtTerminal, isYes } from "../terminal/confirm.ts";
 import { hasTerminal } from "../terminal/prompt.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 
@@ -91,7 +91,7 @@ async function askForPreset(io: CliProcess): Promise<PresetName> {
     "  2  none: each command asks, until your rules allow it",
     "[1/2] ",
   ].join("\n");
-  const answer = await ask(io, question);
+  const answer = await askAtTerminal(io, question);
   const chosen = presets.find((name, i) => answer === name || answer === String(i + 1));
   if (chosen === undefined) throw new UsageError(`there is no preset "${answer}"`, "answer 1 or 2");
   return chosen;
@@ -113,16 +113,7 @@ async function chooseHosts(
     ...lines,
     "Let contained commands install packages from them? [y/N] ",
   ];
-  return /^y(es)?$/i.test(await ask(io, question.map(terminalLine).join("\n"))) ? hosts : [];
-}
-
-async function ask(io: CliProcess, question: string): Promise<string> {
-  const reader = createInterface({ input: io.stdin, output: io.stderr });
-  try {
-    return (await reader.question(question)).trim();
-  } finally {
-    reader.close();
-  }
+  return isYes(await askAtTerminal(io, question.map(terminalLine).join("\n"))) ? hosts : [];
 }
 
 /** Writes the configuration. What is not chosen stands there as a comment. */

@@ -2,7 +2,6 @@ import { on, once } from "node:events";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { hostname, userInfo } from "node:os";
-import { createInterface } from "node:readline/promises";
 import { setTimeout as delay } from "node:timers/promises";
 import type { Command } from "commander";
 import { CreateCodeResponseSchema, type SignInResponse } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
@@ -15,6 +14,7 @@ import { readCertificates, serverUrl } from "../connection/server-address.ts";
 import type { CliContext, CliProcess } from "../context.ts";
 import { UsageError } from "../failure/command-error.ts";
 import { commandFailure } from "../failure/failure.ts";
+import { askAtTerminal } from "../terminal/confirm.ts";
 import { hasTerminal } from "../terminal/prompt.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
@@ -175,23 +175,14 @@ function readSignIn(given: string): { server?: string; code: string } {
 async function askForCode(io: CliProcess): Promise<string> {
   if (!hasTerminal(io))
     throw new UsageError("there is no terminal to ask for the code", "name it: toolgate login CODE");
-  return await ask(io, "code or link › ");
+  return await askAtTerminal(io, "code or link › ");
 }
 
 /** Asks a new person, whom the code did not name, for the name that records show. */
 async function askName(person: Person, { people }: ServerConnection, io: CliProcess): Promise<Person> {
-  const name = hasTerminal(io) ? (await ask(io, `your name, as others see it [${person.name}] › `)).trim() : "";
+  const name = hasTerminal(io) ? await askAtTerminal(io, `your name, as others see it [${person.name}] › `) : "";
   if (name === "") return person;
   return (await people.renamePerson({ id: person.id, name })).person?.person ?? person;
-}
-
-async function ask(io: CliProcess, question: string): Promise<string> {
-  const reader = createInterface({ input: io.stdin, output: io.stderr });
-  try {
-    return await reader.question(question);
-  } finally {
-    reader.close();
-  }
 }
 
 const loginAdvice =

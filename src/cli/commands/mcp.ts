@@ -2,9 +2,10 @@ import type { Command } from "commander";
 import { watchToolList } from "../../agents/mcp/list-tools.ts";
 import { createMcpServer, serveMcpOverStdio, stdioAborts } from "../../agents/mcp/mcp-server.ts";
 import { type McpClient, type McpSession, openMcpSession } from "../../agents/mcp/mcp-session.ts";
-import { isNotRunning, reasonOf, type ToolgateApi } from "../../agents/mcp/toolgate-api.ts";
+import { reasonOf, type ToolgateApi } from "../../agents/mcp/toolgate-api.ts";
 import { createUncollectedCalls } from "../../agents/mcp/uncollected-calls.ts";
 import { isLoopback } from "../../client/find-token.ts";
+import { isUnreachable } from "../../client/resume-stream.ts";
 import { newClientId, withScreen } from "../command.ts";
 import { connectServer, findServerToken, type ServerConnection } from "../connection/connection.ts";
 import { readCertificates, type ServerOptions, serverUrl } from "../connection/server-address.ts";
@@ -89,7 +90,7 @@ function reconnectingApi(open: () => ServerConnection): ToolgateApi & { close():
     try {
       return await request(connection);
     } catch (error) {
-      if (current === connection && (isNotRunning(error) || reasonOf(error) === "UNAUTHENTICATED")) {
+      if (current === connection && (isUnreachable(error) || reasonOf(error) === "UNAUTHENTICATED")) {
         current = undefined;
         connection.close();
       }

@@ -2,7 +2,6 @@ import { execFile, spawn } from "node:child_process";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { hostname, type NetworkInterfaceInfo, networkInterfaces, userInfo } from "node:os";
 import { resolve } from "node:path";
-import { createInterface } from "node:readline/promises";
 import { setTimeout as delay } from "node:timers/promises";
 import { promisify } from "node:util";
 import { type Command, Option } from "commander";
@@ -17,7 +16,7 @@ import { readCertificates, serverUrl } from "../connection/server-address.ts";
 import type { CliContext, CliProcess, ServeFlags } from "../context.ts";
 import { CommandError, exitCodes, UsageError } from "../failure/command-error.ts";
 import { commandFailure, errorInfoOf } from "../failure/failure.ts";
-import { confirmAtTerminal } from "../terminal/confirm.ts";
+import { askAtTerminal, confirmAtTerminal } from "../terminal/confirm.ts";
 import { hasTerminal } from "../terminal/prompt.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
@@ -142,17 +141,8 @@ async function chooseAddress(io: CliProcess, flags: SetupFlags): Promise<string>
   }
   const lines = found.map(({ url, needs }, index) => `  ${index + 1}  ${url}  needs ${needs}`);
   const question = ["At which address does the phone reach the service?", ...lines, "Number, or another address › "];
-  const answer = await ask(io, question.map(terminalLine).join("\n"));
+  const answer = await askAtTerminal(io, question.map(terminalLine).join("\n"));
   return found[Number(answer) - 1]?.url ?? answer;
-}
-
-async function ask(io: CliProcess, question: string): Promise<string> {
-  const reader = createInterface({ input: io.stdin, output: io.stderr });
-  try {
-    return (await reader.question(question)).trim();
-  } finally {
-    reader.close();
-  }
 }
 
 interface Place extends SetupFlags {

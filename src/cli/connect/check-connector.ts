@@ -6,11 +6,10 @@ import type { Connector } from "../../../gen/opencode/tool/v1/agent_service_pb.t
 import { type Enforcement, EnforcementState } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { agentFacts } from "../../agents/hooks/agent-facts.ts";
 import { connectVerified } from "../../client/connect.ts";
-import { openVerifiedSocket } from "../../client/verified-socket.ts";
+import { type Certificates, openVerifiedSocket } from "../../client/verified-socket.ts";
 import { pagesOf } from "../../core/pages-of.ts";
 import { readIfExists } from "../../core/read-if-exists.ts";
 import type { ServerConnection } from "../connection/connection.ts";
-import type { Certificates } from "../connection/server-address.ts";
 import { commandFailure } from "../failure/failure.ts";
 import { hookPrograms } from "./agent-files.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";

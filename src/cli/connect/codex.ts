@@ -3,6 +3,7 @@ import { once } from "node:events";
 import { createInterface } from "node:readline";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { z } from "zod";
+import { isObject } from "../../core/json.ts";
 import { within } from "../../core/within.ts";
 import { CommandError, exitCodes } from "../failure/command-error.ts";
 import { type AgentUser, agentEnvironment } from "./agent-user.ts";
@@ -95,12 +96,9 @@ async function ownValues(call: Call, edits: readonly CodexEdit[]): Promise<Codex
   const at = (keyPath: string) =>
     keyPath
       .split(".")
-      .reduce<JsonValue | undefined>((value, key) => (isTable(value) ? value[key] : undefined), own as JsonObject);
+      .reduce<JsonValue | undefined>((value, key) => (isObject(value) ? value[key] : undefined), own as JsonObject);
   return edits.map(({ keyPath }) => ({ keyPath, value: at(keyPath) ?? null }));
 }
-
-const isTable = (value: JsonValue | undefined): value is JsonObject =>
-  typeof value === "object" && value !== null && !Array.isArray(value);
 
 async function write(call: Call, edits: readonly CodexEdit[]): Promise<void> {
   const replacing = edits.map(({ keyPath, value }) => ({ keyPath, value, mergeStrategy: "replace" }));

@@ -3,8 +3,9 @@ import { connectWith, type ToolgateClient } from "../../client/connect.ts";
 import { defaultUrl } from "../../client/find-server.ts";
 import { callerTokenFileOf, findToken, isLoopback, type TokenRole } from "../../client/find-token.ts";
 import { loginFileOf } from "../../client/stored-logins.ts";
+import type { Certificates } from "../../client/verified-socket.ts";
 import { UsageError } from "../failure/command-error.ts";
-import { type Certificates, type ServerOptions, serverUrl } from "./server-address.ts";
+import { type ServerOptions, serverUrl } from "./server-address.ts";
 
 export type { TokenRole } from "../../client/find-token.ts";
 

@@ -1,5 +1,6 @@
 import { readFileSync } from "node:fs";
 import { defaultUrl } from "../../client/find-server.ts";
+import type { Certificates } from "../../client/verified-socket.ts";
 import { UsageError } from "../failure/command-error.ts";
 
 /** The options that name the server and the credentials. */
@@ -7,13 +8,6 @@ export interface ServerOptions {
   server?: string;
   token?: string;
   tokenFile?: string;
-  ca?: string;
-  cert?: string;
-  key?: string;
-}
-
-/** PEM texts: the authority that signed the server's certificate, and a client certificate. */
-export interface Certificates {
   ca?: string;
   cert?: string;
   key?: string;

@@ -9,13 +9,21 @@ export interface PolicyPlace {
   readonly value: string;
 }
 
-/** Selects an agent; the first option is the session's agent, or `build` without a session. */
-export function AgentPicker({ connection, agent }: { connection: ConsoleConnection; agent: Signal<string> }) {
+/** Selects an agent; the first option is the session's agent, or `build` without a session, unless `first` names another meaning. */
+export function AgentPicker({
+  connection,
+  agent,
+  first = "build, or the agent of the session",
+}: {
+  connection: ConsoleConnection;
+  agent: Signal<string>;
+  first?: string;
+}) {
   return (
     <label class="labelled">
       <span>Agent</span>
       <select value={agent.value} onChange={({ currentTarget }) => (agent.value = currentTarget.value)}>
-        <option value="">build, or the agent of the session</option>
+        <option value="">{first}</option>
         {connection.server.agents.map((name) => (
           <option key={name} value={name}>
             {visibleText(name)}

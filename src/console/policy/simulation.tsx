@@ -8,6 +8,7 @@ import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import { failureText } from "../shell/load.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
+import { AgentPicker } from "./place.tsx";
 
 /** Tries the rules of a file on recorded decisions. Nothing is applied. */
 export function TryRules({ connection }: PageProps) {
@@ -80,17 +81,7 @@ export function TryRules({ connection }: PageProps) {
               onInput={({ currentTarget }) => (days.value = currentTarget.value)}
             />
           </label>
-          <label class="labelled">
-            <span>Agent</span>
-            <select value={agent.value} onChange={({ currentTarget }) => (agent.value = currentTarget.value)}>
-              <option value="">all</option>
-              {connection.server.agents.map((name) => (
-                <option key={name} value={name}>
-                  {visibleText(name)}
-                </option>
-              ))}
-            </select>
-          </label>
+          <AgentPicker connection={connection} agent={agent} first="all" />
         </div>
         <div class="actions">
           <button type="submit" class="primary" aria-disabled={isRunning}>

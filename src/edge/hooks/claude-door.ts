@@ -12,7 +12,6 @@ import { waitToolName } from "../../agents/mcp/open-call-result.ts";
 import { apiFailureText, reasonOf } from "../../agents/mcp/toolgate-api.ts";
 import { pagesOf } from "../../core/pages-of.ts";
 import { type Authenticate, checkRole, rolesFor } from "../api/access.ts";
-import { clientLeft } from "../api/request-failure.ts";
 import {
   type ConnectionPeer,
   createConnectionPeer,
@@ -20,6 +19,7 @@ import {
   type Request,
   type Response,
   sendWhole,
+  signalOfLeaving,
 } from "../http/handler.ts";
 import type { ByteBudget } from "../http/socket-limits.ts";
 import { createLocalApi, type LocalApiOptions } from "../mcp/local-api.ts";
@@ -77,12 +77,9 @@ async function answerHook(
   const { authorization } = request.headers;
   const principal = authenticate({ get: (name) => (name === "authorization" ? (authorization ?? null) : null) });
   checkRole(principal, rolesFor(ToolService.method.beginCall), path);
-  const left = new AbortController();
-  response.once("close", () => {
-    if (!response.writableEnded) left.abort(clientLeft());
-  });
+  const left = signalOfLeaving(response);
   const hook = read(await readBody(request, bodyLimits({ limits, budget })));
-  const signal = AbortSignal.any([left.signal, ...(principal.ended === undefined ? [] : [principal.ended])]);
+  const signal = AbortSignal.any([left, ...(principal.ended === undefined ? [] : [principal.ended])]);
   const { tools } = apiOf({ principal, peer: () => peerOf(request) });
   const query = new URL(request.url ?? "", "http://localhost").searchParams;
   const context = {

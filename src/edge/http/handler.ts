@@ -1,9 +1,9 @@
 import type { X509Certificate } from "node:crypto";
 import type { IncomingMessage, ServerResponse } from "node:http";
-import type { Http2ServerRequest, Http2ServerResponse } from "node:http2";
+import { constants, type Http2ServerRequest, type Http2ServerResponse } from "node:http2";
 import { TLSSocket } from "node:tls";
 import { type Peer, peerOf } from "../../core/peer-uid.ts";
-import { notServed } from "../api/request-failure.ts";
+import { clientLeft, notServed } from "../api/request-failure.ts";
 
 /** A request by either version of HTTP. */
 export type Request = IncomingMessage | Http2ServerRequest;
@@ -80,6 +80,21 @@ export function sendWhole(response: Response, status: number, type: string, body
   response.statusCode = status;
   response.setHeader("content-type", type);
   response.end(body);
+}
+
+/** Breaks a response off, so that the client does not take it for complete. */
+export function cutResponse(response: Response): void {
+  if ("stream" in response) response.stream.close(constants.NGHTTP2_CANCEL);
+  else response.destroy();
+}
+
+/** Returns the signal that is aborted when the client leaves before it has the whole response. */
+export function signalOfLeaving(response: Response): AbortSignal {
+  const left = new AbortController();
+  response.once("close", () => {
+    if (!response.writableEnded) left.abort(clientLeft());
+  });
+  return left.signal;
 }
 
 /** Returns the other end of a request's connection. */

@@ -2,7 +2,6 @@ import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { RequestError } from "../../core/request-error.ts";
 import { type Authenticate, checkRole, rolesFor } from "../api/access.ts";
-import { clientLeft } from "../api/request-failure.ts";
 import { checkOrigin, headerOf } from "../http/check-origin.ts";
 import {
   type ConnectionPeer,
@@ -11,6 +10,7 @@ import {
   type Request,
   type Response,
   sendWhole,
+  signalOfLeaving,
 } from "../http/handler.ts";
 import type { ByteBudget } from "../http/socket-limits.ts";
 import { httpStatusOf } from "../rpc/errors.ts";
@@ -42,12 +42,9 @@ export function mcpDoor(options: McpDoorOptions): Mount[] {
   };
   const door = { ...options, peerOf: createConnectionPeer() };
   const handle = (request: Request, response: Response) => {
-    const left = new AbortController();
-    response.once("close", () => {
-      if (!response.writableEnded) left.abort(clientLeft());
-    });
-    const served = serve(door, load, { request, response, left: left.signal });
-    served.catch((error: unknown) => refuseMcp(options, error, response, left.signal));
+    const left = signalOfLeaving(response);
+    const served = serve(door, load, { request, response, left });
+    served.catch((error: unknown) => refuseMcp(options, error, response, left));
   };
   return [
     { path: "/mcp", methods: ["POST", "DELETE"], handle },

@@ -20,6 +20,7 @@ import { type McpClient, type McpSession, mcpClient, openMcpSession } from "../.
 import type { ToolgateApi } from "../../agents/mcp/toolgate-api.ts";
 import { createUncollectedCalls } from "../../agents/mcp/uncollected-calls.ts";
 import { type McpReport, progressTo } from "../../agents/mcp/watch-reports.ts";
+import { isObject } from "../../core/json.ts";
 import type { Logger } from "../../core/logger.ts";
 import { headerOf } from "../http/check-origin.ts";
 import type { Request, Response } from "../http/handler.ts";
@@ -328,9 +329,6 @@ function plainCallIn(request: Request, json: unknown): PlainCall | undefined {
   const client = mcpClient({ name: clientName, version: clientVersion }, undefined);
   return { id: id as string | number, params: params as CallToolRequestParams, client };
 }
-
-const isObject = (value: unknown): value is object =>
-  typeof value === "object" && value !== null && !Array.isArray(value);
 
 const hasOnly = (value: unknown, names: readonly string[]) =>
   isObject(value) && Object.keys(value).every((name) => names.includes(name));

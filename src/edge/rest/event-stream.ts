@@ -1,6 +1,5 @@
 import { randomUUID } from "node:crypto";
 import { once } from "node:events";
-import { constants } from "node:http2";
 import type { SessionEvent } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { createFeed, type Feed, followFeed, parsePosition, positionAt, positionText } from "../../call/feed.ts";
@@ -8,7 +7,7 @@ import type { Store, StoreClock, StoreMembership } from "../../call/ports.ts";
 import { mayAccess, type Sessions } from "../../call/sessions.ts";
 import type { Principal } from "../../core/principal.ts";
 import { workspaceRoot } from "../../core/workspace-root.ts";
-import type { Response } from "../http/handler.ts";
+import { cutResponse, type Response } from "../http/handler.ts";
 import { type EventSources, type RestEvent, type RootDirectories, restEvents, sessionChange } from "./shapes.ts";
 
 /** State that all streams of a replica share. */
@@ -98,7 +97,7 @@ export async function sendEventStream(
       else await send(server("instance.disposed", projectPlaceOf(sources, item.session).directory));
     }
   } finally {
-    resetStream(response);
+    cutResponse(response);
   }
 }
 
@@ -122,12 +121,6 @@ async function sendText(response: Response, text: string, signal: AbortSignal): 
   signal.throwIfAborted();
   const isTaken = "stream" in response ? response.write(text) : response.write(text);
   if (!isTaken) await once(response, "drain", { signal });
-}
-
-/** Breaks a response off, so that the client does not take it for complete. */
-function resetStream(response: Response): void {
-  if ("stream" in response) response.stream.close(constants.NGHTTP2_CANCEL);
-  else response.destroy();
 }
 
 /** Form of a stream: the events of one directory, or of all with the directory of each. */

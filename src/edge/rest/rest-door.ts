@@ -2,11 +2,12 @@ import { isAbsolute, resolve } from "node:path";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { StoreClock, StoreMembership } from "../../call/ports.ts";
+import { mayUseWorkspace } from "../../call/sessions.ts";
 import type { Logger } from "../../core/logger.ts";
 import { pagesOf } from "../../core/pages-of.ts";
 import type { Principal } from "../../core/principal.ts";
 import { type Authenticate, checkRole, rolesFor } from "../api/access.ts";
-import { clientLeft, RequestFailure } from "../api/request-failure.ts";
+import { RequestFailure } from "../api/request-failure.ts";
 import { checkOrigin, headerOf } from "../http/check-origin.ts";
 import {
   type ConnectionPeer,
@@ -15,6 +16,7 @@ import {
   type Request,
   type Response,
   sendWhole,
+  signalOfLeaving,
 } from "../http/handler.ts";
 import type { ByteBudget } from "../http/socket-limits.ts";
 import { createLocalApi, type LocalApiOptions } from "../mcp/local-api.ts";
@@ -146,11 +148,7 @@ function enter({ origins, authenticate, shutdownSignal }: OpenDoor, request: Req
     throw invalidRequest(secret, "addresses end in logs; send the token as the header authorization");
   const authorization = bearerOf(headerOf(request, "authorization"));
   const principal = authenticate({ get: (name) => (name === "authorization" ? authorization : null) });
-  const left = new AbortController();
-  response.once("close", () => {
-    if (!response.writableEnded) left.abort(clientLeft());
-  });
-  const ends = [left.signal, shutdownSignal, ...(principal.ended === undefined ? [] : [principal.ended])];
+  const ends = [signalOfLeaving(response), shutdownSignal, ...(principal.ended === undefined ? [] : [principal.ended])];
   return { principal, query, signal: AbortSignal.any(ends) };
 }
 
@@ -385,9 +383,5 @@ function currentPlace(call: RestCall): readonly [name: string, directory: string
 }
 
 function placesOf({ sources, principal }: RestCall) {
-  return [...sources.roots].filter(([name]) => mayUse(principal, name));
-}
-
-function mayUse({ workspaces }: Principal, name: string): boolean {
-  return workspaces.includes("*") || workspaces.includes(name);
+  return [...sources.roots].filter(([name]) => mayUseWorkspace(principal, name));
 }

@@ -1,4 +1,3 @@
-import { constants } from "node:http2";
 import {
   create,
   type DescMessage,
@@ -13,7 +12,13 @@ import { publicPrincipal } from "../api/access.ts";
 import { createEdgeContext, type EdgeContext, type ListedHeaders, ResponseMetadata } from "../api/edge-context.ts";
 import { bodyTimedOut, clientLeft, deadlinePassed, messageTooLarge, unreadableStream } from "../api/request-failure.ts";
 import { type BidiRpc, nameOfRpc, type Rpc, type SingleRequestRpc } from "../api/rpc.ts";
-import { type ConnectionPeer, createConnectionPeer, type Request, type Response } from "../http/handler.ts";
+import {
+  type ConnectionPeer,
+  createConnectionPeer,
+  cutResponse,
+  type Request,
+  type Response,
+} from "../http/handler.ts";
 import { refusedStreamMs } from "../http/socket-limits.ts";
 import { toConnectError } from "./errors.ts";
 import { type BodyLimits, bodyLimits } from "./request-body.ts";
@@ -124,11 +129,7 @@ function isBroken(response: Response): boolean {
 
 /** Cuts an aborted response that its client does not read: it would stay open for as long as the client does. */
 function cutUnread(response: Response): void {
-  const cut = () => {
-    if ("stream" in response) response.stream.close(constants.NGHTTP2_CANCEL);
-    else response.destroy();
-  };
-  const timer = setTimeout(cut, refusedStreamMs);
+  const timer = setTimeout(cutResponse, refusedStreamMs, response);
   response.once("close", () => clearTimeout(timer));
 }
 

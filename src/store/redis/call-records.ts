@@ -1,4 +1,4 @@
-import type { CallRecord, CallSpec } from "../../call/ports.ts";
+import type { CallFilter, CallRecord, CallSpec } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { DamagedRecord } from "../parts.ts";
 import { decodeRedisPart, decodeSealedJson } from "./events.ts";
@@ -74,7 +74,7 @@ export function createRedisCallRecords({ link, keys, trees }: { link: Link; keys
         return records.length === 0 ? undefined : records.filter(({ spec }) => spec.requestDigest === requestDigest);
       })) ?? [],
 
-    async list({ sessionId, open = false, after, limit }: ListFilter): Promise<CallRecord[]> {
+    async list({ sessionId, open = false, after, limit }: CallFilter): Promise<CallRecord[]> {
       const found = await trees.find(sessionId, async (root) => {
         const tree = keys.tree(root);
         const listed = open ? tree.open(sessionId) : tree.calls(sessionId);
@@ -96,13 +96,6 @@ export function createRedisCallRecords({ link, keys, trees }: { link: Link; keys
       return found ?? [];
     },
   };
-}
-
-interface ListFilter {
-  sessionId: string;
-  open?: boolean;
-  after?: string;
-  limit: number;
 }
 
 const pageSize = 100;

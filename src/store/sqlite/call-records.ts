@@ -2,7 +2,7 @@ import type { DatabaseSync } from "node:sqlite";
 import { fromBinary } from "@bufbuild/protobuf";
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import type { CallRecord, CallSpec } from "../../call/ports.ts";
+import type { CallFilter, CallRecord, CallSpec } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { DamagedRecord, sealed, unsealed } from "../parts.ts";
 import { statement } from "./database.ts";
@@ -143,7 +143,7 @@ export function createSqliteCallRecords(options: {
       return row === undefined ? undefined : record({ root: row.root, sessionId: row.id, callId: row.callId }, row);
     },
 
-    list({ sessionId, open = false, after = "", limit }: ListFilter): CallRecord[] {
+    list({ sessionId, open = false, after = "", limit }: CallFilter): CallRecord[] {
       const head = sessions.find(sessionId);
       if (head === undefined) return [];
       if (open) return listOpen(head, { after, limit });
@@ -160,13 +160,6 @@ export function createSqliteCallRecords(options: {
       );
     },
   };
-}
-
-interface ListFilter {
-  sessionId: string;
-  open?: boolean;
-  after?: string;
-  limit: number;
 }
 
 /** Decodes the part in a snapshot, which is stored as the event that emitted it, so that it is encoded once. */

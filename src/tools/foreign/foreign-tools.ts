@@ -17,13 +17,11 @@ import {
   planChange,
   planCommand,
   planFetch,
-  planGlob,
   planGrep,
   planNamed,
-  planRead,
 } from "./mapping.ts";
 import { opencodeTools } from "./opencode.ts";
-import { codexTools, copilotTools, geminiTools } from "./terminal-agents.ts";
+import { codexTools, copilotTools, geminiTools, readOf } from "./terminal-agents.ts";
 
 /** Input of a call of an ACP agent: what the agent sent about the use of its tool. */
 const request = z.object({
@@ -245,12 +243,7 @@ const claudeTools: Readonly<Record<string, Mapping>> = {
     plan: ({ command, description, dangerouslyDisableSandbox }, at) =>
       planCommand({ command, description, ...(dangerouslyDisableSandbox && { alwaysAsk: outsideSandbox }) }, at),
   }),
-  Read: mapping({
-    permissions: ["read"],
-    input: z.object({ file_path: path }),
-    readOnly: true,
-    plan: ({ file_path }, at) => planRead(file_path, at),
-  }),
+  Read: readOf("file_path"),
   Edit: mapping({
     permissions: ["edit"],
     input: edit.extend({ file_path: path }),
@@ -276,28 +269,15 @@ const claudeTools: Readonly<Record<string, Mapping>> = {
         at,
       ),
   }),
-  Glob: mapping({
-    permissions: ["glob"],
-    input: z.object({ pattern: path, path: path.optional() }),
-    readOnly: true,
-    plan: planGlob,
-  }),
+  Glob: opencodeTools.glob,
   Grep: mapping({
     permissions: ["grep"],
     input: z.object({ pattern: path, path: path.optional(), glob: path.optional(), type: z.string().optional() }),
     readOnly: true,
     plan: ({ pattern, path: place, glob, type }, at) => planGrep({ pattern, path: place, include: glob ?? type }, at),
   }),
-  WebFetch: mapping({
-    permissions: ["webfetch"],
-    input: z.object({ url: z.string() }),
-    plan: ({ url }) => planFetch(url),
-  }),
-  WebSearch: mapping({
-    permissions: ["websearch"],
-    input: z.object({ query: z.string() }),
-    plan: ({ query }) => planNamed("websearch", query),
-  }),
+  WebFetch: opencodeTools.webfetch,
+  WebSearch: opencodeTools.websearch,
   Agent: task,
   Task: task,
   Skill: mapping({
@@ -305,11 +285,7 @@ const claudeTools: Readonly<Record<string, Mapping>> = {
     input: z.object({ skill: z.string().optional(), command: z.string().optional(), name: z.string().optional() }),
     plan: ({ skill, command, name }) => planNamed("skill", skill ?? command ?? name ?? ""),
   }),
-  TodoWrite: mapping({
-    permissions: ["todowrite"],
-    input: z.looseObject({}),
-    plan: () => planNamed("todowrite", "*", "todos"),
-  }),
+  TodoWrite: opencodeTools.todowrite,
 };
 
 const kinds = {

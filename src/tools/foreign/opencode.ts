@@ -32,7 +32,7 @@ const todo = mapping({
 });
 
 /** Tools of opencode, by their own names. */
-export const opencodeTools: Readonly<Record<string, Mapping>> = {
+export const opencodeTools = {
   bash: mapping({
     permissions: ["bash"],
     input: z.object({ command: z.string().min(1), workdir: path.optional(), description: z.string().optional() }),
@@ -107,7 +107,7 @@ export const opencodeTools: Readonly<Record<string, Mapping>> = {
   }),
   todowrite: todo,
   todoread: todo,
-};
+} satisfies Readonly<Record<string, Mapping>>;
 
 /** Plans a patch of several files: it asks to edit each of them, and shows the patch itself. */
 async function planPatch(patchText: string, at: Place) {

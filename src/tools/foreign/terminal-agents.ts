@@ -12,13 +12,15 @@ import {
   planNamed,
   planRead,
 } from "./mapping.ts";
+import { opencodeTools } from "./opencode.ts";
 
 // Tools of agents in terminals, by the names that their hooks send. One without a mapping asks with its whole input.
 
 const text = z.string().min(1);
 const optional = z.string().optional();
 
-const read = (field: "path" | "file_path") =>
+/** Maps a tool that reads the file of a field. */
+export const readOf = (field: "path" | "file_path") =>
   mapping({
     permissions: ["read"],
     input: z.object({ [field]: text }) as z.ZodType<Record<string, string>>,
@@ -39,7 +41,7 @@ export const codexTools: Readonly<Record<string, Mapping>> = {
         at,
       ),
   }),
-  view_image: read("path"),
+  view_image: readOf("path"),
   spawn_agent: mapping({
     permissions: ["task"],
     input: z.looseObject({ agent_type: z.string().default("default") }),
@@ -55,7 +57,7 @@ export const geminiTools: Readonly<Record<string, Mapping>> = {
     keep: { end: "tail" },
     plan: ({ command, description, dir_path: workdir }, at) => planCommand({ command, description, workdir }, at),
   }),
-  read_file: read("file_path"),
+  read_file: readOf("file_path"),
   list_directory: mapping({
     permissions: ["list"],
     input: z.object({ dir_path: text }),
@@ -105,11 +107,7 @@ export const geminiTools: Readonly<Record<string, Mapping>> = {
     input: z.object({ name: text }),
     plan: ({ name }) => planNamed("skill", name),
   }),
-  write_todos: mapping({
-    permissions: ["todowrite"],
-    input: z.looseObject({}),
-    plan: () => planNamed("todowrite", "*", "todos"),
-  }),
+  write_todos: opencodeTools.todowrite,
 };
 
 /** Tools of GitHub Copilot CLI. */
@@ -120,7 +118,7 @@ export const copilotTools: Readonly<Record<string, Mapping>> = {
     keep: { end: "tail" },
     plan: planCommand,
   }),
-  view: read("path"),
+  view: readOf("path"),
   create: mapping({
     permissions: ["edit"],
     input: z.object({ path: text, file_text: z.string().default("") }),
