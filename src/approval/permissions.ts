@@ -133,6 +133,11 @@ export function createPermissions({
     lookAtDueAsks: (): Promise<void> => lookAtDueAsks(context, escalationsOf),
     /** Finds an ask, open or settled, by its id. */
     find: store.findAsk,
+    /** Adds to an open request in whose place an approval of its reader counts. */
+    readBy({ identity }: Principal, request: PermissionRequest): PermissionRequest {
+      const onBehalfOf = identity ? representedBy(request, identity.person, context) : [];
+      return onBehalfOf.length === 0 ? request : { ...request, onBehalfOf };
+    },
     /** Lists the open asks that the caller may see, oldest first. */
     list: (filter: Parameters<typeof listOpenAsks>[1]) => listOpenAsks(store, filter),
     listGrants: store.listGrants,

@@ -1,4 +1,4 @@
-import { Command, CommanderError, type Option } from "commander";
+import { Command, CommanderError, Help, type Option } from "commander";
 import { defaultUrl } from "../client/find-server.ts";
 import type { CliContext } from "./context.ts";
 import { exitCodes, exitCodesHelp } from "./failure/command-error.ts";
@@ -44,7 +44,11 @@ export async function createProgram(
     .option("--cert <file>", "your client certificate, if the server requires one, PEM (or TOOLGATE_CERT)")
     .option("--key <file>", "its private key, PEM (or TOOLGATE_KEY)")
     .option("--json", "write one JSON object (proto JSON) per line to stdout, and nothing else there")
-    .configureHelp({ showGlobalOptions: true })
+    .configureHelp({
+      showGlobalOptions: true,
+      // The words of an option that is repeatable have its default.
+      optionDescription: (option) => new Help().optionDescription(option).replace(" (default: [])", ""),
+    })
     .configureOutput({
       writeOut: (text) => stdout.write(text),
       writeErr: (text) => stderr.write(text),

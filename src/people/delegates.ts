@@ -19,6 +19,8 @@ import { personWords } from "./person.ts";
 export type Delegates = ReturnType<typeof createDelegates>;
 
 const maxDelegationMs = 30 * 86_400_000;
+/** Time by which the clock of a client may be ahead. */
+const maxAheadMs = 5 * 60_000;
 
 /** Creates the delegates over their table, in which a person has one at most: so one vote at most counts in their place. */
 export function createDelegates({
@@ -53,16 +55,17 @@ export function createDelegates({
       const [record, delegate] = [known(personId), known(to)];
       if (to === personId) throw invalid("to", "a person answers for themselves already; name another one");
       if (to === by.identity.person.id) throw ownDelegate(personId);
-      if (!(until > now() && until <= now() + maxDelegationMs))
+      const created = now();
+      const end = Math.min(until, created + maxDelegationMs);
+      if (!(until > created && until <= end + maxAheadMs))
         throw invalid("until", "a delegate answers until a time that is to come, at most 30 days from now");
       const method = isFreshSignIn(by, now()) ? AnswerMethod.FRESH_SESSION : AnswerMethod.SESSION;
-      await table.put(create(DelegateSchema, { id: personId, to, until, permissions, created: now(), method }));
+      await table.put(create(DelegateSchema, { id: personId, to, until: end, permissions, created, method }));
       const limits = permissions.length === 0 ? "" : `, for ${permissions.join(", ")}`;
-      const end = new Date(until).toISOString();
       await people.noteAbout(
         by,
         record.person,
-        `${personWords(delegate.person)} answers for them until ${end}${limits}`,
+        `${personWords(delegate.person)} answers for them until ${new Date(end).toISOString()}${limits}`,
       );
       return record;
     },

@@ -49,9 +49,20 @@ export function earlierVote({ votes }: Pick<PermissionRequest, "votes">, personI
   return vote ? `${vote.answerDigest} ${vote.time}` : "";
 }
 
+/** Says in whose place an approval of the reader counts; undefined where it counts for themselves alone. */
+export function behalfWords({ onBehalfOf }: Pick<PermissionRequest, "onBehalfOf">): string | undefined {
+  return onBehalfOf.length === 0 ? undefined : `your approval counts for ${namesOf(onBehalfOf)}, for this call only`;
+}
+
+/** Returns the grants that an approval of the reader may save. */
+export const savableOffers = ({ offers, onBehalfOf }: Pick<PermissionRequest, "offers" | "onBehalfOf">) =>
+  onBehalfOf.length === 0 ? offers : [];
+
+const namesOf = (persons: readonly Person[]) => persons.map(({ name, subject }) => name || subject).join(" and ");
+
 /** Names the persons who have voted, each with what they said. */
 export function voteWords({ person, by, outcome, reason, onBehalfOf }: Vote): string {
   const what = outcome === PermissionOutcome.REJECT ? "rejected" : "approved";
-  const others = onBehalfOf.map(({ name, subject }) => name || subject).join(" and ");
+  const others = namesOf(onBehalfOf);
   return `${what} by ${person?.name || by}${others && ` for ${others}`}${reason === "" ? "" : `: ${reason}`}`;
 }

@@ -54,6 +54,7 @@ test("every command has a module, a summary, and help with the exit codes", asyn
     const { code, stdout } = await toolgate([name, "--help"]);
     expect({ name, code }).toEqual({ name, code: 0 });
     expect(stdout).toContain(`Usage: toolgate ${name}`);
+    expect(stdout).not.toContain("default: []");
     expect((await toolgate(["help", name])).stdout).toBe(stdout);
     expect((await toolgate(["--help"])).stdout.replaceAll(/\s+/g, " ")).toContain(`${name} ${summary}`);
   }

@@ -69,7 +69,28 @@ describe.each(["SQLite", "Redis"])("on %s", (store) => {
     expect(person?.delegate).toMatchObject(delegate);
     const { people: all } = await people(bob.token).listPeople({});
     expect(all.flatMap((each) => (each.delegate ? [each.id, each.delegate.to] : []))).toEqual([ann.id, bob.id]);
+    const read = async (token: string) => (await permissions(token).getPermission(asked)).permission;
+    const behalf = [{ id: ann.id, groups: ["sre"] }];
+    expect(await read(bob.token)).toMatchObject({ onBehalfOf: behalf });
+    for (const token of [ann.token, boss.token, admin]) expect(await read(token)).toMatchObject({ onBehalfOf: [] });
+    const { permissions: listed } = await permissions(bob.token).listPermissions({ sessionId: asked.sessionId });
+    expect(listed).toMatchObject([{ onBehalfOf: behalf }]);
+    for await (const { event } of permissions(bob.token).watchPermissions({ sessionId: asked.sessionId })) {
+      if (event === undefined) continue;
+      expect(event.event).toMatchObject({ case: "permissionAsked", value: { onBehalfOf: behalf } });
+      break;
+    }
+    const asBob = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: bob.token };
+    const shown = await toolgate(["asks"], asBob);
+    expect(shown.stdout).toContain("your approval counts for Ann, for this call only");
+    expect(shown.stdout).not.toMatch(/^ *always /m);
+    const always = await toolgate(["reply", asked.permissionId, "always"], asBob);
+    expect(always).toMatchObject({
+      code: 2,
+      stderr: expect.stringContaining("nothing is saved: your approval counts"),
+    });
     await permissions(bob.token).respondToPermission(asked);
+    expect(await read(bob.token)).toMatchObject({ onBehalfOf: [] });
     const { settled } = await permissions(admin).getPermission(asked);
     const vote = { person: { id: bob.id, groups: [] }, onBehalfOf: [{ id: ann.id, groups: ["sre"] }] };
     expect(settled?.votes).toMatchObject([vote]);
@@ -88,6 +109,13 @@ describe.each(["SQLite", "Redis"])("on %s", (store) => {
     const environment = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: admin };
     const { code, stdout } = await toolgate(["audit", "verify", "--session", asked.sessionId], environment);
     expect([code, stdout]).toEqual([0, expect.stringContaining(asked.sessionId)]);
+  });
+
+  test("a client whose clock is ahead names a delegate for 30 days", async () => {
+    const { person } = await people().putDelegate(fields({ until: Date.now() + 30 * dayMs + 60_000 }));
+    const { until = 0, created = 0 } = person?.delegate ?? {};
+    expect(until - created).toBe(30 * dayMs);
+    await people().removeDelegate({ personId: ann.id });
   });
 
   test("the command line names the delegate of who is signed in, shows them, and ends it", async () => {

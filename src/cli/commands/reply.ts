@@ -6,7 +6,7 @@ import {
   type PermissionRequest,
   PermissionResponseSchema,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { needWords } from "../../view/need.ts";
+import { behalfWords, needWords, savableOffers } from "../../view/need.ts";
 import { answersWords } from "../../view/outcomes.ts";
 import { answerHint, questionLabel } from "../../view/questions.ts";
 import { isRequestCut } from "../../view/view-lines.ts";
@@ -88,6 +88,8 @@ async function answerAsk(
   const texts = ask && !screen.json ? await readFileTexts(server, ask) : undefined;
   if (ask && texts) for (const line of askLines(ask, screen.paint.err, { now: Date.now(), texts })) screen.note(line);
   const answers = word === "reject" ? undefined : answersFor(ask, typed);
+  if (ask && word === "always" && savableOffers(ask).length < ask.offers.length)
+    throw new UsageError(`nothing is saved: ${terminalLine(behalfWords(ask) ?? "")}`, "answer once");
   if (ask && isRequestCut(ask) && word !== "reject" && input === undefined) throw onlyPartShown(ask, server.url);
   const answer: ReplyAnswer = {
     reply: replies[word],

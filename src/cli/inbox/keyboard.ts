@@ -1,5 +1,6 @@
 import type { Offer } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { savableOffers } from "../../view/need.ts";
 import { isRequestCut } from "../../view/view-lines.ts";
 import type { ReplyAnswer } from "../connection/send-reply.ts";
 import type { Key } from "../terminal/full-screen.ts";
@@ -94,7 +95,7 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
   }
 
   function always(card: Card): void {
-    const choices = card.asks.flatMap((ask) => ask.offers.map((offer) => ({ ask, offer }))).slice(0, 9);
+    const choices = card.asks.flatMap((ask) => savableOffers(ask).map((offer) => ({ ask, offer }))).slice(0, 9);
     const [only] = choices;
     if (choices.length > 1) mode = { kind: "offers", card, choices };
     else if (only) save(only);

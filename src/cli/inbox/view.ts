@@ -1,5 +1,6 @@
 import type { SuggestedRule } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { savableOffers } from "../../view/need.ts";
 import { behindWords } from "../../view/people.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
@@ -206,7 +207,7 @@ function footLines({ selected, rows, filter, mode, isReady, notice }: InboxView,
   if (!selected || !isOpen(selected)) return [...notices, move.join("   ")];
   const isQuestion = selected.asks.some(asksQuestions);
   const once = key("o", isQuestion ? "answer" : "once");
-  const hasOffer = selected.asks.some(({ offers }) => offers.length > 0);
+  const hasOffer = selected.asks.some((ask) => savableOffers(ask).length > 0);
   const approve = isReady ? [once, ...(hasOffer ? [key("a", "always")] : [])] : [paint("dim", "…")];
   const whole = isShownWhole(selected) ? [] : [key("w", "whole request")];
   const others = isQuestion ? [key("r", "dismiss")] : [key("r", "reject"), key("e", "edit")];

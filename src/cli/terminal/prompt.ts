@@ -2,6 +2,7 @@ import { createInterface } from "node:readline/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Question, Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { savableOffers } from "../../view/need.ts";
 import { asksQuestions, questionLabel } from "../../view/questions.ts";
 import { isRequestCut } from "../../view/view-lines.ts";
 import type { Answering } from "../call/ask-prompt.ts";
@@ -156,7 +157,7 @@ async function readAnswer(
   question: AskLine,
 ): Promise<Choice> {
   const key = (letter: string, word: string) => `${paint("bold", letter)} ${word}`;
-  const always = ask.offers.length > 0 ? [key("a", "always")] : [];
+  const always = savableOffers(ask).length > 0 ? [key("a", "always")] : [];
   const approve = isWhole ? [key("o", "once"), ...always] : [key("w", "whole request")];
   const keys = [...approve, key("r", "reject"), key("e", "edit")].join("   ");
   while (true) {
@@ -184,12 +185,13 @@ function reject(message: string): ReplyAnswer {
 }
 
 async function readApproval(
-  { offers }: PermissionRequest,
+  ask: PermissionRequest,
   choice: string,
   named: string | undefined,
   question: AskLine,
 ): Promise<{ answer: ReplyAnswer; isTyped: boolean } | undefined> {
   if (["o", "once"].includes(choice)) return { answer: { reply: PermissionReply.ONCE }, isTyped: true };
+  const offers = savableOffers(ask);
   if (!["a", "always"].includes(choice) || offers.length === 0) return undefined;
   const asked = offers.length > 1 && named === undefined;
   const number = asked

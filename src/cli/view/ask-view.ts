@@ -2,7 +2,7 @@ import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts
 import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { directoryWords, onceWords, repetitionWords } from "../../view/asks.ts";
 import { type FileText, unreadWords } from "../../view/file-text.ts";
-import { needWords, voteWords } from "../../view/need.ts";
+import { behalfWords, needWords, savableOffers, voteWords } from "../../view/need.ts";
 import { behindWords } from "../../view/people.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
@@ -29,7 +29,7 @@ export function askLines(
     expires > 0 ? `${head}  ${paint("dim", `${durationOf(expires - now)} to answer`)}` : head,
     ...riskFields(ask, paint),
     ...field("beware", ask.warnings, (_, text) => paint("red", text)),
-    ...field("votes", [needWords(ask), ...ask.votes.map((vote) => voteWords(vote))].filter(isText), paint),
+    ...field("votes", [needWords(ask), ...ask.votes.map(voteWords), behalfWords(ask)].filter(isText), paint),
     ...field("changed", [ask.changed].filter(Boolean), paint),
     ...(isViewShown ? [] : viewFields(ask, paint, texts)),
     ...(asksQuestions(ask) ? ask.question.flatMap((each, i) => questionLines(each, i, paint)) : askedFor(ask, paint)),
@@ -40,7 +40,8 @@ const isText = (text: string | undefined): text is string => text !== undefined;
 
 /** The subject of an ask that is no question, its reasons, and what "always" would save. */
 function askedFor(ask: PermissionRequest, paint: Paint): string[] {
-  const { offers, preview } = ask;
+  const { preview } = ask;
+  const offers = savableOffers(ask);
   const mixed = mixedPieces(ask);
   return [
     ...field("for", mixed.length > 0 ? mixed : patternsBeside(ask), paint),

@@ -68,8 +68,10 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
     },
 
     async getPermission({ permissionId }, { principal }) {
-      const { request: permission, settled, part } = await findAsk(domain, principal, permissionId);
-      return { permission, ...(settled && { settled }), part };
+      const { request, settled, part } = await findAsk(domain, principal, permissionId);
+      return settled
+        ? { permission: request, settled, part }
+        : { permission: permissions.readBy(principal, request), part };
     },
 
     async readBoundFile({ permissionId, path }, { principal }) {
@@ -89,7 +91,10 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
         sees: ({ request }) => sees(request),
         ...(sees.root && { root: sees.root }),
       });
-      return { permissions: open.map(({ request }) => request), nextPageToken: next ?? "" };
+      return {
+        permissions: open.map(({ request }) => permissions.readBy(context.principal, request)),
+        nextPageToken: next ?? "",
+      };
     },
 
     watchPermissions: (request, context) => watchPermissions(domain, request, context),
@@ -163,13 +168,17 @@ function refuseLate({ headers }: EdgeContext): void {
 
 /** Streams the open permission requests that the principal may see, then new requests and settlements, until the client leaves. */
 async function* watchPermissions(
-  { watcher, store }: Pick<PermissionServiceDomain, "watcher" | "store">,
+  { watcher, store, permissions }: Pick<PermissionServiceDomain, "watcher" | "store" | "permissions">,
   { sessionId }: WatchPermissionsRequest,
   { principal, signal, heartbeatMs }: EdgeContext,
 ): AsyncGenerator<WatchPermissionsResponse> {
   const storeMark = createStoreMark(store.storeId);
   for await (const { event, snapshotEnd = false } of watcher.watch(principal, { sessionId, heartbeatMs }, signal)) {
-    yield create(WatchPermissionsResponseSchema, { ...(event && { event }), snapshotEnd, storeId: storeMark() });
+    const read =
+      event?.event.case === "permissionAsked"
+        ? { ...event, event: { ...event.event, value: permissions.readBy(principal, event.event.value) } }
+        : event;
+    yield create(WatchPermissionsResponseSchema, { ...(read && { event: read }), snapshotEnd, storeId: storeMark() });
   }
 }
 

@@ -326,6 +326,7 @@ export const permissionRequestSchema = named(
     need: need.optional(),
     votes: z.array(vote).optional().describe("One of each person, where there is a need"),
     escalations: z.array(escalation).optional().describe("Whom it adds after a time"),
+    onBehalfOf: z.array(person).optional().describe("In whose place an approval of the reader counts as well"),
     view: view.optional().describe("The whole call, as approvers see it"),
     changed: z.string().optional().describe("Why it is asked again"),
   }),

@@ -806,7 +806,8 @@ export type PutDelegateRequest = Message<"opencode.tool.v1.PutDelegateRequest"> 
   to: string;
 
   /**
-   * until is Delegate.until: at most 30 days from now, by the clock of the store.
+   * until is Delegate.until: at most 30 days from now, by the clock of the store. Up to five minutes more, as a client names
+   * whose clock is ahead, are left out.
    *
    * @generated from field: double until = 3;
    */

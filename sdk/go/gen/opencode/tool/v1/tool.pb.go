@@ -1808,7 +1808,11 @@ type PermissionRequest struct {
 	// escalations are the steps that the request takes while nobody settles it, the earliest first; only where there is a `need`.
 	// Answers are checked against `need` with the groups of those that were taken. The event permission_escalated has all of
 	// them whenever some are taken. `need` itself, and so CallView.digest, does not change.
-	Escalations   []*PermissionEscalation `protobuf:"bytes,39,rep,name=escalations,proto3" json:"escalations,omitempty"`
+	Escalations []*PermissionEscalation `protobuf:"bytes,39,rep,name=escalations,proto3" json:"escalations,omitempty"`
+	// on_behalf_of are the persons in whose place an approval of the reader counts as well, if they sent it now; see
+	// Vote.on_behalf_of. It saves no grant, so offer no "always". Only in what GetPermission, ListPermissions and
+	// WatchPermissions return of an open request; it is not stored, and no part of what was shown (CallView.digest).
+	OnBehalfOf    []*Person `protobuf:"bytes,40,rep,name=on_behalf_of,json=onBehalfOf,proto3" json:"on_behalf_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2028,6 +2032,13 @@ func (x *PermissionRequest) GetChanged() string {
 func (x *PermissionRequest) GetEscalations() []*PermissionEscalation {
 	if x != nil {
 		return x.Escalations
+	}
+	return nil
+}
+
+func (x *PermissionRequest) GetOnBehalfOf() []*Person {
+	if x != nil {
+		return x.OnBehalfOf
 	}
 	return nil
 }
@@ -2809,7 +2820,7 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\"9\n" +
 	"\vHiddenPaths\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\x12\x14\n" +
-	"\x05paths\x18\x02 \x03(\tR\x05paths\"\xd7\b\n" +
+	"\x05paths\x18\x02 \x03(\tR\x05paths\"\x93\t\n" +
 	"\x11PermissionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -2840,7 +2851,9 @@ const file_opencode_tool_v1_tool_proto_rawDesc = "" +
 	"\x04view\x18\" \x01(\v2\x1a.opencode.tool.v1.CallViewR\x04view\x120\n" +
 	"\x06person\x18% \x01(\v2\x18.opencode.tool.v1.PersonR\x06person\x12\x18\n" +
 	"\achanged\x18& \x01(\tR\achanged\x12H\n" +
-	"\vescalations\x18' \x03(\v2&.opencode.tool.v1.PermissionEscalationR\vescalationsB\a\n" +
+	"\vescalations\x18' \x03(\v2&.opencode.tool.v1.PermissionEscalationR\vescalations\x12:\n" +
+	"\fon_behalf_of\x18( \x03(\v2\x18.opencode.tool.v1.PersonR\n" +
+	"onBehalfOfB\a\n" +
 	"\x05_tool\"\x9d\x02\n" +
 	"\bCallView\x12\x12\n" +
 	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x14\n" +
@@ -3054,20 +3067,21 @@ var file_opencode_tool_v1_tool_proto_depIdxs = []int32{
 	18, // 38: opencode.tool.v1.PermissionRequest.view:type_name -> opencode.tool.v1.CallView
 	28, // 39: opencode.tool.v1.PermissionRequest.person:type_name -> opencode.tool.v1.Person
 	34, // 40: opencode.tool.v1.PermissionRequest.escalations:type_name -> opencode.tool.v1.PermissionEscalation
-	19, // 41: opencode.tool.v1.CallView.input:type_name -> opencode.tool.v1.ViewLeaf
-	20, // 42: opencode.tool.v1.CallView.files:type_name -> opencode.tool.v1.ViewFile
-	3,  // 43: opencode.tool.v1.ViewFile.use:type_name -> opencode.tool.v1.ViewFileUse
-	4,  // 44: opencode.tool.v1.Risk.kind:type_name -> opencode.tool.v1.RiskKind
-	5,  // 45: opencode.tool.v1.PermissionResponse.reply:type_name -> opencode.tool.v1.PermissionReply
-	25, // 46: opencode.tool.v1.PermissionResponse.input:type_name -> google.protobuf.Struct
-	35, // 47: opencode.tool.v1.PermissionResponse.answers:type_name -> opencode.tool.v1.QuestionAnswer
-	36, // 48: opencode.tool.v1.PermissionResponse.shown:type_name -> opencode.tool.v1.Shown
-	37, // 49: opencode.tool.v1.PermissionResponse.receipt:type_name -> opencode.tool.v1.PasskeyReceipt
-	50, // [50:50] is the sub-list for method output_type
-	50, // [50:50] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	28, // 41: opencode.tool.v1.PermissionRequest.on_behalf_of:type_name -> opencode.tool.v1.Person
+	19, // 42: opencode.tool.v1.CallView.input:type_name -> opencode.tool.v1.ViewLeaf
+	20, // 43: opencode.tool.v1.CallView.files:type_name -> opencode.tool.v1.ViewFile
+	3,  // 44: opencode.tool.v1.ViewFile.use:type_name -> opencode.tool.v1.ViewFileUse
+	4,  // 45: opencode.tool.v1.Risk.kind:type_name -> opencode.tool.v1.RiskKind
+	5,  // 46: opencode.tool.v1.PermissionResponse.reply:type_name -> opencode.tool.v1.PermissionReply
+	25, // 47: opencode.tool.v1.PermissionResponse.input:type_name -> google.protobuf.Struct
+	35, // 48: opencode.tool.v1.PermissionResponse.answers:type_name -> opencode.tool.v1.QuestionAnswer
+	36, // 49: opencode.tool.v1.PermissionResponse.shown:type_name -> opencode.tool.v1.Shown
+	37, // 50: opencode.tool.v1.PermissionResponse.receipt:type_name -> opencode.tool.v1.PasskeyReceipt
+	51, // [51:51] is the sub-list for method output_type
+	51, // [51:51] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_opencode_tool_v1_tool_proto_init() }
