@@ -2,6 +2,7 @@ import { type Signal, useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { GrantScope, type Offer, Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { savableOffers } from "../../view/need.ts";
 import { countOf, momentOf } from "../../view/quantities.ts";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import { isTyping } from "../shell/keys.ts";
@@ -54,7 +55,7 @@ export function AnswerBar({
     onAnswered(needs.length > 0 && answer.reply !== PermissionReply.REJECT ? "Sent: your vote" : report, answer),
   );
   const { isSending, send: sendTo } = sending;
-  const offering = group.open.find(({ offers }) => offers.length > 0);
+  const offering = group.open.find((each) => savableOffers(each).length > 0);
   const hasOffers = offering !== undefined;
   const me = connection.server.person?.id;
   // A passkey signs one request at a time.
@@ -169,7 +170,7 @@ function Answers({
       <button
         type="button"
         aria-disabled={!canApprove || !hasOffers}
-        title={hasOffers ? undefined : "This cannot be approved for later calls"}
+        title={hasOffers ? undefined : "You cannot approve this for later calls"}
         onClick={() => hasOffers && open("always")}
       >
         Always… <kbd>a</kbd>
@@ -198,9 +199,9 @@ const counts = [0, 1, 5, 20];
 
 /** The form that selects the grant to save with "always": what, where, and for how long. The narrowest is preselected. */
 function OffersForm({ group, isReady, send, back }: FormProps & { group: AskGroup }) {
-  const asking = group.open.filter(({ offers }) => offers.length > 0);
+  const asking = group.open.filter((each) => savableOffers(each).length > 0);
   const [main, ...others] = asking;
-  const asked = group.open.find(({ offers }) => offers.length === 0);
+  const asked = group.open.find((each) => !asking.includes(each));
   const what = useSignal(0);
   const where = useSignal<GrantScope>(GrantScope.SESSION);
   const hours = useSignal(0);

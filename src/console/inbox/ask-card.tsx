@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { SuggestedRule } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { inertMs, repetitionWords } from "../../view/asks.ts";
-import { needWords, voteWords } from "../../view/need.ts";
+import { behalfWords, needWords, voteWords } from "../../view/need.ts";
 import { behindWords } from "../../view/people.ts";
 import { timeLeft } from "../../view/quantities.ts";
 import { asksQuestions } from "../../view/questions.ts";
@@ -213,7 +213,11 @@ function Changed({ group: { asks } }: { group: AskGroup }) {
 
 /** The number of approvals, those whom the call waits for, and the votes. */
 function Needed({ group: { open } }: { group: AskGroup }) {
-  const lines = new Set(open.flatMap((request) => [needWords(request) ?? [], request.votes.map(voteWords)].flat()));
+  const lines = new Set(
+    open.flatMap((request) =>
+      [needWords(request) ?? [], request.votes.map(voteWords), behalfWords(request) ?? []].flat(),
+    ),
+  );
   if (lines.size === 0) return null;
   return (
     <div class="needed" role="status">
