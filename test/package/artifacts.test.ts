@@ -17,8 +17,7 @@ const program = [process.execPath, join(folder, "node_modules/toolgate/bin/toolg
 const [nodePath, script] = program;
 let home: string;
 let end: () => Promise<void>;
-let environment: Record<string, string | undefined>;
-let data: string;
+let people: Record<"caller" | "approver", Record<string, string | undefined>>;
 
 beforeAll(async () => {
   needPrograms([
@@ -26,7 +25,7 @@ beforeAll(async () => {
     ["python3", "python3-venv"],
   ]);
   home = await mkdtemp(join(tmpdir(), "toolgate-artifacts-"));
-  data = join(home, "data");
+  const data = join(home, "data");
   await mkdir(join(home, "work"));
   const place = ["--listen", "127.0.0.1:0", "--data", data, "--workspace", join(home, "work")];
   const service = spawn(nodePath, [script, "serve", "--json", ...place], {
@@ -40,8 +39,11 @@ beforeAll(async () => {
   };
   const [line] = await once(createInterface({ input: service.stdout }), "line");
   const { url } = JSON.parse(line);
-  const TOOLGATE_TOKEN = await toolgate("token", "create", "--role", "caller", "--data", data);
-  environment = { PATH: process.env.PATH, HOME: home, TOOLGATE_URL: url, TOOLGATE_TOKEN };
+  const own = async (role: string) => ({
+    ...{ PATH: process.env.PATH, HOME: home, TOOLGATE_URL: url },
+    TOOLGATE_TOKEN: await toolgate("token", "create", "--role", role, "--data", data),
+  });
+  people = { caller: await own("caller"), approver: await own("approver") };
 });
 afterAll(async () => {
   await end();
@@ -60,15 +62,13 @@ async function run(command: string, args: readonly string[], env = process.env, 
 }
 
 test("npm: the program takes a call from its request over its approval to its result", async () => {
-  const approver = await toolgate("token", "create", "--role", "approver", "--data", data);
-  const people = { caller: environment, approver: { ...environment, TOOLGATE_TOKEN: approver } };
   expect(await callAndApprove(program, "echo ran", people)).toBe("ran\n");
 });
 
 test.each([
   ["wheel", "toolgate_client-0.1.0-py3-none-any.whl"],
   ["source distribution", "toolgate_client-0.1.0.tar.gz"],
-])("pip installs the %s into an empty environment, whose client makes a call", async (_, name) => {
+])("pip installs the %s into an empty environment, whose client makes a call that is approved", async (_, name) => {
   const place = join(home, name);
   // The pip outside installs into it: copying pip into each environment takes longer than the package.
   await run("python3", ["-m", "venv", "--without-pip", place]);
@@ -76,11 +76,11 @@ test.each([
   const quiet = ["--quiet", "--disable-pip-version-check", "--no-compile"];
   await run("python3", ["-m", "pip", "--python", python, "install", ...quiet, join(artifacts, name)]);
   const call =
-    'import toolgate\nwith toolgate.Client() as client: print(client.call("echo", {"text": "hello"}).output)';
-  expect(await run(python, ["-c", call], environment)).toBe("hello\n");
+    'import toolgate\nwith toolgate.Client() as client: print(client.call("bash", {"command": "echo ran"}).output)';
+  expect(await callAndApprove(program, [python, "-c", call], people)).toBe("ran\n\n");
 });
 
-test("go builds a program with the module, which makes a call", async () => {
+test("go builds a program with the module, which makes a call that is approved", async () => {
   const place = join(home, "go");
   await mkdir(place);
   const unpack = "import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extractall()";
@@ -91,7 +91,7 @@ test("go builds a program with the module, which makes a call", async () => {
   await go("mod", "edit", "-require", "toolgate@v0.1.0", "-replace", "toolgate=./toolgate@v0.1.0");
   await go("mod", "tidy");
   await go("build", "-o", "program", ".");
-  expect(await run(join(place, "program"), [], environment)).toBe("hello\n");
+  expect(await callAndApprove(program, [join(place, "program")], people)).toBe("ran\n\n");
 });
 
 const goProgram = `package main
@@ -105,7 +105,7 @@ import (
 )
 
 func main() {
-	call := toolgate.Call{Tool: "echo", Input: map[string]any{"text": "hello"}}
+	call := toolgate.Call{Tool: "bash", Input: map[string]any{"command": "echo ran"}}
 	completed, err := toolgate.NewClient(toolgate.Options{}).Call(context.Background(), call)
 	if err != nil {
 		log.Fatal(err)
