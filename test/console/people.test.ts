@@ -2,9 +2,10 @@ import { encode } from "uqr";
 import { expect, test } from "vitest";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { PersonService } from "../../gen/opencode/tool/v1/person_service_pb.ts";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { clientOf } from "../e2e/clients.ts";
-import { useService } from "../e2e/service.ts";
+import { startService, useService } from "../e2e/service.ts";
 import { ask } from "./ask.ts";
 import { answer, untilLive, useBrowsers } from "./browser.ts";
 import { findings, sticksOut } from "./findings.ts";
@@ -17,9 +18,9 @@ const service = useService({
 });
 const admin = "admin-token-for-tests";
 
-async function join(newPerson: string): Promise<string> {
-  const { code } = await clientOf(CredentialService, service.url, admin).createCode({ newPerson });
-  return (await clientOf(CredentialService, service.url).signIn({ code, label: "laptop" })).token;
+async function join(newPerson: string, { url } = service): Promise<string> {
+  const { code } = await clientOf(CredentialService, url, admin).createCode({ newPerson });
+  return (await clientOf(CredentialService, url).signIn({ code, label: "laptop" })).token;
 }
 
 test("an admin sees persons with their devices, invites one, and revokes a device or a person with a second press", async () => {
@@ -96,6 +97,33 @@ test("a card says how many have approved and who, asks for a reason, and follows
   expect((await end()).part?.state.value).toMatchObject({ output: "one\n" });
   await page
     .getByText(/Approved once by Emil, Dora/)
+    .first()
+    .waitFor();
+});
+
+test("a card tells a delegate for whom their approval counts, and offers no grant", async () => {
+  const team = await startService();
+  const [ann, bob] = [await join("Ann", team), await join("Bob", team)];
+  const people = (token: string) => clientOf(PersonService, team.url, token);
+  const persons = (await people(admin).listPeople({})).people;
+  const of = (name: string) => persons.find(({ person }) => person?.name === name);
+  await team.stop();
+  const group = `[group.sre]\nmembers = ["local:${of("Ann")?.person?.subject}"]\n`;
+  await team.configure(`${group}[[approval]]\npermission = "bash"\nfrom = ["sre"]\n`);
+  await team.start();
+  await people(ann).putDelegate({ personId: of("Ann")?.id, to: of("Bob")?.id, until: Date.now() + 3_600_000 });
+  const page = await (await browsers.browser()).newPage();
+  await page.goto(`${team.url}/#token=${bob}`);
+  await untilLive(page);
+  const { end } = await ask(team, { command: "git status --short" });
+  await page.getByRole("article").getByText("your approval counts for Ann, for this call only").waitFor();
+  expect(await findings(page)).toEqual([]);
+  expect(await sticksOut(page)).toBeLessThanOrEqual(0);
+  expect(await page.getByRole("button", { name: /Always/ }).isEnabled()).toBe(false);
+  await answer(page, /Approve once/);
+  expect((await end()).part?.state.case).toBe("completed");
+  await page
+    .getByText(/Approved once by Bob/)
     .first()
     .waitFor();
 });
