@@ -12,13 +12,14 @@ import { toolgate } from "../cli/toolgate.ts";
 import { startRedis } from "../store/redis-server.ts";
 import { clientOf, refusal } from "./clients.ts";
 import { read } from "./reading.ts";
-import { createService, type Service } from "./service.ts";
+import { createService, type Service, startService } from "./service.ts";
 
 const admin = "admin-token-for-tests";
 const dayMs = 86_400_000;
 
 describe.each(["SQLite", "Redis"])("on %s", (store) => {
   let service: Service;
+  let rules: string;
   const noOne = { id: "", token: "" };
   let [ann, bob, boss] = [noOne, noOne, noOne];
   const people = (token = ann.token) => clientOf(PersonService, service.url, token);
@@ -40,9 +41,8 @@ describe.each(["SQLite", "Redis"])("on %s", (store) => {
     const { people: all } = await people().listPeople({});
     const subject = all.find(({ id }) => id === ann.id)?.person?.subject;
     await service.stop();
-    await service.configure(
-      `${settings}[group.sre]\nmembers = ["local:${subject}"]\n[[approval]]\npermission = "bash"\nfrom = ["sre"]\n`,
-    );
+    rules = `${settings}[group.sre]\nmembers = ["local:${subject}"]\n[[approval]]\npermission = "bash"\nfrom = ["sre"]\n`;
+    await service.configure(rules);
     await service.start();
     return async () => {
       await service.close();
@@ -109,6 +109,27 @@ describe.each(["SQLite", "Redis"])("on %s", (store) => {
     const environment = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: admin };
     const { code, stdout } = await toolgate(["audit", "verify", "--session", asked.sessionId], environment);
     expect([code, stdout]).toEqual([0, expect.stringContaining(asked.sessionId)]);
+  });
+
+  test.runIf(store === "Redis")("a delegate named or removed at one replica is so at another one", async () => {
+    const other = await startService({ settings: rules, flags: ["--workspace", service.workspace] });
+    const there = clientOf(PermissionService, other.url, bob.token);
+    const counts = async (asked: Awaited<ReturnType<typeof ask>>) =>
+      (await there.getPermission(asked)).permission?.onBehalfOf.map(({ id }) => id);
+    const first = await ask();
+    await people().putDelegate(fields());
+    await expect.poll(() => counts(first)).toEqual([ann.id]);
+    await there.respondToPermission(first);
+    const vote = { person: { id: bob.id }, onBehalfOf: [{ id: ann.id }] };
+    expect((await permissions(admin).getPermission(first)).settled?.votes).toMatchObject([vote]);
+    const { part } = await clientOf(ToolService, service.url, admin).getToolPart({ ...first, callId: "call_1" });
+    expect(part?.state.case).not.toBe("error");
+
+    const second = await ask();
+    expect(await counts(second)).toEqual([ann.id]);
+    await people().removeDelegate({ personId: ann.id });
+    await expect.poll(() => counts(second)).toEqual([]);
+    expect(await refusal(there.respondToPermission(second))).toMatchObject({ reason: "NOT_ELIGIBLE" });
   });
 
   test("a client whose clock is ahead names a delegate for 30 days", async () => {
