@@ -61,7 +61,9 @@ async function askVisibility({ sessions }: WatcherParts, principal: Principal, s
   const opened = sessionId === "" ? undefined : await sessions.look(principal, sessionId, "read");
   const all = readsAll(principal);
   const sees = async (request: Pick<PermissionRequest, "sessionId" | "ancestry">): Promise<boolean> => {
-    if (sessionId !== "" && !request.ancestry.includes(sessionId)) return false;
+    // The token of a run reads its session with those below it, as in its log.
+    const within = [sessionId, principal.session ?? ""].filter((id) => id !== "");
+    if (!within.every((id) => request.ancestry.includes(id))) return false;
     return all || (await sessions.find(request.sessionId))?.session.owner === principal.id;
   };
   return Object.assign(sees, { root: opened?.session.rootSessionId });
