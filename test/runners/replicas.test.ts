@@ -19,7 +19,7 @@ let runner: RunnerProgram;
 beforeAll(async () => {
   redis = await startRedis();
   workspace = await realpath(await mkdtemp(join(tmpdir(), "toolgate-shared-")));
-  const settings = `store = "${redis.url}"\nlease_ms = 2000\n${unconfined}[limits]\nrunner_resume_ms = 2000\n[permission.task]\n"explore" = "allow"\n`;
+  const settings = `store = "${redis.url}"\nlease_ms = 5000\n${unconfined}[limits]\nrunner_resume_ms = 2000\n[permission.task]\n"explore" = "allow"\n`;
   const create = () => createService({ settings, flags: ["--workspace", workspace] });
   replicas = [create(), create()];
   await Promise.all(replicas.map((replica) => replica.start()));
