@@ -91,7 +91,8 @@ describe("the Python client", () => {
       expect(printed).toMatchObject({ version, text: "This is a simple text response for testing.", isError: false });
       expect(printed.tools).toEqual(expect.arrayContaining(["read", "toolgate_wait"]));
       expect(printed.waiting).toContain("Nothing has run yet");
-      expect(printed.progress).toEqual([`waiting for approval: bash: echo ${mode}`]);
+      // On a busy machine the call is also seen before it asks.
+      expect(printed.progress.at(-1)).toBe(`waiting for approval: bash: echo ${mode}`);
     },
   );
 });
