@@ -101,7 +101,7 @@ test("a card says how many have approved and who, asks for a reason, and follows
     .waitFor();
 });
 
-test("a card tells a delegate for whom their approval counts, and offers no grant", async () => {
+test("a card says for whom the approval of a delegate counts, and offers no grant", async () => {
   const team = await startService();
   const [ann, bob] = [await join("Ann", team), await join("Bob", team)];
   const people = (token: string) => clientOf(PersonService, team.url, token);
@@ -111,7 +111,11 @@ test("a card tells a delegate for whom their approval counts, and offers no gran
   const group = `[group.sre]\nmembers = ["local:${of("Ann")?.person?.subject}"]\n`;
   await team.configure(`${group}[[approval]]\npermission = "bash"\nfrom = ["sre"]\n`);
   await team.start();
-  await people(ann).putDelegate({ personId: of("Ann")?.id, to: of("Bob")?.id, until: Date.now() + 3_600_000 });
+  await people(ann).putDelegate({
+    personId: of("Ann")?.id ?? "",
+    to: of("Bob")?.id ?? "",
+    until: Date.now() + 3_600_000,
+  });
   const page = await (await browsers.browser()).newPage();
   await page.goto(`${team.url}/#token=${bob}`);
   await untilLive(page);
