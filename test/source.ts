@@ -195,7 +195,7 @@ function visit(node: Node, see: (node: Node) => void): void {
   for (const child of childrenOf(node)) visit(child, see);
 }
 
-/** Lists the nodes that a node names, alone or in lists. Without the arrays of `flat` and `filter`: trees have millions of nodes. */
+/** Lists the nodes that a node names, alone or in lists. The check of words spent a third of its time in `flat` and `filter`. */
 function childrenOf(node: Node): Node[] {
   const children: Node[] = [];
   for (const name in node) {

@@ -22,6 +22,7 @@ export type Person = "owner" | "installer";
 // biome-ignore lint/suspicious/noExplicitAny: each test reads what it is about
 type Json = any;
 
+/** Response to a request, with the warnings for its sender. */
 export interface Answer {
   readonly status: number;
   readonly body: Json;

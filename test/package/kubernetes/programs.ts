@@ -9,6 +9,7 @@ const run = promisify(execFile);
 const conformer = "github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0";
 /** The oldest version of Kubernetes that the chart accepts, and the newest one of which there are schemas. */
 const versions = ["1.31.0", "1.37.0"];
+/** Holds what is built, and what is unpacked. */
 export const directory = join(import.meta.dirname, "../../../.cache/kubernetes");
 const wheels = join(directory, "wheels");
 

@@ -806,8 +806,8 @@ export type PutDelegateRequest = Message<"opencode.tool.v1.PutDelegateRequest"> 
   to: string;
 
   /**
-   * until is Delegate.until: at most 30 days from now, by the clock of the store. Up to five minutes more, as a client names
-   * whose clock is ahead, are left out.
+   * until is Delegate.until: at most 30 days from now, by the clock of the store. A client whose clock is ahead may
+   * name up to five minutes more; it gets the 30 days.
    *
    * @generated from field: double until = 3;
    */
