@@ -5,7 +5,7 @@ import { afterAll, afterEach, expect, test } from "vitest";
 import { PermissionReply, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
-import { processesNamed } from "../tools/processes.ts";
+import { killIfAlive, processesNamed } from "../tools/processes.ts";
 import { configureOpencode, opencodeEnv } from "./agents.ts";
 import { answerNext, nextRequest } from "./connectors.ts";
 import { type Script, serveOpenAi } from "./mock-models.ts";
@@ -102,7 +102,7 @@ test("an opencode that is killed fails the task, and what it asked is closed", a
   // Others run for other tests at the same time.
   const own = all.filter((pid) => readlinkSync(`/proc/${pid}/cwd`) === service.workspace);
   expect(own).not.toEqual([]);
-  for (const pid of own) process.kill(pid, "SIGKILL");
+  for (const pid of own) killIfAlive(pid);
   const ended = await task.ended;
   expect(ended.state.value).toMatchObject({ reason: ToolErrorReason.FAILED });
   expect(textOf(ended)).toContain("its program ended before its turn did");

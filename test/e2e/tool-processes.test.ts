@@ -7,6 +7,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, onTestFinished, test
 import { type Source, SourceKind, SourceService, SourceState } from "../../gen/opencode/tool/v1/source_service_pb.ts";
 import { ToolEffects, ToolErrorReason, ToolExecutor } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { toolgate } from "../cli/toolgate.ts";
+import { killIfAlive } from "../tools/processes.ts";
 import { clientOf, connect } from "./clients.ts";
 import { createService, type Service, startService, unconfined } from "./service.ts";
 
@@ -105,15 +106,6 @@ const lost = (why: string | RegExp) => ({
   error: expect.stringMatching(why),
   effects: ToolEffects.UNKNOWN,
 });
-
-/** A process of the list may have ended by itself since. */
-function killIfAlive(pid: number): void {
-  try {
-    process.kill(pid, "SIGKILL");
-  } catch (error) {
-    if (!String(error).includes("ESRCH")) throw error;
-  }
-}
 
 async function sources(): Promise<Source[]> {
   return (await clientOf(SourceService, service.url, "approver-token-for-tests").listSources({})).sources;

@@ -1,5 +1,6 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { expect, onTestFinished, test, vi } from "vitest";
+import { killIfAlive } from "../tools/processes.ts";
 import { type Break, struckAt } from "./broken-store.ts";
 import { stopMs, violations } from "./checker.ts";
 import { createHosts } from "./hosts.ts";
@@ -89,7 +90,7 @@ test("without the supervisor, commands of a killed replica run on after their ca
   await system.at(0).kill();
   await ended;
   onTestFinished(async () => {
-    for (const pid of await system.children()) process.kill(pid, "SIGKILL");
+    for (const pid of await system.children()) killIfAlive(pid);
   });
   const late = Date.now() + stopMs;
   await vi.waitUntil(async () => ((await hosts.ledger.lines()).at(-1)?.time ?? 0) > late, { timeout: 60_000 });

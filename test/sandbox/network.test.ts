@@ -13,6 +13,7 @@ import { createPipes } from "../../src/tools/process/run-command.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import { isBroad } from "../breadth.ts";
 import { makeCertificates } from "../edge/certificates.ts";
+import { killIfAlive } from "../tools/processes.ts";
 import { runConfined } from "./confined.ts";
 
 /** An address of this machine that proxy variables do not except, unlike 127.0.0.1. */
@@ -153,7 +154,7 @@ test("after the proxy was killed commands reach nothing, and the next command ha
     {
       async onOutput(text) {
         if (!text.endsWith("/a\n")) return;
-        for (const pid of proxies()) process.kill(pid, "SIGKILL");
+        for (const pid of proxies()) killIfAlive(pid);
         execFileSync("touch", [join(site.directory, "killed")]);
       },
     },

@@ -12,6 +12,15 @@ export async function untilDead(pid: number): Promise<void> {
   await vi.waitUntil(async () => !(await isAlive(pid)), { timeout: 60_000, interval: 20 });
 }
 
+/** Kills a process of a list, which may have ended by itself since. */
+export function killIfAlive(pid: number): void {
+  try {
+    process.kill(pid, "SIGKILL");
+  } catch (error) {
+    if (!String(error).includes("ESRCH")) throw error;
+  }
+}
+
 /** The processes whose first word begins so. */
 export async function processesNamed(mark: string): Promise<number[]> {
   const all = (await readdir("/proc")).filter((name) => /^\d+$/.test(name)).map(Number);
