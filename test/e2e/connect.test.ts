@@ -7,14 +7,17 @@ import { text } from "node:stream/consumers";
 import { expect, onTestFinished, test } from "vitest";
 import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
+import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { canaryLines } from "../../src/cli/connect/show.ts";
+import { pagesOf } from "../../src/core/pages-of.ts";
 import { startAtTerminal, toolgate } from "../cli/toolgate.ts";
 import { main, programEntry } from "../main.ts";
-import { clientOf } from "./clients.ts";
+import { clientOf, connect } from "./clients.ts";
 import { useService } from "./service.ts";
 
 const service = useService();
 const approver = "approver-token-for-tests";
+const fakeClaude = join(import.meta.dirname, "../cli/fake-claude.mjs");
 const connectors = async () => (await clientOf(AgentService, service.url, approver).listConnectors({})).connectors;
 const activeTokens = async () =>
   (await clientOf(CredentialService, service.url, approver).listCredentials({})).credentials.filter(
@@ -45,6 +48,16 @@ async function createHome(claude: string | undefined = settings) {
   const directory = join(home, ".config/toolgate/connect");
   const record = async (kind = "claude") => JSON.parse(await readFile(join(directory, `${kind}.json`), "utf8"));
   return { home, environment, run, settings: file, directory, record };
+}
+
+/** Runs `connect claude` in its own process, in the workspace of the service. */
+async function connectHere(environment: Record<string, string>, ...flags: string[]) {
+  const args = [programEntry(), "connect", "claude", "--json", ...flags];
+  const env = { PATH: process.env.PATH, ...environment };
+  const child = spawn(process.execPath, args, { cwd: service.workspace, env });
+  const [stdout, stderr, [code]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, "exit")]);
+  expect(stderr).toBe("");
+  return { stdout, code };
 }
 
 test("connect writes hooks and an MCP server next to what is there, and disconnect restores each file", async () => {
@@ -235,16 +248,7 @@ test("connect mcp prints an entry for any MCP client, and opencode gets one in i
 
 test("the canary shows which native tools ask, run unasked or are disabled, and leaves nothing behind", async () => {
   const { home, environment, record } = await createHome("{}");
-  const program = join(import.meta.dirname, "../cli/fake-claude.mjs");
-  const env = { PATH: process.env.PATH, ...environment, HOME: home };
-  const connectWith = async (...flags: string[]) => {
-    const args = [programEntry(), "connect", "claude", "--json", ...flags];
-    const child = spawn(process.execPath, args, { cwd: service.workspace, env });
-    const [stdout, stderr, [code]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, "exit")]);
-    expect(stderr).toBe("");
-    return { stdout, code };
-  };
-  const { stdout, code } = await connectWith("--yes", "--agent-program", program);
+  const { stdout, code } = await connectHere(environment, "--yes", "--agent-program", fakeClaude);
   const { canary } = JSON.parse(stdout);
   expect(canary.problem).toBe("");
   expect(canary.rows).toEqual(
@@ -266,21 +270,55 @@ test("the canary shows which native tools ask, run unasked or are disabled, and 
 
   // The same agent, which no longer reads its hooks and repeats the IDs of its uses.
   const unhooked = join(home, "unhooked");
-  const line = `CLAUDE_CONFIG_DIR=/nonexistent exec ${process.execPath} ${program} "$@"`;
+  const line = `CLAUDE_CONFIG_DIR=/nonexistent exec ${process.execPath} ${fakeClaude} "$@"`;
   await writeFile(unhooked, `#!/bin/sh\n${line}\n`, { mode: 0o755 });
-  const again = JSON.parse((await connectWith("--check", "--agent-program", unhooked)).stdout);
+  const again = JSON.parse((await connectHere(environment, "--check", "--agent-program", unhooked)).stdout);
   expect(again.canary.rows).toContainEqual({ tool: "Bash", result: "runs unasked" });
 
   const file = join(service.workspace, ".claude/settings.local.json");
   await mkdir(dirname(file));
+  onTestFinished(() => rm(dirname(file), { recursive: true }));
   await writeFile(file, JSON.stringify({ disableAllHooks: true, env: { LD_PRELOAD: "/none.so" } }));
-  const here = await connectWith("--check", "--no-canary");
+  const here = await connectHere(environment, "--check", "--no-canary");
   expect(JSON.parse(here.stdout).problems).toEqual(
     ["disableAllHooks", "env.LD_*"].map(
       (path) => `${file} switches off the hooks of Claude Code here (${path}): no tool asks`,
     ),
   );
   expect(here.code).toBe(1);
+});
+
+const listing = { tool: "bash", input: { command: "ls" } };
+
+test("the canary finds its calls among many sessions, and rejects no request of another one", async () => {
+  const { home, environment, run, directory } = await createHome("{}");
+  await run("connect", "claude", "--yes", "--no-canary");
+  // More requests, and later more new sessions, than a page of a list has.
+  const others = Array.from({ length: 101 }, (_, i) => `other-${i}`);
+  const { tools } = connect(service, "caller");
+  await Promise.all(others.map((callId) => tools.callTool({ ...listing, callId, waitMs: 0 })));
+  const token = await readFile(join(directory, "claude.host-token"), "utf8");
+  const agent = clientOf(ToolService, service.url, token.trim());
+  await agent.beginCall({
+    ...{ kind: "claude", foreignSession: "at work", foreignTool: "Bash", foreignCallId: "at-work", waitMs: 0 },
+    ...{ input: { command: "touch busy" }, cwd: service.workspace },
+  });
+  const [program, creating] = [join(home, "agent"), join(home, "creating.mjs")];
+  const headers = { "content-type": "application/json", authorization: "Bearer caller-token-for-tests" };
+  const request = JSON.stringify({ method: "POST", body: "{}", headers });
+  const url = `${service.url}/opencode.tool.v1.SessionService/CreateSession`;
+  await writeFile(creating, `for (let i = 0; i < 101; i++) await fetch("${url}", ${request});`);
+  const lines = ["#!/bin/sh", `${process.execPath} ${fakeClaude} "$@"`, `${process.execPath} ${creating}`, ""];
+  await writeFile(program, lines.join("\n"), { mode: 0o755 });
+
+  const { stdout } = await connectHere(environment, "--check", "--agent-program", program);
+  const { canary } = JSON.parse(stdout);
+  expect(canary.problem).toBe("");
+  for (const tool of ["Bash", "Write", "CronCreate"]) expect(canary.rows).toContainEqual({ tool, result: "asks" });
+  const { permissions } = connect(service, "approver");
+  const pages = await Array.fromAsync(pagesOf((page) => permissions.listPermissions(page)));
+  const open = pages.flatMap((page) => page.permissions.map(({ tool }) => tool?.callId));
+  expect(open.toSorted()).toEqual([...others, "at-work"].toSorted());
 });
 
 test("an HTTP hook is written on request only, takes its token from a variable, and is advisory", async () => {

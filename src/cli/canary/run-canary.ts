@@ -2,9 +2,9 @@ import { spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
 import { Code, ConnectError } from "@connectrpc/connect";
-import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { pagesOf } from "../../core/pages-of.ts";
 import { type AgentUser, agentEnvironment, asAgentUser } from "../connect/agent-user.ts";
 import type { CanaryResult } from "../connect/record.ts";
 import type { ServerConnection } from "../connection/connection.ts";
@@ -44,7 +44,7 @@ export async function runCanary(options: CanaryOptions): Promise<CanaryResult> {
   const over = new AbortController();
   // Agents use the same IDs, or none, in each run: what an earlier canary asked counts for that one only.
   const earlier = new Set((await ownSessions(options)).map(({ id }) => id));
-  const rejecting = rejectAll(options, over.signal);
+  const rejecting = rejectAll(options, earlier, over.signal);
   try {
     const ended = await runAgent(options, model.url, { files: directory, home });
     over.abort();
@@ -190,20 +190,26 @@ async function runAgent(
 }
 
 /** Rejects the requests of the canary until it is over; returns why that failed, if it did. */
-async function rejectAll({ approver, principal }: CanaryOptions, signal: AbortSignal): Promise<string | undefined> {
+async function rejectAll(
+  { approver, principal }: CanaryOptions,
+  earlier: ReadonlySet<string>,
+  signal: AbortSignal,
+): Promise<string | undefined> {
   let problem: string | undefined;
-  while (!signal.aborted) {
-    try {
-      for (const { id, sessionId } of (await approver.permissions.listPermissions({})).permissions) {
-        const { session } = await approver.sessions.getSession({ sessionId });
-        if (session?.owner !== principal) continue;
-        const answer = { reply: PermissionReply.REJECT, message: "canary of `toolgate connect`" };
-        await unlessClosed(approver.permissions.respondToPermission({ sessionId, permissionId: id, ...answer }));
-      }
-    } catch (error) {
-      problem ??= error instanceof Error ? error.message : String(error);
-    }
-    await sleep(pollMs, undefined, { signal }).catch(() => undefined);
+  const note = (error: unknown) => {
+    if (!signal.aborted) problem ??= error instanceof Error ? error.message : String(error);
+  };
+  const reject = async (ask: PermissionRequest) => {
+    // The agent may be at work in other sessions.
+    if (earlier.has(ask.sessionId)) return;
+    const { session } = await approver.sessions.getSession({ sessionId: ask.sessionId });
+    if (session?.owner === principal)
+      await unlessClosed(approver.reply(ask, "reject", { message: "canary of `toolgate connect`" }));
+  };
+  try {
+    for await (const ask of approver.asks({ signal })) await reject(ask).catch(note);
+  } catch (error) {
+    note(error);
   }
   return problem;
 }
@@ -222,16 +228,15 @@ async function recordedCalls(options: CanaryOptions, earlier: ReadonlySet<string
   return new Set(parts.flatMap(({ parts }) => parts.flatMap(({ callId, tool }) => [callId, ownName(tool)])));
 }
 
-/** Returns the sessions of the agent's hook. */
+/** Returns the sessions of the agent's hook: other agents may have created any number since. */
 async function ownSessions({ approver, principal }: CanaryOptions) {
-  const { sessions } = await approver.sessions.listSessions({});
-  return sessions.filter(({ owner }) => owner === principal);
+  const pages = await Array.fromAsync(pagesOf((page) => approver.sessions.listSessions(page)));
+  return pages.flatMap(({ sessions }) => sessions.filter(({ owner }) => owner === principal));
 }
 
 /** Returns the agent's own name of a tool `KIND:Tool`. */
 const ownName = (tool: string) => tool.slice(tool.indexOf(":") + 1);
 
-const pollMs = 200;
 const maxRunMs = 180_000;
 /** Tries to remove a directory into which a program that is ending still writes. */
 const maxRetries = 5;
