@@ -73,12 +73,16 @@ export async function configureOpencode(place: Pick<AgentPlace, "home">, { url }
   await writeFile(join(directory, "opencode.json"), JSON.stringify(config));
 }
 
-/** Runs `codex exec` to its end, without its sandbox and its own approvals. */
-export function runCodex(place: AgentPlace, { url }: MockModel): Promise<AgentRun> {
+/** Runs `codex exec` to its end. */
+export function runCodex(place: AgentPlace, model: MockModel): Promise<AgentRun> {
+  return runAgent("codex", codexWords(model), place, {});
+}
+
+/** Arguments with which Codex runs once, without its sandbox and its own approvals. */
+export function codexWords({ url }: MockModel): string[] {
   const provider = `{name="mock",base_url="${url}/v1",wire_api="responses"}`;
   const model = ["-c", `model_providers.mock=${provider}`, "-c", 'model="m"', "-c", 'model_provider="mock"'];
-  const args = ["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", ...model, "go"];
-  return runAgent("codex", args, place, {});
+  return ["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", ...model, "go"];
 }
 
 /** Runs `gemini -p` to its end, without its own approvals. */

@@ -11,15 +11,13 @@ import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { clientOf } from "../e2e/clients.ts";
 import { startService } from "../e2e/service.ts";
 import { programEntry } from "../main.ts";
-import { claudeEnv, configureOpencode, createPlace, opencodeEnv } from "./agents.ts";
-import { answerAll } from "./connectors.ts";
-import { measure, measureTools } from "./matrix.ts";
-import { serveAnthropic, serveOpenAi } from "./mock-models.ts";
+import { claudeEnv, codexWords, configureOpencode, createPlace, opencodeEnv } from "./agents.ts";
+import { answerAll, connectors } from "./connectors.ts";
+import { machineRow, measure, measureTools } from "./matrix.ts";
+import { serveAnthropic, serveOpenAi, serveResponses } from "./mock-models.ts";
 import { agentPrograms } from "./programs.ts";
 
 const approver = "approver-token-for-tests";
-
-const machineHooks = "a project switches hooks of the machine off";
 
 const main = programEntry();
 
@@ -50,11 +48,11 @@ async function createMachine() {
       TOOLGATE_URL: service.url,
       TOOLGATE_TOKEN: approver,
     });
-    const { canary, problems } = JSON.parse(stdout);
+    const { canary, problems, enforcement } = JSON.parse(stdout);
     const rows: { tool: string; result: string; reason?: string }[] = canary?.rows ?? [];
     const toolsThat = (result: string) => rows.filter((row) => row.result === result).map(({ tool }) => tool);
     const reasons = Object.fromEntries(rows.flatMap(({ tool, reason }) => (reason ? [[tool, reason]] : [])));
-    return { canary, problems, stderr, toolsThat, reasons };
+    return { canary, problems, enforcement, stderr, toolsThat, reasons };
   }
 
   return { service, place, run, connect };
@@ -122,7 +120,7 @@ test.for(["settings.json", "settings.local.json"])(
     expect(ofSystem.toolsThat("runs unasked")).toEqual([]);
     expect(ofSystem.toolsThat("asks")).toEqual(expect.arrayContaining(["Bash", "Edit", "Read", "Write"]));
     expect(ofSystem.canary.problem).toBe("");
-    measure(context, "claude", machineHooks, "asks");
+    for (const path of ["disableAllHooks", "env.LD_*"]) measure(context, "claude", machineRow(path), "asks");
   },
 );
 
@@ -242,37 +240,59 @@ test("hooks of Codex in the settings of the machine hold where a project and a f
   expect(toolsThat("asks")).toContain("exec_command");
   expect(toolsThat("runs unasked")).toEqual([]);
   expect((await connect("codex", "--check")).problems).toEqual([]);
-  measure(context, "codex", machineHooks, "asks");
+  measure(context, "codex", machineRow("features.hooks"), "asks");
+
+  const model = await serveResponses(connectors["the hook of Codex"].terminal("touch marker"));
+  await answerAll(service, run(agentPrograms.codex, codexWords(model)));
+  // The shell was approved, as nothing that the canary used; then a line was sent to it.
+  expect((await endsOf(service.url)).filter(({ state }) => state.case !== "error")).toHaveLength(1);
+  expect(model.results).toHaveLength(2);
+  expect(existsSync(join(service.workspace, "marker"))).toBe(false);
+  measure(context, "codex", machineRow("features.unified_exec_tty"), "denied");
 
   await run(process.execPath, [main, "disconnect", "codex"], { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: approver });
   expect((await run("cat", ["/etc/codex/requirements.toml"])).stdout).toBe("");
   expect((await run("cat", [join(place.home, ".codex/config.toml")])).stdout).not.toContain("tg_");
 });
 
-test("hooks of Gemini CLI in the settings of the machine hold where a project switches all hooks off, not where it names ours", async (context) => {
+test("hooks of Gemini CLI in the settings of the machine hold where a project switches all hooks off", async (context) => {
   const { service, place, run, connect } = await createMachine();
-  const project = (hooksConfig: object) =>
-    writeFile(join(service.workspace, ".gemini/settings.json"), JSON.stringify({ hooksConfig }));
   const theirs = '{\n  "ui": { "hideTips": true }\n}\n';
   const machineFile = join(place.home, "../etc/gemini-cli/settings.json");
   await mkdir(dirname(machineFile));
   await writeFile(machineFile, theirs);
   await mkdir(join(service.workspace, ".gemini"));
-  await project({ enabled: false });
+  await writeFile(join(service.workspace, ".gemini/settings.json"), '{"hooksConfig":{"enabled":false}}');
   const { canary, toolsThat } = await connect("gemini", "--yes", "--system");
   expect(canary.problem).toBe("");
   expect(toolsThat("asks")).toContain("run_shell_command");
   expect(toolsThat("runs unasked")).toEqual([]);
+  measure(context, "gemini", machineRow("hooksConfig.enabled"), "asks");
 
-  const disconnect = () =>
-    run(process.execPath, [main, "disconnect", "gemini"], { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: approver });
-  await disconnect();
+  await run(process.execPath, [main, "disconnect", "gemini"], { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: approver });
   expect(await readFile(machineFile, "utf8")).toBe(theirs);
-
-  await project({ disabled: ["toolgate"] });
-  expect((await connect("gemini", "--yes", "--system")).toolsThat("runs unasked")).toContain("run_shell_command");
-  expect((await connect("gemini", "--check")).problems).toEqual([expect.stringContaining("hooksConfig.disabled")]);
-  measure(context, "gemini", machineHooks, "runs");
-  await disconnect();
   expect(existsSync(join(place.home, ".gemini/settings.json"))).toBe(false);
 });
+
+test.for([
+  [".gemini/settings.json", "hooksConfig.disabled", '{"hooksConfig":{"disabled":["toolgate"]}}'],
+  // With this variable each program of a hook's line only lists its libraries.
+  [".gemini/.env", "LD_*", "LD_TRACE_LOADED_OBJECTS=1\n"],
+  [".env", "LD_*", "LD_TRACE_LOADED_OBJECTS=1\n"],
+] as const)(
+  "%s of a project switches off the hooks of Gemini CLI in the settings of the machine (%s), which check says",
+  async ([name, path, content], context) => {
+    const { service, connect } = await createMachine();
+    const file = join(service.workspace, name);
+    await mkdir(dirname(file), { recursive: true });
+    await writeFile(file, content);
+    const { toolsThat, enforcement } = await connect("gemini", "--yes", "--system");
+    expect(toolsThat("asks")).toEqual([]);
+    expect(toolsThat("runs unasked")).toEqual(expect.arrayContaining(["run_shell_command", "write_file"]));
+    expect(enforcement.state).toBe("advisory");
+    const checked = await connect("gemini", "--check");
+    expect(checked.problems).toEqual([`${file} switches off the hooks of Gemini CLI here (${path}): no tool asks`]);
+    expect(checked.enforcement.state).toBe("advisory");
+    measure(context, "gemini", machineRow(path), "runs");
+  },
+);

@@ -16,6 +16,9 @@ declare module "vitest" {
   }
 }
 
+/** The row of a setting of a project where the hooks stand in the settings of the machine. */
+export const machineRow = (path: string) => `hooks of the machine; a project sets \`${path}\``;
+
 /** Records an outcome for the table; connectors without a kind have no column. */
 export function measure(
   { task }: { task: Pick<RunnerTask, "meta"> },

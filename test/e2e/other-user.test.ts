@@ -100,17 +100,21 @@ test("approvals are advisory for the service's user and root, and for others unt
 
   const agents = clientOf(AgentService, service.url, approver);
   const connector = { place: "ann@here", uid: agentUid };
-  const stateOf = async (enforced: boolean, systemLevel: boolean, kind = "claude", mcpName = "") => {
+  const register = async (enforced: boolean, systemLevel: boolean, kind = "claude", mcpName = "") => {
     const registered = await agents.registerConnector({ ...connector, kind, enforced, systemLevel, mcpName });
-    return registered.connector?.enforcement?.state;
+    return registered.connector?.enforcement;
   };
+  const stateOf = async (...fields: Parameters<typeof register>) => (await register(...fields))?.state;
   expect(await stateOf(false, true)).toBe(EnforcementState.ADVISORY);
   expect(await stateOf(true, false)).toBe(EnforcementState.ADVISORY);
   expect(await stateOf(true, true)).toBe(EnforcementState.ENFORCED);
   // The user can put another program in place of our MCP server.
   expect(await stateOf(true, true, "claude", "tg_1")).toBe(EnforcementState.ADVISORY);
-  // Codex runs a tool whose hook is killed.
-  expect(await stateOf(true, true, "codex")).toBe(EnforcementState.ADVISORY);
+  // No other connection of Codex changes that.
+  expect(await register(true, true, "codex", "tg_1")).toMatchObject({
+    state: EnforcementState.ADVISORY,
+    reason: expect.stringMatching(/^Codex runs a tool whose hook is killed, .*over MCP, with its own tools off$/),
+  });
   // A project switches off the hooks of Gemini CLI by their name, wherever they stand.
   expect(await stateOf(true, true, "gemini")).toBe(EnforcementState.ADVISORY);
   // opencode has no such level.

@@ -170,10 +170,12 @@ function problemOfConnector({ kind, enforced, systemLevel, mcpName }: Connector)
       : `${fact}; ${instead}`;
   }
   if (ofMachine) {
+    const fault = runsAfter.find((each) => foreignFaults.includes(each));
+    if (fault !== undefined)
+      return `${name} runs a tool whose hook ${fault}, which a program of its user can bring about; ${instead}`;
     if (mcpName !== "")
       return `the hooks of ${name} let the MCP server ${mcpName} pass, whose program its user can replace; connect ${kind} again`;
-    const fault = runsAfter.find((each) => foreignFaults.includes(each));
-    return fault && `${name} runs a tool whose hook ${fault}, which a program of its user can bring about; ${instead}`;
+    return undefined;
   }
   return `a plugin of a project runs in ${kind} after ours and can change what was approved, and ${kind} has no settings that a project cannot change; ${instead}`;
 }
