@@ -611,3 +611,34 @@ describe("an error", () => {
     expect(stderr).toContain("next: ");
   });
 });
+
+describe("toolgate upgrade --check", () => {
+  test.each([
+    [
+      "of 0.1.0, whose requests show no call and whose format has no number",
+      undefined,
+      "a format without number",
+      "asked again once the new version runs",
+    ],
+    ["of a later version", { view: { tool: "lsp_servers" } }, "format 1", "which stay so"],
+  ])("of a service %s names calls that wait for tools that are gone", async (_, shown, format, outcome) => {
+    const asked = { ...ask, ...shown, tool: { callId: "c1" } };
+    await start({
+      tools: {
+        getServerInfo: () => ({ version: "0.1.0", ...(shown && { format: 1 }) }),
+        getToolPart: ({ callId }) => ({ part: { ...part, callId, tool: callId === "c1" ? "lsp_servers" : "bash" } }),
+      },
+      permissions: {
+        listPermissions: () => ({
+          permissions: [asked, { ...asked, ...(shown && { view: { tool: "bash" } }), tool: { callId: "c2" } }],
+        }),
+      },
+    });
+    const { code, stdout } = await toolgate(["upgrade", "--check", "--token", "secret"], environment);
+    expect(code).toBe(0);
+    expect(stdout.replace(/ +/g, " ")).toContain(`store 0.1.0 with ${format}, this is 0.0.0 with format 1`);
+    expect(stdout.replace(/ +/g, " ")).toContain(
+      `ok calls 1 request open, ${outcome}\nwarning calls call c1 of ses_1 waits for lsp_servers, which is gone: it ends STALE_TOOL`,
+    );
+  });
+});

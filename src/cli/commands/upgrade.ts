@@ -53,7 +53,8 @@ async function storeFindings(
 ): Promise<CheckFinding[]> {
   const { version: now, format } = await tools.getServerInfo({});
   const { format: next, isShared } = await service.formatOf(flags);
-  const from = `${now} with format ${format}, this is ${version} with format ${next}`;
+  const named = format === 0 ? "a format without number" : `format ${format}`;
+  const from = `${now} with ${named}, this is ${version} with format ${next}`;
   if (format === next) {
     const step = isShared ? "replicas are replaced one by one, also back" : "stop it, then start this one, also back";
     return [ok("store", `${from}: both work on one store, so ${step}`)];
@@ -69,18 +70,20 @@ async function storeFindings(
 }
 
 /** Lists the calls that wait for an answer, and for a tool that is gone. */
-async function callFindings({ permissions }: ServerConnection): Promise<CheckFinding[]> {
+async function callFindings({ permissions, tools }: ServerConnection): Promise<CheckFinding[]> {
   const pages = await Array.fromAsync(pagesOf((page) => permissions.listPermissions(page)));
   const requests = pages.flatMap((page) => page.permissions);
-  const gone = requests.filter(({ view }) => removedTools.has(view?.tool ?? ""));
-  if (gone.length === 0) return [ok("calls", `${countOf(requests.length, "request")} open, which stay so`)];
-  return gone.map(({ view, tool, sessionId, id }) =>
-    warning(
-      "calls",
-      `call ${tool?.callId} of ${sessionId} waits for ${view?.tool}, which is gone: it ends UNKNOWN_TOOL`,
-      `toolgate reply ${id} once, or toolgate reject ${sessionId}, before the upgrade`,
-    ),
-  );
+  const gone: CheckFinding[] = [];
+  for (const { view, tool, sessionId, id } of requests) {
+    const callId = tool?.callId ?? "";
+    // Requests of 0.1.0 have no view: only their parts name the tool.
+    const name = view?.tool ?? (await tools.getToolPart({ sessionId, callId })).part?.tool ?? "";
+    if (!removedTools.has(name)) continue;
+    const fact = `call ${callId} of ${sessionId} waits for ${name}, which is gone: it ends STALE_TOOL`;
+    gone.push(warning("calls", fact, `toolgate reply ${id} once, or toolgate reject ${sessionId}, before the upgrade`));
+  }
+  const outcome = requests.every(({ view }) => view) ? "which stay so" : "asked again once the new version runs";
+  return [ok("calls", `${countOf(requests.length - gone.length, "request")} open, ${outcome}`), ...gone];
 }
 
 /** Repeats the recorded decisions of a backup with this version and the rules of the configuration. */
