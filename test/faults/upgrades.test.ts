@@ -5,7 +5,7 @@ import { createServer } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { Redis } from "ioredis";
 import { expect, onTestFinished, test, vi } from "vitest";
-import { PermissionReply, ToolEffects, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply, ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { defineTool, serve, z } from "../../src/bodies/sdk/worker.ts";
 import { isTerminal } from "../../src/call/state.ts";
 import { storeFormat } from "../../src/store/redis/contents.ts";
@@ -14,6 +14,7 @@ import { connect } from "../e2e/clients.ts";
 import { hostOf, hostTokens, inputDigest } from "../e2e/host.ts";
 import { ledger } from "../e2e/ledger.ts";
 import { createService, type Service } from "../e2e/service.ts";
+import { main } from "../main.ts";
 import { startRedis } from "../store/redis-server.ts";
 import { entryOf, releasesBefore, repository } from "./releases.ts";
 import { isLong, report } from "./report.ts";
@@ -40,6 +41,7 @@ const cases = commits.flatMap((old) =>
 
 const settings = `${hostTokens}
 [permission]
+lsp = "ask"
 roll = "ask"
 [permission.bash]
 "echo hosted" = "allow"
@@ -52,13 +54,22 @@ test.each(cases)(
   "the store of $commit on $store goes on after its $end: no call is lost, and the former version is refused or serves",
   async ({ commit, format, store, end, change }) => {
     const place = store === "redis" ? await startOwnRedis() : undefined;
-    const hasWorkers = gitOf("ls-tree", "-r", "--name-only", commit, "proto").includes("worker_service.proto");
+    const files = gitOf("ls-tree", "-r", "--name-only", commit);
+    const hasWorkers = files.includes("worker_service.proto");
+    // A call of a tool that is gone ends after a minute.
+    const hasServers = isLong && files.includes("src/tools/lsp-servers.ts");
     const listen = `127.0.0.1:${await freePort()}`;
     const top = `${place ? `store = "${place.url}"\n` : ""}lease_ms = 2000\n${hasWorkers ? workerToken : ""}${settings}`;
     const old = createService({ settings: top, flags: ["--listen", listen], entry: await entryOf(commit, change) });
     onTestFinished(old.close);
     await old.start();
-    const held = await holdWork(old, hasWorkers);
+    const held = await holdWork(old, { hasWorkers, hasServers });
+    const isRefused = place ? format < storeFormat : schemaOf(commit) < schemaVersion;
+    const checked = await checkUpgrade(old);
+    expect(checked).toContain(
+      isRefused ? `stop ${place ? "all replicas" : "the service"}, then start` : "both work on one store",
+    );
+    if (hasServers) expect(checked).toContain("waits for lsp_servers, which is gone");
     await (end === "kill" ? old.kill() : old.stop());
 
     const next = await startOn(old, listen);
@@ -67,7 +78,6 @@ test.each(cases)(
     expect((await connect(next, "caller").tools.getServerInfo({})).format).toBe(place ? storeFormat : schemaVersion);
     await next.stop();
 
-    const isRefused = place ? format < storeFormat : schemaOf(commit) < schemaVersion;
     const again = old.start();
     if (isRefused) {
       await expect(again).rejects.toThrow(place ? "WRONGTYPE" : /newer Toolgate|has format/);
@@ -105,8 +115,8 @@ interface Held {
   release(next: Service): Promise<void>;
 }
 
-/** Leaves open: a command that asks, a batch of such a one, calls at a worker that ask and run, a delegated call. */
-async function holdWork(old: Service, hasWorkers: boolean): Promise<Held> {
+/** Leaves open: a command that asks, a batch of such a one, calls at a worker that ask and run, one of a tool that is gone, a delegated call. */
+async function holdWork(old: Service, { hasWorkers, hasServers }: Record<string, boolean>): Promise<Held> {
   const [agent, person] = [connect(old, "caller"), connect(old, "approver")];
   const sessionId = await agent.newSession();
   const runs: Held["runs"] = new Map();
@@ -144,10 +154,16 @@ async function holdWork(old: Service, hasWorkers: boolean): Promise<Held> {
     runs.set(callId, async () => entered.get(callId) ?? 0);
     await agent.tools.callTool({ sessionId, callId, tool: "roll", input: { text: callId }, waitMs: 0 });
   }
+  const gone = hasServers ? ["gone"] : [];
+  for (const callId of gone) {
+    runs.set(callId, async () => 0);
+    await agent.tools.callTool({ sessionId, callId, tool: "lsp_servers", input: {}, waitMs: 0 });
+  }
+  const asking = ["asks", "batch", ...worked, ...gone];
   let asked: { id: string; sessionId: string; tool?: { callId: string } | undefined }[] = [];
   const areAsked = async () => {
     asked = (await person.permissions.listPermissions({ sessionId })).permissions;
-    return new Set(asked.map(({ tool }) => tool?.callId)).size === worked.length + 2;
+    return new Set(asked.map(({ tool }) => tool?.callId)).size === asking.length;
   };
   await vi.waitUntil(areAsked, waiting);
   for (const request of asked.filter(({ tool }) => tool?.callId === "rolls")) {
@@ -158,7 +174,7 @@ async function holdWork(old: Service, hasWorkers: boolean): Promise<Held> {
   const input = { command: "echo hosted" };
   const begun = await hostOf(old, "held").begun("Bash", input);
   const report = { assignment: begun.assignment, inputDigest: inputDigest(input), exit: 0 };
-  const calls = ["asks", "batch", ...worked].map((callId) => ({ sessionId, callId }));
+  const calls = asking.map((callId) => ({ sessionId, callId }));
   return {
     calls: [...calls, { sessionId: begun.sessionId, callId: begun.callId }],
     runs,
@@ -210,10 +226,17 @@ async function finish({ calls, runs, release }: Held, next: Service, batch: { go
 function isRight(part: ToolPart | undefined, ran: number, batch: { goesOn: boolean }): boolean {
   if (part?.state.case === "completed") return ran === 1;
   if (part?.state.case !== "error" || (part.tool === "batch" && batch.goesOn)) return false;
-  const { effects } = part.state.value;
+  const { effects, reason } = part.state.value;
+  if (part.tool === "lsp_servers" && reason !== ToolErrorReason.STALE_TOOL) return false;
   return part.tool === "batch"
     ? ran === 0 || (ran === 1 && effects !== ToolEffects.NONE)
     : ran === 0 && effects === ToolEffects.NONE;
+}
+
+/** Returns what `upgrade --check` of this version says of a service. */
+async function checkUpgrade({ config, data, url }: Service): Promise<string> {
+  const flags = ["--config", config, "--data", data, "--token", "approver-token-for-tests"];
+  return (await main(["upgrade", "--check", ...flags], { HOME: data, TOOLGATE_URL: url })).stdout;
 }
 
 async function answer(service: Service, { id: permissionId, sessionId }: { id: string; sessionId: string }) {
