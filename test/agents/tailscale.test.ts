@@ -18,12 +18,12 @@ const browsers = useBrowsers();
 const programs = join(import.meta.dirname, "../../.cache/tailscale");
 const run = promisify(execFile);
 
-// Without a cache of Go it takes minutes.
+// Without a cache of Go it takes many minutes, and other agents run beside it.
 beforeAll(async () => {
   await mkdir(programs, { recursive: true });
   const built = [".", "tailscale.com/cmd/tailscale", "tailscale.com/cmd/tailscaled"];
   await run("go", ["build", "-o", `${programs}/`, ...built], { cwd: join(import.meta.dirname, "tailnet") });
-}, 900_000);
+}, 3_600_000);
 
 /** Starts a program until the test ends; returns it. */
 function start(program: string, args: readonly string[], env: Record<string, string> = {}) {
