@@ -1,5 +1,6 @@
 import { join } from "node:path";
 import { expect, test } from "vitest";
+import type { KitWire } from "./kit-wire.ts";
 import { allCases, runCase, withServices } from "./run-cases.ts";
 import { mistakes } from "./workers/mistakes.ts";
 
@@ -30,3 +31,41 @@ test("the kit finds each mistake of a broken worker, in the case that is about i
     "leaves without `ended`": expect.stringContaining("to wait for `ended`; the worker ended (0)"),
   });
 });
+
+test("a worker whose first connection was lost before its welcome passes each case about connections", async () => {
+  const cases = allCases.filter(({ name }) => byConnection.includes(name));
+  expect(cases.map(({ name }) => name).toSorted()).toEqual(byConnection.toSorted());
+  const words = [process.execPath, join(import.meta.dirname, "workers/typescript.ts")];
+  const found = await withServices(cases, async (services) => {
+    const failures: [string, unknown][] = [];
+    for (const each of cases) {
+      let lost = 0;
+      const disturb = ({ rules }: KitWire) => {
+        const { changeHello } = rules;
+        rules.changeHello = (hello) => {
+          changeHello(hello);
+          lost += 1;
+          if (lost === 1) throw new Error("the first connection is lost");
+        };
+      };
+      const command = { words, directory: import.meta.dirname };
+      failures.push([each.name, await runCase({ ...services, command, timeoutMs: 30_000, disturb }, each)]);
+      expect(lost, each.name).toBeGreaterThan(1);
+    }
+    return failures;
+  });
+  expect(Object.fromEntries(found)).toEqual(Object.fromEntries(byConnection.map((name) => [name, undefined])));
+});
+
+const byConnection = [
+  "capacity 0",
+  "result cut",
+  "ask across a cut",
+  "two connections",
+  "replica change",
+  "store changed",
+  "silence and self-stop",
+  "start on an old connection",
+  "probe",
+  "stale assignment",
+];

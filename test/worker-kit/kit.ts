@@ -10,7 +10,7 @@ import {
   type ToolPart,
 } from "../../src/client/client.ts";
 import { type KitService, tokenOf } from "./kit-service.ts";
-import type { KitWire, Seen } from "./kit-wire.ts";
+import type { KitConnection, KitWire, Seen } from "./kit-wire.ts";
 import { type KitCommand, type KitWorker, startKitWorker } from "./kit-worker.ts";
 
 /** A golden case. */
@@ -73,6 +73,8 @@ export interface KitRun {
   readonly service: KitService;
   withOther<T>(work: (service: KitService) => Promise<T>): Promise<T>;
   readonly timeoutMs: number;
+  /** Changes each wire before its worker starts. */
+  readonly disturb?: (wire: KitWire) => void;
 }
 
 const pollMs = 15;
@@ -91,6 +93,7 @@ export function createKit(run: KitRun, workspace: string): Kit & { close(): Prom
           hello.workspaces = [workspace];
         };
         prepare(wire);
+        run.disturb?.(wire);
       });
       workers.push(worker);
       await kit.until("the worker to connect", worker, () => worker.wire.connections.some((each) => each.isWelcome));
@@ -219,6 +222,27 @@ function stateOf(state: ToolPart["state"]): string {
 export function checkLedger(worker: KitWorker, lines: readonly string[]): void {
   const found = worker.ledger();
   check(found.toSorted().join() === lines.toSorted().join(), `the ledger ${inspect(lines)}`, found);
+}
+
+/** Returns the connection that serves now. Those before it may have been lost before any work came. */
+export function servedBy({ wire }: KitWorker): KitConnection {
+  const served = wire.connections.findLast(({ isWelcome }) => isWelcome);
+  if (!served) throw new Error("the worker is not welcome yet");
+  return served;
+}
+
+/** Waits for the connection that follows one. */
+export async function connectionAfter(kit: Kit, worker: KitWorker, before: KitConnection): Promise<KitConnection> {
+  const { connections } = worker.wire;
+  const next = () => connections[connections.indexOf(before) + 1];
+  return await kit.until("the next connection", worker, next);
+}
+
+/** Waits for a welcome on any connection that follows one. */
+export async function welcomeAfter(kit: Kit, worker: KitWorker, before: KitConnection): Promise<KitConnection> {
+  const { connections } = worker.wire;
+  const next = () => connections.slice(connections.indexOf(before) + 1).find(({ isWelcome }) => isWelcome);
+  return await kit.until("a welcome on a later connection", worker, next);
 }
 
 /** Waits until a body has written a line. */

@@ -7,6 +7,7 @@ import {
   checkReason,
   type Kit,
   type KitCase,
+  servedBy,
   untilLedger,
   untilSeen,
 } from "../kit.ts";
@@ -166,8 +167,8 @@ async function capacity(kit: Kit): Promise<void> {
     call: kit.call(index % 2 === 0 ? "kit_wait" : "kit_poll", { text }),
   }));
   for (const text of texts) await untilLedger(kit, worker, `entered ${text}`);
-  const [line] = worker.wire.connections;
-  line?.toService({ case: "capacity", value: { capacity: 0 } });
+  const line = servedBy(worker);
+  line.toService({ case: "capacity", value: { capacity: 0 } });
   const waiting = kit.call("kit_echo", { text: "five" });
   for (const { text, call } of calls) {
     await worker.release(text);
@@ -177,7 +178,7 @@ async function capacity(kit: Kit): Promise<void> {
     worker,
     texts.map((text) => `entered ${text}`),
   );
-  line?.toService({ case: "capacity", value: { capacity: 4 } });
+  line.toService({ case: "capacity", value: { capacity: 4 } });
   await checkOutput(waiting, "five");
 }
 

@@ -1,11 +1,17 @@
-import { check, checkLedger, checkOutput, type Kit, type KitCase, untilLedger, untilSeen } from "../kit.ts";
+import {
+  check,
+  checkLedger,
+  checkOutput,
+  connectionAfter,
+  type Kit,
+  type KitCase,
+  servedBy,
+  untilLedger,
+  untilSeen,
+  welcomeAfter,
+} from "../kit.ts";
 import type { KitConnection } from "../kit-wire.ts";
 import type { KitWorker } from "../kit-worker.ts";
-
-/** Waits for a connection after the first ones. */
-async function untilConnection(kit: Kit, worker: KitWorker, number: number): Promise<KitConnection> {
-  return await kit.until(`connection ${number}`, worker, () => worker.wire.connections[number - 1]);
-}
 
 /** Checks that a connection continues the one before with these assignments. */
 function checkResumes(worker: KitWorker, { hello }: KitConnection, held: readonly string[]): void {
@@ -67,18 +73,19 @@ function checkBytes(data: Uint8Array, total: number, size: number): void {
 }
 
 async function cutResult(kit: Kit): Promise<void> {
-  let cuts = 0;
+  let cut: KitConnection | undefined;
   const worker = await kit.startWorker(({ rules }) => {
     rules.fromWorker = (message, connection) => {
-      if (message.case !== "report" || message.value.report.case !== "result" || cuts > 0) return "pass";
-      cuts += 1;
+      if (message.case !== "report" || message.value.report.case !== "result" || cut) return "pass";
+      cut = connection;
       connection.cut();
       return "drop";
     };
   });
   const call = kit.call("kit_echo", { text: "result" });
   const assignment = await assignmentOf(kit, worker, "result");
-  checkResumes(worker, await untilConnection(kit, worker, 2), [assignment]);
+  const lost = await kit.until("a result from the worker", worker, () => cut);
+  checkResumes(worker, await connectionAfter(kit, worker, lost), [assignment]);
   await checkOutput(call, "result");
   checkLedger(worker, ["entered result"]);
 }
@@ -88,8 +95,9 @@ async function askAcrossCut(kit: Kit): Promise<void> {
   const call = kit.call("kit_ask", { text: "cut", tool: "" });
   await kit.untilAsked(call, "kit_traffic", "cut");
   const assignment = await assignmentOf(kit, worker, "cut");
+  const lost = servedBy(worker);
   worker.wire.cut();
-  const next = await untilConnection(kit, worker, 2);
+  const next = await connectionAfter(kit, worker, lost);
   await kit.until("the open request on the next connection", worker, () =>
     worker.wire.seen.some(
       ({ connection, from, message }) =>
@@ -110,13 +118,11 @@ async function replicaChange(kit: Kit): Promise<void> {
     const worker = await kit.startWorker(undefined, service);
     const call = kit.call("kit_wait", { text: "adopted" }, { service });
     await untilLedger(kit, worker, "entered adopted");
+    const lost = servedBy(worker);
     await service.kill();
     await service.start();
     const assignment = await assignmentOf(kit, worker, "adopted");
-    const resumed = await kit.until("a welcome by the next replica", worker, () =>
-      worker.wire.connections.slice(1).find(({ isWelcome }) => isWelcome),
-    );
-    checkResumes(worker, resumed, [assignment]);
+    checkResumes(worker, await welcomeAfter(kit, worker, lost), [assignment]);
     await worker.release("adopted");
     await checkOutput(call, "adopted");
     checkLedger(worker, ["entered adopted"]);
@@ -127,14 +133,14 @@ async function twoConnections(kit: Kit): Promise<void> {
   const worker = await kit.startWorker();
   const call = kit.call("kit_wait", { text: "moved" });
   await untilLedger(kit, worker, "entered moved");
-  const first = await untilConnection(kit, worker, 1);
+  const first = servedBy(worker);
   let wasOpen = false;
   worker.wire.rules.fromService = ({ case: name }) => {
     if (name === "welcome") wasOpen = first.isOpen;
     return "pass";
   };
   first.toWorker({ case: "leave", value: { stop: false, withinMs: 30_000 } });
-  const second = await untilConnection(kit, worker, 2);
+  const second = await connectionAfter(kit, worker, first);
   checkResumes(worker, second, [await assignmentOf(kit, worker, "moved")]);
   await kit.until("a welcome on the second connection", worker, () => second.isWelcome);
   check(wasOpen, "the first connection to stay open until the second is welcome", "it was closed before");
@@ -146,7 +152,7 @@ async function twoConnections(kit: Kit): Promise<void> {
 
 async function staleAssignment(kit: Kit): Promise<void> {
   const worker = await kit.startWorker();
-  const line = await untilConnection(kit, worker, 1);
+  const line = servedBy(worker);
   const call = kit.call("kit_wait", { text: "once" });
   const start = await untilSeen(kit, worker, "service", "start");
   line.toWorker({ case: "start", value: start });
@@ -175,17 +181,16 @@ async function checkServes(kit: Kit): Promise<void> {
 
 async function oldConnection(kit: Kit): Promise<void> {
   let isOldStartSent = false;
-  const worker = await kit.startWorker(({ rules, connections }) => {
-    rules.fromService = ({ case: name }, connection) => {
-      const isFirst = connection === connections[0];
-      return (isFirst && name === "start") || (!isFirst && !isOldStartSent) ? "hold" : "pass";
-    };
-  });
-  const first = await untilConnection(kit, worker, 1);
+  const worker = await kit.startWorker();
+  const first = servedBy(worker);
+  worker.wire.rules.fromService = ({ case: name }, connection) => {
+    const isFirst = connection === first;
+    return (isFirst && name === "start") || (!isFirst && !isOldStartSent) ? "hold" : "pass";
+  };
   const call = kit.call("kit_echo", { text: "moved" });
   const start = await untilSeen(kit, worker, "service", "start");
   first.toWorker({ case: "leave", value: { stop: false, withinMs: 30_000 } });
-  const second = await untilConnection(kit, worker, 2);
+  const second = await connectionAfter(kit, worker, first);
   checkResumes(worker, second, []);
   first.toWorker({ case: "start", value: start });
   isOldStartSent = true;
@@ -201,7 +206,7 @@ async function oldConnection(kit: Kit): Promise<void> {
 
 async function probe(kit: Kit): Promise<void> {
   const worker = await kit.startWorker();
-  const line = await untilConnection(kit, worker, 1);
+  const line = servedBy(worker);
   const answerTo = async (assignment: string) => {
     const before = worker.wire.seen.length;
     line.toWorker({ case: "probe", value: assignment });

@@ -1,5 +1,17 @@
 import type { KitCall } from "../kit.ts";
-import { check, checkExit, checkLedger, checkOutput, type Kit, type KitCase, untilLedger, untilSeen } from "../kit.ts";
+import {
+  check,
+  checkExit,
+  checkLedger,
+  checkOutput,
+  connectionAfter,
+  type Kit,
+  type KitCase,
+  servedBy,
+  untilLedger,
+  untilSeen,
+  welcomeAfter,
+} from "../kit.ts";
 import type { KitWorker } from "../kit-worker.ts";
 
 /** Starts a body that runs until it is released. */
@@ -22,7 +34,7 @@ const beatsOf = ({ wire }: KitWorker) =>
   wire.seen.filter(({ from, message }) => from === "worker" && message.case === "beat");
 
 const leaveOf = (worker: KitWorker) => () =>
-  worker.wire.connections.at(-1)?.toWorker({ case: "leave", value: { stop: true, withinMs: 600_000 } });
+  servedBy(worker).toWorker({ case: "leave", value: { stop: true, withinMs: 600_000 } });
 
 async function notEntered(kit: Kit): Promise<void> {
   const worker = await kit.startWorker(({ rules }) => {
@@ -81,7 +93,7 @@ async function endedEarly(kit: Kit): Promise<void> {
   const worker = await kit.startWorker();
   const over = await startBody(kit, worker, "over");
   const { assignment } = await untilSeen(kit, worker, "service", "start");
-  worker.wire.connections.at(-1)?.toWorker({ case: "ended", value: { assignment, recorded: false } });
+  servedBy(worker).toWorker({ case: "ended", value: { assignment, recorded: false } });
   await untilLedger(kit, worker, "stopped over");
   await checkOutput(kit.call("kit_echo", { text: "next" }), "next");
   const reports = worker.wire.seen.flatMap(({ from, message }) =>
@@ -118,14 +130,13 @@ async function storeChanged(kit: Kit): Promise<void> {
   const lost = await startBody(kit, worker, "lost");
   await kit.withOther(async (service) => {
     worker.wire.rules.target = service.url;
+    const before = servedBy(worker);
     worker.wire.cut();
-    const next = await kit.until("a welcome by the other store", worker, () =>
-      worker.wire.connections.slice(1).find(({ isWelcome }) => isWelcome),
-    );
+    const next = await welcomeAfter(kit, worker, before);
     const { held, expectedStoreId } = next.hello;
     check(held.length === 0 && expectedStoreId === "", "a hello without `held` and a store", { held, expectedStoreId });
-    const refused = worker.wire.connections[1]?.hello;
-    check(refused?.expectedStoreId !== "", "hello.expected_store_id of the first store", "an empty one");
+    const { hello: refused } = await connectionAfter(kit, worker, before);
+    check(refused.expectedStoreId !== "", "hello.expected_store_id of the first store", "an empty one");
     await untilLedger(kit, worker, "stopped lost");
     await checkOutput(kit.call("kit_echo", { text: "new" }, { service }), "new");
   });
@@ -140,12 +151,12 @@ async function silence(kit: Kit): Promise<void> {
       if (message.case === "welcome") Object.assign(message.value, { beatMs, silenceMs: 4_000, resumeMs: 1_000 });
     };
   });
-  const [first] = worker.wire.connections;
+  const first = servedBy(worker);
   // The service beats less often than this worker expects.
   let sent = 0;
   const beats = setInterval(() => {
     sent += 1;
-    first?.toWorker({ case: "beat", value: {} });
+    first.toWorker({ case: "beat", value: {} });
   }, beatMs);
   try {
     const count = () => beatsOf(worker).length;
@@ -160,18 +171,16 @@ async function silence(kit: Kit): Promise<void> {
   const { rules } = worker.wire;
   Object.assign(rules, { isClosed: true, fromService: () => "drop" });
   // To the service the worker is still there.
-  const still = setInterval(() => first?.toService({ case: "beat", value: {} }), 1_000);
+  const still = setInterval(() => first.toService({ case: "beat", value: {} }), 1_000);
   try {
-    await kit.until("the worker to end a silent connection", worker, () => !first?.isOpen);
+    await kit.until("the worker to end a silent connection", worker, () => !first.isOpen);
     await untilLedger(kit, worker, "stopped silent");
   } finally {
     clearInterval(still);
   }
   const { assignment } = await untilSeen(kit, worker, "service", "start");
   Object.assign(rules, { isClosed: false, fromService: () => "pass", changeForWorker: () => undefined });
-  const next = await kit.until("the worker to connect again", worker, () =>
-    worker.wire.connections.slice(1).find(({ isWelcome }) => isWelcome),
-  );
+  const next = await welcomeAfter(kit, worker, first);
   check(next.hello.held.includes(assignment), "the stopped body in `held` until its end is known", next.hello.held);
   await checkOutput(kit.call("kit_echo", { text: "again" }), "again");
   checkLedger(worker, ["entered silent", "stopped silent", "entered again"]);
