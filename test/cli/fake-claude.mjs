@@ -22,6 +22,7 @@ const run = {
   Bash: ({ command }) => execFileSync("sh", ["-c", command]).toString(),
   Write: ({ file_path, content }) => writeFileSync(file_path, content),
   CronCreate: () => "scheduled",
+  Late: () => "late",
   // A tool that never reaches a hook.
   Silent: ({ file_path }) => writeFileSync(file_path, "silent"),
 };
@@ -60,7 +61,9 @@ function refusalOf(id, name, input) {
 
 const messages = [{ role: "user", content: process.argv[3] }];
 for (;;) {
-  const body = JSON.stringify({ model: "fake", messages, tools });
+  // The real one offers some tools only after it has reached a server.
+  const offered = messages.length === 1 ? tools : [...tools, { name: "Late", input_schema: text("file_path") }];
+  const body = JSON.stringify({ model: "fake", messages, tools: offered });
   const events = await (await fetch(`${ANTHROPIC_BASE_URL}/v1/messages`, { method: "POST", body })).text();
   const parts = [...events.matchAll(/^data: (.*)$/gm)].map(([, json]) => JSON.parse(json));
   const block = parts.find(({ type }) => type === "content_block_start").content_block;

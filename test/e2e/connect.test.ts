@@ -258,6 +258,7 @@ test("the canary shows which native tools ask, run unasked or are disabled, and 
       { tool: "Silent", result: "runs unasked" },
       { tool: "WebFetch", result: "disabled" },
       { tool: "CronCreate", result: "asks" },
+      { tool: "Late", result: "asks" },
       { tool: "TaskStop", result: "not verified", reason: "Missing required parameter: task_id" },
     ]),
   );

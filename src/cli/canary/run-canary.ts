@@ -79,23 +79,28 @@ function makeDirectory(above: string, files: Readonly<Record<string, string>> = 
   return made;
 }
 
-/** Creates the script of the model: one use of each native tool. Changes of a text come last, since some agents must read it first. */
+/**
+ * Creates the script of the model: one use of each native tool. Changes of a text come last, since some agents must read it first; tools
+ * that the agent offers only later follow.
+ */
 function createScript({ agent, mcpName }: CanaryOptions, directory: string) {
-  let uses: (ToolUse & { id: string })[] = [];
+  const uses: (ToolUse & { id: string })[] = [];
+  const isKnown = (one: { name: string; namespace?: string }) =>
+    uses.some(({ tool, namespace }) => tool === one.name && namespace === one.namespace);
   const results = new Map<string, string>();
   return {
     next(request: ModelRequest): ToolUse | undefined {
       const offered = (request.tools ?? []).flatMap((tool) => agent.toolsOf(tool));
       // A request without tools is for a title or a summary.
       if (offered.length === 0) return undefined;
-      if (uses.length === 0)
-        uses = offered
-          .filter(({ name, namespace }) => !agent.isForeign(namespace ?? name, mcpName))
-          .toSorted((one, other) => Number(changesText(one.schema)) - Number(changesText(other.schema)))
-          .map(({ name, schema, namespace }, i) => ({
-            ...{ id: `canary_${i}`, tool: name, namespace },
-            input: agent.samples[name]?.(directory) ?? sampleInput(schema, { directory, mcpName }),
-          }));
+      const added = offered
+        .filter((tool) => !isKnown(tool) && !agent.isForeign(tool.namespace ?? tool.name, mcpName))
+        .toSorted((one, other) => Number(changesText(one.schema)) - Number(changesText(other.schema)));
+      for (const { name, schema, namespace } of added)
+        uses.push({
+          ...{ id: `canary_${uses.length}`, tool: name, namespace },
+          input: agent.samples[name]?.(directory) ?? sampleInput(schema, { directory, mcpName }),
+        });
       const step = request.messages.filter(({ role }) => role === "assistant").length;
       const before = uses[step - 1];
       const since = request.messages.slice(request.messages.findLastIndex(({ role }) => role === "assistant") + 1);
