@@ -322,6 +322,17 @@ test("the canary finds its calls among many sessions, and rejects no request of 
   expect(open.toSorted()).toEqual([...others, "at-work"].toSorted());
 });
 
+test("a canary that cannot reject ends the agent, which would wait for an answer, and says why", async () => {
+  const { environment, run } = await createHome("{}");
+  await run("connect", "claude", "--yes", "--no-canary");
+  const listing = { ...environment, TOOLGATE_TOKEN: "watcher-token-for-tests" };
+  const { stdout, code } = await connectHere(listing, "--check", "--agent-program", fakeClaude);
+  const { canary } = JSON.parse(stdout);
+  expect(canary.problem).toContain('the token "watcher" may not call');
+  expect(canary.rows).toContainEqual(expect.objectContaining({ tool: "Write", result: "not verified" }));
+  expect(code).toBe(1);
+});
+
 test("an HTTP hook is written on request only, takes its token from a variable, and is advisory", async () => {
   const { run, settings: file, directory } = await createHome("{}");
   const { code, stderr } = await run("connect", "claude", "--yes", "--no-canary", "--http-hook");

@@ -44,9 +44,14 @@ export async function runCanary(options: CanaryOptions): Promise<CanaryResult> {
   const over = new AbortController();
   // Agents use the same IDs, or none, in each run: what an earlier canary asked counts for that one only.
   const earlier = new Set((await ownSessions(options)).map(({ id }) => id));
-  const rejecting = rejectAll(options, earlier, over.signal);
+  // Without anybody who rejects, the agent would wait for an answer.
+  const unanswered = new AbortController();
+  const rejecting = rejectAll(options, earlier, over.signal).catch((error: unknown) => {
+    unanswered.abort();
+    return error instanceof Error ? error.message : String(error);
+  });
   try {
-    const ended = await runAgent(options, model.url, { files: directory, home });
+    const ended = await runAgent(options, model.url, { files: directory, home }, unanswered.signal);
     over.abort();
     const problem = await rejecting;
     const recorded = await recordedCalls(options, earlier);
@@ -149,11 +154,12 @@ function textsIn(value: unknown): string[] {
   return [...own, ...textsIn(content)];
 }
 
-/** Runs the agent to its end, as its user; returns the end of what it printed. */
+/** Runs the agent to its end, as its user, or until the signal stops it; returns the end of what it printed. */
 async function runAgent(
   { agent, program, user, directory: cwd, isSystem }: CanaryOptions,
   url: string,
   { files, home }: { files: string; home: string | undefined },
+  signal: AbortSignal,
 ): Promise<string> {
   const { uid, gid } = user;
   const args = [...(agent.settings?.(url) ?? []), ...agent.args(files), ...(isSystem ? agent.withoutHooks : [])];
@@ -183,6 +189,7 @@ async function runAgent(
     }
   };
   const timer = setTimeout(stop, maxRunMs);
+  signal.addEventListener("abort", stop);
   const ended = Promise.withResolvers<string>();
   child.on("error", (error) => ended.resolve(error.message));
   child.on("close", () => ended.resolve(printed.trim() || "it printed nothing"));
@@ -194,16 +201,12 @@ async function runAgent(
   }
 }
 
-/** Rejects the requests of the canary until it is over; returns why that failed, if it did. */
+/** Rejects the requests of the canary until it is over. Throws if one cannot be rejected. */
 async function rejectAll(
   { approver, principal }: CanaryOptions,
   earlier: ReadonlySet<string>,
   signal: AbortSignal,
-): Promise<string | undefined> {
-  let problem: string | undefined;
-  const note = (error: unknown) => {
-    if (!signal.aborted) problem ??= error instanceof Error ? error.message : String(error);
-  };
+): Promise<undefined> {
   const reject = async (ask: PermissionRequest) => {
     // The agent may be at work in other sessions.
     if (earlier.has(ask.sessionId)) return;
@@ -212,11 +215,10 @@ async function rejectAll(
       await unlessClosed(approver.reply(ask, "reject", { message: "canary of `toolgate connect`" }));
   };
   try {
-    for await (const ask of approver.asks({ signal })) await reject(ask).catch(note);
+    for await (const ask of approver.asks({ signal })) await reject(ask);
   } catch (error) {
-    note(error);
+    if (!signal.aborted) throw error;
   }
-  return problem;
 }
 
 /** Ignores that a request is closed: the rejection of one withdraws the others of its call. */

@@ -308,7 +308,8 @@ async function checkOne(
     // What an earlier canary found does not hold where something has changed since.
     const known = problems.length === 0 ? (canary ?? record.canary) : undefined;
     report(screen, { record, enforcement, canary: known, problems });
-    return problems.length === 0 && !canary?.rows.some(({ result }) => result === "runs unasked");
+    const { problem = "", rows = [] } = canary ?? {};
+    return problems.length === 0 && problem === "" && rows.every(({ result }) => result !== "runs unasked");
   } catch (error) {
     screen.fail(commandFailure(error, approver));
     return false;
