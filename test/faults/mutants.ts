@@ -76,11 +76,12 @@ async function runMutants(mutants: readonly Mutant[]): Promise<Mutant[]> {
   console.log(`${mutants.length} of ${all.length} mutants, seed ${seed}`);
   const copy = await copySource();
   try {
-    const files = [...new Set(mutants.flatMap(({ tests }) => tests))];
-    // The machine is busy with other steps of the gate, so that one test may lose a race.
-    let before = await runTests(copy, files);
-    if (before.failed) before = await runTests(copy, files);
-    if (before.failed) throw new Error(`the tests fail without a fault:\n${before.output}`);
+    for (const [files, name] of testsOf(mutants)) {
+      // The machine is busy with other steps of the gate, so that one test may lose a race.
+      let before = await runTests(copy, files, name);
+      if (before.failed) before = await runTests(copy, files, name);
+      if (before.failed) throw new Error(`the tests fail without a fault:\n${before.output}`);
+    }
     const survivors: Mutant[] = [];
     for (const mutant of mutants) {
       const path = join(copy, mutant.file);
@@ -98,6 +99,18 @@ async function runMutants(mutants: readonly Mutant[]): Promise<Mutant[]> {
   } finally {
     await rm(copy, { recursive: true });
   }
+}
+
+/** Returns the files whose tests notice mutants: those of which all tests do, and the others with the names of theirs. */
+function testsOf(mutants: readonly Mutant[]): [files: readonly string[], name?: string][] {
+  const whole = new Set(mutants.flatMap(({ tests, test }) => (test === undefined ? tests : [])));
+  const named = mutants.filter(({ tests }) => tests.some((file) => !whole.has(file)));
+  const files = new Set(named.flatMap(({ tests }) => tests.filter((file) => !whole.has(file))));
+  const names = new Set(named.flatMap(({ test }) => test ?? []));
+  return [
+    ...(whole.size === 0 ? [] : [[[...whole]] as [readonly string[]]]),
+    ...(files.size === 0 ? [] : [[[...files], [...names].join("|")] as [readonly string[], string]]),
+  ];
 }
 
 /** Copies what the tests need; dependencies and the built console are shared. */
