@@ -50,7 +50,7 @@ import {
   rejectAsk,
   shownBy,
 } from "./settlements.ts";
-import { type Electorate, isStillMet, meetsNeed, representedBy, voterOf } from "./votes.ts";
+import { type Electorate, isStillMet, mayApprove, meetsNeed, representedBy, voterOf } from "./votes.ts";
 
 type EscalationNotices = NoticeSender["escalationsOf"];
 
@@ -196,7 +196,7 @@ export async function settleAnswer(
 
 /**
  * Checks for the vote of this principal that is stored already, and leaves the request open. Throws for another one of the same id.
- * One that would count now in the place of more persons is a new vote.
+ * One that would count now in the place of more persons, or settle the request, is a new vote, unless its person has left.
  */
 function isVoteAgain(
   context: ApprovalContext,
@@ -210,8 +210,11 @@ function isVoteAgain(
   const before = votes.find(({ by }) => by === principal.id);
   if (need === undefined || before === undefined) return false;
   const isFor = ({ id }: Person) => before.onBehalfOf.some((each) => each.id === id && groupsNow(each, before));
-  if (isSameAnswer(before, principal, response.replyId, answerDigest(response)))
-    return representedBy(request, voterOf(before), context).every(isFor) && !meetsNeed(need, votes, groupsNow);
+  if (isSameAnswer(before, principal, response.replyId, answerDigest(response))) {
+    const voter = voterOf(before);
+    if (!mayApprove(request, voter, context)) return true;
+    return representedBy(request, voter, context).every(isFor) && !meetsNeed(need, votes, groupsNow);
+  }
   if (response.replyId !== "" && response.replyId === before.replyId) throw replyIdReused(response);
   return false;
 }
