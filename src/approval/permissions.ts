@@ -204,16 +204,14 @@ function isVoteAgain(
   principal: Principal,
   response: PermissionResponse,
 ): boolean {
-  const { groupsNow } = context;
-  const { votes } = request;
-  const need = currentNeed(request);
-  const before = votes.find(({ by }) => by === principal.id);
+  const [need, { groupsNow }] = [currentNeed(request), context];
+  const before = request.votes.find(({ by }) => by === principal.id);
   if (need === undefined || before === undefined) return false;
+  const voter = voterOf(before);
   const isFor = ({ id }: Person) => before.onBehalfOf.some((each) => each.id === id && groupsNow(each, before));
   if (isSameAnswer(before, principal, response.replyId, answerDigest(response))) {
-    const voter = voterOf(before);
     if (!mayApprove(request, voter, context)) return true;
-    return representedBy(request, voter, context).every(isFor) && !meetsNeed(need, votes, groupsNow);
+    return representedBy(request, voter, context).every(isFor) && !meetsNeed(need, request.votes, groupsNow);
   }
   if (response.replyId !== "" && response.replyId === before.replyId) throw replyIdReused(response);
   return false;
@@ -221,10 +219,9 @@ function isVoteAgain(
 
 /** Settles an ask whose deadline has passed; its call ends EXPIRED. Does nothing if an answer was first. */
 async function expireAsk(context: ApprovalContext, ask: AskRecord): Promise<void> {
-  const { store } = context;
-  const { result } = await store.settle(await refuseAsk(context, ask, PermissionOutcome.EXPIRED));
+  const { result } = await context.store.settle(await refuseAsk(context, ask, PermissionOutcome.EXPIRED));
   if (result !== "retry") return;
-  const current = await store.getAsk(ask.call.sessionId, ask.request.id);
+  const current = await context.store.getAsk(ask.call.sessionId, ask.request.id);
   if (current && !current.settled) await expireAsk(context, current);
 }
 
