@@ -12,7 +12,10 @@ export interface Replicas {
   all: readonly [Service, Service, Service];
 }
 
-/** Three replicas with short leases for all tests of a file; those that a test ended are back before the next one. */
+/**
+ * Three replicas for all tests of a file; those that a test ended are back before the next one. Their leases are short, and longer than a
+ * busy machine stops a process.
+ */
 export function useReplicas(settings = ""): () => Replicas {
   let replicas: Replicas | undefined;
   beforeAll(async () => {
@@ -20,7 +23,7 @@ export function useReplicas(settings = ""): () => Replicas {
     const workspace = await realpath(await mkdtemp(join(tmpdir(), "toolgate-shared-")));
     const create = () =>
       createService({
-        settings: `store = "${redis.url}"\nlease_ms = 2000\n${unconfined}${settings}`,
+        settings: `store = "${redis.url}"\nlease_ms = 5000\n${unconfined}${settings}`,
         flags: ["--workspace", workspace],
       });
     replicas = { redis, workspace, all: [create(), create(), create()] };
