@@ -111,13 +111,15 @@ async function run(line: string, workspace: string, config: RuleConfig): Promise
   return printed.startsWith("started") ? printed : undefined;
 }
 
-/** Makes the attempts; returns how many command lines were started, and how many of them succeeded. */
+/**
+ * Makes the attempts, and more while none was started, since a start that notices the change is refused; returns how many command
+ * lines were started, and how many of them succeeded.
+ */
 async function attemptAll({ attempt, isOfStart }: Race, directory: string, config: RuleConfig, times: number) {
-  const lines = isOfStart
-    ? Array.from({ length: times }, () => attempt)
-    : [`for ((i = 0; i < ${times}; i++)); do ${attempt}; done`];
+  const line = isOfStart ? attempt : `for ((i = 0; i < ${times}; i++)); do ${attempt}; done`;
+  const least = isOfStart ? times : 1;
   let [started, succeeded] = [0, 0];
-  for (const line of lines) {
+  for (let count = 0; count < least || (started === 0 && count < 20 * least); count += 1) {
     const printed = await run(line, directory, config);
     if (printed !== undefined) started += 1;
     if (printed?.includes(secret)) succeeded += 1;
