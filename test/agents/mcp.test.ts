@@ -73,6 +73,6 @@ describe.each(
   });
 });
 
-/** Over stdio our program reports the loss; over HTTP the agent does, in other words before the answer has begun. */
+/** Over stdio our program reports the loss; over HTTP the agent does, by another text if the answer had not begun. */
 const lostTexts =
   /connection to Toolgate was lost|connection closed before the tool call was answered|Request timed out|socket connection was closed/;
