@@ -1,8 +1,9 @@
 import type { Page } from "playwright-core";
 import { expect, test } from "vitest";
+import { farewellMs } from "../../src/view/asks.ts";
 import { type Clients, connect } from "../e2e/clients.ts";
 import { startService } from "../e2e/service.ts";
-import { answer, untilRejectable, useBrowsers } from "./browser.ts";
+import { answer, passTime, untilRejectable, useBrowsers } from "./browser.ts";
 
 const browsers = useBrowsers();
 const settings = `
@@ -36,6 +37,13 @@ async function inboxOf200(options: Parameters<typeof browsers.open>[2] = {}): Pr
   await page.getByText("200 waiting for an answer").waitFor({ state: "attached" });
   return page;
 }
+
+/** Presses `r`, and returns the field that gets the next key, as it does before the page is drawn again. */
+const fieldAfterKey = `(async () => {
+  dispatchEvent(new KeyboardEvent("keydown", { key: "r" }));
+  for (let i = 0; i < 10; i += 1) await undefined;
+  return document.activeElement.id;
+})()`;
 
 const waits = (page: Page, words: string) => page.locator(".list-pane .hint").getByText(words).waitFor();
 
@@ -82,6 +90,33 @@ test("one reason rejects all equal calls by keys, then all that wait in a sessio
     await page.getByText(`${left} waiting for an answer`).waitFor({ state: "attached" });
     await page.getByText("Sent: rejected all").waitFor();
   }
+});
+
+test("of equal calls that cannot all be rejected the page says how many may still wait, until the next answer", async () => {
+  const page = await inboxOf200();
+  let passed = 0;
+  await page.route("**/RespondToPermission", async (route) => {
+    passed += 1;
+    await (passed > 30 ? route.fulfill({ status: 403, json: { code: "permission_denied" } }) : route.continue());
+  });
+  await untilRejectable(page);
+  await page.keyboard.press("r");
+  await page.getByRole("combobox").selectOption("all 150 equal calls");
+  await page.keyboard.press("Control+Enter");
+  const report = page.getByText("120 equal calls will still wait. Reject them.");
+  await report.waitFor();
+  await page.getByText("170 waiting for an answer").waitFor({ state: "attached" });
+  await passTime(page, farewellMs);
+  expect(await report.count()).toBe(1);
+  await page.unroute("**/RespondToPermission");
+  await page.locator(".ask-row").getByText("npm test").click();
+  await untilRejectable(page);
+  expect(await page.evaluate(fieldAfterKey)).toBe("advice");
+  await page.getByRole("combobox").selectOption("all 120 equal calls");
+  // The list of what it reaches has the focus of a person who chose by keys.
+  await page.getByRole("combobox").press("Control+Enter");
+  await page.getByText("50 waiting for an answer").waitFor({ state: "attached" });
+  await report.waitFor({ state: "detached" });
 });
 
 test("on a phone the filter finds a request, and one reason rejects all of its agent", async () => {

@@ -1,5 +1,5 @@
 import { type Signal, useSignal } from "@preact/signals";
-import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { GrantScope, type Offer, Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { savableOffers } from "../../view/need.ts";
@@ -10,7 +10,7 @@ import { lazyPage } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { AnswerOutcome } from "./answer.ts";
 import type { AskGroup } from "./ask-list.ts";
-import { FormEnd, type FormProps } from "./form.tsx";
+import { FormEnd, type FormProps, focusFirst } from "./form.tsx";
 import { RejectForm } from "./reject-form.tsx";
 import { needsPasskey, SendingState, useSending } from "./use-sending.tsx";
 
@@ -206,8 +206,6 @@ function OffersForm({ group, isReady, send, back }: FormProps & { group: AskGrou
   const where = useSignal<GrantScope>(GrantScope.SESSION);
   const hours = useSignal(0);
   const times = useSignal(0);
-  const form = useRef<HTMLFormElement>(null);
-  useEffect(() => form.current?.querySelector("input")?.focus(), []);
   if (main === undefined) return null;
   const choices = choicesOf(main.offers);
   const chosen = choices[what.value] ?? choices[0];
@@ -219,7 +217,7 @@ function OffersForm({ group, isReady, send, back }: FormProps & { group: AskGrou
     void send({ reply: PermissionReply.ALWAYS, offerId: offer.id, expires, times: times.value });
   };
   return (
-    <form class="answer-form" ref={form} onSubmit={submit}>
+    <form class="answer-form" ref={focusFirst} onSubmit={submit}>
       <pre class="subject">{subjectOf(main)}</pre>
       <Choice
         legend="From now on, allow"
@@ -260,7 +258,7 @@ function OffersForm({ group, isReady, send, back }: FormProps & { group: AskGrou
         {others.length > 0 &&
           ` Also saved: ${others.map(({ offers }) => visibleText(offers[0]?.text ?? "")).join("; ")}.`}{" "}
         {asked !== undefined && ` Still asked each time: ${visibleText(subjectOf(asked))}.`} Rules that deny still
-        apply. You can revoke this under Policy.
+        apply. Revoke it under Policy.
       </p>
       <FormEnd back={back}>
         <button type="submit" class="primary" aria-disabled={!isReady}>

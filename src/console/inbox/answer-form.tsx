@@ -2,7 +2,7 @@ import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { isTyping } from "../shell/keys.ts";
+import { isSend, isTyping } from "../shell/keys.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { AnswerOutcome } from "./answer.ts";
 import { AnswerFields, noAnswer, valuesOf } from "./answer-fields.tsx";
@@ -75,9 +75,7 @@ export function AnswerForm({
         class="questions"
         ref={form}
         onSubmit={(event) => event.preventDefault()}
-        onKeyDown={(event) => {
-          if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) void answer();
-        }}
+        onKeyDown={(event) => void (isSend(event) && answer())}
       >
         {questions.map((question, at) => (
           <AnswerFields

@@ -2,6 +2,7 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { type CallOptions, Code, ConnectError } from "@connectrpc/connect";
 import { type PasskeyReceipt, Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { countOf } from "../../view/quantities.ts";
 import { retryReply } from "../../view/reply.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 
@@ -22,8 +23,9 @@ export function newReplyId(): string {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** The report of an answer that the service has recorded. */
-export function sentWords(answer: AnswerOutcome): string {
+/** The report of an answer that the service has recorded, but for `unsent` of the equal calls. */
+export function sentWords(answer: AnswerOutcome, unsent: number): string {
+  if (unsent > 0) return `${countOf(unsent, "equal call")} will still wait. Reject them.`;
   if (answer.reply === PermissionReply.REJECT)
     return (answer.all ?? answer.equal) === undefined ? "Sent: rejected" : "Sent: rejected all";
   if (answer.reply === PermissionReply.ALWAYS) return "Sent: approved always";
@@ -80,15 +82,15 @@ interface AnswerSent {
 }
 
 /**
- * Answers all open asks of a call, or rejects all of a session or agent, in one step; once it resolves, this answer counts. Calls
- * that are equal are rejected each, since each answer names the digest of what was shown.
+ * Answers all open asks of a call, or rejects all of a session or agent, in one step; once it resolves, this answer counts. Equal
+ * calls are rejected each, since each answer names the digest of what was shown; returns how many of them may still wait.
  */
 export async function sendAnswer(
   connection: Pick<ConsoleConnection, "permissions" | "tools">,
   request: PermissionRequest,
   answer: AnswerOutcome,
   { replyId, headers, signal, shown, receipt }: AnswerSent,
-): Promise<void> {
+): Promise<number> {
   const { permissions } = connection;
   const {
     all,
@@ -105,7 +107,8 @@ export async function sendAnswer(
   };
   if (all !== undefined) {
     const scope = all === "session" ? { sessionId: request.sessionId } : { agent: request.agent };
-    return await retry(headers, (options) => permissions.rejectPermissions({ ...scope, message }, options));
+    await retry(headers, (options) => permissions.rejectPermissions({ ...scope, message }, options));
+    return 0;
   }
   const respond = ({ sessionId, id, digest }: AskRef, headers: AnswerHeaders, shown: Shown) => {
     const proof = receipt && { receipt };
@@ -114,12 +117,12 @@ export async function sendAnswer(
   };
   await respond(request, headers, shown);
   // One that was answered in the meantime has an outcome; one that has changed stays in the list.
-  const isOver = (error: unknown) => ConnectError.from(error).code === Code.FailedPrecondition;
+  const isLeft = (error: unknown) => ConnectError.from(error).code !== Code.FailedPrecondition;
   for (let at = 0; at < equal.length; at += maxAtOnce) {
-    const now = await reachService(connection, signal);
-    const some = equal.slice(at, at + maxAtOnce);
-    await Promise.all(
-      some.map((one) => respond(one, now, Shown.UNKNOWN).catch((error) => isOver(error) || Promise.reject(error))),
-    );
+    const now = reachService(connection, signal);
+    const some = equal.slice(at, at + maxAtOnce).map(async (one) => respond(one, await now, Shown.UNKNOWN));
+    const left = (await Promise.allSettled(some)).filter((one) => one.status === "rejected" && isLeft(one.reason));
+    if (left.length > 0) return equal.length - at - some.length + left.length;
   }
+  return 0;
 }

@@ -316,8 +316,8 @@ function SuggestedRuleNote({ permissionId, connection }: { permissionId: string;
       </summary>
       <Pre text={visibleLines(toml)} look="long-text" />
       <p class="hint">
-        Nothing is applied. Put it into <code>toolgate.toml</code>, or try it first under{" "}
-        <a href="#/policy/try">Policy → Try rules</a>. <CopyButton text={toml} what="the rule" />
+        Put it into <code>toolgate.toml</code>, or try it first under <a href="#/policy/try">Policy → Try rules</a>.{" "}
+        <CopyButton text={toml} what="the rule" />
       </p>
     </details>
   );

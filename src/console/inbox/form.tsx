@@ -9,6 +9,9 @@ export interface FormProps {
   back: () => void;
 }
 
+/** At once: what is typed after the key that opened a form is meant for it. */
+export const focusFirst = (form: HTMLElement | null) => form?.querySelector<HTMLElement>("input, textarea")?.focus();
+
 /** The buttons of a form: answer and back. */
 export function FormEnd({ back, children }: { back: () => void; children: ComponentChildren }) {
   return (

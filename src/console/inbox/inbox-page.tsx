@@ -42,7 +42,8 @@ export function InboxPage({ connection, feed, route }: PageProps) {
   });
   const report = useSignal("");
   useEffect(() => {
-    if (report.value === "") return;
+    // What is left to do stays until the next answer.
+    if (!report.value.startsWith("Sent")) return;
     const timer = setTimeout(() => {
       report.value = "";
     }, farewellMs);
@@ -266,8 +267,7 @@ function Outcome({ id, connection, names }: { id: string; connection: ConsoleCon
       )}
       {part !== undefined && (
         <p>
-          {stateWords(part)}{" "}
-          <a href={`#${pathOf("sessions", request.sessionId, part.callId)}`}>See the call and its output</a>
+          {stateWords(part)} <a href={`#${pathOf("sessions", request.sessionId, part.callId)}`}>See its output</a>
         </p>
       )}
       <AskIds request={request} />

@@ -1,10 +1,10 @@
 import { useSignal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import { visibleText } from "../parts/visible-text.ts";
+import { isSend } from "../shell/keys.ts";
 import type { AnswerOutcome } from "./answer.ts";
-import { FormEnd, type FormProps } from "./form.tsx";
+import { FormEnd, type FormProps, focusFirst } from "./form.tsx";
 
 /** The form that rejects, or dismisses questions, with optional advice for the model. */
 export function RejectForm({
@@ -21,29 +21,22 @@ export function RejectForm({
   const message = useSignal("");
   const reach = useSignal("call");
   const isQuestion = asksQuestions(request);
-  const field = useRef<HTMLTextAreaElement>(null);
-  useEffect(() => field.current?.focus(), []);
   const reject = (event: Event) => {
     event.preventDefault();
     void send({ reply: PermissionReply.REJECT, message: message.value.trim(), ...reachOf(reach.value, equal) });
   };
   return (
-    <form class="answer-form" onSubmit={reject}>
+    <form class="answer-form" ref={focusFirst} onSubmit={reject} onKeyDown={(event) => isSend(event) && reject(event)}>
       <label for="advice">
         {isQuestion ? "What should it do without an answer?" : "What should it do instead?"} (optional; the model reads
         it)
       </label>
       <textarea
         id="advice"
-        ref={field}
         maxLength={16_384}
         value={message}
-        placeholder={isQuestion ? "Look in the readme" : "Use the staging database"}
         onInput={({ currentTarget }) => {
           message.value = currentTarget.value;
-        }}
-        onKeyDown={(event) => {
-          if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) reject(event);
         }}
       />
       {!isQuestion && (

@@ -51,9 +51,10 @@ export function useSending(
         if (signal.aborted) return;
         const headers = await reachService(connection, signal);
         own.isReached = true;
-        await sendAnswer(connection, target, answer, { replyId, headers, signal, shown, receipt });
+        const unsent = await sendAnswer(connection, target, answer, { replyId, headers, signal, shown, receipt });
+        if (signal.aborted) return;
         isSending.value = false;
-        onAnswered(sentWords(answer), answer);
+        onAnswered(sentWords(answer, unsent), answer);
       } catch (error) {
         if (signal.aborted) return;
         if (error instanceof NotSigned) giveUp(`Not sent: ${error.message}`);
@@ -65,7 +66,7 @@ export function useSending(
       stop.abort();
       giveUp(
         isReached
-          ? "Withdrawn. If the service had received the answer before, this request shows it."
+          ? "Withdrawn. If the service had it before, this request shows it."
           : "Not sent: you withdrew the answer.",
       );
     },

@@ -12,6 +12,7 @@ import { PlanVerdict, RulesVerdict } from "../parts/verdict.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { emptyDraft, noProblems, objectOf, readProblems, readSchema } from "../schema-form/field.ts";
 import { InputForm } from "../schema-form/input-form.tsx";
+import { isSend } from "../shell/keys.ts";
 import { failureText, useLoaded } from "../shell/load.ts";
 import { type PageProps, ProblemText } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
@@ -41,9 +42,7 @@ function ExplainCommand(props: QuestionProps) {
             placeholder="git push origin main && npm test"
             value={command}
             onInput={({ currentTarget }) => (command.value = currentTarget.value)}
-            onKeyDown={(event) => {
-              if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) event.currentTarget.form?.requestSubmit();
-            }}
+            onKeyDown={(event) => isSend(event) && event.currentTarget.form?.requestSubmit()}
           />
         </label>
         <div class="actions">

@@ -5,6 +5,7 @@ import { actionWord, decisionWords } from "../../view/decisions.ts";
 import { countOf } from "../../view/quantities.ts";
 import { changeWords, refusedIn, simulationLines } from "../../view/simulation.ts";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
+import { isSend } from "../shell/keys.ts";
 import { failureText } from "../shell/load.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
@@ -64,9 +65,7 @@ export function TryRules({ connection }: PageProps) {
             placeholder={'[permission.bash]\n"npm test *" = "allow"'}
             value={text}
             onInput={({ currentTarget }) => (text.value = currentTarget.value)}
-            onKeyDown={(event) => {
-              if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) event.currentTarget.form?.requestSubmit();
-            }}
+            onKeyDown={(event) => isSend(event) && event.currentTarget.form?.requestSubmit()}
           />
         </label>
         <div class="pickers">
