@@ -19,6 +19,8 @@ export class NameIndex implements NameTree {
 
   /** True if directories or selected names have come or gone so recently that others may have been missed since `refresh`. */
   isMoving = false;
+  /** True if a directory was gone when it was read, though listed since `refresh`: what it holds is in no list. */
+  isTorn = false;
   #ignored: ReadonlySet<string> = new Set();
   /** Times at which a move was noticed, by directory. */
   readonly #moved = new Map<string, number>();
@@ -27,6 +29,7 @@ export class NameIndex implements NameTree {
   refresh(ignored: ReadonlySet<string> = new Set()): void {
     this.#checked = new Set();
     this.isMoving = false;
+    this.isTorn = false;
     this.#ignored = ignored;
     if (this.#directories.size > maxDirectories) this.#directories.clear();
   }
@@ -130,6 +133,7 @@ export class NameIndex implements NameTree {
   /** Forgets a directory that is not there, although its parent listed it. */
   #gone(directory: string): undefined {
     this.isMoving = true;
+    this.isTorn = true;
     this.#directories.delete(directory);
   }
 

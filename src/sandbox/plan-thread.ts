@@ -80,10 +80,12 @@ const keyOfRequest = (request: unknown) => serialize(request).toString("latin1")
 
 /**
  * Plans again while files move between directories, since a walk can miss those. Once nothing moves the plan holds; otherwise it
- * has to cover everything that any of many walks found.
+ * has to cover everything that any of many walks found, of which none lost a directory: one that is renamed all the time is lost by
+ * nearly every walk.
  */
 function plan(request: PlanRequest): Planned {
   const found = new Set<string>();
+  let wholeWalks = 0;
   for (let round = 0; round < maxWalks; round += 1) {
     index.refresh(knownAbsent);
     const { planned, isWhole } = planOnce(request);
@@ -92,11 +94,15 @@ function plan(request: PlanRequest): Planned {
     if (isWhole && !index.isMoving) return planned;
     const covered = new Set(coveredPaths(planned).flatMap((path) => planned.identities.get(path) ?? []));
     for (const identity of covered) found.add(identity);
-    if (isWhole && round >= enoughWalks && found.isSubsetOf(covered)) return planned;
+    if (!index.isTorn) wholeWalks += 1;
+    if (isWhole && wholeWalks > enoughWalks && found.isSubsetOf(covered)) return planned;
     if (round < restingWalks) rest(settleMs);
   }
-  throw new Error("files move between directories all the time; run it again when no other program moves them");
+  throw movesAllTheTime();
 }
+
+const movesAllTheTime = () =>
+  new Error("files move between directories all the time; run it again when no other program moves them");
 
 const rest = (ms: number) => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms);
 
@@ -104,7 +110,7 @@ const rest = (ms: number) => Atomics.wait(new Int32Array(new SharedArrayBuffer(4
 const restingWalks = 3;
 const settleMs = 25;
 const enoughWalks = 24;
-const maxWalks = 100;
+const maxWalks = 300;
 /** Paths that were placeholders: these come and go. */
 const knownAbsent = new Set<string>();
 const maxKnownAbsent = 10_000;
@@ -133,12 +139,13 @@ function planOnce(request: PlanRequest): { planned: Planned; isWhole: boolean } 
 /**
  * Looks again at all names of the last plan until they were at one moment as they are listed, and returns what the plan does not cover:
  * a file that moved from a directory that was still to be listed into one that was listed is in neither list. While names change
- * all the time, many walks have to find nothing that is not covered.
+ * all the time, many walks that lost no directory have to find nothing that is not covered.
  */
 function missedBy(request: PlanRequest, planned: Planned): Covered[] {
   // Each file counts there, not only those with certain names.
   const isReversed = planned.closed.length + planned.sealed.length > 0;
-  for (let round = 0; round < enoughWalks; round += 1) {
+  let wholeWalks = 0;
+  for (let round = 0; round < maxWalks; round += 1) {
     const changedCount = index.recheck();
     const isMoving = index.isMoving || (isReversed && changedCount > 0);
     if (!isMoving && changedCount <= 1) return [];
@@ -147,10 +154,12 @@ function missedBy(request: PlanRequest, planned: Planned): Covered[] {
       const missed = notCovered(planOnce(request).planned, planned);
       if (missed.length > 0) return missed;
     }
+    if (!isMoving || !index.isTorn) wholeWalks += 1;
+    if (wholeWalks >= enoughWalks) return [];
     // For a random time, since the other program could keep step.
     rest(1 + Math.random());
   }
-  return [];
+  throw movesAllTheTime();
 }
 
 function verified(request: PlanRequest, planned: Planned): VerifiedPlan {
