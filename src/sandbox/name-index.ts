@@ -1,4 +1,5 @@
 import { accessSync, type BigIntStats, constants, lstatSync, readdirSync } from "node:fs";
+import { basename, dirname } from "node:path";
 import type { DirectoryNames, NameFilter, NameTree } from "./name-tree.ts";
 
 /** The names of one directory, as they were when its time of change was read. */
@@ -19,7 +20,7 @@ export class NameIndex implements NameTree {
 
   /** True if directories or selected names have come or gone so recently that others may have been missed since `refresh`. */
   isMoving = false;
-  /** True if a directory was gone when it was read, though listed since `refresh`: what it holds is in no list. */
+  /** True if a directory was gone when it was read, though listed since `refresh` or there lately: what it holds is in no list. */
   isTorn = false;
   #ignored: ReadonlySet<string> = new Set();
   /** Times at which a move was noticed, by directory. */
@@ -121,7 +122,7 @@ export class NameIndex implements NameTree {
   /** Notes if what a directory holds has moved. Where it did lately, each further change may have moved it there and back. */
   #observe(directory: string, known: IndexedDirectory | undefined, read: IndexedDirectory): void {
     if (!this.#isSame(directory, known, read)) this.#noteMove(directory);
-    else if (Date.now() - (this.#moved.get(directory) ?? 0) <= restlessMs) this.isMoving = true;
+    else if (this.#movedLately(directory)) this.isMoving = true;
   }
 
   #noteMove(directory: string): void {
@@ -130,11 +131,18 @@ export class NameIndex implements NameTree {
     this.#moved.set(directory, Date.now());
   }
 
-  /** Forgets a directory that is not there, although its parent listed it. */
+  /** Forgets a directory that is not there. A root that is a file is no move; one that is absent may come. */
   #gone(directory: string): undefined {
-    this.isMoving = true;
-    this.isTorn = true;
     this.#directories.delete(directory);
+    const parent = dirname(directory);
+    const isListed =
+      this.#checked.has(parent) && this.#directories.get(parent)?.directories.includes(basename(directory));
+    if (isListed || this.#movedLately(directory)) this.isTorn = true;
+    if (this.isTorn || lstatSync(directory, options)?.isDirectory() !== false) this.isMoving = true;
+  }
+
+  #movedLately(directory: string): boolean {
+    return Date.now() - (this.#moved.get(directory) ?? 0) <= restlessMs;
   }
 
   /** Compares the directories in a directory, and the names that filters selected, with those that were known. */
