@@ -1,3 +1,4 @@
+import { setTimeout as delay } from "node:timers/promises";
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { Principal } from "../core/principal.ts";
@@ -49,7 +50,7 @@ export function announceInFeed<T>({ listeners }: Feed<T>, session: Session, valu
 export async function* followFeed<T>(
   feed: Feed<T>,
   reader: FeedReader,
-  { beatMs, signal }: { beatMs: number; signal: AbortSignal },
+  { beatMs, gatherMs = 0, signal }: { beatMs: number; gatherMs?: number; signal: AbortSignal },
 ): AsyncGenerator<FeedItem<T>, never> {
   const { position } = reader;
   const bell = createBell();
@@ -83,7 +84,10 @@ export async function* followFeed<T>(
       yield { kind: "pause" };
       if (unread.size > 0 || announced.length > 0) continue;
       const left = beatAt - performance.now();
-      if (left > 0 && (await bell.wait(left, signal)) === "news") continue;
+      if (left > 0 && (await bell.wait(left, signal)) === "news") {
+        if (gatherMs > 0) await delay(gatherMs);
+        continue;
+      }
       beatAt = performance.now() + beatMs;
       yield { kind: "beat" };
     }

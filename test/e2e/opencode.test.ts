@@ -222,11 +222,15 @@ test("abort ends the calls of a session, and an archived session is listed no mo
   expect((await send("/session")).body.map(({ id }: { id: string }) => id)).not.toContain(sessionId);
 });
 
-/** Reads a stream until a text arrives; returns what was read. */
+/** Reads a stream until a text arrives; returns what was read. The service's writes are added to `pieces`. */
 async function readEvents(
   path: string,
   until: string,
-  { who = "approver", headers = {} }: { who?: string; headers?: Record<string, string> } = {},
+  {
+    who = "approver",
+    headers = {},
+    pieces = [],
+  }: { who?: string; headers?: Record<string, string>; pieces?: string[] } = {},
 ) {
   const left = new AbortController();
   const authorization = `Bearer ${who}-token-for-tests`;
@@ -234,13 +238,12 @@ async function readEvents(
     headers: { authorization, ...headers },
     signal: left.signal,
   });
-  let text = "";
   for await (const chunk of response.body ?? []) {
-    text += Buffer.from(chunk).toString();
-    if (text.includes(until)) break;
+    pieces.push(Buffer.from(chunk).toString());
+    if (pieces.join("").includes(until)) break;
   }
   left.abort();
-  return text;
+  return pieces.join("");
 }
 
 const idsOf = (text: string) => [...text.matchAll(/^id: (.*)$/gm)].map(([, id = ""]) => id);
@@ -253,6 +256,26 @@ test("a stream goes on after the last event that a client has, with what happene
   const other = await asking();
   const after = await readEvents("/event", other.id, { headers: { "last-event-id": idsOf(first).at(-1) ?? "" } });
   expect(after.indexOf(`evt_${one.sessionId}_1_`)).toBe(-1);
+});
+
+test("events that follow each other at once reach a client together", async () => {
+  const { tools, newSession } = connect(service, "caller");
+  const sessionId = await newSession();
+  const pieces: string[] = [];
+  const seen = readEvents("/event", "the last call", { pieces });
+  await vi.waitFor(() => expect(pieces).not.toEqual([]));
+  const began = performance.now();
+  for (let i = 0; i < 60; i += 1)
+    await tools.callTool({
+      sessionId,
+      callId: `call_${i}`,
+      tool: "echo",
+      input: { text: i < 59 ? `call ${i}` : "the last call" },
+    });
+  const types = [...(await seen).matchAll(/"type":"message\.part\.updated"/g)];
+  expect(types.length).toBeGreaterThan(60);
+  // A write in 10 ms at most, and some more, since a piece may arrive in two.
+  expect(pieces.length).toBeLessThan(3 + (performance.now() - began) / 8);
 });
 
 test("a caller's stream has its own sessions only, and every stream that of its directory", async () => {

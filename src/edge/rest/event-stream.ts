@@ -44,6 +44,8 @@ export interface EventStreamRequest {
 
 /** Interval of heartbeats, which is that of opencode's server: its clients count on it. */
 const beatMs = 10_000;
+/** Time in which news gather, in ms: each write costs as much as its events, and those of a call follow each other at once. */
+const gatherMs = 10;
 /** Pause after which a client connects again, in ms. Clients double it with each attempt. */
 const retryMs = 250;
 
@@ -85,7 +87,7 @@ export async function sendEventStream(
       mayAccess(principal, session, "read") &&
       (workspace === undefined || workspaceRoot(session.workspace) === workspace);
     const reader = { sees, position, resumesAs: resumed && principal };
-    for await (const item of followFeed(feed, reader, { beatMs, signal })) {
+    for await (const item of followFeed(feed, reader, { beatMs, gatherMs, signal })) {
       if (item.kind === "begin") {
         await send(server("connected"));
         // Clients read everything again after this event.
