@@ -17,12 +17,17 @@ const packageDirectory = join(root, "node_modules/.cache/toolgate");
 
 /** Before all tests: builds the console and the program if a source is newer than the last build. */
 export default function setup({ provide }: TestProject): void {
-  const page = join(consoleDirectory, "index.html");
-  if (isStale(page, ["build/console.ts", "src/console", "src/view", "gen", "package-lock.json"]))
-    run("node_modules/vite/bin/vite.js", "build", "src/console", "--config", "build/console.ts");
+  buildConsole();
   if (isStale(join(packageDirectory, "dist/main.js"), ["bin", "src", "gen", "build", "package-lock.json"]))
     buildPackage();
   provide("program", join(packageDirectory, "bin/toolgate.js"));
+}
+
+/** Builds the console if a source is newer than the last build. */
+export function buildConsole(): void {
+  const page = join(consoleDirectory, "index.html");
+  if (isStale(page, ["build/console.ts", "src/console", "src/view", "gen", "package-lock.json"]))
+    run("node_modules/vite/bin/vite.js", "build", "src/console", "--config", "build/console.ts");
 }
 
 /** Bundles the program as for the package: a service starts from a bundle with a third of the CPU time. */

@@ -123,6 +123,8 @@ test("a card says for whom the approval of a delegate counts, and offers no gran
   await page.getByRole("article").getByText("your approval counts for Ann, for this call only").waitFor();
   expect(await findings(page)).toEqual([]);
   expect(await sticksOut(page)).toBeLessThanOrEqual(0);
+  // At first no button can be pressed.
+  await expect.poll(() => page.getByRole("button", { name: /Approve once/ }).isEnabled()).toBe(true);
   expect(await page.getByRole("button", { name: /Always/ }).isEnabled()).toBe(false);
   await answer(page, /Approve once/);
   expect((await end()).part?.state.case).toBe("completed");
