@@ -56,16 +56,16 @@ function groupsOfVote(vote: Ballot, votes: readonly Ballot[], groupsNow: GroupsN
  * by the delegate for whom its agent works, nor in the place of such a person.
  */
 export function representedBy(
-  { permission, person: behind, ...request }: Pick<PermissionRequest, "need" | "escalations" | "permission" | "person">,
+  request: Pick<PermissionRequest, "need" | "escalations" | "permission" | "person">,
   voter: Person,
   { groupsNow, delegatorsOf }: Electorate,
 ): Person[] {
   const need = currentNeed(request);
   const own = groupsNow(voter);
-  if (need === undefined || own === undefined || behind?.id === voter.id) return [];
+  if (need === undefined || own === undefined || request.person?.id === voter.id) return [];
   const lacking = need.all.filter(({ from }) => !counts(own, from));
-  return delegatorsOf(voter.id, permission, need.method).filter(
-    ({ id, groups }) => id !== behind?.id && lacking.some(({ from }) => counts(groups, from)),
+  return delegatorsOf(voter.id, request.permission, need.method).filter(
+    ({ id, groups }) => id !== request.person?.id && lacking.some(({ from }) => counts(groups, from)),
   );
 }
 
