@@ -333,6 +333,14 @@ test("a canary that cannot reject ends the agent, which would wait for an answer
   expect(code).toBe(1);
 });
 
+test("a canary that does not come to its end fails the command, which has connected the agent", async () => {
+  const { environment, run } = await createHome("{}");
+  const { stdout, code } = await connectHere(environment, "--yes", "--agent-program", "/bin/true");
+  expect(JSON.parse(stdout).canary.problem).not.toBe("");
+  expect(code).toBe(1);
+  expect((await run("connect", "--list")).stdout).toContain("claude of ");
+});
+
 test("an HTTP hook is written on request only, takes its token from a variable, and is advisory", async () => {
   const { run, settings: file, directory } = await createHome("{}");
   const { code, stderr } = await run("connect", "claude", "--yes", "--no-canary", "--http-hook");

@@ -141,7 +141,7 @@ async function connectAgent(
       `start ${kind} in a directory of a workspace: what it asks is at ${approver.url} and in \`toolgate inbox\``,
     );
   if (isHttpHook) screen.note(`start it with its token: export ${httpHookVariable}="$(cat ${record.tokenFile})"`);
-  return canary?.rows.some(({ result }) => result === "runs unasked") ? exitCodes.failed : exitCodes.ok;
+  return hasPassed(canary) ? exitCodes.ok : exitCodes.failed;
 }
 
 /** Refuses `--system` where the agent has no such level, for others than root, and a second time. */
@@ -242,6 +242,11 @@ async function canaryOf(
   }
 }
 
+/** True if a canary, where one ran, came to its end and found no tool that runs unasked. */
+function hasPassed({ problem, rows }: Pick<CanaryResult, "problem" | "rows"> = { problem: "", rows: [] }): boolean {
+  return problem === "" && rows.every(({ result }) => result !== "runs unasked");
+}
+
 /** Records the code of the present project that opencode may load. */
 async function acceptPlugins(
   context: CliContext,
@@ -308,8 +313,7 @@ async function checkOne(
     // What an earlier canary found does not hold where something has changed since.
     const known = problems.length === 0 ? (canary ?? record.canary) : undefined;
     report(screen, { record, enforcement, canary: known, problems });
-    const { problem = "", rows = [] } = canary ?? {};
-    return problems.length === 0 && problem === "" && rows.every(({ result }) => result !== "runs unasked");
+    return problems.length === 0 && hasPassed(canary);
   } catch (error) {
     screen.fail(commandFailure(error, approver));
     return false;
