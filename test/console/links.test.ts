@@ -158,7 +158,7 @@ describe("an answer", () => {
     await page.getByRole("button", { name: /Approve once/ }).click();
     await page.getByText("Sending…").waitFor();
     for (const pauseMs of [1_000, 2_000]) await expect.poll(() => passTime(page, pauseMs)).toBeUndefined();
-    await page.getByRole("alert").getByText("It is not known if this was sent").waitFor();
+    await page.getByRole("alert").getByText("This may have been sent").waitFor();
     await page.unroute("**/RespondToPermission");
     await answer(page, /Approve once/);
     expect((await call.end()).part?.state.case).toBe("completed");

@@ -103,7 +103,7 @@ test("of equal calls that cannot all be rejected the page says how many may stil
   await page.keyboard.press("r");
   await page.getByRole("combobox").selectOption("all 150 equal calls");
   await page.keyboard.press("Control+Enter");
-  const report = page.getByText("120 equal calls will still wait. Reject them.");
+  const report = page.getByText("120 equal calls may still wait. Reject them.");
   await report.waitFor();
   await page.getByText("170 waiting for an answer").waitFor({ state: "attached" });
   await passTime(page, farewellMs);

@@ -25,7 +25,7 @@ export function newReplyId(): string {
 
 /** The report of an answer that the service has recorded, but for `unsent` of the equal calls. */
 export function sentWords(answer: AnswerOutcome, unsent: number): string {
-  if (unsent > 0) return `${countOf(unsent, "equal call")} will still wait. Reject them.`;
+  if (unsent > 0) return `${countOf(unsent, "equal call")} may still wait. Reject them.`;
   if (answer.reply === PermissionReply.REJECT)
     return (answer.all ?? answer.equal) === undefined ? "Sent: rejected" : "Sent: rejected all";
   if (answer.reply === PermissionReply.ALWAYS) return "Sent: approved always";
@@ -37,7 +37,7 @@ export function sentWords(answer: AnswerOutcome, unsent: number): string {
 export function unsentWords(error: unknown): string {
   const { code, rawMessage } = ConnectError.from(error);
   if (isUncertain(code))
-    return "It is not known if this was sent: no response. It cannot arrive later. Try again; it counts once.";
+    return "This may have been sent: no response. It cannot arrive later. Try again; it counts once.";
   return `Not sent: ${rawMessage}`;
 }
 
