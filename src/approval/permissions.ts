@@ -45,7 +45,7 @@ import {
   approveAsk,
   callKey,
   editAsk,
-  listOpenAsks,
+  listOpenRequests,
   refuseAsk,
   rejectAsk,
   shownBy,
@@ -138,8 +138,8 @@ export function createPermissions({
       const onBehalfOf = identity ? representedBy(request, identity.person, context) : [];
       return onBehalfOf.length === 0 ? request : { ...request, onBehalfOf };
     },
-    /** Lists the open asks that the caller may see, oldest first. */
-    list: (filter: Parameters<typeof listOpenAsks>[1]) => listOpenAsks(store, filter),
+    /** Lists the open requests that the caller may see, oldest first. */
+    list: (filter: Parameters<typeof listOpenRequests>[1]) => listOpenRequests(store, filter),
     listGrants: store.listGrants,
     /** Revokes a grant. Once this resolves, no call starts that relies on it. */
     async revoke(by: Decider, grantId: string): Promise<Grant> {

@@ -19,7 +19,9 @@ export interface AskStore {
   /** Lists every ask that a call has opened, in order. */
   asksOf(call: CallRef): Promise<AskRecord[]>;
   /** Lists open asks, oldest first, of one tree or of all; `after` is the id of the last one of the previous page. */
-  openAsks(filter: { root?: string; after?: string; limit: number }): Promise<AskRecord[]>;
+  openAsks(filter: OpenFilter): Promise<AskRecord[]>;
+  /** Lists the same without their calls, for viewers: half the work. */
+  openRequests(filter: OpenFilter): Promise<PermissionRequest[]>;
   /** Counts the open asks of all trees; `oldest` is the time at which the oldest of them was opened (ms since the epoch). */
   countOpenAsks(): Promise<{ count: number; oldest?: number }>;
   /** Counts the open asks of all trees whose deadline is later than this time (ms since the epoch). */
@@ -31,6 +33,8 @@ export interface AskStore {
   /** settle_ask: of all settlements of one ask exactly one wins; it writes asks, calls, grants and events together. */
   settle(settlement: Settlement): Promise<SettleResult>;
 }
+
+export type OpenFilter = { root?: string | undefined; after?: string | undefined; limit: number };
 
 /** An ask and the call that waits for it, read as one snapshot. */
 export interface AskRecord {

@@ -24,7 +24,7 @@ import { canonicalJson } from "../core/json.ts";
 import { settlementRecords, voteRecord } from "./decisions.ts";
 import { coversAsk } from "./grants.ts";
 import { plainOffer, timesText } from "./offers.ts";
-import type { AnswerEffects, AskRecord, EndedWait, PermissionStore, Settlement } from "./ports.ts";
+import type { AnswerEffects, AskRecord, EndedWait, OpenFilter, PermissionStore, Settlement } from "./ports.ts";
 import type { ReceiptCheck } from "./proofs-of-answers.ts";
 import {
   checkAnswers,
@@ -518,32 +518,27 @@ const pageSize = 500;
 
 /** Reads every open ask of a session tree. */
 export async function allOpenAsks(store: PermissionStore, root: string | undefined): Promise<AskRecord[]> {
-  const open: AskRecord[] = [];
-  for (;;) {
-    const after = open.at(-1)?.request.id;
-    const page = await store.openAsks({ ...(root && { root }), ...(after && { after }), limit: pageSize });
+  for (const open: AskRecord[] = []; ; ) {
+    const page = await store.openAsks({ root: root || undefined, after: open.at(-1)?.request.id, limit: pageSize });
     open.push(...page);
     if (page.length < pageSize) return open;
   }
 }
 
-/**
- * Reads a page of the open asks that `sees` admits, oldest first; `next` is the cursor of the following page. Reads as many as are
- * wanted, and more at a time only for a viewer who does not see all of them.
- */
-export async function listOpenAsks(
-  store: PermissionStore,
-  filter: { root?: string; after?: string; limit: number; sees(ask: AskRecord): Promise<boolean> },
-): Promise<{ asks: AskRecord[]; next?: string }> {
-  const asks: AskRecord[] = [];
-  let after = filter.after;
+/** Reads a page of the open requests that `sees` admits, oldest first; more at once than are wanted only if some are not seen. */
+export async function listOpenRequests(
+  store: Pick<PermissionStore, "openRequests">,
+  { sees, ...filter }: OpenFilter & { sees(request: PermissionRequest): Promise<boolean> },
+): Promise<{ requests: PermissionRequest[]; next?: string }> {
+  const requests: PermissionRequest[] = [];
+  let { after } = filter;
   for (let limit = Math.min(filter.limit, pageSize); ; limit = pageSize) {
-    const page = await store.openAsks({ ...(filter.root && { root: filter.root }), ...(after && { after }), limit });
-    for (const ask of page) {
-      if (await filter.sees(ask)) asks.push(ask);
-      if (asks.length === filter.limit) return { asks, next: ask.request.id };
+    const page = await store.openRequests({ ...filter, after, limit });
+    for (const request of page) {
+      if (await sees(request)) requests.push(request);
+      if (requests.length === filter.limit) return { requests, next: request.id };
     }
-    after = page.at(-1)?.request.id;
-    if (page.length < limit) return { asks };
+    after = page.at(-1)?.id;
+    if (page.length < limit) return { requests };
   }
 }

@@ -32,7 +32,7 @@ export interface Watcher {
 
 interface WatcherParts {
   store: Logs;
-  asks: Pick<AskStore, "openAsks">;
+  asks: Pick<AskStore, "openRequests">;
   sessions: Pick<Sessions, "look" | "find" | "list">;
 }
 
@@ -99,15 +99,14 @@ async function* askEvents(
 }
 
 /** Yields the open requests that are visible, oldest first. */
-async function* openRequests(asks: Pick<AskStore, "openAsks">, sees: SeesAsk): AsyncGenerator<PermissionRequest, void> {
+async function* openRequests(
+  asks: Pick<AskStore, "openRequests">,
+  sees: SeesAsk,
+): AsyncGenerator<PermissionRequest, void> {
   for (let after: string | undefined; ; ) {
-    const page = await asks.openAsks({
-      ...(sees.root && { root: sees.root }),
-      ...(after && { after }),
-      limit: snapshotPage,
-    });
-    for (const { request } of page) if (await sees(request)) yield request;
-    after = page.at(-1)?.request.id;
+    const page = await asks.openRequests({ root: sees.root, after, limit: snapshotPage });
+    for (const request of page) if (await sees(request)) yield request;
+    after = page.at(-1)?.id;
     if (page.length < snapshotPage) return;
   }
 }

@@ -72,6 +72,7 @@ async function judge(
     findAsk: unused,
     asksOf: unused,
     openAsks: unused,
+    openRequests: unused,
     dueAsks: unused,
     escalate: unused,
     settle: unused,

@@ -110,6 +110,44 @@ describe("redis", () => {
     expect(read.length).toBeLessThan(20);
   });
 
+  test("reads a page that is in one of many trees in two steps", async () => {
+    const reads: string[] = [];
+    const [here, there] = await openTwo((link) => ({
+      ...link,
+      async command(name, ...args) {
+        if (name === "zrangebyscore") reads.push(String(args[0]));
+        return await link.command(name, ...args);
+      },
+    }));
+    const open = async (id: string, count: number) => {
+      await addSession(there, id);
+      const ids = Array.from({ length: count }, (_, i) => `per_${id}_${String(i).padStart(2, "0")}`);
+      await openAskedCall(there, callRef("call_1", id, id), ids);
+    };
+    await open("ses_first", 40);
+    for (let i = 0; i < 20; i += 1) await open(`ses_${i}`, 1);
+    const found = await here.permissions.openRequests({ limit: 30 });
+    expect(found.map(({ sessionId }) => sessionId)).toEqual(Array.from({ length: 30 }, () => "ses_first"));
+    expect(reads.filter((key) => key.includes("ses_first")).length).toBe(2);
+  });
+
+  test("leaves out a request that is settled while it is read", async () => {
+    let hasStarted = false;
+    const [here, there] = await openTwo((link) => ({
+      ...link,
+      async command(name, ...args) {
+        if (name === "hmget" && String(args[0]).endsWith(":settled") && !hasStarted) {
+          hasStarted = true;
+          await there.permissions.settle(await answer(there, ref, "per_1"));
+        }
+        return await link.command(name, ...args);
+      },
+    }));
+    await addTree(there);
+    await openAskedCall(there, ref, ["per_1", "per_2"]);
+    expect((await here.permissions.openRequests({ limit: 5 })).map(({ id }) => id)).toEqual(["per_2"]);
+  });
+
   test("reads events of other replicas from the time without subscribers", async () => {
     const [here, there] = await openTwo();
     await addSession(here);

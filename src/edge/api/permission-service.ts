@@ -86,13 +86,13 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
 
     async listPermissions(request, context) {
       const sees = await watcher.visibility(context.principal, request.sessionId);
-      const { asks: open, next } = await permissions.list({
+      const { requests, next } = await permissions.list({
         ...pageAfter(request, context),
-        sees: ({ request }) => sees(request),
-        ...(sees.root && { root: sees.root }),
+        sees,
+        root: sees.root,
       });
       return {
-        permissions: open.map(({ request }) => permissions.readBy(context.principal, request)),
+        permissions: requests.map((each) => permissions.readBy(context.principal, each)),
         nextPageToken: next ?? "",
       };
     },

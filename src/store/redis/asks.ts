@@ -1,6 +1,7 @@
 import { create, toBinary } from "@bufbuild/protobuf";
 import { PermissionOutcome, PermissionSettledSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import type { AskRecord } from "../../approval/ports.ts";
+import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { AskRecord, OpenFilter } from "../../approval/ports.ts";
 import type { CallRecord, CallWithAsks } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { callName, type RedisCallRecords } from "./call-records.ts";
@@ -41,6 +42,42 @@ export function createRedisAsks(options: {
       load(root, askIds.slice(index * portion, (index + 1) * portion)),
     );
     return (await Promise.all(portions)).flat();
+  }
+
+  const loadOpen: Load<AskRecord> = async (root, askIds) =>
+    (await loadAll(root, askIds)).filter(({ settled }) => settled === undefined);
+
+  /** Reads the requests with these ids that are open, without their calls. */
+  async function loadRequests(root: string, askIds: readonly string[]): Promise<PermissionRequest[]> {
+    const { asked, settled } = keys.tree(root);
+    // What is settled between the two reads is left out.
+    const [requests = [], ends = []] = (
+      await Promise.all([asked, settled].map((key) => link.command("hmget", key, ...askIds)))
+    ).map(replyList);
+    return requests.flatMap((request, index) => {
+      const found = bytes(request);
+      return found?.byteLength && !bytes(ends[index])?.byteLength ? [decodeAsked(found)] : [];
+    });
+  }
+
+  /** Reads a page of what is open; `load` reads that of one tree. */
+  async function openPage<T>(
+    { root, after, limit }: OpenFilter,
+    load: Load<T>,
+    idOf: (open: T) => string,
+  ): Promise<T[]> {
+    const rest = await openAfter(root === undefined ? await live.all() : [root], after);
+    const found: T[] = [];
+    // An ask that was settled since its id was read leaves its place to the next one: only the last page is short.
+    for (;;) {
+      const page = await rest(limit - found.length);
+      const idsOf = (tree: string) => page.flatMap((entry) => (entry.root === tree ? entry.id : []));
+      const trees = [...new Set(page.map((entry) => entry.root))];
+      const loaded = (await Promise.all(trees.map((tree) => load(tree, idsOf(tree))))).flat();
+      const byId = new Map(loaded.map((each) => [idOf(each), each]));
+      found.push(...page.flatMap(({ id }) => byId.get(id) ?? []));
+      if (page.length === 0 || found.length >= limit) return found;
+    }
   }
 
   async function withCall(ref: CallRef): Promise<CallWithAsks | undefined> {
@@ -93,27 +130,8 @@ export function createRedisAsks(options: {
     },
     ofCall: async (ref: CallRef) => [...((await withCall(ref))?.asks ?? [])],
 
-    async listOpen({ root, after, limit }: { root?: string; after?: string; limit: number }): Promise<AskRecord[]> {
-      const roots = root === undefined ? await live.all() : [root];
-      const rest = await openAfter(roots, after);
-      const found: AskRecord[] = [];
-      // An ask that was settled since its id was read leaves its place to the next one: only the last page is short.
-      for (;;) {
-        const page = await rest(limit - found.length);
-        const loaded = await Promise.all(
-          [...Map.groupBy(page, (entry) => entry.root)].map(([tree, of]) =>
-            loadAll(
-              tree,
-              of.map(({ id }) => id),
-            ),
-          ),
-        );
-        const byId = new Map(loaded.flat().map((ask) => [ask.request.id, ask]));
-        found.push(...page.flatMap(({ id }) => byId.get(id) ?? []).filter((ask) => ask.settled === undefined));
-        if (page.length === 0 || found.length >= limit) return found;
-      }
-    },
-
+    listOpen: (filter: OpenFilter) => openPage(filter, loadOpen, ({ request }) => request.id),
+    listRequests: (filter: OpenFilter) => openPage(filter, loadRequests, ({ id }) => id),
     countOpen: () => countOpenAsks(options, load),
 
     async countLong(time: number): Promise<number> {
@@ -146,6 +164,8 @@ export function createRedisAsks(options: {
   };
 }
 
+type Load<T> = (root: string, askIds: readonly string[]) => Promise<T[]>;
+
 /** An open ask, with its time of opening and its tree. */
 interface OpenAsk {
   readonly id: string;
@@ -158,7 +178,7 @@ const byPlace = (one: OpenAsk, other: OpenAsk) => one.place - other.place || (on
 
 /**
  * Merges the open asks of trees in their order, after `from`. Each call returns the next ones, and reads of each tree about as many
- * as are needed: a few more than its share, and twice as many again for a tree that has more before the last of them.
+ * as are needed: a few more than its share, and again of those that have more before the last of them, in one tree all at once.
  */
 function createMerge(
   roots: readonly string[],
@@ -178,7 +198,7 @@ function createMerge(
   }
 
   return async (count) => {
-    for (let portion = Math.ceil(count / Math.max(1, roots.length)) + 2; ; portion *= 2) {
+    for (let portion = 0; ; ) {
       const known = heads.flatMap(({ entries }) => entries).sort(byPlace);
       const end = known[count - 1];
       const unread = heads.filter(
@@ -189,6 +209,8 @@ function createMerge(
         for (const head of heads) head.entries = head.entries.filter((entry) => !next.has(entry));
         return [...next];
       }
+      // More may have the place of a head's last one than were read.
+      portion = Math.max(2 * portion, Math.ceil(count / unread.length) + 2);
       await Promise.all(unread.map((head) => readMore(head, portion)));
     }
   };

@@ -281,6 +281,7 @@ function permissionStoreOf(context: RedisContext): PermissionStore {
     findAsk: asks.find,
     asksOf: asks.ofCall,
     openAsks: asks.listOpen,
+    openRequests: asks.listRequests,
     countOpenAsks: asks.countOpen,
     countLongAsks: asks.countLong,
     dueAsks: asks.due,

@@ -6,7 +6,7 @@ import {
   PermissionSettledSchema,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { type PermissionRequest, PermissionRequestSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import type { AskRecord } from "../../approval/ports.ts";
+import type { AskRecord, OpenFilter } from "../../approval/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { nextEscalation } from "../../core/current-need.ts";
 import { escalatedEvent, postponed, sealed, unsealed, votedEvent } from "../parts.ts";
@@ -127,15 +127,18 @@ export function createSqliteAsks({
 
     ofCall: ({ sessionId, callId }: CallRef): AskRecord[] => sql.ofCall.all(sessionId, callId).map(record),
 
-    listOpen({ root, after = "", limit }: { root?: string; after?: string; limit: number }): AskRecord[] {
-      const rows = root === undefined ? sql.open.all({ after, limit }) : sql.openInTree.all({ root, after, limit });
-      return rows.map(record);
-    },
+    listOpen: ({ root, after = "", limit }: OpenFilter): AskRecord[] =>
+      (root === undefined ? sql.open.all({ after, limit }) : sql.openInTree.all({ root, after, limit })).map(record),
+
+    listRequests: ({ root, after = "", limit }: OpenFilter): PermissionRequest[] =>
+      (root === undefined ? sql.requests.all({ after, limit }) : sql.requestsInTree.all({ root, after, limit })).map(
+        requestOf,
+      ),
 
     countAll(): { count: number; oldest?: number } {
       const count = sql.countAll.get()?.count ?? 0;
-      const [first] = count === 0 ? [] : sql.open.all({ after: "", limit: 1 });
-      return first === undefined ? { count } : { count, oldest: requestOf(first).created };
+      const [first] = count === 0 ? [] : sql.requests.all({ after: "", limit: 1 }).map(requestOf);
+      return first === undefined ? { count } : { count, oldest: first.created };
     },
 
     countLong: (time: number) => sql.countLong.get(time)?.count ?? 0,
@@ -170,7 +173,9 @@ interface AskRow {
   snapshotCrc: number | null;
 }
 
-function requestOf({ request, requestCrc }: Pick<AskRow, "request" | "requestCrc">): PermissionRequest {
+type RequestRow = Pick<AskRow, "request" | "requestCrc">;
+
+function requestOf({ request, requestCrc }: RequestRow): PermissionRequest {
   return fromBinary(PermissionRequestSchema, unsealed(request, requestCrc, "a permission request"));
 }
 
@@ -185,6 +190,7 @@ function prepare(db: DatabaseSync) {
   const select = `SELECT asks.root, asks.session, call, request, request_crc AS requestCrc, settled, settled_crc AS settledCrc,
       call_id AS callId, version, spec, spec_crc AS specCrc, snapshot, snapshot_crc AS snapshotCrc
     FROM asks JOIN calls ON calls.ordinal = asks.call WHERE`;
+  const request = "SELECT ordinal, request, request_crc AS requestCrc FROM asks WHERE";
   const page =
     "asks.ordinal > coalesce((SELECT ordinal FROM asks WHERE id = :after), 0) ORDER BY asks.ordinal LIMIT :limit";
   return {
@@ -195,10 +201,7 @@ function prepare(db: DatabaseSync) {
     settle: statement(db, "UPDATE asks SET settled = ?, settled_crc = ? WHERE id = ? AND settled IS NULL"),
     vote: statement(db, "UPDATE asks SET request = ?, request_crc = ? WHERE id = ? AND settled IS NULL"),
     escalate: statement(db, "UPDATE asks SET request = ?, request_crc = ?, escalates = ? WHERE id = ?"),
-    openRequests: statement<Pick<AskRow, "request" | "requestCrc"> & { ordinal: number }>(
-      db,
-      "SELECT ordinal, request, request_crc AS requestCrc FROM asks WHERE settled IS NULL",
-    ),
+    openRequests: statement<RequestRow & { ordinal: number }>(db, `${request} settled IS NULL`),
     postpone: statement(
       db,
       "UPDATE asks SET expires = ?, escalates = ?, request = ?, request_crc = ? WHERE ordinal = ?",
@@ -226,6 +229,8 @@ function prepare(db: DatabaseSync) {
       db,
       `${select} calls.session = (SELECT ordinal FROM sessions WHERE id = ?) AND call_id = ? ORDER BY asks.ordinal`,
     ),
+    requests: statement<RequestRow>(db, `${request} settled IS NULL AND ${page}`),
+    requestsInTree: statement<RequestRow>(db, `${request} root = :root AND settled IS NULL AND ${page}`),
     open: statement<AskRow>(db, `${select} settled IS NULL AND ${page}`),
     openInTree: statement<AskRow>(db, `${select} asks.root = :root AND settled IS NULL AND ${page}`),
     due: statement<AskRow>(

@@ -158,6 +158,7 @@ export function sqlitePermissionStore({ tables, commit, health, clock: { now } }
     findAsk: (id) => read(() => asks.find(id)),
     asksOf: (call) => read(() => asks.ofCall(call)),
     openAsks: (filter) => read(() => asks.listOpen(filter)),
+    openRequests: (filter) => read(() => asks.listRequests(filter)),
     countOpenAsks: () => read(asks.countAll),
     countLongAsks: (time) => read(() => asks.countLong(time)),
     dueAsks: (limit) => read(() => asks.due(now(), limit)),

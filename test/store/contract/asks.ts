@@ -1,8 +1,8 @@
 import { create } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import { ToolProgressSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
-import type { AskRecord } from "../../../src/approval/ports.ts";
-import { listOpenAsks } from "../../../src/approval/settlements.ts";
+import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { listOpenRequests } from "../../../src/approval/settlements.ts";
 import {
   addSession,
   addTree,
@@ -122,8 +122,11 @@ export function asksContract(open: OpenStore): void {
     await openAskedCall(store, callRef("call_1", "ses_other", "ses_other"), ["per_x"]);
     await openAskedCall(store, deep, ["per_c", "per_a"]);
     await store.permissions.settle(await answer(store, deep, "per_c"));
-    const list = async (filter: { root?: string; after?: string; limit: number }) =>
-      (await store.permissions.openAsks(filter)).map(({ request }) => request.id);
+    const list = async (filter: { root?: string; after?: string; limit: number }) => {
+      const requests = (await store.permissions.openAsks(filter)).map(({ request }) => request);
+      expect(await store.permissions.openRequests(filter)).toEqual(requests);
+      return requests.map(({ id }) => id);
+    };
     expect(await list({ limit: 10 })).toEqual(["per_b", "per_x", "per_a"]);
     expect(await list({ root: "ses_root", limit: 10 })).toEqual(["per_b", "per_a"]);
     expect(await list({ limit: 1 })).toEqual(["per_b"]);
@@ -147,8 +150,8 @@ export function asksContract(open: OpenStore): void {
       const found: string[] = [];
       for (;;) {
         const after = found.at(-1);
-        const page = await store.permissions.openAsks({ ...(after !== undefined && { after }), limit });
-        found.push(...page.map(({ request }) => request.id));
+        const page = await store.permissions.openRequests({ ...(after !== undefined && { after }), limit });
+        found.push(...page.map(({ id }) => id));
         if (page.length < limit) return found;
       }
     };
@@ -167,17 +170,17 @@ export function asksContract(open: OpenStore): void {
     const { permissions } = store;
     const counted = {
       ...permissions,
-      async openAsks(filter: Parameters<typeof permissions.openAsks>[0]) {
-        const page = await permissions.openAsks(filter);
+      async openRequests(filter: Parameters<typeof permissions.openRequests>[0]) {
+        const page = await permissions.openRequests(filter);
         read.push(page.length);
         return page;
       },
     };
     const page = async (after: string | undefined, sees: (id: string) => boolean) => {
       read.length = 0;
-      const filter = { limit: 5, sees: ({ request }: AskRecord) => Promise.resolve(sees(request.id)) };
-      const { asks, next } = await listOpenAsks(counted, { ...filter, ...(after !== undefined && { after }) });
-      return { ids: asks.map(({ request }) => request.id), next };
+      const filter = { limit: 5, sees: ({ id }: PermissionRequest) => Promise.resolve(sees(id)) };
+      const { requests, next } = await listOpenRequests(counted, { ...filter, ...(after !== undefined && { after }) });
+      return { ids: requests.map(({ id }) => id), next };
     };
     expect(await page(undefined, () => true)).toEqual({ ids: ids.slice(0, 5), next: "per_04" });
     expect(read).toEqual([5]);
