@@ -20,7 +20,7 @@ export interface AskStore {
   asksOf(call: CallRef): Promise<AskRecord[]>;
   /** Lists open asks, oldest first, of one tree or of all; `after` is the id of the last one of the previous page. */
   openAsks(filter: OpenFilter): Promise<AskRecord[]>;
-  /** Lists the same without their calls, for viewers: half the work. */
+  /** Lists the same without their calls, for viewers. */
   openRequests(filter: OpenFilter): Promise<PermissionRequest[]>;
   /** Counts the open asks of all trees; `oldest` is the time at which the oldest of them was opened (ms since the epoch). */
   countOpenAsks(): Promise<{ count: number; oldest?: number }>;

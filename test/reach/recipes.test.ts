@@ -102,7 +102,9 @@ async function startVendors() {
     if (error) problems.push(`${method}: ${error.message}`);
     if (method === "getUpdates" && pressed.length === 0) await new Promise<void>((go) => polls.push(go));
     else if (method !== "getUpdates") requests.push({ method, body });
-    const result = method === "getUpdates" ? pressed.splice(0) : { message_id: body.message_id ?? ++count };
+    // Teams and Telegram get their notices in any order.
+    const newId = () => (method === "teams" ? 0 : ++count);
+    const result = method === "getUpdates" ? pressed.splice(0) : { message_id: body.message_id ?? newId() };
     response.writeHead(error ? 400 : 200, { "content-type": "application/json" });
     response.end(method === "teams" ? "" : JSON.stringify({ ok: !error, result }));
   });
