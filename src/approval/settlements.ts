@@ -519,7 +519,7 @@ const pageSize = 500;
 /** Reads every open ask of a session tree. */
 export async function allOpenAsks(store: PermissionStore, root: string | undefined): Promise<AskRecord[]> {
   for (const open: AskRecord[] = []; ; ) {
-    const page = await store.openAsks({ root: root || undefined, after: open.at(-1)?.request.id, limit: pageSize });
+    const page = await store.openAsks({ root, after: open.at(-1)?.request.id, limit: pageSize });
     open.push(...page);
     if (page.length < pageSize) return open;
   }

@@ -45,7 +45,8 @@ export function announceInFeed<T>({ listeners }: Feed<T>, session: Session, valu
 
 /**
  * Yields the events of all sessions that a reader may read and wants, in the order of each log, after its position and until the
- * signal is aborted; then it throws the reason. Readers pull, so a slow one costs one page of memory and delays no other.
+ * signal is aborted; then it throws the reason. Readers pull, so a slow one costs one page of memory and delays no other. News wait
+ * for `gatherMs`, so that what follows at once is read with them.
  */
 export async function* followFeed<T>(
   feed: Feed<T>,

@@ -44,7 +44,7 @@ export interface EventStreamRequest {
 
 /** Interval of heartbeats, which is that of opencode's server: its clients count on it. */
 const beatMs = 10_000;
-/** Time in which news gather, in ms: each write costs as much as its events, and those of a call follow each other at once. */
+/** Time in which news gather, in ms: most of what an event costs is to wake each client and to write to it. */
 const gatherMs = 10;
 /** Pause after which a client connects again, in ms. Clients double it with each attempt. */
 const retryMs = 250;

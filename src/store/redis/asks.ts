@@ -60,10 +60,10 @@ export function createRedisAsks(options: {
     });
   }
 
-  /** Reads a page of what is open; `load` reads that of one tree. */
+  /** Reads a page of what is open; `read` reads that of one tree. */
   async function openPage<T>(
     { root, after, limit }: OpenFilter,
-    load: Load<T>,
+    read: Load<T>,
     idOf: (open: T) => string,
   ): Promise<T[]> {
     const rest = await openAfter(root === undefined ? await live.all() : [root], after);
@@ -73,7 +73,7 @@ export function createRedisAsks(options: {
       const page = await rest(limit - found.length);
       const idsOf = (tree: string) => page.flatMap((entry) => (entry.root === tree ? entry.id : []));
       const trees = [...new Set(page.map((entry) => entry.root))];
-      const loaded = (await Promise.all(trees.map((tree) => load(tree, idsOf(tree))))).flat();
+      const loaded = (await Promise.all(trees.map((tree) => read(tree, idsOf(tree))))).flat();
       const byId = new Map(loaded.map((each) => [idOf(each), each]));
       found.push(...page.flatMap(({ id }) => byId.get(id) ?? []));
       if (page.length === 0 || found.length >= limit) return found;
