@@ -122,8 +122,8 @@ function openBody(engine: Engine, call: Running, tool: Tool, approved: EnteredWi
 function spentMs({ store }: Engine, { isResumed, record }: Running, tool: Tool): number {
   const { part } = record;
   if (!isResumed || !(record.remote || tool.durable?.survives) || part.state.case !== "running") return 0;
-  const pausedMs = record.remote ? pausedMsOf(record, store.now()) : 0;
-  return store.now() - (part.state.value.time?.start ?? store.now()) - pausedMs;
+  const now = store.now();
+  return now - (part.state.value.time?.start ?? now) - (record.remote ? pausedMsOf(record, now) : 0);
 }
 
 /** Context in which a body runs. */

@@ -158,7 +158,8 @@ export function createProviderSignIns({
     if (before?.revoked) throw refused(provider, person, []);
     if (roles.length === 0 && rolesAt(provider, { subject, claims }).length > 0) throw tooWeak(provider, person);
     if (roles.length === 0) throw refused(provider, person, claims);
-    const times = { created: now(), expires: now() + provider.sessionMs };
+    const created = now();
+    const times = { created, expires: created + provider.sessionMs };
     const made = newCredential(token, { roles, agents: ["*"], workspaces: ["*"] }, { label, ...times });
     const credential: Credential = {
       ...{ ...made, personId: person.id, lineage: [person.id] },

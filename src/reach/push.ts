@@ -35,7 +35,8 @@ export function createPush({
     const key = subscriptions.keyOf(browser.keyId);
     if (key === undefined) return { answer: "refused", why: "the key of the subscription is gone" };
     const { endpoint } = browser;
-    const headers = { ...headersOf(notice, now()), authorization: vapidHeader(endpoint, key, { contact, now: now() }) };
+    const sent = now();
+    const headers = { ...headersOf(notice, sent), authorization: vapidHeader(endpoint, key, { contact, now: sent }) };
     const body = encryptPush(bytesOf(notice, content), browser);
     const url = new URL(endpoint);
     // Subscriptions are on the list of the operator, which names a port for a place on a private network.

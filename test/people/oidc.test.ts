@@ -17,6 +17,9 @@ const clientId = "toolgate";
 const redirectUri = "http://127.0.0.1:9/";
 const logoutEvents = { "http://schemas.openid.net/event/backchannel-logout": {} };
 
+/** No two readings of the service's clock are equal, so what is to be one moment has to be one reading. */
+const clock = "let last = 0; const now = Date.now; Date.now = () => (last = Math.max(last + 1, now()));";
+
 let corp: Awaited<ReturnType<typeof startRogueIssuer>>;
 let other: Awaited<ReturnType<typeof startRogueIssuer>>;
 let service: Service;
@@ -24,7 +27,10 @@ let settings = "";
 
 beforeAll(async () => {
   [corp, other] = [await startRogueIssuer(clientId), await startRogueIssuer(clientId)];
-  service = createService({ settings: "" });
+  service = createService({
+    settings: "",
+    env: { NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(clock)}` },
+  });
   await service.start();
   await service.stop();
   const secret = join(service.data, "../client-secret");

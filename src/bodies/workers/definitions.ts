@@ -262,10 +262,10 @@ async function store(
   const text = JSON.stringify([principal, worker, String(generation), [...workspaces].toSorted(), texts]);
   const id = createHash("sha256").update(text).digest("hex").slice(0, 32);
   if (tools.length === 0 || declarations.current().some((record) => record.id === id)) return;
-  const times = { declared: now(), seen: now() };
+  const declared = now();
   await declarations.put(
     create(WorkerDeclarationSchema, {
-      ...{ id, principal, worker, generation, ...times },
+      ...{ id, principal, worker, generation, declared, seen: declared },
       workspaces: [...workspaces],
       tools: [...tools],
     }),
