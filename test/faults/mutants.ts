@@ -24,6 +24,11 @@ interface Mutant {
   test?: string;
 }
 
+/** A run that takes longer has noticed its fault. */
+const mutantMs = 300_000;
+/** All tests that notice a mutant took 8 minutes. */
+const baseMs = 3_600_000;
+
 const root = join(import.meta.dirname, "../..");
 const { values } = parseArgs({
   options: { sample: { type: "string" }, seed: { type: "string" }, only: { type: "string" } },
@@ -71,32 +76,39 @@ function sampleOf(mutants: readonly Mutant[]): Mutant[] {
   return Array.from({ length: Math.min(Number(values.sample), left.length) }, draw).flat();
 }
 
-/** Applies each mutant in a copy of the source, and returns those that no test notices. */
+/** Applies each mutant in a copy of the source, two at a time, and returns those that no test notices. */
 async function runMutants(mutants: readonly Mutant[]): Promise<Mutant[]> {
   console.log(`${mutants.length} of ${all.length} mutants, seed ${seed}`);
-  const copy = await copySource();
+  const copies: [string, ...string[]] = [await copySource(), ...(mutants.length > 1 ? [await copySource()] : [])];
   try {
     for (const [files, name] of testsOf(mutants)) {
-      const before = await runTests(copy, files, name);
+      const before = await runTests(copies[0], { files, name, limitMs: baseMs });
       if (before.failed) throw new Error(`the tests fail without a fault:\n${before.output}`);
     }
+    const left = [...mutants];
     const survivors: Mutant[] = [];
-    for (const mutant of mutants) {
-      const path = join(copy, mutant.file);
-      const source = await readFile(path, "utf8");
-      await writeFile(
-        path,
-        source.replace(mutant.text, () => mutant.by),
-      );
-      const { failed } = await runTests(copy, mutant.tests, mutant.test);
-      await writeFile(path, source);
-      console.log(`${failed ? "noticed" : "UNNOTICED"}: ${mutant.law}`);
-      if (!failed) survivors.push(mutant);
-    }
+    const runRest = async (copy: string) => {
+      for (let next = left.shift(); next !== undefined; next = left.shift())
+        if (!(await isNoticed(next, copy))) survivors.push(next);
+    };
+    await Promise.all(copies.map(runRest));
     return survivors;
   } finally {
-    await rm(copy, { recursive: true });
+    await Promise.all(copies.map((copy) => rm(copy, { recursive: true })));
   }
+}
+
+async function isNoticed({ law, file, text, by, tests, test }: Mutant, copy: string): Promise<boolean> {
+  const path = join(copy, file);
+  const source = await readFile(path, "utf8");
+  await writeFile(
+    path,
+    source.replace(text, () => by),
+  );
+  const { failed } = await runTests(copy, { files: tests, name: test, limitMs: mutantMs });
+  await writeFile(path, source);
+  console.log(`${failed ? "noticed" : "UNNOTICED"}: ${law}`);
+  return failed;
 }
 
 /** Returns the files whose tests notice mutants: those of which all tests do, and the others with the names of theirs. */
@@ -116,7 +128,7 @@ async function copySource(): Promise<string> {
   const copy = await mkdtemp(join(tmpdir(), "toolgate-mutants-"));
   // Some tests run programs as another user.
   await chmod(copy, 0o755);
-  const { output } = await run("git", ["ls-files", "-z", "--cached", "--others", "--exclude-standard"], root);
+  const { output } = await run("git", ["ls-files", "-z", "--cached", "--others", "--exclude-standard"], { cwd: root });
   for (const file of output.split("\0").filter((file) => file !== "")) {
     await mkdir(dirname(join(copy, file)), { recursive: true });
     await cp(join(root, file), join(copy, file)).catch(ignoreMissing);
@@ -131,15 +143,22 @@ function ignoreMissing(cause: NodeJS.ErrnoException): void {
   if (cause.code !== "ENOENT") throw cause;
 }
 
-function runTests(copy: string, files: readonly string[], name?: string) {
+function runTests(
+  copy: string,
+  { files, name, limitMs }: { files: readonly string[]; name: string | undefined; limitMs: number },
+) {
   const named = name === undefined ? [] : ["--testNamePattern", name];
   const options = ["--config", "test/faults/mutants.config.ts", "--bail=1", ...named];
-  return run("npx", ["vitest", "run", ...options, ...files], copy);
+  return run("npx", ["vitest", "run", ...options, ...files], { cwd: copy, timeout: limitMs });
 }
 
-function run(command: string, args: readonly string[], cwd: string): Promise<{ failed: boolean; output: string }> {
+function run(
+  command: string,
+  args: readonly string[],
+  options: { cwd: string; timeout?: number },
+): Promise<{ failed: boolean; output: string }> {
   return new Promise((resolve, reject) => {
-    const child = spawn(command, args, { cwd, stdio: ["ignore", "pipe", "pipe"], timeout: 300_000 });
+    const child = spawn(command, args, { ...options, stdio: ["ignore", "pipe", "pipe"] });
     const output: Buffer[] = [];
     child.stdout.on("data", (data: Buffer) => output.push(data));
     child.stderr.on("data", (data: Buffer) => output.push(data));
