@@ -159,13 +159,11 @@ export function createProviderSignIns({
     if (roles.length === 0 && rolesAt(provider, { subject, claims }).length > 0) throw tooWeak(provider, person);
     if (roles.length === 0) throw refused(provider, person, claims);
     const created = now();
-    const times = { created, expires: created + provider.sessionMs };
-    const made = newCredential(token, { roles, agents: ["*"], workspaces: ["*"] }, { label, ...times });
+    const rights = { roles, agents: ["*"], workspaces: ["*"] };
+    const made = newCredential(token, rights, { label, created, expires: created + provider.sessionMs });
     const credential: Credential = {
       ...{ ...made, personId: person.id, lineage: [person.id] },
-      ...(uid !== undefined && { uid }),
-      ...(sid !== undefined && { sid }),
-      ...(isDeviceFlow && { isDeviceFlow }),
+      ...{ ...(uid !== undefined && { uid }), ...(sid !== undefined && { sid }), ...(isDeviceFlow && { isDeviceFlow }) },
     };
     await people.see(person, { claims });
     await table.add(credential);
