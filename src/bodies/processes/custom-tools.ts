@@ -61,6 +61,8 @@ export function createCustomTools(
     ]),
   );
   const all = () => [...roots.values()].flatMap(({ sources }) => sources);
+  /** Stamps of the paths that were checked in this turn of the event loop: concurrent calls check a path once. */
+  const seen: PathStamps = new Map();
   const reported = new Set<string>();
   const sourcesIn = (workspace: string) => roots.get(workspace)?.sources ?? [];
   const reportNew = (sources: readonly ToolSource[]) => {
@@ -73,8 +75,9 @@ export function createCustomTools(
   return {
     async refresh(workspace) {
       const root = roots.get(workspace);
-      const seen: PathStamps = new Map();
-      if (root === undefined || (root.running === 0 && root.sources.every((source) => source.isCurrent(seen)))) return;
+      if (root === undefined) return;
+      if (seen.size === 0) setImmediate(() => seen.clear());
+      if (root.running === 0 && root.sources.every((source) => source.isCurrent(seen))) return;
       root.running += 1;
       root.last = root.last.then(() => refreshAll(root.sources)).finally(() => (root.running -= 1));
       await root.last;
