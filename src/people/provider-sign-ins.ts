@@ -163,7 +163,8 @@ export function createProviderSignIns({
     const made = newCredential(token, rights, { label, created, expires: created + provider.sessionMs });
     const credential: Credential = {
       ...{ ...made, personId: person.id, lineage: [person.id] },
-      ...{ ...(uid !== undefined && { uid }), ...(sid !== undefined && { sid }), ...(isDeviceFlow && { isDeviceFlow }) },
+      ...{ ...(uid !== undefined && { uid }), ...(sid !== undefined && { sid }) },
+      ...(isDeviceFlow && { isDeviceFlow }),
     };
     await people.see(person, { claims });
     await table.add(credential);
