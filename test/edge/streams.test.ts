@@ -119,6 +119,20 @@ test("a stream of grpc-js answers each message, and carries the error in its mid
   expect(error).toMatchObject({ code: Code.Aborted, details: "it failed" });
 });
 
+test("messages that a function yields in one turn leave in one frame", async () => {
+  const texts = ["one", "two", "three", "four"];
+  const server = await start(async function* () {
+    for (const text of texts) yield said(text);
+  });
+  const stream = open(server.url);
+  let frames = 0;
+  stream.on("data", () => (frames += 1)).end();
+  const answers = reading(stream);
+  expect(await answers.failure).toBeUndefined();
+  expect(answers.texts).toEqual(texts);
+  expect(frames).toBe(1);
+});
+
 test("a function that ends ends the stream while the client still sends", async () => {
   const server = await start(async function* () {
     yield said("only");

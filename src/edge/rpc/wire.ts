@@ -57,6 +57,8 @@ export interface WireResponse {
 export interface Sink extends EventEmitter {
   readonly headersSent: boolean;
   writeHead(status: number, headers: Record<string, string>): unknown;
+  cork(): void;
+  uncork(): void;
   write(chunk: Uint8Array): boolean;
   addTrailers(trailers: Record<string, string>): void;
   end(): unknown;
@@ -120,13 +122,23 @@ export function withFlags(flags: number, data: Uint8Array): Buffer {
   return bytes;
 }
 
-/** Creates the function that sends the messages of a stream, in order; it waits while the client reads none. */
+/** Creates the function that sends the messages of a stream, those of one turn together; it waits while the client reads none. */
 export function createEnvelopeSender(
   response: Sink,
   { signal, sendHeaders, ...compressing }: Compressing & { signal: AbortSignal; sendHeaders: () => void },
 ): (message: Uint8Array) => Promise<void> | undefined {
+  let isCorked = false;
+  const uncork = () => {
+    isCorked = false;
+    response.uncork();
+  };
   const write = (bytes: Buffer) => {
     sendHeaders();
+    if (!isCorked) {
+      isCorked = true;
+      response.cork();
+      process.nextTick(uncork);
+    }
     return response.write(bytes) || signal.aborted ? undefined : drained(response, signal);
   };
   return (message) => {
