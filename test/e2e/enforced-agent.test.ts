@@ -19,7 +19,7 @@ import { dirname, join } from "node:path";
 import { createServer } from "node:tls";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, inject, test } from "vitest";
 import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { EnforcementState } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { type Certificates, makeCertificates } from "../edge/certificates.ts";
@@ -45,7 +45,9 @@ const settingsFile = () => join(home(), ".claude/settings.json");
 /** A copy that belongs to root: this checkout may belong to anyone, and agents that could change it are not enforced. */
 const installed = () => join(root, "installed-copy");
 const nodeProgram = () => join(installed(), "node");
-const hookFile = () => join(installed(), "toolgate/dist/hook.cjs");
+/** Services of `test:mutants` start from source. */
+const hookPath = inject("program") === undefined ? "src/cli/hook/hook-program.ts" : "dist/hook.cjs";
+const hookFile = () => join(installed(), "toolgate", hookPath);
 const toolgate = () => `${nodeProgram()} ${join(installed(), "toolgate/bin/toolgate.js")}`;
 const managedFile = () => join(root, "etc/claude-code/managed-settings.json");
 

@@ -60,7 +60,9 @@ test("replicas whose rules another one replaced take no calls and no answers unt
   await edit(one, change);
   await hangUp(one, "configuration reloaded");
   await expect.poll(readiness, { timeout: 10_000 }).toBe(200);
-  await agent.tools.callTool({ sessionId, callId: "later", ...echo });
+  // Another command, since one that is repeated asks.
+  const later = await agent.tools.callTool({ sessionId, callId: "later", ...echo, input: { command: "echo later" } });
+  expect(later.part?.state.case).toBe("completed");
 });
 
 test.each([

@@ -20,7 +20,7 @@ async function launcherEntry(): Promise<string> {
   const copy = await mkdtemp(join(dirname(source), "toolgate-launcher-"));
   onTestFinished(() => rm(copy, { recursive: true }));
   await mkdir(join(copy, "bin"));
-  await symlink(join(source, "dist"), join(copy, "dist"));
+  for (const part of ["dist", "src", "node_modules"]) await symlink(join(source, part), join(copy, part));
   await cp(join(source, "package.json"), join(copy, "package.json"));
   const launcher = await readFile(join(source, "bin/toolgate.js"), "utf8");
   await writeFile(join(copy, "bin/toolgate.js"), launcher.replace("[24, 12]", "[99, 0]"));

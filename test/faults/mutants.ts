@@ -111,15 +111,15 @@ async function isNoticed({ law, file, text, by, tests, test }: Mutant, copy: str
   return failed;
 }
 
-/** Returns the files whose tests notice mutants: those of which all tests do, and the others with the names of theirs. */
+/** Returns the files whose tests notice mutants: those of which all tests do, and each of the others with the names of its own. */
 function testsOf(mutants: readonly Mutant[]): [files: readonly string[], name?: string][] {
   const whole = new Set(mutants.flatMap(({ tests, test }) => (test === undefined ? tests : [])));
-  const named = mutants.filter(({ tests }) => tests.some((file) => !whole.has(file)));
-  const files = new Set(named.flatMap(({ tests }) => tests.filter((file) => !whole.has(file))));
-  const names = new Set(named.flatMap(({ test }) => test ?? []));
+  const files = new Set(mutants.flatMap(({ tests }) => tests.filter((file) => !whole.has(file))));
+  const namesIn = (file: string) =>
+    new Set(mutants.flatMap(({ tests, test = "" }) => (tests.includes(file) ? test : [])));
   return [
     ...(whole.size === 0 ? [] : [[[...whole]] as [readonly string[]]]),
-    ...(files.size === 0 ? [] : [[[...files], [...names].join("|")] as [readonly string[], string]]),
+    ...[...files].map((file): [readonly string[], string] => [[file], [...namesIn(file)].join("|")]),
   ];
 }
 
