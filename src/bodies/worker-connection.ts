@@ -15,6 +15,7 @@ import {
 import { createContractValidator, createNumberCheck } from "../core/contract-validator.ts";
 import { visible } from "../core/visible.ts";
 import { within } from "../core/within.ts";
+import { writeTogether } from "../core/write-together.ts";
 
 /** The two directions of a connection to a process that runs tools. */
 export interface WorkerStreams {
@@ -129,6 +130,7 @@ interface Answers {
 
 function send({ toWorker, ended }: State, message: WorkerMessage): void {
   if (ended.signal.aborted) return;
+  writeTogether(toWorker);
   toWorker.write(sizeDelimitedEncode(WorkResponseSchema, create(WorkResponseSchema, { message })));
 }
 

@@ -10,6 +10,7 @@ import {
 import type { ConnectError } from "@connectrpc/connect";
 import { type Compression, compressedFlag, compressionNegotiate } from "@connectrpc/connect/protocol";
 import type { Logger } from "../../core/logger.ts";
+import { writeTogether } from "../../core/write-together.ts";
 import type { AccessGate } from "../api/access.ts";
 import type { EdgeLimits, ResponseMetadata } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
@@ -57,6 +58,7 @@ export interface WireResponse {
 export interface Sink extends EventEmitter {
   readonly headersSent: boolean;
   writeHead(status: number, headers: Record<string, string>): unknown;
+  readonly writableCorked: number;
   cork(): void;
   uncork(): void;
   write(chunk: Uint8Array): boolean;
@@ -127,18 +129,9 @@ export function createEnvelopeSender(
   response: Sink,
   { signal, sendHeaders, ...compressing }: Compressing & { signal: AbortSignal; sendHeaders: () => void },
 ): (message: Uint8Array) => Promise<void> | undefined {
-  let isCorked = false;
-  const uncork = () => {
-    isCorked = false;
-    response.uncork();
-  };
   const write = (bytes: Buffer) => {
     sendHeaders();
-    if (!isCorked) {
-      isCorked = true;
-      response.cork();
-      process.nextTick(uncork);
-    }
+    writeTogether(response);
     return response.write(bytes) || signal.aborted ? undefined : drained(response, signal);
   };
   return (message) => {
