@@ -157,6 +157,64 @@ test("a call that another replica claimed while it asked neither asks again nor 
   expect([asks.mock.calls.length, startCall.mock.calls.length]).toEqual([1, 0]);
 });
 
+test("a body that asked ends when another replica has claimed its call, whatever was answered", async () => {
+  let isClaimed = false;
+  const ends: string[] = [];
+  const probe = defineTool({
+    name: "probe",
+    description: "Asks while it runs.",
+    input: z.object({}),
+    plan: () => ({ title: "probe", asks: [] }),
+    async execute(_, { ask }) {
+      await ask({ permission: "probe", patterns: ["door"] }).catch((error: Error) => {
+        ends.push(error.name);
+        throw error;
+      });
+      return { output: "done" };
+    },
+  });
+  const { call, over, store } = await startReplica({
+    tools: [probe],
+    through: ({ calls }) => ({
+      async getCallWithAsks(ref) {
+        const found = await calls.getCallWithAsks(ref);
+        if (!isClaimed || !found) return found;
+        return { ...found, record: { ...found.record, epoch: found.record.epoch + 1, owner: "r2" } };
+      },
+    }),
+  });
+  await call("probe");
+  const ref = { root: "ses_a", sessionId: "ses_a", callId: "c1" };
+  const asks = () => store.permissions.asksOf(ref);
+  await expect.poll(async () => (await asks()).length).toBe(1);
+  isClaimed = true;
+  // Any news of its session makes the run read its record.
+  await store.calls.requestCancel(ref, "");
+  await over;
+  expect(ends).toEqual(["CallGone"]);
+});
+
+test("a started call whose lease lapsed ends as lost at the next renewal, and is not run again", async () => {
+  const entered = Promise.withResolvers<void>();
+  const { call, calls, over, record, entries } = await start(() => ({ isShared: true }), {
+    async body(signal) {
+      entered.resolve();
+      await delay(600_000, undefined, { signal }).catch(() => undefined);
+    },
+  });
+  await call("probe");
+  await entered.promise;
+  suspend();
+  await calls.stopLapsed();
+  await over;
+  await calls.renew();
+  expect((await record()).part.state).toMatchObject({
+    case: "error",
+    value: { reason: ToolErrorReason.EXECUTOR_LOST },
+  });
+  expect(entries).toEqual(["entered"]);
+});
+
 test("a started call whose end could not be recorded ends RESULT_NOT_STORED at the next renewal, and is not run again", async () => {
   let failures = 0;
   const { call, calls, over, record, entries } = await start(({ calls }) => ({

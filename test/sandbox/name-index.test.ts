@@ -44,6 +44,20 @@ describe("the index of names", () => {
     expect(found()).toEqual([]);
   });
 
+  test("is torn, until it looks again, by a directory that was listed and is gone when it is read", () => {
+    const index = new NameIndex();
+    const [source, away] = [join(directory, "src"), join(directory, "away")];
+    index.refresh();
+    index.list(directory);
+    renameSync(source, away);
+    expect([index.list(source), index.isTorn]).toEqual([undefined, true]);
+    renameSync(away, source);
+    index.refresh();
+    index.list(directory);
+    index.list(source);
+    expect(index.isTorn).toBe(false);
+  });
+
   test("finds a change that was followed by setting back the time of modification", () => {
     const index = new NameIndex();
     utimesSync(directory, new Date(0), new Date(0));
