@@ -111,7 +111,7 @@ async function isNoticed({ law, file, text, by, tests, test }: Mutant, copy: str
   return failed;
 }
 
-/** Returns the files whose tests notice mutants: those of which all tests do, and each of the others with the names of its own. */
+/** Returns the files whose tests notice mutants: those of which all tests do, and each of the others with the names that mutants give. */
 function testsOf(mutants: readonly Mutant[]): [files: readonly string[], name?: string][] {
   const whole = new Set(mutants.flatMap(({ tests, test }) => (test === undefined ? tests : [])));
   const files = new Set(mutants.flatMap(({ tests }) => tests.filter((file) => !whole.has(file))));
