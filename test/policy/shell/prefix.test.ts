@@ -368,6 +368,7 @@ test("a prefix that was saved without risks and options covers no line that has 
   const saved = (...words: string[]) => ({ words, riskKinds: [], options: [] });
   expect(coversCommand(saved("git", "log"), "git log main")).toBe(true);
   expect(coversCommand(saved("git", "log"), "git log --all")).toBe(false);
+  expect(coversCommand(saved("kubectl", "get", "pods"), "kubectl get pods")).toBe(false);
   expect(coversCommand(saved("kubectl", "get"), "kubectl get pods")).toBe(false);
   expect(coversCommand(saved("uv"), "uv lock")).toBe(false);
   expect(coversCommand(saved("mytool"), "mytool x")).toBe(false);
