@@ -287,6 +287,7 @@ test("of forged and replayed receipts none is accepted, whatever differs", async
     "an hour, sent without end": { meant: always(first, hourLater), sent: always(first) },
     "no end, sent as an hour": { meant: always(first), sent: always(first, hourLater) },
     "five calls, sent as any number": { meant: { ...always(first), times: 5 }, sent: always(first) },
+    "any number, sent as five calls": { meant: always(first), sent: { ...always(first), times: 5 } },
     "five calls, sent as fifty": { meant: { ...always(first), times: 5 }, sent: { ...always(first), times: 50 } },
     "no reason, sent with one": { sent: { reason: "planned" } },
     "a reason, sent without": { meant: { reason: "planned" } },
