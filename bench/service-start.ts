@@ -25,9 +25,7 @@ export async function measureServiceStart(
   print: (text: string) => void,
 ): Promise<Goal[]> {
   const main = join(import.meta.dirname, "../dist/main.js");
-  // As its unit, its image and its launcher start it.
-  const flags = ["--max-semi-space-size=8"];
-  const start = (name: string) => startToolgate(processes, { name, main, flags, rules: 'bash = "ask"\n' });
+  const start = (name: string) => startToolgate(processes, { name, main, rules: 'bash = "ask"\n' });
   const count = (value: number) => value.toLocaleString("en");
   const rows: string[][] = [];
   const rest = async ({ server }: Toolgate) => {

@@ -51,13 +51,16 @@ export async function startToolgate(
     `store = "${store}"\n${strict}[permission]\ndoom_loop = "allow"\n${rules}\n${tokens}${settings}`,
   );
   const paths = ["--data", join(own, "data"), "--workspace", workspace, "--config", join(own, "toolgate.toml")];
-  const server = await start([...flags, main, "serve", "--listen", "127.0.0.1:0", ...paths]);
+  const server = await start([youngSpace, ...flags, main, "serve", "--listen", "127.0.0.1:0", ...paths]);
   return {
     server,
     workspace,
     connect: (principal) => createHttp2Client(server.url, { authorization: `Bearer ${principal}-token-for-tests` }),
   };
 }
+
+/** As its launcher, its unit and its image start it. */
+const youngSpace = "--max-semi-space-size=4";
 
 const tokens = [
   ["caller", "caller"],

@@ -47,7 +47,7 @@ function findNode() {
  * process ends, also by SIGKILL.
  */
 function runWith(node) {
-  const child = spawn(node, ["--max-semi-space-size=8", fileURLToPath(import.meta.url), ...process.argv.slice(2)], {
+  const child = spawn(node, ["--max-semi-space-size=4", fileURLToPath(import.meta.url), ...process.argv.slice(2)], {
     stdio: ["inherit", "inherit", "inherit", "pipe"],
     env: { ...process.env, TOOLGATE_LAUNCHER_FD: "3" },
   });
