@@ -1,8 +1,7 @@
 import { RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type Ask, outsideSandbox } from "../core/ask.ts";
 import { jsonLeaves } from "../core/json.ts";
-import { secretForms } from "../core/secret-forms.ts";
-import { visible, visibleLine } from "../core/visible.ts";
+import { secretForms, visible, visibleLine } from "../core/visible.ts";
 import type { ExpandedAsk } from "./model.ts";
 import { protectedFile } from "./protected-files.ts";
 import {

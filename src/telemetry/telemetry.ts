@@ -21,8 +21,7 @@ import type { Store } from "../call/ports.ts";
 import { timeOfId } from "../core/ids.ts";
 import type { Logger, ServiceLog } from "../core/logger.ts";
 import { RequestError } from "../core/request-error.ts";
-import { secretForms } from "../core/secret-forms.ts";
-import { visibleLine } from "../core/visible.ts";
+import { secretForms, visibleLine } from "../core/visible.ts";
 import {
   createHistogram,
   createMetrics,
