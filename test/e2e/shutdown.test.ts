@@ -20,6 +20,7 @@ async function launcherEntry(): Promise<string> {
   const copy = await mkdtemp(join(dirname(source), "toolgate-launcher-"));
   onTestFinished(() => rm(copy, { recursive: true }));
   await mkdir(join(copy, "bin"));
+  // The package has no source; services of `test:mutants` start from it.
   for (const part of ["dist", "src", "node_modules"]) await symlink(join(source, part), join(copy, part));
   await cp(join(source, "package.json"), join(copy, "package.json"));
   const launcher = await readFile(join(source, "bin/toolgate.js"), "utf8");

@@ -98,6 +98,7 @@ async function runMutants(mutants: readonly Mutant[]): Promise<Mutant[]> {
   }
 }
 
+/** Applies a mutant in a copy, runs the tests that must notice it, and takes it back. */
 async function isNoticed({ law, file, text, by, tests, test }: Mutant, copy: string): Promise<boolean> {
   const path = join(copy, file);
   const source = await readFile(path, "utf8");
@@ -143,16 +144,17 @@ function ignoreMissing(cause: NodeJS.ErrnoException): void {
   if (cause.code !== "ENOENT") throw cause;
 }
 
-/** Runs tests of a copy. Vitest hangs where `bail` ends a run of many files. */
-function runTests(
-  copy: string,
-  {
-    files,
-    name,
-    timeout,
-    bail = 0,
-  }: { files: readonly string[]; name?: string | undefined; timeout: number; bail?: number },
-) {
+/** Tests to run. */
+interface Run {
+  files: readonly string[];
+  name?: string | undefined;
+  timeout: number;
+  /** Failed tests that end it. Vitest hangs where they end a run of many files. */
+  bail?: number;
+}
+
+/** Runs tests of a copy. */
+function runTests(copy: string, { files, name, timeout, bail = 0 }: Run) {
   const named = name === undefined ? [] : ["--testNamePattern", name];
   const options = ["--config", "test/faults/mutants.config.ts", `--bail=${bail}`, ...named];
   return run("npx", ["vitest", "run", ...options, ...files], { cwd: copy, timeout });

@@ -57,8 +57,8 @@ export interface WireResponse {
 /** Destination of a response, in either version of HTTP. */
 export interface Sink extends EventEmitter {
   readonly headersSent: boolean;
-  writeHead(status: number, headers: Record<string, string>): unknown;
   readonly writableCorked: number;
+  writeHead(status: number, headers: Record<string, string>): unknown;
   cork(): void;
   uncork(): void;
   write(chunk: Uint8Array): boolean;
@@ -124,7 +124,7 @@ export function withFlags(flags: number, data: Uint8Array): Buffer {
   return bytes;
 }
 
-/** Creates the function that sends the messages of a stream, those of one turn together; it waits while the client reads none. */
+/** Creates the function that sends the messages of a stream in order, those of one turn together; it waits while the client reads none. */
 export function createEnvelopeSender(
   response: Sink,
   { signal, sendHeaders, ...compressing }: Compressing & { signal: AbortSignal; sendHeaders: () => void },
