@@ -252,12 +252,12 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   people: 2_477,
   policy: 8_720,
   reach: 2_200,
-  sandbox: 5_400,
+  sandbox: 5_700,
   sources: 1_100,
   store: 11_391,
   telemetry: 1_080,
   tool: 2_700,
-  tools: 11_200,
+  tools: 11_360,
   view: 1_440,
 };
 

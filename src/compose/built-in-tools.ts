@@ -20,6 +20,7 @@ import { createLanguageServers, type LanguageServers } from "../tools/lsp/langua
 import { commandSearchPath, environmentOf } from "../tools/process/confine-command.ts";
 import { createPipes } from "../tools/process/run-command.ts";
 import { createQuarantine } from "../tools/process/settle-created.ts";
+import { createSpares } from "../tools/process/spares.ts";
 import { createSupervisor, type Supervisor } from "../tools/process/supervisor.ts";
 import { startLastingProgram } from "./lasting-program.ts";
 
@@ -133,11 +134,13 @@ export function startBuiltInTools({
   const history = createGitHistory({ sandbox, env: () => environmentOf({}) });
   const quarantine = createQuarantine(join(dataDirectory, "quarantine"));
   const servers = openLanguageServers(code, { sandbox, supervisor, judgeIn, log });
+  const spares = createSpares({ sandbox, supervisor, pipes });
   const tools = builtInTools({
     supervisor,
     sandbox,
     pipes,
     quarantine,
+    spares,
     skills,
     agentNames,
     servers,
@@ -152,6 +155,7 @@ export function startBuiltInTools({
     supervisor,
     async close() {
       await servers.close();
+      await spares.close();
       await supervisor.close();
       await pipes.close();
       history.close();

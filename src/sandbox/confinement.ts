@@ -40,6 +40,8 @@ export interface SandboxPlace {
   readsOnly?: boolean;
   /** True for a program that gets two private pipes, as descriptors 3 and 4. */
   hasPipes?: boolean;
+  /** True if its mounts may be there already, in a sandbox that waits. */
+  isMounted?: boolean;
   /** Its network in the mode `proxy`; absent: one in which it reaches nothing. */
   network?: PlaceNetwork;
 }

@@ -37,15 +37,15 @@ export async function fileLayer(
 ): Promise<LayerShare> {
   const { mountPoints, running, maskFile } = parts;
   const sinceMs = Date.now();
-  const { files, cwd } = place;
+  const { files, cwd, isMounted } = place;
   const request = fileRequest(confinement, place, parts);
   if (files === undefined || request === undefined) return {};
-  const start = await planFilesOfStart(parts, request);
+  const start = await planFilesOfStart(parts, request, isMounted);
   const plan = coverable(start.planned, files, parts.maxMasks);
   const canWrite = confinement.profile !== "read-only";
   const pathsOf = (covered: readonly Covered[]) => covered.map(({ path }) => path);
   const absent = pathsOf(plan.absent);
-  const free = mountPoints.hold({ absent, mounted: pathsOf([...plan.masked, ...plan.emptied]), sinceMs });
+  const held = mountPoints.hold({ absent, mounted: pathsOf([...plan.masked, ...plan.emptied]), sinceMs });
   const command = running.enter(files, [
     ...pathsOf([...plan.masked, ...plan.readOnly]),
     ...plan.shown,
@@ -74,9 +74,10 @@ export async function fileLayer(
       return await createdPaths(parts, now, { ...plan, present });
     },
     uncovered: (rules) => uncoveredPaths(parts, { ...request, rules }, plan),
+    rest: held.rest,
     async release() {
       command.leave();
-      free();
+      held.free();
     },
   };
 }

@@ -52,8 +52,10 @@ export function createGitSystemFile(): GitSystemFile {
       const stats = named === undefined ? undefined : statOf(named);
       if (named === undefined || stats === undefined) return {};
       const file = realpathSync(named);
-      const descriptor = reopenUnnamed(contentOf(file, `${file} ${stats.ino} ${stats.mtimeMs} ${stats.size}`));
+      const version = `${file} ${stats.ino} ${stats.mtimeMs} ${stats.size}`;
+      const descriptor = reopenUnnamed(contentOf(file, version));
       return {
+        version,
         files: [{ descriptor, option: "--ro-bind-data", path: file, layer: "readOnly" }],
         release: async () => closeSync(descriptor),
       };

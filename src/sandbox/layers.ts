@@ -56,6 +56,8 @@ export interface UsageLimits {
 export interface LayerShare {
   args?: Partial<Record<LayerName, readonly string[]>>;
   usage?: Omit<UsageLimits, "inMemory">;
+  /** Differs between shares of the same source that do not make the same, although their arguments are equal. */
+  version?: string;
   /** Paths of file systems in memory that it mounts for the command alone. */
   inMemory?: readonly string[];
   /** The parts of the sandbox that it makes. */
@@ -79,6 +81,11 @@ export interface LayerShare {
   visible?: readonly string[];
   /** Checks the mounts before the command starts: gets the ID of a process inside, returns the reason why it must not start. */
   check?(pid: number): string | undefined | Promise<string | undefined>;
+  /**
+   * Keeps outside of the workspace, without any command, what mounts that were made need; called before `release`. Returns the function
+   * that frees it; undefined if that is not possible.
+   */
+  rest?(): (() => void) | undefined;
   /** Frees what the share holds; called once, after the command and its other processes have ended. */
   release?(): Promise<void>;
 }
@@ -94,6 +101,8 @@ export interface CoveredPaths {
 /** A command line that runs confined. */
 export interface Confined {
   argv: Argv;
+  /** Lets a sandbox that waited become the command, with this environment, instead of a program that is started. */
+  begin?: (env: Readonly<Record<string, string>>) => void;
   /** Environment variables to add. */
   env: Readonly<Record<string, string>>;
   /** Open files that the program inherits, from descriptor 3 on, as `spawn` takes them. The caller closes none of them. */

@@ -1,10 +1,12 @@
 import {
   type BigIntStats,
   closeSync,
+  existsSync,
   ftruncateSync,
   mkdirSync,
   openSync,
   readdirSync,
+  renameSync,
   rmdirSync,
   rmSync,
   writeSync,
@@ -31,17 +33,31 @@ export interface MountPoints {
    * a placeholder disappears with the last command that uses it.
    */
   watch(): { paths: ReadonlySet<string>; stop(): void };
-  /** Makes the placeholders of one command that do not exist. Returns the function that removes what no command needs any more. */
-  hold(traces: MountTraces): () => void;
+  /** Makes the placeholders of one command that do not exist. */
+  hold(traces: MountTraces): HeldMountPoints;
   /** Removes what services left that ended without releasing it. */
   recover(): void;
   close(): void;
 }
 
-/** A placeholder and the number of commands that use it. */
+/** What one command holds. */
+export interface HeldMountPoints {
+  /** Removes what no command needs any more. */
+  free(): void;
+  /**
+   * Lets the placeholders wait outside of the workspace while no command uses them: a mount stays with its directory wherever that is
+   * moved. Returns the function that removes them; undefined if they cannot be moved.
+   */
+  rest(): (() => void) | undefined;
+}
+
+/** A placeholder, and the numbers of commands that use it and of sandboxes that wait with a mount on it. */
 interface Placeholder {
   users: number;
+  waiting: number;
   identity: string;
+  /** Where it is while nobody uses it; undefined: in its place. */
+  resting?: string;
 }
 
 /**
@@ -52,16 +68,34 @@ export function createMountPoints(directory: string | undefined): MountPoints {
   const placeholders = new Map<string, Placeholder>();
   const watching = new Set<Set<string>>();
   const list = directory === undefined ? undefined : openList(directory);
+  const resting = directory === undefined ? undefined : join(directory, "resting");
+  let lastResting = 0;
 
   function use(path: string): boolean {
     const known = placeholders.get(path);
-    if (known) known.users += 1;
+    if (known && putBack(path, known)) known.users += 1;
     else {
       const identity = makePlaceholder(path);
       if (identity === undefined) return false;
-      placeholders.set(path, { users: 1, identity });
+      placeholders.set(path, { users: 1, waiting: 0, identity });
       for (const paths of watching) paths.add(path);
     }
+    return true;
+  }
+
+  /** Moves a placeholder to its place, if it is not there; returns false if something else is there by now. */
+  function putBack(path: string, known: Placeholder): boolean {
+    if (known.resting === undefined) return true;
+    try {
+      // Renamed over an empty directory it would replace that.
+      if (madeStats(path) !== undefined) throw new Error("something else is there");
+      renameSync(known.resting, path);
+    } catch {
+      forget(path, known);
+      return false;
+    }
+    delete known.resting;
+    for (const paths of watching) paths.add(path);
     return true;
   }
 
@@ -69,14 +103,65 @@ export function createMountPoints(directory: string | undefined): MountPoints {
     const known = placeholders.get(path);
     if (!known) return;
     known.users -= 1;
-    if (known.users > 0) return;
+    settle(path, known);
+  }
+
+  /** Moves or removes a placeholder that no command uses; returns false if a sandbox waits for it and it could not be moved. */
+  function settle(path: string, known: Placeholder): boolean {
+    if (known.users > 0 || (known.waiting > 0 && (known.resting !== undefined || moveAway(path, known)))) return true;
+    forget(path, known);
+    return known.waiting === 0;
+  }
+
+  function moveAway(path: string, known: Placeholder): boolean {
+    if (resting === undefined) return false;
+    try {
+      // What somebody has put something into is theirs.
+      if (identityOf(path) !== known.identity || readdirSync(path).length > 0) return false;
+      mkdirSync(resting, { recursive: true, mode: 0o700 });
+      lastResting += 1;
+      const away = join(resting, `${process.pid}-${lastResting}`);
+      renameSync(path, away);
+      known.resting = away;
+      return true;
+    } catch {
+      // It is on another disk, for example.
+      return false;
+    }
+  }
+
+  function forget(path: string, { resting, identity }: Placeholder): void {
     placeholders.delete(path);
-    removePlaceholder(path, known.identity);
+    removePlaceholder(resting ?? path, identity);
+  }
+
+  /** Lets sandboxes that wait keep placeholders, instead of a command; see `rest`. */
+  function rest(paths: readonly string[]): (() => void) | undefined {
+    const held = paths.flatMap((path) => {
+      const known = placeholders.get(path);
+      return known ? [{ path, known }] : [];
+    });
+    for (const { known } of held) {
+      known.users -= 1;
+      known.waiting += 1;
+    }
+    const end = () => {
+      for (const { path, known } of held) {
+        known.waiting -= 1;
+        if (placeholders.get(path) === known) settle(path, known);
+      }
+    };
+    const areMoved = held.map(({ path, known }) => settle(path, known)).every(Boolean);
+    if (areMoved) return end;
+    end();
+    return undefined;
   }
 
   return {
     watch() {
-      const paths = new Set(placeholders.keys());
+      const paths = new Set(
+        placeholders.entries().flatMap(([path, { resting }]) => (resting === undefined ? [path] : [])),
+      );
       watching.add(paths);
       return { paths, stop: () => void watching.delete(paths) };
     },
@@ -84,12 +169,19 @@ export function createMountPoints(directory: string | undefined): MountPoints {
       const entry = list?.add(traces);
       // Without an entry in the list a crash would leave placeholders for ever.
       const isStored = list === undefined || entry !== undefined;
-      const used = isStored ? traces.absent.filter(use) : [];
+      let used = isStored ? traces.absent.filter(use) : [];
       entry?.made(used.map((path) => [path, placeholders.get(path)?.identity ?? ""]));
-      return () => {
-        for (const path of used) leave(path);
-        removeMountPoints(traces);
-        entry?.remove();
+      return {
+        free() {
+          for (const path of used) leave(path);
+          removeMountPoints(traces);
+          entry?.remove();
+        },
+        rest() {
+          const resting = used;
+          used = [];
+          return rest(resting);
+        },
       };
     },
     recover() {
@@ -101,6 +193,10 @@ export function createMountPoints(directory: string | undefined): MountPoints {
         for (const traces of tracesIn(readIfExists(join(directory, name)) ?? "")) removeLeftovers(traces);
         rmSync(join(directory, name), { force: true });
       }
+      if (resting === undefined || !existsSync(resting)) return;
+      for (const name of readdirSync(resting))
+        if (!isOtherProcessAlive(Number.parseInt(name, 10))) removeIfEmpty(join(resting, name));
+      removeIfEmpty(resting);
     },
     close: () => list?.close(),
   };
@@ -117,7 +213,10 @@ function makePlaceholder(path: string): string | undefined {
 }
 
 function removePlaceholder(path: string, identity: string): void {
-  if (identityOf(path) !== identity) return;
+  if (identityOf(path) === identity) removeIfEmpty(path);
+}
+
+function removeIfEmpty(path: string): void {
   try {
     rmdirSync(path);
   } catch {

@@ -22,6 +22,11 @@ export class NameIndex implements NameTree {
   isMoving = false;
   /** True if a directory was gone when it was read, though listed since `refresh` or there lately: what it holds is in no list. */
   isTorn = false;
+  /**
+   * True if all names that were checked since `refresh` were at one moment as they are listed: when the first directory was read. The
+   * others were known before and are unchanged since.
+   */
+  isStill = false;
   #ignored: ReadonlySet<string> = new Set();
   /** Times at which a move was noticed, by directory. */
   readonly #moved = new Map<string, number>();
@@ -31,6 +36,7 @@ export class NameIndex implements NameTree {
     this.#checked = new Set();
     this.isMoving = false;
     this.isTorn = false;
+    this.isStill = true;
     this.#ignored = ignored;
     if (this.#directories.size > maxDirectories) this.#directories.clear();
   }
@@ -112,6 +118,7 @@ export class NameIndex implements NameTree {
     const now = Date.now();
     const stats = statsOf(directory);
     if (stats && known?.isSettled && isUnchanged(known, stats)) return known;
+    if (this.#checked.size > 1) this.isStill = false;
     const read = stats && readDirectory(directory, stats, now);
     if (read === undefined) return this.#gone(directory);
     this.#directories.set(directory, read);

@@ -103,13 +103,16 @@ export async function planFiles({ planner, mountPoints }: FilePlanParts, request
 export async function planFilesOfStart(
   { planner, mountPoints }: FilePlanParts,
   request: FileRequest,
+  isMounted = false,
 ): Promise<StartPlan> {
   const watch = mountPoints.watch();
   const isReal = ({ path }: Covered) => !watch.paths.has(path);
-  const start = await planner.planStart({ ...request, placeholders: [...watch.paths] }).catch((error: unknown) => {
-    watch.stop();
-    throw error;
-  });
+  const start = await planner
+    .planStart({ ...request, placeholders: [...watch.paths] }, isMounted)
+    .catch((error: unknown) => {
+      watch.stop();
+      throw error;
+    });
   const verified = start.verified
     .then(({ missed, present }) => ({ missed: missed.filter(isReal), present: present.filter(isReal) }))
     .finally(watch.stop);
@@ -171,8 +174,11 @@ function mayMatchBelow(pattern: string, directory: string): boolean {
 export interface MountPlanner {
   /** Plans the mounts of one command; throws if that fails or takes too long. */
   plan(request: PlanRequest): Promise<Planned>;
-  /** Plans the mounts of a command that starts now. The plan is verified while they are made; the command must not start before. */
-  planStart(request: PlanRequest): Promise<StartPlan>;
+  /**
+   * Plans the mounts of a command that starts now. The plan is verified while they are made, unless they are there already; the command
+   * must not start before.
+   */
+  planStart(request: PlanRequest, isMounted: boolean): Promise<StartPlan>;
   /** Lists what the command of a plan made although it may not. `request` may allow more than the plan did. */
   created(
     request: PlanRequest,
@@ -214,13 +220,13 @@ export function createMountPlanner(): MountPlanner {
       send(worker, { id, plan: request });
       return planIn(await planned);
     },
-    async planStart(request) {
+    async planStart(request, isMounted) {
       const [id, verifyId, worker] = [++lastId, ++lastId, await startedThread()];
       const planned = answerTo(worker, id);
       const verified = answerTo(worker, verifyId).then(verifiedIn);
       // Its failure concerns only those who wait for it.
       verified.catch(() => {});
-      send(worker, { id, plan: request, verifyId });
+      send(worker, { id, plan: request, verifyId, isMounted });
       return { planned: planIn(await planned), verified };
     },
     async created(request, { open, present }) {

@@ -42,7 +42,7 @@ export interface VerifiedPlan {
 
 /** A request to plan, or to list what is restricted in the directories that were open when a plan was made. */
 export type ThreadRequest =
-  | { id: number; plan: PlanRequest; verifyId?: number }
+  | { id: number; plan: PlanRequest; verifyId?: number; isMounted?: boolean }
   | { id: number; restricted: PlanRequest; open: readonly string[] };
 
 /** An answer of the thread. */

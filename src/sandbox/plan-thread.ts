@@ -162,8 +162,9 @@ function missedBy(request: PlanRequest, planned: Planned): Covered[] {
   throw movesAllTheTime();
 }
 
-function verified(request: PlanRequest, planned: Planned): VerifiedPlan {
-  const missed = missedBy(request, planned);
+function verified(request: PlanRequest, planned: Planned, isMounted: boolean): VerifiedPlan {
+  // While mounts are made, files move on.
+  const missed = isMounted && index.isStill ? [] : missedBy(request, planned);
   const present = planned.isPartial ? [] : withIdentities(restrictedFor(request, planned.open));
   return { missed, present };
 }
@@ -209,12 +210,12 @@ parentPort?.on("message", (request: ThreadRequest) => {
     answer(request.id, () => ({ restricted: restricted(request.restricted, request.open) }));
     return;
   }
-  const { id, verifyId, plan: wanted } = request;
+  const { id, verifyId, plan: wanted, isMounted = false } = request;
   const made = answer(id, () => ({ plan: plan(wanted) }));
   if (verifyId === undefined) return;
   answer(verifyId, () => {
     if (made === undefined) throw new Error("there is no plan");
-    return { verified: verified(wanted, made.plan) };
+    return { verified: verified(wanted, made.plan, isMounted) };
   });
 });
 parentPort?.postMessage("ready");

@@ -68,14 +68,14 @@ export function coverHostSockets(
   const sinceMs = Date.now();
   const found = socketFiles().filter((path) => roots.some((root) => isWithin(path, root)) && !isHiddenBy(files, path));
   if (found.length === 0) return files;
-  const free = mountPoints.hold({ absent: [], mounted: found, sinceMs });
+  const held = mountPoints.hold({ absent: [], mounted: found, sinceMs });
   const covers = found.flatMap((path) => ["--ro-bind", "/dev/null", path]);
   return {
     ...files,
     args: { ...files.args, masks: [...(files.args?.masks ?? []), ...covers] },
     async release() {
       await files.release?.();
-      free();
+      held.free();
     },
   };
 }

@@ -27,6 +27,7 @@ import { createMountPlanner } from "./plan-files.ts";
 import { coverHostSockets, createRunningCommands, type RunningCommands } from "./running-commands.ts";
 import { createSeccompFilters, filterArchitecture, findMaskFile, type SeccompFilters } from "./seccomp.ts";
 import { type CacheLinks, createSessionDirectories, sharedTemporary } from "./session-directories.ts";
+import { createSpare, type Spare } from "./spare.ts";
 import { createUsageWatch } from "./usage-watch.ts";
 
 /** Enforces confinement in the kernel, after policy has allowed a command. */
@@ -55,8 +56,10 @@ export interface Sandbox {
   readonly running: Pick<RunningCommands, "isMounted" | "wrote">;
   /** Returns the paths that a command would not see. Throws `TooManyMounts`. */
   hiddenFrom(place: SandboxPlace): Promise<readonly Covered[]>;
-  /** Returns the command line that runs this one confined. Release it after the command has ended. */
-  confine(argv: Argv, place: SandboxPlace): Promise<Confined>;
+  /** Returns the command line that runs this one confined, or lets a sandbox that waits become it. Release it after the command has ended. */
+  confine(argv: Argv, place: SandboxPlace, spare?: Spare): Promise<Confined>;
+  /** Makes a sandbox that waits for a command in this place, started with this environment; undefined if commands run without one. */
+  prepare(place: SandboxPlace, env: Readonly<Record<string, string>>): Promise<Spare | undefined>;
   /** Watches the processes of a command that was started, by the limits of its confinement; see `UsageWatch`. */
   watchUsage(first: number, limits: UsageLimits | undefined, onExceeded: (reason: string) => void): () => void;
   /** Removes temporary files of sessions that no longer exist. */
@@ -130,7 +133,7 @@ export async function openSandbox({
   const usage = createUsageWatch();
   const limits = { ...commandLimits, ...(maxMemoryBytes !== undefined && { maxMemoryBytes }) };
   const files = { planner: createMountPlanner(), maskFile: findMaskFile(), hidden, maxMasks, mountPoints, running };
-  const sources: readonly LayerSource[] = [
+  const baseSources: readonly LayerSource[] = [
     (chosen, place) =>
       diskShare(baseLayer(chosen, place, base, disk()), disk(), (links) =>
         sessions.share(chosen, place.session, links),
@@ -142,8 +145,16 @@ export async function openSandbox({
     () => gitFile.share(),
     ({ unixSockets = false, ptrace = false }) => filters.share({ unixSockets, ptrace }),
     (_, place) => limitsShare(limits, disksOf(place, temporary)),
+  ];
+  const sources: readonly LayerSource[] = [
+    ...baseSources,
     () => (groups && pipes ? groups.share(limits) : {}),
     ({ network }, place) => (network === "proxy" ? networks.share(place.network) : {}),
+  ];
+  // A sandbox that waits belongs to no group yet, and nothing is judged by its rules.
+  const waitingSources: readonly LayerSource[] = [
+    ...baseSources,
+    ({ network }, place) => (network === "proxy" ? networks.open(place.network) : {}),
   ];
   const walled = [wanted, ...agents.values()].filter(({ profile }) => profile !== "off");
   const incomplete = requireAll && problem === undefined ? await missingParts(walled) : [];
@@ -174,11 +185,29 @@ export async function openSandbox({
       const { profile } = confinement(place.agent);
       return profile === "off" ? [] : await hiddenPathsOf(settingsIn(place), place, files);
     },
-    async confine(argv, place) {
+    async confine(argv, place, spare) {
       if (confinement(place.agent).profile === "off") return unconfinedCommand(argv, place);
-      const shares = await collectShares(sources, settingsIn(place), place);
+      const chosen = settingsIn(place);
+      if (spare) {
+        const shares = await collectShares(sources, chosen, { ...place, isMounted: true });
+        const begin = await spare.take(chosen, shares, argv).catch(() => undefined);
+        if (begin) return { ...composeLayers(program, shares, argv), begin };
+        await releaseShares(shares);
+      }
+      const shares = await collectShares(sources, chosen, place);
       const gate = await openGate(shares, pipes);
       return composeLayers(program, [...gate, ...(place.hasPipes ? [pipesShare(gate)] : []), ...shares], argv);
+    },
+    async prepare(place, env) {
+      if (pipes === undefined || confinement(place.agent).profile === "off") return undefined;
+      const chosen = settingsIn(place);
+      const shares = await collectShares(waitingSources, chosen, place);
+      try {
+        return await createSpare(program, pipes, chosen, shares, env);
+      } catch (error) {
+        await releaseShares(shares);
+        throw error;
+      }
     },
     watchUsage: (first, limits, onExceeded) => (limits ? usage.watch(first, limits, onExceeded) : () => undefined),
     sweep: sessions.sweep,

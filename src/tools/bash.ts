@@ -18,6 +18,7 @@ import { commandNetwork, explainNetwork, type NetworkUse, networkMetadata } from
 import { confineCommand, environmentOf, explainRefusals, hiddenPaths, shownPaths } from "./process/confine-command.ts";
 import { type EndOfCommand, notRun, type Pipes, runCommand } from "./process/run-command.ts";
 import { type Quarantine, type SettledCreated, settleCreated, takeCreated } from "./process/settle-created.ts";
+import type { Spares } from "./process/spares.ts";
 import type { Supervisor } from "./process/supervisor.ts";
 
 /** Time from the command's timeout to the call's deadline, so that a command that ends slowly still completes its call. */
@@ -33,12 +34,15 @@ export function createBash({
   sandbox,
   pipes,
   quarantine,
+  spares,
 }: {
   supervisor: Supervisor;
   sandbox: Sandbox;
   pipes: Pipes;
   /** Takes what commands make although they may not; absent: it stays, and the result names it. */
   quarantine?: Quarantine | undefined;
+  /** Sandboxes that wait for the next command of a session; absent: each command makes its own. */
+  spares?: Spares | undefined;
 }): DefinedTool {
   const parts = { sandbox, quarantine };
   return defineTool({
@@ -107,12 +111,18 @@ export function createBash({
         network,
       };
       const shell = ["/bin/bash", "--noprofile", "--norc", "-c", command] as const;
-      const confined = await confineCommand(sandbox, shell, place, ctx.ask);
+      const env = { ...environmentOf(ctx.plan.env), ...traced(ctx.trace), ...marks };
+      const waiting = spares?.take(ctx.rootSessionId, command, env);
+      const confined = await confineCommand(sandbox, shell, place, ctx.ask, waiting?.spare).catch(async (error) => {
+        await waiting?.end();
+        throw error;
+      });
       const tail = createTail();
       const running = runCommand({
         argv: confined.argv,
         cwd,
-        env: { ...environmentOf(ctx.plan.env), ...confined.env, ...traced(ctx.trace), ...marks },
+        env: { ...env, ...confined.env },
+        waiting: waiting?.become(confined, env),
         descriptors: confined.descriptors,
         timeoutMs: timeout,
         signal: ctx.signal,
@@ -126,7 +136,11 @@ export function createBash({
       });
       await running.catch(() => undefined);
       const exceeded = confined.exceeded();
+      await waiting?.end();
       const taken = await takeCreated(parts, confined, ctx).finally(confined.release);
+      const nothing = { outside: [], files: { read: [], edit: [] } };
+      const next = await commandPlace(ctx, nothing, { directory: ctx.plan.directory, editTrees: [] });
+      spares?.prepare(ctx.rootSessionId, { ...next, session: ctx.rootSessionId, network }, environmentOf(ctx.plan.env));
       const ended = { ...(exceeded !== undefined && { exceeded }), ...(await running) };
       if (await wasSupervised(supervisor, killsBefore, ended))
         throw new ExecutorLost(

@@ -31,6 +31,7 @@ import { createLspRename } from "./lsp-rename.ts";
 import { createMultiEdit } from "./multiedit.ts";
 import type { Pipes } from "./process/run-command.ts";
 import type { Quarantine } from "./process/settle-created.ts";
+import type { Spares } from "./process/spares.ts";
 import type { Supervisor } from "./process/supervisor.ts";
 import { question } from "./question.ts";
 import { readTool } from "./read.ts";
@@ -47,6 +48,7 @@ export function builtInTools(parts: {
   sandbox: Sandbox;
   pipes: Pipes;
   quarantine: Quarantine | undefined;
+  spares?: Spares;
   skills: Skills;
   agentNames(): readonly string[];
   servers: LanguageServers;

@@ -45,6 +45,7 @@ export const broadOnly = [
   "test/sandbox/attempts.test.ts",
   "test/sandbox/created.test.ts",
   "test/sandbox/races.test.ts",
+  "test/sandbox/spares.test.ts",
   // Thousands of tokens with one change each, and a real provider.
   "test/people/jwt.test.ts",
   "test/people/oidc.test.ts",

@@ -1,10 +1,12 @@
 import { execFileSync } from "node:child_process";
 import { createMountPoints } from "../../src/sandbox/mount-points.ts";
 
-// A process for mount-points.test.ts: holds the mount points that its argument describes, lets bubblewrap make one, and stays.
+// A process for mount-points.test.ts: holds mount points, of which one waits, lets bubblewrap make one, and stays.
 const [list = "", directory = ""] = process.argv.slice(2);
 const [absent, masked, emptied] = [".claude", "gone.env", "secret"].map((name) => `${directory}/${name}`);
-createMountPoints(list).hold({
+const points = createMountPoints(list);
+points.hold({ absent: [`${directory}/.idea`], mounted: [], sinceMs: Date.now() }).rest();
+points.hold({
   absent: [absent ?? ""],
   mounted: [masked ?? "", emptied ?? ""],
   sinceMs: Date.now() - 50,

@@ -1,6 +1,15 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdirSync, mkdtempSync, readdirSync, realpathSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import {
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  realpathSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
@@ -25,9 +34,9 @@ describe("a placeholder", () => {
     const points = createMountPoints(list);
     const traces = { absent: [place(".claude")], mounted: [], sinceMs: Date.now() };
     const free = [points.hold(traces), points.hold(traces)];
-    free[0]?.();
+    free[0]?.free();
     expect(readdirSync(directory)).toEqual([".claude"]);
-    free[1]?.();
+    free[1]?.free();
     expect(readdirSync(directory)).toEqual([]);
   });
 
@@ -36,14 +45,54 @@ describe("a placeholder", () => {
     writeFileSync(place(".claude/settings.json"), "{}");
     rmSync(place(".idea"), { recursive: true });
     writeFileSync(place(".idea"), "");
-    free();
+    free.free();
     expect(readdirSync(directory).sort()).toEqual([".claude", ".idea"]);
   });
 
   test("is not made over something, nor in a directory that does not exist", () => {
     mkdirSync(place(".claude"));
-    hold([".claude", "gone/.idea"])();
+    hold([".claude", "gone/.idea"]).free();
     expect(readdirSync(directory)).toEqual([".claude"]);
+  });
+});
+
+describe("a placeholder on which a sandbox waits", () => {
+  const resting = () => readdirSync(join(list, "resting"));
+  const waits = () => {
+    const points = createMountPoints(list);
+    const traces = { absent: [place(".claude")], mounted: [], sinceMs: Date.now() };
+    return { points, traces, end: points.hold(traces).rest() };
+  };
+
+  test("lies elsewhere while no command uses it, and is the same one when it is back", () => {
+    const { points, traces, end } = waits();
+    expect(readdirSync(directory)).toEqual([]);
+    expect(resting()).toHaveLength(1);
+    expect([...points.watch().paths]).toEqual([]);
+    const { ino } = lstatSync(join(list, "resting", resting()[0] ?? ""));
+    const held = points.hold(traces);
+    expect([lstatSync(place(".claude")).ino, resting()]).toEqual([ino, []]);
+    held.free();
+    expect([readdirSync(directory), resting().length]).toEqual([[], 1]);
+    end?.();
+    expect(resting()).toEqual([]);
+  });
+
+  test("replaces nothing that was made meanwhile", () => {
+    const { points, traces, end } = waits();
+    mkdirSync(place(".claude"));
+    const { ino } = lstatSync(place(".claude"));
+    points.hold(traces).free();
+    end?.();
+    expect([lstatSync(place(".claude")).ino, resting()]).toEqual([ino, []]);
+  });
+
+  test("stays in its place once something is in it", () => {
+    const held = hold([".claude", ".idea"]);
+    writeFileSync(place(".claude/settings.json"), "{}");
+    expect(held.rest()).toBeUndefined();
+    held.free();
+    expect([readdirSync(directory), resting()]).toEqual([[".claude"], []]);
   });
 });
 
@@ -55,6 +104,7 @@ test("after kill -9 the next start removes what mounts have left, and nothing el
   child.kill("SIGKILL");
   await once(child, "exit");
   expect(readdirSync(directory).sort(), "control: they exist").toEqual([".claude", "gone.env", "secret"]);
+  expect(readdirSync(join(list, "resting")), "control: one waits").toHaveLength(1);
   writeFileSync(place("other.env"), "");
   mkdirSync(place("empty"));
   createMountPoints(list).recover();

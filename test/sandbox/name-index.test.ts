@@ -12,6 +12,7 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { createKnownResults } from "../../src/sandbox/known-results.ts";
 import { NameIndex } from "../../src/sandbox/name-index.ts";
@@ -56,6 +57,26 @@ describe("the index of names", () => {
     index.list(directory);
     index.list(source);
     expect(index.isTorn).toBe(false);
+  });
+
+  test("is still if nothing has changed but the directory that it read first, and was known before", async () => {
+    const index = new NameIndex();
+    mkdirSync(join(directory, "sub"));
+    const isStillIn = (...paths: string[]) => {
+      index.refresh();
+      for (const path of paths) index.list(path);
+      return index.isStill;
+    };
+    const [first, second] = [directory, join(directory, "sub")];
+    expect(isStillIn(first, second), "nothing was known").toBe(false);
+    // What has just changed could change again within the kernel's step of time.
+    await delay(50);
+    isStillIn(first, second);
+    expect(isStillIn(first, second)).toBe(true);
+    writeFileSync(join(first, "new"), "");
+    expect(isStillIn(first, second)).toBe(true);
+    writeFileSync(join(second, "new"), "");
+    expect(isStillIn(first, second)).toBe(false);
   });
 
   test("finds a change that was followed by setting back the time of modification", () => {

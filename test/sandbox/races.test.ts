@@ -1,10 +1,11 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
-import { homedir } from "node:os";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { homedir, tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, describe, expect, onTestFinished, test } from "vitest";
 import type { RuleConfig } from "../../src/policy/rules.ts";
+import type { Confined } from "../../src/sandbox/layers.ts";
 import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { judgeBy, openTestWorkspace } from "../../src/testing.ts";
 import { createPipes } from "../../src/tools/process/run-command.ts";
@@ -20,9 +21,11 @@ const [attempts, starts] = process.env.TOOLGATE_LONG === "1" ? [400, 80] : [100,
 
 const wanted = { profile: "workspace-write", network: "none" } as const;
 const pipes = createPipes();
-const sandbox = await openSandbox({ wanted, pipes, agents: new Map(), writable: [], hidden: [] });
+const mountPoints = mkdtempSync(join(tmpdir(), "toolgate-test-"));
+const sandbox = await openSandbox({ wanted, pipes, mountPoints, agents: new Map(), writable: [], hidden: [] });
 afterAll(async () => {
   sandbox.close();
+  rmSync(mountPoints, { recursive: true });
   await pipes.close();
 });
 
@@ -104,22 +107,46 @@ async function stop(child: ChildProcess): Promise<void> {
   await once(child, "exit");
 }
 
-/** Runs a command line in the sandbox; returns what it printed, undefined if it was not started. */
+/** Runs a command line in the sandbox, or in one that waits; returns what it printed, undefined if it was not started. */
 async function run(line: string, workspace: string, config: RuleConfig): Promise<string | undefined> {
   const files = { rules: judgeBy(config).fileRules(), read: [], edit: [] };
   const place = { agent: "build", cwd: workspace, workspace, directories: [], files };
-  const confined = await sandbox
-    .confine(["/bin/bash", "--noprofile", "--norc", "-c", `echo started; ${line}`], place)
-    .catch(() => undefined);
-  if (confined === undefined) return undefined;
-  const [program, ...args] = confined.argv;
-  const child = spawn(program, args, { stdio: ["ignore", "pipe", "pipe", ...confined.descriptors] });
+  const argv = ["/bin/bash", "--noprofile", "--norc", "-c", `echo started; ${line}`] as const;
+  const spare = await sandbox.prepare(place, {}).catch(() => undefined);
+  const waiting = spare && start(spare);
+  const waits = await Promise.race([spare?.ready.catch(() => "fails"), waiting?.ended]);
+  const confined = await sandbox.confine(argv, place, waits === undefined ? spare : undefined).catch(() => undefined);
+  if (confined?.begin) {
+    confined.begin({});
+    becameCommand += 1;
+  } else waiting?.kill();
+  const printed = confined && (await (confined.begin ? waiting : start(confined))?.ended);
+  await confined?.release();
+  await waiting?.ended;
+  await spare?.end();
+  return printed?.startsWith("started") ? printed : undefined;
+}
+
+/** Command lines that ran in a sandbox that had waited. */
+let becameCommand = 0;
+
+function start({ argv, descriptors }: Pick<Confined, "argv" | "descriptors">) {
+  const [program, ...args] = argv;
+  const child = spawn(program, args, {
+    stdio: ["ignore", "pipe", "pipe", ...descriptors],
+    detached: true,
+  });
   const chunks: Buffer[] = [];
   for (const stream of [child.stdout, child.stderr]) stream?.on("data", (chunk: Buffer) => chunks.push(chunk));
-  await once(child, "close");
-  await confined.release();
-  const printed = Buffer.concat(chunks).toString();
-  return printed.startsWith("started") ? printed : undefined;
+  return { ended: once(child, "close").then(() => Buffer.concat(chunks).toString()), kill: () => killGroup(child.pid) };
+}
+
+function killGroup(pid: number | undefined): void {
+  try {
+    if (pid !== undefined) process.kill(-pid, "SIGKILL");
+  } catch (error) {
+    if (!String(error).includes("ESRCH")) throw error;
+  }
 }
 
 /**
@@ -159,6 +186,10 @@ describe.each(Object.entries(races))("while %s", (_, race) => {
     expect({ succeeded, wasChanged: wasChanged(real.directory) }).toEqual({ succeeded: 0, wasChanged: false });
     expect(started > 0 || race.isUnseen).toBe(true);
   });
+});
+
+test("some of those commands ran in a sandbox that had waited", () => {
+  expect(becameCommand).toBeGreaterThan(0);
 });
 
 test("a pinned directory that is exchanged for a link to one outside does not lead there", async () => {

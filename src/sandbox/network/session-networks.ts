@@ -26,6 +26,8 @@ export interface SessionNetworks {
    * the second case if each layer is required.
    */
   share(network: PlaceNetwork | undefined): Promise<LayerShare>;
+  /** Returns the share that enters a network, without a command by whose rules requests are judged. Throws if it is not open. */
+  open(network: Pick<PlaceNetwork, "name"> | undefined): Promise<LayerShare>;
   /** Returns the reason why the last network could not be opened; undefined if it could. */
   problem(): string | undefined;
   close(): void;
@@ -136,18 +138,19 @@ export function createSessionNetworks({
         const command = { rules: place, asked: new Map() };
         network.commands.add(command);
         problem = undefined;
-        return {
-          layers: ["network"],
-          enter: network.namespace.enter,
-          env: proxyVariables,
-          release: () => leave(place.name, network, command, place.used),
-        };
+        return { ...enterShare(network), release: () => leave(place.name, network, command, place.used) };
       } catch (error) {
         problem = messageOf(error);
         if (isRequired) throw new Error(`${required}: ${problem}`, { cause: error });
         place.unavailable(problem);
         return emptyNetwork;
       }
+    },
+    async open(place) {
+      if (place === undefined) return emptyNetwork;
+      const network = await networks.get(place.name);
+      if (network === undefined) throw new Error("the network of the session is not open");
+      return enterShare(network);
     },
     problem: () => problem,
     close() {
@@ -176,6 +179,13 @@ export async function probeNetwork(): Promise<string | undefined> {
 const messageOf = (error: unknown) => (error instanceof Error ? error.message : String(error));
 
 const required = "its session has no network, and require = true under [sandbox] runs nothing without all layers";
+
+const enterShare = ({ id, namespace }: SessionNetwork): LayerShare => ({
+  version: String(id),
+  layers: ["network"],
+  enter: namespace.enter,
+  env: proxyVariables,
+});
 
 const emptyNetwork: LayerShare = { layers: ["network"], args: { network: ["--unshare-net"] } };
 

@@ -8,6 +8,7 @@ import { gitSettings } from "../../sandbox/git-settings.ts";
 import type { Argv, Confined, Covered, CoveredPaths } from "../../sandbox/layers.ts";
 import { TooManyMounts } from "../../sandbox/plan-files.ts";
 import type { Sandbox } from "../../sandbox/sandbox.ts";
+import type { Spare } from "../../sandbox/spare.ts";
 import { notRun } from "./run-command.ts";
 
 /** Confines a command. Asks if it could reach more restricted files than the sandbox can cover one by one. */
@@ -16,9 +17,10 @@ export async function confineCommand(
   argv: Argv,
   place: SandboxPlace,
   ask: (ask: Ask) => Promise<void>,
+  spare?: Spare,
 ): Promise<Confined> {
   try {
-    return await sandbox.confine(argv, place);
+    return await sandbox.confine(argv, place, spare);
   } catch (cause) {
     if (!(cause instanceof TooManyMounts))
       throw notRun("The command was not run, since its sandbox cannot be prepared", cause);
@@ -26,7 +28,7 @@ export async function confineCommand(
     if (files === undefined) throw cause;
     await ask(askForAll(cause, workspace));
     const allowed = cause.use === "read" ? { mayRead: true } : { mayEdit: true };
-    return await confineCommand(sandbox, argv, { ...place, files: { ...files, ...allowed } }, ask);
+    return await confineCommand(sandbox, argv, { ...place, files: { ...files, ...allowed } }, ask, spare);
   }
 }
 

@@ -16,6 +16,8 @@ import type { ProgramExit, ProgramReport, ProgramToStart } from "./spawn-process
 export interface CommandRun {
   /** The program and its arguments. */
   argv: readonly [string, ...string[]];
+  /** A program that was started before, and the function that lets it become the command; absent: `argv` is started. */
+  waiting?: { readonly program: LaunchedProgram; readonly begin: () => void } | undefined;
   cwd: string;
   /** The whole environment. */
   env: Record<string, string>;
@@ -51,7 +53,8 @@ export interface EndOfCommand {
 export async function runCommand(run: CommandRun): Promise<EndOfCommand> {
   const { timeoutMs, signal, kill } = run;
   signal.throwIfAborted();
-  const command = await start(run);
+  run.waiting?.begin();
+  const command = follow(run.waiting?.program ?? (await launch(run)), run.output);
   const stop = AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]);
   const over: { exceeded?: string } = {};
   const endWatch = run.watchUsage(command.pid, (reason) => {
@@ -74,28 +77,27 @@ export async function runCommand(run: CommandRun): Promise<EndOfCommand> {
   }
 }
 
-async function start({ argv: [program, ...args], cwd, env, descriptors = [], output, pipes }: CommandRun) {
+/** A program that was started, and the pipe that holds its output. */
+export interface LaunchedProgram extends StartedProgram {
+  readonly reader: number;
+  /** Ends its process group. */
+  kill(): void;
+}
+
+/** Starts a program in its own session. */
+export async function launch({
+  argv: [program, ...args],
+  cwd,
+  env,
+  descriptors = [],
+  pipes,
+}: Pick<CommandRun, "argv" | "cwd" | "env" | "descriptors" | "pipes">): Promise<LaunchedProgram> {
   const { reader, writer } = await pipes.open().catch((cause: unknown) => cannotStart(program, cause));
   try {
     // Only programs that outlive single calls get pipes.
     const inherited = descriptors.filter((descriptor) => descriptor !== "pipe");
-    const { pid, exited } = await pipes.spawn({ program, args, cwd, env, descriptors: [writer, writer, ...inherited] });
-    const ended = new AbortController();
-    const exit: { -readonly [Field in keyof ProgramExit]: ProgramExit[Field] } = { code: null, signal: null };
-    const hasExited = exited.then((how) => {
-      Object.assign(exit, how);
-      ended.abort();
-    });
-    return {
-      pid,
-      /** Set when `exited` resolves. */
-      exit,
-      exited: hasExited,
-      othersEnded: hasExited.then(() => endGroup(pid)),
-      forwarded: forwardOutput(reader, ended.signal, output),
-      /** Stops waiting for output; what is in the pipe is still forwarded. */
-      endOutput: () => ended.abort(),
-    };
+    const started = await pipes.spawn({ program, args, cwd, env, descriptors: [writer, writer, ...inherited] });
+    return { ...started, reader, kill: () => void sendToGroup(started.pid, "SIGKILL") };
   } catch (cause) {
     closeSync(reader);
     if (cause instanceof ExecutorLost) throw cause;
@@ -103,6 +105,25 @@ async function start({ argv: [program, ...args], cwd, env, descriptors = [], out
   } finally {
     closeSync(writer);
   }
+}
+
+function follow({ pid, exited, reader }: LaunchedProgram, output: CommandRun["output"]) {
+  const ended = new AbortController();
+  const exit: { -readonly [Field in keyof ProgramExit]: ProgramExit[Field] } = { code: null, signal: null };
+  const hasExited = exited.then((how) => {
+    Object.assign(exit, how);
+    ended.abort();
+  });
+  return {
+    pid,
+    /** Set when `exited` resolves. */
+    exit,
+    exited: hasExited,
+    othersEnded: hasExited.then(() => endGroup(pid)),
+    forwarded: forwardOutput(reader, ended.signal, output),
+    /** Stops waiting for output; what is in the pipe is still forwarded. */
+    endOutput: () => ended.abort(),
+  };
 }
 
 /** Time in which the other processes of a command may end by themselves, such as a `tee` that reads its last output. */
