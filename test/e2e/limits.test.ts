@@ -118,8 +118,13 @@ test.each([
     const uid = 61_004;
     const small = await startService({ uid });
     const agent = connect(small, "caller");
-    const call = { sessionId: await agent.newSession(), tool: "bash", input: { command: "echo ran" }, agent: "free" };
-    await agent.tools.callTool({ ...call, callId: "before" });
+    // Each in a session without a sandbox that waits, in which a command starts whatever the limit.
+    const run = async (callId: string) => {
+      const sessionId = await agent.newSession();
+      const input = { command: "echo ran" };
+      return (await agent.tools.callTool({ sessionId, callId, tool: "bash", input, agent: "free" })).part;
+    };
+    await run("before");
     // The process that starts commands has the limits of the service, which started it.
     const starter = execFileSync("pgrep", ["-P", `${small.pid}`, "-f", "spawn-process"])
       .toString()
@@ -129,13 +134,13 @@ test.each([
         execFileSync("prlimit", [`--pid=${pid}`, `--${limit}=${count}:`], { uid, gid: uid });
     };
     limitTo(few);
-    const { part } = await agent.tools.callTool({ ...call, callId: "without" });
+    const part = await run("without");
     limitTo(4_096);
     expect(part?.state.value).toMatchObject({
       reason: ToolErrorReason.FAILED,
       effects: ToolEffects.NONE,
       error: expect.stringMatching(why),
     });
-    expect((await agent.tools.callTool({ ...call, callId: "after" })).part?.state.case).toBe("completed");
+    expect((await run("after"))?.state.case).toBe("completed");
   },
 );
