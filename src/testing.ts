@@ -43,6 +43,8 @@ export interface TestWorkspace {
   readonly state: Map<string, JsonValue>;
   /** Evaluates rules for `ctx.judge`; at first everything is allowed. */
   judge: Judge;
+  /** Variables that plugins add to commands; at first none. */
+  environment: Record<string, string>;
   /** Removes both directories. */
   remove(): Promise<void>;
   [Symbol.asyncDispose](): Promise<void>;
@@ -67,6 +69,7 @@ export async function openTestWorkspace(files: Readonly<Record<string, string>> 
     reads: new Map(),
     outputs: new Map(),
     state: new Map(),
+    environment: {},
     judge: judgeBy("allow"),
     remove,
     [Symbol.asyncDispose]: remove,
@@ -142,7 +145,7 @@ export async function planCall(site: TestWorkspace, defined: DefinedTool, input:
   };
   const reads: PlanContext["reads"] = { get: async (path) => site.reads.get(path) };
   const decoded = tool.decode(input);
-  const planned = await tool.plan(decoded, { ...shared, reads, environment: async () => ({}) });
+  const planned = await tool.plan(decoded, { ...shared, reads, environment: async () => site.environment });
   const plan = await resolvePlanPaths(planned, site.workspace);
   for (const ask of plan.asks) checkDeclared(tool, ask);
   return {

@@ -116,14 +116,15 @@ export function createMountPoints(directory: string | undefined): MountPoints {
   function moveAway(path: string, known: Placeholder): boolean {
     if (resting === undefined) return false;
     try {
-      // What somebody has put something into is theirs.
-      if (identityOf(path) !== known.identity || readdirSync(path).length > 0) return false;
+      if (identityOf(path) !== known.identity) return false;
       mkdirSync(resting, { recursive: true, mode: 0o700 });
       lastResting += 1;
       const away = join(resting, `${process.pid}-${lastResting}`);
       renameSync(path, away);
-      known.resting = away;
-      return true;
+      // What somebody has put something into is theirs.
+      if (readdirSync(away).length > 0) renameSync(away, path);
+      else known.resting = away;
+      return known.resting !== undefined;
     } catch {
       // It is on another disk, for example.
       return false;

@@ -1,4 +1,4 @@
-import { readFileSync } from "node:fs";
+import { readFileSync, statSync } from "node:fs";
 import type { AgentConfinement } from "./confinement.ts";
 import { commandLines, type GatePipes, gateShare } from "./gate.ts";
 import { identityOf } from "./git-directories.ts";
@@ -8,6 +8,8 @@ import { type Argv, type Confined, composeLayers, type LayerShare, releaseShares
 export interface Spare extends Pick<Confined, "argv" | "env" | "descriptors"> {
   /** Resolves when it waits, and the workspace holds nothing of it; rejects if it cannot wait. */
   readonly ready: Promise<void>;
+  /** Returns the lines by which it would become a command with this environment. */
+  lines(argv: Argv, env: Readonly<Record<string, string>>): string;
   /**
    * Checks it as the sandbox of a command with these shares, and returns the function that lets it become the command; undefined if
    * anything differs.
@@ -58,17 +60,19 @@ export async function createSpare(
     }
   }
 
+  const lines: Spare["lines"] = (argv, now) =>
+    commandLines(argv, { ...now, ...composed.env }, { ...env, ...composed.env });
   const ready = settle();
   ready.catch(() => {});
   return {
-    ...{ argv: composed.argv, env: composed.env, descriptors: composed.descriptors, ready },
+    ...{ argv: composed.argv, env: composed.env, descriptors: composed.descriptors, ready, lines },
     async take(chosen, others, argv) {
       const pid = await mounted.promise;
       if (keyOf(chosen, others) !== key || (await problemOf(pid, others)) !== undefined) return undefined;
       // Last: a mount is gone with what it was on.
       if (mountsOf(pid) !== state.mounts) return undefined;
       return (now) => {
-        wanted.lines = commandLines(argv, now, { ...env, ...composed.env });
+        wanted.lines = lines(argv, now);
         command.resolve(undefined);
       };
     },
@@ -82,7 +86,7 @@ export async function createSpare(
 }
 
 /** Reads the lines without a further program, which would take a millisecond. */
-const runLines = `n='\n'; while IFS= read -r line; do lines="$lines$line$n"; done <&5; eval "$lines"\nexit 126`;
+const runLines = `n='\n'; lines=; while IFS= read -r line; do lines="$lines$line$n"; done <&5; eval "$lines"\nexit 126`;
 
 async function problemOf(pid: number, shares: readonly LayerShare[]): Promise<string | undefined> {
   const reasons = await Promise.all(shares.map(({ check }) => check?.(pid)));
@@ -92,8 +96,18 @@ async function problemOf(pid: number, shares: readonly LayerShare[]): Promise<st
 /** Describes a sandbox: two with the same text show the same files, with the same rights. */
 function keyOf(confinement: AgentConfinement, shares: readonly LayerShare[]): string {
   const { argv, env } = composeLayers("", shares, ["false"]);
-  const identities = argv.map((word) => (word.startsWith("/") ? identityOf(word) : ""));
+  const identities = argv.map((word) => (word.startsWith("/") ? [identityOf(word), targetOf(word)] : ""));
   return JSON.stringify([confinement, argv, env, identities, shares.flatMap(({ version = [] }) => version)]);
+}
+
+/** Returns the identity of what a path leads to over all links; undefined if that is nothing. */
+function targetOf(path: string): string | undefined {
+  try {
+    const { dev, ino } = statSync(path, { bigint: true });
+    return `${dev}:${ino}`;
+  } catch {
+    return undefined;
+  }
 }
 
 /** Describes the mounts of a process and of this machine. */

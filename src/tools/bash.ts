@@ -7,6 +7,7 @@ import { isWithin } from "../core/is-within.ts";
 import { visible as shown } from "../core/visible.ts";
 import type { PlaceDirectory, SandboxConfinement, SandboxPlace } from "../sandbox/confinement.ts";
 import type { Confined } from "../sandbox/layers.ts";
+import type { PlaceNetwork } from "../sandbox/network/session-networks.ts";
 import { namedDirectories } from "../sandbox/plan-files.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
 import { defineTool } from "../tool/define-tool.ts";
@@ -112,7 +113,7 @@ export function createBash({
       };
       const shell = ["/bin/bash", "--noprofile", "--norc", "-c", command] as const;
       const env = { ...environmentOf(ctx.plan.env), ...traced(ctx.trace), ...marks };
-      const waiting = spares?.take(ctx.rootSessionId, command, env);
+      const waiting = spares?.take(ctx.rootSessionId, shell, env);
       const confined = await confineCommand(sandbox, shell, place, ctx.ask, waiting?.spare).catch(async (error) => {
         await waiting?.end();
         throw error;
@@ -138,15 +139,13 @@ export function createBash({
       const exceeded = confined.exceeded();
       await waiting?.end();
       const taken = await takeCreated(parts, confined, ctx).finally(confined.release);
-      const nothing = { outside: [], files: { read: [], edit: [] } };
-      const next = await commandPlace(ctx, nothing, { directory: ctx.plan.directory, editTrees: [] });
-      spares?.prepare(ctx.rootSessionId, { ...next, session: ctx.rootSessionId, network }, environmentOf(ctx.plan.env));
       const ended = { ...(exceeded !== undefined && { exceeded }), ...(await running) };
       if (await wasSupervised(supervisor, killsBefore, ended))
         throw new ExecutorLost(
           "The command was killed because the service did not respond, so its outcome is unknown. Check what it did before you call it again.",
         );
       const created = await settleCreated(parts, taken, ctx);
+      if (spares) void prepareNext(spares, ctx, network).catch(() => {});
       const { metadata, ...text } = resultOf(ended, {
         ...{ timeout, confined, place, tail: tail.text(), use: network.use, created },
         confinement: sandbox.confinement(ctx.agent),
@@ -156,6 +155,18 @@ export function createBash({
       return { ...text, metadata: { ...metadata, description, sandbox: shown } };
     },
   });
+}
+
+/** Prepares the sandbox of a session's next command, for which no call has allowed anything. */
+async function prepareNext(
+  spares: Spares,
+  ctx: ToolContext & { plan: { directory: ResolvedPath } },
+  network: PlaceNetwork,
+): Promise<void> {
+  const { rootSessionId: session, plan } = ctx;
+  const nothing = { outside: [], files: { read: [], edit: [] } };
+  const place = await commandPlace(ctx, nothing, { directory: plan.directory, editTrees: [] });
+  spares.prepare(session, { ...place, session, network }, environmentOf({}));
 }
 
 /** Describes the end of a command: what the model has to know in addition to the output, and metadata. */

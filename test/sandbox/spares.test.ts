@@ -128,6 +128,18 @@ describe("the next command of a session", () => {
     await vi.waitUntil(() => [...waitingNow().values()].every((one) => one !== waited), { timeout: 60_000 });
   });
 
+  test("has its own variables, and can read none of an earlier command", async () => {
+    site.environment = { TOKEN: secret };
+    const waited = await waiting();
+    const same = await run("echo $TOKEN");
+    expect(same).toMatchObject({ ran: waited, printed: `${secret}\n` });
+    const next = await waiting();
+    site.environment = {};
+    const { ran, printed } = await run("cat /proc/*/environ; env");
+    expect(ran).toBe(next);
+    expect(printed).not.toContain(secret);
+  });
+
   test("has no file that rules hide, and makes no path that is protected", async () => {
     const waited = await waiting();
     const { ran, printed } = await run(
@@ -222,16 +234,17 @@ test("sandboxes end after a time, and with the service", async () => {
 
 test("a command or an environment that a shell could take for something else has a new sandbox", async () => {
   for (const [command, env] of [
-    ["x".repeat(20_000), {}],
+    ["'".repeat(1_200), {}],
     ["true", { BASH_ENV: "public/file" }],
     ["true", { "NO NAME": "" }],
+    ["true", { lines: "touch public/injected" }],
   ] as const) {
     await waiting();
-    expect(spares.take("ses_test", command, env)).toBeUndefined();
+    expect(spares.take("ses_test", ["/bin/bash", "-c", command], env)).toBeUndefined();
     await vi.waitUntil(() => waitingNow().size === 0, { timeout: 60_000 });
   }
   await waiting();
-  const taken = spares.take("ses_test", "true", {});
+  const taken = spares.take("ses_test", ["/bin/bash", "-c", "true"], {});
   expect(taken, "control").toBeDefined();
   await taken?.end();
 });

@@ -134,7 +134,7 @@ async function endGroup(group: number): Promise<void> {
   for (let pauseMs = 1; isAlive(group); pauseMs *= 2) {
     if (pauseMs > lastWorkMs) return void sendToGroup(group, "SIGKILL");
     // In a container nobody may collect what has ended, and it counts as alive.
-    if (pauseMs === firstLookMs && !(await hasRunning(group))) return;
+    if (pauseMs === firstLookMs && !(await hasRunning(group))) return void sendToGroup(group, "SIGKILL");
     await delay(pauseMs);
   }
 }
@@ -142,14 +142,16 @@ async function endGroup(group: number): Promise<void> {
 /** Processes are looked up only if a group outlives its first process for longer than usual. */
 const firstLookMs = 4;
 
-/** Checks if a process of the group runs that has not ended. */
+/** Checks if a process of the group runs that has not ended; true if that is not known. */
 async function hasRunning(group: number): Promise<boolean> {
-  const pids = (await readdir("/proc")).filter((name) => /^\d+$/.test(name));
+  const names = await readdir("/proc").catch(() => undefined);
+  const pids = names?.filter((name) => /^\d+$/.test(name)) ?? [];
   const stats = await Promise.all(pids.map((pid) => readFile(`/proc/${pid}/stat`, "utf8").catch(() => "")));
-  return stats.some((text) => {
+  const isRunning = (text: string) => {
     const [state = "Z", , ofGroup] = text.slice(text.lastIndexOf(")") + 2).split(" ");
     return Number(ofGroup) === group && !"ZX".includes(state);
-  });
+  };
+  return names === undefined || stats.some(isRunning);
 }
 
 const isAlive = (group: number) => sendToGroup(group, 0);

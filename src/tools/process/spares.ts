@@ -1,6 +1,7 @@
 import { closeSync } from "node:fs";
+import { untilAborted, within } from "../../core/within.ts";
 import type { SandboxPlace } from "../../sandbox/confinement.ts";
-import type { Confined } from "../../sandbox/layers.ts";
+import type { Argv, Confined } from "../../sandbox/layers.ts";
 import type { Sandbox } from "../../sandbox/sandbox.ts";
 import type { Spare } from "../../sandbox/spare.ts";
 import { type CommandRun, launch, type Pipes } from "./run-command.ts";
@@ -20,8 +21,11 @@ export interface WaitingSandbox {
 /** Sandboxes that wait: one for each of a few sessions, for a short time. */
 export interface Spares {
   /** Takes the one of a session; undefined if none waits, or if it could not become this command. The caller ends it. */
-  take(session: string, command: string, env: Environment): WaitingSandbox | undefined;
-  /** Prepares one for a session unless one waits, as long as few wait. Returns at once; a failure only costs the time that it would have saved. */
+  take(session: string, argv: Argv, env: Environment): WaitingSandbox | undefined;
+  /**
+   * Prepares one for a session unless one waits, as long as few wait. Returns at once; a failure only costs the time that it would have
+   * saved. Each later command can read the variables that it is started with, so these hold nothing of a single call.
+   */
   prepare(session: string, place: SandboxPlace, env: Environment): void;
   close(): Promise<void>;
 }
@@ -31,8 +35,11 @@ const maxWaiting = 4;
 const maxWaitMs = 120_000;
 /** Time without another attempt after one that failed: the workspace may be on another disk than the data, to which placeholders cannot be moved. */
 const pauseMs = 60_000;
-/** The command goes through a pipe at once, and a shell reads it byte by byte. */
-const maxBytes = 16_384;
+/** What any pipe holds at once, less what precedes it: the service must not wait for a shell. */
+const maxBytes = 4_000;
+const maxPrepareMs = 10_000;
+/** Time in which a killed program is expected to end, unless it hangs in the kernel. */
+const maxEndMs = 3_000;
 
 /** Creates the waiting sandboxes of a replica. */
 export function createSpares(
@@ -41,12 +48,14 @@ export function createSpares(
 ): Spares {
   const waiting = new Map<string, WaitingSandbox>();
   const preparing = new Map<string, Promise<void>>();
-  let isClosed = false;
+  const endings = new Set<Promise<void>>();
+  const closing = new AbortController();
   let pausedUntilMs = 0;
 
   async function open(session: string, place: SandboxPlace, env: Environment): Promise<void> {
     const marks = await supervisor.watch({ sessionId: session, callId: "next" });
     const before = { ...env, ...marks };
+    if (!Object.keys(before).every((name) => isPlain.test(name))) return;
     const spare = await sandbox.prepare(place, before);
     if (spare) await start(session, spare, place.cwd, before);
   }
@@ -77,7 +86,9 @@ export function createSpares(
       },
       end() {
         ending ??= end();
-        return ending;
+        const left = ending.finally(() => endings.delete(left));
+        endings.add(left);
+        return left;
       },
     };
     async function end() {
@@ -85,13 +96,14 @@ export function createSpares(
       if (!isTaken) closeSync(program.reader);
       // In the sandbox this ends all, since the reaper of its processes belongs to the group.
       if (isRunning) program.kill();
-      await hasExited;
+      await within(maxEndMs, hasExited, () => undefined);
       await spare.end();
     }
-    const problem = await Promise.race([spare.ready.catch(String), hasExited]);
-    if (problem !== undefined || isClosed) {
+    const isReady = untilAborted(Promise.race([spare.ready, hasExited]), closing.signal).catch(String);
+    const problem = await within(maxPrepareMs, isReady, () => "it is not ready");
+    if (problem !== undefined) {
       await entry.end();
-      throw new Error(problem ?? "the service is stopping");
+      throw new Error(problem);
     }
     waiting.set(session, entry);
     const expire = () => waiting.get(session) === entry && waiting.delete(session) && void entry.end();
@@ -103,17 +115,17 @@ export function createSpares(
   }
 
   return {
-    take(session, command, env) {
+    take(session, argv, env) {
       const entry = waiting.get(session);
       if (entry === undefined) return undefined;
       waiting.delete(session);
-      const bytes = [command, ...Object.values(env)].reduce((sum, text) => sum + Buffer.byteLength(text), 0);
-      if (bytes <= maxBytes && Object.keys(env).every((name) => isPlain.test(name))) return entry;
+      const isShort = Buffer.byteLength(entry.spare.lines(argv, env)) <= maxBytes;
+      if (isShort && Object.keys(env).every((name) => isPlain.test(name))) return entry;
       void entry.end();
       return undefined;
     },
     prepare(session, place, env) {
-      if (isClosed || waiting.has(session) || preparing.has(session)) return;
+      if (closing.signal.aborted || waiting.has(session) || preparing.has(session)) return;
       if (waiting.size + preparing.size >= maxWaiting || Date.now() < pausedUntilMs) return;
       const opening = open(session, place, env)
         .catch(() => {
@@ -123,15 +135,15 @@ export function createSpares(
       preparing.set(session, opening);
     },
     async close() {
-      isClosed = true;
+      closing.abort();
       await Promise.all(preparing.values());
       const last = [...waiting.values()];
       waiting.clear();
-      await Promise.all(last.map((entry) => entry.end()));
+      await Promise.all([...last.map((entry) => entry.end()), ...endings]);
     },
   };
 }
 
 /** Names that a shell takes for variables, and none that mean something to it. */
 const isPlain =
-  /^(?!(BASH|DIRSTACK|ENV$|E?UID|FUNCNAME|GROUPS|HIST|IFS|LINENO|MAIL|OLDPWD|OPT|PPID|PS[0-9]|PWD|RANDOM|SECONDS|SHELLOPTS|SHLVL|_$))[A-Za-z_]\w*$/;
+  /^(?!(answer$|lines?$|n$|BASH|DIRSTACK|ENV$|E?UID|FUNCNAME|GROUPS|HIST|IFS|LINENO|MAIL|OLDPWD|OPT|PPID|PS[0-9]|PWD|RANDOM|SECONDS|SHELLOPTS|SHLVL|_$))[A-Za-z_]\w*$/;
