@@ -165,8 +165,9 @@ export async function watchProject(root: string): Promise<ChangedFiles> {
       changed.clear();
       return paths.flatMap((path): FileEvent[] => {
         const uri = uriOf(path);
-        const isThere = presentStats(path) !== undefined;
-        if (!isThere) return known.delete(path) ? [{ uri, type: 3 }] : [];
+        // A directory may have come and gone, as one that the sandbox makes.
+        const isFile = presentStats(path)?.isDirectory() === false;
+        if (!isFile) return known.delete(path) ? [{ uri, type: 3 }] : [];
         if (known.has(path)) return [{ uri, type: 2 }];
         known.add(path);
         return [{ uri, type: 1 }];
