@@ -6,6 +6,7 @@ import type { PlanningParts } from "../call/decide.ts";
 import { type Config, ConfigError } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import type { SearchSettings } from "../core/search-providers.ts";
+import { maxOpenFiles } from "../edge/http/connection-caps.ts";
 import { openControlGroups } from "../sandbox/control-groups.ts";
 import { createGitHistory, type GitHistory } from "../sandbox/git-history.ts";
 import { TooManyMounts } from "../sandbox/plan-files.ts";
@@ -105,6 +106,9 @@ export interface BuiltInTools {
   close(): Promise<void>;
 }
 
+/** Of fewer descriptors none is left to sandboxes that wait. */
+const fewDescriptors = 1_024;
+
 /** Creates the built-in tools with the processes that they share. */
 export function startBuiltInTools({
   sandbox,
@@ -134,7 +138,8 @@ export function startBuiltInTools({
   const history = createGitHistory({ sandbox, env: () => environmentOf({}) });
   const quarantine = createQuarantine(join(dataDirectory, "quarantine"));
   const servers = openLanguageServers(code, { sandbox, supervisor, judgeIn, log });
-  const spares = createSpares({ sandbox, supervisor, pipes });
+  // Each takes some, which commands must not lack.
+  const spares = maxOpenFiles() < fewDescriptors ? undefined : createSpares({ sandbox, supervisor, pipes });
   const tools = builtInTools({
     supervisor,
     sandbox,
@@ -155,7 +160,7 @@ export function startBuiltInTools({
     supervisor,
     async close() {
       await servers.close();
-      await spares.close();
+      await spares?.close();
       await supervisor.close();
       await pipes.close();
       history.close();

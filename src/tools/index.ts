@@ -48,7 +48,7 @@ export function builtInTools(parts: {
   sandbox: Sandbox;
   pipes: Pipes;
   quarantine: Quarantine | undefined;
-  spares?: Spares;
+  spares?: Spares | undefined;
   skills: Skills;
   agentNames(): readonly string[];
   servers: LanguageServers;

@@ -30,7 +30,7 @@ export function withinDescriptors(limits: CapLimits, maxDescriptors = maxOpenFil
 }
 
 /** Reads RLIMIT_NOFILE; infinite if there is none. */
-function maxOpenFiles(): number {
+export function maxOpenFiles(): number {
   const [, count] = /^Max open files +(\d+)/m.exec(readFileSync("/proc/self/limits", "utf8")) ?? [];
   return count === undefined ? Number.POSITIVE_INFINITY : Number(count);
 }
