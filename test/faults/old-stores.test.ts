@@ -77,7 +77,8 @@ test.each(commits)("the store of %s, which was killed, goes on", async (commit) 
     for (const { id: permissionId } of await open())
       await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
     expect((await agent.tools.callTool(waits)).part?.state.case).toBe("completed");
-    expect(await readdir(service.workspace)).toEqual(["waited"]);
+    // Placeholders of a sandbox that is being made come and go.
+    expect((await readdir(service.workspace)).filter((path) => !path.startsWith("."))).toEqual(["waited"]);
   }
   expect((await agent.tools.callTool(bash("new", "echo new"))).part?.state.case).toBe("completed");
 });
