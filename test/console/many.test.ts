@@ -81,14 +81,20 @@ test("of 200 requests equal ones share a row, and words, an agent, a session, a 
   expect(await filter.inputValue()).toBe("");
 });
 
+/** Opens the reasons of a rejection by a key, which a card takes that has not just changed. */
+async function openReasons(page: Page): Promise<void> {
+  let field: unknown;
+  for (; field === undefined; field = await page.evaluate(fieldAfterKey)) await untilRejectable(page);
+  expect(field).toBe("advice");
+}
+
 test("one reason rejects all equal calls by keys, then all that wait in a session", async () => {
   const page = await inboxOf200();
   for (const [reach, left] of [
     ["all 150 equal calls", 50],
     ["all that wait in this session", 45],
   ] as const) {
-    await untilRejectable(page);
-    await page.keyboard.press("r");
+    await openReasons(page);
     await page.keyboard.type("Not today.");
     await page.getByRole("combobox").selectOption(reach);
     await page.keyboard.press("Control+Enter");
@@ -104,8 +110,7 @@ test("of equal calls that cannot all be rejected the page says how many may stil
     passed += 1;
     await (passed > 30 ? route.fulfill({ status: 403, json: { code: "permission_denied" } }) : route.continue());
   });
-  await untilRejectable(page);
-  await page.keyboard.press("r");
+  await openReasons(page);
   await page.getByRole("combobox").selectOption("all 150 equal calls");
   await page.keyboard.press("Control+Enter");
   const report = page.getByText("120 equal calls may still wait. Reject them.");
@@ -115,9 +120,7 @@ test("of equal calls that cannot all be rejected the page says how many may stil
   expect(await report.count()).toBe(1);
   await page.unroute("**/RespondToPermission");
   await page.locator(".ask-row").getByText("npm test").click();
-  let field: unknown;
-  for (; field === undefined; field = await page.evaluate(fieldAfterKey)) await untilRejectable(page);
-  expect(field).toBe("advice");
+  await openReasons(page);
   await page.getByRole("combobox").selectOption("all 120 equal calls");
   // The list of what it reaches has the focus of a person who chose by keys.
   await page.getByRole("combobox").press("Control+Enter");
