@@ -77,7 +77,7 @@ const waited = "the same in a sandbox that waited";
 const masked = "bubblewrap alone, with its namespaces and 4 hidden files";
 
 type Start = () => Promise<unknown>;
-/** What is measured, after what is made before the measurement. */
+/** A start with its preparation, which is not measured. */
 type PreparedStart = { prepare: () => Promise<Start> };
 
 function startsOf({ closed, proxied, workspace }: { closed: Sandbox; proxied: Sandbox; workspace: string }) {

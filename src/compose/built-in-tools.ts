@@ -18,10 +18,9 @@ import type { Judge, Tool } from "../tool/tool.ts";
 import { builtInTools, searchTools, subagentTools } from "../tools/index.ts";
 import type { ServerStart, ServerStarter } from "../tools/lsp/find-server.ts";
 import { createLanguageServers, type LanguageServers } from "../tools/lsp/language-servers.ts";
-import { commandSearchPath, environmentOf } from "../tools/process/confine-command.ts";
+import { commandSearchPath, createSpares, environmentOf } from "../tools/process/confine-command.ts";
 import { createPipes } from "../tools/process/run-command.ts";
 import { createQuarantine } from "../tools/process/settle-created.ts";
-import { createSpares } from "../tools/process/spares.ts";
 import { createSupervisor, type Supervisor } from "../tools/process/supervisor.ts";
 import { startLastingProgram } from "./lasting-program.ts";
 

@@ -40,7 +40,7 @@ export interface MountPoints {
   close(): void;
 }
 
-/** What one command holds. */
+/** The mount points of one command. */
 export interface HeldMountPoints {
   /** Removes what no command needs any more. */
   free(): void;
@@ -56,7 +56,7 @@ interface Placeholder {
   users: number;
   waiting: number;
   identity: string;
-  /** Where it is while nobody uses it; undefined: in its place. */
+  /** Its path outside of the workspace while no command uses it; undefined while it is in its place. */
   resting?: string;
 }
 
@@ -121,7 +121,7 @@ export function createMountPoints(directory: string | undefined): MountPoints {
       lastResting += 1;
       const away = join(resting, `${process.pid}-${lastResting}`);
       renameSync(path, away);
-      // What somebody has put something into is theirs.
+      // A directory with content belongs to another program.
       if (readdirSync(away).length > 0) renameSync(away, path);
       else known.resting = away;
       return known.resting !== undefined;

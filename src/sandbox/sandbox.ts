@@ -9,7 +9,7 @@ import type { AgentConfinement, SandboxConfinement, SandboxPlace } from "./confi
 import { type ControlGroups, commandLimits, limitsShare } from "./control-groups.ts";
 import { type Disk, freeCaches, openDisk } from "./disk.ts";
 import { fileLayer, hiddenPathsOf } from "./file-layer.ts";
-import { type GatePipes, gateShare, pipesShare } from "./gate.ts";
+import { createSpare, type GatePipes, gateShare, pipesShare, type Spare } from "./gate.ts";
 import { createGitSystemFile } from "./git-settings.ts";
 import {
   type Argv,
@@ -27,7 +27,6 @@ import { createMountPlanner } from "./plan-files.ts";
 import { coverHostSockets, createRunningCommands, type RunningCommands } from "./running-commands.ts";
 import { createSeccompFilters, filterArchitecture, findMaskFile, type SeccompFilters } from "./seccomp.ts";
 import { type CacheLinks, createSessionDirectories, sharedTemporary } from "./session-directories.ts";
-import { createSpare, type Spare } from "./spare.ts";
 import { createUsageWatch } from "./usage-watch.ts";
 
 /** Enforces confinement in the kernel, after policy has allowed a command. */

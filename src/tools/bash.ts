@@ -16,10 +16,16 @@ import { externalAsks, pathAsks, type ResolvedPath } from "../tool/path-asks.ts"
 import type { CallPaths, DefinedTool, PlanContext, ToolContext, TraceContext } from "../tool/tool.ts";
 import { filePath, type Workspace } from "../tool/workspace.ts";
 import { commandNetwork, explainNetwork, type NetworkUse, networkMetadata } from "./process/command-network.ts";
-import { confineCommand, environmentOf, explainRefusals, hiddenPaths, shownPaths } from "./process/confine-command.ts";
+import {
+  confineCommand,
+  environmentOf,
+  explainRefusals,
+  hiddenPaths,
+  type Spares,
+  shownPaths,
+} from "./process/confine-command.ts";
 import { type EndOfCommand, notRun, type Pipes, runCommand } from "./process/run-command.ts";
 import { type Quarantine, type SettledCreated, settleCreated, takeCreated } from "./process/settle-created.ts";
-import type { Spares } from "./process/spares.ts";
 import type { Supervisor } from "./process/supervisor.ts";
 
 /** Time from the command's timeout to the call's deadline, so that a command that ends slowly still completes its call. */
@@ -114,10 +120,12 @@ export function createBash({
       const shell = ["/bin/bash", "--noprofile", "--norc", "-c", command] as const;
       const env = { ...environmentOf(ctx.plan.env), ...traced(ctx.trace), ...marks };
       const waiting = spares?.take(ctx.rootSessionId, shell, env);
-      const confined = await confineCommand(sandbox, shell, place, ctx.ask, waiting?.spare).catch(async (error) => {
-        await waiting?.end();
-        throw error;
-      });
+      const confined = await confineCommand(sandbox, shell, place, ctx.ask, waiting?.spare).catch(
+        async (error: unknown) => {
+          await waiting?.end();
+          throw error;
+        },
+      );
       const tail = createTail();
       const running = runCommand({
         argv: confined.argv,
@@ -145,6 +153,7 @@ export function createBash({
           "The command was killed because the service did not respond, so its outcome is unknown. Check what it did before you call it again.",
         );
       const created = await settleCreated(parts, taken, ctx);
+      // It only saves time, so the result neither waits for it nor fails with it.
       if (spares) void prepareNext(spares, ctx, network).catch(() => {});
       const { metadata, ...text } = resultOf(ended, {
         ...{ timeout, confined, place, tail: tail.text(), use: network.use, created },

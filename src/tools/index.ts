@@ -29,9 +29,9 @@ import {
 } from "./lsp-queries.ts";
 import { createLspRename } from "./lsp-rename.ts";
 import { createMultiEdit } from "./multiedit.ts";
+import type { Spares } from "./process/confine-command.ts";
 import type { Pipes } from "./process/run-command.ts";
 import type { Quarantine } from "./process/settle-created.ts";
-import type { Spares } from "./process/spares.ts";
 import type { Supervisor } from "./process/supervisor.ts";
 import { question } from "./question.ts";
 import { readTool } from "./read.ts";

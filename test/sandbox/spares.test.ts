@@ -17,8 +17,8 @@ import type { AgentConfinement } from "../../src/sandbox/confinement.ts";
 import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { callTool, judgeBy, openTestWorkspace, type RunOptions, type TestWorkspace } from "../../src/testing.ts";
 import { createBash } from "../../src/tools/bash.ts";
+import { createSpares } from "../../src/tools/process/confine-command.ts";
 import { createPipes } from "../../src/tools/process/run-command.ts";
-import { createSpares } from "../../src/tools/process/spares.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import { untilDead } from "../tools/processes.ts";
 
@@ -95,8 +95,6 @@ async function waiting(): Promise<string | undefined> {
   await run("true");
   const placeholders = () => (existsSync(resting) ? readdirSync(resting).length : 0);
   await vi.waitUntil(() => placeholders() > 0 && waitingNow().size > 0, { timeout: 60_000, interval: 10 });
-  // It counts as waiting a moment after its placeholders have left.
-  await new Promise((resolve) => setTimeout(resolve, 50));
   return [...waitingNow().values()].at(-1);
 }
 
@@ -157,7 +155,7 @@ test("while a sandbox waits, the workspace holds none of its placeholders", asyn
   expect(readdirSync(resting).length).toBeGreaterThan(0);
 });
 
-/** What changes while a sandbox waits, and how the next command is called. */
+/** Changes while a sandbox waits, and the options of the next command. */
 const changes: Record<string, (() => void) | { change?: () => void; options: Parameters<typeof run>[1] }> = {
   "a file that rules hide was made": () => writeFileSync(place("public/new.env"), secret),
   "a hidden file was saved by renaming": () => {
@@ -206,7 +204,7 @@ test("a sandbox whose process was killed is not used, and leaves nothing", async
   expect(printed).toBe("ran\n");
 });
 
-test("a placeholder that somebody fills while a command runs stays", async () => {
+test("a placeholder stays if somebody puts a file into it while a command runs", async () => {
   await waiting();
   const running = run("touch public/started; while [ ! -e public/go ]; do sleep 0.05; done");
   await vi.waitUntil(() => existsSync(place("public/started")), { timeout: 60_000 });
