@@ -1,9 +1,10 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
+import { readdirSync, readlinkSync } from "node:fs";
 import { readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterEach, expect, test } from "vitest";
-import { createSupervisor } from "../../src/tools/process/supervisor.ts";
+import { createSupervisor, readProcesses } from "../../src/tools/process/supervisor.ts";
 import { isAlive, untilDead } from "./processes.ts";
 
 const started: ChildProcess[] = [];
@@ -137,3 +138,29 @@ test("a busy main thread delays no heartbeat", async () => {
   await supervisor.close();
   await untilDead(command.pid ?? 0);
 });
+
+test("of many processes a few are read at a time, so that descriptors are left to the service", async () => {
+  for (let n = 0; n < 40; n += 1) started.push(spawn("sleep", ["60"], { stdio: "ignore" }));
+  let [most, isReading] = [0, true];
+  const look = () => {
+    most = Math.max(most, openProcessFiles());
+    if (isReading) setImmediate(look);
+  };
+  look();
+  const read = await readProcesses("stat");
+  isReading = false;
+  expect(read.filter(({ text }) => text.includes("(sleep)")).length).toBeGreaterThanOrEqual(40);
+  expect(most).toBeGreaterThan(0);
+  expect(most).toBeLessThanOrEqual(4);
+});
+
+/** Counts the files of processes that this one has open. */
+function openProcessFiles(): number {
+  return readdirSync("/proc/self/fd").filter((descriptor) => {
+    try {
+      return /^\/proc\/\d+\/stat$/.test(readlinkSync(`/proc/self/fd/${descriptor}`));
+    } catch {
+      return false; // Closed meanwhile.
+    }
+  }).length;
+}

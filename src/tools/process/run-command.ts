@@ -1,6 +1,6 @@
 import { type ChildProcess, execFile, fork } from "node:child_process";
 import { closeSync, constants, openSync } from "node:fs";
-import { mkdtemp, readdir, readFile, rm } from "node:fs/promises";
+import { mkdtemp, rm } from "node:fs/promises";
 import { Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -11,6 +11,7 @@ import { assets } from "../../core/assets.ts";
 import { untilAborted } from "../../core/within.ts";
 import { ExecutorLost, ToolFailure } from "../../tool/errors.ts";
 import type { ProgramExit, ProgramReport, ProgramToStart } from "./spawn-process.ts";
+import { readProcesses } from "./supervisor.ts";
 
 /** A command and how to end it. */
 export interface CommandRun {
@@ -144,14 +145,12 @@ const firstLookMs = 4;
 
 /** Checks if a process of the group runs that has not ended; true if that is not known. */
 async function hasRunning(group: number): Promise<boolean> {
-  const names = await readdir("/proc").catch(() => undefined);
-  const pids = names?.filter((name) => /^\d+$/.test(name)) ?? [];
-  const stats = await Promise.all(pids.map((pid) => readFile(`/proc/${pid}/stat`, "utf8").catch(() => "")));
-  const isRunning = (text: string) => {
+  const processes = await readProcesses("stat").catch(() => undefined);
+  const isRunning = ({ text }: { text: string }) => {
     const [state = "Z", , ofGroup] = text.slice(text.lastIndexOf(")") + 2).split(" ");
     return Number(ofGroup) === group && !"ZX".includes(state);
   };
-  return names === undefined || stats.some(isRunning);
+  return processes === undefined || processes.some(isRunning);
 }
 
 const isAlive = (group: number) => sendToGroup(group, 0);

@@ -123,13 +123,28 @@ const nameOf = ({ sessionId, callId }: SupervisedCall) => `${sessionId}/${callId
 
 /** Lists the processes whose environment holds all of these entries. Those of other users can neither be read nor killed. */
 async function processesWith(entries: readonly string[]): Promise<number[]> {
-  const pids = (await readdir("/proc")).map(Number).filter(Number.isInteger);
-  const environments = await Promise.all(pids.map((pid) => readFile(`/proc/${pid}/environ`, "utf8").catch(() => "")));
-  return pids.filter((_, index) => {
-    const held = environments[index]?.split("\0") ?? [];
-    return entries.every((entry) => held.includes(entry));
+  const processes = await readProcesses("environ");
+  return processes.flatMap(({ pid, text }) => {
+    const held = text.split("\0");
+    return entries.every((entry) => held.includes(entry)) ? pid : [];
   });
 }
+
+/** Reads a file of each process, which is empty for one that has ended. Throws if processes cannot be listed. */
+export async function readProcesses(file: "environ" | "stat"): Promise<{ pid: number; text: string }[]> {
+  const pids = (await readdir("/proc")).map(Number).filter(Number.isInteger);
+  const read: { pid: number; text: string }[] = [];
+  // A few at a time: there may be more processes than this one may open files.
+  for (let at = 0; at < pids.length; at += maxOpen) {
+    const some = pids.slice(at, at + maxOpen).map(async (pid) => {
+      return { pid, text: await readFile(`/proc/${pid}/${file}`, "utf8").catch(() => "") };
+    });
+    read.push(...(await Promise.all(some)));
+  }
+  return read;
+}
+
+const maxOpen = 4;
 
 function send(pid: number, signal: NodeJS.Signals): void {
   try {
