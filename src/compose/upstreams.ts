@@ -76,7 +76,8 @@ function remoteOpener(
     confinement: "runs elsewhere",
     async open() {
       const { SSEClientTransport, StreamableHTTPClientTransport } = await import("@modelcontextprotocol/client");
-      const options = { requestInit: { headers } };
+      const { createKeptFetch } = await import("../sources/mcp/kept-fetch.ts");
+      const options = { requestInit: { headers }, fetch: createKeptFetch() };
       return {
         transport: new StreamableHTTPClientTransport(new URL(url), options),
         olderTransport: new SSEClientTransport(new URL(url), options),

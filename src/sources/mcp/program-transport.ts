@@ -115,4 +115,5 @@ export class ProgramTransport implements Transport {
 
 /** Time in which a program ends by itself after it has closed its stdout. */
 const exitMs = 500;
-const maxMessageBytes = 16 * 1024 * 1024;
+/** Maximum size of a message of a server. */
+export const maxMessageBytes = 16 * 1024 * 1024;
