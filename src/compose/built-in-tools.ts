@@ -119,6 +119,7 @@ export function startBuiltInTools({
   judgeIn,
   log,
   reportsDiagnostics,
+  isOpen,
   ...code
 }: {
   sandbox: Sandbox;
@@ -131,6 +132,8 @@ export function startBuiltInTools({
   /** Returns the names of the agents, which are no skills. */
   agentNames(): readonly string[];
   reportsDiagnostics: boolean;
+  /** Reports whether a session is not closed. */
+  isOpen(session: string): Promise<boolean>;
 } & Parameters<typeof openLanguageServers>[0]): BuiltInTools {
   const supervisor = createSupervisor({ replicaId, leaseMs });
   const pipes = createPipes();
@@ -138,7 +141,7 @@ export function startBuiltInTools({
   const quarantine = createQuarantine(join(dataDirectory, "quarantine"));
   const servers = openLanguageServers(code, { sandbox, supervisor, judgeIn, log });
   // Each takes some, which commands must not lack.
-  const spares = maxOpenFiles() < fewDescriptors ? undefined : createSpares({ sandbox, supervisor, pipes });
+  const spares = maxOpenFiles() < fewDescriptors ? undefined : createSpares({ sandbox, supervisor, pipes, isOpen });
   const tools = builtInTools({
     supervisor,
     sandbox,

@@ -121,6 +121,7 @@ async function startParts(
   const builtIn = startBuiltInTools({
     ...{ ...config, sandbox, replicaId, skills, judgeIn, log },
     agentNames: () => agentNamesOf(rules),
+    isOpen: async (session) => (await store.calls.getSession(session))?.closed === 0,
   });
   scope.defer(builtIn.close);
   const agreement = await createPolicyAgreement(store.calls, rules, log);

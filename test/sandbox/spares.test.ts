@@ -20,6 +20,9 @@ import { createBash } from "../../src/tools/bash.ts";
 import { createSpares } from "../../src/tools/process/confine-command.ts";
 import { createPipes } from "../../src/tools/process/run-command.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
+import { connect } from "../e2e/clients.ts";
+import { startService } from "../e2e/service.ts";
+import { startRedis } from "../store/redis-server.ts";
 import { untilDead } from "../tools/processes.ts";
 
 const secret = "TOPSECRET";
@@ -38,11 +41,12 @@ const sandbox = await openSandbox({
   ...{ temporary: join(data, "temporary"), mountPoints: join(data, "mounts") },
 });
 const resting = join(data, "mounts/resting");
+const isOpen = async () => true;
 let spares: ReturnType<typeof createSpares>;
 let site: TestWorkspace;
 
 beforeEach(async () => {
-  spares = createSpares({ sandbox, supervisor, pipes });
+  spares = createSpares({ sandbox, supervisor, pipes, isOpen });
   site = await openTestWorkspace({ "a.env": secret, "conf/b.env": secret, "secrets/key": secret, "public/file": "" });
   site.judge = judgeBy(rules);
 });
@@ -71,13 +75,13 @@ async function run(command: string, options: RunOptions & { edits?: string[]; ti
   return { ran, printed: lines.join("\n"), metadata };
 }
 
-/** The sandboxes that wait, by their first process. */
-function waitingNow(session = "ses_test"): Map<number, string | undefined> {
+/** The sandboxes that wait at a replica, or at any, by their first process. */
+function waitingNow(session = "ses_test", mark = `TOOLGATE_REPLICA=${replicaId}`): Map<number, string | undefined> {
   const found = readdirSync("/proc").flatMap((pid) => {
     try {
       const words = readFileSync(`/proc/${pid}/environ`, "utf8").split("\0");
       const isOurs =
-        words.includes(`TOOLGATE_REPLICA=${replicaId}`) &&
+        words.some((word) => word.startsWith(mark)) &&
         words.some((word) => word.startsWith(`TOOLGATE_CALL=${session}`) && word.endsWith("/next"));
       const isFirst = /^NSpid:.*\t1$/m.test(readFileSync(`/proc/${pid}/status`, "utf8"));
       return isOurs && isFirst
@@ -216,18 +220,33 @@ test("a placeholder stays if somebody puts a file into it while a command runs",
 
 test("sandboxes end after a time, and with the service", async () => {
   await spares.close();
-  spares = createSpares({ sandbox, supervisor, pipes }, 300);
+  spares = createSpares({ sandbox, supervisor, pipes, isOpen }, 300);
   onTestFinished(() => spares.close());
   await waiting();
   const pids = [...waitingNow().keys()];
   await Promise.all(pids.map(untilDead));
   await vi.waitUntil(() => readdirSync(resting).length === 0, { timeout: 60_000 });
-  spares = createSpares({ sandbox, supervisor, pipes });
+  spares = createSpares({ sandbox, supervisor, pipes, isOpen });
   await waiting();
   const last = [...waitingNow().keys()];
   await spares.close();
   await Promise.all(last.map(untilDead));
   expect(readdirSync(resting)).toEqual([]);
+});
+
+test("a sandbox ends with its session, which another replica closes", async () => {
+  const redis = await startRedis();
+  onTestFinished(redis.stop);
+  const settings = `store = "${redis.url}"\n`;
+  const [one, other] = [await startService({ settings }), await startService({ settings })];
+  const agent = connect(one, "caller");
+  const sessionId = await agent.newSession();
+  await agent.tools.callTool({ sessionId, callId: "c1", agent: "free", tool: "bash", input: { command: "true" } });
+  const now = () => [...waitingNow(sessionId, "TOOLGATE_REPLICA=").keys()];
+  await vi.waitUntil(() => now().length > 0, { timeout: 60_000, interval: 10 });
+  const pids = now();
+  await connect(other, "caller").sessions.closeSession({ sessionId });
+  await Promise.all(pids.map(untilDead));
 });
 
 test("a command or an environment that a shell could take for something else has a new sandbox", async () => {

@@ -1,5 +1,6 @@
 import { closeSync } from "node:fs";
 import { basename, relative } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import type { Ask } from "../../core/ask.ts";
 import { isWithin } from "../../core/is-within.ts";
 import { visible } from "../../core/visible.ts";
@@ -171,7 +172,7 @@ export interface WaitingSandbox {
   end(): Promise<void>;
 }
 
-/** Sandboxes that wait: one for each of a few sessions, for a short time. */
+/** Sandboxes that wait: one for each of a few open sessions, for a short time. */
 export interface Spares {
   /** Takes the one of a session; undefined if none waits, or if it could not become this command. The caller ends it. */
   take(session: string, argv: Argv, env: Environment): WaitingSandbox | undefined;
@@ -186,6 +187,8 @@ export interface Spares {
 /** Each takes 1.3 MiB. */
 const maxWaiting = 4;
 const maxWaitMs = 120_000;
+/** Time between two looks whether its session is closed, here or at another replica. */
+const lookMs = 1_000;
 /** Time without another attempt after one that failed: the workspace may be on another disk than the data, to which placeholders cannot be moved. */
 const pauseMs = 60_000;
 /** Maximum size of the lines of a command: any pipe holds so much at once, and the service must not wait for a shell. */
@@ -196,7 +199,12 @@ const maxEndMs = 3_000;
 
 /** Creates the waiting sandboxes of a replica. */
 export function createSpares(
-  { sandbox, supervisor, pipes }: { sandbox: Sandbox; supervisor: Supervisor; pipes: Pipes },
+  {
+    sandbox,
+    supervisor,
+    pipes,
+    isOpen,
+  }: { sandbox: Sandbox; supervisor: Supervisor; pipes: Pipes; isOpen(session: string): Promise<boolean> },
   waitMs = maxWaitMs,
 ): Spares {
   const waiting = new Map<string, WaitingSandbox>();
@@ -259,12 +267,17 @@ export function createSpares(
       throw new Error(problem);
     }
     waiting.set(session, entry);
-    const expire = () => waiting.get(session) === entry && waiting.delete(session) && void entry.end();
-    const timer = setTimeout(expire, waitMs).unref();
-    void hasExited.then(() => {
-      clearTimeout(timer);
-      expire();
-    });
+    const isWaiting = () => waiting.get(session) === entry;
+    const expire = () => isWaiting() && waiting.delete(session) && void entry.end();
+    void hasExited.then(expire);
+    void lapse(session, isWaiting).finally(expire);
+  }
+
+  /** Resolves when nothing waits any more, or when it waited for long or its session is closed. */
+  async function lapse(session: string, isWaiting: () => boolean): Promise<void> {
+    const lastMs = performance.now() + waitMs;
+    while (isWaiting() && performance.now() < lastMs && (await isOpen(session)))
+      await delay(Math.min(lookMs, waitMs), undefined, { ref: false });
   }
 
   return {
