@@ -1,4 +1,5 @@
 import {
+  type ClientHttp2Session,
   type ClientHttp2Stream,
   connect,
   constants,
@@ -61,12 +62,19 @@ export type Rpc<I extends DescMessage, O extends DescMessage> = Pick<DescMethod,
 
 /** Connects; `headers` are sent with every request. */
 export function createHttp2Client(url: string, headers: Readonly<Record<string, string>> = {}): Http2Client {
-  const session = connect(url);
-  session.on("error", () => undefined); // Its streams report it to their callers.
+  let current: ClientHttp2Session | undefined;
+
+  /** Returns the connection: a new one after the server has closed it, as between two turns that lie far apart. */
+  function session(): ClientHttp2Session {
+    if (current !== undefined && !current.closed && !current.destroyed) return current;
+    current = connect(url);
+    current.on("error", () => undefined); // Its streams report it to their callers.
+    return current;
+  }
 
   const post = ({ parent, name }: Rpc<DescMessage, DescMessage>, type: Record<string, string>, body: Uint8Array) => {
     const path = `/${parent.typeName}/${name}`;
-    const stream = session.request({ ":method": "POST", ":path": path, ...type, ...headers });
+    const stream = session().request({ ":method": "POST", ":path": path, ...type, ...headers });
     stream.end(body);
     return stream;
   };
@@ -114,7 +122,7 @@ export function createHttp2Client(url: string, headers: Readonly<Record<string, 
       };
     },
     duplex({ parent, name, input }, onMessage, onEnd = () => undefined) {
-      const stream = session.request({
+      const stream = session().request({
         ...{ ":method": "POST", ":path": `/${parent.typeName}/${name}`, ...grpcHeaders, ...headers },
       });
       stream.on("data", createUnframer(onMessage));
@@ -124,7 +132,7 @@ export function createHttp2Client(url: string, headers: Readonly<Record<string, 
           void stream.write(Buffer.concat(requests.map((request) => frame(toBinary(input, create(input, request)))))),
       };
     },
-    close: () => session.destroy(),
+    close: () => current?.destroy(),
   };
 }
 
