@@ -12,15 +12,7 @@ import { createServices } from "../edge/api/services.ts";
 import { startEdge } from "../edge/edge.ts";
 import type { Listener } from "../edge/http/listener.ts";
 import { createRestDomain } from "../edge/rest/event-stream.ts";
-import type { Accounts } from "../people/accounts.ts";
-import type { CertificateCallers } from "../people/client-certificates.ts";
-import type { Credentials } from "../people/credentials.ts";
-import type { Delegates } from "../people/delegates.ts";
-import type { JwtCallers } from "../people/jwt.ts";
 import type { RunTokens } from "../people/known-credentials.ts";
-import type { Passkeys } from "../people/passkeys.ts";
-import type { People } from "../people/people.ts";
-import type { ProviderSignIns } from "../people/provider-sign-ins.ts";
 import type { AuditExport } from "../reach/audit-export.ts";
 import { answererOf, type ChannelAnswerCheck } from "../reach/channel-answers.ts";
 import type { NoticeOutbox } from "../reach/outbox.ts";
@@ -28,6 +20,7 @@ import type { PushDesk } from "../reach/ports.ts";
 import type { UpstreamSources } from "../sources/mcp/upstream-sources.ts";
 import { exportMetrics, noticeMetrics, sourceMetrics, workerMetrics } from "../telemetry/metrics.ts";
 import type { Telemetry } from "../telemetry/telemetry.ts";
+import type { openCredentialParts } from "./credentials.ts";
 import type { Replica } from "./replica.ts";
 import type { serverInfo } from "./server-info.ts";
 import type { ToolProblems } from "./skills.ts";
@@ -37,53 +30,27 @@ import type { SubagentParts } from "./subagents.ts";
 export function startListener({
   config,
   store,
-  replica: { calls, permissions, sessions, planner, simulation, review },
+  replica,
+  identities,
   telemetry,
-  custom,
-  agreement,
-  about,
-  credentials,
-  jwt,
-  certificates,
-  people,
-  accounts,
-  passkeys,
-  delegates,
   checkAnswer,
-  signIns,
-  runTokens,
-  connectors,
-  sources,
-  backUp,
   subagents,
-  workers,
-  reach,
-  auditExport,
-  push,
-  enforcement,
-  log,
+  ...parts
 }: {
   config: Config;
   store: Store;
   replica: Replica;
+  identities: Awaited<ReturnType<typeof openCredentialParts>>;
   telemetry: Pick<Telemetry, "metrics" | "stats">;
+  checkAnswer: ChannelAnswerCheck;
+  subagents: SubagentParts;
   custom: ToolProblems;
   agreement: { agrees(): boolean };
   about: ReturnType<typeof serverInfo>;
-  credentials: Credentials;
-  jwt: JwtCallers;
-  certificates: CertificateCallers;
-  people: People;
-  accounts: Accounts;
-  passkeys: Passkeys;
-  delegates: Delegates;
-  checkAnswer: ChannelAnswerCheck;
-  signIns: ProviderSignIns;
   runTokens: RunTokens;
   connectors: Connectors;
   sources: Pick<UpstreamSources, "list" | "accept">;
   backUp: () => AsyncIterable<Uint8Array>;
-  subagents: SubagentParts;
   workers: Workers;
   reach: NoticeOutbox | undefined;
   auditExport: AuditExport | undefined;
@@ -92,32 +59,16 @@ export function startListener({
   log: Logger;
 }): Promise<Listener> {
   const { calls: callStore, permissions: asks, outputs } = store;
+  const { sessions } = replica;
+  const { sources, workers, reach, auditExport } = parts;
   const rest = config.servesOpencode ? createRestDomain({ store, sessions, roots: config.workspaces }) : undefined;
   return startEdge({
-    config,
-    log,
+    ...{ config, log: parts.log, ...identities, runTokens: parts.runTokens },
     services: (failures, budget) =>
       createServices(
         {
-          calls,
-          permissions,
-          sessions,
-          credentials,
-          people,
-          accounts,
-          passkeys,
-          delegates,
-          signIns,
+          ...{ ...parts, ...replica, ...identities, ...subagents },
           personRules: () => config,
-          connectors,
-          sources,
-          backUp,
-          ...subagents,
-          workers,
-          reach,
-          push,
-          enforcement,
-          ...{ planner, simulation, review },
           reader: createStoredOutputs({ sessions, outputs }),
           watcher: createWatcher({ store: callStore, asks, sessions }),
           audit: createAuditReader({
@@ -127,24 +78,18 @@ export function startListener({
           store: callStore,
           asksOf: asks.asksOf,
           stats: telemetry.stats,
-          custom,
-          about,
           encoded: callStore,
           answererOf: (sender, response) => answererOf(checkAnswer, sender, response),
         },
         failures,
         budget,
       ),
-    credentials,
-    ...{ jwt, certificates },
-    signIns,
-    runTokens,
     ...(rest && { rest }),
     storeId: () => callStore.storeId,
     encoded: callStore,
     ready: callStore.ready,
     safety: callStore.safety,
-    agrees: agreement.agrees,
+    agrees: parts.agreement.agrees,
     metrics: async () =>
       (await telemetry.metrics()) +
       sourceMetrics(await sources.list()) +

@@ -108,8 +108,8 @@ async function startParts(
   const { sandbox, warnings } = await startSandbox(config, log, scope);
   const opened = await open(config, log);
   scope.defer(opened.calls.close);
-  const { credentials, jwt, certificates, people, accounts, passkeys, delegates, signIns, adoptedApprover } =
-    await openCredentialParts(config, opened, log);
+  const identities = await openCredentialParts(config, opened, log);
+  const { credentials, people, accounts, passkeys, delegates, adoptedApprover } = identities;
   const connectors = createConnectors(opened.connectors, opened.calls.now);
   const telemetry = await createTelemetry({ log, version, tracing: config.tracing, store: opened });
   scope.defer(telemetry.close);
@@ -189,19 +189,7 @@ async function startParts(
     custom: withUpstreamProblems(withSkillProblems(custom, skills), upstreams.sources, config.file),
     agreement,
     about: serverInfo(config, sandbox, warnings),
-    ...{
-      credentials,
-      jwt,
-      certificates,
-      people,
-      accounts,
-      passkeys,
-      delegates,
-      checkAnswer,
-      signIns,
-      runTokens,
-      connectors,
-    },
+    ...{ identities, checkAnswer, runTokens, connectors },
     sources: withToolProcesses(upstreams.sources, custom),
     ...{ subagents, workers, reach, auditExport, push, backUp: opened.backUp },
     enforcement: createEnforcement({
@@ -289,26 +277,13 @@ function startTimers(jobs: readonly Job[], log: Logger): () => Promise<void> {
     );
     while (!stopped.signal.aborted) {
       await work().then(failure.succeeded, failure.failed);
-      await pause(everyMs, stopped.signal);
+      await delay(everyMs, undefined, { signal: stopped.signal }).catch(() => undefined);
     }
   });
   return async () => {
     stopped.abort();
     await Promise.all(loops);
   };
-}
-
-function pause(ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    if (signal.aborted) return resolve();
-    const timer = setTimeout(done, ms);
-    signal.addEventListener("abort", done, { once: true });
-    function done(): void {
-      clearTimeout(timer);
-      signal.removeEventListener("abort", done);
-      resolve();
-    }
-  });
 }
 
 /** The parts of a replica that run agents' programs. */

@@ -1,4 +1,5 @@
 import { randomUUID } from "node:crypto";
+import { setTimeout as delay } from "node:timers/promises";
 import { type JsonObject, toJson } from "@bufbuild/protobuf";
 import { type Value, ValueSchema } from "@bufbuild/protobuf/wkt";
 import {
@@ -289,24 +290,9 @@ function lookById({ tools }: ToolgateApi, ref: { sessionId: string; callId: stri
       if (part === undefined) throw new Error("the service sent no call");
       const left = until - performance.now();
       if (isEnded(part) || left <= 0) return { part, permissions };
-      await pause(Math.min(left, 1_000), signal);
+      await delay(Math.min(left, 1_000), undefined, { ...(signal && { signal }) }).catch(() => undefined);
     }
   };
-}
-
-/** Resolves after a time, or when the signal is aborted. */
-function pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
-  return new Promise((resolve) => {
-    const timer = setTimeout(resolve, ms);
-    signal?.addEventListener(
-      "abort",
-      () => {
-        clearTimeout(timer);
-        resolve();
-      },
-      { once: true },
-    );
-  });
 }
 
 /** Returns the uncollected call that the same request continues; undefined if there is none whose result still counts. */
