@@ -80,6 +80,9 @@ async function openBlocking(pipes: GatePipes): ReturnType<GatePipes["open"]> {
   const { reader, writer } = await pipes.open();
   try {
     return { reader: openSync(`/proc/self/fd/${reader}`, "r"), writer };
+  } catch (error) {
+    closeSync(writer);
+    throw error;
   } finally {
     closeSync(reader);
   }

@@ -164,3 +164,20 @@ function openProcessFiles(): number {
     }
   }).length;
 }
+
+test.each([
+  ["pipes", 20, /EMFILE/, 20],
+  ["spawn", 0, /EMFILE/, 0],
+  // Node keeps one of a process that could not be forked.
+  ["spawn", 2, /EMFILE/, 1],
+  ["kill", 0, /SIGKILL/, 0],
+])("without descriptors %s (%i left) ends as it should, and takes none", async (does, left, outcome, free) => {
+  const script = join(import.meta.dirname, "few-descriptors.ts");
+  const child = spawn("prlimit", ["--nofile=128", process.execPath, script, does, String(left)]);
+  started.push(child);
+  const said: string[] = [];
+  for (const stream of [child.stdout, child.stderr]) stream.setEncoding("utf8").on("data", (text) => said.push(text));
+  const [code] = await once(child, "close");
+  expect({ code, said: said.join("") }).toEqual({ code: 0, said: expect.stringMatching(outcome) });
+  expect(JSON.parse(said.join("")).free).toBeGreaterThanOrEqual(free);
+});

@@ -234,8 +234,8 @@ export function createPipes(): Pipes {
       const pipe = await take();
       try {
         // The reader first and non-blocking: otherwise each end would wait for the other.
-        const reader = openSync(`/proc/self/fd/${pipe}`, constants.O_RDONLY | constants.O_NONBLOCK);
-        const writer = openSync(`/proc/self/fd/${pipe}`, constants.O_WRONLY);
+        const modes = [constants.O_RDONLY | constants.O_NONBLOCK, constants.O_WRONLY];
+        const [reader = -1, writer = -1] = openAll(modes.map((mode) => [`/proc/self/fd/${pipe}`, mode]));
         return { reader, writer };
       } finally {
         closeSync(pipe);
@@ -255,9 +255,22 @@ async function makePipes(count: number): Promise<number[]> {
   try {
     const paths = Array.from({ length: count }, (_, index) => join(directory, String(index)));
     await promisify(execFile)("mkfifo", ["-m", "600", ...paths]);
-    return paths.map((path) => openSync(path, constants.O_RDWR | constants.O_NONBLOCK));
+    return openAll(paths.map((path) => [path, constants.O_RDWR | constants.O_NONBLOCK]));
   } finally {
-    await rm(directory, { recursive: true });
+    // Without a free descriptor this fails, too, and must not hide the first failure.
+    await rm(directory, { recursive: true }).catch(() => undefined);
+  }
+}
+
+/** Opens files; closes those that are open if one cannot be opened. */
+function openAll(files: readonly (readonly [path: string, mode: number])[]): number[] {
+  const opened: number[] = [];
+  try {
+    for (const [path, mode] of files) opened.push(openSync(path, mode));
+    return opened;
+  } catch (error) {
+    for (const descriptor of opened) closeSync(descriptor);
+    throw error;
   }
 }
 
@@ -424,7 +437,8 @@ function createSpawner(): Spawner {
       programs.set(id, { startedBy, start, fail, end });
       clearTimeout(idle);
       startedBy.channel?.ref();
-      startedBy.send({ id, ...program }, (error) => error && lose(startedBy));
+      // One that could not be forked reports that as its error.
+      if (startedBy.connected) startedBy.send({ id, ...program }, (error) => error && lose(startedBy));
       return { pid: await pid, exited };
     },
   };

@@ -13,7 +13,7 @@ export interface Supervisor {
   watch(call: SupervisedCall): Promise<Record<string, string>>;
   /** The number of times that it killed all commands, because no heartbeat came. */
   kills(): number;
-  /** Ends the call's processes and the process group: SIGTERM, and SIGKILL after 3 s. */
+  /** Ends the call's processes and the process group: SIGTERM, and SIGKILL after 3 s. It never rejects. */
   kill(call: SupervisedCall, group: number): Promise<void>;
   /** Kills all remaining commands and stops the watcher. */
   close(): Promise<void>;
@@ -52,17 +52,19 @@ export function createSupervisor({ replicaId, leaseMs }: { replicaId: string; le
     kills: () => kills,
     async kill(call, group) {
       const entries = [replica, `TOOLGATE_CALL=${nameOf(call)}`];
+      // Processes that cannot be listed now, as without a free descriptor, are looked for again.
+      const find = () => processesWith(entries).catch(() => undefined);
       sendToGroup(group, "SIGTERM");
-      for (const pid of await processesWith(entries)) send(pid, "SIGTERM");
+      for (const pid of (await find()) ?? []) send(pid, "SIGTERM");
       const patience = AbortSignal.timeout(3_000);
-      while (!patience.aborted && (await processesWith(entries)).length > 0) await delay(50);
+      while (!patience.aborted && (await find())?.length !== 0) await delay(50);
       sendToGroup(group, "SIGKILL");
       // Two empty rounds, since a process that is being created has no environment yet. Bounded, since a process that hangs in
       // the kernel dies only when it leaves it.
       for (let round = 0, empty = 0; round < 40 && empty < 2; round += 1) {
-        const left = await processesWith(entries);
-        for (const pid of left) send(pid, "SIGKILL");
-        empty = left.length === 0 ? empty + 1 : 0;
+        const left = await find();
+        for (const pid of left ?? []) send(pid, "SIGKILL");
+        empty = left?.length === 0 ? empty + 1 : 0;
         await delay(25);
       }
     },
@@ -130,14 +132,14 @@ async function processesWith(entries: readonly string[]): Promise<number[]> {
   });
 }
 
-/** Reads a file of each process, which is empty for one that has ended. Throws if processes cannot be listed. */
+/** Reads a file of each process, which is empty for one that has ended or is another user's. Throws if too many files are open. */
 export async function readProcesses(file: "environ" | "stat"): Promise<{ pid: number; text: string }[]> {
   const pids = (await readdir("/proc")).map(Number).filter(Number.isInteger);
   const read: { pid: number; text: string }[] = [];
   // A few at a time: there may be more processes than this one may open files.
   for (let at = 0; at < pids.length; at += maxOpen) {
     const some = pids.slice(at, at + maxOpen).map(async (pid) => {
-      return { pid, text: await readFile(`/proc/${pid}/${file}`, "utf8").catch(() => "") };
+      return { pid, text: await readFile(`/proc/${pid}/${file}`, "utf8").catch(emptyUnlessFull) };
     });
     read.push(...(await Promise.all(some)));
   }
@@ -145,6 +147,11 @@ export async function readProcesses(file: "environ" | "stat"): Promise<{ pid: nu
 }
 
 const maxOpen = 4;
+
+function emptyUnlessFull(error: NodeJS.ErrnoException): string {
+  if (error.code === "EMFILE" || error.code === "ENFILE") throw error;
+  return "";
+}
 
 function send(pid: number, signal: NodeJS.Signals): void {
   try {
