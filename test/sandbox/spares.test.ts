@@ -234,6 +234,20 @@ test("sandboxes end after a time, and with the service", async () => {
   expect(readdirSync(resting)).toEqual([]);
 });
 
+test("a sandbox does not outlive a store that fails", async () => {
+  await spares.close();
+  const health = { isFailing: false };
+  const read = async () => {
+    if (health.isFailing) throw new Error("the store is not available");
+    return true;
+  };
+  spares = createSpares({ sandbox, supervisor, pipes, isOpen: read });
+  await waiting();
+  const pids = [...waitingNow().keys()];
+  health.isFailing = true;
+  await Promise.all(pids.map(untilDead));
+});
+
 test("a sandbox ends with its session, which another replica closes", async () => {
   const redis = await startRedis();
   onTestFinished(redis.stop);

@@ -270,13 +270,15 @@ export function createSpares(
     const isWaiting = () => waiting.get(session) === entry;
     const expire = () => isWaiting() && waiting.delete(session) && void entry.end();
     void hasExited.then(expire);
-    void lapse(session, isWaiting).finally(expire);
+    void lapse(session, isWaiting).then(expire);
   }
 
   /** Resolves when nothing waits any more, or when it waited for long or its session is closed. */
   async function lapse(session: string, isWaiting: () => boolean): Promise<void> {
     const lastMs = performance.now() + waitMs;
-    while (isWaiting() && performance.now() < lastMs && (await isOpen(session)))
+    // A store that fails or does not answer ends it, too.
+    const look = () => within(lookMs, isOpen(session), () => false).catch(() => false);
+    while (isWaiting() && performance.now() < lastMs && (await look()))
       await delay(Math.min(lookMs, waitMs), undefined, { ref: false });
   }
 
