@@ -77,7 +77,9 @@ function remoteOpener(
     async open() {
       const { SSEClientTransport, StreamableHTTPClientTransport } = await import("@modelcontextprotocol/client");
       const { createKeptFetch } = await import("../sources/mcp/kept-fetch.ts");
-      const options = { requestInit: { headers }, fetch: createKeptFetch() };
+      // A header may hold a name before its secret, such as Bearer.
+      const secrets = Object.values(headers).flatMap((value) => [value, ...value.split(" ").slice(1)]);
+      const options = { requestInit: { headers }, fetch: createKeptFetch(secrets.filter((part) => part.length >= 8)) };
       return {
         transport: new StreamableHTTPClientTransport(new URL(url), options),
         olderTransport: new SSEClientTransport(new URL(url), options),
@@ -110,14 +112,19 @@ function programOpener(
         void started.kill();
       },
       onProblem: (error: unknown) =>
-        log.warn("files of an MCP server cannot be checked", { args: { mcp: name }, error }),
+        log.warn("files of an MCP server cannot be checked or removed", { args: { mcp: name }, error }),
     };
+    const removeOwn = async () => own !== undefined && (await rm(own, { recursive: true, force: true }));
     const started = await startLastingProgram(
       { sandbox, supervisor },
       { call: { sessionId: "mcp", callId: name }, argv: [program.command, ...program.args], env: program.env, files },
       { agent: "", cwd, workspace: cwd, directories, network },
-    );
-    if (own !== undefined) void started.exited.then(() => rm(own, { recursive: true, force: true }));
+    ).catch(async (error: unknown) => {
+      await removeOwn();
+      throw error;
+    });
+    // A program may leave what the service cannot remove.
+    started.exited.then(removeOwn).catch(files.onProblem);
     return started;
   }
 

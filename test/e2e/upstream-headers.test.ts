@@ -1,10 +1,11 @@
 import { once } from "node:events";
+import { rm } from "node:fs/promises";
 import { createServer, type IncomingHttpHeaders } from "node:http";
 import type { AddressInfo } from "node:net";
-import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { afterAll, beforeAll, expect, onTestFinished, test, vi } from "vitest";
 import { SourceService } from "../../gen/opencode/tool/v1/source_service_pb.ts";
 import { clientOf } from "./clients.ts";
-import { createService, type Service } from "./service.ts";
+import { createService, type Service, startService } from "./service.ts";
 
 const received: IncomingHttpHeaders[] = [];
 const server = createServer((request, response) => {
@@ -35,4 +36,18 @@ test("a server at an address gets the configured headers and those from the envi
   const shown = JSON.stringify(sources, (_, value) => (typeof value === "bigint" ? Number(value) : value));
   expect(shown).toContain('"name":"remote"');
   for (const secret of ["the-remote-key", "in-the-query"]) expect(shown).not.toContain(secret);
+});
+
+test("a program that leaves a directory which the service cannot remove does not end the service", async () => {
+  const left = "mkdir kept; touch kept/file; chmod 0 kept; pwd >&2";
+  const settings = `[mcp.leaves]\ncommand = "/bin/sh"\nargs = ["-c", "${left}"]\n`;
+  const isRoot = process.getuid?.() === 0;
+  const other = await startService({ settings, ...(isRoot && { uid: 65_534 }) });
+  const { listSources } = clientOf(SourceService, other.url, "approver-token-for-tests");
+  const source = async () => (await listSources({})).sources[0];
+  await vi.waitUntil(async () => ((await source())?.restarts ?? 0) > 0, { timeout: 60_000 });
+  const [directory = ""] = /\S*toolgate-mcp-\S+/.exec((await source())?.problem ?? "") ?? [];
+  onTestFinished(() => rm(directory, { recursive: true, force: true }));
+  expect(directory).toMatch(/toolgate-mcp-/);
+  expect(other.pid).toBeGreaterThan(0);
 });

@@ -4,16 +4,21 @@ import { Readable } from "node:stream";
 import type { FetchLike } from "@modelcontextprotocol/client";
 import { maxMessageBytes } from "./program-transport.ts";
 
-/** Servers of Node close an idle connection after 5 s: a request must not meet that moment, since it is never sent twice. */
-const idleMs = 4_000;
+const kept = {
+  keepAlive: true,
+  /** Servers of Node close an idle connection after 5 s: a request must not meet that moment, since it is never sent twice. */
+  timeout: 4_000,
+  /** A server that answers no calls takes no more: the next list of its tools waits, and then the connection to it is made again. */
+  maxSockets: 128,
+};
 
 /**
  * Creates a `fetch` over node:http with kept connections, for a third of the CPU of the built-in one. It follows no redirect (the library
- * follows those that stay at the server), accepts no compressed answer, and waits for an answer without limit.
+ * follows those that stay at the server), takes no compressed answer, and bounds what a server sends. In errors of a server the values of
+ * `secrets` are left out.
  */
-export function createKeptFetch(): FetchLike {
-  const plain = new PlainAgent({ keepAlive: true, timeout: idleMs });
-  const secure = new SecureAgent({ keepAlive: true, timeout: idleMs });
+export function createKeptFetch(secrets: readonly string[] = []): FetchLike {
+  const [plain, secure] = [new PlainAgent(kept), new SecureAgent(kept)];
 
   function send(url: URL, { method = "GET", headers, body, signal }: RequestInit): Promise<IncomingMessage> {
     const isSecure = url.protocol === "https:";
@@ -27,27 +32,49 @@ export function createKeptFetch(): FetchLike {
         },
         ...(signal && { signal }),
       });
-      // Later errors reach the reader of the response.
-      request.on("response", resolve).on("error", reject).end(body);
+      request
+        .on("response", resolve)
+        // Later errors reach the reader of the response.
+        .on("error", reject)
+        .on("close", () => reject(new Error("the connection ended without an answer")))
+        .end(body);
     });
   }
 
   return async (address, init = {}) => {
     const message = await send(new URL(address), init);
-    const { statusCode: status = 0, statusMessage: statusText = "", headers } = message;
-    const head = { status, statusText, headers: headersOf(message) };
-    if (headers["content-encoding"] !== undefined)
-      throw refusal(message, `it compresses its answer (${headers["content-encoding"]}), which was not asked for`);
-    // Readers of events, and they alone, read a stream.
-    if (headers["content-type"]?.includes("text/event-stream"))
-      return new Response(Readable.toWeb(message) as ReadableStream, head);
-    const text = await textOf(message);
-    return Object.assign(new Response(null, head), { text: async () => text, json: async () => JSON.parse(text) });
+    try {
+      return await responseOf(message, secrets);
+    } catch (error) {
+      message.destroy();
+      throw error;
+    }
   };
 }
 
-function headersOf({ headersDistinct }: IncomingMessage): [string, string][] {
-  return Object.entries(headersDistinct).map(([name, values]) => [name, values?.join(", ") ?? ""]);
+async function responseOf(message: IncomingMessage, secrets: readonly string[]): Promise<Response> {
+  const { statusCode: status = 0, statusMessage: statusText = "", headers, headersDistinct } = message;
+  const encoding = headers["content-encoding"] ?? "identity";
+  if (encoding !== "identity") throw new Error(`it compresses its answer (${encoding}), which was not asked for`);
+  const names = Object.entries(headersDistinct).map(([name, values = []]) => [name, values.join(", ")] as const);
+  const head = { status, statusText, headers: names.map(([name, value]): [string, string] => [name, value]) };
+  if (status === 200 && /^\s*text\/event-stream\s*(;|$)/i.test(headers["content-type"] ?? "")) {
+    const response = new Response(Readable.toWeb(message) as ReadableStream, head);
+    message.on(
+      "data",
+      eventBound((error) => void message.destroy(error)),
+    );
+    // As the text of events the library drops them.
+    const text = async () => {
+      message.destroy();
+      return "";
+    };
+    return Object.assign(response, { text });
+  }
+  const response = new Response(null, head);
+  const whole = await textOf(message);
+  const text = response.ok ? whole : secrets.reduce((left, secret) => left.replaceAll(secret, "…"), whole);
+  return Object.assign(response, { text: async () => text, json: async () => JSON.parse(text) });
 }
 
 async function textOf(message: IncomingMessage): Promise<string> {
@@ -55,13 +82,21 @@ async function textOf(message: IncomingMessage): Promise<string> {
   let size = 0;
   for await (const chunk of message as AsyncIterable<Buffer>) {
     size += chunk.length;
-    if (size > maxMessageBytes) throw refusal(message, "its answer has over 16 MiB");
+    if (size > maxMessageBytes) throw new Error("its answer has over 16 MiB");
     chunks.push(chunk);
   }
-  return Buffer.concat(chunks).toString();
+  return new TextDecoder().decode(Buffer.concat(chunks));
 }
 
-function refusal(message: IncomingMessage, reason: string): Error {
-  message.destroy();
-  return new Error(reason);
+/** Returns the function that takes the chunks of a stream of events, and calls back when one event has too many bytes. */
+function eventBound(exceeded: (error: Error) => void): (chunk: Buffer) => void {
+  let [last, size]: [Buffer, number] = [Buffer.alloc(0), 0];
+  return (chunk) => {
+    const seen = Buffer.concat([last, chunk]);
+    // An event ends with an empty line.
+    const end = Math.max(...["\n\n", "\r\r", "\n\r\n"].map((ending) => seen.lastIndexOf(ending)));
+    size = end === -1 ? size + chunk.length : seen.length - end;
+    last = Buffer.from(seen.subarray(-2));
+    if (size > maxMessageBytes) exceeded(new Error("one of its events has over 16 MiB"));
+  };
 }

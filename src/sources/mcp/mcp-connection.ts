@@ -9,6 +9,7 @@ import {
   type Transport,
 } from "@modelcontextprotocol/client";
 import packageJson from "../../../package.json" with { type: "json" };
+import { within } from "../../core/within.ts";
 import type { Resource } from "./mcp-result.ts";
 
 /** Callbacks for what the server sends while a call runs. */
@@ -58,6 +59,7 @@ export async function connectMcp(
     return await connectOver(transport, events);
   } catch (error) {
     if (olderTransport === undefined) throw error;
+    await transport.close();
     // If both fail, the first failure is that of the server as it is configured.
     return await connectOver(olderTransport, events).catch(() => {
       throw error;
@@ -90,7 +92,8 @@ async function connectOver(
     refused(`it asked a question while ${running.size} calls ran, so it is not known whose question it is`);
     return { action: "cancel" };
   });
-  await client.connect(transport, { timeout: connectMs });
+  // Its time limits are those of requests: a transport that does not start, or takes no notification, has none.
+  await within(maxConnectMs, client.connect(transport, { timeout: connectMs }));
   client.onclose = closed;
   return {
     list: async () => (await client.listTools(undefined, { timeout: listMs, cacheMode: "refresh" })).tools,
@@ -110,6 +113,7 @@ async function connectOver(
 /** A program may take seconds to start, such as one that npx downloads; one that ignores the probe is initialized after this time. */
 const probeMs = 10_000;
 const connectMs = 10_000;
+const maxConnectMs = 60_000;
 const listMs = 10_000;
 const maxPages = 64;
 /** The longest time of a timer. */

@@ -9,7 +9,7 @@ import { fillTemplate } from "../../tool/permission-template.ts";
 import type { DefinedTool, Plan, ToolContext, ToolResult } from "../../tool/tool.ts";
 import type { McpDefinition } from "./mcp-definition.ts";
 import { resourceOf, resultOf } from "./mcp-result.ts";
-import type { Upstream } from "./upstream.ts";
+import { errorWords, type Upstream } from "./upstream.ts";
 
 /** Makes the tool that calls a tool of a server. Throws if its schemas cannot be used. */
 export function upstreamTool(upstream: Upstream, definition: McpDefinition): DefinedTool {
@@ -114,7 +114,7 @@ async function callUpstream(
     if (silence.signal.aborted) void upstream.verify(connection).catch(() => undefined);
     silence.signal.throwIfAborted();
     if (error instanceof ToolFailure) throw error;
-    const reason = error instanceof Error ? error.message : String(error);
+    const reason = errorWords(error);
     if (!upstream.isConnected(connection))
       throw new ExecutorLost(`The MCP server ${server} ended while the call ran: ${reason}`, { cause: error });
     throw new ToolFailure(`The MCP server ${server} refused the call: ${reason}`, { cause: error });

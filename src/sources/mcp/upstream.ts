@@ -1,4 +1,5 @@
 import { SourceState } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
+import { visible } from "../../core/visible.ts";
 import { ToolFailure } from "../../tool/errors.ts";
 import type { McpConnection, McpTransports } from "./mcp-connection.ts";
 import { type McpDefinition, readDefinition } from "./mcp-definition.ts";
@@ -98,7 +99,10 @@ export function startUpstream(
       const { connectMcp } = await import("./mcp-connection.ts");
       mine = await opener.open();
       opened = mine;
-      const made = await connectMcp(mine, { changed: () => void relist(made), closed: end, refused: warn });
+      let made: McpConnection | undefined;
+      // A change that is announced before is in the first list.
+      const relistMade = () => made && void relist(made);
+      made = await connectMcp(mine, { changed: relistMade, closed: end, refused: warn });
       if (isClosed) return await made.close();
       const offered = read(await made.list());
       connection = made;
@@ -110,9 +114,9 @@ export function startUpstream(
       if (now() - began >= steadyMs) failures = 0;
       if (!isClosed) retry("the connection ended", mine);
     } catch (error) {
-      await mine?.transport.close().catch(() => undefined);
+      await closeAll(mine);
       failedAttempts += 1;
-      if (!isClosed) retry(error instanceof Error ? error.message : String(error), mine);
+      if (!isClosed) retry(errorWords(error), mine);
     }
   }
 
@@ -144,7 +148,7 @@ export function startUpstream(
     } catch (error) {
       // What is offered now is not known, so nothing is.
       if (connection === from)
-        change({ offered: [], problem: `its tools could not be listed again: ${String(error)}` });
+        change({ offered: [], problem: `its tools could not be listed again: ${errorWords(error)}` });
     }
   }
 
@@ -178,10 +182,23 @@ export function startUpstream(
       isClosed = true;
       clearTimeout(timer);
       settle();
-      await (connection?.close() ?? opened?.transport.close());
+      await connection?.close();
+      await closeAll(opened);
     },
   };
 }
+
+async function closeAll({ transport, olderTransport }: Partial<McpTransports> = {}): Promise<void> {
+  await Promise.allSettled([transport?.close(), olderTransport?.close()]);
+}
+
+/** Describes a failure in a line. A server may send anything as its reason. */
+export function errorWords(error: unknown): string {
+  const words = visible(error instanceof Error ? error.message : String(error));
+  return words.length <= maxWords ? words : `${words.slice(0, maxWords)}…`;
+}
+
+const maxWords = 500;
 
 /** Time for which a list of tools waits for a server that starts. */
 const firstAnswerMs = 2_000;

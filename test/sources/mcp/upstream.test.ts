@@ -4,10 +4,16 @@ import { existsSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
+import type { Transport } from "@modelcontextprotocol/client";
 import { afterEach, beforeEach, expect, onTestFinished, test, vi } from "vitest";
 import { SourceState } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
 import { ProgramTransport } from "../../../src/sources/mcp/program-transport.ts";
-import { startUpstream, type Upstream, type UpstreamState } from "../../../src/sources/mcp/upstream.ts";
+import {
+  startUpstream,
+  type Upstream,
+  type UpstreamOpener,
+  type UpstreamState,
+} from "../../../src/sources/mcp/upstream.ts";
 import { upstreamTool } from "../../../src/sources/mcp/upstream-tool.ts";
 import { boundTool } from "../../../src/tool/define-tool.ts";
 import type { ToolContext } from "../../../src/tool/tool.ts";
@@ -40,11 +46,11 @@ interface Started {
 }
 
 /** Starts a connection to the program of the test, with a clock that the test moves. */
-function start(): Started {
+function start(given?: UpstreamOpener): Started {
   const clock = { now: 0 };
   let kill = () => {};
   let wake = Promise.withResolvers<void>();
-  const opener = {
+  const opener = given ?? {
     confinement: "",
     async open() {
       const transport = new ProgramTransport(async () => {
@@ -160,6 +166,28 @@ async function enter(upstream: Upstream) {
     },
   };
 }
+
+test("a server whose connection never starts is tried again, and both ways to it are closed", async () => {
+  const closed: string[] = [];
+  const hanging = (name: string): Transport => ({
+    start: () => new Promise(() => undefined),
+    send: async () => undefined,
+    close: async () => void closed.push(name),
+  });
+  const opened = vi.fn(async () => {
+    const transports = { transport: hanging("new"), olderTransport: hanging("older") };
+    return { ...transports, lastWords: () => "", memory: async () => 0 };
+  });
+  const { until } = start({ confinement: "", open: opened });
+  await vi.waitUntil(() => vi.getTimerCount() >= 2);
+  await vi.advanceTimersByTimeAsync(60_000);
+  await vi.waitUntil(() => vi.getTimerCount() >= 1);
+  await vi.advanceTimersByTimeAsync(60_000);
+  expect(await until(is(SourceState.WAITING))).toMatchObject({
+    problem: expect.stringContaining("was not ready within 60 s"),
+  });
+  expect(new Set(closed)).toEqual(new Set(["new", "older"]));
+});
 
 test("progress starts the time of silence again", async () => {
   await offer("", "gated");
