@@ -40,7 +40,7 @@ export interface CallLimits extends Limits {
 }
 
 /** The stops that hold, as this replica has read them. */
-export interface Stops extends RecordTable<StopRecord> {
+export interface Stops extends Omit<RecordTable<StopRecord>, "update"> {
   /** True if what was read is young enough to start a call by it. */
   isFresh(): boolean;
 }

@@ -6,6 +6,8 @@ export interface RecordTable<T extends { id: string }> {
   refresh(): Promise<void>;
   /** Stores a record; it replaces one with the same ID. */
   put(record: T): Promise<void>;
+  /** Replaces a record by what `next` makes of the stored one, whatever writes it at the same time. Returns the new one. */
+  update(id: string, next: (stored: T | undefined) => T): Promise<T>;
   /** Removes a record and returns it; undefined if there is none, or if another replica removed it. */
   remove(id: string): Promise<T | undefined>;
 }

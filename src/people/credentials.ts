@@ -110,6 +110,7 @@ export function createCredentials({
         endsAt: own ? endOf(own) : Number.POSITIVE_INFINITY,
         isDeviceFlow: own?.isDeviceFlow,
         issuer: { id, lineage },
+        endsWithIssuer: known.principalWithId(id) !== undefined,
         person: identity?.person,
       });
     },
@@ -121,7 +122,9 @@ export function createCredentials({
     async signIn({ code, label, uid, name = "", token = newToken() }) {
       const rights = codes.take(code);
       const owner = rights?.person;
-      if (rights === undefined || (owner && people.find(owner.id)?.revoked)) throw failures.next();
+      // A code ends with the sign-in that made it.
+      const isEnded = rights?.endsWithIssuer && known.principalWithId(rights.issuer?.id ?? "") === undefined;
+      if (rights === undefined || isEnded || (owner && people.find(owner.id)?.revoked)) throw failures.next();
       const person = owner ?? newLocalPerson((rights.name || name).trim());
       const created = now();
       const expires = Math.min(created + signInMs, rights.endsAt);
@@ -228,6 +231,8 @@ interface CodeRights extends CredentialRights {
   readonly isDeviceFlow?: boolean | undefined;
   /** Creator of the code; absent for a code of the service itself. */
   readonly issuer?: Issuer | undefined;
+  /** True if the issuer is a credential, whose end ends the code. */
+  readonly endsWithIssuer?: boolean;
   /** The person who gets another device; absent if the code makes a new person. */
   readonly person?: Person | undefined;
   /** The name that a new person gets; empty if the sign-in gives it. */

@@ -29,7 +29,7 @@ export function createDelegates({
   groupsNow,
   now,
 }: {
-  table: RecordTable<Delegate>;
+  table: Omit<RecordTable<Delegate>, "update">;
   people: Pick<People, "find" | "noteAbout">;
   groupsNow: KnownCredentials["groupsNow"];
   now: () => number;

@@ -63,9 +63,10 @@ export function createPeople({ people: table, note, now }: Omit<PeopleStore, "la
     },
     /** Stores a person with what an identity provider says about them now. */
     async see(person: Person, { claims }: { claims: readonly string[] }): Promise<void> {
-      const found = find(person.id) ?? create(PersonRecordSchema, { id: person.id, created: now() });
-      const name = person.name || found.person?.name || "";
-      await table.put({ ...found, person: { ...person, name, groups: [] }, claims: [...claims], claimed: now() });
+      await table.update(person.id, (found = create(PersonRecordSchema, { id: person.id, created: now() })) => {
+        const name = person.name || found.person?.name || "";
+        return { ...found, person: { ...person, name, groups: [] }, claims: [...claims], claimed: now() };
+      });
     },
     /** Notes what happened to a person outside of this table. */
     noteAbout: (by: Actor, person: Person, reason: string) => record(by, `${personWords(person)}: ${reason}`),
@@ -76,16 +77,18 @@ export function createPeople({ people: table, note, now }: Omit<PeopleStore, "la
     async rename(by: Actor, id: string, name: string): Promise<PersonRecord> {
       const found = known(id);
       if (found.person.name === name) return found;
-      const renamed = { ...found, person: { ...found.person, name } };
-      await table.put(renamed);
+      const renamed = await table.update(id, (stored = found) => ({
+        ...stored,
+        person: { ...(stored.person ?? found.person), name },
+      }));
       await record(by, `${personWords(found.person)} is now called ${name}`);
       return renamed;
     },
     async revoke(by: Actor, id: string): Promise<PersonRecord> {
       const found = known(id);
       if (found.revoked > 0) return found;
-      const revoked = { ...found, revoked: now() };
-      await table.put(revoked);
+      // This stays, also where the person is renamed or seen at the same time.
+      const revoked = await table.update(id, (stored = found) => ({ ...stored, revoked: now() }));
       await record(by, `${personWords(found.person)} was revoked`);
       return revoked;
     },

@@ -1,48 +1,21 @@
 import { join } from "node:path";
 import { type DescMessage, fromJson, type JsonValue, type MessageShape, toJson } from "@bufbuild/protobuf";
 import { z } from "zod";
-import { type Connector, ConnectorSchema } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
+import { ConnectorSchema } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
+import { PushSubscriptionSchema, StoredSecretSchema } from "../../gen/opencode/tool/v1/channel_service_pb.ts";
+import { StopRecordSchema } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
 import {
-  type PushSubscription,
-  PushSubscriptionSchema,
-  type StoredSecret,
-  StoredSecretSchema,
-} from "../../gen/opencode/tool/v1/channel_service_pb.ts";
-import { type StopRecord, StopRecordSchema } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
-import {
-  type AccountRecord,
   AccountRecordSchema,
-  type Delegate,
   DelegateSchema,
-  type LastSeen,
   LastSeenSchema,
-  type Passkey,
   PasskeySchema,
-  type PersonRecord,
   PersonRecordSchema,
-  type ProviderRefresh,
   ProviderRefreshSchema,
 } from "../../gen/opencode/tool/v1/person_service_pb.ts";
-import { type AcceptedSource, AcceptedSourceSchema } from "../../gen/opencode/tool/v1/source_service_pb.ts";
-import { type WorkerDeclaration, WorkerDeclarationSchema } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
+import { AcceptedSourceSchema } from "../../gen/opencode/tool/v1/source_service_pb.ts";
+import { WorkerDeclarationSchema } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
 import type { RecordTable } from "../core/record-table.ts";
 import { openRecordFile } from "./record-file.ts";
-
-/** Tables of records that change rarely, next to the credentials. */
-export interface RecordTables {
-  readonly connectors: RecordTable<Connector>;
-  readonly acceptedSources: RecordTable<AcceptedSource>;
-  readonly workerDeclarations: RecordTable<WorkerDeclaration>;
-  readonly stops: RecordTable<StopRecord>;
-  readonly people: RecordTable<PersonRecord>;
-  readonly lastSeen: RecordTable<LastSeen>;
-  readonly refreshes: RecordTable<ProviderRefresh>;
-  readonly subscriptions: RecordTable<PushSubscription>;
-  readonly secrets: RecordTable<StoredSecret>;
-  readonly accounts: RecordTable<AccountRecord>;
-  readonly passkeys: RecordTable<Passkey>;
-  readonly delegates: RecordTable<Delegate>;
-}
 
 /** A kind of records. */
 export interface RecordKind<Schema extends DescMessage> {
@@ -131,7 +104,20 @@ export const recordKinds = {
     one: "delegate",
     command: "toolgate people delegate",
   },
-} as const satisfies Record<keyof RecordTables, RecordKind<DescMessage>>;
+} as const satisfies Record<string, RecordKind<DescMessage>>;
+
+/** Tables of records that change rarely, next to the credentials. */
+export type RecordTables = {
+  readonly [Kind in keyof typeof recordKinds]: RecordTable<RecordOf<(typeof recordKinds)[Kind]["schema"]>>;
+};
+
+/** Makes the table of each kind. */
+export async function openRecordTables(
+  open: <Schema extends DescMessage>(kind: RecordKind<Schema>) => Promise<RecordTable<RecordOf<Schema>>>,
+): Promise<RecordTables> {
+  const opened = Object.entries(recordKinds).map(async ([key, kind]) => [key, await open<DescMessage>(kind)] as const);
+  return Object.fromEntries(await Promise.all(opened)) as unknown as RecordTables;
+}
 
 /** Opens a table in a file of the data directory. Only its service changes the file. */
 export function openRecordTable<Schema extends DescMessage>(
@@ -154,9 +140,23 @@ export function openRecordTable<Schema extends DescMessage>(
     current: () => records,
     async refresh() {},
     put: (record) => changeAndRead((stored) => [...stored.filter(({ id }) => id !== record.id), record]),
+    async update(id, next) {
+      let made: Row | undefined;
+      await changeAndRead((stored) => {
+        made = next(stored.find((record) => record.id === id));
+        return [...stored.filter((record) => record.id !== id), made];
+      });
+      if (made === undefined) throw new Error(`the record ${id} was not stored`);
+      return made;
+    },
     async remove(id) {
-      const found = records.find((record) => record.id === id);
-      if (found !== undefined) await changeAndRead((stored) => stored.filter((record) => record.id !== id));
+      let found = records.find((record) => record.id === id);
+      if (found === undefined) return undefined;
+      await changeAndRead((stored) => {
+        // Another one may have removed it meanwhile.
+        found = stored.find((record) => record.id === id);
+        return stored.filter((record) => record.id !== id);
+      });
       return found;
     },
   };

@@ -155,6 +155,15 @@ describe.each(Object.entries(tables))("the table in %s", (_name, newTable) => {
     expect(device.credential).toMatchObject({ roles: ["approver"], expires: credential.expires });
   });
 
+  test("a code ends with the sign-in that made it", async () => {
+    const { credentials } = await open();
+    const { token, credential } = await credentials.create(operator, rights, fields);
+    const { code } = credentials.createCode(credentials.principalOf(digest(token)));
+    await credentials.revoke(credential.id);
+    await expect(credentials.signIn({ code, label: "thief" })).rejects.toThrow();
+    expect(credentials.list().filter(({ revoked }) => revoked === 0)).toEqual([]);
+  });
+
   test("every replica knows the person and the ancestors of a credential; one without issuer is a person by itself", async () => {
     const { credentials, other, table } = await open();
     const rightsOf = (roles: readonly Role[]) => ({ ...rights, roles });

@@ -27,6 +27,11 @@ export function memoryTable<T extends { id: string }>(): RecordTable<T> {
     async put(record) {
       records = [...others(record.id), record];
     },
+    async update(id, next) {
+      const made = next(records.find((record) => record.id === id));
+      records = [...others(id), made];
+      return made;
+    },
     async remove(id) {
       const found = records.find((record) => record.id === id);
       records = others(id);

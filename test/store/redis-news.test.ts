@@ -7,10 +7,12 @@ import fc from "fast-check";
 import { Redis } from "ioredis";
 import { afterAll, afterEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import { ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
+import { PersonSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PersonRecordSchema } from "../../gen/opencode/tool/v1/person_service_pb.ts";
 import { followLog } from "../../src/call/log.ts";
 import { fenceOf } from "../../src/call/running.ts";
 import { type Credential, hashOfSecret } from "../../src/people/credential.ts";
+import { createPeople } from "../../src/people/people.ts";
 import { openRecordTable, recordKinds } from "../../src/store/record-tables.ts";
 import { createRedisCredentials } from "../../src/store/redis/credentials.ts";
 import { createKeys } from "../../src/store/redis/keys.ts";
@@ -157,6 +159,47 @@ test("of a thousand persons and credentials, each second reads one key of a tabl
   expect(file.current()).toBe(before);
   expect(before).toHaveLength(999);
 });
+
+test.each(["file", "Redis"])(
+  "in a %s a person who is revoked stays that, whatever else is written then",
+  async (kind) => {
+    const directory = await mkdtemp(join(tmpdir(), "toolgate-people-"));
+    onTestFinished(() => rm(directory, { recursive: true }));
+    const keys = createKeys(randomUUID());
+    const link = await openLink({
+      address: parseRedisUrl(server.url),
+      keys,
+      defaults: {},
+      clock: undefined,
+      log: quiet,
+    });
+    onTestFinished(() => link.close());
+    const open = async () =>
+      kind === "file"
+        ? openRecordTable(directory, recordKinds.people)
+        : await createRedisTable({ link, keys }, recordKinds.people);
+    const one = await open();
+    const other = kind === "file" ? one : await open();
+    const [here, there] = [one, other].map((people) =>
+      createPeople({ people, note: async () => {}, now: () => 1_000 }),
+    );
+    if (here === undefined || there === undefined) throw new Error("there are two");
+    const by = { id: "admin" };
+    for (let n = 0; n < 10; n += 1) {
+      const person = create(PersonSchema, { id: `prs_${n}`, name: "Ann" });
+      await here.add(person, "");
+      await there.refresh();
+      await Promise.all([
+        here.revoke(by, person.id),
+        there.rename(by, person.id, "Amy"),
+        there.see(person, { claims: ["sre"] }),
+        there.rename(by, person.id, "Ada"),
+      ]);
+      await there.refresh();
+      expect(there.find(person.id)).toMatchObject({ revoked: 1_000, claims: ["sre"] });
+    }
+  },
+);
 
 /** Follows the log of the root session at a replica, and collects its events. */
 function follow({ calls }: OpenedStore) {

@@ -18,9 +18,12 @@ export function createMarkedHash({ link, keys, replica = "" }: TablePlace, table
   const names = { records: keys.records(table), mark: keys.recordsMark(table) };
   let seen: string | undefined;
 
-  async function change(id: string, record?: string): Promise<boolean> {
+  async function change(id: string, record?: string, before?: string): Promise<boolean> {
     const values = { id, table, newMark: randomUUID(), from: replica, channel: keys.news };
-    const bytes = { record: record === undefined ? undefined : Buffer.from(record) };
+    const bytes = {
+      record: record === undefined ? undefined : Buffer.from(record),
+      before: before === undefined ? undefined : Buffer.from(before),
+    };
     return number(await link.run("change_record", names, values, bytes)) === 1;
   }
 
@@ -41,6 +44,8 @@ export function createMarkedHash({ link, keys, replica = "" }: TablePlace, table
       return found === null ? undefined : text(found);
     },
     put: (id: string, record: string) => change(id, record),
+    /** Stores a record if the present one is `before`, empty for none; returns false if it is another one. */
+    replace: (id: string, before: string, record: string) => change(id, record, before),
     /** Returns false if there is no such record, or another replica removed it. */
     remove: (id: string) => change(id),
   };

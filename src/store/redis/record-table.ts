@@ -44,6 +44,15 @@ export async function createRedisTable<Schema extends DescMessage>(
       await hash.put(record.id, toJsonString(schema, record));
       await refresh();
     },
+    async update(id, next) {
+      for (;;) {
+        const found = await hash.get(id);
+        const made = next(found === undefined ? undefined : readRecord(found));
+        if (!(await hash.replace(id, found ?? "", toJsonString(schema, made)))) continue;
+        await refresh();
+        return made;
+      }
+    },
     async remove(id) {
       const found = await hash.get(id);
       if (found === undefined) return undefined;

@@ -7,7 +7,7 @@ import type { WorkerDirectory } from "../../core/worker-directory.ts";
 import type { CredentialTable } from "../../people/ports.ts";
 import type { ExportStore, NoticeStore } from "../../reach/ports.ts";
 import { checkEnded, DamagedRecord } from "../parts.ts";
-import { type RecordTables, recordKinds } from "../record-tables.ts";
+import { openRecordTables, type RecordTables, recordKinds } from "../record-tables.ts";
 import { createDamage, type Damage, parentEnded, refuseBackup, sessionClosed, tooManyCalls } from "../refusals.ts";
 import { auditDays, auditRetention } from "../retention.ts";
 import { adoptConfirmedClock } from "./adopt-clock.ts";
@@ -32,7 +32,6 @@ import { createKeys, type Keys } from "./keys.ts";
 import { type Link, openLink } from "./link.ts";
 import { createLive } from "./live.ts";
 import { createRedisAudit, createRedisLog, type RedisAudit, type RedisLog } from "./log.ts";
-import type { TablePlace } from "./marked-hash.ts";
 import { createFollowed, createRedisNews, type RedisNews } from "./news.ts";
 import { createRedisNotices } from "./notices.ts";
 import { createRedisOutputs } from "./outputs.ts";
@@ -158,7 +157,7 @@ export async function openRedisStore(options: {
   const records = createRedisCallRecords({ link, keys, trees });
   const unclaimed = createUnclaimedNotices({ link, keys, replica });
   const credentials = await createRedisCredentials({ link, keys, replica });
-  const tables = await openTables({ link, keys, replica });
+  const tables = await openRecordTables((kind) => createRedisTable({ link, keys, replica }, kind));
   const named = Object.entries(recordKinds).map(
     ([key, { name }]) => [name, tables[key as keyof RecordTables]] as const,
   );
@@ -187,23 +186,6 @@ export async function openRedisStore(options: {
   };
   const workerDirectory = createRedisDirectory({ link, keys });
   return { ...ports, credentials, ...tables, workerDirectory, backUp: refuseBackup };
-}
-
-async function openTables(place: TablePlace): Promise<RecordTables> {
-  return {
-    connectors: await createRedisTable(place, recordKinds.connectors),
-    acceptedSources: await createRedisTable(place, recordKinds.acceptedSources),
-    workerDeclarations: await createRedisTable(place, recordKinds.workerDeclarations),
-    stops: await createRedisTable(place, recordKinds.stops),
-    people: await createRedisTable(place, recordKinds.people),
-    lastSeen: await createRedisTable(place, recordKinds.lastSeen),
-    refreshes: await createRedisTable(place, recordKinds.refreshes),
-    subscriptions: await createRedisTable(place, recordKinds.subscriptions),
-    secrets: await createRedisTable(place, recordKinds.secrets),
-    accounts: await createRedisTable(place, recordKinds.accounts),
-    passkeys: await createRedisTable(place, recordKinds.passkeys),
-    delegates: await createRedisTable(place, recordKinds.delegates),
-  };
 }
 
 function callStoreOf(context: RedisContext): CallStore {

@@ -18,7 +18,7 @@ import { openLoggedCredentialFile } from "../credential-file.ts";
 import { StoreUnusable } from "../errors.ts";
 import { DamagedRecord } from "../parts.ts";
 import { createNewsListeners } from "../recent-events.ts";
-import { openRecordTable, type RecordTables, recordKinds } from "../record-tables.ts";
+import { openRecordTable, openRecordTables, type RecordTables } from "../record-tables.ts";
 import { storeFull } from "../refusals.ts";
 import { auditDays, auditRetention, jumpInWords, sleepOfMachine } from "../retention.ts";
 import { type AdoptedCopy, applyAdoptCopy, type EndOpenCall } from "./adopt-copy.ts";
@@ -103,20 +103,7 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
     throw new StoreUnusable(`${path} does not match ${guardOf(directory)}: it was copied back`);
   }
   const credentials = openLoggedCredentialFile(directory, log);
-  const records: RecordTables = {
-    connectors: openRecordTable(directory, recordKinds.connectors),
-    acceptedSources: openRecordTable(directory, recordKinds.acceptedSources),
-    workerDeclarations: openRecordTable(directory, recordKinds.workerDeclarations),
-    stops: openRecordTable(directory, recordKinds.stops),
-    people: openRecordTable(directory, recordKinds.people),
-    lastSeen: openRecordTable(directory, recordKinds.lastSeen),
-    refreshes: openRecordTable(directory, recordKinds.refreshes),
-    subscriptions: openRecordTable(directory, recordKinds.subscriptions),
-    secrets: openRecordTable(directory, recordKinds.secrets),
-    accounts: openRecordTable(directory, recordKinds.accounts),
-    passkeys: openRecordTable(directory, recordKinds.passkeys),
-    delegates: openRecordTable(directory, recordKinds.delegates),
-  };
+  const records = await openRecordTables(async (kind) => openRecordTable(directory, kind));
   const news = createNewsListeners();
   const space: DiskSpace =
     options.space === undefined
