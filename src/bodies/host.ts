@@ -26,6 +26,8 @@ export interface HostedBody extends ReceivedFiles {
   readonly ctx: ToolContext;
   /** Answers by the number of the request; undefined while it is open. Answers to processes that do not return are not retained. */
   readonly answers: Map<number, WorkerMessage | undefined>;
+  /** Length of the retained answers, as JSON. */
+  answersLength: number;
   hasResult: boolean;
   send(message: WorkerMessage): void;
   resolve(result: ToolResult): void;
@@ -103,7 +105,7 @@ export async function answerBody<Body extends HostedBody>(
         ? await answerRequest(request, kind.contextOf(body, number), body.parts)
         : { case: "problem" as const, value: problem };
     const message: WorkerMessage = { case: "answer", value: { assignment, number, ...(answer && { answer }) } };
-    if (kind.survives) answers.set(number, message);
+    if (kind.survives) keepAnswer(body, number, message);
     else answers.delete(number);
     body.send(message);
   } catch (error) {
@@ -111,6 +113,17 @@ export async function answerBody<Body extends HostedBody>(
     if (!body.hasResult) body.reject(error);
   }
 }
+
+/** Retains an answer, which the process may ask for again after it has lost its connection. */
+function keepAnswer(body: HostedBody, number: number, message: WorkerMessage): void {
+  const text = JSON.stringify(message, (_, value) => (typeof value === "bigint" ? String(value) : value));
+  body.answersLength += text.length;
+  if (body.answersLength > maxAnswersLength)
+    throw new ToolFailure(`The worker asked for answers of more than ${maxAnswersLength} characters in one call.`);
+  body.answers.set(number, message);
+}
+
+const maxAnswersLength = 8 * 1024 * 1024;
 
 /** Asks a process to end a body. */
 export function cancelBody({ assignment, ctx: { signal }, send }: HostedBody): void {
@@ -205,6 +218,7 @@ interface ReceivedFiles {
 }
 
 const maxAttachmentBytes = 5 * 1024 * 1024;
+const maxPieces = 10_000;
 const maxResultLength = 1024 * 1024;
 
 /** Receives bytes of the output, which is blob 0, or of an attachment. Resolves when there is capacity for more. */
@@ -219,7 +233,12 @@ export async function receiveBytes(
   if (blob !== 0) {
     if (before + data.length > maxAttachmentBytes)
       throw new ToolFailure(`The tool returned an attachment of more than ${maxAttachmentBytes} bytes.`);
-    return void blobs.set(blob, [...(blobs.get(blob) ?? []), data]);
+    const pieces = blobs.get(blob) ?? [];
+    if (pieces.length >= maxPieces)
+      throw new ToolFailure(`The tool returned an attachment in more than ${maxPieces} pieces.`);
+    // A copy, since the bytes are a part of their message, which may be much longer.
+    pieces.push(Buffer.from(data));
+    return void blobs.set(blob, pieces);
   }
   // Output of an aborted call has no place.
   if (!signal.aborted) await output(data);

@@ -2,7 +2,7 @@
  * A language server for files `*.fake`, without dependencies: a service starts a copy of this file. A word is defined where
  * `def WORD` stands. What stands in the line of a hover or in the new name of a rename makes it misbehave.
  */
-import { chmodSync, existsSync, fstatSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { chmodSync, closeSync, existsSync, fstatSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createConnection } from "node:net";
 import { join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
@@ -180,6 +180,11 @@ async function hover(uri: string, { line }: Position): Promise<Answer> {
     process.exit(3);
   }
   if (text.includes("!flood")) for (;;) await flood();
+  if (text.includes("!answers")) for (let id = 1_000_000; ; id += 500) await answers(id);
+  if (text.includes("!closes")) {
+    closeSync(1);
+    return "silence";
+  }
   if (text.includes("!huge")) process.stdout.write("Content-Length: 900000000\r\n\r\n");
   if (text.includes("!huge")) for (;;) await write("x".repeat(1_048_576));
   if (text.includes("!edit")) return { result: { contents: await editsByItself(uri) } };
@@ -192,6 +197,12 @@ async function hover(uri: string, { line }: Position): Promise<Answer> {
 async function flood(): Promise<void> {
   const body = JSON.stringify({ jsonrpc: "2.0", method: "window/logMessage", params: { type: 4, message: "and" } });
   await write(`Content-Length: ${body.length}\r\n\r\n${body}`.repeat(500));
+}
+
+/** Answers requests that nobody made. */
+async function answers(first: number): Promise<void> {
+  const bodies = Array.from({ length: 500 }, (_, n) => JSON.stringify({ jsonrpc: "2.0", id: first + n, result: 0 }));
+  await write(bodies.map((body) => `Content-Length: ${body.length}\r\n\r\n${body}`).join(""));
 }
 
 const write = (text: string) => new Promise((resolve) => process.stdout.write(text, resolve));

@@ -262,13 +262,20 @@ test("a call to a server that hangs ends, and other calls are answered", async (
 });
 
 test("a server that floods its client is stopped, and started again by the next call", async () => {
-  for (const how of ["!flood", "!huge"]) {
+  for (const how of ["!flood", "!huge", "!answers"]) {
     await write("a.fake", `${how}\nfine\n`);
     const { error } = await hover(1);
     expect(error).toMatch(/stopped before it answered: it sent (20000 messages in|a message of more than)/);
     await write("a.fake", "fine\n");
     expect((await hover(1)).output).toContain("fine");
   }
+});
+
+test("a server that closes its stdout and runs on is stopped, and started again by the next call", async () => {
+  await write("a.fake", "!closes\nfine\n");
+  expect((await hover(1)).error).toContain("stopped before it answered: it closed its stdout");
+  await write("a.fake", "fine\n");
+  expect((await hover(1)).output).toContain("fine");
 });
 
 test("a server that ended three times is broken, with its reason and how to install it", async () => {

@@ -189,13 +189,19 @@ async function start(state: State): Promise<Running> {
   state.starts += 1;
   state.since = now;
   let running: Running | undefined;
-  const program = await starter.start(place, () => replaceStale(state, running));
+  let isStale = false;
+  const program = await starter.start(place, () => {
+    isStale = true;
+    replaceStale(state, running);
+  });
   try {
     const connection = await openWorkerConnection(program, load);
     checkSame(state.first, connection.hello);
     state.first ??= connection.hello;
     state.load = { ...load, expected: { ...load.expected, ...hashesOf(state.first) } };
     const started: Running = { program, connection, since: starter.now(), users: 0 };
+    // It reaches what it may not, and that is reported once.
+    if (isStale) throw new Error("rules or files changed while it started");
     running = started;
     connection.ended.throwIfAborted();
     connection.ended.addEventListener("abort", () => onEnded(state, started), { once: true });

@@ -57,6 +57,7 @@ export async function runRemoteBody(
       waiting: { output: 0, files: 0 },
       receipt: "none",
       answers: new Map(),
+      answersLength: 0,
       hasResult: false,
       isEntered: remote.isAdopted,
     },

@@ -84,6 +84,8 @@ export async function openConnection(
   const guard = createFloodGuard(end);
   program.stdout.on("data", (chunk: Buffer) => guard.received(chunk.length));
   const reader = new rpc.StreamMessageReader(program.stdout);
+  // Its timer for parts of a message would go on after the end of the server.
+  reader.partialMessageTimeout = 0;
   const connection: MessageConnection = rpc.createMessageConnection(
     guardedReader(reader, guard.accepts),
     new rpc.StreamMessageWriter(program.stdin),
@@ -92,7 +94,12 @@ export async function openConnection(
   connection.onNotification(onNotification);
   // A message that cannot be parsed: what follows cannot be read either.
   connection.onError(([error]) => end(`its messages cannot be read (${error.message})`));
+  // One that closes its stdout and runs on cannot answer any more.
+  connection.onClose(() => void setTimeout(() => end("it closed its stdout"), exitMs).unref());
   connection.listen();
+  // It throws at once after the end.
+  const notify = (method: string, params?: unknown) =>
+    (async () => await connection.sendNotification(method, params))().catch(() => undefined);
   void program.exited.then((how) => end(`it ended (${how})`));
 
   async function request<Result>(
@@ -104,6 +111,7 @@ export async function openConnection(
     signal?.throwIfAborted();
     const source: CancellationTokenSource = new rpc.CancellationTokenSource();
     const { promise: interrupted, reject: stop } = Promise.withResolvers<never>();
+    interrupted.catch(() => undefined);
     const onAbort = () => stop(signal?.reason);
     const timer = setTimeout(() => {
       unanswered += 1;
@@ -113,6 +121,7 @@ export async function openConnection(
     signal?.addEventListener("abort", onAbort, { once: true });
     const gone = ended.then(({ reason }) => Promise.reject(new ServerEnded(name, reason)));
     try {
+      guard.sent();
       const answer = connection.sendRequest<Result>(method, params, source.token);
       // Without a handler, an answer after the end of the wait would be an unhandled rejection.
       answer.catch(() => undefined);
@@ -138,7 +147,7 @@ export async function openConnection(
 
   return {
     request,
-    notify: (method, params) => void connection.sendNotification(method, params).catch(() => undefined),
+    notify: (method, params) => void notify(method, params),
     ended,
     end,
     async close() {
@@ -146,7 +155,7 @@ export async function openConnection(
         () => true,
         () => false,
       );
-      if (isDown) await connection.sendNotification("exit").catch(() => undefined);
+      if (isDown) await notify("exit");
       end("it was stopped", true);
       await program.kill();
     },
@@ -154,6 +163,8 @@ export async function openConnection(
 }
 
 const shutdownMs = 1_000;
+/** Time in which a server ends by itself after it has closed its stdout. */
+const exitMs = 500;
 
 /** Tests for the error of a request that waited when its connection was closed. */
 function isDisposed(error: unknown, { ResponseError, ErrorCodes }: typeof import("vscode-jsonrpc/node")): boolean {
@@ -161,13 +172,13 @@ function isDisposed(error: unknown, { ResponseError, ErrorCodes }: typeof import
 }
 
 /** Passes on the messages that are accepted as they arrive: the connection queues them without a limit. */
-function guardedReader(reader: MessageReader, accepts: (isOwn: boolean) => boolean): MessageReader {
+function guardedReader(reader: MessageReader, accepts: (isAnswer: boolean) => boolean): MessageReader {
   const { onError, onClose, onPartialMessage } = reader;
   return {
     ...{ onError, onClose, onPartialMessage },
     listen: (callback) =>
       reader.listen((message) => {
-        if (accepts("method" in message)) callback(message);
+        if (accepts(!("method" in message))) callback(message);
       }),
     dispose: () => reader.dispose(),
   };
@@ -176,18 +187,26 @@ function guardedReader(reader: MessageReader, accepts: (isOwn: boolean) => boole
 /** Ends a server that sends a message without end, or messages without end. */
 function createFloodGuard(end: (reason: string) => void) {
   let pendingBytes = 0;
+  /** Requests that have no answer yet. */
+  let openCount = 0;
   let ownCount = 0;
   let since = performance.now();
   return {
+    sent() {
+      openCount += 1;
+    },
     /** Counts bytes since the last message. */
     received(bytes: number) {
       pendingBytes += bytes;
       if (pendingBytes > maxMessageBytes) end(`it sent a message of more than ${maxMessageBytes} bytes`);
     },
-    /** Counts a message, and reports whether it is handled; `isOwn` if the server sends it by itself. */
-    accepts(isOwn: boolean): boolean {
+    /** Counts a message, and reports whether it is handled. Answers to nothing count as messages that a server sends by itself. */
+    accepts(isAnswer: boolean): boolean {
       pendingBytes = 0;
-      if (!isOwn) return true;
+      if (isAnswer && openCount > 0) {
+        openCount -= 1;
+        return true;
+      }
       const now = performance.now();
       if (now - since > floodMs) [since, ownCount] = [now, 0];
       ownCount += 1;

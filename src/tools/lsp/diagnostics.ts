@@ -5,12 +5,15 @@ import { type OpenDocument, pathOfUri } from "./documents.ts";
 const pushMs = 3_000;
 /** Files whose diagnostics are retained. */
 const maxFiles = 1_000;
+/** Length of all of them together, as JSON. */
+const maxLength = 32 * 1024 * 1024;
 
 /** Diagnostics that a server pushed for a file. */
 interface Pushed {
   /** Undefined for a server that names none. */
   readonly version: number | undefined;
   readonly items: readonly Diagnostic[];
+  readonly length: number;
 }
 
 /** The diagnostics that a server pushes. */
@@ -26,6 +29,11 @@ export interface PushedDiagnostics {
 export function createPushedDiagnostics(): PushedDiagnostics {
   const pushed = new Map<string, Pushed>();
   const waiting = new Set<() => void>();
+  let total = 0;
+  function drop(path: string): void {
+    total -= pushed.get(path)?.length ?? 0;
+    pushed.delete(path);
+  }
   /** A push without a version counts for the version that was sent before it. */
   const find = ({ path, version }: OpenDocument) => {
     const found = pushed.get(path);
@@ -35,13 +43,17 @@ export function createPushedDiagnostics(): PushedDiagnostics {
     receive({ uri, version, diagnostics = [] }) {
       const path = pathOfUri(uri);
       if (path === undefined) return;
-      pushed.delete(path);
-      pushed.set(path, { version: version ?? undefined, items: diagnostics });
-      const [oldest] = pushed.keys();
-      if (pushed.size > maxFiles && oldest !== undefined) pushed.delete(oldest);
+      drop(path);
+      const length = JSON.stringify(diagnostics).length;
+      pushed.set(path, { version: version ?? undefined, items: diagnostics, length });
+      total += length;
+      for (const oldest of pushed.keys()) {
+        if (pushed.size <= maxFiles && total <= maxLength) break;
+        drop(oldest);
+      }
       for (const wake of [...waiting]) wake();
     },
-    forget: (path) => void pushed.delete(path),
+    forget: drop,
     async of(document, signal, ms = pushMs) {
       const { promise: late, resolve: stop } = Promise.withResolvers<"late">();
       const timer = setTimeout(stop, ms, "late");

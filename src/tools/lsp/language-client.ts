@@ -309,7 +309,7 @@ function answerServer(
         case "workspace/applyEdit":
           return { applied: false, failureReason: "the client applies only edits that it asked for" };
         case "client/registerCapability":
-          for (const one of registrationsOf(params)) reports.registered.add(one);
+          for (const one of registrationsOf(params)) if (Object.hasOwn(providers, one)) reports.registered.add(one);
           return null;
         case "window/showDocument":
           return { success: false };
@@ -331,11 +331,13 @@ function answerServer(
 const folderOf = (root: string) => ({ uri: uriOf(root), name: basename(root) });
 
 const maxWorking = 100;
+const maxTitle = 200;
 
 function recordProgress({ working }: ServerReports, { token, value }: Record<string, unknown>): void {
   if ((typeof token !== "string" && typeof token !== "number") || !isRecord(value)) return;
   if (value.kind === "end") working.delete(token);
-  else if (value.kind === "begin" && working.size < maxWorking) working.set(token, String(value.title));
+  else if (value.kind === "begin" && working.size < maxWorking)
+    working.set(token, String(value.title).slice(0, maxTitle));
 }
 
 /** Returns a part of the settings by its name with dots. */

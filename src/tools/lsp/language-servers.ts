@@ -158,12 +158,17 @@ async function startServer(pool: ServerPool, one: Known): Promise<LanguageClient
   if (command === undefined) throw await missingProgram(parts, one.place);
   // First, so that no change is missed that is made while the server reads the project.
   const changes = await watchProject(directories.root);
+  let stale: string | undefined;
   try {
     const program = await parts.starter.start({
       ...{ name: server.name, argv: command.argv, env: server.env, ...directories },
-      onStale: (reason) => one.client?.connection.end(reason, true),
+      onStale(reason) {
+        stale = reason;
+        one.client?.connection.end(reason, true);
+      },
     });
     const client = await introduceClient(server, directories.root, program, changes);
+    if (stale !== undefined) client.connection.end(stale, true);
     one.problem = "";
     return client;
   } catch (error) {
