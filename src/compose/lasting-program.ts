@@ -68,6 +68,8 @@ export async function startLastingProgram(
     detached: true,
     stdio: ["pipe", "pipe", "pipe", ...confined.descriptors],
   });
+  // Without a free descriptor it has no pipes, and reports that later.
+  child.on("error", () => void confined.release());
   const ended = new AbortController();
   child.once("close", () => {
     ended.abort();
@@ -116,7 +118,7 @@ interface Management {
 /** Returns a started program; throws if it could not be started. */
 async function started(child: ChildProcess, { kill, watchUsage, exceeded }: Management): Promise<LastingProgram> {
   const { stdin, stdout, stderr } = child;
-  if (stdin === null || stdout === null || stderr === null) throw new Error("a program has no pipes");
+  if (!stdin || !stdout || !stderr) throw new Error("a program has no pipes: the service may open no more files");
   const pipes = child.stdio.slice(3).filter((stream) => stream instanceof Duplex);
   const { promise: exited, resolve } = Promise.withResolvers<string>();
   const over: { reason?: string } = {};

@@ -196,18 +196,21 @@ async function searchHistory(
   const place = { agent: "", cwd: top, workspace: top, directories: [] };
   const confined = await sandbox.confine(["/bin/bash", "--noprofile", "--norc", "-c", script], place);
   const [program, ...args] = confined.argv;
-  const child = spawn(program, args, {
-    cwd: top,
-    env: { ...env, ...confined.env, ...offline },
-    stdio: ["pipe", "pipe", "pipe", ...confined.descriptors],
-    // In a separate group, which is killed as a whole.
-    detached: true,
-  });
-  const stop = () => killGroup(child);
+  let child: ChildProcess | undefined;
+  const stop = () => child && killGroup(child);
   signal.addEventListener("abort", stop, { once: true });
   try {
+    child = spawn(program, args, {
+      cwd: top,
+      env: { ...env, ...confined.env, ...offline },
+      stdio: ["pipe", "pipe", "pipe", ...confined.descriptors],
+      // In a separate group, which is killed as a whole.
+      detached: true,
+    });
+    // Without a free descriptor it has no pipes, and reports that later.
+    child.on("error", () => undefined);
     const { stdin, stdout, stderr } = child;
-    if (!stdin || !stdout || !stderr) throw new Error("git has no pipes");
+    if (!stdin || !stdout || !stderr) throw new Error("git has no pipes: the service may open no more files");
     // It may end before it has read all.
     stdin.on("error", () => {});
     stdin.end(known.map((commit) => `^${commit}\n`).join(""));
@@ -226,11 +229,17 @@ async function searchHistory(
   }
 }
 
+/** Bytes of names and commits that one search may find. */
+const maxNameBytes = 64 * 1024 * 1024;
+
 async function readNames(output: AsyncIterable<Buffer>, maxNames: number): Promise<FoundNames> {
   const found: FoundNames = { names: [], tips: [] };
   let rest = Buffer.alloc(0);
   let into = found.tips;
+  let size = 0;
   for await (const chunk of output) {
+    size += chunk.length;
+    if (size > maxNameBytes) throw new TooManyNames(`names of more than ${maxNameBytes / 1024 ** 2} MiB`);
     const bytes = Buffer.concat([rest, chunk]);
     const end = bytes.lastIndexOf(0);
     rest = bytes.subarray(end + 1);

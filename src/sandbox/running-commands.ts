@@ -66,7 +66,7 @@ export function coverHostSockets(
 ): LayerShare {
   const roots = [workspace, ...directories.map(({ path }) => path).filter((path) => path !== "/")];
   const sinceMs = Date.now();
-  const found = socketFiles().filter((path) => roots.some((root) => isWithin(path, root)) && !isHiddenBy(files, path));
+  const found = socketFiles(roots).filter((path) => !isHiddenBy(files, path));
   if (found.length === 0) return files;
   const held = mountPoints.hold({ absent: [], mounted: found, sinceMs });
   const covers = found.flatMap((path) => ["--ro-bind", "/dev/null", path]);
@@ -87,12 +87,11 @@ function isHiddenBy({ covered, args }: LayerShare, path: string): boolean {
   return above !== undefined && !shown.some((one) => one.length > above.path.length && isWithin(path, one));
 }
 
-/** Lists the socket files of programs of this machine. */
-function socketFiles(): string[] {
+/** Lists the socket files of programs of this machine below directories. */
+function socketFiles(roots: readonly string[]): string[] {
   const lines = readFileSync("/proc/net/unix", "utf8").split("\n");
   const paths = lines.map((line) => /^(?:\S+\s+){7}(\/.+)$/.exec(line)?.[1] ?? "");
-  return [...new Set(paths)].filter((path) => {
-    const stats = path === "" ? undefined : lstatSync(path, { throwIfNoEntry: false });
-    return stats?.isSocket() ?? false;
-  });
+  // Those of other users lie in directories that cannot be searched.
+  const below = paths.filter((path) => path !== "" && roots.some((root) => isWithin(path, root)));
+  return [...new Set(below)].filter((path) => lstatSync(path, { throwIfNoEntry: false })?.isSocket() ?? false);
 }

@@ -139,7 +139,12 @@ export async function openSandbox({
       ),
     async (chosen, place) => {
       const share = await fileLayer(chosen, place, files);
-      return chosen.unixSockets ? coverHostSockets(share, place, mountPoints) : share;
+      try {
+        return chosen.unixSockets ? coverHostSockets(share, place, mountPoints) : share;
+      } catch (error) {
+        await share.release?.();
+        throw error;
+      }
     },
     () => gitFile.share(),
     ({ unixSockets = false, ptrace = false }) => filters.share({ unixSockets, ptrace }),

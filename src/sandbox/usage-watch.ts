@@ -1,5 +1,5 @@
-import { readdirSync, statfsSync } from "node:fs";
-import { readText } from "../core/read-if-exists.ts";
+import { readdirSync, readFileSync, statfsSync } from "node:fs";
+import { emptyUnlessFull, readText } from "../core/read-if-exists.ts";
 import type { UsageLimits } from "./layers.ts";
 
 /**
@@ -29,6 +29,8 @@ interface WatchState {
   /** Free space by directory, with which the next look compares. */
   readonly disks: Map<string, FreeSpace>;
   timer: NodeJS.Timeout | undefined;
+  /** Looks in a row that saw no processes. */
+  blindLooks: number;
 }
 
 /** Use of one command at a look. */
@@ -44,7 +46,7 @@ interface Use {
 
 /** Creates a watch; one look serves all commands. */
 export function createUsageWatch(): UsageWatch {
-  const state: WatchState = { watched: new Set(), disks: new Map(), timer: undefined };
+  const state: WatchState = { watched: new Set(), disks: new Map(), timer: undefined, blindLooks: 0 };
   return {
     watch(first, limits, onExceeded) {
       const one: Watched = { first, limits, onExceeded, kernelTicks: 0, recentTicks: 0 };
@@ -68,12 +70,7 @@ function end(state: WatchState, one: Watched): void {
 }
 
 function look(state: WatchState): void {
-  const uses = usesOf(state.watched);
-  const excesses = [
-    ...uses.map((use) => ({ use, reason: excess(use) })),
-    ...[...directoriesOf(uses)].map((directory) => shortage(state, directory, uses)),
-  ];
-  const isNear = uses.some(isNearLimit) || [...state.disks.values()].some(isScarce);
+  const { isNear, excesses } = lookAt(state);
   state.timer = setTimeout(look, isNear ? closeLookMs : lookMs, state);
   for (const { use, reason } of excesses) {
     if (use === undefined || reason === undefined || !state.watched.has(use.one)) continue;
@@ -81,6 +78,29 @@ function look(state: WatchState): void {
     use.one.onExceeded(reason);
   }
 }
+
+function lookAt(state: WatchState): {
+  isNear: boolean;
+  excesses: { use?: Pick<Use, "one">; reason?: string | undefined }[];
+} {
+  try {
+    const uses = usesOf(state.watched);
+    const excesses = [
+      ...uses.map((use) => ({ use, reason: excess(use) })),
+      ...[...directoriesOf(uses)].map((directory) => shortage(state, directory, uses)),
+    ];
+    state.blindLooks = 0;
+    return { isNear: uses.some(isNearLimit) || [...state.disks.values()].some(isScarce), excesses };
+  } catch {
+    state.blindLooks += 1;
+    const all = state.blindLooks < maxBlindLooks ? [] : [...state.watched];
+    return { isNear: true, excesses: all.map((one) => ({ use: { one }, reason: blindText })) };
+  }
+}
+
+/** Looks in a row that see no processes, as without a free descriptor, before commands end: nobody knows what they take. */
+const maxBlindLooks = 50;
+const blindText = "for seconds the service could not see what its processes take: it may open no more files";
 
 function usesOf(watched: Iterable<Watched>): Use[] {
   const all = listProcesses();
@@ -228,12 +248,21 @@ function listProcesses(): ListedProcess[] {
 
 /** Reads a process; empty if it has ended. */
 function processOf(pid: number): ListedProcess[] {
-  const stat = readText(`/proc/${pid}/stat`);
+  const stat = readProcess(`/proc/${pid}/stat`);
   if (stat === "") return [];
   // The name, in parentheses, may contain anything.
   const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
   const field = (number: number) => Number(fields[number]);
   return [{ pid, parent: field(1), residentBytes: field(21) * pageBytes, kernelTicks: field(12) + field(14) }];
+}
+
+/** Reads a file of a process, which is empty for one that has ended. */
+function readProcess(path: string): string {
+  try {
+    return readFileSync(path, "utf8");
+  } catch (error) {
+    return emptyUnlessFull(error);
+  }
 }
 
 /** Returns the memory of a process, of shared pages only its share; where that is not readable, without shared pages of files. */

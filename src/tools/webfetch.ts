@@ -138,6 +138,8 @@ async function convertHtml(html: string, format: "markdown" | "text", signal: Ab
     execArgv: [],
     resourceLimits: { maxOldGenerationSizeMb: maxHeapMb },
   });
+  // A page may end it in the moment in which nobody waits for it any more.
+  worker.on("error", () => undefined);
   let late: AbortSignal | undefined;
   try {
     // The limit begins when the thread has loaded: on a busy machine that alone may take seconds.

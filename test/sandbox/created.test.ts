@@ -7,6 +7,7 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
+  readlinkSync,
   realpathSync,
   rmSync,
   statSync,
@@ -15,6 +16,7 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import { afterAll, beforeAll, beforeEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { callTool, judgeBy, openTestWorkspace, type RunOptions, type TestWorkspace } from "../../src/testing.ts";
@@ -173,6 +175,45 @@ describe("a nested protected path that a command makes", () => {
     const [moved] = await quarantine.take([{ path, isDirectory: true, reason: "the test" }], source);
     expect(moved && (await quarantine.putBack(moved))).toBeUndefined();
     expect(statSync(join(path, "run")).mode & 0o7777).toBe(0o755);
+  });
+
+  test("is moved to another disk whole, also where links replace its directories meanwhile, and nothing else is", async () => {
+    const disk = mkdtempSync("/dev/shm/toolgate-quarantine-");
+    const canary = mkdtempSync(join(tmpdir(), "toolgate-canary-"));
+    onTestFinished(() => {
+      for (const path of [disk, canary]) rmSync(path, { recursive: true });
+    });
+    expect(statSync(disk).dev).not.toBe(statSync(site.directory).dev);
+    const quarantine = createQuarantine(disk);
+    const source = { sessionId: "ses_1", callId: "c1", workspace: site.directory };
+    const files = Array.from({ length: 200 }, (_, n) => `f${n}`);
+    for (const name of files) writeFileSync(join(canary, name), "CANARY");
+    const path = place("pkg/.husky");
+    const make = () => {
+      mkdirSync(join(path, "below"), { recursive: true });
+      for (const name of files) writeFileSync(join(path, "below", name), "mine");
+    };
+    make();
+    symlinkSync("../../a.txt", join(path, "link"));
+    const [whole] = await quarantine.take([{ path, isDirectory: true, reason: "the test" }], source);
+    expect(existsSync(path)).toBe(false);
+    expect(readlinkSync(join(whole?.place ?? "", "link"))).toBe("../../a.txt");
+    expect(readFileSync(join(whole?.place ?? "", "below/f199"), "utf8")).toBe("mine");
+    expect(whole && (await quarantine.putBack(whole))).toBeUndefined();
+    expect(readFileSync(join(path, "below/f0"), "utf8")).toBe("mine");
+
+    const swap = `cd ${path} && while :; do mv -T below b && ln -s ${canary} below; rm below; mv -T b below; done`;
+    for (let n = 0; n < 20; n += 1) {
+      rmSync(path, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 });
+      make();
+      const swapping = spawn("/bin/sh", ["-c", swap], { stdio: "ignore", detached: true });
+      await delay(n);
+      await quarantine.take([{ path, isDirectory: true, reason: "the test" }], source);
+      process.kill(-(swapping.pid ?? 0), "SIGKILL");
+      await once(swapping, "exit");
+    }
+    expect(readdirSync(canary).toSorted()).toEqual(files.toSorted());
+    expect(execFileSync("sh", ["-c", `grep -rl CANARY ${disk} || true`]).toString()).toBe("");
   });
 
   test("is not moved back over something that is there by then", async () => {

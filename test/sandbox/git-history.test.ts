@@ -120,3 +120,11 @@ test("a search runs no program that the settings of the repository name", async 
   git("log", "-1", "signed");
   expect(existsSync(marker), "control: git runs it").toBe(true);
 });
+
+test("a history whose names are too long is not known, and takes little memory", async () => {
+  const { top } = newRepository();
+  const endless = "printf '\\0'; head -c 100000000 /dev/zero | tr '\\0' x";
+  const confine: Sandbox["confine"] = (_, place) => sandbox.confine(["/bin/sh", "-c", endless], place);
+  const names = await createGitHistory({ sandbox: { confine }, env: () => environmentOf({}) }).namesOf(top);
+  expect(names.problem("history")).toContain("names of more than 64 MiB");
+});

@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { readdirSync, readFileSync } from "node:fs";
 import { createServer, type RequestListener, type Server } from "node:http";
 import { createServer as createSecureServer } from "node:https";
-import type { AddressInfo } from "node:net";
+import { type AddressInfo, createServer as createTcpServer, type Server as TcpServer } from "node:net";
 import { join } from "node:path";
 import { afterAll, beforeAll, beforeEach, describe, expect, onTestFinished, test } from "vitest";
 import { openSandbox } from "../../src/sandbox/sandbox.ts";
@@ -38,11 +38,11 @@ afterAll(async () => {
   sandbox.close();
 });
 
-async function listen(server: Server): Promise<string> {
+async function listen(server: Server | TcpServer): Promise<string> {
   server.listen(0, loopback);
   await once(server, "listening");
   onTestFinished(() => {
-    server.closeAllConnections();
+    if ("closeAllConnections" in server) server.closeAllConnections();
     server.close();
   });
   return `${loopback}:${(server.address() as AddressInfo).port}`;
@@ -122,6 +122,31 @@ describe("a command whose network is the proxy", () => {
     site.judge = rule(url, "allow");
     const { written } = await run(`curl -sS -H "Host: ${new URL(other).host}" ${url}/a`);
     expect(written).toBe(`hello ${new URL(url).host}/a\n`);
+  });
+
+  test("gets an error for an answer that is none, and the proxy goes on", async () => {
+    const odd = `http://${await listen(
+      createTcpServer((socket) => {
+        socket.on("error", () => undefined).once("data", () => socket.end("HTTP/1.1 099 odd\\r\\n\\r\\n"));
+      }),
+    )}`;
+    site.judge = rule(odd, "allow");
+    const before = proxies();
+    const { written } = await run(`curl -sS -o /dev/null -w '%{http_code}\\n' ${odd}/a`);
+    expect(written).toBe("502\n");
+    const url = await serve();
+    site.judge = rule(url, "allow");
+    expect((await run(`curl -sS ${url}/c`)).written).toContain("/c");
+    expect(proxies()).toEqual(before);
+  });
+
+  test("lists few refused requests, however many there are", async () => {
+    const { metadata } = await run(
+      `for n in $(seq 60); do curl -s -o /dev/null http://127.0.0.3/$n$(printf x%.0s $(seq 3000)); done`,
+    );
+    const { refused = [] } = (metadata?.network ?? {}) as { refused?: { url: string }[] };
+    expect(refused).toHaveLength(20);
+    for (const { url } of refused) expect(url.length).toBeLessThanOrEqual(1_000);
   });
 
   test("leads git over ssh through the proxy, where it is judged as ssh", async () => {

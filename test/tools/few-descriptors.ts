@@ -5,6 +5,8 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { closeSync, openSync } from "node:fs";
+import { createGitHistory } from "../../src/sandbox/git-history.ts";
+import { createUsageWatch } from "../../src/sandbox/usage-watch.ts";
 import { createPipes } from "../../src/tools/process/run-command.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 
@@ -52,5 +54,26 @@ if (does === "pipes") {
   close(exhaust().slice(0, Number(left)));
   await supervisor.kill(call, command.pid ?? 0);
   report((await exited)[1]);
+} else if (does === "watch") {
+  const limits = { maxMemoryBytes: 2 ** 40, maxProcesses: 10_000, directories: [], inMemory: [] };
+  const { promise, resolve } = Promise.withResolvers<string>();
+  createUsageWatch().watch(process.pid, limits, resolve);
+  close(exhaust().slice(0, Number(left)));
+  report(await promise);
+} else if (does === "git") {
+  let taken: number[] = [];
+  const history = createGitHistory({
+    sandbox: {
+      async confine() {
+        taken = exhaust();
+        close(taken.splice(0, Number(left)));
+        return { argv: ["/bin/true"], env: {}, descriptors: [], release: async () => undefined } as never;
+      },
+    },
+    env: () => ({}),
+  });
+  const { problem } = await history.namesOf(process.argv[4] ?? "");
+  close(taken);
+  report(problem("history"));
 }
 process.exit(0);

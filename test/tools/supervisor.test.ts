@@ -171,9 +171,12 @@ test.each([
   // Node keeps one of a process that could not be forked.
   ["spawn", 2, /EMFILE/, 1],
   ["kill", 0, /SIGKILL/, 0],
+  ["watch", 0, /could not see what its processes take/, 0],
+  ["git", 0, /whose index cannot be read/, 0],
 ])("without descriptors %s (%i left) ends as it should, and takes none", async (does, left, outcome, free) => {
   const script = join(import.meta.dirname, "few-descriptors.ts");
-  const child = spawn("prlimit", ["--nofile=128", process.execPath, script, does, String(left)]);
+  const repository = join(import.meta.dirname, "../..");
+  const child = spawn("prlimit", ["--nofile=128", process.execPath, script, does, String(left), repository]);
   started.push(child);
   const said: string[] = [];
   for (const stream of [child.stdout, child.stderr]) stream.setEncoding("utf8").on("data", (text) => said.push(text));

@@ -19,16 +19,24 @@ let lastQuestion = 0;
 
 const send = (message: FromProxy) => process.send?.(message);
 
+/** Requests of one network that may wait for a decision: the service keeps each until then. */
+const maxOpenQuestions = 256;
+
 function networkOf(network: number): NetworkProxy {
   const known = networks.get(network);
   if (known !== undefined) return known;
+  let open = 0;
   const proxy = createProxy(async (url, addresses) => {
+    if (open >= maxOpenQuestions)
+      throw new Refusal(`${maxOpenQuestions} requests wait for a decision: try again later`);
+    open += 1;
     lastQuestion += 1;
     const question = lastQuestion;
     const { promise, resolve } = Promise.withResolvers<string | undefined>();
     questions.set(question, resolve);
     send({ case: "judge", network, question, url, ...(addresses && { addresses }) });
     const refusal = await promise;
+    open -= 1;
     if (refusal !== undefined) throw new Refusal(refusal);
   });
   networks.set(network, proxy);
@@ -161,11 +169,21 @@ async function forwardRequest(
     headers: { ...endToEnd(incoming.headers), host, connection: "close" },
   });
   const { promise: answered, resolve, reject } = Promise.withResolvers<void>();
-  outgoing.once("error", reject).once("response", (answer) => {
-    response.writeHead(answer.statusCode ?? 502, endToEnd(answer.headers));
-    answer.once("error", () => response.destroy()).pipe(response);
-    resolve();
-  });
+  outgoing
+    .once("error", reject)
+    .once("close", () => reject(new Error("the server did not answer")))
+    .once("response", (answer) => {
+      answer.once("error", () => response.destroy());
+      try {
+        // It throws for a status that is none, such as 099.
+        response.writeHead(answer.statusCode ?? 502, endToEnd(answer.headers));
+        answer.pipe(response);
+        resolve();
+      } catch (error) {
+        reject(error);
+        upstream.destroy();
+      }
+    });
   response.once("close", () => upstream.destroy());
   incoming.pipe(outgoing);
   await answered;

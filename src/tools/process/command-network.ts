@@ -36,7 +36,11 @@ export function commandNetwork(
           ...{ refusable: true, whileWorking: true },
         }),
     }),
-    refused: (url, reason) => void use.refused.set(url, reason),
+    refused(url, reason) {
+      // A command may be refused without end.
+      if (use.refused.size < maxShownHosts)
+        use.refused.set(url.slice(0, maxShownLength), reason.slice(0, maxShownLength));
+    },
     used(traffic) {
       if (traffic.length === 0) return;
       use.traffic.push(...traffic);
@@ -68,6 +72,7 @@ function isSameHost(one: string, other: string): boolean {
 }
 
 const maxShownHosts = 20;
+const maxShownLength = 1_000;
 
 /** Describes the use for the result; undefined if there was none. */
 export function networkMetadata({ refused, traffic }: NetworkUse): JsonObject | undefined {

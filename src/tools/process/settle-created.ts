@@ -1,6 +1,18 @@
 import { randomUUID } from "node:crypto";
-import { chmodSync, lstatSync, mkdirSync, readdirSync, readFileSync, readlinkSync, renameSync } from "node:fs";
-import { cp, mkdir, rm, writeFile } from "node:fs/promises";
+import {
+  chmodSync,
+  constants,
+  lstatSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  renameSync,
+  rmdirSync,
+  symlinkSync,
+  unlinkSync,
+} from "node:fs";
+import { copyFile, mkdir, writeFile } from "node:fs/promises";
 import { dirname, join, relative } from "node:path";
 import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
 import type { PreviewSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
@@ -10,7 +22,7 @@ import type { Confined, Covered } from "../../sandbox/layers.ts";
 import { isUndecodable, rawPathOf } from "../../sandbox/mount-plan.ts";
 import type { Sandbox } from "../../sandbox/sandbox.ts";
 import { ToolFailure } from "../../tool/errors.ts";
-import { inDirectory, openDirectory } from "../../tool/open-file.ts";
+import { inDirectory, openDirectory, openFile } from "../../tool/open-file.ts";
 import type { ToolContext } from "../../tool/tool.ts";
 import { compare } from "../fs/diff.ts";
 import { shownPath } from "./confine-command.ts";
@@ -275,17 +287,37 @@ async function move(from: string, to: string): Promise<boolean> {
     renameSync(old, place);
   } catch (error) {
     if (!(error instanceof Error && "code" in error && error.code === "EXDEV")) throw error;
-    const options = {
-      recursive: true,
-      verbatimSymlinks: true,
-      preserveTimestamps: true,
-      errorOnExist: true,
-      force: false,
-    };
-    await cp(old, place, options);
-    await rm(old, { recursive: true });
+    await carry(from, to);
   }
   return true;
+}
+
+/**
+ * Moves a file or directory to a path that is free on another disk. Each directory is held open: another command that still runs may
+ * put links in the way. What is neither file, directory nor link is removed.
+ */
+async function carry(from: string, to: string): Promise<void> {
+  using source = openDirectory(dirname(from));
+  using target = openDirectory(dirname(to));
+  const [old, place] = [inDirectory(source, from), inDirectory(target, to)];
+  const stats = lstatSync(old);
+  if (stats.isDirectory()) {
+    mkdirSync(place, { mode: (stats.mode & 0o777) | 0o700 });
+    for (const name of namesIn(from)) await carry(join(from, name), join(to, name));
+    return rmdirSync(old);
+  }
+  if (stats.isSymbolicLink()) symlinkSync(readlinkSync(old), place);
+  if (stats.isFile()) {
+    using file = openFile({ absolute: from, otherNames: true });
+    if (file === undefined) throw new Error(`${from} is gone`);
+    await copyFile(`/proc/self/fd/${file.fd}`, place, constants.COPYFILE_EXCL);
+  }
+  unlinkSync(old);
+}
+
+function namesIn(path: string): string[] {
+  using directory = openDirectory(path);
+  return readdirSync(directory.path);
 }
 
 const isBelowNothing = (path: string) => lstatSync(dirname(path), { throwIfNoEntry: false }) === undefined;

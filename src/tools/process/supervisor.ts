@@ -2,6 +2,7 @@ import { readdir, readFile } from "node:fs/promises";
 import { setTimeout as delay } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 import { assets } from "../../core/assets.ts";
+import { emptyUnlessFull } from "../../core/read-if-exists.ts";
 import type { SupervisorReport, SupervisorThreadData } from "./supervisor-thread.ts";
 
 /** Identifies a call for the supervisor. */
@@ -147,11 +148,6 @@ export async function readProcesses(file: "environ" | "stat"): Promise<{ pid: nu
 }
 
 const maxOpen = 4;
-
-function emptyUnlessFull(error: NodeJS.ErrnoException): string {
-  if (error.code === "EMFILE" || error.code === "ENFILE") throw error;
-  return "";
-}
 
 function send(pid: number, signal: NodeJS.Signals): void {
   try {
