@@ -27,3 +27,9 @@ export function listNames(directory: string): string[] {
     return [];
   }
 }
+
+/** Throws an error again that says that no more files can be opened; returns no text for any other. */
+export function emptyUnlessFull(error: unknown): "" {
+  if (error instanceof Error && "code" in error && (error.code === "EMFILE" || error.code === "ENFILE")) throw error;
+  return "";
+}

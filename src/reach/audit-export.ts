@@ -157,14 +157,12 @@ export function createAuditExport(options: {
   return {
     tick() {
       for (const [receiver, state] of states) {
-        state.round ??= Promise.all([run(receiver, state), countLosses()])
-          .then(
-            () => {},
-            (error: unknown) => fail(receiver, state, { why: String(error), next: "check the store" }),
-          )
-          .finally(() => {
-            state.round = undefined;
-          });
+        // Both end before the next round: two that run would send the same records twice.
+        state.round ??= Promise.allSettled([run(receiver, state), countLosses()]).then((ends) => {
+          state.round = undefined;
+          for (const end of ends)
+            if (end.status === "rejected") fail(receiver, state, { why: String(end.reason), next: "check the store" });
+        });
       }
     },
     counts: () => new Map([...states].map(([name, { counts }]) => [name, counts] as const)),

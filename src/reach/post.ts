@@ -1,8 +1,8 @@
 import { type LookupAddress, lookup } from "node:dns";
-import { once } from "node:events";
 import { type IncomingMessage, request as requestPlain } from "node:http";
 import { request as requestSecure } from "node:https";
 import type { LookupFunction } from "node:net";
+import { httpAnswer } from "../core/http-answer.ts";
 import { privateHost } from "../policy/address.ts";
 import type { ChannelAnswer } from "./ports.ts";
 
@@ -47,8 +47,7 @@ export async function post(
     headers: { "content-type": "application/json", "user-agent": "Toolgate", ...headers },
   });
   request.end(body);
-  const [response]: [IncomingMessage] = (await once(request, "response")) as [IncomingMessage];
-  request.on("error", () => undefined);
+  const response = await httpAnswer(request);
   const read = maxAnswerBytes > 0 ? { text: await readAnswer(response, maxAnswerBytes) } : {};
   response.destroy();
   const retryAfterMs = afterMs(response.headers["retry-after"]);

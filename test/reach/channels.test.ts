@@ -1,10 +1,12 @@
 import { createPublicKey, generateKeyPairSync, randomBytes, verify } from "node:crypto";
+import { once } from "node:events";
 import { readFile } from "node:fs/promises";
 import type { IncomingHttpHeaders } from "node:http";
+import { type AddressInfo, createServer as createTcpServer } from "node:net";
 import { join } from "node:path";
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { Webhook } from "standardwebhooks";
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test } from "vitest";
 import { PermissionOutcome, PermissionSettledSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionRequestSchema, RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { createNtfy } from "../../src/reach/ntfy.ts";
@@ -300,4 +302,20 @@ test.each(injected)("text of an agent adds no line, field or link to a notice: %
     });
     expect(Buffer.byteLength(JSON.stringify(hostileEvent))).toBeLessThan(20_000);
   }
+});
+
+test("a receiver that changes the protocol instead of an answer fails the attempt, and holds nothing", async () => {
+  const server = createTcpServer((socket) => {
+    socket
+      .on("error", () => undefined)
+      .once("data", () => {
+        socket.write("HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n");
+      });
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  onTestFinished(() => void server.close());
+  const target = readTarget(`http://127.0.0.1:${(server.address() as AddressInfo).port}/`);
+  const attempt = post(target, { headers: {}, body: "", signal: AbortSignal.timeout(60_000) });
+  await expect(attempt).rejects.toThrow("the connection ended without an answer");
 });

@@ -246,6 +246,8 @@ function listen({ http1 }: Port, { host, port, descriptor }: ListenAddress): Pro
     http1.once("error", reject);
     http1.listen(descriptor === undefined ? { host, port } : { fd: descriptor }, () => {
       http1.off("error", reject);
+      // A connection that could not be accepted; the next one may be.
+      http1.on("error", () => undefined);
       const address = http1.address();
       const found = typeof address === "object" && address !== null ? address.port : port;
       if (port === 0 || found === port) return resolve(found);

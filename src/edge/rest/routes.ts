@@ -129,7 +129,7 @@ async function createSession(call: RestCall) {
 /** Lists the open sessions, newest first. Closed ones are what opencode deletes. */
 async function listSessions(call: RestCall) {
   const { query, workspace } = call;
-  const limit = Number(query.get("limit") ?? 100);
+  const limit = Number(query.get("limit")) || 100;
   const start = Number(query.get("start") ?? 0);
   const search = (query.get("search") ?? "").toLowerCase();
   const found: ReturnType<typeof json>[] = [];
@@ -325,8 +325,9 @@ async function messagesOf(call: RestCall) {
   const session = await sessionOf(call);
   const byMessage = new Map<string, ToolPart[]>();
   for await (const part of partsOf(call, session.id)) {
-    const parts = byMessage.get(part.messageId) ?? [];
-    byMessage.set(part.messageId, [...parts, part]);
+    const parts = byMessage.get(part.messageId);
+    if (parts === undefined) byMessage.set(part.messageId, [part]);
+    else parts.push(part);
   }
   const { directory } = projectPlaceOf(call.sources, session);
   return [...byMessage.values()].map((parts) => messageOf(parts, directory));

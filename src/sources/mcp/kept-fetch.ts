@@ -2,6 +2,7 @@ import { type IncomingMessage, Agent as PlainAgent, request as requestPlain } fr
 import { request as requestSecure, Agent as SecureAgent } from "node:https";
 import { Readable } from "node:stream";
 import type { FetchLike } from "@modelcontextprotocol/client";
+import { httpAnswer } from "../../core/http-answer.ts";
 import { maxMessageBytes } from "./program-transport.ts";
 
 const kept = {
@@ -22,23 +23,13 @@ export function createKeptFetch(secrets: readonly string[] = []): FetchLike {
 
   function send(url: URL, { method = "GET", headers, body, signal }: RequestInit): Promise<IncomingMessage> {
     const isSecure = url.protocol === "https:";
-    return new Promise((resolve, reject) => {
-      const request = (isSecure ? requestSecure : requestPlain)(url, {
-        ...{ method, agent: isSecure ? secure : plain },
-        headers: {
-          "user-agent": "Toolgate",
-          ...Object.fromEntries(new Headers(headers)),
-          "accept-encoding": "identity",
-        },
-        ...(signal && { signal }),
-      });
-      request
-        .on("response", resolve)
-        // Later errors reach the reader of the response.
-        .on("error", reject)
-        .on("close", () => reject(new Error("the connection ended without an answer")))
-        .end(body);
+    const request = (isSecure ? requestSecure : requestPlain)(url, {
+      ...{ method, agent: isSecure ? secure : plain },
+      headers: { "user-agent": "Toolgate", ...Object.fromEntries(new Headers(headers)), "accept-encoding": "identity" },
+      ...(signal && { signal }),
     });
+    request.end(body);
+    return httpAnswer(request);
   }
 
   return async (address, init = {}) => {

@@ -1,5 +1,4 @@
 import { type LookupAddress, lookup } from "node:dns";
-import { once } from "node:events";
 import {
   type IncomingMessage,
   type OutgoingHttpHeaders,
@@ -11,6 +10,7 @@ import type { LookupFunction } from "node:net";
 import { pipeline, type Readable, type Transform } from "node:stream";
 import { createBrotliDecompress, createGunzip, createInflate } from "node:zlib";
 import { createParser, type EventSourceMessage } from "eventsource-parser";
+import { httpAnswer } from "../../core/http-answer.ts";
 import { ToolFailure } from "../../tool/errors.ts";
 import type { Judgement } from "../../tool/tool.ts";
 
@@ -115,10 +115,7 @@ async function send(url: URL, { judge, headers, body, signal }: WebRequest): Pro
   const request = (url.protocol === "https:" ? requestSecure : requestPlain)(url, options);
   request.end(body);
   try {
-    const [response] = await once(request, "response");
-    // Later errors reach the reader of the response.
-    request.on("error", () => undefined);
-    return response;
+    return await httpAnswer(request);
   } catch (cause) {
     if (signal.aborted || cause instanceof ToolFailure) throw cause;
     throw new ToolFailure(`Cannot fetch ${url.href}: ${cause instanceof Error ? cause.message : cause}`, { cause });
