@@ -61,20 +61,6 @@ export interface CallClients {
   readonly sessions: Client<typeof SessionService>;
 }
 
-/** A call with its ids, and the store of its session. */
-interface NamedCall {
-  readonly sessionId: string;
-  readonly callId: string;
-  readonly tool: string;
-  readonly input: JsonObject;
-  readonly storeId: string;
-  readonly signal: AbortSignal;
-  readonly fields: Pick<
-    ClientCallOptions,
-    "agent" | "timeoutMs" | "metadata" | "definitionId" | "providerId" | "modelId"
-  >;
-}
-
 /** Time that one request waits for the end of its call. */
 const waitMs = 60_000;
 
@@ -122,29 +108,13 @@ function isTerminal({ event }: SessionEvent): boolean {
 }
 
 /** Gives a call its ids, and creates its session if it does not exist, so that each later request may be repeated. */
-async function nameCall(
-  { sessions }: CallClients,
-  tool: string,
-  input: JsonObject,
-  options: ClientCallOptions,
-): Promise<NamedCall> {
+async function nameCall({ sessions }: CallClients, tool: string, input: JsonObject, options: ClientCallOptions) {
   const { sessionId = `ses_${randomBytes(16).toString("hex")}`, callId = `call_${randomBytes(16).toString("hex")}` } =
     options;
-  const { signal = new AbortController().signal, workspace, parentSessionId } = options;
-  const { agent, timeoutMs, metadata, definitionId, providerId, modelId } = options;
-  const fields = {
-    ...(agent !== undefined && { agent }),
-    ...(timeoutMs !== undefined && { timeoutMs }),
-    ...(metadata && { metadata }),
-    ...(definitionId !== undefined && { definitionId }),
-    ...(providerId !== undefined && { providerId }),
-    ...(modelId !== undefined && { modelId }),
-  };
-  const session = {
-    sessionId,
-    ...(workspace !== undefined && { workspace }),
-    ...(parentSessionId !== undefined && { parentSessionId }),
-  };
+  const { signal = new AbortController().signal, workspace = "", parentSessionId = "" } = options;
+  const { agent = "", timeoutMs = 0, metadata, definitionId = "", providerId = "", modelId = "" } = options;
+  const session = { sessionId, workspace, parentSessionId };
   const { storeId } = await untilAnswered(() => sessions.createSession(session, { signal }), { signal });
+  const fields = { agent, timeoutMs, ...(metadata && { metadata }), definitionId, providerId, modelId };
   return { sessionId, callId, tool, input, storeId, signal, fields };
 }

@@ -1,5 +1,5 @@
 import { X509Certificate } from "node:crypto";
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { createSecureContext } from "node:tls";
@@ -10,7 +10,14 @@ import { readApprovals } from "./approval.ts";
 import { type CertificateSettings, type JwtSettings, readClientCerts, readJwt } from "./jwt.ts";
 import { type CamelKeys, camelKeys } from "./keys.ts";
 import { readLanguageServers } from "./language-servers.ts";
-import { canonicalPath, checkDataDirectory, checkOutside, createPrivateDirectory, openRoots } from "./paths.ts";
+import {
+  canonicalPath,
+  checkDataDirectory,
+  checkOutside,
+  createPrivateDirectory,
+  openRoots,
+  readOperatorFile,
+} from "./paths.ts";
 import { type GroupSettings, namePersons, type OidcSettings, readPeople } from "./people.ts";
 import { readPolicy, readShadow, type ShadowSettings, type WrittenPolicy } from "./policy.ts";
 import {
@@ -417,13 +424,7 @@ function readAuthority(file: string, workspaces: ReadonlyMap<string, string>): s
 
 function read(setting: string, file: string, workspaces: ReadonlyMap<string, string>): string {
   checkOutside(file, setting, workspaces);
-  try {
-    return readFileSync(file, "utf8");
-  } catch (cause) {
-    throw new ConfigError(`${setting} ${file} cannot be read; create it, or correct the path or its permissions`, {
-      cause,
-    });
-  }
+  return readOperatorFile(file, setting, "create it, or correct the path or its permissions");
 }
 
 const reason = (cause: unknown) => (cause instanceof Error ? cause.message : String(cause));

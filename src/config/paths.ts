@@ -1,7 +1,16 @@
-import { lstatSync, mkdirSync, realpathSync, statSync } from "node:fs";
+import { lstatSync, mkdirSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import { isWithin } from "../core/is-within.ts";
 import { ConfigError } from "./toml.ts";
+
+/** Reads a file of the operator. `what` names it in errors, and `next` says what to do. */
+export function readOperatorFile(file: string, what: string, next = "create it, or correct the path"): string {
+  try {
+    return readFileSync(file, "utf8");
+  } catch (cause) {
+    throw new ConfigError(`${what} ${file} cannot be read; ${next}`, { cause });
+  }
+}
 
 /** Resolves symlinks in an absolute path; parts that do not exist yet stay as written. */
 export function canonicalPath(path: string): string {

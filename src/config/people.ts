@@ -1,8 +1,7 @@
-import { readFileSync } from "node:fs";
 import type { Role } from "../core/principal.ts";
 import { isSafeAddress } from "../core/safe-address.ts";
 import { type EntrySource, isPublicIssuer } from "./jwt.ts";
-import { checkOutside } from "./paths.ts";
+import { checkOutside, readOperatorFile } from "./paths.ts";
 import type { Settings } from "./schema.ts";
 import type { Token } from "./tokens.ts";
 import { ConfigError } from "./toml.ts";
@@ -117,12 +116,7 @@ export function splitEntry(entry: string, { oidc }: Pick<PeopleSettings, "oidc">
 }
 
 function readSecret(file: string, at: string): string {
-  let secret: string;
-  try {
-    secret = readFileSync(file, "utf8").trim();
-  } catch (cause) {
-    throw new ConfigError(`${at} ${file} cannot be read; create it, or correct the path`, { cause });
-  }
+  const secret = readOperatorFile(file, at).trim();
   if (secret !== "") return secret;
   throw new ConfigError(`${at} lets no one in: ${file} is empty; write the secret of the client there`);
 }

@@ -1,6 +1,5 @@
-import { readFileSync } from "node:fs";
 import { wildcard } from "../policy/wildcard.ts";
-import { checkOutside } from "./paths.ts";
+import { checkOutside, readOperatorFile } from "./paths.ts";
 import { msOf, splitEntry } from "./people.ts";
 import type { Settings } from "./schema.ts";
 import { ConfigError } from "./toml.ts";
@@ -170,12 +169,6 @@ const mayApprove = (channel: Settings["channel"][string] | undefined) =>
   channel?.content === "full" && channel.kind !== "ntfy" && channel.kind !== "push";
 
 function readLines(file: string, place: string): string[] {
-  try {
-    const lines = readFileSync(file, "utf8")
-      .split("\n")
-      .map((line) => line.trim());
-    return lines.filter((line) => line !== "");
-  } catch (cause) {
-    throw new ConfigError(`${place}: ${file} cannot be read; create it, or correct the path`, { cause });
-  }
+  const lines = readOperatorFile(file, `${place}:`).split("\n");
+  return lines.map((line) => line.trim()).filter((line) => line !== "");
 }

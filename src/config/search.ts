@@ -1,4 +1,4 @@
-import { readFileSync, statSync } from "node:fs";
+import { statSync } from "node:fs";
 import {
   type CodeSearchName,
   codeSearchProviders,
@@ -9,7 +9,7 @@ import {
   type WebSearchName,
   webSearchProviders,
 } from "../core/search-providers.ts";
-import { canonicalPath, checkOutside } from "./paths.ts";
+import { canonicalPath, checkOutside, readOperatorFile } from "./paths.ts";
 import type { ProgramSources } from "./programs.ts";
 import type { Settings } from "./schema.ts";
 import { ConfigError } from "./toml.ts";
@@ -114,9 +114,5 @@ function readKey(tool: string, { key_file: file, key_env: variable }: RemoteTabl
 
 function readKeyFile(tool: string, file: string, workspaces: ReadonlyMap<string, string>): string {
   checkOutside(file, `the key of ${tool}`, workspaces);
-  try {
-    return readFileSync(file, "utf8").trim();
-  } catch (cause) {
-    throw new ConfigError(`${tool}: the key file ${file} cannot be read; create it, or correct the path`, { cause });
-  }
+  return readOperatorFile(file, `${tool}: the key file`).trim();
 }

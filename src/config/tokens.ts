@@ -1,10 +1,10 @@
 import { createHash, randomBytes } from "node:crypto";
-import { readFileSync, writeFileSync } from "node:fs";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Role, WorkerRights } from "../core/principal.ts";
 import { isReadableBy } from "../core/readable-by.ts";
 import { workerRightsProblem } from "../core/worker-rights.ts";
-import { canonicalPath, checkOutside, createPrivateDirectory } from "./paths.ts";
+import { canonicalPath, checkOutside, createPrivateDirectory, readOperatorFile } from "./paths.ts";
 import type { Settings } from "./schema.ts";
 import { ConfigError } from "./toml.ts";
 
@@ -140,7 +140,10 @@ function ownToken(dataDirectory: string): { tokens: Token[]; generated: string }
   const file = join(createPrivateDirectory(join(dataDirectory, "tokens")), "caller");
   createToken(file);
   const rights = { id: "caller", roles: ["caller"] as const, agents: ["*"], workspaces: ["*"] };
-  return { tokens: [{ ...rights, sha256: hashOfToken("caller", readTokenFile("caller", file)) }], generated: file };
+  return {
+    tokens: [{ ...rights, sha256: hashOfToken("caller", readOperatorFile(file, `token "caller":`).trim()) }],
+    generated: file,
+  };
 }
 
 function hashOfToken(id: string, value: string): string {
@@ -169,16 +172,8 @@ function createToken(file: string): void {
 
 function readValue({ id, value, file, env: variable = "" }: TokenSettings, env: Variables): string {
   if (value !== undefined) return value;
-  if (file !== undefined) return readTokenFile(id, file);
+  if (file !== undefined) return readOperatorFile(file, `token "${id}":`).trim();
   const found = env[variable];
   if (found !== undefined) return found;
   throw new ConfigError(`token "${id}": the environment variable ${variable} is not set; set it, or use file`);
-}
-
-function readTokenFile(id: string, file: string): string {
-  try {
-    return readFileSync(file, "utf8").trim();
-  } catch (cause) {
-    throw new ConfigError(`token "${id}": ${file} cannot be read; create it, or correct the path`, { cause });
-  }
 }

@@ -3,7 +3,7 @@ import { type Below, commandsWithin, type Effects, type FileAccess, noEffects, u
 import { gitOptions, runGit, runsWithoutFiles } from "./git.ts";
 import { interpret, interpreter } from "./interpreters.ts";
 import type { SimpleCommand, Word } from "./line.ts";
-import { dangersOf, type Operand, type Option, type OptionReader, optionReader } from "./options.ts";
+import { dangersOf, each, type Operand, type Option, type OptionReader, optionReader } from "./options.ts";
 import { runPackages } from "./packages.ts";
 import { changesShell, type Program, programs } from "./programs.ts";
 import { isTameAwk, isTameSed } from "./scripts.ts";
@@ -87,50 +87,23 @@ type Run = (words: readonly Word[], effects: Effects) => void;
 
 const special = new Map<string, Run>(
   Object.entries<Run>({
+    ...each(
+      "npx pnpx bunx uvx pipx eval trap split csplit ed emacs ex expect gdb nano nvim script su vi view vim",
+      runAnything,
+    ),
+    ...each("cc clang clang++ g++ gcc", runCompiler),
+    ...each("awk gawk mawk nawk", runAwk),
+    ...each("sed gsed", runSed),
+    ...each("docker podman", runDocker),
+    ...each(". source", runScript),
     find: runFind,
     git: runGit,
     tar: runTar,
-    sed: runSed,
-    gsed: runSed,
-    awk: runAwk,
-    gawk: runAwk,
-    mawk: runAwk,
-    nawk: runAwk,
-    cc: runCompiler,
-    clang: runCompiler,
-    "clang++": runCompiler,
-    "g++": runCompiler,
-    gcc: runCompiler,
     dd: runDd,
     deno: runDeno,
-    docker: runDocker,
-    podman: runDocker,
     npm: (words, effects) => runPackages("npm", words, effects),
     pnpm: (words, effects) => runPackages("pnpm", words, effects),
     bun: (words, effects) => runPackages("bun", words, effects),
-    npx: runAnything,
-    pnpx: runAnything,
-    bunx: runAnything,
-    uvx: runAnything,
-    pipx: runAnything,
-    ".": runScript,
-    source: runScript,
-    eval: runAnything,
-    trap: runAnything,
-    split: runAnything,
-    csplit: runAnything,
-    ed: runAnything,
-    emacs: runAnything,
-    ex: runAnything,
-    expect: runAnything,
-    gdb: runAnything,
-    nano: runAnything,
-    nvim: runAnything,
-    script: runAnything,
-    su: runAnything,
-    vi: runAnything,
-    view: runAnything,
-    vim: runAnything,
   }),
 );
 

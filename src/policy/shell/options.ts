@@ -10,6 +10,10 @@ export type Meaning = "flag" | "maybe" | "text" | "data" | "look" | "read" | "wr
 /** The options of a program by effect, each list in one string: `-o --output`. */
 export type OptionTable = Partial<Record<Meaning, string>>;
 
+/** Gives several programs the same entry of a table. */
+export const each = <Entry>(names: string, entry: Entry): Record<string, Entry> =>
+  Object.fromEntries(names.split(" ").map((name) => [name, entry]));
+
 /** A word that is an option, with its value if it has one. */
 export interface Option {
   /** The canonical name: an abbreviated long option is written in full. */

@@ -1,4 +1,4 @@
-import type { OptionTable } from "./options.ts";
+import { each, type OptionTable } from "./options.ts";
 
 /** The kinds of operands of a program. */
 export type Operands =
@@ -78,10 +78,13 @@ const grepWalks: Walks = { ...rgrepWalks, with: "-r -R --recursive --dereference
 export const programs: ReadonlyMap<string, Program> = new Map(
   Object.entries<Program>({
     // Programs that only print.
-    ":": { operands: "text", free: true },
-    arch: { operands: "text", free: true },
-    basename: { operands: "text", free: true },
-    dirname: { operands: "text", free: true },
+    ...each<Program>(
+      ": arch basename dirname echo exit expr false groups id kill nproc ps pwd seq sleep tr true type uname uptime which whoami",
+      {
+        operands: "text",
+        free: true,
+      },
+    ),
     date: {
       operands: "text",
       flag: "-u --utc --universal --debug -R --rfc-email --help --version",
@@ -91,26 +94,7 @@ export const programs: ReadonlyMap<string, Program> = new Map(
       run: "-s --set",
       text: "-d --date",
     },
-    echo: { operands: "text", free: true },
-    exit: { operands: "text", free: true },
-    expr: { operands: "text", free: true },
-    false: { operands: "text", free: true },
-    groups: { operands: "text", free: true },
-    id: { operands: "text", free: true },
-    kill: { operands: "text", free: true },
-    nproc: { operands: "text", free: true },
     printf: { operands: "text", free: true, run: "-v" },
-    ps: { operands: "text", free: true },
-    pwd: { operands: "text", free: true },
-    seq: { operands: "text", free: true },
-    sleep: { operands: "text", free: true },
-    tr: { operands: "text", free: true },
-    true: { operands: "text", free: true },
-    type: { operands: "text", free: true },
-    uname: { operands: "text", free: true },
-    uptime: { operands: "text", free: true },
-    which: { operands: "text", free: true },
-    whoami: { operands: "text", free: true },
 
     // Programs that look at names and kinds.
     "[": { operands: "look", free: true, run: "-v -R" },
@@ -227,11 +211,11 @@ export const programs: ReadonlyMap<string, Program> = new Map(
       flag: "-i -z --header --check-order --nocheck-order --ignore-case --zero-terminated --help --version",
       text: "-t -1 -2 -j -o -e -a -v",
     },
-    md5sum: {
+    ...each<Program>("md5sum sha1sum sha256sum sha512sum", {
       operands: "read",
       flag: "-b -t -z --binary --text --tag --zero --ignore-missing --quiet --status --strict -w --warn --help --version",
       run: "-c --check",
-    },
+    }),
     nl: {
       operands: "read",
       flag: "-p --no-renumber --help --version",
@@ -245,21 +229,6 @@ export const programs: ReadonlyMap<string, Program> = new Map(
     },
     paste: { operands: "read", flag: "-s -z --serial --zero-terminated --help --version", text: "-d --delimiters" },
     rev: { operands: "read", flag: "-0 -h -V --zero --help --version" },
-    sha1sum: {
-      operands: "read",
-      flag: "-b -t -z --binary --text --tag --zero --ignore-missing --quiet --status --strict -w --warn --help --version",
-      run: "-c --check",
-    },
-    sha256sum: {
-      operands: "read",
-      flag: "-b -t -z --binary --text --tag --zero --ignore-missing --quiet --status --strict -w --warn --help --version",
-      run: "-c --check",
-    },
-    sha512sum: {
-      operands: "read",
-      flag: "-b -t -z --binary --text --tag --zero --ignore-missing --quiet --status --strict -w --warn --help --version",
-      run: "-c --check",
-    },
     strings: {
       operands: "read",
       flag: "-a -f -o -w -d -1 -v --all --data --print-file-name --include-all-whitespace --help --version",
@@ -279,9 +248,7 @@ export const programs: ReadonlyMap<string, Program> = new Map(
       text: "--total",
       run: "--files0-from",
     },
-    egrep: grep(),
-    fgrep: grep(),
-    grep: grep(),
+    ...each("egrep fgrep grep", grep()),
     rgrep: { ...grep(), walks: rgrepWalks },
     jq: {
       operands: "pattern",
@@ -387,18 +354,12 @@ export const programs: ReadonlyMap<string, Program> = new Map(
       operands: "rewrite",
       flag: "-c -f -k -q -s -v -t --stdout --keep --force --quiet --verbose --test -h -V --help --version",
     },
-    gunzip: {
+    ...each<Program>("gunzip gzip", {
       operands: "rewrite",
       flag: "-c -d -f -k -l -n -N -q -r -t -v -1 --stdout --to-stdout --decompress --uncompress --force --keep --list --no-name --name --quiet --recursive --test --verbose --fast --best --rsyncable --synchronous -h -V --help --version",
       text: "-S --suffix",
       walks: { with: "-r --recursive" },
-    },
-    gzip: {
-      operands: "rewrite",
-      flag: "-c -d -f -k -l -n -N -q -r -t -v -1 --stdout --to-stdout --decompress --uncompress --force --keep --list --no-name --name --quiet --recursive --test --verbose --fast --best --rsyncable --synchronous -h -V --help --version",
-      text: "-S --suffix",
-      walks: { with: "-r --recursive" },
-    },
+    }),
     install: {
       operands: "copy",
       flag: "-b -c -C -d -p -s -T -v -Z --compare --directory --preserve-timestamps --strip --no-target-directory --verbose --debug --help --version",

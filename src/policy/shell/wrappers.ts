@@ -1,6 +1,6 @@
 import { type Effects, usesIn } from "./effects.ts";
 import type { Word } from "./line.ts";
-import { dangersOf, type OptionTable, optionReader } from "./options.ts";
+import { dangersOf, each, type OptionTable, optionReader } from "./options.ts";
 import { isHarmlessVariable } from "./programs.ts";
 
 /** A program that runs the words after its own. */
@@ -19,8 +19,11 @@ const elsewhere = "it runs the command in other surroundings";
 /** Wrappers by name. All are strict, and end their options at the first operand. */
 const wrappers: ReadonlyMap<string, Wrapper> = new Map(
   Object.entries<Wrapper>({
-    builtin: {},
-    busybox: {},
+    ...each<Wrapper>(
+      "builtin busybox chpst dbus-run-session eatmydata fakeroot linux32 linux64 nohup numactl prlimit setpriv toybox unbuffer valgrind",
+      {},
+    ),
+    ...each<Wrapper>("firejail nsenter systemd-run torsocks unshare", { danger: elsewhere }),
     chroot: { skip: 1, danger: elsewhere },
     chrt: { skip: 1, flag: "-b -f -i -o -r" },
     command: { flag: "-p" },
@@ -34,41 +37,26 @@ const wrappers: ReadonlyMap<string, Wrapper> = new Map(
     },
     exec: { flag: "-c -l", text: "-a" },
     caffeinate: { flag: "-d -i -m -s -u", text: "-t -w" },
-    chpst: {},
     cpulimit: { text: "-l -p -e -P", flag: "-z -i -v" },
-    "dbus-run-session": {},
-    eatmydata: {},
     entr: { flag: "-c -d -n -p -r -s -z -a", danger: fromInput },
-    fakeroot: {},
-    faketime: { skip: 1 },
-    firejail: { danger: elsewhere },
     flock: {
       skip: 1,
       flag: "-n -s -x -e -o --nonblock --shared --exclusive",
       text: "-w -E --timeout",
       line: "-c --command",
     },
-    linux32: {},
-    linux64: {},
     ionice: { text: "-c -n --class --classdata", flag: "-t --ignore" },
     ltrace: { flag: "-f -c", text: "-e -s" },
     nice: { text: "-n --adjustment" },
-    nohup: {},
-    nsenter: { danger: elsewhere },
-    numactl: {},
     parallel: { danger: fromInput },
     pkexec: { text: "--user", danger: elsewhere },
-    prlimit: {},
-    proxychains: { flag: "-q", text: "-f", danger: elsewhere },
-    proxychains4: { flag: "-q", text: "-f", danger: elsewhere },
+    ...each<Wrapper>("proxychains proxychains4", { flag: "-q", text: "-f", danger: elsewhere }),
     runuser: { text: "-u", danger: elsewhere },
-    setarch: { skip: 1 },
-    setpriv: {},
+    ...each<Wrapper>("faketime setarch", { skip: 1 }),
     setsid: { flag: "-c -f -w --ctty --fork --wait" },
     stdbuf: { text: "-i -o -e --input --output --error" },
     strace: { flag: "-f -c -t -tt -T -q -y", text: "-e -s -p", write: "-o --output" },
     sudo: { variables: true, flag: "-n -E -H -b -k -S --non-interactive", text: "-u -g --user --group -p --prompt" },
-    "systemd-run": { danger: elsewhere },
     taskset: { skip: 1, flag: "-c --cpu-list" },
     time: { flag: "-p -v -a -q --verbose --portability --append --quiet", text: "-f --format", write: "-o --output" },
     timeout: {
@@ -76,11 +64,6 @@ const wrappers: ReadonlyMap<string, Wrapper> = new Map(
       flag: "-v --verbose --foreground --preserve-status",
       text: "-s --signal -k --kill-after",
     },
-    torsocks: { danger: elsewhere },
-    toybox: {},
-    unbuffer: {},
-    unshare: { danger: elsewhere },
-    valgrind: {},
     watch: { text: "-n --interval", flag: "-d -t -g -c -e -b -p", danger: "it gives the command to a shell" },
     xargs: {
       flag: "-0 -r -t -p -x --null --no-run-if-empty --verbose --exit",
