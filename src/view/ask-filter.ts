@@ -15,18 +15,13 @@ export function filterCalls<T>(
   of: { requests(call: T): readonly PermissionRequest[]; isOpen(call: T): boolean; nameOf(sessionId: string): string },
 ): T[][] {
   const terms = termsOf(filter);
-  const groups = new Map<unknown, T[]>();
-  for (const call of calls) {
-    const requests = of.requests(call);
-    const texts = terms.length === 0 ? undefined : textsOf(requests, of.nameOf);
-    if (texts && !terms.every(([key, value]) => texts[key]?.includes(value))) continue;
-    // An outcome is shown for itself.
-    const key = of.isOpen(call) ? equalityKey(requests) : call;
-    const group = groups.get(key);
-    if (group === undefined) groups.set(key, [call]);
-    else group.push(call);
-  }
-  return [...groups.values()];
+  const isFound = (call: T) => {
+    const texts = terms.length === 0 ? undefined : textsOf(of.requests(call), of.nameOf);
+    return texts === undefined || terms.every(([key, value]) => texts[key]?.includes(value));
+  };
+  // An outcome is shown for itself.
+  const keyOf = (call: T): unknown => (of.isOpen(call) ? equalityKey(of.requests(call)) : call);
+  return [...Map.groupBy(calls.filter(isFound), keyOf).values()];
 }
 
 function termsOf(filter: string): FilterTerm[] {

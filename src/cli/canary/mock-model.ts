@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { once } from "node:events";
-import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
+import { createServer, type ServerResponse } from "node:http";
+import { json } from "node:stream/consumers";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { isObject } from "../../core/json.ts";
 
@@ -38,7 +39,7 @@ export async function startMockModel(protocol: ModelProtocol, next: NextUse): Pr
   const server = createServer(async (request, response) => {
     if (request.method !== "POST" || request.url?.includes("count_tokens")) return void response.writeHead(404).end();
     const { read, reply } = protocols[protocol];
-    const body = read(await readJson(request));
+    const body = read((await json(request)) as JsonObject);
     response.writeHead(200, { "content-type": "text/event-stream" });
     reply(response, body, randomUUID(), next(body));
     response.end();
@@ -162,9 +163,3 @@ function replyGemini(...[response, , id, use]: Parameters<Reply>): void {
 
 const objectsIn = (value: JsonValue | undefined): JsonObject[] =>
   (Array.isArray(value) ? value : []).filter((item) => isObject(item));
-
-async function readJson(request: IncomingMessage): Promise<JsonObject> {
-  const pieces: Buffer[] = [];
-  for await (const piece of request) pieces.push(piece);
-  return JSON.parse(Buffer.concat(pieces).toString());
-}

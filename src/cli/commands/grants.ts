@@ -45,9 +45,8 @@ export function defineGrants(command: Command, context: CliContext): void {
 }
 
 async function suspendedGrants(server: ServerConnection): Promise<string[]> {
-  const ids: string[] = [];
-  for await (const { id, suspended } of eachGrant(server, {})) if (suspended > 0) ids.push(id);
-  return ids;
+  const grants = await Array.fromAsync(eachGrant(server, {}));
+  return grants.flatMap(({ id, suspended }) => (suspended > 0 ? id : []));
 }
 
 interface GrantsOptions {

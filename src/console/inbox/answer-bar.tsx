@@ -330,14 +330,7 @@ interface OfferChoice {
 }
 
 function choicesOf(offers: readonly Offer[]): OfferChoice[] {
-  const choices = new Map<string, OfferChoice>();
-  for (const offer of offers) {
-    const words = matchWords(offer);
-    const choice = choices.get(words) ?? { words, offers: [] };
-    choices.set(words, choice);
-    choice.offers.push(offer);
-  }
-  return [...choices.values()];
+  return [...Map.groupBy(offers, matchWords)].map(([words, alike]) => ({ words, offers: alike }));
 }
 
 function matchWords({ match, also }: Offer): string {

@@ -1,6 +1,5 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
-import type { SuggestedRule } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { inertMs, repetitionWords } from "../../view/asks.ts";
 import { behalfWords, needWords, voteWords } from "../../view/need.ts";
@@ -14,6 +13,7 @@ import type { SessionNames } from "../parts/session-names.ts";
 import { isApproved, settledText } from "../parts/settled.ts";
 import { shortId } from "../parts/short-id.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
+import { useLoaded } from "../shell/load.ts";
 import { useNow } from "../shell/now.ts";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
@@ -135,7 +135,7 @@ function Approval({
         }}
       />
       <AskReasons asks={all} />
-      {open !== undefined && <SuggestedRuleNote permissionId={open.id} connection={connection} />}
+      {open !== undefined && <SuggestedRuleNote key={open.id} permissionId={open.id} connection={connection} />}
       <AskIds request={request} />
       {open === undefined ? (
         <Settlement group={group} />
@@ -294,21 +294,13 @@ function useArmed(key: string): boolean {
 
 /** The rule that would have answered a request which people approved again and again; nothing for any other. */
 function SuggestedRuleNote({ permissionId, connection }: { permissionId: string; connection: ConsoleConnection }) {
-  const found = useSignal<SuggestedRule | undefined>(undefined);
-  useEffect(() => {
-    const left = new AbortController();
-    found.value = undefined;
-    connection.permissions.suggestRules({ permissionId }, { signal: left.signal }).then(
-      ({ rules }) => {
-        found.value = rules[0];
-      },
-      // Without it the card has all that an answer needs.
-      () => undefined,
-    );
-    return () => left.abort();
-  }, [permissionId]);
-  if (found.value === undefined) return null;
-  const { approvals, days, toml } = found.value;
+  // Without it the card has all that an answer needs.
+  const { value: found } = useLoaded(
+    async (signal) => (await connection.permissions.suggestRules({ permissionId }, { signal })).rules[0],
+    [permissionId],
+  );
+  if (found === undefined) return null;
+  const { approvals, days, toml } = found;
   return (
     <details class="block">
       <summary>

@@ -91,14 +91,7 @@ export function createAskList(): AskList {
 
 /** Groups asks by call, oldest first. */
 export function groupByCall(asks: readonly InboxAsk[]): readonly AskGroup[] {
-  const groups = new Map<string, InboxAsk[]>();
-  for (const ask of asks) {
-    const key = callKeyOf(ask.request);
-    const group = groups.get(key);
-    if (group === undefined) groups.set(key, [ask]);
-    else group.push(ask);
-  }
-  return [...groups.values()].map((members) => ({
+  return [...Map.groupBy(asks, ({ request }) => callKeyOf(request)).values()].map((members) => ({
     id: members[0]?.request.id ?? "",
     asks: members,
     open: members.filter(({ settled }) => settled === undefined).map(({ request }) => request),

@@ -11,7 +11,7 @@ import { capitalized, hiddenWords } from "../../view/words.ts";
 import { DiffView } from "../parts/diff-view.tsx";
 import { LongText } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
-import { failureText, useLoaded } from "../shell/load.ts";
+import { useAttempt, useLoaded } from "../shell/load.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 
 /** The properties of a part of a request. */
@@ -179,16 +179,13 @@ function Diff({
   onWhole,
 }: Omit<PartProps, "onUnread"> & { preview: Preview; sessionId: string }) {
   const whole = useSignal(url === "" ? diff : undefined);
-  const problem = useSignal("");
-  const load = async () => {
-    try {
+  const { failure, attempt } = useAttempt();
+  const load = () =>
+    attempt(async () => {
       const bytes = await readWhole(connection, { sessionId, output: url }, maxChangeBytes);
       if (bytes.length >= maxChangeBytes) throw new Error("It is too large for this page.");
       whole.value = new TextDecoder().decode(bytes);
-    } catch (error) {
-      problem.value = failureText(error);
-    }
-  };
+    });
   return (
     <>
       <DiffView
@@ -199,7 +196,7 @@ function Diff({
         load={() => void load()}
         onWhole={onWhole}
       />
-      {problem.value !== "" && <p class="problem">{problem}</p>}
+      {failure !== "" && <p class="problem">{failure}</p>}
     </>
   );
 }
@@ -208,17 +205,11 @@ function Diff({
 function Call({ request, shown, ...props }: PartProps & { request: PermissionRequest; shown: readonly string[] }) {
   const { connection, isOpen, onUnread } = props;
   const whole = useSignal(request);
-  const problem = useSignal("");
-  const load = () => {
-    withWholeInput(connection, request).then(
-      (loaded) => {
-        whole.value = loaded;
-      },
-      (error: unknown) => {
-        problem.value = failureText(error);
-      },
-    );
-  };
+  const { failure, attempt } = useAttempt();
+  const load = () =>
+    void attempt(async () => {
+      whole.value = await withWholeInput(connection, request);
+    });
   const lines = viewLines(whole.value).filter((line) => !shown.some((command) => isCommand(line, command)));
   // The whole input may have another order than its beginning.
   const keys = lines.map(({ kind, name, text }) => (kind === "input" ? `input ${name}` : `${kind} ${name} ${text}`));
@@ -236,7 +227,7 @@ function Call({ request, shown, ...props }: PartProps & { request: PermissionReq
           </div>
         ))}
       </dl>
-      {problem.value !== "" && <p class="problem">{problem}</p>}
+      {failure !== "" && <p class="problem">{failure}</p>}
     </section>
   );
 }

@@ -5,7 +5,7 @@ import type { AskFeed } from "../inbox/ask-feed.ts";
 import { PermissionMark } from "../inbox/permission-mark.tsx";
 import { CopyCommand } from "../parts/copy-command.tsx";
 import { visibleText } from "../parts/visible-text.ts";
-import { failureText, useLoaded } from "../shell/load.ts";
+import { useAttempt, useLoaded } from "../shell/load.ts";
 import { Empty, type PageProps, ProblemText } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
 
@@ -139,15 +139,8 @@ function Revoke({
   onRevoked: () => void;
 }) {
   const isConfirming = useSignal(false);
-  const problem = useSignal("");
-  const revoke = async () => {
-    try {
-      await connection.permissions.revokeGrant({ grantId });
-      onRevoked();
-    } catch (error) {
-      problem.value = failureText(error);
-    }
-  };
+  const { failure, attempt } = useAttempt();
+  const revoke = () => attempt(() => connection.permissions.revokeGrant({ grantId }).then(onRevoked));
   return (
     <>
       <div class="actions">
@@ -168,7 +161,7 @@ function Revoke({
         <CopyCommand words={["grants", "revoke", grantId]} />
       </div>
       {isConfirming.value && <p class="hint">No new call can use it. Running calls continue.</p>}
-      <ProblemText text={problem.value} />
+      <ProblemText text={failure} />
     </>
   );
 }

@@ -14,7 +14,8 @@ import { capitalized } from "../../view/words.ts";
 import type { AskFeed } from "../inbox/ask-feed.ts";
 import { Pre } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
-import { Empty } from "../shell/page.tsx";
+import { useAttempt } from "../shell/load.ts";
+import { Empty, ProblemText } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { OutputView } from "./output-view.tsx";
@@ -157,15 +158,13 @@ function Cancel({
   sessionId: string;
   callId: string;
 }) {
-  const problem = useSignal("");
+  const { failure, attempt } = useAttempt();
   const isSending = useSignal(false);
   const { server, may, tools } = connection;
   if (!may("admin") && !(may("caller") && owner === server.principal)) return null;
   const cancel = async () => {
     isSending.value = true;
-    await tools.cancelTool({ sessionId, callId }).catch((error: unknown) => {
-      problem.value = ConnectError.from(error).rawMessage;
-    });
+    await attempt(() => tools.cancelTool({ sessionId, callId }));
     isSending.value = false;
   };
   return (
@@ -173,9 +172,7 @@ function Cancel({
       <button type="button" class="danger" disabled={isSending} onClick={() => void cancel()}>
         Cancel this call
       </button>
-      <p class="problem" role="alert">
-        {problem}
-      </p>
+      <ProblemText text={failure} />
     </div>
   );
 }

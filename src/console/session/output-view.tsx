@@ -146,12 +146,22 @@ function OutputLine({ line, hit }: { line: AnsiLine; hit: "current" | "yes" | un
   return (
     <div class="output-line" data-hit={hit}>
       {line.map((span, place) => (
-        <span key={place} class={span.look}>
+        <span key={place} class={span.look} style={coloursOf(span.look)}>
           {span.text}
         </span>
       ))}
     </div>
   );
+}
+
+/** The colours that a look names: those of `fg-N` and `bg-N`. */
+function coloursOf(look: string) {
+  const [, ink] = /\bfg-(\d+)/.exec(look) ?? [];
+  const [, paper] = /\bbg-(\d+)/.exec(look) ?? [];
+  return {
+    color: ink && `var(--ansi-${Number(ink) % 8})`,
+    background: paper && `color-mix(in srgb, var(--ansi-${Number(paper) % 8}) 22%, transparent)`,
+  };
 }
 
 /** The buttons that load other pages of an output that is not loaded whole. */

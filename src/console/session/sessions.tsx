@@ -7,6 +7,7 @@ import { durationOf, momentOf } from "../../view/quantities.ts";
 import { requesterWords } from "../../view/requester.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
 import { visibleText } from "../parts/visible-text.ts";
+import { useAttempt, useLoaded } from "../shell/load.ts";
 import { useNow } from "../shell/now.ts";
 import { Empty, type PageProps, ProblemText } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
@@ -120,18 +121,10 @@ function SessionRow({ session, isWaiting }: { session: Session; isWaiting: boole
 function SessionView({ sessionId, callId, connection, feed: asks }: PageProps & { sessionId: string; callId: string }) {
   const feed = useMemo(() => createSessionFeed(connection, sessionId), [connection, sessionId]);
   useEffect(() => feed.close, [feed]);
-  const session = useSignal<Session | undefined>(undefined);
-  const problem = useSignal("");
-  useEffect(() => {
-    connection.sessions.getSession({ sessionId }).then(
-      (answer) => {
-        session.value = answer.session;
-      },
-      (error: unknown) => {
-        problem.value = ConnectError.from(error).rawMessage;
-      },
-    );
-  }, [sessionId]);
+  const { value: session, problem } = useLoaded(
+    async (signal) => (await connection.sessions.getSession({ sessionId }, { signal })).session,
+    [sessionId],
+  );
 
   const filter = useSignal("");
   const isFollowing = useSignal(true);
@@ -142,7 +135,7 @@ function SessionView({ sessionId, callId, connection, feed: asks }: PageProps & 
       `${tool} ${title} ${state}`.toLowerCase().includes(wanted),
     );
   });
-  if (problem.value !== "") {
+  if (problem !== "") {
     return (
       <Empty title="This session cannot be shown">
         {problem} <a href="#/sessions">Go to the sessions</a>
@@ -157,12 +150,10 @@ function SessionView({ sessionId, callId, connection, feed: asks }: PageProps & 
             ← Sessions
           </a>
           <h1>
-            <bdi>{visibleText(session.value?.title || sessionId)}</bdi>
+            <bdi>{visibleText(session?.title || sessionId)}</bdi>
           </h1>
-          <Facts session={session.value} count={feed.calls.value.length} liveness={feed.liveness.value} />
-          {connection.may("approver", "admin") && session.value && (
-            <StopControl session={session.value} connection={connection} />
-          )}
+          <Facts session={session} count={feed.calls.value.length} liveness={feed.liveness.value} />
+          {connection.may("approver", "admin") && session && <StopControl session={session} connection={connection} />}
           <input
             type="search"
             class="filter"
@@ -195,7 +186,7 @@ function SessionView({ sessionId, callId, connection, feed: asks }: PageProps & 
             key={callId}
             sessionId={sessionId}
             callId={callId}
-            owner={session.value?.owner ?? ""}
+            owner={session?.owner ?? ""}
             connection={connection}
             feed={feed}
             asks={asks}
@@ -283,16 +274,8 @@ function StopControl({
   const stops = useSignal<readonly StopRecord[]>([]);
   const reach = useSignal<Reach>("session");
   const isAsked = useSignal(false);
-  const problem = useSignal("");
+  const { failure, attempt } = useAttempt();
 
-  const attempt = async (work: () => Promise<unknown>) => {
-    problem.value = "";
-    try {
-      await work();
-    } catch (error) {
-      problem.value = ConnectError.from(error).rawMessage;
-    }
-  };
   const refresh = async () => {
     stops.value = (await operator.listStops({})).stops;
   };
@@ -373,7 +356,7 @@ function StopControl({
           Stop…
         </button>
       )}
-      <ProblemText text={problem.value} />
+      <ProblemText text={failure} />
     </>
   );
 }

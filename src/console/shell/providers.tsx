@@ -1,40 +1,31 @@
-import { useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useAttempt, useLoaded } from "./load.ts";
 import { flowKey } from "./sign-in.ts";
 
 /** The buttons with which a person signs in at an identity provider; none if the service has no provider. */
 export function Providers() {
-  const names = useSignal<readonly string[]>([]);
-  const problem = useSignal("");
-  useEffect(() => {
-    request("ListSignInProviders", {}).then(
-      ({ names: found = [] }) => {
-        names.value = found;
-      },
-      () => undefined,
-    );
-  }, []);
-  const begin = async (provider: string) => {
-    try {
+  const { value: names = [] } = useLoaded<readonly string[]>(
+    async () => (await request("ListSignInProviders", {})).names,
+    [],
+  );
+  const { failure, attempt } = useAttempt();
+  const begin = (provider: string) =>
+    attempt(async () => {
       const redirectUri = `${location.origin}/auth/callback/${encodeURIComponent(provider)}`;
       const { url, flow } = await request("BeginSignIn", { provider, redirectUri });
       // This tab alone finishes the flow, and shows what it was opened for.
       sessionStorage.setItem(flowKey, JSON.stringify({ provider, flow, hash: location.hash }));
       location.assign(url);
-    } catch (error) {
-      problem.value = error instanceof Error ? error.message : String(error);
-    }
-  };
+    });
   return (
     <>
-      {names.value.map((name) => (
+      {names.map((name) => (
         <p key={name}>
           <button type="button" class="primary" onClick={() => void begin(name)}>
             Sign in at {name}
           </button>
         </p>
       ))}
-      {problem.value !== "" && <p role="alert">{problem.value}</p>}
+      {failure !== "" && <p role="alert">{failure}</p>}
     </>
   );
 }

@@ -201,6 +201,7 @@ const layer = z.enum([
   "engine",
   "agent_limits",
   "workspace",
+  "preset",
 ]);
 const decision = z.object({
   permission: z.string(),

@@ -5,11 +5,16 @@ import { Ajv2020 } from "ajv/dist/2020.js";
 import { expect, test } from "vitest";
 import type * as z from "zod";
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
-import { PermissionSettledSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  PermissionAction,
+  PermissionLayer,
+  PermissionSettledSchema,
+} from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   PermissionReply,
   PermissionRequestSchema,
   PermissionToolContextSchema,
+  RiskKind,
   ToolEffects,
   ToolErrorReason,
   ToolPartSchema,
@@ -135,12 +140,22 @@ test.each<[DescMessage, z.ZodObject]>([
 });
 
 test("the schemas use the contract's names of replies, reasons, effects and events", () => {
-  const words = (values: object) => Object.keys(values).map((word) => word.toLowerCase());
-  expect(["unspecified", ...schemas.permissionReplySchema.options]).toEqual(words(PermissionReply));
-  expect(schemas.toolStateErrorSchema.shape.reason.unwrap().options).toEqual(words(ToolErrorReason));
-  expect(schemas.toolStateErrorSchema.shape.effects.unwrap().options).toEqual(words(ToolEffects));
+  expect(["unspecified", ...schemas.permissionReplySchema.options]).toEqual(wordsOf(PermissionReply));
+  expect(schemas.toolStateErrorSchema.shape.reason.unwrap().options).toEqual(wordsOf(ToolErrorReason));
+  expect(schemas.toolStateErrorSchema.shape.effects.unwrap().options).toEqual(wordsOf(ToolEffects));
+  const lists = files.flatMap((file) => enumsIn(JSON.parse(readFileSync(join(folder, file), "utf8"))));
+  for (const words of [PermissionLayer, RiskKind, PermissionAction].map(wordsOf)) expect(lists).toContainEqual(words);
   const types = schemas.sessionEventSchema.options.map(({ shape }) => shape.type.value);
   expect(types).toEqual(SessionEventSchema.oneofs[0]?.fields.map(({ name }) => eventType(name)));
 });
+
+const wordsOf = (values: object) => Object.keys(values).map((word) => word.toLowerCase());
+
+/** Finds the lists of words in a schema. */
+function enumsIn(value: unknown): unknown[] {
+  if (typeof value !== "object" || value === null) return [];
+  const own = "enum" in value ? [value.enum] : [];
+  return [...own, ...Object.values(value).flatMap(enumsIn)];
+}
 
 const capital = (word: string) => word.slice(0, 1).toUpperCase() + word.slice(1);
