@@ -234,16 +234,20 @@ const maxNameBytes = 64 * 1024 * 1024;
 
 async function readNames(output: AsyncIterable<Buffer>, maxNames: number): Promise<FoundNames> {
   const found: FoundNames = { names: [], tips: [] };
-  let rest = Buffer.alloc(0);
+  let rest: Buffer[] = [];
   let into = found.tips;
   let size = 0;
   for await (const chunk of output) {
     size += chunk.length;
     if (size > maxNameBytes) throw new TooManyNames(`names of more than ${maxNameBytes / 1024 ** 2} MiB`);
-    const bytes = Buffer.concat([rest, chunk]);
-    const end = bytes.lastIndexOf(0);
-    rest = bytes.subarray(end + 1);
-    for (const entry of end === -1 ? [] : bytes.toString("utf8", 0, end).split("\0")) {
+    const end = chunk.lastIndexOf(0);
+    if (end === -1) {
+      rest.push(chunk);
+      continue;
+    }
+    const names = Buffer.concat([...rest, chunk.subarray(0, end)]).toString();
+    rest = [chunk.subarray(end + 1)];
+    for (const entry of names.split("\0")) {
       if (entry !== "") into.push(entry);
       else into = found.names;
     }

@@ -125,6 +125,7 @@ test("a history whose names are too long is not known, and takes little memory",
   const { top } = newRepository();
   const endless = "printf '\\0'; head -c 100000000 /dev/zero | tr '\\0' x";
   const confine: Sandbox["confine"] = (_, place) => sandbox.confine(["/bin/sh", "-c", endless], place);
-  const names = await createGitHistory({ sandbox: { confine }, env: () => environmentOf({}) }).namesOf(top);
+  const options = { sandbox: { confine }, env: () => environmentOf({}), maxWaitMs: 60_000 };
+  const names = await createGitHistory(options).namesOf(top);
   expect(names.problem("history")).toContain("names of more than 64 MiB");
 });
