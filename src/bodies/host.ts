@@ -15,6 +15,7 @@ import {
   type WorkerResult,
   type WorkerState,
 } from "../../gen/opencode/tool/v1/worker_pb.ts";
+import { jsonLength } from "../core/json.ts";
 import { ChangedAfterApproval, InvalidInput, InvalidOutput, ToolFailure } from "../tool/errors.ts";
 import type { Attachment, ChildResult, ToolContext, ToolResult } from "../tool/tool.ts";
 import type { WorkerMessage } from "./worker-connection.ts";
@@ -116,8 +117,7 @@ export async function answerBody<Body extends HostedBody>(
 
 /** Retains an answer, which the process may ask for again after it has lost its connection. */
 function keepAnswer(body: HostedBody, number: number, message: WorkerMessage): void {
-  const text = JSON.stringify(message, (_, value) => (typeof value === "bigint" ? String(value) : value));
-  body.answersLength += text.length;
+  body.answersLength += jsonLength(message);
   if (body.answersLength > maxAnswersLength)
     throw new ToolFailure(`The worker asked for answers of more than ${maxAnswersLength} characters in one call.`);
   body.answers.set(number, message);

@@ -34,3 +34,8 @@ export function isObject(value: unknown): value is Record<string, unknown>;
 export function isObject(value: unknown): boolean {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
+
+/** Returns the length of a value as JSON, also of a message with numbers of 64 bits. */
+export function jsonLength(value: object): number {
+  return JSON.stringify(value, (_, each) => (typeof each === "bigint" ? String(each) : each)).length;
+}

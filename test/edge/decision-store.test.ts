@@ -22,3 +22,18 @@ test("of more than 10,000 decisions the oldest is forgotten", async () => {
   expect(await memory.get("use 1")).toBeDefined();
   expect(await memory.get("use 10000")).toBeDefined();
 });
+
+test("decisions of one principal displace none of another one", async () => {
+  const memoryOf = createDecisionStore(() => 0);
+  await memoryOf("quiet").put("use", decision);
+  for (let i = 0; i <= 10_000; i++) await memoryOf("host").put(`use ${i}`, decision);
+  expect(await memoryOf("quiet").get("use")).toBeDefined();
+});
+
+test("decisions whose inputs are long together are forgotten, the oldest first", async () => {
+  const memory = createDecisionStore(() => 0)("host");
+  const long: UseDecision = { case: "begun", value: create(BegunSchema, { input: { text: "x".repeat(1_000_000) } }) };
+  for (let i = 0; i < 40; i++) await memory.put(`use ${i}`, long);
+  expect(await memory.get("use 6")).toBeUndefined();
+  expect(await memory.get("use 39")).toBeDefined();
+});

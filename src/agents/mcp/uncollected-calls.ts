@@ -1,5 +1,6 @@
+import { hash } from "node:crypto";
 import type { JsonObject } from "@bufbuild/protobuf";
-import { canonicalJson } from "../../core/json.ts";
+import { canonicalJson, jsonLength } from "../../core/json.ts";
 
 /** A call, and the request that made it. */
 export interface McpCall {
@@ -25,8 +26,9 @@ export interface UncollectedCalls {
 export const uncollectedMs = 30 * 60_000;
 /** Longest life of a call: older entries are of no use. */
 const maxAgeMs = 24 * 3_600_000 + uncollectedMs;
-/** Calls of one principal that are kept; the oldest leaves for a new one. */
+/** Calls of one principal that are kept, and the length of what they were made with; the oldest leaves for a new one. */
 const maxCount = 1_000;
+const maxLength = 32 * 1024 * 1024;
 
 /** Creates the collections, one for each principal. They are in memory: a restart forgets them, and an identical call is then a new one. */
 export function createUncollectedCalls(now: () => number = Date.now): (principalId: string) => UncollectedCalls {
@@ -40,13 +42,15 @@ export function createUncollectedCalls(now: () => number = Date.now): (principal
 
 function createCollection(now: () => number): UncollectedCalls {
   /** Oldest first. */
-  const calls = new Map<string, { call: McpCall; key: string; added: number }>();
+  const calls = new Map<string, { call: McpCall; key: string; length: number; added: number }>();
+  let total = 0;
   const idsByKey = new Map<string, Set<string>>();
 
   function remove(id: string): McpCall | undefined {
     const found = calls.get(id);
     if (found === undefined) return undefined;
     calls.delete(id);
+    total -= found.length;
     const ids = idsByKey.get(found.key);
     ids?.delete(id);
     if (ids?.size === 0) idsByKey.delete(found.key);
@@ -56,12 +60,14 @@ function createCollection(now: () => number): UncollectedCalls {
   return {
     add(call) {
       const [id, key] = [idOf(call.sessionId, call.callId), keyOf(call)];
+      const length = jsonLength(call);
       remove(id);
       for (const [oldest, { added }] of calls) {
-        if (calls.size < maxCount && now() - added < maxAgeMs) break;
+        if (calls.size < maxCount && total + length <= maxLength && now() - added < maxAgeMs) break;
         remove(oldest);
       }
-      calls.set(id, { call, key, added: now() });
+      calls.set(id, { call, key, length, added: now() });
+      total += length;
       idsByKey.set(key, (idsByKey.get(key) ?? new Set()).add(id));
     },
     take(request) {
@@ -74,4 +80,5 @@ function createCollection(now: () => number): UncollectedCalls {
 }
 
 const idOf = (sessionId: string, callId: string) => `${sessionId} ${callId}`;
-const keyOf = ({ sessionId, tool, input }: Omit<McpCall, "callId">) => `${sessionId} ${tool} ${canonicalJson(input)}`;
+const keyOf = ({ sessionId, tool, input }: Omit<McpCall, "callId">) =>
+  hash("sha256", `${sessionId} ${tool} ${canonicalJson(input)}`, "hex");

@@ -1,3 +1,4 @@
+import { hash } from "node:crypto";
 import type { Client } from "@connectrpc/connect";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { answerClaude, denyClaude, ownClaudeTool } from "../../agents/hooks/claude.ts";
@@ -10,6 +11,8 @@ import {
 } from "../../agents/hooks/delegate.ts";
 import { waitToolName } from "../../agents/mcp/open-call-result.ts";
 import { apiFailureText, reasonOf } from "../../agents/mcp/toolgate-api.ts";
+import { type BoundedMap, createBoundedMap } from "../../core/bounded-map.ts";
+import { jsonLength } from "../../core/json.ts";
 import { pagesOf } from "../../core/pages-of.ts";
 import { type Authenticate, checkRole, rolesFor } from "../api/access.ts";
 import {
@@ -117,23 +120,25 @@ function waitMs(timeout: string | null): number {
   return Number.isFinite(seconds) ? Math.max(seconds * 1_000 - 5_000, 1_000) : 1_000;
 }
 
-/** Maximum number of remembered decisions; the oldest is forgotten first, so that its result is not reported. */
-const maxDecisions = 10_000;
+/** Remembered decisions of one principal; the oldest is forgotten first, so that its result is not reported. */
+const maxDecisions = { maxCount: 10_000, maxLength: 32 * 1024 * 1024 };
 
 /**
  * Creates the memory of the decisions that this replica sent to hooks, separate for each principal. It ends with the process: calls
  * whose report comes later end NOT_REPORTED.
  */
 export function createDecisionStore(now: () => number = Date.now): (principalId: string) => DecisionMemory {
-  const decisions = new Map<string, { decision: UseDecision; at: number }>();
+  type Decided = { decision: UseDecision; at: number };
+  const principals = new Map<string, BoundedMap<Decided>>();
+  // A key may name the whole input of a use.
+  const keyOf = (key: string) => hash("sha256", key, "hex");
   return (principalId) => {
-    const keyOf = (key: string) => JSON.stringify([principalId, key]);
+    const decisions =
+      principals.get(principalId) ?? createBoundedMap<Decided>(maxDecisions, ({ decision }) => jsonLength(decision));
+    principals.set(principalId, decisions);
     return {
       async put(key, decision) {
-        decisions.delete(keyOf(key));
         decisions.set(keyOf(key), { decision, at: now() });
-        const oldest = decisions.size > maxDecisions ? decisions.keys().next().value : undefined;
-        if (oldest !== undefined) decisions.delete(oldest);
       },
       async get(key) {
         const found = decisions.get(keyOf(key));

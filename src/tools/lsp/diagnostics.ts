@@ -1,4 +1,6 @@
 import type { Diagnostic } from "vscode-languageserver-protocol";
+import { createBoundedMap } from "../../core/bounded-map.ts";
+import { jsonLength } from "../../core/json.ts";
 import { type OpenDocument, pathOfUri } from "./documents.ts";
 
 /** Time for which a push of the present version is awaited. */
@@ -27,13 +29,8 @@ export interface PushedDiagnostics {
 
 /** Creates an empty collection. */
 export function createPushedDiagnostics(): PushedDiagnostics {
-  const pushed = new Map<string, Pushed>();
+  const pushed = createBoundedMap<Pushed>({ maxCount: maxFiles, maxLength }, ({ length }) => length);
   const waiting = new Set<() => void>();
-  let total = 0;
-  function drop(path: string): void {
-    total -= pushed.get(path)?.length ?? 0;
-    pushed.delete(path);
-  }
   /** A push without a version counts for the version that was sent before it. */
   const find = ({ path, version }: OpenDocument) => {
     const found = pushed.get(path);
@@ -43,17 +40,11 @@ export function createPushedDiagnostics(): PushedDiagnostics {
     receive({ uri, version, diagnostics = [] }) {
       const path = pathOfUri(uri);
       if (path === undefined) return;
-      drop(path);
-      const length = JSON.stringify(diagnostics).length;
+      const length = jsonLength(diagnostics);
       pushed.set(path, { version: version ?? undefined, items: diagnostics, length });
-      total += length;
-      for (const oldest of pushed.keys()) {
-        if (pushed.size <= maxFiles && total <= maxLength) break;
-        drop(oldest);
-      }
       for (const wake of [...waiting]) wake();
     },
-    forget: drop,
+    forget: pushed.delete,
     async of(document, signal, ms = pushMs) {
       const { promise: late, resolve: stop } = Promise.withResolvers<"late">();
       const timer = setTimeout(stop, ms, "late");
