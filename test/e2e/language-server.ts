@@ -2,7 +2,7 @@
  * A language server for files `*.fake`, without dependencies: a service starts a copy of this file. A word is defined where
  * `def WORD` stands. What stands in the line of a hover or in the new name of a rename makes it misbehave.
  */
-import { chmodSync, closeSync, existsSync, fstatSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { chmodSync, existsSync, fstatSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createConnection } from "node:net";
 import { join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
@@ -182,7 +182,8 @@ async function hover(uri: string, { line }: Position): Promise<Answer> {
   if (text.includes("!flood")) for (;;) await flood();
   if (text.includes("!answers")) for (let id = 1_000_000; ; id += 500) await answers(id);
   if (text.includes("!closes")) {
-    closeSync(1);
+    // The end of the pair of sockets, which others hold open.
+    process.stdout.end();
     return "silence";
   }
   if (text.includes("!huge")) process.stdout.write("Content-Length: 900000000\r\n\r\n");
