@@ -102,52 +102,59 @@ async function waiting(): Promise<string | undefined> {
   return [...waitingNow().values()].at(-1);
 }
 
+/**
+ * Runs a command in the sandbox that waits, and changes something before. Another program of this machine may mount something
+ * meanwhile, after which no waiting sandbox fits: then it is tried again.
+ */
+async function runWaited(command: string, options: Parameters<typeof run>[1] = {}, change = () => {}, undo = () => {}) {
+  for (let tries = 1; ; tries += 1) {
+    undo();
+    const waited = await waiting();
+    change();
+    const result = await run(command, options);
+    if (result.ran === waited) return result;
+    expect(tries, "new sandboxes in a row, although one waited").toBeLessThan(5);
+  }
+}
+
 describe("the next command of a session", () => {
   test("runs in the sandbox that waited, as it would in a new one", async () => {
     const command = `printf '%s|' "$0" "$#" 'it'"'"'s'; pwd; cat; env | grep -v TOOLGATE_CALL | sort; ulimit -a; exit 7`;
     const first = await run(command);
-    const waited = await waiting();
-    const second = await run(command);
-    expect(second.ran).toBe(waited);
+    const second = await runWaited(command);
     expect(second.ran).not.toBe(first.ran);
     expect({ ...second, ran: "" }).toEqual({ ...first, ran: "" });
     expect(second.metadata).toMatchObject({ exit: 7 });
   });
 
   test("gets every character of its line", async () => {
-    const waited = await waiting();
     const text = Array.from({ length: 0x2ff }, (_, code) => String.fromCodePoint(code + 1)).join("");
-    const { ran, printed } = await run(`cat <<'toolgate-end'\n${text}🦊\ntoolgate-end`);
-    expect(ran).toBe(waited);
+    const { printed } = await runWaited(`cat <<'toolgate-end'\n${text}🦊\ntoolgate-end`);
     expect(printed).toBe(`${text}🦊\n`);
   });
 
   test("ends at its timeout, with all that it started", async () => {
-    const waited = await waiting();
-    const { ran, metadata } = await run("setsid sleep 1000 & sleep 1000", { timeout: 200 });
-    expect(ran).toBe(waited);
+    const { ran, metadata } = await runWaited("setsid sleep 1000 & sleep 1000", { timeout: 200 });
     expect(metadata).toMatchObject({ exit: null });
-    await vi.waitUntil(() => [...waitingNow().values()].every((one) => one !== waited), { timeout: 60_000 });
+    await vi.waitUntil(() => [...waitingNow().values()].every((one) => one !== ran), { timeout: 60_000 });
   });
 
   test("has its own variables, and can read none of an earlier command", async () => {
-    site.environment = { TOKEN: secret };
-    const waited = await waiting();
-    const same = await run("echo $TOKEN");
-    expect(same).toMatchObject({ ran: waited, printed: `${secret}\n` });
-    const next = await waiting();
-    site.environment = {};
-    const { ran, printed } = await run("cat /proc/*/environ; env");
-    expect(ran).toBe(next);
+    const withToken = () => {
+      site.environment = { TOKEN: secret };
+    };
+    const without = () => {
+      site.environment = {};
+    };
+    expect(await runWaited("echo $TOKEN", {}, withToken, withToken)).toMatchObject({ printed: `${secret}\n` });
+    const { printed } = await runWaited("cat /proc/*/environ; env", {}, without, withToken);
     expect(printed).not.toContain(secret);
   });
 
   test("has no file that rules hide, and makes no path that is protected", async () => {
-    const waited = await waiting();
-    const { ran, printed } = await run(
+    const { printed } = await runWaited(
       "cat a.env conf/b.env secrets/key; mkdir .vscode; echo x > .vscode/tasks.json; true",
     );
-    expect(ran).toBe(waited);
     expect(printed).not.toContain(secret);
     expect(readdirSync(site.directory).sort()).toEqual(["a.env", "conf", "public", "secrets"]);
   });
