@@ -202,14 +202,8 @@ async function runWorkerBody(
   const { id, send } = assignment;
   const body: HostedBody = {
     ...{ assignment: id, ctx, send, resolve, reject },
-    ...{
-      parts: new Map(),
-      blobs: new Map(),
-      received: new Map(),
-      answers: new Map(),
-      answersLength: 0,
-      hasResult: false,
-    },
+    ...{ parts: new Map(), blobs: new Map(), received: new Map(), answers: new Map() },
+    ...{ answersLength: 0, hasResult: false },
   };
   let hung: NodeJS.Timeout | undefined;
   const onLost = () => {

@@ -68,8 +68,10 @@ export async function startLastingProgram(
     detached: true,
     stdio: ["pipe", "pipe", "pipe", ...confined.descriptors],
   });
-  // Without a free descriptor it has no pipes, and reports that later.
-  child.on("error", () => void confined.release());
+  // Without a free descriptor it has no pipes, reports that later, and never closes.
+  child.on("error", () => {
+    if (!child.stdin) void confined.release();
+  });
   const ended = new AbortController();
   child.once("close", () => {
     ended.abort();

@@ -193,7 +193,7 @@ function createFailureCount(now: () => number) {
       times.push(now());
       return new RequestError(
         ErrorReason.UNAUTHENTICATED,
-        "the code is unknown, used or older than 10 minutes; get a new one from a signed-in browser (Add a device), `toolgate login --new-code`, or the terminal of `toolgate serve` after a restart",
+        "the code is unknown, used or older than 10 minutes, or the sign-in that made it has ended; get a new one from a signed-in browser (Add a device), `toolgate login --new-code`, or the terminal of `toolgate serve` after a restart",
       );
     },
   };

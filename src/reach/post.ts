@@ -1,8 +1,8 @@
 import { type LookupAddress, lookup } from "node:dns";
-import { type IncomingMessage, request as requestPlain } from "node:http";
+import { request as requestPlain } from "node:http";
 import { request as requestSecure } from "node:https";
 import type { LookupFunction } from "node:net";
-import { httpAnswer } from "../core/http-answer.ts";
+import { httpAnswer, httpText } from "../core/http-answer.ts";
 import { privateHost } from "../policy/address.ts";
 import type { ChannelAnswer } from "./ports.ts";
 
@@ -48,21 +48,10 @@ export async function post(
   });
   request.end(body);
   const response = await httpAnswer(request);
-  const read = maxAnswerBytes > 0 ? { text: await readAnswer(response, maxAnswerBytes) } : {};
+  const read = maxAnswerBytes > 0 ? { text: await httpText(response, maxAnswerBytes, "its answer is too long") } : {};
   response.destroy();
   const retryAfterMs = afterMs(response.headers["retry-after"]);
   return { status: response.statusCode ?? 0, ...read, ...(retryAfterMs !== undefined && { retryAfterMs }) };
-}
-
-async function readAnswer(response: IncomingMessage, maxBytes: number): Promise<string> {
-  const chunks: Buffer[] = [];
-  let size = 0;
-  for await (const chunk of response as AsyncIterable<Buffer>) {
-    size += chunk.length;
-    if (size > maxBytes) throw new Error("its answer is too long");
-    chunks.push(chunk);
-  }
-  return Buffer.concat(chunks).toString();
 }
 
 function lookupFor(isNamed: boolean): LookupFunction {

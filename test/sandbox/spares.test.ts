@@ -215,7 +215,7 @@ test("a sandbox whose process was killed is not used, and leaves nothing", async
   expect(printed).toBe("ran\n");
 });
 
-test("a placeholder stays if somebody puts a file into it while a command runs", async () => {
+test("a placeholder stays if a file is put into it while a command runs", async () => {
   await waiting();
   const running = run("touch public/started; while [ ! -e public/go ]; do sleep 0.05; done");
   await vi.waitUntil(() => existsSync(place("public/started")), { timeout: 60_000 });

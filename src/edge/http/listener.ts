@@ -18,6 +18,7 @@ import { createServer as createHttps } from "node:https";
 import type { Server, Socket } from "node:net";
 import type { Config, ListenAddress, Tls } from "../../config/config.ts";
 import type { Logger } from "../../core/logger.ts";
+import { createRepeatedFailure } from "../../core/repeated-failure.ts";
 import type { ConnectionCaps } from "./connection-caps.ts";
 import type { Handler } from "./handler.ts";
 import { type ConnectionTimes, http1Limits, http2Limits, refusedStreamMs, tlsOptions } from "./socket-limits.ts";
@@ -59,7 +60,7 @@ export async function createListener({
 }: ListenerOptions): Promise<Listener> {
   const { listen, tls } = config;
   const { host } = listen;
-  const sockets = createSockets(handler, { ...options, tls });
+  const sockets = createSockets(handler, { ...options, tls, log });
   const scheme = tls === undefined ? "http" : "https";
   const port = await sockets.listen(listen);
   return {
@@ -106,7 +107,12 @@ interface Connection {
 /** Creates the sockets, with TLS if it is given. */
 function createSockets(
   handler: Handler,
-  { tls, caps, ...times }: ConnectionTimes & { tls: Tls | undefined; caps: Pick<ConnectionCaps, "admit"> },
+  {
+    tls,
+    caps,
+    log,
+    ...times
+  }: ConnectionTimes & { tls: Tls | undefined; caps: Pick<ConnectionCaps, "admit">; log: Logger },
 ): Sockets {
   const port: Port = {
     http1: createListeningServer(times, tls, (request, response) => {
@@ -124,7 +130,10 @@ function createSockets(
   acceptConnections(port, { times, opened: tls === undefined ? "connection" : "secureConnection" });
   if (tls !== undefined) trackHandshakes(port);
   refuseConnections(port, caps);
-  return { listen: (address) => listen(port, address), close: (cutMs) => drain(port, cutMs) };
+  const { failed } = createRepeatedFailure<Error>((error, count) =>
+    log.error("connections could not be accepted", { error, count }),
+  );
+  return { listen: (address) => listen(port, address, failed), close: (cutMs) => drain(port, cutMs) };
 }
 
 /** Counts an HTTP/1.1 response, and closes its connection after the last response of a drain. */
@@ -241,13 +250,17 @@ function trackHandshakes({ http1, handshakes }: Port): void {
   });
 }
 
-function listen({ http1 }: Port, { host, port, descriptor }: ListenAddress): Promise<number> {
+/** Listens; `failed` is called for a connection that cannot be accepted, after which the next one may be. */
+function listen(
+  { http1 }: Port,
+  { host, port, descriptor }: ListenAddress,
+  failed: (error: Error) => void,
+): Promise<number> {
   return new Promise((resolve, reject) => {
     http1.once("error", reject);
     http1.listen(descriptor === undefined ? { host, port } : { fd: descriptor }, () => {
       http1.off("error", reject);
-      // A connection that could not be accepted; the next one may be.
-      http1.on("error", () => undefined);
+      http1.on("error", failed);
       const address = http1.address();
       const found = typeof address === "object" && address !== null ? address.port : port;
       if (port === 0 || found === port) return resolve(found);

@@ -722,9 +722,9 @@ export const RevokeCredentialResponseSchema: GenMessage<RevokeCredentialResponse
 export const CredentialService: GenService<{
   /**
    * SignIn exchanges a one-time code for a token. It needs no token, its request has at most 4 KiB, and of all requests
-   * with the same code the first one wins. A code that is unknown, used or older than 10 minutes is UNAUTHENTICATED;
-   * after 10 such failures in a minute the next ones are QUOTA_EXCEEDED. A valid code is accepted at any time. Codes
-   * are in the memory of the replica that created them.
+   * with the same code the first one wins. A code that is unknown, used or older than 10 minutes, or whose creator's
+   * credential has ended since, is UNAUTHENTICATED; after 10 such failures in a minute the next ones are
+   * QUOTA_EXCEEDED. A valid code is accepted at any time. Codes are in the memory of the replica that created them.
    *
    * @generated from rpc opencode.tool.v1.CredentialService.SignIn
    */
