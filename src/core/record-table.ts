@@ -6,8 +6,11 @@ export interface RecordTable<T extends { id: string }> {
   refresh(): Promise<void>;
   /** Stores a record; it replaces one with the same ID. */
   put(record: T): Promise<void>;
-  /** Replaces a record by what `next` makes of the stored one, whatever writes it at the same time. Returns the new one. */
-  update(id: string, next: (stored: T | undefined) => T): Promise<T>;
+  /**
+   * Replaces a record by what `next` makes of the stored one, whatever writes it at the same time. Returns the new one;
+   * undefined changes nothing.
+   */
+  update<R extends T | undefined>(id: string, next: (stored: T | undefined) => R): Promise<R>;
   /** Removes a record and returns it; undefined if there is none, or if another replica removed it. */
   remove(id: string): Promise<T | undefined>;
 }

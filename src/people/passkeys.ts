@@ -173,7 +173,9 @@ export function createPasskeys({
       const counter = await verifyReceipt(receipt, place as PasskeyPlace, passkey.counter).catch((cause: unknown) => {
         throw refusedReceipt(messageOf(cause), about, cause);
       });
-      return { receipt, used: () => table.put({ ...passkey, counter, used: now() }) };
+      // One that is removed meanwhile stays removed.
+      const used = (stored: Passkey | undefined) => stored && { ...stored, counter, used: now() };
+      return { receipt, used: async () => void (await table.update(credential, used)) };
     },
   };
 

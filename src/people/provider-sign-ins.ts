@@ -98,22 +98,22 @@ export function createProviderSignIns({
     }
   }
 
-  /** Reads the groups of a person again. Only the replica that removed the record does, since a refresh token may count once. */
+  /**
+   * Reads the groups of a person again. Only the replica that put the record off does, since a refresh token may count
+   * once; what fails or ends before the new token is stored is tried again, and the provider ends what it no longer knows.
+   */
   async function refresh(due: ProviderRefresh): Promise<void> {
     const provider = rules().oidc.find(({ name }) => name === due.provider);
-    const taken = await refreshes.remove(due.id);
+    const taken = await refreshes.update(due.id, (stored) =>
+      stored?.due === due.due ? { ...stored, due: now() + retryMs } : undefined,
+    );
     const credential = table.current().find(({ id }) => id === due.id);
     const person = people.find(credential?.personId ?? "")?.person;
-    if (!taken || !credential || !person || !provider || endOf(credential) <= now()) return;
-    const token = unseal(provider, taken);
-    if (token === undefined) return;
-    let found: ProvenIdentity | "ended";
-    try {
-      found = await client.refresh(provider, token, person.subject);
-    } catch (error) {
-      await refreshes.put({ ...taken, due: now() + retryMs });
-      throw error;
-    }
+    if (taken === undefined) return;
+    const isOpen = credential !== undefined && endOf(credential) > now();
+    const token = provider && unseal(provider, taken);
+    if (!isOpen || !person || !provider || token === undefined) return void (await refreshes.remove(due.id));
+    const found = await client.refresh(provider, token, person.subject);
     await table.refresh();
     const current = table.current().find(({ id }) => id === due.id);
     if (current === undefined || endOf(current) <= now()) return;

@@ -140,14 +140,14 @@ export function openRecordTable<Schema extends DescMessage>(
     current: () => records,
     async refresh() {},
     put: (record) => changeAndRead((stored) => [...stored.filter(({ id }) => id !== record.id), record]),
-    async update(id, next) {
-      let made: Row | undefined;
+    async update<R extends Row | undefined>(id: string, next: (stored: Row | undefined) => R) {
+      const made: { record?: R } = {};
       await changeAndRead((stored) => {
-        made = next(stored.find((record) => record.id === id));
-        return [...stored.filter((record) => record.id !== id), made];
+        const record = next(stored.find((each) => each.id === id));
+        made.record = record;
+        return record === undefined ? stored : [...stored.filter((each) => each.id !== id), record];
       });
-      if (made === undefined) throw new Error(`the record ${id} was not stored`);
-      return made;
+      return made.record as R;
     },
     async remove(id) {
       let found = records.find((record) => record.id === id);

@@ -29,7 +29,7 @@ export function memoryTable<T extends { id: string }>(): RecordTable<T> {
     },
     async update(id, next) {
       const made = next(records.find((record) => record.id === id));
-      records = [...others(id), made];
+      if (made !== undefined) records = [...others(id), made];
       return made;
     },
     async remove(id) {

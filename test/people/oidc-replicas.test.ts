@@ -157,6 +157,22 @@ test("a provider that is away ends no sign-in, and one that refuses a refresh en
     );
 });
 
+test("groups whose reading the store interrupts are read again", async () => {
+  const pat = await signIn("pat");
+  const key = "toolgate:{people}:people";
+  await client.rename(key, `${key}:away`);
+  await client.set(key, "no table");
+  await provider.do({ is: "account", account: "pat", groups: ["staff"] });
+  await makeDue();
+  await vi.waitFor(async () => expect(await dueOf(pat.id)).toBeGreaterThan(1));
+  await client.rename(`${key}:away`, key);
+  await makeDue();
+  for (const service of [one, two])
+    await vi.waitFor(async () =>
+      expect(await refusal(infoAt(service, pat.token))).toMatchObject({ reason: "UNAUTHENTICATED" }),
+    );
+});
+
 test("groups that a provider named more than four hours ago make no one a member, and end no sign-in", async () => {
   const kim = await signIn("kim");
   expect((await infoAt(one, kim.token)).person?.groups).toEqual(["oncall"]);

@@ -21,8 +21,9 @@ async function enrolled() {
   const clock = { time: 1_000_000 };
   const person = personOf("local", "ann");
   const signer = { id: "ann", identity: { person, method: AnswerMethod.SESSION }, freshUntil: 1_300_000 };
+  const table = memoryTable<Passkey>();
   const passkeys = createPasskeys({
-    ...{ table: memoryTable<Passkey>(), secrets: memoryTable<StoredSecret>(), place: passkeyPlace(origin) },
+    ...{ table, secrets: memoryTable<StoredSecret>(), place: passkeyPlace(origin) },
     people: { find: () => create(PersonRecordSchema, { id: person.id, person }), noteAbout: async () => {} },
     now: () => clock.time,
   });
@@ -32,7 +33,7 @@ async function enrolled() {
     return create(FinishPasskeyRequestSchema, key.register(nonce));
   };
   const answer: SignedAnswer = create(SignedAnswerSchema, { permissionId: "per_1", personId: person.id });
-  return { clock, signer, passkeys, key, register, answer };
+  return { clock, signer, table, passkeys, key, register, answer };
 }
 
 test("a nonce is good for two minutes by the clock of the store, for an answer and for a passkey", async () => {
@@ -65,6 +66,16 @@ test("a sign-in adds a passkey in its first five minutes, and a counter never go
     await expect(passkeys.check(signer, receipt, answer)).rejects.toMatchObject({
       reason: ErrorReason.RECEIPT_REFUSED,
     });
+});
+
+test("a passkey that is removed while it signs stays removed", async () => {
+  const { signer, table, passkeys, key, register, answer } = await enrolled();
+  await passkeys.finish(signer, await register());
+  const { nonce } = await passkeys.beginStepUp(signer);
+  const { used } = await passkeys.check(signer, key.sign(nonce, answer), answer);
+  for (const { id } of table.current()) await table.remove(id);
+  await used();
+  expect(table.current()).toEqual([]);
 });
 
 test.each([

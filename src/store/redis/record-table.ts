@@ -48,6 +48,7 @@ export async function createRedisTable<Schema extends DescMessage>(
       for (;;) {
         const found = await hash.get(id);
         const made = next(found === undefined ? undefined : readRecord(found));
+        if (made === undefined) return made;
         if (!(await hash.replace(id, found ?? "", toJsonString(schema, made)))) continue;
         await refresh();
         return made;
