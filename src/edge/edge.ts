@@ -29,6 +29,7 @@ import {
   createClientCertificates,
   dispatch,
   type Handler,
+  isBroken,
   type Mount,
   type Refuse,
   type Request,
@@ -173,7 +174,9 @@ function afterAdmission(jwt: EdgeOptions["jwt"], handler: Handler): Handler {
     const [, token = ""] = /^Bearer +(ey[^ ]+)$/i.exec(request.headers.authorization ?? "") ?? [];
     const verified = token === "" ? undefined : jwt.admit(token);
     if (verified === undefined) return handler(request, response);
-    void verified.then(() => handler(request, response));
+    void verified.then(() => {
+      if (!isBroken(response)) handler(request, response);
+    });
   };
 }
 

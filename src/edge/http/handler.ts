@@ -11,6 +11,11 @@ export type Request = IncomingMessage | Http2ServerRequest;
 /** A response by either version of HTTP. */
 export type Response = ServerResponse | Http2ServerResponse;
 
+/** Returns true if nothing more can be sent. */
+export function isBroken(response: Response): boolean {
+  return "stream" in response ? response.stream.destroyed : response.destroyed;
+}
+
 /** Answers a request. */
 export type Handler = (request: Request, response: Response) => void;
 

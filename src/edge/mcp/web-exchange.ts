@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import type { Request as NodeRequest, Response as NodeResponse } from "../http/handler.ts";
+import { isBroken, type Request as NodeRequest, type Response as NodeResponse } from "../http/handler.ts";
 
 /** Returns a request in the form of the web's fetch. */
 export function webRequestOf(
@@ -41,7 +41,7 @@ export async function sendWebResponse({ status, headers, body }: Response, respo
   for (;;) {
     const { done, value } = await reader.read();
     if (done) break;
-    if (response.destroyed) return;
+    if (isBroken(response)) return;
     if (!writeChunk(response, value)) await Promise.race([once(response, "drain"), once(response, "close")]);
   }
   response.off("close", cancel);

@@ -16,6 +16,7 @@ import {
   type ConnectionPeer,
   createConnectionPeer,
   cutResponse,
+  isBroken,
   type Request,
   type Response,
 } from "../http/handler.ts";
@@ -120,11 +121,6 @@ async function serveRpc(options: RpcOptions, exchange: Exchange): Promise<void> 
     clearTimeout(timer);
     ended?.removeEventListener("abort", endRequest);
   }
-}
-
-/** Returns true if nothing more can be sent. */
-function isBroken(response: Response): boolean {
-  return "stream" in response ? response.stream.destroyed : response.destroyed;
 }
 
 /** Cuts an aborted response that its client does not read: it would stay open for as long as the client does. */
