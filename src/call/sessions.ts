@@ -7,6 +7,7 @@ import {
   type Session,
   SessionSchema,
 } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { setNewest } from "../core/bounded-map.ts";
 import { newId } from "../core/ids.ts";
 import { isWithin } from "../core/is-within.ts";
 import type { Principal } from "../core/principal.ts";
@@ -94,9 +95,7 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
     let opened: Workspace | undefined;
     const workspace = async () => (opened ??= await openNamedWorkspace(workspaces, session.workspace));
     const found = { session, ancestors, workspace };
-    cache.set(id, found);
-    const oldest = cache.size > maxCached ? cache.keys().next().value : undefined;
-    if (oldest !== undefined) cache.delete(oldest);
+    setNewest(cache, id, found, maxCached);
     return found;
   }
 

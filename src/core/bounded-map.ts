@@ -34,3 +34,23 @@ export function createBoundedMap<V>(
     delete: drop,
   };
 }
+
+/** Sets an entry, which is then the newest, and forgets the oldest of more than `maxCount`. */
+export function setNewest<K, V>(entries: Map<K, V>, key: K, value: V, maxCount: number): void {
+  entries.delete(key);
+  entries.set(key, value);
+  for (const oldest of entries.keys()) {
+    if (entries.size <= maxCount) return;
+    entries.delete(oldest);
+  }
+}
+
+/** Makes something for each principal, when it is first wanted. */
+export function forEachPrincipal<T>(make: () => T): (principalId: string) => T {
+  const made = new Map<string, T>();
+  return (principalId) => {
+    const known = made.get(principalId) ?? make();
+    made.set(principalId, known);
+    return known;
+  };
+}

@@ -1,5 +1,6 @@
 import { hash } from "node:crypto";
 import type { JsonObject } from "@bufbuild/protobuf";
+import { forEachPrincipal } from "../../core/bounded-map.ts";
 import { canonicalJson, jsonLength } from "../../core/json.ts";
 
 /** A call, and the request that made it. */
@@ -32,12 +33,7 @@ const maxLength = 32 * 1024 * 1024;
 
 /** Creates the collections, one for each principal. They are in memory: a restart forgets them, and an identical call is then a new one. */
 export function createUncollectedCalls(now: () => number = Date.now): (principalId: string) => UncollectedCalls {
-  const principals = new Map<string, UncollectedCalls>();
-  return (principalId) => {
-    const known = principals.get(principalId) ?? createCollection(now);
-    principals.set(principalId, known);
-    return known;
-  };
+  return forEachPrincipal(() => createCollection(now));
 }
 
 function createCollection(now: () => number): UncollectedCalls {

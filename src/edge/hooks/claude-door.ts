@@ -11,7 +11,7 @@ import {
 } from "../../agents/hooks/delegate.ts";
 import { waitToolName } from "../../agents/mcp/open-call-result.ts";
 import { apiFailureText, reasonOf } from "../../agents/mcp/toolgate-api.ts";
-import { type BoundedMap, createBoundedMap } from "../../core/bounded-map.ts";
+import { createBoundedMap, forEachPrincipal } from "../../core/bounded-map.ts";
 import { jsonLength } from "../../core/json.ts";
 import { pagesOf } from "../../core/pages-of.ts";
 import { type Authenticate, checkRole, rolesFor } from "../api/access.ts";
@@ -129,13 +129,13 @@ const maxDecisions = { maxCount: 10_000, maxLength: 32 * 1024 * 1024 };
  */
 export function createDecisionStore(now: () => number = Date.now): (principalId: string) => DecisionMemory {
   type Decided = { decision: UseDecision; at: number };
-  const principals = new Map<string, BoundedMap<Decided>>();
+  const decisionsOf = forEachPrincipal(() =>
+    createBoundedMap<Decided>(maxDecisions, ({ decision }) => jsonLength(decision)),
+  );
   // A key may name the whole input of a use.
   const keyOf = (key: string) => hash("sha256", key, "hex");
   return (principalId) => {
-    const decisions =
-      principals.get(principalId) ?? createBoundedMap<Decided>(maxDecisions, ({ decision }) => jsonLength(decision));
-    principals.set(principalId, decisions);
+    const decisions = decisionsOf(principalId);
     return {
       async put(key, decision) {
         decisions.set(keyOf(key), { decision, at: now() });

@@ -20,10 +20,11 @@ import { type McpClient, type McpSession, mcpClient, openMcpSession } from "../.
 import type { ToolgateApi } from "../../agents/mcp/toolgate-api.ts";
 import { createUncollectedCalls } from "../../agents/mcp/uncollected-calls.ts";
 import { type McpReport, progressTo } from "../../agents/mcp/watch-reports.ts";
+import { forEachPrincipal, setNewest } from "../../core/bounded-map.ts";
 import { isObject } from "../../core/json.ts";
 import type { Logger } from "../../core/logger.ts";
 import { headerOf } from "../http/check-origin.ts";
-import type { Request, Response } from "../http/handler.ts";
+import { isBroken, type Request, type Response } from "../http/handler.ts";
 import { fieldOf, legacyClientOf, newLegacySession } from "./legacy-session.ts";
 import { createLocalApi, type LocalApiOptions, type LocalSender } from "./local-api.ts";
 import type { McpMetrics } from "./mcp-metrics.ts";
@@ -214,32 +215,31 @@ interface SessionRequest {
 
 /** Time without a request after which a client without another session begins a new one. */
 const idleMs = 12 * 3_600_000;
-const maxKnown = 10_000;
+/** Sessions of one principal that are known; a new client name takes the place of the one that was used least recently. */
+const maxKnown = 1_000;
 
 /**
  * Creates the choice of sessions: the one that the operator chose, otherwise one for each legacy session, otherwise one for each
  * principal and name of a client.
  */
 function createHttpSessions(now: () => number = Date.now): (request: SessionRequest) => Promise<McpSession> {
-  const known = new Map<string, { opened: Promise<McpSession>; used: number }>();
+  const knownOf = forEachPrincipal(() => new Map<string, { opened: Promise<McpSession>; used: number }>());
 
   return async ({ api, principalId, client, pinned, mcpSessionId }) => {
-    const key = JSON.stringify([
-      principalId,
-      pinned ?? "",
-      pinned === undefined ? mcpSessionId || client.name : client.name,
-    ]);
+    const known = knownOf(principalId);
+    const key = JSON.stringify([pinned ?? "", pinned === undefined ? mcpSessionId || client.name : client.name]);
     const current = known.get(key);
-    known.delete(key);
     const isCurrent = current !== undefined && now() - current.used < idleMs;
     const sessionId = pinned ?? (mcpSessionId === "" ? newSessionId() : derivedId(principalId, mcpSessionId));
     const opened = isCurrent ? current.opened : openMcpSession(api, { sessionId, client, transport: "http" });
-    known.set(key, { opened, used: now() });
-    // A session that was not opened is tried again by the next request.
-    opened.catch(() => known.delete(key));
-    const oldest = known.size > maxKnown ? known.keys().next().value : undefined;
-    if (oldest !== undefined) known.delete(oldest);
-    return await opened;
+    setNewest(known, key, { opened, used: now() }, maxKnown);
+    try {
+      return await opened;
+    } catch (error) {
+      // A session that was not opened is tried again by the next request.
+      if (known.get(key)?.opened === opened) known.delete(key);
+      throw error;
+    }
   };
 }
 
@@ -354,7 +354,7 @@ function answerStream(response: Response, { id, params }: PlainCall, serverInfo:
   response.setHeader("content-type", "text/event-stream");
   const server = { "io.modelcontextprotocol/serverInfo": serverInfo };
   const send = (text: string) => {
-    if (!response.destroyed) writeChunk(response, text);
+    if (!isBroken(response)) writeChunk(response, text);
   };
   const comment = () => send(": keepalive\n\n");
   let timer = setTimeout(() => {

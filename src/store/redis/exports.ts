@@ -1,3 +1,4 @@
+import { setNewest } from "../../core/bounded-map.ts";
 import type { ExportStore } from "../../reach/ports.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
@@ -59,10 +60,7 @@ export function createRedisExports({ link, keys }: { link: Link; keys: Keys }, r
     /** Lists a chain to which a step appends. The step does not wait for it. */
     append(root: string): void {
       if (receivers.length === 0 || (listed.get(root) ?? 0) > link.now() - listMs) return;
-      listed.delete(root);
-      listed.set(root, link.now());
-      const oldest = listed.size > maxListed ? listed.keys().next().value : undefined;
-      if (oldest !== undefined) listed.delete(oldest);
+      setNewest(listed, root, link.now(), maxListed);
       list(root).catch(() => listed.delete(root));
     },
 

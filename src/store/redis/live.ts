@@ -1,3 +1,4 @@
+import { setNewest } from "../../core/bounded-map.ts";
 import { type Keys, shardOf, shards } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { withPlaces } from "./listing.ts";
@@ -33,12 +34,7 @@ export function createLive({ link, keys, replica }: { link: Link; keys: Keys; re
   link.onLost(() => listed.clear());
   link.onBreak(schedule.forget);
 
-  function remember(root: string, generation: number): void {
-    listed.delete(root);
-    listed.set(root, generation);
-    const oldest = listed.size > maxTrees ? listed.keys().next().value : undefined;
-    if (oldest !== undefined) listed.delete(oldest);
-  }
+  const remember = (root: string, generation: number) => setNewest(listed, root, generation, maxTrees);
 
   async function listUnder(root: string, generation: number): Promise<number> {
     await link.write("zadd", keys.live(shardOf(root)), "LT", link.now(), `${root}:${generation}`);

@@ -1,3 +1,4 @@
+import { setNewest } from "../../core/bounded-map.ts";
 import { createNewsListeners } from "../recent-events.ts";
 import type { RedisLog } from "./log.ts";
 
@@ -66,12 +67,8 @@ export function createFollowed() {
   const others = new Map<string, number>();
   const own = new Map<string, number>();
 
-  function set(times: Map<string, number>, sessionId: string, until: number): void {
-    times.delete(sessionId);
-    times.set(sessionId, until);
-    const oldest = times.size > maxSessions ? times.keys().next().value : undefined;
-    if (oldest !== undefined) times.delete(oldest);
-  }
+  const set = (times: Map<string, number>, sessionId: string, until: number) =>
+    setNewest(times, sessionId, until, maxSessions);
 
   const isPast = (time: number | undefined) => time === undefined || time <= performance.now();
 

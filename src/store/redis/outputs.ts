@@ -1,4 +1,5 @@
 import type { OutputStore } from "../../call/ports.ts";
+import { setNewest } from "../../core/bounded-map.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { bytes, number } from "./reply.ts";
@@ -11,12 +12,7 @@ export function createRedisOutputs({ link, keys }: { link: Link; keys: Keys }): 
   const written = new Map<string, number>();
   link.onLost(() => written.clear());
 
-  function remember(key: string, length: number): void {
-    written.delete(key);
-    written.set(key, length);
-    const oldest = written.size > maxOutputs ? written.keys().next().value : undefined;
-    if (oldest !== undefined) written.delete(oldest);
-  }
+  const remember = (key: string, length: number) => setNewest(written, key, length, maxOutputs);
 
   async function lengthOf(root: string, id: string): Promise<number | undefined> {
     const length = await link.command("hget", keys.tree(root).lengths, id);

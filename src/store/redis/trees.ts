@@ -1,3 +1,4 @@
+import { setNewest } from "../../core/bounded-map.ts";
 import { dayMs, recordRetentionMs } from "../retention.ts";
 import type { Keys } from "./keys.ts";
 import type { Link, StepKeys } from "./link.ts";
@@ -13,10 +14,7 @@ export function createTrees({ link, keys }: { link: Link; keys: Keys }) {
   link.onLost(() => known.clear());
 
   function learn(sessionId: string, root: string, parent: string): void {
-    known.delete(sessionId);
-    known.set(sessionId, { root, parent });
-    const oldest = known.size > maxSessions ? known.keys().next().value : undefined;
-    if (oldest !== undefined) known.delete(oldest);
+    setNewest(known, sessionId, { root, parent }, maxSessions);
   }
 
   async function parentOf(root: string, sessionId: string): Promise<string> {

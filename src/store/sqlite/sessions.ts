@@ -1,6 +1,7 @@
 import type { DatabaseSync } from "node:sqlite";
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { type Session, SessionSchema } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
+import { setNewest } from "../../core/bounded-map.ts";
 import { noSuchSession } from "../../core/request-error.ts";
 import { sealed, unsealed } from "../parts.ts";
 import { sessionClosed } from "../refusals.ts";
@@ -43,10 +44,7 @@ export function createSqliteSessions(db: DatabaseSync, checkSpace: () => void) {
   function find(id: string): SessionHead | undefined {
     const head = heads.get(id) ?? load(id);
     if (head === undefined) return undefined;
-    heads.delete(id);
-    heads.set(id, head);
-    const oldest = heads.size > maxHeads ? heads.keys().next().value : undefined;
-    if (oldest !== undefined) heads.delete(oldest);
+    setNewest(heads, id, head, maxHeads);
     return head;
   }
 

@@ -3,6 +3,7 @@ import { join, sep } from "node:path";
 import { type ClientContext, client, RequestError } from "@agentclientprotocol/sdk";
 import * as z from "zod";
 import packageJson from "../../../../package.json" with { type: "json" };
+import { setNewest } from "../../../core/bounded-map.ts";
 import { createLastWords } from "../../../core/last-words.ts";
 import { locateProgram } from "../../../core/locate-program.ts";
 import { within } from "../../../core/within.ts";
@@ -254,7 +255,7 @@ async function openSession(
   const place = { cwd, mcpServers };
   if (!run.isResumed) {
     const { sessionId } = read(opened, await request(agent, "session/new", place, times.startMs));
-    remember(conversations, run.childSession, sessionId);
+    setNewest(conversations, run.childSession, sessionId, maxConversations);
     return sessionId;
   }
   const sessionId = conversations.get(run.childSession);
@@ -270,12 +271,6 @@ async function openSession(
 }
 
 const maxConversations = 1_000;
-
-function remember(conversations: Map<string, string>, childSession: string, sessionId: string): void {
-  conversations.set(childSession, sessionId);
-  const oldest = conversations.size > maxConversations ? conversations.keys().next().value : undefined;
-  if (oldest !== undefined) conversations.delete(oldest);
-}
 
 /** Sends a request; an error of the agent and silence are `AgentFailure`. */
 async function request(agent: ClientContext, method: string, params: object, ms?: number): Promise<unknown> {
