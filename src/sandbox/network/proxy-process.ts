@@ -108,6 +108,8 @@ function createProxy(judge: JudgeRequest): NetworkProxy {
     serve(server) {
       servers.push(server);
       server.on("connection", (socket: Socket) => {
+        // This process serves all sessions, and its descriptors are theirs together.
+        if (sockets.size >= maxConnections) return socket.destroy();
         sockets.add(socket);
         socket.on("error", () => socket.destroy()).once("close", () => sockets.delete(socket));
         proxy.emit("connection", socket);
@@ -144,6 +146,7 @@ async function openTunnel(
   const target = tunnelTarget(url);
   if (target === undefined) throw new Refusal(`${JSON.stringify(url)} is not a host and a port`);
   const upstream = await dial(target, judge);
+  if (socket.destroyed) return void upstream.destroy();
   socket.write("HTTP/1.1 200 Connection established\r\n\r\n");
   upstream.write(head);
   counts.add(target, upstream);
@@ -159,6 +162,7 @@ async function forwardRequest(
   const target = requestTarget(incoming.url);
   if (target === undefined) throw new Refusal("this is a proxy: request http://HOST/PATH, or CONNECT HOST:PORT");
   const upstream = await dial(target, judge);
+  if (response.destroyed) return void upstream.destroy();
   counts.add(target, upstream);
   const { pathname, search, host } = new URL(target.url);
   const outgoing = request({
@@ -229,6 +233,8 @@ function resolve(host: string): Promise<LookupAddress[]> {
 }
 
 const maxConnectMs = 30_000;
+/** Connections of one network to its proxy at a time. */
+const maxConnections = 256;
 
 /** Connects two sockets; the end of one ends the other. */
 function pipeBoth(a: Socket, b: Socket): void {
