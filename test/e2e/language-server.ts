@@ -311,6 +311,11 @@ function rename(word: string, newName: string): unknown {
   );
   const at = (name: string) => pathToFileURL(join(root, name)).href;
   if (newName === "outside") return { changes: { "file:///etc/passwd": [{ range: rangeAt(0, 0, 0), newText: "x" }] } };
+  if (newName === "swapped") {
+    const names = ["one", "spare", "two", "one", "spare", "two"].map((name) => at(`${name}.fake`));
+    const renames = [0, 2, 4].map((i) => ({ kind: "rename", oldUri: names[i], newUri: names[i + 1] }));
+    return { documentChanges: renames };
+  }
   if (newName === "moved")
     return {
       documentChanges: [

@@ -150,6 +150,12 @@ test("a rename creates, moves and deletes files, keeps modes, and takes all back
   ]);
 });
 
+test("an edit that exchanges the names of two files is not applied, and loses neither", async () => {
+  for (const name of ["m0", "one", "two"]) await write(`${name}.fake`, `def ${name}\n`);
+  expect((await rename("swapped")).error).toContain("one of them in another step too. Nothing was changed");
+  for (const name of ["one", "two"]) expect(await content(`${name}.fake`)).toBe(`def ${name}\n`);
+});
+
 test("an edit outside the workspace, of a file that may not be read, or for an old version is not applied", async () => {
   await write("m0.fake", "def apple\n");
   expect((await rename("outside")).error).toContain(

@@ -242,6 +242,9 @@ function remove(file: ChangedFile): void {
 function move(from: ChangedFile, to: ChangedFile): void {
   if (from.text === undefined) throw refused(`it renames ${from.path.absolute}, which does not exist`);
   if (to.text !== undefined) throw refused(`it renames a file to ${to.path.absolute}, which exists`);
+  // A file is renamed once, to a name that was free before: what two files exchange would be lost.
+  if (from.isTarget || to.before !== undefined)
+    throw refused(`it renames ${from.path.absolute} to ${to.path.absolute}, and one of them in another step too`);
   to.text = from.text;
   from.text = undefined;
   if (from.before === undefined) return;
