@@ -372,6 +372,7 @@ async function enterChild(
   if (known) return gate ? await launchAtGate(engine, { opened, signal }, known, gate) : known.ref;
   checkServing(engine);
   const caller = { principal: spec.principal, person: spec.person, callerUid: part.callerUid, behind: part.person };
+  const { startsWithOthers: _, ...inherited } = part.metadata ?? {};
   const request = create(CallToolRequestSchema, {
     sessionId: part.sessionId,
     messageId: part.messageId,
@@ -379,7 +380,7 @@ async function enterChild(
     agent: part.agent,
     tool,
     input,
-    metadata: { ...part.metadata, parentCallId: part.callId, ...(gate && { startsWithOthers: true }) },
+    metadata: { ...inherited, parentCallId: part.callId, ...(gate && { startsWithOthers: true }) },
     providerId: spec.providerId,
     modelId: spec.modelId,
   });

@@ -140,9 +140,12 @@ export async function runChildren(
   }
 }
 
-/** True for a call of an atomic batch. Only the replica of the batch knows when it may start, so no other may claim it. */
-export function startsWithOthers({ metadata }: ToolPart): boolean {
-  return metadata?.startsWithOthers === true;
+/**
+ * True for a call of an atomic batch. Only the replica of the batch knows when it may start, so no other may claim it. A caller's
+ * metadata may say the same of a call that has no parent, which means nothing.
+ */
+export function startsWithOthers({ metadata, parentCallId }: ToolPart): boolean {
+  return parentCallId !== "" && metadata?.startsWithOthers === true;
 }
 
 /** Returns the id of a child call, which has at most 128 characters. */

@@ -51,6 +51,7 @@ export function launchCall(
   const done = runCall(engine, call, ready).finally(() => {
     if (call.isStarting && !isTerminal(call.record.part)) engine.unsettled.add(key);
     if (runs.get(key)?.call === call) runs.delete(key);
+    call.isOver = true;
     if (call.hasSlot) freeSlot(engine);
     call.reservation?.free();
     if (call.isTurnedAway) waitForSlot(engine, record.ref);

@@ -55,6 +55,8 @@ export interface Running extends ParentRun {
   readonly gate: StartGate | undefined;
   /** It has one of the replica's slots. */
   hasSlot?: boolean;
+  /** Its run has ended, though work of its body may still wait. */
+  isOver?: true;
   /** It was released since no slot was free. */
   isTurnedAway?: boolean;
   /** Capacity of the worker that runs its body. */
@@ -82,6 +84,8 @@ export interface Run {
   readonly call: Running;
   /** Resolves to the call as this run ended it; undefined if another step ended it. Never rejects. */
   readonly done: Promise<ToolPart | undefined>;
+  /** Those that wait for it now. `done` itself would keep what waited shortly until the run ends. */
+  waiters?: Set<(part: ToolPart | undefined) => void>;
 }
 
 /** A plan that was allowed, with the input it was made from. */

@@ -36,10 +36,13 @@ export function freeSlot(engine: Engine): void {
   if (engine.slots.waiting.size > 0) engine.whenFree();
 }
 
-/** Runs work for which a body only waits: its slot is free meanwhile, and taken again afterwards, even if there is none. */
+/**
+ * Runs work for which a body only waits: its slot is free meanwhile, and taken again afterwards, even if there is none. A run that
+ * ended meanwhile takes none, since nothing would free it.
+ */
 export async function outsideSlot<T>(
   engine: Engine,
-  call: Pick<Running, "hasSlot">,
+  call: Pick<Running, "hasSlot" | "isOver">,
   work: () => Promise<T>,
 ): Promise<T> {
   if (!call.hasSlot) return await work();
@@ -48,8 +51,10 @@ export async function outsideSlot<T>(
   try {
     return await work();
   } finally {
-    engine.slots.takenCount += 1;
-    call.hasSlot = true;
+    if (!call.isOver) {
+      engine.slots.takenCount += 1;
+      call.hasSlot = true;
+    }
   }
 }
 

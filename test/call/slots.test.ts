@@ -1,4 +1,4 @@
-import { create } from "@bufbuild/protobuf";
+import { create, type JsonObject } from "@bufbuild/protobuf";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import * as z from "zod";
 import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
@@ -53,7 +53,16 @@ async function start(newContents: NewContents, replicaRunning: number) {
             return { output: result?.text ?? "" };
           },
         });
-        return [tool("hold", []), tool("ask", ["ask"]), tool("look", [], { readOnly: true }), makes];
+        const leaves = defineTool({
+          ...{ name: "leaves", description: "Ends before the call that it made.", input: z.object({}) },
+          plan: () => ({ title: "leaves", asks: [] }),
+          async execute(_input, ctx) {
+            ctx.calls([{ tool: "hold", input: {} }], { atomic: false }).catch(() => {});
+            await expect.poll(() => held.has(`${ctx.callId}.1`)).toBe(true);
+            return { output: "left" };
+          },
+        });
+        return [tool("hold", []), tool("ask", ["ask"]), tool("look", [], { readOnly: true }), makes, leaves];
       },
       onNews() {},
     },
@@ -65,8 +74,8 @@ async function start(newContents: NewContents, replicaRunning: number) {
   return {
     replicas,
     entered,
-    async open(callId: string, tool = "hold", sessionId = "ses_a", at = first) {
-      const request = create(CallToolRequestSchema, { sessionId, callId, tool });
+    async open(callId: string, tool = "hold", sessionId = "ses_a", at = first, metadata: JsonObject = {}) {
+      const request = create(CallToolRequestSchema, { sessionId, callId, tool, metadata });
       return (await replicas.at(at).calls.open(agent, request)).record;
     },
     /** Waits until a call has been turned away. */
@@ -151,6 +160,30 @@ test("a body that waits for calls that it made gives its slot back meanwhile", a
   const { open, release, end } = await start(inSqlite, 1);
   await open("c1", "makes");
   await release("c1.1");
+  expect(await end("c1")).toBe("completed");
+});
+
+test("a body that ends while its calls run keeps no slot", async () => {
+  const { open, release, end } = await start(inSqlite, 1);
+  await open("c1", "leaves");
+  expect(await end("c1")).toBe("completed");
+  await end("c1.1");
+  await open("c2");
+  await release("c2");
+  expect(await end("c2")).toBe("completed");
+});
+
+test("a call that its caller describes as one of a batch starts when it is approved", async () => {
+  const { replicas, open, release, record, end } = await start(inSqlite, 1);
+  await open("c1", "ask", "ses_a", undefined, { startsWithOthers: true });
+  const ids = async () => (await record("c1"))?.part.permissionIds ?? [];
+  await expect.poll(ids).toHaveLength(1);
+  const { calls, sessions } = replicas.any();
+  const { session } = await sessions.open(person, "ses_a", "read");
+  const [permissionId = ""] = await ids();
+  const response = { sessionId: "ses_a", permissionId, reply: PermissionReply.ONCE };
+  await calls.answer(person, workspaceRoot(session.workspace), create(PermissionResponseSchema, response));
+  await release("c1");
   expect(await end("c1")).toBe("completed");
 });
 
