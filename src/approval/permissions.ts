@@ -40,10 +40,10 @@ import {
 } from "./refusals.ts";
 import {
   type ApprovalContext,
-  allOpenAsks,
   answerDigest,
   approveAsk,
   callKey,
+  eachOpenRequest,
   editAsk,
   listOpenRequests,
   refuseAsk,
@@ -273,7 +273,9 @@ async function rejectAsks(
 ): Promise<PermissionSettled[]> {
   const settled: PermissionSettled[] = [];
   const tried = new Set<string>();
-  for (const { request, call } of await allOpenAsks(context.store, root)) {
+  for await (const request of eachOpenRequest(context.store, root)) {
+    const { ancestry, sessionId, tool } = request;
+    const call = { root: ancestry[0] ?? sessionId, sessionId, callId: tool?.callId ?? "" };
     if ((agent !== "" && request.agent !== agent) || tried.has(callKey(call)) || !(await sees(request))) continue;
     tried.add(callKey(call));
     const end = await rejectCall(context, principal, call, message);

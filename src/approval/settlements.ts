@@ -515,6 +515,8 @@ export function answerDigest({
 }
 
 const pageSize = 500;
+/** Requests that wait in memory for a reader, with their previews. */
+const smallPage = 50;
 
 /** Reads every open ask of a session tree. */
 export async function allOpenAsks(store: PermissionStore, root: string | undefined): Promise<AskRecord[]> {
@@ -522,6 +524,19 @@ export async function allOpenAsks(store: PermissionStore, root: string | undefin
     const page = await store.openAsks({ root, after: open.at(-1)?.request.id, limit: pageSize });
     open.push(...page);
     if (page.length < pageSize) return open;
+  }
+}
+
+/** Yields the open requests of one tree or of all, oldest first. Only a page of them is in memory. */
+export async function* eachOpenRequest(
+  store: Pick<PermissionStore, "openRequests">,
+  root: string | undefined,
+): AsyncGenerator<PermissionRequest, void> {
+  for (let after: string | undefined; ; ) {
+    const page = await store.openRequests({ root, after, limit: smallPage });
+    yield* page;
+    after = page.at(-1)?.id;
+    if (page.length < smallPage) return;
   }
 }
 

@@ -1,10 +1,11 @@
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
+import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { lostCall } from "../core/request-error.ts";
 import { untilAborted, within } from "../core/within.ts";
 import type { Engine } from "./engine.ts";
 import { type FollowedEvent, followLog, snapshotEvent } from "./log.ts";
 import type { CallRecord } from "./ports.ts";
-import { runKeyOf } from "./running.ts";
+import { type Run, runKeyOf } from "./running.ts";
 import { isTerminal } from "./state.ts";
 
 /** Returns the call when it has ended, or as it is after `ms`. */
@@ -18,12 +19,7 @@ export async function waitForEnd(
   const until = performance.now() + ms;
   const run = runs.get(runKeyOf(ref));
   // A run of this replica resolves by itself: no need to read every event of its session.
-  const part =
-    run &&
-    (await untilAborted(
-      within(ms, run.done, () => undefined),
-      signal,
-    ));
+  const part = run && (await endOf(run, ms, signal));
   if (part) return { ref, part };
   const wait = await waits.begin(ref);
   try {
@@ -36,6 +32,26 @@ export async function waitForEnd(
     }
   } finally {
     wait.end();
+  }
+}
+
+async function endOf(run: Run, ms: number, signal: AbortSignal): Promise<ToolPart | undefined> {
+  const { promise, resolve } = Promise.withResolvers<ToolPart | undefined>();
+  if (run.waiters === undefined) {
+    const waiters = new Set<typeof resolve>();
+    run.waiters = waiters;
+    void run.done.then((part) => {
+      for (const end of waiters) end(part);
+    });
+  }
+  run.waiters.add(resolve);
+  try {
+    return await untilAborted(
+      within(ms, promise, () => undefined),
+      signal,
+    );
+  } finally {
+    run.waiters.delete(resolve);
   }
 }
 
@@ -100,13 +116,29 @@ async function* snapshotOf(
     event: snapshotEvent(sessionId, lastSeq, store.now(), event),
     lastSeq,
   });
-  for (const { ref, part } of await store.listCalls({ sessionId, open: true, limit: 10_000 })) {
+  for await (const { ref, part } of eachOpenCall(store, sessionId)) {
     if (callId !== undefined && ref.callId !== callId) continue;
     yield at({ case: "part", value: part });
     for (const { request, settled } of part.permissionIds.length > 0 ? await asksOf(ref) : [])
       if (!settled) yield at({ case: "permissionAsked", value: request });
   }
 }
+
+/** Yields the open calls of a session. A few are in memory, however many there are and however slowly they are taken. */
+export async function* eachOpenCall(
+  store: Pick<Engine["store"], "listCalls">,
+  sessionId: string,
+): AsyncGenerator<CallRecord, void> {
+  for (let after: string | undefined; ; ) {
+    const page = await store.listCalls({ sessionId, open: true, limit: openPage, ...(after && { after }) });
+    after = page.at(-1)?.ref.callId;
+    yield* page.filter(({ part }) => !isTerminal(part));
+    if (page.length < openPage) return;
+  }
+}
+
+/** Calls of a page, each with its input. */
+const openPage = 10;
 
 function isEnd(event: SessionEvent | undefined): boolean {
   return event?.event.case === "part" && isTerminal(event.event.value);

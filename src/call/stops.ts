@@ -3,14 +3,14 @@ import { create } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { type StopRecord, StopRecordSchema, type StopTarget } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
 import { DecisionKind, type DecisionRecord, DecisionRecordSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { CallRef } from "../core/call-ref.ts";
 import { serviceRoot } from "../core/ids.ts";
 import type { Principal } from "../core/principal.ts";
 import { noSuchSession, RequestError } from "../core/request-error.ts";
 import { within } from "../core/within.ts";
 import { cancelCall } from "./cancel.ts";
 import type { Engine } from "./engine.ts";
-import type { CallRecord } from "./ports.ts";
-import { isTerminal } from "./state.ts";
+import { eachOpenCall } from "./follow.ts";
 import { adviceText, isStoppedBy, maxStopsAgeMs, stopDecision, stopOf, stopText } from "./stopped.ts";
 
 /** Time that a start which was judged by older stops needs to reach the store. */
@@ -49,7 +49,7 @@ export async function stopCalls(
     sees: async ({ agent, ancestry }) => isMeant(agent, ancestry),
   });
   const open = await openCallsOf(engine, stop, root);
-  const ends = open.map(({ ref }) => endStopped(engine, ref, stop));
+  const ends = open.map((ref) => endStopped(engine, ref, stop));
   await within(maxEndingMs, Promise.all(ends), () => undefined);
   return { stop, rejected: rejected.length, cancelled: open.length };
 }
@@ -88,27 +88,23 @@ export async function enforceStops(engine: Engine): Promise<void> {
   }
 }
 
-async function endStopped(engine: Engine, ref: CallRecord["ref"], stop: StopRecord): Promise<void> {
+async function endStopped(engine: Engine, ref: CallRef, stop: StopRecord): Promise<void> {
   await cancelCall(engine, ref, `${stopText(stop)}. ${adviceText}`).catch((error: unknown) =>
     engine.log.warn("a call that was stopped could not be cancelled yet", { error, callId: ref.callId }),
   );
 }
 
 /** Lists the open calls for which a stop holds, in its tree or in all. */
-async function openCallsOf({ sessions, store }: Engine, stop: StopRecord, root?: string): Promise<CallRecord[]> {
-  const found: CallRecord[] = [];
+async function openCallsOf({ sessions, store }: Engine, stop: StopRecord, root?: string): Promise<CallRef[]> {
+  const found: CallRef[] = [];
   for (let before: string | undefined; ; ) {
     const page = await store.listSessions({ limit: pageSize, ...(root && { root }), ...(before && { before }) });
-    const open = await Promise.all(
-      page.map(async ({ id: sessionId }) => {
-        const known = await sessions.find(sessionId);
-        if (!known) return [];
-        const sessionIds = [...known.ancestors, known.session].map(({ id }) => id);
-        const calls = await store.listCalls({ sessionId, open: true, limit: 10_000 });
-        return calls.filter(({ part }) => !isTerminal(part) && isStoppedBy(stop, { agent: part.agent, sessionIds }));
-      }),
-    );
-    found.push(...open.flat());
+    for (const { id: sessionId } of page) {
+      const known = await sessions.find(sessionId);
+      const sessionIds = known ? [...known.ancestors, known.session].map(({ id }) => id) : [];
+      for await (const { ref, part } of known ? eachOpenCall(store, sessionId) : [])
+        if (isStoppedBy(stop, { agent: part.agent, sessionIds })) found.push(ref);
+    }
     before = page.at(-1)?.id;
     if (page.length < pageSize) return found;
   }

@@ -2,6 +2,7 @@ import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskStore } from "../approval/ports.ts";
+import { eachOpenRequest } from "../approval/settlements.ts";
 import type { Principal } from "../core/principal.ts";
 import { createFeed, type FeedItem, followFeed, positionAt } from "./feed.ts";
 import { defaultHeartbeatMs, type Logs, snapshotEvent } from "./log.ts";
@@ -35,8 +36,6 @@ interface WatcherParts {
   asks: Pick<AskStore, "openRequests">;
   sessions: Pick<Sessions, "look" | "find" | "list">;
 }
-
-const snapshotPage = 500;
 
 /** Creates the watcher of a replica. */
 export function createWatcher(parts: WatcherParts): Watcher {
@@ -79,8 +78,8 @@ async function* askEvents(
   for await (const item of items) {
     // Requests of a gap are in no event.
     if (item.kind === "begin" || item.kind === "gap")
-      for await (const value of openRequests(asks, sees)) {
-        if (open.has(value.id)) continue;
+      for await (const value of eachOpenRequest(asks, sees.root)) {
+        if (open.has(value.id) || !(await sees(value))) continue;
         open.add(value.id);
         yield { event: snapshotEvent(value.sessionId, 0, value.created, { case: "permissionAsked", value }) };
       }
@@ -95,19 +94,6 @@ async function* askEvents(
     } else if (!open.has(value.permissionId)) continue;
     if (about === "permissionSettled") open.delete(value.permissionId);
     yield { event: item.value };
-  }
-}
-
-/** Yields the open requests that are visible, oldest first. */
-async function* openRequests(
-  asks: Pick<AskStore, "openRequests">,
-  sees: SeesAsk,
-): AsyncGenerator<PermissionRequest, void> {
-  for (let after: string | undefined; ; ) {
-    const page = await asks.openRequests({ root: sees.root, after, limit: snapshotPage });
-    for (const request of page) if (await sees(request)) yield request;
-    after = page.at(-1)?.id;
-    if (page.length < snapshotPage) return;
   }
 }
 
