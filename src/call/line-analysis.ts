@@ -3,6 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { assets } from "../core/assets.ts";
+import { setNewest } from "../core/bounded-map.ts";
 import type { Logger } from "../core/logger.ts";
 import { RequestError } from "../core/request-error.ts";
 import { isSimpleLine, type LineReading, type Readings, unreadLine } from "../policy/shell/command.ts";
@@ -58,22 +59,35 @@ export function createLineAnalysis({
   /** The latest lines that were read to their end. The meaning of a line does not depend on its sender. */
   const known = new Map<string, Readings>();
 
-  function remember(line: string, readings: Readings): Readings {
-    known.delete(line);
-    known.set(line, readings);
-    const [oldest] = known.keys();
-    if (known.size > maxKnown && oldest !== undefined) known.delete(oldest);
-    return readings;
-  }
+  /** The last line of each principal. One of each waits for the thread, so that many of one delay no other. */
+  const turns = new Map<string, Promise<Readings>>();
 
   async function readLine(principal: string, line: string): Promise<Readings> {
+    const before = known.get(line);
+    if (before) return before;
+    const turn = (turns.get(principal) ?? Promise.resolve()).then(
+      () => readNext(principal, line),
+      () => readNext(principal, line),
+    );
+    turns.set(principal, turn);
+    try {
+      return await turn;
+    } finally {
+      if (turns.get(principal) === turn) turns.delete(principal);
+    }
+  }
+
+  async function readNext(principal: string, line: string): Promise<Readings> {
     const before = known.get(line);
     if (before) return before;
     if (budget.usedBy(principal) >= limits.budgetMs)
       return unreadLine(line, `${principal} has used up its time for analysis`);
     const { readings, ms } = await thread.run(line, limits.lineMs);
     budget.spend(principal, ms);
-    if (readings) return remember(line, readings);
+    if (readings) {
+      setNewest(known, line, readings, maxKnown);
+      return readings;
+    }
     log.warn("the analysis of a command line was stopped, so the line asks", { principal, duration: Math.round(ms) });
     return unreadLine(line, `its analysis takes longer than ${limits.lineMs} ms`);
   }

@@ -100,6 +100,23 @@ test("a principal that used up its time is refused until the window has passed; 
   expect((await readThird())?.[0]?.opaque).toBeUndefined();
 });
 
+test("of the lines that a principal sends together one waits at a time, so that another principal comes next", async () => {
+  const lines = open(patient);
+  const order: string[] = [];
+  const read = (principal: string, line: string) => lines.read(principal, [line]).then(() => order.push(principal));
+  const many = ["echo '(1)'", "echo '(2)'", "echo '(3)'"].map((line) => read("a", line));
+  await Promise.all([...many, read("b", "echo '(4)'")]);
+  expect(order).toEqual(["a", "b", "a", "a"]);
+});
+
+test("of the lines that a principal sends together those past its time are not read", async () => {
+  const lines = open({ lineMs: 60_000, budgetMs: 0.001, windowMs: 60_000 }, { now: () => 1 });
+  const sent = ["echo '(1)'", "echo '(2)'", "echo '(3)'"];
+  const readings = await Promise.all(sent.map(async (line) => (await lines.read("a", [line])).get(line)));
+  const used = "a has used up its time for analysis";
+  expect(readings.map((reading) => reading?.commands[0]?.opaque)).toEqual([undefined, used, used]);
+});
+
 test("other work of a principal counts, unless it is as little as a common call needs", () => {
   const lines = open({ lineMs: 60_000, budgetMs: 100, windowMs: 1_000 }, { now: () => 1 });
   for (let i = 0; i < 1_000; i++) lines.charge("a", 4);
