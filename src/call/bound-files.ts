@@ -3,6 +3,7 @@ import { constants } from "node:fs";
 import { access, type FileHandle, lstat, open, stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { ViewFile } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { readRegularFile } from "../core/read-if-exists.ts";
 import { visible } from "../core/visible.ts";
 
 /** A file to whose content an approval is bound. */
@@ -88,6 +89,13 @@ async function contentOf(file: FileHandle): Promise<FileContent> {
     isEnded = chunk.at(-1) === 10;
   }
   return { sha256: hash.digest("hex"), bytes, lines: lines + (isEnded ? 0 : 1), isBinary };
+}
+
+/** Reads a file of at most so many bytes: empty if there is none, undefined if it is larger, or is not a readable file. */
+export async function readSmall(path: string, maxBytes: number): Promise<string | undefined> {
+  return await readRegularFile(path, maxBytes).then(String, (cause: unknown) =>
+    cause instanceof Error && "code" in cause && /^(ENOENT|ENOTDIR)$/.test(String(cause.code)) ? "" : undefined,
+  );
 }
 
 /** The files of a workspace, by path relative to it: size and time of change. */

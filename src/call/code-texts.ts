@@ -1,4 +1,3 @@
-import { readFile } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import type { ViewFile } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { visibleLine } from "../core/visible.ts";
@@ -6,7 +5,7 @@ import { mergeRisks, risksOfCommands } from "../policy/risk.ts";
 import type { CodeFile, PlacedCode } from "../policy/shell/code.ts";
 import { isSimpleLine, type Readings, readCommands } from "../policy/shell/command.ts";
 import type { RiskFound } from "../policy/shell/effects.ts";
-import { readBoundFile } from "./bound-files.ts";
+import { readBoundFile, readSmall } from "./bound-files.ts";
 
 /** A file that runs, to whose content an approval is bound. */
 export interface CodeText extends PlacedCode, Pick<ViewFile, "sha256" | "lines"> {}
@@ -79,12 +78,17 @@ function isShell({ use, pattern, ...file }: CodeText, text: string): boolean {
   return use !== "startup" || /\.\w*sh$/.test(pattern);
 }
 
-/** Adds the files that scripts of a package.json, or recipes, run, as far as their lines are short. */
-export async function withScripts(files: readonly PlacedCode[]): Promise<PlacedCode[]> {
+/** Adds the files that scripts of a package.json, or recipes, run, as far as their lines are short; `unread` names what is too large. */
+export async function withScripts(
+  files: readonly PlacedCode[],
+): Promise<{ files: PlacedCode[]; unread: readonly string[] }> {
+  const unread: string[] = [];
   const added = files.map(async (file): Promise<PlacedCode[]> => {
     const { absolute, pattern, external, scripts } = file;
     if (!scripts) return [file];
-    const lines = linesOf(file, await readFile(absolute, "utf8").catch(() => ""));
+    const text = await readSmall(absolute, maxScriptsBytes);
+    if (text === undefined) unread.push(visibleLine(pattern));
+    const lines = linesOf(file, text ?? "");
     return [
       file,
       ...lines
@@ -96,8 +100,11 @@ export async function withScripts(files: readonly PlacedCode[]): Promise<PlacedC
         })),
     ];
   });
-  return (await Promise.all(added)).flat();
+  return { files: (await Promise.all(added)).flat(), unread };
 }
+
+/** Bytes of a Makefile or package.json up to which it is read. */
+const maxScriptsBytes = 512 * 1024;
 
 const codeOf = (line: string): CodeFile[] =>
   isSimpleLine(line) ? readCommands(line).flatMap(({ code }) => [...code.files]) : [];

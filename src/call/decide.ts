@@ -354,7 +354,8 @@ async function bindPlan(
   const runsMore = found.some(({ runsMore }) => runsMore);
   // What a line runs may start git.
   const ofGit = tops.size > 0 || runsMore ? await filesOfGit([...tops], gitFiles, directory) : { names: [], code: [] };
-  const named = await withScripts(found.flatMap(({ files }) => files));
+  const { files: named, unread } = await withScripts(found.flatMap(({ files }) => files));
+  for (const name of unread) missing.add(`${unboundFiles}: ${name} cannot be read, or is too large`);
   for (const file of tops.size > 0 ? [...named, ...ofGit.code] : named) {
     const { absolute, pattern, external, use } = file;
     if (code[absolute] !== undefined) continue;

@@ -1,7 +1,7 @@
-import { open } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { type GitSetting, settingsIn } from "../core/git-settings.ts";
 import type { PlacedPush } from "../policy/shell/push.ts";
+import { readSmall } from "./bound-files.ts";
 
 /** Bytes of a settings file up to which it is read. */
 const maxBytes = 65_536;
@@ -20,7 +20,9 @@ async function targetsOf({ top, remote: named, refs }: PlacedPush, files: readon
   const others = files.filter(
     (file) => file !== own && /^(\.?gitconfig|config|config\.worktree)$/.test(basename(file)),
   );
-  const [text, head, ...rest] = await Promise.all([own, join(top, ".git/HEAD"), ...others].map(readSmall));
+  const [text, head, ...rest] = await Promise.all(
+    [own, join(top, ".git/HEAD"), ...others].map((path) => readSmall(path, maxBytes)),
+  );
   if (text === undefined || head === undefined || rest.includes(undefined)) return [];
   const settings = [...settingsIn(text)];
   const beyond = rest.flatMap((other) => [...settingsIn(other ?? "")]);
@@ -84,18 +86,4 @@ function hostAndPath(url: string): string | undefined {
   if (!URL.canParse(url)) return undefined;
   const { host, pathname } = new URL(url);
   return host === "" ? undefined : `${host}${pathname.replace(/\/+$/, "").replace(/\.git$/, "")}`;
-}
-
-/** Reads a small file; a missing one is empty, a large one or one that cannot be read undefined. */
-async function readSmall(path: string): Promise<string | undefined> {
-  try {
-    await using file = await open(path);
-    const { size } = await file.stat();
-    if (size > maxBytes) return undefined;
-    return await file.readFile("utf8");
-  } catch (cause) {
-    return cause instanceof Error && "code" in cause && /^(ENOENT|ENOTDIR|EISDIR)$/.test(String(cause.code))
-      ? ""
-      : undefined;
-  }
 }

@@ -1,4 +1,5 @@
-import { readdirSync, readFileSync } from "node:fs";
+import { constants, readdirSync, readFileSync } from "node:fs";
+import { open } from "node:fs/promises";
 
 /** Reads a text; undefined if the file does not exist, as after another process has removed it. */
 export function readIfExists(path: string): string | undefined {
@@ -17,6 +18,19 @@ export function readText(path: string): string {
   } catch {
     return "";
   }
+}
+
+/**
+ * Reads a regular file of at most so many bytes. A FIFO, which a command can put in the place of any file, would hold one of the few
+ * threads that all work on files shares until somebody writes.
+ */
+export async function readRegularFile(path: string, maxBytes: number): Promise<Buffer> {
+  await using file = await open(path, constants.O_RDONLY | constants.O_NONBLOCK);
+  const found = await file.stat();
+  if (!found.isFile()) throw new Error(`${path} is not a file`);
+  if (found.size > maxBytes) throw new Error(`${path} has more than ${maxBytes} bytes`);
+  const { buffer, bytesRead } = await file.read(Buffer.alloc(found.size), 0, found.size, 0);
+  return buffer.subarray(0, bytesRead);
 }
 
 /** Lists the names in a directory; none if it cannot be read. */

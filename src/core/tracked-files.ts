@@ -1,13 +1,15 @@
-import { readFile } from "node:fs/promises";
 import { join } from "node:path";
+import { readRegularFile } from "./read-if-exists.ts";
 
 /** Returns a check if git tracks a path of a repository; undefined if that cannot be known, so that any file may be tracked. */
 export async function trackedFiles(top: string): Promise<((path: string) => boolean) | undefined> {
-  const index = await readFile(join(top, ".git", "index")).catch(() => undefined);
+  const index = await readRegularFile(join(top, ".git", "index"), maxIndexBytes).catch(() => undefined);
   const paths = index && pathsOfIndex(index);
   return paths && ((path) => paths.has(path));
 }
 
+/** Bytes of an index up to which it is read: some 500,000 files. */
+const maxIndexBytes = 64 * 1_048_576;
 const headerBytes = 12;
 const entryBytes = 62;
 

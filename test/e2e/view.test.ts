@@ -1,3 +1,4 @@
+import { execFileSync } from "node:child_process";
 import { createHash } from "node:crypto";
 import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -257,6 +258,16 @@ test("bytes that are no text hide no script: an interpreter runs it all the same
   await writeFile(join(service.workspace, "program"), Buffer.from("\x7fELF\x02\x01\x01\0\n\n"), { mode: 0o755 });
   const [ask] = await asksOf("bash", { command: "./program" });
   expect(ask?.view?.files).toMatchObject([{ path: "program", lines: 0, bytes: 10n }]);
+});
+
+test("a Makefile that is large, or no file, holds no ask up, and the view says that it was not read", async () => {
+  for (const name of ["large", "fifo"]) await mkdir(join(service.workspace, name));
+  await writeFile(join(service.workspace, "large/Makefile"), "all: some\n".repeat(100_000));
+  execFileSync("mkfifo", [join(service.workspace, "fifo/Makefile")]);
+  for (const name of ["large", "fifo"]) {
+    const [ask] = await asksOf("bash", { command: `make -C ${name}` });
+    expect(ask?.view?.missing.join()).toContain(`${name}/Makefile cannot be read, or is too large`);
+  }
 });
 
 test("PlanTool shows the view that the call then has", async () => {

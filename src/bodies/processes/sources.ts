@@ -1,8 +1,9 @@
 import { createHash } from "node:crypto";
-import { readdir, readFile, readlink } from "node:fs/promises";
+import { readdir, readlink } from "node:fs/promises";
 import { extname, join, relative } from "node:path";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { SourceSchema } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
+import { readRegularFile } from "../../core/read-if-exists.ts";
 import type { Problem } from "./problem.ts";
 import { createFileStamp, type PathStamps, type Trust } from "./trust.ts";
 
@@ -28,6 +29,7 @@ export interface Sources {
 
 const codeExtensions = new Set([".ts", ".mts", ".cts", ".js", ".mjs", ".cjs", ".json", ".node", ".wasm"]);
 const maxFiles = 50_000;
+const maxFileBytes = 512 * 1_048_576;
 
 /** Reads all code in `directories`, which are `root` or lie in it. */
 export async function readSources(root: string, directories: readonly string[]): Promise<Sources> {
@@ -36,7 +38,7 @@ export async function readSources(root: string, directories: readonly string[]):
   for await (const { path, isDirectory } of codeIn(directories)) {
     if (!path.includes("/node_modules/")) watched.push(path);
     if (isDirectory) continue;
-    const content = await readFile(path).catch(() => readlink(path));
+    const content = await readRegularFile(path, maxFileBytes).catch(() => readlink(path));
     files.push({ path: relative(root, path), sha256: createHash("sha256").update(content).digest("hex") });
   }
   files.sort((a, b) => (a.path < b.path ? -1 : 1));
@@ -134,6 +136,6 @@ function staleReason(directory: string, trusted: string | undefined): string {
 
 /** Returns the SHA-256 of the policy file in a workspace's `.opencode`; undefined if there is none. */
 export async function policyDigestIn(codeDirectory: string): Promise<string | undefined> {
-  const text = await readFile(join(codeDirectory, "config.toml")).catch(() => undefined);
+  const text = await readRegularFile(join(codeDirectory, "config.toml"), maxFileBytes).catch(() => undefined);
   return text && createHash("sha256").update(text).digest("hex");
 }

@@ -3,6 +3,7 @@ import { readFileSync, statSync } from "node:fs";
 import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import * as z from "zod";
+import { readRegularFile } from "../../core/read-if-exists.ts";
 
 /** The workspaces whose code may run in the service, by canonical path, each with the digests of what was reviewed. */
 export interface Trust {
@@ -155,9 +156,11 @@ function readStamp(path: string): PathStamp {
 
 const missing: PathStamp = { text: "none", changed: 0 };
 
+const maxHashedBytes = 512 * 1_048_576;
+
 /** Returns the SHA-256 of files as they are now, by path; an empty text for those that cannot be read. */
 export async function hashFiles(paths: readonly string[]): Promise<ReadonlyMap<string, string>> {
-  const hash = async (path: string) => await readFile(path).then(sha256, () => "");
+  const hash = async (path: string) => await readRegularFile(path, maxHashedBytes).then(sha256, () => "");
   return new Map(await Promise.all(paths.map(async (path) => [path, await hash(path)] as const)));
 }
 
