@@ -254,7 +254,9 @@ export function refusalText(
   message = "",
 ): [ToolErrorReason, string] {
   if (isQuestion(request)) return questionRefusal(outcome, message);
-  const what = `${request.permission} ${request.patterns.map((pattern) => JSON.stringify(pattern)).join(", ")}`;
+  const quoted = request.patterns.slice(0, maxQuoted).map((pattern) => JSON.stringify(beginningOf(pattern)));
+  const more = request.patterns.length - quoted.length;
+  const what = `${request.permission} ${quoted.join(", ")}${more > 0 ? ` and ${more} more` : ""}`;
   if (outcome === PermissionOutcome.EXPIRED) {
     return [
       ToolErrorReason.EXPIRED,
@@ -271,6 +273,13 @@ export function refusalText(
     message === "" ? "Do not try it again; go on without it, or ask the user." : `Their advice: ${message}`;
   return [ToolErrorReason.REJECTED, `The user rejected this call (${what}). ${advice}`];
 }
+
+/** Patterns that a refusal quotes to the model, which knows its own call, and characters of each. */
+const maxQuoted = 8;
+const maxQuotedLength = 400;
+
+const beginningOf = (pattern: string) =>
+  pattern.length > maxQuotedLength ? `${pattern.slice(0, maxQuotedLength).toWellFormed()}…` : pattern;
 
 function questionRefusal(outcome: PermissionOutcome | undefined, message: string): [ToolErrorReason, string] {
   if (outcome === PermissionOutcome.EXPIRED) {

@@ -31,6 +31,15 @@ test("the second answer is refused and names the winner and its reply", async ()
   expect((await stream.end()).state.case).toBe("error");
 });
 
+test("the error of a rejected call quotes the beginning of a long command, which its agent knows", async () => {
+  const { stream, approver } = await openAsk(`echo ${"x".repeat(100_000)}`);
+  await approver({ reply: Reply.REJECT });
+  const { state } = await stream.end();
+  const error = state.case === "error" ? state.value.error : "";
+  expect(error).toContain('The user rejected this call (bash "echo xxx');
+  expect(error.length).toBeLessThan(1_000);
+});
+
 test("an answer that arrives more than ten seconds after the time of the service that it names is refused", async () => {
   const { stream, sessionId, ask } = await openAsk();
   const { permissions, tools } = connect(service, "approver");
