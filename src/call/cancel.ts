@@ -2,13 +2,13 @@ import { create } from "@bufbuild/protobuf";
 import { ToolErrorReason, type ToolPart, ToolPartSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { lostCall } from "../core/request-error.ts";
-import { CallEnd, CallGone, endCall } from "./ends.ts";
+import { CallEnd, CallGone, endAsRead } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { waitForEnd } from "./follow.ts";
 import type { CallRecord } from "./ports.ts";
 import { type Running, runKeyOf } from "./running.ts";
-import { failed, isTerminal } from "./state.ts";
-import { cancelledPart, isGivenBack } from "./worker-queue.ts";
+import { isTerminal } from "./state.ts";
+import { endCancelled, isGivenBack } from "./worker-queue.ts";
 
 /** Ends a call with CANCELLED and returns the stored part; returns a call that has ended as it is. */
 export async function cancelCall(engine: Engine, ref: CallRef, message: string): Promise<ToolPart> {
@@ -23,9 +23,7 @@ export async function cancelCall(engine: Engine, ref: CallRef, message: string):
     const run = runs.get(runKeyOf(ref));
     // A call whose body its worker did not enter is shown as running, and waits without a run.
     if (record.part.state.case === "pending" || isGivenBack(record)) {
-      const part = cancelledPart(engine, record, reason);
-      if (await endCall(engine, { ref, guard: { version: record.version }, part }))
-        run?.call.controller.abort(new CallGone());
+      if (await endCancelled(engine, record, reason)) run?.call.controller.abort(new CallGone());
       continue;
     }
     if (run) {
@@ -43,8 +41,7 @@ export async function cancelCall(engine: Engine, ref: CallRef, message: string):
     }
     if (record.spec.durable && record.owner === "") {
       if (await engine.resumeParent(engine, record)) continue;
-      const part = failed(record.part, { reason: ToolErrorReason.CANCELLED, error: reason }, store.now());
-      if (await endCall(engine, { ref, guard: { version: record.version }, part })) continue;
+      if (await endAsRead(engine, record, { reason: ToolErrorReason.CANCELLED, error: reason })) continue;
     }
     await store.requestCancel(ref, reason);
     await waitForEnd(engine, record, 60_000, new AbortController().signal);

@@ -3,7 +3,7 @@ import type { CallRef } from "../core/call-ref.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { RemoteBodies, Reservation } from "../tool/remote.ts";
 import { startsWithOthers } from "./children.ts";
-import { endCall, isTooOld, maxIdempotentAttempts, tooOld } from "./ends.ts";
+import { endAsRead, endCall, isTooOld, maxIdempotentAttempts, tooOld } from "./ends.ts";
 import { beforeDrain, type Engine, whileClaiming } from "./engine.ts";
 import { launchCall } from "./launch.ts";
 import type { CallRecord, CallWithAsks } from "./ports.ts";
@@ -11,7 +11,7 @@ import { rebindOrEnd } from "./rebind.ts";
 import { runKeyOf } from "./running.ts";
 import { freeSlot, hasFreeSlot, needsSlot, nextWaiting, takeSlot, takeWaiting, waitForSlot } from "./slots.ts";
 import { failed, isTerminal } from "./state.ts";
-import { cancelledPart, findDefinition, waitForWorker } from "./worker-queue.ts";
+import { endCancelled, findDefinition, waitForWorker } from "./worker-queue.ts";
 
 /** Calls that are claimed at the same time after one settlement. */
 const maxClaims = 16;
@@ -218,22 +218,15 @@ async function claimIfFree(engine: Engine, ref: CallRef, options: ClaimOptions):
   return claim === "no slot" ? "left" : claim;
 }
 
-async function endCancelled(engine: Engine, record: CallRecord, error: string): Promise<boolean> {
-  const { ref, version } = record;
-  const part = cancelledPart(engine, record, error);
-  return (await endCall(engine, { ref, guard: { version }, part })) !== undefined;
-}
-
 /** Ends a call whose start mark a failover may have lost, unless it has changed since it was read. */
 export async function endFailedOver(engine: Engine, { ref, part, version }: CallRecord): Promise<boolean> {
   const ended = endOfFailedOver(part, engine.store.now());
   return (await endCall(engine, { ref, guard: { version }, part: ended })) !== undefined;
 }
 
-async function endTooOld(engine: Engine, { ref, part, version }: CallRecord): Promise<boolean> {
+async function endTooOld(engine: Engine, record: CallRecord): Promise<boolean> {
   const { reason, message: error } = tooOld();
-  const ended = failed(part, { reason, error }, engine.store.now());
-  return (await endCall(engine, { ref, guard: { version }, part: ended })) !== undefined;
+  return await endAsRead(engine, record, { reason, error });
 }
 
 /**

@@ -175,6 +175,16 @@ export async function endCall(engine: Engine, step: Omit<FinishCallStep, "childr
   }
 }
 
+/** Ends a call with an error, unless it has changed since it was read; returns whether it did. */
+export async function endAsRead(
+  engine: Engine,
+  { ref, part, version }: Pick<CallRecord, "ref" | "part" | "version">,
+  failure: Parameters<typeof failed>[1],
+): Promise<boolean> {
+  const ended = failed(part, failure, engine.store.now());
+  return (await endCall(engine, { ref, guard: { version }, part: ended })) !== undefined;
+}
+
 async function endsOfChildren(
   { store }: Engine,
   { ref: { sessionId, callId }, part }: Pick<FinishCallStep, "ref" | "part">,

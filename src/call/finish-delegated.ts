@@ -17,7 +17,7 @@ import { lexicalWorkspace } from "../tool/workspace.ts";
 import { approveCall } from "./approve.ts";
 import { decidedCall } from "./call-record.ts";
 import { checkKeys, checkSize } from "./check-size.ts";
-import { CallGone, endCall } from "./ends.ts";
+import { CallGone, endAsRead, endCall } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { newRunning } from "./launch.ts";
 import { createCallOutput } from "./output.ts";
@@ -190,22 +190,19 @@ export function collectableUntil({ spec }: CallRecord, asks: readonly AskRecord[
 }
 
 /** Ends a call that was approved, or never decided, and that no request collected. Returns false if it has changed since it was read. */
-export async function expireUncollected(engine: Engine, { ref, part, version }: CallRecord): Promise<boolean> {
+export async function expireUncollected(engine: Engine, record: CallRecord): Promise<boolean> {
   const error =
     "The call was not begun: its agent no longer waited for the answer. It was not run. Call the tool again if it is still needed.";
-  const expired = failed(part, { reason: ToolErrorReason.EXPIRED, error }, engine.store.now());
-  return (await endCall(engine, { ref, guard: { version }, part: expired })) !== undefined;
+  return await endAsRead(engine, record, { reason: ToolErrorReason.EXPIRED, error });
 }
 
 async function endUnreported(engine: Engine, record: CallRecord): Promise<void> {
   const { limits, store } = engine;
-  const { ref, part, version } = record;
+  const { part } = record;
   const start = part.state.case === "running" ? (part.state.value.time?.start ?? 0) : 0;
   if (start + limits.reportMs > store.now() || (await hasLiveSubagent(engine, record))) return;
   const error = `The call was approved and begun, but its agent did not report a result within ${limits.reportMs} ms. It may have had none, some or all of its effects: look at what it did before you repeat it.`;
-  const reason = ToolErrorReason.NOT_REPORTED;
-  const ended = failed(part, { reason, error, effects: ToolEffects.UNKNOWN }, store.now());
-  await endCall(engine, { ref, guard: { version }, part: ended });
+  await endAsRead(engine, record, { reason: ToolErrorReason.NOT_REPORTED, error, effects: ToolEffects.UNKNOWN });
 }
 
 /** Sessions of a tree that are read at once. */

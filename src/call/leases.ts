@@ -5,7 +5,7 @@ import { adoptOwn } from "./adopt.ts";
 import { noteOfChildSession } from "./child-sessions.ts";
 import { startsWithOthers } from "./children.ts";
 import { claimCall, endFailedOver } from "./claims.ts";
-import { CallEnd, CallGone, endCall, isTooOld, notStoredText, tooOld } from "./ends.ts";
+import { CallEnd, CallGone, endAsRead, isTooOld, notStoredText, tooOld } from "./ends.ts";
 import { beforeDrain, type Engine, isLeaseValid, isTaken } from "./engine.ts";
 import { recoverDelegated } from "./finish-delegated.ts";
 import { launchCall } from "./launch.ts";
@@ -14,7 +14,7 @@ import type { CallRecord, OrphanedCall } from "./ports.ts";
 import { rebindUnclaimed, reviewWaiting } from "./rebind.ts";
 import { runKeyOf } from "./running.ts";
 import { hasFreeSlot, releaseCall, waitForSlot } from "./slots.ts";
-import { failed, isTerminal } from "./state.ts";
+import { isTerminal } from "./state.ts";
 import { recoverQueued } from "./worker-queue.ts";
 
 /** An orphaned call that no replica claims for this long ends. */
@@ -141,18 +141,15 @@ async function recoverParent(engine: Engine, record: CallRecord, since: number):
 }
 
 /** Ends a call with EXECUTOR_LOST, unless it has changed since it was read. */
-async function loseCall(engine: Engine, { ref, part, version }: CallRecord, ...facts: string[]): Promise<void> {
-  const { store } = engine;
-  const error = [...facts, await noteOfChildSession(engine, part)].filter(Boolean).join("\n\n");
-  const lost = failed(part, { reason: ToolErrorReason.EXECUTOR_LOST, error }, store.now());
-  await endCall(engine, { ref, guard: { version }, part: lost });
+async function loseCall(engine: Engine, record: CallRecord, ...facts: string[]): Promise<void> {
+  const error = [...facts, await noteOfChildSession(engine, record.part)].filter(Boolean).join("\n\n");
+  await endAsRead(engine, record, { reason: ToolErrorReason.EXECUTOR_LOST, error });
 }
 
 /** Ends a call with RESULT_NOT_STORED: its body came to its end here, and the store was away until the lease was over. */
-async function loseResult(engine: Engine, { ref, part, version }: CallRecord): Promise<void> {
-  const lost = failed(part, { reason: ToolErrorReason.RESULT_NOT_STORED, error: notStoredText }, engine.store.now());
-  await endCall(engine, { ref, guard: { version }, part: lost });
-  engine.unstored.delete(runKeyOf(ref));
+async function loseResult(engine: Engine, record: CallRecord): Promise<void> {
+  await endAsRead(engine, record, { reason: ToolErrorReason.RESULT_NOT_STORED, error: notStoredText });
+  engine.unstored.delete(runKeyOf(record.ref));
 }
 
 /**

@@ -2,11 +2,10 @@ import { ToolErrorReason, ToolExecutor } from "../../gen/opencode/tool/v1/tool_p
 import type { AskRecord } from "../approval/ports.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { Tool } from "../tool/tool.ts";
-import { endCall, staleText } from "./ends.ts";
+import { endAsRead, staleText } from "./ends.ts";
 import type { Engine, Review } from "./engine.ts";
 import type { CallRecord, CallWithAsks } from "./ports.ts";
 import { runKeyOf } from "./running.ts";
-import { failed } from "./state.ts";
 import { findDefinition } from "./worker-queue.ts";
 
 /** Creates the state before the first look. */
@@ -143,14 +142,13 @@ export async function rebindOrEnd(
   { record, asks }: CallWithAsks,
   tool: Tool | undefined,
 ): Promise<boolean> {
-  const { part, ref, spec, version } = record;
+  const { part, spec } = record;
   const binding = asks.at(-1)?.request.binding ?? "";
   // A command is bound to its directory, too.
   if (tool && !spec.named && binding.split(":")[0] === tool.permissionBinding)
     return await rebind(engine, record, tool, toolChanged);
   const end = { reason: ToolErrorReason.STALE_TOOL, error: staleText(part.tool, tool !== undefined) };
-  const ended = failed(part, end, engine.store.now());
-  return (await endCall(engine, { ref, guard: { version }, part: ended })) !== undefined;
+  return await endAsRead(engine, record, end);
 }
 
 async function rebind(

@@ -1,16 +1,16 @@
 import { create } from "@bufbuild/protobuf";
 import { type ToolProgress, ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
-import { ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
 import { refreshCall } from "./call-record.ts";
-import { CallEnd, CallGone, endCall } from "./ends.ts";
+import { CallEnd, CallGone, endAsRead } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import type { CallRecord, QueuedCall } from "./ports.ts";
 import type { Running } from "./running.ts";
 import { addWaiting } from "./slots.ts";
-import { failed, isTerminal } from "./state.ts";
+import { isTerminal } from "./state.ts";
 
 /** Leaves the call to the replica whose worker has capacity first; ends it if it may not wait. */
 export async function leaveForWorker(
@@ -80,21 +80,20 @@ export function isGivenBack({ owner, queuedUntil }: Pick<CallRecord, "owner" | "
   return owner === "" && queuedUntil !== undefined;
 }
 
-/** Returns the part of a call that is cancelled while it waits. */
-export function cancelledPart({ store }: Engine, { part, attempts }: CallRecord, error: string): ToolPart {
-  const effects = attempts > 0 ? ToolEffects.UNKNOWN : ToolEffects.NONE;
-  return failed(part, { reason: ToolErrorReason.CANCELLED, error, effects }, store.now());
+/** Cancels a call that waits, unless it has changed since it was read; returns whether it did. */
+export async function endCancelled(engine: Engine, record: CallRecord, error: string): Promise<boolean> {
+  return await endAsRead(engine, record, { reason: ToolErrorReason.CANCELLED, error, effects: effectsOf(record) });
 }
+
+/** A body that was entered before, by a worker that is lost, may have had effects. */
+const effectsOf = ({ attempts }: CallRecord) => (attempts > 0 ? ToolEffects.UNKNOWN : ToolEffects.NONE);
 
 /** Offers a call that was given back to the workers of all replicas; one that was to be cancelled ends. */
 export async function offerAgain(engine: Engine, ref: CallRef, definitionId: string): Promise<void> {
   const { store } = engine;
   const record = await store.getCall(ref.sessionId, ref.callId);
-  if (record?.cancel !== undefined && isGivenBack(record)) {
-    const part = cancelledPart(engine, record, record.cancel);
-    await endCall(engine, { ref, guard: { version: record.version }, part });
-    return;
-  }
+  if (record?.cancel !== undefined && isGivenBack(record))
+    return void (await endCancelled(engine, record, record.cancel));
   waitForWorker(engine, definitionId, ref);
   await store.announceUnclaimed([ref]);
 }
@@ -132,10 +131,7 @@ export async function recoverQueued(engine: Engine, ref: CallRef, { definitionId
   const workspace = opened && workspaceRoot(opened.workspace.name);
   const serving = workspace === undefined ? undefined : engine.registry.get(record.part.tool, workspace);
   const end = await endOfWait(record, serving, workspace && findDefinition(engine, record, workspace));
-  // A body that was entered before, by a worker that is lost, may have had effects.
-  const effects = record.attempts > 0 ? ToolEffects.UNKNOWN : ToolEffects.NONE;
-  const part = failed(record.part, { ...end, effects }, store.now());
-  await endCall(engine, { ref, guard: { version: record.version }, part });
+  await endAsRead(engine, record, { ...end, effects: effectsOf(record) });
 }
 
 async function endOfWait(
