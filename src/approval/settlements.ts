@@ -165,14 +165,12 @@ export async function approveAsk(
   answer: StoredAnswer,
 ): Promise<Settlement> {
   checkAnswers(ask.request, response);
-  const others = response.wholeCall ? await openSiblings(context.store, ask) : [];
-  const ballots = castVotes(
-    context,
-    ask,
-    others.filter(({ request }) => !isQuestion(request)),
-    response,
-    answer,
+  const { expectedDigest, wholeCall } = response;
+  // Asks of one plan have one digest; one with another digest may have opened after the approver looked.
+  const others = (wholeCall ? await openSiblings(context.store, ask) : []).filter(
+    ({ request }) => !isQuestion(request) && (expectedDigest === "" || request.digest === expectedDigest),
   );
+  const ballots = castVotes(context, ask, others, response, answer);
   const met = ballots.filter(({ isMet }) => isMet);
   const saved = met.filter(({ agreed }) => agreed);
   const grants = saved.length === 0 ? [] : grantsSaved(saved, ask, workspace, response, answer.by ?? "", context);

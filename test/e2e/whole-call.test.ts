@@ -1,11 +1,13 @@
 import { randomUUID } from "node:crypto";
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import { GrantScope, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply as Reply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect, refusal } from "./clients.ts";
 import { read } from "./reading.ts";
-import { useService } from "./service.ts";
+import { startService, useService } from "./service.ts";
 
 const service = useService();
 const agent = () => connect(service, "caller");
@@ -27,6 +29,7 @@ test("one answer may approve a whole call", async () => {
     permissionId: command.id,
     reply: Reply.ONCE,
     wholeCall: true,
+    expectedDigest: command.digest,
   });
   expect([await stream.until("permissionSettled"), await stream.until("permissionSettled")]).toMatchObject([
     { permissionId: command.id, outcome: PermissionOutcome.ONCE, settledWith: "" },
@@ -34,6 +37,26 @@ test("one answer may approve a whole call", async () => {
   ]);
   expect((await stream.end()).state.value).toMatchObject({ output: "/tmp\n" });
   expect((await person().permissions.listGrants({ sessionId })).grants).toEqual([]);
+});
+
+test("an answer to a whole call leaves open what the call asked for after the approver looked", async () => {
+  const urls = ["http://127.0.0.2:9/", "http://127.0.0.3:9/"];
+  const hosts = urls.map((url) => `"${url}*" = "ask"\n`).join("");
+  const own = await startService({ settings: `[permission]\nbash = "allow"\n[permission.webfetch]\n${hosts}` });
+  const command = `${urls.map((url) => `curl -sS ${url} & `).join("")} wait`;
+  await writeFile(join(own.workspace, "reach.sh"), command);
+  const [caller, { permissions }] = [connect(own, "caller"), connect(own, "approver")];
+  const sessionId = await caller.newSession();
+  const call = { sessionId, callId: "c1", tool: "bash", input: { command: "sh reach.sh" } };
+  const stream = read(caller.tools.executeTool(call));
+  const [looked, since] = [await stream.until("permissionAsked"), await stream.until("permissionAsked")];
+  const { id: permissionId, digest: expectedDigest } = looked;
+  const answer = { sessionId, reply: Reply.ONCE, wholeCall: true };
+  await permissions.respondToPermission({ ...answer, permissionId, expectedDigest });
+  const open = (await permissions.listPermissions({ sessionId })).permissions;
+  expect(open.map(({ id }) => id)).toEqual([since.id]);
+  await permissions.respondToPermission({ ...answer, permissionId: since.id, expectedDigest: since.digest });
+  expect((await stream.end()).state.case).toBe("completed");
 });
 
 test("always for a whole call saves each ask's own first offer, and approves once what has none", async () => {

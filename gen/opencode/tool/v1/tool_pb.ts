@@ -1355,7 +1355,8 @@ export type PermissionResponse = Message<"opencode.tool.v1.PermissionResponse"> 
   input?: JsonObject | undefined;
 
   /**
-   * whole_call answers all open permission requests of the call in one step. With ALWAYS each request saves its default
+   * whole_call answers all open permission requests of the call in one step; with `expected_digest` those that have this
+   * digest, so that an approval leaves open what the call asked for after the person looked. With ALWAYS each request saves its default
    * offer; where `offer_id` selects that of the named request, the others save their first, which is the narrowest. One
    * without offers is approved once. A request with questions is left open unless it is the named one. REJECT and an
    * edit end the other requests in any case.
