@@ -1,7 +1,7 @@
 import { PermissionOutcome, type PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { riskWords } from "../core/risk-words.ts";
-import { visibleLine } from "../core/visible.ts";
+import { visible, visibleLine } from "../core/visible.ts";
 import { needWords } from "../view/need.ts";
 import { viewLines } from "../view/view-lines.ts";
 import type { ChannelContent, Notice } from "./ports.ts";
@@ -50,7 +50,7 @@ function textsOf(request: PermissionRequest, content: ChannelContent): object {
 
 /**
  * Returns the lines that show a whole request, for readers who may approve by them; undefined if lines cannot: it is long, asks a
- * question, changes a file, or runs one whose text is behind the link.
+ * question, changes a file, or has a text or a program that is behind the link.
  */
 export function shownWhole(request: PermissionRequest): string[] | undefined {
   const { view, preview, question, warnings } = request;
@@ -58,6 +58,9 @@ export function shownWhole(request: PermissionRequest): string[] | undefined {
   if (view?.complete !== true || view.files.length > 0 || isBehindLink || question.length > 0) return undefined;
   const lines = viewLines(request);
   if (lines.some(({ cut, kind }) => cut !== "" || kind === "missing" || kind === "note")) return undefined;
+  const { text = "", command = "" } = preview ?? {};
+  const isShown = (effect: string) => effect === "" || lines.some((line) => line.text === visible(effect));
+  if (!isShown(text) || !isShown(command)) return undefined;
   const shown = [...lines.map(({ name, text }) => `${name}: ${text}`), ...warnings].map(visibleLine);
   return Buffer.byteLength(shown.join("")) <= maxTextBytes ? shown : undefined;
 }

@@ -60,6 +60,8 @@ function blocksOf(fields: Fields = {}, content: ChannelContent = "full", mayAppr
 test("a message lets people approve only what it shows whole, at full content, where a rule allows it", () => {
   expect(blocksOf().buttons).toEqual(["open", "reject", "approve"]);
   expect(blocksOf().json).toContain("command: git push --force");
+  // What the message has anyway, such as a command line or the prompt of a task, is not behind the link.
+  expect(blocksOf({ preview: { command: "git push --force" } }).buttons).toEqual(["open", "reject", "approve"]);
   const behindLink: [why: string, fields: Fields, content?: ChannelContent, mayApprove?: boolean][] = [
     ["no rule allows it", {}, "full", false],
     ["the content is risk", {}, "risk"],
@@ -68,6 +70,8 @@ test("a message lets people approve only what it shows whole, at full content, w
     ["a file runs", { view: { tool: "bash", complete: true, files: [{ path: "deploy.sh", lines: 3 }] } }],
     ["a value is cut", { view: { tool: "bash", complete: true, input: [{ path: "/a", text: "a", sha256: "b" }] } }],
     ["a file changes", { preview: { diff: "+a" } }],
+    ["a model reads what its input does not have", { preview: { text: "Steps of a skill" } }],
+    ["a program starts that its input does not name", { preview: { command: "gopls serve" } }],
     ["it asks a question", { question: [{ question: "Which?" }] }],
     ["it is long", { view: { tool: "bash", complete: true, input: [{ path: "/command", text: "a".repeat(3_001) }] } }],
   ];
