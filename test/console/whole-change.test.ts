@@ -1,5 +1,5 @@
 import { mkdir, writeFile } from "node:fs/promises";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { expect, onTestFinished, test } from "vitest";
 import { Shown } from "../../gen/opencode/tool/v1/permission_pb.ts";
@@ -181,6 +181,25 @@ test("a script is shown with the call; of one that changed since, the page and t
     const settled = async () => (await permissions.getPermission({ permissionId: request?.id ?? "" })).settled?.shown;
     await expect.poll(settled).toBe(shown);
   }
+});
+
+test("a value is seen only by its own fold, also where the names of two are escaped to the same text", async () => {
+  const tool = 'export default { description: "Any.", args: { data: { type: "object" } }, execute: () => "done" };';
+  await mkdir(join(dirname(service.config), "tool"), { recursive: true });
+  await writeFile(join(dirname(service.config), "tool/any.js"), tool);
+  const agent = connect(service, "caller");
+  const data = { "\u200b": "long ".repeat(1_000), "\\u{200b}": "short" };
+  const call = { sessionId: await agent.newSession(), callId: "c1", tool: "any", input: { data } };
+  await agent.tools.callTool({ ...call, waitMs: 0 });
+  const page = await browsers.open(service, "approver");
+  await page.getByRole("article").getByText("short", { exact: true }).waitFor();
+  await untilRejectable(page);
+  await page.evaluate(`document.querySelector(".ask-end").scrollIntoView({ block: "center" })`);
+  await page.getByText("open what is folded").waitFor();
+  expect(await page.getByRole("button", { name: /Approve once/ }).getAttribute("aria-disabled")).toBe("true");
+  await page.getByRole("button", { name: "Show all 5000 characters" }).click();
+  await answer(page, /Approve once/);
+  expect((await agent.tools.callTool(call)).part?.state.case).toBe("completed");
 });
 
 test("on a phone a script of 300 lines is approved only after all of it was opened", async () => {

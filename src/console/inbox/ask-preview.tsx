@@ -102,8 +102,8 @@ function distinct<T>(all: readonly T[], keyOf: (item: T) => string): readonly T[
 }
 
 function effectOf(preview: Preview | undefined): string {
-  const { command, diff, hosts, text, paths } = preview ?? {};
-  return JSON.stringify([command, diff, hosts, text, paths]);
+  const { command, diff, url, hosts, text, paths, hidden } = preview ?? {};
+  return JSON.stringify([command, diff, url, hosts, text, paths, hidden]);
 }
 
 /** The effects of a call, as far as the service knows them. */
@@ -212,8 +212,10 @@ function Call({ request, shown, ...props }: PartProps & { request: PermissionReq
     });
   const lines = viewLines(whole.value).filter((line) => !shown.some((command) => isCommand(line, command)));
   // The whole input may have another order than its beginning.
-  const keys = lines.map(({ kind, name, text }) => (kind === "input" ? `input ${name}` : `${kind} ${name} ${text}`));
-  const see = useAllSeen(keys, props.onWhole);
+  const keys = numbered(lines.map(({ kind, name, text }) => `${kind} ${name}${kind === "input" ? "" : ` ${text}`}`));
+  // Of a name that several values have, the whole input may have another one first.
+  const parts = lines.map(({ text }, at) => `${keys[at]} ${text}`);
+  const see = useAllSeen(parts, props.onWhole);
   return (
     <section class="block">
       <h2>The whole call</h2>
@@ -222,7 +224,7 @@ function Call({ request, shown, ...props }: PartProps & { request: PermissionReq
           <div key={keys[at]} data-kind={line.kind}>
             <dt>{line.name}</dt>
             <dd dir="auto">
-              <Line {...{ line, request, connection, isOpen, load, onUnread }} onWhole={see(keys[at] ?? "")} />
+              <Line {...{ line, request, connection, isOpen, load, onUnread }} onWhole={see(parts[at] ?? "")} />
             </dd>
           </div>
         ))}
@@ -230,6 +232,16 @@ function Call({ request, shown, ...props }: PartProps & { request: PermissionReq
       {failure !== "" && <p class="problem">{failure}</p>}
     </section>
   );
+}
+
+/** Numbers equal keys: the names of two values may be escaped to the same text. */
+function numbered(keys: readonly string[]): readonly string[] {
+  const counts = new Map<string, number>();
+  return keys.map((key) => {
+    const count = (counts.get(key) ?? 0) + 1;
+    counts.set(key, count);
+    return `${key} #${count}`;
+  });
 }
 
 /** Checks that a value is the command that the page shows in full. */
@@ -252,7 +264,7 @@ function Line({
   const named = hash === undefined ? text : <FileName {...{ text, hash }} />;
   useEffect(() => {
     if (isPlain) onWhole();
-  }, [isPlain]);
+  }, [isPlain, text]);
   if (isPlain) return named;
   if (isRead) return <BoundFile {...{ named, path, onWhole, ...props }} permissionId={request.id} />;
   return <FoldedText {...{ text, cut, load, onWhole }} label={`Value of ${name}`} isOpen={props.isOpen} />;
