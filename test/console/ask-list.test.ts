@@ -101,7 +101,7 @@ test("after any number of breaks the open asks are those of the service", () => 
   );
 });
 
-test("the asks of a call form a group, which is open while one of them is", () => {
+test("the asks of a call form a group, which is open while one of them is, and then has no ended ones", () => {
   const list = createAskList();
   for (const [id, callId] of [
     ["a", "c1"],
@@ -110,8 +110,12 @@ test("the asks of a call form a group, which is open while one of them is", () =
   ] as const)
     list.take(asked(id, callId));
   for (const frame of [mark, settled("a")]) list.take(frame);
-  expect(groupByCall(list.all()).map(({ id, open }) => [id, open.map(({ id }) => id)])).toEqual([
-    ["a", ["c"]],
-    ["b", ["b"]],
+  const groups = () =>
+    groupByCall(list.all()).map(({ id, asks, open }) => [id, asks.map(({ request }) => request.id), open.length]);
+  expect(groups()).toEqual([
+    ["c", ["c"], 1],
+    ["b", ["b"], 1],
   ]);
+  list.take(settled("c"));
+  expect(groups()[0]).toEqual(["a", ["a", "c"], 0]);
 });

@@ -7,10 +7,11 @@ import {
   SuggestRulesRequestSchema,
   SuggestRulesResponseSchema,
 } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { farewellMs } from "../../src/view/asks.ts";
 import { connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
 import { ask } from "./ask.ts";
-import { answer, answersOf, untilArmed, untilLive, useBrowsers } from "./browser.ts";
+import { answer, answersOf, passTime, untilArmed, untilLive, useBrowsers } from "./browser.ts";
 import { findings, sticksOut } from "./findings.ts";
 
 const service = useService();
@@ -108,6 +109,28 @@ test("in a narrow window, where only the list is visible, a key answers nothing"
   expect(await page.getByLabel(/What should it do instead/).count()).toBe(0);
   expect(answers).toEqual([]);
   expect((await connect(service, "approver").tools.getToolPart(call)).part?.state.case).toBe("pending");
+});
+
+test("on a phone the arguments that are asked for after an edit are alone on the card, and stay there", async () => {
+  const { call, end } = await ask(service, { command: "echo wrong" });
+  const { permissions } = connect(service, "approver");
+  const open = async () => (await permissions.listPermissions({ sessionId: call.sessionId })).permissions;
+  await expect.poll(open).toHaveLength(1);
+  const page = await browsers.open(service, "approver", {
+    ...{ viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true },
+    path: `/requests/${(await open())[0]?.id}`,
+  });
+  await untilArmed(page);
+  await page.getByRole("button", { name: /Edit/ }).click();
+  await page.getByRole("textbox", { name: "command" }).fill("echo right");
+  await page.getByRole("button", { name: "Use these arguments" }).click();
+  const card = page.getByRole("article");
+  await card.locator(".command-line").getByText("echo right").waitFor();
+  const title = () => card.locator(".ask-what").getAttribute("data-what");
+  expect([await title(), await card.locator(".command-line").allInnerTexts()]).toEqual(["echo right", ["echo right"]]);
+  await passTime(page, farewellMs);
+  await answer(page, /Approve once/);
+  expect((await end()).part?.state.value).toMatchObject({ output: expect.stringMatching(/^right\n/) });
 });
 
 test("on a tablet the request has more than half of the width, next to the list", async () => {

@@ -11,10 +11,11 @@ export interface InboxAsk {
   readonly settled?: SettledAsk;
 }
 
-/** The asks of a call; one answer settles all of them. */
+/** The asks of a call; one answer settles those that were opened together. */
 export interface AskGroup {
   /** The id of the first ask. */
   readonly id: string;
+  /** The open asks, or those that have ended if none is open: what has ended is not what an answer is about. */
   readonly asks: readonly InboxAsk[];
   readonly open: readonly PermissionRequest[];
 }
@@ -91,9 +92,9 @@ export function createAskList(): AskList {
 
 /** Groups asks by call, oldest first. */
 export function groupByCall(asks: readonly InboxAsk[]): readonly AskGroup[] {
-  return [...Map.groupBy(asks, ({ request }) => callKeyOf(request)).values()].map((members) => ({
-    id: members[0]?.request.id ?? "",
-    asks: members,
-    open: members.filter(({ settled }) => settled === undefined).map(({ request }) => request),
-  }));
+  return [...Map.groupBy(asks, ({ request }) => callKeyOf(request)).values()].map((members) => {
+    const open = members.filter(({ settled }) => settled === undefined);
+    const shown = open.length > 0 ? open : members;
+    return { id: shown[0]?.request.id ?? "", asks: shown, open: open.map(({ request }) => request) };
+  });
 }

@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef } from "preact/hooks";
 import type { GetPermissionResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { PermissionReply, type ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { filterCalls } from "../../view/ask-filter.ts";
-import { farewellMs } from "../../view/asks.ts";
+import { callKeyOf, farewellMs } from "../../view/asks.ts";
 import { errorReasonWords } from "../../view/outcomes.ts";
 import { momentOf } from "../../view/quantities.ts";
 import { asksQuestions } from "../../view/questions.ts";
@@ -34,7 +34,18 @@ export function InboxPage({ connection, feed, route }: PageProps) {
     filterCalls(groups.value, filter.value, { requests: requestsOf, isOpen, nameOf: names.of }),
   );
   const [chosen] = route.chosen.value;
-  const group = groupOf(rows.value, groups.value, chosen);
+  const named = groupOf(rows.value, groups.value, chosen);
+  // A call that asks again does so under another id, after an edit or while it runs.
+  const last = useRef({ id: "", call: "" });
+  const again =
+    named === undefined && chosen === last.current.id
+      ? groups.value.find((one) => isOpen(one) && callOf(one) === last.current.call)
+      : undefined;
+  const group = named ?? again;
+  useEffect(() => {
+    if (named !== undefined && chosen !== undefined) last.current = { id: chosen, call: callOf(named) };
+    choose(again);
+  });
   const row = rows.value.findIndex((row) => row.some((one) => one === group));
   const place = useRef(0);
   useEffect(() => {
@@ -164,6 +175,8 @@ function Filter({ filter, onChange }: { filter: Signal<string>; onChange: () => 
 const requestsOf = ({ asks }: AskGroup) => asks.map(({ request }) => request);
 
 const isOpen = ({ open }: AskGroup) => open.length > 0;
+
+const callOf = ({ asks }: AskGroup) => asks.map(({ request }) => callKeyOf(request))[0] ?? "";
 
 /** The selected group, or the first one in the list if none is selected. */
 function groupOf(
