@@ -127,6 +127,24 @@ describe.each(testedStores)("the inbox, on %s", (store) => {
     expect(grants[0]?.expires).toBeGreaterThanOrEqual(before + 3_600_000);
   });
 
+  test("the hour that a grant lasts is one of the service's clock", async () => {
+    const browser = await browsers.browser();
+    await browser.clock.setFixedTime(Date.now() + 86_400_000);
+    const page = await browsers.open(service(), "approver", { browser });
+    const call = await ask(service(), { command: "echo timely" });
+    await untilArmed(page);
+    await page.keyboard.press("a");
+    await page.getByRole("combobox", { name: "with" }).selectOption("1 hour");
+    await page.getByText("at most for 1 hour").waitFor();
+    const before = Date.now();
+    await answer(page, "Approve and remember");
+    await call.end();
+    const { grants } = await connect(service(), "approver").permissions.listGrants({ sessionId: call.call.sessionId });
+    const [hour, end] = [3_600_000, grants[0]?.expires ?? 0];
+    expect(end).toBeGreaterThanOrEqual(before + hour);
+    expect(end).toBeLessThan(before + 2 * hour);
+  });
+
   test("edited arguments ask again, and the arguments that were shown last run", async () => {
     const page = await browsers.open(service(), "approver");
     const call = await ask(service(), { command: "echo wrong" });

@@ -145,27 +145,40 @@ describe("an answer", () => {
     await call.end();
   });
 
-  test("whose response is missing is reported so, and is sent again with the same id, so that it counts once", async () => {
-    const page = await browsers.open(service(), "approver");
-    const replyIds: string[] = [];
-    page.on("request", (request) => {
-      const sent = request.url().endsWith("/RespondToPermission") ? request.postDataBuffer() : null;
-      if (sent !== null) replyIds.push(fromBinary(PermissionResponseSchema, sent).replyId);
-    });
-    const call = await ask(service(), { command: "echo twice" });
-    await untilArmed(page);
-    await page.route("**/RespondToPermission", (route) => route.abort());
-    await page.getByRole("button", { name: /Approve once/ }).click();
-    await page.getByText("Sending…").waitFor();
-    for (const pauseMs of [1_000, 2_000]) await expect.poll(() => passTime(page, pauseMs)).toBeUndefined();
-    await page.getByRole("alert").getByText("This may have been sent").waitFor();
-    await page.unroute("**/RespondToPermission");
-    await answer(page, /Approve once/);
-    expect((await call.end()).part?.state.case).toBe("completed");
-    // Four attempts that fail, and the one that arrives.
-    expect(replyIds).toEqual(Array(5).fill(expect.stringMatching(/^[0-9a-f]{32}$/)));
-    expect(new Set(replyIds).size).toBe(1);
-  });
+  test.each([
+    ["once", /Approve once/],
+    ["for an hour", /Approve and remember/],
+  ])(
+    "%s, whose response is missing, is reported so, and is sent again as the same, so that it counts once",
+    async (how, button) => {
+      const page = await browsers.open(service(), "approver");
+      const sent: string[] = [];
+      page.on("request", (request) => {
+        const data = request.url().endsWith("/RespondToPermission") ? request.postDataBuffer() : null;
+        if (data === null) return;
+        const { replyId, expires } = fromBinary(PermissionResponseSchema, data);
+        sent.push(`${replyId} ${expires}`);
+      });
+      const call = await ask(service(), { command: `echo ${how}` });
+      await untilArmed(page);
+      if (how !== "once") {
+        await page.keyboard.press("a");
+        await page.getByRole("combobox", { name: "with" }).selectOption("1 hour");
+        await untilArmed(page);
+      }
+      await page.route("**/RespondToPermission", (route) => route.abort());
+      await page.getByRole("button", { name: button }).click();
+      await page.getByText("Sending…").waitFor();
+      for (const pauseMs of [1_000, 2_000]) await expect.poll(() => passTime(page, pauseMs)).toBeUndefined();
+      await page.getByRole("alert").getByText("This may have been sent").waitFor();
+      await page.unroute("**/RespondToPermission");
+      await answer(page, button);
+      expect((await call.end()).part?.state.case).toBe("completed");
+      // Four attempts that fail, and the one that arrives.
+      expect(sent).toEqual(Array(5).fill(expect.stringMatching(/^[0-9a-f]{32} \d+$/)));
+      expect(new Set(sent).size).toBe(1);
+    },
+  );
 
   test("into a network that stalls is not sent; withdrawn, it does not arrive when the network is back", async () => {
     const front = await startFront([service().url]);

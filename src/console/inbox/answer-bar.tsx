@@ -185,8 +185,6 @@ function Answers({
   );
 }
 
-const hourMs = 3_600_000;
-
 /** Time limits of a grant; 0 is none. */
 const limits: readonly [hours: number, words: string][] = [
   [0, "no time limit"],
@@ -213,8 +211,7 @@ function OffersForm({ group, isReady, send, back }: FormProps & { group: AskGrou
   if (chosen === undefined || offer === undefined) return null;
   const submit = (event: Event) => {
     event.preventDefault();
-    const expires = hours.value === 0 ? 0 : Date.now() + hours.value * hourMs;
-    void send({ reply: PermissionReply.ALWAYS, offerId: offer.id, expires, times: times.value });
+    void send({ reply: PermissionReply.ALWAYS, offerId: offer.id, hours: hours.value, times: times.value });
   };
   return (
     <form class="answer-form" ref={focusFirst} onSubmit={submit}>
@@ -253,7 +250,7 @@ function OffersForm({ group, isReady, send, back }: FormProps & { group: AskGrou
       <p class="hint saved">
         {visibleText(offer.text)}
         {times.value > 0 && `, at most ${countOf(times.value, "more call")}`}
-        {hours.value > 0 && `, at most until ${momentOf(Date.now() + hours.value * hourMs)}`}
+        {limits.map(([value, words]) => value > 0 && value === hours.value && `, at most for ${words}`)}
         {offer.expires > 0 && ` (until ${momentOf(offer.expires)})`}.
         {others.length > 0 &&
           ` Also saved: ${others.map(({ offers }) => visibleText(offers[0]?.text ?? "")).join("; ")}.`}{" "}

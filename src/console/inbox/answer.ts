@@ -9,7 +9,7 @@ import type { ConsoleConnection } from "../stream/connection.ts";
 /** An approver's answer to all asks of a call. */
 export type AnswerOutcome =
   | { reply: typeof PermissionReply.ONCE; input?: JsonObject; answers?: { values: string[] }[]; reason?: string }
-  | { reply: typeof PermissionReply.ALWAYS; offerId: string; expires: number; times: number; reason?: string }
+  | { reply: typeof PermissionReply.ALWAYS; offerId: string; hours: number; times: number; reason?: string }
   | { reply: typeof PermissionReply.REJECT; message: string; all?: RejectScope; equal?: readonly AskRef[] };
 
 /** Open requests to reject together with the one that is shown: those of its session and descendants, or of its agent. */
@@ -55,6 +55,14 @@ const maxAtOnce = 12;
 /** Headers that keep an answer from being taken later: the service refuses one that arrives long after this time of its clock. */
 type AnswerHeaders = [name: string, value: string][];
 
+const hourMs = 3_600_000;
+
+/** Returns when the grant of an answer ends, in ms since the epoch; 0: as offered. The clock of this machine may be wrong. */
+export function grantEnd(answer: AnswerOutcome, headers: AnswerHeaders): number {
+  const { hours } = { hours: 0, ...answer };
+  return hours === 0 ? 0 : (Number(headers[0]?.[1]) || Date.now()) + hours * hourMs;
+}
+
 /**
  * Asks the service for its time. Into a network that stalled nothing is sent: the bytes of an answer would leave this machine
  * when the network is back, even after the page has withdrawn it.
@@ -74,6 +82,8 @@ export async function reachService(
 /** Options of sending an answer. */
 interface AnswerSent {
   replyId: string;
+  /** The end of the grant, in ms since the epoch. */
+  expires: number;
   headers: AnswerHeaders;
   signal: AbortSignal;
   shown: Shown;
@@ -89,15 +99,16 @@ export async function sendAnswer(
   connection: Pick<ConsoleConnection, "permissions" | "tools">,
   request: PermissionRequest,
   answer: AnswerOutcome,
-  { replyId, headers, signal, shown, receipt }: AnswerSent,
+  { replyId, expires, headers, signal, shown, receipt }: AnswerSent,
 ): Promise<number> {
   const { permissions } = connection;
   const {
     all,
     equal = [],
     message = "",
+    hours: _,
     ...rest
-  } = { message: undefined, all: undefined, equal: undefined, ...answer };
+  } = { message: undefined, all: undefined, equal: undefined, hours: 0, ...answer };
   const retry = (headers: AnswerHeaders, send: (options: CallOptions) => Promise<unknown>) => {
     const end = performance.now() + answerMs;
     return retryReply(() => {
@@ -113,7 +124,8 @@ export async function sendAnswer(
   const respond = ({ sessionId, id, digest }: AskRef, headers: AnswerHeaders, shown: Shown) => {
     const proof = receipt && { receipt };
     const target = { sessionId, permissionId: id, expectedDigest: digest, replyId, wholeCall: true, shown, ...proof };
-    return retry(headers, (options) => permissions.respondToPermission({ ...rest, message, ...target }, options));
+    const given = { ...rest, message, expires, ...target };
+    return retry(headers, (options) => permissions.respondToPermission(given, options));
   };
   await respond(request, headers, shown);
   // One that was answered in the meantime has an outcome; one that has changed stays in the list.

@@ -1,11 +1,19 @@
 import { type ReadonlySignal, useSignal } from "@preact/signals";
 import { useRef } from "preact/hooks";
-import { AnswerMethod, Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { AnswerMethod, type PasskeyReceipt, Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { failureText } from "../shell/load.ts";
 import { ProblemText } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import { type AnswerOutcome, newReplyId, reachService, sendAnswer, sentWords, unsentWords } from "./answer.ts";
+import {
+  type AnswerOutcome,
+  grantEnd,
+  newReplyId,
+  reachService,
+  sendAnswer,
+  sentWords,
+  unsentWords,
+} from "./answer.ts";
 
 /** The state of sending the answer of a card. */
 export interface Sending {
@@ -24,8 +32,8 @@ export function useSending(
 ): Sending {
   const isSending = useSignal(false);
   const problem = useSignal("");
-  // An answer that is sent again must count once.
-  const unsent = useRef({ answer: "", replyId: "" });
+  // An answer that is sent again must count once, so it ends when the first one did.
+  const unsent = useRef<{ answer: string; replyId: string; expires?: number }>({ answer: "", replyId: "" });
   const attempt = useRef({ stop: new AbortController(), isReached: false });
 
   function giveUp(words: string): void {
@@ -44,17 +52,23 @@ export function useSending(
       const own = { stop: new AbortController(), isReached: false };
       attempt.current = own;
       const { signal } = own.stop;
-      const { replyId } = unsent.current;
+      const given = unsent.current;
       try {
-        const isSigned = needsPasskey(target) && answer.reply !== PermissionReply.REJECT;
-        const receipt = isSigned ? await signed(connection, target, answer) : undefined;
+        let headers = await reachService(connection, signal);
+        given.expires ??= grantEnd(answer, headers);
+        const { replyId, expires } = given;
+        let receipt: PasskeyReceipt | undefined;
+        if (needsPasskey(target) && answer.reply !== PermissionReply.REJECT) {
+          receipt = await signed(connection, target, answer, expires);
+          headers = await reachService(connection, signal);
+        }
         if (signal.aborted) return;
-        const headers = await reachService(connection, signal);
         own.isReached = true;
-        const unsent = await sendAnswer(connection, target, answer, { replyId, headers, signal, shown, receipt });
+        const sent = { replyId, expires, headers, signal, shown, receipt };
+        const left = await sendAnswer(connection, target, answer, sent);
         if (signal.aborted) return;
         isSending.value = false;
-        onAnswered(sentWords(answer, unsent), answer);
+        onAnswered(sentWords(answer, left), answer);
       } catch (error) {
         if (signal.aborted) return;
         if (error instanceof NotSigned) giveUp(`Not sent: ${error.message}`);
@@ -79,10 +93,15 @@ export const needsPasskey = ({ need }: PermissionRequest) => need?.method === An
 class NotSigned extends Error {}
 
 /** Loads what signs answers, and lets the person sign this one. */
-async function signed(connection: ConsoleConnection, target: PermissionRequest, answer: AnswerOutcome) {
+async function signed(
+  connection: ConsoleConnection,
+  target: PermissionRequest,
+  answer: AnswerOutcome,
+  expires: number,
+): Promise<PasskeyReceipt> {
   try {
     const { signAnswer } = await import("../people/sign.ts");
-    return await signAnswer(connection, target, answer);
+    return await signAnswer(connection, target, answer, expires);
   } catch (error) {
     throw new NotSigned(failureText(error));
   }

@@ -23,9 +23,10 @@ export async function signAnswer(
   { permissions, server }: Pick<ConsoleConnection, "permissions" | "server">,
   request: PermissionRequest,
   answer: AnswerOutcome,
+  expires: number,
 ): Promise<PasskeyReceipt> {
-  const { reply, input, offerId, expires, times, reason } = {
-    ...{ input: undefined, offerId: "", expires: 0, times: 0, reason: "" },
+  const { reply, input, offerId, times, reason } = {
+    ...{ input: undefined, offerId: "", times: 0, reason: "" },
     ...answer,
   };
   const { nonce, rpId, credentialIds } = await permissions.beginStepUp({});
