@@ -133,6 +133,20 @@ test("on a phone the arguments that are asked for after an edit are alone on the
   expect((await end()).part?.state.value).toMatchObject({ output: expect.stringMatching(/^right\n/) });
 });
 
+test("the second half of a double click on the button of a form is not for the form", async () => {
+  const { call } = await ask(service, { command: "echo twice" });
+  const page = await browsers.open(service, "approver");
+  await untilArmed(page);
+  const answers = answersOf(page);
+  // The form has its button where the left edge of this one was.
+  await page.getByRole("button", { name: /Always/ }).dblclick({ position: { x: 6, y: 12 } });
+  await page.getByRole("button", { name: "Approve and remember" }).waitFor();
+  await untilArmed(page);
+  expect(answers).toEqual([]);
+  const { permissions } = connect(service, "approver");
+  expect((await permissions.listGrants({ sessionId: call.sessionId })).grants).toEqual([]);
+});
+
 test("on a tablet the request has more than half of the width, next to the list", async () => {
   await ask(service, { command: "echo tablet" });
   const page = await browsers.open(service, "approver", { viewport: { width: 820, height: 1180 } });

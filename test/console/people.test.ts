@@ -52,6 +52,16 @@ test("an admin sees persons with their devices, invites one, and revokes a devic
   expect(await findings(phone)).toEqual([]);
 });
 
+test("a double click revokes no person", async () => {
+  await join("Eve");
+  const page = await browsers.open(service, "admin", { path: "/people" });
+  const eve = page.getByRole("listitem").filter({ hasText: "local:eve-" });
+  await eve.getByRole("button", { name: "Revoke this person" }).dblclick();
+  await eve.getByRole("button", { name: "Revoke this person: press again" }).waitFor();
+  const { people } = await clientOf(PersonService, service.url, admin).listPeople({});
+  expect(people.find(({ person }) => person?.name === "Eve")?.revoked).toBe(0);
+});
+
 test("a person without a name is asked for it, changes no other person, and adds a device by a link that is a QR code, too", async () => {
   const { code } = await clientOf(CredentialService, service.url, admin).createCode({ newPerson: "" });
   const page = await (await browsers.browser()).newPage();

@@ -5,6 +5,7 @@ import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/t
 import { savableOffers } from "../../view/need.ts";
 import { countOf, momentOf } from "../../view/quantities.ts";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
+import { useArmed } from "../shell/armed.ts";
 import { isTyping } from "../shell/keys.ts";
 import { lazyPage } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
@@ -61,7 +62,9 @@ export function AnswerBar({
   // A passkey signs one request at a time.
   const unsigned = group.open.find((each) => needsPasskey(each) && !each.votes.some(({ person }) => person?.id === me));
   const first = unsigned ?? group.open[0];
-  const isReady = armed && !isSending.value;
+  // A form opens under the pointer: the second half of a double click is not for it.
+  const isOpenArmed = useArmed(form.value);
+  const isReady = armed && isOpenArmed && !isSending.value;
   const canApprove = isReady && isWhole && isLive && (!needsReason || reason.value.trim() !== "");
 
   const send = async (answer: AnswerOutcome) => {
@@ -134,7 +137,9 @@ export function AnswerBar({
           />
         </label>
       )}
-      {form.value === "always" && <OffersForm group={group} isReady={canApprove} send={send} back={close} />}
+      {form.value === "always" && (
+        <OffersForm key={offering?.id} group={group} isReady={canApprove} send={send} back={close} />
+      )}
       {form.value === "reject" && first !== undefined && (
         <RejectForm isReady={isReady} request={first} equal={equal} send={send} back={close} />
       )}

@@ -1,7 +1,7 @@
 import { useSignal } from "@preact/signals";
-import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { inertMs, repetitionWords } from "../../view/asks.ts";
+import { repetitionWords } from "../../view/asks.ts";
 import { behalfWords, needWords, voteWords } from "../../view/need.ts";
 import { behindWords } from "../../view/people.ts";
 import { timeLeft } from "../../view/quantities.ts";
@@ -13,6 +13,7 @@ import type { SessionNames } from "../parts/session-names.ts";
 import { isApproved, settledText } from "../parts/settled.ts";
 import { shortId } from "../parts/short-id.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
+import { useArmed } from "../shell/armed.ts";
 import { useLoaded } from "../shell/load.ts";
 import { useNow } from "../shell/now.ts";
 import { pathOf } from "../shell/route.ts";
@@ -266,30 +267,6 @@ function Settlement({ group: { asks } }: { group: AskGroup }) {
       {settledText(settled)}
     </p>
   );
-}
-
-/** Returns true once the item named by `key` has been visible long enough; starts over when it changes or the page was hidden. */
-function useArmed(key: string): boolean {
-  const armed = useSignal("");
-  useEffect(() => {
-    let timer = 0;
-    const begin = () => {
-      clearTimeout(timer);
-      armed.value = "";
-      if (document.hidden) return;
-      timer = window.setTimeout(() => {
-        armed.value = key;
-      }, inertMs);
-    };
-    begin();
-    document.addEventListener("visibilitychange", begin);
-    return () => {
-      clearTimeout(timer);
-      document.removeEventListener("visibilitychange", begin);
-    };
-  }, [key]);
-  // Compares keys: the previous render may have armed another one.
-  return armed.value === key;
 }
 
 /** The rule that would have answered a request which people approved again and again; nothing for any other. */

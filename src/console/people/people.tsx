@@ -1,12 +1,13 @@
 import { type Client, createClient } from "@connectrpc/connect";
 import { useSignal } from "@preact/signals";
-import { useMemo } from "preact/hooks";
+import { useEffect, useMemo } from "preact/hooks";
 import type { Credential } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { type PersonRecord, PersonService } from "../../../gen/opencode/tool/v1/person_service_pb.ts";
 import { pagesOf } from "../../core/pages-of.ts";
 import { personName } from "../../view/people.ts";
 import { momentOf } from "../../view/quantities.ts";
 import { visibleText } from "../parts/visible-text.ts";
+import { useArmed } from "../shell/armed.ts";
 import { failureText, useAttempt, useLoaded } from "../shell/load.ts";
 import { ListPage, type PageProps } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
@@ -167,17 +168,26 @@ function Device({ device, onRevoke }: { device: Credential; onRevoke: () => Prom
   );
 }
 
-/** A button that acts on the second press. */
+/** Time in which a second press counts. */
+const sureMs = 10_000;
+
+/** A button that acts on the second press; the second one of a double click is none. */
 function Sure({ words, onSure }: { words: string; onSure: () => Promise<void> }) {
   const isAsked = useSignal(false);
+  const isInert = !useArmed(String(isAsked.value)) && isAsked.value;
+  useEffect(() => {
+    const timer = setTimeout(() => {
+      isAsked.value = false;
+    }, sureMs);
+    return () => clearTimeout(timer);
+  }, [isAsked.value]);
   return (
     <button
       type="button"
       class={isAsked.value ? "danger" : "quiet"}
-      onBlur={() => {
-        isAsked.value = false;
-      }}
+      aria-disabled={isInert}
       onClick={() => {
+        if (isInert) return;
         if (isAsked.value) void onSure();
         isAsked.value = !isAsked.value;
       }}
