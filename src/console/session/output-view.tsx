@@ -4,6 +4,7 @@ import type { SessionEvent, ToolOutput } from "../../../gen/opencode/tool/v1/eve
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { sizeOf } from "../../view/quantities.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
+import { failureText } from "../shell/load.ts";
 import { whileVisible } from "../shell/visibility.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Watch } from "../stream/follow.ts";
@@ -89,6 +90,7 @@ function Lines({ output, lines, isLive }: { output?: OutputReader; lines: readon
     if (isLive && isFollowing.value && extent !== undefined && extent.after > 0) void output?.toEnd();
   }, [isLive, isFollowing.value, extent]);
   const jump = useSignal(-1);
+  const failed = output?.failed.value;
   const toStart = async () => {
     await output?.toStart();
     isFollowing.value = false;
@@ -102,7 +104,7 @@ function Lines({ output, lines, isLive }: { output?: OutputReader; lines: readon
   return (
     <section class="block output" aria-label="Output">
       <div class="output-head">
-        <h2>Output{extent !== undefined && <small> {sizeOf(extent.total)}</small>}</h2>
+        <h2>Output{extent !== undefined && extent.total > 0 && <small> {sizeOf(extent.total)}</small>}</h2>
         <SearchField search={search} onInput={() => (isFollowing.value = false)} />
         {isLive && <FollowBox isFollowing={isFollowing} />}
       </div>
@@ -122,6 +124,14 @@ function Lines({ output, lines, isLive }: { output?: OutputReader; lines: readon
         }}
         row={(line, i) => <OutputLine line={line} hit={search.hitAt(i)} />}
       />
+      {failed && (
+        <p class="problem" role="alert">
+          The output could not be read: {failed.why}{" "}
+          <button type="button" onClick={() => void failed.retry()}>
+            Try again
+          </button>
+        </p>
+      )}
       {output !== undefined && <Paging output={output} toStart={toStart} toEnd={toEnd} />}
     </section>
   );
@@ -272,6 +282,8 @@ interface OutputReader {
   readonly lines: ReadonlySignal<readonly AnsiLine[]>;
   /** The total size in bytes, and the bytes before and after the loaded part. */
   readonly extent: ReadonlySignal<{ total: number; before: number; after: number }>;
+  /** The reason why the last load failed, and what tries it again; undefined if it did not. */
+  readonly failed: ReadonlySignal<{ why: string; retry: () => Promise<void> } | undefined>;
   /** Appends a live piece. */
   take(piece: ToolOutput): void;
   /** Loads the next piece. */
@@ -290,9 +302,12 @@ const pieceBytes = 262_144;
 function createOutputReader({ tools }: ConsoleConnection, ref: { sessionId: string; output: string }): OutputReader {
   const lines = signal<readonly AnsiLine[]>([]);
   const extent = signal({ total: 0, before: 0, after: 0 });
+  const failed: Signal<OutputReader["failed"]["value"]> = signal(undefined);
   let complete: AnsiLine[] = [];
   let reader: AnsiReader = createAnsiReader();
   let decoder = new TextDecoder();
+  /** The pieces of the loaded part: their bytes, and the lines that ended in them. */
+  let pieces: { bytes: number; lines: number }[] = [];
   /** The offsets of the loaded part. */
   let start = 0;
   let end = 0;
@@ -313,15 +328,32 @@ function createOutputReader({ tools }: ConsoleConnection, ref: { sessionId: stri
   }
 
   function append(bytes: Uint8Array): void {
-    complete.push(...reader.push(decoder.decode(bytes, { stream: true })));
-    if (complete.length > maxLines) complete = complete.slice(-maxLines / 2);
+    const added = reader.push(decoder.decode(bytes, { stream: true }));
+    // A spread of so many lines would be too many arguments.
+    for (const line of added) complete.push(line);
+    pieces.push({ bytes: bytes.length, lines: added.length });
+    if (complete.length > maxLines) dropOldest();
     end += bytes.length;
     total = Math.max(total, end);
     draw();
   }
 
+  /** Drops whole pieces, so that the bytes before the loaded part are known. */
+  function dropOldest(): void {
+    let [count, dropped] = [0, 0];
+    while (count < pieces.length - 1 && complete.length - dropped > maxLines / 2) {
+      const { bytes, lines } = pieces[count] ?? { bytes: 0, lines: 0 };
+      start += bytes;
+      dropped += lines;
+      count += 1;
+    }
+    pieces = pieces.slice(count);
+    complete = complete.slice(dropped);
+  }
+
   function startAt(offset: number): void {
     complete = [];
+    pieces = [];
     reader = createAnsiReader();
     decoder = new TextDecoder();
     start = offset;
@@ -337,24 +369,32 @@ function createOutputReader({ tools }: ConsoleConnection, ref: { sessionId: stri
     append(data);
   }
 
-  /** Runs one load at a time; two would append the same piece twice. */
+  /** Runs one load at a time; two would append the same piece twice. One that fails is shown. */
   function once(work: () => Promise<void>): Promise<void> {
-    reading ??= work().finally(() => {
-      reading = undefined;
-    });
+    reading ??= work()
+      .then(
+        () => undefined,
+        (error: unknown) => ({ why: failureText(error), retry: () => once(work) }),
+      )
+      .then((failure) => {
+        failed.value = failure;
+        reading = undefined;
+        draw();
+      });
     return reading;
   }
 
   /** Goes to another place once the load that runs has ended. */
   async function jump(work: () => Promise<void>): Promise<void> {
     next = work;
-    while (reading !== undefined) await reading.catch(() => undefined);
+    while (reading !== undefined) await reading;
     if (next === work) await once(work);
   }
 
   return {
     lines,
     extent,
+    failed,
     take({ offset, data, length }) {
       const at = Number(offset);
       if (at === 0 && end > 0) startAt(0);
