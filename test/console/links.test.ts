@@ -8,7 +8,7 @@ import { connect, refusal } from "../e2e/clients.ts";
 import { startFront } from "../e2e/front.ts";
 import type { Service } from "../e2e/service.ts";
 import { type Asking, ask } from "./ask.ts";
-import { answer, answersOf, passTime, untilArmed, untilLive, useBrowsers } from "./browser.ts";
+import { answer, answersOf, passTime, untilArmed, untilLive, untilQuiet, useBrowsers } from "./browser.ts";
 import { useServiceOn } from "./stores.ts";
 
 const browsers = useBrowsers();
@@ -237,5 +237,36 @@ describe("an answer", () => {
     await expect.poll(() => once.getAttribute("aria-disabled")).toBe("false");
     const { part } = await connect(service(), "approver").tools.getToolPart(call);
     expect(part?.state.case).toBe("pending");
+  });
+});
+
+describe("a page that was away", () => {
+  const service = useServiceOn("SQLite");
+
+  test("reads how some of the requests ended that it shows, and no whole audit", async () => {
+    const front = await startFront([service().url]);
+    const page = await browsers.open(front, "approver");
+    await untilLive(page);
+    const agent = connect(service(), "caller");
+    const sessionId = await agent.newSession();
+    for (let i = 0; i < 25; i += 1) {
+      const input = { command: `echo ${i}` };
+      await agent.tools.callTool({ sessionId, callId: `c${i}`, tool: "bash", input, waitMs: 0 });
+    }
+    await page.getByText("25 waiting for an answer").waitFor({ state: "attached" });
+    const reads: string[] = [];
+    page.on("request", (request) => {
+      const [, name] = /\/(GetPermission|ListDecisions)$/.exec(request.url()) ?? [];
+      if (name !== undefined) reads.push(name);
+    });
+    const ended = Promise.withResolvers<void>();
+    await page.route("**/WatchMany", (route) => ended.promise.then(() => route.continue()), { times: 1 });
+    front.cut();
+    await connect(service(), "deputy").permissions.rejectPermissions({ sessionId });
+    ended.resolve();
+    await page.locator(".ask-row").getByText("Rejected by deputy").first().waitFor();
+    await untilQuiet(page);
+    expect(new Set(reads)).toEqual(new Set(["GetPermission"]));
+    expect(reads.length).toBeLessThanOrEqual(20);
   });
 });

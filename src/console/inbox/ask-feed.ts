@@ -19,6 +19,10 @@ export interface AskFeed {
 
 const firstScreen = 30;
 
+/** Settlements that are read after a break; a break of a night has ended thousands of asks. */
+const maxResolved = 20;
+const resolvedAtOnce = 3;
+
 /** Subscribes to asks as long as the page is open, even while it is hidden. */
 export function createAskFeed({ stream, permissions }: Pick<ConsoleConnection, "stream" | "permissions">): AskFeed {
   const list = createAskList();
@@ -47,21 +51,19 @@ export function createAskFeed({ stream, permissions }: Pick<ConsoleConnection, "
     }, farewellMs);
   }
 
+  /** Reads the settlements that were missed while disconnected, as long as their asks are shown. */
   function resolveUnseen(): void {
-    const unseen = asks.value.flatMap(({ request, settled }) => (settled === "unseen" ? request.sessionId : []));
-    for (const sessionId of new Set(unseen)) readSettled(sessionId).catch(() => undefined);
-  }
-
-  /** Reads from the audit the settlements that were missed while disconnected. */
-  async function readSettled(sessionId: string): Promise<void> {
-    for (let afterSeq = 0n; ; ) {
-      const { entries, end } = await permissions.listDecisions({ sessionId, afterSeq, pageSize: 500 });
-      for (const { record } of entries) if (record?.settled !== undefined) list.settle(record.settled);
-      asks.value = list.all();
-      const last = entries.at(-1);
-      if (end || last === undefined) return;
-      afterSeq = last.seq;
-    }
+    const unseen = asks.value.flatMap(({ request, settled }) => (settled === "unseen" ? request.id : []));
+    const ids = unseen.slice(0, maxResolved).values();
+    const signal = AbortSignal.timeout(farewellMs);
+    const resolve = async () => {
+      for (const permissionId of ids) {
+        const { settled } = await permissions.getPermission({ permissionId }, { signal });
+        if (settled !== undefined) list.settle(settled);
+        asks.value = list.all();
+      }
+    };
+    for (let lane = 0; lane < resolvedAtOnce; lane += 1) resolve().catch(() => undefined);
   }
 
   function take(frame: WatchPermissionsResponse): void {
