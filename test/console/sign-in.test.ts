@@ -4,6 +4,8 @@ import { mkdir, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
+import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
+import { clientOf } from "../e2e/clients.ts";
 import { startService } from "../e2e/service.ts";
 import { programEntry } from "../main.ts";
 import { startRogueIssuer } from "../people/rogue-issuer.ts";
@@ -117,6 +119,22 @@ test("a signed-in browser shows a code that signs another one in, and signing ou
   await page.getByLabel("Code or token").waitFor();
   await phone.reload();
   await untilLive(phone);
+});
+
+test("signing out ends all tabs of the browser, and says so if the service does not end the sign-in", async () => {
+  const service = await startService();
+  const credentials = clientOf(CredentialService, service.url, "admin-token-for-tests");
+  const { code } = await credentials.createCode({ newPerson: "Ann" });
+  const browser = await browsers.browser();
+  const [page, other] = [await browser.newPage(), await browser.newPage()];
+  await page.goto(`${service.url}/#code=${code}`);
+  await untilLive(page);
+  await other.goto(service.url);
+  await untilLive(other);
+  await page.route("**/console/sign-out", (route) => route.fulfill({ status: 503 }));
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.getByRole("alert").getByText("The service did not end this sign-in (503").waitFor();
+  await other.getByLabel("Code or token").waitFor();
 });
 
 test("without a terminal the output has no link that signs in", async () => {

@@ -1,6 +1,7 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { type ReadonlySignal, signal } from "@preact/signals";
 import { type ConsoleConnection, connectConsole, proofHeader, type SignInProof } from "../stream/connection.ts";
+import { failureText } from "./load.ts";
 import { decodePart } from "./route.ts";
 
 /** The sign-in state: unknown while connecting, signed out (and why), or signed in with a connection. */
@@ -70,6 +71,11 @@ export function createSignIn(): SignIn {
     const given = takeFromAddress();
     if (given !== undefined) void useSecret(given);
   });
+  // Another tab of this browser has signed out.
+  addEventListener("storage", ({ key, newValue }) => {
+    if (key === pageKeyKey && newValue === null && sessionStorage.getItem(tokenKey) === null)
+      current.value = { state: "out", problem: "" };
+  });
   return {
     current,
     use: (text) => useSecret(secretIn(text)),
@@ -77,9 +83,28 @@ export function createSignIn(): SignIn {
       const proof = storedProof();
       forget();
       current.value = { state: "out", problem: "" };
-      if (proof !== undefined && "pageKey" in proof) await post("/console/sign-out", {}, proof).catch(() => undefined);
+      if (proof === undefined || !("pageKey" in proof)) return;
+      const problem = await endSignIn(proof).catch(failureText);
+      if (problem !== "" && current.peek().state === "out") {
+        const next = "It stays valid until it expires: end it under People, from another sign-in.";
+        current.value = { state: "out", problem: `The service did not end this sign-in (${problem}). ${next}` };
+      }
     },
   };
+}
+
+/** Ends the pushes and the sign-in of this browser; returns why the service did not, otherwise an empty text. */
+async function endSignIn(proof: SignInProof): Promise<string> {
+  // The service sends pushes as long as the sign-in is valid, which may be after this.
+  endPushes().catch(() => undefined);
+  const response = await post("/console/sign-out", {}, proof);
+  const isEnded = response.ok || response.status === 401;
+  return isEnded ? "" : `${response.status} ${response.statusText}`.trim();
+}
+
+async function endPushes(): Promise<void> {
+  const registration = await navigator.serviceWorker?.getRegistration();
+  await (await registration?.pushManager?.getSubscription())?.unsubscribe();
 }
 
 type Secret = { code: string } | { token: string } | { provider: string; flow: string; response: string };
