@@ -45,6 +45,16 @@ describe.each(testedStores)("a session, on %s", (store) => {
     await page.getByText("Nothing was changed.").waitFor();
   });
 
+  test("is found by its title, however many sessions are newer", async () => {
+    const agent = connect(service(), "caller");
+    await agent.newSession({ title: "The needle" });
+    for (let i = 0; i < 210; i += 1) await agent.newSession({ title: `Hay ${i}` });
+    const page = await browsers.open(service(), "watcher", { path: "/sessions" });
+    await page.getByRole("link", { name: /^Hay 209/ }).waitFor();
+    await page.getByRole("searchbox", { name: "Filter by title, agent or id" }).fill("needle");
+    await page.getByRole("link", { name: /^The needle/ }).waitFor();
+  });
+
   test("places that a language server found are links, and each line unfolds to the lines around it", async () => {
     const agent = connect(service(), "caller");
     const sessionId = await agent.newSession({ title: "Places" });

@@ -1,4 +1,4 @@
-import { ConnectError, createClient } from "@connectrpc/connect";
+import { createClient } from "@connectrpc/connect";
 import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import { OperatorService, type StopRecord } from "../../../gen/opencode/tool/v1/operator_service_pb.ts";
@@ -7,7 +7,7 @@ import { durationOf, momentOf } from "../../view/quantities.ts";
 import { requesterWords } from "../../view/requester.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
 import { visibleText } from "../parts/visible-text.ts";
-import { useAttempt, useLoaded } from "../shell/load.ts";
+import { failureText, useAttempt, useLoaded } from "../shell/load.ts";
 import { useNow } from "../shell/now.ts";
 import { Empty, type PageProps, ProblemText } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
@@ -23,31 +23,40 @@ export function SessionsPage(props: PageProps) {
   return <SessionView key={sessionId} sessionId={sessionId} callId={callId} {...props} />;
 }
 
+/** Matches to a filter that are loaded before the reader scrolls. */
+const firstRows = 30;
+
 function SessionList({ connection: { sessions }, feed }: PageProps) {
   const found = useSignal<readonly Session[]>([]);
   const next = useSignal<string | undefined>("");
+  const isLoading = useSignal(false);
   const problem = useSignal("");
   const filter = useSignal("");
 
   const more = async () => {
     const pageToken = next.value;
-    if (pageToken === undefined) return;
-    next.value = undefined;
+    if (pageToken === undefined || isLoading.peek()) return;
+    isLoading.value = true;
     try {
       const page = await sessions.listSessions({ pageSize: 200, pageToken });
       found.value = [...found.value, ...page.sessions];
       next.value = page.nextPageToken === "" ? undefined : page.nextPageToken;
+      problem.value = "";
     } catch (error) {
-      problem.value = ConnectError.from(error).rawMessage;
-      next.value = pageToken;
+      problem.value = failureText(error);
     }
+    isLoading.value = false;
   };
-  useEffect(() => void more(), []);
 
   const wanted = filter.value.toLowerCase();
   const shown = found.value.filter((session) =>
     `${session.title} ${session.id} ${requesterWords(session, visibleText)}`.toLowerCase().includes(wanted),
   );
+  const isSearching = next.value !== undefined && problem.value === "";
+  // A filter looks through all sessions, until its first screens are full.
+  useEffect(() => {
+    if (found.value.length === 0 || (wanted !== "" && shown.length < firstRows && problem.value === "")) void more();
+  }, [wanted, found.value]);
   const waiting = new Set(
     feed.asks.value.filter(({ settled }) => settled === undefined).map(({ request }) => request.sessionId),
   );
@@ -75,8 +84,8 @@ function SessionList({ connection: { sessions }, feed }: PageProps) {
         </p>
       )}
       {shown.length === 0 ? (
-        <Empty title={found.value.length === 0 ? "No sessions yet" : "No matches"}>
-          {found.value.length === 0 && "A session begins with an agent’s first call."}
+        <Empty title={isSearching ? "Loading…" : found.value.length === 0 ? "No sessions yet" : "No matches"}>
+          {!isSearching && found.value.length === 0 && "A session begins with an agent’s first call."}
         </Empty>
       ) : (
         <VirtualList
