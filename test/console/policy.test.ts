@@ -83,6 +83,31 @@ describe("the policy pages", () => {
     await page.getByText("--rule 'bash git push origin main allow'").waitFor();
   });
 
+  test("an explanation goes when the agent changes, and a later question has the last word", async () => {
+    const page = await browsers.open(service(), "approver", { path: "/policy/explain" });
+    await page.getByLabel("have a permission").check();
+    const patterns = page.getByLabel("Patterns, one per line");
+    const explain = page.getByRole("button", { name: "Explain" });
+    const verdict = page.getByRole("status", { name: "Decision of the rules" });
+    await page.getByLabel("Permission", { exact: true }).fill("bash");
+    const first = Promise.withResolvers<void>();
+    await page.route("**/ExplainPermission", (route) => first.promise.then(() => route.continue()), { times: 1 });
+    const answered = page.waitForEvent("requestfinished", (request) => /ExplainPermission$/.test(request.url()));
+    await patterns.fill("ls now");
+    await explain.click();
+    await patterns.fill("git push now");
+    await explain.click();
+    await verdict.getByText("No. It is denied without asking.").waitFor();
+    await answered;
+    const late = page.waitForEvent("requestfinished", (request) => /ExplainPermission$/.test(request.url()));
+    first.resolve();
+    await late;
+    await page.evaluate("new Promise((resolve) => setTimeout(resolve, 100))");
+    await page.getByText("toolgate explain bash 'git push now'").waitFor();
+    await page.getByLabel("Agent").selectOption("plan");
+    await expect.poll(() => verdict.innerText()).toBe("");
+  });
+
   test("a call and a permission are explained for the selected agent", async () => {
     const page = await browsers.open(service(), "approver", { path: "/policy/explain" });
     await page.getByLabel("Agent").selectOption("plan");

@@ -1,7 +1,10 @@
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
+import { Code } from "@connectrpc/connect";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { WatchManyRequestSchema, WatchManyResponseSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { connect } from "../e2e/clients.ts";
 import { startFront } from "../e2e/front.ts";
 import { connectRunner } from "../runners/runner-program.ts";
@@ -92,6 +95,37 @@ describe.each(testedStores)("a session, on %s", (store) => {
     await page.getByRole("button", { name: "Resume" }).click();
     await page.getByText("approver stopped").waitFor({ state: "detached" });
     expect((await agent.tools.callTool({ ...call, callId: "c3" })).part?.state.case).toBe("completed");
+  });
+
+  test("a call that ended in a gap of the events is shown as ended", async () => {
+    const { call, path, agent } = await begin({ command: "until [ -e go-over ]; do sleep 0.05; done" }, 0);
+    const front = await startFront([service().url]);
+    const page = await browsers.open(front, "watcher", { path });
+    const state = page.locator(".call .state-word");
+    await state.getByText("running").waitFor();
+    const ended = Promise.withResolvers<void>();
+    await page.route(
+      "**/WatchMany",
+      async (route) => {
+        await ended.promise;
+        const request = fromBinary(
+          WatchManyRequestSchema,
+          (route.request().postDataBuffer() ?? Buffer.of()).subarray(5),
+        );
+        const ends = request.watches.map(({ key }) => {
+          const frame = { case: "end" as const, value: { code: Code.OutOfRange } };
+          return toBinary(WatchManyResponseSchema, create(WatchManyResponseSchema, { key, frame }));
+        });
+        const body = Buffer.concat([...ends.map((end) => envelope(0, end)), envelope(2, Buffer.from("{}"))]);
+        await route.fulfill({ contentType: "application/connect+proto", body });
+      },
+      { times: 1 },
+    );
+    front.cut();
+    await writeFile(join(service().workspace, "go-over"), "");
+    await agent.tools.callTool(call);
+    ended.resolve();
+    await state.getByText("completed").waitFor();
   });
 
   test("a task links the session of its subagent", async () => {
@@ -213,6 +247,10 @@ describe.each(testedStores)("a session, on %s", (store) => {
     await page.getByText("This session cannot be shown").waitFor();
   });
 });
+
+/** A message of a stream as Connect sends it. */
+const envelope = (flags: number, message: Uint8Array) =>
+  Buffer.concat([Buffer.of(flags, 0, 0, message.length >> 8, message.length & 255), message]);
 
 /** A PNG of one red pixel. */
 const redPixel = Buffer.from(

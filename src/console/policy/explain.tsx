@@ -1,7 +1,7 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { type Signal, useSignal } from "@preact/signals";
 import type { FunctionComponent } from "preact";
-import { useMemo } from "preact/hooks";
+import { useMemo, useRef } from "preact/hooks";
 import { PermissionAction, type PermissionRule } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ExplainPermissionResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PlanToolResponse, ToolDefinition } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -129,26 +129,35 @@ function Answer({
   );
 }
 
-/** Plans a call; the result is cleared when the agent, the session or the rules change. */
+/** Asks a question; its answer is dropped once the agent, the session or the rules change, or another one was asked. */
+function useQuestion<T>(props: QuestionProps) {
+  const { agent, sessionId, rules } = props;
+  const nothing = { value: undefined, problem: "", asked: [], of: "" };
+  const answer = useSignal<{ value?: T | undefined; problem: string; asked: readonly string[]; of: string }>(nothing);
+  const round = useRef(0);
+  const of = JSON.stringify([agent, sessionId, rules]);
+  const ask = async (words: readonly string[], send: () => Promise<T>) => {
+    round.current += 1;
+    const own = round.current;
+    const asked = [...words, ...flagsOf(props)];
+    const answered = await send().then(
+      (value) => ({ value, problem: "" }),
+      (error: unknown) => ({ problem: failureText(error) }),
+    );
+    if (own === round.current) answer.value = { ...answered, asked, of };
+  };
+  return { ...(answer.value.of === of ? answer.value : nothing), ask };
+}
+
+/** Plans a call. */
 function usePlan(props: QuestionProps, tool: string) {
   const { connection, agent, sessionId, rules } = props;
-  const answer = useSignal<{ plan?: PlanToolResponse; problem: string; asked: readonly string[]; of: string }>({
-    problem: "",
-    asked: [],
-    of: "",
-  });
-  const of = JSON.stringify([agent, sessionId, rules]);
-  const ask = async (input: JsonObject) => {
-    const asked = ["plan", tool, JSON.stringify(input), ...flagsOf(props)];
-    try {
-      const plan = await connection.tools.planTool({ tool, input, agent, sessionId, rules: [...rules] });
-      answer.value = { plan, problem: "", asked, of };
-    } catch (error) {
-      answer.value = { problem: failureText(error), asked, of };
-    }
-  };
-  const { plan, problem, asked } = answer.value.of === of ? answer.value : { plan: undefined, problem: "", asked: [] };
-  return { plan, problem, asked, ask };
+  const { value: plan, problem, asked, ask } = useQuestion<PlanToolResponse>(props);
+  const planCall = (input: JsonObject) =>
+    ask(["plan", tool, JSON.stringify(input)], () =>
+      connection.tools.planTool({ tool, input, agent, sessionId, rules: [...rules] }),
+    );
+  return { plan, problem, asked, ask: planCall };
 }
 
 /** Evaluates the rules for patterns as written: paths are not resolved, commands not analysed, grants not checked. */
@@ -156,30 +165,17 @@ function ExplainPatterns(props: QuestionProps) {
   const { connection, agent, sessionId, rules } = props;
   const permission = useSignal("edit");
   const patterns = useSignal("");
-  const answer = useSignal<{ verdict?: ExplainPermissionResponse; problem: string; asked: readonly string[] }>({
-    problem: "",
-    asked: [],
-  });
-  const ask = async (event: Event) => {
+  const { value: verdict, problem, asked, ask } = useQuestion<ExplainPermissionResponse>(props);
+  const explain = (event: Event) => {
     event.preventDefault();
-    const question = {
-      permission: permission.value,
-      patterns: patterns.value.split("\n").filter((line) => line !== ""),
-      agent,
-      sessionId,
-      rules: [...rules],
-    };
-    const asked = ["explain", question.permission, ...question.patterns, ...flagsOf(props)];
-    try {
-      answer.value = { verdict: await connection.permissions.explainPermission(question), problem: "", asked };
-    } catch (error) {
-      answer.value = { problem: failureText(error), asked };
-    }
+    const question = { permission: permission.value, patterns: patterns.value.split("\n").filter(Boolean) };
+    return ask(["explain", question.permission, ...question.patterns], () =>
+      connection.permissions.explainPermission({ ...question, agent, sessionId, rules: [...rules] }),
+    );
   };
-  const { verdict, problem, asked } = answer.value;
   return (
     <>
-      <form class="input-form" onSubmit={(event) => void ask(event)}>
+      <form class="input-form" onSubmit={(event) => void explain(event)}>
         <label class="labelled">
           <span>Permission</span>
           <input

@@ -1,5 +1,6 @@
+import { create } from "@bufbuild/protobuf";
 import { type ReadonlySignal, signal } from "@preact/signals";
-import type { SessionEvent } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { WatchSessionResponse } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { errorReasonWords, failedCommandWords, isUnreported } from "../../view/outcomes.ts";
@@ -70,8 +71,7 @@ export function createSessionFeed({ tools, stream }: ConsoleConnection, sessionI
     try {
       for (let pageToken = ""; ; ) {
         const page = await tools.listToolParts({ sessionId, pageSize: 500, pageToken }, { signal: closed.signal });
-        for (const part of page.parts) list.put(part);
-        draw();
+        for (const part of page.parts) take(create(SessionEventSchema, { event: { case: "part", value: part } }));
         pageToken = page.nextPageToken;
         if (pageToken === "") return;
       }
