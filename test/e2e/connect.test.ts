@@ -1,6 +1,7 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { cp, mkdir, mkdtemp, readdir, readFile, realpath, rm, stat, writeFile } from "node:fs/promises";
+import { type AddressInfo, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { text } from "node:stream/consumers";
@@ -213,6 +214,56 @@ test("check sends no token to a program of another user at the recorded address"
   expect(JSON.parse(stdout).problems).toEqual([
     expect.stringContaining(`its user is ${process.getuid?.()}, but 61009 is recorded`),
   ]);
+});
+
+test("check sends no token of an approver to a server that only the record names", async () => {
+  const { home, environment, run, directory, record } = await createHome();
+  await run("connect", "claude", "--yes", "--no-canary");
+  const sent: string[] = [];
+  const listener = createServer((connection) =>
+    connection.once("data", (piece) => {
+      sent.push(piece.toString("latin1"));
+      connection.destroy();
+    }),
+  );
+  await once(listener.listen(0, "127.0.0.1"), "listening");
+  onTestFinished(() => void listener.close());
+  const { port } = listener.address() as AddressInfo;
+  const connected = await record();
+  const file = join(directory, "claude.json");
+  const token = join(home, "approver.token");
+  await writeFile(file, JSON.stringify({ ...connected, server: `http://127.0.0.1:${port}`, credentials: [] }));
+  await writeFile(token, approver);
+  const check = ["connect", "--check", "claude", "--no-canary"];
+  const { TOOLGATE_TOKEN: _, ...unnamed } = environment;
+  for (const found of [
+    await run(...check),
+    await toolgate([...check, "--server", service.url, "--token-file", token], unnamed),
+  ])
+    expect(found).toMatchObject({ code: 1, stdout: expect.stringContaining(`add --server http://127.0.0.1:${port}`) });
+  expect(await toolgate(check, unnamed)).toMatchObject({ code: 0 });
+  expect(sent.join("")).toBe("");
+  await writeFile(file, JSON.stringify(connected));
+});
+
+test("disconnect revokes no token and no connector that connect did not make", async () => {
+  const { run, settings: file, directory, record } = await createHome();
+  await run("connect", "claude", "--yes", "--no-canary");
+  await run("connect", "mcp", "--yes");
+  const path = join(directory, "claude.json");
+  const [own, other] = [await record(), await record("mcp")];
+  const written = await readFile(file, "utf8");
+  const before = [await activeTokens(), await connectors()];
+  for (const named of [{ credentials: other.credentials }, { connectorId: other.connectorId }]) {
+    await writeFile(path, JSON.stringify({ ...own, ...named }));
+    expect(await run("disconnect", "claude")).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining("did not make, so nothing was undone"),
+    });
+  }
+  expect([await activeTokens(), await connectors()]).toEqual(before);
+  expect(await readFile(file, "utf8")).toBe(written);
+  await writeFile(path, JSON.stringify(own));
 });
 
 test("connect mcp prints an entry for any MCP client, and opencode gets one in its configuration", async () => {

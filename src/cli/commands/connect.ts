@@ -24,7 +24,7 @@ import {
   writeRecord,
 } from "../connect/record.ts";
 import { canaryLines, enforcementLine, enforcementWord, faultLine } from "../connect/show.ts";
-import { connectServer, findServerToken, type ServerConnection } from "../connection/connection.ts";
+import { connectServer, findLocalToken, findServerToken, type ServerConnection } from "../connection/connection.ts";
 import { readCertificates, serverUrl } from "../connection/server-address.ts";
 import type { CliContext } from "../context.ts";
 import { CommandError, exitCodes, UsageError } from "../failure/command-error.ts";
@@ -299,14 +299,19 @@ async function checkOne(
   { user, screen, flags }: { user: AgentUser; screen: Screen; flags: ConnectFlags },
 ): Promise<boolean> {
   const { env } = screen.io;
-  const options = { ...flags, server: record.server, ...(record.ca !== undefined && { ca: record.ca }) };
-  const certificates = readCertificates(options, env);
-  const token = findServerToken("approver", options, env);
-  const approver = token.value === undefined ? undefined : connectServer(serverUrl(options, env), token, certificates);
+  const certificates = readCertificates({ ...flags, ...(record.ca !== undefined && { ca: record.ca }) }, env);
+  // The record belongs to the agent's user: a token that is named goes only to a server that is named, by certificates that are.
+  const server = serverUrl({ server: record.server }, env);
+  const isNamed = serverUrl(flags, env) === server;
+  const token = isNamed ? findServerToken("approver", flags, env) : findLocalToken("approver", server, env);
+  const approver = token.value === undefined ? undefined : connectServer(server, token, readCertificates(flags, env));
+  const isUnused = !isNamed && [flags.token, flags.tokenFile, env.TOOLGATE_TOKEN].some(Boolean);
   try {
-    const { problems, enforcement } = await checkConnector(record, {
+    const { problems: found, enforcement } = await checkConnector(record, {
       ...{ user, approver, certificates, directory: process.cwd() },
     });
+    const unused = `${record.kind} is connected to ${server}, which did not get your token: add --server ${server}`;
+    const problems = isUnused ? [...found, unused] : found;
     const isUsable = approver !== undefined && problems.length === 0;
     const canary = isUsable ? await canaryOf(record, { user, approver, screen, flags }) : undefined;
     if (canary !== undefined) writeRecord(record.kind, user, { ...record, canary });

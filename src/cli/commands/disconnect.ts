@@ -1,8 +1,10 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { Argument, type Command } from "commander";
+import { pagesOf } from "../../core/pages-of.ts";
 import { readIfExists } from "../../core/read-if-exists.ts";
 import { withServer } from "../command.ts";
 import { type AgentUser, asAgentUser, findAgentUser } from "../connect/agent-user.ts";
+import { allConnectors } from "../connect/check-connector.ts";
 import { editCodex } from "../connect/codex.ts";
 import {
   applyChanges,
@@ -17,6 +19,7 @@ import {
   agentKinds,
   type ConnectRecord,
   readRecord,
+  recordFile,
   systemFilesOf,
   systemRecordFile,
   type WrittenFile,
@@ -24,7 +27,7 @@ import {
 } from "../connect/record.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import type { CliContext } from "../context.ts";
-import { exitCodes, UsageError } from "../failure/command-error.ts";
+import { CommandError, exitCodes, UsageError } from "../failure/command-error.ts";
 
 /** Defines `toolgate disconnect`. */
 export function defineDisconnect(command: Command, context: CliContext): void {
@@ -39,6 +42,7 @@ export function defineDisconnect(command: Command, context: CliContext): void {
         if (record === undefined) throw new UsageError(`${kind} is not connected`, `see \`toolgate connect --check\``);
         if (record.server !== approver.url)
           throw new UsageError(`${kind} is connected to ${record.server}`, `add --server ${record.server}`);
+        await checkIssued(record, user, approver);
         const changes = planDisconnect(record, user);
         for (const text of changes.map(diffOf)) screen.note(text.trimEnd());
         const left = await undoConnector(record, changes, { user, approver });
@@ -75,6 +79,24 @@ function restored({ path, sha256, entries, original }: WrittenFile): PlannedChan
   if (before === undefined) return { path, before, after: undefined };
   if (digestOfText(before) === sha256 && original !== undefined) return { path, before, after: original ?? undefined };
   return { path, before, after: entries === undefined ? before : removeEntries(path, before, entries) };
+}
+
+/** Refuses a record that names tokens or a connector which `connect` did not make: it belongs to the agent's user. */
+async function checkIssued(record: ConnectRecord, user: AgentUser, approver: ServerConnection): Promise<void> {
+  const { kind, credentials, connectorId } = record;
+  const named = new Set(credentials.map(({ id }) => id));
+  const pages = await Array.fromAsync(pagesOf((page) => approver.credentials.listCredentials(page)));
+  const tokens = pages.flatMap((page) => page.credentials).filter(({ id }) => named.has(id));
+  const connector = (await allConnectors(approver)).find(({ id }) => id === connectorId);
+  const isOwn =
+    tokens.every(({ roles, label }) => /^(host|caller)$/.test(roles.join()) && label.startsWith(`${kind}@`)) &&
+    (connector === undefined || (connector.kind === kind && connector.place.startsWith(`${user.name}@`)));
+  if (isOwn) return;
+  throw new CommandError(
+    `${recordFile(kind, user)} names a token or connector that \`toolgate connect ${kind}\` did not make, so nothing was undone`,
+    "compare it with `toolgate token list` and `toolgate connect --list`, correct it, then run the command again",
+    exitCodes.failed,
+  );
 }
 
 /** Restores the files, revokes the tokens, and unregisters the connector; returns what could not be undone. */
