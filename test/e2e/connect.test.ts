@@ -1,6 +1,7 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { cp, mkdir, mkdtemp, readdir, readFile, realpath, rm, stat, writeFile } from "node:fs/promises";
+import { connect as connectHttp2, createServer as createHttp2Server } from "node:http2";
 import { type AddressInfo, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
@@ -164,6 +165,49 @@ test("a file that changed after the question is not overwritten, and the tokens 
   expect(stdout).toContain("has changed since the change was planned, so nothing was written");
   expect(await readFile(file, "utf8")).toBe("{}");
   expect(await activeTokens()).toEqual([]);
+});
+
+/** Starts what passes on requests to the service, apart from those of one method, which fail. */
+async function startWithout(method: string): Promise<string> {
+  const behind = connectHttp2(service.url);
+  const front = createHttp2Server();
+  front.on("stream", (stream, { ":authority": _, ...headers }) => {
+    if (headers[":path"]?.endsWith(`/${method}`)) return void stream.respond({ ":status": 503 }, { endStream: true });
+    const request = behind.request(headers);
+    let trailers = {};
+    request.on("response", ({ ...answer }) => {
+      stream.respond(answer, { waitForTrailers: true });
+      request.pipe(stream);
+    });
+    request.on("trailers", ({ ...found }) => {
+      trailers = found;
+    });
+    stream.on("wantTrailers", () => stream.sendTrailers(trailers)).pipe(request);
+  });
+  await once(front.listen(0, "127.0.0.1"), "listening");
+  onTestFinished(() => {
+    front.close();
+    behind.destroy();
+  });
+  return `http://127.0.0.1:${(front.address() as AddressInfo).port}`;
+}
+
+test("a connect whose connector is not registered restores the files, and the tokens are revoked", async () => {
+  const { home, run, settings: file, directory } = await createHome();
+  const failed = await run(
+    "connect",
+    "claude",
+    "--yes",
+    "--no-canary",
+    "--server",
+    await startWithout("RegisterConnector"),
+  );
+  expect(failed).toMatchObject({ code: 6, stderr: expect.stringContaining("+++ ") });
+  expect(await readFile(file, "utf8")).toBe(settings);
+  expect(await readdir(home)).not.toContain(".claude.json");
+  expect(await readdir(directory)).toEqual([]);
+  expect(await activeTokens()).toEqual([]);
+  expect(await run("connect", "claude", "--yes", "--no-canary")).toMatchObject({ code: 0 });
 });
 
 test("nothing is written without a yes, nor into a file that is not JSON", async () => {

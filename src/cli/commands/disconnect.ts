@@ -111,7 +111,8 @@ async function undoConnector(
   if (codex !== undefined) await editCodex({ program: codex.program, user }, codex.undo);
   // Only what is gone already may be missing at the service.
   for (const { id } of record.credentials) await unlessGone(approver.credentials.revokeCredential({ id }));
-  await unlessGone(approver.agents.unregisterConnector({ id: record.connectorId }));
+  const { connectorId: id } = record;
+  if (id !== "") await unlessGone(approver.agents.unregisterConnector({ id }));
   writeRecord(record.kind, user, undefined);
   return asAgentUser(user, () => [...ofSystem, ...record.files].flatMap(leftIn));
 }

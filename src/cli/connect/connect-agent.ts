@@ -10,10 +10,18 @@ import { CommandError, exitCodes } from "../failure/command-error.ts";
 import { agentFiles, hookPrograms } from "./agent-files.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
 import { type CodexEdit, configureCodex } from "./codex.ts";
-import { addEntries, applyChanges, digestOfText, type PlannedChange, resolvedPath } from "./file-change.ts";
+import {
+  addEntries,
+  applyChanges,
+  digestOfText,
+  type PlannedChange,
+  resolvedPath,
+  revertChanges,
+} from "./file-change.ts";
 import {
   type AgentKind,
   type ConnectRecord,
+  recordChange,
   recordFile,
   type SystemRecord,
   systemRecordFile,
@@ -140,57 +148,55 @@ function originalOf(before: string | undefined): Pick<WrittenFile, "original"> {
 const maxOriginal = 262_144;
 
 /**
- * Makes a planned connector: creates the tokens, writes the files, and registers them. If a file changed meanwhile, nothing is
- * written and the tokens are revoked.
+ * Makes a planned connector: creates the tokens, writes the files, and registers them. If a file changed meanwhile, or the service
+ * does not answer, the files are as before and the tokens are revoked.
  */
 export async function makeConnector(
   options: ConnectorOptions,
   { changes, mcpName, tokens, written, systemFiles, codex }: PlannedConnector,
 ): Promise<{ record: ConnectRecord; enforcement: Enforcement | undefined }> {
-  const { kind, user, approver, proof, ca, workspaces, isHttpHook } = options;
+  const { kind, user, approver, proof, ca, workspaces, isHttpHook, agentProgram: program } = options;
   const place = `${user.name}@${hostname()}`;
   const { storeId } = await approver.tools.getServerInfo({});
-  const issued: { id: string; file: string; token: string }[] = [];
-  for (const { role, file } of tokens) {
-    const label = `${kind}@${hostname()}`;
-    const { token, credential } = await approver.credentials.createToken({
-      roles: [role],
-      workspaces: [...workspaces],
-      label,
-    });
-    if (credential !== undefined) issued.push({ id: credential.id, file, token });
-  }
+  const record: ConnectRecord = {
+    ...{ kind, server: approver.url, storeId, ...proof, ...(ca !== undefined && { ca }), mcpName },
+    ...{ tokenFile: tokens[0]?.file ?? "", connectorId: "", credentials: [], files: [...written] },
+  };
+  const all = [...changes];
+  let enforcement: Enforcement | undefined;
   try {
-    const tokenChanges = issued.map(({ file: path, token }) => {
-      const before = asAgentUser(user, () => readIfExists(path));
-      return { path, before, after: `${token}\n`, isSecret: true };
+    for (const { role, file } of tokens) {
+      const label = `${kind}@${hostname()}`;
+      const rights = { roles: [role], workspaces: [...workspaces], label };
+      const { token, credential } = await approver.credentials.createToken(rights);
+      if (credential === undefined) continue;
+      record.credentials.push({ id: credential.id, file });
+      const before = asAgentUser(user, () => readIfExists(file));
+      all.push({ path: file, before, after: `${token}\n`, isSecret: true });
+    }
+    // The last one: with it `disconnect` can remove the others.
+    all.push(recordChange(kind, user, record));
+    applyChanges(all, user);
+    const own = [...written.map(({ path }) => path), ...record.credentials.map(({ file }) => file)];
+    const files = [...systemFiles, ...own, recordFile(kind, user)];
+    const systemLevel = systemFiles.length > 0;
+    const enforced = !isHttpHook && (await isOtherUser(approver.url, user));
+    const { connector } = await approver.agents.registerConnector({
+      ...{ kind, place, mcpName, files, uid: Math.max(user.uid, 0), enforced, systemLevel },
     });
-    applyChanges([...changes, ...tokenChanges], user);
+    record.connectorId = connector?.id ?? "";
+    enforcement = connector?.enforcement;
   } catch (error) {
-    for (const { id } of issued) await approver.credentials.revokeCredential({ id });
+    revertChanges(all, user);
+    await Promise.allSettled(record.credentials.map(({ id }) => approver.credentials.revokeCredential({ id })));
     throw error;
   }
-  const tokenFile = issued[0]?.file ?? "";
-  const own = [...written.map(({ path }) => path), ...issued.map(({ file }) => file), recordFile(kind, user)];
-  const files = [...systemFiles, ...own];
-  const systemLevel = systemFiles.length > 0;
-  const enforced = !isHttpHook && (await isOtherUser(approver.url, user));
-  const { connector } = await approver.agents.registerConnector({
-    ...{ kind, place, mcpName, files, uid: Math.max(user.uid, 0), enforced, systemLevel },
-  });
-  const record: ConnectRecord = {
-    ...{ kind, server: approver.url, storeId, ...proof, ...(ca !== undefined && { ca }), tokenFile, mcpName },
-    connectorId: connector?.id ?? "",
-    credentials: issued.map(({ id, file }) => ({ id, file })),
-    files: [...written],
-  };
   writeRecord(kind, user, record);
-  const { agentProgram: program } = options;
   if (codex.length > 0 && program !== undefined) {
     record.codex = { program, undo: await configureCodex({ program, user }, codex, mcpName) };
     writeRecord(kind, user, record);
   }
-  return { record, enforcement: connector?.enforcement };
+  return { record, enforcement };
 }
 
 /** Checks if the service runs as another user than the agent, on the same machine. */

@@ -46,18 +46,27 @@ const headerOptions = { includeIndex: false, includeUnderline: false, includeFil
 
 /** Makes the changes with the rights of their owners, each by a rename. Refuses all of them if a file changed since it was planned. */
 export function applyChanges(changes: readonly PlannedChange[], user: AgentUser): void {
-  const asOwner = <T>({ isSystem }: PlannedChange, work: () => T) => (isSystem ? work() : asAgentUser(user, work));
-  for (const change of changes) {
-    const { path, before } = change;
-    if (asOwner(change, () => readIfExists(path)) === before) continue;
+  const changed = changes.find((change) => presentText(change, user) !== change.before);
+  if (changed !== undefined)
     throw new CommandError(
-      `${path} has changed since the change was planned, so nothing was written`,
+      `${changed.path} has changed since the change was planned, so nothing was written`,
       "run the command again to see the new difference",
       exitCodes.failed,
     );
-  }
-  for (const change of changes) if (change.before !== change.after) asOwner(change, () => applyChange(change));
+  for (const change of changes) if (change.before !== change.after) asOwner(change, user, () => applyChange(change));
 }
+
+/** Restores what `applyChanges` has written, the last one first. A file that has changed since stays as it is. */
+export function revertChanges(changes: readonly PlannedChange[], user: AgentUser): void {
+  const written = changes.filter((change) => presentText(change, user) === change.after);
+  const reversed = written.map((change) => ({ ...change, before: change.after, after: change.before }));
+  applyChanges(reversed.reverse(), user);
+}
+
+const presentText = (change: PlannedChange, user: AgentUser) => asOwner(change, user, () => readIfExists(change.path));
+
+const asOwner = <T>({ isSystem }: PlannedChange, user: AgentUser, work: () => T) =>
+  isSystem ? work() : asAgentUser(user, work);
 
 function applyChange({ path, after, isSecret, isSystem }: PlannedChange): void {
   if (after === undefined) {

@@ -3,7 +3,7 @@ import { z } from "zod";
 import { readIfExists } from "../../core/read-if-exists.ts";
 import { CommandError, exitCodes } from "../failure/command-error.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
-import { applyChanges, resolvedPath } from "./file-change.ts";
+import { applyChanges, type PlannedChange, resolvedPath } from "./file-change.ts";
 
 /** The kinds of agents that can be connected. */
 export const agentKinds = ["claude", "codex", "copilot", "gemini", "opencode", "mcp"] as const;
@@ -122,8 +122,12 @@ function parseRecord<Schema extends z.ZodType>(
 
 /** Replaces or removes a record. */
 export function writeRecord(kind: AgentKind, user: AgentUser, record: ConnectRecord | undefined): void {
+  applyChanges([recordChange(kind, user, record)], user);
+}
+
+/** Plans the change of a record. */
+export function recordChange(kind: AgentKind, user: AgentUser, record: ConnectRecord | undefined): PlannedChange {
   const path = recordFile(kind, user);
   const after = record && `${JSON.stringify(record, null, 2)}\n`;
-  const before = asAgentUser(user, () => readIfExists(path));
-  applyChanges([{ path, before, after, isSecret: true }], user);
+  return { path, before: asAgentUser(user, () => readIfExists(path)), after, isSecret: true };
 }
