@@ -46,8 +46,7 @@ export function readApprovals(
 ): WrittenApprovals {
   const warnings: WrittenApprovals["warnings"][number][] = [];
   const rules = approval.map((entry, index): ApprovalRule => {
-    const lineAt = (...path: PropertyKey[]) =>
-      lineOf(["approval", index, ...path]) ?? lineOf(["approval", index, ...path.slice(0, -1)]);
+    const lineAt = (...path: PropertyKey[]) => lineOf(["approval", index, ...path]);
     const refuse = (problem: string, ...path: PropertyKey[]) =>
       new ConfigError(`${file}:${lineAt(...path) ?? "?"}: [[approval]] ${problem}`);
     const { permission, agent, workspace, approve, reject, from, also, risk, ask, always, times } = entry;

@@ -31,7 +31,7 @@ export interface EntrySource {
 /** Reads the entries `[[jwt]]`; refuses those that let no one in, or everyone, by their line. */
 export function readJwt(jwt: Settings["jwt"], { file, lineOf, workspaces }: EntrySource): JwtSettings[] {
   return jwt.map((entry, index) => {
-    const at = (key: string) => `${file}:${lineOf(["jwt", index, key]) ?? lineOf(["jwt", index]) ?? "?"}: [[jwt]]`;
+    const at = (key: string) => `${file}:${lineOf(["jwt", index, key]) ?? "?"}: [[jwt]]`;
     const { issuer, audience, typ, subject, roles, agents, workspaces: roots, jwks_file: keysFile } = entry;
     const problem = subjectProblem(issuer, subject);
     if (problem !== undefined) throw new ConfigError(`${at("subject")} ${problem}`);
@@ -67,7 +67,7 @@ export function readClientCerts(
 ): CertificateSettings[] {
   return entries.map((entry, index) => {
     const { san, roles, agents, workspaces: roots } = entry;
-    const at = `${file}:${lineOf(["client_cert", index, "san"]) ?? lineOf(["client_cert", index]) ?? "?"}: [[client_cert]] lets no one in:`;
+    const at = `${file}:${lineOf(["client_cert", index, "san"]) ?? "?"}: [[client_cert]] lets no one in:`;
     if (tls_client_ca === undefined)
       throw new ConfigError(`${at} no client is asked for a certificate; set tls_client_ca to their authority`);
     if (!/^[\w.:/*-]+$/.test(san))

@@ -110,7 +110,7 @@ export function camelKeys<Table extends object>(table: Table): CamelKeys<Table> 
 export const camelName = (name: string): string =>
   name.replace(/^--|[ ].*/g, "").replace(/[_-](\w)/g, (_, letter: string) => letter.toUpperCase());
 
-/** Parses TOML and checks it against a schema; the error lists all problems, each with its line. */
+/** Parses TOML and checks it against a schema; the error lists the problems, each with its line. */
 export function checkToml<T>(
   schema: z.ZodType<T>,
   text: string,
@@ -134,12 +134,17 @@ export function check<T>(
 ): T {
   const result = schema.safeParse(value);
   if (result.success) return result.data;
-  const lines = result.error.issues.map((issue) => {
+  const { issues } = result.error;
+  const lines = issues.slice(0, maxIssues).map((issue) => {
     const [unknown = ""] = issue.code === "unrecognized_keys" ? issue.keys : [];
     return `  ${label(issue.path, unknown)}: ${issue.message}`;
   });
+  if (issues.length > maxIssues) lines.push(`  … and ${issues.length - maxIssues} more`);
   throw new ConfigError(`${source} cannot be used; correct:\n${lines.join("\n")}`);
 }
+
+/** Each takes a search for its line. */
+const maxIssues = 20;
 
 /** Creates the schema of a table; an unknown key is an error that names the nearest known one. */
 export function strictTable<Shape extends z.ZodRawShape>(shape: Shape) {

@@ -122,7 +122,7 @@ function readSecret(file: string, at: string): string {
 }
 
 function placeOf({ file, lineOf }: EntrySource, path: readonly PropertyKey[], table: string): string {
-  return `${file}:${lineOf(path) ?? lineOf(path.slice(0, -1)) ?? "?"}: ${table}`;
+  return `${file}:${lineOf(path) ?? "?"}: ${table}`;
 }
 
 const units = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 };

@@ -11,33 +11,41 @@ export interface Toml {
 export function readToml(text: string, source: string): Toml {
   const value = parseOrRefuse(text, source);
   const lines = text.split("\n");
-
-  /** Parses the first lines, with as many more as it takes not to cut through a value. */
-  function beginning(count: number): { value: unknown; line: number } {
-    for (let line = count; line < lines.length; line += 1) {
-      const found = tryParse(`${lines.slice(0, line).join("\n")}\n`);
-      if (found !== undefined) return { value: found, line };
-    }
-    return { value, line: lines.length };
-  }
-
+  const ends = endsOf(text);
   return {
     value,
-    // The parser reports no positions. But the first N lines are valid TOML unless the cut goes through a value, and their
-    // content only grows with N: so a binary search finds the line at which a key appears.
+    // The parser reports no positions. But the first lines are valid TOML up to each end, and their content only grows: so a binary
+    // search finds the end at which a key appears.
     lineOf(path) {
       const known = path.slice(0, depth(value, path));
       if (known.length === 0) return undefined;
-      let [none, some] = [0, lines.length];
+      let [none, some] = [-1, ends.length - 1];
       while (some - none > 1) {
         const middle = Math.floor((none + some) / 2);
-        if (depth(beginning(middle).value, known) === known.length) some = middle;
+        const found = tryParse(`${lines.slice(0, ends[middle]).join("\n")}\n`);
+        if (depth(found, known) === known.length) some = middle;
         else none = middle;
       }
-      return beginning(some).line;
+      return ends[some];
     },
   };
 }
+
+/** Lists the lines (from 1) of valid TOML at whose end no value is open: every other cut leaves text that is not valid. */
+function endsOf(text: string): number[] {
+  const ends: number[] = [];
+  let [line, open] = [1, 0];
+  for (const [token] of `${text}\n`.matchAll(tomlToken)) {
+    line += token.split("\n").length - 1;
+    if (token === "\n" && open === 0) ends.push(line - 1);
+    else if (/^[[{]$/.test(token)) open += 1;
+    else if (/^[\]}]$/.test(token)) open -= 1;
+  }
+  return ends;
+}
+
+/** Comments, strings (of several lines first), brackets and line ends: what else there is opens and closes nothing. */
+const tomlToken = /#[^\n]*|"""(?:\\[\s\S]|[^\\])*?"{3,5}|'''[\s\S]*?'{3,5}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|[[\]{}\n]/g;
 
 function parseOrRefuse(text: string, source: string): unknown {
   try {

@@ -163,6 +163,20 @@ describe("toolgate check-config", () => {
     });
   });
 
+  test("names twenty problems of a policy file of a workspace, with their lines, whatever its values are", async () => {
+    const { home } = write("");
+    const file = join(home, ".opencode/config.toml");
+    mkdirSync(join(home, ".opencode"));
+    const value = `[agent.a]\ndescription = """${"\n".repeat(65_000)}"""`;
+    writeFileSync(file, `[agent.b]\nx = 1\n${value}`);
+    expect((await check(file, home)).stderr).toContain('line 2: agent.b: unknown key "x"');
+    writeFileSync(file, Array.from({ length: 4_000 }, (_, i) => `[agent.a${i}]\nx = 1\n`).join(""));
+    const { stderr } = await check(file, home);
+    expect(stderr.match(/unknown key "x"/g)).toHaveLength(20);
+    expect(stderr).toContain('line 40: agent.a19: unknown key "x"');
+    expect(stderr).toContain("… and 3980 more");
+  });
+
   test("exits with 1 for settings that cannot be read, and for a file that does not exist", async () => {
     const { home, file } = write('[permission]\nbash = "alow"');
     expect(await check(file, home)).toMatchObject({

@@ -41,12 +41,26 @@ describe("lines", () => {
   });
 
   test("are found among any others", () => {
-    const filler = fc.constantFrom("", "# x", 'KEY = """', "KEY = [", "KEY = 1", "[KEY]", "[[KEY]]");
+    const filler = fc.constantFrom(
+      "",
+      "# x",
+      'KEY = """',
+      "KEY = [",
+      "KEY = '''",
+      `KEY = 1 # ["""`,
+      `KEY = "\\"]"`,
+      "[KEY]",
+      "[[KEY]]",
+    );
     fc.assert(
       fc.property(fc.array(filler, { maxLength: 12 }), fc.array(filler, { maxLength: 12 }), (above, below) => {
-        const close = (line: string) => (line.endsWith('"""') ? '\n"""' : line.endsWith("[") ? "\n1]" : "");
+        const ends = new Map([
+          ['KEY = """', '\n\\"""[\n"""""'],
+          ["KEY = '''", "\n#\"\n''''"],
+          ["KEY = [", "\n1]"],
+        ]);
         const block = (lines: string[], prefix: string) =>
-          lines.map((line, i) => line.replace("KEY", `${prefix}${i}`) + close(line)).join("\n");
+          lines.map((line, i) => line.replace("KEY", `${prefix}${i}`) + (ends.get(line) ?? "")).join("\n");
         const before = block(above, "a");
         const text = `${before}\n[wanted]\nkey = 1\n${block(below, "b")}`;
         const line = before.split("\n").length + 2;
