@@ -122,14 +122,23 @@ export async function createPolicyAgreement(
 ) {
   let agrees = await store.agrees(policyDigestOf(rules), "start");
   if (!agrees) log.warn(mismatch);
-  async function compare(takes?: "reload"): Promise<void> {
-    const before = agrees;
-    agrees = await store.agrees(policyDigestOf(rules), takes);
+  /** The reload whose rules the store does not have yet: it is away, or does not answer. */
+  let pending: object | undefined;
+  async function compare(): Promise<void> {
+    const [before, reload] = [agrees, pending];
+    agrees = await store.agrees(policyDigestOf(rules), reload && "reload");
+    if (pending === reload) pending = undefined;
     if (before && !agrees) log.warn(mismatch);
     if (!before && agrees)
       log.info("policy agreed: this replica's rules are those of the others, and it takes calls again");
   }
-  return { agrees: () => agrees, compare: () => compare(), take: () => compare("reload") };
+  async function take(): Promise<void> {
+    pending = {};
+    await compare().catch((error: unknown) =>
+      log.warn("the store does not answer: it gets the reloaded rules when it does", { error }),
+    );
+  }
+  return { agrees: () => agrees, compare, take };
 }
 
 const mismatch =

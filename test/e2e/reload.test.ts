@@ -8,7 +8,7 @@ import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { startProgramAtTerminal } from "../cli/toolgate.ts";
 import { programEntry } from "../main.ts";
-import { startRedis } from "../store/redis-server.ts";
+import { freezeRedis, startRedis } from "../store/redis-server.ts";
 import { bearer, connect, kinds, type Opens, refusal } from "./clients.ts";
 import { read } from "./reading.ts";
 import { type Service, startService } from "./service.ts";
@@ -63,6 +63,26 @@ test("replicas whose rules another one replaced take no calls and no answers unt
   // Another command, since one that is repeated asks.
   const later = await agent.tools.callTool({ sessionId, callId: "later", ...echo, input: { command: "echo later" } });
   expect(later.part?.state.case).toBe("completed");
+});
+
+test("rules that are reloaded while Redis does not answer replace those of other replicas once it does", async () => {
+  const redis = await startRedis();
+  onTestFinished(redis.stop);
+  const settings = `store = "${redis.url}"\n`;
+  const [one, other] = [await startService({ settings }), await startService({ settings })];
+  const readiness = async () => (await fetch(`${one.url}/readyz`)).status;
+  const thaw = await freezeRedis(redis);
+  onTestFinished(thaw);
+  await expect.poll(readiness, { timeout: 30_000 }).toBe(503);
+  await edit(one, (text) => text.replace("[agent.free", `${allowEcho}[agent.free`));
+  await hangUp(one, "configuration reloaded");
+  thaw();
+  await expect.poll(() => logOf(other), { timeout: 30_000 }).toContain("policy mismatch");
+  await expect.poll(readiness, { timeout: 30_000 }).toBe(200);
+  const agent = connect(one, "caller");
+  const call = { sessionId: await agent.newSession(), callId: "c1", ...echo };
+  expect((await agent.tools.callTool(call)).part?.state.case).toBe("completed");
+  expect(await logOf(one)).not.toContain("policy mismatch");
 });
 
 test.each([
