@@ -208,9 +208,12 @@ async function startParts(
     register,
     addHooks: hooks.add,
     async reload(next) {
-      if (next.shadow && next.shadow.file !== configured.shadow?.file)
+      const bare = next.sandbox.hidden.find(
+        (path) => path !== configured.file && !configured.sandbox.hidden.includes(path),
+      );
+      if (bare !== undefined)
         throw new ConfigError(
-          `shadow.file is ${next.shadow.file} now, which commands can still read; start again with it`,
+          `the configuration names ${bare} now, which commands can still read; start again with it`,
         );
       await checkConfiguredPolicy(next, log);
       replace(next);

@@ -221,6 +221,21 @@ test("shadow rules decide nothing: what they would change is in the audit and co
   expect((await differences()).map(([callId]) => callId)).toEqual(["echoed", "asked", "still"]);
 });
 
+test("SIGHUP refuses a token in a file that commands can still read", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-token-"));
+  onTestFinished(() => rm(folder, { recursive: true }));
+  const file = join(folder, "new.token");
+  await writeFile(file, "another-token-for-tests");
+  const service = await startService();
+  const added = `[[token]]\nid = "added"\nroles = ["caller"]\nfile = ${JSON.stringify(file)}\n`;
+  await edit(service, (text) => `${text}${added}`);
+  await hangUp(service, `the configuration names ${file} now, which commands can still read; start again with it`);
+  expect((await refusal(withToken(service, "another-token-for-tests").newSession())).code).toBe(Code.Unauthenticated);
+  await service.stop();
+  await service.start();
+  await withToken(service, "another-token-for-tests").newSession();
+});
+
 /** A client that Connect's router serves; the others are served directly. */
 const web = kinds["gRPC-Web over HTTP/2"];
 
