@@ -233,13 +233,16 @@ async function configOfEmbedded(data: string, flags: Flags): Promise<Config> {
   const service = findService(flags, { env, ...place });
   // The sandbox can only hide what exists, and no tool can create what cannot be created here.
   await mkdir(service.serviceDirectory, { recursive: true, mode: 0o700 }).catch(() => {});
+  const { healthListen: _, ...config } = loadConfig(
+    { ...flags, listen: "127.0.0.1:0", data },
+    { env: { ...env, TOOLGATE_STORE: "sqlite" }, ...place },
+  );
   return {
-    ...loadConfig({ ...flags, listen: "127.0.0.1:0", data }, { env: { ...env, TOOLGATE_STORE: "sqlite" }, ...place }),
-    ...service,
+    ...{ ...config, ...service },
     tls: undefined,
     tracing: false,
-    // The service writes there; the records here end with the process.
-    auditExports: [],
+    // Those of the person's service: receivers would get records that end here, and Slack sends each answer to one of its sockets.
+    ...{ auditExports: [], channels: [], notify: [] },
     drainMs: 2_000,
   };
 }

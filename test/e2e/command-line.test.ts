@@ -9,6 +9,7 @@ import { CredentialService } from "../../gen/opencode/tool/v1/credential_service
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { toolgate as runToolgate } from "../cli/toolgate.ts";
 import { main, programEntry } from "../main.ts";
+import { appToken, botToken, slackIds, startSlack } from "../reach/slack-provider.ts";
 import { clientOf } from "./clients.ts";
 import { read } from "./reading.ts";
 import { useService } from "./service.ts";
@@ -106,6 +107,25 @@ test("run lets no tool into the data directory of the user's service, and leaves
   // A command may spell the path so that nothing recognises it; then the sandbox has nothing there.
   const command = `d=${service.data.slice(0, -1)}; ls -A "$d"${service.data.slice(-1)} | wc -l`;
   expect(await run("bash", { command })).toMatchObject({ code: 0, stdout: "0\n" });
+});
+
+test("run leaves the channels and the address for health to the user's service", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-run-"));
+  onTestFinished(() => rm(folder, { recursive: true, force: true }));
+  const workspace = join(folder, "work");
+  await mkdir(workspace);
+  const [slack, config] = [await startSlack(), join(folder, "toolgate.toml")];
+  await writeFile(join(folder, "slack"), `${botToken}\n${appToken}\n`);
+  const settings = [
+    `public_url = "https://gate.example"\nhealth_listen = "${new URL(service.url).host}"\npermission = "allow"`,
+    `[channel.ops]\nkind = "slack"\nurl = "${slack.url}"\nsecret_file = "${folder}/slack"`,
+    `to = "${slackIds.channel}"\nteam = "${slackIds.team}"\n[[notify]]\nchannels = ["ops"]\n`,
+  ];
+  await writeFile(config, settings.join("\n"));
+  const input = JSON.stringify({ command: "sleep 1; echo done" });
+  const ran = await toolgate("run", "bash", input, "--workspace", workspace, "--config", config);
+  expect(ran).toMatchObject({ code: 0, stdout: "done\n" });
+  expect(slack.opened()).toBe(0);
 });
 
 test("run offers the workspace's own tools where they are trusted", async () => {
