@@ -493,6 +493,11 @@ test("toolgate rules shows the rules of an agent list by list", async () => {
   expect(code).toBe(2);
 });
 
+test("toolgate suggest shows what could change a terminal as escapes", async () => {
+  await start({ permissions: { suggestRules: () => ({ toml: '"a\u009b2J\u202e" = "allow"\n' }) } });
+  expect((await toolgate(["suggest"], environment)).stdout).toBe('"a\\x9b2J\\u202e" = "allow"\n');
+});
+
 test("toolgate output writes the bytes as they are into a pipe", async () => {
   const pieces = [Buffer.from("\x1b[31ma"), Buffer.from("b")];
   await start({

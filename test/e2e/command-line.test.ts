@@ -143,6 +143,16 @@ test("run offers the workspace's own tools where they are trusted", async () => 
   expect(await run()).toMatchObject({ code: 0, stdout: expect.stringContaining("hello from the workspace") });
 });
 
+test("trust shows names that could change a terminal as escapes", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-run-"));
+  onTestFinished(() => rm(folder, { recursive: true, force: true }));
+  const tool = join(folder, "work\u009b2J/.opencode/tool");
+  await mkdir(tool, { recursive: true });
+  await writeFile(join(tool, "\u202ehello.js"), "export default {};");
+  const { code, stdout } = await toolgate("trust", join(folder, "work\u009b2J"), "--data", join(folder, "data"));
+  expect([code, stdout]).toEqual([0, expect.stringMatching(/work\\x9b2J is trusted\n {2}.*\\u202ehello\.js/)]);
+});
+
 test("without a server the error names the next step", async () => {
   const { code, stderr } = await toolgate("--server", "http://127.0.0.1:9", "call", "echo", '{"text": "x"}');
   expect(code).toBe(6);

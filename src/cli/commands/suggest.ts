@@ -5,7 +5,7 @@ import {
 } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
-import { terminalLine } from "../terminal/terminal-safe.ts";
+import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { daysOf } from "../view/audit-entries.ts";
 
 /** Defines `toolgate suggest`. */
@@ -23,7 +23,7 @@ export function defineSuggest(command: Command, context: CliContext): void {
           return undefined;
         }
         const { rules, misses, toml, requests, answered, incomplete } = found;
-        screen.write(toml);
+        screen.write(terminalSafe(toml));
         screen.note(
           `${answered} of ${requests} requests of the last ${days === "1" ? "day" : `${days} days`} were answered by people`,
         );

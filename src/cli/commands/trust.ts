@@ -1,6 +1,7 @@
 import type { Command } from "commander";
 import { withScreen } from "../command.ts";
 import type { CliContext, TrustFlags } from "../context.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
 
 /** Defines `toolgate trust`. */
 export function defineTrust(command: Command, context: CliContext): void {
@@ -21,8 +22,8 @@ export function defineTrust(command: Command, context: CliContext): void {
           screen.write(`${JSON.stringify({ directory, trusted, tools, plugins, policy, skills })}\n`);
           return undefined;
         }
-        screen.write(`${directory} is ${trusted ? "trusted" : "no longer trusted"}\n`);
-        for (const file of [...tools, ...plugins, ...policy, ...skills]) screen.write(`  ${file}\n`);
+        screen.write(`${terminalLine(directory)} is ${trusted ? "trusted" : "no longer trusted"}\n`);
+        for (const file of [...tools, ...plugins, ...policy, ...skills]) screen.write(`  ${terminalLine(file)}\n`);
         return undefined;
       }),
     );
