@@ -1,8 +1,8 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { createInterface } from "node:readline";
 import { expect, onTestFinished, test } from "vitest";
 import { ChannelService } from "../../gen/opencode/tool/v1/channel_service_pb.ts";
@@ -72,6 +72,37 @@ test("setup leads from a fresh install to a link that signs a phone in as the sa
   expect(readFileSync(file, "utf8")).toBe(text);
   const other = await main(["setup", ...unattended, "--address", "https://other.example"], env);
   expect(other).toMatchObject({ code: 2, stderr: expect.stringContaining("names another address") });
+});
+
+/** Writes a configuration into a home; returns its file. */
+function writeConfig({ file }: ReturnType<typeof freshInstall>, text: string): string {
+  mkdirSync(dirname(file), { recursive: true });
+  writeFileSync(file, text, { mode: 0o600 });
+  return file;
+}
+
+const ntfy = 'kind = "ntfy"\nurl = "https://ntfy.example"\nto = "ops"\n';
+
+test("setup adds no entry after those that decide which requests are sent, and says what to add", async () => {
+  const home = freshInstall();
+  const text = `public_url = "https://phone.example"\n[channel.ops]\n${ntfy}[[notify]]\nchannels = ["ops"]\n`;
+  const file = writeConfig(home, text);
+  const started = await startSetup([...unattended, ...home.serve], home.env);
+  expect(started.problems()).toContain('has [[notify]] already: add "phone" to the channels');
+  expect(started.link).toMatch(/^https:\/\/phone\.example\/#code=/);
+  expect(readFileSync(file, "utf8")).toBe(`${text}\n[channel.phone]\nkind = "push"\n`);
+});
+
+test("setup leaves a configuration as it is that a service would refuse with its lines", async () => {
+  const home = freshInstall();
+  const text = `public_url = "https://phone.example"\n[channel.phone]\n${ntfy}`;
+  const file = writeConfig(home, text);
+  expect(await main(["setup", ...unattended], home.env)).toMatchObject({
+    code: 1,
+    stderr: expect.stringMatching(/toolgate\.toml was not changed, since .* these lines: .*toolgate\.toml, line/),
+  });
+  expect(readFileSync(file, "utf8")).toBe(text);
+  expect(readdirSync(dirname(file))).toEqual(["toolgate.toml"]);
 });
 
 test.each([

@@ -1,5 +1,15 @@
 import { execFile, spawn } from "node:child_process";
-import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { randomBytes } from "node:crypto";
+import {
+  chownSync,
+  existsSync,
+  readFileSync,
+  realpathSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
 import { hostname, type NetworkInterfaceInfo, networkInterfaces, userInfo } from "node:os";
 import { resolve } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
@@ -74,7 +84,7 @@ async function setUp(context: CliContext, screen: Screen, flags: SetupFlags): Pr
   const { env } = screen.io;
   const file = resolve(flags.config ?? env.TOOLGATE_CONFIG ?? defaultConfigFile(env));
   if (!existsSync(file)) await writeConfiguration(screen.io, file, { preset: flags.preset });
-  const address = await configure(screen, file, flags);
+  const address = await configure(context, screen, file, flags);
   const { listen } = flags;
   const server = flags.server ?? (listen && `${flags.tlsCert === undefined ? "http" : "https"}://${listen}`);
   const url = serverUrl({ ...flags, ...(server !== undefined && { server }) }, env);
@@ -113,7 +123,7 @@ async function isServed(url: string, flags: SetupFlags, env: NodeJS.ProcessEnv):
 }
 
 /** Writes what the configuration needs for a phone; returns the address. */
-async function configure(screen: Screen, file: string, flags: SetupFlags): Promise<string> {
+async function configure(context: CliContext, screen: Screen, file: string, flags: SetupFlags): Promise<string> {
   const found = readPhoneSettings(file);
   const given = flags.address === undefined ? undefined : phoneAddress(flags.address);
   if (found.address !== undefined && given !== undefined && given !== new URL(found.address).origin)
@@ -128,7 +138,9 @@ async function configure(screen: Screen, file: string, flags: SetupFlags): Promi
   for (const line of lines) screen.note(`+ ${line}`);
   if (!flags.yes && !(await confirmAtTerminal(screen.io, `write this into ${file}?`)))
     throw new CommandError("the configuration was not changed", "run the command again", exitCodes.cancelled);
-  addSettings(file, missing);
+  await addSettings(context, file, missing);
+  if (missing.end.length > 0 && found.hasNotify)
+    screen.alert(`${file} has [[notify]] already: add "phone" to the channels of those that the phone is to get`);
   return phoneAddress(address);
 }
 
@@ -270,6 +282,7 @@ interface PhoneSettings {
   /** The address that is set; undefined if none is. */
   readonly address: string | undefined;
   readonly hasPush: boolean;
+  readonly hasNotify: boolean;
 }
 
 /** Reads the settings of the phone from the text of a configuration; the service checks the whole file. */
@@ -278,22 +291,49 @@ function readPhoneSettings(file: string): PhoneSettings {
   // Keys at the top come before the first table.
   const [top = ""] = text.split(/^\s*\[/m, 1);
   const [, address] = /^\s*public_url\s*=\s*["']([^"']+)["']/m.exec(top) ?? [];
-  return { address, hasPush: /^\s*kind\s*=\s*["']push["']/m.test(text) };
+  const hasNotify = /^\s*(?:\[\[\s*notify\s*\]\]|notify\s*=)/m.test(text);
+  return { address, hasPush: /^\s*kind\s*=\s*["']push["']/m.test(text), hasNotify };
 }
 
 /** Returns the lines that are missing in a configuration: those for its top, and those for its end. */
-function missingSettings({ address, hasPush }: PhoneSettings, wanted: string) {
+function missingSettings({ address, hasPush, hasNotify }: PhoneSettings, wanted: string) {
+  // An entry after one that matches all requests would decide nothing.
+  const notify = hasNotify ? [] : ["", "[[notify]]", 'channels = ["phone"]'];
   return {
     top: address === undefined ? [`public_url = ${JSON.stringify(wanted)}`] : [],
-    end: hasPush ? [] : ["[channel.phone]", 'kind = "push"', "", "[[notify]]", 'channels = ["phone"]'],
+    end: hasPush ? [] : ["[channel.phone]", 'kind = "push"', ...notify],
   };
 }
 
-/** Adds lines to a configuration. */
-function addSettings(file: string, { top, end }: ReturnType<typeof missingSettings>): void {
+/** Adds lines to a configuration, whole or, where a service would refuse it with them, not at all. */
+async function addSettings(
+  { loadService }: CliContext,
+  file: string,
+  { top, end }: ReturnType<typeof missingSettings>,
+): Promise<void> {
   const before = top.map((line) => `${line}\n`).join("");
   const after = end.length === 0 ? "" : `\n${end.join("\n")}\n`;
-  writeFileSync(file, `${before}${readFileSync(file, "utf8")}${after}`);
+  const path = realpathSync(file);
+  const next = `${path}.${randomBytes(4).toString("hex")}.new`;
+  const { mode, uid, gid } = statSync(path);
+  try {
+    const text = `${before}${readFileSync(path, "utf8")}${after}`;
+    writeFileSync(next, text, { mode: mode & 0o777, flag: "wx", flush: true });
+    chownSync(next, uid, gid);
+    const { findings } = await (await loadService()).checkConfig(next);
+    const refused = findings.find(({ severity }) => severity === "error");
+    if (refused !== undefined) throw new Error(refused.message);
+    renameSync(next, path);
+  } catch (cause) {
+    rmSync(next, { force: true });
+    const why = cause instanceof Error ? cause.message : String(cause);
+    throw new CommandError(
+      `${path} was not changed, since a service would refuse it with these lines: ${why.replaceAll(next, path)}`,
+      "correct it, or add the lines yourself, then run the command again",
+      exitCodes.failed,
+      { cause },
+    );
+  }
 }
 
 /** An address at which a phone may reach the service. */
