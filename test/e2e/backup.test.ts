@@ -1,4 +1,4 @@
-import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
+import { mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { Code } from "@connectrpc/connect";
 import { expect, test } from "vitest";
@@ -57,6 +57,13 @@ test("the drill: back up under load, check an upgrade, kill, restore, compare, c
   const env = { HOME: service.workspace, TOOLGATE_URL: service.url };
   const refused = await toolgate(["backup", file, "--token", "approver-token-for-tests"], env);
   expect(refused).toMatchObject({ code: 6, stderr: expect.stringContaining("it needs the role admin") });
+  const taken = join(service.data, "..", "taken");
+  await writeFile(taken, "another's");
+  await symlink(taken, `${file}.partial`);
+  const inTheWay = await toolgate(["backup", file, "--token", "admin-token-for-tests"], env);
+  expect(inTheWay).toMatchObject({ code: 2, stderr: expect.stringContaining(".partial exists already") });
+  expect(await readFile(taken, "utf8")).toBe("another's");
+  await rm(`${file}.partial`);
   expect(await toolgate(["backup", file, "--token", "admin-token-for-tests"], env)).toMatchObject({ code: 0 });
   const twice = await toolgate(["backup", file, "--token", "admin-token-for-tests"], env);
   expect(twice).toMatchObject({ code: 2, stderr: expect.stringContaining("exists already") });

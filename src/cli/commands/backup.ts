@@ -1,4 +1,4 @@
-import { open, rename, rm } from "node:fs/promises";
+import { type FileHandle, open, rename, rm } from "node:fs/promises";
 import type { Command } from "commander";
 import { withScreen, withServer } from "../command.ts";
 import type { ServerConnection } from "../connection/connection.ts";
@@ -26,30 +26,37 @@ export function defineBackup(command: Command, context: CliContext): void {
 
 /** Writes the backup under another name first, so that a file of this name is whole. */
 async function writeBackup({ operator }: ServerConnection, file: string): Promise<number> {
-  const reserved = await open(file, "wx", 0o600).catch((cause: unknown) => {
-    if (!(cause instanceof Error && "code" in cause && cause.code === "EEXIST")) throw cause;
-    throw new UsageError(`${file} exists already`, "name a file that does not exist", { cause });
-  });
   const partial = `${file}.partial`;
+  await (await createFile(file)).close();
   let bytes = 0;
   try {
-    await reserved.close();
-    const written = await open(partial, "w", 0o600);
+    const written = await createFile(partial);
     try {
       for await (const { data } of operator.backup({}, { timeoutMs: 0 })) {
         await written.writeFile(data);
         bytes += data.byteLength;
       }
       await written.sync();
+      await rename(partial, file);
+    } catch (error) {
+      await rm(partial, { force: true });
+      throw error;
     } finally {
       await written.close();
     }
-    await rename(partial, file);
   } catch (error) {
-    await Promise.all([rm(file, { force: true }), rm(partial, { force: true })]);
+    await rm(file, { force: true });
     throw error;
   }
   return bytes;
+}
+
+/** Creates a file that did not exist: what another user put there gets nothing. */
+async function createFile(file: string): Promise<FileHandle> {
+  return await open(file, "wx", 0o600).catch((cause: unknown) => {
+    if (!(cause instanceof Error && "code" in cause && cause.code === "EEXIST")) throw cause;
+    throw new UsageError(`${file} exists already`, "remove it, or name a file that does not exist", { cause });
+  });
 }
 
 const backupHelp = `
