@@ -150,7 +150,11 @@ async function withCodex<T>({ program, user }: Codex, work: (call: Call) => Prom
     );
   } finally {
     child.kill();
-    if (child.exitCode === null && child.signalCode === null) await once(child, "close").catch(() => {});
+    const force = setTimeout(() => child.kill("SIGKILL"), maxEndMs);
+    if (child.exitCode === null && child.signalCode === null) await once(child, "exit").catch(() => {});
+    clearTimeout(force);
+    // What it has started may hold the other end.
+    child.stdout.destroy();
   }
 }
 
@@ -170,3 +174,4 @@ function answerIn(line: string): z.output<typeof answer> {
 }
 
 const maxAnswerMs = 30_000;
+const maxEndMs = 5_000;
