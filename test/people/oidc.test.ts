@@ -287,7 +287,7 @@ test("a terminal signs in with the browser of its machine, which comes back to a
   await login.sees("/authorize?");
   const [address = ""] = /http:\S+authorize\?\S+/.exec(login.printed()) ?? [];
   const back = new URL(address).searchParams.get("redirect_uri") ?? "";
-  for (const stranger of [`${back}?code=x&state=x`, `${back}favicon.ico`])
+  for (const stranger of [`${back}?code=x&state=x`, `${back}favicon.ico`, `${back}/`])
     expect((await fetch(stranger)).status).toBe(404);
   expect((await fetch(address)).status).toBe(200);
   const { code, stdout } = await login.finished;

@@ -84,7 +84,7 @@ async function signInAt(provider: string, { credentials }: ServerConnection, scr
   try {
     const redirectUri = `http://127.0.0.1:${(server.address() as AddressInfo).port}/`;
     const { url, flow } = await credentials.beginSignIn({ provider, redirectUri });
-    screen.note(`open this address in a browser on this machine, within 10 minutes:\n${url}`);
+    screen.note(`open this address in a browser on this machine, within 10 minutes:\n${terminalLine(url)}`);
     const response = await untilSentBack(server, new URL(url).searchParams.get("state"));
     return await credentials.finishSignIn({ provider, redirectUri, flow, response, label });
   } finally {
@@ -112,11 +112,11 @@ async function signInElsewhere(provider: string, { credentials }: ServerConnecti
 async function untilSentBack(server: Server, state: string | null): Promise<string> {
   const signal = AbortSignal.timeout(600_000);
   for await (const [{ url = "" }, response] of on(server, "request", { signal })) {
-    const { pathname, search, searchParams } = new URL(url, "http://127.0.0.1");
-    const isOurs = pathname === "/" && searchParams.get("state") === state;
+    const back = URL.parse(url, "http://127.0.0.1");
+    const isOurs = back?.pathname === "/" && back.searchParams.get("state") === state;
     response.writeHead(isOurs ? 200 : 404, { "content-type": "text/plain", connection: "close" });
     response.end(isOurs ? "You can close this page and go back to the terminal.\n" : "");
-    if (isOurs) return search.slice(1);
+    if (isOurs) return back.search.slice(1);
   }
   throw new UsageError("no browser came back within 10 minutes", "run the command again");
 }
