@@ -23,62 +23,29 @@ export function liveConfig(first: Config): {
   rules: ConfiguredRules;
   replace(next: Pick<Config, ReloadedSetting>): void;
 } {
-  let { tokens, jwt, clientCerts, oidc, groups, policy, shadow, websearch, codesearch, upstreamServers } = first;
-  let configured = configuredRules(policy);
+  let settings: Pick<Config, ReloadedSetting> = first;
+  let rules = rulesOf(first);
   return {
-    config: {
-      ...first,
-      get tokens() {
-        return tokens;
-      },
-      get jwt() {
-        return jwt;
-      },
-      get clientCerts() {
-        return clientCerts;
-      },
-      get oidc() {
-        return oidc;
-      },
-      get groups() {
-        return groups;
-      },
-      get policy() {
-        return policy;
-      },
-      get shadow() {
-        return shadow;
-      },
-      get websearch() {
-        return websearch;
-      },
-      get codesearch() {
-        return codesearch;
-      },
-      get upstreamServers() {
-        return upstreamServers;
-      },
-    },
-    rules: {
-      get preset() {
-        return configured.preset;
-      },
-      get config() {
-        return configured.config;
-      },
-      get agents() {
-        return configured.agents;
-      },
-      get approvals() {
-        return configured.approvals;
-      },
-      get shadow() {
-        return shadow?.rules;
-      },
-    },
+    config: withGetters({ ...first }, reloadedSettings, () => settings),
+    rules: withGetters({ ...rules }, ["preset", "config", "agents", "approvals", "shadow"], () => rules),
     replace(next) {
-      ({ tokens, jwt, clientCerts, oidc, groups, policy, shadow, websearch, codesearch, upstreamServers } = next);
-      configured = configuredRules(policy);
+      settings = next;
+      rules = rulesOf(next);
     },
   };
+}
+
+const rulesOf = ({ policy, shadow }: Pick<Config, "policy" | "shadow">): ConfiguredRules => ({
+  ...configuredRules(policy),
+  shadow: shadow?.rules,
+});
+
+/** Replaces members of an object by those that another one has at each use. */
+function withGetters<T extends object, Name extends keyof T>(
+  object: T,
+  names: readonly Name[],
+  now: () => Pick<T, Name>,
+): T {
+  const members = names.map((name) => [name, { enumerable: true, get: () => now()[name] }]);
+  return Object.defineProperties(object, Object.fromEntries(members));
 }
