@@ -1,5 +1,6 @@
 import { existsSync } from "node:fs";
 import { dirname, join } from "node:path";
+import type { JsonObject } from "@bufbuild/protobuf";
 import { stringify } from "smol-toml";
 import { agentFacts, hookName } from "../../agents/hooks/agent-facts.ts";
 import { opencodePlugin } from "../../agents/hooks/opencode-plugin.ts";
@@ -116,14 +117,13 @@ function machineSettingsOf(kind: AgentKind): string {
   return path;
 }
 
+const hookEntries = (events: readonly string[], hook: JsonObject) =>
+  events.map((event) => ({ path: ["hooks", event], value: { matcher: "*", hooks: [hook] }, isItem: true }));
+
 function claudeFiles({ env, home }: AgentUser, options: AgentFilesOptions): AgentFiles {
   const directory = env.CLAUDE_CONFIG_DIR || join(home, ".claude");
   const [command = "", ...args] = mcpCommand(options);
-  const hooks = ["PreToolUse", "PostToolUse", "PostToolUseFailure"].map((event) => ({
-    path: ["hooks", event],
-    value: { matcher: "*", hooks: [claudeHook(options)] },
-    isItem: true,
-  }));
+  const hooks = hookEntries(["PreToolUse", "PostToolUse", "PostToolUseFailure"], claudeHook(options));
   const server = { type: "stdio", command, args };
   // Without the second entry the hooks of a project run, too, and its settings switch off those of the user.
   const managed = [...hooks, { path: ["allowManagedHooksOnly"], value: true }];
@@ -169,11 +169,7 @@ function codexFiles({ env, home }: AgentUser, options: AgentFilesOptions): Agent
     command: hookLine(hookCommand("codex", options), blockWithReason),
     timeout: hookTimeout,
   };
-  const entries = ["PreToolUse", "PostToolUse"].map((event) => ({
-    path: ["hooks", event],
-    value: { matcher: "*", hooks: [hook] },
-    isItem: true,
-  }));
+  const entries = hookEntries(["PreToolUse", "PostToolUse"], hook);
   const [command = "", ...args] = mcpCommand(options);
   const server = { keyPath: `mcp_servers.${options.mcpName}`, value: { command, args } };
   // What is written to the terminal of a program that runs already fires no hook.
@@ -200,15 +196,10 @@ function codexFiles({ env, home }: AgentUser, options: AgentFilesOptions): Agent
 
 function geminiFiles({ home }: AgentUser, options: AgentFilesOptions): AgentFiles {
   const hook = {
-    name: hookName,
-    type: "command",
+    ...{ name: hookName, type: "command", timeout: hookTimeout * 1_000 },
     command: hookLine(hookCommand("gemini", options), blockWithReason),
   };
-  const entries = ["BeforeTool", "AfterTool"].map((event) => ({
-    path: ["hooks", event],
-    value: { matcher: "*", hooks: [{ ...hook, timeout: hookTimeout * 1_000 }] },
-    isItem: true,
-  }));
+  const entries = hookEntries(["BeforeTool", "AfterTool"], hook);
   const [command = "", ...args] = mcpCommand(options);
   const server = { path: ["mcpServers", options.mcpName], value: { command, args } };
   const path = join(home, ".gemini", "settings.json");
