@@ -81,28 +81,8 @@ export function readAsTexts(texts: readonly string[]): Readings {
 
 /** Describes a line that was not read, so that it may do anything. */
 function unreadCommands(line: string, why: string, uses: readonly Use[] = [anyObjects]): Command[] {
-  const text = withoutSpace(line);
-  return [
-    {
-      opaque: why,
-      text,
-      bare: text,
-      words: [],
-      spellings: distinct([line, withoutDirectory(text)], text),
-      dangers: [],
-      uses,
-      inner: [],
-      scripts: [],
-      code: anyCode,
-      programs: [],
-      mentions: [],
-      redirected: false,
-      directory: "",
-    },
-  ];
+  return [opaqueCommand(line, why, { commands: [], sources: [], uses })];
 }
-
-const anyCode: CommandCode = { files: [], runsMore: true };
 
 /** Git's objects, which no sandbox hides: a line that was not read may print each of them. */
 const anyObjects: Use = { path: ".", glob: false, as: "read", within: { as: "objects", objects: "history" } };
@@ -316,38 +296,43 @@ function withoutOptions([program, ...rest]: readonly Word[]): Word[][] {
 }
 
 function opaqueLine(line: string, why: string): Command {
-  const text = withoutSpace(line);
   const { commands, sources, targets, isWhole } = mentionedIn(line);
   const mentioned = commands
     .map((values) => values.flatMap(alternatives).map((value) => ({ value, glob: false, status: false })))
     .map((words) => understood({ assignments: [], words, redirects: [] }, "", deepest - 1));
+  const uses = [
+    ...mentioned.flatMap(({ uses }) => uses.filter(({ as, path }) => as !== "look" || mayLeave.test(path))),
+    ...sources.map((path): Use => ({ path, glob: false, as: "read" })),
+    ...targets.map((path): Use => ({ path, glob: false, as: "write" })),
+    ...(isWhole ? [] : [anyObjects]),
+  ];
+  return opaqueCommand(line, why, { commands: mentioned, sources, uses });
+}
+
+/** Describes a line that may do anything, by the commands and the scripts that it mentions. */
+function opaqueCommand(
+  line: string,
+  why: string,
+  { commands, sources, uses }: { commands: readonly Command[]; sources: readonly string[]; uses: readonly Use[] },
+): Command {
+  const text = withoutSpace(line);
+  const scripts = sources.map((path): CodeFile => ({ path, glob: false, use: "script" }));
   return {
     opaque: why,
     text,
     bare: text,
     words: [],
     spellings: distinct(
-      [line, withoutDirectory(text), ...mentioned.flatMap(({ bare, spellings }) => [bare, ...spellings])],
+      [line, withoutDirectory(text), ...commands.flatMap(({ bare, spellings }) => [bare, ...spellings])],
       text,
     ),
     dangers: [],
-    uses: [
-      ...mentioned.flatMap(({ uses }) => uses.filter(({ as, path }) => as !== "look" || mayLeave.test(path))),
-      ...sources.map((path): Use => ({ path, glob: false, as: "read" })),
-      ...targets.map((path): Use => ({ path, glob: false, as: "write" })),
-      ...(isWhole ? [] : [anyObjects]),
-    ],
+    uses,
     inner: [],
     scripts: [],
-    code: {
-      files: [
-        ...mentioned.flatMap(({ code }) => code.files),
-        ...sources.map((path): CodeFile => ({ path, glob: false, use: "script" })),
-      ],
-      runsMore: true,
-    },
-    programs: distinct(mentioned.flatMap(({ programs }) => programs)),
-    mentions: mentioned.flatMap(({ mentions }) => mentions),
+    code: { files: [...commands.flatMap(({ code }) => code.files), ...scripts], runsMore: true },
+    programs: distinct(commands.flatMap(({ programs }) => programs)),
+    mentions: commands.flatMap(({ mentions }) => mentions),
     redirected: false,
     directory: "",
   };
