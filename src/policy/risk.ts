@@ -144,7 +144,7 @@ function namesWord(text: string, name: string): boolean {
 
 /** A redirect without a command, or with one that prints nothing, empties its file. */
 const emptying =
-  /(^|&&|\|\||;|\bdo|\bthen|-c ['"])\s*(:|true|cat \/dev\/null)?\s*>(?![>&(=])\s*(?!\/dev\/null)[\w./~$"']/;
+  /(^|&&|\|\||;|\bdo|\bthen|-c ['"])\s*(?:(?::|true|cat \/dev\/null)\s*)?>(?![>&(=])\s*(?!\/dev\/null)[\w./~$"']/;
 
 /** Returns the code that a command passes to an interpreter by its input. */
 function fedCode({ mentions, pipeline, text }: Command): string {
@@ -216,7 +216,7 @@ export function risksOfTexts({
   return jsonLeaves(input).flatMap(({ path, text }) => {
     const searched = text.slice(0, Math.max(0, left));
     left -= text.length;
-    const words = searched.split(/[\s"'`()<>,;|&]+/).map((word) => word.replace(/[.:!?]+$/, ""));
+    const words = searched.split(/[\s"'`()<>,;|&]+/).map((word) => word.replace(/(?<![.:!?])[.:!?]+$/, ""));
     const secrets = [...searched.matchAll(secretForms)].map(([secret]) => secret);
     const named = (parts: readonly string[]) => parts.map((part) => `${visibleLine(path.slice(1))}: ${part}`);
     const files = words.filter((word) => /[./]/.test(word) && namesSecret(word));

@@ -36,13 +36,14 @@ function rulesOf(name: string, programs: readonly string[]): RuleConfig {
 /** A repository with secrets, and a directory that git takes for a repository although it has no `.git`. */
 const fixture = `
 set -e
-mkdir -p secrets public/sub sub locked empty evil recursive included reading listed
+mkdir -p secrets public/sub sub locked empty evil recursive included reading listed packed
 touch -- recursive/-r recursive/a.txt included/--include=.env reading/-f.. listed/@list listed/+!id listed/a.txt
 for file in .env prod.env secrets/key.txt secrets/id id_rsa public/a.txt public/sub/b.txt sub/x.txt locked/f.txt public/pre-commit; do
   echo "TOPSECRET $file" > "$file"
 done
 echo 'int main() {}' > public/x.c
 echo .env > list
+touch packed/.mcp.json.gz packed/.npmr public/${"a".repeat(60)}
 ln -s public/sub link
 git init -q . && git add -f . && git -c user.name=a -c user.email=a@b commit -qm x
 git init -q --bare evil && git -C evil config core.fsmonitor 'touch /tmp/ran; false'
@@ -157,6 +158,10 @@ const more: [rules: string, programs: string, command: string, workdir?: string]
   ["WHITE", "less", "less *", "listed"],
   ["WHITE", "touch grep", "touch -- -r && grep x *", "public"],
   ["READ", "cd cp grep", "cp recursive/* public && cd public && grep x *"],
+  // Bash and other programs end such a set at different places.
+  ["READ", "cat", "cat prod[[:x]y:].]env"],
+  ["READ", "cat", "cat prod[[=.=]]env"],
+  ["READ", "grep", "grep -r --include='prod[!]a]env' x ."],
 ];
 
 test.each(more)("%s %s: %s asks or is denied", async (rules, programs, command, workdir = ".") => {
@@ -175,6 +180,7 @@ test.each([
   ["git", "git log --oneline -- *", "public"],
   ["timeout grep", "timeout 5 grep x -- *", "recursive"],
   ["cp grep", "cp public/a.txt empty && grep x *"],
+  ["touch ls", `touch +${"a".repeat(60)}; ls ${"*a".repeat(20)}b`],
 ])("%s: %s in %s is allowed", async (programs, command, workdir = ".") => {
   const bash = Object.fromEntries(programs.split(" ").map((program) => [`${program} *`, "allow" as const]));
   const rules: RuleConfig = { bash, read: "allow", edit: "allow" };
@@ -184,6 +190,7 @@ test.each([
 test.each([
   ["grep", "grep -rn TOPSECRET public"],
   ["grep", "grep -rin --include=*.txt x public sub"],
+  ["grep", `grep -r --include='${"*a".repeat(20)}b' x .`],
   ["ls", "ls -lahR ."],
   ["git", "git status -sb"],
   ["git", "git diff public/a.txt"],

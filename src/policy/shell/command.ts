@@ -344,9 +344,9 @@ function alternatives(word: string): string[] {
   return inside === undefined ? [word] : inside.split(",").map((one) => before + one + after);
 }
 
-/** Trims blanks and line ends from a line. Any other character belongs to it. */
+/** Trims blanks and line ends from a line. Any other character belongs to it. Looks at each blank once, not once for each before it. */
 export function withoutSpace(line: string): string {
-  return line.replace(/^[ \t\n]+|[ \t\n]+$/g, "");
+  return line.replace(/^[ \t\n]+|(?<![ \t\n])[ \t\n]+$/g, "");
 }
 
 /** The beginnings of paths that may lead out of their directory. */

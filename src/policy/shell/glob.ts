@@ -1,4 +1,5 @@
 import { basename } from "node:path";
+import { foldCase, matcher } from "../wildcard.ts";
 import { effectsOf, endOfOptions, takesNoOptions } from "./behaviour.ts";
 import type { Command } from "./command.ts";
 import type { Word } from "./line.ts";
@@ -47,24 +48,23 @@ function partMatcher(part: string): (name: string) => boolean {
   return (name) => (isHidden || !name.startsWith(".")) && fits(name);
 }
 
-/** Compiles a pattern for names. May match too many names: a set in brackets stands for any character, an open one for any text. */
+/**
+ * Compiles a pattern for names, in any case. May match too many names: a set in brackets and a character beyond 16 bits stand for
+ * any character, and a bracket whose set programs may end at different places stands for any text.
+ */
 export function nameMatcher(part: string): (name: string) => boolean {
-  const pattern = part.replace(
-    /\\([\s\S])|\[[!^]?\]?(?:\[[:.=][^\]]*[:.=]\]|\\[\s\S]|[^\]\\])*(\]?)|\*+|\?|[\s\S]/gu,
-    (found, escaped, end) => {
-      if (escaped !== undefined) return quoted(escaped);
-      if (found.startsWith("[")) return end === "" ? "[^]*" : "[^]";
-      if (found.startsWith("*")) return "[^]*";
-      return found === "?" ? "[^]" : quoted(found);
-    },
-  );
-  const expression = new RegExp(`^${pattern}$`, "iu");
-  return (name) => expression.test(name);
+  const pattern = part.replace(pieces, (found, escaped, _, open) => {
+    if (open !== undefined) return "*";
+    const one = escaped ?? found;
+    return one.length > 1 || one === "*" ? "?" : one;
+  });
+  const fits = matcher(foldCase(pattern));
+  return (name) => fits(foldCase(name.replace(/[\u{10000}-\u{10ffff}]/gu, "?")));
 }
 
-function quoted(character: string): string {
-  return character.replace(/[.+^${}()|[\]\\*?/-]/u, "\\$&").replace("\\-", "-");
-}
+/** An escaped character, a set of characters, any text, or another character. */
+const pieces =
+  /\\([\s\S])|\[[!^]?(?![\]!^])(?:\[([:.=])[\w-]+\2\]|\[(?![:.=])|\\[\s\S]|[^\][\\])*\]|(\[[\s\S]*|\*+)|[\s\S]/gu;
 
 /** The directory in which a command runs. */
 type DirectoryOf = (command: Command) => Promise<string>;
