@@ -310,7 +310,11 @@ function judgeCommand(command: Command, line: string, rules: CommandRules): Opin
     if (!match || match.rule.action === PermissionAction.ALLOW || match.rule.pattern === "*") return [];
     return [{ ...opinionBy(match), reason: `${describe(match)} meets ${JSON.stringify(spelling)}` }];
   });
-  const decided = exactly([line, command.text, command.bare], rules) ?? byWords(command, rules);
+  const reachesBeyond = command.dangers.some(
+    ({ length, mayBegin }) => length === Number.POSITIVE_INFINITY && !mayBegin,
+  );
+  const texts = [line, command.text, ...(reachesBeyond ? [] : [command.bare])];
+  const decided = exactly(texts, rules) ?? byWords(command, rules);
   return strictestOf([...(decided ? [decided] : []), ...stricter]);
 }
 

@@ -45,6 +45,12 @@ describe("a command", () => {
     ['rm "a b"', { bash: { "rm 'a b'": "allow" } }, ALLOW],
     ['rm "a b"', { bash: { 'rm "a b"': "allow" } }, ALLOW],
     ["echo rm x", { bash: { "*": "allow", "rm *": "deny" } }, ALLOW],
+    ["CI=1 npm test > log.txt", { bash: { "npm test": "allow" } }, ALLOW],
+    ["NODE_OPTIONS=--require=./x.js npm test", { bash: { "npm test": "allow" } }, ASK],
+    ["PATH=./x npm test", { bash: { "npm test": "allow" } }, ASK],
+    ["GIT_EXTERNAL_DIFF=./x git diff", { bash: { "git diff": "allow" } }, ASK],
+    ["npm test < /proc/self/fd/3", { bash: { "npm test": "allow" } }, ASK],
+    ["NODE_OPTIONS=x npm test", { bash: { "NODE_OPTIONS=x npm test": "allow" } }, ALLOW],
   ])("%s", (line, rules, action) => {
     expect(bash(line, rules)).toBe(action);
   });
