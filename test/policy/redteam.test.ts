@@ -162,6 +162,10 @@ const more: [rules: string, programs: string, command: string, workdir?: string]
   ["READ", "cat", "cat prod[[:x]y:].]env"],
   ["READ", "cat", "cat prod[[=.=]]env"],
   ["READ", "grep", "grep -r --include='prod[!]a]env' x ."],
+  ["WHITE", "awk", "awk 'BEGIN{0system(\"id\")}'"],
+  ["WHITE", "awk", "awk 'BEGIN{0x1asystem(\"id\")}'"],
+  ["WHITE", "awk", "awk 'BEGIN{\"x\" 1getline}'"],
+  ["WHITE", "awk", 'awk \'BEGIN{SYMTAB["ARG" "V"][1]="/etc/passwd"} 1\' list'],
 ];
 
 test.each(more)("%s %s: %s asks or is denied", async (rules, programs, command, workdir = ".") => {

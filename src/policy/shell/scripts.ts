@@ -86,8 +86,10 @@ const set = /\[\^?(?:\[:[a-z]+:\]|[^\]\\[\n]|\\[^\]\n])+\]/y;
 
 /** Checks if an awk program neither runs programs nor opens other files; returns false where it is uncertain. */
 export function isTameAwk(program: string): boolean {
-  if (/\b(system|getline|close|fflush|ARGV|ARGC|ENVIRON|PROCINFO|extension|load|include)\b|[@\\]\n|@/.test(program))
-    return false;
-  if (program.replaceAll("||", "").includes("|")) return false;
-  return !program.includes(">") || !/\bprint/.test(program);
+  if (awkReaches.test(program) || program.replaceAll("||", "").includes("|")) return false;
+  return !program.includes(">") || !/\b(\d\w*)?print/.test(program);
 }
+
+/** Names by which awk reaches programs and files. A number may stand before one without a space. */
+const awkReaches =
+  /\b(\d\w*)?(system|getline|close|fflush|ARGV|ARGC|ENVIRON|PROCINFO|SYMTAB|FUNCTAB|extension|load|include)\b|\\\n|@/;

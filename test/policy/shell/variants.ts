@@ -695,6 +695,7 @@ export const variants: Readonly<Record<string, readonly Variant[]>> = {
       "awk -F, -v x=1 'NR==x {print $2, NF}' src/a.ts",
       "awk '/foo/ || /bar/ {n++} END {print n}' src/a.ts",
       "awk 'NR>=5 && NR<=10' src/a.ts",
+      "awk '/filesystem/ {print $2}' src/a.ts",
       "sort -k2,2n -t, src/data.txt",
       "sort -rn src/data.txt | uniq -c | head -20",
       "sort --reverse --unique src/data.txt",
