@@ -166,6 +166,9 @@ const more: [rules: string, programs: string, command: string, workdir?: string]
   ["WHITE", "awk", "awk 'BEGIN{0x1asystem(\"id\")}'"],
   ["WHITE", "awk", "awk 'BEGIN{\"x\" 1getline}'"],
   ["WHITE", "awk", 'awk \'BEGIN{SYMTAB["ARG" "V"][1]="/etc/passwd"} 1\' list'],
+  ["WHITE", "bash echo", "echo id | bash -v"],
+  ["WHITE", "bash", "bash -v < list"],
+  ["WHITE", "python3 echo", "echo 1 | python3 -v"],
 ];
 
 test.each(more)("%s %s: %s asks or is denied", async (rules, programs, command, workdir = ".") => {

@@ -2,10 +2,11 @@ import type { Danger } from "./effects.ts";
 import type { Word } from "./line.ts";
 
 /**
- * The effect of an option. `flag` and `run` take no value, `maybe` only an attached one; in `data` the text after `@` or
- * `<` is a file; `line` is a command line that it runs; `run` runs a program or has another effect that needs an approver.
+ * The effect of an option. `flag` and `run` take no value, `maybe` only an attached one, `number` the next word only if that is one,
+ * `next` always the next word, also where further letters follow; in `data` the text after `@` or `<` is a file; `line` is a command
+ * line that it runs; `code` names code to load first; `run` runs a program or has another effect that needs an approver.
  */
-export type Meaning = "flag" | "maybe" | "text" | "data" | "look" | "read" | "write" | "line" | "run";
+export type Meaning = (typeof byWeight)[number];
 
 /** The options of a program by effect, each list in one string: `-o --output`. */
 export type OptionTable = Partial<Record<Meaning, string>>;
@@ -33,13 +34,13 @@ export interface Operand {
   at: number;
 }
 
-/** Splits the words after a program into options and operands. */
+/** Splits the words after a program into options and operands. `end` is the index of the `--` between them; infinite without one. */
 export type OptionReader = (
   words: readonly Word[],
   from: number,
   /** Ends the options at the first operand. */
   posix?: boolean,
-) => { options: Option[]; operands: Operand[] };
+) => { options: Option[]; operands: Operand[]; end: number };
 
 /**
  * Creates the reader for a program's options: long ones exact, abbreviated or with `=value`; short ones alone, combined, or
@@ -64,11 +65,13 @@ export function optionReader(table: OptionTable): OptionReader {
   return (words, from, posix = false) => {
     const options: Option[] = [];
     const operands: Operand[] = [];
+    let end = Number.POSITIVE_INFINITY;
     for (let at = from; at < words.length; at++) {
       const word = words[at] ?? nothing;
       const { value } = word;
       if (value === "--") {
         operands.push(...words.slice(at + 1).map((word, i) => ({ word, at: at + 1 + i })));
+        end = at;
         break;
       }
       if (value.startsWith("+") && meanings.has("+")) {
@@ -85,14 +88,15 @@ export function optionReader(table: OptionTable): OptionReader {
       }
       const found = value.startsWith("--") ? [long(word, at)] : short(word, at);
       options.push(...found);
+      at += found.filter(({ means }) => means === "next").length;
       const last = found.at(-1);
       const next = words[at + 1];
-      if (last?.value === undefined && last?.means !== undefined && takesValue.has(last.means) && next) {
+      if (last?.value === undefined && last?.means !== undefined && next && takesNext(last.means, next)) {
         last.value = next;
         at += 1;
       }
     }
-    return { options, operands };
+    return { options, operands, end };
   };
 
   function long(word: Word, at: number): Option {
@@ -114,22 +118,39 @@ export function optionReader(table: OptionTable): OptionReader {
       const name = `-${word.value[i]}`;
       const means = /\d/.test(name) ? (meanings.get("-1") ?? meanings.get(name)) : meanings.get(name);
       const rest = word.value.slice(i + 1);
-      if (means === "flag" || rest === "") found.push({ name, means, at });
+      const isAlone = means === "flag" || means === "next";
+      if (isAlone || rest === "") found.push({ name, means, at });
       else found.push({ name, means, at, value: { ...word, value: rest } });
-      if (means !== undefined && means !== "flag") break;
+      if (means !== undefined && !isAlone) break;
     }
     return found;
   }
 }
 
 const nothing: Word = { value: "", glob: false, status: false };
-const byWeight = ["flag", "maybe", "text", "data", "look", "read", "write", "line", "run"] as const;
-const takesValue: ReadonlySet<Meaning> = new Set(["text", "data", "look", "read", "write", "line"] as const);
+const byWeight = [
+  "flag",
+  "maybe",
+  "number",
+  "next",
+  "text",
+  "data",
+  "look",
+  "read",
+  "write",
+  "line",
+  "code",
+  "run",
+] as const;
+const takesValue: ReadonlySet<Meaning> = new Set(["text", "data", "look", "read", "write", "line", "code"] as const);
+const takesNext = (means: Meaning, { value }: Word) =>
+  takesValue.has(means) || (means === "number" && /^\s*[-+]?\d+$/.test(value));
 
 /** Returns the dangers of a command's options: those that run something, unknown ones, and abbreviations, which another version of the program may read differently. */
 export function dangersOf(program: string, options: readonly Option[]): Danger[] {
   return options.flatMap(({ name, means, at, abbreviated }) => {
-    if (means === "run") return [{ at, why: `${program} ${name} runs a program or reaches elsewhere` }];
+    if (means === "run" || means === "code")
+      return [{ at, why: `${program} ${name} runs a program or reaches elsewhere` }];
     if (means === undefined) return [{ at, why: `${program} ${name} is not known to be harmless` }];
     return abbreviated === undefined ? [] : [{ at, why: `${program} ${abbreviated} is an abbreviation of ${name}` }];
   });

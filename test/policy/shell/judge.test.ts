@@ -51,6 +51,18 @@ describe("a command", () => {
     ["GIT_EXTERNAL_DIFF=./x git diff", { bash: { "git diff": "allow" } }, ASK],
     ["npm test < /proc/self/fd/3", { bash: { "npm test": "allow" } }, ASK],
     ["NODE_OPTIONS=x npm test", { bash: { "NODE_OPTIONS=x npm test": "allow" } }, ALLOW],
+    ["bash -oc errexit 'rm -rf x'", { bash: { "*": "allow", "rm *": "deny" } }, DENY],
+    ["bash -eoc pipefail 'rm -rf x'", { bash: { "*": "allow", "rm *": "deny" } }, DENY],
+    ["bash -c - 'rm -rf x'", { bash: { "*": "allow", "rm *": "deny" } }, DENY],
+    ["bash -c -- 'rm -rf x'", { bash: { "*": "allow", "rm *": "deny" } }, DENY],
+    ["bash -s a <<< 'rm -rf x'", { bash: { "*": "allow", "rm *": "deny" } }, DENY],
+    ["echo 1 | node --import tsx", { bash: { "echo *": "allow", "node --import tsx *": "allow" } }, ASK],
+    ["echo 1 | python3 -m json.tool", { bash: { "echo *": "allow", "python3 -m json.tool *": "allow" } }, ALLOW],
+    ["echo 1 | node --version", { bash: { "echo *": "allow", "node *": "allow" } }, ALLOW],
+    ["bash -eo pipefail -c 'npm test'", { bash: { "bash *": "allow", "npm *": "allow" } }, ALLOW],
+    ["bash - x.sh", { bash: { "bash *": "allow" } }, ALLOW],
+    ["node --test --test-reporter 'data:text/javascript,1'", { bash: { "node *": "allow" } }, ASK],
+    ["node --test --test-reporter spec", { bash: { "node *": "allow" } }, ALLOW],
   ])("%s", (line, rules, action) => {
     expect(bash(line, rules)).toBe(action);
   });
