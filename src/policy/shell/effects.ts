@@ -16,8 +16,24 @@ export interface Use {
   below?: Below;
   /** Directories whose files are written below the path, by the name that they get there. */
   trees?: readonly { from: string; to: string }[];
+  /** The access is to a file beside that of the path; see `pathBeside`. */
+  ends?: NewEnd;
+  /** A `~` at the beginning of the path is the home directory, although nothing expands it. */
+  home?: true;
   /** The path is within the repository: absent otherwise. */
   within?: Repository;
+}
+
+/** How a program names a file that it writes beside another one: a suffix that it adds, or one that it removes, `.*` for any. */
+export interface NewEnd {
+  add?: string;
+  remove?: string;
+}
+
+/** Returns the path of the file beside another one. */
+export function pathBeside(path: string, { add = "", remove = "" }: NewEnd): string {
+  if (remove === ".*") return path.replace(/\.[^./]+$/, (suffix) => (/^\.t\w*z\w*$/.test(suffix) ? ".tar" : ""));
+  return (path.endsWith(remove) ? path.slice(0, path.length - remove.length) : path) + add;
 }
 
 /** The meaning of a path for git. */
@@ -108,6 +124,11 @@ export function usesIn({ value, glob }: Word, as: FileAccess, below?: Below): Us
   const pieces = new Set([value, value.slice(value.indexOf("=") + 1)].map((piece) => piece.replace(/^@/, "")));
   const plain = [...pieces].filter((piece) => piece !== "" && !isUrl(piece));
   return [...plain, ...partsThatLeave(value)].map((path) => ({ path, glob, as, ...(below && { below }) }));
+}
+
+/** Returns the access to a file beside the one that a word names. */
+export function useBeside({ value, glob }: Word, as: FileAccess, ends: NewEnd): Use {
+  return glob ? { path: value, glob, as, ends } : { path: pathBeside(value, ends), glob, as };
 }
 
 /** Returns the parts of a word that would lead out of any directory, if they are paths. */

@@ -3,7 +3,7 @@ import { type ExpandedAsk, factsOfCall } from "../model.ts";
 import { mergeRisks, risksOfCommands } from "../risk.ts";
 import { type Command, type LineReading, readCommands } from "./command.ts";
 import { type Containment, contain } from "./containment.ts";
-import type { GitObjects, Repository, Use } from "./effects.ts";
+import { type GitObjects, pathBeside, type Repository, type Use } from "./effects.ts";
 import { madeNames, nameCaution, pathsOf } from "./glob.ts";
 import { leavesRemotes, type PlacedPush, pushOf } from "./push.ts";
 import {
@@ -162,7 +162,8 @@ async function addUse(
   const paths = use.glob ? await pathsOf(path, cwd, files.list) : [path];
   // Too many matches to judge: ask for their directory, inside the workspace or not.
   if (paths === undefined) touched.outside.add(resolve(cwd, path.replace(/[^/]*[*?[].*$/, "")));
-  for (const one of paths ?? []) {
+  for (const found of paths ?? []) {
+    const one = use.ends ? pathBeside(found, use.ends) : found;
     const place = await files.resolve(one, cwd).catch(() => undefined);
     const store = place && use.as !== "write" ? topOfObjects(place.absolute) : undefined;
     if (store !== undefined) await addObjects(touched, "history", [], { ...placed, top: store }, files);

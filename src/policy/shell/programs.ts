@@ -38,6 +38,8 @@ export interface Program extends OptionTable {
   contents?: true;
   /** Options that carry the pattern, in place of the first operand. */
   pattern?: string;
+  /** The suffix of the files that it compresses. */
+  suffix?: string;
   /** Reads directories and all files below them. */
   walks?: Walks;
 }
@@ -320,6 +322,7 @@ export const programs: ReadonlyMap<string, Program> = new Map(
     // Programs that change files, as their name says: a rule for them covers changes. New files need an edit rule too.
     bzip2: {
       operands: "rewrite",
+      suffix: ".bz2",
       flag: "-c -d -f -k -q -s -t -v -z -1 --stdout --decompress --compress --keep --force --test --quiet --verbose --small --fast --best -h -V --help --version",
     },
     chgrp: {
@@ -352,12 +355,15 @@ export const programs: ReadonlyMap<string, Program> = new Map(
     },
     bunzip2: {
       operands: "rewrite",
+      suffix: ".bz2",
       flag: "-c -f -k -q -s -v -t --stdout --keep --force --quiet --verbose --test -h -V --help --version",
     },
     ...each<Program>("gunzip gzip", {
       operands: "rewrite",
-      flag: "-c -d -f -k -l -n -N -q -r -t -v -1 --stdout --to-stdout --decompress --uncompress --force --keep --list --no-name --name --quiet --recursive --test --verbose --fast --best --rsyncable --synchronous -h -V --help --version",
+      suffix: ".gz",
+      flag: "-c -d -f -k -l -n -q -t -v -1 --stdout --to-stdout --decompress --uncompress --force --keep --list --no-name --quiet --test --verbose --fast --best --rsyncable --synchronous -h -V --help --version",
       text: "-S --suffix",
+      run: "-N --name -r --recursive",
       walks: { with: "-r --recursive" },
     }),
     install: {
@@ -422,12 +428,14 @@ export const programs: ReadonlyMap<string, Program> = new Map(
     unlink: { operands: "change", flag: "--help --version" },
     xz: {
       operands: "rewrite",
+      suffix: ".xz",
       flag: "-z -d -t -l -k -f -c -e -q -Q -v -1 --compress --decompress --uncompress --test --list --keep --force --stdout --to-stdout --extreme --quiet --no-warn --verbose --robot -h -H -V --help --version",
       text: "-S --suffix -F --format -C --check -T --threads -M --memlimit",
       run: "--files --files0",
     },
     zstd: {
       operands: "rewrite",
+      suffix: ".zst",
       flag: "-z -d -t -l -k -f -c -q -v -1 -C --compress --decompress --uncompress --test --list --keep --force --stdout --quiet --verbose --rm --ultra --check --no-check --sparse --no-sparse --no-progress --progress -h -H -V --help --version",
       maybe: "-T --threads --long --fast --adapt",
       write: "-o",
