@@ -27,7 +27,10 @@ export const secretWords = secrets.words;
 
 /** Files that a program runs, or takes commands from, when the user starts it for another purpose. */
 const startedImplicitly = table([
-  ["git's own files, some of which run as code", ".git git~1 .git/ git~1/ .gitconfig .gitmodules .config/git/"],
+  [
+    "git's own files, some of which run as code",
+    ".git git~1 .git/ git~1/ .gitconfig .gitmodules .config/git/ etc/gitconfig",
+  ],
   [
     "a hook that git runs",
     ".husky/ .githooks/ .pre-commit-config.yaml .pre-commit-config.yml lefthook.yml lefthook.yaml .lefthook.yml " +

@@ -16,7 +16,7 @@ new past; new clean; new tracked
 cd past
 mkdir secrets && echo TOPSECRET > .env && echo TOPSECRET > secrets/key.txt
 git add -f . && git commit -qm second && git rm -qr .env secrets && echo 2 > src/a.ts && git commit -qam third
-ln -s src/a.ts .env
+ln -s src/a.ts .env && touch main
 cd ../clean && echo 2 > src/a.ts && git commit -qam second
 cd ../tracked && echo TOPSECRET > .env && git add -f . && git commit -qm second
 `;
@@ -61,6 +61,14 @@ test.each([
   "cd src && git show HEAD~1",
   "git show HEAD~1 -- $PWD/.",
   "git show HEAD~1 -- nowhere/.",
+  "git log -p -- :.",
+  "git log -p -- :/",
+  "git log -p -- src ':(top)secrets'",
+  "git log -p --encoding src/a.ts",
+  "git log -p --ws-error-highlight src/a.ts",
+  "git log -p main --",
+  "git diff HEAD~2:secrets HEAD~1:secrets",
+  "git grep TOPSECRET HEAD~1:secrets",
   "git show HEAD~1 -- src $HOME",
   "git --git-dir=.git show HEAD~1",
   `true ${"{".repeat(101)}; git show HEAD~1`,
@@ -114,6 +122,10 @@ test.each([
   "git log -p -- src/a.ts",
   "git blame src/a.ts",
   "git show HEAD~1 -- src",
+  "git show HEAD~1 -- src ':!src/gen'",
+  "git show HEAD~1:src",
+  "git diff HEAD~1:src HEAD:src",
+  "git log -p -- :src",
   "git add . && git commit -m x",
   "git branch -a; git tag",
   "git ls-tree -r HEAD",
@@ -134,3 +146,22 @@ test("the request names the files of the history", async () => {
     ["past/secrets/key.txt", PermissionAction.ASK],
   ]);
 });
+
+test.each([
+  "git config --global core.hooksPath x",
+  "git config --glob core.hooksPath x",
+  "git config --system core.hooksPath x",
+  "git config --file .git/config core.hooksPath x",
+  "git config -f.gitmodules core.hooksPath x",
+  "git config --comment --get core.hooksPath x",
+  "git config core.hooksPath x",
+])("%s asks, since git runs what its settings name", async (command) => {
+  expect((await planned(command, "clean")).action).toBe(PermissionAction.ASK);
+});
+
+test.each(["git config --global user.name", "git config -f .gitmodules --get-regexp path", "git config --list"])(
+  "%s asks nothing, since it only shows settings",
+  async (command) => {
+    expect((await planned(command, "clean")).action).toBe(PermissionAction.ALLOW);
+  },
+);

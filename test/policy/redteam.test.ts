@@ -195,6 +195,8 @@ const more: [rules: string, programs: string, command: string, workdir?: string]
   ["WRITE", "mv", "mv list foo:/../locked/f.txt"],
   ["WRITE", "ln", "ln -f list foo:/../locked/f.txt"],
   ["WRITE", "install", "install list foo:/../locked/f.txt"],
+  ["READ", "git", "git clone -s evil out"],
+  ["READ", "git", "git diff -- list ':(glob)secrets/**'"],
 ];
 
 test.each(more)("%s %s: %s asks or is denied", async (rules, programs, command, workdir = ".") => {

@@ -135,12 +135,10 @@ export function takesNoOptions(words: readonly Word[]): boolean {
 export function endOfOptions(words: readonly Word[]): number {
   const name = programOf(words);
   const read = readers.get(name);
-  if (!read && !isWrapper(name) && !endsOptions.test(name)) return Number.POSITIVE_INFINITY;
-  const values = new Set(read?.(words, 1).options.map(({ value }) => value));
+  if (read) return read(words, 1).end;
+  if (!isWrapper(name) && !endsOptions.test(name)) return Number.POSITIVE_INFINITY;
   // Where the options of a program are not read here, `--` may be the value of an option before it.
-  const at = words.findIndex(
-    (word, i) => word.value === "--" && (read ? !values.has(word) : !words[i - 1]?.value.startsWith("-")),
-  );
+  const at = words.findIndex((word, i) => word.value === "--" && !words[i - 1]?.value.startsWith("-"));
   return at === -1 ? Number.POSITIVE_INFINITY : at;
 }
 

@@ -158,7 +158,8 @@ async function addUse(
   const { cwd } = placed;
   if (harmlessFiles.has(use.path) || !canBePath(use.path) || use.within?.as === "source") return;
   if (use.within) return await addInRepository(touched, use, use.within, placed, files);
-  const path = opaque === undefined ? use.path : use.path.replace(/^(~|\$HOME|\$\{HOME\})(?=\/|$)/, home);
+  const isExpanded = opaque !== undefined || use.home === true;
+  const path = isExpanded ? use.path.replace(/^(~|\$HOME|\$\{HOME\})(?=\/|$)/, home) : use.path;
   const paths = use.glob ? await pathsOf(path, cwd, files.list) : [path];
   // Too many matches to judge: ask for their directory, inside the workspace or not.
   if (paths === undefined) touched.outside.add(resolve(cwd, path.replace(/[^/]*[*?[].*$/, "")));
@@ -166,7 +167,7 @@ async function addUse(
     const one = use.ends ? pathBeside(found, use.ends) : found;
     const place = await files.resolve(one, cwd).catch(() => undefined);
     const store = place && use.as !== "write" ? topOfObjects(place.absolute) : undefined;
-    if (store !== undefined) await addObjects(touched, "history", [], { ...placed, top: store }, files);
+    if (store !== undefined) await addObjects(touched, "history", {}, { ...placed, top: store }, files);
     if (place) put(touched, place, use);
     else touched.outside.add(join(cwd, dirname(one)));
     if (!place || place.external) continue;
@@ -202,7 +203,7 @@ async function addInRepository(
   // Outside of a repository git prints and changes nothing, unless it is to use plain files.
   if (top === undefined && !repository.untracked) return;
   if (objects !== undefined && top !== undefined)
-    await addObjects(touched, objects, repository.limits ?? [], { ...placed, top }, files);
+    await addObjects(touched, objects, repository, { ...placed, top }, files);
   if (repository.as === "objects") return;
   const { within: _, ...plain } = use;
   const found: ExpandPlace[] = [];
@@ -232,13 +233,13 @@ async function addInRepository(
 }
 
 /**
- * Adds the names of git's objects that rules do not allow to read: those below the given paths, all if none is a path. The
- * content of objects is out of reach of the sandbox, so that these asks are all that protects it.
+ * Adds the names of git's objects that rules do not allow to read: those below the given paths, and all if none is a path, unless
+ * a revision stands before each. The content of objects is out of reach of the sandbox, so that these asks are all that protects it.
  */
 async function addObjects(
   touched: Touched,
   objects: GitObjects,
-  limits: readonly string[],
+  { as, limits = [] }: Pick<Partial<Repository>, "as" | "limits">,
   { cwd, top, isAlone }: GitPlace & { top: string },
   files: Files,
 ): Promise<void> {
@@ -259,8 +260,9 @@ async function addObjects(
   const barred = hinted.filter((name) => !may(placeInHistory(places, join(top, name))));
   // A word whose value is not known limits nothing.
   const isKnown = limits.every((limit) => !/[$`]/.test(limit));
-  const limited = isKnown ? namesBelow(barred, limits, places) : barred;
-  const reached = limited ?? ((await anyExists(limits, cwd, files)) ? [] : barred);
+  const ofRevisions = as === "objects" && limits.length > 0;
+  const limited = isKnown ? namesBelow(barred, limits, places, ofRevisions) : barred;
+  const reached = limited ?? (ofRevisions || (await anyExists(limits, cwd, files)) ? [] : barred);
   if (reached.length > maxBarred) {
     const why = `is a repository whose history names ${reached.length} files that rules do not allow to read`;
     touched.read.set(top, { ...topPlace, alwaysAsk: why });
@@ -313,13 +315,15 @@ function placeInHistory({ cwd }: RepositoryPlaces, absolute: string): ExpandPlac
   return { ...plain, pattern: isShort ? relative(root, absolute) || "." : absolute };
 }
 
-/** Selects the names below the given paths; undefined if no name is below any of them. */
+/** Selects the names below the given paths, which of revisions are relative to the top; undefined if no name is below any of them. */
 function namesBelow(
   names: readonly string[],
   limits: readonly string[],
   { top, cwd }: RepositoryPlaces,
+  ofRevisions: boolean,
 ): string[] | undefined {
-  const starts = limits.map((limit) => relative(top, resolve(cwd.absolute, limit)));
+  const bases = ofRevisions ? [cwd.absolute, top] : [cwd.absolute];
+  const starts = bases.flatMap((base) => limits.map((limit) => relative(top, resolve(base, limit))));
   const found = names.filter((name) =>
     starts.some((start) => start === "" || name === start || name.startsWith(`${start}/`)),
   );

@@ -13,8 +13,8 @@ const harmlessGlobals = /^(--no-|-P$|--literal|--glob|--noglob|--version$|-v$|--
 const diff: OptionTable = {
   flag: "-p -u --patch -s --no-patch --raw --patch-with-raw --patch-with-stat --indent-heuristic --no-indent-heuristic --minimal --patience --histogram --numstat --shortstat --summary --compact-summary --name-only --name-status --no-color --no-renames --rename-empty --no-rename-empty --check --full-index --binary --pickaxe-all --pickaxe-regex -R -a --text --ignore-cr-at-eol --ignore-space-at-eol -b --ignore-space-change -w --ignore-all-space --ignore-blank-lines -W --function-context --exit-code -q --quiet --no-ext-diff --no-textconv --no-prefix --default-prefix -z --cached --staged --merge-base -c --cc -t -m -1 --base --ours --theirs -0 --no-color-moved --no-relative -h --help -v --verbose",
   maybe:
-    "-U --unified --stat --dirstat --submodule --color --color-moved --color-words --word-diff --abbrev -B -M -C -D --break-rewrites --find-renames --find-copies --find-copies-harder --irreversible-delete --relative --ignore-submodules --ws-error-highlight --color-moved-ws",
-  text: "--anchored --diff-algorithm --diff-filter -S -G -l --find-object --inter-hunk-context --word-diff-regex --src-prefix --dst-prefix --line-prefix --output-indicator-new --output-indicator-old --output-indicator-context --skip-to --rotate-to --stat-width --stat-name-width --stat-count --stat-graph-width -I --ignore-matching-lines",
+    "-U --unified --stat --dirstat --submodule --color --color-moved --color-words --word-diff --abbrev -B -M -C -D --break-rewrites --find-renames --find-copies --find-copies-harder --irreversible-delete --relative --ignore-submodules",
+  text: "--ws-error-highlight --color-moved-ws --anchored --diff-algorithm --diff-filter -S -G -l --find-object --inter-hunk-context --word-diff-regex --src-prefix --dst-prefix --line-prefix --output-indicator-new --output-indicator-old --output-indicator-context --skip-to --rotate-to --stat-width --stat-name-width --stat-count --stat-graph-width -I --ignore-matching-lines",
   read: "-O",
   write: "--output",
   run: "--ext-diff --textconv --no-index",
@@ -23,8 +23,8 @@ const diff: OptionTable = {
 /** Options of sub-commands that walk through history. */
 const history: OptionTable = {
   flag: "--oneline --graph --all --no-decorate --source --use-mailmap --full-diff --follow --merges --no-merges --first-parent --reverse --topo-order --date-order --author-date-order --walk-reflogs -g --boundary --left-right --cherry --cherry-pick --cherry-mark --left-only --right-only --not --full-history --simplify-merges --simplify-by-decoration --ancestry-path --relative-date --parents --children --no-notes --show-pulls --dense --sparse -i --regexp-ignore-case -E --extended-regexp -F --fixed-strings -P --perl-regexp --all-match --invert-grep --abbrev-commit --no-abbrev-commit --no-expand-tabs --no-mailmap --reflog --objects --count --left-right --timestamp -e --email -n --numbered --summary --clear-decorations --max-parents --min-parents",
-  maybe: "--branches --tags --remotes --decorate --no-walk --format --pretty --show-notes --notes --encoding",
-  text: "--max-count --skip --since --after --until --before --author --committer --grep --grep-reflog --exclude --glob --date -L --decorate-refs --decorate-refs-exclude",
+  maybe: "--branches --tags --remotes --decorate --no-walk --format --pretty --show-notes --notes",
+  text: "--encoding --max-count --skip --since --after --until --before --author --committer --grep --grep-reflog --exclude --glob --date -L --decorate-refs --decorate-refs-exclude",
 };
 
 const both: OptionTable = joined(diff, history, { text: "-n" });
@@ -33,7 +33,7 @@ const transfer: OptionTable = {
   flag: "--all -a --append --atomic --dry-run -f --force -k --keep --multiple -p --prune -P --prune-tags -n --no-tags -t --tags -q --quiet -v --verbose --progress --no-progress -4 -6 --unshallow --update-shallow -r --ff-only --no-ff --ff --no-rebase --autostash --no-autostash --squash --no-squash --no-commit --commit --stat --no-stat --no-edit --allow-unrelated-histories --set-upstream --no-recurse-submodules --no-verify",
   maybe: "--rebase --signed",
   text: "--depth --deepen --shallow-since --shallow-exclude -j --jobs --refmap -s --strategy -X --strategy-option -o --server-option --negotiation-tip --filter",
-  run: "--recurse-submodules --upload-pack -u -c --config --template --reference --separate-git-dir --exec",
+  run: "--recurse-submodules --upload-pack -u --exec",
 };
 
 /** Sub-commands whose options are known. All are strict: an option that is not listed asks. */
@@ -69,7 +69,11 @@ const subcommands: ReadonlyMap<string, OptionReader> = new Map(
       run: "-e --edit -S --gpg-sign",
     },
     clean: { flag: "-d -f -n -x -X -q --force --dry-run --quiet", text: "-e --exclude" },
-    clone: transfer,
+    clone: {
+      flag: "-l --local --no-hardlinks -s --shared --dissociate -n --no-checkout --bare --mirror --single-branch --no-single-branch --no-tags --shallow-submodules -q --quiet -v --verbose --progress --no-progress -4 -6",
+      text: "-b --branch -o --origin --depth --shallow-since --shallow-exclude -j --jobs --filter --server-option",
+      run: "--recurse-submodules --recursive --upload-pack -u -c --config --template --reference --reference-if-able --separate-git-dir",
+    },
     commit: {
       flag: "-a --all --amend --no-edit -n --no-verify -s --signoff --no-signoff -v --verbose -q --quiet --allow-empty --allow-empty-message --dry-run --short -o --only -i --include --no-gpg-sign --reset-author --no-post-rewrite --no-status --status --porcelain --long --branch -z --null -p --patch",
       maybe: "-u --untracked-files",
@@ -250,31 +254,40 @@ function printedObjects(name: string, options: readonly Option[], rest: readonly
   return "history";
 }
 
-/** Adds a read of what the objects of the repository hold. */
-function addObjects(objects: GitObjects, effects: Effects): void {
-  effects.uses.push({ path: ".", glob: false, as: "read", within: { as: "objects", objects } });
+/** Adds a read of what the objects of the repository hold, or only those at a path of a revision. */
+function addObjects(objects: GitObjects, effects: Effects, path?: string): void {
+  const limits = path === undefined ? {} : { limits: [path] };
+  effects.uses.push({ path: ".", glob: false, as: "read", within: { as: "objects", objects, ...limits } });
 }
 
 /** Adds the content that a sub-command prints: that of the paths among its words, otherwise of the whole repository. */
-function addPrinted(name: string, options: readonly Option[], rest: readonly Operand[], effects: Effects): void {
+function addPrinted(name: string, { options, operands: rest, end }: ReturnType<OptionReader>, effects: Effects): void {
   const hasPattern = name === "grep" && !options.some(({ name }) => name === "-e" || name === "-f");
   const operands = hasPattern ? rest.slice(1) : rest;
   const below = { hidden: true, links: false, except: [".git"] };
-  const limits: string[] = [];
-  let all = 0;
-  for (const { value } of [...operands.map(({ word }) => word), ...linesOf(options)]) {
+  const objects = printedObjects(name, options, rest);
+  const limits = linesOf(options);
+  const count = operands.length + limits.length;
+  let [named, isOpen] = [0, false];
+  for (const { word, at } of operands) {
+    const { value } = word;
     const path = /^[^:]*:(?:[0-3]:)?([^:].*)$/.exec(value)?.[1];
-    if (/[*?[\]\\()]|^:[^0-3\w./]|^:$/.test(value)) continue;
-    if (path !== undefined) {
+    if (/^:([!^]|\(exclude\))/.test(value)) continue;
+    // A pattern, a commit by its message, or other magic.
+    if (/[*?[\]\\()]|^:[^0-3\w.]|:$/.test(value)) isOpen = true;
+    else if (at > end) limits.push(value.replace(/^:/, ""));
+    else if (path !== undefined) {
       effects.uses.push({ path, glob: false, as: "read", below, within: { as: "top" } });
       effects.uses.push({ path, glob: false, as: "read", below });
-      all += 1;
-    } else if (!value.includes(":")) limits.push(value);
+      // Of a directory `show` prints the names.
+      if (objects !== undefined && name !== "show" && name !== "cat-file") addObjects(objects, effects, path);
+      named += 1;
+    } else if (end === Number.POSITIVE_INFINITY) limits.push(value);
   }
   // `REVISION:PATH` alone prints that path.
-  if (all > 0 && all === operands.length + linesOf(options).length) return;
+  if (named > 0 && named === count) return;
   const untracked = options.some(({ name }) => /^--(no-index|untracked)$/.test(name)) || rest.some(isNull);
-  const objects = printedObjects(name, options, rest);
+  if (isOpen) limits.length = 0;
   effects.uses.push({
     path: ".",
     glob: false,
@@ -288,9 +301,9 @@ function addPrinted(name: string, options: readonly Option[], rest: readonly Ope
 const isNull = ({ word }: Operand) => word.value === "/dev/null";
 
 /** `-L RANGE:FILE` names a file after the last colon. */
-function linesOf(options: readonly Option[]): Word[] {
+function linesOf(options: readonly Option[]): string[] {
   return options.flatMap(({ name, value }) =>
-    name === "-L" && value?.value.includes(":") ? [{ ...value, value: value.value.replace(/^.*:(?=[^:]*$)/, "") }] : [],
+    name === "-L" && value?.value.includes(":") ? value.value.slice(value.value.lastIndexOf(":") + 1) : [],
   );
 }
 
@@ -331,6 +344,8 @@ function addChanged(name: string, options: readonly Option[], rest: readonly Ope
 /** Checks if a sub-command that may change files changes none this time. */
 function isDry(name: string, options: readonly Option[], rest: readonly Operand[]): boolean {
   const has = (names: RegExp) => options.some(({ name }) => names.test(name));
+  // `--no-dry-run` and `--no-staged` lift what stands before them.
+  if (has(/^--no-[ds]/)) return false;
   if (name === "stash") return /^(list|show|drop|clear)$/.test(rest[0]?.word.value ?? "");
   if (name === "reset") return !has(/^--(hard|merge|keep)$/);
   if (name === "restore") return has(/^(-S|--staged)$/) && !has(/^(-W|--worktree)$/);
@@ -389,7 +404,7 @@ function addSubcommand(
   if (first === undefined) return;
   const name = first.word.value;
   if (name === "config" && readsConfig(words.slice(first.at + 1))) return;
-  if (name === "config" && changesOwnConfig(words.slice(first.at + 1))) effects.uses.push(ownConfig);
+  if (name === "config") effects.uses.push(...namedSettings(words.slice(first.at)));
   const reader = subcommands.get(name);
   if (reader === undefined) {
     effects.dangers.push({ at: first.at, why: `git ${name} is not known to be harmless` });
@@ -397,7 +412,8 @@ function addSubcommand(
     if (!withoutObjects.has(name)) addObjects("history", effects);
     return;
   }
-  const { options, operands: rest } = reader(words, first.at + 1);
+  const read = reader(words, first.at + 1);
+  const { options, operands: rest } = read;
   effects.dangers.push(...dangersOf(`git ${name}`, options));
   for (const { means, value } of options) {
     if (value && value.value !== "-" && (means === "read" || means === "write"))
@@ -414,7 +430,7 @@ function addSubcommand(
     effects.uses.push(...usesIn(word, "look"));
   }
   if (changesSettings(name, options, second?.word.value)) effects.uses.push(ownConfig);
-  if (printsContent(name, options)) addPrinted(name, options, rest, effects);
+  if (printsContent(name, options)) addPrinted(name, read, effects);
   addChanged(name, options, rest, effects);
   if (transferring.has(name) && second) addSource(second, effects);
 }
@@ -422,9 +438,25 @@ function addSubcommand(
 /** The settings of the repository, which git changes by itself. */
 const ownConfig: Use = { path: ".git/config", glob: false, as: "change", within: { as: "top" } };
 
-/** Checks if `git config` changes the settings of the repository, and no other file. */
-const changesOwnConfig = (words: readonly Word[]) =>
-  !words.some(({ value }) => /^(--global|--system|-f|--file(=.*)?|--blob(=.*)?)$/.test(value));
+/** Returns the files with settings that `git config` changes, or reads: those that its options name, otherwise those of the repository. */
+function namedSettings(words: readonly Word[]): Use[] {
+  const { options, operands } = configReader(words, 1);
+  const isQuery = /^(get|list)$/.test(operands[0]?.word.value ?? "") || options.some(({ name }) => queries.test(name));
+  const files = options.flatMap(({ name, means, value }) => {
+    if (name === "--global") return "~/.gitconfig";
+    if (name === "--system") return "/etc/gitconfig";
+    return means === "write" && value ? value.value : [];
+  });
+  if (files.length === 0) return isQuery ? [] : [ownConfig];
+  return files.map((path) => ({ path, glob: false, as: isQuery ? "read" : "write", home: true }));
+}
+
+const queries = /^(--get|--get-all|--get-regexp|--get-urlmatch|--list|-l)$/;
+const configReader = optionReader({
+  flag: "--global --system --get --get-all --get-regexp --get-urlmatch --list -l",
+  write: "-f --file",
+  text: "--type --default --blob --comment --value --url",
+});
 
 /** Checks if a sub-command records something in the settings of the repository. */
 function changesSettings(name: string, options: readonly Option[], second = ""): boolean {
@@ -447,7 +479,7 @@ function addSource({ word, at }: Operand, effects: Effects): void {
 
 /** Checks if a setting is only shown: queried, or named without a value. */
 function readsConfig(words: readonly Word[]): boolean {
-  const [first, second] = words;
+  const [first, second] = words.filter(({ value }) => !value.startsWith("-"));
   if (words.some(({ value }) => value.startsWith("-") && !harmlessQuery.test(value))) return false;
   if (words.some(({ value }) => /^(--get|--get-all|--get-regexp|-l|--list)$/.test(value))) return true;
   return /^(get|list)$/.test(first?.value ?? "") || (second === undefined && /^\w[\w-]*\./.test(first?.value ?? ""));
