@@ -248,7 +248,12 @@ function addOperands(
       break;
     default:
       use(operands, program.operands);
-      if (program.operands === "may") for (const { at } of operands) addBeginning(words, at, effects);
+      if (program.operands === "may")
+        addBeginnings(
+          words,
+          operands.map(({ at }) => at),
+          effects,
+        );
   }
 }
 
@@ -414,14 +419,34 @@ function runDocker(words: readonly Word[], effects: Effects): void {
   for (const word of words.slice(2)) effects.uses.push(...usesIn(word, "may"));
 }
 
-/** Adds the danger that a program of which little is known runs the words after any word of its command. */
-function addBeginning(words: readonly Word[], at: number, effects: Effects): void {
-  const value = words[at]?.value ?? "";
-  if (at > maxBegun || !/^[\w./]/.test(value)) return;
-  effects.dangers.push({ at, mayBegin: true, why: `${programOf(words)} may run ${value}, which a rule is about` });
+/** Adds the danger that a program of which little is known runs the words from one of these places on. */
+function addBeginnings(words: readonly Word[], places: readonly number[], effects: Effects): void {
+  const name = programOf(words);
+  const starts = places.filter((at) => /^[\w./]/.test(words[at]?.value ?? ""));
+  for (const at of starts.slice(0, maxBegun))
+    effects.dangers.push({ at, mayBegin: true, why: `${name} may run ${words[at]?.value}, which a rule is about` });
+  const at = Number.POSITIVE_INFINITY;
+  const texts = starts.slice(maxBegun, maxBegunTexts).map((at) => beginningAt(words, at));
+  if (texts.length > 0)
+    effects.dangers.push({
+      at,
+      mayBegin: true,
+      texts,
+      why: `${name} may run words behind others, which a rule is about`,
+    });
+  if (starts.length > maxBegunTexts)
+    effects.dangers.push({ at, why: `${name} may run words behind ${maxBegunTexts} others` });
 }
 
+function beginningAt(words: readonly Word[], at: number): string {
+  const [program = "", ...rest] = words.slice(at, at + maxBegunLength).map(({ value }) => value);
+  return [program.slice(program.lastIndexOf("/") + 1), ...rest].join(" ").slice(0, maxBegunLength);
+}
+
+/** Words of a command that are judged as beginnings with all that follows, and those of which the first characters are. */
 const maxBegun = 32;
+const maxBegunTexts = 256;
+const maxBegunLength = 1_024;
 
 /** Adds the danger of a program whose words say little about what it will do. */
 function runAnything(words: readonly Word[], effects: Effects): void {
@@ -436,10 +461,9 @@ function runScript(words: readonly Word[], effects: Effects): void {
 }
 
 function runUnknown(words: readonly Word[], effects: Effects): void {
-  for (const [at, word] of words.entries()) {
-    if (at === 0) continue;
+  addBeginnings(words, [...words.keys()].slice(1), effects);
+  for (const word of words.slice(1)) {
     const { value } = word;
-    addBeginning(words, at, effects);
     const attached = /^-[^-=](.*[/~].*|\.\.)$/.exec(value)?.[1];
     if (!value.startsWith("-")) effects.uses.push(...usesIn(word, "may"));
     else if (value.includes("="))

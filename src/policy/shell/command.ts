@@ -199,6 +199,9 @@ function understood(command: SimpleCommand, directory: string, depth: number, mo
   }));
   const whole = (why: string) => dangers.push({ at: never, length: never, why, texts: [] });
   if (!setsOnlyHarmless(command)) whole(`it sets ${command.assignments.map(({ name }) => name).join(", ")}`);
+  if (behindOptions(named(words)).length >= maxWrapped)
+    whole(`more than ${maxWrapped} options may stand before the rest`);
+  if (programOf(words) === "ssh" && words.length > maxWrapped) whole(`it has more than ${maxWrapped} words`);
   if (depth >= deepest && effects.inner.length > 0) whole("it runs commands within commands within commands");
   if (words.some(({ status }) => status) && !statusReaders.has(programOf(words))) whole("$? may be any number");
   const redirections = redirects.map(
@@ -263,7 +266,7 @@ function innerOf(inner: Inner, directory: string, depth: number): Command[] {
 
 /** Returns spellings of a command: without the program's directory, without quotes, and from each word on that a wrapper may run. */
 function spellingsOf(words: readonly Word[]): string[] {
-  const own = [...bothWays(named(words)), unquoted(words), ...withoutOptions(named(words)).flatMap(bothWays)];
+  const own = [...bothWays(named(words)), unquoted(words), ...behindOptions(named(words)).flatMap(bothWays)];
   if (!mayRunItsWords(programOf(words)) || words.length > maxWrapped) return own;
   return [...own, ...words.flatMap((_, i) => (i === 0 ? [] : bothWays(named(words.slice(i)))))];
 }
@@ -284,9 +287,9 @@ function unquoted(words: readonly Word[]): string {
 }
 
 /** Removes the options before the first operand: `git -C x push` becomes `git push`. Each option may take the next word as its value. */
-function withoutOptions([program, ...rest]: readonly Word[]): Word[][] {
+function behindOptions([program, ...rest]: readonly Word[]): Word[][] {
   const found: Word[][] = [];
-  for (let at = 0; program && at < Math.min(rest.length, maxWrapped); at++) {
+  for (let at = 0; program && at < rest.length && found.length < maxWrapped; at++) {
     const isOption = (place: number) => /^[-+]./.test(rest[place]?.value ?? "");
     if (isOption(at)) continue;
     if (at > 0) found.push([program, ...rest.slice(at)]);

@@ -105,7 +105,7 @@ export function noEffects(): Effects {
 
 /** Returns the commands that a text may hold for another program: what begins at each of its words. */
 export function commandsWithin(text: string): string[] {
-  const starts = [...text.slice(0, maxText).matchAll(/(?<![\w.])[\w./](?=\S)/g)].slice(0, maxStarts);
+  const starts = [...text.slice(0, maxText).matchAll(/(?<![\w.])[\w./](?=\S)/g)];
   return starts.flatMap(({ index }) => {
     const rest = text
       .slice(index, index + maxLength)
@@ -116,7 +116,6 @@ export function commandsWithin(text: string): string[] {
 }
 
 const maxText = 8_192;
-const maxStarts = 64;
 const maxLength = 256;
 
 /** Returns the paths that a word may name: itself, and its parts after `=`, `@`, `:` or `,`. */

@@ -63,6 +63,13 @@ describe("a command", () => {
     ["bash - x.sh", { bash: { "bash *": "allow" } }, ALLOW],
     ["node --test --test-reporter 'data:text/javascript,1'", { bash: { "node *": "allow" } }, ASK],
     ["node --test --test-reporter spec", { bash: { "node *": "allow" } }, ALLOW],
+    [`uv -q ${"a ".repeat(40)}run rm -rf x`, { bash: { "*": "allow", "rm *": "deny" } }, ASK],
+    [`uv ${"a ".repeat(300)}rm -rf x`, { bash: { "*": "allow", "rm *": "deny" } }, ASK],
+    [`eslint ${"a ".repeat(60)}rm/b`, { bash: { "*": "allow", "rm *": "deny" } }, ALLOW],
+    [`sg g '${"ab ".repeat(70)}; rm -rf x'`, { bash: { "*": "allow", "rm *": "deny" } }, ASK],
+    [`git ${"--no-pager ".repeat(70)}push`, { bash: { "*": "allow", "git push *": "deny" } }, DENY],
+    [`kubectl ${"-n a ".repeat(70)}delete pod`, { bash: { "*": "allow", "kubectl delete *": "deny" } }, ASK],
+    [`ssh ${"-v ".repeat(70)}host rm x`, { bash: { "*": "allow", "rm *": "deny" } }, ASK],
   ])("%s", (line, rules, action) => {
     expect(bash(line, rules)).toBe(action);
   });
