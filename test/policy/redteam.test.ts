@@ -196,6 +196,10 @@ const more: [rules: string, programs: string, command: string, workdir?: string]
   ["WRITE", "ln", "ln -f list foo:/../locked/f.txt"],
   ["WRITE", "install", "install list foo:/../locked/f.txt"],
   ["READ", "git", "git clone -s evil out"],
+  ["READ", "ag", "ag -A KEY ../.env", "sub"],
+  ["READ", "ag", "ag --context KEY ../.env", "sub"],
+  ["READ", "ag", "ag -A 3 KEY"],
+  ["READ", "ack", "ack -C KEY ../.env", "sub"],
   ["READ", "git", "git diff -- list ':(glob)secrets/**'"],
 ];
 
