@@ -250,7 +250,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   core: 1_880,
   edge: 7_950,
   people: 2_490,
-  policy: 8_790,
+  policy: 8_810,
   reach: 2_140,
   sandbox: 5_780,
   sources: 1_190,

@@ -1,4 +1,5 @@
 import { RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { optionsOf } from "./shell/behaviour.ts";
 import type { Command } from "./shell/command.ts";
 import { interpreter } from "./shell/interpreters.ts";
 
@@ -16,12 +17,16 @@ const rows: readonly Row[] = [
   ["cp", /(^| )\/dev\/null [^-]/, DELETE],
   ["dd", /(^| )of=/, DELETE],
   ["find fd", / -delete\b/, DELETE],
-  ["rsync", / --(delete|remove-source)/, DELETE],
-  ["tar", / --remove-files\b/, DELETE],
+  ["rsync", / --(del(?!ay)|remove-s)/, DELETE],
+  ["tar", / --rem/, DELETE],
   ["git", /^(rm|filter-branch|filter-repo|update-ref -d)\b/, DELETE],
   ["git", /^clean(?!.* (-\w*n\w*|--dry-run)\b)/, DELETE],
-  ["git", /^reset\b.* --hard\b/, DELETE],
-  ["git", /^(checkout( .*)? (--|\.)( |$)|checkout .*-f\b|restore\b(?!.* (--staged|-S)\b))/, DELETE],
+  ["git", /^(reset\b.* --hard|restore\b.* (-W|--worktree))\b/, DELETE],
+  [
+    "git",
+    /^(checkout( .*)? (--|\.)( |$)|(checkout|switch) (.* )?-(f|-force|-discard-changes)\b|restore\b(?!.* (--staged|-S)\b))/,
+    DELETE,
+  ],
   [
     "git",
     /^(branch\b.* (-[dD]|--delete)\b|tag\b.* (-d|--delete)\b|stash (drop|clear)|worktree remove|reflog expire|gc\b.*--prune)/,
@@ -73,11 +78,8 @@ const rows: readonly Row[] = [
   ],
   ["heroku gcloud az", /\b(deploy|create|update|push|release)\b/, PUBLISH],
   ["scp rsync", /(^| )[\w.@-]+:\S*$/, PUBLISH, NETWORK],
-  [
-    "curl",
-    / (-X ?|--request[ =])(POST|PUT|PATCH|DELETE)\b| (-d|-F|-T|--data\S*|--form\S*|--upload-file|--json)\b/i,
-    PUBLISH,
-  ],
+  ["curl", / (-X ?|--request[ =])(POST|PUT|PATCH|DELETE)\b/i, PUBLISH],
+  ["curl", / (-d|-F|-T|--data\S*|--form\S*|--upload-file|--json)\b/, PUBLISH],
   ["wget", / --(post-\w+|method|body-\w+)\b/, PUBLISH],
   ["http https xh", /^(-\S+ )*(POST|PUT|PATCH|DELETE)\b/, PUBLISH],
   ["mail mailx sendmail mutt", any, PUBLISH, NETWORK],
@@ -191,7 +193,12 @@ export function commandRisks([program = "", ...rest]: readonly string[]): RiskKi
   const name = programName(program);
   const words = rest.join(" ").slice(0, maxLength);
   // Options of the program before its sub-command, such as `git -C DIR push`.
-  const spellings = [words, withoutOptions(name, rest).join(" ").slice(0, maxLength)];
+  const plain = withoutOptions(name, rest);
+  const spellings = [
+    words,
+    plain.join(" ").slice(0, maxLength),
+    ...byOptions(name === "git" ? plain[0] : "", [program, ...rest]),
+  ];
   const known = (byProgram.get(name) ?? []).filter(([, pattern]) =>
     spellings.some((words) => pattern.test(words) || pattern.test(` ${words}`)),
   );
@@ -236,6 +243,20 @@ function withoutOptions(name: string, words: readonly string[]): readonly string
   let at = 0;
   while (words[at]?.startsWith("-")) at += withValue.get(name)?.test(words[at] ?? "") ? 2 : 1;
   return words.slice(at);
+}
+
+/**
+ * Returns the sub-command, if there is one, with the options in their full names: `reset --har` is `reset --hard`. The value of an
+ * option is no option, and one that a later `--no-…` lifts is left out. Empty if the options of the program are not known.
+ */
+function byOptions(subcommand = "", words: readonly string[]): string[] {
+  const word = (value: string) => ({ value, glob: false, status: false });
+  const options = optionsOf(words.map(word));
+  if (options === undefined) return [];
+  const names = options.map(({ name, value }) => (value && /^[A-Z]+$/.test(value.value) ? name + value.value : name));
+  const isLifted = (name: string, at: number) =>
+    names.some((other, i) => i > at && other.startsWith("--no-d") && /^(-n|--dry-run)$/.test(name));
+  return [[subcommand, ...names.filter((name, at) => !isLifted(name, at))].join(" ").slice(0, maxLength)];
 }
 
 /** Returns the files to which a command writes what it downloads. */
