@@ -14,7 +14,7 @@ import { workspaceRoot } from "../core/workspace-root.ts";
 import type { ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
 import { endUnentered, untilUnenteredEnded } from "./approve.ts";
 import { cancelCall } from "./cancel.ts";
-import { checkKeys, checkLevels, checkSize } from "./check-size.ts";
+import { checkLevels, checkMetadata, checkSize } from "./check-size.ts";
 import {
   type ChildRequest,
   childCallId,
@@ -119,8 +119,7 @@ async function openAndEnter(
 ): Promise<Accepted> {
   const { sessions } = engine;
   engine.lines.checkBudget(principal.id);
-  checkKeys("metadata", request.metadata);
-  checkSize("metadata", request.metadata, 64 * 1024);
+  checkMetadata(request.metadata);
   await sessions.expectStore(request.expectedStoreId);
   const sessionId = request.sessionId || (await newSession(engine, principal));
   const opened = await sessions.openExpected(principal, sessionId, request.expectedStoreId);

@@ -18,9 +18,10 @@ const maxKeys = 10_000;
 /** Levels of JSON that any message with a call can hold: each takes up to three levels of protobuf, and readers stop at 100. */
 const maxLevels = 30;
 
-/** Refuses a JSON value with too many keys or too much nesting, before anything else looks at it. */
-export function checkKeys(field: string, value: JsonValue | undefined): void {
-  checkExtent(field, value, maxKeys);
+/** Refuses metadata of a request with too many keys, too much nesting or too many bytes, before anything else looks at it. */
+export function checkMetadata(value: JsonValue | undefined): void {
+  checkExtent("metadata", value, maxKeys);
+  checkSize("metadata", value, 64 * 1024);
 }
 
 /** Refuses a JSON value with so much nesting that no list with its call could be read. */

@@ -16,7 +16,7 @@ import { ToolFailure } from "../tool/errors.ts";
 import { lexicalWorkspace } from "../tool/workspace.ts";
 import { approveCall } from "./approve.ts";
 import { decidedCall } from "./call-record.ts";
-import { checkKeys, checkSize } from "./check-size.ts";
+import { checkMetadata } from "./check-size.ts";
 import { CallGone, endAsRead, endCall } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { newRunning } from "./launch.ts";
@@ -38,8 +38,7 @@ export async function finishDelegated(
   principal: Principal,
   request: FinishCallRequest,
 ): Promise<ToolPart> {
-  checkKeys("metadata", request.metadata);
-  checkSize("metadata", request.metadata, 64 * 1024);
+  checkMetadata(request.metadata);
   const assignment = assignmentHash(request.assignment);
   for (let attempts = 0; ; attempts++) {
     const record = await engine.store.findAssigned(assignment);

@@ -15,7 +15,7 @@ import { noSuchSession, RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { checkRules } from "../policy/layers.ts";
 import { openWorkspace, type Workspace } from "../tool/workspace.ts";
-import { checkKeys, checkSize } from "./check-size.ts";
+import { checkMetadata } from "./check-size.ts";
 import type { SessionStore, StoreClock, StoreMembership } from "./ports.ts";
 
 /** A session and its ancestors, root first. Only fields that never change are reliable: not `closed` and `last_seq`. */
@@ -265,8 +265,7 @@ async function createSession(
   request: CreateSessionRequest,
 ): Promise<Session> {
   await expectStore(request.expectedStoreId);
-  checkKeys("metadata", request.metadata);
-  checkSize("metadata", request.metadata, 64 * 1024);
+  checkMetadata(request.metadata);
   checkRules("rules", request.rules);
   const parent = request.parentSessionId === "" ? undefined : await look(principal, request.parentSessionId, "call");
   if (parent) checkLists([...parent.ancestors, parent.session, request]);

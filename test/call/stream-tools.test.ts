@@ -142,6 +142,52 @@ test("a stream has 1,000 open calls; one more is refused, and there is a place w
   expect(stream.of("c8")).toMatchObject({ errors: [], ended: 1 });
 });
 
+const pad = (length: number) => ({ metadata: { text: "x".repeat(length) } });
+
+test.each<[string, (fields: object) => Message[]]>([
+  ["opens more calls than it may have", (fields) => [open("say", fields)]],
+  ["opens and drops more calls than it may have", (fields) => [open("say", fields), { case: "cancel", value: {} }]],
+])("a client that reads nothing and %s is not read either", async (_, messagesOf) => {
+  const { agent } = await start();
+  const maxCount = 8_000;
+  let sentCount = 0;
+  async function* requests(): AsyncGenerator<Request> {
+    for (; sentCount < maxCount; sentCount += 1) {
+      // The end of a call repeats its id.
+      const streamId = `c${sentCount}`.padEnd(64, "-");
+      for (const message of messagesOf({ callId: "c", ...pad(500) })) yield { streamId, message };
+    }
+  }
+  const leave = new AbortController();
+  onTestFinished(() => leave.abort());
+  await agent.tools.streamTools(requests(), { signal: leave.signal })[Symbol.asyncIterator]().next();
+  // What can be sent was sent when nothing was for 20 requests on the connection, one after the other.
+  for (let same = 0, last = 0; same < 20; same = sentCount === last ? same + 1 : 0) {
+    last = sentCount;
+    await agent.tools.getServerInfo({});
+  }
+  expect(sentCount).toBeLessThan(6_000);
+});
+
+test("metadata has to fit at the open of a call, and takes memory until the call ends", async () => {
+  const service = await start("[limits]\nbuffered_bytes = 4194304\n");
+  const stream = openStream(service);
+  stream.send("large", open("say", pad(65_536)));
+  await stream.until("large", ({ ended }) => ended === 1);
+  const tooLarge = { reason: ErrorReason.INVALID_MESSAGE, metadata: { field: "metadata" } };
+  expect(stream.of("large").errors).toMatchObject([tooLarge]);
+  for (let count = 0; count < 70; count += 1) stream.send(`c${count}`, open("say", pad(64_000)));
+  // The open that does not fit is refused; if not even its message can be read, the stream ends.
+  const refused = stream.until("c69", ({ ended }) => ended === 1).then(() => stream.of("c69").errors[0]);
+  expect(await Promise.race([stream.closed, refused])).toMatchObject({ code: Code.ResourceExhausted });
+  stream.end();
+  await stream.closed;
+  const next = openStream(service);
+  next.send("again", open("say", pad(64_000)), delta('{"text": "fits"}'), { case: "execute", value: {} });
+  await next.until("again", ({ ended }) => ended === 1);
+  expect(next.of("again")).toMatchObject({ output: "fits", errors: [] });
+});
+
 test("a cut stream cancels the calls that want it, drops those without execute, and the others are resumed", async () => {
   const service = await start();
   const cut = openStream(service);
@@ -178,8 +224,8 @@ test("a drain ends a stream with DRAINING and cancels none of its calls", async 
   expect(stream.of("c1").error).not.toContain("disconnected");
 });
 
-async function start(): Promise<Service> {
-  const service = await serve([say, flood, wait]);
+async function start(toml = ""): Promise<Service> {
+  const service = await serve([say, flood, wait], { toml });
   await service.agent.sessions.createSession({ sessionId });
   return service;
 }

@@ -7,8 +7,10 @@ import {
   type ExecuteToolResponse,
   ExecuteToolResponseSchema,
   type StreamToolsOpen,
+  StreamToolsOpenSchema,
 } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Accepted } from "../../call/accept.ts";
+import { checkMetadata } from "../../call/check-size.ts";
 import type { EncodedMessages } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { findUnwritable } from "../../core/contract-validator.ts";
@@ -57,16 +59,30 @@ export class StreamedCall {
   private windowBytes = startWindowBytes;
   private wake: () => void = () => undefined;
   private readonly accepted = Promise.withResolvers<CallRef | undefined>();
+  /** Bytes of `opened` in the budget, until the call ends. */
+  private openedBytes = 0;
+  /** True from a cancel on, so that another one is ignored; false again after one that failed. */
+  isCancelling = false;
 
-  /** Opens a call of a stream. */
+  /** Opens a call of a stream. Its metadata is in memory from now on, so its size is checked now. */
   constructor(
     opened: StreamToolsOpen,
     { domain, budget, context }: { domain: StreamToolsDomain; budget: StreamedCall["budget"]; context: EdgeContext },
   ) {
-    this.opened = opened;
     this.domain = domain;
     this.budget = budget;
     this.context = context;
+    try {
+      checkMetadata(opened.metadata);
+      const bytes = toBinary(StreamToolsOpenSchema, opened).length;
+      budget.reserve(bytes);
+      this.openedBytes = bytes;
+    } catch (error) {
+      this.opened = create(StreamToolsOpenSchema);
+      this.decide({ type: "fail", error });
+      return;
+    }
+    this.opened = opened;
   }
 
   /** True while the call takes input. */
@@ -111,6 +127,7 @@ export class StreamedCall {
 
   /** Cancels a call that was executed; resolves when that is recorded. */
   async cancel(message: string): Promise<void> {
+    this.isCancelling = true;
     const ref = await this.accepted.promise;
     if (ref) await this.domain.calls.cancel(this.context.principal, ref.sessionId, ref.callId, message);
   }
@@ -145,6 +162,7 @@ export class StreamedCall {
       signal.removeEventListener("abort", onAbort);
       this.accepted.resolve(undefined);
       this.releaseInput();
+      this.budget.release(this.openedBytes);
       this.drop();
     }
   }

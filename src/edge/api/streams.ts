@@ -64,23 +64,27 @@ async function* readRequests(
   requests: AsyncIterable<StreamToolsRequest>,
 ): AsyncGenerator<StreamToolsMessage, void> {
   for await (const request of requests) {
+    const { streamId } = request;
     const error = take(stream, request);
-    if (error !== undefined) yield errorOf(stream, request.streamId, error);
+    if (error === undefined) continue;
+    // The next request is read once the client has taken the refusal of this one.
+    yield errorOf(stream, streamId, error);
+    if (error.reason === ErrorReason.OVERLOADED) yield endOf(streamId);
   }
   for (const call of stream.calls.values()) if (call.isOpen) call.drop();
 }
 
-/** Takes one request; returns why it is out of order, if it is. */
+/** Takes one request; returns why it is refused, if it is. */
 function take(stream: ToolStream, { streamId, message }: StreamToolsRequest): RequestFailure | undefined {
   const { calls, merger } = stream;
   const call = calls.get(streamId);
   switch (message.case) {
     case "open": {
       if (call !== undefined) return outOfOrder(streamId, "is open already; use a stream_id once");
-      const isFull = calls.size >= maxOpenCalls;
+      if (calls.size >= maxOpenCalls) return overloaded("stream_calls", `the stream has ${maxOpenCalls} open calls`);
       const opened = new StreamedCall(message.value, stream);
-      if (!isFull) calls.set(streamId, opened);
-      merger.add(messagesOf(stream, streamId, opened, isFull));
+      calls.set(streamId, opened);
+      merger.add(messagesOf(stream, streamId, opened));
       return undefined;
     }
     case "credit":
@@ -88,7 +92,7 @@ function take(stream: ToolStream, { streamId, message }: StreamToolsRequest): Re
       return undefined;
     case "cancel":
       if (call?.isOpen) call.drop();
-      else if (call !== undefined) merger.add(cancelled(stream, streamId, call.cancel(message.value.message)));
+      else if (call?.isCancelling === false) merger.add(cancelled(stream, streamId, call, message.value.message));
       return undefined;
     default:
       if (call === undefined) return outOfOrder(streamId, "is not open; send open first");
@@ -106,30 +110,33 @@ async function* messagesOf(
   stream: ToolStream,
   streamId: string,
   call: StreamedCall,
-  isFull: boolean,
 ): AsyncGenerator<StreamToolsMessage, void> {
   try {
-    if (isFull) throw overloaded("stream_calls", `the stream has ${maxOpenCalls} open calls`);
     for await (const { event, windowBytes } of call.events())
       yield { streamId, message: { case: "event", value: event }, windowBytes };
   } catch (error) {
     stream.context.signal.throwIfAborted();
     yield errorOf(stream, streamId, error);
   }
-  if (!isFull) stream.calls.delete(streamId);
-  yield { streamId, message: { case: "ended", value: {} } };
+  yield endOf(streamId);
+  // A call whose end the client has not taken is in memory, so it counts as open.
+  stream.calls.delete(streamId);
 }
 
-/** Waits for a cancel; its end is an event of the call, and a failure an error. */
+const endOf = (streamId: string): StreamToolsMessage => ({ streamId, message: { case: "ended", value: {} } });
+
+/** Cancels a call; its end is an event of the call, and a failure an error, after which the client may cancel again. */
 async function* cancelled(
   stream: ToolStream,
   streamId: string,
-  cancel: Promise<unknown>,
+  call: StreamedCall,
+  message: string,
 ): AsyncGenerator<StreamToolsMessage, void> {
   try {
-    await cancel;
+    await call.cancel(message);
   } catch (error) {
     yield errorOf(stream, streamId, error);
+    call.isCancelling = false;
   }
 }
 
