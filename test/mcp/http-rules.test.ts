@@ -317,6 +317,21 @@ test("a legacy session is given at the start, names the client, and survives a r
   expect(sessionIn((await post(session, echo)).text)).toBe(before);
 });
 
+test("a client whose session an operator closes gets another one after the refusal", async () => {
+  const clientInfo = { name: "closed", version: "1" };
+  const params = { name: "skill", arguments: { name: "none" } };
+  const _meta = { ...meta, "io.modelcontextprotocol/clientInfo": clientInfo };
+  const call = { jsonrpc: "2.0", id: 1, method: "tools/call", params: { ...params, _meta } };
+  const answer = async () => (await post(modern("tools/call", "skill"), call)).text;
+  const sessionIn = (text: string) => /"toolgate\/sessionId":"([^"]+)"/.exec(text)?.[1] ?? "";
+  const before = sessionIn(await answer());
+  await connect(service, "admin").sessions.closeSession({ sessionId: before });
+  expect(await answer()).toContain("SESSION_CLOSED");
+  const after = sessionIn(await answer());
+  expect(after).toMatch(/^ses_/);
+  expect(after).not.toBe(before);
+});
+
 test("a legacy notification cancels the call of a request in the same session only", async () => {
   const session = { ...caller, "mcp-session-id": "session-of-one" };
   const params = { ...bash("echo notified"), _meta: { progressToken: 1 } };

@@ -66,6 +66,7 @@ export async function callMcpTool(request: ToolsCall): Promise<ToolsAnswer> {
     if (name === waitToolName) return await waitForCall(request);
     return await runCall(request);
   } catch (error) {
+    request.session.failed?.(error);
     if (error instanceof ProtocolError || isLostConnection(error)) throw error;
     return { isError: true, content: [{ type: "text", text: apiFailureText(error) }] };
   }

@@ -17,10 +17,10 @@ const ttlMs = 5_000;
  */
 export async function listMcpTools(
   api: ToolgateApi,
-  sessionId: string,
+  session: McpSession,
   cursor: string | undefined,
 ): Promise<ListToolsResult> {
-  const tools = await allTools(api, sessionId);
+  const tools = await allTools(api, session);
   const after = cursor === undefined ? "" : nameIn(cursor);
   const [page, rest] = splitAt(
     tools.filter(({ name }) => name > after),
@@ -36,8 +36,12 @@ export async function listMcpTools(
 }
 
 /** Lists all tools, in the order of their names. */
-async function allTools({ tools }: ToolgateApi, sessionId: string): Promise<Tool[]> {
-  const pages = await Array.fromAsync(pagesOf((page) => tools.listTools({ ...page, sessionId })));
+async function allTools({ tools }: ToolgateApi, { sessionId, failed }: McpSession): Promise<Tool[]> {
+  const listing = Array.fromAsync(pagesOf((page) => tools.listTools({ ...page, sessionId })));
+  const pages = await listing.catch((error: unknown) => {
+    failed?.(error);
+    throw error;
+  });
   const listed = pages.flatMap((page) => page.tools);
   const own = listed.filter(({ name }) => name !== waitToolName).map(mcpTool);
   return [...own, waitTool].sort((a, b) => (a.name < b.name ? -1 : 1));
@@ -100,7 +104,7 @@ export async function watchToolList(
   let isFirst = true;
   while (!signal.aborted) {
     const list = await session()
-      .then(async ({ sessionId }) => JSON.stringify(await allTools(api, sessionId)))
+      .then(async (opened) => JSON.stringify(await allTools(api, opened)))
       .catch(() => undefined);
     if (list !== undefined && list !== known && !isFirst) await onChange().catch(() => undefined);
     known = list ?? known;

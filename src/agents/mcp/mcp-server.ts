@@ -53,8 +53,7 @@ export function createMcpServer(scope: McpScope): Server {
   const clientIn = (ctx: ServerContext) => clientOf(server, ctx, scope.client ?? unnamedClient);
   const sessionIn = (ctx: ServerContext) => scope.sessionOf(clientIn(ctx)).catch(toProtocolError);
   server.setRequestHandler("tools/list", async ({ params }, ctx) => {
-    const { sessionId } = await sessionIn(ctx);
-    return await listMcpTools(api, sessionId, params?.cursor).catch(toProtocolError);
+    return await listMcpTools(api, await sessionIn(ctx), params?.cursor).catch(toProtocolError);
   });
   server.setRequestHandler("tools/call", async ({ params }, ctx) => {
     const session = await sessionIn(ctx);

@@ -14,6 +14,8 @@ export interface McpSession {
   readonly sessionId: string;
   /** Time for which this client's calls are held. */
   readonly holdMs: number;
+  /** Called with the failure of a request in the session. */
+  readonly failed?: (error: unknown) => void;
 }
 
 /** Request for a session. */

@@ -17,7 +17,7 @@ import { callMcpTool, type ToolsAnswer } from "../../agents/mcp/call-tool.ts";
 import { watchToolList } from "../../agents/mcp/list-tools.ts";
 import { type AbortRules, createMcpServer, type McpScope, toProtocolError } from "../../agents/mcp/mcp-server.ts";
 import { type McpClient, type McpSession, mcpClient, openMcpSession } from "../../agents/mcp/mcp-session.ts";
-import type { ToolgateApi } from "../../agents/mcp/toolgate-api.ts";
+import { detailOf, reasonOf, type ToolgateApi } from "../../agents/mcp/toolgate-api.ts";
 import { createUncollectedCalls } from "../../agents/mcp/uncollected-calls.ts";
 import { type McpReport, progressTo } from "../../agents/mcp/watch-reports.ts";
 import { forEachPrincipal, setNewest } from "../../core/bounded-map.ts";
@@ -233,14 +233,25 @@ function createHttpSessions(now: () => number = Date.now): (request: SessionRequ
     const sessionId = pinned ?? (mcpSessionId === "" ? newSessionId() : derivedId(principalId, mcpSessionId));
     const opened = isCurrent ? current.opened : openMcpSession(api, { sessionId, client, transport: "http" });
     setNewest(known, key, { opened, used: now() }, maxKnown);
+    const forget = () => {
+      if (known.get(key)?.opened === opened) known.delete(key);
+    };
     try {
-      return await opened;
+      const session = await opened;
+      return { ...session, failed: (error) => isGone(error, session, pinned !== undefined) && forget() };
     } catch (error) {
       // A session that was not opened is tried again by the next request.
-      if (known.get(key)?.opened === opened) known.delete(key);
+      forget();
       throw error;
     }
   };
+}
+
+/** Checks for a failure after which the next request needs another session. One that the operator chose stays the same if it is closed. */
+function isGone(error: unknown, { sessionId }: McpSession, isPinned: boolean): boolean {
+  const reason = reasonOf(error);
+  if (detailOf(error, "session_id") !== sessionId) return false;
+  return reason === "NO_SUCH_SESSION" || (reason === "SESSION_CLOSED" && !isPinned);
 }
 
 const newSessionId = () => `ses_${randomUUID().replaceAll("-", "")}`;
