@@ -1,5 +1,4 @@
 import type { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
-import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { AnswerMethod } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { StoreMembership } from "../../call/ports.ts";
 import { type Principal, type Role, roleNames, type WorkerRights } from "../../core/principal.ts";
@@ -12,7 +11,7 @@ import { checkRole } from "./access.ts";
 import { callbackOf, checkOwnPage } from "./browser-sign-in.ts";
 import type { RequestHeaders } from "./edge-context.ts";
 import { newestFirstKey, pageByKey } from "./paging.ts";
-import { RequestFailure } from "./request-failure.ts";
+import { invalidField } from "./request-failure.ts";
 import type { ServiceFunctions } from "./rpc.ts";
 import { approverOf, type SenderDomain } from "./rpc.ts";
 
@@ -93,10 +92,9 @@ function checkRedirect(provider: string, redirectUri: string, headers: RequestHe
   if (/^http:\/\/(127\.0\.0\.1|\[::1\]):\d{1,5}\/$/.test(redirectUri)) return;
   checkOwnPage(headers);
   if (redirectUri === callbackOf(headers, provider)) return;
-  throw new RequestFailure(
-    "invalid_argument",
+  throw invalidField(
+    "redirect_uri",
     `redirect_uri ${JSON.stringify(redirectUri)} is neither the callback of this page nor http://127.0.0.1:PORT/; use one of them`,
-    { reason: ErrorReason.INVALID_MESSAGE, metadata: { field: "redirect_uri" } },
   );
 }
 
@@ -109,20 +107,16 @@ function checkMayGive(principal: Principal, roles: readonly Role[], rpc: string)
 function checkWorkspacesFit(roles: readonly Role[], workspaces: readonly string[]): void {
   const unlimited = roles.filter((role) => !actingRoles.has(role));
   if (unlimited.length === 0 || workspaces.length === 0 || workspaces.includes("*")) return;
-  throw new RequestFailure(
-    "invalid_argument",
+  throw invalidField(
+    "workspaces",
     `workspaces do not limit the role ${unlimited.join(", ")}, which reads all sessions; leave workspaces out, or give only the roles ${[...actingRoles].join(", ")}`,
-    { reason: ErrorReason.INVALID_MESSAGE, metadata: { field: "workspaces" } },
   );
 }
 
 function checkWorkerRights(rights: CredentialRights): void {
   const problem = workerRightsProblem(rights);
-  if (problem === undefined) return;
-  throw new RequestFailure("invalid_argument", problem.message, {
-    reason: ErrorReason.INVALID_MESSAGE,
-    metadata: { field: problem.field === "tools" ? "worker.tools" : problem.field },
-  });
+  if (problem !== undefined)
+    throw invalidField(problem.field === "tools" ? "worker.tools" : problem.field, problem.message);
 }
 
 const workerRights = ({ tools, permissions, calls, idempotent, pin }: WorkerRights) => ({
@@ -134,10 +128,9 @@ function narrowed(field: string, wanted: readonly string[], own: readonly string
   if (wanted.length === 0) return own;
   const beyond = own.includes("*") ? undefined : wanted.find((name) => !own.includes(name));
   if (beyond === undefined) return wanted;
-  throw new RequestFailure(
-    "invalid_argument",
+  throw invalidField(
+    field,
     `${field}: "${beyond}" is not among those of your own credential (${own.join(", ")}); name only these`,
-    { reason: ErrorReason.INVALID_MESSAGE, metadata: { field } },
   );
 }
 

@@ -58,6 +58,11 @@ export class RequestFailure extends Error {
   }
 }
 
+/** Returns the refusal of a request with a field that does not fit. */
+export function invalidField(field: string, message: string): RequestFailure {
+  return new RequestFailure("invalid_argument", message, { reason: ErrorReason.INVALID_MESSAGE, metadata: { field } });
+}
+
 /** Returns the abort reason of a request whose client does not wait for the response. */
 export function clientLeft(): RequestFailure {
   return new RequestFailure("canceled", "the client left before it was answered");

@@ -16,7 +16,7 @@ import type { EnforcementCheck } from "../../agents/connect/connectors.ts";
 import { createContractValidator, createNumberCheck } from "../../core/contract-validator.ts";
 import type { Principal } from "../../core/principal.ts";
 import type { EdgeContext } from "./edge-context.ts";
-import { notServed, RequestFailure } from "./request-failure.ts";
+import { invalidField, notServed, RequestFailure } from "./request-failure.ts";
 
 /** Functions of a service, one for each rpc: from a request and its context to a response or a stream of responses. */
 export type ServiceFunctions<Service extends DescService> = {
@@ -109,10 +109,7 @@ export function createMessageCheck(): CheckMessage {
     const path = findUnwritable(schema, message);
     if (path !== undefined) {
       const fact = `${path} is a number that JSON cannot hold, such as 1e400; send a smaller one, or a string`;
-      throw new RequestFailure("invalid_argument", fact, {
-        reason: ErrorReason.INVALID_MESSAGE,
-        metadata: { field: path },
-      });
+      throw invalidField(path, fact);
     }
     const { error, violations = [] } = validator.validate(schema, message);
     if (error === undefined) return;

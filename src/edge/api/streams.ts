@@ -12,7 +12,7 @@ import {
 import type { ByteBudget } from "../http/socket-limits.ts";
 import type { EdgeContext } from "./edge-context.ts";
 import type { Failures } from "./failures.ts";
-import { clientLeft, overloaded, RequestFailure, statusNumbers } from "./request-failure.ts";
+import { clientLeft, invalidField, overloaded, type RequestFailure, statusNumbers } from "./request-failure.ts";
 import { nameOfRpc, type ServiceFunctions } from "./rpc.ts";
 import { StreamedCall, type StreamToolsDomain } from "./streamed-call.ts";
 
@@ -148,10 +148,7 @@ function errorOf({ failures, context }: ToolStream, streamId: string, error: unk
 }
 
 function outOfOrder(streamId: string, fact: string): RequestFailure {
-  return new RequestFailure("invalid_argument", `stream_id ${JSON.stringify(streamId)} ${fact}`, {
-    reason: ErrorReason.INVALID_MESSAGE,
-    metadata: { field: "stream_id" },
-  });
+  return invalidField("stream_id", `stream_id ${JSON.stringify(streamId)} ${fact}`);
 }
 
 /** Sources whose items are merged; more may be added while the items are read. */

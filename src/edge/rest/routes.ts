@@ -11,7 +11,7 @@ import { pagesOf } from "../../core/pages-of.ts";
 import type { Principal } from "../../core/principal.ts";
 import { RequestError } from "../../core/request-error.ts";
 import { workspaceRoot } from "../../core/workspace-root.ts";
-import { RequestFailure } from "../api/request-failure.ts";
+import { invalidField, RequestFailure } from "../api/request-failure.ts";
 import type { LocalApi } from "../mcp/local-api.ts";
 import { type EventFrames, framesOf, projectPlaceOf } from "./event-stream.ts";
 import {
@@ -64,8 +64,7 @@ function restBody<Schema extends z.ZodType>({ body }: Pick<RestCall, "body">, sc
 /** Returns the refusal of a request with a field that the route does not take. */
 export function invalidRequest(field: string, fact: string): RequestFailure {
   const where = field === "" ? "the body of the request" : `"${field}" of the request`;
-  const options = { reason: ErrorReason.INVALID_MESSAGE, metadata: { field } };
-  return new RequestFailure("invalid_argument", `${where} is not valid: ${fact}`, options);
+  return invalidField(field, `${where} is not valid: ${fact}`);
 }
 
 /** Schema of data that a client attaches. */
