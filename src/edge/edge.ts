@@ -26,6 +26,7 @@ import { type ConnectionCaps, createConnectionCaps, withinDescriptors } from "./
 import { consoleDoor } from "./http/console-files.ts";
 import { createHttpGuard } from "./http/guard.ts";
 import {
+  covers,
   createClientCertificates,
   dispatch,
   type Handler,
@@ -152,7 +153,7 @@ export async function startEdge(options: EdgeOptions): Promise<Listener> {
   };
   const served = capOpenRequests(withoutToken, capOpenRequests(waiting, dispatch(mounts, refuse)));
   const guarded = capResets(hasToken, createHttpGuard(config, refuse, served));
-  const handler = afterAdmission(options.jwt, withCertificate(options.certificates, guarded));
+  const handler = withBasic(mounts, afterAdmission(options.jwt, withCertificate(options.certificates, guarded)));
   const { bodyMs } = config.limits;
   const onDrain = () => drain.abort();
   const onClose = () => shutdown.abort(draining());
@@ -165,6 +166,20 @@ export async function startEdge(options: EdgeOptions): Promise<Listener> {
     await health?.close(0);
     throw error;
   }
+}
+
+/** Makes the password of HTTP basic the token of a request to a door that takes it, before anything reads the token. */
+function withBasic(mounts: readonly Mount[], handler: Handler): Handler {
+  const places = mounts.filter(({ takesBasic }) => takesBasic);
+  return (request, response) => {
+    const { headers } = request;
+    const [, basic] = /^Basic +([A-Za-z0-9+/=]+)$/i.exec(headers.authorization ?? "") ?? [];
+    if (basic !== undefined && places.some((place) => covers(place, request))) {
+      const [, password] = /^[^:]*:(.*)$/s.exec(Buffer.from(basic, "base64").toString()) ?? [];
+      if (password !== undefined) headers.authorization = `Bearer ${password}`;
+    }
+    handler(request, response);
+  };
 }
 
 /** Serves a request once its token of an issuer was verified. A known token, or none, is served in the same turn. */

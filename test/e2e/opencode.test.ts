@@ -1,4 +1,6 @@
-import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
+import { once } from "node:events";
+import { connect as connectHttp2 } from "node:http2";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "./clients.ts";
 import { createService, startService } from "./service.ts";
@@ -247,6 +249,17 @@ async function readEvents(
 }
 
 const idsOf = (text: string) => [...text.matchAll(/^id: (.*)$/gm)].map(([, id = ""]) => id);
+
+test("streams of one connection whose token is a basic password are not limited as those without a token", async () => {
+  const connection = connectHttp2(service.url);
+  onTestFinished(() => connection.destroy());
+  const authorization = `Basic ${btoa("opencode:approver-token-for-tests")}`;
+  const statuses = Array.from({ length: 20 }, async () => {
+    const [headers] = await once(connection.request({ ":path": "/event", authorization }), "response");
+    return headers[":status"];
+  });
+  expect(new Set(await Promise.all(statuses))).toEqual(new Set([200]));
+});
 
 test("a stream goes on after the last event that a client has, with what happened meanwhile", async () => {
   const [id = ""] = idsOf(await readEvents("/event", "id: "));

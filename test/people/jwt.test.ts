@@ -71,7 +71,7 @@ beforeAll(async () => {
       entry(github, "repo:acme/shop:*", 'typ = "any"\nagents = ["ci"]\n'),
       entry(kubernetes, "system:serviceaccount:agents:*", 'typ = "any"\nroles = ["caller", "watcher"]\n'),
       `[[jwt]]\nissuer = "${live}"\naudience = "toolgate"\nsubject = "*"\n`,
-      "[agent.ci]\n",
+      "[agent.ci]\n[rest]\nenabled = true\n",
     ].join(""),
   );
   await service.start();
@@ -102,6 +102,13 @@ test("a token of the issuer calls with the rights of its entry, and is no person
   expect(await infoOf(await sign(good(), { alg: "ES256", kid: "ec" }, elliptic.privateKey))).toMatchObject({
     principal: "ann@login.corp.example",
   });
+});
+
+test("opencode's API takes a token of the issuer as the password of HTTP basic", async () => {
+  const authorization = `Basic ${btoa(`opencode:${await sign({ ...good(), sub: "bea" })}`)}`;
+  expect((await fetch(`${service.url}/session`, { headers: { authorization } })).status).toBe(200);
+  const refused = await fetch(`${service.url}/mcp`, { method: "POST", headers: { authorization } });
+  expect(refused.status).toBe(401);
 });
 
 test("a token of GitHub Actions calls as the agent of its entry, and only from the repository that it names", async () => {

@@ -30,6 +30,8 @@ export interface Mount {
   methods?: readonly string[];
   /** Serves only requests whose header accept names this media type, and leaves the others to another mount of the path. */
   accept?: string;
+  /** True if the password of HTTP basic counts as the token: opencode's clients send theirs in this form. */
+  takesBasic?: boolean;
   handle: Handler;
 }
 
@@ -59,6 +61,13 @@ export function dispatch(mounts: readonly Mount[], refuse: Refuse): Handler {
       refuse(error, request, response, mount === undefined ? 404 : undefined);
     }
   };
+}
+
+/** Checks if a request is for the path of a mount, or below it, and by one of its methods. */
+export function covers({ path, methods }: Mount, { method = "", url = "" }: Request): boolean {
+  const [asked = ""] = url.split("?", 1);
+  const isBelow = path.endsWith("/") && path !== "/" && asked.startsWith(path);
+  return (asked === path || isBelow) && (methods?.includes(method) ?? true);
 }
 
 function serves({ methods, accept }: Mount, { method = "", headers }: Request): boolean {

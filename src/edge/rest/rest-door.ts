@@ -88,7 +88,7 @@ export function restDoor(options: RestDoorOptions): Mount[] {
         response.destroy();
       });
   };
-  return places.map((place) => ({ ...place, handle }));
+  return places.map((place) => ({ ...place, takesBasic: true, handle }));
 }
 
 /** Refuses a request while the door is closed, with the setting that opens it. */
@@ -146,19 +146,9 @@ function enter({ origins, authenticate, shutdownSignal }: OpenDoor, request: Req
   const secret = ["token", "auth_token", "access_token", "password", "authorization"].find((name) => query.has(name));
   if (secret !== undefined)
     throw invalidRequest(secret, "addresses end in logs; send the token as the header authorization");
-  const authorization = bearerOf(headerOf(request, "authorization"));
-  const principal = authenticate({ get: (name) => (name === "authorization" ? authorization : null) });
+  const principal = authenticate({ get: (name) => (name === "authorization" ? headerOf(request, name) : null) });
   const ends = [signalOfLeaving(response), shutdownSignal, ...(principal.ended === undefined ? [] : [principal.ended])];
   return { principal, query, signal: AbortSignal.any(ends) };
-}
-
-/** Returns the header with the password of HTTP basic as the token: opencode's clients send theirs in this form. */
-function bearerOf(authorization: string | null): string | null {
-  const [, basic] = /^Basic +([A-Za-z0-9+/=]+)$/i.exec(authorization ?? "") ?? [];
-  if (basic === undefined) return authorization;
-  const pair = Buffer.from(basic, "base64").toString();
-  const colon = pair.indexOf(":");
-  return colon === -1 ? authorization : `Bearer ${pair.slice(colon + 1)}`;
 }
 
 /** Returns the workspace root of the directory that the request names; undefined if it names none. */
