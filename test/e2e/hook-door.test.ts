@@ -14,8 +14,8 @@ beforeAll(service.start);
 afterAll(service.close);
 const permissions = () => clientOf(PermissionService, service.url, "approver-token-for-tests");
 
-async function post(body: string, { token = "host-token-for-tests", query = "" } = {}) {
-  const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
+async function post(body: string, { token = "host-token-for-tests", query = "", more = {} } = {}) {
+  const headers = { authorization: `Bearer ${token}`, "content-type": "application/json", ...more };
   const response = await fetch(`${service.url}/hooks/claude${query}`, { method: "POST", headers, body });
   return { status: response.status, answer: await response.json() };
 }
@@ -89,4 +89,22 @@ test("existing tools of the MCP server that the hook names are not asked", async
     hook("PreToolUse", { tool_name, tool_input: {}, tool_use_id: `toolu_${tool_name}` });
   expect(await post(own("mcp__gate__read"), { query: "?mcp=gate" })).toEqual(decided("allow"));
   expect(await post(own("mcp__gate__invented"), { query: "?mcp=gate&timeout=6" })).toEqual(decided("deny"));
+});
+
+test("a page of another origin and a body that a form can send are denied", async () => {
+  const use = hook("PreToolUse", { tool_input: { command: "rm -rf build" }, tool_use_id: "toolu_7" });
+  expect(await post(use)).toEqual(decided("deny", expect.stringContaining("rm")));
+  const page = await post(use, { more: { origin: "https://page.example" } });
+  expect(page).toEqual(decided("deny", expect.stringContaining("may not call")));
+  const form = await post(use, { more: { "content-type": "text/plain" } });
+  expect(form).toEqual(decided("deny", expect.stringContaining("application/json")));
+});
+
+test("a use that is held while the service stops is denied", async () => {
+  const waiting = post(hook("PreToolUse", { tool_input: { command: "make held" }, tool_use_id: "toolu_8" }));
+  await expect
+    .poll(async () => (await permissions().listPermissions({})).permissions.map(({ patterns }) => patterns))
+    .toContainEqual(["make held"]);
+  expect(await service.stop()).toBe(0);
+  expect(await waiting).toEqual(decided("deny", expect.stringContaining("Nothing was run")));
 });

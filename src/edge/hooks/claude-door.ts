@@ -14,7 +14,9 @@ import { apiFailureText, reasonOf } from "../../agents/mcp/toolgate-api.ts";
 import { createBoundedMap, forEachPrincipal } from "../../core/bounded-map.ts";
 import { jsonLength } from "../../core/json.ts";
 import { pagesOf } from "../../core/pages-of.ts";
-import { type Authenticate, checkRole, rolesFor } from "../api/access.ts";
+import { checkRole, rolesFor } from "../api/access.ts";
+import { invalidField } from "../api/request-failure.ts";
+import { type DoorOptions, enterDoor, isJson } from "../http/enter-door.ts";
 import {
   type ConnectionPeer,
   createConnectionPeer,
@@ -22,15 +24,13 @@ import {
   type Request,
   type Response,
   sendWhole,
-  signalOfLeaving,
 } from "../http/handler.ts";
 import type { ByteBudget } from "../http/socket-limits.ts";
 import { createLocalApi, type LocalApiOptions } from "../mcp/local-api.ts";
 import { bodyLimits, readBody } from "../rpc/request-body.ts";
 
 /** Options of the door. */
-export interface HookDoorOptions extends LocalApiOptions {
-  authenticate: Authenticate;
+export interface HookDoorOptions extends LocalApiOptions, DoorOptions {
   budget: ByteBudget;
 }
 
@@ -71,18 +71,14 @@ export function hookDoor(options: HookDoorOptions): Mount[] {
 
 const path = "/hooks/claude";
 
-async function answerHook(
-  { apiOf, peerOf, authenticate, budget, limits, memoryOf }: HookDoor,
-  request: Request,
-  response: Response,
-  read: (body: Buffer) => ClaudeHook,
-) {
-  const { authorization } = request.headers;
-  const principal = authenticate({ get: (name) => (name === "authorization" ? (authorization ?? null) : null) });
+async function answerHook(door: HookDoor, request: Request, response: Response, read: (body: Buffer) => ClaudeHook) {
+  const { apiOf, peerOf, memoryOf, shutdownSignal } = door;
+  const { principal, signal: left } = enterDoor(door, request, response, path);
   checkRole(principal, rolesFor(ToolService.method.beginCall), path);
-  const left = signalOfLeaving(response);
-  const hook = read(await readBody(request, bodyLimits({ limits, budget })));
-  const signal = AbortSignal.any([left, ...(principal.ended === undefined ? [] : [principal.ended])]);
+  if (!isJson(request)) throw invalidField("content-type", "the content type must be application/json");
+  const hook = read(await readBody(request, bodyLimits(door)));
+  // A hook that is held is denied before the end of a drain cuts its connection.
+  const signal = AbortSignal.any([left, shutdownSignal]);
   const { tools } = apiOf({ principal, peer: () => peerOf(request) });
   const query = new URL(request.url ?? "", "http://localhost").searchParams;
   const context = {

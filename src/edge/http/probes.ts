@@ -1,5 +1,6 @@
 import type { StoreMembership } from "../../call/ports.ts";
 import { type Authenticate, checkReadsMetrics } from "../api/access.ts";
+import { senderOf } from "./enter-door.ts";
 import { type Mount, type Refuse, type Request, type Response, sendWhole } from "./handler.ts";
 
 /** Checks if a request asks for health: a probe calls a replica by an address, and learns no more than its state. */
@@ -29,11 +30,8 @@ export function metricsDoor({
     {
       path: "/metrics",
       handle(request, response) {
-        const { headers } = request;
         try {
-          checkReadsMetrics(
-            authenticate({ get: (name) => (name === "authorization" ? headers.authorization : null) ?? null }),
-          );
+          checkReadsMetrics(senderOf(authenticate, request));
         } catch (error) {
           return refuse(error, request, response);
         }

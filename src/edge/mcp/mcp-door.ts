@@ -1,8 +1,7 @@
-import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { RequestError } from "../../core/request-error.ts";
-import { type Authenticate, checkRole, rolesFor } from "../api/access.ts";
-import { checkOrigin, headerOf } from "../http/check-origin.ts";
+import { checkRole, rolesFor } from "../api/access.ts";
+import { invalidField } from "../api/request-failure.ts";
+import { type DoorOptions, enterDoor, headerOf } from "../http/enter-door.ts";
 import {
   type ConnectionPeer,
   createConnectionPeer,
@@ -20,11 +19,8 @@ import type { McpExchange, McpHandler, McpHandlerOptions } from "./mcp-handler.t
 import { jsonIn, sendWebResponse, webRequestOf } from "./web-exchange.ts";
 
 /** Options of the door. */
-export interface McpDoorOptions extends LocalApiOptions, McpHandlerOptions {
-  authenticate: Authenticate;
+export interface McpDoorOptions extends LocalApiOptions, McpHandlerOptions, DoorOptions {
   budget: ByteBudget;
-  /** Web origins whose pages may call. */
-  origins: readonly string[];
   isTls: boolean;
   /** The address of links to requests; undefined: that of the client's request. */
   publicUrl: string | undefined;
@@ -43,7 +39,7 @@ export function mcpDoor(options: McpDoorOptions): Mount[] {
   const door = { ...options, peerOf: createConnectionPeer() };
   const handle = (request: Request, response: Response) => {
     const left = signalOfLeaving(response);
-    const served = serve(door, load, { request, response, left });
+    const served = serve(door, load, request, response);
     served.catch((error: unknown) => refuseMcp(options, error, response, left));
   };
   return [
@@ -54,18 +50,16 @@ export function mcpDoor(options: McpDoorOptions): Mount[] {
   ];
 }
 
-/** Serves one request: origin, token and role first, so that the body of a refused request is never read. */
+/** Serves one request. */
 async function serve(
   options: McpDoorOptions & { peerOf: ConnectionPeer },
   load: () => Promise<McpHandler>,
-  { request, response, left }: { request: Request; response: Response; left: AbortSignal },
+  request: Request,
+  response: Response,
 ): Promise<void> {
-  const { authenticate, shutdownSignal, isTls, publicUrl, peerOf } = options;
-  shutdownSignal.throwIfAborted();
-  response.setHeader("cache-control", "no-store");
+  const { isTls, publicUrl, peerOf } = options;
   response.setHeader("x-accel-buffering", "no");
-  checkOrigin(options.origins, request, "/mcp");
-  const principal = authenticate({ get: (name) => (name === "authorization" ? headerOf(request, name) : null) });
+  const { principal, signal } = enterDoor(options, request, response, "/mcp");
   checkRole(principal, rolesFor(ToolService.method.callTool), "/mcp");
   const pinned = principal.session ?? pinnedSession(request);
   const body = request.method === "POST" ? await readBody(request, bodyLimits(options)) : undefined;
@@ -76,8 +70,6 @@ async function serve(
     mcpSessionId: headerOf(request, "mcp-session-id") ?? "",
     url: publicUrl ?? `${isTls ? "https" : "http"}://${headerOf(request, "host") ?? ""}`,
   };
-  // A credential that ends takes its streams with it.
-  const signal = AbortSignal.any([left, ...(principal.ended === undefined ? [] : [principal.ended])]);
   const { answerCall, serveExchange } = await load();
   const json = jsonIn(body);
   const answered = answerCall(exchange, { request, json, response, signal });
@@ -91,10 +83,9 @@ function pinnedSession(request: Request): string | undefined {
   const [path = ""] = (request.url ?? "").split("?", 1);
   const named = path.slice("/mcp/".length) || headerOf(request, "toolgate-session");
   if (named === null || /^ses[A-Za-z0-9_-]{1,61}$/.test(named)) return named ?? undefined;
-  throw new RequestError(
-    ErrorReason.INVALID_MESSAGE,
+  throw invalidField(
+    "session_id",
     `${JSON.stringify(named)} is no session id; choose one that begins with "ses", such as /mcp/ses_shop`,
-    { field: "session_id" },
   );
 }
 

@@ -23,7 +23,7 @@ import { type McpReport, progressTo } from "../../agents/mcp/watch-reports.ts";
 import { forEachPrincipal, setNewest } from "../../core/bounded-map.ts";
 import { isObject } from "../../core/json.ts";
 import type { Logger } from "../../core/logger.ts";
-import { headerOf } from "../http/check-origin.ts";
+import { headerOf } from "../http/enter-door.ts";
 import { isBroken, type Request, type Response } from "../http/handler.ts";
 import { fieldOf, legacyClientOf, newLegacySession } from "./legacy-session.ts";
 import { createLocalApi, type LocalApiOptions, type LocalSender } from "./local-api.ts";

@@ -6,9 +6,9 @@ import { mayUseWorkspace } from "../../call/sessions.ts";
 import type { Logger } from "../../core/logger.ts";
 import { pagesOf } from "../../core/pages-of.ts";
 import type { Principal } from "../../core/principal.ts";
-import { type Authenticate, checkRole, rolesFor } from "../api/access.ts";
+import { checkRole, rolesFor } from "../api/access.ts";
 import { RequestFailure } from "../api/request-failure.ts";
-import { checkOrigin, headerOf } from "../http/check-origin.ts";
+import { type DoorOptions, enterDoor, headerOf, isJson } from "../http/enter-door.ts";
 import {
   type ConnectionPeer,
   createConnectionPeer,
@@ -16,7 +16,6 @@ import {
   type Request,
   type Response,
   sendWhole,
-  signalOfLeaving,
 } from "../http/handler.ts";
 import type { ByteBudget } from "../http/socket-limits.ts";
 import { createLocalApi, type LocalApiOptions } from "../mcp/local-api.ts";
@@ -35,15 +34,10 @@ import {
 import { projectJson, restVersion } from "./shapes.ts";
 
 /** Options of the door. */
-export interface RestDoorOptions extends LocalApiOptions {
-  authenticate: Authenticate;
+export interface RestDoorOptions extends LocalApiOptions, DoorOptions {
   budget: ByteBudget;
-  /** Web origins whose pages may call. */
-  origins: readonly string[];
   /** Domain of the routes; undefined: the door is closed. */
   rest: (RestDomain & { store: StoreClock & Pick<StoreMembership, "storeId"> }) | undefined;
-  /** Aborted when the replica drains. */
-  shutdownSignal: AbortSignal;
   log: Logger;
 }
 
@@ -138,17 +132,13 @@ async function serveRoute(
 }
 
 /** Checks what every request has to meet, and returns its sender. */
-function enter({ origins, authenticate, shutdownSignal }: OpenDoor, request: Request, response: Response) {
-  shutdownSignal.throwIfAborted();
-  response.setHeader("cache-control", "no-store");
-  checkOrigin(origins, request, "opencode's API");
+function enter(door: OpenDoor, request: Request, response: Response) {
   const query = new URL(request.url ?? "", "http://localhost").searchParams;
   const secret = ["token", "auth_token", "access_token", "password", "authorization"].find((name) => query.has(name));
   if (secret !== undefined)
     throw invalidRequest(secret, "addresses end in logs; send the token as the header authorization");
-  const principal = authenticate({ get: (name) => (name === "authorization" ? headerOf(request, name) : null) });
-  const ends = [signalOfLeaving(response), shutdownSignal, ...(principal.ended === undefined ? [] : [principal.ended])];
-  return { principal, query, signal: AbortSignal.any(ends) };
+  const { principal, signal } = enterDoor(door, request, response, "opencode's API");
+  return { principal, query, signal: AbortSignal.any([signal, door.shutdownSignal]) };
 }
 
 /** Returns the workspace root of the directory that the request names; undefined if it names none. */
@@ -174,12 +164,12 @@ function decoded(header: string | null): string | null {
 
 /** Reads a body as JSON. A form of another origin could send other types, and none without a body. */
 async function jsonOf(door: OpenDoor, request: Request): Promise<unknown> {
-  const [type = ""] = (headerOf(request, "content-type") ?? "").split(";", 1);
-  const isJson = type.trim().toLowerCase() === "application/json";
-  if (!isJson && type !== "") throw invalidRequest("content-type", "it must be application/json");
+  const hasType = isJson(request);
+  if (!hasType && headerOf(request, "content-type"))
+    throw invalidRequest("content-type", "it must be application/json");
   const body = await readBody(request, bodyLimits(door));
   if (body.length === 0) return undefined;
-  if (!isJson) throw invalidRequest("content-type", "it is missing; it must be application/json");
+  if (!hasType) throw invalidRequest("content-type", "it is missing; it must be application/json");
   try {
     return JSON.parse(body.toString());
   } catch {
