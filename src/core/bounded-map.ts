@@ -45,12 +45,21 @@ export function setNewest<K, V>(entries: Map<K, V>, key: K, value: V, maxCount: 
   }
 }
 
-/** Makes something for each principal, when it is first wanted. */
-export function forEachPrincipal<T>(make: () => T): (principalId: string) => T {
-  const made = new Map<string, T>();
+/** Issuers name as many principals as they like. */
+const maxPrincipals = 1_000;
+/** A call lives for a day at most, so what a principal left an hour after that is of no use. */
+const maxUnusedMs = 25 * 3_600_000;
+
+/** Makes something for each principal, when it is first wanted; that of the principal that is used least recently is forgotten first. */
+export function forEachPrincipal<T>(make: () => T, now: () => number): (principalId: string) => T {
+  const made = new Map<string, { value: T; used: number }>();
   return (principalId) => {
-    const known = made.get(principalId) ?? make();
-    made.set(principalId, known);
-    return known;
+    const known = made.get(principalId) ?? { value: make() };
+    setNewest(made, principalId, { ...known, used: now() }, maxPrincipals);
+    for (const [id, { used }] of made) {
+      if (now() - used < maxUnusedMs) break;
+      made.delete(id);
+    }
+    return known.value;
   };
 }

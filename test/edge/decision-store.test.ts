@@ -37,3 +37,24 @@ test("decisions whose inputs are long together are forgotten, the oldest first",
   expect(await memory.get("use 6")).toBeUndefined();
   expect(await memory.get("use 39")).toBeDefined();
 });
+
+test("of more than 1,000 principals the one that decided least recently is forgotten", async () => {
+  const memoryOf = createDecisionStore(() => 0);
+  for (let i = 0; i < 1_000; i++) await memoryOf(`host ${i}`).put("use", decision);
+  await memoryOf("host 0").get("use");
+  await memoryOf("one more").put("use", decision);
+  expect(await memoryOf("host 0").get("use")).toBeDefined();
+  expect(await memoryOf("host 1").get("use")).toBeUndefined();
+});
+
+test("decisions of a principal that was silent for longer than a call lives are forgotten", async () => {
+  let time = 0;
+  const memoryOf = createDecisionStore(() => time);
+  await memoryOf("silent").put("use", decision);
+  time = 25 * 3_600_000 - 1;
+  await memoryOf("other").put("use", decision);
+  time += 1;
+  await memoryOf("other").put("use", decision);
+  expect(await memoryOf("silent").get("use")).toBeUndefined();
+  expect(await memoryOf("other").get("use")).toBeDefined();
+});

@@ -33,7 +33,7 @@ const maxLength = 32 * 1024 * 1024;
 
 /** Creates the collections, one for each principal. They are in memory: a restart forgets them, and an identical call is then a new one. */
 export function createUncollectedCalls(now: () => number = Date.now): (principalId: string) => UncollectedCalls {
-  return forEachPrincipal(() => createCollection(now));
+  return forEachPrincipal(() => createCollection(now), now);
 }
 
 function createCollection(now: () => number): UncollectedCalls {

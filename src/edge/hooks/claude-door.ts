@@ -125,8 +125,9 @@ const maxDecisions = { maxCount: 10_000, maxLength: 32 * 1024 * 1024 };
  */
 export function createDecisionStore(now: () => number = Date.now): (principalId: string) => DecisionMemory {
   type Decided = { decision: UseDecision; at: number };
-  const decisionsOf = forEachPrincipal(() =>
-    createBoundedMap<Decided>(maxDecisions, ({ decision }) => jsonLength(decision)),
+  const decisionsOf = forEachPrincipal(
+    () => createBoundedMap<Decided>(maxDecisions, ({ decision }) => jsonLength(decision)),
+    now,
   );
   // A key may name the whole input of a use.
   const keyOf = (key: string) => hash("sha256", key, "hex");

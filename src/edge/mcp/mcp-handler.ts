@@ -223,7 +223,7 @@ const maxKnown = 1_000;
  * principal and name of a client.
  */
 function createHttpSessions(now: () => number = Date.now): (request: SessionRequest) => Promise<McpSession> {
-  const knownOf = forEachPrincipal(() => new Map<string, { opened: Promise<McpSession>; used: number }>());
+  const knownOf = forEachPrincipal(() => new Map<string, { opened: Promise<McpSession>; used: number }>(), now);
 
   return async ({ api, principalId, client, pinned, mcpSessionId }) => {
     const known = knownOf(principalId);
