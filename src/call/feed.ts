@@ -66,12 +66,13 @@ export async function* followFeed<T>(
   const listener = (session: Session, value: T) => {
     if (!reader.sees(session)) return;
     announced.push({ kind: "event", session, value });
+    if (announced.length > maxAnnounced) announced.shift();
     bell.ring();
   };
   feed.listeners.add(listener);
   try {
     yield { kind: "begin" };
-    if (reader.resumesAs) yield* missedSessions(feed, reader, reader.resumesAs, unread);
+    if (reader.resumesAs) yield* missedSessions(feed, reader, reader.resumesAs, { unread, signal });
     for (let beatAt = performance.now() + beatMs; ; ) {
       signal.throwIfAborted();
       yield* announced.splice(0);
@@ -97,6 +98,9 @@ export async function* followFeed<T>(
     feed.listeners.delete(listener);
   }
 }
+
+/** Announcements that wait for a reader that is slow; it misses the older ones, as one that is away does. */
+const maxAnnounced = 100;
 
 /** State of one reading, beside its position. */
 interface Following {
@@ -139,12 +143,13 @@ async function* missedSessions<T>(
   { store, sessions }: Feed<T>,
   { position: { floor, read }, sees }: FeedReader,
   principal: Principal,
-  unread: Map<string, number>,
+  { unread, signal }: { unread: Map<string, number>; signal: AbortSignal },
 ): AsyncGenerator<FeedItem<T>, void> {
   for (const [id, { seq }] of read) unread.set(id, seq);
   for (let before: string | undefined; ; ) {
     const page = await sessions.list(principal, { limit: listedSessions, ...(before && { before }) });
     for (const session of page) {
+      signal.throwIfAborted();
       if (read.has(session.id) || !sees(session)) continue;
       const lastSeq = Number(session.lastSeq);
       if (lastSeq === 0 && session.created > floor) yield { kind: "created", session };

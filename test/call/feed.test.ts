@@ -1,6 +1,10 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
+import * as z from "zod";
 import { advancePosition, type FeedPosition, parsePosition, positionAt, positionText } from "../../src/call/feed.ts";
+import { openStore } from "../../src/compose/store.ts";
+import { defineTool } from "../../src/tool/define-tool.ts";
+import { serve } from "./server.ts";
 
 const began = 1_000_000;
 const overtakenMs = 30_000;
@@ -88,4 +92,56 @@ test.each([
   "sto_1~9999999999999999",
 ])("%j is no position in the store", (text) => {
   expect(parsePosition(text, "sto_1")).toBeUndefined();
+});
+
+const say = defineTool({
+  name: "say",
+  description: "Says nothing.",
+  input: z.object({}),
+  plan: () => ({ title: "say", asks: [] }),
+  execute: () => ({ output: "" }),
+});
+
+test("a search for what a client missed ends when the client leaves", async () => {
+  const [searching, left] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+  const searched = new Set<string>();
+  let isResumed = false;
+  const { agent, url } = await serve([say], {
+    toml: "[rest]\nenabled = true\n",
+    async open(config, log) {
+      const store = await openStore(config, log);
+      const readLog: typeof store.calls.readLog = async (id, ...from) => {
+        if (isResumed) {
+          searched.add(id);
+          searching.resolve();
+          await left.promise;
+        }
+        return await store.calls.readLog(id, ...from);
+      };
+      return { ...store, calls: { ...store.calls, readLog } };
+    },
+  });
+  const headers = { authorization: "Bearer approver" };
+  const leaving = new AbortController();
+  const { body } = await fetch(`${url}/event`, { headers, signal: leaving.signal });
+  let text = "";
+  for await (const chunk of body ?? []) {
+    text += Buffer.from(chunk).toString();
+    if (text.includes("id: ")) break;
+  }
+  const lastEventId = /^id: (.*)$/m.exec(text)?.[1] ?? "";
+  for (let count = 0; count < 5; count += 1) await agent.tools.callTool({ tool: "say", callId: "c1", input: {} });
+  isResumed = true;
+  const resuming = fetch(`${url}/event`, {
+    headers: { ...headers, "last-event-id": lastEventId },
+    signal: leaving.signal,
+  }).catch(() => undefined);
+  await searching.promise;
+  leaving.abort();
+  await resuming;
+  // The service has noticed the closed connection when it has answered on others.
+  for (let round = 0; round < 3; round += 1) await fetch(`${url}/session`, { headers });
+  left.resolve();
+  for (let round = 0; round < 20; round += 1) await fetch(`${url}/session`, { headers });
+  expect(searched.size).toBe(1);
 });

@@ -63,7 +63,7 @@ export async function serve(
     const close = () => (closing ??= server.close());
     onTestFinished(close);
     const { register, addHooks, url } = server;
-    return { register, addHooks, close, agent: clients(url, "caller"), person: clients(url, "approver") };
+    return { url, register, addHooks, close, agent: clients(url, "caller"), person: clients(url, "approver") };
   };
   onTestFinished(() => rm(folder, { recursive: true, force: true }));
   return { workspace, logged, restart: start, ...(await start()) };

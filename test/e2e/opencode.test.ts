@@ -332,3 +332,31 @@ test("a closed door names the setting that opens it", async () => {
     ]);
   }
 });
+
+const newSession = async (fields: object) => (await post("/session", fields, "both")).body.id as string;
+
+test("a session that is deleted again and again is announced as deleted once", async () => {
+  const pieces: string[] = [];
+  const reading = readEvents("/event", "created last", { pieces });
+  await vi.waitFor(() => expect(pieces.join("")).toContain("server.connected"));
+  const id = await newSession({});
+  for (let count = 0; count < 3; count += 1) await send(`/session/${id}`, { method: "DELETE", who: "both" });
+  await newSession({ title: "created last" });
+  expect((await reading).match(/"session.deleted"/g)).toHaveLength(1);
+});
+
+test("a client that stops reading misses the older ones of many announcements", async () => {
+  const connection = connectHttp2(service.url);
+  onTestFinished(() => connection.destroy());
+  const stream = connection.request({ ":path": "/event", authorization: "Bearer approver-token-for-tests" });
+  await once(stream, "response");
+  const metadata = { text: "x".repeat(50_000) };
+  const ids: string[] = [];
+  for (let count = 0; count < 150; count += 1) ids.push(await newSession({ metadata }));
+  let text = "";
+  for await (const chunk of stream.setEncoding("utf8")) {
+    text += chunk;
+    if (text.slice(-100_000).includes(ids.at(-1) ?? "")) break;
+  }
+  expect(ids.filter((id) => text.includes(id)).length).toBeLessThan(120);
+});

@@ -164,13 +164,14 @@ async function changeSession(call: RestCall) {
   const session = await sessionOf(call);
   if (time?.archived === undefined) return json(call, session);
   const closed = need(await call.api.sessions.closeSession({ sessionId: session.id }, { signal: call.signal }));
-  announce(call, "updated", closed);
+  if (session.closed === 0) announce(call, "updated", closed);
   return json(call, closed);
 }
 
 async function deleteSession(call: RestCall) {
-  const closed = need(await call.api.sessions.closeSession({ sessionId: call.part("id") }, { signal: call.signal }));
-  announce(call, "deleted", closed);
+  const session = await sessionOf(call);
+  const closed = need(await call.api.sessions.closeSession({ sessionId: session.id }, { signal: call.signal }));
+  if (session.closed === 0) announce(call, "deleted", closed);
   return true;
 }
 
