@@ -16,7 +16,14 @@ describe("the Host header", () => {
     });
   }
 
-  for (const host of ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "user@localhost", "[::2]"]) {
+  for (const host of [
+    "evil.example",
+    "localhost.evil.example",
+    "127.0.0.1.evil.example",
+    "user@localhost",
+    "[::2]",
+    "localhost:65536",
+  ]) {
     test(`"${host}" is answered by the probes of health alone`, async () => {
       const server = await startServer();
       for (const path of ["/healthz", "/readyz"]) expect((await get(`${server.url}${path}`, host)).status).toBe(200);

@@ -20,7 +20,10 @@ export function createHttpGuard(
     // HTTP/2 has the host in another place; what follows reads it from the header of HTTP/1.1.
     request.headers.host ??= authorityOf(request);
     const known = (host: string) => knownHosts.has(host) || host === reachedAddress(request);
-    const unknown = hostsOf(request).find((host) => !known(lower(withoutPort(host))));
+    // A port above 65535 makes no URL, which is what follows makes of the host.
+    const unknown = hostsOf(request).find(
+      (host) => !known(lower(withoutPort(host))) || !URL.canParse(`http://${host}`),
+    );
     if (unknown !== undefined && !isProbe(request)) return refuse(hostRefused(unknown), request, response);
     const isAllowed = allowOrigin(request, response, knownOrigins);
     if (request.method === "OPTIONS") return preflight(response, isAllowed);
