@@ -1,7 +1,7 @@
 import { readFile } from "node:fs/promises";
 import { create } from "@bufbuild/protobuf";
 import { ViolationsSchema } from "@bufbuild/protovalidate/gen/buf/validate/validate_pb.js";
-import { Code, ConnectError, createClient } from "@connectrpc/connect";
+import { type Client, Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { expect, test } from "vitest";
 import { ErrorInfoSchema, RetryInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
@@ -11,6 +11,7 @@ import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { RequestError } from "../../src/core/request-error.ts";
 import { createFailures } from "../../src/edge/api/failures.ts";
 import { connectFailure } from "../../src/edge/rpc/errors.ts";
+import { createGrpcJsTransport } from "../e2e/grpc-js.ts";
 import { startServer } from "./server.ts";
 
 test("each reason has the code that the contract's comment names", async () => {
@@ -56,6 +57,31 @@ test("a message that breaks a rule of the contract is INVALID_MESSAGE with the f
     { reason: "INVALID_MESSAGE", metadata: { field: "call_id" } },
   ]);
   expect(error.findDetails(ViolationsSchema)).toHaveLength(1);
+});
+
+test.each<[string, (tools: Client<typeof ToolService>) => Promise<unknown>]>([
+  [
+    "a long key",
+    (tools) => tools.callTool({ sessionId: "ses_1", tool: "bash", input: { ["k".repeat(70_000)]: Infinity } }),
+  ],
+  ["many broken rules", (tools) => tools.planTool({ sessionId: "ses_1", tool: "bash", rules: Array(1_000).fill({}) })],
+])("a refusal of %s fits into the trailers of gRPC, and its connection goes on", async (_, send) => {
+  const [called, answer] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+  const server = await startServer({
+    async callTool() {
+      called.resolve();
+      await answer.promise;
+      return {};
+    },
+  });
+  const tools = createClient(ToolService, createGrpcJsTransport(server.url, "caller-token"));
+  const waiting = tools.callTool({ sessionId: "ses_1", tool: "bash" });
+  await called.promise;
+  const error = ConnectError.from(await send(tools).catch((cause) => cause));
+  expect(error.code).toBe(Code.InvalidArgument);
+  expect(error.findDetails(ErrorInfoSchema)).toMatchObject([{ reason: "INVALID_MESSAGE" }]);
+  answer.resolve();
+  await waiting;
 });
 
 test("a request of a stream that breaks a rule is INVALID_MESSAGE with the field", async () => {

@@ -49,13 +49,23 @@ export class RequestFailure extends Error {
       cause?: unknown;
     } = {},
   ) {
-    // Text quoted from a request may hold lone surrogates, which cannot be sent.
-    super(message.toWellFormed(), { cause: options.cause });
+    super(sendable(message), { cause: options.cause });
     this.status = status;
     this.reason = options.reason ?? ErrorReason.UNSPECIFIED;
-    this.metadata = options.metadata ?? {};
+    const { metadata = {} } = options;
+    this.metadata = Object.fromEntries(Object.entries(metadata).map(([name, value]) => [name, sendable(value)]));
     this.details = options.details ?? [];
   }
+}
+
+const maxTextLength = 1_024;
+
+/**
+ * Makes text that may quote a request fit to be sent: lone surrogates cannot be, and gRPC has 64 KiB for all trailers, beyond which
+ * the connection ends for every request on it.
+ */
+function sendable(text: string): string {
+  return (text.length > maxTextLength ? `${text.slice(0, maxTextLength)}…` : text).toWellFormed();
 }
 
 /** Returns the refusal of a request with a field that does not fit. */

@@ -98,6 +98,9 @@ function unimplemented(name: string): () => never {
   };
 }
 
+/** Violations that a refusal names; gRPC has 64 KiB for all trailers. */
+const maxViolations = 16;
+
 /** Refuses a request that breaks a validation rule of the contract. */
 export type CheckMessage = (schema: DescMessage, message: Message) => void;
 
@@ -113,7 +116,7 @@ export function createMessageCheck(): CheckMessage {
     }
     const { error, violations = [] } = validator.validate(schema, message);
     if (error === undefined) return;
-    const [value, desc] = violationsToProto(violations);
+    const [value, desc] = violationsToProto(violations.slice(0, maxViolations));
     const [first] = value.violations;
     const field = (first?.field?.elements ?? []).map(({ fieldName }) => fieldName).join(".");
     throw new RequestFailure("invalid_argument", error.message, {
