@@ -349,8 +349,9 @@ function capResets(hasToken: (request: Request) => boolean, next: Handler): Hand
   const bySession = new WeakMap<Http2Session, Resets>();
   const limitOf = (resets: Resets) => (resets.hasToken ? resetLimits.withToken : resetLimits.withoutToken);
 
-  function count(session: Http2Session, resets: Resets, { rstCode }: ServerHttp2Stream): void {
-    if (rstCode === constants.NGHTTP2_NO_ERROR || session.destroyed) return;
+  function count(session: Http2Session, resets: Resets, { rstCode, aborted }: ServerHttp2Stream): void {
+    // A client may reset without an error, too, which shows in a response that is not whole.
+    if ((rstCode === constants.NGHTTP2_NO_ERROR && !aborted) || session.destroyed) return;
     const { burst, perSecond } = limitOf(resets);
     const now = performance.now();
     const regained = ((now - resets.at) / 1_000) * perSecond;

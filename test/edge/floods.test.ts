@@ -20,14 +20,17 @@ const rpc = "/opencode.tool.v1.ToolService/CallTool";
 const authorization = "Bearer caller-token";
 const posting = { ":method": "POST", ":path": rpc, "content-type": "application/grpc", te: "trailers", authorization };
 
-test("streams that are opened and reset without a token close their connection", async () => {
+test.each([
+  ["an error", constants.NGHTTP2_CANCEL],
+  ["no error", constants.NGHTTP2_NO_ERROR],
+])("streams that are opened and reset for %s without a token close their connection", async (_, code) => {
   const limited = await startServer();
   const unlimited = await startBare({ streamResetBurst: 1_000_000, streamResetRate: 1_000_000 });
   const session = open(limited.url);
   const left = once(session, "goaway");
-  expect(await resetStreams(session, 1_000)).toBeLessThan(1_000);
+  expect(await resetStreams(session, 1_000, {}, code)).toBeLessThan(1_000);
   expect((await left)[0]).toBe(constants.NGHTTP2_NO_ERROR);
-  expect(await resetStreams(open(unlimited.url), 1_000)).toBe(1_000);
+  expect(await resetStreams(open(unlimited.url), 1_000, {}, code)).toBe(1_000);
 });
 
 test("a caller may reset as many streams as it has open, and one that resets more keeps its call and connects again", async () => {
@@ -47,12 +50,17 @@ test("a caller may reset as many streams as it has open, and one that resets mor
 });
 
 /** Opens and resets streams until the server closes the connection; returns their number. */
-async function resetStreams(session: ClientHttp2Session, maxCount: number, headers: object = {}): Promise<number> {
+async function resetStreams(
+  session: ClientHttp2Session,
+  maxCount: number,
+  headers: object = {},
+  code: number = constants.NGHTTP2_CANCEL,
+): Promise<number> {
   let count = 0;
   while (count < maxCount && !session.closed && !session.destroyed) {
     const stream = session.request({ ":path": "/healthz", ...headers });
     stream.on("error", () => undefined);
-    stream.close(constants.NGHTTP2_CANCEL);
+    stream.close(code);
     count += 1;
     // Faster than each limit, on any machine.
     if (count % 100 === 0) await new Promise((resolve) => setImmediate(resolve));
