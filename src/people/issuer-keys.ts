@@ -19,7 +19,10 @@ export function createIssuerKeys(now: () => number) {
 
   /** Loads the library with the first token. An import costs 13 µs also of a module that is loaded, and a token has four. */
   function load() {
-    loading ??= import("jose");
+    loading ??= import("jose").catch((error: unknown) => {
+      loading = undefined;
+      throw error;
+    });
     return loading;
   }
 

@@ -33,7 +33,12 @@ export interface McpDoorOptions extends LocalApiOptions, McpHandlerOptions, Door
 export function mcpDoor(options: McpDoorOptions): Mount[] {
   let handler: Promise<McpHandler> | undefined;
   const load = () => {
-    handler ??= import("./mcp-handler.ts").then(({ createMcpHttpHandler }) => createMcpHttpHandler(options));
+    handler ??= import("./mcp-handler.ts")
+      .then(({ createMcpHttpHandler }) => createMcpHttpHandler(options))
+      .catch((error: unknown) => {
+        handler = undefined;
+        throw error;
+      });
     return handler;
   };
   const door = { ...options, peerOf: createConnectionPeer() };
