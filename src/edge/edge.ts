@@ -1,11 +1,8 @@
 import { randomUUID } from "node:crypto";
 import { constants, type Http2Session, type ServerHttp2Stream } from "node:http2";
-import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
+import type { DescService } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import { OperatorService } from "../../gen/opencode/tool/v1/operator_service_pb.ts";
-import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { WorkerService } from "../../gen/opencode/tool/v1/worker_service_pb.ts";
 import type { EncodedMessages, StoreMembership } from "../call/ports.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
@@ -20,7 +17,7 @@ import { createEdgeLimits } from "./api/edge-context.ts";
 import { createFailures, type Failures } from "./api/failures.ts";
 import { overloaded } from "./api/request-failure.ts";
 import { nameOfRpc } from "./api/rpc.ts";
-import type { Services } from "./api/services.ts";
+import { contract, type Services } from "./api/services.ts";
 import { hookDoor } from "./hooks/claude-door.ts";
 import { type ConnectionCaps, createConnectionCaps, withinDescriptors } from "./http/connection-caps.ts";
 import { consoleDoor } from "./http/console-files.ts";
@@ -290,7 +287,7 @@ function metric(name: string, type: "gauge" | "counter", help: string, value: nu
 const { callTool, beginCall } = ToolService.method;
 
 const names = new Set(
-  [AgentService, OperatorService, PermissionService, ToolService, WorkerService]
+  Object.values<DescService>(contract)
     .flatMap(({ methods }) => methods)
     .filter((method) => method.methodKind !== "unary")
     .concat(callTool, beginCall)

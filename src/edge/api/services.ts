@@ -1,4 +1,4 @@
-import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { create, type DescService, type MessageInitShape } from "@bufbuild/protobuf";
 import { AgentService, type Connector } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { ChannelService } from "../../../gen/opencode/tool/v1/channel_service_pb.ts";
 import { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
@@ -42,19 +42,22 @@ import { createStreamTools, createWatchMany, streamMessageBytes } from "./stream
 import type { ToolServiceDomain } from "./tool-domain.ts";
 import { toolService } from "./tool-service.ts";
 
+/** The services of the contract. */
+export const contract = {
+  tools: ToolService,
+  permissions: PermissionService,
+  sessions: SessionService,
+  credentials: CredentialService,
+  people: PersonService,
+  channels: ChannelService,
+  agents: AgentService,
+  sources: SourceService,
+  operator: OperatorService,
+  workers: WorkerService,
+};
+
 /** The services of the contract, as functions. Every door calls these. */
-export interface Services {
-  tools: ServiceFunctions<typeof ToolService>;
-  permissions: ServiceFunctions<typeof PermissionService>;
-  sessions: ServiceFunctions<typeof SessionService>;
-  credentials: ServiceFunctions<typeof CredentialService>;
-  people: ServiceFunctions<typeof PersonService>;
-  channels: ServiceFunctions<typeof ChannelService>;
-  agents: ServiceFunctions<typeof AgentService>;
-  sources: ServiceFunctions<typeof SourceService>;
-  operator: ServiceFunctions<typeof OperatorService>;
-  workers: ServiceFunctions<typeof WorkerService>;
-}
+export type Services = { [Name in keyof typeof contract]: ServiceFunctions<(typeof contract)[Name]> };
 
 /** Creates the services over the domain. */
 export function createServices(
@@ -91,19 +94,11 @@ export function createServices(
 
 /** Lists the rpcs of all services, for doors that serve them alike. */
 export function rpcsOfServices(services: Services): Rpc[] {
-  const { tools, permissions, sessions, credentials, people, channels, agents, sources, operator, workers } = services;
-  return [
-    ...rpcsOf(ToolService, tools, { messageBytes: { streamTools: streamMessageBytes } }),
-    ...rpcsOf(PermissionService, permissions),
-    ...rpcsOf(SessionService, sessions),
-    ...rpcsOf(CredentialService, credentials),
-    ...rpcsOf(PersonService, people),
-    ...rpcsOf(ChannelService, channels),
-    ...rpcsOf(AgentService, agents),
-    ...rpcsOf(SourceService, sources),
-    ...rpcsOf(OperatorService, operator),
-    ...rpcsOf(WorkerService, workers, { messageBytes: { work: maxWorkerMessageBytes } }),
-  ];
+  const functions: Readonly<Record<string, unknown>> = services;
+  const messageBytes = { streamTools: streamMessageBytes, work: maxWorkerMessageBytes };
+  return Object.entries(contract).flatMap(([name, service]) =>
+    rpcsOf<DescService>(service, functions[name] as ServiceFunctions<DescService>, { messageBytes }),
+  );
 }
 
 /** A result of a worker has at most 1 MiB; its message is a little larger. */
