@@ -268,7 +268,10 @@ async function createSession(
   checkMetadata(request.metadata);
   checkRules("rules", request.rules);
   const parent = request.parentSessionId === "" ? undefined : await look(principal, request.parentSessionId, "call");
-  if (parent) checkLists([...parent.ancestors, parent.session, request]);
+  if (parent) {
+    checkDepth(parent.ancestors.length + 1);
+    checkLists([...parent.ancestors, parent.session, request]);
+  }
   const now = store.now();
   const id = request.sessionId || newId("ses", now);
   const holding = request.directory === "" ? undefined : await rootOf(principal, request.directory);
@@ -297,6 +300,18 @@ async function createSession(
   }
   return session;
 }
+
+/** Refuses a session below so many others that a step, which writes its events to the logs of all of them, would take long. */
+function checkDepth(count: number): void {
+  if (count <= maxAncestors) return;
+  throw new RequestError(
+    ErrorReason.INVALID_MESSAGE,
+    `the session would be below ${count} others, over the limit of ${maxAncestors}; create it higher up`,
+    { field: "parent_session_id" },
+  );
+}
+
+const maxAncestors = 64;
 
 /** Refuses a session below so many others with rules that judging its calls would take long. */
 function checkLists(chain: readonly { rules: readonly unknown[] }[]): void {

@@ -206,3 +206,13 @@ test("rules of a request have a size, and a chain of sessions a number of lists"
   });
   await agent.newSession({ parentSessionId });
 });
+
+test("a session is below at most 64 others", async () => {
+  const agent = connect(service, "caller");
+  let parentSessionId = await agent.newSession();
+  for (let i = 0; i < 64; i++) parentSessionId = await agent.newSession({ parentSessionId });
+  expect(await refusal(agent.sessions.createSession({ parentSessionId }))).toMatchObject({
+    reason: "INVALID_MESSAGE",
+    message: "the session would be below 65 others, over the limit of 64; create it higher up",
+  });
+});

@@ -161,7 +161,7 @@ export type CreateSessionRequest = Message<"opencode.tool.v1.CreateSessionReques
   rules: PermissionRule[];
 
   /**
-   * parent_session_id creates a child session; the parent must have the same owner.
+   * parent_session_id creates a child session; the parent must have the same owner. A session is below at most 64 others.
    *
    * @generated from field: string parent_session_id = 5;
    */

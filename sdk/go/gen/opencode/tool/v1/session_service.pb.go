@@ -193,7 +193,7 @@ type CreateSessionRequest struct {
 	// rules narrow what calls may do; see Session.rules. Their permissions and patterns have at most 256 KiB together. At most
 	// 32 sessions of a chain have rules.
 	Rules []*PermissionRule `protobuf:"bytes,4,rep,name=rules,proto3" json:"rules,omitempty"`
-	// parent_session_id creates a child session; the parent must have the same owner.
+	// parent_session_id creates a child session; the parent must have the same owner. A session is below at most 64 others.
 	ParentSessionId string `protobuf:"bytes,5,opt,name=parent_session_id,json=parentSessionId,proto3" json:"parent_session_id,omitempty"`
 	// title is a text for people.
 	Title string `protobuf:"bytes,6,opt,name=title,proto3" json:"title,omitempty"`
