@@ -254,7 +254,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   reach: 2_140,
   sandbox: 5_780,
   sources: 1_190,
-  store: 11_380,
+  store: 11_430,
   telemetry: 1_080,
   tool: 2_670,
   tools: 11_430,

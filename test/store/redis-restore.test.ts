@@ -6,7 +6,7 @@ import { expect, onTestFinished, test, vi } from "vitest";
 import { GrantScope } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { createKeys } from "../../src/store/redis/keys.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
-import { addSession, callRef, grant, openCall, recordOf, saveGrant } from "./fixture.ts";
+import { addSession, callRef, grant, openAskedCall, openCall, recordOf, saveGrant } from "./fixture.ts";
 import { startRedis } from "./redis-server.ts";
 import { quiet } from "./redis-store.ts";
 
@@ -67,6 +67,28 @@ test("a Redis that was set back while a replica ran, or later, is another store:
   const next = await open();
   expect([first, second]).not.toContain(next.calls.storeId);
   expect((await next.permissions.grantsFor(tree)).grants).toEqual([]);
+});
+
+test("a Redis that has lost its last writes lists a tree again with its next request, and continues no output behind a gap", async () => {
+  const { server, redis, open } = await openOwn();
+  const store = await open();
+  const { storeId } = store.calls;
+  const append = (text: string) => store.outputs.append("ses_root", "out_1", Buffer.from(text));
+  await addSession(store);
+  await append("one ");
+  const { counter } = createKeys("toolgate");
+  await vi.waitUntil(async () => (await redis.hget(counter, "count")) === "1", { timeout: 30_000 });
+  await redis.save();
+  await openAskedCall(store, callRef("lost"), ["per_lost"]);
+  await append("two ");
+
+  await server.restart();
+  await vi.waitUntil(() => store.calls.ready(), { timeout: 30_000 });
+  expect(store.calls.storeId).toBe(storeId);
+  await openAskedCall(store, callRef("next"), ["per_next"]);
+  expect((await store.permissions.openRequests({ limit: 10 })).map(({ id }) => id)).toEqual(["per_next"]);
+  await expect(append("three")).rejects.toThrow("output out_1 is cut off");
+  expect(await store.outputs.read("ses_root", "out_1", 0, 100)).toMatchObject({ total: 4 });
 });
 
 test("the loss of raises of the last seconds is no restore, nor is an emptied Redis or another store", async () => {

@@ -32,6 +32,11 @@ export function createLive({ link, keys, replica }: { link: Link; keys: Keys; re
   // The live trees of which all calls were read once, not only those that are due: that finds what an earlier version left.
   const searched = new Set<string>();
   link.onLost(() => listed.clear());
+  // Those of them that a Redis may lack which has lost its last writes: the next step of each tree lists it again.
+  let uncertain = new Set<string>();
+  link.onBreak(() => {
+    uncertain = new Set(listed.keys());
+  });
   link.onBreak(schedule.forget);
 
   const remember = (root: string, generation: number) => setNewest(listed, root, generation, maxTrees);
@@ -39,6 +44,7 @@ export function createLive({ link, keys, replica }: { link: Link; keys: Keys; re
   async function listUnder(root: string, generation: number): Promise<number> {
     await link.write("zadd", keys.live(shardOf(root)), "LT", link.now(), `${root}:${generation}`);
     remember(root, generation);
+    uncertain.delete(root);
     announce(root);
     return generation;
   }
@@ -93,7 +99,10 @@ export function createLive({ link, keys, replica }: { link: Link; keys: Keys; re
 
   return {
     /** Lists the tree under its last known generation. */
-    enter: async (root: string) => listed.get(root) ?? (await listUnder(root, 0)),
+    async enter(root: string): Promise<number> {
+      const known = listed.get(root);
+      return known === undefined || uncertain.has(root) ? await listUnder(root, known ?? 0) : known;
+    },
     /** Lists the tree under another generation. */
     reenter: listUnder,
     /** Takes a tree as due, upon the message of another replica. */

@@ -30,12 +30,13 @@ export function createRedisOutputs({ link, keys }: { link: Link; keys: Keys }): 
       const { pieces, first } = split(piece, length);
       const tree = keys.tree(root);
       const chunks = pieces.map((_, index) => [`chunk ${index + 1}`, tree.chunk(id, first + index)]);
-      await link.run(
+      const end = await link.run(
         "append_output",
         { lengths: tree.lengths, outputs: tree.outputs, ...Object.fromEntries(chunks) },
-        { id, offset: length % chunkBytes, length: length + piece.byteLength, count: pieces.length },
+        { id, start: length, offset: length % chunkBytes, length: length + piece.byteLength, count: pieces.length },
         Object.fromEntries(pieces.map((each, index) => [`piece ${index + 1}`, each])),
       );
+      if (number(end) < 0) throw outputCut(id);
       at += piece.byteLength;
       length += piece.byteLength;
     }
@@ -85,6 +86,12 @@ export function createRedisOutputs({ link, keys }: { link: Link; keys: Keys }): 
     },
   };
 }
+
+/** Refuses bytes behind others that are gone: there would be a gap, or events would name the wrong bytes. */
+const outputCut = (id: string) =>
+  new Error(
+    `output ${id} is cut off: Redis has lost its last writes; check the effects of the call, then run it again`,
+  );
 
 const maxOutputs = 1_000;
 const chunkBytes = 64 * 1024;
