@@ -54,6 +54,8 @@ interface Begin {
   readonly signal: AbortSignal;
 }
 
+/** Open delegated calls of a session: each request reads all of them. */
+const maxDelegatedCalls = 1_000;
 const defaultWaitMs = 30_000;
 /** Interval after which a wait reads the call even without news. */
 const quietMs = 60_000;
@@ -217,6 +219,7 @@ async function openDelegated(
   const { record, created } = await whileClaiming(engine, call.ref, () =>
     store.openCall({
       ...openStep(engine, call, ready),
+      ...{ maxOpenCalls: maxDelegatedCalls, unrecordedCalls: 0 },
       delegated: ready && { assignment: beginner.assignment.hash, reportMs: limits.reportMs },
     }),
   );

@@ -303,7 +303,7 @@ export interface OpenCallStep {
   spec: CallSpec;
   owner: string;
   leaseMs: number;
-  /** Open calls that the session may have, including this one. Delegated calls (`spec.delegated`) neither count nor are limited. */
+  /** Open calls that the session may have, including this one: delegated ones (`spec.delegated`), or others. */
   maxOpenCalls: number;
   /** Calls of the session that run and that are not recorded yet; they count as open. Default: 0. */
   unrecordedCalls?: number;

@@ -30,11 +30,11 @@ export function refuseBackup(): never {
 }
 
 /** Refuses another open call. */
-export function tooManyCalls(sessionId: string, limit: number): RequestError {
+export function tooManyCalls(sessionId: string, limit: number, isDelegated: boolean): RequestError {
   return new RequestError(
     ErrorReason.QUOTA_EXCEEDED,
-    `session ${sessionId} has ${limit} open calls, which is the limit: wait until one ends`,
-    { limit: "running_calls" },
+    `session ${sessionId} has ${limit} open ${isDelegated ? "delegated " : ""}calls, which is the limit: wait until one ends`,
+    { limit: isDelegated ? "delegated_calls" : "running_calls" },
   );
 }
 

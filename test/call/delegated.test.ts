@@ -1,5 +1,6 @@
 import { create, type JsonObject } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { BeginCallRequestSchema, FinishCallRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { BeginOutcome } from "../../src/call/begin.ts";
@@ -14,14 +15,14 @@ async function startHosted(hooks: Hooks = {}, options: Partial<TestReplicaOption
   const never = new AbortController().signal;
   return {
     ...replica,
-    begin: (foreignTool: string, input: JsonObject, signal = never): Promise<BeginOutcome> =>
+    begin: (foreignTool: string, input: JsonObject, signal = never, foreignCallId = "c1"): Promise<BeginOutcome> =>
       replica.calls.begin(
         agent,
         create(BeginCallRequestSchema, {
           kind: "claude",
           foreignSession: "s1",
           foreignTool,
-          foreignCallId: "c1",
+          foreignCallId,
           input,
           cwd: replica.directory,
           waitMs: 0,
@@ -84,6 +85,24 @@ test("a request that claims a call which asks meanwhile gives it back and goes o
   expect(again.part.permissionIds).toEqual(first.part.permissionIds);
   const { sessionId, callId } = again.ref;
   expect(await hosted.store.calls.getCall(sessionId, callId)).toMatchObject({ owner: "", epoch: 2 });
+});
+
+test("a session has at most 1,000 open delegated calls", async () => {
+  const hosted = await startHosted({
+    "permission.ask": (_, output) => {
+      output.status = "allow";
+    },
+  });
+  const begin = (id: number) => hosted.begin("Read", { file_path: "a.txt" }, undefined, `c${id}`);
+  const begun: BeginOutcome[] = [];
+  for (let id = 0; id < 1_000; id++) begun.push(await begin(id));
+  await expect(begin(1_000)).rejects.toMatchObject({
+    reason: ErrorReason.QUOTA_EXCEEDED,
+    metadata: { limit: "delegated_calls" },
+  });
+  const [first] = begun;
+  if (first) await hosted.report(assignmentOf(first), "done");
+  assignmentOf(await begin(1_000));
 });
 
 test("a hook that throws stops the call before it begins", async () => {

@@ -378,7 +378,7 @@ async function runOpenCall(context: RedisCallContext, opened: OpenCallStep): Pro
       case "no parent":
         throw parentEnded(sessionId, spec.parent ?? "");
       case "full":
-        throw tooManyCalls(sessionId, maxOpenCalls);
+        throw tooManyCalls(sessionId, maxOpenCalls, spec.delegated !== undefined);
       default: {
         const record = await records.find(ref);
         if (record !== undefined) return { record, created: false };

@@ -97,11 +97,11 @@ export function createOpenCallTable(db: DatabaseSync, now: number) {
     },
 
     inSession: (sessionId: string): OpenCallRow[] => [...(sessions.get(sessionId)?.values() ?? [])],
-    /** Reports whether a session has at least `max` open calls; delegated ones do not count. */
-    hasAtLeast(sessionId: string, max: number): boolean {
+    /** Reports whether a session has at least `max` open calls that are delegated, or as many others. */
+    hasAtLeast(sessionId: string, max: number, isDelegated: boolean): boolean {
       const calls = sessions.get(sessionId);
       if ((calls?.size ?? 0) < max) return false;
-      return [...(calls?.values() ?? [])].filter(({ collectMs }) => collectMs === 0).length >= max;
+      return [...(calls?.values() ?? [])].filter(({ collectMs }) => collectMs > 0 === isDelegated).length >= max;
     },
 
     set(step: Step, call: OpenCallRow): void {

@@ -196,8 +196,9 @@ export function applyOpenCall(tables: SqliteTables, step: Step, opened: OpenCall
   const { parent = "" } = spec;
   if (parent !== "" && !openCalls.get({ sessionId, callId: parent })) throw parentEnded(sessionId, parent);
   tables.checkSpace();
-  if (!spec.delegated && openCalls.hasAtLeast(sessionId, maxOpenCalls - unrecordedCalls))
-    throw tooManyCalls(sessionId, maxOpenCalls);
+  const isDelegated = spec.delegated !== undefined;
+  if (openCalls.hasAtLeast(sessionId, maxOpenCalls - unrecordedCalls, isDelegated))
+    throw tooManyCalls(sessionId, maxOpenCalls, isDelegated);
 
   const ref: CallRef = { root: head.root, sessionId, callId };
   const pending = writePart(step, log, sessionId, opened.part);

@@ -149,10 +149,11 @@ export function delegatedContract(open: OpenStore): void {
     expect(await again.calls.claimCall(second, other, leaseMs)).toBeUndefined();
   });
 
-  test("counts no delegated call among the open calls of its session", async () => {
+  test("limits the open delegated calls of a session and its other calls, each without the others", async () => {
     const store = await open();
     await addSession(store);
-    for (const id of ["d1", "d2", "d3"]) await openDelegated(store, callRef(id), 1);
+    for (const id of ["d1", "d2", "d3"]) await openDelegated(store, callRef(id), 3);
+    expect(await refusal(openDelegated(store, callRef("d4"), 3))).toMatchObject({ limit: "delegated_calls" });
     await openCall(store, callRef("c1"), { maxOpenCalls: 2 });
     await openCall(store, callRef("c2"), { maxOpenCalls: 2 });
     expect(await refusal(openCall(store, callRef("c3"), { maxOpenCalls: 2 }))).toMatchObject({
@@ -164,6 +165,7 @@ export function delegatedContract(open: OpenStore): void {
     });
     await store.calls.finishCall({ ref: callRef("c1"), guard: { version: 1 }, part: failed(callRef("c1")) });
     expect(await openCall(store, callRef("c3"), { maxOpenCalls: 2 })).toMatchObject({ version: 1 });
+    expect(await openDelegated(store, callRef("d4"), 3)).toMatchObject({ version: 1 });
   });
 
   test("shows the requested cancellation of a running delegated call in its part", async () => {

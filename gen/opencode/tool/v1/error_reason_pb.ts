@@ -218,9 +218,10 @@ export const ErrorReason = {
   OWN_CALL: 22,
 
   /**
-   * ERROR_REASON_QUOTA_EXCEEDED (resource_exhausted): a limit of GetServerInfo.limits is reached, or the principal used
-   * more than 2 s of command line analysis within 10 s (`limit` is `analysis_ms`), or 10 s of simulation within a minute
-   * (`simulation_ms`), or 30 s of SuggestRules and GetAttention (`review_ms`). The details contain google.rpc.RetryInfo. Metadata: `limit`.
+   * ERROR_REASON_QUOTA_EXCEEDED (resource_exhausted): a limit of GetServerInfo.limits is reached, or that of open
+   * delegated calls (`limit` is `delegated_calls`), or the principal used more than 2 s of command line analysis within
+   * 10 s (`analysis_ms`), or 10 s of simulation within a minute (`simulation_ms`), or 30 s of SuggestRules and
+   * GetAttention (`review_ms`). The details contain google.rpc.RetryInfo. Metadata: `limit`.
    *
    * @generated from enum value: ERROR_REASON_QUOTA_EXCEEDED = 23;
    */

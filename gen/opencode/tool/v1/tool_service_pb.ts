@@ -3117,7 +3117,8 @@ export const ToolService: GenService<{
    * BeginCall collects it: that step judges the call again, records the start and returns the assignment, once. An
    * approval that no request collects within `limits.collect_ms` ends the call EXPIRED. A request that returned `waiting` leaves
    * its permission requests open; if they are approved later, the next identical call (same principal, foreign session,
-   * subagent, tool, input and directory, whatever its `foreign_call_id`) within that time collects the approval.
+   * subagent, tool, input and directory, whatever its `foreign_call_id`) within that time collects the approval. A session
+   * has at most 1,000 open delegated calls.
    *
    * Toolgate cannot promise that a delegated call runs at most once, or that it ran: only the sender knows.
    *

@@ -19,8 +19,9 @@ if K.parent then
   -- A failover may have lost calls that it made before.
   if not parent.version or parent.ended or may_have_run(parent) then return answer({ 'no parent' }) end
 end
-local open = redis.call('ZCARD', K.open)
-if not step.collectMs and open - (head.delegated or 0) >= step.maxOpenCalls then return answer({ 'full' }) end
+local delegated = tonumber(head.delegated or 0)
+local like = step.collectMs and delegated or redis.call('ZCARD', K.open) - delegated
+if like >= step.maxOpenCalls then return answer({ 'full' }) end
 local generation = tree_head().generation
 if tonumber(generation) ~= step.generation then return answer({ 'generation', generation }) end
 

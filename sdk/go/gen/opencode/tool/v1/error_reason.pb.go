@@ -109,9 +109,10 @@ const (
 	// from the same machine as the user of the operating system that made the call, or as one whom the service cannot see.
 	// Metadata: `permission_id`.
 	ErrorReason_ERROR_REASON_OWN_CALL ErrorReason = 22
-	// ERROR_REASON_QUOTA_EXCEEDED (resource_exhausted): a limit of GetServerInfo.limits is reached, or the principal used
-	// more than 2 s of command line analysis within 10 s (`limit` is `analysis_ms`), or 10 s of simulation within a minute
-	// (`simulation_ms`), or 30 s of SuggestRules and GetAttention (`review_ms`). The details contain google.rpc.RetryInfo. Metadata: `limit`.
+	// ERROR_REASON_QUOTA_EXCEEDED (resource_exhausted): a limit of GetServerInfo.limits is reached, or that of open
+	// delegated calls (`limit` is `delegated_calls`), or the principal used more than 2 s of command line analysis within
+	// 10 s (`analysis_ms`), or 10 s of simulation within a minute (`simulation_ms`), or 30 s of SuggestRules and
+	// GetAttention (`review_ms`). The details contain google.rpc.RetryInfo. Metadata: `limit`.
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 23
 	// ERROR_REASON_HISTORY_TRIMMED (out_of_range): events after `after_seq` were removed. Watch again with `snapshot` or
 	// from `first_seq`. Metadata: `first_seq`, `last_seq`.

@@ -130,7 +130,8 @@ type ToolServiceClient interface {
 	// BeginCall collects it: that step judges the call again, records the start and returns the assignment, once. An
 	// approval that no request collects within `limits.collect_ms` ends the call EXPIRED. A request that returned `waiting` leaves
 	// its permission requests open; if they are approved later, the next identical call (same principal, foreign session,
-	// subagent, tool, input and directory, whatever its `foreign_call_id`) within that time collects the approval.
+	// subagent, tool, input and directory, whatever its `foreign_call_id`) within that time collects the approval. A session
+	// has at most 1,000 open delegated calls.
 	//
 	// Toolgate cannot promise that a delegated call runs at most once, or that it ran: only the sender knows.
 	BeginCall(context.Context, *connect.Request[v1.BeginCallRequest]) (*connect.Response[v1.BeginCallResponse], error)
@@ -438,7 +439,8 @@ type ToolServiceHandler interface {
 	// BeginCall collects it: that step judges the call again, records the start and returns the assignment, once. An
 	// approval that no request collects within `limits.collect_ms` ends the call EXPIRED. A request that returned `waiting` leaves
 	// its permission requests open; if they are approved later, the next identical call (same principal, foreign session,
-	// subagent, tool, input and directory, whatever its `foreign_call_id`) within that time collects the approval.
+	// subagent, tool, input and directory, whatever its `foreign_call_id`) within that time collects the approval. A session
+	// has at most 1,000 open delegated calls.
 	//
 	// Toolgate cannot promise that a delegated call runs at most once, or that it ran: only the sender knows.
 	BeginCall(context.Context, *connect.Request[v1.BeginCallRequest]) (*connect.Response[v1.BeginCallResponse], error)
