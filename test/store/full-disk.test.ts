@@ -1,4 +1,4 @@
-import { existsSync, mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
@@ -67,6 +67,18 @@ test("on a full disk a step releases the reserve and succeeds", async () => {
   disk.fill(0);
   expect(await endUntilRefused(store, started)).toBe("all ended");
   expect(existsSync(reserve)).toBe(false);
+});
+
+test("on a full disk a reserve that cannot be deleted leaves steps refused, and work goes on once there is space", async () => {
+  const { store, disk, reserve } = await openOnSmallDisk({});
+  const started = await startCalls(store);
+  rmSync(reserve);
+  mkdirSync(reserve);
+  disk.fill(0);
+  expect(await endUntilRefused(store, started)).toBe("refused");
+  disk.empty();
+  await store.calls.ready();
+  await openCall(store, callRef("after"));
 });
 
 test("a store opens on a full disk, and open work ends", async () => {

@@ -16,7 +16,7 @@ export interface DiskSpace {
   holds(bytes: number): boolean;
   /** Measures the free space now instead of within a second. */
   measure(): void;
-  /** Deletes the reserve file; returns false if there was none. */
+  /** Deletes the reserve file; returns false if there was none, or it cannot be deleted. */
   releaseReserve(): boolean;
   close(): Promise<void>;
 }
@@ -100,7 +100,13 @@ export function watchDiskSpace({
   function releaseReserve(): boolean {
     if (!hasReserve) return false;
     hasReserve = false;
-    rmSync(reserve, { force: true });
+    try {
+      rmSync(reserve, { force: true });
+    } catch (error) {
+      const fact = "the reserve of the data directory cannot be deleted: remove it, so that open calls can end";
+      log?.error(fact, { error, path: reserve });
+      return false;
+    }
     log?.warn("the reserve of the data directory was released for the records of open calls", { path: reserve });
     onRelease();
     return true;

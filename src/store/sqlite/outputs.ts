@@ -32,7 +32,8 @@ export function createSqliteOutputs(directory: string, holds: (bytes: number) =>
   /** Closes the least recently used file. Files with pending reads or writes are never closed, however many there are. */
   function closeOldest(except: string): void {
     const oldest = files.entries().find(([path, file]) => path !== except && file.isIdle());
-    if (oldest !== undefined) void forget(oldest[0]);
+    // What was written is on disk already: an error of the close loses nothing.
+    if (oldest !== undefined) forget(oldest[0]).catch(() => undefined);
   }
 
   async function forget(path: string): Promise<void> {
