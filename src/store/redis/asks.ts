@@ -10,7 +10,7 @@ import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { withPlaces } from "./listing.ts";
 import type { Live } from "./live.ts";
-import { bytes, fields, number, type Reply, replyList, texts } from "./reply.ts";
+import { bytes, fields, inPortions, number, type Reply, replyList, texts } from "./reply.ts";
 import type { Trees } from "./trees.ts";
 
 /** The asks of a store. */
@@ -38,10 +38,7 @@ export function createRedisAsks(options: {
   }
 
   async function loadAll(root: string, askIds: readonly string[]): Promise<AskRecord[]> {
-    const portions = Array.from({ length: Math.ceil(askIds.length / portion) }, (_, index) =>
-      load(root, askIds.slice(index * portion, (index + 1) * portion)),
-    );
-    return (await Promise.all(portions)).flat();
+    return (await Promise.all(inPortions(askIds, portion).map((ids) => load(root, ids)))).flat();
   }
 
   const loadOpen: Load<AskRecord> = async (root, askIds) =>

@@ -4,7 +4,7 @@ import { DamagedRecord } from "../parts.ts";
 import { decodeRedisPart, decodeSealedJson } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
-import { type Fields, fields, replyList, text, texts } from "./reply.ts";
+import { type Fields, fields, inPortions, replyList, text, texts } from "./reply.ts";
 import type { Trees } from "./trees.ts";
 
 /** Reads of stored calls. */
@@ -161,11 +161,7 @@ export function createHeldCalls() {
     /** Groups the calls of an owner by tree, in portions. */
     portions(owner: string): HeldLease[][] {
       const byRoot = Map.groupBy(owners.get(owner)?.values() ?? [], ({ ref }) => ref.root);
-      return [...byRoot.values()].flatMap((calls) =>
-        Array.from({ length: Math.ceil(calls.length / portion) }, (_, index) =>
-          calls.slice(index * portion, (index + 1) * portion),
-        ),
-      );
+      return [...byRoot.values()].flatMap((calls) => inPortions(calls, portion));
     },
 
     clear: () => owners.clear(),

@@ -7,7 +7,7 @@ import { decodeEvent } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { createListing } from "./listing.ts";
-import { bytes, inThrees, number, replyList, text } from "./reply.ts";
+import { bytes, inPortions, number, replyList, text } from "./reply.ts";
 import type { Trees } from "./trees.ts";
 
 /** An event as a step appended it. */
@@ -60,7 +60,7 @@ export function createRedisLog({ link, keys, trees }: { link: Link; keys: Keys; 
       const known = head?.last === before ? lastSeq : Math.max(head?.last ?? 0, lastSeq);
       if (head) Object.assign(head, { first: firstSeq, last: known });
       let next = after + 1;
-      const events = inThrees(replyList(entries)).map(([seq, time, event]) => {
+      const events = inPortions(replyList(entries), 3).map(([seq, time, event]) => {
         if (number(seq) !== next) throw eventGone(sessionId, next);
         next += 1;
         return cache({ sessionId, seq: number(seq), bytes: bytes(event) ?? Buffer.alloc(0) }, number(time));

@@ -10,7 +10,7 @@ import type { Link } from "./link.ts";
 import type { Live } from "./live.ts";
 import type { LoggedEvent, RedisLog } from "./log.ts";
 import type { Followed, RedisNews } from "./news.ts";
-import { inThrees, number, replyList, text, texts } from "./reply.ts";
+import { inPortions, number, replyList, text, texts } from "./reply.ts";
 import type { Trees } from "./trees.ts";
 import type { RedisAddress } from "./url.ts";
 
@@ -79,7 +79,7 @@ export async function listenToReplicas(options: {
       .catch(() => undefined);
     followed.add(more.follows ?? []);
     unclaimed.receive(more.unclaimed ?? []);
-    if (!link.isStrict()) sessionLog.remember(more.time ?? 0, inThrees(more.events ?? []).map(decodeLogged));
+    if (!link.isStrict()) sessionLog.remember(more.time ?? 0, inPortions(more.events ?? [], 3).map(decodeLogged));
     for (let index = 0; index < changes.length; index += 2) {
       const sessionId = String(changes[index]);
       follow(sessionId);
@@ -240,7 +240,7 @@ export function createLeases(options: {
       const trees = await live.checkDue();
       await Promise.all(trees.filter(({ outbox }) => outbox > 0).map(({ root }) => drainOutbox(root)));
       const found = await Promise.all(
-        trees.flatMap(({ root, calls }) => portionsOf(calls).map((names) => orphansAmong(root, names))),
+        trees.flatMap(({ root, calls }) => inPortions(calls, portion).map((names) => orphansAmong(root, names))),
       );
       return found.flat().sort((one, other) => one.since - other.since);
     },
@@ -248,12 +248,6 @@ export function createLeases(options: {
 }
 
 const portion = 500;
-
-function portionsOf(names: readonly string[]): string[][] {
-  return Array.from({ length: Math.ceil(names.length / portion) }, (_, index) =>
-    names.slice(index * portion, (index + 1) * portion),
-  );
-}
 
 function toRef(root: string, name: string): CallRef {
   const at = name.indexOf(":");

@@ -30,9 +30,11 @@ export function pairs(reply: Reply | undefined): [string, Buffer][] {
   });
 }
 
-/** Groups elements in threes. */
-export function inThrees<T>(parts: readonly T[]): T[][] {
-  return Array.from({ length: parts.length / 3 }, (_, index) => parts.slice(index * 3, index * 3 + 3));
+/** Groups elements in portions of a size; the last one may be smaller. */
+export function inPortions<T>(all: readonly T[], size: number): T[][] {
+  return Array.from({ length: Math.ceil(all.length / size) }, (_, index) =>
+    all.slice(index * size, (index + 1) * size),
+  );
 }
 
 /** The fields of a hash. */

@@ -10,7 +10,7 @@ import type { Link, StepBytes, StepKeys } from "./link.ts";
 import type { Live } from "./live.ts";
 import type { LoggedEvent, RedisLog } from "./log.ts";
 import type { Followed, RedisNews } from "./news.ts";
-import { bytes, inThrees, number, type Reply, replyList, text } from "./reply.ts";
+import { bytes, inPortions, number, type Reply, replyList, text } from "./reply.ts";
 import type { StepName } from "./scripts.ts";
 import type { Trees } from "./trees.ts";
 
@@ -60,7 +60,7 @@ export function createSteps(options: {
     if (decided.length > 0) exports.append(root);
     const sent = { ...values, ...opValues, decided, ...eventLimits(names) };
     const [result, changes, time, events] = replyList(await link.run(name, all, sent, { ...given, ...contents }));
-    log.remember(number(time), inThrees(replyList(events)).map(decodeAppended));
+    log.remember(number(time), inPortions(replyList(events), 3).map(decodeAppended));
     const pairs = replyList(changes);
     for (let index = 0; index < pairs.length; index += 2) news.publish(text(pairs[index]), number(pairs[index + 1]));
     return result ?? null;

@@ -18,7 +18,7 @@ import type { RedisExports } from "./exports.ts";
 import type { GrantContext } from "./grants.ts";
 import type { RedisAudit } from "./log.ts";
 import { chunkCount } from "./outputs.ts";
-import { bytes, number, pairs, replyList, text, texts } from "./reply.ts";
+import { bytes, inPortions, number, pairs, replyList, text, texts } from "./reply.ts";
 import { readSession, type SessionContext } from "./sessions.ts";
 
 /** State that the sweep needs. */
@@ -177,8 +177,8 @@ async function buryCalls(context: TreeSweepContext, root: string, removed: Remov
   const ofAsks = { asked, settled, callOf, notices, noticeDue, notified };
   const before = link.now() - partRetentionMs;
   const names = await endedBefore(context, root, before);
-  for (let from = 0; from < names.length; from += portion) {
-    const calls = await records.named(root, names.slice(from, from + portion));
+  for (const some of inPortions(names, portion)) {
+    const calls = await records.named(root, some);
     await Promise.all(
       calls.map(async (call) => {
         if (call.has("expired")) return;
