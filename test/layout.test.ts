@@ -239,7 +239,7 @@ test("files import each other in no circle", () => {
 const maxLinesOf: Readonly<Record<string, number>> = {
   agents: 4_270,
   "ai-sdk": 310,
-  approval: 2_564,
+  approval: 2_570,
   bodies: 7_010,
   call: 12_240,
   cli: 12_300,

@@ -295,9 +295,15 @@ async function denyCall(context: ApprovalContext, call: CallRef): Promise<void> 
 /** Settles the asks whose deadline has passed, and takes the steps of others that are due; at most 100 per run. */
 async function lookAtDueAsks(context: ApprovalContext, escalationsOf: EscalationNotices | undefined): Promise<void> {
   const due = await context.store.dueAsks(100);
-  const expired = due.filter(({ request }) => request.expires <= context.now());
-  for (const ask of expired) await expireAsk(context, ask);
-  for (const ask of due) if (!expired.includes(ask)) await escalateAsk(context, ask, escalationsOf);
+  const time = context.now();
+  const handle = (ask: AskRecord) =>
+    ask.request.expires <= time ? expireAsk(context, ask) : escalateAsk(context, ask, escalationsOf);
+  for (const ask of due) await handle(ask).catch(passDamage);
+}
+
+/** Leaves an ask where another record of its call is damaged, which the store has logged: the others go on. */
+function passDamage(error: unknown): void {
+  if (!(error instanceof RequestError) || error.reason !== ErrorReason.STORE_DAMAGED) throw error;
 }
 
 /** Takes the steps of an ask that are due. Where another replica does, or an answer comes first, the next look sees it. */

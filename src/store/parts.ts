@@ -128,6 +128,20 @@ export class DamagedRecord extends Error {
   override name = "DamagedRecord";
 }
 
+/** Notes damage, so that it is logged and the store is no longer ready. */
+export type NoteDamage = (damage: DamagedRecord) => unknown;
+
+/** Returns what `read` returns; undefined for a damaged record, which is noted and left, so that work on the others goes on. */
+export function unlessDamaged<T>(read: () => T, note: NoteDamage): T | undefined {
+  try {
+    return read();
+  } catch (error) {
+    if (!(error instanceof DamagedRecord)) throw error;
+    note(error);
+    return undefined;
+  }
+}
+
 /** Returns a content with its checksum, as two columns store them. */
 export function sealed<Content extends Uint8Array | string>(content: Content): [content: Content, crc: number] {
   return [content, crc32(content)];

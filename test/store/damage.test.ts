@@ -12,8 +12,10 @@ import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 import { casesOf } from "../breadth.ts";
 import {
   addSession,
+  askMs,
   callRef,
   completed,
+  day,
   grant,
   type OpenedStore,
   openAskedCall,
@@ -224,6 +226,72 @@ describe("a database that SQLite finds damaged", () => {
     await (await openIn(directory)).close();
     await writeFile(join(directory, "toolgate.pid"), "1\n");
     await expect(openIn(directory)).rejects.toThrow(/is damaged .*toolgate restore/);
+  });
+});
+
+describe("a damaged record", () => {
+  /** Makes a store, damages it while it is closed, and opens it on a machine whose clock can jump. */
+  async function openDamaged(fill: (store: OpenedStore) => Promise<void>, damage: string) {
+    const directory = await newFolder();
+    const made = await openIn(directory);
+    for (const id of ["ses_a", "ses_b", "ses_c"]) await addSession(made, id);
+    await fill(made);
+    await made.close();
+    const db = new DatabaseSync(join(directory, "toolgate.sqlite"));
+    db.exec(damage);
+    db.close();
+    let [wall, uptime] = [Date.now(), 0];
+    const store = await openSqliteStore({ directory, clock: () => wall, uptime: () => uptime, sleep: () => 0 });
+    open.push(store.calls);
+    const jump = (ms: number) => {
+      wall += ms;
+    };
+    const advance = (ms: number) => {
+      jump(ms);
+      uptime += ms;
+    };
+    const unused = { reopen: () => Promise.reject(new Error("not used")) };
+    return { jump, store: { ...store, ...unused, advance, close: store.calls.close } };
+  }
+
+  const askTwice = async (store: OpenedStore) => {
+    for (const id of ["a", "b"]) await openAskedCall(store, callRef("call_1", `ses_${id}`, `ses_${id}`), [`per_${id}`]);
+  };
+  const dueIn = async ({ permissions }: OpenedStore) =>
+    (await permissions.dueAsks(10)).map(({ request }) => [request.id, request.expires]);
+
+  test("leaves other requests to expire, also after the clock has jumped", async () => {
+    for (const damage of [
+      "UPDATE asks SET request_crc = 1 WHERE id = 'per_a'",
+      "UPDATE calls SET spec_crc = 1 WHERE session = 1",
+    ]) {
+      const { store, jump } = await openDamaged(askTwice, damage);
+      const [request] = await store.permissions.openRequests({ root: "ses_b", limit: 1 });
+      jump(30 * day);
+      await openCall(store, callRef("call_2", "ses_b", "ses_b"));
+      expect(await dueIn(store)).toEqual([]);
+      store.advance(askMs);
+      expect(await dueIn(store)).toEqual([["per_b", (request?.expires ?? 0) + 30 * day]]);
+      expect(await store.calls.ready()).toBe(false);
+    }
+  });
+
+  test("leaves other results, logs and session trees to be removed, and goes with its tree", async () => {
+    const { store } = await openDamaged(async (made) => {
+      for (const id of ["ses_a", "ses_b", "ses_c"]) {
+        const ref = callRef("call_1", id, id);
+        await made.calls.finishCall({ ref, guard: { fence: await startCall(made, ref) }, part: completed(ref) });
+      }
+    }, "UPDATE calls SET snapshot_crc = 1 WHERE session = 1; UPDATE log SET event_crc = 1 WHERE session = 1; UPDATE sessions SET session_crc = 1 WHERE ordinal = 2");
+    store.advance(8 * day);
+    await store.calls.sweep();
+    expect(await refusal(store.calls.getCall("ses_a", "call_1"))).toEqual({ reason: ErrorReason.STORE_DAMAGED });
+    expect(await store.calls.getCall("ses_c", "call_1")).toMatchObject({ expired: true });
+    store.advance(100 * day);
+    await store.calls.sweep();
+    expect(await store.calls.getSession("ses_a")).toBeUndefined();
+    expect(await store.calls.getSession("ses_c")).toBeUndefined();
+    expect(await refusal(store.calls.getSession("ses_b"))).toEqual({ reason: ErrorReason.STORE_DAMAGED });
   });
 });
 

@@ -10,6 +10,7 @@ import { openRedisStore } from "../../src/store/redis/store.ts";
 import { casesOf } from "../breadth.ts";
 import {
   addSession,
+  askMs,
   callRef,
   completed,
   day,
@@ -164,6 +165,14 @@ test("an event that is gone, and the record of another call, are found", async (
   const other = (await redis.hgetBuffer(tree.call("ses_root:ended_2"), "part")) ?? Buffer.alloc(0);
   await redis.hset(tree.call("ses_root:ended_1"), "part", other);
   expect(await refusal(store.calls.getCall("ses_root", "ended_1"))).toMatchObject(damaged);
+});
+
+test("a damaged request leaves the others to expire", async () => {
+  const { store, tree } = await makeStore();
+  await redis.hset(tree.asked, "per_1", Buffer.from("damage"));
+  store.advance(askMs);
+  expect((await store.permissions.dueAsks(10)).map(({ request }) => request.id)).toEqual(["per_2"]);
+  expect(await store.calls.ready()).toBe(false);
 });
 
 test("damage is logged once, with what to do; the store is not ready, and the sweep goes on", async () => {

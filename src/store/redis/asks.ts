@@ -4,6 +4,8 @@ import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts
 import type { AskRecord, OpenFilter } from "../../approval/ports.ts";
 import type { CallRecord, CallWithAsks } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
+import { type NoteDamage, unlessDamaged } from "../parts.ts";
+import type { Damage } from "../refusals.ts";
 import { callName, type RedisCallRecords } from "./call-records.ts";
 import { decodeAsked, decodeSettled } from "./events.ts";
 import type { Keys } from "./keys.ts";
@@ -23,22 +25,24 @@ export function createRedisAsks(options: {
   trees: Trees;
   live: Live;
   records: RedisCallRecords;
+  damage: Damage;
 }) {
-  const { link, keys, trees, live, records } = options;
+  const { link, keys, trees, live, records, damage } = options;
 
-  /** Reads the asks with these ids that exist, in this order, as one snapshot. */
-  async function load(root: string, askIds: readonly string[]): Promise<AskRecord[]> {
+  /** Reads the asks with these ids that exist, in this order, as one snapshot; without damaged ones, if these are noted. */
+  async function load(root: string, askIds: readonly string[], note?: NoteDamage): Promise<AskRecord[]> {
     if (askIds.length === 0) return [];
     const { asked, settled, callOf, call } = keys.tree(root);
     const found = replyList(await link.read("read_asks", [asked, settled, callOf], call(""), ...askIds)).map(replyList);
     return found.flatMap(([request, end, waiting]) => {
       const ofCall = fields(waiting);
-      return ofCall ? decode(records.decode(root, ofCall), request, end) : [];
+      const read = () => (ofCall ? decode(records.decode(root, ofCall), request, end) : []);
+      return (note ? unlessDamaged(read, note) : read()) ?? [];
     });
   }
 
-  async function loadAll(root: string, askIds: readonly string[]): Promise<AskRecord[]> {
-    return (await Promise.all(inPortions(askIds, portion).map((ids) => load(root, ids)))).flat();
+  async function loadAll(root: string, askIds: readonly string[], note?: NoteDamage): Promise<AskRecord[]> {
+    return (await Promise.all(inPortions(askIds, portion).map((ids) => load(root, ids, note)))).flat();
   }
 
   const loadOpen: Load<AskRecord> = async (root, askIds) =>
@@ -138,6 +142,7 @@ export function createRedisAsks(options: {
       return (await Promise.all(later)).flatMap(texts).filter((member) => member === askOfDeadline(member)).length;
     },
 
+    /** Lists the asks that are due, without damaged ones. */
     async due(limit: number): Promise<AskRecord[]> {
       const found = await Promise.all(
         (await live.due()).map(async (root) => {
@@ -150,7 +155,7 @@ export function createRedisAsks(options: {
             0,
             limit,
           );
-          return loadAll(root, [...new Set(texts(due).map(askOfDeadline))]);
+          return loadAll(root, [...new Set(texts(due).map(askOfDeadline))], damage.refusal);
         }),
       );
       return found

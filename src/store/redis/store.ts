@@ -170,7 +170,7 @@ export async function openRedisStore(options: {
     ...{ live, records, log, sessionLog, news, unclaimed, stopListening, now: link.now },
     held: createHeldCalls(),
     slots: createGrantSlots({ link, keys }),
-    asks: createRedisAsks({ link, keys, trees, live, records }),
+    asks: createRedisAsks({ link, keys, trees, live, records, damage }),
     audit: createRedisAudit({ link, keys }),
     exports,
     ...auditRetention(options, auditDays.redis),

@@ -1,7 +1,7 @@
 import type { Grant } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Retention } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
-import { DamagedRecord } from "../parts.ts";
+import { DamagedRecord, unlessDamaged } from "../parts.ts";
 import type { Damage } from "../refusals.ts";
 import {
   countRemoved,
@@ -40,12 +40,12 @@ export function createRedisSweep(options: SweepContext): Retention["sweep"] {
     const removed: RemovedCounts = {};
     for await (const roots of rootListing.all()) {
       for (const root of roots) {
-        const swept = await unlessDamaged(sweepTree(context, root, removed, isFirst), context);
+        const swept = await sweepUnlessDamaged(sweepTree(context, root, removed, isFirst), context);
         outputs.push(...(swept ?? []));
       }
     }
     for await (const grantIds of slots.listing.all()) {
-      for (const id of grantIds) await unlessDamaged(sweepGrant(context, id, removed, isFirst), context);
+      for (const id of grantIds) await sweepUnlessDamaged(sweepGrant(context, id, removed, isFirst), context);
     }
     await audit.sweep(async (root) => trimAudit(context, root, removed), context.exports.forget);
     if (isFirst && held.bytes > 0) log.info(growthOf(held, options.auditMs, context.link.now()));
@@ -58,7 +58,10 @@ export function createRedisSweep(options: SweepContext): Retention["sweep"] {
 }
 
 /** Awaits a part of the sweep. Damage in it is logged and leaves it as it is; the other parts go on. */
-async function unlessDamaged<T>(part: Promise<T>, { damage }: Pick<SweepContext, "damage">): Promise<T | undefined> {
+async function sweepUnlessDamaged<T>(
+  part: Promise<T>,
+  { damage }: Pick<SweepContext, "damage">,
+): Promise<T | undefined> {
   try {
     return await part;
   } catch (error) {
@@ -183,7 +186,9 @@ async function buryCalls(context: TreeSweepContext, root: string, removed: Remov
       calls.map(async (call) => {
         if (call.has("expired")) return;
         const name = callName({ sessionId: call.text("session"), callId: call.text("callId") });
-        const tombstone = tombstoneOf(context, call.bytes("part"));
+        const part = call.bytes("part");
+        // A damaged part stays: the rest of the tree has to be swept.
+        const tombstone = unlessDamaged(() => encodeTombstone(decodeRedisPart(part)), context.damage.refusal);
         if (tombstone === undefined) return;
         // Before the call, which names them, so that a sweep that ends here finds them again.
         const pointers = [...ids(call.text("asks")), ...(call.has("assignment") ? [call.text("assignment")] : [])];
@@ -192,17 +197,6 @@ async function buryCalls(context: TreeSweepContext, root: string, removed: Remov
         countRemoved(removed, "results", 1);
       }),
     );
-  }
-}
-
-/** Encodes the tombstone of a stored part. A damaged part stays: the rest of the tree has to be swept. */
-function tombstoneOf({ damage }: TreeSweepContext, stored: Uint8Array): Uint8Array | undefined {
-  try {
-    return encodeTombstone(decodeRedisPart(stored));
-  } catch (error) {
-    if (!(error instanceof DamagedRecord)) throw error;
-    damage.refusal(error);
-    return undefined;
   }
 }
 

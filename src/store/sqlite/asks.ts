@@ -9,7 +9,7 @@ import { type PermissionRequest, PermissionRequestSchema } from "../../../gen/op
 import type { AskRecord, OpenFilter } from "../../approval/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { nextEscalation } from "../../core/current-need.ts";
-import { escalatedEvent, postponed, sealed, unsealed, votedEvent } from "../parts.ts";
+import { escalatedEvent, type NoteDamage, postponed, sealed, unlessDamaged, unsealed, votedEvent } from "../parts.ts";
 import { decodeSqliteSpec, type SqliteCallRecords } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
@@ -144,16 +144,19 @@ export function createSqliteAsks({
     countLong: (time: number) => sql.countLong.get(time)?.count ?? 0,
 
     /** Moves the deadlines and steps of all open asks. */
-    postpone(ms: number): void {
-      for (const row of sql.openRequests.all()) {
-        const asked = requestOf(row);
-        const moved = postponed(asked, ms);
-        const bytes = toBinary(PermissionRequestSchema, moved);
-        sql.postpone.run(moved.expires, nextEscalation(moved) ?? null, ...sealed(bytes), row.ordinal);
+    postpone(ms: number, note: NoteDamage): void {
+      for (const { ordinal, ...stored } of sql.openRequests.all()) {
+        const asked = unlessDamaged(() => requestOf(stored), note);
+        const [request, crc] = asked
+          ? sealed(toBinary(PermissionRequestSchema, postponed(asked, ms)))
+          : [stored.request, stored.requestCrc];
+        sql.postpone.run({ ms, request, crc, ordinal });
       }
     },
 
-    due: (now: number, limit: number): AskRecord[] => sql.due.all({ now, limit }).map(record),
+    /** Lists the asks that are due, without damaged ones. */
+    due: (now: number, limit: number, note: NoteDamage): AskRecord[] =>
+      sql.due.all({ now, limit }).flatMap((row) => unlessDamaged(() => record(row), note) ?? []),
   };
 }
 
@@ -204,7 +207,8 @@ function prepare(db: DatabaseSync) {
     openRequests: statement<RequestRow & { ordinal: number }>(db, `${request} settled IS NULL`),
     postpone: statement(
       db,
-      "UPDATE asks SET expires = ?, escalates = ?, request = ?, request_crc = ? WHERE ordinal = ?",
+      `UPDATE asks SET expires = expires + :ms, escalates = escalates + :ms, request = :request, request_crc = :crc
+       WHERE ordinal = :ordinal`,
     ),
     openOfCall: statement<{ id: string }>(
       db,

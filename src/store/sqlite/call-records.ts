@@ -4,7 +4,7 @@ import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallFilter, CallRecord, CallSpec } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
-import { DamagedRecord, sealed, unsealed } from "../parts.ts";
+import { DamagedRecord, type NoteDamage, sealed, unlessDamaged, unsealed } from "../parts.ts";
 import { statement } from "./database.ts";
 import type { OpenCallRow, OpenCallTable } from "./open-calls.ts";
 import type { SessionHead, SqliteSessions } from "./sessions.ts";
@@ -126,10 +126,10 @@ export function createSqliteCallRecords(options: {
     rebind: (ordinal: number, spec: CallSpec) => void setSpec.run(...sealed(JSON.stringify(spec)), ordinal),
 
     /** Moves the time from which the age of a call counts. */
-    postpone(ordinal: number, ms: number): void {
+    postpone(ordinal: number, ms: number, note: NoteDamage): void {
       const row = specOf.get(ordinal);
-      if (row === undefined) return;
-      const spec = decodeSqliteSpec(row);
+      const spec = row && unlessDamaged(() => decodeSqliteSpec(row), note);
+      if (spec === undefined) return;
       setSpec.run(...sealed(JSON.stringify({ ...spec, accepted: spec.accepted + ms })), ordinal);
     },
 

@@ -102,7 +102,7 @@ export function sqliteCallStore({
     // No other replica shares this store.
     announceUnclaimed: async () => {},
     onUnclaimed: () => () => {},
-    sweep: createSqliteSweep({ tables, commit, outputs, clock, log: logger, auditMs, auditMaxMs }),
+    sweep: createSqliteSweep({ tables, commit, health, outputs, clock, log: logger, auditMs, auditMaxMs }),
     getCall: (sessionId, callId) => read(() => records.get(sessionId, callId)),
     getCallWithAsks: (ref) =>
       read(() => {
@@ -161,7 +161,7 @@ export function sqlitePermissionStore({ tables, commit, health, clock: { now } }
     openRequests: (filter) => read(() => asks.listRequests(filter)),
     countOpenAsks: () => read(asks.countAll),
     countLongAsks: (time) => read(() => asks.countLong(time)),
-    dueAsks: (limit) => read(() => asks.due(now(), limit)),
+    dueAsks: (limit) => read(() => asks.due(now(), limit, health.refusalOf)),
     escalate: (escalation) => commit.run((step) => applyEscalation(tables, step, escalation)),
     settle: (settlement) => commit.run((step) => applySettlement(tables, step, settlement)),
     grantsFor: (tree) => read(() => ({ grants: grants.serving(now(), tree), ...sessions.versions(tree.root) })),

@@ -16,7 +16,7 @@ import type { CredentialTable } from "../../people/ports.ts";
 import type { ExportStore, NoticeStore } from "../../reach/ports.ts";
 import { openLoggedCredentialFile } from "../credential-file.ts";
 import { StoreUnusable } from "../errors.ts";
-import { DamagedRecord } from "../parts.ts";
+import { DamagedRecord, type NoteDamage } from "../parts.ts";
 import { createNewsListeners } from "../recent-events.ts";
 import { openRecordTable, openRecordTables, type RecordTables } from "../record-tables.ts";
 import { storeFull } from "../refusals.ts";
@@ -119,9 +119,9 @@ async function openOn({ db, storeId, close }: Database, options: SqliteOptions):
   const tables = openTables(db, { limits, receivers: options.receivers ?? [], now }, () => {
     if (space.isLow()) throw storeFull();
   });
-  const beforeTransaction = () => adoptJump(tables, clock, log);
-  const makeSpace = space.releaseReserve;
   const health = createDatabaseHealth(log);
+  const beforeTransaction = () => adoptJump(tables, clock, log, health.refusalOf);
+  const makeSpace = space.releaseReserve;
   const commit = createCommit({ db, now, notify: news.notify, log, makeSpace, beforeTransaction, health });
   if (clock.jump() !== 0) await commit.run(() => {});
   await commit.run(tables.exports.begin);
@@ -230,16 +230,17 @@ function adoptJump(
   }: Pick<SqliteTables, "db" | "asks" | "notices" | "callSql" | "openCalls" | "records">,
   clock: SqliteClock,
   log: Logger | undefined,
+  note: NoteDamage,
 ): void {
   const by = clock.jump();
   if (by === 0) return;
   let forget = () => {};
   db.exec("BEGIN");
   try {
-    asks.postpone(by);
+    asks.postpone(by, note);
     notices.postpone(by);
     callSql.postponeQueues.run(by);
-    for (const { ordinal } of openCalls.all()) records.postpone(ordinal, by);
+    for (const { ordinal } of openCalls.all()) records.postpone(ordinal, by, note);
     forget = clock.adopt();
     db.exec("COMMIT");
   } catch (error) {

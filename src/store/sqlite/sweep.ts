@@ -4,7 +4,7 @@ import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import { GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Logger } from "../../core/logger.ts";
 import { useLength } from "../grant-uses.ts";
-import { sealed, tombstone } from "../parts.ts";
+import { sealed, tombstone, unlessDamaged } from "../parts.ts";
 import {
   countRemoved,
   logRetentionMs,
@@ -17,7 +17,7 @@ import {
 import { decodeSqlitePart } from "./call-records.ts";
 import type { SqliteTables } from "./call-statements.ts";
 import type { SqliteClock } from "./clock.ts";
-import type { Commit, Step } from "./commit.ts";
+import type { Commit, DatabaseHealth, Step } from "./commit.ts";
 import { statement } from "./database.ts";
 import { giveBackPages, truncateLog } from "./disk-space.ts";
 import type { OutputFiles } from "./outputs.ts";
@@ -26,13 +26,14 @@ import type { OutputFiles } from "./outputs.ts";
 export function createSqliteSweep(options: {
   tables: Pick<SqliteTables, "db" | "sessions" | "log" | "exports">;
   commit: Commit;
+  health: Pick<DatabaseHealth, "refusalOf">;
   outputs: OutputFiles;
   clock: Pick<SqliteClock, "retentionNow" | "save">;
   log?: Logger | undefined;
   auditMs: number;
   auditMaxMs: number;
 }): () => Promise<{ outputs: { root: string; id: string }[] }> {
-  const { commit, outputs, clock, auditMs, auditMaxMs } = options;
+  const { commit, health, outputs, clock, auditMs, auditMaxMs } = options;
   const now = clock.retentionNow;
   const { db, sessions, log, exports } = options.tables;
   const sql = prepare(db);
@@ -42,8 +43,12 @@ export function createSqliteSweep(options: {
     for (const { ordinal, ...stored } of rows) {
       sql.dropNotices.run(ordinal);
       sql.dropAsks.run(ordinal);
-      const event = { case: "part" as const, value: tombstone(decodeSqlitePart(stored)) };
-      sql.bury.run(...sealed(toBinary(SessionEventSchema, create(SessionEventSchema, { event }))), ordinal);
+      const part = unlessDamaged(() => tombstone(decodeSqlitePart(stored)), health.refusalOf);
+      const buried = part && create(SessionEventSchema, { event: { case: "part", value: part } });
+      const [snapshot, crc] = buried
+        ? sealed(toBinary(SessionEventSchema, buried))
+        : [stored.snapshot, stored.snapshotCrc];
+      sql.bury.run(snapshot, crc, ordinal);
     }
     return { results: rows.length, hasMore: rows.length === portion };
   }
@@ -57,8 +62,13 @@ export function createSqliteSweep(options: {
     const before = now() - logRetentionMs;
     const idle = sql.idle.get(before);
     if (idle === undefined) return { hasMore: false };
-    const head = sessions.change(step, idle.id);
-    head.active = log.timeOfLast(head);
+    const head = unlessDamaged(() => sessions.change(step, idle.id), health.refusalOf);
+    if (head === undefined) {
+      // It stays, and is not found again for a while: the logs of the others have to be trimmed.
+      sql.setActive.run(now(), idle.id);
+      return { hasMore: true };
+    }
+    head.active = unlessDamaged(() => log.timeOfLast(head), health.refusalOf) ?? head.active;
     const { trimmed } = head;
     if (head.active <= before) log.trim(head, Math.min(trimmed + logPortion, head.lastSeq));
     head.logged = head.trimmed < head.lastSeq;
@@ -154,6 +164,7 @@ function prepare(db: DatabaseSync) {
       db,
       "SELECT EXISTS (SELECT 1 FROM asks WHERE root = ? AND settled IS NULL) AS open",
     ),
+    setActive: statement(db, "UPDATE sessions SET active = ? WHERE id = ?"),
     setActivity: statement(db, "UPDATE sessions SET active = ?, logged = ? WHERE ordinal = ?"),
     dropDeadGrants: statement(
       db,
