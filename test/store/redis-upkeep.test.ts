@@ -2,12 +2,14 @@ import { randomUUID } from "node:crypto";
 import { create } from "@bufbuild/protobuf";
 import { Redis } from "ioredis";
 import { afterAll, describe, expect, test } from "vitest";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { DecisionKind, DecisionRecordSchema, GrantScope } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { linkHash } from "../../src/store/parts.ts";
 import { createKeys } from "../../src/store/redis/keys.ts";
 import type { Link } from "../../src/store/redis/link.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 import {
+  addSession,
   addTree,
   callRef,
   completed,
@@ -18,6 +20,7 @@ import {
   type OpenedStore,
   openAskedCall,
   openCall,
+  refusal,
   running,
   saveGrant,
 } from "./fixture.ts";
@@ -152,6 +155,24 @@ test("continues a chain of decisions to which a replica of an older version has 
   await addTree(store);
   await recordOnce(store, "call_1");
   const entries = () => store.permissions.listDecisions({ root: "ses_root", afterSeq: 0, limit: 10 });
+test("lists no session that is refused since its parent is closed, and finds one that was created before", async () => {
+  const { store, prefix } = await openOwn();
+  await addTree(store);
+  const under = (parentSessionId: string) => ({ parentSessionId, rootSessionId: "ses_root" });
+  await store.calls.closeSession("ses_child");
+  const records = await recordsIn(prefix);
+  const count = () => redis.zcard(createKeys(prefix).owned("alice"));
+  const before = await count();
+  for (let index = 0; index < 100; index++)
+    expect(await refusal(addSession(store, `ses_${index}`, under("ses_child")))).toMatchObject({
+      reason: ErrorReason.SESSION_CLOSED,
+    });
+  expect(await count()).toBe(before);
+  expect((await recordsIn(prefix)).sort()).toEqual(records.sort());
+  await addSession(store, "ses_grandchild", under("ses_child"));
+  await store.close();
+});
+
   const [first] = await entries();
   // Older versions do not write the head of the chain.
   const hash = linkHash(first?.hash ?? "", 2, 1, "digest");

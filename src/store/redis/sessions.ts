@@ -58,6 +58,8 @@ async function rootFor(context: SessionContext, { id, parentSessionId: parent }:
   if (parent === "") return id;
   const above = await readSession(context, parent);
   if (above === undefined) throw noSuchSession(parent);
+  // Before anything is listed. The step checks it again.
+  if (above.closed > 0 && (await readSession(context, id)) === undefined) throw sessionClosed(parent);
   return above.rootSessionId;
 }
 
