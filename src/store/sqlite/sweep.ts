@@ -181,7 +181,8 @@ function prepare(db: DatabaseSync) {
     dropUsersOfNone: statement(db, "DELETE FROM grant_users WHERE grant_id NOT IN (SELECT id FROM grants)"),
     deadTree: statement<{ root: string }>(
       db,
-      `SELECT root FROM sessions s WHERE logged = 0 AND active <= :before AND NOT EXISTS (
+      // Only of roots, so that the sessions of a tree in use are not read once for each of them.
+      `SELECT root FROM sessions s WHERE logged = 0 AND active <= :before AND id = root AND NOT EXISTS (
          SELECT 1 FROM sessions o WHERE o.root = s.root AND (logged = 1 OR active > :before
            OR EXISTS (SELECT 1 FROM calls WHERE calls.session = o.ordinal))) LIMIT 1`,
     ),
