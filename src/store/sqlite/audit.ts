@@ -60,8 +60,13 @@ function prepare(db: DatabaseSync) {
     ),
     gone: statement<{ root: string }>(
       db,
-      `SELECT DISTINCT root FROM decisions WHERE (:before IS NULL OR root < :before)
-         AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = decisions.root) ORDER BY root DESC LIMIT :limit`,
+      // One look at the index for each chain, from the last one down.
+      `WITH RECURSIVE chains (root) AS (
+         SELECT max(root) FROM decisions WHERE root < coalesce(:before, char(0x10ffff))
+         UNION ALL SELECT (SELECT max(root) FROM decisions WHERE root < chains.root) FROM chains WHERE root IS NOT NULL
+       )
+       SELECT root FROM chains WHERE root IS NOT NULL AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = chains.root)
+       LIMIT :limit`,
     ),
     after: statement<Row>(
       db,

@@ -71,6 +71,18 @@ export function auditContract(open: OpenStore): void {
   });
 
   test("appends the decisions of every step to the chain of its tree", async () => {
+  test("lists the chains without a tree newest first, in pages", async () => {
+    const store = await open();
+    for (const id of ["ses_1", "ses_2", "ses_3", "ses_4"]) {
+      if (id === "ses_2") await addSession(store, id);
+      for (const digest of ["a", "b"]) await store.permissions.recordDecisions(id, [record(digest)]);
+    }
+    const page = (before?: string) => store.permissions.listAudits({ ...(before && { before }), limit: 2 });
+    expect(await page()).toEqual(["ses_4", "ses_3"]);
+    expect(await page("ses_3")).toEqual(["ses_1"]);
+    expect(await page("ses_1")).toEqual([]);
+  });
+
     const store = await open();
     await addTree(store);
     const ref = callRef("call_1", "ses_child");
