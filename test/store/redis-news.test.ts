@@ -24,6 +24,7 @@ import { parseRedisUrl } from "../../src/store/redis/url.ts";
 import { isBroad } from "../breadth.ts";
 import { startWire } from "../faults/wire.ts";
 import {
+  addSession,
   addTree,
   callRef,
   completed,
@@ -93,6 +94,27 @@ test("a record that a replica stores, changes or removes is known at the others 
   const count = reads.length;
   for (let i = 0; i < 3; i++) await there.people.refresh();
   expect(reads).toHaveLength(count);
+});
+
+test("stores in two databases of one Redis do not hear each other", async () => {
+  const prefix = randomUUID();
+  const urls = [server.url, server.url, `${server.url}?db=1`, `${server.url}?db=1`];
+  const [zero, zeroToo, one, oneToo] = await Promise.all(urls.map((url) => openIn(url, { prefix })));
+  if (!zero || !zeroToo || !one || !oneToo) throw new Error("there are four");
+  stores.push(zero, zeroToo, one, oneToo);
+  const heard = { zeroToo: [] as string[], oneToo: [] as string[] };
+  zeroToo.calls.onNews(undefined, (id) => heard.zeroToo.push(id));
+  oneToo.calls.onNews(undefined, (id) => heard.oneToo.push(id));
+  for (const [store, id] of [
+    [zero, "ses_zero"],
+    [one, "ses_one"],
+  ] as const) {
+    await addSession(store, id);
+    await openCall(store, callRef("call_1", id, id));
+  }
+  await vi.waitFor(() => expect([heard.zeroToo, heard.oneToo].every((news) => news.length > 0)).toBe(true));
+  expect(new Set(heard.zeroToo)).toEqual(new Set(["ses_zero"]));
+  expect(new Set(heard.oneToo)).toEqual(new Set(["ses_one"]));
 });
 
 test("of a thousand persons and credentials, each second reads one key of a table, and a change reads that table once", async () => {

@@ -5,7 +5,7 @@ import { credentialSchema } from "../credential-schema.ts";
 import { createKeys } from "./keys.ts";
 import { openLink } from "./link.ts";
 import { createMarkedHash, type TablePlace } from "./marked-hash.ts";
-import { parseRedisUrl } from "./url.ts";
+import { databaseOf, parseRedisUrl } from "./url.ts";
 
 /** Opens the table in Redis, where all replicas share it. Records of other replicas are known after `refresh`. */
 export async function createRedisCredentials(place: TablePlace): Promise<CredentialTable> {
@@ -53,7 +53,8 @@ export async function openRedisCredentials({
   url: string;
   log: Logger;
 }): Promise<{ table: CredentialTable; close(): Promise<void> }> {
-  const keys = createKeys("toolgate");
-  const link = await openLink({ address: parseRedisUrl(url), keys, defaults: {}, clock: undefined, log });
+  const address = parseRedisUrl(url);
+  const keys = createKeys("toolgate", databaseOf(address));
+  const link = await openLink({ address, keys, defaults: {}, clock: undefined, log });
   return { table: await createRedisCredentials({ link, keys }), close: link.close };
 }

@@ -15,7 +15,7 @@ export type Keys = ReturnType<typeof createKeys>;
  * Creates the names. No key of a record has a TTL, since Redis' clock may jump: the sweep removes records by the time of the store.
  * Only what is needed for moments has one: answers of operations, the policy, pointers to what is not created yet.
  */
-export function createKeys(prefix: string) {
+export function createKeys(prefix: string, database = 0) {
   const slot = (tag: string) => `${prefix}:{${tag}}`;
   // Cached, since each step needs some of them.
   const trees = new Map<string, ReturnType<typeof keysOfTree>>();
@@ -66,8 +66,8 @@ export function createKeys(prefix: string) {
     /** HASH: worker processes, each with its connection and replica. ZSET: the replicas that announce them, by the end of that. */
     workers: `${slot("workers")}:workers`,
     workerReplicas: `${slot("workers")}:replicas`,
-    /** The channel for news between replicas. */
-    news: `${prefix}:news`,
+    /** The channel for news between replicas. The databases of a Redis share its channels. */
+    news: database === 0 ? `${prefix}:news` : `${prefix}:news:${database}`,
 
     tree(root: string) {
       const known = trees.get(root);

@@ -69,7 +69,7 @@ import {
   runStartCall,
 } from "./transitions.ts";
 import { createTrees } from "./trees.ts";
-import { parseRedisUrl } from "./url.ts";
+import { databaseOf, parseRedisUrl } from "./url.ts";
 import { createRedisDirectory } from "./worker-directory.ts";
 
 /** State of an open Redis store. */
@@ -126,7 +126,7 @@ export async function openRedisStore(options: {
 > {
   const { url, log, clock, limits = { events: 100_000, bytes: 16 * 1024 * 1024 } } = options;
   const address = parseRedisUrl(url);
-  const keys = createKeys(options.prefix ?? "toolgate");
+  const keys = createKeys(options.prefix ?? "toolgate", databaseOf(address));
   const replica = randomUUID();
   const defaults = {
     ...{ replica, limits, channel: keys.news },

@@ -47,6 +47,10 @@ export function parseRedisUrl(url: string): RedisAddress {
   }
 }
 
+/** Returns the number of the database; a cluster has only the first one. */
+export const databaseOf = (address: RedisAddress): number =>
+  address.kind === "single" ? (address.options.db ?? 0) : 0;
+
 const syntax = /^(rediss?)(?:\+(unix|sentinel|cluster))?:\/\/(?:([^@/]*)@)?([^/?]*)(?:\/([^?]*))?(?:\?(.*))?$/;
 
 function readCredentials(text = ""): { username?: string; password?: string } {
