@@ -86,6 +86,28 @@ describe("upkeep", () => {
     await Promise.all([store.close(), later.close()]);
   });
 
+  test("loses no decision that is recorded while a sweep removes the empty chain of its tree", async () => {
+    const beside: (() => Promise<void>)[] = [];
+    const through = (link: Link): Link => ({
+      ...link,
+      async command(name, ...args) {
+        const reply = await link.command(name, ...args);
+        if (name === "xlen") await beside.pop()?.();
+        return reply;
+      },
+    });
+    const store = await openIn(server.url, { through });
+    await store.permissions.recordDecisions("ses_none", [decided("old")]);
+    store.advance(91 * day);
+    beside.push(() => store.permissions.recordDecisions("ses_none", [decided("new")]));
+    await store.calls.sweep();
+    expect(beside).toEqual([]);
+    const entries = await store.permissions.listDecisions({ root: "ses_none", afterSeq: 0, limit: 10 });
+    expect(entries.map(({ seq, previous, record }) => [seq, previous, record?.digest])).toEqual([[1n, "", "new"]]);
+    expect(await store.permissions.listAudits({ limit: 10 })).toEqual(["ses_none"]);
+    await store.close();
+  });
+
   test("removes every key of what is past its retention, and counts that in the log", async () => {
     const prefix = randomUUID();
     const logged: string[] = [];
@@ -133,6 +155,24 @@ describe("upkeep", () => {
   });
 });
 
+test("lists no session that is refused since its parent is closed, and finds one that was created before", async () => {
+  const { store, prefix } = await openOwn();
+  await addTree(store);
+  const under = (parentSessionId: string) => ({ parentSessionId, rootSessionId: "ses_root" });
+  await store.calls.closeSession("ses_child");
+  const records = await recordsIn(prefix);
+  const count = () => redis.zcard(createKeys(prefix).owned("alice"));
+  const before = await count();
+  for (let index = 0; index < 100; index++)
+    expect(await refusal(addSession(store, `ses_${index}`, under("ses_child")))).toMatchObject({
+      reason: ErrorReason.SESSION_CLOSED,
+    });
+  expect(await count()).toBe(before);
+  expect((await recordsIn(prefix)).sort()).toEqual(records.sort());
+  await addSession(store, "ses_grandchild", under("ses_child"));
+  await store.close();
+});
+
 test("answers a step again only for the same operation, not for one whose id begins alike", async () => {
   const ids = ["op-1", "op-12", "op-1"];
   const through = (link: Link): Link => ({
@@ -155,24 +195,6 @@ test("continues a chain of decisions to which a replica of an older version has 
   await addTree(store);
   await recordOnce(store, "call_1");
   const entries = () => store.permissions.listDecisions({ root: "ses_root", afterSeq: 0, limit: 10 });
-test("lists no session that is refused since its parent is closed, and finds one that was created before", async () => {
-  const { store, prefix } = await openOwn();
-  await addTree(store);
-  const under = (parentSessionId: string) => ({ parentSessionId, rootSessionId: "ses_root" });
-  await store.calls.closeSession("ses_child");
-  const records = await recordsIn(prefix);
-  const count = () => redis.zcard(createKeys(prefix).owned("alice"));
-  const before = await count();
-  for (let index = 0; index < 100; index++)
-    expect(await refusal(addSession(store, `ses_${index}`, under("ses_child")))).toMatchObject({
-      reason: ErrorReason.SESSION_CLOSED,
-    });
-  expect(await count()).toBe(before);
-  expect((await recordsIn(prefix)).sort()).toEqual(records.sort());
-  await addSession(store, "ses_grandchild", under("ses_child"));
-  await store.close();
-});
-
   const [first] = await entries();
   // Older versions do not write the head of the chain.
   const hash = linkHash(first?.hash ?? "", 2, 1, "digest");

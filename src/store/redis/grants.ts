@@ -6,6 +6,7 @@ import { encodeEvent } from "./events.ts";
 import { decodeGrant, type GrantPlace, type GrantSlots } from "./grant-slots.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
+import type { RedisAudit } from "./log.ts";
 import { fields, number, pairs, replyList, text, texts } from "./reply.ts";
 import type { RunStep } from "./steps.ts";
 import type { Trees } from "./trees.ts";
@@ -17,6 +18,7 @@ export interface GrantContext {
   readonly trees: Trees;
   readonly slots: GrantSlots;
   readonly runStep: RunStep;
+  readonly audit: Pick<RedisAudit, "listRemoved">;
 }
 
 /** Reads the live grants that may serve a tree, and the tree's versions; see the port. */
@@ -111,14 +113,14 @@ async function raiseUsers(context: GrantContext, creator: string, users: readonl
   await Promise.all([...roots].map((root) => raiseRules(context, root, change)));
 }
 
-/** Invalidates decisions in a tree that uses the grant, and notifies the tree that created it. */
+/** Invalidates decisions in a tree that uses the grant, and notifies the tree that created it; if that is gone, lists its audit. */
 async function raiseRules(
-  { trees, runStep }: GrantContext,
+  { audit, trees, runStep }: GrantContext,
   root: string,
   { grant, emitted, decisions }: GrantChange,
 ): Promise<void> {
   const isCreator = root === grant.sessionId;
-  await runStep(
+  const result = await runStep(
     "raise_rules",
     root,
     isCreator ? trees.logKeys(root, [root]) : {},
@@ -126,6 +128,7 @@ async function raiseRules(
     { event: isCreator ? emitted.event : undefined },
     isCreator ? decisions : [],
   );
+  if (text(result) === "gone" && isCreator && decisions.length > 0) await audit.listRemoved(root);
 }
 
 /** Lists grants, newest first; see the port. */

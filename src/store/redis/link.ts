@@ -272,6 +272,7 @@ const unconfirmed: ReadonlySet<StepName | ReadName> = new Set([
   "bury_call",
   "check_counter",
   "claim_call",
+  "drop_audit",
   "drop_call",
   "drop_log",
   "drop_tree",

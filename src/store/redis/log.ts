@@ -148,9 +148,11 @@ export function createRedisAudit({ link, keys }: { link: Link; keys: Keys }) {
           const { audit } = keys.tree(root);
           await trim(root);
           if (number(await link.command("xlen", audit)) > 0) continue;
-          await link.command("unlink", audit);
           await removed.remove(root);
-          await forget(root);
+          const [result] = replyList(await link.run("drop_audit", { audit }));
+          // A step has appended since.
+          if (text(result) === "in use") await removed.enter(root);
+          else await forget(root);
         }
       }
     },

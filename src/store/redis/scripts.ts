@@ -24,6 +24,7 @@ export const stepNames = [
   "close_session",
   "confirm_grant",
   "create_session",
+  "drop_audit",
   "drop_call",
   "drop_log",
   "drop_tree",

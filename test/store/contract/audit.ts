@@ -23,6 +23,7 @@ import {
   type OpenStore,
   openAskedCall,
   openCall,
+  recordOf,
   running,
   saveGrant,
 } from "../fixture.ts";
@@ -70,7 +71,6 @@ export function auditContract(open: OpenStore): void {
     expect(await again.permissions.listAudits({ limit: 10 })).toEqual(["ses_none"]);
   });
 
-  test("appends the decisions of every step to the chain of its tree", async () => {
   test("lists the chains without a tree newest first, in pages", async () => {
     const store = await open();
     for (const id of ["ses_1", "ses_2", "ses_3", "ses_4"]) {
@@ -83,6 +83,7 @@ export function auditContract(open: OpenStore): void {
     expect(await page("ses_1")).toEqual([]);
   });
 
+  test("appends the decisions of every step to the chain of its tree", async () => {
     const store = await open();
     await addTree(store);
     const ref = callRef("call_1", "ses_child");
@@ -213,5 +214,30 @@ export function auditContract(open: OpenStore): void {
     expect(digests(await chain(store))).toEqual(["call_2", "call_3", "call_4"]);
     expect(await store.permissions.listAudits({ limit: 10 })).toEqual(["ses_root"]);
     expect(await store.permissions.listAudits({ before: "ses_root", limit: 10 })).toEqual([]);
+    store.advance(90 * day);
+    await store.calls.sweep();
+    expect(await store.permissions.listAudits({ limit: 10 })).toEqual([]);
+    // A wider grant may outlive the tree that created it, and its audit.
+    await store.permissions.recordDecisions("ses_root", [record("late")]);
+    expect((await chain(store)).map(({ seq, previous }) => [seq, previous])).toEqual([[1n, ""]]);
+    expect(await store.permissions.listAudits({ limit: 10 })).toEqual(["ses_root"]);
+  });
+
+  test("lists the audit of a removed tree again once a wider grant that it created is revoked", async () => {
+    const store = await open();
+    await addTree(store);
+    await saveGrant(store, grant("grt_1", { scope: GrantScope.PROJECT }));
+    const ref = callRef("call_of_grt_1");
+    const { version } = await recordOf(store, ref);
+    await store.calls.finishCall({ ref, guard: { version }, part: failed(ref) });
+    for (let month = 0; month < 3; month++) {
+      store.advance(40 * day);
+      await store.calls.sweep();
+    }
+    expect(await store.calls.getSession("ses_root")).toBeUndefined();
+    expect(await store.permissions.listAudits({ limit: 10 })).toEqual([]);
+    await store.permissions.revokeGrant("grt_1", [record("revoked")]);
+    expect(digests(await chain(store))).toEqual(["revoked"]);
+    expect(await store.permissions.listAudits({ limit: 10 })).toEqual(["ses_root"]);
   });
 }

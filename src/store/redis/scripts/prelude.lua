@@ -327,7 +327,12 @@ local function decide()
     if not head.audited or not link(head.audited + 1, head.auditHash, time, content, bytes) then
       local last = redis.call('XREVRANGE', K.audit, '+', '-', 'COUNT', 1)[1]
       local seq, previous = 1, ''
-      if last then seq, previous = string.match(last[1], '^%d+') + 1, last[2][6] end
+      if last then
+        seq, previous = string.match(last[1], '^%d+') + 1, last[2][6]
+      else
+        -- A stream that was emptied refuses the numbers that it had.
+        redis.call('UNLINK', K.audit)
+      end
       if not link(seq, previous, time, content, bytes) then error('the audit of this tree has no last link') end
     end
   end
