@@ -1,4 +1,4 @@
-import { readFileSync, statSync } from "node:fs";
+import { readFileSync, rmSync, statSync } from "node:fs";
 import { mkdir, open, rename, rm, stat } from "node:fs/promises";
 import { dirname } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -125,11 +125,18 @@ async function writeDurably(file: string, text: string): Promise<void> {
   }
 }
 
-/** Runs work while this process holds a lock; one that a dead process left behind is removed after a while. */
+/**
+ * Runs work while this process holds a lock; one that a dead process left behind is removed once it was seen for a while, whatever
+ * its time, since clocks jump.
+ */
 async function locked(lock: string, work: () => Promise<void>): Promise<void> {
+  let seen = { mark: absent, since: 0 };
   while (!(await isTaken(lock))) {
-    const found = await stat(lock).catch(() => undefined);
-    if (found !== undefined && Date.now() - found.mtimeMs > staleMs) await rm(lock, { recursive: true, force: true });
+    const mark = markOf(lock);
+    if (mark !== seen.mark) seen = { mark, since: performance.now() };
+    // In the turn in which it was found: another process that waits may have removed the old lock and taken a new one.
+    else if (mark !== absent && performance.now() - seen.since > staleMs)
+      rmSync(lock, { recursive: true, force: true });
     else await sleep(20);
   }
   try {
