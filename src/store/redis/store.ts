@@ -51,8 +51,6 @@ import { runSettlement } from "./settle.ts";
 import { callStepKeys, createSteps, type RedisCallContext } from "./steps.ts";
 import { createRedisSweep } from "./sweep.ts";
 import {
-  runAdoptCall,
-  runClaimCall,
   runEscalation,
   runFinishCall,
   runNoteCall,
@@ -65,8 +63,8 @@ import {
   runRecordEvents,
   runRequestCancel,
   runRestartCall,
-  runResumeCall,
   runStartCall,
+  runTakeOver,
 } from "./transitions.ts";
 import { createTrees } from "./trees.ts";
 import { databaseOf, parseRedisUrl } from "./url.ts";
@@ -218,10 +216,12 @@ function callStoreOf(context: RedisContext): CallStore {
     finishCall: (finished) => runFinishCall(context, finished),
     requestCancel: (...cancel) => runRequestCancel(context, ...cancel),
     noteReport: (ref, decisions) => runNoteReport(context, ref, decisions),
-    claimCall: (...claim) => runClaimCall(context, ...claim),
+    claimCall: (ref, owner, leaseMs, maxAttempts = 1) =>
+      runTakeOver(context, "claim_call", ref, { owner, leaseMs, maxAttempts }),
     parkCall: (...parked) => runParkCall(context, ...parked),
-    resumeCall: (...resumed) => runResumeCall(context, ...resumed),
-    adoptCall: (...adopted) => runAdoptCall(context, ...adopted),
+    resumeCall: (ref, owner, leaseMs) => runTakeOver(context, "resume_call", ref, { owner, leaseMs }),
+    adoptCall: (ref, mark, owner, leaseMs) =>
+      runTakeOver(context, "adopt_call", ref, { owner, leaseMs, mark, remote: JSON.stringify(mark) }),
     restartCall: (...restarted) => runRestartCall(context, ...restarted),
     renewLeases: leases.renew,
     releaseCalls: leases.release,

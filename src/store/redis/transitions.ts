@@ -10,6 +10,7 @@ import type {
   NoteCallStep,
   OpenAsksStep,
   RebindCallStep,
+  RemoteMark,
   StartCallStep,
 } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
@@ -253,28 +254,34 @@ function encodeEnd(context: RedisCallContext, ref: CallRef, given: ToolPart, wit
   };
 }
 
-/** claim_call: takes over a call without an owner or a live lease whose body may be entered once more. */
-export async function runClaimCall(
+/** claim_call, resume_call, adopt_call: takes over a call; undefined if the step refused that. */
+export async function runTakeOver(
   context: RedisCallContext,
-  ...[ref, owner, leaseMs, maxAttempts = 1]: Parameters<LeaseStore["claimCall"]>
+  step: "adopt_call" | "claim_call" | "resume_call",
+  ref: CallRef,
+  values: { owner: string; leaseMs: number; maxAttempts?: number; mark?: RemoteMark; remote?: string },
 ): Promise<CallRecord | undefined> {
-  const { keys, held, records, runStep } = context;
-  const names = { ...callStepKeys(context, ref), leases: keys.tree(ref.root).leases };
-  const values = { name: callName(ref), owner, leaseMs, maxAttempts };
-  const found = fields(await runStep("claim_call", ref.root, names, values));
+  const { held, records, runStep } = context;
+  const found = fields(await runStep(step, ref.root, leaseKeys(context, ref), { ...values, name: callName(ref) }));
   if (found === undefined) return undefined;
-  held.add(owner, ref);
+  held.add(values.owner, ref);
   return records.decode(ref.root, found);
 }
+
+/** Returns the keys of a step that changes the lease of a call. */
+const leaseKeys = (context: RedisCallContext, ref: CallRef) => ({
+  ...callStepKeys(context, ref),
+  leases: context.keys.tree(ref.root).leases,
+});
 
 /** park_call: ends the lease of a started call that waits for open children, or is to be resumed at once. */
 export async function runParkCall(
   context: RedisCallContext,
   ...[{ ref, owner, epoch }, dueMs]: Parameters<LeaseStore["parkCall"]>
 ): Promise<boolean> {
-  const { keys, held, live, now, runStep } = context;
+  const { held, live, now, runStep } = context;
   const lease = held.get(owner, ref);
-  const names = { ...callStepKeys(context, ref), leases: keys.tree(ref.root).leases };
+  const names = leaseKeys(context, ref);
   const result = await runStep("park_call", ref.root, names, { name: callName(ref), owner, epoch, dueMs });
   if (text(result) !== "parked") return false;
   held.drop(owner, lease);
@@ -282,40 +289,13 @@ export async function runParkCall(
   return true;
 }
 
-/** resume_call: takes over a started call without an owner or a live lease; its start mark stays. */
-export async function runResumeCall(
-  context: RedisCallContext,
-  ...[ref, owner, leaseMs]: Parameters<LeaseStore["resumeCall"]>
-): Promise<CallRecord | undefined> {
-  const { keys, held, records, runStep } = context;
-  const names = { ...callStepKeys(context, ref), leases: keys.tree(ref.root).leases };
-  const found = fields(await runStep("resume_call", ref.root, names, { name: callName(ref), owner, leaseMs }));
-  if (found === undefined) return undefined;
-  held.add(owner, ref);
-  return records.decode(ref.root, found);
-}
-
-/** adopt_call: takes over a started call whose worker has a higher connection, which is stored. */
-export async function runAdoptCall(
-  context: RedisCallContext,
-  ...[ref, mark, owner, leaseMs]: Parameters<LeaseStore["adoptCall"]>
-): Promise<CallRecord | undefined> {
-  const { keys, held, records, runStep } = context;
-  const names = { ...callStepKeys(context, ref), leases: keys.tree(ref.root).leases };
-  const values = { name: callName(ref), owner, leaseMs, mark, remote: JSON.stringify(mark) };
-  const found = fields(await runStep("adopt_call", ref.root, names, values));
-  if (found === undefined) return undefined;
-  held.add(owner, ref);
-  return records.decode(ref.root, found);
-}
-
 /** restart_call: takes back the start of a call whose body was not entered. */
 export async function runRestartCall(
   context: RedisCallContext,
   ...[ref, mark, queued]: Parameters<LeaseStore["restartCall"]>
 ): Promise<boolean> {
-  const { keys, live, now, runStep } = context;
-  const names = { ...callStepKeys(context, ref), leases: keys.tree(ref.root).leases };
+  const { live, now, runStep } = context;
+  const names = leaseKeys(context, ref);
   const result = await runStep("restart_call", ref.root, names, { name: callName(ref), mark, queued });
   if (text(result) !== "restarted") return false;
   await live.sooner(ref.root, now());

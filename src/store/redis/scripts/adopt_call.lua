@@ -6,8 +6,4 @@ local key = K['call ' .. step.name]
 local call = fields(key, 'ended', 'started', 'remote')
 local stored = run_of(call, step.mark)
 if not stored or step.mark.connection <= stored.connection then return answer('nothing') end
-redis.call('HINCRBY', key, 'epoch', 1)
-redis.call('HINCRBY', key, 'version', 1)
-redis.call('HSET', key, 'owner', step.owner, 'lease', now + step.leaseMs, 'remote', step.remote)
-redis.call('ZADD', K.leases, now + step.leaseMs, step.name)
-return commit(redis.call('HGETALL', key))
+return take_over(key, 'remote', step.remote)

@@ -9,9 +9,5 @@ if call.owner ~= '' and tonumber(call.lease) > now then return answer('nothing')
 -- The worker may still come back to the body.
 if call.remote and tonumber(call.lease) + cjson.decode(call.remote).resumeMs > now then return answer('nothing') end
 if tonumber(call.attempts) >= step.maxAttempts then return answer('nothing') end
-redis.call('HINCRBY', key, 'epoch', 1)
-redis.call('HINCRBY', key, 'version', 1)
-redis.call('HSET', key, 'owner', step.owner, 'lease', now + step.leaseMs, 'started', 0)
 if call.remote then redis.call('HDEL', key, 'remote') end
-redis.call('ZADD', K.leases, now + step.leaseMs, step.name)
-return commit(redis.call('HGETALL', key))
+return take_over(key, 'started', 0)

@@ -411,3 +411,12 @@ local function commit(result)
   if step.echo and echoed <= step.echo then return { result, news, string.format('%.17g', now), echo } end
   return answered
 end
+
+-- Takes over the call of a step for its owner, under another epoch, and writes further fields; answers the call.
+local function take_over(key, ...)
+  redis.call('HINCRBY', key, 'epoch', 1)
+  redis.call('HINCRBY', key, 'version', 1)
+  redis.call('HSET', key, 'owner', step.owner, 'lease', now + step.leaseMs, ...)
+  redis.call('ZADD', K.leases, now + step.leaseMs, step.name)
+  return commit(redis.call('HGETALL', key))
+end

@@ -6,8 +6,4 @@ local key = K['call ' .. step.name]
 local call = fields(key, 'lease', 'owner', 'ended', 'started')
 if call.started ~= '1' or call.ended then return answer('nothing') end
 if call.owner ~= '' and tonumber(call.lease) > now then return answer('nothing') end
-redis.call('HINCRBY', key, 'epoch', 1)
-redis.call('HINCRBY', key, 'version', 1)
-redis.call('HSET', key, 'owner', step.owner, 'lease', now + step.leaseMs)
-redis.call('ZADD', K.leases, now + step.leaseMs, step.name)
-return commit(redis.call('HGETALL', key))
+return take_over(key)
