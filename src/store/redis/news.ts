@@ -13,6 +13,7 @@ export type RedisNews = ReturnType<typeof createRedisNews>;
 export function createRedisNews(log: Pick<RedisLog, "refresh" | "listen" | "forget">) {
   // The last known sequence number of each session, while there are subscribers.
   const known = new Map<string, number>();
+  const know = (sessionId: string, seq: number) => setNewest(known, sessionId, seq, maxKnown);
   const listeners = createNewsListeners({
     onFirst(sessionId) {
       if (sessionId !== undefined) log.listen(sessionId);
@@ -26,7 +27,7 @@ export function createRedisNews(log: Pick<RedisLog, "refresh" | "listen" | "forg
   function publish(sessionId: string, seq: number): void {
     log.refresh(sessionId, seq);
     if (listeners.isEmpty()) return;
-    known.set(sessionId, Math.max(seq, known.get(sessionId) ?? 0));
+    know(sessionId, Math.max(seq, known.get(sessionId) ?? 0));
     listeners.notify(sessionId, seq);
   }
 
@@ -43,17 +44,20 @@ export function createRedisNews(log: Pick<RedisLog, "refresh" | "listen" | "forg
     /** Publishes every sequence number up to this one that was not published yet. */
     catchUp(sessionId: string, lastSeq: number): void {
       publish(sessionId, Math.min((known.get(sessionId) ?? 0) + 1, lastSeq + 1));
-      known.set(sessionId, lastSeq);
+      know(sessionId, lastSeq);
     },
 
     /** Takes a session's events as known. Notifies its own subscribers all the same: they may have come after these events. */
     begin(sessionId: string, lastSeq: number): void {
-      known.set(sessionId, Math.max(lastSeq, known.get(sessionId) ?? 0));
+      know(sessionId, Math.max(lastSeq, known.get(sessionId) ?? 0));
       log.refresh(sessionId, lastSeq);
       listeners.notifySession(sessionId, lastSeq + 1);
     },
   };
 }
+
+/** Number of sessions and trees of which a replica remembers what it has published. */
+export const maxKnown = 100_000;
 
 /** The sessions of which replicas send each other small events, so that their readers need not read the log. */
 export type Followed = ReturnType<typeof createFollowed>;

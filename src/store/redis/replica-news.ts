@@ -1,5 +1,6 @@
 import { Redis } from "ioredis";
 import type { OrphanedCall } from "../../call/ports.ts";
+import { setNewest } from "../../core/bounded-map.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import type { Logger } from "../../core/logger.ts";
 import { within } from "../../core/within.ts";
@@ -9,7 +10,7 @@ import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import type { Live } from "./live.ts";
 import type { LoggedEvent, RedisLog } from "./log.ts";
-import type { Followed, RedisNews } from "./news.ts";
+import { type Followed, maxKnown, type RedisNews } from "./news.ts";
 import { inPortions, number, replyList, text, texts } from "./reply.ts";
 import type { Trees } from "./trees.ts";
 import type { RedisAddress } from "./url.ts";
@@ -102,7 +103,7 @@ export async function listenToReplicas(options: {
     });
     const [seq = 0, rings = 0, active = 0] = state ?? [];
     const before = seen.get(sessionId);
-    seen.set(sessionId, seq + rings);
+    setNewest(seen, sessionId, seq + rings, maxKnown);
     if (before === seq + rings) return;
     if (before === undefined && active < since) news.begin(sessionId, seq);
     else news.catchUp(sessionId, seq);
@@ -112,7 +113,7 @@ export async function listenToReplicas(options: {
     const { tree, sessions } = keys.tree(root);
     const count = number(await link.command("hget", tree, "news"));
     if (seen.get(tree) === count) return;
-    seen.set(tree, count);
+    setNewest(seen, tree, count, maxKnown);
     await Promise.all(texts(await link.command("zrange", sessions, 0, -1)).map((id) => pollSession(id, since)));
   }
 
