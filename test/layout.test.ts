@@ -59,7 +59,7 @@ const allowed: Record<string, readonly string[]> = {
   approval: ["core", "policy", "reach/ports.ts", "view/need.ts", "view/view-lines.ts"],
   "agents/connect": ["agents/hooks/agent-facts.ts", "core", "people"],
   "agents/hooks": ["core"],
-  "agents/mcp": ["client/resume-stream.ts", "core/json.ts", "core/pages-of.ts", "core/within.ts", "view"],
+  "agents/mcp": ["client/resume-stream.ts", "core/bounded-map.ts", "core/json.ts", "core/pages-of.ts", "core/within.ts", "view"],
   "agents/runners": ["core", "tool/errors.ts"],
   people: ["core", "policy/wildcard.ts"],
   policy: ["core"],
