@@ -6,6 +6,7 @@ import { BeginCallRequestSchema, FinishCallRequestSchema } from "../../gen/openc
 import type { BeginOutcome } from "../../src/call/begin.ts";
 import type { Hooks } from "../../src/tool/hooks.ts";
 import { agent } from "../model/clients.ts";
+import { callRef, callSpec, delegation, openCall } from "../store/fixture.ts";
 import { startReplica, type TestReplicaOptions } from "./replica.ts";
 
 /** Starts a replica to which an agent sends its own tools. */
@@ -93,16 +94,18 @@ test("a session has at most 1,000 open delegated calls", async () => {
       output.status = "allow";
     },
   });
-  const begin = (id: number) => hosted.begin("Read", { file_path: "a.txt" }, undefined, `c${id}`);
-  const begun: BeginOutcome[] = [];
-  for (let id = 0; id < 1_000; id++) begun.push(await begin(id));
-  await expect(begin(1_000)).rejects.toMatchObject({
+  const first = await hosted.begin("Read", { file_path: "a.txt" });
+  if (first.case !== "begun") throw new Error(`the call is ${first.case}`);
+  const { sessionId } = first.part;
+  const others = Array.from({ length: 999 }, (_, id) => callRef(`o${id}`, sessionId, sessionId));
+  await Promise.all(others.map((ref) => openCall(hosted.store, ref, { spec: callSpec({ delegated: delegation }) })));
+  const last = () => hosted.begin("Read", { file_path: "b.txt" }, undefined, "c2");
+  await expect(last()).rejects.toMatchObject({
     reason: ErrorReason.QUOTA_EXCEEDED,
     metadata: { limit: "delegated_calls" },
   });
-  const [first] = begun;
-  if (first) await hosted.report(assignmentOf(first), "done");
-  assignmentOf(await begin(1_000));
+  await hosted.report(first.assignment, "done");
+  assignmentOf(await last());
 });
 
 test("a hook that throws stops the call before it begins", async () => {
