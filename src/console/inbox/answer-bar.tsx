@@ -131,9 +131,7 @@ export function AnswerBar({
           <input
             maxLength={1024}
             value={reason}
-            onInput={({ currentTarget }) => {
-              reason.value = currentTarget.value;
-            }}
+            onInput={({ currentTarget }) => (reason.value = currentTarget.value)}
           />
         </label>
       )}
@@ -226,18 +224,14 @@ function OffersForm({ group, isReady, send, back }: FormProps & { group: AskGrou
         name="what"
         options={choices.map(({ words }) => words)}
         chosen={what.value}
-        choose={(index) => {
-          what.value = index;
-        }}
+        choose={(index) => (what.value = index)}
       />
       <Choice
         legend="in"
         name="where"
         options={chosen.offers.map(({ scope }) => placeWords(scope, main))}
         chosen={chosen.offers.indexOf(offer)}
-        choose={(index) => {
-          where.value = chosen.offers[index]?.scope ?? GrantScope.SESSION;
-        }}
+        choose={(index) => (where.value = chosen.offers[index]?.scope ?? GrantScope.SESSION)}
       />
       <div class="limits">
         <Limit label="with" chosen={hours} options={limits} />
@@ -283,12 +277,7 @@ function Limit({
   return (
     <label class="limit">
       <span>{label}</span>
-      <select
-        value={chosen}
-        onChange={({ currentTarget }) => {
-          chosen.value = Number(currentTarget.value);
-        }}
-      >
+      <select value={chosen} onChange={({ currentTarget }) => (chosen.value = Number(currentTarget.value))}>
         {options.map(([value, words]) => (
           <option key={value} value={value}>
             {words}

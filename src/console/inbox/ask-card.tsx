@@ -127,9 +127,7 @@ function Approval({
         requests={all}
         connection={connection}
         isOpen={opened.value === shown}
-        onWhole={() => {
-          whole.value = shown;
-        }}
+        onWhole={() => (whole.value = shown)}
         onUnread={(part, isUnread) => {
           const others = unread.peek().filter((each) => each !== part);
           unread.value = isUnread ? [...others, part] : others;
@@ -146,9 +144,7 @@ function Approval({
           {...props}
           isWhole={whole.value === shown}
           isPartial={unread.value.length > 0}
-          openAll={() => {
-            opened.value = shown;
-          }}
+          openAll={() => (opened.value = shown)}
         />
       )}
     </>

@@ -212,9 +212,9 @@ function Call({ request, shown, ...props }: PartProps & { request: PermissionReq
     });
   const lines = viewLines(whole.value).filter((line) => !shown.some((command) => isCommand(line, command)));
   // The whole input may have another order than its beginning.
-  const keys = numbered(lines.map(({ kind, name, text }) => `${kind} ${name}${kind === "input" ? "" : ` ${text}`}`));
-  // Of a name that several values have, the whole input may have another one first.
-  const parts = lines.map(({ text }, at) => `${keys[at]} ${text}`);
+  const keys = lines.map(({ kind, name, text }) => (kind === "input" ? `input ${name}` : `${kind} ${name} ${text}`));
+  // The names of two values, or the paths of two files, may be escaped to the same text.
+  const parts = lines.map(({ kind, name, text, hash = "" }) => `${kind} ${name} ${text} ${hash}`);
   const see = useAllSeen(parts, props.onWhole);
   return (
     <section class="block">
@@ -232,16 +232,6 @@ function Call({ request, shown, ...props }: PartProps & { request: PermissionReq
       {failure !== "" && <p class="problem">{failure}</p>}
     </section>
   );
-}
-
-/** Numbers equal keys: the names of two values may be escaped to the same text. */
-function numbered(keys: readonly string[]): readonly string[] {
-  const counts = new Map<string, number>();
-  return keys.map((key) => {
-    const count = (counts.get(key) ?? 0) + 1;
-    counts.set(key, count);
-    return `${key} #${count}`;
-  });
 }
 
 /** Checks that a value is the command that the page shows in full. */
@@ -362,12 +352,7 @@ function FoldedText({ text, label, cut = "", load, isOpen, line = plainLine, onW
       <LongText lines={head.split("\n")} label={`Beginning of the ${label.toLowerCase()}`} line={line} />
       <p class="cut">
         <span>… {left} …</span>{" "}
-        <button
-          type="button"
-          onClick={() => {
-            wanted.value = true;
-          }}
-        >
+        <button type="button" onClick={() => (wanted.value = true)}>
           {cut === "" ? `Show all ${text.length} characters` : "Show all of it"}
         </button>
       </p>

@@ -1,9 +1,8 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
-import { ConnectError } from "@connectrpc/connect";
 import { useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
 import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { visibleText } from "../parts/visible-text.ts";
+import { useLoaded } from "../shell/load.ts";
 import { ProblemText } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { AskGroup } from "./ask-list.ts";
@@ -27,25 +26,19 @@ export function EditForm({
   group: AskGroup;
   connection: ConsoleConnection;
 }) {
-  const fields = useSignal<readonly Field[] | undefined>(undefined);
-  const problem = useSignal("");
-  const { sessionId, tool } = group.open[0] ?? {};
-  useEffect(() => {
-    if (sessionId === undefined || tool === undefined) return;
-    connection.tools.getToolPart({ sessionId, callId: tool.callId }).then(
-      ({ part }) => {
-        fields.value = fieldsOf(part?.state.value?.input ?? {});
-      },
-      (error: unknown) => {
-        problem.value = ConnectError.from(error).rawMessage;
-      },
-    );
-  }, [sessionId, tool?.callId]);
+  const { sessionId = "", tool: { callId = "" } = {} } = group.open[0] ?? {};
+  const call = useLoaded(
+    (signal) => connection.tools.getToolPart({ sessionId, callId }, { signal }),
+    [sessionId, callId],
+  );
+  const edited = useSignal<readonly Field[] | undefined>(undefined);
+  const wrong = useSignal("");
+  const fields = edited.value ?? (call.value && fieldsOf(call.value.part?.state.value?.input ?? {}));
 
   const submit = (event: Event) => {
     event.preventDefault();
-    const input = inputOf(fields.value ?? []);
-    if (typeof input === "string") problem.value = input;
+    const input = inputOf(fields ?? []);
+    if (typeof input === "string") wrong.value = input;
     else void send({ reply: PermissionReply.ONCE, input });
   };
   return (
@@ -53,7 +46,7 @@ export function EditForm({
       <p class="hint">
         Edit the arguments. They are evaluated again: you’ll be asked again for anything new they need.
       </p>
-      {fields.value?.map(({ name, isText, value }, i) => (
+      {fields?.map(({ name, isText, value }, i) => (
         <label key={name}>
           <span>
             {visibleText(name)} {!isText && <small>JSON</small>}
@@ -66,15 +59,15 @@ export function EditForm({
             spellcheck={false}
             rows={Math.min(8, value.split("\n").length)}
             value={value}
-            onInput={({ currentTarget }) => {
-              fields.value = fields.value?.with(i, { name, isText, value: currentTarget.value });
-            }}
+            onInput={({ currentTarget }) =>
+              (edited.value = fields.with(i, { name, isText, value: currentTarget.value }))
+            }
           />
         </label>
       ))}
-      <ProblemText text={problem.value} />
+      <ProblemText text={wrong.value || call.problem} />
       <FormEnd back={back}>
-        <button type="submit" class="primary" aria-disabled={!isReady || fields.value === undefined}>
+        <button type="submit" class="primary" aria-disabled={!isReady || fields === undefined}>
           Use these arguments
         </button>
       </FormEnd>

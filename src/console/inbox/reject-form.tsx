@@ -35,19 +35,12 @@ export function RejectForm({
         id="advice"
         maxLength={16_384}
         value={message}
-        onInput={({ currentTarget }) => {
-          message.value = currentTarget.value;
-        }}
+        onInput={({ currentTarget }) => (message.value = currentTarget.value)}
       />
       {!isQuestion && (
         <label class="limit">
           <span>Reject</span>
-          <select
-            value={reach}
-            onChange={({ currentTarget }) => {
-              reach.value = currentTarget.value;
-            }}
-          >
+          <select value={reach} onChange={({ currentTarget }) => (reach.value = currentTarget.value)}>
             <option value="call">this call</option>
             {equal.length > 0 && <option value="equal">all {equal.length + 1} equal calls</option>}
             <option value="session">all that wait in this session</option>

@@ -51,12 +51,7 @@ export function DiffView({
       {isFolded && (
         <p class="cut">
           <span>… {isCut ? "only the beginning is here" : `${lines.length - headLines} more lines`} …</span>{" "}
-          <button
-            type="button"
-            onClick={() => {
-              wanted.value = true;
-            }}
-          >
+          <button type="button" onClick={() => (wanted.value = true)}>
             Show the whole change
           </button>
         </p>

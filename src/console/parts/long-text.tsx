@@ -38,12 +38,7 @@ export function LongText<T>({
       {!isWhole && (
         <p class="cut">
           {lines.length - count} more lines.{" "}
-          <button
-            type="button"
-            onClick={() => {
-              shown.value += pageLines;
-            }}
-          >
+          <button type="button" onClick={() => (shown.value += pageLines)}>
             Show the next {Math.min(pageLines, lines.length - count)}
           </button>
         </p>

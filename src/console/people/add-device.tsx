@@ -38,13 +38,7 @@ export function AddDevice({ connection: { credentials, server } }: Pick<PageProp
               </p>
             </>
           )}
-          <button
-            type="button"
-            class="quiet"
-            onClick={() => {
-              code.value = "";
-            }}
-          >
+          <button type="button" class="quiet" onClick={() => (code.value = "")}>
             Close
           </button>
         </div>

@@ -93,9 +93,7 @@ function PersonCard({
             required
             maxLength={64}
             value={name}
-            onInput={({ currentTarget }) => {
-              name.value = currentTarget.value;
-            }}
+            onInput={({ currentTarget }) => (name.value = currentTarget.value)}
           />
           <button type="submit" class="quiet">
             Rename
@@ -219,9 +217,7 @@ function Invite({ connection }: { connection: ConsoleConnection }) {
         maxLength={64}
         placeholder="Name"
         value={name}
-        onInput={({ currentTarget }) => {
-          name.value = currentTarget.value;
-        }}
+        onInput={({ currentTarget }) => (name.value = currentTarget.value)}
       />
       <button type="submit">Create a link</button>
       {shown.value !== "" && (

@@ -33,9 +33,7 @@ export function YourName({ connection }: PageProps) {
         maxLength={64}
         autocomplete="name"
         value={text}
-        onInput={({ currentTarget }) => {
-          text.value = currentTarget.value;
-        }}
+        onInput={({ currentTarget }) => (text.value = currentTarget.value)}
       />
       <button type="submit">Save</button>
       {failure !== "" && <span role="alert">{failure}</span>}

@@ -1,6 +1,6 @@
 import { fromBinary } from "@bufbuild/protobuf";
 import { useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useRef } from "preact/hooks";
 import {
   type AuditEntry,
   DecisionKind,
@@ -14,7 +14,7 @@ import { requesterWords } from "../../view/requester.ts";
 import { settledText } from "../parts/settled.ts";
 import { DecisionList as Judged } from "../parts/verdict.tsx";
 import { visibleText } from "../parts/visible-text.ts";
-import { failureText } from "../shell/load.ts";
+import { useLoaded } from "../shell/load.ts";
 import { ProblemText } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
@@ -24,25 +24,14 @@ const shownAtOnce = 100;
 
 /** The decisions of a session tree, newest first, with filters and the state of their chain. */
 export function DecisionLog({ connection, sessionId }: { connection: ConsoleConnection; sessionId: string }) {
-  const log = useSignal<DecisionLogReader | undefined>(undefined);
-  const problem = useSignal("");
+  const last = useRef<DecisionLogReader>(undefined);
+  const log = useLoaded(async (signal) => {
+    last.current = await readDecisions(connection, sessionId, last.current, signal);
+    return last.current;
+  }, []);
   const filter = useSignal<DecisionFilter>({ outcome: "", tool: "", principal: "" });
   const count = useSignal(shownAtOnce);
-  const read = (signal: AbortSignal) =>
-    readDecisions(connection, sessionId, log.peek(), signal).then(
-      (found) => {
-        if (!signal.aborted) log.value = found;
-      },
-      (error: unknown) => {
-        if (!signal.aborted) problem.value = failureText(error);
-      },
-    );
-  useEffect(() => {
-    const over = new AbortController();
-    void read(over.signal);
-    return () => over.abort();
-  }, []);
-  if (problem.value !== "") return <ProblemText text={problem.value} />;
+  if (log.problem !== "") return <ProblemText text={log.problem} />;
   if (log.value === undefined) return <p role="status">Loading…</p>;
   const { decisions, chain, isMore } = log.value;
   const wanted = decisions.filter(({ record }) => matchesFilter(record, filter.value)).toReversed();
@@ -56,7 +45,7 @@ export function DecisionLog({ connection, sessionId }: { connection: ConsoleConn
             ? `${decisions.length} decisions, newest first`
             : `${wanted.length} of ${decisions.length} decisions, newest first`}
         </p>
-        <button type="button" class="quiet" onClick={() => void read(new AbortController().signal)}>
+        <button type="button" class="quiet" onClick={log.reload}>
           {isMore ? "Load newer ones" : "Check for newer ones"}
         </button>
       </div>

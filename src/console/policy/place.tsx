@@ -57,9 +57,9 @@ export function PlacePicker({
       <span>Workspace or session</span>
       <select
         value={keyOf(place.value)}
-        onChange={({ currentTarget }) => {
-          place.value = places.find((one) => keyOf(one) === currentTarget.value) ?? place.value;
-        }}
+        onChange={({ currentTarget }) =>
+          (place.value = places.find((one) => keyOf(one) === currentTarget.value) ?? place.value)
+        }
       >
         <optgroup label="Workspaces">
           {workspaces.map((value) => (

@@ -143,9 +143,7 @@ function FollowBox({ isFollowing }: { isFollowing: Signal<boolean> }) {
       <input
         type="checkbox"
         checked={isFollowing}
-        onChange={({ currentTarget }) => {
-          isFollowing.value = currentTarget.checked;
-        }}
+        onChange={({ currentTarget }) => (isFollowing.value = currentTarget.checked)}
       />
       Follow
     </label>

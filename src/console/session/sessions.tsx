@@ -70,9 +70,7 @@ function SessionList({ connection: { sessions }, feed }: PageProps) {
           aria-label="Filter by title, agent or id"
           placeholder="Filter by title, agent or id"
           value={filter}
-          onInput={({ currentTarget }) => {
-            filter.value = currentTarget.value;
-          }}
+          onInput={({ currentTarget }) => (filter.value = currentTarget.value)}
         />
       </header>
       {problem.value !== "" && (
@@ -169,9 +167,7 @@ function SessionView({ sessionId, callId, connection, feed: asks }: PageProps & 
             aria-label="Filter calls by tool, title or state"
             placeholder="Filter calls"
             value={filter}
-            onInput={({ currentTarget }) => {
-              filter.value = currentTarget.value;
-            }}
+            onInput={({ currentTarget }) => (filter.value = currentTarget.value)}
           />
         </header>
         <VirtualList
@@ -181,9 +177,7 @@ function SessionView({ sessionId, callId, connection, feed: asks }: PageProps & 
           keyOf={({ callId }) => callId}
           follow={isFollowing.value && callId === ""}
           current={callId === "" ? -1 : shown.value.findIndex((row) => row.callId === callId)}
-          onScrolledBack={(atEnd) => {
-            isFollowing.value = atEnd;
-          }}
+          onScrolledBack={(atEnd) => (isFollowing.value = atEnd)}
           row={(row) => <CallLine row={row} sessionId={sessionId} isCurrent={row.callId === callId} />}
         />
       </section>
@@ -329,9 +323,7 @@ function StopControl({
           <select
             aria-label="What to stop"
             value={reach}
-            onChange={({ currentTarget }) => {
-              reach.value = currentTarget.value as Reach;
-            }}
+            onChange={({ currentTarget }) => (reach.value = currentTarget.value as Reach)}
           >
             {Object.entries(words).map(([name, what]) => (
               <option key={name} value={name}>
@@ -346,22 +338,12 @@ function StopControl({
           >
             Stop {words[reach.value]}
           </button>{" "}
-          <button
-            type="button"
-            onClick={() => {
-              isAsked.value = false;
-            }}
-          >
+          <button type="button" onClick={() => (isAsked.value = false)}>
             Back
           </button>
         </fieldset>
       ) : (
-        <button
-          type="button"
-          onClick={() => {
-            isAsked.value = true;
-          }}
-        >
+        <button type="button" onClick={() => (isAsked.value = true)}>
           Stop…
         </button>
       )}

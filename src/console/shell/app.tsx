@@ -93,9 +93,7 @@ function Shell({ connection, signIn, route }: { connection: ConsoleConnection; s
             type="button"
             class="account"
             aria-expanded={isOpen.value}
-            onClick={() => {
-              isOpen.value = !isOpen.value;
-            }}
+            onClick={() => (isOpen.value = !isOpen.value)}
           >
             <Icon path="M12 12a4 4 0 1 0 0-8 4 4 0 0 0 0 8zM4 20c1-4 4-6 8-6s7 2 8 6" />
             You
@@ -263,9 +261,7 @@ function SignInPage({ signIn }: { signIn: SignIn }) {
           autocomplete="off"
           required
           value={secret}
-          onInput={({ currentTarget }) => {
-            secret.value = currentTarget.value;
-          }}
+          onInput={({ currentTarget }) => (secret.value = currentTarget.value)}
         />
         <button type="submit" class="primary">
           Sign in
