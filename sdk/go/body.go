@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	toolv1 "toolgate/gen/opencode/tool/v1"
@@ -43,7 +45,13 @@ type openRequest struct {
 	answer  chan *toolv1.WorkerAnswer
 }
 
-const maxPieceBytes = 262_144
+const (
+	maxPieceBytes   = 262_144
+	maxMessageBytes = 1_000_000
+	maxTitleBytes   = 1_024
+	maxNoteBytes    = 4_096
+	maxErrorBytes   = 16_000
+)
 
 var errOver = errors.New("the call is over")
 
@@ -53,11 +61,11 @@ func (b *body) send(report *toolv1.WorkerReport) {
 	b.worker.outbox.push(&toolv1.WorkRequest{Message: &toolv1.WorkRequest_Report{Report: report}})
 }
 
-func (b *body) progressed(update *toolv1.WorkerProgress) {
+func (b *body) progressed(update *toolv1.WorkerProgress) error {
 	b.worker.mu.Lock()
 	defer b.worker.mu.Unlock()
 	if b.result != nil || b.isOver {
-		return
+		return nil
 	}
 	kept := &toolv1.WorkerProgress{Title: update.Title, Metadata: update.Metadata}
 	if b.progress != nil {
@@ -68,8 +76,12 @@ func (b *body) progressed(update *toolv1.WorkerProgress) {
 			kept.Metadata = b.progress.Metadata
 		}
 	}
+	if err := checkMessage(kept); err != nil {
+		return err
+	}
 	b.progress = kept
 	b.send(&toolv1.WorkerReport{Report: &toolv1.WorkerReport_Progress{Progress: update}})
+	return nil
 }
 
 // write sends bytes of a blob and waits until so much of them is stored that more may follow.
@@ -99,6 +111,9 @@ func (b *body) write(blob uint32, data []byte) error {
 
 // request sends a request and waits for its answer, which may come on a later connection.
 func (b *body) request(request *toolv1.WorkerBodyRequest) (*toolv1.WorkerAnswer, error) {
+	if err := checkMessage(request); err != nil {
+		return nil, err
+	}
 	open := &openRequest{request: request, answer: make(chan *toolv1.WorkerAnswer, 1)}
 	b.worker.mu.Lock()
 	if b.result != nil || b.isOver {
@@ -125,6 +140,9 @@ func (b *body) run(tool Definition) {
 	if err == nil {
 		var completed *toolv1.WorkerCompleted
 		if completed, err = b.completed(result); err == nil {
+			err = checkMessage(completed)
+		}
+		if err == nil {
 			b.finish(&toolv1.WorkerResult{Outcome: &toolv1.WorkerResult_Completed{Completed: completed}})
 			return
 		}
@@ -178,9 +196,10 @@ func (b *body) completed(value any) (*toolv1.WorkerCompleted, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the metadata of the result is no JSON object: %w", err)
 	}
-	completed := &toolv1.WorkerCompleted{Note: result.Note, Metadata: metadata}
+	completed := &toolv1.WorkerCompleted{Note: clip(result.Note, maxNoteBytes), Metadata: metadata}
 	if result.Title != "" {
-		completed.Title = &result.Title
+		title := clip(result.Title, maxTitleBytes)
+		completed.Title = &title
 	}
 	written := b.written()
 	if len(result.Output) > 131_072 {
@@ -191,7 +210,8 @@ func (b *body) completed(value any) (*toolv1.WorkerCompleted, error) {
 			return nil, err
 		}
 	} else if result.Output != "" || written == 0 {
-		completed.Output = &result.Output
+		output := validText(result.Output)
+		completed.Output = &output
 	}
 	for index, file := range result.Attachments {
 		blob := uint32(index + 1)
@@ -221,7 +241,7 @@ func structured(value any) (*toolv1.WorkerCompleted, error) {
 }
 
 func failedOf(ctx context.Context, err error) *toolv1.WorkerFailed {
-	failed := &toolv1.WorkerFailed{Kind: toolv1.WorkerFailure_WORKER_FAILURE_EXPECTED, Message: clip(err.Error(), 16_000)}
+	failed := &toolv1.WorkerFailed{Kind: toolv1.WorkerFailure_WORKER_FAILURE_EXPECTED, Message: clip(err.Error(), maxErrorBytes)}
 	var panicked *defect
 	var invalid *invalidInput
 	var unchanged *noEffects
@@ -312,9 +332,25 @@ func (b *body) answered(answer *toolv1.WorkerAnswer) {
 	}
 }
 
+// checkMessage refuses a message of a body that the service would not take: it would end the connection, which all bodies share.
+func checkMessage(message proto.Message) error {
+	encoded, err := proto.Marshal(message)
+	if err != nil {
+		return fmt.Errorf("a message of the tool cannot be sent: %w", err)
+	}
+	if len(encoded) > maxMessageBytes {
+		return fmt.Errorf("a message of the tool has %d bytes, at most %d are allowed: return or report less, or write it as output", len(encoded), maxMessageBytes)
+	}
+	return nil
+}
+
+// clip limits a text, and makes it valid.
 func clip(text string, length int) string {
+	text = validText(text)
 	if len(text) <= length {
 		return text
 	}
-	return text[:length]
+	return strings.ToValidUTF8(text[:length], "")
 }
+
+func validText(text string) string { return strings.ToValidUTF8(text, "\ufffd") }

@@ -30,6 +30,7 @@ type Update func(*toolv1.WorkerProgress) error
 // Title replaces the title.
 func Title(title string) Update {
 	return func(progress *toolv1.WorkerProgress) error {
+		title = clip(title, maxTitleBytes)
 		progress.Title = &title
 		return nil
 	}
@@ -56,8 +57,7 @@ func (ctx *Context) Metadata(updates ...Update) error {
 			return fmt.Errorf("the metadata is no JSON object: %w", err)
 		}
 	}
-	ctx.body.progressed(progress)
-	return nil
+	return ctx.body.progressed(progress)
 }
 
 // Output appends to the output of the call. A write waits while too much of it is not stored.

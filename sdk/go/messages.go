@@ -129,8 +129,12 @@ func (w *worker) ended(assignment string) {
 // planned answers what a call would do.
 func (w *worker) planned(request *toolv1.WorkerPlan) {
 	planned := &toolv1.WorkerPlanned{PlanId: request.PlanId}
-	if err := w.plan(request, planned); err != nil {
-		planned = &toolv1.WorkerPlanned{PlanId: request.PlanId, Problem: clip(err.Error(), 16_000)}
+	err := w.plan(request, planned)
+	if err == nil {
+		err = checkMessage(planned)
+	}
+	if err != nil {
+		planned = &toolv1.WorkerPlanned{PlanId: request.PlanId, Problem: clip(err.Error(), maxErrorBytes)}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,7 +161,7 @@ func (w *worker) plan(request *toolv1.WorkerPlan, planned *toolv1.WorkerPlanned)
 	if err != nil {
 		return err
 	}
-	planned.Title, planned.Preview, planned.Detail = plan.Title, plan.Preview, plan.digest()
+	planned.Title, planned.Preview, planned.Detail = clip(plan.Title, maxTitleBytes), plan.Preview, plan.digest()
 	planned.TimeoutMs = uint32(plan.Timeout.Milliseconds())
 	for _, ask := range plan.Asks {
 		message, err := ask.message()

@@ -549,6 +549,42 @@ func TestFailuresOfBodiesHaveTheirKind(t *testing.T) {
 	}
 }
 
+func TestABodyWhoseMessagesCannotBeSentFailsAlone(t *testing.T) {
+	service := startFakeService(t)
+	large := map[string]string{"a": strings.Repeat("x", maxMessageBytes)}
+	serveBody(t, service, func(ctx *Context, in deploy) (string, error) {
+		switch in.Service {
+		case "invalid":
+			return "a\xff", nil
+		case "long":
+			return "", errors.New("a" + strings.Repeat("é", maxErrorBytes))
+		case "progress":
+			return "", ctx.Metadata(Title(strings.Repeat("é", maxTitleBytes)), Metadata(large))
+		case "pattern":
+			return "", ctx.Ask("deploy", "a\xff")
+		case "state":
+			return "", ctx.SetState("a", large)
+		default:
+			return "fine", nil
+		}
+	})
+	line := service.accept(limits{})
+	line.start("invalid", "invalid")
+	if got := next(line, result).GetCompleted().GetOutput(); got != "a\ufffd" {
+		t.Fatalf("got %q", got)
+	}
+	for _, name := range []string{"long", "progress", "pattern", "state"} {
+		line.start(name, name)
+		if got := next(line, result).GetFailed(); got.GetKind() != toolv1.WorkerFailure_WORKER_FAILURE_EXPECTED {
+			t.Fatalf("%s: got %v", name, got)
+		}
+		line.start(name+" next", "fine")
+		if got := next(line, result).GetCompleted().GetOutput(); got != "fine" {
+			t.Fatalf("%s: got %q", name, got)
+		}
+	}
+}
+
 func TestAPlanThatDiffersAtTheStartIsNotEntered(t *testing.T) {
 	service := startFakeService(t)
 	var plans int

@@ -105,9 +105,8 @@ def check(ctx: SyncContext) -> str:
 
 @pytest.fixture
 def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
-    peer = Peer(
-        record, write, ask, block, sleep, check, fail, planning, attach, capacity=4, **getattr(request, "param", {})
-    )
+    tools = [record, write, ask, block, sleep, check, fail, overload, planning, attach]
+    peer = Peer(*tools, capacity=4, **getattr(request, "param", {}))
     yield peer
     peer.close()
 
@@ -330,6 +329,7 @@ def fail(kind: str) -> ToolResult:
         "value": FileNotFoundError("no such file"),
         "changed": ChangedError("it is gone"),
         "defect": KeyError("inner"),
+        "surrogate": ValueError("a\udcff"),
     }
     if kind in errors:
         raise errors[kind]
@@ -343,6 +343,7 @@ def fail(kind: str) -> ToolResult:
         ("value", WorkerFailure.WORKER_FAILURE_EXPECTED, "no such file"),
         ("changed", WorkerFailure.WORKER_FAILURE_CHANGED, "it is gone"),
         ("defect", WorkerFailure.WORKER_FAILURE_DEFECT, "KeyError: 'inner'"),
+        ("surrogate", WorkerFailure.WORKER_FAILURE_EXPECTED, "a?"),
         (7, WorkerFailure.WORKER_FAILURE_INVALID_INPUT, "kind: Input should be a valid string"),
     ],
 )
@@ -351,6 +352,30 @@ def test_a_failure_has_its_kind(connection: Connection, kind: object, failure: i
     failed = connection.report("result").result.failed
     assert failed.kind == failure
     assert message in failed.message
+
+
+@tool
+async def overload(kind: str, ctx: Context) -> str:
+    """Sends what is too large for a message, or is no text."""
+    large = {"a": "x" * 1_000_000}
+    match kind:
+        case "progress":
+            ctx.metadata(metadata=large)
+        case "state":
+            await ctx.state.set("a", large)
+        case "calls":
+            await ctx.calls([("record", large)])
+        case "error":
+            raise ValueError("a\udcff")
+    return "a\udcff"
+
+
+@pytest.mark.parametrize("kind", ["progress", "state", "calls", "error"])
+def test_a_body_whose_messages_cannot_be_sent_fails_alone(connection: Connection, kind: str) -> None:
+    connection.start("a", overload, kind=kind)
+    assert connection.report("result").result.failed.kind == WorkerFailure.WORKER_FAILURE_EXPECTED
+    connection.start("b", overload, kind="output")
+    assert connection.report("result").result.completed.output == "a?"
 
 
 def test_a_long_output_is_written_before_the_result(connection: Connection) -> None:

@@ -217,8 +217,13 @@ class RequestProblem(Exception):
 
 def pieces(data: str | bytes) -> list[bytes]:
     """Splits output into pieces that fit a message."""
-    encoded = data.encode() if isinstance(data, str) else data
+    encoded = valid_text(data).encode() if isinstance(data, str) else data
     return [encoded[at : at + MAX_PIECE_BYTES] for at in range(0, len(encoded), MAX_PIECE_BYTES)]
+
+
+def valid_text(text: str) -> str:
+    """Replaces what is no character, such as the bytes of a file's name that are no UTF-8: no message can have it."""
+    return text.encode(errors="replace").decode()
 
 
 def ask_request(

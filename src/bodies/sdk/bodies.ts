@@ -1,4 +1,4 @@
-import { create, fromJson, type JsonValue, type MessageInitShape, toBinary, toJson } from "@bufbuild/protobuf";
+import { create, fromJson, type JsonValue, type MessageInitShape, toJson } from "@bufbuild/protobuf";
 import { ValueSchema } from "@bufbuild/protobuf/wkt";
 import { QuestionSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import {
@@ -10,6 +10,7 @@ import {
   type WorkerEndedCall,
   type WorkerFailedSchema,
   WorkerFailure,
+  WorkerProgressSchema,
   type WorkerResultSchema,
   type WorkerStart,
 } from "../../../gen/opencode/tool/v1/worker_pb.ts";
@@ -18,8 +19,8 @@ import { plainJson } from "../../core/json.ts";
 import { ChangedAfterApproval, InvalidInput, InvalidOutput, ToolFailure } from "../../tool/errors.ts";
 import type { ChildResult, PlanContext, ToolContext, ToolResult } from "../../tool/tool.ts";
 import { messageOf } from "./message-of.ts";
-import { notHere, type Plans } from "./plans.ts";
-import { type OpenBody, openBody, type RunningBody, type Send } from "./running-body.ts";
+import { maxTitleLength, notHere, type Plans } from "./plans.ts";
+import { checkedSize, type OpenBody, openBody, type RunningBody, type Send } from "./running-body.ts";
 
 /** The running bodies of a process. */
 export interface Bodies {
@@ -100,8 +101,11 @@ function bodyContext(
     extra: call.metadata ?? {},
     ...(traceparent !== "" && { trace: { traceparent, ...(tracestate !== "" && { tracestate }) } }),
     metadata({ title, metadata }) {
-      const value = { ...(title !== undefined && { title }), ...(metadata && { metadata: plainJson(metadata) }) };
-      void body.report({ case: "progress", value });
+      const value = {
+        ...(title !== undefined && { title: String(title).slice(0, maxTitleLength) }),
+        ...(metadata && { metadata: plainJson(metadata) }),
+      };
+      void body.report({ case: "progress", value: checkedSize(WorkerProgressSchema, value) });
     },
     output: (chunk) => body.write(0, typeof chunk === "string" ? Buffer.from(chunk) : chunk),
     ...requests(body),
@@ -181,7 +185,7 @@ const absent = {
 
 /** Largest output inside the result; a longer one is sent in pieces before it. */
 const maxInlineLength = 131_072;
-const maxResultBytes = 1_000_000;
+const maxNoteLength = 4_096;
 
 /** Sends long output and files of a result, and returns the rest. */
 async function completedOf(
@@ -198,19 +202,14 @@ async function completedOf(
       attachments.push({ blob, mime: file.mime, filename: file.filename ?? "" });
     } else attachments.push({ part: file });
   }
-  const completed = {
-    ...(title !== undefined && { title: String(title) }),
+  return checkedSize(WorkerCompletedSchema, {
+    ...(title !== undefined && { title: String(title).slice(0, maxTitleLength) }),
     ...(output !== undefined && { output }),
-    ...(note !== undefined && { note }),
+    ...(note !== undefined && { note: note.slice(0, maxNoteLength) }),
     ...(metadata && { metadata: plainJson(metadata) }),
     ...(structured !== undefined && { structured: fromJson(ValueSchema, structured) }),
     attachments,
-  };
-  const { length } = toBinary(WorkerCompletedSchema, create(WorkerCompletedSchema, completed));
-  if (length <= maxResultBytes) return completed;
-  throw new ToolFailure(
-    `The result has ${length} bytes beside its output and its files, at most ${maxResultBytes} are allowed. Return less metadata.`,
-  );
+  });
 }
 
 async function outputOf(body: RunningBody, output: string | undefined): Promise<string | undefined> {

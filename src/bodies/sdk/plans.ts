@@ -1,12 +1,13 @@
 import { createHash } from "node:crypto";
 import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
-import type { WorkerCall, WorkerPlan, WorkerPlannedSchema } from "../../../gen/opencode/tool/v1/worker_pb.ts";
+import { type WorkerCall, type WorkerPlan, WorkerPlannedSchema } from "../../../gen/opencode/tool/v1/worker_pb.ts";
 import { canonicalJson, plainJson } from "../../core/json.ts";
 import { within } from "../../core/within.ts";
 import { ChangedAfterApproval, ToolFailure } from "../../tool/errors.ts";
 import type { Plan, PlanContext, Tool } from "../../tool/tool.ts";
 import type { Workspace } from "../../tool/workspace.ts";
 import { messageOf } from "./message-of.ts";
+import { checkedSize } from "./running-body.ts";
 
 /** The tools of a process, and where they work. */
 export interface BodySite {
@@ -32,6 +33,7 @@ export interface Plans {
   enter(call: WorkerCall, detail: Uint8Array): Promise<EnteredCall>;
 }
 
+export const maxTitleLength = 1_024;
 /** Time that a plan may take. */
 const planMs = 10_000;
 /** Plans that are remembered until their call starts: their values, such as path handles, cannot be sent. */
@@ -48,7 +50,8 @@ export function createPlans(site: BodySite): Plans {
         const digest = digestOf(entered.plan);
         remembered.set(call.callId, { digest, call: entered });
         for (const first of remembered.keys()) if (remembered.size > maxRemembered) remembered.delete(first);
-        return { planId, detail: Buffer.from(digest), ...(await plannedOf(entered.plan)) };
+        const planned = { planId, detail: Buffer.from(digest), ...(await plannedOf(entered.plan)) };
+        return checkedSize(WorkerPlannedSchema, planned);
       } catch (error) {
         return { planId, problem: messageOf(error) };
       }
@@ -106,7 +109,7 @@ async function plannedOf(plan: Plan): Promise<MessageInitShape<typeof WorkerPlan
   const inspection = await plan.inspect?.();
   const preview = inspection?.preview?.();
   return {
-    title,
+    title: title.slice(0, maxTitleLength),
     asks: asks.map(({ permission, patterns, always = [], metadata }) => ({
       ...{ permission, patterns: [...patterns], always: [...always] },
       ...(metadata && { metadata: plainJson(metadata) }),

@@ -1,11 +1,12 @@
-import type { MessageInitShape } from "@bufbuild/protobuf";
-import type {
-  WorkerAnswer,
-  WorkerBodyRequestSchema,
+import { create, type DescMessage, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
+import {
+  type WorkerAnswer,
+  type WorkerBodyRequestSchema,
   WorkerReportSchema,
-  WorkerStart,
-  WorkRequestSchema,
+  type WorkerStart,
+  type WorkRequestSchema,
 } from "../../../gen/opencode/tool/v1/worker_pb.ts";
+import { ToolFailure } from "../../tool/errors.ts";
 
 /** Sends one message to the service; resolves when there is capacity for more. */
 export type Send = (message: MessageInitShape<typeof WorkRequestSchema>["message"]) => Promise<void>;
@@ -35,6 +36,20 @@ export interface OpenBody extends RunningBody {
   finish(report: MessageInitShape<typeof WorkerReportSchema>["report"]): void;
 }
 
+/** Refuses a message that the service would not take: it would end the connection, which all bodies share. */
+export function checkedSize<Desc extends DescMessage>(
+  schema: Desc,
+  message: MessageInitShape<Desc>,
+): MessageInitShape<Desc> {
+  const { length } = toBinary(schema, create(schema, message));
+  if (length <= maxMessageBytes) return message;
+  throw new ToolFailure(
+    `A message of the tool has ${length} bytes, at most ${maxMessageBytes} are allowed. Return or report less, or write it as output.`,
+  );
+}
+
+const maxMessageBytes = 1_000_000;
+
 /** Largest piece of bytes in one message. */
 const maxPieceBytes = 262_144;
 
@@ -60,13 +75,15 @@ export function openBody(start: WorkerStart, send: Send, forget: () => boolean):
       isOver = true;
     },
     async request(request) {
-      lastRequest += 1;
-      const number = lastRequest;
+      const number = lastRequest + 1;
+      const value = { case: "request", value: { number, ...(request && { request }) } } as const;
+      checkedSize(WorkerReportSchema, { report: value });
+      lastRequest = number;
       const waiting = Promise.withResolvers<WorkerAnswer["answer"]>();
       // A body need not await its request.
       waiting.promise.catch(() => undefined);
       requests.set(number, waiting);
-      await report({ case: "request", value: { number, ...(request && { request }) } });
+      await report(value);
       return await waiting.promise;
     },
     async write(blob, data) {

@@ -16,7 +16,7 @@ beforeAll(async () => {
 });
 afterAll(() => service.close());
 
-type Body = (ctx: ToolContext, service: string) => Promise<string> | string | ToolResult;
+type Body = (ctx: ToolContext, service: string) => Promise<string | ToolResult> | string | ToolResult;
 
 /** Serves one tool, `deploy`, whose body is the test's; returns what drains the worker, and its entered bodies. */
 function serveBody(body: Body, options: ServeOptions = {}) {
@@ -133,6 +133,30 @@ test("an assignment that a probe found not entered is never entered", async () =
   start(line, "a2", "next");
   await report(line, "result");
   expect(entered).toEqual(["next"]);
+});
+
+test("a body whose messages are too large for the service fails alone", async () => {
+  const large = { a: "x".repeat(1_000_000) };
+  serveBody(async (ctx, name) => {
+    if (name === "progress") ctx.metadata({ title: "é".repeat(2_000), metadata: large });
+    if (name === "state") await ctx.state.set("a", large);
+    if (name === "calls") await ctx.calls([{ tool: "deploy", input: large }], { atomic: false });
+    if (name === "result") return { output: "", metadata: large };
+    ctx.metadata({ title: "é".repeat(2_000) });
+    return "done";
+  });
+  const line = await service.accept();
+  for (const name of ["progress", "state", "calls", "result"]) {
+    start(line, name, name);
+    expect((await report(line, "result")).value).toMatchObject({
+      outcome: {
+        value: { kind: WorkerFailure.EXPECTED, message: expect.stringContaining("at most 1000000 are allowed") },
+      },
+    });
+  }
+  start(line, "fine");
+  expect((await report(line, "progress")).value).toMatchObject({ title: "é".repeat(1_024) });
+  expect(outputOf((await report(line, "result")).value)).toBe("done");
 });
 
 test("a start on a connection that was left is not read", async () => {

@@ -5,8 +5,9 @@ import contextvars
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
+from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Value
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -19,15 +20,28 @@ from toolgate._gen.worker_pb2 import (
     WorkerStart,
 )
 from toolgate._json import from_struct, to_struct, to_value
-from toolgate.context import BodyContext, BodyPort, CallStopped, Context, RequestProblem, SyncContext, pieces
+from toolgate.context import (
+    BodyContext,
+    BodyPort,
+    CallStopped,
+    Context,
+    RequestProblem,
+    SyncContext,
+    pieces,
+    valid_text,
+)
 from toolgate.tools import ChangedError, Tool, ToolFailure, ToolResult
 
 MAX_INLINE_BYTES = 131_072
 """Largest output inside a result; a longer one is written in pieces before it."""
 
-MAX_RESULT_BYTES = 1_000_000
+MAX_MESSAGE_BYTES = 1_000_000
+
+MAX_TITLE = 1_024
+MAX_NOTE = 4_096
 
 Done = Callable[[WorkerResult], None]
+M = TypeVar("M", bound=Message)
 
 
 class Body:
@@ -120,25 +134,30 @@ def completed(value: Any) -> WorkerCompleted:
     text = output_of(value)
     message = WorkerCompleted(output=None if text is None or is_long(text) else text)
     if isinstance(value, ToolResult):
-        message.title = value.title
-        message.note = value.note
+        message.title = valid_text(value.title)[:MAX_TITLE]
+        message.note = valid_text(value.note)[:MAX_NOTE]
         message.metadata.CopyFrom(to_struct(value.metadata))
         for number, file in enumerate(value.attachments or [], 1):
             message.attachments.append(WorkerAttachment(blob=number, mime=file.mime, filename=file.filename))
     elif value is not None and not isinstance(value, str):
         message.structured.CopyFrom(structured(value))
+    return checked(message)
+
+
+def checked(message: M) -> M:
+    """Refuses a message that the service would not take: it would end the connection, which all bodies share."""
     size = message.ByteSize()
-    if size > MAX_RESULT_BYTES:
-        raise ToolFailure(f"The result has {size} bytes, at most {MAX_RESULT_BYTES} are allowed: return less metadata.")
+    if size > MAX_MESSAGE_BYTES:
+        advice = "return or report less, or write it as output"
+        raise ToolFailure(f"A message of the tool has {size} bytes, at most {MAX_MESSAGE_BYTES} are allowed: {advice}.")
     return message
 
 
 def output_of(value: Any) -> str | None:
     """Returns the text of a result; None for what the body wrote itself."""
-    if isinstance(value, ToolResult):
-        return value.output
-    if value is None or isinstance(value, str):
-        return value
+    text = value.output if isinstance(value, ToolResult) else value
+    if text is None or isinstance(text, str):
+        return text and valid_text(text)
     return TypeAdapter(type(value)).dump_json(value).decode()
 
 
@@ -176,5 +195,6 @@ def described(error: ValidationError) -> str:
 
 
 def short(text: str) -> str:
-    """Limits a message, keeping both ends."""
+    """Limits a message, keeping both ends, and makes it valid."""
+    text = valid_text(text)
     return text if len(text) <= 16_000 else f"{text[:8_000]}\n…\n{text[-8_000:]}"

@@ -35,10 +35,11 @@ from toolgate._gen.worker_pb2 import (
 )
 from toolgate._gen.worker_service_pb2_grpc import WorkerServiceStub
 from toolgate._json import to_struct
+from toolgate.context import valid_text
 from toolgate.errors import ToolgateError, is_cut, request_error
 from toolgate.tools import Tool
 from toolgate.worker.assignments import Assignment, Assignments
-from toolgate.worker.body import Body
+from toolgate.worker.body import MAX_TITLE, Body, checked
 from toolgate.worker.plan import planned
 
 log = logging.getLogger("toolgate.worker")
@@ -362,8 +363,9 @@ class Port:
         self._assignment = assignment
 
     def progress(self, title: str | None, metadata: Mapping[str, Any] | None) -> None:
+        title = None if title is None else valid_text(title)[:MAX_TITLE]
         message = WorkerProgress(title=title, metadata=None if metadata is None else to_struct(metadata))
-        self._loop.call_soon_threadsafe(self._assignment.progress, message)
+        self._loop.call_soon_threadsafe(self._assignment.progress, checked(message))
 
     def write(self, data: bytes, blob: int = 0) -> Future[None]:
         done: Future[None] = Future()
@@ -372,7 +374,7 @@ class Port:
 
     def request(self, request: WorkerBodyRequest) -> Future[WorkerAnswer]:
         done: Future[WorkerAnswer] = Future()
-        self._loop.call_soon_threadsafe(self._assignment.request, request, done)
+        self._loop.call_soon_threadsafe(self._assignment.request, checked(request), done)
         return done
 
 

@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from toolgate._gen.worker_pb2 import WorkerAsk, WorkerPlan, WorkerPlanned
 from toolgate._json import from_struct, to_struct
+from toolgate.context import valid_text
 from toolgate.tools import Ask, Plan, Tool
-from toolgate.worker.body import described, short
+from toolgate.worker.body import MAX_TITLE, checked, described, short
 
 
 def planned(tool: Tool[..., Any] | None, plan: WorkerPlan, bodies: asyncio.AbstractEventLoop) -> Future[WorkerPlanned]:
@@ -42,15 +43,16 @@ def _plan_sync(tool: Tool[..., Any], plan: WorkerPlan, done: Future[WorkerPlanne
 
 
 def _message(plan: WorkerPlan, made: Plan) -> WorkerPlanned:
-    return WorkerPlanned(
+    message = WorkerPlanned(
         plan_id=plan.plan_id,
-        title=made.title,
+        title=valid_text(made.title)[:MAX_TITLE],
         asks=[_ask(each) for each in made.asks],
         preview=made.preview,
         detail=made.detail,
         timeout_ms=round(made.timeout * 1000),
-        problem=made.problem,
+        problem=short(made.problem),
     )
+    return checked(message)
 
 
 def _ask(ask: Ask) -> WorkerAsk:
