@@ -226,14 +226,15 @@ function resultOf(
 
 const command = z
   .string()
+  .refine((text) => Buffer.byteLength(text) <= maxCommandBytes, {
+    error: `command is over ${maxCommandBytes} bytes; write it to a file and run that`,
+    abort: true,
+  })
   .refine((text) => text.trim() !== "", "command is empty; write a command line")
   .refine((text) => !text.includes("\0"), "command contains a NUL character; remove it")
   .refine(
-    (text) => Buffer.byteLength(text) <= maxCommandBytes,
-    `command is over ${maxCommandBytes} bytes; write it to a file and run that`,
-  )
-  .refine(
-    (text) => !/^\s*cd(\s[^;&|\n]*)?;?\s*$/.test(text),
+    // Trimmed first: a pattern with spaces at both ends would try each space as the beginning of the end.
+    (text) => !/^cd(\s[^;&|\n]*)?$/.test(text.trim().replace(/;$/, "")),
     "a cd on its own has no effect on later calls; set workdir on the call that needs the directory",
   );
 

@@ -139,6 +139,25 @@ test("bytes that are not HTTP close only their connection", async () => {
   }
 });
 
+test.each([
+  ["bash", { command: `cd${" ".repeat(500_000)}|x` }, "command is over 131071 bytes"],
+  ["glob", { pattern: "[".repeat(500_000) }, "at most 4096 can be read"],
+  ["claude:Glob", { pattern: "[".repeat(500_000) }, "at most 4096 can be read"],
+  ["claude:Glob", { pattern: "{a}".repeat(1_300) }, "Use fewer braces"],
+])(
+  "%s reads a text that is made for its patterns once, and others are answered meanwhile",
+  async (tool, input, why) => {
+    const { tools } = connect(service, "caller");
+    const planned = tools.planTool({ tool, input }).then(
+      ({ problem }) => problem?.message,
+      (error: Error) => error.message,
+    );
+    const [message, info] = await Promise.all([planned, tools.getServerInfo({})]);
+    expect(message).toContain(why);
+    expect(info.limits?.inputBytes).toBeDefined();
+  },
+);
+
 /** A request to begin a call of an agent's own tool. */
 function beginning(input: string): string {
   const named = {

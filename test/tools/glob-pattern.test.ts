@@ -17,6 +17,8 @@ describe("a glob matches", () => {
     ["{a,b/{c,d}}/*.md", ["a/x.md", "b/c/x.md", "b/d/x.md"], ["b/x.md"]],
     ["a\\*b", ["a*b"], ["axb"]],
     ["./src/*", ["src/a"], ["a"]],
+    [".//src/./x//*", ["src/x/a"], ["src/a"]],
+    ["[a[b", ["[a[b"], ["a", "b"]],
     ["*a*b*c*", ["xaybzc", "abc"], ["acb"]],
     ["é?", ["é🙂"], ["e🙂"]],
   ])("%s", (glob, yes, no) => {
@@ -39,6 +41,12 @@ test.each(["*/../x", "**/..", "a*/../../b", "{a,*/..}/x"])("%s could lead anywhe
 test("too many alternatives and unclosed braces are refused", () => {
   expect(() => readGlob("{a,b}".repeat(10))).toThrow(ToolFailure);
   expect(() => readGlob("{a,b")).toThrow("not closed");
+});
+
+test("a pattern that is longer than any path, or becomes long by its braces, is refused", () => {
+  expect(() => readGlob("[".repeat(4_097))).toThrow("has 4097 characters, at most 4096 can be read");
+  expect(() => readGlob("{a}".repeat(1_300))).toThrow("65536 characters. Use fewer braces");
+  expect(readGlob("{a}".repeat(100))).toHaveLength(1);
 });
 
 test("many stars cost at most their number times the length", () => {

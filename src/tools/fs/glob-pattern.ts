@@ -1,6 +1,10 @@
 import { ToolFailure } from "../../tool/errors.ts";
 
 const maxAlternatives = 64;
+/** Length of the longest path that the system takes. */
+const maxLength = 4_096;
+/** Characters of a pattern and of all that come of its braces. */
+const maxExpandedLength = 65_536;
 
 /** One alternative of a glob after its braces are expanded. */
 export interface GlobPattern {
@@ -18,6 +22,9 @@ interface Segment {
 
 /** Parses a glob: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any number of directories; `\` escapes the next character. */
 export function readGlob(glob: string): GlobPattern[] {
+  if (glob.length > maxLength) {
+    throw new ToolFailure(`The pattern has ${glob.length} characters, at most ${maxLength} can be read. Shorten it.`);
+  }
   return alternatives(glob).map((pattern) => {
     const segments = pattern.split("/");
     if (segments.length === 1) return { base: "", rest: [segment("**"), segment(pattern)] };
@@ -50,8 +57,11 @@ function meetsGlob({ rest }: GlobPattern, path: string): boolean {
 
 /** Matches a path against a pattern with its base. */
 export function meetsBelow(pattern: GlobPattern, path: string): boolean {
-  const base = pattern.base.replace(/^(\.\/)+|\/+$/g, "");
-  if (base === "" || base === ".") return meetsGlob(pattern, path);
+  const base = pattern.base
+    .split("/")
+    .filter((part) => part !== "" && part !== ".")
+    .join("/");
+  if (base === "") return meetsGlob(pattern, path);
   return path.startsWith(`${base}/`) && meetsGlob(pattern, path.slice(base.length + 1));
 }
 
@@ -108,7 +118,8 @@ const anyOne: Token = () => true;
 
 function tokensOf(pattern: string): Token[] {
   const tokens: Token[] = [];
-  const parts = pattern.matchAll(/\\(.)|(\*+)|(\?)|\[([!^]?)(\]?[^\]]*)\]|(.)/gsu);
+  // A longer class is none: each `[` that is not closed would be followed to the end of the pattern.
+  const parts = pattern.matchAll(/\\(.)|(\*+)|(\?)|\[([!^]?)(\]?[^\]]{0,255})\]|(.)/gsu);
   for (const [, escaped, run, one, negated, inner, plain] of parts) {
     if (run !== undefined) tokens.push(anyRun);
     else if (one !== undefined) tokens.push(anyOne);
@@ -132,11 +143,15 @@ const unescaped = (segment: string) => segment.replace(/\\(.)/g, "$1");
 function alternatives(glob: string): string[] {
   const done: string[] = [];
   const ahead = [glob];
+  let length = 0;
   while (ahead.length > 0) {
-    if (done.length + ahead.length > maxAlternatives) {
-      throw new ToolFailure(`The pattern expands to more than ${maxAlternatives} alternatives. Use fewer braces.`);
-    }
     const next = ahead.shift() ?? "";
+    length += next.length;
+    if (done.length + ahead.length >= maxAlternatives || length > maxExpandedLength) {
+      throw new ToolFailure(
+        `The pattern expands to more than ${maxAlternatives} alternatives, or ${maxExpandedLength} characters. Use fewer braces.`,
+      );
+    }
     const braces = firstBraces(next);
     if (braces === undefined) done.push(next);
     else ahead.push(...braces.inner.map((inner) => next.slice(0, braces.start) + inner + next.slice(braces.end)));
