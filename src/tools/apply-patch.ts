@@ -91,7 +91,8 @@ async function resolveAll(patches: readonly FilePatch[], workspace: Workspace): 
 }
 
 function checkDistinct(paths: readonly ResolvedPath[]): void {
-  const twice = paths.find(({ absolute }, index) => paths.findIndex((other) => other.absolute === absolute) < index);
+  const known = new Set<string>();
+  const twice = paths.find(({ absolute }) => known.size === known.add(absolute).size);
   if (twice === undefined) return;
   throw new ToolFailure(`The patch names ${twice.absolute} twice. Put all that happens to a file into one section.`);
 }

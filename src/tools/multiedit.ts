@@ -6,6 +6,7 @@ import { filePath } from "../tool/workspace.ts";
 import { applyEdit, isChange, noChange, replacement, type Wanted } from "./fs/apply-edit.ts";
 import type { FileChanges } from "./fs/change-file.ts";
 import type { ExistingFile } from "./fs/existing-file.ts";
+import { createSearchSteps } from "./fs/search-text.ts";
 
 /** Applies several edits to one file, all in one step or none. */
 export function createMultiEdit({ changes }: { changes: FileChanges }): DefinedTool {
@@ -39,8 +40,9 @@ function editedAll(path: string, before: ExistingFile | undefined, edits: readon
   let now: Pick<ExistingFile, "text" | "isUtf8"> | undefined = before;
   let replacements = 0;
   const notes: string[] = [];
+  const steps = createSearchSteps();
   for (const [index, edit] of edits.entries()) {
-    const { text, count, ignoring } = whole(() => applyEdit(path, now, edit), index, edits.length);
+    const { text, count, ignoring } = whole(() => applyEdit(path, now, edit, steps), index, edits.length);
     now = { text, isUtf8: true };
     replacements += count;
     if (ignoring !== undefined) notes.push(`Edit ${index + 1} was found ignoring ${ignoring}: check it.`);

@@ -93,6 +93,26 @@ describe("a patch", () => {
     expect(await content("a")).toBe("one\n");
   });
 
+  test("changes the last line of a file of 200,000 lines", async () => {
+    const lines = Array.from({ length: 200_000 }, (_, i) => `line ${i}\n`).join("");
+    await given({ long: lines });
+    await apply("*** Update File: long", "@@", "-line 199999", "+the last line");
+    expect(await content("long")).toBe(lines.replace("line 199999\n", "the last line\n"));
+  });
+
+  test("is refused for a file of too many lines, and if its chunks take too long to find", async () => {
+    await given({ many: "\n".repeat(16_000_000) });
+    await expect(apply("*** Update File: many", "@@", "-x", "+y")).rejects.toThrow("has over 1000000 lines");
+    await given({ long: `${"x\n".repeat(300_000)}end\n` });
+    const contexts = Array.from({ length: 1_000 }, () => "@@ x");
+    await expect(apply("*** Update File: long", ...contexts, "-end", "+y")).rejects.toThrow("takes too long");
+  });
+
+  test("reads each of many sections once", async () => {
+    const sections = Array.from({ length: 40_000 }, (_, i) => `*** Delete File: ${i}`);
+    expect(parsePatch(patchOf(...sections))).toHaveLength(40_000);
+  });
+
   test("is undone if a write fails", async () => {
     await given({ a: "one\n", b: "two\n", c: "three\n", file: "" });
     const before = await readdir(site.directory);

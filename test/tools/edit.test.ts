@@ -131,6 +131,19 @@ describe("an edit", () => {
   });
 });
 
+describe("a search in a text that repeats itself", () => {
+  test.each([
+    ["characters", "a".repeat(16_000_000), `b${"a".repeat(500_000)}`, "Could not find oldString"],
+    ["lines", `y\n${"x \n".repeat(900_000)}`, `${"x\n".repeat(200_000)}y`, "Could not find oldString"],
+    ["indented lines", `${"  x\n".repeat(400_000)}y`, `${"x\n".repeat(200_000)} x`, "takes too long"],
+    ["places", "a".repeat(1_000_001), "a", "occurs in over 1000000 places"],
+    ["short lines", "\n".repeat(16_000_000), "x", "has over 1000000 lines"],
+  ])("ends: %s", async (_, content, oldString, why) => {
+    await given(content);
+    await expect(change(oldString, "c")).rejects.toThrow(why);
+  });
+});
+
 describe("an edit is refused", () => {
   test("of a file that was not read, or has changed since", async () => {
     await writeFile(at("a.txt"), "one");

@@ -44,6 +44,15 @@ test("an error names the edit that fails, and none is applied", async () => {
   expect(await text()).toBe("one\n");
 });
 
+test("all edits of one call share the steps of their searches", async () => {
+  const [before, after] = ["y", "z"].map((last) => `${"a".repeat(20)}${last}`);
+  await given(`${"a".repeat(15_000_000)}y`);
+  const pairs = Array.from({ length: 10 }, () => [edit(before ?? "", after ?? ""), edit(after ?? "", before ?? "")]);
+  await expect(change(...pairs.flat())).rejects.toThrow(
+    /^Edit \d+ of 20: .* takes too long\. Make fewer changes in one call\. No edit was applied\.$/,
+  );
+});
+
 test("an empty oldString makes a new file, which later edits change", async () => {
   await change(edit("", "one two"), edit("two", "2"));
   expect(await text()).toBe("one 2");

@@ -41,8 +41,8 @@ export function parsePatch(text: string): FilePatch[] {
     }
     const [, word, path = ""] = /^\*\*\* (Add|Delete|Update) File: (.+)$/.exec(line.trimEnd()) ?? [];
     if (word === undefined) throw unexpected(line, at, "a line such as *** Update File: PATH");
-    const next = lines.findIndex((other, index) => index > at && /^\*\*\* (Add|Delete|Update) File: /.test(other));
-    const stop = next === -1 || next > end ? end : next;
+    let stop = at + 1;
+    while (stop < end && !/^\*\*\* (Add|Delete|Update) File: /.test(lines[stop] ?? "")) stop += 1;
     files.push(parseFile(word, path.trim(), lines.slice(at + 1, stop), at + 1));
     at = stop;
   }

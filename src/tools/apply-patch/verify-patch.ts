@@ -2,8 +2,15 @@ import { ToolFailure } from "../../tool/errors.ts";
 import type { PlanContext } from "../../tool/tool.ts";
 import type { PathHandle } from "../../tool/workspace.ts";
 import { plain } from "../fs/apply-edit.ts";
-import { compare, type FileChange } from "../fs/diff.ts";
+import { compare, type FileChange, linesWithEnds } from "../fs/diff.ts";
 import { changedSinceApproval, checkRead, type ExistingFile, readExisting, versionOf } from "../fs/existing-file.ts";
+import {
+  createLineSearch,
+  createSearchSteps,
+  type FindLines,
+  type LineForm,
+  type SearchSteps,
+} from "../fs/search-text.ts";
 import type { Chunk, FilePatch } from "./parse-patch.ts";
 
 /** A section of a patch with resolved paths. */
@@ -29,7 +36,8 @@ export interface PatchStep {
 
 /** Reads all files and makes the steps; throws one error that lists everything that cannot be done. */
 export async function verifyPatch(targets: readonly PatchTarget[], reads: PlanContext["reads"]): Promise<PatchStep[]> {
-  const results = await Promise.allSettled(targets.map((target) => verifyOne(target, reads)));
+  const steps = createSearchSteps();
+  const results = await Promise.allSettled(targets.map((target) => verifyOne(target, reads, steps)));
   const failures = results.flatMap((result) => (result.status === "rejected" ? [result.reason] : []));
   const unexpected = failures.find((failure) => !(failure instanceof ToolFailure));
   if (unexpected !== undefined) throw unexpected;
@@ -40,7 +48,7 @@ export async function verifyPatch(targets: readonly PatchTarget[], reads: PlanCo
   return results.flatMap((result) => (result.status === "fulfilled" ? [result.value] : []));
 }
 
-async function verifyOne(target: PatchTarget, reads: PlanContext["reads"]): Promise<PatchStep> {
+async function verifyOne(target: PatchTarget, reads: PlanContext["reads"], steps: SearchSteps): Promise<PatchStep> {
   const { patch, path, to } = target;
   const before = await readExisting(path);
   if (patch.kind === "add") {
@@ -61,7 +69,7 @@ async function verifyOne(target: PatchTarget, reads: PlanContext["reads"]): Prom
   }
   if (before.text === undefined) throw new ToolFailure(`${path.absolute} is too large to patch (over 16 MiB).`);
   if (!before.isUtf8) throw new ToolFailure(`${path.absolute} is not UTF-8 text, so patching it would damage it.`);
-  const { text, ignoring } = applyChunks(path.absolute, before.text, patch.chunks);
+  const { text, ignoring } = applyChunks(path.absolute, before.text, patch.chunks, steps);
   const place = to ?? path;
   const { diff, ...counts } = compare(place.pattern, before, text);
   const moved = to === undefined ? "" : `rename from ${path.pattern}\nrename to ${to.pattern}\n`;
@@ -90,74 +98,76 @@ interface Patched {
  * Applies chunks to a text, in the order of its lines. Throws `ToolFailure` unless each chunk matches in exactly one place. Only
  * removed and added lines change, even if context lines differ slightly from the file.
  */
-export function applyChunks(path: string, text: string, chunks: readonly Chunk[]): Patched {
-  const lines = splitLines(text);
-  const patched: Line[] = [];
+export function applyChunks(
+  path: string,
+  text: string,
+  chunks: readonly Chunk[],
+  steps: SearchSteps = createSearchSteps(),
+): Patched {
+  const lines = linesWithEnds(text);
+  const texts = lines.map(withoutEnd);
+  const file = { path, lines: texts, find: createLineSearch(path, texts, steps) };
+  const patched: string[] = [];
   const ignoring = new Set<string>();
+  // A new line ends like the one before it, or like the first line of the file.
+  let end = endOf(lines[0] ?? "") || "\n";
   let done = 0;
+  const keep = (to: number) => {
+    for (; done < to; done++) {
+      const line = lines[done] ?? "";
+      end = endOf(line) || end;
+      patched.push(line);
+    }
+  };
+  const add = (text: string) => {
+    const last = patched.at(-1);
+    if (last !== undefined && endOf(last) === "") patched[patched.length - 1] = last + end;
+    patched.push(text + end);
+  };
   for (const chunk of chunks) {
-    const place = findPlace(path, lines, chunk, done);
+    const place = findPlace(file, chunk, done);
     if (place.ignoring !== undefined) ignoring.add(place.ignoring);
-    patched.push(...lines.slice(done, place.at));
-    done = place.at;
+    keep(place.at);
     for (const { sign, text } of chunk.lines) {
-      if (sign === "+") patched.push({ text, end: undefined });
-      else if (sign === " ") patched.push(...lines.slice(done, done + 1));
-      if (sign !== "+") done += 1;
+      if (sign === "+") add(text);
+      else if (sign === " ") keep(done + 1);
+      else done += 1;
     }
   }
-  patched.push(...lines.slice(done));
   const isOpenEnd = chunks.at(-1)?.isOpenEnd === true && done === lines.length;
-  return { text: joinLines(patched, lines, isOpenEnd), ignoring: [...ignoring] };
+  keep(lines.length);
+  const last = patched.pop() ?? "";
+  return { text: patched.join("") + (isOpenEnd ? withoutEnd(last) : last), ignoring: [...ignoring] };
 }
 
-interface Line {
-  text: string;
-  /** Its line end; undefined for a new line. */
-  end: string | undefined;
+const endOf = (line: string) => (line.endsWith("\r\n") ? "\r\n" : line.endsWith("\n") ? "\n" : "");
+const withoutEnd = (line: string) => line.slice(0, line.length - endOf(line).length);
+
+/** A file to which chunks are applied. */
+interface PatchedFile {
+  path: string;
+  /** Its lines without their ends. */
+  lines: readonly string[];
+  find: FindLines;
 }
 
-function splitLines(text: string): Line[] {
-  return [...text.matchAll(/([^\n]*?)(\r?\n|$)/g)]
-    .map(([, line = "", end = ""]) => ({ text: line, end }))
-    .filter(({ text, end }) => text !== "" || end !== "");
-}
+const exactForm: LineForm = (line) => line;
+const contextForm: LineForm = (line) => plain(line).trim();
 
-/** Joins lines. A new line ends like the one before it, or like the first line of the file; only the last line may have no end. */
-function joinLines(lines: readonly Line[], before: readonly Line[], isOpenEnd: boolean): string {
-  let usual = before.find(({ end }) => end)?.end || "\n";
-  return lines
-    .map(({ text, end }, index) => {
-      const isLast = index === lines.length - 1;
-      if (end) usual = end;
-      if (isLast && (isOpenEnd || end === "")) return text;
-      return text + (end || usual);
-    })
-    .join("");
-}
-
-interface Comparison {
-  form(line: string): string;
-  ignoring?: string;
-}
-
-const comparisons: readonly Comparison[] = [
-  { form: (line) => line },
+/** How lines are compared, until a chunk is found. */
+const comparisons: readonly { form: LineForm; ignoring?: string }[] = [
+  { form: exactForm },
   { form: (line) => line.trimEnd(), ignoring: "spaces at the ends of lines" },
   { form: (line) => plain(line).trimEnd(), ignoring: "typographic characters" },
 ];
 
-function findPlace(
-  path: string,
-  lines: readonly Line[],
-  chunk: Chunk,
-  done: number,
-): { at: number; ignoring?: string } {
+function findPlace(file: PatchedFile, chunk: Chunk, done: number): { at: number; ignoring?: string } {
+  const { path, lines, find } = file;
   const old = chunk.lines.filter(({ sign }) => sign !== "+").map(({ text }) => text);
-  const { from, isUnique } = afterContexts(path, lines, chunk, done);
-  if (old.length === 0) return { at: placeOfNew(path, lines, chunk, from, isUnique) };
+  const { from, isUnique } = afterContexts(file, chunk, done);
+  if (old.length === 0) return { at: placeOfNew(file, chunk, from, isUnique) };
   for (const { form, ignoring } of comparisons) {
-    const all = placesOf(lines, old, from, form);
+    const all = find(old, form, from);
     const places = chunk.isEndOfFile ? all.filter((at) => at + old.length === lines.length) : all;
     const [at] = places;
     if (at === undefined) continue;
@@ -166,18 +176,18 @@ function findPlace(
     if (places.length === 1 || (chunk.contexts.length > 0 && isUnique)) return { at, ...found };
     throw ambiguous(path, places, old.join("\n"));
   }
-  const earlier = placesOf(lines, old, 0, (line) => line)[0];
+  const [earlier] = find(old, exactForm);
   const hint =
     earlier === undefined ? "" : `\nThey occur at line ${earlier + 1}: give the chunks in the order of the file.`;
   throw new ToolFailure(`Failed to find expected lines in ${path}:\n${old.join("\n")}${hint}`);
 }
 
 /** Finds the line after the contexts, and reports whether each context occurs only once. */
-function afterContexts(path: string, lines: readonly Line[], { contexts }: Chunk, done: number) {
+function afterContexts({ path, find }: PatchedFile, { contexts }: Chunk, done: number) {
   let from = done;
   let isUnique = true;
   for (const context of contexts) {
-    const places = placesOf(lines, [context], from, (line) => plain(line).trim());
+    const places = find([context], contextForm, from);
     const [at] = places;
     if (at === undefined) throw new ToolFailure(`Failed to find context ${JSON.stringify(context)} in ${path}.`);
     isUnique &&= places.length === 1;
@@ -188,8 +198,7 @@ function afterContexts(path: string, lines: readonly Line[], { contexts }: Chunk
 
 /** Finds the position of added lines without old ones: the line in the header, after the context, or the end. */
 function placeOfNew(
-  path: string,
-  lines: readonly Line[],
+  { path, lines }: PatchedFile,
   { line, contexts, isEndOfFile }: Chunk,
   from: number,
   isUnique: boolean,
@@ -203,20 +212,6 @@ function placeOfNew(
   if (line === undefined || isEndOfFile) return lines.length;
   if (line >= from && line <= lines.length) return line;
   throw new ToolFailure(`${path} has no place for new lines after line ${line}: it has ${lines.length} lines.`);
-}
-
-function placesOf(
-  lines: readonly Line[],
-  old: readonly string[],
-  from: number,
-  form: (line: string) => string,
-): number[] {
-  const wanted = old.map(form);
-  const places: number[] = [];
-  for (let at = from; at + wanted.length <= lines.length; at += 1) {
-    if (wanted.every((text, index) => form(lines[at + index]?.text ?? "") === text)) places.push(at);
-  }
-  return places;
 }
 
 function ambiguous(path: string, places: readonly number[], old: string): ToolFailure {

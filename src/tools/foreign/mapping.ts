@@ -15,6 +15,7 @@ import { contentOf, type ExistingFile } from "../fs/existing-file.ts";
 import { createReadFilter, named } from "../fs/found-files.ts";
 import { readGlob } from "../fs/glob-pattern.ts";
 import { everySearch, ripgrep, searchTime } from "../fs/ripgrep.ts";
+import { createSearchSteps } from "../fs/search-text.ts";
 import { commandSearchPath } from "../process/confine-command.ts";
 import { readUrl, urlProblem } from "../web/exchange.ts";
 
@@ -129,8 +130,9 @@ export async function planChange(
 export function editsOf(edits: readonly Wanted[]) {
   return (before: ExistingFile | undefined, path: PathHandle): FileChange => {
     try {
+      const steps = createSearchSteps();
       const after = edits.reduce(
-        (file, edit) => ({ isUtf8: true, text: applyEdit(path.absolute, file, edit).text }),
+        (file, edit) => ({ isUtf8: true, text: applyEdit(path.absolute, file, edit, steps).text }),
         before as Pick<ExistingFile, "text" | "isUtf8"> | undefined,
       );
       return compare(path.pattern, before, after?.text ?? "");

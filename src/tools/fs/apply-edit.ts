@@ -1,6 +1,14 @@
 import * as z from "zod";
 import { ToolFailure } from "../../tool/errors.ts";
 import type { ExistingFile } from "./existing-file.ts";
+import {
+  createLineSearch,
+  createSearchSteps,
+  findText,
+  type LineForm,
+  type SearchSteps,
+  stepsOfLine,
+} from "./search-text.ts";
 
 /** Input fields of one edit, without the file. */
 export const replacement = {
@@ -35,11 +43,12 @@ export interface Wanted {
   replaceAll: boolean;
 }
 
-/** Applies one edit; throws `ToolFailure` if it matches nothing or is ambiguous. */
+/** Applies one edit; throws `ToolFailure` if it matches nothing or is ambiguous. Edits of one call share their steps. */
 export function applyEdit(
   path: string,
   before: Pick<ExistingFile, "text" | "isUtf8"> | undefined,
   { oldString, newString, replaceAll }: Wanted,
+  steps: SearchSteps = createSearchSteps(),
 ): Edited {
   if (oldString === "") {
     if (before === undefined || before.text === "") return { text: newString, count: 1 };
@@ -51,35 +60,34 @@ export function applyEdit(
   // Compared with `\n` alone; written back with the line ends of the lines around it.
   const text = before.text.replaceAll("\r\n", "\n");
   const wanted = oldString.replaceAll("\r\n", "\n");
-  const found = findText(text, wanted, newString.replaceAll("\r\n", "\n"), replaceAll);
-  if (found === undefined) throw notFound(text, wanted);
+  const replacement = newString.replaceAll("\r\n", "\n");
+  const found = findPlaces({ path, text, wanted, replacement, all: replaceAll, steps });
+  if (found === undefined) throw notFound(text, wanted, steps);
   const { places, ignoring } = found;
   if (places.length > 1 && !replaceAll) throw ambiguous(text, places);
+  steps(places.length * replacement.length);
   return {
-    text: splice(before.text, places.map(placesIn(before.text))),
+    text: splice(before.text, placesIn(before.text, places)),
     count: places.length,
     ...(ignoring !== undefined && { ignoring }),
   };
 }
 
-/** Converts offsets in the text with `\n` to offsets in the file. */
-function placesIn(original: string): (place: TextPlace) => TextPlace {
-  if (!original.includes("\r\n")) return (place) => place;
-  // Offset in the shorter text of each line end that lost its \r.
-  const ends = [...original.matchAll(/\r\n/g)].map(({ index }, i) => index - i);
+/** Converts places in the text with `\n`, in their order, to places in the file, with its line ends. */
+function placesIn(original: string, places: readonly TextPlace[]): readonly TextPlace[] {
+  if (!original.includes("\r\n")) return places;
+  let removed = 0;
+  let next = original.indexOf("\n");
+  const isReturn = () => original[next - 1] === "\r";
+  const isBefore = (at: number) => next !== -1 && next - removed - (isReturn() ? 1 : 0) < at;
+  /** Passes the line ends before an offset in the shorter text. */
   const moved = (at: number) => {
-    let [low, high] = [0, ends.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if ((ends[middle] ?? 0) < at) low = middle + 1;
-      else high = middle;
-    }
-    return at + low;
+    for (; isBefore(at); next = original.indexOf("\n", next + 1)) removed += isReturn() ? 1 : 0;
+    return at + removed;
   };
-  return ({ start, end, replacement }) => ({
-    start: moved(start),
-    end: moved(end),
-    replacement: replacement.replaceAll("\n", "\r\n"),
+  return places.map((place) => {
+    const start = moved(place.start);
+    return { start, end: moved(place.end), replacement: place.replacement.replaceAll("\n", "\r\n") };
   });
 }
 
@@ -89,7 +97,10 @@ function splice(text: string, places: readonly TextPlace[]): string {
 }
 
 function ambiguous(text: string, places: readonly TextPlace[]): ToolFailure {
-  const shown = places.slice(0, 10).map(({ start }) => lineAt(text, start));
+  const shown = linesAt(
+    text,
+    places.slice(0, 10).map(({ start }) => start),
+  );
   const more = places.length > shown.length ? ", …" : "";
   return new ToolFailure(
     `Found ${places.length} matches for oldString, at lines ${shown.join(", ")}${more}. ` +
@@ -97,21 +108,28 @@ function ambiguous(text: string, places: readonly TextPlace[]): ToolFailure {
   );
 }
 
-function notFound(text: string, wanted: string): ToolFailure {
+function notFound(text: string, wanted: string, steps: SearchSteps): ToolFailure {
   const first =
     wanted
       .split("\n")
       .find((line) => line.trim() !== "")
       ?.trim() ?? "";
-  const at = first === "" ? -1 : text.indexOf(first);
-  const hint = at === -1 ? "" : ` Its first line occurs at line ${lineAt(text, at)}; what follows there differs.`;
+  const hint = linesAt(text, first === "" ? [] : findText(text, first, steps, 1)).map(
+    (line) => ` Its first line occurs at line ${line}; what follows there differs.`,
+  );
   return new ToolFailure(
-    `Could not find oldString in the file. It must match exactly, including whitespace, indentation, and line endings.${hint}`,
+    `Could not find oldString in the file. It must match exactly, including whitespace, indentation, and line endings.${hint.join()}`,
   );
 }
 
-function lineAt(text: string, at: number): number {
-  return text.slice(0, at).split("\n").length;
+/** Returns the numbers of the lines at offsets, which are in order. */
+function linesAt(text: string, offsets: readonly number[]): number[] {
+  let line = 1;
+  let next = text.indexOf("\n");
+  return offsets.map((offset) => {
+    for (; next !== -1 && next < offset; next = text.indexOf("\n", next + 1)) line += 1;
+    return line;
+  });
 }
 
 /** A range of a text, `end` exclusive, and its replacement. */
@@ -128,40 +146,53 @@ interface FoundText {
   ignoring?: string;
 }
 
+/** What to find and to put in its place. All texts use `\n`. */
+interface Search {
+  path: string;
+  text: string;
+  wanted: string;
+  replacement: string;
+  /** Finds places that do not overlap; otherwise overlapping places count too, since either may be meant. */
+  all: boolean;
+  steps: SearchSteps;
+}
+
 /**
  * Finds a text in a file, with its replacement. If it does not occur exactly, ignores what models often get wrong: spaces at the
  * ends of lines, typographic characters, and common indentation. Every line is still compared, so no other text is replaced.
- * All texts use `\n`. With `all` places do not overlap; otherwise overlapping places count too, since either may be meant.
  */
-function findText(text: string, wanted: string, replacement: string, all: boolean): FoundText | undefined {
-  const exact = occurrences(text, wanted, replacement, all);
+function findPlaces(search: Search): FoundText | undefined {
+  const { text, wanted, replacement } = search;
+  const exact = occurrences(search);
   if (exact.length > 0) return { places: exact };
-  return (
-    findLines(text, wanted, replacement, all) ??
-    findPlain(text, wanted, replacement, all) ??
-    findIndented(text, wanted, replacement, all)
-  );
+  const findLines = lineFinder(search);
+  const trimmed = findLines(trimEnd, () => replacement);
+  if (trimmed.length > 0) return { places: trimmed, ignoring: "spaces at the ends of lines" };
+  // Offsets stay the same.
+  const typographic = occurrences({ ...search, text: plain(text), wanted: plain(wanted) });
+  if (typographic.length > 0) return { places: typographic, ignoring: "typographic characters" };
+  const given = indentOf(blockOf(wanted).lines);
+  const indented = findLines(trim, (window, block) => {
+    const present = indentOf(window);
+    const isSame = window.every((line, i) => bare(line, present) === bare(block[i] ?? "", given));
+    return isSame ? reindent(replacement, given, present) : undefined;
+  });
+  return indented.length === 0 ? undefined : { places: indented, ignoring: "how far it is indented" };
 }
 
-function occurrences(text: string, wanted: string, replacement: string, all: boolean): TextPlace[] {
-  const places: TextPlace[] = [];
-  for (let start = text.indexOf(wanted); start !== -1; start = text.indexOf(wanted, start + wanted.length)) {
-    places.push({ start, end: start + wanted.length, replacement });
-  }
-  const [only] = places;
-  if (all || only === undefined || places.length > 1) return places;
-  // Only an overlapping occurrence is left to find.
-  const again = text.slice(only.start + 1, only.end + wanted.length - 1).indexOf(wanted);
-  if (again === -1) return places;
-  const start = only.start + 1 + again;
-  return [only, { start, end: start + wanted.length, replacement }];
+function occurrences({ text, wanted, replacement, all, steps }: Search): TextPlace[] {
+  let free = 0;
+  return findText(text, wanted, steps).flatMap((start) => {
+    const end = start + wanted.length;
+    if (all && start < free) return [];
+    free = end;
+    return [{ start, end, replacement }];
+  });
 }
 
-/** Finds text ignoring typographic characters; offsets stay the same. */
-function findPlain(text: string, wanted: string, replacement: string, all: boolean): FoundText | undefined {
-  const places = occurrences(plain(text), plain(wanted), replacement, all);
-  return places.length === 0 ? undefined : { places, ignoring: "typographic characters" };
-}
+const trim: LineForm = (line) => line.trim();
+const trimEnd: LineForm = (line) => line.trimEnd();
+const bare = (line: string, indent: string) => line.slice(indent.length).trimEnd();
 
 /** Replaces each typographic character by one plain character. */
 export function plain(text: string): string {
@@ -170,29 +201,6 @@ export function plain(text: string): string {
     .replace(/[\u201C\u201D\u201E\u201F]/g, '"')
     .replace(/[\u2010-\u2015\u2212]/g, "-")
     .replace(/[\u00A0\u2002-\u200A\u202F\u205F\u3000]/g, " ");
-}
-
-/** Finds whole lines, ignoring spaces at their ends. */
-function findLines(text: string, wanted: string, replacement: string, all: boolean): FoundText | undefined {
-  const block = blockOf(wanted);
-  const lines = block.lines.map((line) => line.trimEnd());
-  const places = windows(text, block, all, (window) =>
-    window.every((line, i) => line.trimEnd() === lines[i]) ? replacement : undefined,
-  );
-  return places.length === 0 ? undefined : { places, ignoring: "spaces at the ends of lines" };
-}
-
-/** Finds whole lines with more or less common indentation; indents the replacement like them. */
-function findIndented(text: string, wanted: string, replacement: string, all: boolean): FoundText | undefined {
-  const block = blockOf(wanted);
-  const given = indentOf(block.lines);
-  const core = block.lines.map((line) => line.slice(given.length).trimEnd());
-  const places = windows(text, block, all, (window) => {
-    const present = indentOf(window);
-    if (!window.every((line, i) => line.slice(present.length).trimEnd() === core[i])) return undefined;
-    return reindent(replacement, given, present);
-  });
-  return places.length === 0 ? undefined : { places, ignoring: "how far it is indented" };
 }
 
 function reindent(text: string, from: string, to: string): string | undefined {
@@ -207,31 +215,28 @@ function blockOf(text: string): { lines: string[]; closed: boolean } {
   return { lines: (closed ? text.slice(0, -1) : text).split("\n"), closed };
 }
 
-/** Finds runs of as many lines as the block has, for which `replace` returns a replacement. */
-function windows(
-  text: string,
-  { lines: wanted, closed }: { lines: string[]; closed: boolean },
-  all: boolean,
-  replace: (window: string[]) => string | undefined,
-): TextPlace[] {
+/** Creates the search for whole lines that equal the wanted ones in a form, and for which `replace` returns a replacement. */
+function lineFinder({ path, text, wanted, replacement: given, all, steps }: Search) {
+  const { lines: block, closed } = blockOf(wanted);
   const lines = text.split("\n");
-  const first = wanted[0]?.trim();
-  const places: TextPlace[] = [];
-  if (wanted.every((line) => line.trim() === "")) return places;
+  const find = createLineSearch(path, lines, steps);
   // The last line of the text has no line end.
-  const last = lines.length - wanted.length - (closed ? 1 : 0);
-  let start = 0;
-  for (let i = 0, free = 0; i <= last; i++) {
-    const window = i >= free && lines[i]?.trim() === first ? lines.slice(i, i + wanted.length) : [];
-    const replacement = window.length === 0 ? undefined : replace(window);
-    if (replacement !== undefined) {
+  const last = lines.length - block.length - (closed ? 1 : 0);
+  return (form: LineForm, replace: (window: string[], block: string[]) => string | undefined): TextPlace[] => {
+    if (block.every((line) => line.trim() === "")) return [];
+    let [start, passed, free] = [0, 0, 0];
+    return find(block, form).flatMap((at) => {
+      for (; passed < at; passed++) start += (lines[passed] ?? "").length + 1;
+      if (at > last || at < free) return [];
+      const window = lines.slice(at, at + block.length);
       const length = window.reduce((sum, line) => sum + line.length + 1, closed ? 0 : -1);
-      places.push({ start, end: start + length, replacement });
-      free = i + (all ? wanted.length : 1);
-    }
-    start += (lines[i]?.length ?? 0) + 1;
-  }
-  return places;
+      steps(length + stepsOfLine * window.length + given.length);
+      const replacement = replace(window, block);
+      if (replacement === undefined) return [];
+      if (all) free = at + block.length;
+      return [{ start, end: start + length, replacement }];
+    });
+  };
 }
 
 /** Returns the common indentation of all lines that are not empty. */

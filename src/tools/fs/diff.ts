@@ -22,8 +22,8 @@ export function compare(name: string, before: { text: string | undefined } | und
   if (old === after) return { diff: "", additions: 0, deletions: 0 };
   const { start, end, skipped } = changedPart(old, after);
   const [oldLines, newLines] = [
-    linesOf(old.slice(start, old.length - end)),
-    linesOf(after.slice(start, after.length - end)),
+    linesWithEnds(old.slice(start, old.length - end)),
+    linesWithEnds(after.slice(start, after.length - end)),
   ];
   const isLarge = old.length + after.length - 2 * (start + end) > maxCharacters;
   const runs =
@@ -47,7 +47,7 @@ export function compare(name: string, before: { text: string | undefined } | und
 }
 
 /** Splits a text behind each line end. */
-function linesOf(text: string): string[] {
+export function linesWithEnds(text: string): string[] {
   const lines: string[] = [];
   for (let at = 0; at < text.length; ) {
     const newline = text.indexOf("\n", at);
