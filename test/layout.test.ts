@@ -257,7 +257,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   store: 11_430,
   telemetry: 1_080,
   tool: 2_670,
-  tools: 11_542,
+  tools: 11_549,
   view: 1_400,
 };
 

@@ -16,7 +16,7 @@ export function createEditTool({
 }): DefinedTool {
   return defineTool({
     name: "edit",
-    version: "1",
+    version: "2",
     description: [
       "Replace oldString by newString in a file that was read with the read tool. oldString must occur once, or set replaceAll;",
       "give it as it stands in the file, without the line numbers of read. An empty oldString makes a new file.",

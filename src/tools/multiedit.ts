@@ -12,7 +12,7 @@ import { createSearchSteps } from "./fs/search-text.ts";
 export function createMultiEdit({ changes }: { changes: FileChanges }): DefinedTool {
   return defineTool({
     name: "multiedit",
-    version: "1",
+    version: "2",
     description: [
       "Make several edits of one file that was read with the read tool, each like the edit tool does it and each on what the",
       "ones before it left. Either all are made or none.",

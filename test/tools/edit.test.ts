@@ -96,6 +96,24 @@ describe("an edit", () => {
     expect(await text()).toBe("one\r\ntwo\n3\r\nfour\n");
   });
 
+  test.each([
+    ["one\r\ntwo\nthree\nfour\n", "three", "3\n3b", "one\r\ntwo\n3\n3b\nfour\n"],
+    ["one\r\ntwo\nthree\nfour\n", "two\nthree", "2\n3", "one\r\n2\n3\nfour\n"],
+    ["one\r\ntwo\nthree\nfour\n", "one", "1\n1b", "1\r\n1b\r\ntwo\nthree\nfour\n"],
+    ["one\ntwo\r\nthree\r\n", "two\nthree\n", "2\n\n3\n", "one\n2\r\n\r\n3\r\n"],
+    ["one\ntwo\r\nthree\r\n", "three", "3\n3b", "one\ntwo\r\n3\r\n3b\r\n"],
+  ])("of a file with both kinds of line ends takes those of its place: %j, %j", async (before, old, fresh, after) => {
+    await given(before);
+    await change(old, fresh);
+    expect(await text()).toBe(after);
+  });
+
+  test("in all places takes the line ends of each place", async () => {
+    await given("a;\r\nb\na;\nb\r\na;");
+    await change("a;", "1\n2", { replaceAll: true });
+    expect(await text()).toBe("1\r\n2\r\nb\n1\n2\nb\r\n1\r\n2");
+  });
+
   test("ignores spaces at the ends of lines if there is no exact match, and reports it", async () => {
     await given("a {  \n  b\t\n}\n");
     const { output } = await change("a {\n  b\n}", "c");

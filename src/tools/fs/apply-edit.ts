@@ -78,16 +78,23 @@ function placesIn(original: string, places: readonly TextPlace[]): readonly Text
   if (!original.includes("\r\n")) return places;
   let removed = 0;
   let next = original.indexOf("\n");
+  let hasReturn: boolean | undefined;
   const isReturn = () => original[next - 1] === "\r";
   const isBefore = (at: number) => next !== -1 && next - removed - (isReturn() ? 1 : 0) < at;
   /** Passes the line ends before an offset in the shorter text. */
   const moved = (at: number) => {
-    for (; isBefore(at); next = original.indexOf("\n", next + 1)) removed += isReturn() ? 1 : 0;
+    for (; isBefore(at); next = original.indexOf("\n", next + 1)) {
+      hasReturn = isReturn();
+      removed += hasReturn ? 1 : 0;
+    }
     return at + removed;
   };
   return places.map((place) => {
     const start = moved(place.start);
-    return { start, end: moved(place.end), replacement: place.replacement.replaceAll("\n", "\r\n") };
+    // The first line end that is replaced decides, otherwise the one before, in the first line the one after.
+    const withReturn = isBefore(place.end) ? isReturn() : (hasReturn ?? isReturn());
+    const replacement = withReturn ? place.replacement.replaceAll("\n", "\r\n") : place.replacement;
+    return { start, end: moved(place.end), replacement };
   });
 }
 
