@@ -256,8 +256,8 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   sources: 1_190,
   store: 11_430,
   telemetry: 1_080,
-  tool: 2_670,
-  tools: 11_549,
+  tool: 2_692,
+  tools: 11_558,
   view: 1_400,
 };
 

@@ -50,6 +50,8 @@ export interface FileHashes {
 /** Size from which a file is not read again while its metadata is unchanged. */
 const minCachedBytes = 65_536;
 const maxCached = 256;
+/** Size above which a file is identified by its metadata: to read it would take minutes, in which nobody is asked. */
+const maxHashedBytes = 1024 * 1024 * 1024;
 
 /** Creates an empty cache of file contents. */
 export function createFileHashes(): FileHashes {
@@ -64,6 +66,8 @@ export function createFileHashes(): FileHashes {
         if (found.size < minCachedBytes) return await contentOf(file);
         const { dev, ino, size, mtimeNs, ctimeNs } = found;
         const name = [dev, ino, size, mtimeNs, ctimeNs].join(" ");
+        if (size > maxHashedBytes)
+          return { ...withoutContent(`too large to read, identified by ${name}`), bytes: Number(size) };
         const content = cache.get(name) ?? (await contentOf(file));
         if (cache.size >= maxCached) cache.clear();
         cache.set(name, content);
@@ -80,7 +84,9 @@ const withoutContent = (why: string): FileContent => ({ sha256: why, bytes: 0, l
 async function contentOf(file: FileHandle): Promise<FileContent> {
   const hash = createHash("sha256");
   let [bytes, lines, isBinary, isEnded] = [0, 0, false, true];
-  for await (const chunk of file.createReadStream({ autoClose: false }) as AsyncIterable<Buffer>) {
+  // A file may grow without end while it is read.
+  const stream = file.createReadStream({ autoClose: false, end: maxHashedBytes });
+  for await (const chunk of stream as AsyncIterable<Buffer>) {
     hash.update(chunk);
     // As bash does: a null character in the first line, of which it reads 80 bytes.
     if (bytes === 0) isBinary = /^[^\n]*\0/.test(chunk.subarray(0, 80).toString("latin1"));
@@ -136,11 +142,12 @@ export async function readBoundFile(
   { sha256, lines }: Pick<ViewFile, "sha256" | "lines">,
 ): Promise<{ text: string; truncated: boolean; binary: boolean } | undefined> {
   await using file = await open(path, constants.O_RDONLY | constants.O_NONBLOCK).catch(() => undefined);
-  if (!file || !(await file.stat()).isFile()) return undefined;
+  const stats = await file?.stat();
+  if (!file || !stats?.isFile() || stats.size > maxHashedBytes) return undefined;
   const hash = createHash("sha256");
   const beginning: Buffer[] = [];
   let size = 0;
-  for await (const chunk of file.createReadStream({ autoClose: false })) {
+  for await (const chunk of file.createReadStream({ autoClose: false, end: maxHashedBytes })) {
     hash.update(chunk);
     if (size < maxReadBytes) beginning.push(chunk);
     size += chunk.length;

@@ -61,10 +61,13 @@ export function openFile({
 
 async function contentOf(file: Pick<OpenFile, "fd" | "stats">, absolute: string): Promise<Buffer> {
   if (file.stats.isDirectory()) throw new ToolFailure(`${absolute} is a directory, not a file. Name a file.`);
-  const chunks: Uint8Array[] = [];
-  await readThrough(bytesOf(file), (chunk) => chunks.push(chunk));
-  return Buffer.concat(chunks);
+  const maxBytes = Math.max(Number(file.stats.size), maxGrownBytes);
+  const tooLarge = `${absolute} grows while it is read. Read it again when nothing writes to it.`;
+  return (await readBounded(bytesOf(file), { maxBytes, tooLarge })).content;
 }
+
+/** Size up to which a file may grow while it is read. */
+const maxGrownBytes = 4 * 1024 * 1024;
 
 /** An open directory: work in it happens there, even if its path is replaced. */
 export interface OpenDirectory extends Disposable {
@@ -134,6 +137,23 @@ export async function readThrough(
   }
 }
 
+/** Reads the whole content, with its SHA-256 in hex; throws `tooLarge` beyond `maxBytes`, also for a file that grows meanwhile. */
+export async function readBounded(
+  read: ReadAt,
+  { maxBytes, tooLarge }: { maxBytes: number; tooLarge: string },
+  signal?: AbortSignal,
+): Promise<{ content: Buffer; sha256: string }> {
+  const chunks: Uint8Array[] = [];
+  let size = 0;
+  const add = (chunk: Uint8Array) => {
+    size += chunk.length;
+    if (size > maxBytes) throw new ToolFailure(tooLarge);
+    chunks.push(chunk);
+  };
+  const sha256 = await readThrough(read, add, signal);
+  return { content: Buffer.concat(chunks), sha256 };
+}
+
 /** Maximum size that is read and written synchronously, since the thread pool takes longer. */
 export const maxSyncBytes = 65_536;
 const readLater = promisify(readWith);
@@ -144,10 +164,13 @@ export function bytesOf({ fd, stats }: Pick<OpenFile, "fd" | "stats">): ReadAt {
   // A file of size 0 may be one of the kernel, whose reads may block.
   const isSmall = stats.size > 0n && stats.size <= maxSyncBytes;
   return async (offset, limit) => {
+    const left = Number(stats.size) - offset;
+    // What a file has grown by since it was opened may be large.
+    const isSync = isSmall && left >= 0;
     // One byte more than is left, to notice that the file has grown.
-    const length = isSmall ? Math.min(limit, Math.max(Number(stats.size) - offset, 0) + 1) : limit;
+    const length = isSync ? Math.min(limit, left + 1) : limit;
     const buffer = Buffer.allocUnsafe(length);
-    const read = isSmall
+    const read = isSync
       ? readSync(fd, buffer, 0, length, offset)
       : (await readLater(fd, buffer, 0, length, offset)).bytesRead;
     return buffer.subarray(0, read);

@@ -4,7 +4,7 @@ import type { StartedCall } from "../core/durability.ts";
 import { RequestError } from "../core/request-error.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
-import { bytesOf, type OpenFile, openFile, readThrough } from "../tool/open-file.ts";
+import { bytesOf, type OpenFile, openFile, readBounded } from "../tool/open-file.ts";
 import type { ChangeObserver, ChildResult, DefinedTool, FileWrite, ToolContext } from "../tool/tool.ts";
 import type { FileChanges } from "./fs/change-file.ts";
 import { setAside } from "./fs/replace-file.ts";
@@ -249,7 +249,7 @@ function createBeforeImages(
   async function take(file: string): Promise<BeforeImage> {
     using opened = openChanged(file);
     if (opened === undefined) return { file, before: null };
-    const { sha256, content } = await readWhole(opened);
+    const { sha256, content } = await contentOf(opened);
     const output = await outputs.store(content);
     const { size, mode, uid, gid } = opened.stats;
     const owner = { mode: Number(mode), uid: Number(uid), gid: Number(gid) };
@@ -258,7 +258,7 @@ function createBeforeImages(
 
   async function restoreOne({ file, before }: BeforeImage): Promise<"same" | "restored"> {
     using now = openChanged(file);
-    const present = now && (await readWhole(now)).sha256;
+    const present = now && (await contentOf(now)).sha256;
     const written = writes.filter((write) => write.file === file);
     // A former run of a batch that is resumed may have restored it.
     if (present === before?.sha256) return durable.isResumed && written.length > 0 ? "restored" : "same";
@@ -266,13 +266,13 @@ function createBeforeImages(
       throw new ToolFailure("it does not hold what the batch wrote");
     if (before) {
       const like = { mode: BigInt(before.mode), uid: BigInt(before.uid), gid: BigInt(before.gid) };
-      await changes.replace({ absolute: file }, now?.stats, await contentOf(before), { like });
+      await changes.replace({ absolute: file }, now?.stats, await storedContent(before), { like });
       await reads.record(file, before.sha256);
     } else if (now) await (await setAside({ absolute: file }, now.stats)).remove();
     return "restored";
   }
 
-  async function contentOf({ output, size }: { output: string; size: number }): Promise<Uint8Array> {
+  async function storedContent({ output, size }: { output: string; size: number }): Promise<Uint8Array> {
     const chunks: Uint8Array[] = [];
     for (let at = 0; at < size; ) {
       const piece = await outputs.read(output, at, 1024 * 1024);
@@ -368,11 +368,12 @@ function cannotStoreImages(cause: unknown): never {
   );
 }
 
-async function readWhole(file: OpenFile): Promise<{ sha256: string; content: Uint8Array }> {
-  const chunks: Uint8Array[] = [];
-  const sha256 = await readThrough(bytesOf(file), (chunk) => chunks.push(chunk));
-  return { sha256, content: Buffer.concat(chunks) };
-}
+/** Reads a file that an atomic batch changes. */
+const contentOf = (file: OpenFile) =>
+  readBounded(bytesOf(file), {
+    maxBytes: maxImageBytes,
+    tooLarge: "it is larger than what the batch stores and writes",
+  });
 
 /** Opens a file of the batch; undefined if there is none. Refuses directories, and files with other names. */
 function openChanged(absolute: string): OpenFile | undefined {

@@ -5,7 +5,7 @@ import { basename, dirname, join } from "node:path";
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import { bytesOf, openDirectory, type ReadAt, readThrough } from "../tool/open-file.ts";
+import { bytesOf, openDirectory, type ReadAt, readBounded } from "../tool/open-file.ts";
 import { similar } from "../tool/similar.ts";
 import type { Plan, ToolContext, ToolResult } from "../tool/tool.ts";
 import { filePath, type PathHandle } from "../tool/workspace.ts";
@@ -124,23 +124,13 @@ async function show(source: Omit<TextSource, "first">, wanted: WantedLines, sign
 }
 
 async function attach(name: string, { mime, word }: AttachmentKind, readAt: ReadAt, signal: AbortSignal) {
-  const chunks: Uint8Array[] = [];
-  let size = 0;
-  const sha256 = await readThrough(
-    readAt,
-    (chunk) => {
-      size += chunk.length;
-      if (size > maxAttachmentBytes)
-        throw new ToolFailure(`${name} is over 5 MiB: too large to attach. Make it smaller.`);
-      chunks.push(chunk);
-    },
-    signal,
-  );
+  const tooLarge = `${name} is over 5 MiB: too large to attach. Make it smaller.`;
+  const { content, sha256 } = await readBounded(readAt, { maxBytes: maxAttachmentBytes, tooLarge }, signal);
   const text = `${word} read successfully`;
   return {
     output: text,
     metadata: { preview: text, truncated: false },
-    attachments: [{ mime, filename: basename(name), data: Buffer.concat(chunks) }],
+    attachments: [{ mime, filename: basename(name), data: content }],
     sha256,
   };
 }

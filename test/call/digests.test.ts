@@ -1,4 +1,4 @@
-import { mkdir, mkdtemp, realpath, rename, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, realpath, rename, rm, truncate, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
@@ -79,4 +79,14 @@ test.each<[string, () => Promise<string>]>([
 ])("an approval is bound to %s", async (_, changed) => {
   const before = await digest();
   expect(await changed()).not.toBe(before);
+});
+
+test("a file that is too large to hash is identified by its metadata", async () => {
+  const huge = join(directory, "huge");
+  await writeFile(huge, "");
+  await truncate(huge, 2 ** 40);
+  const before = await createFileHashes().of(huge);
+  expect(before).toMatchObject({ bytes: 2 ** 40, sha256: expect.stringContaining("too large to read") });
+  await truncate(huge, 2 ** 40 + 1);
+  expect((await createFileHashes().of(huge)).sha256).not.toBe(before.sha256);
 });

@@ -238,6 +238,16 @@ describe("an atomic batch of which a call fails", () => {
     expect(await contentOf("shared.txt")).toBe("after\nmine\n");
   });
 
+  test("leaves a file alone that has become larger than what it could have written", async () => {
+    const { pathOf, run } = await withFiles({ "huge.txt": "before\n" });
+    const grow = "until grep -q after huge.txt; do sleep 0.02; done; truncate -s 65M huge.txt; exit 1";
+    const part = await run([write("huge.txt", "after\n"), shell(grow)]);
+    expect(stateOf(part)).toMatchObject({
+      error: expect.stringContaining(`${pathOf("huge.txt")} (it is larger than what the batch stores and writes).`),
+      metadata: { restored: [], notRestored: [{ file: pathOf("huge.txt") }] },
+    });
+  });
+
   test("is refused before the start if its files have more than 64 MiB", async () => {
     const names = ["large-1.txt", "large-2.txt", "large-3.txt"];
     const large = "x\n".repeat(11 * 1024 * 1024);

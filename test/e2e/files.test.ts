@@ -1,4 +1,4 @@
-import { mkdir, readFile, symlink, writeFile } from "node:fs/promises";
+import { mkdir, readFile, rename, symlink, truncate, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { expect, test } from "vitest";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
@@ -30,6 +30,21 @@ test("a file must be read before it is overwritten, and nobody is asked before t
     error: expect.stringContaining("must read"),
   });
   expect(await readFile(inWorkspace("kept.txt"), "utf8")).toBe("kept\n");
+});
+
+test("a file that is too large to read is not overwritten, and what is asked about one opens at once", async () => {
+  await writeFile(inWorkspace("huge"), "");
+  await truncate(inWorkspace("huge"), 2 ** 40);
+  const { agent, sessionId, run } = await begin("build");
+  expect(await run("write", { filePath: "huge", content: "" })).toMatchObject({
+    error: expect.stringContaining("must read"),
+  });
+  const outside = join(dirname(service.workspace), "huge");
+  await rename(inWorkspace("huge"), outside);
+  const input = { filePath: outside, content: "" };
+  const stream = read(agent.tools.executeTool({ sessionId, callId: "outside", tool: "write", input }));
+  await stream.until("permissionAsked");
+  await agent.tools.cancelTool({ sessionId, callId: "outside" });
 });
 
 test("a file that was read is overwritten as approved", async () => {

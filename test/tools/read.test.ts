@@ -8,6 +8,7 @@ import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { callTool, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
 import { boundTool } from "../../src/tool/define-tool.ts";
 import { ChangedAfterApproval, ToolFailure } from "../../src/tool/errors.ts";
+import { bytesOf, readThrough } from "../../src/tool/open-file.ts";
 import { createLineWindow } from "../../src/tools/read/line-window.ts";
 import { readTool } from "../../src/tools/read.ts";
 
@@ -24,6 +25,20 @@ const pixel = Buffer.from(
   "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==",
   "base64",
 );
+
+test("what a file has grown by since it was opened is read in large pieces, and only up to a limit", async () => {
+  await write("log", "x");
+  const path = await site.workspace.resolve("log");
+  using file = path.open();
+  if (file === undefined) throw new Error("the file was not opened");
+  await truncate(path.absolute, 8 * 1024 * 1024);
+  let count = 0;
+  await readThrough(bytesOf(file), () => {
+    count += 1;
+  });
+  expect(count).toBeLessThan(150);
+  await expect(file.bytes()).rejects.toThrow("grows while it is read");
+});
 
 describe("a text file", () => {
   test("is shown whole, with line numbers and an end mark", async () => {

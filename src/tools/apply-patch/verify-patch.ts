@@ -3,7 +3,15 @@ import type { PlanContext } from "../../tool/tool.ts";
 import type { PathHandle } from "../../tool/workspace.ts";
 import { plain } from "../fs/apply-edit.ts";
 import { compare, type FileChange, linesWithEnds } from "../fs/diff.ts";
-import { changedSinceApproval, checkRead, type ExistingFile, readExisting, versionOf } from "../fs/existing-file.ts";
+import {
+  changedSinceApproval,
+  contentOf,
+  type ExistingFile,
+  openTarget,
+  readExisting,
+  readKnown,
+  versionOf,
+} from "../fs/existing-file.ts";
 import {
   createLineSearch,
   createSearchSteps,
@@ -50,21 +58,22 @@ export async function verifyPatch(targets: readonly PatchTarget[], reads: PlanCo
 
 async function verifyOne(target: PatchTarget, reads: PlanContext["reads"], steps: SearchSteps): Promise<PatchStep> {
   const { patch, path, to } = target;
-  const before = await readExisting(path);
+  using file = openTarget(path);
   if (patch.kind === "add") {
-    if (before !== undefined) throw new ToolFailure(`${path.absolute} exists already: use *** Update File.`);
+    if (file !== undefined) throw new ToolFailure(`${path.absolute} exists already: use *** Update File.`);
     const change = compare(path.pattern, undefined, patch.content);
-    return { target, before, place: path, content: Buffer.from(patch.content), change, ignoring: [] };
+    return { target, before: undefined, place: path, content: Buffer.from(patch.content), change, ignoring: [] };
   }
-  if (before === undefined) throw new ToolFailure(`File not found: ${path.absolute}`);
-  await checkRead(path, before, reads);
+  if (file === undefined) throw new ToolFailure(`File not found: ${path.absolute}`);
+  const before = await readKnown(path, () => contentOf(path, file), reads);
   if (patch.kind === "delete") {
     const isText = before.isUtf8 && before.text !== undefined;
     const change = isText ? compare(path.pattern, before, "") : { diff: "", additions: 0, deletions: 0 };
     const deleted = { ...change, diff: `deleted ${path.pattern}\n${change.diff}` };
     return { target, before, place: path, content: undefined, change: deleted, ignoring: [] };
   }
-  if (to !== undefined && (await readExisting(to)) !== undefined) {
+  using other = to && openTarget(to);
+  if (to !== undefined && other !== undefined) {
     throw new ToolFailure(`${to.absolute} exists already: delete it first, or move the file elsewhere.`);
   }
   if (before.text === undefined) throw new ToolFailure(`${path.absolute} is too large to patch (over 16 MiB).`);

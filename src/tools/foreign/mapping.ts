@@ -152,7 +152,7 @@ export function contentChange(content: string) {
 async function present(path: PathHandle): Promise<ExistingFile | undefined> {
   using file = path.open();
   if (file?.stats.isDirectory()) throw new ToolFailure(`${path.absolute} is a directory, not a file. Name a file.`);
-  return file && (await contentOf(file));
+  return file && (await contentOf(path, file));
 }
 
 function joined(changes: readonly FileChange[]): FileChange {

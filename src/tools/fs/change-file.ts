@@ -7,12 +7,12 @@ import type { PathHandle } from "../../tool/workspace.ts";
 import { compare, type FileChange } from "./diff.ts";
 import {
   changedSinceApproval,
-  checkRead,
   contentOf,
   type ExistingFile,
   holdsExactly,
   openReplaced,
   openTarget,
+  readKnown,
   versionOf,
 } from "./existing-file.ts";
 import { createLeftovers } from "./leftovers.ts";
@@ -141,8 +141,7 @@ async function nextOf<M extends Made>(
   make: Make<M>,
   reads: PlanContext["reads"],
 ): Promise<Seen<M>> {
-  const before = file && (await contentOf(file));
-  await checkRead(path, before, reads);
+  const before = file && (await readKnown(path, () => contentOf(path, file), reads));
   const made = make(before, path.absolute);
   return { version: versionOf(before), mark: before?.mark ?? "", made, before, bytes: before?.bytes };
 }
@@ -155,8 +154,8 @@ async function checkSame(
   reads: PlanContext["reads"],
 ): Promise<void> {
   const isSame = file && bytes && (await holdsExactly(file, bytes));
-  if (!isSame && versionOf(file && (await contentOf(file))) !== version) throw changedSinceApproval(path);
-  await checkRead(path, file && { sha256: version }, reads);
+  if (!isSame && versionOf(file && (await contentOf(path, file))) !== version) throw changedSinceApproval(path);
+  if (file) await readKnown(path, () => ({ sha256: version }), reads);
 }
 
 function changeOf(path: PathHandle, seen: Seen<Made>): FileChange {

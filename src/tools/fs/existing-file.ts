@@ -6,6 +6,8 @@ import type { PlanContext } from "../../tool/tool.ts";
 import type { PathHandle } from "../../tool/workspace.ts";
 
 const maxTextBytes = 16 * 1024 * 1024;
+/** Size up to which files are hashed. */
+const maxHashedBytes = 1024 * 1024 * 1024;
 const byteOrderMark = "\uFEFF";
 
 /** A file as it was read. */
@@ -25,7 +27,7 @@ export interface ExistingFile {
 /** Reads the file that would be replaced; undefined if there is none. Throws if it cannot be replaced. */
 export async function readExisting(path: PathHandle): Promise<ExistingFile | undefined> {
   using file = openTarget(path);
-  return file && (await contentOf(file));
+  return file && (await contentOf(path, file));
 }
 
 /** Opens the file that would be replaced; throws if it cannot be replaced. */
@@ -56,12 +58,19 @@ export function openReplaced(path: PathHandle): OpenFile | undefined {
 }
 
 /** Reads an open file. */
-export async function contentOf(file: OpenFile): Promise<ExistingFile> {
+export async function contentOf({ absolute }: Pick<PathHandle, "absolute">, file: OpenFile): Promise<ExistingFile> {
   const { stats } = file;
+  const hasText = stats.size <= maxTextBytes;
+  const tooLarge = () =>
+    new ToolFailure(`${absolute} is too large to change, or grows while it is read. Change it by a command.`);
+  if (stats.size > maxHashedBytes) throw tooLarge();
   const chunks: Uint8Array[] = [];
+  let size = 0;
   const sha256 = await readThrough(bytesOf(file), (chunk) => {
+    size += chunk.length;
+    if (size > (hasText ? maxTextBytes : maxHashedBytes)) throw tooLarge();
     // A larger file is needed only for its byte order mark.
-    if (chunks.length === 0 || stats.size <= maxTextBytes) chunks.push(chunk);
+    if (chunks.length === 0 || hasText) chunks.push(chunk);
   });
   const [first = new Uint8Array(), ...more] = chunks;
   const bytes = more.length === 0 ? Buffer.from(first.buffer, first.byteOffset, first.length) : Buffer.concat(chunks);
@@ -71,7 +80,7 @@ export async function contentOf(file: OpenFile): Promise<ExistingFile> {
     stats,
     sha256,
     mark,
-    text: stats.size <= maxTextBytes ? text.slice(mark.length) : undefined,
+    text: hasText ? text.slice(mark.length) : undefined,
     isUtf8: isUtf8(bytes),
     bytes: stats.size <= maxSyncBytes ? bytes : undefined,
   };
@@ -90,18 +99,19 @@ function checkWritable({ absolute }: PathHandle): void {
   }
 }
 
-/** Throws unless the session tree has read the file in its present form. */
-export async function checkRead(
-  { absolute }: PathHandle,
-  before: Pick<ExistingFile, "sha256"> | undefined,
+/** Returns the content of a file; throws unless the session tree has read that version of it. */
+export async function readKnown<Content extends Pick<ExistingFile, "sha256">>(
+  { absolute }: Pick<PathHandle, "absolute">,
+  content: () => Promise<Content> | Content,
   reads: PlanContext["reads"],
-): Promise<void> {
-  if (before === undefined) return;
+): Promise<Content> {
+  // Asked first: to hash a large file takes long.
   const known = await reads.get(absolute);
   if (known === undefined) {
     throw new ToolFailure(`You must read the file ${absolute} before overwriting it. Use the Read tool first`);
   }
-  if (known === before.sha256) return;
+  const found = await content();
+  if (known === found.sha256) return found;
   throw new ToolFailure(
     `File ${absolute} has been modified since it was last read. Please read the file again before modifying it.`,
   );
