@@ -38,7 +38,7 @@ import { readTool } from "./read.ts";
 import { createSkill } from "./skill.ts";
 import { createTask } from "./task.ts";
 import { todoread, todowrite } from "./todo.ts";
-import { webfetch } from "./webfetch.ts";
+import { createWebFetch } from "./webfetch.ts";
 import { createWebSearch } from "./websearch.ts";
 import { createWrite } from "./write.ts";
 
@@ -83,7 +83,7 @@ export function builtInTools(parts: {
     createSkill(parts),
     todoread,
     todowrite,
-    webfetch,
+    createWebFetch(),
   ];
 }
 

@@ -1,14 +1,17 @@
+import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { once } from "node:events";
 import { createServer, type RequestListener } from "node:http";
 import type { AddressInfo } from "node:net";
+import type { Worker } from "node:worker_threads";
 import { brotliCompressSync, deflateSync, gzipSync } from "node:zlib";
 import { afterEach, beforeEach, describe, expect, onTestFinished, test } from "vitest";
 import type { Ask } from "../../src/core/ask.ts";
 import { callTool, judgeBy, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
 import { InvalidInput } from "../../src/tool/errors.ts";
-import { webfetch } from "../../src/tools/webfetch.ts";
+import { createWebFetch } from "../../src/tools/webfetch.ts";
 import { casesOf } from "../breadth.ts";
 
+const webfetch = createWebFetch();
 let site: TestWorkspace;
 beforeEach(async () => {
   site = await openTestWorkspace();
@@ -88,6 +91,23 @@ describe("a page", () => {
     expect(text).toContain("Title\n\nOne two & three");
     expect(text).not.toMatch(/steal|p\{\}/);
     expect((await fetch(url, { format: "html" })).output).toBe(html);
+  });
+
+  test("is converted while at most one other is", async () => {
+    const url = await serve(page(html));
+    let [running, max] = [0, 0];
+    const count = (message: unknown) => {
+      running += 1;
+      max = Math.max(max, running);
+      (message as { worker: Worker }).worker.once("exit", () => {
+        running -= 1;
+      });
+    };
+    subscribe("worker_threads", count);
+    onTestFinished(() => void unsubscribe("worker_threads", count));
+    for (const { output } of await Promise.all(Array.from({ length: 8 }, () => fetch(url))))
+      expect(output).toContain("# Title");
+    expect(max).toBe(2);
   });
 
   test("is read in the encoding that the server, or the page, names", async () => {
