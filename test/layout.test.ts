@@ -257,7 +257,7 @@ const maxLinesOf: Readonly<Record<string, number>> = {
   store: 11_430,
   telemetry: 1_080,
   tool: 2_692,
-  tools: 11_581,
+  tools: 11_590,
   view: 1_400,
 };
 

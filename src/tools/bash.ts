@@ -1,5 +1,4 @@
-import { existsSync } from "node:fs";
-import { realpath, stat } from "node:fs/promises";
+import { lstat, realpath, stat } from "node:fs/promises";
 import { constants } from "node:os";
 import { setTimeout as delay } from "node:timers/promises";
 import * as z from "zod";
@@ -155,8 +154,9 @@ export function createBash({
       const created = await settleCreated(parts, taken, ctx);
       // It only saves time, so the result neither waits for it nor fails with it.
       if (spares) void prepareNext(spares, ctx, network).catch(() => {});
+      const unseen = ended.code === 0 ? undefined : await explainUnseen(tail.text(), confined.visible, ctx);
       const { metadata, ...text } = resultOf(ended, {
-        ...{ timeout, confined, place, tail: tail.text(), use: network.use, created },
+        ...{ timeout, confined, place, tail: tail.text(), use: network.use, created, unseen },
         confinement: sandbox.confinement(ctx.agent),
       });
       const problem = sandbox.problem ?? network.use.unavailable;
@@ -183,11 +183,12 @@ function resultOf(
   ended: EndOfCommand,
   {
     timeout,
-    confined: { covered, visible, layers },
+    confined: { covered, layers },
     place: { workspace },
     tail,
     use,
     created,
+    unseen,
     confinement,
   }: {
     timeout: number;
@@ -196,12 +197,12 @@ function resultOf(
     tail: string;
     use: NetworkUse;
     created: SettledCreated;
+    unseen: string | undefined;
     confinement: SandboxConfinement;
   },
 ) {
   const refusals = explainRefusals(tail, covered, workspace);
   const unreached = explainNetwork(use, confinement.network, { tail, failed: ended.code !== 0 });
-  const unseen = ended.code === 0 ? undefined : explainUnseen(tail, visible);
   const note = describeEnd(ended, timeout, refusals, created.note, unseen, unreached);
   const used = networkMetadata(use);
   const { hidden, readOnly } = covered;
@@ -343,13 +344,21 @@ const maxNoted = 3;
 
 /**
  * Explains errors of a command about paths that exist on this machine and not in its sandbox, with the setting that shows them.
- * Undefined if its last output names none.
+ * Undefined if its last output names none, or only such as rules deny: the command may have printed them to find out.
  */
-function explainUnseen(tail: string, visible: readonly string[]): string | undefined {
+async function explainUnseen(
+  tail: string,
+  visible: readonly string[],
+  { workspace, judge }: Pick<ToolContext, "workspace" | "judge">,
+): Promise<string | undefined> {
   const named = tail.split("\n").flatMap((line) => (absent.test(line) ? (line.match(absolutePath) ?? []) : []));
-  const unseen = [...new Set(named)]
-    .slice(0, maxChecked)
-    .filter((path) => !visible.some((root) => isWithin(path, root)) && !isOfKernel.test(path) && existsSync(path));
+  const unseen: string[] = [];
+  for (const path of [...new Set(named)].slice(0, maxChecked)) {
+    if (visible.some((root) => isWithin(path, root)) || isOfKernel.test(path)) continue;
+    const found = await workspace.resolve(path).catch(() => undefined);
+    if (found === undefined || found.asks("read").some((ask) => judge(ask).action === "deny")) continue;
+    if (await lstat(found.absolute).catch(() => undefined)) unseen.push(path);
+  }
   if (unseen.length === 0) return undefined;
   const paths = unseen.slice(0, maxNoted).map(shown).join(", ");
   return `${paths}: exists on this machine, but commands do not see it. Name the path in the command line, which asks external_directory, and in edits if the command changes it. The operator can show it to all commands by readable or writable under [sandbox].`;

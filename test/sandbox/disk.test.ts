@@ -250,6 +250,10 @@ test("a failure on a path that only this machine has names the settings that sho
   expect(note).toContain("readable or writable under [sandbox]");
   expect((await run(`cat ${data}/none`)).note).not.toContain("exists on this machine");
   expect((await run("cat none")).note).not.toContain("exists on this machine");
+  for (const permission of ["read", "external_directory"]) {
+    const rules = { [permission]: { [`${data}/*`]: "deny" } } as const;
+    expect((await run(`cat ${data}/file`, { rules })).note).not.toContain("exists on this machine");
+  }
 });
 
 test("a link of the home directory that a command makes leads no later mount out of its sandbox", async () => {
