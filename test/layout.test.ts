@@ -237,7 +237,7 @@ test("files import each other in no circle", () => {
  * number in its commit, which says why.
  */
 const maxLinesOf: Readonly<Record<string, number>> = {
-  agents: 4_270,
+  agents: 4_290,
   "ai-sdk": 310,
   approval: 2_570,
   bodies: 7_010,

@@ -47,3 +47,13 @@ test("a runner without free capacity is busy, and is not picked", () => {
   runners.add(runner("one", ["explore"], 0));
   expect(runners.pick("explore", "ann")).toEqual({ problem: expect.stringContaining("is busy (one)") });
 });
+
+test("a run that is reserved counts until it is released", () => {
+  const runners = createRunnerRegistry();
+  const one = runner("one", ["explore"], 1);
+  runners.add(one);
+  const release = runners.reserve(one);
+  expect(runners.pick("explore", "ann")).toEqual({ problem: expect.stringContaining("is busy (one)") });
+  release();
+  expect(runners.pick("explore", "ann")).toEqual({ runner: one });
+});

@@ -229,6 +229,20 @@ describe("task", () => {
     expect(explore?.runners[0]?.bypasses).toMatch("was not judged");
   });
 
+  test("a runner gets no more runs than it has capacity for, of tasks that start at the same time", async () => {
+    const clients = at();
+    const runner = await runnerFor({ capacity: 1 });
+    const sessions = await Promise.all(Array.from({ length: 6 }, () => clients.newSession()));
+    const tasks = sessions.map((sessionId) => call(clients, { sessionId }));
+    const busy: string[] = [];
+    for (const task of tasks) void task.then((ended) => busy.push(errorOf(ended).error));
+    await expect.poll(() => busy.length).toBe(5);
+    expect(busy.every((error) => error.includes("is busy"))).toBe(true);
+    await runner.serve(() => "the only one");
+    const outputs = (await Promise.all(tasks)).map(outputOf).filter((output) => output !== "");
+    expect(outputs).toEqual([expect.stringContaining("the only one")]);
+  });
+
   test("a subagent starts none below the depth limit", async () => {
     const clients = at();
     const runner = await runnerFor();

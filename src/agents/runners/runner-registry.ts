@@ -10,11 +10,16 @@ export interface RunnerRegistry {
   holderOf(run: string): AgentRunner | undefined;
   /** Picks the runner of an agent with the most free capacity; `problem` says why there is none and what to do. */
   pick(agent: string, principal: string): { runner: AgentRunner } | { problem: string };
+  /** Counts a run that a runner will start, until the returned function is called. */
+  reserve(runner: AgentRunner): () => void;
 }
 
 /** Creates a registry without runners. */
 export function createRunnerRegistry(): RunnerRegistry {
   let runners: readonly AgentRunner[] = [];
+  const reserved = new WeakMap<AgentRunner, number>();
+  const count = (runner: AgentRunner, change: number) => reserved.set(runner, (reserved.get(runner) ?? 0) + change);
+  const capacityOf = (runner: AgentRunner) => runner.freeCapacity() - (reserved.get(runner) ?? 0);
   const of = (principal?: string) =>
     principal === undefined ? runners : runners.filter((runner) => runner.serves(principal));
   return {
@@ -30,9 +35,13 @@ export function createRunnerRegistry(): RunnerRegistry {
       const own = of(principal);
       const able = own.filter((runner) => runner.agents().includes(agent));
       if (able.length === 0) return { problem: noRunner(agent, own) };
-      const [freest] = able.toSorted((a, b) => b.freeCapacity() - a.freeCapacity());
-      if (freest === undefined || freest.freeCapacity() < 1) return { problem: allBusy(agent, able) };
+      const [freest] = able.toSorted((a, b) => capacityOf(b) - capacityOf(a));
+      if (freest === undefined || capacityOf(freest) < 1) return { problem: allBusy(agent, able) };
       return { runner: freest };
+    },
+    reserve(runner) {
+      count(runner, 1);
+      return () => count(runner, -1);
     },
   };
 }

@@ -77,8 +77,10 @@ export function createSubagents({
   /** Running tasks by root session. */
   const running = new Map<string, number>();
 
-  /** Checks that a subagent can start now; throws `ToolFailure` with what to do. */
-  async function check(request: SubagentRequest): Promise<{ parent: Session; runner: AgentRunner }> {
+  /** Checks that a subagent can start now, and reserves a run for it; throws `ToolFailure` with what to do. */
+  async function admit(
+    request: SubagentRequest,
+  ): Promise<{ parent: Session; runner: AgentRunner; release: () => void }> {
     const { sessionId, agent } = request;
     const parent = await host.findSession(sessionId);
     if (!parent) throw refused("A task needs a session; create one first.");
@@ -87,7 +89,7 @@ export function createSubagents({
     if (request.isResumed) await checkResumed(request);
     const picked = runners.pick(agent, parent.session.owner);
     if ("problem" in picked) throw refused(picked.problem);
-    return { parent: parent.session, runner: picked.runner };
+    return { parent: parent.session, runner: picked.runner, release: runners.reserve(picked.runner) };
   }
 
   function checkAgent(owner: string, agent: string): void {
@@ -128,7 +130,12 @@ export function createSubagents({
   };
 
   return {
-    check,
+    /** Checks that a subagent can start now; throws `ToolFailure` with what to do. */
+    async check(request: SubagentRequest): Promise<{ parent: Session; runner: AgentRunner }> {
+      const { release, ...admitted } = await admit(request);
+      release();
+      return admitted;
+    },
     /** Returns the agents that a task of this principal can start now, with their descriptions. */
     startable(principal: string): [name: string, description: string][] {
       const served = new Set(runners.of(principal).flatMap((runner) => runner.agents()));
@@ -148,8 +155,10 @@ export function createSubagents({
     ): Promise<{ text: string; runner: AgentRunner }> {
       const { childSession, callId, sessionId } = request;
       const former = durable.isResumed ? runOf(durable) : undefined;
-      const { parent, runner } =
-        former === undefined ? await check(request) : await findHolder(host, runners, request, former);
+      using reservation = new DisposableStack();
+      const { parent, runner, release } =
+        former === undefined ? await admit(request) : await findHolder(host, runners, request, former);
+      reservation.defer(release);
       // A task that is resumed was admitted before.
       const leave = countTask(
         running,
@@ -166,7 +175,10 @@ export function createSubagents({
         const parentCall = { root: parent.rootSessionId, sessionId, callId };
         const run = { id, childSession, parentCall, agent, isResumed, prompt: work.prompt, cwd: work.cwd };
         const updates = runner.start({ ...run, principal: parent.owner, signal: stop.signal });
-        return { text: await answerOf(updates, childSession, signal, onUpdate), runner };
+        const answer = answerOf(updates, childSession, signal, onUpdate);
+        // From here on the runner counts the run itself.
+        reservation.dispose();
+        return { text: await answer, runner };
       } finally {
         leave();
         const { surviving } = runner;
@@ -188,10 +200,10 @@ async function findHolder(
   runners: RunnerRegistry,
   { sessionId, childSession }: SubagentRequest,
   run: string,
-): Promise<{ parent: Session; runner: AgentRunner }> {
+): Promise<{ parent: Session; runner: AgentRunner; release: () => void }> {
   const [parent, runner] = [await host.findSession(sessionId), runners.holderOf(run)];
   if (!parent || !runner) throw new ToolFailure(failureOf(childSession, "its agent runner disconnected again."));
-  return { parent: parent.session, runner };
+  return { parent: parent.session, runner, release: () => {} };
 }
 
 /** Creates the session of the subagent. What survives this replica is stored before the runner gets the run. */
