@@ -19,7 +19,7 @@ const interpreters: ReadonlyMap<string, Interpreter> = new Map(
       read: "--env-file",
       code: "-r --require --import --loader --experimental-loader -C --conditions",
       run: "-e --eval -p --print --inspect --inspect-brk --run -i --interactive",
-      alone: "-e --eval -p --print --run --test -h --help -v --version",
+      alone: "-e --eval -p --print --run --test -h -v",
     },
     osascript: { run: "-e", alone: "-e" },
     perl: {
@@ -39,14 +39,14 @@ const interpreters: ReadonlyMap<string, Interpreter> = new Map(
       flag: "-B -E -I -O -OO -S -s -u -v -q -b -x -V -VV --version -h --help -P",
       text: "-W -X --check-hash-based-pycs",
       run: "-c -m -i",
-      alone: "-c -m -V -VV --version -h --help",
+      alone: "-c -m -V -VV -h",
     },
     Rscript: { run: "-e", alone: "-e" },
     ruby: {
       flag: "-w -W -c -v -h --version --help",
       code: "-r -I -C -E",
       run: "-e -n -p -i -x -S -s -l -a -F -K",
-      alone: "-e -v -h --version --help",
+      alone: "-e -v -h",
     },
     tclsh: {},
     "ts-node": {
@@ -74,7 +74,7 @@ export function interpreter(name: string): string | undefined {
 export function interpret(name: string, words: readonly Word[], input: string | undefined, effects: Effects): boolean {
   const { options, operands } = (readers.get(name) ?? shellReader)(words, 1, true);
   const isShell = shells.has(name);
-  const has = (names = "") => options.some(({ name }) => names.split(" ").includes(name));
+  const has = (names: string) => options.some(({ name }) => names.split(" ").includes(name));
   effects.dangers.push(...dangersOf(name, options));
   for (const { name: option, means, value, at } of options) {
     if (value && (means === "read" || means === "code"))
@@ -91,12 +91,13 @@ export function interpret(name: string, words: readonly Word[], input: string | 
     effects.inner.push({ line: first.word.value, at: first.at, ...foreign });
     return false;
   }
+  const isAlone = first === undefined && has(`--version --help ${interpreters.get(name)?.alone ?? ""}`);
   const isScript = first !== undefined && first.word.value !== "-" && !isInput(first.word);
   if (isScript) {
     effects.scripts.push(first.word.value);
     effects.uses.push({ path: first.word.value, glob: first.word.glob, as: "read" });
   }
-  if (isScript ? !(isShell && has("-s")) : first === undefined && has(interpreters.get(name)?.alone)) return false;
+  if (isAlone || (isScript && !(isShell && has("-s")))) return false;
   if (isShell && input !== undefined) effects.inner.push({ line: input, at: 0, ...foreign });
   else effects.dangers.push({ at: Number.POSITIVE_INFINITY, why: "its program comes from its input" });
   return true;

@@ -58,6 +58,7 @@ describe("a command", () => {
     ["bash -s a <<< 'rm -rf x'", { bash: { "*": "allow", "rm *": "deny" } }, DENY],
     ["echo 1 | node --import tsx", { bash: { "echo *": "allow", "node --import tsx *": "allow" } }, ASK],
     ["echo 1 | python3 -m json.tool", { bash: { "echo *": "allow", "python3 -m json.tool *": "allow" } }, ALLOW],
+    ["echo 1 | tsx --version", { bash: { "echo *": "allow", "tsx --version *": "allow" } }, ALLOW],
     ["echo 1 | node --version", { bash: { "echo *": "allow", "node *": "allow" } }, ALLOW],
     ["bash -eo pipefail -c 'npm test'", { bash: { "bash *": "allow", "npm *": "allow" } }, ALLOW],
     ["bash - x.sh", { bash: { "bash *": "allow" } }, ALLOW],
