@@ -104,27 +104,24 @@ describe.each(testedStores)("a session, on %s", (store) => {
     const state = page.locator(".call .state-word");
     await state.getByText("running").waitFor();
     const ended = Promise.withResolvers<void>();
-    await page.route(
-      "**/WatchMany",
-      async (route) => {
-        await ended.promise;
-        const request = fromBinary(
-          WatchManyRequestSchema,
-          (route.request().postDataBuffer() ?? Buffer.of()).subarray(5),
-        );
-        const ends = request.watches.map(({ key }) => {
-          const frame = { case: "end" as const, value: { code: Code.OutOfRange } };
-          return toBinary(WatchManyResponseSchema, create(WatchManyResponseSchema, { key, frame }));
-        });
-        const body = Buffer.concat([...ends.map((end) => envelope(0, end)), envelope(2, Buffer.from("{}"))]);
-        await route.fulfill({ contentType: "application/connect+proto", body });
-      },
-      { times: 1 },
-    );
+    await page.route("**/WatchMany", async (route) => {
+      await ended.promise;
+      const body = route.request().postDataBuffer() ?? Buffer.of();
+      const { watches } = fromBinary(WatchManyRequestSchema, body.subarray(5));
+      const ends = watches.map(({ key }) => {
+        const frame = { case: "end" as const, value: { code: Code.OutOfRange } };
+        return envelope(0, toBinary(WatchManyResponseSchema, create(WatchManyResponseSchema, { key, frame })));
+      });
+      const contentType = "application/connect+proto";
+      await route.fulfill({ contentType, body: Buffer.concat([...ends, envelope(2, Buffer.from("{}"))]) });
+    });
     front.cut();
     await writeFile(join(service().workspace, "go-over"), "");
     await agent.tools.callTool(call);
+    const gap = page.waitForResponse("**/WatchMany");
     ended.resolve();
+    await gap;
+    await page.unroute("**/WatchMany");
     await state.getByText("completed").waitFor();
   });
 

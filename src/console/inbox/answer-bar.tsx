@@ -62,10 +62,10 @@ export function AnswerBar({
   // A passkey signs one request at a time.
   const unsigned = group.open.find((each) => needsPasskey(each) && !each.votes.some(({ person }) => person?.id === me));
   const first = unsigned ?? group.open[0];
-  // A form opens under the pointer: the second half of a double click is not for it.
+  // A form opens under the pointer: the second half of a double click approves nothing.
   const isOpenArmed = useArmed(form.value);
-  const isReady = armed && isOpenArmed && !isSending.value;
-  const canApprove = isReady && isWhole && isLive && (!needsReason || reason.value.trim() !== "");
+  const isReady = armed && !isSending.value;
+  const canApprove = isReady && isOpenArmed && isWhole && isLive && (!needsReason || reason.value.trim() !== "");
 
   const send = async (answer: AnswerOutcome) => {
     if (first === undefined || !(answer.reply === PermissionReply.REJECT ? isReady : canApprove)) return;

@@ -2,7 +2,6 @@ import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { useArmed } from "../shell/armed.ts";
 import { isSend, isTyping } from "../shell/keys.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { AnswerOutcome } from "./answer.ts";
@@ -42,8 +41,7 @@ export function AnswerForm({
   const mayAnswer = connection.may("approver", "admin");
   const answers = drafts.value.map((draft) => ({ values: valuesOf(draft) }));
   const left = answers.filter(({ values }) => values.length === 0).length;
-  const isOpenArmed = useArmed(String(isDismissing.value));
-  const isReady = armed && isOpenArmed && !isSending.value;
+  const isReady = armed && !isSending.value;
   const canSend = isReady && isLive && left < questions.length;
   const answer = async () => {
     if (canSend) await send(request, { reply: PermissionReply.ONCE, answers });

@@ -21,7 +21,6 @@ const firstScreen = 30;
 
 /** Settlements that are read after a break; a break of a night has ended thousands of asks. */
 const maxResolved = 20;
-const resolvedAtOnce = 3;
 
 /** Subscribes to asks as long as the page is open, even while it is hidden. */
 export function createAskFeed({ stream, permissions }: Pick<ConsoleConnection, "stream" | "permissions">): AskFeed {
@@ -52,18 +51,14 @@ export function createAskFeed({ stream, permissions }: Pick<ConsoleConnection, "
   }
 
   /** Reads the settlements that were missed while disconnected, as long as their asks are shown. */
-  function resolveUnseen(): void {
-    const unseen = asks.value.flatMap(({ request, settled }) => (settled === "unseen" ? request.id : []));
-    const ids = unseen.slice(0, maxResolved).values();
+  async function resolveUnseen(): Promise<void> {
     const signal = AbortSignal.timeout(farewellMs);
-    const resolve = async () => {
-      for (const permissionId of ids) {
-        const { settled } = await permissions.getPermission({ permissionId }, { signal });
-        if (settled !== undefined) list.settle(settled);
-        asks.value = list.all();
-      }
-    };
-    for (let lane = 0; lane < resolvedAtOnce; lane += 1) resolve().catch(() => undefined);
+    const unseen = asks.value.filter(({ settled }) => settled === "unseen");
+    for (const { request } of unseen.slice(0, maxResolved)) {
+      const { settled } = await permissions.getPermission({ permissionId: request.id }, { signal });
+      if (settled !== undefined) list.settle(settled);
+      asks.value = list.all();
+    }
   }
 
   function take(frame: WatchPermissionsResponse): void {
@@ -76,7 +71,7 @@ export function createAskFeed({ stream, permissions }: Pick<ConsoleConnection, "
     const isNew = isWhole && change?.case === "permissionAsked" && !list.has(change.value.id);
     // Shows the first screenful as it arrives, before a snapshot of a thousand asks is complete.
     if (list.take(frame) || (change !== undefined && asks.value.length < firstScreen)) show();
-    if (frame.snapshotEnd) resolveUnseen();
+    if (frame.snapshotEnd) resolveUnseen().catch(() => undefined);
     isWhole ||= frame.snapshotEnd;
     if (isNew && stream.isLeader()) for (const listener of listeners) listener(change.value);
   }

@@ -1,29 +1,20 @@
-import { ConnectError } from "@connectrpc/connect";
 import { type Signal, useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
-import type { GetPermissionResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
-import { PermissionReply, type ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { filterCalls } from "../../view/ask-filter.ts";
 import { callKeyOf, farewellMs } from "../../view/asks.ts";
-import { errorReasonWords } from "../../view/outcomes.ts";
-import { momentOf } from "../../view/quantities.ts";
-import { asksQuestions } from "../../view/questions.ts";
-import { requesterWords } from "../../view/requester.ts";
-import { createSessionNames, type SessionNames } from "../parts/session-names.ts";
-import { isApproved, settledText } from "../parts/settled.ts";
+import { createSessionNames } from "../parts/session-names.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
-import { visibleText } from "../parts/visible-text.ts";
 import { isTyping } from "../shell/keys.ts";
-import { Empty, type PageProps } from "../shell/page.tsx";
+import { Empty, lazyPage, type PageProps } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
-import type { ConsoleConnection } from "../stream/connection.ts";
 import type { AnswerOutcome } from "./answer.ts";
 import { AskCard } from "./ask-card.tsx";
-import { AskIds, headingOf } from "./ask-head.tsx";
 import { type AskGroup, groupByCall } from "./ask-list.ts";
-import { AskPreview } from "./ask-preview.tsx";
 import { AskRow, askRowHeight } from "./ask-row.tsx";
-import { AskedQuestions } from "./asked-questions.tsx";
+import type { OutcomeProps } from "./outcome.tsx";
+
+const Outcome = lazyPage<OutcomeProps>(async () => (await import("./outcome.tsx")).Outcome);
 
 /** The waiting calls on the left, equal ones in one row; the selected one with its asks on the right. */
 export function InboxPage({ connection, feed, route }: PageProps) {
@@ -36,7 +27,7 @@ export function InboxPage({ connection, feed, route }: PageProps) {
   const [chosen] = route.chosen.value;
   const named = groupOf(rows.value, groups.value, chosen);
   // A call that asks again does so under another id, after an edit or while it runs.
-  const last = useRef({ id: "", call: "" });
+  const last = useRef<{ id?: string; call?: string | undefined }>({});
   const again =
     named === undefined && chosen === last.current.id
       ? groups.value.find((one) => isOpen(one) && callOf(one) === last.current.call)
@@ -176,7 +167,7 @@ const requestsOf = ({ asks }: AskGroup) => asks.map(({ request }) => request);
 
 const isOpen = ({ open }: AskGroup) => open.length > 0;
 
-const callOf = ({ asks }: AskGroup) => asks.map(({ request }) => callKeyOf(request))[0] ?? "";
+const callOf = ({ asks: [first] }: AskGroup) => first && callKeyOf(first.request);
 
 /** The selected group, or the first one in the list if none is selected. */
 function groupOf(
@@ -205,96 +196,4 @@ function isRejectedWith({ asks }: AskGroup, group: AskGroup, answer: AnswerOutco
       (answer.all === "agent" && agent === shown?.agent) ||
       (answer.all === "session" && ancestry.includes(shown?.sessionId ?? "")),
   );
-}
-
-const refreshMs = 2_000;
-
-/** A request that is not open any more: who answered it, when, and what came of its call. */
-function Outcome({ id, connection, names }: { id: string; connection: ConsoleConnection; names: SessionNames }) {
-  const found = useSignal<GetPermissionResponse | undefined>(undefined);
-  const problem = useSignal("");
-  useEffect(() => {
-    let timer = 0;
-    const abort = new AbortController();
-    const read = async () => {
-      try {
-        const response = await connection.permissions.getPermission({ permissionId: id }, { signal: abort.signal });
-        found.value = response;
-        problem.value = "";
-        if (isOver(response)) return;
-      } catch (error) {
-        if (abort.signal.aborted) return;
-        problem.value = ConnectError.from(error).rawMessage;
-      }
-      timer = window.setTimeout(() => void read(), refreshMs);
-    };
-    void read();
-    return () => {
-      abort.abort();
-      clearTimeout(timer);
-    };
-  }, [id]);
-
-  const request = found.value?.permission;
-  const settled = found.value?.settled;
-  if (request === undefined) {
-    return problem.value === "" ? (
-      <Empty title="Loading…" />
-    ) : (
-      <Empty title="This request is not known">{visibleText(problem.value)}</Empty>
-    );
-  }
-  if (settled === undefined) return <Empty title="Loading…" />;
-  const part = found.value?.part;
-  return (
-    <article class="ask-card" aria-labelledby="ask-title">
-      <a class="back" href="#/inbox">
-        ← Inbox
-      </a>
-      <header class="ask-head">
-        <h1 id="ask-title">
-          <bdi>{requesterWords(request, visibleText)}</bdi> {headingOf(request, "asked")}
-        </h1>
-        <p class="ask-who">
-          <a href={`#${pathOf("sessions", request.sessionId)}`}>
-            <bdi>{names.of(request.sessionId)}</bdi>
-          </a>
-        </p>
-      </header>
-      <p class="outcome" data-approved={isApproved(settled)}>
-        <b>{settledText(settled)}</b>{" "}
-        <time dateTime={new Date(settled.time).toISOString()}>{momentOf(settled.time)}</time>
-      </p>
-      {asksQuestions(request) ? (
-        <AskedQuestions request={request} settled={settled} />
-      ) : (
-        <AskPreview
-          key={id}
-          requests={[request]}
-          connection={connection}
-          isOpen={false}
-          isOver
-          onWhole={() => undefined}
-          onUnread={() => undefined}
-        />
-      )}
-      {part !== undefined && (
-        <p>
-          {stateWords(part)} <a href={`#${pathOf("sessions", request.sessionId, part.callId)}`}>See its output</a>
-        </p>
-      )}
-      <AskIds request={request} />
-    </article>
-  );
-}
-
-function isOver({ settled, part }: GetPermissionResponse): boolean {
-  const state = part?.state.case;
-  return settled !== undefined && (state === "completed" || state === "error");
-}
-
-function stateWords({ state }: ToolPart): string {
-  if (state.case === "completed") return "The call completed.";
-  if (state.case === "error") return `The call ended: ${errorReasonWords(state.value.reason)}.`;
-  return state.case === "running" ? "The call is running." : "The call has not started yet.";
 }

@@ -86,25 +86,18 @@ export function createSignIn(): SignIn {
       if (proof === undefined || !("pageKey" in proof)) return;
       const problem = await endSignIn(proof).catch(failureText);
       if (problem !== "" && current.peek().state === "out") {
-        const next = "It stays valid until it expires: end it under People, from another sign-in.";
-        current.value = { state: "out", problem: `The service did not end this sign-in (${problem}). ${next}` };
+        const why = `The service did not end this sign-in (${problem}). End it under People.`;
+        current.value = { state: "out", problem: why };
       }
     },
   };
 }
 
-/** Ends the pushes and the sign-in of this browser; returns why the service did not, otherwise an empty text. */
+/** Ends the sign-in of this browser, and its pushes with it; returns why the service did not, otherwise an empty text. */
 async function endSignIn(proof: SignInProof): Promise<string> {
-  // The service sends pushes as long as the sign-in is valid, which may be after this.
-  endPushes().catch(() => undefined);
   const response = await post("/console/sign-out", {}, proof);
   const isEnded = response.ok || response.status === 401;
   return isEnded ? "" : `${response.status} ${response.statusText}`.trim();
-}
-
-async function endPushes(): Promise<void> {
-  const registration = await navigator.serviceWorker?.getRegistration();
-  await (await registration?.pushManager?.getSubscription())?.unsubscribe();
 }
 
 type Secret = { code: string } | { token: string } | { provider: string; flow: string; response: string };
