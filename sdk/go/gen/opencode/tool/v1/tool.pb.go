@@ -2484,7 +2484,8 @@ type PermissionResponse struct {
 	// the change. Arguments equal to those of the call are not an edit. A call that asks questions is not edited
 	// (NOT_EDITABLE): they are its arguments.
 	Input *structpb.Struct `protobuf:"bytes,24,opt,name=input,proto3,oneof" json:"input,omitempty"`
-	// whole_call answers all open permission requests of the call in one step. With ALWAYS each request saves its default
+	// whole_call answers all open permission requests of the call in one step; with `expected_digest` those that have this
+	// digest, so that an approval leaves open what the call asked for after the person looked. With ALWAYS each request saves its default
 	// offer; where `offer_id` selects that of the named request, the others save their first, which is the narrowest. One
 	// without offers is approved once. A request with questions is left open unless it is the named one. REJECT and an
 	// edit end the other requests in any case.

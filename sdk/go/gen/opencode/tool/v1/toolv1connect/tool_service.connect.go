@@ -105,9 +105,10 @@ type ToolServiceClient interface {
 	// `ended`, and changes nothing, for that call or another; `cancel` and `credit` are ignored instead. Do not use a
 	// `stream_id` twice on a stream, and ignore what comes for one after its `ended`.
 	//
-	// Before `execute` nothing of a call is checked or recorded: it has no part, other principals do not see it, and it does not
-	// count as running. While its input arrives, the service sends events with `seq` 0 and a pending part whose `raw` is the
-	// input so far. They skip states: at least an eighth is new in each, and none follows `execute`.
+	// Before `execute` only the size of a call's metadata is checked, and nothing is recorded: the call has no part, other
+	// principals do not see it, and it does not count as running. While its input arrives, the service sends events with `seq` 0
+	// and a pending part whose `raw` is the input so far. They skip states: at least an eighth is new in each, and none follows
+	// `execute`.
 	//
 	// Each call has a window of 256 KiB: each `event` takes its `window_bytes` from it, and `credit` gives them back. At 0 or
 	// below the service sends no more events of that call until the next `credit`; the call itself and the other calls go on.
@@ -414,9 +415,10 @@ type ToolServiceHandler interface {
 	// `ended`, and changes nothing, for that call or another; `cancel` and `credit` are ignored instead. Do not use a
 	// `stream_id` twice on a stream, and ignore what comes for one after its `ended`.
 	//
-	// Before `execute` nothing of a call is checked or recorded: it has no part, other principals do not see it, and it does not
-	// count as running. While its input arrives, the service sends events with `seq` 0 and a pending part whose `raw` is the
-	// input so far. They skip states: at least an eighth is new in each, and none follows `execute`.
+	// Before `execute` only the size of a call's metadata is checked, and nothing is recorded: the call has no part, other
+	// principals do not see it, and it does not count as running. While its input arrives, the service sends events with `seq` 0
+	// and a pending part whose `raw` is the input so far. They skip states: at least an eighth is new in each, and none follows
+	// `execute`.
 	//
 	// Each call has a window of 256 KiB: each `event` takes its `window_bytes` from it, and `credit` gives them back. At 0 or
 	// below the service sends no more events of that call until the next `credit`; the call itself and the other calls go on.
