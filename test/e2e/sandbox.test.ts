@@ -114,7 +114,10 @@ test("plans and requests say what a command will not see, and what it finds by i
     agent.tools.planTool({ agent: "tester", tool: "bash", input: { command }, ...more });
   const hidden = { count: 3, paths: ["secrets/", "src/b.key", "a.key"] };
 
-  expect(await plan("grep -r x .")).toMatchObject({ action: PermissionAction.ALLOW, preview: { hidden } });
+  // The first look at the workspace may take longer than a preview waits for it.
+  await expect
+    .poll(() => plan("grep -r x ."), { timeout: 30_000 })
+    .toMatchObject({ action: PermissionAction.ALLOW, preview: { hidden } });
   expect((await plan("cat *.key src/*")).action).toBe(PermissionAction.ALLOW);
   expect((await plan("cat a.key")).action).toBe(PermissionAction.DENY);
   // A file that the call asks to read is hidden no more once that is approved.
