@@ -214,7 +214,7 @@ complete -c toolgate -n '__fish_seen_subcommand_from reply' -l offer -x -d 'with
 complete -c toolgate -n '__fish_seen_subcommand_from reply' -l for -x -d 'with always: how long the grant lives at most, such as 30m, 8h or 7d'
 complete -c toolgate -n '__fish_seen_subcommand_from reply' -l times -x -d 'with always: how many further calls it covers, at most as many as offered'
 complete -c toolgate -n '__fish_seen_subcommand_from reply' -l edit -x -d 'with once: arguments that replace the call\'s; a JSON object, @FILE, or - for stdin'
-complete -c toolgate -n '__fish_seen_subcommand_from reply' -l whole-call -d 'answer all open requests of the call'
+complete -c toolgate -n '__fish_seen_subcommand_from reply' -l whole-call -d 'answer also the requests that the call opened together with this one'
 complete -c toolgate -n '__fish_seen_subcommand_from reply' -l session -x -d 'the session of the request (default: it is looked up)'
 complete -c toolgate -n '__fish_seen_subcommand_from reply' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from reject' -l agent -x -d 'only those of this agent; without a session, those of all its sessions'

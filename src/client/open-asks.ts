@@ -24,7 +24,7 @@ export interface AnswerOptions {
   input?: JsonObject;
   /** Values for each question of the request; only with `once`. */
   answers?: readonly (readonly string[])[];
-  /** Answers all open requests of the call. */
+  /** Answers also the open requests of the call that were opened together with this one. */
   wholeCall?: boolean;
   /** The part of the request that a person saw: all of `view` with the texts of its files, or less. Default: recorded as unknown. */
   shown?: "whole" | "partial";

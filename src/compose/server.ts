@@ -208,12 +208,12 @@ async function startParts(
     register,
     addHooks: hooks.add,
     async reload(next) {
-      const bare = next.sandbox.hidden.find(
+      const exposed = next.sandbox.hidden.find(
         (path) => path !== configured.file && !configured.sandbox.hidden.includes(path),
       );
-      if (bare !== undefined)
+      if (exposed !== undefined)
         throw new ConfigError(
-          `the configuration names ${bare} now, which commands can still read; start again with it`,
+          `the configuration names ${exposed} now, which commands can still read; start again with it`,
         );
       await checkConfiguredPolicy(next, log);
       replace(next);

@@ -21,8 +21,8 @@ export function readText(path: string): string {
 }
 
 /**
- * Reads a regular file of at most so many bytes. A FIFO, which a command can put in the place of any file, would hold one of the few
- * threads that all work on files shares until somebody writes.
+ * Reads a regular file of at most so many bytes. Without O_NONBLOCK the opening of a FIFO, which a command can put in the place of
+ * any file, would wait for a writer, and hold one of the four threads of the pool meanwhile.
  */
 export async function readRegularFile(path: string, maxBytes: number): Promise<Buffer> {
   await using file = await open(path, constants.O_RDONLY | constants.O_NONBLOCK);

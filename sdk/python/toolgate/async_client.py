@@ -86,7 +86,7 @@ class ReplyOptions(TypedDict, total=False):
     answers: Sequence[Sequence[str]]
     """Values for each question of the request, with `once`."""
     whole_call: bool
-    """Answers all open requests of the call."""
+    """Answers also the open requests of the call that were opened together with this one."""
     shown: Literal["whole", "partial"]
     """What a person saw of the request: all of `view` with the texts of its files, or a part. Default: recorded as unknown."""
 

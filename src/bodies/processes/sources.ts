@@ -5,7 +5,7 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { SourceSchema } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
 import { readRegularFile } from "../../core/read-if-exists.ts";
 import type { Problem } from "./problem.ts";
-import { createFileStamp, type PathStamps, type Trust } from "./trust.ts";
+import { createFileStamp, maxFileBytes, type PathStamps, type Trust } from "./trust.ts";
 
 /** A file of code that defines tools, or that such a file imports. */
 export interface SourceFile {
@@ -29,7 +29,6 @@ export interface Sources {
 
 const codeExtensions = new Set([".ts", ".mts", ".cts", ".js", ".mjs", ".cjs", ".json", ".node", ".wasm"]);
 const maxFiles = 50_000;
-const maxFileBytes = 512 * 1_048_576;
 
 /** Reads all code in `directories`, which are `root` or lie in it. */
 export async function readSources(root: string, directories: readonly string[]): Promise<Sources> {

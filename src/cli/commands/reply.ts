@@ -47,7 +47,7 @@ export function defineReply(command: Command, context: CliContext): void {
     .option("--for <time>", "with always: how long the grant lives at most, such as 30m, 8h or 7d", readDuration)
     .option("--times <count>", "with always: how many further calls it covers, at most as many as offered", readTimes)
     .option("--edit <json>", "with once: arguments that replace the call's; a JSON object, @FILE, or - for stdin")
-    .option("--whole-call", "answer all open requests of the call")
+    .option("--whole-call", "answer also the requests that the call opened together with this one")
     .option("--session <id>", "the session of the request (default: it is looked up)")
     .addHelpText("after", examples)
     .action((id: string, word: Word | undefined, options: ReplyOptions) =>

@@ -187,8 +187,9 @@ export async function makeConnector(
     record.connectorId = connector?.id ?? "";
     enforcement = connector?.enforcement;
   } catch (error) {
-    revertChanges(all, user);
+    // First, since the files may not be writable.
     await Promise.allSettled(record.credentials.map(({ id }) => approver.credentials.revokeCredential({ id })));
+    revertChanges(all, user);
     throw error;
   }
   writeRecord(kind, user, record);

@@ -16,7 +16,7 @@ import { jsonLength } from "../../core/json.ts";
 import { pagesOf } from "../../core/pages-of.ts";
 import { checkRole, rolesFor } from "../api/access.ts";
 import { invalidField } from "../api/request-failure.ts";
-import { type DoorOptions, enterDoor, isJson } from "../http/enter-door.ts";
+import { type EntryOptions, enterDoor, isJson } from "../http/enter-door.ts";
 import {
   type ConnectionPeer,
   createConnectionPeer,
@@ -30,7 +30,7 @@ import { createLocalApi, type LocalApiOptions } from "../mcp/local-api.ts";
 import { bodyLimits, readBody } from "../rpc/request-body.ts";
 
 /** Options of the door. */
-export interface HookDoorOptions extends LocalApiOptions, DoorOptions {
+export interface HookDoorOptions extends LocalApiOptions, EntryOptions {
   budget: ByteBudget;
 }
 

@@ -6,7 +6,7 @@ import { checkOwnPage } from "../api/browser-sign-in.ts";
 import { type Request, type Response, signalOfLeaving } from "./handler.ts";
 
 /** Options of a door for programs that are not clients of the rpcs. */
-export interface DoorOptions {
+export interface EntryOptions {
   authenticate: Authenticate;
   /** Web origins whose pages may call. */
   origins: readonly string[];
@@ -19,7 +19,7 @@ export interface DoorOptions {
  * when the client leaves or its credential ends. A door that holds requests ends them at a drain as well, each in its form.
  */
 export function enterDoor(
-  { authenticate, origins, shutdownSignal }: DoorOptions,
+  { authenticate, origins, shutdownSignal }: EntryOptions,
   request: Request,
   response: Response,
   place: string,

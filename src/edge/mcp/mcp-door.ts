@@ -1,7 +1,7 @@
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { checkRole, rolesFor } from "../api/access.ts";
 import { invalidField } from "../api/request-failure.ts";
-import { type DoorOptions, enterDoor, headerOf } from "../http/enter-door.ts";
+import { type EntryOptions, enterDoor, headerOf } from "../http/enter-door.ts";
 import {
   type ConnectionPeer,
   createConnectionPeer,
@@ -19,7 +19,7 @@ import type { McpExchange, McpHandler, McpHandlerOptions } from "./mcp-handler.t
 import { jsonIn, sendWebResponse, webRequestOf } from "./web-exchange.ts";
 
 /** Options of the door. */
-export interface McpDoorOptions extends LocalApiOptions, McpHandlerOptions, DoorOptions {
+export interface McpDoorOptions extends LocalApiOptions, McpHandlerOptions, EntryOptions {
   budget: ByteBudget;
   isTls: boolean;
   /** The address of links to requests; undefined: that of the client's request. */

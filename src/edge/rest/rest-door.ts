@@ -8,7 +8,7 @@ import { pagesOf } from "../../core/pages-of.ts";
 import type { Principal } from "../../core/principal.ts";
 import { checkRole, rolesFor } from "../api/access.ts";
 import { RequestFailure } from "../api/request-failure.ts";
-import { type DoorOptions, enterDoor, headerOf, isJson } from "../http/enter-door.ts";
+import { type EntryOptions, enterDoor, headerOf, isJson } from "../http/enter-door.ts";
 import {
   type ConnectionPeer,
   createConnectionPeer,
@@ -34,7 +34,7 @@ import {
 import { projectJson, restVersion } from "./shapes.ts";
 
 /** Options of the door. */
-export interface RestDoorOptions extends LocalApiOptions, DoorOptions {
+export interface RestDoorOptions extends LocalApiOptions, EntryOptions {
   budget: ByteBudget;
   /** Domain of the routes; undefined: the door is closed. */
   rest: (RestDomain & { store: StoreClock & Pick<StoreMembership, "storeId"> }) | undefined;

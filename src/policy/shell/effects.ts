@@ -24,7 +24,7 @@ export interface Use {
   within?: Repository;
 }
 
-/** How a program names a file that it writes beside another one: a suffix that it adds, or one that it removes, `.*` for any. */
+/** The name of a file that a program writes beside another one: with a suffix more, or without one (`.*`: any). */
 export interface NewEnd {
   add?: string;
   remove?: string;

@@ -163,7 +163,7 @@ interface PatchedFile {
 const exactForm: LineForm = (line) => line;
 const contextForm: LineForm = (line) => plain(line).trim();
 
-/** How lines are compared, until a chunk is found. */
+/** Forms in which lines are compared, the exact one first. */
 const comparisons: readonly { form: LineForm; ignoring?: string }[] = [
   { form: exactForm },
   { form: (line) => line.trimEnd(), ignoring: "spaces at the ends of lines" },

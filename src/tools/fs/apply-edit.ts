@@ -153,7 +153,7 @@ interface FoundText {
   ignoring?: string;
 }
 
-/** What to find and to put in its place. All texts use `\n`. */
+/** A text to find in a file, and its replacement. All texts use `\n`. */
 interface Search {
   path: string;
   text: string;
