@@ -5,7 +5,7 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { SourceSchema } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
 import { readRegularFile } from "../../core/read-if-exists.ts";
 import type { Problem } from "./problem.ts";
-import { createFileStamp, maxFileBytes, type PathStamps, type Trust } from "./trust.ts";
+import { createFileStamp, maxCodeFileBytes, type PathStamps, type Trust } from "./trust.ts";
 
 /** A file of code that defines tools, or that such a file imports. */
 export interface SourceFile {
@@ -37,7 +37,7 @@ export async function readSources(root: string, directories: readonly string[]):
   for await (const { path, isDirectory } of codeIn(directories)) {
     if (!path.includes("/node_modules/")) watched.push(path);
     if (isDirectory) continue;
-    const content = await readRegularFile(path, maxFileBytes).catch(() => readlink(path));
+    const content = await readRegularFile(path, maxCodeFileBytes).catch(() => readlink(path));
     files.push({ path: relative(root, path), sha256: createHash("sha256").update(content).digest("hex") });
   }
   files.sort((a, b) => (a.path < b.path ? -1 : 1));
@@ -135,6 +135,6 @@ function staleReason(directory: string, trusted: string | undefined): string {
 
 /** Returns the SHA-256 of the policy file in a workspace's `.opencode`; undefined if there is none. */
 export async function policyDigestIn(codeDirectory: string): Promise<string | undefined> {
-  const text = await readRegularFile(join(codeDirectory, "config.toml"), maxFileBytes).catch(() => undefined);
+  const text = await readRegularFile(join(codeDirectory, "config.toml"), maxCodeFileBytes).catch(() => undefined);
   return text && createHash("sha256").update(text).digest("hex");
 }

@@ -157,11 +157,11 @@ function readStamp(path: string): PathStamp {
 const missing: PathStamp = { text: "none", changed: 0 };
 
 /** Bytes of a file of code up to which it is read. */
-export const maxFileBytes = 512 * 1_048_576;
+export const maxCodeFileBytes = 512 * 1_048_576;
 
 /** Returns the SHA-256 of files as they are now, by path; an empty text for those that cannot be read. */
 export async function hashFiles(paths: readonly string[]): Promise<ReadonlyMap<string, string>> {
-  const hash = async (path: string) => await readRegularFile(path, maxFileBytes).then(sha256, () => "");
+  const hash = async (path: string) => await readRegularFile(path, maxCodeFileBytes).then(sha256, () => "");
   return new Map(await Promise.all(paths.map(async (path) => [path, await hash(path)] as const)));
 }
 
