@@ -180,3 +180,8 @@ export async function answer(page: Page, name: string | RegExp): Promise<void> {
   await untilArmed(page);
   await page.getByRole("button", { name }).click();
 }
+
+/** Resolves when a settled request says this. Call it before the answer: the words stay only for some seconds. */
+export async function farewellOf(page: Page, words: string): Promise<void> {
+  await page.getByText(words).first().waitFor();
+}

@@ -4,7 +4,7 @@ import { farewellMs } from "../../src/view/asks.ts";
 import { connect } from "../e2e/clients.ts";
 import { startFront } from "../e2e/front.ts";
 import { ask } from "./ask.ts";
-import { answer, passTime, untilArmed, untilLive, untilQuiet, useBrowsers } from "./browser.ts";
+import { answer, farewellOf, passTime, untilArmed, untilLive, untilQuiet, useBrowsers } from "./browser.ts";
 import { testedStores, useServiceOn } from "./stores.ts";
 
 const browsers = useBrowsers();
@@ -42,9 +42,10 @@ describe.each(testedStores)("the inbox, on %s", (store) => {
     await card.getByText(/\d+:\d\d left/).waitFor();
     await expect.poll(() => page.title()).toBe("(1) Inbox · Toolgate");
     await expect.poll(() => page.locator("link[rel=icon]").getAttribute("href")).toContain("icon-waiting");
+    const farewell = farewellOf(page, "Approved once by approver");
     await answer(page, /Approve once/);
+    await farewell;
     expect((await call.end()).part?.state.value).toMatchObject({ output: "one\ntwo\n" });
-    await page.getByText("Approved once by approver").first().waitFor();
     await untilQuiet(page);
     await expect.poll(() => page.title()).toBe("Inbox · Toolgate");
   });

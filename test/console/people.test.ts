@@ -7,7 +7,7 @@ import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { clientOf } from "../e2e/clients.ts";
 import { startService, useService } from "../e2e/service.ts";
 import { ask } from "./ask.ts";
-import { answer, untilLive, useBrowsers } from "./browser.ts";
+import { answer, farewellOf, untilLive, useBrowsers } from "./browser.ts";
 import { findings, sticksOut } from "./findings.ts";
 
 const browsers = useBrowsers();
@@ -103,12 +103,10 @@ test("a card says how many have approved and who, asks for a reason, and follows
   await card.getByText("1 of 2, waiting for another approver").waitFor();
   await card.getByText("approved by Emil: planned").waitFor();
   await page.getByLabel(/Reason to approve/).fill("because");
+  const farewell = farewellOf(page, "Approved once by Emil, Dora");
   await answer(page, /Approve once/);
+  await farewell;
   expect((await end()).part?.state.value).toMatchObject({ output: "one\n" });
-  await page
-    .getByText(/Approved once by Emil, Dora/)
-    .first()
-    .waitFor();
 });
 
 test("a card says for whom the approval of a delegate counts, and offers no grant", async () => {
@@ -136,10 +134,8 @@ test("a card says for whom the approval of a delegate counts, and offers no gran
   // At first no button can be pressed.
   await expect.poll(() => page.getByRole("button", { name: /Approve once/ }).isEnabled()).toBe(true);
   expect(await page.getByRole("button", { name: /Always/ }).isEnabled()).toBe(false);
+  const farewell = farewellOf(page, "Approved once by Bob");
   await answer(page, /Approve once/);
+  await farewell;
   expect((await end()).part?.state.case).toBe("completed");
-  await page
-    .getByText(/Approved once by Bob/)
-    .first()
-    .waitFor();
 });

@@ -4,7 +4,7 @@ import { expect, onTestFinished, test } from "vitest";
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
-import { untilLive, untilRejectable, useBrowsers } from "./browser.ts";
+import { farewellOf, untilLive, untilRejectable, useBrowsers } from "./browser.ts";
 import { findings, sticksOut } from "./findings.ts";
 
 const browsers = useBrowsers();
@@ -58,9 +58,10 @@ test("a form with one choice, several choices and free text is answered", async 
   await ports.getByRole("checkbox", { name: "443" }).check();
   await ports.getByRole("checkbox", { name: "In my own words" }).check();
   await ports.getByRole("textbox").fill("8080\u202e");
+  const farewell = farewellOf(page, "Answered by approver: Redis; 443, 8080\\u{202e}; no answer");
   await card(page).getByRole("button", { name: "Send 2 of 3" }).click();
+  await farewell;
   expect(await end()).toMatchObject({ metadata: { answers: [["Redis"], ["443", "8080\u202e"], []] } });
-  await card(page).getByText("Answered by approver: Redis; 443, 8080\\u{202e}; no answer").waitFor();
 });
 
 test("no key of an approval answers a question; o goes to its fields, and Ctrl Enter sends", async () => {
