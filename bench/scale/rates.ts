@@ -1,16 +1,18 @@
 import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { cpuTime } from "../cpu-time.ts";
 import { callNamed, openSession } from "../echoes.ts";
 import type { Goal } from "../goals.ts";
-import { measure, type Target } from "../load.ts";
+import { cpuTimeOf, measure, type Target } from "../load.ts";
 import type { Processes } from "../processes.ts";
 import { startRedis } from "../redis.ts";
 import { spread, table } from "../report.ts";
 import { type RoundsPlan, ratios } from "../rounds.ts";
 import { startToolgate } from "../toolgate.ts";
 
-/** Calls one replica, two, and three, all in the one Redis, each with a separate client and session, in turn. */
+/**
+ * Calls one replica, two, and three, all in the one Redis, each with a separate client and session, in turn; and three services that share
+ * nothing but the machine.
+ */
 export async function measureRates(
   processes: Processes,
   { warmUp, rounds, ms }: RoundsPlan,
@@ -19,22 +21,20 @@ export async function measureRates(
   const redis = await startRedis(processes);
   const echoes: Target[] = [];
   const repeats: Target[] = [];
-  for (const name of ["rates-0", "rates-1", "rates-2"]) {
-    await writeTwoSteps(join(processes.folder, name));
-    const rules = `${twoSteps} = "allow"\n`;
-    const { server, connect } = await startToolgate(processes, { name, store: redis.url, rules });
-    const client = connect("caller");
-    for (const [tool, targets] of [
-      ["echo", echoes],
-      [twoSteps, repeats],
-    ] as const) {
-      const target = { pids: [server.pid], echo: await callNamed(tool)(client, await openSession(client)) };
-      await measure(target, { calls: warmUp });
-      targets.push(target);
-    }
+  const apart: Target[] = [];
+  const redises = [];
+  for (const index of [0, 1, 2]) {
+    const replica = await startReplica(processes, `rates-${index}`, redis.url);
+    echoes.push(await replica("echo"));
+    repeats.push(await replica(twoSteps));
+    const own = await startRedis(processes);
+    const alone = await startReplica(processes, `rates-apart-${index}`, own.url);
+    apart.push(await alone("echo"));
+    redises.push(own.pid);
   }
-  const setup = (label: string, targets: readonly Target[]) => ({
-    ...{ label, targets, rate: [] as number[], replicas: [] as number[], redis: [] as number[] },
+  for (const target of [...echoes, ...repeats, ...apart]) await measure(target, { calls: warmUp });
+  const setup = (label: string, targets: readonly Target[], pids: readonly number[] = [redis.pid]) => ({
+    ...{ label, targets, pids, rate: [] as number[], replicas: [] as number[], redis: [] as number[] },
   });
   const setups = [
     setup("1", echoes.slice(0, 1)),
@@ -42,15 +42,17 @@ export async function measureRates(
     setup("1, calls recorded before they run", repeats.slice(0, 1)),
     setup("2", echoes.slice(0, 2)),
     setup("3", echoes),
+    setup("1, apart", apart.slice(0, 1), redises.slice(0, 1)),
+    setup("3, apart: each with its own Redis", apart, redises),
   ];
   for (let round = 0; round < rounds; round += 1) {
-    for (const { targets, ...into } of round % 2 === 0 ? setups : setups.toReversed()) {
-      const before = cpuTime(redis.pid);
+    for (const { targets, pids, ...into } of round % 2 === 0 ? setups : setups.toReversed()) {
+      const before = cpuTimeOf(pids);
       const samples = await Promise.all(targets.map((each) => measure(each, { ms })));
       const calls = sum(samples.map((sample) => sample.calls));
       into.rate.push(sum(samples.map(({ callsPerSecond }) => callsPerSecond)));
       into.replicas.push(sum(samples.map((sample) => sample.cpuPerCall * sample.calls)) / calls);
-      into.redis.push((cpuTime(redis.pid) - before) / calls);
+      into.redis.push((cpuTimeOf(pids) - before) / calls);
     }
   }
   await processes.stopAll();
@@ -79,8 +81,13 @@ export async function measureRates(
 
 const twoSteps = "repeat";
 
-/** Writes a tool that returns its text; its calls are recorded before they run. */
-async function writeTwoSteps(folder: string): Promise<void> {
+/** Starts one, with a tool that returns its text, whose calls are recorded before they run; resolves to what calls a tool in a new session. */
+async function startReplica(
+  processes: Processes,
+  name: string,
+  store: string,
+): Promise<(tool: string) => Promise<Target>> {
+  const folder = join(processes.folder, name);
   await mkdir(join(folder, "tool"), { recursive: true });
   await writeFile(
     join(folder, "tool", `${twoSteps}.ts`),
@@ -91,6 +98,9 @@ async function writeTwoSteps(folder: string): Promise<void> {
 };
 `,
   );
+  const { server, connect } = await startToolgate(processes, { name, store, rules: `${twoSteps} = "allow"\n` });
+  const client = connect("caller");
+  return async (tool) => ({ pids: [server.pid], echo: await callNamed(tool)(client, await openSession(client)) });
 }
 
 function sum(values: readonly number[]): number {
