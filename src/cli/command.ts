@@ -14,41 +14,50 @@ export interface GlobalOptions extends ServerOptions {
   jsonForm?: boolean;
 }
 
+/** What a command's body returns: its exit code, or nothing if that is 0. */
+type Ended = Promise<number | undefined> | Promise<void>;
+
 /** Runs a command's body against the server that its options name, with the token of a role. */
 export async function withServer(
   context: CliContext,
   command: Command,
   role: TokenRole,
-  body: (server: ServerConnection, screen: Screen, options: GlobalOptions) => Promise<number | undefined>,
+  body: (server: ServerConnection, screen: Screen, options: GlobalOptions) => Ended,
 ): Promise<void> {
   await withScreen(context, command, async (screen, options) => {
     const { env } = context.io;
     // The help of a command does without the client of the service.
     const { connectServer, findServerToken } = await import("./connection/connection.ts");
     const { readCertificates, serverUrl } = await import("./connection/server-address.ts");
-    const server = connectServer(
-      serverUrl(options, env),
-      findServerToken(role, options, env),
-      readCertificates(options, env),
-    );
-    try {
-      return await body(server, screen, options);
-    } catch (error) {
-      const { commandFailure } = await import("./failure/failure.ts");
-      const failure = commandFailure(error, server);
-      screen.fail(failure);
-      return failure.exitCode;
-    } finally {
-      server.close();
-    }
+    const token = findServerToken(role, options, env);
+    const server = connectServer(serverUrl(options, env), token, readCertificates(options, env));
+    return await usingServer(server, screen, () => body(server, screen, options));
   });
+}
+
+/** Runs work on a connection, prints its error, and closes the connection; returns the exit code. */
+export async function usingServer(server: ServerConnection, screen: Screen, work: () => Ended): Promise<number> {
+  try {
+    return (await work()) ?? exitCodes.ok;
+  } catch (error) {
+    return await printFailure(error, screen, server);
+  } finally {
+    server.close();
+  }
+}
+
+async function printFailure(error: unknown, screen: Screen, server?: ServerConnection): Promise<number> {
+  const { commandFailure } = await import("./failure/failure.ts");
+  const failure = commandFailure(error, server);
+  screen.fail(failure);
+  return failure.exitCode;
 }
 
 /** Runs a command's body, prints its error, and sets the exit code: the body's, or 0. */
 export async function withScreen(
   { io, setExitCode }: CliContext,
   command: Command,
-  body: (screen: Screen, options: GlobalOptions) => Promise<number | undefined>,
+  body: (screen: Screen, options: GlobalOptions) => Ended,
 ): Promise<void> {
   const options = command.optsWithGlobals<GlobalOptions>();
   const { createScreen } = await import("./terminal/screen.ts");
@@ -56,10 +65,7 @@ export async function withScreen(
   try {
     setExitCode((await body(screen, options)) ?? exitCodes.ok);
   } catch (error) {
-    const { commandFailure } = await import("./failure/failure.ts");
-    const failure = commandFailure(error);
-    screen.fail(failure);
-    setExitCode(failure.exitCode);
+    setExitCode(await printFailure(error, screen));
   }
 }
 

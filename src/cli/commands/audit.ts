@@ -40,7 +40,6 @@ export function defineAudit(command: Command, context: CliContext): void {
     .action((options: { session?: string }) =>
       withServer(context, command, "approver", async (server, screen) => {
         for await (const entry of auditEntries(server, options.session)) screen.emit(AuditEntrySchema, entry);
-        return undefined;
       }),
     );
   command
@@ -93,11 +92,7 @@ interface ChainSeen {
 }
 
 /** Verifies the chains, whose records may be repeated and come from several files in any order; fails at the first broken link. */
-async function verify(
-  entries: AsyncIterable<AuditEntry>,
-  people: string | undefined,
-  screen: Screen,
-): Promise<undefined> {
+async function verify(entries: AsyncIterable<AuditEntry>, people: string | undefined, screen: Screen): Promise<void> {
   const receipts = createReceiptCheck(people === undefined ? undefined : await readPeopleKeys(people));
   const chains = new Map<string, ChainSeen>();
   let count = 0;
@@ -120,11 +115,7 @@ async function verify(
     }
     const seq = hashes.keys().reduce((last, next) => Math.max(last, next), 0);
     const head = { rootSessionId, seq: String(seq), hash: hashes.get(seq) ?? "" };
-    screen.write(
-      screen.json
-        ? `${JSON.stringify(head)}\n`
-        : `${terminalLine(rootSessionId)}  ${seq}  ${terminalLine(head.hash)}\n`,
-    );
+    screen.result(head, () => [`${terminalLine(rootSessionId)}  ${seq}  ${terminalLine(head.hash)}`]);
   }
   // What came before the first record that is left may have the receipt.
   const unproven = receipts.unproven().find(({ rootSessionId }) => chains.get(rootSessionId)?.hashes.has(1));

@@ -17,9 +17,7 @@ export function defineBackup(command: Command, context: CliContext): void {
     .action((file: string, _options: object) =>
       withServer(context, command, "approver", async (server, screen) => {
         const bytes = await writeBackup(server, file);
-        if (screen.json) screen.write(`${JSON.stringify({ file, bytes })}\n`);
-        else screen.write(`${file}: ${bytes} bytes\n`);
-        return undefined;
+        screen.result({ file, bytes }, () => [`${file}: ${bytes} bytes`]);
       }),
     );
 }
@@ -80,9 +78,7 @@ export function defineRestore(command: Command, context: CliContext): void {
       withScreen(context, command, async (screen) => {
         const service = await context.loadService();
         const restored = await service.restore(file, data);
-        if (screen.json) screen.write(`${JSON.stringify(restored)}\n`);
-        else for (const line of restoredLines(restored)) screen.write(`${line}\n`);
-        return undefined;
+        screen.result(restored, () => restoredLines(restored));
       }),
     );
 }

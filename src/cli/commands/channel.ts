@@ -35,7 +35,6 @@ export function defineChannel(command: Command, context: CliContext): void {
         const { notices } = await channels.listNotices({ channel });
         for (const notice of notices) screen.show(NoticeRecordSchema, notice, (paint) => [noticeLine(notice, paint)]);
         if (notices.length === 0) screen.note("nothing was sent yet; `toolgate channel test NAME` sends a test");
-        return undefined;
       }),
     );
   forOperator(command.command("test").description("send a test notice to a channel, and print the provider's answer"))
@@ -58,7 +57,7 @@ export function defineChannel(command: Command, context: CliContext): void {
     );
 }
 
-async function listChannels({ channels: service }: ServerConnection, screen: Screen): Promise<undefined> {
+async function listChannels({ channels: service }: ServerConnection, screen: Screen): Promise<void> {
   const { channels } = await service.listChannels({});
   for (const channel of channels) screen.show(ChannelSchema, channel, (paint) => channelLines(channel, paint));
   if (channels.length === 0)

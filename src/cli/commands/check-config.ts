@@ -19,11 +19,7 @@ export function defineCheckConfig(command: Command, context: CliContext): void {
         const checked = await service.checkConfig(file);
         const { findings } = checked;
         for (const finding of findings)
-          screen.write(
-            screen.json
-              ? `${JSON.stringify({ file: checked.file, ...finding })}\n`
-              : `${findingLine(checked.file, finding, screen.paint.out)}\n`,
-          );
+          screen.result({ file: checked.file, ...finding }, (paint) => [findingLine(checked.file, finding, paint)]);
         const errors = findings.filter(({ severity }) => severity === "error").length;
         if (errors > 0) {
           throw new CommandError(
@@ -39,7 +35,6 @@ export function defineCheckConfig(command: Command, context: CliContext): void {
         screen.note(
           "a server reads tokens, rules and search providers of toolgate.toml at SIGHUP, all else when it starts; .opencode/config.toml it reads by itself",
         );
-        return undefined;
       }),
     );
 }

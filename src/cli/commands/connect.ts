@@ -82,7 +82,7 @@ export function defineConnect(command: Command, context: CliContext): void {
     });
 }
 
-async function listConnectors(server: ServerConnection, screen: Screen): Promise<undefined> {
+async function listConnectors(server: ServerConnection, screen: Screen): Promise<void> {
   const connectors = await allConnectors(server);
   for (const connector of connectors)
     screen.show(ConnectorSchema, connector, (paint) => [
@@ -90,7 +90,6 @@ async function listConnectors(server: ServerConnection, screen: Screen): Promise
       `  ${enforcementLine(connector.enforcement, paint)}`,
     ]);
   if (connectors.length === 0) screen.note("no agent is connected");
-  return undefined;
 }
 
 async function connectAgent(
@@ -133,8 +132,7 @@ async function connectAgent(
   report(screen, { record, enforcement, canary, problems: [] }, entry);
   if (entry !== undefined && !screen.json) {
     screen.note("add this to the configuration of the MCP client:");
-    screen.write(`${JSON.stringify(entry, null, 2)}
-`);
+    screen.write(`${JSON.stringify(entry, null, 2)}\n`);
   }
   if (entry === undefined)
     screen.note(
@@ -342,25 +340,18 @@ function report(
   },
   entry?: ReturnType<typeof mcpEntry>,
 ): void {
-  const state = enforcementWord(enforcement);
-  if (screen.json) {
-    const found = { state, reason: enforcement?.reason ?? "" };
-    const paths = files.map(({ path }) => path);
-    const { version, runsAfter } = agentFacts[kind] ?? {};
-    const measured = version === undefined ? undefined : { version, runsAfter };
-    const line = { kind, server, mcpName, files: paths, enforcement: found, problems, canary, measured, ...entry };
-    screen.write(`${JSON.stringify(line)}\n`);
-    return;
-  }
-  const paint = screen.paint.out;
-  const lines = [
+  const found = { state: enforcementWord(enforcement), reason: enforcement?.reason ?? "" };
+  const paths = files.map(({ path }) => path);
+  const { version, runsAfter } = agentFacts[kind] ?? {};
+  const measured = version === undefined ? undefined : { version, runsAfter };
+  const whole = { kind, server, mcpName, files: paths, enforcement: found, problems, canary, measured, ...entry };
+  screen.result(whole, (paint) => [
     `${paint("bold", kind)} asks at ${terminalLine(server)}`,
     enforcementLine(enforcement, paint),
     ...problems.map((problem) => `${paint("red", "problem")}  ${terminalLine(problem)}`),
     ...(kind === "mcp" ? [] : canaryLines(canary, paint)),
     ...faultLine(kind, paint),
-  ];
-  screen.write(`${lines.join("\n")}\n`);
+  ]);
 }
 
 const connectHelp = `

@@ -24,7 +24,6 @@ export function defineGrants(command: Command, context: CliContext): void {
       withServer(context, command, "approver", async ({ permissions }, screen) => {
         const { grant } = await permissions.revokeGrant({ grantId });
         if (grant) screen.show(GrantSchema, grant, (paint) => grantLines(grant, paint));
-        return undefined;
       }),
     );
   command
@@ -39,7 +38,6 @@ export function defineGrants(command: Command, context: CliContext): void {
           if (grant) screen.show(GrantSchema, grant, (paint) => grantLines(grant, paint));
         }
         if (suspended.length === 0) screen.note("no grant is suspended");
-        return undefined;
       }),
     );
 }
@@ -54,13 +52,13 @@ interface GrantsOptions {
   session?: string;
 }
 
-async function list(server: ServerConnection, screen: Screen, options: GrantsOptions): Promise<undefined> {
-  let count = 0;
+async function list(server: ServerConnection, screen: Screen, options: GrantsOptions): Promise<void> {
+  let isEmpty = true;
   for await (const grant of eachGrant(server, options)) {
     screen.show(GrantSchema, grant, (paint) => grantLines(grant, paint));
-    count += 1;
+    isEmpty = false;
   }
-  if (count === 0) screen.note("nothing is granted");
+  if (isEmpty) screen.note("nothing is granted");
 }
 
 async function* eachGrant(

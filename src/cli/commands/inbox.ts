@@ -36,7 +36,7 @@ export function defineInbox(command: Command, context: CliContext): void {
 }
 
 /** Shows the inbox on the whole terminal, until the person leaves it. */
-async function inbox(server: ServerConnection, screen: Screen, sessionId: string): Promise<undefined> {
+async function inbox(server: ServerConnection, screen: Screen, sessionId: string): Promise<void> {
   const leave = new AbortController();
   const clock = () => performance.now();
   const names = createInboxSessionNames(server, redraw);

@@ -44,13 +44,8 @@ export function defineInit(command: Command, context: CliContext): void {
         if (existsSync(path))
           throw new UsageError(`${path} exists, and stays as it is`, "change it, or name another file");
         const { preset, hosts } = await writeConfiguration(io, path, flags);
-        screen.write(
-          screen.json
-            ? `${JSON.stringify({ file: path, preset, registries: hosts })}\n`
-            : `${terminalLine(`wrote ${path}`)}\n`,
-        );
+        screen.result({ file: path, preset, registries: hosts }, () => [terminalLine(`wrote ${path}`)]);
         screen.note("next: toolgate check-config, then toolgate serve");
-        return undefined;
       }),
     );
 }

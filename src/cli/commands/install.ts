@@ -30,12 +30,8 @@ export function defineInstall(command: Command, context: CliContext): void {
       withScreen(context, command, async (screen) => {
         const directories = workspace.length === 0 ? [process.cwd()] : workspace;
         const { written, kept, access } = installService({ program: context.program, directories, root });
-        if (yes && root === undefined) giveAccess(access);
-        if (screen.json) {
-          screen.write(`${JSON.stringify({ written, kept, access, next: nextSteps() })}\n`);
-          return undefined;
-        }
         const isGiven = yes && root === undefined;
+        if (isGiven) giveAccess(access);
         const lines = [
           ...written.map((path) => `wrote ${path}`),
           ...kept.map((path) => `${path} exists, and stays as it is`),
@@ -46,10 +42,7 @@ export function defineInstall(command: Command, context: CliContext): void {
           "next:",
           ...nextSteps().map((line) => `  ${line}`),
         ];
-        for (const line of lines)
-          screen.write(`${terminalSafe(line)}
-`);
-        return undefined;
+        screen.result({ written, kept, access, next: nextSteps() }, () => lines.map((line) => terminalSafe(line)));
       }),
     );
 }

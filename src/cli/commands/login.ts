@@ -7,13 +7,12 @@ import type { Command } from "commander";
 import { CreateCodeResponseSchema, type SignInResponse } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import type { Person } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { findLogin, loginFileOf, removeLogins, saveLogin } from "../../client/stored-logins.ts";
-import { withScreen, withServer } from "../command.ts";
+import { usingServer, withScreen, withServer } from "../command.ts";
 import { enforcementLine, enforcementWord } from "../connect/show.ts";
 import { connectServer, type ServerConnection, serverWords } from "../connection/connection.ts";
 import { readCertificates, serverUrl } from "../connection/server-address.ts";
 import type { CliContext, CliProcess } from "../context.ts";
 import { UsageError } from "../failure/command-error.ts";
-import { commandFailure } from "../failure/failure.ts";
 import { askAtTerminal } from "../terminal/confirm.ts";
 import { hasTerminal } from "../terminal/prompt.ts";
 import type { Screen } from "../terminal/screen.ts";
@@ -41,28 +40,14 @@ export function defineLogin(command: Command, context: CliContext): void {
             const url = serverUrl(server === undefined ? options : { server, ...options }, context.io.env);
             const token = { value: undefined, source: "a code was sent", next: loginAdvice };
             const connection = connectServer(url, token, readCertificates(options, context.io.env));
-            try {
-              if (provider === undefined) {
-                const signedIn = await connection.credentials.signIn({
-                  code,
-                  label,
-                  name: name ?? userInfo().username,
-                });
-                await store(connection, screen, signedIn, { mayAskName: name === undefined });
-              } else
-                await store(
-                  connection,
-                  screen,
-                  await (device ? signInElsewhere : signInAt)(provider, connection, screen),
-                );
-              return undefined;
-            } catch (error) {
-              const failure = commandFailure(error, connection);
-              screen.fail(failure);
-              return failure.exitCode;
-            } finally {
-              connection.close();
-            }
+            return await usingServer(connection, screen, async () => {
+              const mayAskName = provider === undefined && name === undefined;
+              const signedIn =
+                provider === undefined
+                  ? await connection.credentials.signIn({ code, label, name: name ?? userInfo().username })
+                  : await (device ? signInElsewhere : signInAt)(provider, connection, screen);
+              await store(connection, screen, signedIn, { mayAskName });
+            });
           }),
     );
 }
@@ -126,7 +111,7 @@ async function store(
   connection: ServerConnection,
   screen: Screen,
   { token, credential, storeId }: Pick<SignInResponse, "token" | "credential" | "storeId">,
-  { mayAskName = false } = {},
+  { mayAskName }: { mayAskName: boolean },
 ): Promise<void> {
   const { url } = connection;
   const { env } = screen.io;
@@ -137,21 +122,17 @@ async function store(
     const isNew = credential?.issuer === "" && first?.name === userInfo().username;
     const person = mayAskName && isNew && !screen.json ? await askName(first, signedIn, screen.io) : first;
     const state = { state: enforcementWord(enforcement), reason: enforcement?.reason ?? "" };
-    if (screen.json)
-      screen.write(
-        `${JSON.stringify({ server: url, principal: credential?.id, person: person?.name, enforcement: state })}\n`,
-      );
-    else
-      screen.write(
-        `signed in at ${url} as ${terminalLine(person?.name ?? "")} (${credential?.id}), stored in ${loginFileOf(env)}\n`,
-      );
+    const signIn = { server: url, principal: credential?.id, person: person?.name, enforcement: state };
+    screen.result(signIn, () => [
+      `signed in at ${url} as ${terminalLine(person?.name ?? "")} (${credential?.id}), stored in ${loginFileOf(env)}`,
+    ]);
     screen.note(`for agents that run as ${userInfo().username}, ${enforcementLine(enforcement, screen.paint.err)}`);
   } finally {
     signedIn.close();
   }
 }
 
-async function printNewCode({ url, credentials }: ServerConnection, screen: Screen): Promise<undefined> {
+async function printNewCode({ url, credentials }: ServerConnection, screen: Screen): Promise<void> {
   const response = await credentials.createCode({});
   screen.show(CreateCodeResponseSchema, response, (paint) => [
     `${paint("bold", response.code)}  valid once, for 10 minutes`,
@@ -203,15 +184,11 @@ export function defineLogout(command: Command, context: CliContext): void {
       const { env } = context.io;
       const login = findLogin(server.url, env);
       removeLogins(server.url, env);
-      if (login === undefined) {
-        screen.note(`no sign-in is stored for ${server.url}`);
-        return undefined;
-      }
+      if (login === undefined) return screen.note(`no sign-in is stored for ${server.url}`);
       await server
         .as({ value: login.token, source: "the stored sign-in was sent" })
         .credentials.revokeCredential(login);
       screen.note(`signed out at ${server.url}`);
-      return undefined;
     }),
   );
 }

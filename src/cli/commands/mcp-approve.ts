@@ -29,7 +29,6 @@ export function defineMcpApprove(command: Command, context: CliContext): void {
     .action(() =>
       withScreen(context, command, async () => {
         await serveMcpOverStdio(approveServers(context, command.optsWithGlobals<ApproveOptions>()), context.io);
-        return undefined;
       }),
     );
 }

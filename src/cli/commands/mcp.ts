@@ -29,10 +29,7 @@ export function defineMcp(command: Command, context: CliContext): void {
     .option("--session <id>", "the session of all calls (default: a new one)")
     .addHelpText("after", examples)
     .action((options: McpCommandOptions) =>
-      withScreen(context, command, async (_screen, server) => {
-        await serveMcp({ ...options, ...server }, context);
-        return undefined;
-      }),
+      withScreen(context, command, (_screen, server) => serveMcp({ ...options, ...server }, context)),
     );
 }
 

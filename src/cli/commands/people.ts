@@ -33,7 +33,6 @@ export function definePeople(command: Command, context: CliContext): void {
         screen.show(LinkAccountResponseSchema, response, (paint) => [
           `${paint("bold", response.code)}  valid once, for 10 minutes, in Slack`,
         ]);
-        return undefined;
       }),
     );
   command
@@ -48,8 +47,7 @@ export function definePeople(command: Command, context: CliContext): void {
         const { person } = await (to === ""
           ? people.removeDelegate({ personId })
           : people.putDelegate({ personId, to, until: Date.now() + ms, permissions }));
-        if (person) screen.show(PersonRecordSchema, person, (paint) => personLines(person, paint));
-        return undefined;
+        showPerson(person, screen);
       }),
     );
   forOperator(command.command("invite").description("print a code with which a new person signs in as approver"))
@@ -78,16 +76,14 @@ export function definePeople(command: Command, context: CliContext): void {
         if (id.startsWith("slack:")) {
           const owner = (await personsOf(people)).find(({ accounts }) => accounts.some((account) => account.id === id));
           const { person } = await people.unlinkAccount({ personId: owner?.id ?? id, id });
-          if (person) screen.show(PersonRecordSchema, person, (paint) => personLines(person, paint));
-          return;
+          return showPerson(person, screen);
         }
         if (!id.startsWith("prs_")) {
           const { credential } = await credentials.revokeCredential({ id });
           for (const line of credential ? [deviceLine(credential, screen.paint.out)] : []) screen.write(`${line}\n`);
           return;
         }
-        const { person } = await people.revokePerson({ id });
-        if (person) screen.show(PersonRecordSchema, person, (paint) => personLines(person, paint));
+        showPerson((await people.revokePerson({ id })).person, screen);
       }),
     );
   forOperator(command.command("rename").description("change the name of a person"))
@@ -95,8 +91,7 @@ export function definePeople(command: Command, context: CliContext): void {
     .argument("<name>", "the name from now on")
     .action((id: string, name: string, flags: TableFlags, sub: Command) =>
       asAdmin(context, sub, flags, async ({ people }, screen) => {
-        const { person } = await people.renamePerson({ id, name });
-        if (person) screen.show(PersonRecordSchema, person, (paint) => personLines(person, paint));
+        showPerson((await people.renamePerson({ id, name })).person, screen);
       }),
     );
 }
@@ -110,9 +105,13 @@ interface AwayOptions {
 /** Checks if an address means another machine there. */
 const isLoopback = (url: string) => /^(?:localhost|127\..*|\[::1\])$/.test(new URL(url).hostname);
 
-async function listPeople({ people }: ServerConnection, screen: Screen): Promise<undefined> {
+function showPerson(person: PersonRecord | undefined, screen: Screen): void {
+  if (person) screen.show(PersonRecordSchema, person, (paint) => personLines(person, paint));
+}
+
+async function listPeople({ people }: ServerConnection, screen: Screen): Promise<void> {
   const found = await personsOf(people);
-  for (const person of found) screen.show(PersonRecordSchema, person, (paint) => personLines(person, paint));
+  for (const person of found) showPerson(person, screen);
   if (found.length === 0) screen.note("no person has signed in");
 }
 

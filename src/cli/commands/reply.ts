@@ -77,7 +77,7 @@ async function answerAsk(
   id: string,
   word: Word,
   { session, ...options }: ReplyOptions,
-): Promise<undefined> {
+): Promise<void> {
   const { answer: typed, message, reason, offer, for: lifeMs, times, edit, wholeCall } = options;
   checkOnlyFor(word, options);
   const input = edit === undefined ? undefined : await readJsonObject(edit, "the edited input", screen.io);
@@ -107,7 +107,7 @@ async function answerAsk(
   if (screen.json) screen.emit(PermissionResponseSchema, create(PermissionResponseSchema, given));
   const { err } = screen.paint;
   const waiting = ask?.need && (await needLeft(server, ask.id));
-  if (waiting !== undefined) return void screen.note(err("yellow", `◌ your vote counts: ${terminalLine(waiting)}`));
+  if (waiting !== undefined) return screen.note(err("yellow", `◌ your vote counts: ${terminalLine(waiting)}`));
   screen.note(word === "reject" ? err("red", "✗ rejected") : err("green", sentWords(word, answer)));
 }
 
@@ -232,7 +232,6 @@ export function defineReject(command: Command, context: CliContext): void {
           ]);
         }
         if (settled.length === 0) screen.note("no permission request is open");
-        return undefined;
       }),
     );
 }

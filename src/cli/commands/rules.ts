@@ -39,7 +39,6 @@ export function defineRules(command: Command, context: CliContext): void {
         });
         screen.note(`for ${terminalLine(answer.agent)} in ${terminalLine(answer.workspace)}`);
         screen.show(ListRulesResponseSchema, answer, (paint) => answer.lists.flatMap((list) => listLines(list, paint)));
-        return undefined;
       }),
     );
 }

@@ -3,10 +3,9 @@ import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { asksQuestions } from "../../view/questions.ts";
 import type { Answering } from "../call/ask-prompt.ts";
 import { execute } from "../call/execute.ts";
-import { newClientId, wholeNumber, withScreen } from "../command.ts";
+import { newClientId, usingServer, wholeNumber, withScreen } from "../command.ts";
 import { connectServer, type ServerConnection } from "../connection/connection.ts";
 import type { CliContext, EmbedFlags, LocalService } from "../context.ts";
-import { commandFailure } from "../failure/failure.ts";
 import { answeringAtTerminal, hasTerminal, promptHelp } from "../terminal/prompt.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { type CallOptions, readCall } from "./call.ts";
@@ -42,31 +41,23 @@ async function run(
     ...(workspace !== undefined && { workspace }),
     ...(config !== undefined && { config }),
   });
-  const server = connectServer(embedded.url, {
-    value: embedded.tokens.caller,
-    source: "the token of the embedded service was sent",
-  });
-  const approver = connectServer(embedded.url, {
-    value: embedded.tokens.approver,
-    source: "the token of the embedded service was sent",
-  });
+  const source = "the token of the embedded service was sent";
+  const server = connectServer(embedded.url, { value: embedded.tokens.caller, source });
+  const approver = connectServer(embedded.url, { value: embedded.tokens.approver, source });
   const sessionId = newClientId("ses");
   try {
-    const { storeId } = await server.sessions.createSession({ sessionId, agent: fields.agent });
-    return await execute({
-      server,
-      screen,
-      request: { ...fields, sessionId, callId: newClientId("call") },
-      storeId,
-      answering: hasTerminal(screen.io) ? answeringAtTerminal(approver, screen) : () => refusing(approver),
-      leftBehind: "the call ends with this command",
+    return await usingServer(server, screen, async () => {
+      const { storeId } = await server.sessions.createSession({ sessionId, agent: fields.agent });
+      return await execute({
+        server,
+        screen,
+        request: { ...fields, sessionId, callId: newClientId("call") },
+        storeId,
+        answering: hasTerminal(screen.io) ? answeringAtTerminal(approver, screen) : () => refusing(approver),
+        leftBehind: "the call ends with this command",
+      });
     });
-  } catch (error) {
-    const failure = commandFailure(error, server);
-    screen.fail(failure);
-    return failure.exitCode;
   } finally {
-    server.close();
     approver.close();
     await embedded.close();
   }

@@ -23,7 +23,6 @@ export function defineServe(command: Command, context: CliContext): void {
         const first = { url, data: dataDirectory, version, ...(code !== undefined && { sign_in_code: code }) };
         screen.write(`${JSON.stringify(first)}\n`);
       });
-      return undefined;
     }),
   );
 }

@@ -80,7 +80,7 @@ Examples:
 Each step is left out where its result is there already, so the command goes on where it ended. Where no service answers, it
 starts one, which serves until Ctrl-C.`;
 
-async function setUp(context: CliContext, screen: Screen, flags: SetupFlags): Promise<number | undefined> {
+async function setUp(context: CliContext, screen: Screen, flags: SetupFlags): Promise<void> {
   const { env } = screen.io;
   const file = resolve(flags.config ?? env.TOOLGATE_CONFIG ?? defaultConfigFile(env));
   if (!existsSync(file)) await writeConfiguration(screen.io, file, { preset: flags.preset });
@@ -88,10 +88,7 @@ async function setUp(context: CliContext, screen: Screen, flags: SetupFlags): Pr
   const { listen } = flags;
   const server = flags.server ?? (listen && `${flags.tlsCert === undefined ? "http" : "https"}://${listen}`);
   const url = serverUrl({ ...flags, ...(server !== undefined && { server }) }, env);
-  if (await isServed(url, flags, env)) {
-    await finish(context, screen, { ...flags, url, address });
-    return undefined;
-  }
+  if (await isServed(url, flags, env)) return await finish(context, screen, { ...flags, url, address });
   const served = ["data", "listen", "workspace", "tlsCert", "tlsKey"] as const;
   const given = served.flatMap((name) => (flags[name] === undefined ? [] : [[name, flags[name]]]));
   const serveFlags: ServeFlags = { ...Object.fromEntries(given), config: file };
@@ -106,7 +103,6 @@ async function setUp(context: CliContext, screen: Screen, flags: SetupFlags): Pr
     });
   });
   await ended;
-  return undefined;
 }
 
 /** Returns true if a service answers, whatever it says about a token. */

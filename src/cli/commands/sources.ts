@@ -40,7 +40,6 @@ export function defineSources(command: Command, context: CliContext): void {
           screen.note(
             "no MCP server is configured and no tool process was started; add a table [mcp.NAME] to the configuration, or list the tools of a workspace that has tool files",
           );
-        return undefined;
       }),
     );
 }
@@ -127,11 +126,10 @@ export function defineUpstream(command: Command, context: CliContext): void {
         const source = namedSource(await allSources(service), name);
         if (source.digest === "") throw notListed(source);
         if (!screen.json) for (const line of changeLines(source, screen.paint.out)) screen.write(`${line}\n`);
-        if (!yes && !(await confirmAtTerminal(screen.io, `accept these tools of ${name}?`))) return undefined;
+        if (!yes && !(await confirmAtTerminal(screen.io, `accept these tools of ${name}?`))) return;
         const accepted = await service.acceptSource({ name, digest: source.digest });
         if (accepted.source)
           screen.show(SourceSchema, accepted.source, (paint) => sourceLines(accepted.source ?? source, paint));
-        return undefined;
       }),
     );
 }

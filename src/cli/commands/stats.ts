@@ -23,16 +23,14 @@ export function defineStats(command: Command, context: CliContext): void {
       withServer(context, command, "approver", async (server, screen) => {
         if (asks) {
           const found = await server.permissions.getAttention({ days: daysOf(days) });
-          if (screen.json) screen.emit(GetAttentionResponseSchema, found);
-          else for (const line of table(attentionRows(found))) screen.write(`${line}\n`);
+          screen.show(GetAttentionResponseSchema, found, () => table(attentionRows(found)));
           if (found.incomplete) screen.note("not all could be read within the limits: take fewer --days");
-          return undefined;
+          return;
         }
         const { since, tools } = await server.tools.getToolStats({});
         screen.note(`since ${momentOf(since)}`);
         if (screen.json) for (const tool of tools) screen.emit(ToolStatsSchema, tool);
         else for (const line of table(toolRows(tools))) screen.write(`${line}\n`);
-        return undefined;
       }),
     );
 }

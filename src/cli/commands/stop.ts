@@ -23,7 +23,7 @@ export function defineStop(command: Command, context: CliContext): void {
           const { stops } = await operator.listStops({});
           for (const stop of stops) screen.show(StopRecordSchema, stop, (paint) => [stopLine(stop, paint)]);
           if (stops.length === 0) screen.note("nothing is stopped");
-          return undefined;
+          return;
         }
         const stopped = await operator.stop({ target: targetOf(kind, name), reason });
         screen.show(StopResponseSchema, stopped, (paint) => [
@@ -31,7 +31,6 @@ export function defineStop(command: Command, context: CliContext): void {
           `calls rejected: ${stopped.rejected}, cancelled: ${stopped.cancelled}`,
         ]);
         screen.note(`\`toolgate resume ${[kind, name].filter(Boolean).join(" ")}\` lets calls start again`);
-        return undefined;
       }),
     );
 }
@@ -44,7 +43,6 @@ export function defineResume(command: Command, context: CliContext): void {
       const { stop } = await operator.resume({ target: targetOf(kind, name) });
       if (stop) screen.show(StopRecordSchema, stop, (paint) => [`resumed  ${stopLine(stop, paint)}`]);
       else screen.note("it was not stopped; `toolgate stop` lists what is");
-      return undefined;
     }),
   );
 }

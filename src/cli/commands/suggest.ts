@@ -18,10 +18,7 @@ export function defineSuggest(command: Command, context: CliContext): void {
     .action(({ days }: { days: string }) =>
       withServer(context, command, "approver", async ({ permissions }, screen) => {
         const found = await permissions.suggestRules({ days: daysOf(days) });
-        if (screen.json) {
-          screen.emit(SuggestRulesResponseSchema, found);
-          return undefined;
-        }
+        if (screen.json) return screen.emit(SuggestRulesResponseSchema, found);
         const { rules, misses, toml, requests, answered, incomplete } = found;
         screen.write(terminalSafe(toml));
         screen.note(
@@ -31,7 +28,6 @@ export function defineSuggest(command: Command, context: CliContext): void {
         if (rules.length > 0) screen.note("put what you want into the configuration, and simulate it");
         else if (misses.length === 0) screen.note("no rule: nothing was approved twice");
         if (incomplete) screen.note("not all could be read or tried within the limits: take fewer --days");
-        return undefined;
       }),
     );
 }

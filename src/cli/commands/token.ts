@@ -143,7 +143,6 @@ async function onTable<T>(context: CliContext, command: Command, flags: TableFla
   if (flags.data === undefined && (isNamed || hasSignIn))
     return await withServer(context, command, "approver", async (server, screen) => {
       work.show(await work.served(server).catch((error: unknown) => throwWithData(error, server)), screen);
-      return undefined;
     });
   await withScreen(context, command, async (screen) => {
     const service = await context.loadService();
@@ -152,7 +151,6 @@ async function onTable<T>(context: CliContext, command: Command, flags: TableFla
     try {
       work.show(await work.local(table), screen);
       screen.note(`in the table of ${terminalLine(table.place)}`);
-      return undefined;
     } finally {
       await table.close();
     }

@@ -28,7 +28,6 @@ export function defineTools(command: Command, context: CliContext): void {
         for (const { path, line, reason } of problems) {
           screen.alert(`problem: ${terminalLine(path)}${line === 0 ? "" : `:${line}`}: ${terminalLine(reason)}`);
         }
-        return undefined;
       }),
     );
 }

@@ -18,13 +18,10 @@ export function defineTrust(command: Command, context: CliContext): void {
         const service = await context.loadService();
         const { directory, tools, plugins, policy, skills } = await service.trust(dir, flags);
         const trusted = !flags.remove;
-        if (screen.json) {
-          screen.write(`${JSON.stringify({ directory, trusted, tools, plugins, policy, skills })}\n`);
-          return undefined;
-        }
-        screen.write(`${terminalLine(directory)} is ${trusted ? "trusted" : "no longer trusted"}\n`);
-        for (const file of [...tools, ...plugins, ...policy, ...skills]) screen.write(`  ${terminalLine(file)}\n`);
-        return undefined;
+        screen.result({ directory, trusted, tools, plugins, policy, skills }, () => [
+          `${terminalLine(directory)} is ${trusted ? "trusted" : "no longer trusted"}`,
+          ...[...tools, ...plugins, ...policy, ...skills].map((file) => `  ${terminalLine(file)}`),
+        ]);
       }),
     );
 }

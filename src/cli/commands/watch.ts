@@ -38,7 +38,7 @@ async function watch(
   screen: Screen,
   sessionId: string,
   { after, call: callId = "", jsonForm = false }: WatchOptions,
-): Promise<undefined> {
+): Promise<void> {
   const { signal } = new AbortController();
   const linesOf = createEventView(screen, url);
   const frames = resume<WatchSessionResponse>({

@@ -30,7 +30,6 @@ export function defineWorkers(command: Command, context: CliContext): void {
           screen.note(
             `no worker was connected yet; create a token with \`${commandLine("toolgate", ...workerTokenWords)}\`, and start a worker with it`,
           );
-        return undefined;
       }),
     );
 }

@@ -1,8 +1,8 @@
 import { setTimeout as delay } from "node:timers/promises";
 import type { Command } from "commander";
-import { type GlobalOptions, withScreen } from "../command.ts";
+import { type GlobalOptions, usingServer, withScreen } from "../command.ts";
 import type { CliContext, TableFlags } from "../context.ts";
-import { commandFailure, errorInfoOf } from "../failure/failure.ts";
+import { errorInfoOf } from "../failure/failure.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { connectServer, findServerToken, type ServerConnection } from "./connection.ts";
 import { readCertificates, serverUrl } from "./server-address.ts";
@@ -29,15 +29,15 @@ export async function asAdmin(
     const own = findServerToken("approver", options, env);
     if (data === undefined && own.value !== undefined) {
       const server = connectTo(options, own, context);
-      try {
-        await work(server, screen);
-        return undefined;
-      } catch (error) {
-        const isNamed = [options.token, options.tokenFile, env.TOOLGATE_TOKEN].some(Boolean);
-        if (isNamed || errorInfoOf(error)?.reason !== "ROLE_MISSING") return failed(error, server, screen);
-      } finally {
-        server.close();
-      }
+      let isRefused = false;
+      const exitCode = await usingServer(server, screen, () =>
+        work(server, screen).catch((error: unknown) => {
+          const isNamed = [options.token, options.tokenFile, env.TOOLGATE_TOKEN].some(Boolean);
+          isRefused = !isNamed && errorInfoOf(error)?.reason === "ROLE_MISSING";
+          if (!isRefused) throw error;
+        }),
+      );
+      if (!isRefused) return exitCode;
     }
     const table = await (await context.loadService()).openCredentials({
       ...(data !== undefined && { data }),
@@ -48,12 +48,8 @@ export async function asAdmin(
     const source = `a token for this command from the table of ${table.place} was sent`;
     const server = connectTo(options, { value: token, source }, context);
     try {
-      await untilKnown(() => work(server, screen));
-      return undefined;
-    } catch (error) {
-      return failed(error, server, screen);
+      return await usingServer(server, screen, () => untilKnown(() => work(server, screen)));
     } finally {
-      server.close();
       await table.revoke(credential.id);
       await table.close();
     }
@@ -66,12 +62,6 @@ function connectTo(
   { io: { env } }: CliContext,
 ): ServerConnection {
   return connectServer(serverUrl(options, env), token, readCertificates(options, env));
-}
-
-function failed(error: unknown, server: ServerConnection, screen: Screen): number {
-  const failure = commandFailure(error, server);
-  screen.fail(failure);
-  return failure.exitCode;
 }
 
 /** Tries again while a service on a shared store has not read the new token. */

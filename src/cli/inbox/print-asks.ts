@@ -21,7 +21,7 @@ export async function* openAsks(
 }
 
 /** Prints requests as they are opened and settled, the open ones first, while the server can be reached. */
-export async function printAsks(server: ServerConnection, screen: Screen, sessionId = ""): Promise<undefined> {
+export async function printAsks(server: ServerConnection, screen: Screen, sessionId = ""): Promise<void> {
   const { signal } = new AbortController();
   for await (const { event } of askChanges(server, { sessionId, signal, onCut: screen.note })) {
     if (event === undefined) continue;
@@ -48,7 +48,7 @@ export function askChanges(
 }
 
 /** Prints the open requests, the oldest first. */
-export async function listAsks(server: ServerConnection, screen: Screen, session = ""): Promise<undefined> {
+export async function listAsks(server: ServerConnection, screen: Screen, session = ""): Promise<void> {
   let count = 0;
   for await (const ask of openAsks(server, session)) {
     count += 1;

@@ -20,6 +20,8 @@ export interface Screen {
   emit<D extends DescMessage>(schema: D, message: MessageShape<D>): void;
   /** Writes a message of the result: as JSON under --json, otherwise as lines. */
   show<D extends DescMessage>(schema: D, message: MessageShape<D>, lines: (paint: Paint) => readonly string[]): void;
+  /** Writes another value of the result: as one line of JSON under --json, otherwise as lines. */
+  result(value: object, lines: (paint: Paint) => readonly string[]): void;
   /** Prints a line about progress, except under --json. */
   note(text: string): void;
   /** Prints a line also under --json. */
@@ -69,6 +71,9 @@ export function createScreen(io: CliProcess, json: boolean): Screen {
     show(schema, message, lines) {
       if (json) emit(schema, message);
       else for (const line of lines(out)) write(`${line}\n`);
+    },
+    result(value, lines) {
+      for (const line of json ? [JSON.stringify(value)] : lines(out)) write(`${line}\n`);
     },
     note: (text) => {
       if (!json) alert(text);

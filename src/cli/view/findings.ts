@@ -13,19 +13,13 @@ export interface CheckFinding {
   next: string;
 }
 
-export const ok = (check: string, fact: string): CheckFinding => ({ check, state: "ok", fact, next: "" });
-export const warning = (check: string, fact: string, next = ""): CheckFinding => ({
-  check,
-  state: "warning",
-  fact,
-  next,
-});
-export const failedCheck = (check: string, fact: string, next = ""): CheckFinding => ({
-  check,
-  state: "failed",
-  fact,
-  next,
-});
+const findingOf =
+  (state: CheckFinding["state"]) =>
+  (check: string, fact: string, next = ""): CheckFinding => ({ check, state, fact, next });
+
+export const ok = findingOf("ok");
+export const warning = findingOf("warning");
+export const failedCheck = findingOf("failed");
 
 /** Runs checks, one after the other. The error of one is its finding. */
 export async function* findingsOf(
@@ -50,8 +44,7 @@ export async function writeFindings(
   let hasFailed = false;
   for await (const finding of findings) {
     hasFailed ||= finding.state === "failed";
-    if (screen.json) screen.write(`${JSON.stringify(finding)}\n`);
-    else for (const line of findingLines(finding, screen.paint.out)) screen.write(`${line}\n`);
+    screen.result(finding, (paint) => findingLines(finding, paint));
   }
   return hasFailed ? exitCodes.failed : undefined;
 }
