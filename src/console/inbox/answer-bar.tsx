@@ -4,6 +4,7 @@ import { GrantScope, type Offer, Shown } from "../../../gen/opencode/tool/v1/per
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { savableOffers } from "../../view/need.ts";
 import { countOf, momentOf } from "../../view/quantities.ts";
+import { boundTo } from "../parts/bound.ts";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import { useArmed } from "../shell/armed.ts";
 import { isTyping } from "../shell/keys.ts";
@@ -128,11 +129,7 @@ export function AnswerBar({
       {needsReason && (
         <label class="limit">
           <span>Reason to approve, for the record</span>
-          <input
-            maxLength={1024}
-            value={reason}
-            onInput={({ currentTarget }) => (reason.value = currentTarget.value)}
-          />
+          <input maxLength={1024} {...boundTo(reason)} />
         </label>
       )}
       {form.value === "always" && (
@@ -145,45 +142,26 @@ export function AnswerBar({
         <EditForm group={group} connection={connection} isReady={canApprove} send={send} back={close} />
       )}
       {form.value === "none" && (
-        <Answers isReady={isReady} canApprove={canApprove} hasOffers={hasOffers} once={() => void once()} open={open} />
+        <div class="answers">
+          <button type="button" class="primary" aria-disabled={!canApprove} onClick={() => void once()}>
+            Approve once <kbd>o</kbd>
+          </button>
+          <button
+            type="button"
+            aria-disabled={!canApprove || !hasOffers}
+            title={hasOffers ? undefined : "You cannot approve this for later calls"}
+            onClick={() => hasOffers && open("always")}
+          >
+            Always… <kbd>a</kbd>
+          </button>
+          <button type="button" aria-disabled={!isReady} onClick={() => open("edit")}>
+            Edit… <kbd>e</kbd>
+          </button>
+          <button type="button" class="danger" aria-disabled={!isReady} onClick={() => open("reject")}>
+            Reject… <kbd>r</kbd>
+          </button>
+        </div>
       )}
-    </div>
-  );
-}
-
-/** The buttons: once with one press, the others open a form. */
-function Answers({
-  isReady,
-  canApprove,
-  hasOffers,
-  once,
-  open,
-}: {
-  isReady: boolean;
-  canApprove: boolean;
-  hasOffers: boolean;
-  once: () => void;
-  open: (form: Form) => void;
-}) {
-  return (
-    <div class="answers">
-      <button type="button" class="primary" aria-disabled={!canApprove} onClick={once}>
-        Approve once <kbd>o</kbd>
-      </button>
-      <button
-        type="button"
-        aria-disabled={!canApprove || !hasOffers}
-        title={hasOffers ? undefined : "You cannot approve this for later calls"}
-        onClick={() => hasOffers && open("always")}
-      >
-        Always… <kbd>a</kbd>
-      </button>
-      <button type="button" aria-disabled={!isReady} onClick={() => open("edit")}>
-        Edit… <kbd>e</kbd>
-      </button>
-      <button type="button" class="danger" aria-disabled={!isReady} onClick={() => open("reject")}>
-        Reject… <kbd>r</kbd>
-      </button>
     </div>
   );
 }

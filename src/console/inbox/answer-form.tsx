@@ -41,6 +41,7 @@ export function AnswerForm({
   const mayAnswer = connection.may("approver", "admin");
   const answers = drafts.value.map((draft) => ({ values: valuesOf(draft) }));
   const left = answers.filter(({ values }) => values.length === 0).length;
+  const isPart = left > 0 && left < questions.length;
   const isReady = armed && !isSending.value;
   const canSend = isReady && isLive && left < questions.length;
   const answer = async () => {
@@ -113,42 +114,17 @@ export function AnswerForm({
               back={() => openDismissal(false)}
             />
           ) : (
-            <Buttons
-              words={
-                left > 0 && left < questions.length ? `Send ${questions.length - left} of ${questions.length}` : "Send"
-              }
-              {...{ isReady, canSend }}
-              answer={() => void answer()}
-              dismiss={() => openDismissal(isReady)}
-            />
+            <div class="answers">
+              <button type="button" class="primary" aria-disabled={!canSend} onClick={() => void answer()}>
+                {isPart ? `Send ${questions.length - left} of ${questions.length}` : "Send"} <kbd>Ctrl ↵</kbd>
+              </button>
+              <button type="button" class="danger" aria-disabled={!isReady} onClick={() => openDismissal(isReady)}>
+                Dismiss… <kbd>r</kbd>
+              </button>
+            </div>
           )}
         </div>
       )}
     </>
-  );
-}
-
-function Buttons({
-  words,
-  isReady,
-  canSend,
-  answer,
-  dismiss,
-}: {
-  words: string;
-  isReady: boolean;
-  canSend: boolean;
-  answer: () => void;
-  dismiss: () => void;
-}) {
-  return (
-    <div class="answers">
-      <button type="button" class="primary" aria-disabled={!canSend} onClick={answer}>
-        {words} <kbd>Ctrl ↵</kbd>
-      </button>
-      <button type="button" class="danger" aria-disabled={!isReady} onClick={dismiss}>
-        Dismiss… <kbd>r</kbd>
-      </button>
-    </div>
   );
 }

@@ -1,6 +1,7 @@
 import { useSignal } from "@preact/signals";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { asksQuestions } from "../../view/questions.ts";
+import { boundTo } from "../parts/bound.ts";
 import { visibleText } from "../parts/visible-text.ts";
 import { isSend } from "../shell/keys.ts";
 import type { AnswerOutcome } from "./answer.ts";
@@ -31,16 +32,11 @@ export function RejectForm({
         {isQuestion ? "What should it do without an answer?" : "What should it do instead?"} (optional; the model reads
         it)
       </label>
-      <textarea
-        id="advice"
-        maxLength={16_384}
-        value={message}
-        onInput={({ currentTarget }) => (message.value = currentTarget.value)}
-      />
+      <textarea id="advice" maxLength={16_384} {...boundTo(message)} />
       {!isQuestion && (
         <label class="limit">
           <span>Reject</span>
-          <select value={reach} onChange={({ currentTarget }) => (reach.value = currentTarget.value)}>
+          <select {...boundTo(reach)}>
             <option value="call">this call</option>
             {equal.length > 0 && <option value="equal">all {equal.length + 1} equal calls</option>}
             <option value="session">all that wait in this session</option>

@@ -6,6 +6,7 @@ import { type PersonRecord, PersonService } from "../../../gen/opencode/tool/v1/
 import { pagesOf } from "../../core/pages-of.ts";
 import { personName } from "../../view/people.ts";
 import { momentOf } from "../../view/quantities.ts";
+import { boundTo } from "../parts/bound.ts";
 import { visibleText } from "../parts/visible-text.ts";
 import { useArmed } from "../shell/armed.ts";
 import { failureText, useAttempt, useLoaded } from "../shell/load.ts";
@@ -88,13 +89,7 @@ function PersonCard({
           }}
         >
           <label for={`name-${id}`}>Name</label>
-          <input
-            id={`name-${id}`}
-            required
-            maxLength={64}
-            value={name}
-            onInput={({ currentTarget }) => (name.value = currentTarget.value)}
-          />
+          <input id={`name-${id}`} required maxLength={64} {...boundTo(name)} />
           <button type="submit" class="quiet">
             Rename
           </button>
@@ -212,13 +207,7 @@ function Invite({ connection }: { connection: ConsoleConnection }) {
   return (
     <form class="person-name" onSubmit={(event) => void invite(event)}>
       <label for="invite">Invite</label>
-      <input
-        id="invite"
-        maxLength={64}
-        placeholder="Name"
-        value={name}
-        onInput={({ currentTarget }) => (name.value = currentTarget.value)}
-      />
+      <input id="invite" maxLength={64} placeholder="Name" {...boundTo(name)} />
       <button type="submit">Create a link</button>
       {shown.value !== "" && (
         <p role="status">

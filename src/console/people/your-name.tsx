@@ -1,6 +1,7 @@
 import { createClient } from "@connectrpc/connect";
 import { useSignal } from "@preact/signals";
 import { PersonService } from "../../../gen/opencode/tool/v1/person_service_pb.ts";
+import { boundTo } from "../parts/bound.ts";
 import { useAttempt } from "../shell/load.ts";
 import type { PageProps } from "../shell/page.tsx";
 import "./people.css";
@@ -27,14 +28,7 @@ export function YourName({ connection }: PageProps) {
       }}
     >
       <label for="your-name">Your name, as the record of your answers shows it</label>
-      <input
-        id="your-name"
-        required
-        maxLength={64}
-        autocomplete="name"
-        value={text}
-        onInput={({ currentTarget }) => (text.value = currentTarget.value)}
-      />
+      <input id="your-name" required maxLength={64} autocomplete="name" {...boundTo(text)} />
       <button type="submit">Save</button>
       {failure !== "" && <span role="alert">{failure}</span>}
     </form>

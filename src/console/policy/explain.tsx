@@ -7,6 +7,7 @@ import type { ExplainPermissionResponse } from "../../../gen/opencode/tool/v1/pe
 import type { PlanToolResponse, ToolDefinition } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { pagesOf } from "../../core/pages-of.ts";
 import { actionWord } from "../../view/decisions.ts";
+import { boundTo } from "../parts/bound.ts";
 import { CopyCommand } from "../parts/copy-command.tsx";
 import { PlanVerdict, RulesVerdict } from "../parts/verdict.tsx";
 import { visibleText } from "../parts/visible-text.ts";
@@ -40,8 +41,7 @@ function ExplainCommand(props: QuestionProps) {
             spellcheck={false}
             autocapitalize="off"
             placeholder="git push origin main && npm test"
-            value={command}
-            onInput={({ currentTarget }) => (command.value = currentTarget.value)}
+            {...boundTo(command)}
             onKeyDown={(event) => isSend(event) && event.currentTarget.form?.requestSubmit()}
           />
         </label>
@@ -178,14 +178,7 @@ function ExplainPatterns(props: QuestionProps) {
       <form class="input-form" onSubmit={(event) => void explain(event)}>
         <label class="labelled">
           <span>Permission</span>
-          <input
-            class="mono"
-            required
-            list="permissions"
-            autocapitalize="off"
-            value={permission}
-            onInput={({ currentTarget }) => (permission.value = currentTarget.value)}
-          />
+          <input class="mono" required list="permissions" autocapitalize="off" {...boundTo(permission)} />
           <datalist id="permissions">
             {known.map((name) => (
               <option key={name} value={name} />
@@ -201,8 +194,7 @@ function ExplainPatterns(props: QuestionProps) {
             spellcheck={false}
             autocapitalize="off"
             placeholder="src/main.ts"
-            value={patterns}
-            onInput={({ currentTarget }) => (patterns.value = currentTarget.value)}
+            {...boundTo(patterns)}
           />
         </label>
         <p class="hint">

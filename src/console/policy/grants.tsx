@@ -3,11 +3,13 @@ import { type Grant, GrantScope } from "../../../gen/opencode/tool/v1/permission
 import { momentOf } from "../../view/quantities.ts";
 import type { AskFeed } from "../inbox/ask-feed.ts";
 import { PermissionMark } from "../inbox/permission-mark.tsx";
+import { checkedBy } from "../parts/bound.ts";
 import { CopyCommand } from "../parts/copy-command.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { useAttempt, useLoaded } from "../shell/load.ts";
 import { Empty, type PageProps, ProblemText } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
+import { NoRole } from "./place.tsx";
 
 const pageSize = 100;
 
@@ -20,13 +22,7 @@ export function GrantsPage({ connection, feed }: PageProps) {
     async (signal) => (mayRead ? await newest(connection, withDead.value, count.value, signal) : undefined),
     [connection, withDead.value, count.value, newGrantIds(feed)],
   );
-  if (!mayRead) {
-    return (
-      <Empty title="This token cannot list grants">
-        Sign in with a token that has the role approver, watcher or admin.
-      </Empty>
-    );
-  }
+  if (!mayRead) return <NoRole what="list grants" />;
   return (
     <section aria-label="Grants" aria-busy={grants.isLoading}>
       <p class="hint">
@@ -34,11 +30,7 @@ export function GrantsPage({ connection, feed }: PageProps) {
       </p>
       <div class="actions">
         <label class="check">
-          <input
-            type="checkbox"
-            checked={withDead.value}
-            onChange={({ currentTarget }) => (withDead.value = currentTarget.checked)}
-          />
+          <input type="checkbox" {...checkedBy(withDead)} />
           Show revoked, expired and used up grants
         </label>
         <button type="button" class="quiet" onClick={grants.reload}>

@@ -1,7 +1,17 @@
 import type { Signal } from "@preact/signals";
 import { visibleText } from "../parts/visible-text.ts";
 import { useLoaded } from "../shell/load.ts";
+import { Empty } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
+
+/** Explains that the rights of a token are not enough for a section, and with which ones to sign in. */
+export function NoRole({ what, children }: { what: string; children?: string }) {
+  return (
+    <Empty title={`This token cannot ${what}`}>
+      Sign in with a token that has the role approver, watcher or admin. {children}
+    </Empty>
+  );
+}
 
 /** The scope of rules: a workspace or a session. */
 export interface PolicyPlace {

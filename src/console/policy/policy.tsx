@@ -3,6 +3,7 @@ import type { FunctionComponent } from "preact";
 import { PermissionLayer, type PermissionRule, type RuleList } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { actionWord, layerWords } from "../../view/decisions.ts";
 import { momentOf } from "../../view/quantities.ts";
+import { boundTo } from "../parts/bound.ts";
 import { visibleText } from "../parts/visible-text.ts";
 import { useLoaded } from "../shell/load.ts";
 import { Empty, type PageProps, ProblemText } from "../shell/page.tsx";
@@ -10,7 +11,7 @@ import { pathOf } from "../shell/route.ts";
 import { DecisionLog } from "./decision-log.tsx";
 import { Explain } from "./explain.tsx";
 import { GrantsPage } from "./grants.tsx";
-import { AgentPicker, PlacePicker, type PolicyPlace } from "./place.tsx";
+import { AgentPicker, NoRole, PlacePicker, type PolicyPlace } from "./place.tsx";
 import { TryRules } from "./simulation.tsx";
 
 /** All rules that apply to an agent in a workspace or session, list by list. */
@@ -25,14 +26,7 @@ function Rules({ connection }: PageProps) {
       mayRead ? await permissions.listRules({ place: place.value, agent: agent.value }, { signal }) : undefined,
     [connection, place.value, agent.value],
   );
-  if (!mayRead) {
-    return (
-      <Empty title="This token cannot list rules">
-        Sign in with a token that has the role approver, watcher or admin. Explain shows what the rules mean for one
-        call.
-      </Empty>
-    );
-  }
+  if (!mayRead) return <NoRole what="list rules">Explain shows what the rules mean for one call.</NoRole>;
   const lists = rules.value?.lists ?? [];
   const matches = filterOf(filter.value);
   return (
@@ -42,12 +36,7 @@ function Rules({ connection }: PageProps) {
         <PlacePicker connection={connection} workspaces={server.workspaces} place={place} />
         <label class="labelled">
           <span>Show only</span>
-          <input
-            type="search"
-            value={filter}
-            placeholder="bash, or a part of a pattern"
-            onInput={({ currentTarget }) => (filter.value = currentTarget.value)}
-          />
+          <input type="search" placeholder="bash, or a part of a pattern" {...boundTo(filter)} />
         </label>
       </div>
       <ProblemText text={rules.problem} />

@@ -4,12 +4,13 @@ import type { PolicyChange, SimulationSummary } from "../../../gen/opencode/tool
 import { actionWord, decisionWords } from "../../view/decisions.ts";
 import { countOf } from "../../view/quantities.ts";
 import { changeWords, refusedIn, simulationLines } from "../../view/simulation.ts";
+import { boundTo } from "../parts/bound.ts";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import { isSend } from "../shell/keys.ts";
 import { failureText } from "../shell/load.ts";
-import { Empty, type PageProps } from "../shell/page.tsx";
+import type { PageProps } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import { AgentPicker } from "./place.tsx";
+import { AgentPicker, NoRole } from "./place.tsx";
 
 /** Tries the rules of a file on recorded decisions. Nothing is applied. */
 export function TryRules({ connection }: PageProps) {
@@ -23,13 +24,7 @@ export function TryRules({ connection }: PageProps) {
   useEffect(() => {
     if (summary !== undefined) outcome.current?.scrollIntoView();
   }, [summary]);
-  if (!connection.may("approver", "watcher", "admin")) {
-    return (
-      <Empty title="This token cannot try rules">
-        Sign in with a token that has the role approver, watcher or admin.
-      </Empty>
-    );
-  }
+  if (!connection.may("approver", "watcher", "admin")) return <NoRole what="try rules" />;
   return (
     <section aria-label="Try rules" aria-busy={isRunning}>
       <form
@@ -63,22 +58,14 @@ export function TryRules({ connection }: PageProps) {
             spellcheck={false}
             autocapitalize="off"
             placeholder={'[permission.bash]\n"npm test *" = "allow"'}
-            value={text}
-            onInput={({ currentTarget }) => (text.value = currentTarget.value)}
+            {...boundTo(text)}
             onKeyDown={(event) => isSend(event) && event.currentTarget.form?.requestSubmit()}
           />
         </label>
         <div class="pickers">
           <label class="labelled">
             <span>Days</span>
-            <input
-              type="number"
-              required
-              min={1}
-              max={3650}
-              value={days}
-              onInput={({ currentTarget }) => (days.value = currentTarget.value)}
-            />
+            <input type="number" required min={1} max={3650} {...boundTo(days)} />
           </label>
           <AgentPicker connection={connection} agent={agent} first="all" />
         </div>

@@ -3,6 +3,7 @@ import { useEffect, useMemo } from "preact/hooks";
 import type { SessionEvent, ToolOutput } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { sizeOf } from "../../view/quantities.ts";
+import { checkedBy } from "../parts/bound.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
 import { failureText } from "../shell/load.ts";
 import { whileVisible } from "../shell/visibility.ts";
@@ -106,7 +107,12 @@ function Lines({ output, lines, isLive }: { output?: OutputReader; lines: readon
       <div class="output-head">
         <h2>Output{extent !== undefined && extent.total > 0 && <small> {sizeOf(extent.total)}</small>}</h2>
         <SearchField search={search} onInput={() => (isFollowing.value = false)} />
-        {isLive && <FollowBox isFollowing={isFollowing} />}
+        {isLive && (
+          <label class="follow">
+            <input type="checkbox" {...checkedBy(isFollowing)} />
+            Follow
+          </label>
+        )}
       </div>
       <VirtualList
         items={lines}
@@ -134,19 +140,6 @@ function Lines({ output, lines, isLive }: { output?: OutputReader; lines: readon
       )}
       {output !== undefined && <Paging output={output} toStart={toStart} toEnd={toEnd} />}
     </section>
-  );
-}
-
-function FollowBox({ isFollowing }: { isFollowing: Signal<boolean> }) {
-  return (
-    <label class="follow">
-      <input
-        type="checkbox"
-        checked={isFollowing}
-        onChange={({ currentTarget }) => (isFollowing.value = currentTarget.checked)}
-      />
-      Follow
-    </label>
   );
 }
 

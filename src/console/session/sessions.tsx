@@ -5,6 +5,7 @@ import { OperatorService, type StopRecord } from "../../../gen/opencode/tool/v1/
 import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { durationOf, momentOf } from "../../view/quantities.ts";
 import { requesterWords } from "../../view/requester.ts";
+import { boundTo } from "../parts/bound.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { failureText, useAttempt, useLoaded } from "../shell/load.ts";
@@ -69,8 +70,7 @@ function SessionList({ connection: { sessions }, feed }: PageProps) {
           class="filter"
           aria-label="Filter by title, agent or id"
           placeholder="Filter by title, agent or id"
-          value={filter}
-          onInput={({ currentTarget }) => (filter.value = currentTarget.value)}
+          {...boundTo(filter)}
         />
       </header>
       {problem.value !== "" && (
@@ -166,8 +166,7 @@ function SessionView({ sessionId, callId, connection, feed: asks }: PageProps & 
             class="filter"
             aria-label="Filter calls by tool, title or state"
             placeholder="Filter calls"
-            value={filter}
-            onInput={({ currentTarget }) => (filter.value = currentTarget.value)}
+            {...boundTo(filter)}
           />
         </header>
         <VirtualList

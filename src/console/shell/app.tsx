@@ -5,6 +5,7 @@ import iconWaiting from "../icon-waiting.svg";
 import { type AskFeed, createAskFeed } from "../inbox/ask-feed.ts";
 import { groupByCall } from "../inbox/ask-list.ts";
 import { InboxPage } from "../inbox/inbox-page.tsx";
+import { boundTo } from "../parts/bound.ts";
 import { visibleText } from "../parts/visible-text.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { isTyping } from "./keys.ts";
@@ -255,14 +256,7 @@ function SignInPage({ signIn }: { signIn: SignIn }) {
       <Providers />
       <form onSubmit={submit}>
         <label for="secret">Code or token</label>
-        <input
-          id="secret"
-          type="password"
-          autocomplete="off"
-          required
-          value={secret}
-          onInput={({ currentTarget }) => (secret.value = currentTarget.value)}
-        />
+        <input id="secret" type="password" autocomplete="off" required {...boundTo(secret)} />
         <button type="submit" class="primary">
           Sign in
         </button>
