@@ -161,20 +161,7 @@ async function neighbours(
   side: "incoming" | "outgoing",
   signal: AbortSignal,
 ): Promise<CallHierarchyItem[]> {
-  if (side === "incoming") {
-    const calls = await followUp<CallHierarchyIncomingCall[] | null>(
-      client,
-      "callHierarchy/incomingCalls",
-      { item },
-      signal,
-    );
-    return (calls ?? []).map(({ from }) => from);
-  }
-  const calls = await followUp<CallHierarchyOutgoingCall[] | null>(
-    client,
-    "callHierarchy/outgoingCalls",
-    { item },
-    signal,
-  );
-  return (calls ?? []).map(({ to }) => to);
+  type Calls = (CallHierarchyIncomingCall | CallHierarchyOutgoingCall)[] | null;
+  const calls = await followUp<Calls>(client, `callHierarchy/${side}Calls`, { item }, signal);
+  return (calls ?? []).map((call) => ("from" in call ? call.from : call.to));
 }

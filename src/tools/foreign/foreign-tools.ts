@@ -19,9 +19,11 @@ import {
   planFetch,
   planGrep,
   planNamed,
+  readOf,
+  writeOf,
 } from "./mapping.ts";
 import { opencodeTools } from "./opencode.ts";
-import { codexTools, copilotTools, geminiTools, readOf } from "./terminal-agents.ts";
+import { codexTools, copilotTools, geminiTools } from "./terminal-agents.ts";
 
 /** Input of a call of an ACP agent: what the agent sent about the use of its tool. */
 const request = z.object({
@@ -254,11 +256,7 @@ const claudeTools: Readonly<Record<string, Mapping>> = {
     input: z.object({ file_path: path, edits: z.array(edit).min(1) }),
     plan: ({ file_path, edits }, at) => planChange(file_path, editsOf(edits.map(wanted)), at),
   }),
-  Write: mapping({
-    permissions: ["edit"],
-    input: z.object({ file_path: path, content: z.string() }),
-    plan: ({ file_path, content }, at) => planChange(file_path, contentChange(content), at),
-  }),
+  Write: writeOf("file_path"),
   NotebookEdit: mapping({
     permissions: ["edit"],
     input: z.object({ notebook_path: path, cell_id: z.string().optional(), new_source: z.string().default("") }),

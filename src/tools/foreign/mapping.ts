@@ -1,6 +1,6 @@
 import { isAbsolute } from "node:path";
 import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
-import type * as z from "zod";
+import * as z from "zod";
 import type { PreviewSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Ask } from "../../core/ask.ts";
 import { ToolFailure } from "../../tool/errors.ts";
@@ -100,12 +100,12 @@ export async function planCommand(
   };
 }
 
-/** Plans to read a file or directory. */
-export async function planRead(filePath: string, at: Place): Promise<Plan> {
-  const path = await at.resolve(filePath);
+/** Plans to read a file, or to list a directory. */
+export async function planLook(permission: "read" | "list", named: string, at: Place): Promise<Plan> {
+  const path = await at.resolve(named);
   return {
     title: path.pattern,
-    asks: at.asks("read", path),
+    asks: at.asks(permission, path),
     inspect: async () => ({ preview: () => ({ paths: [path.pattern] }) }),
   };
 }
@@ -184,16 +184,6 @@ export async function planGlob({ pattern, path = "." }: { pattern: string; path?
   } satisfies Plan;
 }
 
-/** Plans to list a directory. */
-export async function planList(path: string, at: Place): Promise<Plan> {
-  const directory = await at.resolve(path);
-  return {
-    title: directory.pattern,
-    asks: at.asks("list", directory),
-    inspect: async () => ({ preview: () => ({ paths: [directory.pattern] }) }),
-  };
-}
-
 /** Files that a search asks about one by one; more of them ask as a whole. */
 const maxAsked = 20;
 
@@ -263,6 +253,34 @@ export function planFetch(text: string): Plan {
     inspect: async () => ({ preview: () => ({ hosts: [url.host] }) }),
   };
 }
+
+/** An input whose fields are texts. */
+type Texts = z.ZodType<Record<string, string>>;
+
+/** Maps a tool that reads the file of a field. */
+export const readOf = (field: string) =>
+  mapping({
+    permissions: ["read"],
+    input: z.object({ [field]: z.string().min(1) }) as Texts,
+    readOnly: true,
+    plan: ({ [field]: path = "" }, at) => planLook("read", path, at),
+  });
+
+/** Maps a tool that writes a whole file, whose path is in a field. */
+export const writeOf = (field: string) =>
+  mapping({
+    permissions: ["edit"],
+    input: z.object({ [field]: z.string().min(1), content: z.string() }) as Texts,
+    plan: ({ [field]: path = "", content = "" }, at) => planChange(path, contentChange(content), at),
+  });
+
+/** Maps a tool that is judged by the text of one field. */
+export const namedBy = (permission: string, field: string, text = z.string()) =>
+  mapping({
+    permissions: [permission],
+    input: z.object({ [field]: text }) as Texts,
+    plan: ({ [field]: pattern = "" }) => planNamed(permission, pattern),
+  });
 
 /** Plans something that is judged by one word, such as the name of a skill or of a subagent. */
 export function planNamed(permission: string, pattern: string, title = pattern): Plan {

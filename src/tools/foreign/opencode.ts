@@ -2,19 +2,20 @@ import * as z from "zod";
 import { ToolFailure } from "../../tool/errors.ts";
 import { PatchSyntaxError, parsePatch } from "../apply-patch/parse-patch.ts";
 import {
-  contentChange,
   editsOf,
   type Mapping,
   mapping,
+  namedBy,
   type Place,
   planChange,
   planCommand,
   planFetch,
   planGlob,
   planGrep,
-  planList,
+  planLook,
   planNamed,
-  planRead,
+  readOf,
+  writeOf,
 } from "./mapping.ts";
 
 const path = z.string().min(1);
@@ -39,12 +40,7 @@ export const opencodeTools = {
     keep: { end: "tail" },
     plan: planCommand,
   }),
-  read: mapping({
-    permissions: ["read"],
-    input: z.object({ filePath: path }),
-    readOnly: true,
-    plan: ({ filePath }, at) => planRead(filePath, at),
-  }),
+  read: readOf("filePath"),
   edit: mapping({
     permissions: ["edit"],
     input: edit.extend({ filePath: path }),
@@ -55,11 +51,7 @@ export const opencodeTools = {
     input: z.object({ filePath: path, edits: z.array(edit).min(1) }),
     plan: ({ filePath, edits }, at) => planChange(filePath, editsOf(edits), at),
   }),
-  write: mapping({
-    permissions: ["edit"],
-    input: z.object({ filePath: path, content: z.string() }),
-    plan: ({ filePath, content }, at) => planChange(filePath, contentChange(content), at),
-  }),
+  write: writeOf("filePath"),
   patch,
   apply_patch: patch,
   glob: mapping({
@@ -78,33 +70,21 @@ export const opencodeTools = {
     permissions: ["list"],
     input: z.object({ path: path.optional() }),
     readOnly: true,
-    plan: ({ path: directory = "." }, at) => planList(directory, at),
+    plan: ({ path: directory = "." }, at) => planLook("list", directory, at),
   }),
   webfetch: mapping({
     permissions: ["webfetch"],
     input: z.object({ url: z.string() }),
     plan: ({ url }) => planFetch(url),
   }),
-  websearch: mapping({
-    permissions: ["websearch"],
-    input: z.object({ query: z.string() }),
-    plan: ({ query }) => planNamed("websearch", query),
-  }),
-  codesearch: mapping({
-    permissions: ["codesearch"],
-    input: z.object({ query: z.string() }),
-    plan: ({ query }) => planNamed("codesearch", query),
-  }),
+  websearch: namedBy("websearch", "query"),
+  codesearch: namedBy("codesearch", "query"),
   task: mapping({
     permissions: ["task"],
     input: z.object({ subagent_type: z.string(), description: z.string().optional() }),
     plan: ({ subagent_type: agent, description }) => planNamed("task", agent, description ?? agent),
   }),
-  skill: mapping({
-    permissions: ["skill"],
-    input: z.object({ name: z.string() }),
-    plan: ({ name }) => planNamed("skill", name),
-  }),
+  skill: namedBy("skill", "name"),
   todowrite: todo,
   todoread: todo,
 } satisfies Readonly<Record<string, Mapping>>;

@@ -4,13 +4,15 @@ import {
   editsOf,
   type Mapping,
   mapping,
+  namedBy,
   planChange,
   planCommand,
   planGlob,
   planGrep,
-  planList,
+  planLook,
   planNamed,
-  planRead,
+  readOf,
+  writeOf,
 } from "./mapping.ts";
 import { opencodeTools } from "./opencode.ts";
 
@@ -18,15 +20,6 @@ import { opencodeTools } from "./opencode.ts";
 
 const text = z.string().min(1);
 const optional = z.string().optional();
-
-/** Maps a tool that reads the file of a field. */
-export const readOf = (field: "path" | "file_path") =>
-  mapping({
-    permissions: ["read"],
-    input: z.object({ [field]: text }) as z.ZodType<Record<string, string>>,
-    readOnly: true,
-    plan: (input, at) => planRead(input[field] ?? "", at),
-  });
 
 /** Tools of Codex. */
 export const codexTools: Readonly<Record<string, Mapping>> = {
@@ -62,7 +55,7 @@ export const geminiTools: Readonly<Record<string, Mapping>> = {
     permissions: ["list"],
     input: z.object({ dir_path: text }),
     readOnly: true,
-    plan: ({ dir_path }, at) => planList(dir_path, at),
+    plan: ({ dir_path }, at) => planLook("list", dir_path, at),
   }),
   grep_search: mapping({
     permissions: ["grep"],
@@ -87,26 +80,10 @@ export const geminiTools: Readonly<Record<string, Mapping>> = {
     plan: ({ file_path, old_string: oldString, new_string: newString, allow_multiple: replaceAll }, at) =>
       planChange(file_path, editsOf([{ oldString, newString, replaceAll }]), at),
   }),
-  write_file: mapping({
-    permissions: ["edit"],
-    input: z.object({ file_path: text, content: z.string() }),
-    plan: ({ file_path, content }, at) => planChange(file_path, contentChange(content), at),
-  }),
-  google_web_search: mapping({
-    permissions: ["websearch"],
-    input: z.object({ query: text }),
-    plan: ({ query }) => planNamed("websearch", query),
-  }),
-  invoke_agent: mapping({
-    permissions: ["task"],
-    input: z.object({ agent_name: text }),
-    plan: ({ agent_name }) => planNamed("task", agent_name),
-  }),
-  activate_skill: mapping({
-    permissions: ["skill"],
-    input: z.object({ name: text }),
-    plan: ({ name }) => planNamed("skill", name),
-  }),
+  write_file: writeOf("file_path"),
+  google_web_search: namedBy("websearch", "query", text),
+  invoke_agent: namedBy("task", "agent_name", text),
+  activate_skill: namedBy("skill", "name", text),
   write_todos: opencodeTools.todowrite,
 };
 
@@ -135,9 +112,5 @@ export const copilotTools: Readonly<Record<string, Mapping>> = {
     input: z.object({ agent_type: text, description: optional }),
     plan: ({ agent_type, description }) => planNamed("task", agent_type, description),
   }),
-  skill: mapping({
-    permissions: ["skill"],
-    input: z.object({ skill: text }),
-    plan: ({ skill }) => planNamed("skill", skill),
-  }),
+  skill: namedBy("skill", "skill", text),
 };
