@@ -1,13 +1,8 @@
-import {
-  PermissionAction,
-  type PermissionDecision,
-  PermissionLayer,
-  PermissionReason,
-} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { type PermissionDecision, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type Ask, questionPermission } from "../core/ask.ts";
 import { type Address, isAmbiguous } from "./address.ts";
 import { warningsAbout } from "./display.ts";
-import type { Opinion } from "./opinion.ts";
+import { alwaysAsked, noMatch, type Opinion } from "./opinion.ts";
 import { type ConnectorFiles, type GitFiles, gitFile, isGitSettings, protectedFile } from "./protected-files.ts";
 import { foldCase } from "./wildcard.ts";
 
@@ -57,20 +52,4 @@ function systemFile(permission: string, path: string): string | undefined {
 
 const alwaysAskedFor = (file: string) => `is ${file}: always asked`;
 
-function alwaysAsked(why: string): Opinion {
-  return {
-    action: PermissionAction.ASK,
-    layer: PermissionLayer.ENGINE,
-    reason: `engine: ${why}: always asked`,
-    code: PermissionReason.ALWAYS_ASKED,
-  };
-}
-
-function askedFirst(why: string): Opinion {
-  return {
-    action: PermissionAction.ASK,
-    layer: PermissionLayer.UNSPECIFIED,
-    reason: `${why}: ask`,
-    code: PermissionReason.NOT_NAMED,
-  };
-}
+const askedFirst = (why: string): Opinion => ({ ...noMatch, reason: `${why}: ask`, code: PermissionReason.NOT_NAMED });

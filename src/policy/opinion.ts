@@ -98,13 +98,18 @@ export const notRestricted: Opinion = {
   code: PermissionReason.NO_RULE,
 };
 
+/** The engine has a person answer, whatever rules and grants say. */
+export function alwaysAsked(why: string): Opinion {
+  return {
+    action: PermissionAction.ASK,
+    layer: PermissionLayer.ENGINE,
+    reason: `engine: ${why}: always asked`,
+    code: PermissionReason.ALWAYS_ASKED,
+  };
+}
+
 /** The text and the rules are too large to match. */
-export const tooLarge: Opinion = {
-  action: PermissionAction.ASK,
-  layer: PermissionLayer.ENGINE,
-  reason: `engine: matching the text with all rules takes more than ${maxMatchSteps} steps: always asked`,
-  code: PermissionReason.ALWAYS_ASKED,
-};
+export const tooLarge = alwaysAsked(`matching the text with all rules takes more than ${maxMatchSteps} steps`);
 
 /** The engine protects what would be touched. */
 export function protectedBy(reason: string): Opinion {

@@ -32,21 +32,14 @@ export function readDoubts(
   },
 ): string[] | undefined {
   const place = foldCase(toSlashes(absolute));
-  const shown = pattern === "." ? "" : foldCase(toSlashes(pattern));
+  const shown = foldCase(toSlashes(pattern));
   if (kernel.test(`${place}/`) || warningsAbout(absolute).length > 0) return undefined;
   if (denied.some((path) => isWithin(place, path) || isWithin(path, place))) return undefined;
   if (connectorFiles.isBelow(absolute)) return undefined;
   if (narrow.some(({ problem }) => problem !== undefined)) return undefined;
   const rules = [exceptions(wide.flatMap(about)), ...narrow.map((list) => doubtsOf(list, about(list)))];
-  const words = rules.map((list) =>
-    list?.map((rule) => {
-      const path = foldCase(expandHome(toSlashes(rule.pattern), home));
-      return wordOf(path.replace(/ \*$/, ""), path.startsWith("/") ? place : shown);
-    }),
-  );
-  const all = [...words.flatMap((list) => list ?? [undefined]), ...secretWords.map((word) => wordOf(word, place))];
-  const known = all.filter((word) => word !== undefined);
-  return known.length < all.length ? undefined : shortest(known);
+  const words = rules.flatMap((list) => list?.map((rule) => wordOfRule(rule, home, place, shown)) ?? [undefined]);
+  return shortest([...words, ...secretWords.map((word) => wordOf(word, place))]);
 }
 
 /**
@@ -59,13 +52,9 @@ export function editDoubts(
   { about, home }: { about(list: LayerRules): readonly Rule[]; home: string },
 ): string[] | undefined {
   const place = foldCase(toSlashes(absolute));
-  const shown = pattern === "." ? "" : foldCase(toSlashes(pattern));
-  const words = [wide.flatMap(about), ...narrow.map(about)].flatMap(denials).map((rule) => {
-    const path = foldCase(expandHome(toSlashes(rule.pattern), home));
-    return wordOf(path.replace(/ \*$/, ""), path.startsWith("/") ? place : shown);
-  });
-  const known = words.filter((word) => word !== undefined);
-  return known.length < words.length ? undefined : shortest(known);
+  const shown = foldCase(toSlashes(pattern));
+  const rules = [wide.flatMap(about), ...narrow.map(about)].flatMap(denials);
+  return shortest(rules.map((rule) => wordOfRule(rule, home, place, shown)));
 }
 
 /** The rules that deny, of those after the last one that lifts all denials. */
@@ -98,14 +87,22 @@ function doubtsOf({ layer }: LayerRules, rules: readonly Rule[]): Rule[] {
 
 const allowsAll = ({ pattern, action }: Rule) => pattern === "*" && action === PermissionAction.ALLOW;
 
+/** The word of a rule's pattern, which is about canonical paths or about the form that approvers see. */
+function wordOfRule({ pattern }: Rule, home: string, place: string, shown: string): string | undefined {
+  const path = foldCase(expandHome(toSlashes(pattern), home));
+  const relative = shown === "." ? "" : shown;
+  return wordOf(path.replace(/ \*$/, ""), path.startsWith("/") ? place : relative);
+}
+
 /** The longest part of a pattern that a segment of a matching path must contain, and that the directory does not. */
 function wordOf(pattern: string, directory: string): string | undefined {
   const words = pattern.split(/[*?/]/).filter((word) => word !== "" && !directory.includes(word));
   return words.toSorted((one, other) => other.length - one.length)[0];
 }
 
-/** Removes words that contain another one. */
-function shortest(words: readonly string[]): string[] {
-  const distinct = [...new Set(words)];
+/** Removes words that contain another one; undefined if a word is not known. */
+function shortest(words: readonly (string | undefined)[]): string[] | undefined {
+  const distinct = [...new Set(words)].filter((word) => word !== undefined);
+  if (words.includes(undefined)) return undefined;
   return distinct.filter((word) => !distinct.some((other) => other !== word && word.includes(other)));
 }

@@ -35,8 +35,9 @@ export function risksOfCommands(commands: readonly Command[], registries?: reado
   const isElsewhere = commands.some(({ text }) => namesElsewhere.test(text));
   return mergeRisks(
     commands.flatMap((command) => {
-      const seen = registries ? withoutOwnFetches(command) : command;
-      const found = fragmentsOf(seen, downloaded, (kind, words) => {
+      // What it fetches in the network of its session is no download.
+      const mentions = command.mentions.filter((words) => !registries || !isOwnFetch(words));
+      const found = fragmentsOf({ ...command, mentions }, downloaded, (kind, words) => {
         if (registries && isHeld(kind, words, isElsewhere)) return undefined;
         return kind === RiskKind.DOWNLOADED_CODE && installs.has(words) ? RiskKind.PACKAGES : kind;
       });
@@ -94,11 +95,6 @@ const systemPackages = /^(apt|apt-get|dnf|yum|apk|pacman|zypper)$/;
 const systemOption =
   /^(-[yqSu]+|--(yes|assume-?yes|quiet|no-install-recommends|no-cache|update|noconfirm|needed|non-interactive|fix-missing))$/;
 const systemPackage = /^(?!(download|source|changelog)$|\S*\.(deb|rpm|apk|zst|xz)$)[a-z0-9][\w.+-]*([=:][\w.+:~-]+)?$/i;
-
-/** A command without what it fetches in the network of its session, which is no download. */
-function withoutOwnFetches(command: Command): Command {
-  return { ...command, mentions: command.mentions.filter((words) => !isOwnFetch(words)) };
-}
 
 /** Checks if a command reaches only the network of its session. What it does not know, such as a redirect or a proxy, may lead out. */
 function isOwnFetch([program = "", ...rest]: readonly string[]): boolean {

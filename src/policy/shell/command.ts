@@ -53,10 +53,15 @@ export type Readings = ReadonlyMap<string, LineReading>;
 /** Reads a command line into its commands, at least one. Never throws: a line that it does not understand is one opaque command. */
 export function readCommands(text: string): Command[] {
   if (isTooDeep(text)) return unreadCommands(text, `more than ${maxNesting} brackets within each other`);
+  return readWithin(text, "", 0);
+}
+
+/** The same for a line that runs in a directory, and by commands of others to a depth. */
+function readWithin(text: string, directory: string, depth: number): Command[] {
   try {
     const line = readLine(text);
     confirm(line, text);
-    return commandsOf(line, "", 0);
+    return commandsOf(line, directory, depth);
   } catch (cause) {
     if (!(cause instanceof Opaque)) throw cause;
     return [opaqueLine(text, cause.message)];
@@ -254,14 +259,7 @@ function innerOf(inner: Inner, directory: string, depth: number): Command[] {
     return [understood({ assignments: [], words: inner.words, redirects: [] }, directory, depth)];
   }
   if (inner.opaque !== undefined) return [opaqueLine(inner.line, inner.opaque)];
-  try {
-    const line = readLine(inner.line);
-    confirm(line, inner.line);
-    return commandsOf(line, directory, depth);
-  } catch (cause) {
-    if (!(cause instanceof Opaque)) throw cause;
-    return [opaqueLine(inner.line, cause.message)];
-  }
+  return readWithin(inner.line, directory, depth);
 }
 
 /** Returns spellings of a command: without the program's directory, without quotes, and from each word on that a wrapper may run. */
