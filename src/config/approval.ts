@@ -145,12 +145,11 @@ export function readApprovals(
 
 /** Checks if every request that an entry matches is matched by an earlier one. */
 function covers(earlier: ApprovalRule, entry: ApprovalRule, home: string): boolean {
-  const hasRisks = earlier.risks.length === 0 || entry.risks.length > 0;
+  const hasRisks = entry.risks.length > 0 && entry.risks.every((kind) => earlier.risks.includes(kind));
   return (
     ruleCovers(earlier, entry, home) &&
     coversPattern(earlier.agent, entry.agent) &&
     coversPattern(earlier.workspace, entry.workspace) &&
-    hasRisks &&
-    entry.risks.every((kind) => earlier.risks.length === 0 || earlier.risks.includes(kind))
+    (earlier.risks.length === 0 || hasRisks)
   );
 }

@@ -38,7 +38,7 @@ function newServer(name: string, table: ServerTable, env: ProgramSources["env"])
     throw new ConfigError(
       `lsp "${name}": ${missing} is missing, and no built-in language server has this name; built in are: ${builtInServers.map((server) => server.name).join(", ")}`,
     );
-  return withTable(stdioServer(name, {}, [], ""), table, env);
+  return withTable(serverOf(name, {}, [], ""), table, env);
 }
 
 function withTable(server: LanguageServer, table: ServerTable | undefined, env: ProgramSources["env"]): LanguageServer {
@@ -74,15 +74,13 @@ export function languageServerWarnings(
     );
 }
 
-/** Makes a language server that is started by one command line with the option `--stdio`. */
-function stdioServer(
+function serverOf(
   name: string,
   languages: LanguageServer["languages"],
-  programs: readonly string[],
+  commands: readonly ServerCommand[],
   install: string,
   rootMarkers: readonly string[] = [],
 ): LanguageServer {
-  const commands = programs.map((program) => ({ program, args: ["--stdio"] }));
   return { ...{ name, languages, commands, install, rootMarkers }, ...{ settings: {}, env: {}, timeoutMs: 15_000 } };
 }
 
@@ -98,67 +96,55 @@ const native = (program: string, minMajor?: number): ServerCommand => ({
 });
 
 const plain = (program: string, ...args: string[]): ServerCommand => ({ program, args });
+const stdio = (program: string) => plain(program, "--stdio");
 
 const builtInServers: readonly LanguageServer[] = [
-  {
-    ...stdioServer(
-      "typescript",
-      { ...typescript, ...javascript },
-      [],
-      "npm install --save-dev typescript@7",
-      lockFiles,
-    ),
-    commands: [native("tsc", 7), native("tsgo"), plain("typescript-language-server", "--stdio")],
-  },
-  stdioServer(
+  serverOf(
+    "typescript",
+    { ...typescript, ...javascript },
+    [native("tsc", 7), native("tsgo"), stdio("typescript-language-server")],
+    "npm install --save-dev typescript@7",
+    lockFiles,
+  ),
+  serverOf(
     "pyright",
     { ".py": "python", ".pyi": "python" },
-    ["pyright-langserver", "basedpyright-langserver"],
+    [stdio("pyright-langserver"), stdio("basedpyright-langserver")],
     "npm install --global pyright",
     ["pyrightconfig.json", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "Pipfile"],
   ),
-  {
-    ...stdioServer("gopls", { ".go": "go" }, [], "go install golang.org/x/tools/gopls@latest", ["go.work", "go.mod"]),
-    commands: [plain("gopls")],
-  },
-  {
-    ...stdioServer("clangd", { ".c": "c", ".h": "c", ...cpp }, [], "apt-get install clangd", [
-      ...["compile_commands.json", "compile_flags.txt", ".clangd"],
-    ]),
-    commands: [plain("clangd")],
-  },
-  {
-    ...stdioServer(
-      "bash",
-      { ".sh": "shellscript", ".bash": "shellscript" },
-      [],
-      "npm install --global bash-language-server",
-    ),
-    commands: [plain("bash-language-server", "start")],
-  },
-  stdioServer(
+  serverOf("gopls", { ".go": "go" }, [plain("gopls")], "go install golang.org/x/tools/gopls@latest", [
+    "go.work",
+    "go.mod",
+  ]),
+  serverOf("clangd", { ".c": "c", ".h": "c", ...cpp }, [plain("clangd")], "apt-get install clangd", [
+    ...["compile_commands.json", "compile_flags.txt", ".clangd"],
+  ]),
+  serverOf(
+    "bash",
+    { ".sh": "shellscript", ".bash": "shellscript" },
+    [plain("bash-language-server", "start")],
+    "npm install --global bash-language-server",
+  ),
+  serverOf(
     "yaml",
     { ".yaml": "yaml", ".yml": "yaml" },
-    ["yaml-language-server"],
+    [stdio("yaml-language-server")],
     "npm install --global yaml-language-server",
   ),
-  stdioServer("json", { ".json": "json", ".jsonc": "jsonc" }, ["vscode-json-language-server"], extracted),
+  serverOf("json", { ".json": "json", ".jsonc": "jsonc" }, [stdio("vscode-json-language-server")], extracted),
   {
-    ...stdioServer(
+    ...serverOf(
       "css",
       { ".css": "css", ".scss": "scss", ".less": "less" },
-      ["vscode-css-language-server"],
+      [stdio("vscode-css-language-server")],
       extracted,
     ),
     // It finds no errors where its configuration is null.
     settings: { css: { validate: true }, scss: { validate: true }, less: { validate: true } },
   },
-  stdioServer("html", { ".html": "html", ".htm": "html" }, ["vscode-html-language-server"], extracted),
-  {
-    ...stdioServer("rust-analyzer", { ".rs": "rust" }, [], "rustup component add rust-analyzer", [
-      "Cargo.lock",
-      "Cargo.toml",
-    ]),
-    commands: [plain("rust-analyzer")],
-  },
+  serverOf("html", { ".html": "html", ".htm": "html" }, [stdio("vscode-html-language-server")], extracted),
+  serverOf("rust-analyzer", { ".rs": "rust" }, [plain("rust-analyzer")], "rustup component add rust-analyzer", [
+    ...["Cargo.lock", "Cargo.toml"],
+  ]),
 ];

@@ -178,7 +178,7 @@ type Judge = (test: RuleTest) => Promise<PermissionDecision | undefined>;
 async function runTest(test: RuleTest, policy: WrittenPolicy, judge: Judge): Promise<Finding[]> {
   const { permission, pattern, expect, agent = "build", line } = test;
   const { agents } = policy;
-  const what = `permission test: ${permission} ${JSON.stringify(pattern)} for agent ${agent}`;
+  const what = `permission test: ${askOf(test)} for agent ${agent}`;
   if (!agents.has(agent)) {
     const message = `${what}: unknown agent, the nearest known one is "${closest(agent, [...agents.keys()])}"`;
     return [{ severity: "error", line, message }];
@@ -186,18 +186,14 @@ async function runTest(test: RuleTest, policy: WrittenPolicy, judge: Judge): Pro
   const decided = await judge(test);
   if (!decided || decided.action === actions[expect]) return [];
   const action = Object.entries(actions).find(([, value]) => value === decided.action)?.[0];
+  const at = ruleLine(policy, decided.layer, agent, decided.ruleIndex ?? 0);
   const part = decided.permission === permission && decided.pattern === pattern ? "" : ` ${askOf(decided)}:`;
-  const message = `${what}: expected ${expect}, but it is ${action}:${part} ${decided.reason}${placeOf(decided, agent, policy)}`;
+  const message = `${what}: expected ${expect}, but it is ${action}:${part} ${decided.reason}${at === undefined ? "" : `, on line ${at}`}`;
   return [{ severity: "error", line, message }];
 }
 
-/** Returns the line of the deciding rule, if it is in this configuration. */
-function placeOf({ layer, ruleIndex = 0 }: PermissionDecision, agent: string, policy: WrittenPolicy): string {
-  const line = ruleLine(policy, layer, agent, ruleIndex);
-  return line === undefined ? "" : `, on line ${line}`;
-}
-
-const askOf = ({ permission, pattern }: PermissionDecision) => `${permission} ${JSON.stringify(pattern)}`;
+const askOf = ({ permission, pattern }: Pick<Rule, "permission" | "pattern">) =>
+  `${permission} ${JSON.stringify(pattern)}`;
 
 /** Creates the judge of tests. It judges as for a call without a session in an empty workspace. */
 function createJudge(policy: WrittenPolicy, { home, dataDirectory }: { home: string; dataDirectory: string }): Judge {
@@ -241,33 +237,19 @@ function unknownNames({ rules, lineOf }: WrittenRules, tools: readonly AskingToo
       meant === undefined
         ? `the nearest known one is "${closest(permission, known)}"; those of tool files, MCP servers and workers are not known here`
         : `the tool of that name asks for "${meant}"`;
-    return [
-      {
-        severity: "warning",
-        line: lineOf(i),
-        message: `unknown permission "${permission}": ${hint}`,
-      },
-    ];
+    const message = `unknown permission "${permission}": ${hint}`;
+    return [{ severity: "warning", line: lineOf(i), message }];
   });
 }
 
 /** Finds conditions on fields that the tools do not have, and allows that rest on words of a line alone. */
 function conditionProblems({ rules, lineOf }: WrittenRules, tools: readonly TypedTool[]): Finding[] {
   return rules.flatMap((rule, i): Finding[] => {
-    const problem = inputProblem(rule, tools);
-    const what = `${rule.permission} ${JSON.stringify(rule.pattern)}`;
-    return [
-      ...(problem === undefined ? [] : [{ severity: "error" as const, line: lineOf(i), message: problem }]),
-      ...(restsOnRisk(rule)
-        ? [
-            {
-              severity: "warning" as const,
-              line: lineOf(i),
-              message: `${what} allows by risk alone, and a risk that is not found proves nothing; write contained && … as well`,
-            },
-          ]
-        : []),
-    ];
+    const [problem, line] = [inputProblem(rule, tools), lineOf(i)];
+    const found: Finding[] = problem === undefined ? [] : [{ severity: "error", line, message: problem }];
+    if (!restsOnRisk(rule)) return found;
+    const message = `${askOf(rule)} allows by risk alone, and a risk that is not found proves nothing; write contained && … as well`;
+    return [...found, { severity: "warning", line, message }];
   });
 }
 
@@ -276,7 +258,7 @@ function neverDecides({ rules, lineOf }: WrittenRules, home: string): Finding[] 
     const later = rules.findLastIndex((other, place) => place > i && ruleCovers(other, rule, home));
     const winner = rules[later];
     if (!winner) return [];
-    const [named, by] = [rule, winner].map(({ permission, pattern }) => `${permission} ${JSON.stringify(pattern)}`);
+    const [named, by] = [askOf(rule), askOf(winner)];
     const place = lineOf(later);
     const where = place === undefined ? "" : ` on line ${place}`;
     const message = `the rule ${named} never decides: the later rule ${by}${where} matches everything that it matches, and the last match wins; move it down, or remove it`;

@@ -21,13 +21,8 @@ export interface TableWarning {
 }
 
 /** A program that runs agents over the Agent Client Protocol. */
-export interface AgentRunnerSettings {
+export interface AgentRunnerSettings extends Pick<UpstreamProgram, "command" | "args" | "env"> {
   readonly name: string;
-  /** Path of the program, or its name in `env.PATH`. */
-  readonly command: string;
-  readonly args: readonly string[];
-  /** The whole environment of the program: PATH, HOME and the named variables. */
-  readonly env: Readonly<Record<string, string>>;
   /** Variables that are named and not set. */
   readonly unset: readonly string[];
   /** The agents that it runs. */
@@ -58,7 +53,7 @@ export interface UpstreamProgram {
   /** Path of the program, or its name in `env.PATH`. */
   readonly command: string;
   readonly args: readonly string[];
-  /** The whole environment: PATH, HOME and the named variables. */
+  /** The whole environment of the program: PATH, HOME and the named variables. */
   readonly env: Readonly<Record<string, string>>;
   /** Canonical directories that it may read and change; the first one is its working directory. */
   readonly folders: readonly string[];

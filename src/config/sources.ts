@@ -2,6 +2,7 @@ import { readFileSync } from "node:fs";
 import { createRequire, findPackageJSON } from "node:module";
 import { dirname, isAbsolute, join, resolve } from "node:path";
 import { z } from "zod";
+import { readIfExists } from "../core/read-if-exists.ts";
 import { type ConfigKey, camelName, check, checkToml, keysOf, unknownKey, withoutWrappers, withPaths } from "./keys.ts";
 import { configSchema, type Settings, serveOptions } from "./schema.ts";
 import { ConfigError, type Toml } from "./toml.ts";
@@ -84,9 +85,8 @@ function fromText(schema: z.ZodType, text: string | undefined): unknown {
 /** Reads the text of a file; undefined if it does not exist. */
 export function readIfThere(file: string): string | undefined {
   try {
-    return readFileSync(file, "utf8");
+    return readIfExists(file);
   } catch (cause) {
-    if (cause instanceof Error && "code" in cause && cause.code === "ENOENT") return undefined;
     throw new ConfigError(`${file} cannot be read; correct its permissions, or name another file with --config`, {
       cause,
     });
