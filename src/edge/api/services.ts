@@ -274,22 +274,28 @@ function personService({
   function withDevices(record: PersonRecord): MessageInitShape<typeof PersonRecordSchema> {
     const { id, created, revoked, invitedBy, claims, claimed } = record;
     const person = withGroups(record, personRules(), credentials.now());
-    const own = credentials.list().filter(({ personId }) => personId === record.id);
+    const own = credentials.list().filter(({ personId }) => personId === id);
     const devices = own.toSorted((one, other) => other.created - one.created);
-    const [links, delegate] = [accounts.of(id), delegates.of(id)];
-    const facts = {
-      id,
-      created,
-      revoked,
-      invitedBy,
-      claims,
-      claimed,
-      accounts: links,
+    const delegate = delegates.of(id);
+    return {
+      ...{ id, created, revoked, invitedBy, claims, claimed },
+      accounts: accounts.of(id),
       passkeys: passkeys.of(id),
+      devices: devices.map((each) => recordOf(each, credentials.lastSeen(each.id))),
       ...(person && { person }),
       ...(delegate && { delegate }),
     };
-    return { ...facts, devices: devices.map((each) => recordOf(each, credentials.lastSeen(each.id))) };
+  }
+
+  /** Changes a person: approvers change their own, an admin changes any. */
+  async function changed(
+    { principal }: Pick<EdgeContext, "principal">,
+    id: string,
+    rpc: string,
+    change: (principal: Principal) => Promise<PersonRecord>,
+  ) {
+    if (principal.identity?.person.id !== id) checkRole(principal, ["admin"], `${rpc} of another person`);
+    return { person: withDevices(await change(principal)) };
   }
 
   return {
@@ -297,39 +303,22 @@ function personService({
       const { page, nextPageToken } = pageByKey(people.current(), newestFirstKey, request);
       return { people: page.map(withDevices), nextPageToken };
     },
-    async renamePerson({ id, name }, { principal }) {
-      checkMayChange(principal, id, "RenamePerson");
-      return { person: withDevices(await people.rename(principal, id, name)) };
-    },
-    async revokePerson({ id }, { principal }) {
-      checkMayChange(principal, id, "RevokePerson");
-      return { person: withDevices(await credentials.revokePerson(principal, id)) };
-    },
+    renamePerson: ({ id, name }, context) =>
+      changed(context, id, "RenamePerson", (principal) => people.rename(principal, id, name)),
+    revokePerson: ({ id }, context) =>
+      changed(context, id, "RevokePerson", (principal) => credentials.revokePerson(principal, id)),
     linkAccount: (_request, { principal }) => accounts.createCode(principal),
-    async unlinkAccount({ personId, id }, { principal }) {
-      checkMayChange(principal, personId, "UnlinkAccount");
-      return { person: withDevices(await accounts.unlink(principal, personId, id)) };
-    },
+    unlinkAccount: ({ personId, id }, context) =>
+      changed(context, personId, "UnlinkAccount", (principal) => accounts.unlink(principal, personId, id)),
     beginPasskey: (_request, { principal }) => passkeys.begin(principal),
     async finishPasskey(request, { principal }) {
       return { person: withDevices(await passkeys.finish(principal, request)) };
     },
-    async removePasskey({ personId, id }, { principal }) {
-      checkMayChange(principal, personId, "RemovePasskey");
-      return { person: withDevices(await passkeys.remove(principal, personId, id)) };
-    },
-    async putDelegate(request, { principal }) {
-      checkMayChange(principal, request.personId, "PutDelegate");
-      return { person: withDevices(await delegates.put(principal, request)) };
-    },
-    async removeDelegate({ personId }, { principal }) {
-      checkMayChange(principal, personId, "RemoveDelegate");
-      return { person: withDevices(await delegates.remove(principal, personId)) };
-    },
+    removePasskey: ({ personId, id }, context) =>
+      changed(context, personId, "RemovePasskey", (principal) => passkeys.remove(principal, personId, id)),
+    putDelegate: (request, context) =>
+      changed(context, request.personId, "PutDelegate", (principal) => delegates.put(principal, request)),
+    removeDelegate: ({ personId }, context) =>
+      changed(context, personId, "RemoveDelegate", (principal) => delegates.remove(principal, personId)),
   };
-}
-
-/** Approvers change their own person; an admin changes any. */
-function checkMayChange(principal: EdgeContext["principal"], id: string, rpc: string): void {
-  if (principal.identity?.person.id !== id) checkRole(principal, ["admin"], `${rpc} of another person`);
 }

@@ -8,6 +8,7 @@ import { type BrowserSignIn, callbackOf, callbackPath, checkOwnPage, newBrowserT
 import type { EdgeLimits, RequestHeaders } from "../api/edge-context.ts";
 import { notServed } from "../api/request-failure.ts";
 import { bodyLimits, readBody } from "../rpc/request-body.ts";
+import { headerOf } from "./enter-door.ts";
 import { type Handler, type Mount, type Refuse, type Request, type Response, sendWhole } from "./handler.ts";
 import type { ByteBudget } from "./socket-limits.ts";
 
@@ -83,7 +84,7 @@ type Serve = (
 /** Refuses what no page of this service sends: another origin, or a content type that a form could send. */
 function serve(options: SignInDoorOptions, run: Serve): Handler {
   return (request, response) => {
-    const headers = { get: (name: string) => first(request.headers[name]) };
+    const headers = { get: (name: string) => headerOf(request, name) };
     const check = async () => {
       checkOwnPage(headers);
       if (headers.get("content-type") !== "application/json")
@@ -164,10 +165,6 @@ function browserNameOf(userAgent: string): string {
 }
 
 const isShort = (text: unknown) => typeof text === "string" && text.length <= 64;
-
-function first(value: string | readonly string[] | undefined): string | null {
-  return typeof value === "string" ? value : (value?.[0] ?? null);
-}
 
 function unusable(fact: string): RequestError {
   return new RequestError(ErrorReason.INVALID_MESSAGE, `this is no request of the console: ${fact}`);

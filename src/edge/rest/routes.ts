@@ -323,12 +323,8 @@ async function getMessage(call: RestCall) {
 /** Groups the calls of a session by message, in the order of their first calls. */
 async function messagesOf(call: RestCall) {
   const session = await sessionOf(call);
-  const byMessage = new Map<string, ToolPart[]>();
-  for await (const part of partsOf(call, session.id)) {
-    const parts = byMessage.get(part.messageId);
-    if (parts === undefined) byMessage.set(part.messageId, [part]);
-    else parts.push(part);
-  }
+  const parts = await Array.fromAsync(partsOf(call, session.id));
+  const byMessage = Map.groupBy(parts, ({ messageId }) => messageId);
   const { directory } = projectPlaceOf(call.sources, session);
   return [...byMessage.values()].map((parts) => messageOf(parts, directory));
 }
