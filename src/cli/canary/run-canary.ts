@@ -2,12 +2,13 @@ import { spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
-import { Code, ConnectError } from "@connectrpc/connect";
+import { Code } from "@connectrpc/connect";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { pagesOf } from "../../core/pages-of.ts";
 import { type AgentUser, agentEnvironment, asAgentUser } from "../connect/agent-user.ts";
 import type { CanaryResult } from "../connect/record.ts";
 import type { ServerConnection } from "../connection/connection.ts";
+import { unlessRefused } from "../failure/failure.ts";
 import { type AgentProgram, changesText, sampleInput } from "./agent-programs.ts";
 import { type ModelRequest, startMockModel, type ToolUse } from "./mock-model.ts";
 
@@ -211,21 +212,17 @@ async function rejectAll(
     // The agent may be at work in other sessions.
     if (earlier.has(ask.sessionId)) return;
     const { session } = await approver.sessions.getSession({ sessionId: ask.sessionId });
-    if (session?.owner === principal)
-      await unlessClosed(approver.reply(ask, "reject", { message: "canary of `toolgate connect`" }));
+    if (session?.owner === principal) {
+      // The rejection of one closes the others of its call.
+      const rejected = approver.reply(ask, "reject", { message: "canary of `toolgate connect`" });
+      await unlessRefused(rejected, Code.FailedPrecondition);
+    }
   };
   try {
     for await (const ask of approver.asks({ signal })) await reject(ask);
   } catch (error) {
     if (!signal.aborted) throw error;
   }
-}
-
-/** Ignores that a request is closed: the rejection of one withdraws the others of its call. */
-async function unlessClosed(answered: Promise<unknown>): Promise<void> {
-  await answered.catch((error: unknown) => {
-    if (!(error instanceof ConnectError && error.code === Code.FailedPrecondition)) throw error;
-  });
 }
 
 /** Returns the IDs of the calls that the service recorded for the canary, and the names of their tools: some agents have no IDs. */

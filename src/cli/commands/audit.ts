@@ -74,13 +74,8 @@ async function* exported(file: string, { stdin }: CliProcess): AsyncGenerator<Au
     try {
       yield fromJsonString(AuditEntrySchema, line);
     } catch (cause) {
-      throw new UsageError(
-        `${file} line ${number} is not an audit entry`,
-        "use the output of `toolgate audit export`",
-        {
-          cause,
-        },
-      );
+      const fix = "use the output of `toolgate audit export`";
+      throw new UsageError(`${file} line ${number} is not an audit entry`, fix, { cause });
     }
   }
 }

@@ -1,4 +1,4 @@
-import { Code, ConnectError } from "@connectrpc/connect";
+import { Code } from "@connectrpc/connect";
 import { Argument, type Command } from "commander";
 import { pagesOf } from "../../core/pages-of.ts";
 import { readIfExists } from "../../core/read-if-exists.ts";
@@ -28,6 +28,7 @@ import {
 import type { ServerConnection } from "../connection/connection.ts";
 import type { CliContext } from "../context.ts";
 import { CommandError, exitCodes, UsageError } from "../failure/command-error.ts";
+import { unlessRefused } from "../failure/failure.ts";
 
 /** Defines `toolgate disconnect`. */
 export function defineDisconnect(command: Command, context: CliContext): void {
@@ -110,17 +111,12 @@ async function undoConnector(
   const { codex } = record;
   if (codex !== undefined) await editCodex({ program: codex.program, user }, codex.undo);
   // Only what is gone already may be missing at the service.
-  for (const { id } of record.credentials) await unlessGone(approver.credentials.revokeCredential({ id }));
+  for (const { id } of record.credentials)
+    await unlessRefused(approver.credentials.revokeCredential({ id }), Code.NotFound);
   const { connectorId: id } = record;
-  if (id !== "") await unlessGone(approver.agents.unregisterConnector({ id }));
+  if (id !== "") await unlessRefused(approver.agents.unregisterConnector({ id }), Code.NotFound);
   writeRecord(record.kind, user, undefined);
   return asAgentUser(user, () => [...ofSystem, ...record.files].flatMap(leftIn));
-}
-
-async function unlessGone(done: Promise<unknown>): Promise<void> {
-  await done.catch((error: unknown) => {
-    if (!(error instanceof ConnectError && error.code === Code.NotFound)) throw error;
-  });
 }
 
 function leftIn({ path, sha256, entries, original }: WrittenFile): string[] {

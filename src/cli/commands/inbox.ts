@@ -1,6 +1,5 @@
 import type { Command } from "commander";
 import { Shown } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import type { SuggestedRule } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { replyTimeoutMs } from "../../view/reply.ts";
 import { isRequestCut } from "../../view/view-lines.ts";
@@ -39,9 +38,13 @@ export function defineInbox(command: Command, context: CliContext): void {
 async function inbox(server: ServerConnection, screen: Screen, sessionId: string): Promise<void> {
   const leave = new AbortController();
   const clock = () => performance.now();
-  const names = createInboxSessionNames(server, redraw);
-  const rules = createSuggestedRules(server, redraw);
-  const cards = createCards(clock, names.of);
+  const nameOf = createInboxSessionNames(server, redraw);
+  const ruleFor = createFetched(
+    async (permissionId) => (await server.permissions.suggestRules({ permissionId })).rules[0],
+    redraw,
+  );
+  const ruleOf = ({ id }: PermissionRequest) => ruleFor(id);
+  const cards = createCards(clock, nameOf);
   const view = createInboxView(screen.paint.out);
   /** The card whose end was on the screen. */
   let whole: Card | undefined;
@@ -116,7 +119,7 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
     readTexts();
     const waitMs = cards.inertMs();
     const { notice, trouble, scroll } = state;
-    const now = { notice, trouble, scroll, url: server.url, nameOf: names.of, ruleOf: rules.of, now: Date.now() };
+    const now = { notice, trouble, scroll, url: server.url, nameOf, ruleOf, now: Date.now() };
     const shown = view(
       {
         ...{ ...now, openCount: cards.all().filter(isOpen).length, rows: cards.rows(), filter: cards.filter() },
@@ -208,50 +211,30 @@ Keys:
 Equal requests share a row (×3); each is allowed for itself. After r, Tab rejects all equal ones, or all of the session or agent.
 On a question, o opens its form, in which Enter goes on and Esc back, and r dismisses it.`;
 
-/** Fetches once the rule that could answer a request, and calls `onNews` when one arrives. */
-function createSuggestedRules({ permissions }: ServerConnection, onNews: () => void) {
-  const rules = new Map<string, SuggestedRule | undefined>();
+/** Fetches what there is about an id once, and calls `onNews` when it arrives. A card has all that an answer needs without it. */
+function createFetched<Value>(fetch: (id: string) => Promise<Value | undefined>, onNews: () => void) {
+  const known = new Map<string, Value | undefined>();
 
-  async function learn(permissionId: string): Promise<void> {
-    const [rule] = (await permissions.suggestRules({ permissionId })).rules;
-    rules.set(permissionId, rule);
-    if (rule) onNews();
+  async function learn(id: string): Promise<void> {
+    const found = await fetch(id);
+    known.set(id, found);
+    if (found !== undefined) onNews();
   }
 
-  return {
-    of({ id }: PermissionRequest): SuggestedRule | undefined {
-      if (!rules.has(id)) {
-        rules.set(id, undefined);
-        // The card has all that an answer needs without it.
-        learn(id).catch(() => undefined);
-      }
-      return rules.get(id);
-    },
+  return (id: string): Value | undefined => {
+    if (!known.has(id)) {
+      known.set(id, undefined);
+      learn(id).catch(() => undefined);
+    }
+    return known.get(id);
   };
 }
 
-/** Names sessions by title: fetches each title once, and calls `onNews` when one arrives. */
-function createInboxSessionNames(
-  { sessions }: ServerConnection,
-  onNews: () => void,
-): { of(sessionId: string): string } {
-  const titles = new Map<string, string>();
-
-  async function learn(sessionId: string): Promise<void> {
-    const { session } = await sessions.getSession({ sessionId });
-    titles.set(sessionId, session?.title ?? "");
-    onNews();
-  }
-
-  return {
-    of(sessionId) {
-      const title = titles.get(sessionId);
-      if (title === undefined) {
-        titles.set(sessionId, "");
-        // The id alone is a good name as well.
-        learn(sessionId).catch(() => undefined);
-      }
-      return terminalLine(title ? `${title} (${sessionId})` : sessionId);
-    },
+/** Names sessions by title and id, and by the id alone until the title is here. */
+function createInboxSessionNames({ sessions }: ServerConnection, onNews: () => void): (sessionId: string) => string {
+  const titleOf = createFetched(async (sessionId) => (await sessions.getSession({ sessionId })).session?.title, onNews);
+  return (sessionId) => {
+    const title = titleOf(sessionId);
+    return terminalLine(title ? `${title} (${sessionId})` : sessionId);
   };
 }

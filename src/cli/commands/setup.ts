@@ -88,7 +88,8 @@ async function setUp(context: CliContext, screen: Screen, flags: SetupFlags): Pr
   const { listen } = flags;
   const server = flags.server ?? (listen && `${flags.tlsCert === undefined ? "http" : "https"}://${listen}`);
   const url = serverUrl({ ...flags, ...(server !== undefined && { server }) }, env);
-  if (await isServed(url, flags, env)) return await finish(context, screen, { ...flags, url, address });
+  const anonymous = connectServer(url, { value: undefined, source: "" }, readCertificates(flags, env));
+  if (await isServed(anonymous)) return await finish(context, screen, { ...flags, url, address });
   const served = ["data", "listen", "workspace", "tlsCert", "tlsKey"] as const;
   const given = served.flatMap((name) => (flags[name] === undefined ? [] : [[name, flags[name]]]));
   const serveFlags: ServeFlags = { ...Object.fromEntries(given), config: file };
@@ -105,14 +106,13 @@ async function setUp(context: CliContext, screen: Screen, flags: SetupFlags): Pr
   await ended;
 }
 
-/** Returns true if a service answers, whatever it says about a token. */
-async function isServed(url: string, flags: SetupFlags, env: NodeJS.ProcessEnv): Promise<boolean> {
-  const server = connectServer(url, { value: undefined, source: "" }, readCertificates(flags, env));
+/** Returns true if a service answers, and closes the connection; a refusal is an answer unless it has to accept the token. */
+async function isServed(server: ServerConnection, mustAccept = false): Promise<boolean> {
   try {
     await server.tools.getServerInfo({});
     return true;
   } catch (error) {
-    return errorInfoOf(error) !== undefined;
+    return !mustAccept && errorInfoOf(error) !== undefined;
   } finally {
     server.close();
   }
@@ -190,7 +190,7 @@ async function signIn(screen: Screen, { url, name, code, ...flags }: Place): Pro
   const { env } = screen.io;
   const certificates = readCertificates(flags, env);
   const known = findServerToken("approver", { ...flags, server: url }, env);
-  if (known.value !== undefined && (await isValid(connectServer(url, known, certificates))))
+  if (known.value !== undefined && (await isServed(connectServer(url, known, certificates), true)))
     return connectServer(url, known, certificates);
   const made = code?.();
   if (made === undefined)
@@ -209,17 +209,6 @@ async function signIn(screen: Screen, { url, name, code, ...flags }: Place): Pro
     return open.as({ value: token, source: "the new sign-in was sent" });
   } finally {
     open.close();
-  }
-}
-
-async function isValid(server: ServerConnection): Promise<boolean> {
-  try {
-    await server.tools.getServerInfo({});
-    return true;
-  } catch {
-    return false;
-  } finally {
-    server.close();
   }
 }
 

@@ -10,7 +10,7 @@ import { withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
 import { CommandError, exitCodes } from "../failure/command-error.ts";
 import type { Paint } from "../terminal/screen.ts";
-import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
+import { terminalLine, terminalLines } from "../terminal/terminal-safe.ts";
 
 /** Defines `toolgate tools`. */
 export function defineTools(command: Command, context: CliContext): void {
@@ -52,10 +52,7 @@ function wholeLines(tool: ToolDefinition, paint: Paint): string[] {
   const fields = fieldsOf(tool.inputSchema);
   return [
     `${paint("bold", terminalLine(tool.name))}  ${paint("dim", hintWords(tool.annotations))}`,
-    ...terminalSafe(tool.description)
-      .trimEnd()
-      .split("\n")
-      .map((line) => `  ${line}`),
+    ...terminalLines(tool.description).map((line) => `  ${line}`),
     "",
     ...fields.map(({ name, type, required, description }) =>
       `  ${paint("cyan", required ? name : `${name}?`)}  ${paint("dim", type)}  ${description}`.trimEnd(),

@@ -66,9 +66,9 @@ function createEventView(screen: Screen, url: string): (event: SessionEvent) => 
   function outputLines(callId: string, bytes: Uint8Array): string[] {
     const decoder = decoders.get(callId) ?? createSafeDecoder({ colours: screen.coloured ? "keep" : "drop" });
     decoders.set(callId, decoder);
-    const text = decoder.push(bytes).replace(/\n$/, "");
-    return text.split("\n").map((line) => `${paint("dim", "│")} ${line}`);
+    return barred(decoder.push(bytes).replace(/\n$/, ""));
   }
+  const barred = (text: string) => text.split("\n").map((line) => `${paint("dim", "│")} ${line}`);
   const withLinks = (text: string, part: ToolPart) => (screen.coloured ? linkPlaces(text, part) : text);
   return ({ event }) => {
     if (event.case === "output") return outputLines(event.value.callId, event.value.data);
@@ -76,16 +76,8 @@ function createEventView(screen: Screen, url: string): (event: SessionEvent) => 
     const { state } = event.value;
     const lines = partLines(event.value, { paint, url });
     if (state.case !== "completed") return lines;
-    const streamed = decoders.delete(event.value.callId);
-    return streamed
-      ? lines
-      : [
-          ...withLinks(terminalSafe(state.value.output), event.value)
-            .trimEnd()
-            .split("\n")
-            .map((line) => `${paint("dim", "│")} ${line}`),
-          ...lines,
-        ];
+    if (decoders.delete(event.value.callId)) return lines;
+    return [...barred(withLinks(terminalSafe(state.value.output), event.value).trimEnd()), ...lines];
   };
 }
 

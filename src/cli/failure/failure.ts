@@ -232,6 +232,13 @@ function tlsFailure(error: ConnectError, url: string): { message: string; next: 
   return undefined;
 }
 
+/** Waits for the end of a request that may fail with this code. */
+export async function unlessRefused(done: Promise<unknown>, code: Code): Promise<void> {
+  await done.catch((error: unknown) => {
+    if (!(error instanceof ConnectError && error.code === code)) throw error;
+  });
+}
+
 function codeOf(cause: unknown): string {
   return cause instanceof Error && "code" in cause ? String(cause.code) : "";
 }

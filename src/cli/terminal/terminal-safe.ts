@@ -39,6 +39,11 @@ export function createSafeDecoder(options: SafeOptions): { push(piece: Uint8Arra
   };
 }
 
+/** Escapes text, and splits it into its lines. */
+export function terminalLines(text: string): string[] {
+  return terminalSafe(text).trimEnd().split("\n");
+}
+
 /** Escapes text for one line: line ends and tabs become spaces. */
 export function terminalLine(text: string): string {
   return terminalSafe(text).replace(/\s+/g, " ").trim();

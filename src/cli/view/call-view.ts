@@ -9,7 +9,7 @@ import {
 import { effectsWords, errorReasonWords, failedCommandWords } from "../../view/outcomes.ts";
 import { serverWords } from "../connection/connection.ts";
 import type { Paint } from "../terminal/screen.ts";
-import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
+import { terminalLine, terminalLines } from "../terminal/terminal-safe.ts";
 import { commandLine, durationOf, sizeOf } from "./words.ts";
 
 /** Options of the lines of a call. */
@@ -115,10 +115,7 @@ function errorLines(tool: string, { reason, error, effects, time }: ToolStateErr
   const next = nextStepOf(tool, reason);
   return [
     `${stateLine(errorMark(reason, paint), tool)}${ran}`,
-    ...terminalSafe(error)
-      .trimEnd()
-      .split("\n")
-      .map((line) => `  ${line}`),
+    ...terminalLines(error).map((line) => `  ${line}`),
     ...(effects === ToolEffects.UNKNOWN ? [`  ${paint("yellow", effectsWords(effects))}`] : []),
     ...(next === "" ? [] : [`  ${paint("dim", "next:")} ${next}`]),
   ];
