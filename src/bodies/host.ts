@@ -75,8 +75,12 @@ export async function handleReport<Body extends HostedBody>(
       return await kind.takeOutput(body, report.value);
     case "request":
       return void answerBody(body, kind, report.value);
-    case "result":
+    case "result": {
+      const { outcome } = report.value;
+      if (outcome.case === "failed" && outcome.value.kind === WorkerFailure.UNSPECIFIED)
+        throw new ToolFailure(outcome.value.message);
       return kind.takeResult(body, report.value);
+    }
   }
 }
 

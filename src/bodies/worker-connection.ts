@@ -16,6 +16,7 @@ import { createContractValidator, createNumberCheck } from "../core/contract-val
 import { visible } from "../core/visible.ts";
 import { within } from "../core/within.ts";
 import { writeTogether } from "../core/write-together.ts";
+import { failAlone } from "./fail-alone.ts";
 
 /** The two directions of a connection to a process that runs tools. */
 export interface WorkerStreams {
@@ -197,14 +198,25 @@ async function readMessages(state: State, fromWorker: AsyncIterable<Uint8Array>)
   const messages = sizeDelimitedDecodeStream(WorkRequestSchema, fromWorker, { readMaxBytes: maxMessageBytes });
   for await (const request of messages) {
     if (state.ended.signal.aborted) return;
-    check(request);
-    const { message } = request;
+    const { message } = checked(request, check);
     if ((message.case === "hello") === hasHello) throw new Error(`${message.case} out of turn`);
     if (message.case === "hello" && message.value.protocol !== 1) throw new Error(`protocol ${message.value.protocol}`);
     hasHello = true;
     if (message.case !== "report") state.waiting.get(keyOf(message))?.resolve(message);
     // Reports of abandoned bodies have no listener any more.
     else await state.listeners.get(message.value.assignment)?.(message.value.report);
+  }
+}
+
+/** Returns a message, or what to take instead if it breaks a rule. Throws if that ends the process. */
+function checked(request: WorkRequest, check: (request: WorkRequest) => void): WorkRequest {
+  try {
+    check(request);
+    return request;
+  } catch (error) {
+    const instead = failAlone(request, error);
+    if (instead === undefined) throw error;
+    return instead;
   }
 }
 

@@ -90,7 +90,6 @@ test.each([
   ["huge", "it sent what is no valid message"],
   ["invalid", "it sent what is no valid message: report.assignment"],
   ["nothing", "it sent what is no valid message"],
-  ["number", "a number that JSON cannot hold"],
 ])("a process that sends or does %s loses all calls whose bodies run in it", async (does, why) => {
   const other = call("wait").catch((error: unknown) => error);
   const lost = await call(does).catch((error: unknown) => error);
@@ -98,6 +97,13 @@ test.each([
   expect(lost).toMatchObject({ message: expect.stringContaining(why) });
   expect(lost).toMatchObject({ message: expect.stringContaining("The tool process of a.ts ended while the call ran") });
   expect(await other).toBeInstanceOf(ExecutorLost);
+});
+
+test("a body whose report breaks a rule fails alone", async () => {
+  const broken = await call("number").catch((error: unknown) => error);
+  expect(broken).toBeInstanceOf(ToolFailure);
+  expect(broken).toMatchObject({ message: expect.stringContaining("metadata.a is a number that JSON cannot hold") });
+  expect(connection.ended.aborted).toBe(false);
 });
 
 test("a body that blocks its process and does not stop when it is cancelled ends the process", async () => {

@@ -1,18 +1,21 @@
-import type {
-  DescMessage,
-  DescMethod,
-  DescMethodBiDiStreaming,
-  DescMethodClientStreaming,
-  DescMethodServerStreaming,
-  DescMethodUnary,
-  DescService,
-  Message,
-  MessageInitShape,
-  MessageShape,
+import {
+  type DescMessage,
+  type DescMethod,
+  type DescMethodBiDiStreaming,
+  type DescMethodClientStreaming,
+  type DescMethodServerStreaming,
+  type DescMethodUnary,
+  type DescService,
+  isMessage,
+  type Message,
+  type MessageInitShape,
+  type MessageShape,
 } from "@bufbuild/protobuf";
 import { violationsToProto } from "@bufbuild/protovalidate";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { WorkRequestSchema } from "../../../gen/opencode/tool/v1/worker_pb.ts";
 import type { EnforcementCheck } from "../../agents/connect/connectors.ts";
+import { failAlone } from "../../bodies/fail-alone.ts";
 import { createContractValidator, createNumberCheck } from "../../core/contract-validator.ts";
 import type { Principal } from "../../core/principal.ts";
 import type { EdgeContext } from "./edge-context.ts";
@@ -101,29 +104,36 @@ function unimplemented(name: string): () => never {
 /** Violations that a refusal names; gRPC has 64 KiB for all trailers. */
 const maxViolations = 16;
 
-/** Refuses a request that breaks a validation rule of the contract. */
-export type CheckMessage = (schema: DescMessage, message: Message) => void;
+/** Refuses a request that breaks a validation rule of the contract; returns the message to take, which may be another one. */
+export type CheckMessage = (schema: DescMessage, message: Message) => Message;
 
 /** Creates the check. */
 export function createMessageCheck(): CheckMessage {
   const validator = createContractValidator();
   const findUnwritable = createNumberCheck();
-  return (schema, message) => {
+  const problemOf = (schema: DescMessage, message: Message): RequestFailure | undefined => {
     const path = findUnwritable(schema, message);
     if (path !== undefined) {
       const fact = `${path} is a number that JSON cannot hold, such as 1e400; send a smaller one, or a string`;
-      throw invalidField(path, fact);
+      return invalidField(path, fact);
     }
     const { error, violations = [] } = validator.validate(schema, message);
-    if (error === undefined) return;
+    if (error === undefined) return undefined;
     const [value, desc] = violationsToProto(violations.slice(0, maxViolations));
     const [first] = value.violations;
     const field = (first?.field?.elements ?? []).map(({ fieldName }) => fieldName).join(".");
-    throw new RequestFailure("invalid_argument", error.message, {
+    return new RequestFailure("invalid_argument", error.message, {
       reason: ErrorReason.INVALID_MESSAGE,
       metadata: field === "" ? {} : { field },
       details: [{ desc, value }],
     });
+  };
+  return (schema, message) => {
+    const problem = problemOf(schema, message);
+    if (problem === undefined) return message;
+    const instead = isMessage(message, WorkRequestSchema) ? failAlone(message, problem) : undefined;
+    if (instead === undefined) throw problem;
+    return instead;
   };
 }
 

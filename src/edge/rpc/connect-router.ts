@@ -217,15 +217,12 @@ function checkRequests(checkMessage: CheckMessage): Interceptor {
 }
 
 /** Passes request messages on. Connect reports bytes that are not a message as an internal error; they are the client's. */
-async function* readableStream<T extends Message>(
-  { message: messages, method }: { message: AsyncIterable<T>; method: DescMethod },
+async function* readableStream(
+  { message: messages, method }: { message: AsyncIterable<Message>; method: DescMethod },
   checkMessage: CheckMessage,
 ) {
   try {
-    for await (const message of messages) {
-      checkMessage(method.input, message);
-      yield message;
-    }
+    for await (const message of messages) yield checkMessage(method.input, message);
   } catch (error) {
     const isUnreadable =
       error instanceof ConnectError && error.code === Code.Internal && !(error.cause instanceof RequestFailure);

@@ -176,9 +176,7 @@ function createMessageForm(
 ) {
   return {
     decode(bytes: Uint8Array): Message {
-      const message = parseMessage(method.input, bytes, { isBinary, jsonOptions });
-      checkMessage(method.input, message);
-      return message;
+      return checkMessage(method.input, parseMessage(method.input, bytes, { isBinary, jsonOptions }));
     },
     encode(given: MessageInitShape<DescMessage>): Uint8Array {
       const message = create(method.output, given);

@@ -275,7 +275,12 @@ describe("a message that breaks a rule", () => {
   test.each<[string, Parameters<Worker["send"]>[0], string]>([
     ["is only for tool processes", { case: "inited", value: {} }, "INVALID_MESSAGE"],
     ["declares too much capacity", { case: "capacity", value: { capacity: 10_001 } }, "INVALID_MESSAGE"],
-    ["reports nothing", { case: "report", value: { assignment: "a" } }, "INVALID_MESSAGE"],
+    ["reports of no body", { case: "report", value: { report: { case: "progress", value: {} } } }, "INVALID_MESSAGE"],
+    [
+      "reports nothing of a body whose name is too long",
+      { case: "report", value: { assignment: "a".repeat(321) } },
+      "INVALID_MESSAGE",
+    ],
     ["has no assignment", { case: "known", value: { entered: true } }, "INVALID_MESSAGE"],
   ])("and %s ends the stream; the calls of the process go on over the next one", async (_rule, message, reason) => {
     const instanceId = newInstance();
@@ -301,6 +306,32 @@ describe("a message that breaks a rule", () => {
           worker.report(start, { case: "request", value: { number, request: { case: "ask", value: ask } } });
       },
       "more than 64 requests",
+    ],
+    [
+      "makes more than 32 calls in one request",
+      (worker, start) => {
+        const calls = { calls: Array.from({ length: 33 }, () => ({ tool: "read", input: {} })) };
+        worker.report(start, { case: "request", value: { number: 1, request: { case: "calls", value: calls } } });
+      },
+      "breaks a rule of the contract: report.request.calls.calls",
+    ],
+    [
+      "asks for nothing",
+      (worker, start) => {
+        const ask = { permission: "ci_own", patterns: [] };
+        worker.report(start, { case: "request", value: { number: 1, request: { case: "ask", value: ask } } });
+      },
+      "patterns",
+    ],
+    [
+      "reports a number that JSON cannot hold",
+      (worker, start) => worker.report(start, { case: "progress", value: { metadata: { a: Number.NaN } } }),
+      "metadata.a is a number that JSON cannot hold",
+    ],
+    [
+      "reports nothing",
+      (worker, start) => worker.send({ case: "report", value: { assignment: start.assignment } }),
+      "exactly one field",
     ],
     [
       "sends an attachment of more than 5 MiB",
@@ -334,7 +365,23 @@ describe("a message that breaks a rule", () => {
     expect(await broken).toMatchObject({
       value: { reason: ToolErrorReason.FAILED, error: expect.stringContaining(error) },
     });
+    expect(await worker.next("ended")).toMatchObject({ assignment: of("broken").assignment });
     worker.complete(of("whole"), "whole");
+    expect(await whole).toMatchObject({ case: "completed", value: { output: "whole" } });
+  });
+
+  test("in a plan ends its call FAILED before its body is entered, and no other", async () => {
+    const worker = await workerOf("ci", { tools: [echoTool("ci_whole_tool"), echoTool("ci_tool", { plans: true })] });
+    const whole = call("ci_whole_tool");
+    const start = await worker.next("start");
+    const broken = call("ci_tool");
+    void answerPlans(worker, () => ({ title: "x".repeat(1_025) }));
+    const error = expect.stringContaining("planned.title");
+    expect(await broken).toMatchObject({
+      value: { reason: ToolErrorReason.FAILED, error, effects: ToolEffects.NONE },
+    });
+    expect(worker.untaken("start")).toBe(0);
+    worker.complete(start, "whole");
     expect(await whole).toMatchObject({ case: "completed", value: { output: "whole" } });
   });
 });

@@ -32,7 +32,8 @@ export const file_opencode_tool_v1_worker: GenFile = /*@__PURE__*/
  * A tool process is a child process of the service. It reads WorkResponse from file descriptor 3 and writes WorkRequest to
  * file descriptor 4, each message preceded by its length in bytes as a varint; a message has at most 16 MiB. The service sends
  * `load` first, the process answers `hello`, then both send when they like. The end of either pipe ends the process, and calls
- * whose bodies ran in it end EXECUTOR_LOST. A message that does not fit its rules ends the process, too.
+ * whose bodies ran in it end EXECUTOR_LOST. A message that does not fit its rules ends the process, too; a `report`, `planned`,
+ * `inited` or `hooked` that names what it is about only fails that.
  *
  * There are no beats. Instead the process answers `hello` within 30 s, `plan` and `init` within 10 s, `hook` within 5 s and
  * `cancel` within its `grace_ms`, whatever its tools do: with a problem, or a failed result, if they are not done. A process that

@@ -349,8 +349,9 @@ export const WorkerService: GenService<{
    * At most once. That a body runs once rests on the worker: it never enters the same assignment twice, and it remembers each
    * entered assignment until it ends.
    *
-   * Broken workers. A report that breaks a rule ends its call FAILED. A report of an assignment that is not the worker's has no
-   * effect and is answered with `ended`. Any other bad message ends the stream with INVALID_MESSAGE, and resume_ms begins.
+   * Broken workers. A report that breaks a rule ends its call FAILED, and its body gets `ended`; `planned` that breaks one counts
+   * as a `problem`. A report of an assignment that is not the worker's has no effect and is answered with `ended`. Any other bad
+   * message, also one that names no body or plan, ends the stream with INVALID_MESSAGE, and resume_ms begins.
    *
    * @generated from rpc opencode.tool.v1.WorkerService.Work
    */

@@ -65,8 +65,9 @@ type WorkerServiceClient interface {
 	// At most once. That a body runs once rests on the worker: it never enters the same assignment twice, and it remembers each
 	// entered assignment until it ends.
 	//
-	// Broken workers. A report that breaks a rule ends its call FAILED. A report of an assignment that is not the worker's has no
-	// effect and is answered with `ended`. Any other bad message ends the stream with INVALID_MESSAGE, and resume_ms begins.
+	// Broken workers. A report that breaks a rule ends its call FAILED, and its body gets `ended`; `planned` that breaks one counts
+	// as a `problem`. A report of an assignment that is not the worker's has no effect and is answered with `ended`. Any other bad
+	// message, also one that names no body or plan, ends the stream with INVALID_MESSAGE, and resume_ms begins.
 	Work(context.Context) *connect.BidiStreamForClient[v1.WorkRequest, v1.WorkResponse]
 	// ListWorkers returns the worker processes of all replicas that share the store: those that are connected, and those that may
 	// return. A process disappears at most 30 s after its replica was killed. Roles: approver, watcher, admin.
@@ -138,8 +139,9 @@ type WorkerServiceHandler interface {
 	// At most once. That a body runs once rests on the worker: it never enters the same assignment twice, and it remembers each
 	// entered assignment until it ends.
 	//
-	// Broken workers. A report that breaks a rule ends its call FAILED. A report of an assignment that is not the worker's has no
-	// effect and is answered with `ended`. Any other bad message ends the stream with INVALID_MESSAGE, and resume_ms begins.
+	// Broken workers. A report that breaks a rule ends its call FAILED, and its body gets `ended`; `planned` that breaks one counts
+	// as a `problem`. A report of an assignment that is not the worker's has no effect and is answered with `ended`. Any other bad
+	// message, also one that names no body or plan, ends the stream with INVALID_MESSAGE, and resume_ms begins.
 	Work(context.Context, *connect.BidiStream[v1.WorkRequest, v1.WorkResponse]) error
 	// ListWorkers returns the worker processes of all replicas that share the store: those that are connected, and those that may
 	// return. A process disappears at most 30 s after its replica was killed. Roles: approver, watcher, admin.
