@@ -64,7 +64,7 @@ export function startListener({
   const rest = config.servesOpencode ? createRestDomain({ store, sessions, roots: config.workspaces }) : undefined;
   return startEdge({
     ...{ config, log: parts.log, ...identities, runTokens: parts.runTokens },
-    services: (failures, budget) =>
+    services: (failures, shareOf) =>
       createServices(
         {
           ...{ ...parts, ...replica, ...identities, ...subagents },
@@ -82,7 +82,7 @@ export function startListener({
           answererOf: (sender, response) => answererOf(checkAnswer, sender, response),
         },
         failures,
-        budget,
+        shareOf,
       ),
     ...(rest && { rest }),
     storeId: () => callStore.storeId,

@@ -35,7 +35,14 @@ import {
 import { createListener, type Listener } from "./http/listener.ts";
 import { createReadiness, healthDoor, metricsDoor, type Readiness } from "./http/probes.ts";
 import { type SignInDoorOptions, signInDoor } from "./http/sign-in.ts";
-import { type ByteBudget, type ConnectionTimes, createByteBudget, resetLimits } from "./http/socket-limits.ts";
+import {
+  type BudgetShare,
+  type ByteBudget,
+  type ConnectionTimes,
+  createBudgetShares,
+  createByteBudget,
+  resetLimits,
+} from "./http/socket-limits.ts";
 import { type McpDoorOptions, mcpDoor } from "./mcp/mcp-door.ts";
 import { createMcpMetrics } from "./mcp/mcp-metrics.ts";
 import { type RestDoorOptions, restDoor } from "./rest/rest-door.ts";
@@ -58,7 +65,7 @@ export interface EdgeOptions {
     | "limits"
   >;
   /** Creates the services that the doors call. */
-  services: (failures: Failures, budget: ByteBudget) => Services;
+  services: (failures: Failures, shareOf: (principalId: string) => BudgetShare) => Services;
   credentials: Credentials;
   /** Sign-ins at identity providers. */
   signIns: SignInDoorOptions["signIns"];
@@ -106,7 +113,10 @@ export async function startEdge(options: EdgeOptions): Promise<Listener> {
     runTokens?.principalOf(sha256) ?? credentials.principalOf(sha256);
   const authenticateMcp = createAuthenticate({ config, credentials: { principalOf }, browser });
   const refuse = createRefuse(failures);
-  const budget = createByteBudget(config.limits.bufferedBytes);
+  const { bufferedBytes, requestBytes } = config.limits;
+  const budget = createByteBudget(bufferedBytes);
+  // The largest input fits, however small the budget is.
+  const shareOf = createBudgetShares(budget, Math.max(bufferedBytes / 4, requestBytes));
   const limits = withinDescriptors(config.limits);
   if (limits.connections < config.limits.connections)
     log.warn("the limit of open files is low, so fewer connections are accepted; raise it (LimitNOFILE, ulimit -n)", {
@@ -118,7 +128,7 @@ export async function startEdge(options: EdgeOptions): Promise<Listener> {
   const readiness = createReadiness(options, drain.signal);
   const mounts = openDoors({
     ...options,
-    services: options.services(failures, budget),
+    services: options.services(failures, shareOf),
     rest: options.rest,
     gate: createAccessGate(authenticate),
     authenticate,

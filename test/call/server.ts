@@ -42,13 +42,15 @@ export async function serve(
     ),
     ...settings,
     drainMs: 1_000,
-    tokens: (["caller", "approver"] as const).map((role) => ({
-      id: role,
-      roles: [role],
-      agents: ["*"],
-      workspaces: ["*"],
-      sha256: createHash("sha256").update(role).digest("hex"),
-    })),
+    tokens: Object.entries({ caller: "caller", stranger: "caller", approver: "approver" } as const).map(
+      ([id, role]) => ({
+        id,
+        roles: [role],
+        agents: ["*"],
+        workspaces: ["*"],
+        sha256: createHash("sha256").update(id).digest("hex"),
+      }),
+    ),
   };
   const logged: { message: string; fields: LogFields | undefined }[] = [];
   const write = (message: string, fields?: LogFields) => void logged.push({ message, fields });
@@ -63,7 +65,8 @@ export async function serve(
     const close = () => (closing ??= server.close());
     onTestFinished(close);
     const { register, addHooks, url } = server;
-    return { url, register, addHooks, close, agent: clients(url, "caller"), person: clients(url, "approver") };
+    const [agent, stranger] = [clients(url, "caller"), clients(url, "stranger")];
+    return { url, register, addHooks, close, agent, stranger, person: clients(url, "approver") };
   };
   onTestFinished(() => rm(folder, { recursive: true, force: true }));
   return { workspace, logged, restart: start, ...(await start()) };

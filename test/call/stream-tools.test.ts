@@ -188,6 +188,24 @@ test("metadata has to fit at the open of a call, and takes memory until the call
   expect(next.of("again")).toMatchObject({ output: "fits", errors: [] });
 });
 
+test("inputs that a principal leaves open take its share of the memory, and not that of others", async () => {
+  const service = await start("[limits]\nbuffered_bytes = 1048576\nrequest_bytes = 131072\ninput_bytes = 131072\n");
+  const full = openStream(service);
+  for (const id of ["c0", "c1"]) full.send(id, open("say"), delta("x".repeat(130_000)));
+  full.send("more", open("say"), delta("x".repeat(130_000)));
+  await full.until("more", ({ ended }) => ended === 1);
+  expect(full.of("more").errors).toMatchObject([{ code: Code.ResourceExhausted, reason: ErrorReason.OVERLOADED }]);
+  const other = openStream({ agent: service.stranger });
+  for (const id of ["c0", "c1"]) other.send(id, open("say"), delta("x".repeat(130_000)));
+  other.send("more", open("say"), delta("x".repeat(130_000)));
+  await other.until("more", ({ ended }) => ended === 1);
+  expect([other.of("c0").errors, other.of("c1").errors, full.of("c0").errors]).toEqual([[], [], []]);
+  full.send("c0", { case: "cancel", value: {} });
+  await full.until("c0", ({ ended }) => ended === 1);
+  await full.call("again", "say", { text: "x".repeat(100_000) });
+  expect(full.of("again").errors).toEqual([]);
+});
+
 test("a cut stream cancels the calls that want it, drops those without execute, and the others are resumed", async () => {
   const service = await start();
   const cut = openStream(service);
@@ -251,7 +269,7 @@ interface Seen {
 }
 
 /** Opens a stream as the caller; a call whose `callId` is not given has that of its stream id. */
-function openStream({ agent }: Service) {
+function openStream({ agent }: Pick<Service, "agent">) {
   const leave = new AbortController();
   onTestFinished(() => leave.abort());
   const queue: Request[] = [];

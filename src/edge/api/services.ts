@@ -28,7 +28,7 @@ import type { Delegates } from "../../people/delegates.ts";
 import type { Passkeys } from "../../people/passkeys.ts";
 import type { People } from "../../people/people.ts";
 import { type PersonRules, withGroups } from "../../people/person-rules.ts";
-import type { ByteBudget } from "../http/socket-limits.ts";
+import type { BudgetShare } from "../http/socket-limits.ts";
 import { checkRole } from "./access.ts";
 import { type ChannelServiceDomain, channelService } from "./channel-service.ts";
 import { type CredentialServiceDomain, credentialService, recordOf } from "./credential-service.ts";
@@ -73,13 +73,13 @@ export function createServices(
     OperatorServiceDomain &
     WorkerServiceDomain,
   failures: Failures,
-  budget: Pick<ByteBudget, "reserve" | "release">,
+  shareOf: (principalId: string) => BudgetShare,
 ): Services {
   const tools = toolService(domain);
   const permissions = permissionService(domain);
   const watchMany = createWatchMany({ ...tools, ...permissions }, failures);
   return {
-    tools: { ...tools, watchMany, streamTools: createStreamTools(domain, failures, budget) },
+    tools: { ...tools, watchMany, streamTools: createStreamTools(domain, failures, shareOf) },
     permissions,
     sessions: sessionService(domain),
     credentials: credentialService(domain),

@@ -15,7 +15,7 @@ import type { EncodedMessages } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { findUnwritable } from "../../core/contract-validator.ts";
 import { RequestError } from "../../core/request-error.ts";
-import type { ByteBudget } from "../http/socket-limits.ts";
+import type { BudgetShare } from "../http/socket-limits.ts";
 import type { EdgeContext } from "./edge-context.ts";
 import { callerOf, type SenderDomain } from "./rpc.ts";
 import { followCall } from "./tool-calls.ts";
@@ -50,7 +50,7 @@ const eventBytes = 256;
 export class StreamedCall {
   private readonly opened: StreamToolsOpen;
   private readonly domain: StreamToolsDomain;
-  private readonly budget: Pick<ByteBudget, "reserve" | "release">;
+  private readonly budget: BudgetShare;
   private readonly context: EdgeContext;
   private order: Order | undefined;
   private input = "";
@@ -67,7 +67,7 @@ export class StreamedCall {
   /** Opens a call of a stream. Its metadata is in memory from now on, so its size is checked now. */
   constructor(
     opened: StreamToolsOpen,
-    { domain, budget, context }: { domain: StreamToolsDomain; budget: StreamedCall["budget"]; context: EdgeContext },
+    { domain, budget, context }: { domain: StreamToolsDomain; budget: BudgetShare; context: EdgeContext },
   ) {
     this.domain = domain;
     this.budget = budget;

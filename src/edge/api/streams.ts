@@ -9,7 +9,7 @@ import {
   WatchEndSchema,
   type WatchManyResponseSchema,
 } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
-import type { ByteBudget } from "../http/socket-limits.ts";
+import type { BudgetShare } from "../http/socket-limits.ts";
 import type { EdgeContext } from "./edge-context.ts";
 import type { Failures } from "./failures.ts";
 import { clientLeft, invalidField, overloaded, type RequestFailure, statusNumbers } from "./request-failure.ts";
@@ -27,7 +27,7 @@ type StreamToolsMessage = MessageInitShape<typeof StreamToolsResponseSchema>;
 interface ToolStream {
   domain: StreamToolsDomain;
   failures: Failures;
-  budget: Pick<ByteBudget, "reserve" | "release">;
+  budget: BudgetShare;
   context: EdgeContext;
   calls: Map<string, StreamedCall>;
   merger: Merger<StreamToolsMessage>;
@@ -37,12 +37,13 @@ interface ToolStream {
 export function createStreamTools(
   domain: StreamToolsDomain,
   failures: Failures,
-  budget: ToolStream["budget"],
+  shareOf: (principalId: string) => BudgetShare,
 ): ServiceFunctions<typeof ToolService>["streamTools"] {
   return async function* streamTools(requests, given) {
     const leaving = new AbortController();
     const context = { ...given, signal: AbortSignal.any([given.signal, leaving.signal]) };
     const merger = createMerger<StreamToolsMessage>();
+    const budget = shareOf(context.principal.id);
     const stream: ToolStream = { domain, failures, budget, context, calls: new Map(), merger };
     merger.add(readRequests(stream, requests));
     let isOver = false;

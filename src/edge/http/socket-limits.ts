@@ -87,3 +87,30 @@ export function createByteBudget(maxBytes: number): ByteBudget {
     },
   };
 }
+
+/** Bytes of a budget that one principal has in memory. */
+export type BudgetShare = Pick<ByteBudget, "reserve" | "release">;
+
+/** Creates the shares of a budget, of which one principal cannot take all. */
+export function createBudgetShares(budget: BudgetShare, maxBytes: number): (principalId: string) => BudgetShare {
+  const used = new Map<string, number>();
+  return (id) => {
+    const add = (bytes: number) => {
+      const now = (used.get(id) ?? 0) + bytes;
+      if (now === 0) used.delete(id);
+      else used.set(id, now);
+    };
+    return {
+      reserve(bytes) {
+        if ((used.get(id) ?? 0) + bytes > maxBytes)
+          throw overloaded("buffered_bytes", `open inputs of one principal hold ${maxBytes} bytes of memory`);
+        budget.reserve(bytes);
+        add(bytes);
+      },
+      release(bytes) {
+        budget.release(bytes);
+        add(-bytes);
+      },
+    };
+  };
+}

@@ -112,7 +112,8 @@ type ToolServiceClient interface {
 	//
 	// Each call has a window of 256 KiB: each `event` takes its `window_bytes` from it, and `credit` gives them back. At 0 or
 	// below the service sends no more events of that call until the next `credit`; the call itself and the other calls go on.
-	// A request message is at most 256 KiB; at most 1,000 calls may be open on a stream, and more are refused with OVERLOADED.
+	// A request message is at most 256 KiB; at most 1,000 calls may be open on a stream, and the inputs that one principal has open
+	// take at most a quarter of the memory for requests; more is refused with OVERLOADED.
 	//
 	// End of the stream. When the client ends its direction, calls without `execute` or `resume` are dropped, and the stream ends
 	// OK after the last `ended`. When the stream is cut off (reset, lost connection, deadline, an error of the stream), calls
@@ -422,7 +423,8 @@ type ToolServiceHandler interface {
 	//
 	// Each call has a window of 256 KiB: each `event` takes its `window_bytes` from it, and `credit` gives them back. At 0 or
 	// below the service sends no more events of that call until the next `credit`; the call itself and the other calls go on.
-	// A request message is at most 256 KiB; at most 1,000 calls may be open on a stream, and more are refused with OVERLOADED.
+	// A request message is at most 256 KiB; at most 1,000 calls may be open on a stream, and the inputs that one principal has open
+	// take at most a quarter of the memory for requests; more is refused with OVERLOADED.
 	//
 	// End of the stream. When the client ends its direction, calls without `execute` or `resume` are dropped, and the stream ends
 	// OK after the last `ended`. When the stream is cut off (reset, lost connection, deadline, an error of the stream), calls
