@@ -257,8 +257,8 @@ describe("a damaged record", () => {
   const askTwice = async (store: OpenedStore) => {
     for (const id of ["a", "b"]) await openAskedCall(store, callRef("call_1", `ses_${id}`, `ses_${id}`), [`per_${id}`]);
   };
-  const dueIn = async ({ permissions }: OpenedStore) =>
-    (await permissions.dueAsks(10)).map(({ request }) => [request.id, request.expires]);
+  const dueIn = async ({ permissions }: OpenedStore, limit = 10) =>
+    (await permissions.dueAsks(limit)).map(({ request }) => [request.id, request.expires]);
 
   test("leaves other requests to expire, also after the clock has jumped", async () => {
     for (const damage of [
@@ -272,6 +272,7 @@ describe("a damaged record", () => {
       expect(await dueIn(store)).toEqual([]);
       store.advance(askMs);
       expect(await dueIn(store)).toEqual([["per_b", (request?.expires ?? 0) + 30 * day]]);
+      expect(await dueIn(store, 1)).toHaveLength(1);
       expect(await store.calls.ready()).toBe(false);
     }
   });

@@ -171,7 +171,8 @@ test("a damaged request leaves the others to expire", async () => {
   const { store, tree } = await makeStore();
   await redis.hset(tree.asked, "per_1", Buffer.from("damage"));
   store.advance(askMs);
-  expect((await store.permissions.dueAsks(10)).map(({ request }) => request.id)).toEqual(["per_2"]);
+  for (const limit of [10, 1])
+    expect((await store.permissions.dueAsks(limit)).map(({ request }) => request.id)).toEqual(["per_2"]);
   expect(await store.calls.ready()).toBe(false);
 });
 

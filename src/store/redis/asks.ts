@@ -61,6 +61,21 @@ export function createRedisAsks(options: {
     });
   }
 
+  /** Reads so many asks of a tree that are due and not damaged. */
+  async function dueOf(root: string, limit: number): Promise<AskRecord[]> {
+    const ids = new Set<string>();
+    const found: AskRecord[] = [];
+    for (let offset = 0; found.length < limit; offset += limit) {
+      const range = [keys.tree(root).deadlines, "-inf", link.now(), "LIMIT", offset, limit] as const;
+      const due = texts(await link.command("zrangebyscore", ...range)).map(askOfDeadline);
+      const others = [...new Set(due)].filter((id) => !ids.has(id));
+      for (const id of others) ids.add(id);
+      found.push(...(await loadAll(root, others, damage.refusal)));
+      if (due.length < limit) break;
+    }
+    return found;
+  }
+
   /** Reads a page of what is open; `read` reads that of one tree. */
   async function openPage<T>(
     { root, after, limit }: OpenFilter,
@@ -142,22 +157,9 @@ export function createRedisAsks(options: {
       return (await Promise.all(later)).flatMap(texts).filter((member) => member === askOfDeadline(member)).length;
     },
 
-    /** Lists the asks that are due, without damaged ones. */
+    /** Lists the asks that are due, without damaged ones, which take no place of others. */
     async due(limit: number): Promise<AskRecord[]> {
-      const found = await Promise.all(
-        (await live.due()).map(async (root) => {
-          const due = await link.command(
-            "zrangebyscore",
-            keys.tree(root).deadlines,
-            "-inf",
-            link.now(),
-            "LIMIT",
-            0,
-            limit,
-          );
-          return loadAll(root, [...new Set(texts(due).map(askOfDeadline))], damage.refusal);
-        }),
-      );
+      const found = await Promise.all((await live.due()).map((root) => dueOf(root, limit)));
       return found
         .flat()
         .sort((one, other) => one.request.expires - other.request.expires)

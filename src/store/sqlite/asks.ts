@@ -154,9 +154,16 @@ export function createSqliteAsks({
       }
     },
 
-    /** Lists the asks that are due, without damaged ones. */
-    due: (now: number, limit: number, note: NoteDamage): AskRecord[] =>
-      sql.due.all({ now, limit }).flatMap((row) => unlessDamaged(() => record(row), note) ?? []),
+    /** Lists the asks that are due, without damaged ones, which take no place of others. */
+    due(now: number, limit: number, note: NoteDamage): AskRecord[] {
+      const found: AskRecord[] = [];
+      for (let offset = 0; found.length < limit; offset += limit) {
+        const rows = sql.due.all({ now, limit, offset });
+        found.push(...rows.flatMap((row) => unlessDamaged(() => record(row), note) ?? []));
+        if (rows.length < limit) break;
+      }
+      return found.slice(0, limit);
+    },
   };
 }
 
@@ -243,7 +250,7 @@ function prepare(db: DatabaseSync) {
       `${select} asks.ordinal IN (
          SELECT ordinal FROM asks WHERE settled IS NULL AND expires <= :now
          UNION ALL SELECT ordinal FROM asks WHERE settled IS NULL AND escalates <= :now
-       ) ORDER BY expires LIMIT :limit`,
+       ) ORDER BY expires, asks.ordinal LIMIT :limit OFFSET :offset`,
     ),
   };
 }
