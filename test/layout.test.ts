@@ -96,7 +96,7 @@ const allowed: Record<string, readonly string[]> = {
     "core/locate-program.ts",
     "core/passkey-receipt.ts",
     "core/pages-of.ts",
-    "core/read-if-exists.ts",
+    "core/read-files.ts",
     "core/sha256.ts",
     "core/within.ts",
     "view",

@@ -3,7 +3,7 @@ import { constants } from "node:fs";
 import { access, type FileHandle, lstat, open, stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { ViewFile } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { readRegularFile } from "../core/read-if-exists.ts";
+import { readRegularFile } from "../core/read-files.ts";
 import { visible } from "../core/visible.ts";
 
 /** A file to whose content an approval is bound. */

@@ -1,6 +1,6 @@
 import { closeSync, mkdirSync, openSync, readdirSync, renameSync, rmSync, writeFileSync, writeSync } from "node:fs";
 import { join } from "node:path";
-import { readIfExists } from "../core/read-if-exists.ts";
+import { readIfExists } from "../core/read-files.ts";
 import { isOtherProcessAlive } from "../core/worker-directory.ts";
 
 /**

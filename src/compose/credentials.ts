@@ -7,7 +7,7 @@ import type { Config } from "../config/config.ts";
 import { serviceRoot } from "../core/ids.ts";
 import type { Logger } from "../core/logger.ts";
 import { passkeyPlace } from "../core/passkey-receipt.ts";
-import { readIfExists } from "../core/read-if-exists.ts";
+import { readIfExists } from "../core/read-files.ts";
 import { createAccounts } from "../people/accounts.ts";
 import { adoptSignIns } from "../people/adopt-sign-ins.ts";
 import { createCertificateCallers } from "../people/client-certificates.ts";

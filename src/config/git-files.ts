@@ -1,7 +1,7 @@
 import { closeSync, constants, fstatSync, openSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { basename, dirname, join, relative, resolve, sep } from "node:path";
 import { settingsIn } from "../core/git-settings.ts";
-import { listNames } from "../core/read-if-exists.ts";
+import { listNames } from "../core/read-files.ts";
 import { foldPath, type GitFiles, protectedFile } from "../policy/protected-files.ts";
 
 /** A file that was read, or found missing, with the stamp that a change of it changes. */

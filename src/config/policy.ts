@@ -1,7 +1,7 @@
 import { relative, resolve } from "node:path";
 import { closest } from "fastest-levenshtein";
 import { type PermissionDecision, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { readIfExists } from "../core/read-if-exists.ts";
+import { readIfExists } from "../core/read-files.ts";
 import { builtInAgents } from "../policy/agents.ts";
 import { inputProblem, restsOnRisk, type TypedTool } from "../policy/condition-schema.ts";
 import { type AskingTool, isForeignPermission, knownPermissions, permissionsOf } from "../policy/known-permissions.ts";

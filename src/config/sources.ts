@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { createRequire, findPackageJSON } from "node:module";
 import { dirname, isAbsolute, join, resolve } from "node:path";
 import { z } from "zod";
-import { readIfExists } from "../core/read-if-exists.ts";
+import { readIfExists } from "../core/read-files.ts";
 import { type ConfigKey, camelName, check, checkToml, keysOf, unknownKey, withoutWrappers, withPaths } from "./keys.ts";
 import { configSchema, type Settings, serveOptions } from "./schema.ts";
 import { ConfigError, type Toml } from "./toml.ts";

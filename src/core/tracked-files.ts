@@ -1,5 +1,5 @@
 import { join } from "node:path";
-import { readRegularFile } from "./read-if-exists.ts";
+import { readRegularFile } from "./read-files.ts";
 
 /** Returns a check if git tracks a path of a repository; undefined if that cannot be known, so that any file may be tracked. */
 export async function trackedFiles(top: string): Promise<((path: string) => boolean) | undefined> {

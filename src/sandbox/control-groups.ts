@@ -2,7 +2,7 @@ import { appendFileSync, existsSync, mkdirSync, rmdirSync, writeFileSync } from 
 import { totalmem } from "node:os";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import { readText } from "../core/read-if-exists.ts";
+import { readText } from "../core/read-files.ts";
 import type { LayerShare } from "./layers.ts";
 
 /** Control groups (cgroup v2) of commands, below the group of this process. Their limits hold for root, too. */

@@ -10,7 +10,7 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { isWithin } from "../core/is-within.ts";
-import { listNames } from "../core/read-if-exists.ts";
+import { listNames } from "../core/read-files.ts";
 import type { Hidden, SandboxPlace } from "./confinement.ts";
 import {
   cacheDirectories,

@@ -1,6 +1,6 @@
 import { type BigIntStats, existsSync, lstatSync, readdirSync, readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
-import { readText } from "../core/read-if-exists.ts";
+import { readText } from "../core/read-files.ts";
 import { pathsOfIndex } from "../core/tracked-files.ts";
 import type { LayerShare } from "./layers.ts";
 

@@ -1,7 +1,7 @@
 import { execFile } from "node:child_process";
 import { closeSync, realpathSync, type Stats, statSync } from "node:fs";
 import { promisify } from "node:util";
-import { readText } from "../core/read-if-exists.ts";
+import { readText } from "../core/read-files.ts";
 import type { LayerShare } from "./layers.ts";
 import { openUnnamed, reopenUnnamed } from "./seccomp.ts";
 

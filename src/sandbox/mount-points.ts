@@ -12,7 +12,7 @@ import {
   writeSync,
 } from "node:fs";
 import { dirname, join } from "node:path";
-import { readIfExists } from "../core/read-if-exists.ts";
+import { readIfExists } from "../core/read-files.ts";
 import { isOtherProcessAlive } from "../core/worker-directory.ts";
 import { reachableStats } from "./git-directories.ts";
 

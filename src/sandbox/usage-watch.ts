@@ -1,5 +1,5 @@
 import { readdirSync, readFileSync, statfsSync } from "node:fs";
-import { emptyUnlessFull, readText } from "../core/read-if-exists.ts";
+import { emptyUnlessFull, readText } from "../core/read-files.ts";
 import type { UsageLimits } from "./layers.ts";
 
 /**

@@ -3,7 +3,7 @@ import { readdir, readlink } from "node:fs/promises";
 import { extname, join, relative } from "node:path";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { SourceSchema } from "../../../gen/opencode/tool/v1/source_service_pb.ts";
-import { readRegularFile } from "../../core/read-if-exists.ts";
+import { readRegularFile } from "../../core/read-files.ts";
 import type { Problem } from "./problem.ts";
 import { createFileStamp, maxCodeFileBytes, type PathStamps, type Trust } from "./trust.ts";
 

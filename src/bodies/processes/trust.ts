@@ -3,7 +3,7 @@ import { readFileSync, statSync } from "node:fs";
 import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import * as z from "zod";
-import { readRegularFile } from "../../core/read-if-exists.ts";
+import { readRegularFile } from "../../core/read-files.ts";
 
 /** The workspaces whose code may run in the service, by canonical path, each with the digests of what was reviewed. */
 export interface Trust {

@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { applyEdits, modify } from "jsonc-parser";
-import { readIfExists } from "../../core/read-if-exists.ts";
+import { readIfExists } from "../../core/read-files.ts";
 import type { AgentUser } from "../connect/agent-user.ts";
 import type { AgentKind } from "../connect/record.ts";
 import type { ModelProtocol } from "./mock-model.ts";

@@ -1,7 +1,7 @@
 import { Code } from "@connectrpc/connect";
 import { Argument, type Command } from "commander";
 import { pagesOf } from "../../core/pages-of.ts";
-import { readIfExists } from "../../core/read-if-exists.ts";
+import { readIfExists } from "../../core/read-files.ts";
 import { withServer } from "../command.ts";
 import { type AgentUser, asAgentUser, findAgentUser } from "../connect/agent-user.ts";
 import { allConnectors } from "../connect/check-connector.ts";

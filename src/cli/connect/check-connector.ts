@@ -8,7 +8,7 @@ import { agentFacts } from "../../agents/hooks/agent-facts.ts";
 import { connectVerified } from "../../client/connect.ts";
 import { type Certificates, openVerifiedSocket } from "../../client/verified-socket.ts";
 import { pagesOf } from "../../core/pages-of.ts";
-import { readIfExists } from "../../core/read-if-exists.ts";
+import { readIfExists } from "../../core/read-files.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import { commandFailure } from "../failure/failure.ts";
 import { hookPrograms } from "./agent-files.ts";

@@ -4,7 +4,7 @@ import { dirname, join } from "node:path";
 import type { Enforcement } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { findServiceUid } from "../../client/find-peer-proof.ts";
 import type { PeerProof } from "../../client/verified-socket.ts";
-import { readIfExists } from "../../core/read-if-exists.ts";
+import { readIfExists } from "../../core/read-files.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import { CommandError, exitCodes } from "../failure/command-error.ts";
 import { agentFiles, hookPrograms } from "./agent-files.ts";

@@ -5,7 +5,7 @@ import { isDeepStrictEqual } from "node:util";
 import type { JsonValue } from "@bufbuild/protobuf";
 import { createTwoFilesPatch } from "diff";
 import { applyEdits, findNodeAtLocation, getNodeValue, modify, type ParseError, parseTree } from "jsonc-parser";
-import { readIfExists } from "../../core/read-if-exists.ts";
+import { readIfExists } from "../../core/read-files.ts";
 import { CommandError, exitCodes } from "../failure/command-error.ts";
 import { terminalSafe } from "../terminal/terminal-safe.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";

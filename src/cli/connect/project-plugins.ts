@@ -1,6 +1,6 @@
 import { globSync, readFileSync } from "node:fs";
 import { dirname, join, relative } from "node:path";
-import { readIfExists } from "../../core/read-if-exists.ts";
+import { readIfExists } from "../../core/read-files.ts";
 import { digestOfText, findEntry } from "./file-change.ts";
 
 /** Digests of files that a person accepted, by path. */

@@ -1,6 +1,6 @@
 import { join } from "node:path";
 import { z } from "zod";
-import { readIfExists } from "../../core/read-if-exists.ts";
+import { readIfExists } from "../../core/read-files.ts";
 import { CommandError, exitCodes } from "../failure/command-error.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
 import { applyChanges, type PlannedChange, resolvedPath } from "./file-change.ts";

@@ -3,7 +3,7 @@ import { dirname, join } from "node:path";
 import { setImmediate } from "node:timers/promises";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { isWithin } from "../../core/is-within.ts";
-import { listNames } from "../../core/read-if-exists.ts";
+import { listNames } from "../../core/read-files.ts";
 import { projectFiles } from "../fs/ripgrep.ts";
 import type { LanguageConnection } from "./connection.ts";
 

@@ -2,7 +2,7 @@ import { readdir, readFile } from "node:fs/promises";
 import { setTimeout as delay } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 import { assets } from "../../core/assets.ts";
-import { emptyUnlessFull } from "../../core/read-if-exists.ts";
+import { emptyUnlessFull } from "../../core/read-files.ts";
 import type { SupervisorReport, SupervisorThreadData } from "./supervisor-thread.ts";
 
 /** Identifies a call for the supervisor. */
