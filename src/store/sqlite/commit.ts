@@ -18,6 +18,22 @@ export interface Step {
   notify(sessionId: string, seq: number): void;
 }
 
+/** The functions of a port as transitions: each runs inside a step and returns what the port's function resolves to. */
+export type InStep<Port> = {
+  [Name in keyof Port]: Port[Name] extends (...args: infer Args) => Promise<infer Result>
+    ? (step: Step, ...args: Args) => Result
+    : never;
+};
+
+/** Makes the functions of a port from its transitions; each call commits one. */
+export function inSteps<Port extends object>(commit: Pick<Commit, "run">, transitions: InStep<Port>): Port {
+  const named = Object.entries<(step: Step, ...args: unknown[]) => unknown>(transitions);
+  const functions = named.map(([name, apply]) => {
+    return [name, (...args: unknown[]) => commit.run((step) => apply(step, ...args))];
+  });
+  return Object.fromEntries(functions);
+}
+
 /** Runs transitions in groups, with as few transactions as possible. */
 export interface Commit {
   /** Runs the transition atomically; resolves when it is durable. One that throws changes nothing and does not affect others. */

@@ -1,31 +1,18 @@
-import type { Escalation, PermissionStore, SettledCall, Settlement, SettleResult } from "../../approval/ports.ts";
-import type { CallRecord, CallStore, LeaseStore, OrphanedCall, RemoteMark } from "../../call/ports.ts";
+import type { PermissionStore, SettledCall, Settlement } from "../../approval/ports.ts";
+import type { CallStore, OrphanedCall } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import type { Logger } from "../../core/logger.ts";
 import type { ExportStore, NoticeStore } from "../../reach/ports.ts";
 import type { NewsListeners } from "../recent-events.ts";
 import { endCallRow, raiseCallVersion, type SqliteTables, settleCallRow, startSettledCall } from "./call-statements.ts";
 import type { SqliteClock } from "./clock.ts";
-import type { Commit, DatabaseHealth, Step } from "./commit.ts";
+import { type Commit, type DatabaseHealth, type InStep, inSteps, type Step } from "./commit.ts";
 import { statement } from "./database.ts";
 import { type DiskSpace, sizesOf } from "./disk-space.ts";
 import type { OutputFiles } from "./outputs.ts";
 import { schemaVersion } from "./schema.ts";
 import { createSqliteSweep } from "./sweep.ts";
-import {
-  applyCloseSession,
-  applyFinishCall,
-  applyNoteCall,
-  applyNoteReport,
-  applyOpenAsks,
-  applyOpenCall,
-  applyPrepareCall,
-  applyRebindCall,
-  applyRecordEvents,
-  applyRequestCancel,
-  applyStartCall,
-  repeatsOfNext,
-} from "./transitions.ts";
+import { createSqliteTransitions, repeatsOfNext } from "./transitions.ts";
 
 /** An open database with everything that the ports need. */
 export interface OpenedSqlite {
@@ -80,22 +67,7 @@ export function sqliteCallStore({
     createSession: (session) => commit.run((step) => sessions.create(step, session)),
     getSession: (id) => read(() => sessions.get(id)),
     listSessions: (filter) => read(() => sessions.list(filter)),
-    closeSession: (id) => commit.run((step) => applyCloseSession(tables, step, id)),
-    openCall: (opened) => commit.run((step) => applyOpenCall(tables, step, opened)),
-    openAsks: (opened) => commit.run((step) => applyOpenAsks(tables, step, opened)),
-    rebindCall: (rebound) => commit.run((step) => applyRebindCall(tables, step, rebound)),
-    prepareCall: (prepared) => commit.run((step) => applyPrepareCall(tables, step, prepared)),
-    noteCall: (noted) => commit.run((step) => applyNoteCall(tables, step, noted)),
-    startCall: (started) => commit.run((step) => applyStartCall(tables, step, started)),
-    recordEvents: (fence, events) => commit.run((step) => applyRecordEvents(tables, step, fence, events)),
-    finishCall: (finished) => commit.run((step) => applyFinishCall(tables, step, finished)),
-    requestCancel: (...cancel) => commit.run((step) => applyRequestCancel(tables, step, ...cancel)),
-    noteReport: (ref, decisions) => commit.run((step) => applyNoteReport(tables, step, ref, decisions)),
-    claimCall: (...claim) => commit.run((step) => applyClaimCall(tables, step, ...claim)),
-    parkCall: (...parked) => commit.run((step) => applyParkCall(tables, step, ...parked)),
-    resumeCall: (...resumed) => commit.run((step) => applyResumeCall(tables, step, ...resumed)),
-    adoptCall: (...adopted) => commit.run((step) => applyAdoptCall(tables, step, ...adopted)),
-    restartCall: (...restarted) => commit.run((step) => applyRestartCall(tables, step, ...restarted)),
+    ...inSteps(commit, createSqliteTransitions(tables)),
     renewLeases: async (owner, leaseMs) => openCalls.renew(owner, now() + leaseMs),
     releaseCalls: async (owner) => openCalls.release(owner, now()),
     orphans: () => read(() => listOrphans(tables, now())),
@@ -162,8 +134,7 @@ export function sqlitePermissionStore({ tables, commit, health, clock: { now } }
     countOpenAsks: () => read(asks.countAll),
     countLongAsks: (time) => read(() => asks.countLong(time)),
     dueAsks: (limit) => read(() => asks.due(now(), limit, health.refusalOf)),
-    escalate: (escalation) => commit.run((step) => applyEscalation(tables, step, escalation)),
-    settle: (settlement) => commit.run((step) => applySettlement(tables, step, settlement)),
+    ...inSteps(commit, createAskTransitions(tables)),
     grantsFor: (tree) => read(() => ({ grants: grants.serving(now(), tree), ...sessions.versions(tree.root) })),
     adoptGrant: (root, id) => commit.run((step) => grants.adopt(step, root, id)),
     takeGrant: (call, id) => commit.run((step) => grants.take(step, [id], call)),
@@ -204,45 +175,50 @@ export function sqliteExportStore({ tables: { exports }, commit, health: { read 
   };
 }
 
-/**
- * settle_ask: decides the race for an ask and writes every change of the winner. An answer after the deadline, and an expiry
- * before it, lose without a winner: the caller then expires the ask, or waits.
- */
-function applySettlement(tables: SqliteTables, step: Step, settlement: Settlement): SettleResult {
-  const { openCalls, asks, grants, audit } = tables;
-  const ask = asks.state(settlement.askId);
-  if (ask?.settled !== undefined) return { result: "lost", settled: ask.settled };
-  const isDue = ask !== undefined && ask.expires <= step.now;
-  if (ask === undefined || isDue !== settlement.expired) return { result: "lost" };
-  if (!isCurrent(tables, step, settlement)) return { result: "retry" };
+/** Creates the transitions of asks. */
+function createAskTransitions(tables: SqliteTables): InStep<Pick<PermissionStore, "settle" | "escalate">> {
+  const { openCalls, asks, grants, notices, audit } = tables;
+  return {
+    /**
+     * settle_ask: decides the race for an ask and writes every change of the winner. An answer after the deadline, and an expiry
+     * before it, lose without a winner: the caller then expires the ask, or waits.
+     */
+    settle(step, settlement) {
+      const ask = asks.state(settlement.askId);
+      if (ask?.settled !== undefined) return { result: "lost", settled: ask.settled };
+      const isDue = ask !== undefined && ask.expires <= step.now;
+      if (ask === undefined || isDue !== settlement.expired) return { result: "lost" };
+      if (!isCurrent(tables, step, settlement)) return { result: "retry" };
 
-  for (const settled of settlement.settled) asks.settle(step, settled);
-  for (const request of settlement.voted ?? []) asks.vote(step, request);
-  for (const grant of settlement.grants) grants.save(step, grant);
-  const unclaimed: CallRef[] = [];
-  for (const { ref, part, start } of settlement.calls) {
-    const call = openCalls.get(ref);
-    if (call === undefined) continue;
-    if (start) startSettledCall(tables, step, call, start);
-    else if (part && part.state.case !== "pending") endCallRow(tables, step, call, part);
-    else if (settleCallRow(tables, step, call, part)) unclaimed.push(ref);
-  }
-  audit.append(step, settlement.root, settlement.decisions);
-  return { result: "won", ...(unclaimed.length > 0 && { unclaimed }) };
-}
+      for (const settled of settlement.settled) asks.settle(step, settled);
+      for (const request of settlement.voted ?? []) asks.vote(step, request);
+      for (const grant of settlement.grants) grants.save(step, grant);
+      const unclaimed: CallRef[] = [];
+      for (const { ref, part, start } of settlement.calls) {
+        const call = openCalls.get(ref);
+        if (call === undefined) continue;
+        if (start) startSettledCall(tables, step, call, start);
+        else if (part && part.state.case !== "pending") endCallRow(tables, step, call, part);
+        else if (settleCallRow(tables, step, call, part)) unclaimed.push(ref);
+      }
+      audit.append(step, settlement.root, settlement.decisions);
+      return { result: "won", ...(unclaimed.length > 0 && { unclaimed }) };
+    },
 
-/** escalate_ask: takes the steps of an open ask that are due. */
-function applyEscalation(tables: SqliteTables, step: Step, escalation: Escalation): boolean {
-  const { openCalls, asks, notices, audit } = tables;
-  const { call: ref, version, request, decisions } = escalation;
-  const [call, ask] = [openCalls.get(ref), asks.state(request.id)];
-  if (call === undefined || call.version !== version || ask === undefined || ask.settled !== undefined) return false;
-  if (ask.expires <= step.now || ask.escalates === null || ask.escalates > step.now) return false;
-  asks.escalate(step, request);
-  for (const notice of escalation.notices) notices.open(step, notice);
-  raiseCallVersion(tables, step, call);
-  audit.append(step, ref.root, decisions);
-  return true;
+    /** escalate_ask: takes the steps of an open ask that are due. */
+    escalate(step, escalation) {
+      const { call: ref, version, request, decisions } = escalation;
+      const [call, ask] = [openCalls.get(ref), asks.state(request.id)];
+      if (call === undefined || call.version !== version || ask === undefined || ask.settled !== undefined)
+        return false;
+      if (ask.expires <= step.now || ask.escalates === null || ask.escalates > step.now) return false;
+      asks.escalate(step, request);
+      for (const notice of escalation.notices) notices.open(step, notice);
+      raiseCallVersion(tables, step, call);
+      audit.append(step, ref.root, decisions);
+      return true;
+    },
+  };
 }
 
 /** Compares every record that the settlement was computed from. */
@@ -272,89 +248,6 @@ function mayStart(
   const answered = new Set(settled.map(({ permissionId }) => permissionId));
   return asks.openOfCall(call.ordinal).every((id) => answered.has(id));
 }
-
-/** claim_call: takes over a call without an owner or a live lease whose body may be entered once more. */
-function applyClaimCall(
-  tables: SqliteTables,
-  step: Step,
-  ...[ref, owner, leaseMs, maxAttempts = 1]: Parameters<LeaseStore["claimCall"]>
-): CallRecord | undefined {
-  const { openCalls, records, callSql } = tables;
-  const call = openCalls.get(ref);
-  if (call === undefined || (call.owner !== "" && call.leaseUntil > step.now)) return undefined;
-  if (call.remote && call.leaseUntil + call.remote.resumeMs > step.now) return undefined;
-  if ((records.get(ref.sessionId, ref.callId)?.attempts ?? 0) >= maxAttempts) return undefined;
-  const epoch = call.epoch + 1;
-  callSql.claim.run(epoch, call.ordinal);
-  raiseCallVersion(tables, step, call, {
-    ...{ epoch, owner, started: false, leaseUntil: step.now + leaseMs },
-    remote: undefined,
-  });
-  return records.get(ref.sessionId, ref.callId);
-}
-
-/** park_call: ends the lease of a started call that waits for open children, or is to be resumed at once. */
-function applyParkCall(
-  tables: SqliteTables,
-  step: Step,
-  ...[fence, dueMs]: Parameters<LeaseStore["parkCall"]>
-): boolean {
-  const { openCalls } = tables;
-  const call = openCalls.fenced(fence);
-  if (!call?.started || (dueMs > 0 && openCalls.descendants(call.ref).length === 0)) return false;
-  raiseCallVersion(tables, step, call, { owner: "", leaseUntil: step.now + dueMs });
-  return true;
-}
-
-/** resume_call: takes over a started call without an owner or a live lease; its start mark stays. */
-function applyResumeCall(
-  tables: SqliteTables,
-  step: Step,
-  ...[ref, owner, leaseMs]: Parameters<LeaseStore["resumeCall"]>
-): CallRecord | undefined {
-  const { openCalls, records, callSql } = tables;
-  const call = openCalls.get(ref);
-  if (!call?.started || (call.owner !== "" && call.leaseUntil > step.now)) return undefined;
-  const epoch = call.epoch + 1;
-  callSql.resume.run(epoch, call.ordinal);
-  raiseCallVersion(tables, step, call, { epoch, owner, leaseUntil: step.now + leaseMs });
-  return records.get(ref.sessionId, ref.callId);
-}
-
-/** adopt_call: takes over a started call whose worker has a higher connection, which is stored. */
-function applyAdoptCall(
-  tables: SqliteTables,
-  step: Step,
-  ...[ref, mark, owner, leaseMs]: Parameters<LeaseStore["adoptCall"]>
-): CallRecord | undefined {
-  const { openCalls, records, callSql } = tables;
-  const call = openCalls.get(ref);
-  if (!call?.remote || !isSameRun(call.remote, mark) || mark.connection <= call.remote.connection) return undefined;
-  const epoch = call.epoch + 1;
-  callSql.adopt.run(epoch, JSON.stringify(mark), call.ordinal);
-  raiseCallVersion(tables, step, call, { epoch, owner, leaseUntil: step.now + leaseMs, remote: mark });
-  return records.get(ref.sessionId, ref.callId);
-}
-
-/** restart_call: takes back the start of a call whose body was not entered. */
-function applyRestartCall(
-  tables: SqliteTables,
-  step: Step,
-  ...[ref, mark, queued]: Parameters<LeaseStore["restartCall"]>
-): boolean {
-  const { openCalls, callSql } = tables;
-  const call = openCalls.get(ref);
-  if (!call?.remote || !isSameRun(call.remote, mark) || mark.connection < call.remote.connection) return false;
-  const epoch = call.epoch + 1;
-  callSql.restart.run(epoch, queued.until, call.ordinal);
-  const lease = { owner: "", leaseUntil: step.now };
-  raiseCallVersion(tables, step, call, { epoch, started: false, ...lease, remote: undefined, queued });
-  return true;
-}
-
-/** Compares a mark with the stored one, but for the connection. */
-const isSameRun = (stored: RemoteMark, { assignment, instance, principal }: RemoteMark) =>
-  stored.assignment === assignment && stored.instance === instance && stored.principal === principal;
 
 /** Lists all orphaned calls, the longest orphaned first. */
 function listOrphans({ openCalls }: SqliteTables, now: number): OrphanedCall[] {
